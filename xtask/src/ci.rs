@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use crate::tally::{Counted, Tally};
+use crate::tally::{Tally, slowest};
 use crate::{ahead, excused};
 pub(crate) use steps::{CI, NIGHTLY};
 use steps::Step;
@@ -46,7 +46,7 @@ pub(crate) fn run(steps: &[Step], args: &Args) -> Result<()> {
     let accepted = skips::Accepted::read()?;
     let mut sum = Tally::default();
     let (mut lines, mut unsteady, mut panics) = (Vec::new(), Vec::new(), Vec::new());
-    let mut unlisted = Vec::new();
+    let (mut unlisted, mut times) = (Vec::new(), Vec::new());
     let with_tools = steps.iter().filter(|step| step.tools.is_some());
     let ahead = all.then(|| ahead::begin(with_tools.map(|step| step.name).collect()));
     for step in steps.iter().filter(wanted) {
@@ -56,6 +56,7 @@ pub(crate) fn run(steps: &[Step], args: &Args) -> Result<()> {
                 unlisted.extend(accepted.hold(&mut counted));
                 unsteady.extend(counted.unsteady);
                 panics.extend(counted.panics);
+                times.extend(counted.times);
                 let failed = counted.tally.failed > 0;
                 let error = failed.then(|| anyhow::anyhow!("{}", counted.tally));
                 (counted.tally, error)
@@ -72,13 +73,19 @@ pub(crate) fn run(steps: &[Step], args: &Args) -> Result<()> {
         println!("\n{panic}");
     }
     report(&lines);
+    println!("\nslowest tests\n{}", slowest(&mut times));
     for skip in unlisted {
         println!("UNLISTED     {skip}: CI accepts the skips of .ci/skips.txt alone");
     }
-    for test in unsteady {
-        let kept = kept.display();
+    for test in &unsteady {
+        let kept = kept.path.display();
         println!("UNSTEADY     {test} failed beside others and passed alone: mend it ({kept})");
     }
+    for test in &kept.repeated {
+        println!("UNSTEADY     {test} was excused less than a week ago: it counts as failed");
+    }
+    sum.passed -= kept.repeated.len();
+    sum.failed += kept.repeated.len();
     println!("{sum}");
     // The closing line stays the last one: what failed was said above.
     std::process::exit(i32::from(sum.failed > 0))

@@ -1,12 +1,16 @@
 //! Tests that failed beside others and passed alone: which of them CI may excuse, how many in a run,
-//! and the file that keeps them.
+//! and the file that keeps them, since a test is excused once in a week.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use jiff::Timestamp;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
 
 use crate::run;
 
@@ -50,22 +54,73 @@ fn is_false_503(test: &str, panics: &[String]) -> bool {
             .any(|panic| panic.starts_with(&thread) && panic.contains(WORDS))
 }
 
-/// Writes the excused tests of this run, with their panics, to target/ci/excused.txt. A run without
-/// any leaves an empty file.
-pub(crate) fn keep(unsteady: &[String], panics: &[String]) -> Result<PathBuf> {
+/// Days in which no test is excused twice.
+const DAYS: i32 = 7;
+/// Days that the history goes back.
+const KEPT_DAYS: i32 = 90;
+
+/// What is kept of the excused tests.
+pub(crate) struct Kept {
+    pub(crate) path: PathBuf,
+    /// Tests of this run that were excused less than a week before.
+    pub(crate) repeated: Vec<String>,
+}
+
+/// Adds the excused tests of this run, with their panics, to target/ci/excused.txt: the history of
+/// this clone, which the workflow of CI carries from run to run.
+pub(crate) fn keep(unsteady: &[String], panics: &[String]) -> Result<Kept> {
     let path = run::root().join("target/ci/excused.txt");
     let folder = path.parent().context("a folder")?;
     fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-    fs::write(&path, text(unsteady, panics))
-        .with_context(|| format!("write {}", path.display()))?;
-    Ok(path)
+    let before = match fs::read_to_string(&path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        read => read.with_context(|| format!("read {}", path.display()))?,
+    };
+    let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
+    let repeated = repeated(&before, unsteady, today);
+    let all = recent(&before, today) + &text(unsteady, panics, today);
+    fs::write(&path, all).with_context(|| format!("write {}", path.display()))?;
+    Ok(Kept { path, repeated })
 }
 
-fn text(unsteady: &[String], panics: &[String]) -> String {
+/// Days since the date that a line of the history begins with, and the test behind it. Lines of panics
+/// begin with spaces.
+fn entry(line: &str, today: Date) -> Option<(i32, &str)> {
+    let (date, test) = line.split_once(' ')?;
+    let days = today.since(date.parse::<Date>().ok()?).ok()?.get_days();
+    Some((days, test))
+}
+
+fn repeated(before: &str, unsteady: &[String], today: Date) -> Vec<String> {
+    let lately = |test: &&String| {
+        let entries = before.lines().filter_map(|line| entry(line, today));
+        entries
+            .filter(|(days, _)| *days < DAYS)
+            .any(|(_, name)| name == *test)
+    };
+    unsteady.iter().filter(lately).cloned().collect()
+}
+
+/// The history without entries that are too old.
+fn recent(before: &str, today: Date) -> String {
+    let mut keeps = false;
+    let mut kept = String::new();
+    for line in before.lines() {
+        if let Some((days, _)) = entry(line, today) {
+            keeps = days < KEPT_DAYS;
+        }
+        if keeps {
+            let _ = writeln!(kept, "{line}");
+        }
+    }
+    kept
+}
+
+fn text(unsteady: &[String], panics: &[String], today: Date) -> String {
     let mut text = String::new();
     for test in unsteady {
         let thread = format!("thread '{test}'");
-        let _ = writeln!(text, "{test}");
+        let _ = writeln!(text, "{today} {test}");
         for panic in panics.iter().filter(|panic| panic.starts_with(&thread)) {
             let _ = writeln!(text, "    {panic}");
         }
@@ -142,9 +197,31 @@ mod tests {
         let panics = strings(&["thread 'b' (1) panicked", "thread 'a' (2) panicked at a.rs"]);
         let unsteady = strings(&["a"]);
         assert_eq!(
-            text(&unsteady, &panics),
-            "a\n    thread 'a' (2) panicked at a.rs\n"
+            text(&unsteady, &panics, day("2026-11-26")),
+            "2026-11-26 a\n    thread 'a' (2) panicked at a.rs\n"
         );
-        assert_eq!(text(&[], &panics), "");
+        assert_eq!(text(&[], &panics, day("2026-11-26")), "");
+    }
+
+    fn day(text: &str) -> Date {
+        text.parse().expect("a date")
+    }
+
+    #[test]
+    fn a_test_is_excused_once_in_a_week() {
+        let history = "2026-11-20 a::b\n    thread 'a::b' (2) panicked at a.rs\n2026-11-25 c\n";
+        let unsteady = strings(&["a::b", "b", "c"]);
+        let on = |date: &str| repeated(history, &unsteady, day(date));
+        assert_eq!(on("2026-11-26"), ["a::b", "c"]);
+        assert_eq!(on("2026-11-27"), ["c"]);
+        assert_eq!(on("2026-12-25"), [""; 0]);
+        assert_eq!(repeated("", &unsteady, day("2026-11-26")), [""; 0]);
+    }
+
+    #[test]
+    fn old_entries_leave_with_their_panics() {
+        let old = "2026-01-01 a\n    thread 'a' (2) panicked at a.rs\n        left: 1\n";
+        let new = "2026-11-25 c\n    thread 'c' (2) panicked at c.rs\n";
+        assert_eq!(recent(&format!("{old}{new}"), day("2026-11-26")), new);
     }
 }

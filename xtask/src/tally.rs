@@ -58,6 +58,8 @@ pub(crate) struct Counted {
     pub(crate) panics: Vec<String>,
     /// A test binary began and gave no result, or nothing could be run; counted as one that failed.
     pub(crate) died: bool,
+    /// Seconds and name of each test whose time was reported.
+    pub(crate) times: Vec<(f64, String)>,
 }
 
 impl From<Tally> for Counted {
@@ -104,11 +106,23 @@ impl Counted {
     }
 }
 
+/// Tests in the list of the slowest.
+const SLOWEST: usize = 20;
+
+/// The slowest tests, one a line, with their times.
+pub(crate) fn slowest(times: &mut [(f64, String)]) -> String {
+    times.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    let lines = times.iter().take(SLOWEST);
+    lines.fold(String::new(), |text, (seconds, test)| {
+        format!("{text}{seconds:>7.1} s   {test}\n")
+    })
+}
+
 /// Lines after the word of a panic that are kept: of a comparison the message and both sides.
 const PANIC_LINES: usize = 3;
 const PANIC_WIDTH: usize = 600;
 
-/// Follows the output of `cargo test -- --show-output`.
+/// Follows the output of `cargo test -- --show-output`, with or without `--report-time`.
 ///
 /// libtest knows no test that skips itself while it runs: such a test passes and prints a line
 /// `SKIPPED: why`. Those are found in the output of passed tests, which is otherwise not shown.
@@ -129,6 +143,7 @@ pub(crate) struct Reader {
     /// Inside the part that repeats what passed tests printed.
     in_successes: bool,
     test: String,
+    times: Vec<(f64, String)>,
 }
 
 impl Reader {
@@ -140,17 +155,8 @@ impl Reader {
             self.in_successes = false;
         }
         if !self.in_successes {
-            if let Some(test) = line
-                .strip_prefix("test ")
-                .and_then(|l| l.strip_suffix(" ... FAILED"))
-            {
-                self.failed.push(test.to_owned());
-            }
-            let ignored = line
-                .strip_prefix("test ")
-                .and_then(|l| l.split_once(" ... ignored"));
-            if let Some((test, _)) = ignored {
-                self.reasons.push(format!("{test}: ignored"));
+            if let Some(line) = line.strip_prefix("test ") {
+                self.test_ended(line);
             }
             self.open += usize::from(is_start(line));
             self.panic(line);
@@ -168,6 +174,24 @@ impl Reader {
             self.skipping.insert(self.test.clone());
         }
         false
+    }
+
+    /// Takes a line like `name ... FAILED <1.234s>` without the word `test` before it.
+    fn test_ended(&mut self, line: &str) {
+        let time = line.strip_suffix("s>").and_then(|l| l.rsplit_once(" <"));
+        let time = time.and_then(|(line, seconds)| Some((line, seconds.parse::<f64>().ok()?)));
+        let line = time.map_or(line, |(line, _)| line);
+        let Some((test, outcome)) = line.split_once(" ... ") else {
+            return;
+        };
+        if outcome == "FAILED" {
+            self.failed.push(test.to_owned());
+        } else if outcome.starts_with("ignored") {
+            self.reasons.push(format!("{test}: ignored"));
+        }
+        if let Some((_, seconds)) = time {
+            self.times.push((seconds, test.to_owned()));
+        }
     }
 
     /// Keeps lines like `thread 'name' (7) panicked at file.rs:1:2:` and those that follow it.
@@ -219,6 +243,7 @@ impl Reader {
             unsteady: Vec::new(),
             panics: self.panics,
             died,
+            times: self.times,
         }
     }
 }
@@ -292,6 +317,25 @@ mod tests {
         );
         assert_eq!(tally.skipped, 1);
         assert_eq!(skipped, ["src/a.rs - b (line 7): ignored"]);
+    }
+
+    #[test]
+    fn times_are_no_part_of_a_name_or_an_outcome() {
+        let counted = counted(
+            "running 4 tests\ntest a ... ok <0.250s>\ntest b ... FAILED <12.000s>\n\
+             test c ... ignored\ntest d ... words <1s>\n\
+             test result: FAILED. 2 passed; 1 failed; 1 ignored; 0 measured; 0 filtered out",
+            false,
+        );
+        assert_eq!(counted.failed, ["b"]);
+        assert_eq!(counted.skipped, ["c: ignored"]);
+        let mut times = counted.times;
+        assert_eq!(
+            slowest(&mut times),
+            "   12.0 s   b\n    1.0 s   d\n    0.2 s   a\n"
+        );
+        let mut many: Vec<_> = (0..30).map(|n| (f64::from(n), "x".to_owned())).collect();
+        assert_eq!(slowest(&mut many).lines().count(), SLOWEST);
     }
 
     #[test]

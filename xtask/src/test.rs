@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::excused::Budget;
-use crate::tally::{Counted, Reader, Tally};
+use crate::tally::{Counted, Reader, Tally, slowest};
 use crate::{host, image, kernels, run, setup_cluster};
 
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -84,6 +84,8 @@ impl Args {
 }
 
 const NODE: &str = "kernel and namespace tests";
+/// All but the tests that are named on their own, and but documents, which have none.
+const NODE_TARGET: [&str; 1] = ["--tests"];
 const WORLDS: &str = "worlds (docs/internal/worlds.md)";
 const WORLDS_TARGET: [&str; 2] = ["--test", "worlds"];
 /// Worlds that are run each time: those that once took a healthy node out, and faults that were missed.
@@ -139,8 +141,10 @@ struct Step {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let tally = run_all(args)?.tally;
-    println!("{tally}");
+    let Counted {
+        tally, mut times, ..
+    } = run_all(args)?;
+    println!("{}\n{tally}", slowest(&mut times));
     if tally.failed > 0 {
         bail!("{} tests failed", tally.failed);
     }
@@ -191,7 +195,7 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
     }
     // First those that need the fewest tools: the rest is built meanwhile, in CI.
     steps.extend([
-        in_world(args, NODE, &[], || node_tests(args, &budget)),
+        in_world(args, NODE, &NODE_TARGET, || node_tests(args, &budget)),
         in_world(args, WORLDS, &WORLDS_TARGET, || worlds(args, &budget)),
         step(DEPLOY, || deploy_tests(args)),
         in_world(args, CLUSTER, &CLUSTER_TARGET, || cluster_tests(args, &budget)),
@@ -233,13 +237,14 @@ fn step(name: &'static str, act: impl FnOnce() -> Result<Counted>) -> Step {
 }
 
 fn host_tests(args: &Args) -> Result<Counted> {
-    follow(run::cargo().arg("test"), args)
+    // Without the search for tests in documents: there are none.
+    follow(cargo_test().arg("--tests"), args)
 }
 
 fn node_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_world("the namespace tests")?;
     // These tests wait for packets most of the time: more at once than there are processors.
-    let mut command = with_agent(&[], 5)?;
+    let mut command = with_agent(&NODE_TARGET, 5)?;
     match setup_cluster::prometheus() {
         Ok(found) => {
             command.env("PATHPROOF_PROMETHEUS", found.prometheus);
@@ -299,9 +304,9 @@ fn cilium_tests(args: &Args, budget: &Budget) -> Result<Counted> {
 /// `cargo test` of package node-tests with the agent, so many tests at a time.
 fn with_agent(target: &[&str], threads: usize) -> Result<Command> {
     let agent = run::build_program("pathproof", "pathproof", "dev")?;
-    let mut command = run::cargo();
+    let mut command = cargo_test();
     command
-        .args(["test", "--package", "node-tests"])
+        .args(["--package", "node-tests"])
         .args(target)
         .env("PATHPROOF_AGENT", agent)
         .env("RUST_TEST_THREADS", threads.to_string());
@@ -311,10 +316,8 @@ fn with_agent(target: &[&str], threads: usize) -> Result<Command> {
 /// The tests of the chart, of the kustomizations and of the alerts. They say themselves what is
 /// missing; why it could not be had is said here.
 fn deploy_tests(args: &Args) -> Result<Counted> {
-    let mut command = run::cargo();
-    command
-        .args(["test", "--package", "node-tests"])
-        .args(DEPLOY_TARGET);
+    let mut command = cargo_test();
+    command.args(["--package", "node-tests"]).args(DEPLOY_TARGET);
     with_chart_tools(&mut command);
     match setup_cluster::prometheus() {
         Ok(tools) => {
@@ -330,9 +333,9 @@ fn deploy_tests(args: &Args) -> Result<Counted> {
 fn install_tests(args: &Args) -> Result<Counted> {
     host::install_world("the real node tests")?;
     let image = image::archive()?;
-    let mut command = run::cargo();
+    let mut command = cargo_test();
     command
-        .args(["test", "--package", "node-tests"])
+        .args(["--package", "node-tests"])
         .args(INSTALL_TARGET)
         .env("PATHPROOF_IMAGE", image)
         // The same program, for those who run it at their desks.
@@ -407,12 +410,26 @@ const IN_MACHINES_ONLY: [&str; 3] = [
     "a_full_conntrack_table",
 ];
 
+/// `cargo test` whose programs report the time of each test: an option of libtest's that is unstable,
+/// in the stable compiler too. The variable is theirs alone; to cargo it would be a reason to build
+/// everything again.
+fn cargo_test() -> Command {
+    let mut command = run::cargo();
+    command.args(["--config", RUNNER, "test"]);
+    command
+}
+
+const RUNNER: &str = r#"target.'cfg(all())'.runner = ["env", "RUSTC_BOOTSTRAP=1"]"#;
+/// Arguments of the programs, in every run that is counted.
+const REPORT: [&str; 3] = ["--show-output", "-Zunstable-options", "--report-time"];
+
 /// Runs `cargo test ...`, shows what it prints and counts.
 fn follow(command: &mut Command, args: &Args) -> Result<Counted> {
     command
         .arg("--no-fail-fast")
         .args(filter(args))
-        .args(["--", "--show-output"])
+        .arg("--")
+        .args(REPORT)
         .args(args.choice)
         .args(IN_MACHINES_ONLY.iter().flat_map(|name| ["--skip", name]));
     count(command)
@@ -433,7 +450,8 @@ fn follow_in_world(command: &mut Command, args: &Args, budget: &Budget) -> Resul
     }
     eprintln!("running again, alone: {}", again.join(", "));
     alone
-        .args(["--no-fail-fast", "--", "--show-output", "--exact"])
+        .args(["--no-fail-fast", "--", "--exact"])
+        .args(REPORT)
         .args(&again)
         .env("RUST_TEST_THREADS", "1");
     let second = count(&mut alone)?;
@@ -486,6 +504,7 @@ fn report(steps: &[Step]) -> Counted {
         sum.skipped.extend_from_slice(&counted.skipped);
         sum.unsteady.extend_from_slice(&counted.unsteady);
         sum.panics.extend_from_slice(&counted.panics);
+        sum.times.extend_from_slice(&counted.times);
     }
     sum
 }
