@@ -16,6 +16,8 @@ pub(crate) const OBJECT: &str = "agent/ebpf/pathproof.bpf.o";
 pub(crate) const PROVENANCE: &str = "agent/ebpf/provenance.json";
 /// The command that brings object and provenance up to date.
 pub(crate) const REBUILD: &str = "cargo xtask build-ebpf";
+/// Said of an object that its present sources did not make.
+pub(crate) const STALE: &str = "the eBPF object is older than its sources";
 /// Folders whose files go into the object.
 pub(crate) const FOLDERS: [&str; 2] = ["agent-ebpf", "agent-common"];
 /// Packages of Cargo.lock whose version and checksum count: the kernel side of aya.

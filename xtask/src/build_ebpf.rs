@@ -86,9 +86,7 @@ fn check(args: &Args) -> Result<()> {
     if recorded.object_sha256 != sources::sha256(&checked_in) {
         bail!("{OBJECT} is not the one that {PROVENANCE} names; run: {REBUILD}");
     }
-    if recorded.sources_sha256 != sources::hash(&run::root())? {
-        bail!("the eBPF object is older than its sources; run: {REBUILD}");
-    }
+    recorded.insist_on_sources()?;
     let toolchain = compiler_of_record(&recorded)?;
     let target = args.target(toolchain.way);
     let built = ebpf::compile(&toolchain, &target)?;

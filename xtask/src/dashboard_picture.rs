@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Result, bail};
 
-use crate::{host, run, setup_cluster};
+use crate::{ebpf, host, run, setup_cluster};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -50,7 +50,7 @@ fn make_data() -> Result<PathBuf> {
         bail!("the nodes are network namespaces: run this as root");
     }
     host::install_world("the nodes of the picture")?;
-    let agent = run::build_program("pathproof", "pathproof", "dev")?;
+    let agent = ebpf::agent("dev")?;
     let data = run::root().join("target/dashboard-data.json");
     let mut command = run::cargo();
     command

@@ -8,7 +8,7 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use crate::tally::{Counted, Tally};
-use crate::{host, image, run, setup_cluster};
+use crate::{ebpf, host, image, run, setup_cluster};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         false => None,
         true if on_cluster(&args.options) => Some(("--image", image::archive()?)),
         true => {
-            let program = run::build_program("pathproof", "pathproof", "release")?;
+            let program = ebpf::agent("release")?;
             Some(("--agent", program))
         }
     };
@@ -58,7 +58,7 @@ pub(crate) fn for_ci() -> Result<Counted> {
         return Ok(Counted::skip("demo", why));
     }
     host::install_world("the demo")?;
-    let agent = run::build_program("pathproof", "pathproof", "dev")?;
+    let agent = ebpf::agent("dev")?;
     let demo = run::build_program("node-tests", "demo", "dev")?;
     let record = run::root().join("target/ci/demo.txt");
     fs::create_dir_all(record.parent().context("a folder in a folder")?)?;

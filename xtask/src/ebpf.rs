@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::tools::BPF_LINKER;
 use crate::{host, run};
+use provenance::Provenance;
 use toolchain::Toolchain;
 
 /// Debian's folder of the LLVM that the linker uses.
@@ -26,6 +27,13 @@ pub(crate) const SETUP: &str = "run: cargo xtask setup-ebpf";
 /// connection needs: kernel 5.12 or newer.
 const TARGET_CPU: &str = "v3";
 const TARGET: &str = "bpfel-unknown-none";
+
+/// Builds the agent for a real kernel. Its build script lets an older object pass in a debug build,
+/// whose tests on the host need none.
+pub(crate) fn agent(profile: &str) -> Result<PathBuf> {
+    Provenance::read()?.insist_on_sources()?;
+    run::build_program("pathproof", "pathproof", profile)
+}
 
 /// Builds the object in `target` and gives its bytes, stripped.
 pub(crate) fn compile(toolchain: &Toolchain, target: &Path) -> Result<Vec<u8>> {

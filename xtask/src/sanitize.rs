@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::ebpf::provenance::Provenance;
 use crate::{host, run};
 
 #[derive(Debug, clap::Args)]
@@ -27,6 +28,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !host::is_root() {
         bail!("the namespace tests need root: sudo -E env \"PATH=$PATH\" cargo xtask sanitize");
     }
+    Provenance::read()?.insist_on_sources()?;
     host::install_world("the namespace tests")?;
     let agent = agent()?;
     let mut test = run::cargo();

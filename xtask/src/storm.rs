@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::run::Rest;
 use crate::tally::{Counted, Tally};
-use crate::{host, run, setup_cluster};
+use crate::{ebpf, host, run, setup_cluster};
 
 pub(crate) fn run(rest: &Rest) -> Result<()> {
     play("release", &rest.arguments)
@@ -37,7 +37,7 @@ pub(crate) fn for_ci() -> Result<Counted> {
 
 fn play(profile: &str, options: &[String]) -> Result<()> {
     host::install_world("the storm")?;
-    let agent = run::build_program("pathproof", "pathproof", profile)?;
+    let agent = ebpf::agent(profile)?;
     let storm = run::build_program("node-tests", "storm", profile)?;
     let servers = options.iter().any(|option| option == "--api");
     let servers = servers.then(setup_cluster::ready).transpose()?;

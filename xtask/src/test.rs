@@ -12,13 +12,16 @@ use anyhow::{Result, bail};
 
 use crate::excused::Budget;
 use crate::tally::{Counted, Reader, Tally, slowest};
-use crate::{host, image, kernels, run, setup_cluster};
+use crate::{ebpf, host, image, kernels, run, setup_cluster};
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Args {
     /// Only what needs neither root nor a kernel: unit, table and property tests
     #[arg(long)]
     fast: bool,
+    /// With --fast: of this package alone, such as agent-core, which an edit of it asks for
+    #[arg(long, short, value_name = "PACKAGE", requires = "fast")]
+    package: Option<String>,
     /// Also the tests on a real one-node Kubernetes with the image as it is shipped: twenty minutes
     /// the first time, six after it
     #[arg(long)]
@@ -193,11 +196,15 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
         );
         return Ok(report(&steps));
     }
+    let deploy = || match cfg!(target_os = "linux") {
+        true => deploy_tests(args),
+        false => left_out(args, &DEPLOY_TARGET, "needs Linux"),
+    };
     // First those that need the fewest tools: the rest is built meanwhile, in CI.
     steps.extend([
         in_world(args, NODE, &NODE_TARGET, || node_tests(args, &budget)),
         in_world(args, WORLDS, &WORLDS_TARGET, || worlds(args, &budget)),
-        step(DEPLOY, || deploy_tests(args)),
+        step(DEPLOY, deploy),
         in_world(args, CLUSTER, &CLUSTER_TARGET, || cluster_tests(args, &budget)),
         in_world(args, CILIUM, &CILIUM_TARGET, || cilium_tests(args, &budget)),
     ]);
@@ -236,9 +243,22 @@ fn step(name: &'static str, act: impl FnOnce() -> Result<Counted>) -> Step {
     }
 }
 
+/// Packages that any system can build and test.
+const PORTABLE: [&str; 3] = ["agent-common", "agent-core", "xtask"];
+
 fn host_tests(args: &Args) -> Result<Counted> {
     // Without the search for tests in documents: there are none.
-    follow(cargo_test().arg("--tests"), args)
+    let mut command = cargo_test();
+    command.arg("--tests");
+    match &args.package {
+        Some(package) => _ = command.args(["--package", package]),
+        None if cfg!(target_os = "linux") => {}
+        None => {
+            println!("the agent is for Linux: its tests, and those of fuzz, are left out here");
+            command.args(PORTABLE.iter().flat_map(|name| ["--package", name]));
+        }
+    }
+    follow(&mut command, args)
 }
 
 fn node_tests(args: &Args, budget: &Budget) -> Result<Counted> {
@@ -303,7 +323,7 @@ fn cilium_tests(args: &Args, budget: &Budget) -> Result<Counted> {
 
 /// `cargo test` of package node-tests with the agent, so many tests at a time.
 fn with_agent(target: &[&str], threads: usize) -> Result<Command> {
-    let agent = run::build_program("pathproof", "pathproof", "dev")?;
+    let agent = ebpf::agent("dev")?;
     let mut command = cargo_test();
     command
         .args(["--package", "node-tests"])
@@ -371,8 +391,11 @@ fn with_chart_tools(command: &mut Command) {
     }
 }
 
-/// Names what is not run. It is compiled all the same: it must not rot.
+/// Names what is not run. It is compiled all the same, on Linux: it must not rot.
 fn left_out(args: &Args, target: &[&str], why: &str) -> Result<Counted> {
+    if !cfg!(target_os = "linux") {
+        return Ok(Counted::skip(&target.join(" "), why));
+    }
     let mut names = Vec::new();
     let mut list = run::cargo();
     list.args(["test", "--quiet", "--package", "node-tests"])

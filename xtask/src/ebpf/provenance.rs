@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
-use super::sources::{PROVENANCE, REBUILD};
+use super::sources::{self, PROVENANCE, REBUILD, STALE};
 use super::toolchain::Way;
 use crate::run;
 
@@ -36,6 +36,14 @@ impl Provenance {
             .with_context(|| format!("cannot read {PROVENANCE}; run: {REBUILD}"))?;
         serde_json::from_str(&text)
             .with_context(|| format!("{PROVENANCE} is damaged; run: {REBUILD}"))
+    }
+
+    /// Refuses an object that the present sources did not make.
+    pub(crate) fn insist_on_sources(&self) -> Result<()> {
+        if self.sources_sha256 != sources::hash(&run::root())? {
+            bail!("{STALE}; run: {REBUILD}");
+        }
+        Ok(())
     }
 
     /// Writes the file, with a line end as editors want it.

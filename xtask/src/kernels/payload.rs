@@ -11,7 +11,7 @@ use super::control_plane::{ControlPlane, Servers};
 use super::initramfs::Tree;
 use super::package::Unpacked;
 use super::selection::Program;
-use crate::run;
+use crate::{ebpf, run};
 
 /// Name of the job that tries features.
 pub(super) const FEATURES: &str = "features";
@@ -32,7 +32,7 @@ pub(super) fn build() -> Result<Payload> {
     std::fs::create_dir_all(&folder)?;
     let scratch = tempfile::tempdir_in(&folder)?;
     let tree = Tree::new(scratch.path());
-    let agent = run::build_program("pathproof", "pathproof", "dev")?;
+    let agent = ebpf::agent("dev")?;
     tree.stripped(&agent, "tests/pathproof")?;
     let probe = run::build_program("node-tests", "kernel-features", "dev")?;
     tree.stripped(&probe, "tests/kernel-features")?;
