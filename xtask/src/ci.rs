@@ -11,8 +11,8 @@ use anyhow::{Result, bail};
 
 use crate::tally::{Tally, slowest};
 use crate::{ahead, excused};
-pub(crate) use steps::{CI, NIGHTLY};
 use steps::Step;
+pub(crate) use steps::{CI, NIGHTLY};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {

@@ -4,15 +4,17 @@
 //! of package node-tests need root, those on a cluster also its servers, those on a real node more
 //! still: without them they are named and counted as skipped, never left out in silence.
 
-use std::ffi::OsStr;
+mod libtest;
+
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
 use crate::excused::Budget;
-use crate::tally::{Counted, Reader, Tally, slowest};
+use crate::tally::{Counted, Tally, slowest};
 use crate::{ebpf, host, image, kernels, run, setup_cluster};
+use libtest::{cargo_test, filter, follow, follow_in_world};
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Args {
@@ -205,7 +207,9 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
         in_world(args, NODE, &NODE_TARGET, || node_tests(args, &budget)),
         in_world(args, WORLDS, &WORLDS_TARGET, || worlds(args, &budget)),
         step(DEPLOY, deploy),
-        in_world(args, CLUSTER, &CLUSTER_TARGET, || cluster_tests(args, &budget)),
+        in_world(args, CLUSTER, &CLUSTER_TARGET, || {
+            cluster_tests(args, &budget)
+        }),
         in_world(args, CILIUM, &CILIUM_TARGET, || cilium_tests(args, &budget)),
     ]);
     if args.install {
@@ -337,7 +341,9 @@ fn with_agent(target: &[&str], threads: usize) -> Result<Command> {
 /// missing; why it could not be had is said here.
 fn deploy_tests(args: &Args) -> Result<Counted> {
     let mut command = cargo_test();
-    command.args(["--package", "node-tests"]).args(DEPLOY_TARGET);
+    command
+        .args(["--package", "node-tests"])
+        .args(DEPLOY_TARGET);
     with_chart_tools(&mut command);
     match setup_cluster::prometheus() {
         Ok(tools) => {
@@ -419,91 +425,6 @@ fn left_out(args: &Args, target: &[&str], why: &str) -> Result<Counted> {
         skipped: names,
         ..Counted::default()
     })
-}
-
-fn filter(args: &Args) -> Option<&OsStr> {
-    args.filter.as_deref().map(OsStr::new)
-}
-
-/// Tests of `--kernels` alone: of IPVS, which few kernels at hand have, and of a clock and a limit that
-/// are set, which are everybody's. Elsewhere they would be skipped each time.
-const IN_MACHINES_ONLY: [&str; 3] = [
-    "in_ipvs_mode_and",
-    "a_clock_that_is_set",
-    "a_full_conntrack_table",
-];
-
-/// `cargo test` whose programs report the time of each test: an option of libtest's that is unstable,
-/// in the stable compiler too. The variable is theirs alone; to cargo it would be a reason to build
-/// everything again.
-fn cargo_test() -> Command {
-    let mut command = run::cargo();
-    command.args(["--config", RUNNER, "test"]);
-    command
-}
-
-const RUNNER: &str = r#"target.'cfg(all())'.runner = ["env", "RUSTC_BOOTSTRAP=1"]"#;
-/// Arguments of the programs, in every run that is counted.
-const REPORT: [&str; 3] = ["--show-output", "-Zunstable-options", "--report-time"];
-
-/// Runs `cargo test ...`, shows what it prints and counts.
-fn follow(command: &mut Command, args: &Args) -> Result<Counted> {
-    command
-        .arg("--no-fail-fast")
-        .args(filter(args))
-        .arg("--")
-        .args(REPORT)
-        .args(args.choice)
-        .args(IN_MACHINES_ONLY.iter().flat_map(|name| ["--skip", name]));
-    count(command)
-}
-
-/// [`follow`] for tests on a real kernel, which wait for packets beside many others on two
-/// processors. In CI a few that fail there run once more, alone. A test that passes then is a bug of the
-/// test or of the agent all the same: it is named at the end, and blocks no unrelated change.
-fn follow_in_world(command: &mut Command, args: &Args, budget: &Budget) -> Result<Counted> {
-    let mut alone = same(command);
-    let counted = follow(command, args)?;
-    if !counted.is_whole() {
-        return Ok(counted);
-    }
-    let again = budget.again(&counted.failed, &counted.panics);
-    if again.is_empty() {
-        return Ok(counted);
-    }
-    eprintln!("running again, alone: {}", again.join(", "));
-    alone
-        .args(["--no-fail-fast", "--", "--exact"])
-        .args(REPORT)
-        .args(&again)
-        .env("RUST_TEST_THREADS", "1");
-    let second = count(&mut alone)?;
-    let counted = counted.after(&again, &second);
-    budget.spend(counted.unsteady.len());
-    Ok(counted)
-}
-
-/// The same command once more, as it is now.
-fn same(command: &Command) -> Command {
-    let mut copy = run::cargo();
-    copy.args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => copy.env(name, value),
-            None => copy.env_remove(name),
-        };
-    }
-    copy
-}
-
-fn count(command: &mut Command) -> Result<Counted> {
-    let mut reader = Reader::default();
-    let status = run::lines(command, |line| {
-        if reader.line(line) {
-            println!("{line}");
-        }
-    })?;
-    Ok(reader.finish(status.success()))
 }
 
 fn report(steps: &[Step]) -> Counted {

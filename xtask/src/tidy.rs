@@ -39,7 +39,7 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 16] = [
+const RULES: [Rule; 17] = [
     deps::core,
     deps::modules,
     deps::libraries,
@@ -48,6 +48,7 @@ const RULES: [Rule; 16] = [
     files::length,
     files::names,
     files::leftovers,
+    files::doc_tests,
     manifests::versions,
     manifests::one_release,
     manifests::licences,

@@ -59,7 +59,10 @@ pub(crate) const CI: &[Step] = &[
     step("tidy", One(tidy::run)),
     step("clippy", One(clippy)),
     step("doc", One(doc)),
-    step("gen-docs", One(|| gen_docs::run(&gen_docs::Args { check: true }))),
+    step(
+        "gen-docs",
+        One(|| gen_docs::run(&gen_docs::Args { check: true })),
+    ),
     step("core", One(core_is_pure)),
     step("test", Count(|| test::run_all(&test::Args::for_ci()))).needs(setup_cluster::for_ci),
     step("storm", Count(storm::for_ci)),
@@ -75,9 +78,18 @@ pub(crate) const CI: &[Step] = &[
 /// .github/workflows/nightly.yml.
 pub(crate) const NIGHTLY: &[Step] = &[
     step("worlds", Count(|| test::run_all(&test::Args::all_worlds()))),
-    step("cilium", Count(|| test::run_all(&test::Args::all_of_cilium()))),
-    step("install", Count(|| test::run_all(&test::Args::on_a_real_node()))),
-    step("kernels", Count(|| test::run_all(&test::Args::on_other_kernels()))),
+    step(
+        "cilium",
+        Count(|| test::run_all(&test::Args::all_of_cilium())),
+    ),
+    step(
+        "install",
+        Count(|| test::run_all(&test::Args::on_a_real_node())),
+    ),
+    step(
+        "kernels",
+        Count(|| test::run_all(&test::Args::on_other_kernels())),
+    ),
     step("fuzz", Task("fuzz all --seconds 900")),
     step("miri", Task("miri")),
     step("sanitize", Task("sanitize")),
@@ -218,7 +230,9 @@ mod tests {
         let file = run::root().join(".github/workflows/nightly.yml");
         let text = std::fs::read_to_string(file).expect("the workflow");
         let (_, list) = text.split_once("        step:\n").expect("a list of steps");
-        let items = list.lines().map_while(|line| line.strip_prefix("          - "));
+        let items = list
+            .lines()
+            .map_while(|line| line.strip_prefix("          - "));
         let names: Vec<&str> = NIGHTLY.iter().map(|step| step.name).collect();
         assert_eq!(items.collect::<Vec<_>>(), names);
     }

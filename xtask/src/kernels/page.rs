@@ -75,7 +75,7 @@ fn render(found: &[Found], date: &str) -> String {
     let mut page = format!(
         "# Kernels\n\n\
          On which kernels was pathproof tried, and what is missing on each?\n\n\
-         `cargo xtask test --kernels --write-docs` wrote this page on {date}. CI runs the same tests and fails if the results differ.\n\
+         `cargo xtask test --kernels --write-docs` wrote this page on {date}. The nightly run repeats the tests and fails if the results differ.\n\
          The kernels are Debian's, in virtual machines with an emulated processor ([ADR 20](adr/0020-kernels-in-machines.md)).\n\n\
          | kernel | package | version |\n|---|---|---|\n"
     );

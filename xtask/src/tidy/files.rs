@@ -66,6 +66,27 @@ pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
+/// Tasks run no tests of documentation, so no block of code in it may be one.
+pub(super) fn doc_tests(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.ending(".rs") {
+        let mut inside = false;
+        for (at, line) in text.lines().map(str::trim_start).enumerate() {
+            let doc = line.strip_prefix("//!").or(line.strip_prefix("///"));
+            let Some(language) = doc.and_then(|doc| doc.trim().strip_prefix("```")) else {
+                continue;
+            };
+            inside = !inside;
+            if inside && (language.is_empty() || language.starts_with("rust")) {
+                let message =
+                    "nothing runs this block: write a test, or name its language (```text)";
+                findings.push(Finding::new(path, at + 1, message));
+            }
+        }
+    }
+    findings
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::{check, fault_and_twin};
@@ -95,6 +116,15 @@ mod tests {
             check(names, &[("a/b.rs", ""), ("a/b/my_mod.rs", "")]),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn no_test_hides_in_documentation() {
+        let twin = "//! ```text\n//! a -> b\n//! ```\nfn f() {}";
+        let fault = twin.replace("text", "");
+        fault_and_twin(doc_tests, "x.rs", (&fault, 1), twin);
+        let fault = format!("{twin}\n    /// ```rust,ignore\n    /// f()\n    /// ```\n");
+        fault_and_twin(doc_tests, "x.rs", (&fault, 5), twin);
     }
 
     #[test]
