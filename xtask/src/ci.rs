@@ -73,7 +73,8 @@ pub(crate) fn run(steps: &[Step], args: &Args) -> Result<()> {
         println!("\n{panic}");
     }
     report(&lines);
-    println!("\nslowest tests\n{}", slowest(&mut times));
+    print!("{}", slowest(&mut times));
+    println!();
     for skip in unlisted {
         println!("UNLISTED     {skip}: CI accepts the skips of .ci/skips.txt alone");
     }

@@ -109,11 +109,14 @@ impl Counted {
 /// Tests in the list of the slowest.
 const SLOWEST: usize = 20;
 
-/// The slowest tests, one a line, with their times.
+/// The slowest tests below a heading, one a line, with their times; nothing without times.
 pub(crate) fn slowest(times: &mut [(f64, String)]) -> String {
+    if times.is_empty() {
+        return String::new();
+    }
     times.sort_by(|(one, _), (other, _)| other.total_cmp(one));
     let lines = times.iter().take(SLOWEST);
-    lines.fold(String::new(), |text, (seconds, test)| {
+    lines.fold("\nslowest tests\n".to_owned(), |text, (seconds, test)| {
         format!("{text}{seconds:>7.1} s   {test}\n")
     })
 }
@@ -332,10 +335,10 @@ mod tests {
         let mut times = counted.times;
         assert_eq!(
             slowest(&mut times),
-            "   12.0 s   b\n    1.0 s   d\n    0.2 s   a\n"
+            "\nslowest tests\n   12.0 s   b\n    1.0 s   d\n    0.2 s   a\n"
         );
         let mut many: Vec<_> = (0..30).map(|n| (f64::from(n), "x".to_owned())).collect();
-        assert_eq!(slowest(&mut many).lines().count(), SLOWEST);
+        assert_eq!(slowest(&mut many).lines().count(), 2 + SLOWEST);
     }
 
     #[test]

@@ -149,7 +149,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let Counted {
         tally, mut times, ..
     } = run_all(args)?;
-    println!("{}\n{tally}", slowest(&mut times));
+    print!("{}", slowest(&mut times));
+    println!("{tally}");
     if tally.failed > 0 {
         bail!("{} tests failed", tally.failed);
     }
