@@ -99,6 +99,19 @@ mod tests {
         }
     }
 
+    /// A debug build takes such an object: only this keeps it from a real kernel.
+    #[test]
+    fn an_object_of_other_sources_is_refused() {
+        let error = provenance().insist_on_sources().expect_err("other sources");
+        let text = error.to_string();
+        assert!(text.contains(STALE) && text.contains(REBUILD), "{text}");
+        let fresh = Provenance {
+            sources_sha256: sources::hash(&run::root()).expect("the sources"),
+            ..provenance()
+        };
+        fresh.insist_on_sources().expect("its own sources");
+    }
+
     #[test]
     fn only_tools_that_differ_are_named() {
         let here = Provenance {
