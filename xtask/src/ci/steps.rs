@@ -113,8 +113,8 @@ fn fmt() -> Result<()> {
 
 /// The host's crates; agent-ebpf is linted by `build-ebpf --check`, with its own compiler.
 fn clippy() -> Result<()> {
-    // Tests that run only where they are named are not among all targets. The packages are the same,
-    // and so are the features of what they depend on: nothing is checked twice.
+    // Tests that run only where they are named are not among all targets. The same packages give the
+    // same features: with others the library of the tests would be checked twice.
     let named = ["cluster", "deploy", "install", "worlds", "cilium"];
     let named = named.iter().flat_map(|name| ["--test", name]).collect();
     for targets in [vec!["--all-targets"], named] {
