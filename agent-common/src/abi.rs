@@ -116,8 +116,11 @@ pub mod program {
     /// Counts dropped packets of connections that are followed, by the kernel's reason: the
     /// tracepoint `skb:kfree_skb`, while connections are lost.
     pub const DROPPED: &str = "pathproof_dropped";
-    /// Returns at once. What the benchmark holds the others against; never attached.
+    /// Returns at once. The benchmarks' peer; the agent never attaches it.
     pub const EMPTY: &str = "pathproof_empty";
+    /// Reads one byte of each packet's TCP flags. The least that any program costs which looks for
+    /// SYNs; for benchmarks, and never attached by the agent.
+    pub const GLANCE: &str = "pathproof_glance";
 }
 
 /// Frontends: 30,000 Services of two, or 10,000 of six. Not preallocated.

@@ -22,7 +22,9 @@
 //!
 //! Length: one decision, read from top to bottom; its parts share the packet and the maps.
 
-use crate::evidence::{Anomaly, Fault, Outcome, Pending, PendingKey, anomaly_flag, state};
+use crate::evidence::{
+    Anomaly, Fault, Outcome, Pending, PendingKey, accepted_units, anomaly_flag, state,
+};
 use crate::gate::Sampled;
 use crate::packet::{Kind, Segment};
 use crate::service::{
@@ -52,6 +54,8 @@ pub trait Connection {
     fn answered_after(&self, _us: u32) {}
     /// Notes the other node that a connection was sent to, or [`NEAR`].
     fn sent_to(&self, _peer: u16) {}
+    /// Notes how long the handshake with the endpoint took ([`accepted_units`]).
+    fn accepted_after(&self, _units: u16) {}
 }
 
 /// Inputs and actions of the rules. Lookups are by value where the values are small.
@@ -175,7 +179,7 @@ pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> 
     let Some((connection, sighting)) = seen else {
         return false;
     };
-    step(world, &connection, segment, sighting);
+    step(world, &connection, segment, sighting, direction);
     is_stray(connection.fields(), sighting)
 }
 
@@ -568,7 +572,13 @@ pub(crate) const MAX_TRIES: usize = 4;
 
 /// Moves a connection's state and, for whoever moved it, counts.
 #[inline(always)]
-fn step<W: World>(world: &W, connection: &W::Connection, segment: &Segment, sighting: Sighting) {
+fn step<W: World>(
+    world: &W,
+    connection: &W::Connection,
+    segment: &Segment,
+    sighting: Sighting,
+    direction: Direction,
+) {
     let fields = connection.fields();
     let age = world.now().saturating_sub(fields.arrived_ns);
     for _ in 0..MAX_TRIES {
@@ -579,6 +589,14 @@ fn step<W: World>(world: &W, connection: &W::Connection, segment: &Segment, sigh
         let step = advance(old, sighting, fields, age);
         if step.state != old && !connection.swap(old, step.state) {
             continue;
+        }
+        // Answers of endpoints come in: by the direction the programs of the other hooks leave this out.
+        if matches!(direction, Direction::Ingress)
+            && sighting.kind == transition::Kind::AnswerIn
+            && sighting.has(detail::ACCEPTS)
+            && step.state & !old & state::ANSWER_IN != 0
+        {
+            connection.accepted_after(accepted_units(age));
         }
         return account(world, fields, segment, sighting, &step, age, old);
     }

@@ -42,10 +42,41 @@ pub struct Pending {
     pub kind: u8,
     /// Bits of [`frontend_flag`](crate::service::frontend_flag).
     pub flags: u8,
-    /// Of a datagram: microseconds from its arrival to its first answer. Of a connection: number of
-    /// the other node that it was last sent to ([`EndpointValue::peer`](crate::service::EndpointValue::peer)),
-    /// or [`NEAR`](crate::service::NEAR). Zero before that.
+    /// Of a datagram: microseconds from its arrival to its first answer. Of a connection: see
+    /// [`Self::peer`] and [`Self::accepted_after_ns`]. Zero before that.
     pub note: u32,
+}
+
+/// Position of the handshake's time in a connection's [`Pending::note`].
+pub const ACCEPTED_SHIFT: u32 = 16;
+/// A handshake's time is noted in units of 2^14 ns, so that 16 bits hold the loss window.
+const ACCEPTED_UNIT: u32 = 14;
+
+/// A handshake's time as [`Pending::note`] holds it: never zero, and at most 1.07 s.
+#[inline(always)]
+pub fn accepted_units(ns: u64) -> u16 {
+    let units = (ns >> ACCEPTED_UNIT) + 1;
+    if units > u16::MAX as u64 {
+        u16::MAX
+    } else {
+        units as u16
+    }
+}
+
+impl Pending {
+    /// Of a connection: number of the other node that it was last sent to
+    /// ([`EndpointValue::peer`](crate::service::EndpointValue::peer)), or
+    /// [`NEAR`](crate::service::NEAR); zero before that.
+    pub fn peer(&self) -> u16 {
+        self.note as u16
+    }
+
+    /// Of a connection: nanoseconds from the arrival of its first SYN to the SYN-ACK of its endpoint,
+    /// right to 16 us; nothing before that.
+    pub fn accepted_after_ns(&self) -> Option<u64> {
+        let units = (self.note >> ACCEPTED_SHIFT).checked_sub(1)?;
+        Some(u64::from(units) << ACCEPTED_UNIT)
+    }
 }
 
 /// Bits of a connection's state. No bit is ever taken back.

@@ -97,7 +97,7 @@ impl PeerSample {
             return;
         }
         let family = Family::ALL[usize::from(key.family == Family::V6 as u32)];
-        let peer = u16::try_from(pending.note).unwrap_or_default();
+        let peer = pending.peer();
         if pending.frontend_port == CUT_PORT.to_be_bytes() && self.cuts.len() < LISTED {
             self.cuts.push(Cut {
                 family,

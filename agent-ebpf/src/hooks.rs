@@ -78,6 +78,18 @@ pub fn pathproof_empty(_: TcContext) -> i32 {
     PASS
 }
 
+/// See `abi::program::GLANCE`.
+#[classifier]
+pub fn pathproof_glance(ctx: TcContext) -> i32 {
+    const TCP_FLAGS: usize = 14 + 20 + 13;
+    let flags = ctx.data() + TCP_FLAGS;
+    if flags + 1 <= ctx.data_end() {
+        // SAFETY: the byte ends before the packet's data does. Volatile, or nothing would be read.
+        unsafe { core::ptr::read_volatile(flags as *const u8) };
+    }
+    PASS
+}
+
 #[inline(always)]
 fn look(ctx: &TcContext, direction: Direction, link: Link) -> bool {
     let kernel: Kernel<'_, false> = Kernel::new(ctx);

@@ -94,8 +94,9 @@ impl Metrics {
         })
     }
 
-    /// Counts what a sample brought: connections, and apart from them datagrams of UDP Services, with
-    /// how many microseconds after one its answer came.
+    /// Counts what a sample brought: connections, and apart from them datagrams of UDP Services.
+    /// `answers` are Services with how many microseconds after a connection or datagram its first
+    /// answer came.
     pub fn record_sample(
         &self,
         counts: &[CountDelta],
@@ -121,11 +122,16 @@ impl Metrics {
             }
         }
         for (service, us) in answers {
-            if let Some(info) = directory.service(service) {
-                datagrams.answered(service, u64::from(us) * 1_000);
-                if info.dns {
-                    self.measured.dns.observe(f64::from(us) / 1e6);
+            let ns = u64::from(us) * 1_000;
+            match directory.service(service) {
+                Some(info) if info.udp => {
+                    datagrams.answered(service, ns);
+                    if info.dns {
+                        self.measured.dns.observe(f64::from(us) / 1e6);
+                    }
                 }
+                Some(info) => connections.accepted(service, &info, ns),
+                None => {}
             }
         }
     }

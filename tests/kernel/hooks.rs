@@ -7,7 +7,7 @@ use agent_common::abi::program;
 use agent_common::evidence::Fault::{self, LaterFragment, Malformed, TooDeep, Truncated};
 use agent_common::evidence::{Anomaly, Outcome, Pending, anomaly_flag, state};
 use agent_common::service::Family::{self, V4, V6};
-use agent_common::service::{FrontendKind, Owed, SourceClass};
+use agent_common::service::{FrontendKind, Owed, PEER_SHIFT, SourceClass};
 use aya::{TestRun as _, TestRunOptions};
 use node_tests::observer::{LO, Observer, monotonic};
 use node_tests::packet::{self, Extension, Packet, QINQ, VLAN};
@@ -320,6 +320,39 @@ fn a_connection_to_the_field(#[case] family: Family) {
             ..Pending::default()
         };
         assert_eq!(found, expected);
+    });
+}
+
+/// The halves of its note have two writers, and neither writes the other's.
+#[rstest]
+#[case(V4, "10.244.1.9:8080")]
+#[case(V6, "[fd00:10:244:1::9]:8080")]
+fn a_handshake_and_the_peer_stand_in_one_note(
+    #[case] family: Family,
+    #[case] endpoint: SocketAddr,
+) {
+    const PEER: u16 = 5;
+    on_stage(&[], |observer, sandbox| {
+        let flags = u32::from(PEER) << PEER_SHIFT;
+        observer
+            .put_endpoint(SERVICE, mapped(endpoint.ip()), endpoint.port(), flags)
+            .expect("room for an endpoint");
+        let to_endpoint = packet::syn(client(family), endpoint, ISN).bytes();
+        let answer = packet::syn_ack(endpoint, client(family), ISN).bytes();
+        let before = monotonic();
+        for (hook, device, bytes) in [
+            (program::INGRESS, sandbox.client, &syn(family).bytes()),
+            (program::EGRESS, sandbox.overlay, &to_endpoint),
+            (program::INGRESS, sandbox.overlay, &answer),
+            (program::EGRESS, sandbox.overlay, &to_endpoint),
+        ] {
+            observer.run(hook, bytes, device).expect("a run");
+        }
+        let found = observer.connection(ISN, family).expect("a map");
+        let found = found.expect("a connection");
+        assert_eq!(found.peer(), PEER);
+        let took = found.accepted_after_ns().expect("a time");
+        assert!(took <= monotonic() - before, "{took} ns");
     });
 }
 

@@ -117,6 +117,26 @@ fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backen
             );
         }
     }
+    for (service, family) in started
+        .iter()
+        .map(|((service, family, _), _)| (*service, *family))
+    {
+        let of_service = started
+            .iter()
+            .filter(|((of, in_family, _), _)| (*of, *in_family) == (service, family));
+        let wanted: u64 = of_service.map(|(_, count)| count).sum();
+        let labels = [
+            format!("service_name=\"{service}\""),
+            format!("family=\"{}\"", name(family)),
+        ];
+        eventually(
+            &format!("{wanted} handshakes of {service} {family:?}"),
+            || {
+                let count = "pathproof_service_handshake_seconds_count";
+                metric(&scene.metrics(), count, &labels) == wanted
+            },
+        );
+    }
     let report = scene.wait_proven();
     let text = scene.metrics();
     for family in Family::ALL {

@@ -63,7 +63,9 @@ impl Observer {
             }
             Err(error) => bail!("{}", chain(&error)),
         };
-        load::classifier(&mut ebpf, program::EMPTY)?.load()?;
+        for name in [program::EMPTY, program::GLANCE] {
+            load::classifier(&mut ebpf, name)?.load()?;
+        }
         Ok(Some(Self { ebpf }))
     }
 

@@ -24,6 +24,7 @@ use crate::scenario::{self, Device, ISN, Reported, Seen, Stage, Step, mapped};
 struct Entry {
     fields: Pending,
     state: Cell<u32>,
+    accepted: Cell<u16>,
 }
 
 /// A connection's handle.
@@ -44,6 +45,10 @@ impl Connection for Handle {
         assert_eq!(from & to, from, "a bit of the state was taken back");
         self.0.state.set(to);
         true
+    }
+
+    fn accepted_after(&self, units: u16) {
+        assert_eq!(self.0.accepted.replace(units), 0, "noted once");
     }
 }
 
@@ -176,6 +181,15 @@ impl Node {
         self.connection(&key).map(|handle| handle.state())
     }
 
+    /// The time of that connection's handshake, as it is noted.
+    pub fn accepted(&self) -> u16 {
+        let pending = self.pending.borrow();
+        let mut entries = pending.iter().filter(|(key, _)| key.isn == ISN);
+        entries
+            .next()
+            .map_or(0, |(_, Handle(entry))| entry.accepted.get())
+    }
+
     /// Every connection that is followed, and its state.
     pub fn connections(&self) -> Vec<(Pending, u32)> {
         let pending = self.pending.borrow();
@@ -266,6 +280,7 @@ impl World for Node {
         let entry = Entry {
             fields: *pending,
             state: Cell::new(pending.state),
+            accepted: Cell::default(),
         };
         map.insert(*key, Handle(Rc::new(entry)));
         true

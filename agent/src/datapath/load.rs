@@ -147,7 +147,7 @@ pub fn scratch_map() -> Result<impl Fn() -> bool, MapError> {
     Ok(move || map.get(&0, 0).is_ok())
 }
 
-/// The programs that are attached; `program::EMPTY` is for benchmarks.
+/// The programs that are attached; `program::EMPTY` and `program::GLANCE` are for benchmarks.
 pub const ATTACHED: [&str; 4] = [
     program::INGRESS,
     program::EGRESS,

@@ -13,7 +13,7 @@ use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
 use aya::{Ebpf, Pod};
 
 use super::load::{MapsError, refused, take};
-use super::sweep::{Arrivals, Sweeper, Swept, SweptConnections, UdpAnswer, answer_of};
+use super::sweep::{Answer, Arrivals, Sweeper, Swept, SweptConnections, answer_of};
 use agent_core::event::KernelSample;
 use agent_core::evidence::{CountDelta, Doubts, count};
 use agent_core::time::Mono;
@@ -23,8 +23,8 @@ use agent_core::time::Mono;
 pub struct Read {
     /// The evidence.
     pub sample: KernelSample,
-    /// Answers to datagrams.
-    pub answers: Vec<UdpAnswer>,
+    /// Answers to datagrams and connections.
+    pub answers: Vec<Answer>,
     /// Connections under way.
     pub under_way: usize,
 }
@@ -91,13 +91,15 @@ impl Sampler {
         let read = self.read_counts()?;
         let last_proofs = self.last_proofs()?;
         let faults = self.fault_counts()?;
-        let (datagrams, answers) = self.sweep_datagrams(now);
+        let (datagrams, mut answers) = self.sweep_datagrams(now);
         let SweptConnections {
             swept,
             outside,
             unanswered,
             peers,
+            accepted,
         } = self.arrivals.sweep(&mut self.connections, now.0)?;
+        answers.extend(accepted);
         let mut counts = self.take_deltas(read);
         // Connections have reports; datagrams are judged by their counts alone.
         let mut sightings = Vec::new();
@@ -132,7 +134,7 @@ impl Sampler {
     }
 
     /// Datagrams judge nobody: what cannot be read of them is no reason to read nothing.
-    fn sweep_datagrams(&mut self, now: Mono) -> (Swept, Vec<UdpAnswer>) {
+    fn sweep_datagrams(&mut self, now: Mono) -> (Swept, Vec<Answer>) {
         let mut answers = Vec::new();
         let swept = self.datagrams.sweep(now.0, |key, pending, met| {
             answers.extend(answer_of(key, pending).filter(|_| met.is_over));

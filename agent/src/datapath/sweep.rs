@@ -47,12 +47,12 @@ const KEEP_PROBE_NS: u64 = 3_000_000_000;
 /// A program reads the clock before it puts an entry in: after this long it has.
 const IN_THE_MAP_NS: u64 = 50_000_000;
 
-/// The answer to a datagram.
+/// The answer to a datagram, or of an endpoint that accepts a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UdpAnswer {
+pub struct Answer {
     /// Id of the Service port and family.
     pub service: u32,
-    /// Microseconds from the datagram's arrival to it.
+    /// Microseconds to it from the arrival of the datagram, or of the connection's first SYN.
     pub after_us: u32,
 }
 
@@ -181,6 +181,7 @@ pub(super) struct SweptConnections {
     /// See [`KernelSample::unanswered`](agent_core::event::KernelSample::unanswered).
     pub(super) unanswered: [u32; FAMILIES],
     pub(super) peers: PeerSample,
+    pub(super) accepted: Vec<Answer>,
 }
 
 /// Connections from outside the node, each told once.
@@ -205,12 +206,14 @@ impl Arrivals {
         let mut arrivals = Vec::new();
         let mut unanswered = [0; FAMILIES];
         let mut peers = PeerSample::default();
+        let mut accepted = Vec::new();
         let swept = connections.sweep(now, |key, pending, met| {
             let told = pending.arrived_ns.saturating_add(LOSS_WINDOW_NS);
             let is_new = news.contains(&pending.arrived_ns);
             let is_told = news.contains(&told);
             if is_told && !met.is_again {
                 peers.add(key, pending);
+                accepted.extend(accepted_of(pending));
             }
             if met.is_again || !(is_new || is_told) || !is_from_outside(pending, &self.uplinks) {
                 return;
@@ -233,6 +236,7 @@ impl Arrivals {
             outside: Outside { arrivals, until },
             unanswered,
             peers,
+            accepted,
         })
     }
 }
@@ -299,10 +303,20 @@ fn failed_for(pending: &Pending, age: u64) -> Option<Failed> {
 }
 
 /// The answer to a datagram, to be told once: when it is forgotten.
-pub(super) fn answer_of(key: &PendingKey, pending: &Pending) -> Option<UdpAnswer> {
-    (!is_flow(key) && pending.note != 0).then_some(UdpAnswer {
+pub(super) fn answer_of(key: &PendingKey, pending: &Pending) -> Option<Answer> {
+    (!is_flow(key) && pending.note != 0).then_some(Answer {
         service: pending.service,
         after_us: pending.note,
+    })
+}
+
+/// The answer to a connection, to be told once: when its loss window is over.
+fn accepted_of(pending: &Pending) -> Option<Answer> {
+    let is_user = pending.flags & frontend_flag::SENTINEL == 0 && pending.state & state::ALIAS == 0;
+    let after = pending.accepted_after_ns().filter(|_| is_user)?;
+    Some(Answer {
+        service: pending.service,
+        after_us: u32::try_from(after / 1_000).unwrap_or(u32::MAX),
     })
 }
 
@@ -454,7 +468,7 @@ mod tests {
         let told = answer_of(&PendingKey::default(), &pending);
         assert_eq!(
             told,
-            Some(UdpAnswer {
+            Some(Answer {
                 service: 7,
                 after_us: 400
             })

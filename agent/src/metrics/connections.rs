@@ -57,7 +57,29 @@ pub(super) struct Tally {
     pub(super) port: Arc<str>,
     pub(super) family: Family,
     pub(super) sums: Box<Sums>,
+    pub(super) handshakes: Handshakes,
     failed: Option<Failed>,
+}
+
+/// Upper bounds of the buckets of [`Handshakes`], in nanoseconds.
+pub(super) const HANDSHAKE_BOUNDS: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 500_000_000];
+
+/// Times of a Service's handshakes, in buckets of which the last has no bound.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Handshakes {
+    pub(super) buckets: [u64; HANDSHAKE_BOUNDS.len() + 1],
+    pub(super) sum_ns: u64,
+}
+
+impl Handshakes {
+    fn add(&mut self, ns: u64) {
+        self.buckets[HANDSHAKE_BOUNDS.partition_point(|bound| *bound < ns)] += 1;
+        self.sum_ns += ns;
+    }
+
+    pub(super) fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
 }
 
 /// Failures without a pause of [`RECENT`] between them.
@@ -84,6 +106,7 @@ impl Tally {
             port: Arc::clone(&info.port),
             family: info.family,
             sums: Box::default(),
+            handshakes: Handshakes::default(),
             failed: None,
         }
     }
@@ -140,6 +163,14 @@ impl Connections {
         add(&mut tally.sums, delta);
         if failed > 0 {
             tally.fail(failed, now);
+        }
+    }
+
+    /// An endpoint accepted a connection so many nanoseconds after it had arrived.
+    pub(super) fn accepted(&mut self, service: u32, info: &ServiceInfo, ns: u64) {
+        let tally = self.services.get_mut(&service);
+        if let Some(tally) = tally.filter(|tally| tally.is_of(info)) {
+            tally.handshakes.add(ns);
         }
     }
 

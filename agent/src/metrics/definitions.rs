@@ -88,6 +88,9 @@ definitions! {
     SERVICE_CONNECTIONS = Counter "pathproof_service_connections"
         ["service_namespace", "service_name", "service_port", "family", "path", "outcome"]
         "The same by Service port, of the Services that --service-metrics selects: by default those in trouble";
+    HANDSHAKE = Histogram "pathproof_service_handshake" in Seconds
+        ["service_namespace", "service_name", "service_port", "family"]
+        "Time from the arrival of a connection's first SYN at this node to the SYN-ACK of its endpoint, by Service port: of the Services that --service-metrics selects, at most 6 while only those in trouble are shown";
     DATAGRAMS = Counter "pathproof_udp_datagrams" ["family", "outcome"]
         "Datagrams for UDP Services that were followed, by outcome: one of a flow at a time, and so many in time; judged apart, they make no verdict";
     SERVICE_DATAGRAMS = Counter "pathproof_service_udp_datagrams"

@@ -11,6 +11,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 
+use super::connections::{HANDSHAKE_BOUNDS, Handshakes};
 use super::definitions::{self as define, Definition};
 use super::series::{self, ServiceMetrics};
 use super::{Current, Shared, Snapshot};
@@ -87,6 +88,7 @@ impl Page<'_, '_> {
         self.series(define::CONNECTIONS, connections.node_series())?;
         let services = connections.shown(current.which, series::TCP, named, now);
         self.series(define::SERVICE_CONNECTIONS, services.series())?;
+        self.encode(define::HANDSHAKE, services.handshakes(), of_handshakes)?;
         // For datagrams, refusals and answers that do not arrive are not known.
         let is_known = |outcome: &str| !matches!(outcome, "refused" | "unheard");
         self.series(define::DATAGRAMS, datagrams.family_series(is_known))?;
@@ -294,6 +296,13 @@ fn histogram(encoder: &mut MetricEncoder<'_>, of: &[Delays; FAMILIES]) -> fmt::R
     let sum: u64 = of.iter().map(|delays| delays.sum_ns).sum();
     let count = between(0, DELAY_BUCKETS);
     encoder.encode_histogram::<NoLabelSet>(sum as f64 / 1e9, count, &buckets, None)
+}
+
+fn of_handshakes(encoder: &mut MetricEncoder<'_>, of: &Handshakes) -> fmt::Result {
+    let bounds = HANDSHAKE_BOUNDS.map(|ns| ns as f64 / 1e9);
+    let bounds = bounds.into_iter().chain([f64::INFINITY]);
+    let buckets: Vec<(f64, u64)> = bounds.zip(of.buckets).collect();
+    encoder.encode_histogram::<NoLabelSet>(of.sum_ns as f64 / 1e9, of.count(), &buckets, None)
 }
 
 fn flag(set: bool) -> f64 {

@@ -13,7 +13,7 @@ use agent_core::names;
 use agent_core::time::Mono;
 use agent_core::verdict::ServiceTrouble;
 
-use super::connections::{Connections, SHOWN, Sums, Tally};
+use super::connections::{Connections, Handshakes, SHOWN, Sums, Tally};
 
 /// Services with series of their own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
@@ -43,6 +43,9 @@ pub(super) const UDP: Allowance = Allowance {
     services: 10,
     series: 40,
 };
+
+/// Services in trouble of which times of handshakes are shown, seven series each.
+const HANDSHAKES: usize = 6;
 
 /// Labels of outcomes, in the order of their indexes.
 const NAMES: [&str; SHOWN] = [
@@ -205,6 +208,30 @@ impl Connections {
 }
 
 impl<'a> Shown<'a> {
+    /// Labels and times of handshakes: namespace, name, port, family. Only of Services that accepted
+    /// connections.
+    pub(super) fn handshakes(&self) -> impl Iterator<Item = ([&'a str; 4], &'a Handshakes)> {
+        let most = if self.rule.steps {
+            usize::MAX
+        } else {
+            HANDSHAKES
+        };
+        let accepting = self
+            .tallies
+            .iter()
+            .filter(|tally| tally.handshakes.count() > 0);
+        accepting.take(most).map(|tally| {
+            let family = names::of_family(tally.family);
+            let labels = [
+                &*tally.name.namespace,
+                &tally.name.name,
+                &tally.port,
+                family,
+            ];
+            (labels, &tally.handshakes)
+        })
+    }
+
     /// Labels and values: namespace, name, port, family, path, outcome. Only of paths with traffic.
     pub(super) fn series(&self) -> impl Iterator<Item = ([&'a str; 6], f64)> {
         let rule = self.rule;

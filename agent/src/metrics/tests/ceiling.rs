@@ -181,8 +181,9 @@ fn failures_of_single_services_cost_at_most_200_more() {
                 lost: 1,
                 ..well(id, class)
             };
-            let counts: Vec<CountDelta> = (0..20_000).step_by(10).map(failed).collect();
-            metrics.record_sample(&counts, std::iter::empty(), &names);
+            let ids = (0..20_000).step_by(10);
+            let counts: Vec<CountDelta> = ids.clone().map(failed).collect();
+            metrics.record_sample(&counts, ids.map(|id| (id, 900)), &names);
         }
     }
     assert!(
