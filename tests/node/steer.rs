@@ -290,7 +290,8 @@ fn where_nothing_can_be_steered_the_port_is_bound() {
     assert_eq!(outside(&scene), [Who::Pathproof; 2]);
     assert_eq!(inside(&scene), [Who::Pathproof; 4]);
     let log = scene.agent().log();
-    assert!(log.contains("the healthz port is bound instead"), "{log}");
+    assert!(log.contains("connections to the healthz port cannot be steered: the agent listens on \
+                          the port instead"), "{log}");
     scene.take_agent().terminate().expect("an end in order");
 
     // Somebody holds it: then there is nothing to be had, which is told with the remedy.

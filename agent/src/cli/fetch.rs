@@ -26,11 +26,12 @@ const MAX_ANSWER: u64 = 16 * 1024 * 1024;
 #[derive(Debug, Error)]
 pub enum FetchError {
     /// The address means nothing.
-    #[error("--admin-address: {0:?} is no HOST:PORT that can be reached")]
+    #[error("--admin-address: {0:?} is not a HOST:PORT that can be reached")]
     Address(String, #[source] io::Error),
     /// Nobody listens, or not to us.
     #[error(
-        "no agent answers at {0}: is `pathproof run` running there? Where its --admin-bind-address is another, give that with --admin-address"
+        "no agent answers at {0}: check that `pathproof run` is running, and give its \
+         --admin-bind-address with --admin-address"
     )]
     Unreachable(String, #[source] io::Error),
     /// The connection broke.
@@ -46,12 +47,14 @@ pub enum FetchError {
     TooEarly(String, String),
     /// Something else answers there, with this first line.
     #[error(
-        "what answers at {0} is no pathproof agent ({1}): give its admin port with --admin-address (port 19256 unless changed)"
+        "the server at {0} is not a pathproof agent ({1}): give the agent's admin port with \
+         --admin-address (default port 19256)"
     )]
     Stranger(String, String),
     /// Written by a version that is too different. Its schema, as far as it is known.
     #[error(
-        "the report of the agent at {0} cannot be read by this version of pathproof (schema {1}, ours is {SCHEMA}): use the agent's own binary, or --output json with `curl http://{0}/verdict`"
+        "the agent at {0} has another version (its report has schema {1}, this binary reads \
+         {SCHEMA}): use the agent's own binary, or `curl http://{0}/verdict`"
     )]
     Schema(String, String, #[source] serde_json::Error),
 }
@@ -154,7 +157,7 @@ impl<'a> Answer<'a> {
         let parts: Vec<&str> = parts.filter_map(Value::as_str).collect();
         let waits = match parts.is_empty() {
             true => String::new(),
-            false => format!(", it waits for: {}", parts.join(", ")),
+            false => format!(", waiting for: {}", parts.join(", ")),
         };
         FetchError::TooEarly(self.address.to_owned(), waits)
     }

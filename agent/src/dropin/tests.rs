@@ -291,8 +291,8 @@ fn unknown_flags_are_named_once() {
     let (_, notes) = resolve_with(text, &[]).unwrap();
     assert_eq!(
         notes[0],
-        "ignored flags that kube-proxy 1.36 does not know (pathproof's own are set by variables): \
-         --cleanup-ipvs, --enforcement"
+        "ignored flags that kube-proxy 1.36 does not have (set pathproof's own options by \
+         environment variables): --cleanup-ipvs, --enforcement"
     );
 }
 

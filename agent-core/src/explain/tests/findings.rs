@@ -347,7 +347,7 @@ fn a_sentence_is_of_its_family() {
         family,
         ..Finding::new(Rule::NothingExpected, Evidence::Nothing)
     };
-    let words = "no Service has a TCP frontend on this node: there is nothing to prove";
+    let words = "no Service has a TCP frontend on this node";
     verdict.finding = of(None);
     verdict.families[1].finding = of(Some(Family::V6));
     assert_eq!(verdict.reason(), words);

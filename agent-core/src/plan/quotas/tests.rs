@@ -96,7 +96,8 @@ fn many_namespaces_are_a_few_lines() {
     assert_eq!(problems.len(), NAMED + 1);
     assert_eq!(
         problems[0],
-        "Service t00/a is beyond its namespace's share of the maps: its connections are not judged"
+        "Service t00/a exceeds its namespace's share of the BPF maps: its connections are not \
+         judged"
     );
     assert_eq!(
         problems[NAMED],

@@ -279,8 +279,8 @@ fn a_path_that_never_worked_is_unknown_with_the_likely_reason() {
     );
     assert_eq!(
         verdict.reason(),
-        "IPv4 cluster IPs: no probe got through yet, they arrived and were not sent on (lost): most likely the \
-         FORWARD policy or a filter drops traffic from 198.18.0.1"
+        "IPv4 cluster IPs: no probe got through yet, they arrived and were not forwarded (lost): \
+         most likely the FORWARD policy or a filter drops traffic from 198.18.0.1"
     );
     world.inputs.sentinel_exists = true;
     world.inputs.booted = ms(0);
@@ -349,7 +349,7 @@ fn a_restart_changes_nothing() {
     assert!(
         verdict
             .reason()
-            .ends_with("not confirmed: pathproof's own devices were not looked at since"),
+            .ends_with("not confirmed: pathproof's own interfaces were not checked since"),
         "{}",
         verdict.reason()
     );

@@ -39,26 +39,27 @@ fn an_idle_node_is_proven_by_its_probes() {
 #[case::chain_flushed(
     outside(Fate::Leak, Fate::Leak),
     "leaked",
-    "IPv4 cluster IPs: the last 4 probes left untranslated (leaked): the Service chain is missing or empty; \
-     IPv4 node ports too (leaked)"
+    "IPv4 cluster IPs: the last 4 probes left the node untranslated (leaked): the Service's rules \
+     are missing or empty; IPv4 node ports too (leaked)"
 )]
 #[case::forwarding_off(
     outside(Fate::ForwardingOff, Fate::Pass),
     "forwarding_off",
-    "IPv4 cluster IPs: the last 4 probes arrived and were not sent on (forwarding off): net.ipv4.ip_forward is 0; \
-     IPv4 node ports too (forwarding_off)"
+    "IPv4 cluster IPs: the last 4 probes arrived and were not forwarded (forwarding off): \
+     net.ipv4.ip_forward is 0; IPv4 node ports too (forwarding_off)"
 )]
 #[case::endpoint_rewritten(
     outside(Fate::Misroute, Fate::Misroute),
     "misrouted",
-    "IPv4 cluster IPs: the last 4 probes were sent to an address that is no endpoint (misrouted): the rule of the \
-     endpoint is wrong; IPv4 node ports too (misrouted)"
+    "IPv4 cluster IPs: the last 4 probes were sent to an address that is no endpoint (misrouted): \
+     the rule for the endpoint is wrong; IPv4 node ports too (misrouted)"
 )]
 #[case::data_dropped(
     outside(Fate::Mute, Fate::Pass),
     "no_data",
-    "IPv4 cluster IPs: the last 4 probes were accepted, but the data did not come back (no data): packets of \
-     connections that were just made are dropped, perhaps as INVALID; IPv4 node ports too (no_data)"
+    "IPv4 cluster IPs: the last 4 probes connected, but no data came back (no data): packets of \
+     new connections are dropped after the handshake, perhaps as INVALID; IPv4 node ports too \
+     (no_data)"
 )]
 #[case::masquerade_gone(
     outside(Fate::Unmasqueraded, Fate::Pass),
@@ -115,7 +116,7 @@ fn what_a_filter_of_our_range_explains_is_suspect(#[case] fate: Fate, #[case] ca
     assert_eq!((verdict.state, told(&verdict).1), (State::Suspect, cause));
     assert!(
         verdict.reason().ends_with(
-            "not confirmed: a filter of the sentinel's own addresses would look the same, and no \
+            "not confirmed: a filter on the sentinel's own addresses would look the same, and no \
              real connection failed beside them"
         ),
         "{}",
@@ -134,7 +135,7 @@ fn what_a_filter_of_our_range_explains_is_suspect(#[case] fate: Fate, #[case] ca
     assert!(
         verdict
             .reason()
-            .ends_with("; real connections fail beside them")
+            .ends_with("; real connections fail too")
     );
 }
 
@@ -261,8 +262,8 @@ fn the_host_path_alone_is_degraded() {
         (
             State::Degraded,
             "leaked",
-            "IPv4 cluster IPs from the node itself: the last 12 probes left untranslated (leaked): the Service \
-             chain is missing or empty; probes from outside the node get through"
+            "IPv4 cluster IPs from the node itself: the last 12 probes left the node untranslated \
+             (leaked): the Service's rules are missing or empty; probes from outside the node pass"
         )
     );
 }
@@ -293,7 +294,7 @@ fn udp_alone_is_degraded_and_with_tcp_it_is_broken() {
         verdict.reason()
     );
     assert!(
-        verdict.reason().ends_with("; probes over TCP get through"),
+        verdict.reason().ends_with("; TCP probes pass"),
         "{}",
         verdict.reason()
     );

@@ -126,8 +126,8 @@ fn broken_says_what_for_how_long_and_for_whom() {
     assert_eq!(verdict.cause, Some(Cause::Leaked));
     assert_eq!(
         verdict.reason(),
-        "IPv4: every Service with new connections failed for 3.2 s (default/api, \
-         default/web:http: leaked, VIP left untranslated); no connection got through meanwhile"
+        "IPv4: every Service with new connections failed for 3.2 s (default/api, default/web:http: \
+         leaked, left the node untranslated); no connection got through meanwhile"
     );
     let paths: Vec<_> = verdict.families[0]
         .paths
@@ -438,7 +438,7 @@ fn degraded_names_services_causes_and_counts() {
     let verdict = world.verdict(2_000);
     assert_eq!(
         verdict.reason(),
-        "IPv4: connections get through, but not to default/web:http (leaked, VIP left \
+        "IPv4: connections get through, but not to default/web:http (leaked, left the node \
          untranslated; 8 failed so far), default/db (refused by the node itself; 8 failed so far)"
     );
     let trouble = &verdict.services[0];

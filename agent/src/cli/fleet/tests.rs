@@ -32,10 +32,10 @@ fn proven(name: &str, since: i64) -> NodeSeen {
 
 /// Every kind of node.
 fn mixed() -> Vec<Row> {
-    let leaked = "no new connection to a Service gets through on IPv4: leaked, VIP left \
+    let leaked = "no new connection to a Service gets through on IPv4: leaked, left the node \
                   untranslated (212 connections to 2 Services from 6 clients in 12 s)";
-    let misrouted = "shop/checkout-with-a-rather-long-name-for-a-service:https is misrouted, still \
-                     sent to an endpoint that left its slice; other Services get through";
+    let misrouted = "shop/checkout-with-a-rather-long-name-for-a-service:https is stale, sent to \
+                     an endpoint that was removed; other Services get through";
     let mut leaving = proven("worker-7", 3_590);
     leaving
         .taints

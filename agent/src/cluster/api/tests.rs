@@ -372,7 +372,7 @@ async fn watches_that_end_at_once_are_one_problem_until_one_lasts() {
     let mut world = World::at_pace(with_services(answers), pace).await;
     world.until(|world| !world.problems.is_empty()).await;
     assert!(
-        world.problems[0].contains("it ends every watch at once"),
+        world.problems[0].contains("it ends every watch immediately"),
         "{:?}",
         world.problems
     );

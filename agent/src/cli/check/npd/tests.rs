@@ -35,12 +35,12 @@ fn is_one_short_line(line: &str) -> bool {
 #[case(
     sample::broken(),
     1,
-    "broken leaked: IPv4 cluster IPs: the last 8 probes left untranslated (leaked)…"
+    "broken leaked: IPv4 cluster IPs: the last 8 probes left the node untranslated (leaked)…"
 )]
 #[case(
     sample::probed::flushed(),
     1,
-    "broken leaked: IPv4 cluster IPs: the last 8 probes left untranslated (leaked)…"
+    "broken leaked: IPv4 cluster IPs: the last 8 probes left the node untranslated (leaked)…"
 )]
 fn reports(#[case] report: Report, #[case] code: u8, #[case] expected: &str) {
     let (status, line) = of(&report);
