@@ -18,7 +18,7 @@ use crate::{
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these steps, by name, in the order of the list
+    /// Names of the steps to run [default: all]
     #[arg(value_name = "STEP")]
     only: Vec<String>,
 }
@@ -96,11 +96,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     report(&lines);
     for skip in unlisted {
-        println!("UNLISTED     {skip}: CI accepts the skips of .ci/skips.txt alone");
+        println!("UNLISTED     {skip}: CI accepts only the skips in .ci/skips.txt");
     }
     for test in unsteady {
         let kept = kept.display();
-        println!("UNSTEADY     {test} failed beside others and passed alone: mend it ({kept})");
+        println!("UNSTEADY     {test} failed in parallel and passed alone: fix it ({kept})");
     }
     println!("{sum}");
     // The closing line stays the last one: what failed was said above.
