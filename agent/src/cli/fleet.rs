@@ -239,7 +239,7 @@ fn of_group(group: Group) -> (&'static str, &'static str, Ink) {
     match group {
         Group::Sick => ("sick", "✗", Ink::Bad),
         Group::Doubtful => ("in doubt", "!", Ink::Warn),
-        Group::Leaving => ("being removed, as expected", "○", Ink::Plain),
+        Group::Leaving => ("leaving (being removed)", "○", Ink::Plain),
         Group::Sound => ("sound", "●", Ink::Good),
     }
 }
