@@ -274,7 +274,8 @@ impl Coverage {
         if uplinks.clone().next().is_none() && self.hooks.left_out > 0 {
             return Some(
                 "no interface with a default route is observed, and some interfaces are \
-                 excluded".to_owned(),
+                 excluded"
+                    .to_owned(),
             );
         }
         let detached = uplinks.find(|hook| !hook.attached)?;

@@ -181,8 +181,10 @@ pub enum CoverageLoss {
     )]
     Settling,
     /// Nothing can be pinned: an upgrade will leave a gap in observation.
-    #[error("BPF links and maps cannot be pinned, so an upgrade will leave a gap in observation: \
-             {why}")]
+    #[error(
+        "BPF links and maps cannot be pinned, so an upgrade will leave a gap in observation: \
+             {why}"
+    )]
     NoPins { why: String },
     /// The source of the cluster view is silent, or was a moment ago: endpoints may have come and
     /// gone that nobody told of.

@@ -203,8 +203,10 @@ impl Words<'_> {
                     true => "unknown".to_owned(),
                     false => lanes::owners(*owners),
                 };
-                format!("another proxy translates Service traffic now ({owners}), and no probe \
-                         passed since")
+                format!(
+                    "another proxy translates Service traffic now ({owners}), and no probe \
+                         passed since"
+                )
             }
             evidence => self.unknown(evidence),
         }
@@ -238,14 +240,18 @@ impl Words<'_> {
             Lacking::Pod => "no client was a pod of this node".to_owned(),
             Lacking::New => "no failed Service worked before".to_owned(),
             Lacking::Referee => "the sentinel's probes pass, so a NetworkPolicy may deny these \
-                                 connections".to_owned(),
+                                 connections"
+                .to_owned(),
             Lacking::Claimed => {
                 "another Service uses the address that the sentinel's probes dial, so a fault \
                  cannot be told from a NetworkPolicy"
                     .to_owned()
             }
-            Lacking::Namespaces => "all failed Services are in one namespace, and other namespaces \
-                                    have traffic".to_owned(),
+            Lacking::Namespaces => {
+                "all failed Services are in one namespace, and other namespaces \
+                                    have traffic"
+                    .to_owned()
+            }
             Lacking::Sources => {
                 format!(
                     "fewer than {} pods of this node were affected",
@@ -278,16 +284,18 @@ impl Words<'_> {
                 "the cluster view is not complete yet: the Services and endpoints are not all known"
                     .to_owned()
             }
-            (Rule::NothingExpected, _) => {
-                "no Service has a TCP frontend on this node".to_owned()
-            }
+            (Rule::NothingExpected, _) => "no Service has a TCP frontend on this node".to_owned(),
             (Rule::EvidenceTooOld, _) => {
-                format!("connections failed more than {age} ago, and no new connection was \
-                         observed since")
+                format!(
+                    "connections failed more than {age} ago, and no new connection was \
+                         observed since"
+                )
             }
             (Rule::Inconclusive, _) => {
-                format!("new connections were observed within {age}, but none with a conclusive \
-                         outcome")
+                format!(
+                    "new connections were observed within {age}, but none with a conclusive \
+                         outcome"
+                )
             }
             (Rule::NothingProven, _) => format!(
                 "no connection or probe succeeded within {} after boot",
@@ -402,8 +410,10 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
              after this node received a newer one."
         ),
         (Rule::StaleByConnections, _) => {
-            format!("Connections from pods still go to an endpoint that was removed more than \
-                     {stale} earlier.")
+            format!(
+                "Connections from pods still go to an endpoint that was removed more than \
+                     {stale} earlier."
+            )
         }
         _ => return None,
     })

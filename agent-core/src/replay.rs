@@ -25,8 +25,10 @@ const MOST: u64 = 256 << 20;
 #[derive(Debug, Error)]
 pub enum RecordingError {
     /// They are something else.
-    #[error("this is not a pathproof recording: it is not gzip, or does not begin with a \
-             recording's header")]
+    #[error(
+        "this is not a pathproof recording: it is not gzip, or does not begin with a \
+             recording's header"
+    )]
     Foreign,
     /// Another version wrote it.
     #[error(

@@ -17,14 +17,16 @@ pub use commands::{
 const ABOUT: &str = "Proves on real packets that a Kubernetes node routes Service traffic";
 
 const LONG_ABOUT: &str = "\
-Proves on real packets that a Kubernetes node routes Service traffic, and answers /healthz and /livez accordingly.
+Proves on real packets that a Kubernetes node routes Service traffic, and answers /healthz and \
+/livez accordingly.
 
-It never changes, drops or delays a packet. It does not judge applications: a node that forwards correctly to a broken application is sound.";
+It never changes, drops or delays a packet. It does not judge applications: a node that forwards \
+correctly to a broken application is sound.";
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 64 wrong configuration, 70 a defect in \
-                          pathproof, 77 missing permissions. Of check: 0 the datapath is sound, 1 \
-                          it is broken, 3 unknown (2 with --npd). Of drain: 0 no connection \
-                          arrives any more, 1 connections still arrive, 3 unknown.";
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 failed, 64 wrong configuration, 70 a defect in pathproof, 77 missing \
+permissions. Of check: 0 the datapath is sound, 1 it is broken, 3 unknown (2 with --npd). Of drain: \
+0 no connection arrives any more, 1 connections still arrive, 3 unknown.";
 
 /// The whole command line.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -108,9 +110,12 @@ const HEAD: &str = "\
 <!-- Written by `cargo xtask gen-docs` from agent/src/config/options.rs. Do not edit. -->
 # Configuration
 
-Every option of `pathproof run` can also be set by the environment variable shown with it; the command line takes precedence. Lists are separated by commas. A repeatable option may also be given several times.
+Every option of `pathproof run` can also be set by the environment variable shown with it; the
+command line takes precedence. Lists are separated by commas. A repeatable option may also be given
+several times.
 
-On an invalid setting the agent exits with code 64 and an error that names the setting and the remedy; on missing permissions it exits with 77.
+On an invalid setting the agent exits with code 64 and an error that names the setting and the
+remedy; on missing permissions it exits with 77.
 
 ## The node's name
 

@@ -14,8 +14,7 @@ use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
 use agent_core::report::HardeningReport;
 
 /// Reason why files cannot be confined where a kubeconfig names a program.
-const PROGRAM: &str =
-    "the kubeconfig runs a credential plugin, which may need any file";
+const PROGRAM: &str = "the kubeconfig runs a credential plugin, which may need any file";
 /// Links of a folder of manifests lead elsewhere from this deep at most.
 const DEPTH: usize = 4;
 
@@ -72,7 +71,8 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
         needs.capabilities.push(Capability::CAP_BPF);
         notes.push(
             "CAP_BPF is kept: kernels before Linux 5.19 need it to read BPF maps while \
-             kernel.unprivileged_bpf_disabled is set".to_owned(),
+             kernel.unprivileged_bpf_disabled is set"
+                .to_owned(),
         );
     }
     let named = match &config.source {
@@ -145,7 +145,8 @@ fn search(needs: &mut Needs, named: &[PathBuf], notes: &mut Vec<String>) {
         needs.capabilities.push(Capability::CAP_DAC_READ_SEARCH);
         notes.push(
             "CAP_DAC_READ_SEARCH is kept: another user owns files that the agent reads; change \
-             their owner to root, or make them readable for all".to_owned(),
+             their owner to root, or make them readable for all"
+                .to_owned(),
         );
     }
 }

@@ -34,9 +34,7 @@ const LEAVING: Duration = Duration::from_secs(5);
 #[derive(Debug, Error)]
 pub enum EchoError {
     /// A port cannot be listened at.
-    #[error(
-        "cannot listen on port {port}: {error}; check for a second process in this pod"
-    )]
+    #[error("cannot listen on port {port}: {error}; check for a second process in this pod")]
     Listen { port: u16, error: io::Error },
     /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]

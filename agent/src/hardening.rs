@@ -51,8 +51,11 @@ pub fn confine(needs: &Needs) -> (HardeningReport, Loader) {
     let filtered = calls::forbid_common(needs.programs.is_some());
     let filtered = missing.unless("the seccomp filter cannot be installed", filtered);
     let loader = Loader::start();
-    let loader = missing.unless("the capabilities for loading BPF programs are kept: no thread \
-                                 could be started for them", loader);
+    let loader = missing.unless(
+        "the capabilities for loading BPF programs are kept: no thread \
+                                 could be started for them",
+        loader,
+    );
     if loader.is_some() {
         missing.unless(NO_RIGHTS, keep(&needs.capabilities));
     }
@@ -161,9 +164,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The work was not done.
 #[derive(Debug, Error)]
-#[error(
-    "the thread that loads BPF programs ended early: this is a defect in pathproof"
-)]
+#[error("the thread that loads BPF programs ended early: this is a defect in pathproof")]
 pub struct LoaderError;
 
 /// The one thread that may load programs into the kernel: it waits for its work, one piece, and ends.

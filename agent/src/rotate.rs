@@ -146,8 +146,10 @@ impl Rotator {
         if let Err(Trouble::Away { .. }) = &result {
             self.rotation.failed(now);
         } else if self.rotation.answered(now) {
-            tracing::info!("the API server answers again; the sentinel's endpoint stays unchanged \
-                            for 10 min");
+            tracing::info!(
+                "the API server answers again; the sentinel's endpoint stays unchanged \
+                            for 10 min"
+            );
         }
         let leads = self.candidate.leads(now);
         if std::mem::replace(&mut self.led, leads) != leads {
@@ -176,7 +178,11 @@ impl Rotator {
             });
         };
         let listed = ListParams::default().labels(&format!("{}={name}", slices::SERVICE_NAME));
-        let found = ask("list the sentinel's EndpointSlices", self.slices.list(&listed)).await?;
+        let found = ask(
+            "list the sentinel's EndpointSlices",
+            self.slices.list(&listed),
+        )
+        .await?;
         let clocks = || (clock::wall(), clock::mono());
         let rule = self.rule();
         let follow = || follow_nodes(self.client.clone(), clocks);
@@ -285,8 +291,11 @@ impl Rotator {
                     let fleet = wanted.fleet.as_deref().unwrap_or_default();
                     tracing::info!(%fleet, "wrote the number of failing nodes");
                 }
-                _ if plan.rotates => tracing::debug!(?write, "changed the port of the sentinel's \
-                                                              endpoint"),
+                _ if plan.rotates => tracing::debug!(
+                    ?write,
+                    "changed the port of the sentinel's \
+                                                              endpoint"
+                ),
                 _ => tracing::info!(?write, "repaired an EndpointSlice of the sentinel"),
             }
         }

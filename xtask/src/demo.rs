@@ -43,8 +43,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         setup_cluster::prometheus()?;
     }
     if !host::is_root() {
-        eprintln!("the demo creates network namespaces and loads eBPF programs: running it with \
-                   sudo");
+        eprintln!(
+            "the demo creates network namespaces and loads eBPF programs: running it with \
+                   sudo"
+        );
     }
     let mut command = host::as_root(demo)?;
     if let Some((option, file)) = agent {
@@ -79,7 +81,10 @@ fn missed(timeline: &str) -> String {
     let table = timeline.rsplit("What was expected").next();
     let rows = table.unwrap_or_default().lines().map(str::trim);
     let missed: Vec<&str> = rows.filter(|row| row.starts_with('✘')).collect();
-    format!("the demo did not show what was expected: {}", missed.join("; "))
+    format!(
+        "the demo did not show what was expected: {}",
+        missed.join("; ")
+    )
 }
 
 /// Whether it plays on a real node.

@@ -45,8 +45,10 @@ fn compiler(wanted: Option<&(Way, String, String)>) -> Result<Toolchain> {
                 if let Ok(found) = toolchain::find(*way, Some(version)) {
                     return Ok(found);
                 }
-                eprintln!("the checked-in object was built by {version}: installing {name} with \
-                           rustup");
+                eprintln!(
+                    "the checked-in object was built by {version}: installing {name} with \
+                           rustup"
+                );
                 let install = ["toolchain", "install", name, "--profile", "minimal"];
                 let _ = run::run(rustup().args(install)).and_then(|()| add_rust_src(name));
             }

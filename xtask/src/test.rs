@@ -166,9 +166,7 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
     let budget = Budget::new(args.again);
     let mut steps = vec![step("host tests", || host_tests(args))];
     if args.fast {
-        println!(
-            "--fast: the tests of package node-tests (real kernel, deploy) were left out"
-        );
+        println!("--fast: the tests of package node-tests (real kernel, deploy) were left out");
         return Ok(report(&steps));
     }
     // First those that need the fewest tools: the rest is built meanwhile, in CI.

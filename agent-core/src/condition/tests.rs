@@ -215,8 +215,7 @@ fn the_message_holds_what_is_to_be_known() {
             false,
             Some("--enforcement is audit")
         ),
-        "the agent has not read the observer yet (/livez answers 200 all the same: --enforcement \
-         is audit)"
+        "the agent has not read the observer yet (/livez still answers 200: --enforcement is audit)"
     );
 }
 

@@ -100,8 +100,11 @@ impl OpenView {
     /// The count, or why there is none.
     pub(super) fn known(&self, leaves: bool, now: Mono) -> Result<OpenConnections, String> {
         if !leaves {
-            return Err("they are counted only while the Node object shows that the node is being \
-                        removed".into());
+            return Err(
+                "they are counted only while the Node object shows that the node is being \
+                        removed"
+                    .into(),
+            );
         }
         match (self.last, &self.uncounted) {
             (_, Some(why)) => Err(why.clone()),

@@ -176,8 +176,11 @@ fn counted(state: &ServiceState) -> (Option<Published>, Option<String>) {
 /// Nothing in the Service must make a datapath drop or refuse probes on purpose.
 fn routed(service: &ServiceFacts) -> Result<(), String> {
     if service.external_local || service.internal_local {
-        return Err("has traffic policy Local, but its endpoint is not on any node: set both \
-                    traffic policies to Cluster".to_owned());
+        return Err(
+            "has traffic policy Local, but its endpoint is not on any node: set both \
+                    traffic policies to Cluster"
+                .to_owned(),
+        );
     }
     if service.has_source_ranges {
         return Err("has loadBalancerSourceRanges: remove them".to_owned());
@@ -239,8 +242,10 @@ fn generation(
         endpoints.map(move |endpoint| (endpoint, number))
     });
     let title = names::of_family(family);
-    let wanted = format!("its {title} EndpointSlice must contain exactly one ready endpoint, \
-                          {expected}");
+    let wanted = format!(
+        "its {title} EndpointSlice must contain exactly one ready endpoint, \
+                          {expected}"
+    );
     match (endpoints.next(), endpoints.next()) {
         (Some((endpoint, Some(number))), None)
             if endpoint.address == address(&expected)

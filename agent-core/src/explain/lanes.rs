@@ -46,7 +46,9 @@ pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
 pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
     let name = name(family, view.path, view.transport);
     if let (LaneState::Off, Some(rival)) = (view.state, &view.rival) {
-        return format!("{name}: not judged: Service {rival} uses the address that the probes dial");
+        return format!(
+            "{name}: not judged: Service {rival} uses the address that the probes dial"
+        );
     }
     match (view.state, failed(view), view.last_pass) {
         (LaneState::Failing, Some(lane), _) => failing(family, &lane),
@@ -115,8 +117,10 @@ fn void_reason(reason: VoidReason) -> &'static str {
     match reason {
         VoidReason::NotSent => "the probe could not be sent",
         VoidReason::SentLate => "the probe was sent too late because the agent got no CPU time",
-        VoidReason::EndedLate => "the probe was evaluated too late because the agent got no CPU \
-                                  time",
+        VoidReason::EndedLate => {
+            "the probe was evaluated too late because the agent got no CPU \
+                                  time"
+        }
         VoidReason::ControlFailed => {
             "the control probe, which bypasses the datapath, failed: the sentinel's interfaces are \
              damaged or the agent got no CPU time"
@@ -162,11 +166,15 @@ fn happened(cause: ProbeCause) -> &'static str {
         ProbeCause::ForwardingOff => "arrived and were not forwarded (forwarding off)",
         ProbeCause::LostBeforeLeaving => "arrived and were not forwarded (lost)",
         ProbeCause::NoData => "connected, but no data came back (no data)",
-        ProbeCause::AnswerLost => "were answered, but the answer did not reach the client (answer \
-                                   lost)",
+        ProbeCause::AnswerLost => {
+            "were answered, but the answer did not reach the client (answer \
+                                   lost)"
+        }
         ProbeCause::NotMasqueraded => "kept the client's own address (not masqueraded)",
-        ProbeCause::ConntrackFull => "were dropped because the conntrack table is full (conntrack \
-                                      full)",
+        ProbeCause::ConntrackFull => {
+            "were dropped because the conntrack table is full (conntrack \
+                                      full)"
+        }
     }
 }
 

@@ -136,7 +136,7 @@ fn entry(cause: Cause) -> Entry {
             &["ip -d link show", "ip route get DESTINATION"],
             "Small packets pass between nodes and large ones are lost: the pods' MTU is too large \
              for the path between the nodes, and ICMP \
-             "packet too big" messages are dropped. Compare the MTU of the pods' interfaces with the uplink's MTU minus the tunnel header (50 bytes for VXLAN, 60 or 80 \
+             packet-too-big messages are dropped. Compare the MTU of the pods' interfaces with the uplink's MTU minus the tunnel header (50 bytes for VXLAN, 60 or 80 \
              for WireGuard), and let ICMP type 3 code 4 and ICMPv6 type 2 pass.",
         ),
         Cause::Cni => (
@@ -208,20 +208,28 @@ fn in_family(text: &str, family: Family) -> String {
 pub fn of_why(why: Why) -> Remedy {
     let advice = match why {
         Why::ObserverBlind => "See the agent's log: it names what the kernel refused to attach.",
-        Why::NotSampled => "The agent was stopped or got no CPU time: check its CPU limit and the \
-                            node's load.",
-        Why::ViewNotSynced => "Check the manifests folder, or the agent's connection to the API \
-                               server.",
+        Why::NotSampled => {
+            "The agent was stopped or got no CPU time: check its CPU limit and the \
+                            node's load."
+        }
+        Why::ViewNotSynced => {
+            "Check the manifests folder, or the agent's connection to the API \
+                               server."
+        }
         Why::NothingExpected => {
             "If there should be Services, check --view, --manifests and the node's name."
         }
         Why::NothingProven => "The most likely reason why no probe passed is shown above.",
         Why::Idle => "There is neither traffic nor a sentinel: install the sentinel's Service.",
-        Why::Inconclusive => "Wait for more connections, or open one to a Service from a pod of \
-                              this node.",
+        Why::Inconclusive => {
+            "Wait for more connections, or open one to a Service from a pod of \
+                              this node."
+        }
         Why::EvidenceTooOld => "Open a new connection to a Service from a pod of this node.",
-        Why::SentinelAltered => "The sentinel's Service or EndpointSlices were edited: apply their \
-                                 manifest again.",
+        Why::SentinelAltered => {
+            "The sentinel's Service or EndpointSlices were edited: apply their \
+                                 manifest again."
+        }
         Why::DatapathChanged => "Another proxy took over. The verdict returns once a probe passes.",
     };
     Remedy {

@@ -255,8 +255,7 @@ impl Judge {
             self.coverage.crowd(in_words(heaviest, directory));
         }
         let observer = self.coverage.health(self.facts.missing, self.now);
-        let unwatched =
-            || "only the sentinel's Service is watched (--view=sentinel)".to_owned();
+        let unwatched = || "only the sentinel's Service is watched (--view=sentinel)".to_owned();
         let blind = match self.settings.watches_services {
             true => self.coverage.hides_outside(&observer, self.facts.synced),
             false => Some(unwatched()),

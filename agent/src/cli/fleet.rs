@@ -223,9 +223,7 @@ fn notes(paper: &mut Paper, left_out: usize, shown: &[&Row], program: &str) {
     }
     if let Some(first) = shown.first().filter(|row| row.group == Group::Sick) {
         let node = &first.node;
-        lines.push(format!(
-            "{program} why {node} explains its verdict"
-        ));
+        lines.push(format!("{program} why {node} explains its verdict"));
     }
     if !lines.is_empty() {
         paper.line();

@@ -204,16 +204,22 @@ fn problems(report: &Report) -> Vec<String> {
 fn port(port: &PortReport) -> &'static str {
     match (port.way, port.owner) {
         _ if port.succeeded => "another agent has taken over",
-        _ if port.waits => "the previous process still answers load balancers; the agent takes \
-                            over soon",
+        _ if port.waits => {
+            "the previous process still answers load balancers; the agent takes \
+                            over soon"
+        }
         (PortWay::Bound, _) => "the agent listens on the healthz port",
         (PortWay::Steered, Some(true)) => {
             "the agent answers clients outside the node, the process on the port local ones"
         }
-        (PortWay::Steered, Some(false)) => "steered to the agent; no other process listens on the \
-                                            port",
-        (PortWay::Steered, None) => "steered to the agent; it is unknown whether another process \
-                                     listens on the port",
+        (PortWay::Steered, Some(false)) => {
+            "steered to the agent; no other process listens on the \
+                                            port"
+        }
+        (PortWay::Steered, None) => {
+            "steered to the agent; it is unknown whether another process \
+                                     listens on the port"
+        }
     }
 }
 

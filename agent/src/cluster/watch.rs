@@ -56,8 +56,10 @@ pub struct OpenError {
 pub fn follow(path: &Path, node_name: &str) -> Result<mpsc::Receiver<Update>, OpenError> {
     if let Err(source) = fs::read_dir(path) {
         let problem = match source.kind() {
-            io::ErrorKind::NotFound => "does not exist; create it or give another folder with \
-                                        --manifests",
+            io::ErrorKind::NotFound => {
+                "does not exist; create it or give another folder with \
+                                        --manifests"
+            }
             io::ErrorKind::NotADirectory => {
                 "is not a folder; give the folder that contains the files"
             }

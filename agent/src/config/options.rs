@@ -359,7 +359,8 @@ pub struct KeptArgs {
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 #[command(next_help_heading = SENTINEL, mut_args = as_option)]
 pub struct SentinelConfig {
-    /// Service of the sentinel #[arg(
+    /// Service of the sentinel
+    #[arg(
         long = "sentinel-service",
         value_name = "NAMESPACE/NAME",
         default_value = "pathproof/pathproof-sentinel",

@@ -31,7 +31,8 @@ pub struct RotateConfig {
     #[command(flatten)]
     pub api: ApiArgs,
 
-    /// Service of the sentinel #[arg(
+    /// Service of the sentinel
+    #[arg(
         long = "sentinel-service",
         value_name = "NAMESPACE/NAME",
         default_value = "pathproof/pathproof-sentinel",

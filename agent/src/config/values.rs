@@ -135,8 +135,10 @@ pub(super) fn url(text: &str) -> Result<String, &'static str> {
     };
     match uri.is_some_and(|uri| is_sound(&uri)) {
         true => Ok(text.to_owned()),
-        false => Err("it is not the URL of an API server: give http://HOST:PORT or \
-                      https://HOST:PORT"),
+        false => Err(
+            "it is not the URL of an API server: give http://HOST:PORT or \
+                      https://HOST:PORT",
+        ),
     }
 }
 

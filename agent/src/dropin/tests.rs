@@ -58,7 +58,7 @@ fn the_style_of_rke_runs_an_agent() {
     assert_eq!(
         addresses(&config),
         (
-            "every address, port 10256".to_owned(),
+            "all addresses, port 10256".to_owned(),
             "127.0.0.1:10249".to_owned()
         )
     );
@@ -85,7 +85,7 @@ fn a_health_port_at_loopback_is_named() {
 }
 
 #[rstest]
-#[case("", "every address, port 10256", "127.0.0.1:10249")]
+#[case("", "all addresses, port 10256", "127.0.0.1:10249")]
 #[case("--healthz-port=0", "none", "127.0.0.1:10249")]
 #[case(
     "--healthz-port=0 --healthz-bind-address=1.2.3.4:1",
@@ -104,7 +104,7 @@ fn a_health_port_at_loopback_is_named() {
 )]
 #[case(
     "--healthz-bind-address=::",
-    "every address, port 10256",
+    "all addresses, port 10256",
     "127.0.0.1:10249"
 )]
 #[case(
@@ -115,20 +115,20 @@ fn a_health_port_at_loopback_is_named() {
 #[case("--healthz-bind-address=[::1]:9", "[::1]:9", "127.0.0.1:10249")]
 #[case(
     "--healthz-bind-address=",
-    "every address, port 10256",
+    "all addresses, port 10256",
     "127.0.0.1:10249"
 )]
-#[case("--metrics-bind-address=", "every address, port 10256", "none")]
-#[case("--metrics-port=0", "every address, port 10256", "none")]
+#[case("--metrics-bind-address=", "all addresses, port 10256", "none")]
+#[case("--metrics-port=0", "all addresses, port 10256", "none")]
 #[case(
     "--metrics-bind-address=192.0.2.1",
-    "every address, port 10256",
+    "all addresses, port 10256",
     "192.0.2.1:10249"
 )]
 #[case(
     "--metrics-bind-address=0.0.0.0:1",
-    "every address, port 10256",
-    "every address, port 1"
+    "all addresses, port 10256",
+    "all addresses, port 1"
 )]
 #[case("--healthz_port 0 --metrics_port 0", "none", "none")]
 fn addresses_are_those_of_kube_proxy(
@@ -347,13 +347,13 @@ fn a_name_the_log_and_the_server_win_over_the_file() {
 }
 
 #[rstest]
-#[case("", "is no configuration of kube-proxy")]
+#[case("", "is not a kube-proxy configuration")]
 #[case(
     "kind: KubeProxyConfiguration\napiVersion: v1\n",
-    "it says apiVersion \"v1\""
+    "it has apiVersion \"v1\""
 )]
-#[case("kind: [", "is no configuration of kube-proxy")]
-#[case("a: 1\n", "it says apiVersion \"\" and kind \"\"")]
+#[case("kind: [", "is not a kube-proxy configuration")]
+#[case("a: 1\n", "it has apiVersion \"\" and kind \"\"")]
 fn a_file_of_something_else_is_refused(#[case] text: &str, #[case] expected: &str) {
     let error = with_file(text, "").unwrap_err().to_string();
     assert!(error.contains(expected), "{error}");

@@ -82,9 +82,7 @@ fn remedy(source: &io::Error, option: &str) -> String {
             "another process listens there (see `ss -ltnp`): stop it, use --port-takeover=steer if \
              the kernel and the agent's privileges allow it, or"
         }
-        io::ErrorKind::AddrInUse => {
-            "another process listens there (see `ss -ltnp`): stop it, or"
-        }
+        io::ErrorKind::AddrInUse => "another process listens there (see `ss -ltnp`): stop it, or",
         io::ErrorKind::AddrNotAvailable => "no interface of this machine has that address:",
         io::ErrorKind::PermissionDenied => {
             "ports below 1024 need CAP_NET_BIND_SERVICE: grant it, or"

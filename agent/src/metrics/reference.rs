@@ -8,7 +8,9 @@ const HEAD: &str = "\
 <!-- Written by `cargo xtask gen-docs` from agent/src/metrics/definitions.rs. Do not edit. -->
 # Metrics
 
-The admin port serves these metrics at `/metrics`, as OpenMetrics text. A path is the origin of a connection: `pod` (a pod of this node), `host` (the node itself) or `external` (anything else). States and outcomes are explained in [behaviour](behaviour.md).
+The admin port serves these metrics at `/metrics`, as OpenMetrics text. A path is the origin of a
+connection: `pod` (a pod of this node), `host` (the node itself) or `external` (anything else).
+[Behaviour](behaviour.md) explains states and outcomes.
 ";
 
 /// Every combination of labels costs storage: one without a bound has no place here. A test
@@ -76,7 +78,9 @@ A test checks the first two rows with 500 and with 10,000 Service ports.
 - `all`: every Service port with traffic, with failures from zero on. The first 1,000 ports (per family) have their own series, and 250 more from their first failure on. All others are summed as `service_name="other"`.
 - `off`: none. `/verdict` and `pathproof status` still show Services.
 
-A series shows the total since the agent started, even if it was absent for a time, so `rate()` and `increase()` see no reset. Prometheus computes no increase from the first sample of a series: the first failure of a Service is missing from the rate of its own series, but not from that of `pathproof_connections_total`. The series of a deleted Service disappear.
+A series shows the total since the agent started, even if it was absent for a time, so `rate()` and `increase()` see no reset.
+Prometheus computes no increase from the first sample of a series: the first failure of a Service is missing from the rate of its own series, but not from that of `pathproof_connections_total`.
+The series of a deleted Service disappear.
 
 The agent does not set the label `node`. Prometheus must add it to the target, as the chart's PodMonitor does. [The dashboard](dashboard.md) and the alerts need it.
 "#;

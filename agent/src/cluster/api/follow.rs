@@ -315,7 +315,11 @@ impl Follower {
             };
             match timeout(patience, stream.read_until(b'\n', &mut line)).await {
                 Err(_) if self.listing => return Err(End::NotStreamed),
-                Err(_) => return Err(End::Failed(away("it does not end watches at their timeout"))),
+                Err(_) => {
+                    return Err(End::Failed(away(
+                        "it does not end watches at their timeout",
+                    )));
+                }
                 Ok(Err(error)) if is_dead(&error) => {
                     self.doubtful = true;
                     return Err(End::Failed(away("its connection is dead")));

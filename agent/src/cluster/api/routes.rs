@@ -118,7 +118,9 @@ impl Routes {
             }
         }
         // There is always the ClusterIP, so that this is never reached.
-        Err(kube::Error::Service("no address of the API server is known".into()))
+        Err(kube::Error::Service(
+            "no address of the API server is known".into(),
+        ))
     }
 
     /// Takes addresses over, where they are others than before. Those behind the ClusterIP come

@@ -491,7 +491,7 @@ async fn an_odd_object_is_named_and_the_others_are_read() {
     assert_eq!(world.services(), ["a"]);
     assert_eq!(world.problems.len(), 1);
     assert!(
-        world.problems[0].starts_with("API server: Service shop/odd is not understood: "),
+        world.problems[0].starts_with("API server: Service shop/odd cannot be parsed: "),
         "{:?}",
         world.problems
     );

@@ -164,7 +164,10 @@ async fn a_broken_file_is_told_and_told_off() {
 }
 
 #[rstest]
-#[case("absent", "does not exist; create it or give another folder with --manifests")]
+#[case(
+    "absent",
+    "does not exist; create it or give another folder with --manifests"
+)]
 #[case("file", "is not a folder; give the folder that contains the files")]
 fn a_folder_that_cannot_be_opened_is_a_sentence(#[case] name: &str, #[case] end: &str) {
     let parent = tempfile::tempdir().unwrap();

@@ -14,8 +14,7 @@ use super::{DeviceError, Role};
 use crate::config::SentinelConfig;
 
 const OTHERS: &str = "choose other sentinel addresses";
-const RESERVE: &str =
-    "give another address of the podCIDR that IPAM never assigns, or none";
+const RESERVE: &str = "give another address of the podCIDR that IPAM never assigns, or none";
 
 /// Benchmarking range of `family` (RFC 2544, RFC 5180): never routed on the internet, not used by
 /// Kubernetes.

@@ -161,8 +161,10 @@ fn foreign(config: &SentinelConfig, link: &Link, peer: Option<&Link>, role: Role
     } else {
         format!("remove it (`ip link del {name}`) or choose another device prefix")
     };
-    let sentence = format!("interface {name} exists already and {why}; the agent does not change \
-                            it: {remedy}");
+    let sentence = format!(
+        "interface {name} exists already and {why}; the agent does not change \
+                            it: {remedy}"
+    );
     DeviceError::Foreign(sentence)
 }
 

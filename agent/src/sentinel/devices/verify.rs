@@ -189,9 +189,10 @@ async fn judge(
     own: bool,
 ) -> Option<String> {
     let device = &link.name;
-    let gone =
-        format!("the route to {address} by the sentinel's interface {device} was removed: \
-                 {REPAIRED}");
+    let gone = format!(
+        "the route to {address} by the sentinel's interface {device} was removed: \
+                 {REPAIRED}"
+    );
     let instead = match answer {
         Ok(route) => {
             let unicast = route.kind == RouteType::Unicast;

@@ -25,12 +25,12 @@ fn is_one_short_line(line: &str) -> bool {
 #[case(
     sample::proven(),
     0,
-    "proven: IPv4: a new connection from a pod of this node got through 40 ms ago"
+    "proven: IPv4: a new connection from a pod of this node succeeded 40 ms ago"
 )]
 #[case(
     sample::degraded(),
     0,
-    "degraded stale: IPv4: connections get through, but not to shop/checkout-with-…"
+    "degraded stale: IPv4: connections succeed, except to shop/checkout-with-…"
 )]
 #[case(
     sample::broken(),
