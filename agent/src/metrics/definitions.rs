@@ -84,7 +84,7 @@ definitions! {
         "Time of the last proven new connection, as Unix time; absent if there was none";
     TROUBLED = Gauge "pathproof_troubled_services" ["confirmed"]
         "Service ports with failing connections; \
-         confirmed="false" if there are too few failures to count";
+         confirmed=\"false\" if there are too few failures to count";
 
     /// Connections
     CONNECTIONS = Counter "pathproof_connections" ["family", "path", "outcome"]

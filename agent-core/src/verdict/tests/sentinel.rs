@@ -235,7 +235,7 @@ fn a_pod_address_that_passes_tells_that_only_our_range_is_filtered() {
     assert!(
         verdict
             .reason()
-            .contains("only the sentinel's range is filtered"),
+            .contains("only the sentinel's address range is filtered"),
         "{}",
         verdict.reason()
     );

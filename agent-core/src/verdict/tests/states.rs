@@ -240,7 +240,7 @@ fn blindness_is_unknown_and_says_why() {
     assert!(
         verdict
             .reason()
-            .ends_with("not in the kernel: permission denied"),
+            .ends_with("not loaded into the kernel: permission denied"),
         "{}",
         verdict.reason()
     );
