@@ -221,7 +221,10 @@ impl DrainView {
         let quiet_for = since.map_or(Duration::ZERO, |since| self.quiet_since(since));
         let (mut reason, mut message) = match (since, self.unseen(now)) {
             (None, _) => (Reason::NotLeaving, NOT_LEAVING.to_owned()),
-            (_, Some(why)) => (Reason::Blind, format!("new connections are not known: {why}")),
+            (_, Some(why)) => (
+                Reason::Blind,
+                format!("new connections are not known: {why}"),
+            ),
             (Some(since), None) => self.tell(since, quiet_for, ask.quiet, now),
         };
         if reason == Reason::Quiet && ask.until == Until::Open {

@@ -136,7 +136,7 @@ definitions! {
         "Time from the receipt of a change of the sentinel's endpoint to the first TCP probe of \
          each path that reached the new endpoint";
     LEFT_ENDPOINT = Histogram "pathproof_left_endpoint_age" in Seconds []
-        "Age of an endpoint's removal when a new connection was still sent to it; from individual \
+        "Time since the removal of an endpoint when a new connection was still sent to it; from individual \
          failures that the kernel reports at a limited rate";
     PROGRAMMING = Histogram "pathproof_network_programming" in Seconds ["change", "since"]
         "Time until connections followed a change of a Service's endpoints: until the first new \

@@ -209,10 +209,8 @@ impl Play<'_> {
     }
 
     fn dropped(&mut self) -> Result<()> {
-        self.timeline.tell(
-            Kind::Fault,
-            "a firewall drops all forwarded packets",
-        );
+        self.timeline
+            .tell(Kind::Fault, "a firewall drops all forwarded packets");
         let start = Instant::now();
         self.stage.world.block_forwarding(true)?;
         self.await_row(

@@ -125,10 +125,10 @@ impl Stage {
         timeline: &mut Timeline,
     ) -> Result<Self> {
         let start = Instant::now();
-        let world = description(fixed_name)
-            .build()
-            .context("create the namespaces (`cargo xtask demo --remove` removes those that were \
-                      kept)")?;
+        let world = description(fixed_name).build().context(
+            "create the namespaces (`cargo xtask demo --remove` removes those that were \
+                      kept)",
+        )?;
         signals::check()?;
         let manifests = Manifests::write(&world, services(&world))?;
         manifests.put_sentinel(&Sentinel::default())?;

@@ -77,9 +77,7 @@ impl<'a> Script<'a> {
         })?;
         let gaps = self.gaps(0);
         self.note_row(("10256 meanwhile", "10256 never refused, never 503"), gaps);
-        self.act(
-            "Prometheus on the node scrapes the agent, with the chart's alerts",
-        );
+        self.act("Prometheus on the node scrapes the agent, with the chart's alerts");
         let alerts = self.stage.start_prometheus()?;
         self.timeline
             .tell(Kind::Seen, &format!("{alerts} alerts loaded"));
