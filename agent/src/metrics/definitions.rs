@@ -60,11 +60,9 @@ macro_rules! definitions {
 definitions! {
     /// Verdict and answers
     STATE = Gauge "pathproof_state" ["family", "state"]
-        "1 for the current state of this IP family, 0 for the other states; absent if the family \
-         has no frontends";
+        "1 for the current state of this IP family, 0 for the other states; absent if the family has no frontends";
     CAUSE = Gauge "pathproof_cause" ["family", "state", "cause"]
-        "1 for the active cause of this family's state: the kind of failure, or why the state is \
-         unknown; absent without a cause. docs/operations.md explains each cause";
+        "1 for the active cause of this family's state: the kind of failure, or why the state is unknown; absent without a cause. docs/operations.md explains each cause";
     SINCE = Gauge "pathproof_state_since_timestamp" in Seconds []
         "Start of the node's current state, as Unix time";
     VERDICT_AT = Gauge "pathproof_verdict_timestamp" in Seconds []
@@ -76,44 +74,33 @@ definitions! {
     ENFORCING = Gauge "pathproof_enforcing" []
         "1 if a broken datapath is answered 503, 0 in audit mode (set by flag or annotation)";
     BRAKED = Gauge "pathproof_braked" ["reason"]
-        "1 while the fleet brake holds back a 503: too many nodes fail (fleet), the next count of \
-         failing nodes is pending (waiting), or the rotator no longer counts (uncounted)";
+        "1 while the fleet brake holds back a 503: too many nodes fail (fleet), the next count of failing nodes is pending (waiting), or the rotator no longer counts (uncounted)";
     ELIGIBLE = Gauge "pathproof_node_eligible" []
         "1 if the node is not being removed, 0 if it is; absent until the Node object was received";
     LAST_PROOF = Gauge "pathproof_last_proof_timestamp" in Seconds ["family", "path"]
         "Time of the last proven new connection, as Unix time; absent if there was none";
     TROUBLED = Gauge "pathproof_troubled_services" ["confirmed"]
-        "Service ports with failing connections; \
-         confirmed=\"false\" if there are too few failures to count";
+        "Service ports with failing connections; confirmed=\"false\" if there are too few failures to count";
 
     /// Connections
     CONNECTIONS = Counter "pathproof_connections" ["family", "path", "outcome"]
-        "Observed new connections to Services, by outcome: all of them for a Service with fewer \
-         than 480 a second, a sample of 240 to 980 a second for a busier one. A failed connection \
-         counts as exactly one of leaked, refused, misrouted, stale, lost. Paths without traffic \
-         are absent, and so are the steps between arrived and the outcome";
+        "Observed new connections to Services, by outcome: all of them for a Service with fewer than 480 a second, a sample of 240 to 980 a second for a busier one. A failed connection counts as exactly one of leaked, refused, misrouted, stale, lost. Paths without traffic are absent, and so are the steps between arrived and the outcome";
     SERVICE_CONNECTIONS = Counter "pathproof_service_connections"
         ["service_namespace", "service_name", "service_port", "family", "path", "outcome"]
-        "Observed new connections by Service port and outcome, for the Services that \
-         --service-metrics selects: by default those with failures";
+        "Observed new connections by Service port and outcome, for the Services that --service-metrics selects: by default those with failures";
     DATAGRAMS = Counter "pathproof_udp_datagrams" ["family", "outcome"]
-        "Observed datagrams to UDP Services, by outcome: at most one of a flow at a time, and a \
-         limited rate; they do not change the verdict";
+        "Observed datagrams to UDP Services, by outcome: at most one of a flow at a time, and a limited rate; they do not change the verdict";
     SERVICE_DATAGRAMS = Counter "pathproof_service_udp_datagrams"
         ["service_namespace", "service_name", "service_port", "family", "path", "outcome"]
-        "Observed datagrams by UDP Service port, path and outcome, for the Services that \
-         --service-metrics selects: by default those with failures";
+        "Observed datagrams by UDP Service port, path and outcome, for the Services that --service-metrics selects: by default those with failures";
     SERVICES_OMITTED = Gauge "pathproof_service_metrics_omitted" []
-        "Service ports with failures that have no series, because the limit on series is reached; \
-         absent unless --service-metrics=trouble";
+        "Service ports with failures that have no series, because the limit on series is reached; absent unless --service-metrics=trouble";
     DNS_ANSWER = Histogram "pathproof_dns_answer" in Seconds []
-        "Time from the arrival of an observed datagram for a DNS Service (port 53, or a port named \
-         dns) to its first answer";
+        "Time from the arrival of an observed datagram for a DNS Service (port 53, or a port named dns) to its first answer";
     FORWARDING_DELAY = Histogram "pathproof_forwarding_delay" in Seconds []
         "Time from the arrival of a connection's first SYN to its departure for an endpoint";
     EXTERNAL = Counter "pathproof_external_connections" ["family"]
-        "New connections to Services from outside the node that /drainz counts: without the \
-         sentinel's probes and without sources in --drain-ignore-cidr";
+        "New connections to Services from outside the node that /drainz counts: without the sentinel's probes and without sources in --drain-ignore-cidr";
 
     /// Sentinel
     PROBES = Counter "pathproof_probes" ["family", "path", "transport", "outcome"]
@@ -129,24 +116,15 @@ definitions! {
 
     /// Freshness
     PROGRAMMING_LAG = Gauge "pathproof_programming_lag" in Seconds ["family", "path"]
-        "Lag of this path's rules behind the API objects that this node received: measured at the \
-         last change of the sentinel's endpoint, or the time since a change that the rules have \
-         not followed, whichever is longer; absent while unknown";
+        "Lag of this path's rules behind the API objects that this node received: measured at the last change of the sentinel's endpoint, or the time since a change that the rules have not followed, whichever is longer; absent while unknown";
     ROTATION_LAG = Histogram "pathproof_rotation_lag" in Seconds []
-        "Time from the receipt of a change of the sentinel's endpoint to the first TCP probe of \
-         each path that reached the new endpoint";
+        "Time from the receipt of a change of the sentinel's endpoint to the first TCP probe of each path that reached the new endpoint";
     LEFT_ENDPOINT = Histogram "pathproof_left_endpoint_age" in Seconds []
-        "Time since the removal of an endpoint when a new connection was still sent to it; from individual \
-         failures that the kernel reports at a limited rate";
+        "Time since the removal of an endpoint when a new connection was still sent to it; from individual failures that the kernel reports at a limited rate";
     PROGRAMMING = Histogram "pathproof_network_programming" in Seconds ["change", "since"]
-        "Time until connections followed a change of a Service's endpoints: until the first new \
-         connection to an added endpoint, or the last one to a removed endpoint. since=\"receipt\" \
-         counts from the receipt of the change on this node, since=\"trigger\" from the time in \
-         its EndpointSlice, such as a pod's readiness. Only for TCP Services with enough \
-         connections";
+        "Time until connections followed a change of a Service's endpoints: until the first new connection to an added endpoint, or the last one to a removed endpoint. since=\"receipt\" counts from the receipt of the change on this node, since=\"trigger\" from the time in its EndpointSlice, such as a pod's readiness. Only for TCP Services with enough connections";
     UNMEASURED = Counter "pathproof_network_programming_unmeasured" ["change"]
-        "Endpoint changes that could not be measured: too few connections within a minute, \
-         replaced by the next change, or more than 1,024 at a time";
+        "Endpoint changes that could not be measured: too few connections within a minute, replaced by the next change, or more than 1,024 at a time";
 
     /// Observer
     DEVICES_WANTED = Gauge "pathproof_observer_devices_wanted" []
@@ -154,78 +132,60 @@ definitions! {
     DEVICES_ATTACHED = Gauge "pathproof_observer_devices_attached" []
         "Interfaces that are observed in both directions";
     REATTACHED = Counter "pathproof_observer_reattached" []
-        "Hooks that the agent attached again after another program detached them or moved before \
-         them";
+        "Hooks that the agent attached again after another program detached them or moved before them";
     COVERAGE_LOSS = Gauge "pathproof_coverage_loss" ["loss"]
         "1 for each kind of traffic that is not fully observed or judged; absent if there is none";
     UNJUDGED = Counter "pathproof_observer_unjudged" ["failure"]
-        "Failed connections that were not judged because coverage was incomplete \
-         (pathproof_coverage_loss)";
+        "Failed connections that were not judged because coverage was incomplete (pathproof_coverage_loss)";
     PEERS = Gauge "pathproof_peers" ["state"]
-        "Other nodes that have answered connections to Services since the agent started, by \
-         whether they still answer";
+        "Other nodes that have answered connections to Services since the agent started, by whether they still answer";
     DATAPATH = Gauge "pathproof_datapath_info"
         ["cilium", "replacement", "socket_lb", "routing", "xdp", "netkit", "sentinel_managed"]
-        "Always 1; the labels describe the recognised datapath (docs/cilium.md); a label is none \
-         if it does not apply";
+        "Always 1; the labels describe the recognised datapath (docs/cilium.md); a label is none if it does not apply";
     PATH = Gauge "pathproof_path_info" ["family", "path", "seen"]
-        "Always 1; the label seen is the share of this path's real traffic that the observer sees: \
-         full, partial or hidden";
+        "Always 1; the label seen is the share of this path's real traffic that the observer sees: full, partial or hidden";
     FAULTS = Counter "pathproof_observer_faults" ["fault"]
         "Faults of the eBPF programs since they were loaded; absent for faults that did not occur";
 
     /// Connection tracking
     CONNTRACK_ENTRIES = Gauge "pathproof_conntrack_entries" []
-        "Entries of the kernel's conntrack table, which all pods of the node share; absent if the \
-         kernel does not report them";
+        "Entries of the kernel's conntrack table, which all pods of the node share; absent if the kernel does not report them";
     CONNTRACK_LIMIT = Gauge "pathproof_conntrack_limit" []
         "Maximum number of conntrack entries (net.netfilter.nf_conntrack_max)";
     CONNTRACK_FULL_DROPS = Counter "pathproof_conntrack_full_drops" []
-        "Packets of new connections that the kernel dropped since the agent started because the \
-         conntrack table was full; drops between two readings may be missed";
+        "Packets of new connections that the kernel dropped since the agent started because the conntrack table was full; drops between two readings may be missed";
     CONNTRACK_EVENTS = Counter "pathproof_conntrack_events" ["event"]
-        "The kernel's conntrack counters since boot: drop (for any reason), insert_failed (also \
-         rises on sound nodes, from races of DNS clients), early_drop (an unanswered entry was \
-         evicted for a new one)";
+        "The kernel's conntrack counters since boot: drop (for any reason), insert_failed (also rises on sound nodes, from races of DNS clients), early_drop (an unanswered entry was evicted for a new one)";
 
     /// Cluster view and expectations
     VIEW_SYNCED = Gauge "pathproof_view_synced" []
         "1 once the agent has received all objects of the cluster view";
     VIEW_PROBLEMS = Gauge "pathproof_view_problems" []
-        "Current problems with the API server's objects or the manifests folder, such as files \
-         that cannot be read";
+        "Current problems with the API server's objects or the manifests folder, such as files that cannot be read";
     EXPECTED_SERVICES = Gauge "pathproof_expected_services" []
         "Services that this node must route";
     CONTESTED = Gauge "pathproof_contested_frontends" ["owner"]
-        "Frontends that are not judged because two Services use the same address (service), or \
-         because a Service uses an address that the sentinel's probes dial (sentinel) or one of \
-         the agent's own ports (node)";
+        "Frontends that are not judged because two Services use the same address (service), or because a Service uses an address that the sentinel's probes dial (sentinel) or one of the agent's own ports (node)";
     EXPECTED_MISSING = Gauge "pathproof_expected_missing" []
         "Frontends, endpoints or source prefixes that are not observed because a BPF map is full";
     EXPECTED_UNJUDGED = Gauge "pathproof_unjudged_services" ["quota"]
-        "Services that are not judged because they exceed the limit for one Service (service) or \
-         their namespace's share of the BPF maps (namespace)";
+        "Services that are not judged because they exceed the limit for one Service (service) or their namespace's share of the BPF maps (namespace)";
 
     /// Listeners
     REQUESTS = Counter "pathproof_healthz_requests" ["check", "code"]
-        "Requests answered on the healthz port; check=\"service\" counts those on health check \
-         node ports of Services, \"other\" unknown paths";
+        "Requests answered on the healthz port; check=\"service\" counts those on health check node ports of Services, \"other\" unknown paths";
     PROXY_HEALTHZ = Counter "kubeproxy_proxy_healthz" ["code"]
-        "Requests answered on /healthz, under kube-proxy's metric name; only with `pathproof \
-         kube-proxy`";
+        "Requests answered on /healthz, under kube-proxy's metric name; only with `pathproof kube-proxy`";
     PROXY_LIVEZ = Counter "kubeproxy_proxy_livez" ["code"]
-        "Requests answered on /livez, under kube-proxy's metric name; only with `pathproof \
-         kube-proxy`";
+        "Requests answered on /livez, under kube-proxy's metric name; only with `pathproof kube-proxy`";
     OPEN = Gauge "pathproof_http_open_connections" ["listener"]
         "Open connections to this listener";
     TURNED = Counter "pathproof_http_connections" ["listener", "event"]
-        "Connections to this listener by event: accepted, denied by the allow-list, evicted to \
-         make room for a new one, timed_out; absent for events that did not occur";
+        "Connections to this listener by event: accepted, denied by the allow-list, evicted to make room for a new one, timed_out; absent for events that did not occur";
 
     /// Publishing
     WRITES = Counter "pathproof_publish_writes" ["kind", "result"]
-        "Writes to the API server by kind (condition, event) and result; absent for kinds that are \
-         not published and for failures that did not occur";
+        "Writes to the API server by kind (condition, event) and result; absent for kinds that are not published and for failures that did not occur";
 
     /// Agent
     BUILD = Gauge "pathproof_build_info" ["version", "abi"]
