@@ -240,14 +240,17 @@ mod tests {
     #[case(b"", "--admin-allow-cidr")]
     #[case(
         b"HTTP/1.1 404 Not Found\r\n\r\nno",
-        "no pathproof agent (HTTP/1.1 404 Not Found)"
+        "not a pathproof agent (HTTP/1.1 404 Not Found)"
     )]
-    #[case(b"HTTP/1.1 200 OK\r\n\r\n<html>", "no pathproof agent")]
-    #[case(b"SSH-2.0-x\r\n", "no pathproof agent (SSH-2.0-x)")]
-    #[case(b"\x1b[2J\xe2\x80\xae\r\n", r"no pathproof agent (\u{1b}[2J\u{202e})")]
+    #[case(b"HTTP/1.1 200 OK\r\n\r\n<html>", "not a pathproof agent")]
+    #[case(b"SSH-2.0-x\r\n", "not a pathproof agent (SSH-2.0-x)")]
+    #[case(
+        b"\x1b[2J\xe2\x80\xae\r\n",
+        r"not a pathproof agent (\u{1b}[2J\u{202e})"
+    )]
     #[case(
         b"HTTP/1.1 503 x\r\n\r\n{\"pending\":[\"cluster view\"]}",
-        "no verdict yet, it waits for: cluster view"
+        "no verdict yet, waiting for: cluster view"
     )]
     fn what_else_may_answer(#[case] answer: &'static [u8], #[case] expected: &str) {
         let message = against(answer).unwrap_err().to_string();
@@ -257,12 +260,12 @@ mod tests {
     #[rstest]
     #[case(
         b"HTTP/1.0 404 Not Found\r\n\r\n404 page not found\n",
-        "no pathproof agent"
+        "not a pathproof agent"
     )]
-    #[case(b"HTTP/1.1 200 OK\r\n\r\n{}", "no pathproof agent")]
+    #[case(b"HTTP/1.1 200 OK\r\n\r\n{}", "not a pathproof agent")]
     #[case(
         b"HTTP/1.1 503 x\r\n\r\n{\"pending\":[\"interfaces\"]}",
-        "no verdict yet, it waits for: interfaces"
+        "no verdict yet, waiting for: interfaces"
     )]
     fn what_is_no_answer_of_drainz(#[case] answer: &'static [u8], #[case] expected: &str) {
         let ask = Ask::default();
@@ -277,7 +280,10 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
         let message = report(&address).unwrap_err().to_string();
-        assert!(message.contains("is `pathproof run` running"), "{message}");
+        assert!(
+            message.contains("check that `pathproof run` is running"),
+            "{message}"
+        );
         let message = report("nonsense").unwrap_err().to_string();
         assert!(message.starts_with("--admin-address"), "{message}");
     }
@@ -285,6 +291,9 @@ mod tests {
     #[test]
     fn another_schema_is_said() {
         let message = parse("x:1", "{\"schema\":7}").unwrap_err().to_string();
-        assert!(message.contains("schema 7, ours is 1"), "{message}");
+        assert!(
+            message.contains("schema 7, this binary reads 1"),
+            "{message}"
+        );
     }
 }

@@ -217,7 +217,7 @@ mod tests {
         fs::write(&path, "hello").unwrap();
         let message = load(&path, None).err().unwrap().to_string();
         assert!(
-            message.contains("x: this is no recording of pathproof"),
+            message.contains("x: this is not a pathproof recording"),
             "{message}"
         );
     }

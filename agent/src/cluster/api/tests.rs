@@ -333,8 +333,8 @@ async fn a_watch_that_ended_goes_on_from_the_last_bookmark() {
 }
 
 #[rstest]
-#[case(500, "etcd is sick", "cannot tell of services (etcd is sick)")]
-#[case(403, "no", "does not let the agent watch services (no)")]
+#[case(500, "etcd is sick", "cannot return services (etcd is sick)")]
+#[case(403, "no", "the agent may not watch services (no)")]
 #[tokio::test]
 async fn errors_are_told_until_they_pass(
     #[case] code: u16,
