@@ -83,7 +83,7 @@ mod tests {
         let said = read(&path, MIB).unwrap_err().to_string();
         assert!(said.contains("1 MiB are read at most"), "{said}");
         let said = read_regular(&path, MIB).unwrap_err().to_string();
-        assert!(said.starts_with("it has 2 MiB or more"), "{said}");
+        assert!(said.contains("2 MiB or more"), "{said}");
     }
 
     /// Opening a pipe blocks until another process opens it for writing.

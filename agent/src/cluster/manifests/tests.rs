@@ -142,7 +142,7 @@ fn a_broken_file_keeps_what_it_said() {
     let problems = world.problems();
     assert_eq!(problems.len(), 1);
     assert!(problems[0].starts_with("a.yaml:9:"), "{problems:?}");
-    assert!(problems[0].contains(": not understood: "), "{problems:?}");
+    assert!(problems[0].contains(": cannot be parsed: "), "{problems:?}");
     assert_eq!(world.services(), ["a", "b", "c"]);
     assert_eq!(world.problems(), problems);
     world.write("a.yaml", &service("c"));
@@ -167,8 +167,8 @@ fn an_invalid_object_keeps_what_it_said() {
         .state(&agent_core::cluster::ObjectName::new("default", "a"))
         .cloned();
     assert_eq!(now, before);
-    let words = "a.yaml:1: Service default/a: spec.clusterIPs[0] is \"10.96.0\": an IP address is \
-                 wanted; its last good version stays in use";
+    let words = "a.yaml:1: Service default/a: spec.clusterIPs[0] is \"10.96.0\": must be an IP \
+                 address; its last good version stays in use";
     assert_eq!(world.problems(), [words]);
 }
 
@@ -317,7 +317,7 @@ fn a_file_that_is_too_large_is_not_read() {
     let file = fs::File::create(world.folder.path().join("a.yaml")).unwrap();
     file.set_len(MAX_FILE + 1).unwrap();
     assert_eq!(world.services(), ["a"]);
-    let words = "a.yaml: cannot be read (it has 65 MiB or more, and 64 MiB are read at most): \
+    let words = "a.yaml: cannot be read (it is larger than the limit of 64 MiB (65 MiB or more)): \
                  split it into several files; its last good content stays in use";
     assert_eq!(world.problems(), [words]);
 }
