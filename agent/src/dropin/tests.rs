@@ -67,7 +67,7 @@ fn the_style_of_rke_runs_an_agent() {
     assert_eq!(config.log_filter, "info,kube_client=off");
     assert_eq!(
         notes[0],
-        "ignored flags that mean nothing here: --cluster-cidr, --bind-address"
+        "ignored flags that have no effect in pathproof: --cluster-cidr, --bind-address"
     );
     assert_eq!(notes.len(), 1);
 }
@@ -331,7 +331,7 @@ fn a_file_counts_and_most_flags_beside_it_do_not() {
     assert_eq!(config.log_filter, "info,kube_client=off,pathproof=debug");
     assert_eq!(
         notes[0],
-        "ignored flags that do not count beside --config: --kubeconfig, --healthz-port, \
+        "ignored flags that --config overrides: --kubeconfig, --healthz-port, \
          --metrics-bind-address"
     );
 }

@@ -142,7 +142,12 @@ async fn a_folder_made_anew_is_followed_again() {
     let mut world = World::new().await;
     fs::remove_dir_all(&world.path).unwrap();
     world
-        .until(|world| world.problems.iter().any(|p| p.contains("last view stays")))
+        .until(|world| {
+            world
+                .problems
+                .iter()
+                .any(|p| p.contains("last good content stays"))
+        })
         .await;
     fs::create_dir(&world.path).unwrap();
     fs::write(world.path.join("node.yaml"), node("second")).unwrap();
