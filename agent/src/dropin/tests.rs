@@ -211,8 +211,8 @@ fn what_runs_all_the_same(#[case] text: &str) {
     "--masquerade-all=yes",
     "--masquerade-all: \"yes\" is not true or false"
 )]
-#[case("--masquerade-all true", "takes no arguments, and \"true\" is one")]
-#[case("run", "takes no arguments, and \"run\" is one")]
+#[case("--masquerade-all true", "takes no arguments, but \"true\" is one")]
+#[case("run", "takes no arguments, but \"run\" is one")]
 #[case("-v=two", "--v: \"two\" is not a number")]
 #[case("--healthz-port=65536", "--healthz-port: \"65536\" is not a port")]
 #[case(
@@ -228,19 +228,19 @@ fn what_cannot_be_meant_is_said(#[case] text: &str, #[case] expected: &str) {
 #[rstest]
 #[case(
     "--healthz-bind-address=nowhere",
-    "invalid value 'nowhere' for '--healthz-bind-address <ADDRESS>': it is no address"
+    "invalid value 'nowhere' for '--healthz-bind-address <ADDRESS>': it is not an address"
 )]
 #[case(
     "--metrics-bind-address=x",
-    "invalid value 'x' for '--metrics-bind-address <ADDRESS>': it is no address"
+    "invalid value 'x' for '--metrics-bind-address <ADDRESS>': it is not an address"
 )]
 #[case(
     "--hostname-override=a_b",
-    "--hostname-override: \"a_b\" is no name of a Node"
+    "--hostname-override: \"a_b\" is not a valid Node name"
 )]
 #[case(
     "--master=nonsense",
-    "invalid value 'nonsense' for '--master <URL>': it is no URL"
+    "invalid value 'nonsense' for '--master <URL>': it is not the URL"
 )]
 #[case("--config=/no/such/file", "--config: /no/such/file cannot be read")]
 fn settings_are_named_by_the_flags_of_kube_proxy(#[case] text: &str, #[case] expected: &str) {
