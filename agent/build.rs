@@ -43,7 +43,7 @@ fn prepare() -> Result<(), String> {
     let sha256 = sources::sha256(&bytes);
     if recorded(&text, "object_sha256")? != sha256 {
         return Err(format!(
-            "{OBJECT} is not the one that {PROVENANCE} names; run: {REBUILD}"
+            "{OBJECT} does not match {PROVENANCE}; run: {REBUILD}"
         ));
     }
     // A packaged crate holds the object but not the sources beside it.

@@ -58,7 +58,7 @@ pub enum FleetReportError {
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
     /// It cannot be.
-    #[error("{unsound} of {nodes} nodes cannot be unsound")]
+    #[error("{unsound} failing nodes of {nodes} is not a valid count")]
     Absurd { unsound: u64, nodes: u32 },
 }
 
@@ -162,11 +162,12 @@ impl fmt::Display for Held {
                 write!(f, "the fleet brake is on: {unsound} of {nodes} nodes fail")
             }
             Self::Waiting => f.write_str(
-                "the cause is not certain, and waits for the next count of the nodes that fail",
+                "the cause is not certain, so the agent waits for the rotator's next count of \
+                 failing nodes",
             ),
             Self::Uncounted => write!(
                 f,
-                "the cause is not certain, and nobody has counted the nodes that fail for {}",
+                "the cause is not certain, and the rotator has not counted failing nodes for {}",
                 Spoken(SILENT)
             ),
         }

@@ -186,13 +186,13 @@ pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) ->
         text.push_str(&format!("{}{LEAVING_MARK}", verdict.eligibility));
     }
     if standing.reason == Reason::Recovering {
-        text.push_str("works again, which has to last before it counts: ");
+        text.push_str("works again, but not for long enough yet: ");
     }
     text.push_str(&verdict.reason());
     if standing.status == Status::False
         && let Some(why) = lenience
     {
-        text.push_str(&format!(" (/livez answers 200 all the same: {why})"));
+        text.push_str(&format!(" (/livez still answers 200: {why})"));
     }
     bounded(visible(&text).into_owned())
 }

@@ -238,7 +238,7 @@ impl Coverage {
     /// outcomes does not matter here.
     pub(crate) fn hides_outside(&self, health: &ObserverHealth, synced: bool) -> Option<String> {
         if !synced && !self.observer.continues {
-            return Some("the cluster view was never complete".to_owned());
+            return Some("the cluster view is not complete yet".to_owned());
         }
         let missed = health.reasons.iter().find(|loss| hides(loss));
         let missed = missed.map(ToString::to_string);
@@ -248,7 +248,7 @@ impl Coverage {
     /// Why there is nothing to see at all.
     pub(crate) fn blindness(&self) -> Option<String> {
         let why = self.observer.blind.as_ref()?;
-        Some(format!("the observer is not in the kernel: {why}"))
+        Some(format!("the observer is not loaded into the kernel: {why}"))
     }
 
     /// An uplink is not watched, or may be among the devices that are left out.
@@ -273,7 +273,9 @@ impl Coverage {
         }
         if uplinks.clone().next().is_none() && self.hooks.left_out > 0 {
             return Some(
-                "no interface of a default route is observed, and some are left out".to_owned(),
+                "no interface with a default route is observed, and some interfaces are \
+                 excluded"
+                    .to_owned(),
             );
         }
         let detached = uplinks.find(|hook| !hook.attached)?;

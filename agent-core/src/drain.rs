@@ -179,8 +179,8 @@ impl Drain {
 /// Maximum age of the last look: beyond it the agent was stopped or starved, and nothing is known.
 const UNSEEN: Duration = Duration::from_secs(5);
 
-const NOT_LEAVING: &str = "the node is not being removed, so nothing is waited for; whoever drains it all \
-                           the same says how long by waited=SECONDS";
+const NOT_LEAVING: &str = "the node is not being removed, so there is nothing to wait for; to \
+                           drain it anyway, pass the time since the drain began as waited=SECONDS";
 
 /// Why the answer is what it is. Only [`Reason::Quiet`] is 200.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -221,7 +221,10 @@ impl DrainView {
         let quiet_for = since.map_or(Duration::ZERO, |since| self.quiet_since(since));
         let (mut reason, mut message) = match (since, self.unseen(now)) {
             (None, _) => (Reason::NotLeaving, NOT_LEAVING.to_owned()),
-            (_, Some(why)) => (Reason::Blind, format!("this cannot be told: {why}")),
+            (_, Some(why)) => (
+                Reason::Blind,
+                format!("new connections are not known: {why}"),
+            ),
             (Some(since), None) => self.tell(since, quiet_for, ask.quiet, now),
         };
         if reason == Reason::Quiet && ask.until == Until::Open {
@@ -265,7 +268,7 @@ impl DrainView {
             }
             Ok(OpenConnections { active: 0, idle: n }) => (
                 Reason::Quiet,
-                format!("{quiet}, and the {n} that are open have been idle for {idle}"),
+                format!("{quiet}, and the {n} open ones have been idle for {idle}"),
             ),
             Ok(OpenConnections { active, idle: n }) => (
                 Reason::Open,
@@ -280,10 +283,14 @@ impl DrainView {
         let age = self.seen.map(|seen| now.since(seen));
         match (&self.blind, age) {
             (Some(why), _) => Some(why.clone()),
-            (None, None) => Some("the agent has not looked yet".to_owned()),
-            (None, Some(age)) => {
-                (age > UNSEEN).then(|| format!("the agent last looked {} ago", Spoken(age)))
-            }
+            (None, None) => Some("the agent has not counted connections yet".to_owned()),
+            (None, Some(age)) => (age > UNSEEN).then(|| {
+                format!(
+                    "the agent last counted connections {} \
+                                                ago",
+                    Spoken(age)
+                )
+            }),
         }
     }
 
@@ -296,12 +303,15 @@ impl DrainView {
         let begun = self.watched.map_or(since, |watched| since.max(watched));
         if let Some(last) = self.last.filter(|last| *last >= begun) {
             let ago = Spoken(now.since(last));
-            let message = format!("new connections from outside still come, the last {ago} ago");
+            let message = format!(
+                "new connections from outside still arrive, the last one {ago} \
+                                   ago"
+            );
             return (Reason::Connections, message);
         }
         let (quiet, wanted) = (Spoken(quiet), Spoken(wanted));
         let message =
-            format!("no new connection from outside so far: watched for {quiet} of {wanted}");
+            format!("no new connection from outside for {quiet} of the required {wanted}");
         (Reason::Waiting, message)
     }
 }

@@ -169,7 +169,7 @@ impl DropLedger {
 pub fn meaning(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "NETFILTER_DROP" => "a rule of a packet filter (nftables, iptables) drops it",
-        "IP_RPFILTER" => "its source is not routed by the interface it came in by (rp_filter)",
+        "IP_RPFILTER" => "the route to its source is through another interface (rp_filter)",
         "IP_OUTNOROUTES" | "IP_INNOROUTES" => "there is no route to its destination",
         "IP_INADDRERRORS" | "IP_INVALID_DEST" | "IPV6DISABLED" => {
             "the kernel does not forward it: check net.ipv4.ip_forward and net.ipv6.conf.all.forwarding"
@@ -193,10 +193,10 @@ pub fn meaning(reason: &str) -> Option<&'static str> {
         "XDP" => "an XDP program drops it",
         "BPF_CGROUP_EGRESS" => "a BPF program of a cgroup drops it",
         "SOCKET_FILTER" => "a filter of the socket drops it",
-        "NO_SOCKET" => "nothing listens there",
+        "NO_SOCKET" => "no process listens on that port",
         "XFRM_POLICY" => "an IPsec policy forbids it",
-        "DEV_READY" | "DEV_HDR" => "the interface is down, or takes no such packet",
-        "NOMEM" => "there is no memory for it",
+        "DEV_READY" | "DEV_HDR" => "the interface is down, or does not accept such packets",
+        "NOMEM" => "the kernel has no memory for it",
         "OTHERHOST" => "it is addressed to another machine's MAC address",
         NOT_SPECIFIED => "this kernel gives no reason",
         _ => return None,

@@ -196,43 +196,46 @@ pub struct DesiredDevices {
 /// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Notice {
-    #[error("the cluster view has a problem; the last good view stays: {0}")]
+    #[error("the cluster view has a problem; the last good view stays in use: {0}")]
     ViewProblem(String),
-    #[error("the evidence cannot be read: {0}")]
+    #[error("the observer's maps cannot be read: {0}")]
     Unreadable(String),
     /// The sentinel is not as it was installed.
     #[error("the sentinel is not probed: {0}")]
     Altered(String),
     /// Another Service claims what these probes dial.
-    #[error("probes of {0} are not judged: Service {1} claims what they dial")]
+    #[error("probes of {0} are not judged: Service {1} uses the address that they dial")]
     Contested(String, ObjectName),
-    #[error("the sentinel is off; the node is judged by real traffic alone: {0}")]
+    #[error("the sentinel is off; only real traffic is judged: {0}")]
     SentinelOff(String),
     #[error("the sentinel is on again")]
     SentinelOn,
-    #[error("the sentinel's devices are damaged: {0}")]
+    #[error("the sentinel's interfaces are damaged: {0}")]
     Damaged(String),
     /// A program of the sentinel's was detached by something else.
-    #[error("the sentinel's programs are put back")]
+    #[error("the sentinel's programs were attached again")]
     Detached,
     /// The API server has another sentinel than the watches reported, or has the same again.
-    #[error("the sentinel was read uncached: {}", .0.as_deref().unwrap_or("it is the same"))]
+    #[error("the sentinel was read from the API server, uncached: \
+             {}", .0.as_deref().unwrap_or("it has not changed"))]
     Rechecked(Option<String>),
     #[error("{0}")]
     Ignored(String),
-    #[error("the datapath's shape changed: {0}")]
+    #[error("the recognised datapath changed: {0}")]
     Shape(String),
-    #[error("a path begins or ceases to fail: {0}")]
+    #[error("a path started or stopped failing: {0}")]
     Lane(&'static str),
     /// Clients outside are not served by a Service, which worked before, while the node works.
     #[error(
-        "Service {0}, {family}: connections from outside fail on this node, and worked before; where it has a health check node port, the answer there is 503, unless audit or the fleet brake holds it back",
+        "Service {0}, {family}: connections from outside fail on this node and worked before; its \
+         health check node port, if any, answers 503 unless audit or the fleet brake prevents that",
         family = names::of_family(*.1)
     )]
     Unserved(ObjectName, Family),
     /// The verdict began to fail with this agent.
     #[error(
-        "the verdict began to fail with this agent, which is therefore not ready: a rolling update stops here"
+        "the verdict began to fail when this agent started, so the agent reports not ready to stop \
+         the rolling update"
     )]
     UpgradeFailed,
 }

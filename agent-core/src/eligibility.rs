@@ -50,7 +50,7 @@ impl fmt::Display for Eligibility {
             Eligibility::Tainted { taint } => {
                 write!(f, "the node is about to be removed: taint {taint}")
             }
-            Eligibility::NeverSeen => f.write_str("the Node object was not seen yet"),
+            Eligibility::NeverSeen => f.write_str("the Node object was not received yet"),
         }
     }
 }
@@ -166,7 +166,7 @@ pub enum TaintError {
     )]
     Empty,
     /// A value or an effect was given too.
-    #[error("terminating taint {text:?} has a value or an effect: give the key alone, {key:?}")]
+    #[error("terminating taint {text:?} has a value or an effect: give only the key, {key:?}")]
     NotKeyAlone {
         /// The given text.
         text: String,
@@ -175,7 +175,7 @@ pub enum TaintError {
     },
     /// No taint can have this key.
     #[error(
-        "terminating taint {text:?} is no valid taint key, {problem}: give a key such as \
+        "terminating taint {text:?} is not a valid taint key, {problem}: give a key such as \
          \"karpenter.sh/disrupted\" or one of {}",
         preset_names()
     )]
@@ -216,7 +216,7 @@ fn check_key(text: &str) -> Result<(), TaintError> {
         return invalid("it has more than one slash");
     }
     if prefix.is_some_and(|prefix| !is_dns_name(prefix)) {
-        return invalid("the part before the slash is no DNS name in lower case");
+        return invalid("the part before the slash is not a DNS name in lower case");
     }
     if name.is_empty() || name.len() > 63 {
         return invalid("its name must have 1 to 63 characters");

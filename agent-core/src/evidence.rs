@@ -119,7 +119,7 @@ pub struct ObserverHealth {
 #[serde(rename_all = "snake_case", tag = "loss")]
 pub enum CoverageLoss {
     /// The programs are not in the kernel.
-    #[error("the observer is not in the kernel: {why}")]
+    #[error("the observer is not loaded into the kernel: {why}")]
     NotLoaded { why: String },
     /// A device lacks a hook.
     #[error("{device} is not observed{}{why}", if why.is_empty() { "" } else { ": " })]
@@ -132,29 +132,32 @@ pub enum CoverageLoss {
     /// Devices that the configuration leaves out, or whose headers are not followed (PPP,
     /// InfiniBand): what comes and leaves by them is not seen.
     #[error(
-        "{devices} interfaces are left out, by configuration or since they are neither Ethernet nor IP tunnels"
+        "{devices} interfaces are not observed: excluded by configuration, or neither Ethernet nor \
+         IP tunnels"
     )]
     LeftOut { devices: u64 },
     /// Another program runs before ours on a device, and may hide packets.
-    #[error("on {device} another program runs before the observer and may hide packets")]
+    #[error("on {device} another BPF program runs before the observer and may hide packets")]
     NotFirst { device: String },
     /// Frontends that found no place in the map.
-    #[error("{missing} frontends found no place in the map and are not watched")]
+    #[error("the frontend map is full: {missing} frontends are not observed")]
     FrontendsFull { missing: u64 },
     /// Endpoints that found no place in the map.
     #[error(
-        "{missing} endpoints found no place in the map; misrouted and stale connections are not judged"
+        "the endpoint map is full, {missing} endpoints are missing; misrouted and stale \
+         connections are not judged"
     )]
     EndpointsFull { missing: u64 },
     /// Prefixes of pods and nodes that found no place in the map.
-    #[error("{missing} source prefixes found no place in the map")]
+    #[error("the source map is full: {missing} pod or node prefixes are missing")]
     SourcesFull { missing: u64 },
     /// Service ports without an id left for them.
-    #[error("{missing} Service ports are beyond what is watched")]
+    #[error("too many Services: {missing} Service ports are not observed")]
     ServicesFull { missing: u64 },
     /// More new connections than can be followed at a time.
     #[error(
-        "{missed} new connections were not followed: more at a time than the map holds{}; lost connections are not judged",
+        "the connection map was full{}: {missed} new connections were not followed; lost \
+         connections are not judged",
         by.as_ref().map_or_else(String::new, |by| format!(" ({by})"))
     )]
     PendingFull {
@@ -164,11 +167,12 @@ pub enum CoverageLoss {
         by: Option<String>,
     },
     /// Sources that opened more connections than are followed per source.
-    #[error("{missed} new connections were not followed: single sources opened too many")]
+    #[error("{missed} new connections were not followed: a single source opened too many")]
     OverBudget { missed: u64 },
     /// First SYNs cannot be told from repeated ones yet.
     #[error(
-        "first SYNs cannot be told from repeated ones yet; misrouted and stale connections are not judged"
+        "the observer started a moment ago and may take repeated SYNs for first ones; misrouted \
+         and stale connections are not judged"
     )]
     FirstSynUncertain,
     /// The observer was loaded a moment ago.
@@ -177,24 +181,30 @@ pub enum CoverageLoss {
     )]
     Settling,
     /// Nothing can be pinned: an upgrade will leave a gap in observation.
-    #[error("nothing can be pinned, an upgrade will leave a gap: {why}")]
+    #[error(
+        "BPF links and maps cannot be pinned, so an upgrade will leave a gap in observation: \
+             {why}"
+    )]
     NoPins { why: String },
     /// The source of the cluster view is silent, or was a moment ago: endpoints may have come and
     /// gone that nobody told of.
     #[error(
-        "the source of the cluster view is silent, or was a moment ago; misrouted and stale connections are not judged"
+        "the API server or manifests folder cannot be read, or could not a moment ago; misrouted \
+         and stale connections are not judged"
     )]
     SourceSilent,
     /// A Service that the agent has no memory for has external IPs, which may be anybody's addresses.
     #[error(
-        "what Service {service} claims by external IPs is not known, since its namespace takes too much memory; misrouted and stale connections are not judged, and the sentinel's probes prove nothing"
+        "the external IPs of Service {service} are not known, because its namespace takes too much \
+         memory; misrouted and stale connections are not judged, and the sentinel's probes do not \
+         count"
     )]
     ClaimsUnknown {
         /// `namespace/name`.
         service: String,
     },
     /// Counts could not be read from the kernel.
-    #[error("counts cannot be read: {why}")]
+    #[error("the observer's counters cannot be read: {why}")]
     NotRead { why: String },
 }
 

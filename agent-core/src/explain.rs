@@ -89,7 +89,7 @@ fn drop_reason(reason: &str) -> String {
 /// Of a full table.
 fn conntrack(table: &Table) -> String {
     format!(
-        "{} of {} entries of the connection table are in use and new connections are dropped: raise \
+        "{} of {} conntrack entries are in use and new connections are dropped: raise \
          net.netfilter.nf_conntrack_max, or find the client that opens them",
         table.entries, table.limit
     )
@@ -122,8 +122,8 @@ impl Words<'_> {
             } => {
                 let destination = destination.map(|at| format!(" ({at})"));
                 format!(
-                    "new connections of pods to {} still go to an endpoint that left its slice {} \
-                     before{}",
+                    "new connections from pods to {} still go to an endpoint that was removed {} \
+                     earlier{}",
                     listed(services),
                     Spoken(*age),
                     destination.unwrap_or_default(),
@@ -136,25 +136,26 @@ impl Words<'_> {
                     false => format!(" of {}", listed(services)),
                 };
                 format!(
-                    "answers{of} leave, but {clients} clients asked again as if they had not heard \
-                     them; the way out may be broken"
+                    "answers{of} leave the node, but {clients} clients repeat their SYN; the \
+                     network behind the uplink may be broken"
                 )
             }
             Evidence::Obstacle { failures, since } => format!(
-                "{failures} connections from outside failed in {} and none got through: {}",
+                "{failures} connections from outside failed in {} and none succeeded: {}",
                 self.ago(*since),
                 match (self.finding.cause, self.finding.family) {
                     (Some(Cause::ForwardingOff), Some(family)) => lanes::forwarding_off(family),
                     _ =>
-                        "Cilium's program that translates what comes in by an uplink is not attached",
+                        "Cilium's program that translates incoming traffic is not attached to an \
+                         uplink",
                 },
             ),
             Evidence::Network { said } => {
-                format!("the Node says that its pods have no network: {said}")
+                format!("the Node's condition reports that its pods have no network: {said}")
             }
             Evidence::Cuts { transfers, since } => format!(
-                "{transfers} large transfers of the pod probe failed since {} ago, and its small ones \
-                 passed",
+                "{transfers} large transfers of the pod probe failed in the last {}, and its small \
+                 ones passed",
                 self.ago(*since),
             ),
             Evidence::Peers {
@@ -166,17 +167,17 @@ impl Words<'_> {
                 near_answers,
             } => {
                 let what = match others_answer {
-                    true => "some other nodes do not answer",
-                    false => "no other node answers",
+                    true => "some other nodes have not answered",
+                    false => "no other node has answered",
                 };
                 let contrast = match (others_answer, near_answers) {
-                    (true, _) => "; others do, so look at the silent nodes first",
-                    (false, true) => ", while an endpoint of this node does",
+                    (true, _) => "; other nodes answer, so check the silent nodes first",
+                    (false, true) => "; endpoints on this node answer",
                     (false, false) => "",
                 };
                 format!(
-                    "{what} pods of this node since {} ago ({}: {connections} connections to {} \
-                     sent and not answered){contrast}",
+                    "{what} pods of this node for {} ({}: {connections} connections to {} sent and \
+                     not answered){contrast}",
                     self.ago(*since),
                     listed(nodes),
                     listed(services),
@@ -184,10 +185,10 @@ impl Words<'_> {
             }
             Evidence::Connection { path, at } => {
                 let (client, ago) = (client(*path), self.ago(*at));
-                format!("a new connection from {client} got through {ago} ago")
+                format!("a new connection from {client} succeeded {ago} ago")
             }
             Evidence::Boot { at, .. } if self.finding.rule == Rule::StartingPods => format!(
-                "no connection of a pod got through yet, {} after boot: the pod probe is waited for",
+                "no connection from a pod succeeded yet, {} after boot: waiting for the pod probe",
                 self.ago(*at)
             ),
             Evidence::Boot { at, never } => {
@@ -195,14 +196,17 @@ impl Words<'_> {
                     .as_ref()
                     .map(|never| format!("; {}", self.never(never)));
                 let (boot, never) = (self.ago(*at), never.unwrap_or_default());
-                format!("nothing is proven yet, {boot} after boot{never}")
+                format!("no connection or probe succeeded yet, {boot} after boot{never}")
             }
             Evidence::Owners { owners } => {
                 let owners = match owners.is_empty() {
-                    true => "nobody's".to_owned(),
+                    true => "unknown".to_owned(),
                     false => lanes::owners(*owners),
                 };
-                format!("the datapath changed hands (now {owners}), and no probe got through since")
+                format!(
+                    "another proxy translates Service traffic now ({owners}), and no probe \
+                         passed since"
+                )
             }
             evidence => self.unknown(evidence),
         }
@@ -214,14 +218,13 @@ impl Words<'_> {
         if self.finding.rule == Rule::BrokenByConnections {
             return format!(
                 "every Service with new connections failed for {} ({listed}: {cause}); no \
-                 connection got through meanwhile",
+                 connection succeeded in that time",
                 self.ago(since),
             );
         }
         let lacking = lacking.map(|lacking| format!(": {}", self.lacking(lacking)));
         format!(
-            "new connections failed ({listed}: {cause}) and none got through since; not \
-             confirmed{}",
+            "new connections failed ({listed}: {cause}) and none succeeded since; not confirmed{}",
             lacking.unwrap_or_default()
         )
     }
@@ -231,21 +234,27 @@ impl Words<'_> {
         match lacking {
             Lacking::Services => format!("fewer than {} Services failed", limits.broken_services),
             Lacking::Endpoints => format!(
-                "there are fewer than {} endpoints behind them",
+                "these Services have fewer than {} endpoints",
                 limits.broken_endpoints
             ),
-            Lacking::Pod => "no pod of this node is among the clients".to_owned(),
-            Lacking::New => "no Service that worked before failed".to_owned(),
-            Lacking::Referee => "the sentinel's probes pass, so a policy may deny them".to_owned(),
+            Lacking::Pod => "no client was a pod of this node".to_owned(),
+            Lacking::New => "no failed Service worked before".to_owned(),
+            Lacking::Referee => "the sentinel's probes pass, so a NetworkPolicy may deny these \
+                                 connections"
+                .to_owned(),
             Lacking::Claimed => {
-                "other Services claim what the sentinel's probes dial, so that nothing \
-                                 tells a fault from a policy"
+                "another Service uses the address that the sentinel's probes dial, so a fault \
+                 cannot be told from a NetworkPolicy"
                     .to_owned()
             }
-            Lacking::Namespaces => "all are of one namespace, and others are in use".to_owned(),
+            Lacking::Namespaces => {
+                "all failed Services are in one namespace, and other namespaces \
+                                    have traffic"
+                    .to_owned()
+            }
             Lacking::Sources => {
                 format!(
-                    "seen from fewer than {} pods of this node",
+                    "fewer than {} pods of this node were affected",
                     limits.broken_sources
                 )
             }
@@ -261,37 +270,40 @@ impl Words<'_> {
         };
         let text = match (self.finding.rule, evidence) {
             (Rule::NotSampled, Evidence::Read { at: Some(at) }) => format!(
-                "the observer was not read for {}; the agent was stopped or starved",
+                "the agent has not read the observer for {}: it was stopped or got no CPU time",
                 self.ago(*at)
             ),
-            (Rule::NotSampled, _) => "the observer was not read yet".to_owned(),
+            (Rule::NotSampled, _) => "the agent has not read the observer yet".to_owned(),
             (Rule::ObserverBlind, Evidence::Unseen { loss: Some(loss) }) => {
                 format!("nothing is observed: {loss}")
             }
             (Rule::ObserverBlind, _) => {
-                "nothing is observed: no device has the observer's hooks".to_owned()
+                "nothing is observed: the observer is not attached to any interface".to_owned()
             }
             (Rule::ViewNotSynced, _) => {
-                "the cluster view was never complete: which connections are \
-                                    owed what is not known"
+                "the cluster view is not complete yet: the Services and endpoints are not all known"
                     .to_owned()
             }
-            (Rule::NothingExpected, _) => {
-                "no Service has a TCP frontend on this node: there is nothing to prove".to_owned()
-            }
+            (Rule::NothingExpected, _) => "no Service has a TCP frontend on this node".to_owned(),
             (Rule::EvidenceTooOld, _) => {
-                format!("connections failed, but not within {age}, and none was seen since")
+                format!(
+                    "connections failed more than {age} ago, and no new connection was \
+                         observed since"
+                )
             }
             (Rule::Inconclusive, _) => {
-                format!("new connections came within {age}, but none whose outcome says anything")
+                format!(
+                    "new connections were observed within {age}, but none with a conclusive \
+                         outcome"
+                )
             }
             (Rule::NothingProven, _) => format!(
-                "nothing was proven within {} after boot",
+                "no connection or probe succeeded within {} after boot",
                 Spoken(self.limits.boot_deadline)
             ),
             (Rule::SentinelAltered, _) => {
                 let how = said.map_or(String::new(), |how| format!(": {how}"));
-                return format!("the sentinel is not as pathproof made it{how}");
+                return format!("the sentinel's Service or EndpointSlices were changed{how}");
             }
             _ => format!("no new connection to a Service within {age}"),
         };
@@ -309,7 +321,7 @@ fn broken_services(broken: &[BrokenServices], more: usize) -> String {
     };
     let first = broken.iter().map(alike).collect();
     let services = listed(&Named { first, more });
-    format!("connections get through, but not to {services}")
+    format!("connections succeed, except to {services}")
 }
 
 /// Origin of a real connection, in words.
@@ -333,21 +345,21 @@ fn listed(names: &Named) -> String {
 /// Short description of a cause.
 pub fn cause(cause: Cause) -> &'static str {
     match cause {
-        Cause::Leaked => "leaked, VIP left untranslated",
+        Cause::Leaked => "leaked, left the node untranslated",
         Cause::Refused => "refused by the node itself",
-        Cause::Misrouted => "misrouted, sent where no endpoint is",
-        Cause::Lost => "lost, arrived and not seen again",
-        Cause::Stale => "misrouted, still sent to an endpoint that left its slice",
+        Cause::Misrouted => "misrouted, sent to an address that is no endpoint",
+        Cause::Lost => "lost, arrived and were not forwarded",
+        Cause::Stale => "stale, sent to an endpoint that was removed",
         Cause::Unheard => "unheard, the answers do not reach the clients",
-        Cause::NoData => "no data, connections are made but carry none",
-        Cause::ForwardingOff => "forwarding off, the kernel sends nothing on",
-        Cause::NotMasqueraded => "not masqueraded, sent on with the client's own address",
-        Cause::AnswerLost => "answer lost, it came back into the node and no further",
-        Cause::ConntrackFull => "conntrack full, the kernel has no room to track it",
-        Cause::Overlay => "overlay, sent to other nodes and not answered",
-        Cause::Mtu => "mtu, large packets lost between nodes",
+        Cause::NoData => "no data, connected but no data came back",
+        Cause::ForwardingOff => "forwarding off, the kernel does not forward",
+        Cause::NotMasqueraded => "not masqueraded, forwarded with the client's own address",
+        Cause::AnswerLost => "answer lost, entered the node and did not reach the client",
+        Cause::ConntrackFull => "conntrack full, the kernel drops new connections",
+        Cause::Overlay => "overlay, other nodes do not answer",
+        Cause::Mtu => "mtu, large packets are lost between nodes",
         Cause::Cni => "cni, pods have no network",
-        Cause::ProgramMissing => "program missing, Cilium translates nothing at an uplink",
+        Cause::ProgramMissing => "program missing, Cilium's program is not attached to an uplink",
     }
 }
 
@@ -362,43 +374,46 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
     let (lag, stale) = (Spoken(limits.lag_after), Spoken(limits.stale_after));
     Some(match (finding.rule, &finding.evidence) {
         (Rule::BrokenByProbes, _) if finding.cause == Some(Cause::ConntrackFull) => format!(
-            "At least {} probes were lost on a path that worked before, each within {} of the one \
-             before, while the kernel dropped connections for want of room. Probes that find room \
-             meanwhile do not end it.",
+            "At least {} probes were lost on a path that worked before, each within {} of the \
+             previous one, while the kernel dropped connections because its conntrack table was \
+             full. Single probes that pass do not end this state.",
             limits.probe_failures,
             Spoken(limits.probe_gap),
         ),
         (Rule::BrokenByProbes, evidence) => {
             let how = match evidence {
                 Evidence::Probes { lanes, .. } if lanes.iter().all(|lane| !lane.clear) => {
-                    "and real connections that arrived after the first of them failed as well"
+                    "and real connections that arrived after the first failed probe failed too"
                 }
-                _ => "in a way that no filter of the sentinel's own addresses explains",
+                _ => "in a way that a filter on the sentinel's own addresses cannot cause",
             };
             let probes = limits.probe_failures;
             format!("At least {probes} probes in a row failed on a path that worked before, {how}.")
         }
         (Rule::BrokenByConnections, _) => format!(
-            "Every Service with new connections failed for at least {}. Among them were at least {} \
-             Services that had worked before, of {} namespaces where as many are in use, and at least \
-             {} pods of this node met it.",
+            "Every Service with new connections failed for at least {}. At least {} of them worked \
+             before, they are in at least {} namespaces (fewer if fewer have traffic), and at \
+             least {} pods of this node were affected.",
             Spoken(limits.broken_after),
             limits.broken_services,
             limits.broken_namespaces,
             limits.broken_sources,
         ),
         (Rule::BrokenByObstacle, _) => format!(
-            "An obstacle was read from the kernel (forwarding is off, or a program is missing), and at \
-             least {} connections from outside failed, to Services that had worked for clients outside. \
-             None got through since.",
+            "The kernel shows an obstacle (forwarding is off, or a program is missing), and at \
+             least {} connections from outside failed to Services that worked for outside clients \
+             before. None succeeded since.",
             limits.service_failures,
         ),
         (Rule::StaleByProbes, _) => format!(
-            "Probes of a path that stands for the node pass, but met an old generation of the \
-             sentinel's endpoint for at least {lag} after this node received a newer one."
+            "Probes pass, but reach an old generation of the sentinel's endpoint at least {lag} \
+             after this node received a newer one."
         ),
         (Rule::StaleByConnections, _) => {
-            format!("Pods still reach an endpoint that left its slice more than {stale} before.")
+            format!(
+                "Connections from pods still go to an endpoint that was removed more than \
+                     {stale} earlier."
+            )
         }
         _ => return None,
     })

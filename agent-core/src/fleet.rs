@@ -121,7 +121,8 @@ fn row(node: &NodeSeen, now: Wall) -> Row {
         (None, Some(os)) => blank(node, "no agent", format!("{os} node")),
         (None, None) => Row {
             sentence: Some(format!(
-                "the Node has no condition {TYPE}: no agent runs there, or it does not publish"
+                "the Node has no condition {TYPE}: no agent runs there, or its agent does not \
+                 publish the condition"
             )),
             ..blank(node, "unknown", "no condition".to_owned())
         },

@@ -25,7 +25,10 @@ const MOST: u64 = 256 << 20;
 #[derive(Debug, Error)]
 pub enum RecordingError {
     /// They are something else.
-    #[error("this is no recording of pathproof: it does not begin with one as gzip")]
+    #[error(
+        "this is not a pathproof recording: it is not gzip, or does not begin with a \
+             recording's header"
+    )]
     Foreign,
     /// Another version wrote it.
     #[error(
@@ -38,7 +41,7 @@ pub enum RecordingError {
         agent: String,
     },
     /// It ends too early.
-    #[error("the recording is cut off after line {line}: copy it again, whole")]
+    #[error("the recording is cut off after line {line}: copy the whole file again")]
     CutOff { line: usize },
     /// A line is damaged.
     #[error("line {line} of the recording cannot be read: {source}")]
@@ -49,7 +52,8 @@ pub enum RecordingError {
         source: serde_json::Error,
     },
     /// It is too large.
-    #[error("the recording comes to more than {} MiB uncompressed: the agent writes none of that size", MOST >> 20)]
+    #[error("the recording is larger than {} MiB uncompressed: the agent never writes one of that \
+             size", MOST >> 20)]
     TooLarge,
 }
 

@@ -261,7 +261,8 @@ impl Shape {
         let mut paths = self.paths.iter().filter(outside);
         let path = paths.find(|path| !path.owners.is_kube_proxy())?;
         Some(format!(
-            "kube-proxy is not what translates them, so the kernel's table may lack them ({})",
+            "they are not translated by kube-proxy, so the kernel's conntrack table may lack them \
+             ({})",
             path.sentence
         ))
     }

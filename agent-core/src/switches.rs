@@ -83,8 +83,8 @@ fn said(of: &str, text: Text<'_>, ignored: &mut Vec<String>) -> Option<Enforceme
         other => {
             let shown: String = other.chars().take(40).collect();
             ignored.push(format!(
-                "the annotation {ENFORCEMENT} of {of} is {shown:?}, and counts for nothing: it should be \
-                 audit or enforce"
+                "the annotation {ENFORCEMENT} of {of} is {shown:?} and is ignored: set it to audit \
+                 or enforce"
             ));
             None
         }

@@ -289,7 +289,8 @@ fn load(config: &Config) -> Result<Loaded, MapsError> {
             observer.load_ahead(config.sentinel.is_some(), steers);
             start.no_pins = no_pins.map(|error| error.to_string());
             if let Some(why) = &start.no_pins {
-                tracing::warn!(%why, "nothing is pinned: a restart will leave a gap in observation");
+                tracing::warn!(%why, "no BPF link or map is pinned: a restart will leave a gap in \
+                                      observation");
             }
             start.continues = observer.continues();
             Ok((Some(observer), start))
@@ -297,7 +298,7 @@ fn load(config: &Config) -> Result<Loaded, MapsError> {
         Err(error) if error.is_permission() => Err(error),
         Err(error) => {
             let why = chain(&error);
-            tracing::error!(%why, "there is no observer: the datapath is Unknown");
+            tracing::error!(%why, "the observer is not loaded: the verdict is Unknown");
             start.blind = Some(why);
             Ok((None, start))
         }

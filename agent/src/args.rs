@@ -18,15 +18,15 @@ const ABOUT: &str = "Proves on real packets that a Kubernetes node routes Servic
 
 const LONG_ABOUT: &str = "\
 Proves on real packets that a Kubernetes node routes Service traffic, and answers /healthz and \
-/livez from what it saw.
+/livez accordingly.
 
-It never changes, drops or delays a packet, and it never speaks for a backend: a node that \
-forwards correctly to a broken application is a sound node.";
+It never changes, drops or delays a packet. It does not judge applications: a node that forwards \
+correctly to a broken application is sound.";
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, 1 failed, 64 the configuration is wrong, 70 a defect in pathproof, \
-77 permissions are missing. Of check: 0 the datapath is sound, 1 it is broken, 3 it cannot be told (2 with --npd). \
-Of drain: 0 nothing comes any more, 1 it is not quiet, 3 it cannot be told.";
+Exit codes: 0 done, 1 failed, 64 wrong configuration, 70 a defect in pathproof, 77 missing \
+permissions. Of check: 0 the datapath is sound, 1 it is broken, 3 unknown (2 with --npd). Of drain: \
+0 no connection arrives any more, 1 connections still arrive, 3 unknown.";
 
 /// The whole command line.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -42,7 +42,7 @@ Of drain: 0 nothing comes any more, 1 it is not quiet, 3 it cannot be told.";
     disable_help_subcommand = true
 )]
 pub struct Args {
-    /// What to do.
+    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -53,45 +53,48 @@ pub enum Command {
     /// Run the agent: watch packets, answer /healthz and /livez
     #[command(after_help = EXIT_CODES)]
     Run(Box<RunArgs>),
-    /// Show a running agent's verdict, and why
+    /// Show the verdict of a running agent
     Status(StatusArgs),
-    /// Tell how a running agent's verdict came about, and where to look next
+    /// Explain the verdict of a running agent, and list what to check next
     Why(WhyArgs),
-    /// Take the events of the last minutes from a running agent, for a bug report
+    /// Save the events of the last minutes from a running agent, for a bug report
     Record(RecordArgs),
-    /// Play a recording again: the timeline of its verdicts, and whether they are the same
+    /// Replay a recording: show its verdicts over time, and whether this version reaches the same
+    /// ones
     Replay(ReplayArgs),
-    /// Prove the datapath once, now, without an agent
+    /// Test the datapath once, with or without a running agent
     ///
-    /// Makes the sentinel's interfaces, probes every path for a few seconds, says which of them
-    /// pass and why others do not, and leaves nothing behind. Where an agent runs, its interfaces
-    /// and its probes are used instead.
+    /// Creates the sentinel's interfaces, probes every path for a few seconds, reports which paths
+    /// pass and why the others fail, and removes the interfaces. If an agent runs on the node, its
+    /// probes are reported instead.
     Check(Box<CheckArgs>),
-    /// Tell whether new connections still come from outside to a node that leaves
+    /// Report whether new connections from outside still arrive at a node that is being removed
     ///
-    /// For termination hooks, in place of a sleep: asks the agent's /drainz. With --wait the node
-    /// counts as leaving from the start of the command on, where its Node object did not say so
-    /// before; without, its Node object must.
+    /// For termination hooks, in place of a sleep: reads the agent's /drainz. With --wait the node
+    /// counts as being removed from the start of the command at the latest. Without --wait its Node
+    /// object must show that.
     Drain(DrainArgs),
-    /// Move the sentinel's endpoint from one generation to the next, once for the whole cluster
+    /// Change the port of the sentinel's endpoint every minute, once for the whole cluster
     ///
-    /// Runs as a Deployment; one of its pods leads, by a Lease. The only one that writes the
-    /// sentinel's slices: it makes them where they are missing and mends what somebody edited. Every
-    /// agent tells by them how far its node's rules lag behind the API.
+    /// Runs as a Deployment with leader election by a Lease. The leader creates the sentinel's
+    /// EndpointSlices and repairs them if they were edited. From each change of the port, every
+    /// agent measures how far its node's rules lag behind the API.
     Rotate(Box<RotateConfig>),
-    /// Answer and dial as a pod on every node, so that what pods meet is seen on an idle node too
+    /// Run the pod probe: open connections from a pod on every node, so that the path of pods is
+    /// tested on idle nodes too
     ///
-    /// Runs as a DaemonSet with a Service of its own, off the host's network and without privileges. The
-    /// agent knows its connections by the Service's slices; the two never speak.
+    /// Runs as an unprivileged DaemonSet on the pod network with its own Service. The agent
+    /// observes these connections; agent and pod probe do not communicate.
     Echo(EchoArgs),
-    /// Show every node of a cluster: verdict, why, since when; also as `kubectl pathproof`
+    /// List the nodes of a cluster with verdict, cause and duration; also as `kubectl pathproof`
     ///
-    /// Runs kubectl, which must be in PATH. The list is that of the Nodes' conditions, the sick
-    /// first, then those in doubt, those that leave, and the rest.
+    /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists failing nodes
+    /// first, then nodes in doubt, nodes that are being removed, and the rest.
     Fleet(Box<FleetArgs>),
-    /// Remove what an agent leaves behind: programs, pinned maps, state, the sentinel's interfaces
+    /// Remove what an agent leaves behind: BPF programs, pinned maps, state, the sentinel's
+    /// interfaces
     Cleanup(CleanupArgs),
-    /// Stand in for kube-proxy, by its flags, where something else routes Services (RKE 1)
+    /// Run with kube-proxy's flags in its place, where another program routes Services (RKE 1)
     ///
     /// The same as calling the binary by the name kube-proxy. `--help` lists the flags.
     #[command(name = "kube-proxy", disable_help_flag = true)]
@@ -107,12 +110,12 @@ const HEAD: &str = "\
 <!-- Written by `cargo xtask gen-docs` from agent/src/config/options.rs. Do not edit. -->
 # Configuration
 
-Every option of `pathproof run` can also be set by the variable beside it; the command line wins.
-A list is separated by commas, on the command line and in a variable; on the command line an option
-that is repeatable may also be given several times.
+Every option of `pathproof run` can also be set by the environment variable shown with it; the
+command line takes precedence. Lists are separated by commas. A repeatable option may also be given
+several times.
 
-An unsound setting ends the agent at once with exit code 64 and a sentence that names the setting
-and the remedy; missing permissions end it with 77.
+On an invalid setting the agent exits with code 64 and an error that names the setting and the
+remedy; on missing permissions it exits with 77.
 
 ## The node's name
 

@@ -134,29 +134,32 @@ impl Surroundings {
 pub enum ConfigError {
     /// Nothing to take expectations from.
     #[error(
-        "nothing says what this node must route: give --kubeconfig FILE or --server URL of an API server, run in a pod with a ServiceAccount, or give --manifests DIR, a folder of Kubernetes YAML with its Node, Services and EndpointSlices"
+        "no source of Services is configured: give --kubeconfig FILE or --server URL, run in a pod \
+         with a ServiceAccount, or give --manifests DIR, a folder of Kubernetes YAML with the \
+         Node, Services and EndpointSlices"
     )]
     NoClusterView,
     /// A view of the sentinel alone, without the sentinel.
     #[error(
-        "--view: \"sentinel\" watches the sentinel alone, and --sentinel is off: give --view=full"
+        "--view: \"sentinel\" watches only the sentinel, but --sentinel is off: give --view=full"
     )]
     ViewOfNothing,
     /// The node's name could not be found.
     #[error("this node's name is not known: give --node-name, or set NODE_NAME from spec.nodeName")]
     NoNodeName,
     /// Not a name of a Node.
-    #[error("--node-name: {value:?} is no name of a Node: {remedy}")]
+    #[error("--node-name: {value:?} is not a valid Node name: {remedy}")]
     NodeName { value: String, remedy: &'static str },
     /// Neither a taint's key nor a preset.
     #[error("--terminating-taint: {0}")]
     Taint(#[from] TaintError),
     /// Nearly a preset.
-    #[error("--terminating-taint: {value:?} is no preset: did you mean {preset:?}?")]
+    #[error("--terminating-taint: {value:?} is not a preset: did you mean {preset:?}?")]
     Misspelt { value: String, preset: &'static str },
     /// An address with two parts to play.
     #[error(
-        "{option}: {address} has another part already: client, endpoint and pod must differ; give another address"
+        "{option}: {address} is also given as another sentinel address: client, endpoint and pod \
+         addresses must differ"
     )]
     SentinelAddress {
         option: &'static str,
@@ -171,7 +174,8 @@ pub enum ConfigError {
     },
     /// Something is to be written, and there is no API server.
     #[error(
-        "{option}: there is no API server to write to where --manifests gives the cluster view: leave it out, or give --kubeconfig or --server instead of --manifests"
+        "{option}: needs an API server, but --manifests is given: omit {option}, or give \
+         --kubeconfig or --server instead of --manifests"
     )]
     NowhereToPublish { option: &'static str },
 }
@@ -260,7 +264,7 @@ impl Config {
             node = %self.node_name,
             cluster_view = %self.source,
             configuration = ?self,
-            "this is the configuration"
+            "configuration"
         );
     }
 }

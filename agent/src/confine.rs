@@ -14,8 +14,7 @@ use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
 use agent_core::report::HardeningReport;
 
 /// Reason why files cannot be confined where a kubeconfig names a program.
-const PROGRAM: &str =
-    "the kubeconfig names a program that gives credentials, which may read and write any";
+const PROGRAM: &str = "the kubeconfig runs a credential plugin, which may need any file";
 /// Links of a folder of manifests lead elsewhere from this deep at most.
 const DEPTH: usize = 4;
 
@@ -29,7 +28,7 @@ pub struct Confined {
 /// given up is reported, and no error.
 pub fn confine(config: &Config) -> Confined {
     if !config.hardening {
-        tracing::warn!("--hardening=off: the agent keeps all rights that it was started with");
+        tracing::warn!("--hardening=off: the agent keeps all its privileges");
         return Confined {
             report: HardeningReport::default(),
             loader: Loader::default(),
@@ -51,9 +50,9 @@ pub fn confine_rotator(api: &ApiArgs) {
 fn give_up(needs: &Needs, notes: Vec<String>) -> Confined {
     let (mut report, loader) = hardening::confine(needs);
     report.missing.extend(notes);
-    tracing::info!(?report, "what is not needed was given up");
+    tracing::info!(?report, "dropped unneeded privileges");
     for missing in &report.missing {
-        tracing::warn!(%missing, "not all that is not needed could be given up");
+        tracing::warn!(%missing, "some unneeded privileges could not be dropped");
     }
     Confined { report, loader }
 }
@@ -71,7 +70,9 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
     if maps_want_more() {
         needs.capabilities.push(Capability::CAP_BPF);
         notes.push(
-            "CAP_BPF is kept: this kernel wants it for reading maps (kernel.unprivileged_bpf_disabled, before Linux 5.19)".to_owned(),
+            "CAP_BPF is kept: kernels before Linux 5.19 need it to read BPF maps while \
+             kernel.unprivileged_bpf_disabled is set"
+                .to_owned(),
         );
     }
     let named = match &config.source {
@@ -143,7 +144,9 @@ fn search(needs: &mut Needs, named: &[PathBuf], notes: &mut Vec<String>) {
     if can_read() && !can_without(&past, can_read) {
         needs.capabilities.push(Capability::CAP_DAC_READ_SEARCH);
         notes.push(
-            "CAP_DAC_READ_SEARCH is kept: files of the cluster view belong to another user; give them to root, or let everyone read them".to_owned(),
+            "CAP_DAC_READ_SEARCH is kept: another user owns files that the agent reads; change \
+             their owner to root, or make them readable for all"
+                .to_owned(),
         );
     }
 }

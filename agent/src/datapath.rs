@@ -131,7 +131,7 @@ impl Observer {
         let flagged = devices.map(|attachment| (attachment.device.index, flags(attachment)));
         let flagged = flagged.filter(|(_, flags)| *flags != 0).collect();
         if let Err(error) = self.programmer.set_devices(&flagged) {
-            tracing::warn!(%error, "a device could not be flagged");
+            tracing::warn!(%error, "an interface could not be marked as the agent's own");
         }
     }
 
@@ -139,7 +139,8 @@ impl Observer {
     fn claim(&self) {
         let Some(pins) = &self.pins else { return };
         if let Err(error) = pins.claim(&load::ids(&self.ebpf)) {
-            tracing::debug!(%error, "another agent will take these programs for somebody else's");
+            tracing::debug!(%error, "the BPF programs cannot be marked: another agent will not \
+                                     recognise them as pathproof's");
         }
     }
 
@@ -208,7 +209,7 @@ impl Observer {
         self.attacher.check(&mut self.ebpf, now);
         self.flag_devices();
         if let Err(error) = self.programmer.unmark_ports(now) {
-            tracing::warn!(%error, "ports of UDP Services that went stay marked");
+            tracing::warn!(%error, "the ports of removed UDP Services could not be unmarked");
         }
         self.sweep_other_versions();
     }
@@ -240,7 +241,7 @@ impl Observer {
             if let MapChange::ResetCounts { service } = change
                 && let Err(error) = self.sampler.reset(*service)
             {
-                tracing::warn!(%error, service, "counts could not be set to zero");
+                tracing::warn!(%error, service, "the counters of a Service could not be reset");
             }
         }
         self.programmer.apply(plan)

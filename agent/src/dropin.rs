@@ -32,32 +32,33 @@ pub const NAME: &str = "kube-proxy";
 #[derive(Debug, Error)]
 pub enum DropInError {
     /// A word that is not UTF-8, as far as it is text.
-    #[error("{0:?} is no text: give words in UTF-8")]
+    #[error("{0:?} is not valid UTF-8")]
     Bytes(String),
     /// Neither a name nor a terminator.
-    #[error("{0:?} is no flag: give --NAME=VALUE")]
+    #[error("{0:?} is not a flag: give --NAME=VALUE")]
     Syntax(String),
     /// A single dash and no such letter.
-    #[error("{0:?}: there is no flag -{1}; flags of more than one letter begin with two dashes")]
+    #[error("{0:?}: there is no flag -{1}; flags longer than one letter begin with two dashes")]
     Letter(String, char),
     /// The last word, and it needs a value.
     #[error("--{0} needs a value: give --{0}=VALUE")]
     NoValue(&'static str),
     /// A word beside the flags.
-    #[error("kube-proxy takes no arguments, and {0:?} is one: give flags as --NAME=VALUE")]
+    #[error("kube-proxy takes no arguments, but {0:?} is one: give flags as --NAME=VALUE")]
     Argument(String),
     /// A flag, a value that it cannot have, and what can be.
     #[error("--{0}: {1:?} is not {2}")]
     Value(&'static str, String, &'static str),
     /// The path of --config, and what is wrong with the file.
-    #[error("--config: {0} is no configuration of kube-proxy: {1}")]
+    #[error("--config: {0} is not a kube-proxy configuration: {1}")]
     File(String, String),
     /// The file of --config cannot be read.
-    #[error("--config: {0} cannot be read; give a file that can, or leave --config out")]
+    #[error("--config: {0} cannot be read; make it readable, or omit --config")]
     Read(String, #[source] std::io::Error),
     /// There is no configuration to write.
     #[error(
-        "--write-config-to: pathproof has no configuration of kube-proxy's to write to {0}; call kube-proxy itself"
+        "--write-config-to: pathproof cannot write a kube-proxy configuration to {0}; run \
+         kube-proxy itself"
     )]
     WriteConfig(String),
     /// The error in the options of `pathproof run` that this comes to, in kube-proxy's words.
@@ -69,11 +70,11 @@ pub enum DropInError {
 const MAX_CONFIG: u64 = 1 << 20;
 
 const HELP: &str = "\
-pathproof in kube-proxy's place: proves on real packets that something else routes Service traffic, \
-and answers /healthz and /livez from what it saw. It writes no rules.
+pathproof in kube-proxy's place: proves on real packets that another program routes Service traffic, \
+and answers /healthz and /livez accordingly. It writes no rules.
 
-Every flag of kube-proxy 1.36 is accepted. Those that mean nothing here are named once in the log. \
-What kube-proxy has no flag for is set by pathproof's own variables, such as PATHPROOF_ENFORCEMENT.
+Every flag of kube-proxy 1.36 is accepted; ignored flags are logged once. Set pathproof's own options \
+by environment variables, such as PATHPROOF_ENFORCEMENT.
 
 Usage:
   kube-proxy [flags]
@@ -87,7 +88,7 @@ pub fn help() -> String {
     let width = shown().map(|flag| flag.usage().len()).max().unwrap_or(0);
     let mut page = HELP.to_owned();
     for flag in shown() {
-        let meaning = flag.meaning().unwrap_or("accepted, and ignored");
+        let meaning = flag.meaning().unwrap_or("accepted and ignored");
         // Writing to a String cannot fail.
         let _ = writeln!(page, "{:width$}   {meaning}", flag.usage());
     }

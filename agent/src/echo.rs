@@ -34,9 +34,7 @@ const LEAVING: Duration = Duration::from_secs(5);
 #[derive(Debug, Error)]
 pub enum EchoError {
     /// A port cannot be listened at.
-    #[error(
-        "cannot listen at port {port}: {error}; it is this pod's own, so is a second one running?"
-    )]
+    #[error("cannot listen on port {port}: {error}; check for a second process in this pod")]
     Listen { port: u16, error: io::Error },
     /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]
@@ -52,7 +50,8 @@ pub async fn run(said: EchoArgs) -> Result<(), EchoError> {
     let cut = listen(CUT_PORT)?;
     let mut term = signal(SignalKind::terminate()).map_err(EchoError::Signals)?;
     let mut int = signal(SignalKind::interrupt()).map_err(EchoError::Signals)?;
-    tracing::info!(service = %said.service, "answering at port {ECHO_PORT}, dialling the Service once a second");
+    tracing::info!(service = %said.service, "answering on port {ECHO_PORT}, connecting to the \
+                                             Service once a second");
     let answers = async { tokio::join!(serve::answer(&echo), serve::accept(&cut)) };
     tokio::pin!(answers);
     tokio::select! {

@@ -45,31 +45,35 @@ pub struct Needs {
 /// programs into the kernel, and write anywhere.
 pub fn confine(needs: &Needs) -> (HardeningReport, Loader) {
     let mut missing = Missing::default();
-    missing.unless("new privileges cannot be ruled out", no_new_privileges());
+    missing.unless("no_new_privs cannot be set", no_new_privileges());
     let all = [&needs.loading[..], &needs.capabilities].concat();
     missing.unless(NO_RIGHTS, keep(&all));
     let filtered = calls::forbid_common(needs.programs.is_some());
-    let filtered = missing.unless("system calls cannot be filtered", filtered);
+    let filtered = missing.unless("the seccomp filter cannot be installed", filtered);
     let loader = Loader::start();
-    let loader = missing.unless("what loading takes is kept, for want of a thread", loader);
+    let loader = missing.unless(
+        "the capabilities for loading BPF programs are kept: no thread \
+                                 could be started for them",
+        loader,
+    );
     if loader.is_some() {
         missing.unless(NO_RIGHTS, keep(&needs.capabilities));
     }
     // Without the first filter there was a reason, and it was told.
     if loader.is_some() && filtered.is_some() {
-        let what = "loading programs into the kernel cannot be forbidden";
+        let what = "loading of further BPF programs cannot be forbidden";
         missing.unless(what, calls::forbid_loading());
     }
     let files = match needs.programs {
         Some(why) => Err(why.into()),
         None => files::confine(needs),
     };
-    let files = missing.unless("files are not confined", files);
+    let files = missing.unless("file access is not restricted", files);
     let report = report(files.unwrap_or(FilesReport::Open), missing.0);
     (report, loader.unwrap_or_default())
 }
 
-const NO_RIGHTS: &str = "capabilities cannot be given up";
+const NO_RIGHTS: &str = "capabilities cannot be dropped";
 
 /// Reason why something could not be given up.
 type Refused = Box<dyn Error>;
@@ -160,9 +164,7 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// The work was not done.
 #[derive(Debug, Error)]
-#[error(
-    "the thread that loads programs into the kernel ended early: this is a defect in pathproof"
-)]
+#[error("the thread that loads BPF programs ended early: this is a defect in pathproof")]
 pub struct LoaderError;
 
 /// The one thread that may load programs into the kernel: it waits for its work, one piece, and ends.

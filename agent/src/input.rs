@@ -26,7 +26,7 @@ pub(crate) fn read_regular(path: &Path, limit: u64) -> io::Result<(Metadata, Str
         .open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        let error = "it is no regular file: put one in its place";
+        let error = "it is not a regular file: replace it by one";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
     }
     if metadata.len() > limit {
@@ -48,7 +48,7 @@ fn bounded(mut file: &File, limit: u64) -> io::Result<Vec<u8>> {
 
 fn too_large(size: u64, limit: u64) -> io::Error {
     let (size, limit) = (size.div_ceil(1 << 20), limit >> 20);
-    let error = format!("it has {size} MiB or more, and {limit} MiB are read at most");
+    let error = format!("it is larger than the limit of {limit} MiB ({size} MiB or more)");
     io::Error::new(io::ErrorKind::FileTooLarge, error)
 }
 
@@ -83,7 +83,7 @@ mod tests {
         let said = read(&path, MIB).unwrap_err().to_string();
         assert!(said.contains("1 MiB are read at most"), "{said}");
         let said = read_regular(&path, MIB).unwrap_err().to_string();
-        assert!(said.starts_with("it has 2 MiB or more"), "{said}");
+        assert!(said.contains("2 MiB or more"), "{said}");
     }
 
     /// Opening a pipe blocks until another process opens it for writing.
@@ -103,7 +103,7 @@ mod tests {
             let error = refused.expect("at once").unwrap_err();
             assert_eq!(
                 error.to_string(),
-                "it is no regular file: put one in its place"
+                "it is not a regular file: replace it by one"
             );
         }
         fs::write(dir.path().join("file"), "text").unwrap();

@@ -18,10 +18,10 @@ pub const DEFAULT_FILTER: &str = "info,kube_client=off";
 /// Format of lines of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
-    /// Lines for people, with colours on a terminal, unless NO_COLOR is set
+    /// Plain text, with colours on a terminal unless NO_COLOR is set
     #[default]
     Text,
-    /// One JSON object a line
+    /// One JSON object per line
     Json,
 }
 

@@ -108,7 +108,7 @@ fn remove_rules() -> Exit {
     let cleaned = dropin::cleanup::cleanup(&path);
     let removed = cleaned.removed.join("; ");
     match removed.is_empty() {
-        true => cli::print("nothing of kube-proxy's was removed\n"),
+        true => cli::print("no rules of kube-proxy were found\n"),
         false => cli::print(&format!("removed {removed}\n")),
     };
     let problems = cleaned.problems.iter();
@@ -160,8 +160,8 @@ fn cleanup(said: CleanupArgs) -> Outcome {
     let removal = app::cleanup(&said.kept, said.sentinel_devices);
     let (pins, devices) = current_thread()?.block_on(removal)?;
     println!(
-        "removed {pins} pinned links and maps and {devices} of the sentinel's interfaces; the \
-         observer is detached"
+        "removed {pins} pinned links and maps and {devices} sentinel interfaces; the observer is \
+         detached"
     );
     Ok(Exit::Success)
 }

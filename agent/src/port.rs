@@ -101,7 +101,8 @@ pub(crate) fn take_over(
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "the healthz port is bound instead");
+                tracing::warn!(%error, "connections to the healthz port cannot be steered: the \
+                                        agent listens on the port instead");
                 report.problem = Some(error.to_string());
                 listeners.healthz = open(bind::listen)?;
                 listeners.services = None;
@@ -162,7 +163,8 @@ impl SteeredServices {
             served.map(|family| (family, *port))
         });
         if let Err(error) = self.ports.set(steered) {
-            tracing::warn!(%error, "health check node ports of Services are left to their proxy");
+            tracing::warn!(%error, "health check node ports cannot be steered: the node's proxy \
+                                    answers them");
         }
     }
 }
@@ -360,7 +362,8 @@ impl PortSteering {
         if let Some((steering, _)) = &mut self.steered
             && let Err(error) = steering.answer()
         {
-            tracing::warn!(%error, "the previous responder still answers load balancers");
+            tracing::warn!(%error, "connections cannot be steered yet: the previous process still \
+                                    answers load balancers");
             return;
         }
         self.readiness.set(PART, true);
@@ -377,7 +380,8 @@ impl PortSteering {
                 let stranger = behind == Behind::Stranger;
                 if stranger && !self.stranger {
                     tracing::warn!(
-                        "another program of type sk_lookup was attached later, and no agent says that it is its own: it may take connections to the healthz port"
+                        "another sk_lookup program was attached after the agent's, and not by an \
+                         agent: it may take connections to the healthz port"
                     );
                 }
                 self.stranger = stranger;

@@ -136,12 +136,13 @@ async fn find(node: &NodeApi, pace: Pace) -> Option<Written> {
         match node.read().await {
             Ok(found) => return found,
             Err(error) if error.is_passing() => {
-                tracing::debug!(%error, "the Node's condition cannot be read yet");
+                tracing::debug!(%error, "the Node's condition cannot be read yet; trying again");
                 sleep(pause).await;
                 pause = (pause * 2).min(pace.retry_max);
             }
             Err(error) => {
-                tracing::info!(%error, "the Node's condition cannot be read: it begins anew");
+                tracing::info!(%error, "the Node's previous condition cannot be read: \
+                                        lastTransitionTime starts again");
                 return None;
             }
         }

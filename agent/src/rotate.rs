@@ -56,7 +56,7 @@ pub enum RotateError {
 #[derive(Debug, Error)]
 enum Trouble {
     /// Somebody else wrote meanwhile, or the object is gone: the next look tells.
-    #[error("{what} was changed by somebody else")]
+    #[error("{what} was changed by another client")]
     Raced { what: String },
     /// The API server answered, and refuses.
     #[error("the API server refuses to {what}: {why}")]
@@ -146,15 +146,18 @@ impl Rotator {
         if let Err(Trouble::Away { .. }) = &result {
             self.rotation.failed(now);
         } else if self.rotation.answered(now) {
-            tracing::info!("the API server is back; nothing moves for ten minutes");
+            tracing::info!(
+                "the API server answers again; the sentinel's endpoint stays unchanged \
+                            for 10 min"
+            );
         }
         let leads = self.candidate.leads(now);
         if std::mem::replace(&mut self.led, leads) != leads {
-            tracing::info!(leads, lease = %self.config.lease, "who leads has changed");
+            tracing::info!(leads, lease = %self.config.lease, "leadership changed");
         }
         let trouble = result.err().map(|error| error.to_string());
         if let Some(why) = trouble.as_ref().filter(|_| trouble != self.said) {
-            tracing::warn!(%why, "the sentinel's slices could not be looked after");
+            tracing::warn!(%why, "the sentinel's EndpointSlices could not be maintained");
         }
         self.said = trouble;
     }
@@ -170,12 +173,16 @@ impl Rotator {
         let service = ask("read the sentinel's Service", self.services.get_opt(&name)).await?;
         let Some(service) = service else {
             return Err(Trouble::Refused {
-                what: "look after the sentinel".to_owned(),
+                what: "maintain the sentinel".to_owned(),
                 why: format!("Service {} is not in the cluster", self.config.service),
             });
         };
         let listed = ListParams::default().labels(&format!("{}={name}", slices::SERVICE_NAME));
-        let found = ask("list the sentinel's slices", self.slices.list(&listed)).await?;
+        let found = ask(
+            "list the sentinel's EndpointSlices",
+            self.slices.list(&listed),
+        )
+        .await?;
         let clocks = || (clock::wall(), clock::mono());
         let rule = self.rule();
         let follow = || follow_nodes(self.client.clone(), clocks);
@@ -195,9 +202,10 @@ impl Rotator {
         self.write(&wanted, &plan).await?;
         if let Some(stranger) = plan.strangers.first() {
             return Err(Trouble::Refused {
-                what: "let the sentinel be probed".to_owned(),
+                what: "use the sentinel".to_owned(),
                 why: format!(
-                    "EndpointSlice {stranger} belongs to its Service and is not ours: delete it"
+                    "EndpointSlice {stranger} belongs to the sentinel's Service, but the rotator \
+                     did not create it: delete it"
                 ),
             });
         }
@@ -206,7 +214,8 @@ impl Rotator {
             return Err(Trouble::Refused {
                 what: "remove the withdrawal label from nodes".to_owned(),
                 why: format!(
-                    "{left} nodes have {LABEL}={VALUE}, and --withdraw is off: `kubectl label nodes -l {LABEL}={VALUE} {LABEL}-` takes it off"
+                    "{left} nodes have {LABEL}={VALUE}, and --withdraw is off: remove the label \
+                     with `kubectl label nodes -l {LABEL}={VALUE} {LABEL}-`"
                 ),
             });
         }
@@ -238,11 +247,11 @@ impl Rotator {
                 Err(other) => return Err(other),
                 Ok(_) if step.withdraw => tracing::warn!(
                     node = step.node,
-                    "the node fails: it is withdrawn from load balancers"
+                    "withdrew a failing node from load balancers"
                 ),
                 Ok(_) => tracing::info!(
                     node = step.node,
-                    "the node works: it is given back to load balancers"
+                    "returned a working node to load balancers"
                 ),
             }
         }
@@ -280,10 +289,14 @@ impl Rotator {
             match write {
                 Write::Count { .. } => {
                     let fleet = wanted.fleet.as_deref().unwrap_or_default();
-                    tracing::info!(%fleet, "the count of nodes changed");
+                    tracing::info!(%fleet, "wrote the number of failing nodes");
                 }
-                _ if plan.rotates => tracing::debug!(?write, "the endpoint moves"),
-                _ => tracing::info!(?write, "a slice was not as it should be"),
+                _ if plan.rotates => tracing::debug!(
+                    ?write,
+                    "changed the port of the sentinel's \
+                                                              endpoint"
+                ),
+                _ => tracing::info!(?write, "repaired an EndpointSlice of the sentinel"),
             }
         }
         Ok(())
@@ -295,7 +308,7 @@ impl Rotator {
             Write::Create { family, generation } => {
                 let slice = slices::slice(wanted, *family, *generation);
                 let created = self.slices.create(&params, &slice);
-                ask("create a slice", created).await?;
+                ask("create an EndpointSlice", created).await?;
             }
             Write::Update {
                 family,
@@ -306,14 +319,14 @@ impl Rotator {
                 let slice = slices::slice(wanted, *family, *generation);
                 let patch = Patch::Merge(slices::patch(&slice, version));
                 let patched = self.slices.patch(&name, &patch_params, &patch);
-                ask(&format!("update slice {name}"), patched).await?;
+                ask(&format!("update EndpointSlice {name}"), patched).await?;
             }
             Write::Count { family, version } => {
                 let name = slice_name(&wanted.service, *family);
                 let patch = Patch::Merge(slices::count_patch(wanted, *family, version));
                 let patched = self.slices.patch(&name, &patch_params, &patch);
                 ask(
-                    &format!("write the count of nodes to slice {name}"),
+                    &format!("write the number of failing nodes to EndpointSlice {name}"),
                     patched,
                 )
                 .await?;
@@ -324,7 +337,7 @@ impl Rotator {
                     uid: None,
                 });
                 let deleted = self.slices.delete(name, &params);
-                ask(&format!("delete slice {name}"), deleted).await?;
+                ask(&format!("delete EndpointSlice {name}"), deleted).await?;
             }
         }
         Ok(())
@@ -354,7 +367,8 @@ impl Rotator {
             Ok(_) => {
                 self.candidate.wrote(asked);
                 if step == LeaseStep::Seize {
-                    tracing::info!(lease = %name, "the lease of another rotator ran out; nothing moves for ten minutes");
+                    tracing::info!(lease = %name, "took over an expired lease; the sentinel's \
+                                                   endpoint stays unchanged for 10 min");
                     self.rotation.seized(asked);
                 }
             }
@@ -380,8 +394,9 @@ impl Rotator {
         let nobodys = lease_of(Some(found), name, None, clock::wall());
         let params = PostParams::default();
         let written = self.leases.replace(name, &params, &nobodys);
-        if let Err(error) = ask("give the Lease up", written).await {
-            tracing::info!(%error, "another rotator leads once the lease has run out");
+        if let Err(error) = ask("release the Lease", written).await {
+            tracing::info!(%error, "the lease could not be released: another rotator takes over \
+                                    when it expires");
         }
     }
 }

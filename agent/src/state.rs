@@ -78,7 +78,9 @@ impl Memory {
             Err(error) => {
                 let error: io::Error = error;
                 if error.kind() != io::ErrorKind::NotFound {
-                    tracing::warn!(path = %path.display(), %error, "the state cannot be read");
+                    tracing::warn!(path = %path.display(), %error, "the saved state cannot be \
+                                                                    read: the agent starts without \
+                                                                    it");
                 }
                 None
             }
@@ -105,7 +107,9 @@ impl Memory {
             Ok(()) => self.broken = false,
             Err(error) if !self.broken => {
                 self.broken = true;
-                tracing::warn!(path = %path.display(), %error, "the state cannot be kept: a restart begins anew");
+                tracing::warn!(path = %path.display(), %error, "the state cannot be saved: after a \
+                                                                restart the agent starts without \
+                                                                it");
             }
             Err(_) => {}
         }

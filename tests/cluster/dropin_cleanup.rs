@@ -259,7 +259,10 @@ fn a_rule_of_somebody_elses_that_holds_a_chain_is_named() {
     let ours = bare.run(&agent, &["kube-proxy", "--cleanup"]);
     let said = String::from_utf8_lossy(&ours.stderr);
     assert_eq!(ours.status.code(), Some(1), "{said}");
-    assert!(said.contains("no iptables of that kind in PATH"), "{said}");
+    assert!(
+        said.contains("no iptables of that kind is in PATH"),
+        "{said}"
+    );
     assert_eq!(before, node.rules());
 }
 

@@ -57,7 +57,9 @@ fn who_watches_no_services_never_calls_a_node_quiet() {
         .expect("an answer");
     assert_eq!(answer.status, 503, "{answer:?}");
     assert!(
-        answer.body.contains("Services are not watched"),
+        answer
+            .body
+            .contains("only the sentinel's Service is watched"),
         "{answer:?}"
     );
 }

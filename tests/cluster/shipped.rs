@@ -179,7 +179,7 @@ fn a_namespace_that_forbids_the_agents_is_refused() {
         "{notes}"
     );
     let error = look(&["--set", "namespace.create=true"]).expect_err("a refusal");
-    let words = "without belonging to this release";
+    let words = "does not belong to this release";
     assert!(format!("{error:#}").contains(words), "{error:#}");
 }
 
@@ -191,13 +191,13 @@ fn notes_say_what_to_do_next_with_each_profile() {
     for (profile, words) in [
         (
             "beside-kube-proxy",
-            ["rollout status", "kube-proxy answers again"],
+            ["rollout status", "kube-proxy answers them again"],
         ),
         (
             "cilium",
             ["rollout status", "kubeProxyReplacementHealthzBindAddr"],
         ),
-        ("standalone", ["rollout status", "nobody answers there"]),
+        ("standalone", ["rollout status", "no process answers there"]),
         ("rke1", ["cluster.yml", "pathproof/pathproof-sentinel"]),
     ] {
         let value = format!("profile={profile}");
@@ -210,7 +210,7 @@ fn notes_say_what_to_do_next_with_each_profile() {
         // It begins with audit, and one command enforces.
         let enforce = "helm upgrade pathproof CHART -n pathproof --reuse-values \
             --set agent.enforcement=enforce";
-        let is_audit = notes.contains("This is audit") && notes.contains(enforce);
+        let is_audit = notes.contains("Audit mode") && notes.contains(enforce);
         assert_eq!(is_audit, profile != "rke1", "{notes}");
         // Nothing is advised that the chart would refuse.
         let is_rke1 = profile == "rke1";
@@ -225,17 +225,27 @@ fn notes_say_what_to_do_next_with_each_profile() {
     let told = cluster.helm("install", &unguarded);
     for words in [
         "No policy restricts each agent to its own Node: policy.enabled=false.",
-        "agents publish neither the Node's condition nor Events",
+        "no right to publish the Node's condition and Events",
         "agent.publishWithoutPolicy='every agent may write about every Node'",
         "DenyServiceExternalIPs",
     ] {
         assert!(told.contains(words), "no {words} in {told}");
     }
+    let dashboard = [
+        "--dry-run=server",
+        "--set",
+        "metrics.dashboard.enabled=true",
+    ];
+    let told = cluster.helm("install", &dashboard);
+    assert!(
+        told.contains("stay empty without the recording rules"),
+        "{told}"
+    );
     let enforces = ["--dry-run=server", "--set", "agent.enforcement=enforce"];
     let told = cluster.helm("install", &enforces);
     let back = "--reuse-values --set agent.enforcement=audit";
     assert!(
-        told.contains("This enforces") && told.contains(back),
+        told.contains("Enforce mode") && told.contains(back),
         "{told}"
     );
 }

@@ -274,7 +274,7 @@ fn products_of_many_services_leave_room_for_others() {
     let coverage = &report["verdict"]["coverage"];
     assert_eq!(coverage["misrouted_suspended"], false, "{coverage:#}");
     let problems = report["cluster"]["problems"].to_string();
-    let share = "is beyond its namespace's share of the maps";
+    let share = "exceeds its namespace's share of the BPF maps";
     assert!(problems.contains(share), "never named: {problems}");
     assert_eq!(report["expectations"]["missing"], 0, "{report:#}");
     never_503(&watch);

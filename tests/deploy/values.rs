@@ -36,7 +36,7 @@ fn refused(values: Value, words: &[&str]) {
 #[rstest]
 #[case::loopback_metrics(
     json!({ "metrics": { "podMonitor": { "enabled": true } } }),
-    &["metrics.podMonitor.enabled=true", "agent.admin.allowCidrs", "give agent.admin.allowCidrs"]
+    &["metrics.podMonitor.enabled=true", "agent.admin.allowCidrs", "needs agent.admin.allowCidrs"]
 )]
 #[case::pods_of_rke1(
     json!({ "profile": "rke1", "metrics": { "podMonitor": { "enabled": true } } }),
@@ -107,7 +107,7 @@ fn refused(values: Value, words: &[&str]) {
 )]
 #[case::said_twice(
     json!({ "agent": { "extraArgs": ["--enforcement=audit"] } }),
-    &["--enforcement", "agent.enforcement sets", "take it out of agent.extraArgs"]
+    &["--enforcement", "agent.enforcement sets", "remove it from agent.extraArgs"]
 )]
 #[case::two_names_of_the_profile(
     json!({ "home": "cilium", "profile": "standalone" }),
@@ -115,7 +115,7 @@ fn refused(values: Value, words: &[&str]) {
 )]
 #[case::loopback_services(
     json!({ "metrics": { "serviceMonitor": { "enabled": true } } }),
-    &["metrics.serviceMonitor.enabled=true", "agent.admin.allowCidrs", "give agent.admin.allowCidrs"]
+    &["metrics.serviceMonitor.enabled=true", "agent.admin.allowCidrs", "needs agent.admin.allowCidrs"]
 )]
 #[case::scraped_twice(
     json!({

@@ -108,7 +108,7 @@ fn why_tells_where_a_probe_was_last_seen() {
         "BROKEN",
         "/healthz answers 503",
         "leaked",
-        "✔ arrived     came into the node at pathproof-c0",
+        "✔ arrived     entered the node at pathproof-c0",
         "✘ translated",
         "untranslated",
         "nft list chain ip kube-proxy services",
@@ -235,7 +235,11 @@ fn a_check_that_can_tell_nothing_says_so() {
     ip(&["link", "add", "pathproof-c0", "type", "bridge"]);
     let foreign = output(check(&scene, &[]));
     assert_eq!(foreign.status.code(), Some(3), "{}", text(&foreign));
-    assert!(text(&foreign).contains("is no veth"), "{}", text(&foreign));
+    assert!(
+        text(&foreign).contains("is not a veth"),
+        "{}",
+        text(&foreign)
+    );
     assert!(remains(&scene.world).contains("pathproof-c0"));
     ip(&["link", "del", "pathproof-c0"]);
 

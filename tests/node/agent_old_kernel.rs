@@ -67,7 +67,7 @@ fn a_kernel_that_refuses_the_observer_is_unknown(#[case] kernel: OldKernel, #[ca
     assert!(reason.contains(said), "{reason}");
     assert!(reason.len() < 1000, "a sentence: {reason}");
     assert!(
-        scene.agent().log().contains("the datapath is Unknown"),
+        scene.agent().log().contains("the verdict is Unknown"),
         "{}",
         scene.agent().log()
     );

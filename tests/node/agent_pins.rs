@@ -116,7 +116,7 @@ fn maps_that_cannot_be_used_are_made_anew() {
     scene.start(&[]);
     assert!(pin.is_file(), "pinned anew");
     let log = scene.agent().log();
-    assert!(log.contains("they are made anew"), "{log}");
+    assert!(log.contains("creating new ones"), "{log}");
     scene.traffic();
     scene.wait_proven();
 }

@@ -49,7 +49,7 @@ fn a_503_is_recorded_replayed_and_explained() {
         text.contains("/healthz 503") && text.contains("broken"),
         "{text}"
     );
-    assert!(text.contains("came to the same verdicts"), "{text}");
+    assert!(text.contains("reached the same verdicts"), "{text}");
 
     let (same, text) = run(&scene, &["replay", &out_of, "--output", "json"]);
     assert!(same, "{text}");

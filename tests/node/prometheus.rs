@@ -266,7 +266,7 @@ fn misspelt(fleet: &Fleet, dashboard: &Dashboard) {
     let copy = Dashboard(serde_json::from_str(&text).expect("still JSON"));
     let (gave, problems, _) = over(fleet, &copy);
     assert_eq!(problems, [""; 0]);
-    assert_eq!(empty(&gave), ["Nodes that do not see everything, A"]);
+    assert_eq!(empty(&gave), ["Nodes with partial coverage, A"]);
     // And what is no PromQL at all is told as Prometheus says it.
     let text = dashboard
         .0

@@ -197,7 +197,7 @@ impl Harmless {
 }
 
 /// Without the echo, or who takes its answers in, no probe says anything, and nothing fails: the
-/// programs are put back all the same, and a fault is found afterwards.
+/// programs were attached again all the same, and a fault is found afterwards.
 #[rstest]
 #[case::echo("pathproof-s1", &[])]
 #[case::collector("pathproof-c1", &[])]
@@ -216,7 +216,7 @@ fn detached_programs_are_put_back(#[case] device: &str, #[case] attach: &[&str])
         tc(&scene, &format!("qdisc del dev {device} clsact"));
     }
     eventually("it is told and put back", || {
-        scene.agent().log().contains("programs are put back")
+        scene.agent().log().contains("programs were attached again")
     });
     scene.wait_probed();
     assert_never_503(&watch);

@@ -20,7 +20,7 @@ enum What {
     Packet(Rest),
     /// Memory and time to the first verdict with 10,000 Services and 100,000 endpoints (needs root)
     Scale {
-        /// In a real cluster, while 100 endpoints change a second
+        /// Measure in a real cluster, while 100 endpoints change per second
         #[arg(long)]
         cluster: bool,
         #[command(flatten)]
@@ -28,29 +28,29 @@ enum What {
     },
     /// Time from fault to 503 and from repair to 200, idle and busy (needs root)
     Detect {
-        /// In a real cluster: what kube-proxy's own health server says of the same faults
+        /// Measure in a real cluster, and compare with kube-proxy's own health server
         #[arg(long)]
         kube_proxy: bool,
         #[command(flatten)]
         rest: Rest,
     },
-    /// Time from 1,000 changes of endpoints to the connections that follow them: by the agent, by a
-    /// packet capture and by kube-proxy (needs root)
+    /// Time from a change of endpoints to connections that follow it, over 1,000 changes, measured
+    /// by the agent, a packet capture and kube-proxy (needs root)
     Programming,
-    /// Time from the datapath's first sync after a boot to 200, with a real kube-proxy (needs root)
+    /// Time from kube-proxy's first sync after boot to 200 (needs root)
     Boot(Rest),
-    /// Time to an answer of /healthz with 10,000 open connections and all processors busy (needs root)
+    /// Response time of /healthz with 10,000 open connections and all processors busy (needs root)
     Http(Rest),
     /// Connections a second, handshakes and throughput with and without the agent, and a SYN flood
     /// (needs root)
     Load(Rest),
-    /// What the agent holds over an hour of churn: memory, files, entries, log (needs root)
+    /// Growth of memory, open files, map entries and log over an hour of churn (needs root)
     Soak(Rest),
-    /// Processor time of the agent on an idle node, all paths probed (needs root)
+    /// CPU time of the agent on an idle node while it probes all paths (needs root)
     Idle(Rest),
-    /// Memory of a rotator that counts 5,000 nodes, at a real API server (needs root)
+    /// Memory of a rotator that counts 5,000 nodes at a real API server (needs root)
     Rotator(Rest),
-    /// The fleet brake in simulated fleets: the tables of docs/fleet-brake.md, and its picture
+    /// Simulation of the fleet brake: the tables and the picture of docs/fleet-brake.md
     Fleet,
 }
 
@@ -132,7 +132,7 @@ fn cluster_tables(time: &str, tests: &[&str], more: &[(&str, &OsStr)]) -> Result
     env.extend(more);
     let mut command = host::as_root_with(test, &env)?;
     command.arg("--nocapture").args(tests);
-    println!("about {time}; each table comes when its test is over");
+    println!("about {time}; each table is printed when its test ends");
     let status = run::lines(&mut command, |line| {
         if line.starts_with('|') || line.contains("panicked") {
             println!("{line}");

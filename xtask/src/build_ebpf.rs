@@ -16,14 +16,14 @@ use crate::tools::BPF_LINKER;
 
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Build in another place with the compiler that made the checked-in object, and compare the
-    /// bytes; change nothing
+    /// Only check: build elsewhere with the compiler that built the checked-in object, and compare
+    /// the bytes
     #[arg(long)]
     check: bool,
-    /// Build with this compiler; without, the first that is here
+    /// Compiler to build with [default: the first one installed]
     #[arg(long, conflicts_with = "check")]
     way: Option<Way>,
-    /// Where the build's intermediate files go
+    /// Folder for intermediate files
     #[arg(long, value_name = "DIR")]
     target_dir: Option<PathBuf>,
 }
@@ -84,7 +84,7 @@ fn check(args: &Args) -> Result<()> {
     let checked_in = fs::read(run::root().join(OBJECT))
         .with_context(|| format!("cannot read {OBJECT}; run: {REBUILD}"))?;
     if recorded.object_sha256 != sources::sha256(&checked_in) {
-        bail!("{OBJECT} is not the one that {PROVENANCE} names; run: {REBUILD}");
+        bail!("{OBJECT} does not match {PROVENANCE}; run: {REBUILD}");
     }
     recorded.insist_on_sources()?;
     let toolchain = compiler_of_record(&recorded)?;
@@ -95,7 +95,7 @@ fn check(args: &Args) -> Result<()> {
         bail!(difference(&checked_in, &built, &tools, &target));
     }
     println!(
-        "{OBJECT} is what its sources give ({} bytes, {})",
+        "{OBJECT} matches its sources ({} bytes, {})",
         built.len(),
         toolchain.version
     );
@@ -107,9 +107,8 @@ fn check(args: &Args) -> Result<()> {
 fn compiler_of_record(recorded: &Provenance) -> Result<Toolchain> {
     toolchain::find(recorded.way, Some(&recorded.rustc)).with_context(|| {
         format!(
-            "{OBJECT} cannot be compared without the compiler that made it; where that one can be had \
-             no more (Debian's package moved on, rustup dropped the nightly), build the object with \
-             the compiler that is here, and commit it: {REBUILD}"
+            "{OBJECT} can only be compared with the compiler that built it; if that compiler is no \
+             longer available, build the object with the installed one and commit it: {REBUILD}"
         )
     })
 }
@@ -146,8 +145,8 @@ fn difference(checked_in: &[u8], built: &[u8], tools: &[String], target: &Path) 
     let first = first.unwrap_or(checked_in.len().min(built.len()));
     let cause = if tools.is_empty() {
         format!(
-            "the tools are those of {PROVENANCE}, so the sources, the workspace's Cargo.toml or \
-             the flags changed; run: {REBUILD}, and commit what it writes"
+            "the tools match {PROVENANCE}, so the sources, the workspace's Cargo.toml or the flags \
+             changed; run: {REBUILD}, and commit the result"
         )
     } else {
         format!(
@@ -156,7 +155,7 @@ fn difference(checked_in: &[u8], built: &[u8], tools: &[String], target: &Path) 
         )
     };
     format!(
-        "{OBJECT} is not what its sources give: {} bytes checked in, {} bytes built, first \
+        "{OBJECT} does not match its sources: {} bytes checked in, {} bytes built, first \
          difference at byte {first} (built: {}): {cause}",
         checked_in.len(),
         built.len(),

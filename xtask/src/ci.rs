@@ -16,7 +16,7 @@ pub(crate) use steps::{CI, NIGHTLY};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only these steps, by name, in the order of the list
+    /// Names of the steps to run [default: all]
     #[arg(value_name = "STEP")]
     only: Vec<String>,
 }
@@ -76,11 +76,11 @@ pub(crate) fn run(steps: &[Step], args: &Args) -> Result<()> {
     print!("{}", slowest(&mut times));
     println!();
     for skip in unlisted {
-        println!("UNLISTED     {skip}: CI accepts the skips of .ci/skips.txt alone");
+        println!("UNLISTED     {skip}: CI accepts only the skips in .ci/skips.txt");
     }
     for test in &unsteady {
         let kept = kept.path.display();
-        println!("UNSTEADY     {test} failed beside others and passed alone: mend it ({kept})");
+        println!("UNSTEADY     {test} failed in parallel and passed alone: fix it ({kept})");
     }
     for test in &kept.repeated {
         println!("UNSTEADY     {test} was excused less than a week ago: it counts as failed");

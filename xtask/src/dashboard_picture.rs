@@ -10,7 +10,7 @@ use crate::{ebpf, host, run, setup_cluster};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Draw these data of an earlier run again, instead of making new ones
+    /// Draw the data of an earlier run again
     #[arg(long, value_name = "FILE")]
     data: Option<PathBuf>,
 }

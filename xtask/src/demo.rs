@@ -12,7 +12,7 @@ use crate::{ebpf, host, image, run, setup_cluster};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Options of the demo, such as --keep; `cargo xtask demo -- --help` lists them
+    /// Options of the demo, such as --keep; for a list run `cargo xtask demo -- --help`
     #[arg(
         value_name = "OPTION",
         trailing_var_arg = true,
@@ -43,7 +43,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         setup_cluster::prometheus()?;
     }
     if !host::is_root() {
-        eprintln!("the demo makes network namespaces and loads eBPF: asking sudo");
+        eprintln!(
+            "the demo creates network namespaces and loads eBPF programs: running it with \
+                   sudo"
+        );
     }
     let mut command = host::as_root(demo)?;
     if let Some((option, file)) = agent {
@@ -78,7 +81,10 @@ fn missed(timeline: &str) -> String {
     let table = timeline.rsplit("What was expected").next();
     let rows = table.unwrap_or_default().lines().map(str::trim);
     let missed: Vec<&str> = rows.filter(|row| row.starts_with('✘')).collect();
-    format!("the demo missed: {}", missed.join("; "))
+    format!(
+        "the demo did not show what was expected: {}",
+        missed.join("; ")
+    )
 }
 
 /// Whether it plays on a real node.

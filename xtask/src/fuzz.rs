@@ -21,13 +21,13 @@ const KEPT: u64 = 32 * 1024;
 pub(crate) struct Args {
     /// Target: a folder of fuzz/corpus, or `all`
     target: String,
-    /// Seconds
+    /// Duration in seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Feed nothing new: keep the smallest inputs that reach what was reached so far, in fuzz/corpus
+    /// Only minimize fuzz/corpus: keep the smallest inputs with the same coverage
     #[arg(long, conflicts_with = "seconds")]
     keep: bool,
-    /// Feed this file alone: what was wrong once
+    /// Only run this input, such as one that failed before
     #[arg(long, value_name = "FILE", conflicts_with_all = ["seconds", "keep"])]
     replay: Option<PathBuf>,
 }
@@ -66,8 +66,8 @@ fn every_target(seconds: u64) -> Result<()> {
     }
     if !wrong.is_empty() {
         bail!(
-            "inputs that went wrong are kept in {}; feed one again with cargo xtask fuzz TARGET \
-             --replay FILE ({})",
+            "failing inputs are in {}; run one again with cargo xtask fuzz TARGET --replay FILE \
+             ({})",
             folder().display(),
             wrong.join("; ")
         );
@@ -170,7 +170,7 @@ impl Fuzzer {
             fs::copy(file, kept.join(name))?;
         }
         println!(
-            "{target}: {} inputs are kept in {}, {left_out} more had no room in {KEPT} bytes",
+            "{target}: {} inputs are kept in {}, {left_out} more exceed the limit of {KEPT} bytes",
             files.len() - left_out,
             kept.display()
         );

@@ -11,7 +11,7 @@ use crate::run;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Compare with the pages that are there; change nothing
+    /// Only check that the checked-in pages are current
     #[arg(long)]
     pub(crate) check: bool,
 }
@@ -43,7 +43,7 @@ fn page(name: &str, wanted: &[u8], args: &Args) -> Result<()> {
     let path = run::root().join(name);
     if args.check {
         if fs::read(&path).ok().as_deref() != Some(wanted) {
-            bail!("{name} is not what its source says; run: cargo xtask gen-docs");
+            bail!("{name} is out of date; run: cargo xtask gen-docs");
         }
     } else {
         fs::write(&path, wanted).with_context(|| format!("cannot write {name}"))?;

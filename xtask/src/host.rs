@@ -123,8 +123,8 @@ const WORLD: [(&str, &str); 4] = [
     ("conntrack", "conntrack"),
 ];
 
-/// The real node's kubelet runs below groups of version 1 alone (docs/known-issues.md): says so
-/// before anything is built, with what there is instead.
+/// The real node's kubelet needs cgroup v1 (docs/internal/known-gaps.md): refuses before anything is
+/// built, and names the alternative.
 pub(crate) fn insist_on_cgroup_v1(instead: &str) -> Result<()> {
     let own = std::fs::read_to_string("/proc/self/cgroup").context("reading /proc/self/cgroup")?;
     if has_memory_hierarchy(&own) {

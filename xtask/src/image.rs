@@ -24,14 +24,14 @@ const REFERENCE: &str = concat!("docker.io/library/pathproof:", env!("CARGO_PKG_
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Architectures, by default this machine's
+    /// Architectures [default: this machine's]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "ARCH,...")]
     arch: Vec<Arch>,
-    /// Build a second time from a copy of the sources elsewhere, and the eBPF object again, and compare
-    /// the bytes: for a release
+    /// Build image and eBPF object a second time from a copy of the sources, and compare the bytes
+    /// (for a release)
     #[arg(long)]
     check: bool,
-    /// Only the static program, which deploy/image/Dockerfile copies
+    /// Build only the static program, which deploy/image/Dockerfile copies
     #[arg(long, conflicts_with = "check")]
     program_only: bool,
 }

@@ -36,7 +36,7 @@ const PATIENCE: Duration = Duration::from_secs(900);
 pub(crate) struct Wanted<'a> {
     /// Names of kernels; none stands for the usual ones.
     pub(crate) kernels: &'a [String],
-    /// Only tests whose name contains this, whether chosen or not.
+    /// Run only tests whose name contains this, whether chosen or not.
     pub(crate) filter: Option<&'a str>,
     /// Writes docs/kernels.md instead of holding it against what was found.
     pub(crate) write_page: bool,

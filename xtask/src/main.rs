@@ -50,37 +50,39 @@ struct Args {
 enum Task {
     /// Run the agent on real packets: a node, pods and clients as network namespaces (needs root)
     Demo(demo::Args),
-    /// Run all tests; what needs root is skipped loudly without it
+    /// Run all tests; without root, tests that need it are skipped and listed
     Test(test::Args),
-    /// Break a node at random moments of a seed, and hold its answers against what clients felt (needs root)
+    /// Break a node at random moments, and compare its answers with what clients experienced (needs
+    /// root)
     Storm(run::Rest),
-    /// Measure: cost per packet, or memory and start at 10,000 Services
+    /// Run a benchmark, such as the cost per packet
     Bench(bench::Args),
-    /// Feed untrusted bytes to what reads them, for as long as you like (libFuzzer; needs g++)
+    /// Fuzz the parsers of untrusted input (libFuzzer; needs g++)
     Fuzz(fuzz::Args),
-    /// Interpret the tests of agent-common and of the core: undefined behaviour (Miri; needs nightly)
+    /// Look for undefined behaviour in the tests of agent-common and agent-core (Miri; needs
+    /// nightly)
     Miri(miri::Args),
-    /// Run the namespace tests with an agent that watches its memory (AddressSanitizer; needs root)
+    /// Run the namespace tests with an agent built with AddressSanitizer (needs root)
     Sanitize(sanitize::Args),
-    /// Build the API server and kube-proxy that the cluster tests run (needs Go; once)
+    /// Build the API server and kube-proxy for the cluster tests, once (needs Go)
     SetupCluster(setup_cluster::Args),
-    /// Install what building the eBPF object takes
+    /// Install the compiler and linker for the eBPF object
     SetupEbpf,
-    /// Build agent/ebpf/pathproof.bpf.o from its sources, or check that it is what they give
+    /// Build agent/ebpf/pathproof.bpf.o, or check that it matches its sources
     BuildEbpf(build_ebpf::Args),
-    /// Build the container image with buildah: an archive to load, and its SBOM
+    /// Build the container image with buildah: a loadable archive and its SBOM
     Image(image::Args),
-    /// Make every file of a release, and publish nothing (needs Go for helm)
+    /// Build all files of a release without publishing them (needs Go for helm)
     Release(release::Args),
     /// Check the rules of this repository: dependencies, module docs, links, metrics
     Tidy,
     /// Write docs/metrics.md, docs/configuration.md and the chart's table of values
     GenDocs(gen_docs::Args),
-    /// Extract the schemas that the chart's objects are checked against (needs Go)
+    /// Extract the JSON schemas for checking the chart's objects (needs Go)
     GenSchemas,
-    /// Draw the Grafana dashboard over a run with faults, into docs/images (needs root)
+    /// Draw the Grafana dashboard of a run with faults into docs/images (needs root)
     DashboardPicture(dashboard_picture::Args),
-    /// Run what guards each landing: the list that CI runs
+    /// Run all steps of CI, which guard each landing
     Ci(ci::Args),
     /// Run what CI leaves out: machines, a real node, long storms, fuzzing, Miri, the image twice (a
     /// working day; needs root)

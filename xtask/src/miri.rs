@@ -44,7 +44,7 @@ struct Part {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only tests whose name contains this: of agent-common, and of the whole agent
+    /// Run only tests whose name contains this, in agent-common and the agent
     filter: Option<String>,
 }
 

@@ -12,7 +12,8 @@ use crate::{run, setup_cluster};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Tag of the release: v and the version in Cargo.toml. Without it the notes are of what is unreleased
+    /// Tag of the release: v and the version in Cargo.toml [default: none; the notes are those of
+    /// unreleased changes]
     #[arg(long)]
     tag: Option<String>,
     /// GitHub repository that publishes the release; its image is ghcr.io/OWNER/NAME
@@ -93,7 +94,8 @@ fn section(changelog: &str, name: &str) -> Result<String> {
     let text = text.join("\n").trim().to_owned();
     ensure!(
         text.lines().any(|line| line.starts_with("- ")),
-        "CHANGELOG.md has no entry below `## {name}`: give the section of the release its name and date"
+        "CHANGELOG.md has no entry below `## {name}`: add the version and date to the section of \
+         the release"
     );
     Ok(text + "\n")
 }
@@ -170,7 +172,7 @@ fn krew(template: &str, repository: &str, sums: &str) -> Result<String> {
     }
     ensure!(
         !text.contains('<'),
-        "deploy/krew/pathproof.yaml names what the release does not have:\n{text}"
+        "deploy/krew/pathproof.yaml names a file that the release does not have:\n{text}"
     );
     Ok(text)
 }

@@ -179,7 +179,7 @@ pub(crate) fn run_through_interrupts(command: &mut Command) -> Result<()> {
 /// What a task hands on to the program that it builds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Rest {
-    /// Options of the program; `-- --help` lists them
+    /// Options of the program; for a list give `-- --help`
     #[arg(
         value_name = "OPTION",
         trailing_var_arg = true,

@@ -13,7 +13,7 @@ use crate::{host, run};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Only tests whose name contains this
+    /// Run only tests whose name contains this
     filter: Option<String>,
 }
 

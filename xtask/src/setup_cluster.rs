@@ -185,10 +185,10 @@ pub(crate) const MODULES: [Module; 8] = [
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Also what a real node runs (kubelet, containerd), helm, kubectl and Prometheus
+    /// Also build the programs of a real node (kubelet, containerd), helm, kubectl and Prometheus
     #[arg(long)]
     all: bool,
-    /// Also Cilium's agent, and the compiler that it asks for
+    /// Also build Cilium's agent and the compiler that it needs
     #[arg(long)]
     cilium: bool,
 }

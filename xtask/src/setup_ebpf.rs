@@ -22,8 +22,8 @@ pub(crate) fn run() -> Result<()> {
     println!("compiler: {} ({})", compiler.version, compiler.way);
     if let Some((way, version, _)) = wanted.filter(|(_, version, _)| *version != compiler.version) {
         eprintln!(
-            "note: the checked-in object was made by {version} ({way}), which cannot be had here: \
-             `cargo xtask build-ebpf --check` will fail"
+            "note: the checked-in object was built by {version} ({way}), which cannot be installed \
+             here: `cargo xtask build-ebpf --check` will fail"
         );
     }
     llvm()?;
@@ -45,7 +45,10 @@ fn compiler(wanted: Option<&(Way, String, String)>) -> Result<Toolchain> {
                 if let Ok(found) = toolchain::find(*way, Some(version)) {
                     return Ok(found);
                 }
-                eprintln!("the checked-in object was made by {version}: asking rustup for {name}");
+                eprintln!(
+                    "the checked-in object was built by {version}: installing {name} with \
+                           rustup"
+                );
                 let install = ["toolchain", "install", name, "--profile", "minimal"];
                 let _ = run::run(rustup().args(install)).and_then(|()| add_rust_src(name));
             }

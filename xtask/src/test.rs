@@ -18,32 +18,32 @@ use libtest::{cargo_test, filter, follow, follow_in_world};
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Args {
-    /// Only what needs neither root nor a kernel: unit, table and property tests
+    /// Run only tests that need neither root nor a kernel: unit, table and property tests
     #[arg(long)]
     fast: bool,
-    /// With --fast: of this package alone, such as agent-core, which an edit of it asks for
+    /// With --fast: only the tests of this package, such as agent-core
     #[arg(long, short, value_name = "PACKAGE", requires = "fast")]
     package: Option<String>,
-    /// Also the tests on a real one-node Kubernetes with the image as it is shipped: twenty minutes
-    /// the first time, six after it
+    /// Also run the tests on a real one-node Kubernetes with the shipped image: 20 minutes the
+    /// first time, then 6
     #[arg(long)]
     install: bool,
-    /// Only the worlds of docs/internal/worlds.md, all of them: fifteen minutes. Without this, a choice of ten is
-    /// run with everything else
+    /// Run only the worlds of docs/internal/worlds.md, all of them: 15 minutes [default: ten of
+    /// them, with all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels"])]
     worlds: bool,
-    /// Only the tests beside the real Cilium, all of them: ten minutes. Without this, one of them is
-    /// run with everything else
+    /// Run only the tests with the real Cilium, all of them: 10 minutes [default: one of them, with
+    /// all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds"])]
     cilium: bool,
-    /// Only the tests on other kernels, in small virtual machines: 6.1-cloud and 6.12-cloud, or
-    /// those that are named, separated by commas
+    /// Run only the tests on other kernels, in virtual machines: 6.1-cloud and 6.12-cloud, or the
+    /// given ones, separated by commas
     #[arg(long, value_name = "KERNELS", value_delimiter = ',', num_args = 0..=1)]
     kernels: Option<Vec<String>>,
     /// With --kernels: write docs/kernels.md
     #[arg(long, requires = "kernels")]
     write_docs: bool,
-    /// Only tests whose name contains this
+    /// Run only tests whose name contains this
     filter: Option<String>,
     /// Run a few that failed beside others once more, alone (`excused`); the tests on a real node are
     /// left to the nightly run.
@@ -51,7 +51,7 @@ pub(crate) struct Args {
     in_ci: bool,
     #[arg(skip)]
     only_install: bool,
-    /// Only tests whose names contain one of these.
+    /// Run only tests whose names contain one of these.
     #[arg(skip)]
     choice: &'static [&'static str],
 }
@@ -156,7 +156,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if args.install && tally.skipped > 0 {
         bail!(
-            "everything was asked for, and {} tests were skipped: what each needs is said above",
+            "{} tests were skipped; see above what each one needs",
             tally.skipped
         );
     }
@@ -194,9 +194,7 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
     let budget = Budget::new(args.in_ci);
     let mut steps = vec![step("host tests", || host_tests(args))];
     if args.fast {
-        println!(
-            "--fast: the tests of package node-tests were left out: on a real kernel, and of deploy"
-        );
+        println!("--fast: the tests of package node-tests (real kernel, deploy) were left out");
         return Ok(report(&steps));
     }
     let deploy = || match cfg!(target_os = "linux") {

@@ -197,16 +197,16 @@ fn the_message_holds_what_is_to_be_known() {
     let enforce = None;
     assert_eq!(
         of(Eligibility::Eligible, State::Broken, false, enforce),
-        "the observer was not read yet"
+        "the agent has not read the observer yet"
     );
     assert_eq!(
         of(tainted(), State::Broken, false, enforce),
-        "the node is about to be removed: taint ToBeDeletedByClusterAutoscaler. Its datapath: \
-         the observer was not read yet"
+        "the node is about to be removed: taint ToBeDeletedByClusterAutoscaler. Its datapath: the \
+         agent has not read the observer yet"
     );
     assert_eq!(
         of(Eligibility::Eligible, State::Proven, false, enforce),
-        "works again, which has to last before it counts: the observer was not read yet"
+        "works again, but not for long enough yet: the agent has not read the observer yet"
     );
     assert_eq!(
         of(
@@ -215,7 +215,7 @@ fn the_message_holds_what_is_to_be_known() {
             false,
             Some("--enforcement is audit")
         ),
-        "the observer was not read yet (/livez answers 200 all the same: --enforcement is audit)"
+        "the agent has not read the observer yet (/livez still answers 200: --enforcement is audit)"
     );
 }
 

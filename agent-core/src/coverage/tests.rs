@@ -98,7 +98,7 @@ fn an_unobserved_uplink_hides_connections_from_outside() {
         None,
         "no default route, nothing left out"
     );
-    assert!(hidden(vec![pod()], 1).is_some_and(|why| why.contains("left out")));
+    assert!(hidden(vec![pod()], 1).is_some_and(|why| why.contains("are excluded")));
     assert_eq!(
         hidden(vec![], 0).as_deref(),
         Some("no interface is observed")

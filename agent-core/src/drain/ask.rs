@@ -51,7 +51,8 @@ impl Default for Ask {
 pub enum AskError {
     /// Not a time, or out of bounds.
     #[error(
-        "{what} {value:?} is no duration {bounds}: give seconds or a number with a unit, for example 12.5, 30s or 1m30s"
+        "{what} {value:?} is not a duration {bounds}: give seconds or a number with a unit, for \
+         example 12.5, 30s or 1m30s"
     )]
     Duration {
         /// Name of the duration.
@@ -61,11 +62,12 @@ pub enum AskError {
         bounds: &'static str,
     },
     /// There is no such parameter.
-    #[error("parameter {0:?} is not known: there are quiet, until and waited")]
+    #[error("parameter {0:?} is not known: the parameters are quiet, until and waited")]
     Unknown(String),
     /// Neither of the two.
     #[error(
-        "until {0:?} is not known: give new (no new connection comes) or open (none is in use either)"
+        "until {0:?} is not known: give new (no new connection arrives) or open (and none is in \
+         use)"
     )]
     Until(String),
 }

@@ -100,7 +100,11 @@ impl OpenView {
     /// The count, or why there is none.
     pub(super) fn known(&self, leaves: bool, now: Mono) -> Result<OpenConnections, String> {
         if !leaves {
-            return Err("they are counted while the Node object says that the node leaves".into());
+            return Err(
+                "they are counted only while the Node object shows that the node is being \
+                        removed"
+                    .into(),
+            );
         }
         match (self.last, &self.uncounted) {
             (_, Some(why)) => Err(why.clone()),
@@ -108,7 +112,7 @@ impl OpenView {
             (Some((_, at)), None) => {
                 Err(format!("the last count is {} old", Spoken(now.since(at))))
             }
-            (None, None) => Err("the agent has not counted yet".into()),
+            (None, None) => Err("the agent has not counted them yet".into()),
         }
     }
 }

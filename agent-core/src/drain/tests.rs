@@ -183,7 +183,10 @@ fn time_that_nobody_watched_is_not_quiet() {
     let asked = |drain: &Drain, at| drain.view().judge(&waited(3_600), ms(at));
     let finding = asked(&fresh, 60_100);
     assert_eq!(finding.reason, Reason::Blind);
-    assert!(finding.message.contains("not looked yet"), "{finding:?}");
+    assert!(
+        finding.message.contains("not counted connections yet"),
+        "{finding:?}"
+    );
     fresh.look(&outside(60_200, &[]), None);
     assert_eq!(asked(&fresh, 60_250).reason, Reason::Waiting);
 

@@ -68,12 +68,12 @@ fn reasons_are_words() {
 #[case("", "terminating taint is empty")]
 #[case(
     "karpenter.sh/disrupted:NoSchedule",
-    "give the key alone, \"karpenter.sh/disrupted\""
+    "give only the key, \"karpenter.sh/disrupted\""
 )]
-#[case("dedicated=gpu:NoSchedule", "give the key alone, \"dedicated\"")]
+#[case("dedicated=gpu:NoSchedule", "give only the key, \"dedicated\"")]
 #[case("a/b/c", "more than one slash")]
-#[case("Upper.example/x", "no DNS name in lower case")]
-#[case("/x", "no DNS name in lower case")]
+#[case("Upper.example/x", "not a DNS name in lower case")]
+#[case("/x", "not a DNS name in lower case")]
 #[case("example.com/", "1 to 63 characters")]
 #[case("example.com/-x", "begin and end with a letter or digit")]
 #[case("two words", "begin and end with a letter or digit")]

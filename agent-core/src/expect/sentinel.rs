@@ -176,7 +176,11 @@ fn counted(state: &ServiceState) -> (Option<Published>, Option<String>) {
 /// Nothing in the Service must make a datapath drop or refuse probes on purpose.
 fn routed(service: &ServiceFacts) -> Result<(), String> {
     if service.external_local || service.internal_local {
-        return Err("has a traffic policy Local, and its endpoint belongs to no node: set both policies to Cluster".to_owned());
+        return Err(
+            "has traffic policy Local, but its endpoint is not on any node: set both \
+                    traffic policies to Cluster"
+                .to_owned(),
+        );
     }
     if service.has_source_ranges {
         return Err("has loadBalancerSourceRanges: remove them".to_owned());
@@ -238,7 +242,10 @@ fn generation(
         endpoints.map(move |endpoint| (endpoint, number))
     });
     let title = names::of_family(family);
-    let wanted = format!("its {title} EndpointSlice should hold the one ready endpoint {expected}");
+    let wanted = format!(
+        "its {title} EndpointSlice must contain exactly one ready endpoint, \
+                          {expected}"
+    );
     match (endpoints.next(), endpoints.next()) {
         (Some((endpoint, Some(number))), None)
             if endpoint.address == address(&expected)
@@ -249,16 +256,17 @@ fn generation(
                 return Ok(number);
             }
             Err(format!(
-                "has port {number} in its {title} EndpointSlice, which is no generation: it should \
-                 be one from {FIRST_GENERATION} to {LAST_GENERATION}"
+                "has port {number} in its {title} EndpointSlice: the port must be from \
+                 {FIRST_GENERATION} to {LAST_GENERATION}"
             ))
         }
         (None, _) => Err(format!("has no {title} endpoint: {wanted}")),
         (Some((_, None)), _) => Err(format!(
-            "has a port that its {title} EndpointSlice lacks: {wanted}, with every port"
+            "has a port that its {title} EndpointSlice lacks: {wanted}, with all ports of the \
+             Service"
         )),
         _ => Err(format!(
-            "has other endpoints than the agents answer for: {wanted}"
+            "has an endpoint that is not the sentinel's: {wanted}"
         )),
     }
 }

@@ -46,20 +46,22 @@ pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
 pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
     let name = name(family, view.path, view.transport);
     if let (LaneState::Off, Some(rival)) = (view.state, &view.rival) {
-        return format!("{name}: say nothing: Service {rival} claims what they dial");
+        return format!(
+            "{name}: not judged: Service {rival} uses the address that the probes dial"
+        );
     }
     match (view.state, failed(view), view.last_pass) {
         (LaneState::Failing, Some(lane), _) => failing(family, &lane),
         (LaneState::Passing, _, Some(at)) => passed(&name, at, now),
         (LaneState::Off, ..) if view.beside_cilium => format!(
-            "{name}: says nothing here: Cilium is not known to translate what enters by the \
+            "{name}: not judged: Cilium may not translate packets that enter through the \
              sentinel's interfaces"
         ),
         (LaneState::NeverWorked, lane, _) => never_worked(family, &name, lane),
         (LaneState::Void, ..) => {
             let why = why_void(view).map(|why| format!(": {why}"));
             format!(
-                "{name}: the last probe says nothing{}",
+                "{name}: the last probe is inconclusive{}",
                 why.unwrap_or_default()
             )
         }
@@ -106,7 +108,7 @@ fn void(cause: &VoidCause) -> String {
         VoidCause::Damage(sentence) => sentence.clone(),
         VoidCause::Unsent(why) => format!("the probe could not be sent: {why}"),
         VoidCause::Probe(reason) => void_reason(*reason).to_owned(),
-        VoidCause::Former => "what went wrong before does not count any more".to_owned(),
+        VoidCause::Former => "earlier failures no longer count".to_owned(),
     }
 }
 
@@ -114,23 +116,26 @@ fn void(cause: &VoidCause) -> String {
 fn void_reason(reason: VoidReason) -> &'static str {
     match reason {
         VoidReason::NotSent => "the probe could not be sent",
-        VoidReason::SentLate => "the probe was sent too late, the agent was starved",
-        VoidReason::EndedLate => "the probe was looked at too late, the agent was starved",
+        VoidReason::SentLate => "the probe was sent too late because the agent got no CPU time",
+        VoidReason::EndedLate => {
+            "the probe was evaluated too late because the agent got no CPU \
+                                  time"
+        }
         VoidReason::ControlFailed => {
-            "the control probe past the datapath failed, the sentinel's devices are damaged or \
-             the agent is starved"
+            "the control probe, which bypasses the datapath, failed: the sentinel's interfaces are \
+             damaged or the agent got no CPU time"
         }
         VoidReason::NotArrived => {
-            "the probe did not enter the node, the sentinel's client devices are damaged"
+            "the probe did not enter the node: the sentinel's client interfaces are damaged"
         }
         VoidReason::NotEchoed => {
-            "the probe left for the echo, which did not answer, the sentinel's server devices \
-             are damaged"
+            "the echo did not answer the probe: the sentinel's server interfaces are damaged"
         }
-        VoidReason::Damaged => "the sentinel's devices were damaged a moment ago",
+        VoidReason::Damaged => "the sentinel's interfaces were damaged a moment ago",
         VoidReason::Unsettled => "the sentinel changed a moment ago",
         VoidReason::Contested => {
-            "another Service claims what the probe dialled, or did when one last passed"
+            "another Service uses the address that the probe dials, or did at the last probe that \
+             passed"
         }
     }
 }
@@ -153,17 +158,23 @@ fn name(family: Family, path: ProbePath, transport: Transport) -> String {
 /// Predicate of a sentence about probes that failed in this way.
 fn happened(cause: ProbeCause) -> &'static str {
     match cause {
-        ProbeCause::Leaked => "left untranslated (leaked)",
+        ProbeCause::Leaked => "left the node untranslated (leaked)",
         ProbeCause::Refused => "were refused by the node itself (refused)",
         ProbeCause::Unreachable => "were answered by an ICMP error (unreachable)",
         ProbeCause::Misrouted => "were sent to an address that is no endpoint (misrouted)",
-        ProbeCause::Stale => "were sent to an endpoint that left its slice (stale)",
-        ProbeCause::ForwardingOff => "arrived and were not sent on (forwarding off)",
-        ProbeCause::LostBeforeLeaving => "arrived and were not sent on (lost)",
-        ProbeCause::NoData => "were accepted, but the data did not come back (no data)",
-        ProbeCause::AnswerLost => "were answered, but the answer did not get back (answer lost)",
+        ProbeCause::Stale => "were sent to an endpoint that was removed (stale)",
+        ProbeCause::ForwardingOff => "arrived and were not forwarded (forwarding off)",
+        ProbeCause::LostBeforeLeaving => "arrived and were not forwarded (lost)",
+        ProbeCause::NoData => "connected, but no data came back (no data)",
+        ProbeCause::AnswerLost => {
+            "were answered, but the answer did not reach the client (answer \
+                                   lost)"
+        }
         ProbeCause::NotMasqueraded => "kept the client's own address (not masqueraded)",
-        ProbeCause::ConntrackFull => "were dropped for want of room (conntrack full)",
+        ProbeCause::ConntrackFull => {
+            "were dropped because the conntrack table is full (conntrack \
+                                      full)"
+        }
     }
 }
 
@@ -175,39 +186,39 @@ fn means(family: Family, lane: &FailedLane) -> String {
     };
     let (from, to) = (client("from"), client("to"));
     let text = match lane.cause {
-        ProbeCause::Leaked => "the Service chain is missing or empty",
-        ProbeCause::Refused if lane.local => "no rule takes what is sent to the frontend",
+        ProbeCause::Leaked => "the Service's rules are missing or empty",
+        ProbeCause::Refused if lane.local => "no rule translates the frontend's address",
         ProbeCause::Refused => {
             return format!(
-                "a REJECT rule resets traffic{from}, or no rule takes what is sent to the frontend"
+                "a REJECT rule resets traffic{from}, or no rule translates the frontend's address"
             );
         }
         ProbeCause::Unreachable => {
             return format!("a REJECT rule stops traffic{from}, or a route is missing");
         }
-        ProbeCause::Misrouted => "the rule of the endpoint is wrong",
+        ProbeCause::Misrouted => "the rule for the endpoint is wrong",
         ProbeCause::Stale => "the rules are out of date",
         ProbeCause::ForwardingOff => forwarding_off(family),
         ProbeCause::LostBeforeLeaving if lane.path == ProbePath::Host => {
-            "a filter in OUTPUT drops them, or the route to the echo is gone"
+            "a filter in OUTPUT drops them, or the route to the echo is missing"
         }
         ProbeCause::LostBeforeLeaving => {
             return format!("the FORWARD policy or a filter drops traffic{from}");
         }
         ProbeCause::NoData => {
-            "packets of connections that were just made are dropped, perhaps as INVALID"
+            "packets of new connections are dropped after the handshake, perhaps as INVALID"
         }
         ProbeCause::AnswerLost => {
-            return format!("a filter drops traffic{to}, or the route to it is gone");
+            return format!("a filter drops traffic{to}, or the route back is missing");
         }
         ProbeCause::NotMasqueraded => "the masquerade rule is missing",
-        ProbeCause::ConntrackFull => "the kernel's connection table is full",
+        ProbeCause::ConntrackFull => "the kernel's conntrack table is full",
     };
     text.to_owned()
 }
 
-/// `IPv4 cluster IPs: the last 6 probes left untranslated (leaked): the Service chain is missing or
-/// empty`.
+/// `IPv4 cluster IPs: the last 6 probes left the node untranslated (leaked): the Service's rules
+/// are missing or empty`.
 fn failing(family: Family, lane: &FailedLane) -> String {
     let what = happened(lane.cause);
     let happened = match lane.failures {
@@ -224,14 +235,14 @@ fn failing(family: Family, lane: &FailedLane) -> String {
 fn never_worked(family: Family, name: &str, lane: Option<FailedLane>) -> String {
     let why = lane.map_or_else(String::new, |lane| {
         let (happened, means) = (happened(lane.cause), means(family, &lane));
-        format!(", they {happened}: most likely {means}")
+        format!(", probes {happened}: most likely {means}")
     });
-    format!("{name}: no probe got through yet{why}")
+    format!("{name}: no probe passed yet{why}")
 }
 
 fn passed(name: &str, at: Mono, now: Mono) -> String {
     let ago = Spoken(now.since(at));
-    format!("{name}: a probe of the sentinel got through {ago} ago")
+    format!("{name}: a sentinel probe passed {ago} ago")
 }
 
 pub(super) fn owners(owners: DatapathOwners) -> String {
@@ -271,22 +282,22 @@ impl Words<'_> {
             Evidence::Probe { lane } => {
                 let others = match (self.finding.rule, lane.transport) {
                     (Rule::DegradedFiltered, _) => {
-                        "probes from pods get through, so only the sentinel's range is filtered"
+                        "probes from pods pass, so only the sentinel's address range is filtered"
                     }
-                    (_, Transport::Udp) => "probes over TCP get through",
+                    (_, Transport::Udp) => "TCP probes pass",
                     (_, Transport::Tcp) if lane.cause == ProbeCause::Misrouted => {
-                        "probes of other paths get through, so a Service or a pod's hostPort may \
-                         claim what these dial"
+                        "probes of other paths pass, so a Service or a pod's hostPort may use the \
+                         address that these dial"
                     }
                     (_, Transport::Tcp) if lane.path == ProbePath::NodePort => {
-                        "probes of cluster IPs get through, and nobody else outside is refused"
+                        "probes of cluster IPs pass, and no other client outside is refused"
                     }
-                    (_, Transport::Tcp) => "probes from outside the node get through",
+                    (_, Transport::Tcp) => "probes from outside the node pass",
                 };
                 format!("{}; {others}", failing(family, lane))
             }
             Evidence::Contradicted { lane, path, at } => format!(
-                "{}; but a real connection from {} got through {} ago",
+                "{}; but a real connection from {} succeeded {} ago",
                 failing(family, lane),
                 client(*path),
                 self.ago(*at)
@@ -328,7 +339,7 @@ impl Words<'_> {
                 transport,
                 why,
             } => format!(
-                "{}: the last probe says nothing: {}",
+                "{}: the last probe is inconclusive: {}",
                 name(family, *path, *transport),
                 void(why)
             ),
@@ -349,24 +360,24 @@ impl Words<'_> {
             });
         }
         if lanes.iter().any(|lane| !lane.clear) {
-            text.push_str("; real connections fail beside them");
+            text.push_str("; real connections fail too");
         }
         text
     }
 
     fn lane_lacking(&self, lacking: &LaneLacking) -> String {
-        let filter = "a filter of the sentinel's own addresses would look the same, and";
+        let filter = "a filter on the sentinel's own addresses would look the same, and";
         match lacking {
             LaneLacking::Failures => format!("fewer than {} in a row", self.limits.probe_failures),
             LaneLacking::Off(why) => off(why),
             LaneLacking::Void(reason) => void_reason(*reason).to_owned(),
-            LaneLacking::Others => "whether other paths fail too is not known yet".to_owned(),
-            LaneLacking::Look => "pathproof's own devices were not looked at since".to_owned(),
+            LaneLacking::Others => "other paths were not probed since".to_owned(),
+            LaneLacking::Look => "pathproof's own interfaces were not checked since".to_owned(),
             LaneLacking::Breadth(lacking) => format!(
-                "{filter} the real connections that failed beside them do not bear it out: {}",
+                "{filter} the real connections that failed do not confirm the fault: {}",
                 self.lacking(*lacking)
             ),
-            LaneLacking::Connection => format!("{filter} no real connection failed beside them"),
+            LaneLacking::Connection => format!("{filter} no real connection failed"),
         }
     }
 }

@@ -66,29 +66,30 @@ fn entry(cause: Cause) -> Entry {
     match cause {
         Cause::Leaked => (
             RULES,
-            "If the rules are gone or empty, restart kube-proxy (or the Cilium agent) on the node: \
-             its start is a full sync. Then look for who did it: a second proxy, or a firewall's \
-             reload.",
+            "If the rules are missing or empty, restart kube-proxy (or the Cilium agent) on the \
+             node: at start it writes all rules. Then find what removed them: a second proxy, or a \
+             firewall reload.",
         ),
         Cause::Refused => (
             RULES,
-            "Without a rule the node takes the connection for its own, and nobody listens. If the \
-             rules are gone, restart kube-proxy. If node ports alone are refused, look at \
-             nodePortAddresses of kube-proxy and at rules before NAT (raw table, notrack).",
+            "Without a rule the node handles the connection as its own, and no process listens on \
+             that port. If the rules are missing, restart kube-proxy. If only node ports are \
+             refused, check kube-proxy's nodePortAddresses and rules before NAT (raw table, \
+             notrack).",
         ),
         Cause::Misrouted => (
             &["kubectl get endpointslices"],
-            "Compare the endpoints with the rules: a rule was edited or belongs to another \
+            "Compare the endpoints with the rules: a rule was edited or comes from another \
              cluster, or two programs write the same chains. Restart the proxy.",
         ),
         Cause::Stale => (
             &["fuser /run/xtables.lock"],
-            "The proxy lags or hangs: look at its log, at its connection to the API server, and \
-             for a held lock.",
+            "The proxy lags or hangs. Check its log, its connection to the API server, and whether \
+             another process holds the xtables lock.",
         ),
         Cause::ForwardingOff => (
             &["sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding"],
-            "Mend it with `sysctl -w net.ipv4.ip_forward=1`; then find the file below \
+            "Turn it on with `sysctl -w net.ipv4.ip_forward=1`. Then find the file in \
              /etc/sysctl.d that turned it off.",
         ),
         Cause::ProgramMissing => (
@@ -96,30 +97,31 @@ fn entry(cause: Cause) -> Entry {
                 "bpftool net show",
                 "kubectl -n kube-system logs -l k8s-app=cilium --tail=50",
             ],
-            "Restart Cilium's agent on the node: it attaches its programs again. Then look for who detached \
-             the program: a script that deletes tc filters or links, or a network manager.",
+            "Restart Cilium's agent on the node: it attaches its programs again. Then find what \
+             detached the program: a script that deletes tc filters or links, or a network \
+             manager.",
         ),
         Cause::Lost => (
             FILTERS,
-            "Look for a filter whose counters grow, for rp_filter, a full conntrack table \
-             (`dmesg | grep conntrack`) and a blackhole route.",
+            "Look for a drop rule whose counters grow, rp_filter, a full conntrack table (`dmesg | \
+             grep conntrack`) and a blackhole route.",
         ),
         Cause::NoData => (
             &["iptables -L FORWARD -nv | grep INVALID"],
-            "A stateful filter takes the data for INVALID, two datapaths each see half of the \
-             connection, or the way back is another.",
+            "Either a stateful filter drops the data as INVALID, or two datapaths each see half of \
+             the connection, or the answer takes another route.",
         ),
         Cause::AnswerLost => (
             FILTERS,
-            "The way back is filtered, or its conntrack entry was deleted (`conntrack -D`, \
-             `conntrack -F` by a script), so that the answer is not translated back.",
+            "Either a filter drops the answers, or a script deleted the conntrack entries \
+             (`conntrack -D`, `conntrack -F`), so that the answers are not translated back.",
         ),
         Cause::NotMasqueraded => (
             &[
                 "iptables -t nat -L KUBE-POSTROUTING -n",
                 "nft list chain ip kube-proxy nat-postrouting",
             ],
-            "A firewall's reload often empties POSTROUTING alone. Restart kube-proxy.",
+            "A firewall reload often empties only POSTROUTING. Restart kube-proxy.",
         ),
         Cause::ConntrackFull => (
             &[
@@ -132,27 +134,28 @@ fn entry(cause: Cause) -> Entry {
         ),
         Cause::Mtu => (
             &["ip -d link show", "ip route get DESTINATION"],
-            "Small packets pass between nodes and large ones vanish: the pods' MTU is larger than the way \
-             between the nodes carries, and the ICMP messages that would say so are dropped. Compare the MTU of \
-             the pods' interfaces with that of the uplink less the tunnel's header (50 bytes for VXLAN, 60 or 80 \
+            "Small packets pass between nodes and large ones are lost: the pods' MTU is too large \
+             for the path between the nodes, and ICMP \
+             packet-too-big messages are dropped. Compare the MTU of the pods' interfaces with the uplink's MTU minus the tunnel header (50 bytes for VXLAN, 60 or 80 \
              for WireGuard), and let ICMP type 3 code 4 and ICMPv6 type 2 pass.",
         ),
         Cause::Cni => (
             &["kubectl describe node NODE", "ls /etc/cni/net.d"],
-            "No new pod gets an address on this node, and pods that run may be cut off. Look for the CNI's \
-             agent on this node (its pod, its log) and for its configuration below /etc/cni/net.d; kubelet \
-             looks there again every few seconds.",
+            "New pods get no address on this node, and running pods may be cut off. Check the CNI \
+             agent on this node (its pod, its log) and its configuration in /etc/cni/net.d; \
+             kubelet reads that directory again every few seconds.",
         ),
         Cause::Overlay => (
             &["ip -s -d link show type vxlan", "ip route"],
-            "The node sends to other nodes, and the network between them loses it. Look for a firewall \
-             at the tunnel's port (VXLAN 8472 or 4789, Geneve 6081, WireGuard 51820 or 51871, or IP \
-             protocol 4), for checksum offload (`ethtool -K DEVICE tx-checksum-ip-generic off` as a \
-             trial), and at the CNI's agent on this node.",
+            "This node sends packets to other nodes, and the network between them loses the \
+             packets. Look for a firewall that blocks the tunnel's port (VXLAN 8472 or 4789, \
+             Geneve 6081, WireGuard 51820 or 51871, or IP protocol 4), try without checksum \
+             offload (`ethtool -K DEVICE tx-checksum-ip-generic off`), and check the CNI agent on \
+             this node.",
         ),
         Cause::Unheard => (
             &[],
-            "The way out of the node is broken behind it: look at the uplink, its switch, and a \
+            "Packets are lost after they leave the node: check the uplink, its switch, and the \
              route back to the clients.",
         ),
     }
@@ -204,18 +207,30 @@ fn in_family(text: &str, family: Family) -> String {
 /// For a node of which nothing is known.
 pub fn of_why(why: Why) -> Remedy {
     let advice = match why {
-        Why::ObserverBlind => "The agent's log says what the kernel refused to attach.",
-        Why::NotSampled => "The agent was stopped or starved: look at its CPU limit and the node.",
-        Why::ViewNotSynced => "Look at the folder, or at the way to the API server.",
-        Why::NothingExpected => {
-            "If there should be Services, look at the view and the node's name."
+        Why::ObserverBlind => "See the agent's log: it names what the kernel refused to attach.",
+        Why::NotSampled => {
+            "The agent was stopped or got no CPU time: check its CPU limit and the \
+                            node's load."
         }
-        Why::NothingProven => "The likeliest reason why no probe came through is above.",
-        Why::Idle => "No traffic and no sentinel: install the sentinel's Service.",
-        Why::Inconclusive => "Wait for a connection whose outcome says something.",
-        Why::EvidenceTooOld => "Make a new connection to a Service from a pod of this node.",
-        Why::SentinelAltered => "Somebody edited the sentinel's objects: apply its manifest again.",
-        Why::DatapathChanged => "Another proxy appeared. Probes count once they come through.",
+        Why::ViewNotSynced => {
+            "Check the manifests folder, or the agent's connection to the API \
+                               server."
+        }
+        Why::NothingExpected => {
+            "If there should be Services, check --view, --manifests and the node's name."
+        }
+        Why::NothingProven => "The most likely reason why no probe passed is shown above.",
+        Why::Idle => "There is neither traffic nor a sentinel: install the sentinel's Service.",
+        Why::Inconclusive => {
+            "Wait for more connections, or open one to a Service from a pod of \
+                              this node."
+        }
+        Why::EvidenceTooOld => "Open a new connection to a Service from a pod of this node.",
+        Why::SentinelAltered => {
+            "The sentinel's Service or EndpointSlices were edited: apply their \
+                                 manifest again."
+        }
+        Why::DatapathChanged => "Another proxy took over. The verdict returns once a probe passes.",
     };
     Remedy {
         of: why.name().to_owned(),

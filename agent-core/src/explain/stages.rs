@@ -125,11 +125,11 @@ fn words(stage: Stage, path: ProbePath) -> (Option<usize>, &'static str) {
     let host = path == ProbePath::Host;
     match stage {
         Stage::Sent if host => (None, "dialled by the node itself"),
-        Stage::Sent => (Some(0), "written{at}"),
-        Stage::Arrived => (Some(1), "came into the node{at}"),
+        Stage::Sent => (Some(0), "sent{at}"),
+        Stage::Arrived => (Some(1), "entered the node{at}"),
         Stage::Translated => (Some(2), "left for the endpoint{at}, translated"),
         Stage::Echoed => (Some(3), "reached the echo{at} and was answered"),
-        Stage::Returned => (Some(2), "the answer came into the node{at}"),
+        Stage::Returned => (Some(2), "the answer entered the node{at}"),
         Stage::Collected => ((!host).then_some(0), "the answer was received{at}"),
         Stage::Data => (None, "data came back"),
         Stage::Masqueraded => (Some(3), "the echo saw an address of the node{at}"),
@@ -139,20 +139,20 @@ fn words(stage: Stage, path: ProbePath) -> (Option<usize>, &'static str) {
 /// Description of what was seen of a probe instead.
 fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String {
     let text = match (stage, cause) {
-        (Stage::Data, _) => "data sent behind the handshake did not come back",
+        (Stage::Data, _) => "data sent after the handshake did not come back",
         (Stage::Masqueraded, _) => "the echo saw the client's own address",
         (Stage::Translated, ProbeCause::Leaked) if uplinks.is_empty() => {
-            "left by an uplink untranslated"
+            "left untranslated through an uplink"
         }
         (Stage::Translated, ProbeCause::Leaked) => {
-            return format!("left by {} untranslated", uplinks.join(" or "));
+            return format!("left untranslated through {}", uplinks.join(" or "));
         }
         (Stage::Translated, ProbeCause::Refused) => "was refused by the node itself, by RST",
         (Stage::Translated, ProbeCause::Unreachable) => "was refused by an ICMP error",
         (Stage::Translated, ProbeCause::Misrouted) => "was sent to an address that is no endpoint",
-        (Stage::Translated, ProbeCause::Stale) => "was sent to an endpoint that has left",
+        (Stage::Translated, ProbeCause::Stale) => "was sent to an endpoint that was removed",
         (Stage::Translated, ProbeCause::ForwardingOff) => "the kernel does not forward",
-        (Stage::Translated, ProbeCause::ConntrackFull) => "the kernel's connection table is full",
+        (Stage::Translated, ProbeCause::ConntrackFull) => "the kernel's conntrack table is full",
         _ => return format!("not seen{at}"),
     };
     text.to_owned()

@@ -255,8 +255,7 @@ impl Judge {
             self.coverage.crowd(in_words(heaviest, directory));
         }
         let observer = self.coverage.health(self.facts.missing, self.now);
-        let unwatched =
-            || "Services are not watched, only the sentinel (--view=sentinel)".to_owned();
+        let unwatched = || "only the sentinel's Service is watched (--view=sentinel)".to_owned();
         let blind = match self.settings.watches_services {
             true => self.coverage.hides_outside(&observer, self.facts.synced),
             false => Some(unwatched()),
@@ -487,7 +486,8 @@ fn in_words(heaviest: &Heaviest, directory: &dyn Directory) -> String {
     let known = directory.service(*service);
     let service = known.map_or_else(|| format!("Service id {service}"), |info| info.label());
     format!(
-        "of {entries} that are followed {to_service} are to {service}, {from_client} from {client}"
+        "of {entries} connections, {to_service} are to {service} and {from_client} are from \
+         {client}"
     )
 }
 

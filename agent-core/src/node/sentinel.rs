@@ -272,7 +272,7 @@ impl Judge {
                 self.ledger.sentinel.damaged(self.now, sentence);
             }
             Parts::Detached => {
-                let sentence = "a program of the sentinel's was detached by something else";
+                let sentence = "another program detached one of the sentinel's BPF programs";
                 effects.push(Effect::Log(Notice::Detached));
                 self.ledger.sentinel.damaged(self.now, sentence.to_owned());
                 effects.push(Effect::StartProbes { anew: true });
@@ -412,7 +412,8 @@ impl Judge {
         let service = &watched.rule.service;
         let differs = (differs == Some(true)).then(|| {
             format!(
-                "Service {service} or its slices are not as the watches reported: they lag behind"
+                "Service {service} or its EndpointSlices differ from what the watches reported: \
+                 the watches lag"
             )
         });
         if let Some(recheck) = &mut watched.recheck {

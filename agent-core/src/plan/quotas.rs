@@ -64,7 +64,7 @@ impl fmt::Display for Excess {
         let (kind, count, most) = match self {
             Self::Frontends(count) => ("frontends", count, SERVICE[FRONTENDS]),
             Self::Endpoints(count) => ("endpoints", count, SERVICE[ENDPOINTS]),
-            Self::Share => return f.write_str("is beyond its namespace's share of the maps"),
+            Self::Share => return f.write_str("exceeds its namespace's share of the BPF maps"),
         };
         write!(
             f,
@@ -162,7 +162,10 @@ impl Quotas {
             };
             let others = match others.len() {
                 0 => String::new(),
-                count => format!("; nor are those of {count} more Services of the namespace"),
+                count => format!(
+                    ", and neither are those of {count} more Services in this \
+                                  namespace"
+                ),
             };
             problems.push(format!(
                 "Service {name} {excess}: its connections are not judged{others}"
@@ -170,7 +173,7 @@ impl Quotas {
         }
         let more = namespaces.count();
         if more > 0 {
-            problems.push(format!("Services of {more} more namespaces are not judged"));
+            problems.push(format!("Services in {more} more namespaces are not judged"));
         }
         problems
     }

@@ -385,8 +385,11 @@ fn redacted_recordings_come_to_the_same() {
 fn what_is_no_recording_is_refused_in_a_sentence() {
     let file = incident().node.recording();
     let why = |bytes: &[u8]| replay(bytes, None).err().map(|error| error.to_string());
-    let foreign =
-        Some("this is no recording of pathproof: it does not begin with one as gzip".to_owned());
+    let foreign = Some(
+        "this is not a pathproof recording: it is not gzip, or does not begin with a \
+              recording's header"
+            .to_owned(),
+    );
     assert_eq!(why(b""), foreign);
     assert_eq!(why(b"hello"), foreign);
     assert_eq!(why(&compress(b"{}\n")), foreign);

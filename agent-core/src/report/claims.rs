@@ -99,26 +99,26 @@ impl ClaimsReport {
         let claim = self.first.first()?;
         let more = match self.count() {
             0 | 1 => String::new(),
-            count => format!(" ({} more are contested)", count - 1),
+            count => format!(" ({} more addresses are contested)", count - 1),
         };
         let (at, services) = (&claim.frontend, claim.services.join(" and "));
         let what = match claim.owner {
             ClaimOwner::Node => format!(
-                "Service {services} claims {at}, which is this agent's own port{more}: load balancers \
-                 may get that Service's answer"
+                "Service {services} uses {at}, which is this agent's own port{more}: load \
+                 balancers may get that Service's answer"
             ),
             ClaimOwner::Sentinel => format!(
-                "{services} claim {at}, which the sentinel's probes dial{more}: its probes are not \
-                 judged"
+                "{services} both use {at}, which the sentinel's probes dial{more}: these probes \
+                 are not judged"
             ),
             ClaimOwner::Service => format!(
-                "{services} claim {at}{more}: its connections are not judged, and the proxy may serve \
-                 either Service"
+                "{services} both use {at}{more}: connections to it are not judged, and the proxy \
+                 may serve either Service"
             ),
         };
         Some(format!(
-            "{what}. Remove the address from the Service that should not have it, and let no tenant \
-             choose external IPs (admission plugin DenyServiceExternalIPs, or a policy)"
+            "{what}. Remove the address from the Service that should not have it, and forbid \
+             tenants to set external IPs (admission plugin DenyServiceExternalIPs, or a policy)"
         ))
     }
 }

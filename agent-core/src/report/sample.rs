@@ -342,7 +342,7 @@ pub fn blind() -> Report {
     }];
     report.sentinel = probed::unprobed(
         SentinelState::Off,
-        "CAP_NET_RAW is missing; the sentinel is off until the agent is given it",
+        "CAP_NET_RAW is missing; the sentinel is off until it is granted",
     );
     report.agent.enforcement = Enforcement::Audit;
     report.answers.audit = Some(AuditBy::Flag);

@@ -34,11 +34,11 @@ impl SentinelReport {
             Condition::Absent if synced => (SentinelState::Absent, says("is not in the cluster")),
             Condition::Absent => (
                 SentinelState::Absent,
-                says("is not known: the cluster view is not complete"),
+                says("is not known yet: the cluster view is not complete"),
             ),
             Condition::Off(why) => (SentinelState::Off, (*why).to_owned()),
             Condition::Settling => {
-                let sentence = "its interfaces are being made".to_owned();
+                let sentence = "its interfaces are being created".to_owned();
                 (SentinelState::Probing, sentence)
             }
             Condition::Probing => (SentinelState::Probing, says("is probed")),

@@ -267,7 +267,7 @@ fn sockets_that_are_translated_hide_pods() {
         .iter()
         .find(|note| note.contains("pathproof-a and pathproof-b"));
     assert!(
-        note.is_some_and(|note| note.contains("list of devices")),
+        note.is_some_and(|note| note.contains("to Cilium's devices")),
         "{:?}",
         shape.notes
     );
@@ -304,7 +304,7 @@ fn xdp_and_netkit_are_told() {
         .unwrap();
     assert_eq!(external.seen, Seen::Partial);
     for part in [
-        "XDP program at eth0",
+        "XDP program on eth0",
         "3 netkit interfaces are not supported",
     ] {
         assert!(external.sentence.contains(part), "{}", external.sentence);

@@ -8,7 +8,7 @@ use crate::owners::DatapathOwners;
 fn owned(owners: DatapathOwners) -> String {
     let labels: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
     match labels.as_slice() {
-        [] => "translated by nobody that is known".to_owned(),
+        [] => "translated by an unknown program".to_owned(),
         some => format!("translated by {}", some.join(" or ")),
     }
 }
@@ -20,44 +20,45 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
     match (path, socket_lb) {
         (SourceClass::Host, _) => {
             let where_ = match socket_lb {
-                Told::Yes => "translated when the socket connects, before any packet",
-                Told::No | Told::Unknown => "translated before any interface",
+                Told::Yes => "translated when the socket connects, before any packet is sent",
+                Told::No | Told::Unknown => "translated before packets reach an interface",
             };
             parts.push(format!(
-                "{where_}: only what leaks is seen, and the sentinel's host path tells the rest"
+                "{where_}: the observer sees only leaked connections; the sentinel's host path \
+                 covers the rest"
             ));
             return parts.join("; ");
         }
         (SourceClass::Pod, Told::Yes) => parts.push(
-            "where Cilium translates when a pod's socket connects (unless bpf-lb-sock-hostns-only) \
-             its connections never carry a cluster IP and are not seen"
+            "where Cilium translates when a pod's socket connects (unless \
+             bpf-lb-sock-hostns-only), packets carry no cluster IP and the connections are not \
+             observed"
                 .to_owned(),
         ),
         (SourceClass::Pod, Told::Unknown) => parts.push(
-            "whether Cilium translates when a socket connects cannot be read: such connections \
-             are not seen"
+            "Cilium may translate when a socket connects (its setting cannot be read): such \
+             connections are not observed"
                 .to_owned(),
         ),
         (SourceClass::External, _) if !shape.accelerated.is_empty() => parts.push(format!(
-            "an XDP program at {} may answer or translate before the observer: what it takes is not \
-             seen",
+            "an XDP program on {} may answer or translate packets before the observer sees them",
             shape.accelerated.join(", ")
         )),
         (SourceClass::Pod | SourceClass::External, _) => {}
     }
     if shape.netkit > 0 {
         parts.push(match shape.netkit {
-            1 => "1 netkit interface is not supported: what crosses it is not seen".to_owned(),
-            n => format!("{n} netkit interfaces are not supported: what crosses them is not seen"),
+            1 => "1 netkit interface is not supported: its traffic is not observed".to_owned(),
+            n => format!("{n} netkit interfaces are not supported: their traffic is not observed"),
         });
     }
     if parts.len() == 1 {
-        parts.push("seen arriving, and leaving or answered".to_owned());
+        parts.push("fully observed".to_owned());
     }
     if path == SourceClass::External && shape.may_replace() {
         parts.push(
-            "with DSR answers of other nodes' endpoints go past this node: those connections are \
-             seen forwarded and never proven"
+            "with DSR, answers from endpoints on other nodes bypass this node: those connections \
+             are observed as forwarded and never as proven"
                 .to_owned(),
         );
     }
@@ -71,7 +72,7 @@ pub(super) fn notes(shape: &Shape, facts: &Facts) -> Vec<String> {
         let replacement = match cilium.replacement {
             Told::Yes => "replaces kube-proxy",
             Told::No => "does not replace kube-proxy",
-            Told::Unknown => "may replace kube-proxy, which cannot be read here",
+            Told::Unknown => "may replace kube-proxy (its setting cannot be read)",
         };
         let routing = match cilium.routing {
             Routing::Native => "native routing",
@@ -81,8 +82,8 @@ pub(super) fn notes(shape: &Shape, facts: &Facts) -> Vec<String> {
         notes.push(format!("Cilium {replacement}; {routing}"));
         if shape.is_mixed() {
             notes.push(
-                "two proxies share this node: Cilium serves pods, kube-proxy what comes from \
-                 outside; probes of the sentinel tell of kube-proxy, pods are judged by their own \
+                "two proxies share this node: Cilium serves pods, kube-proxy serves clients \
+                 outside; the sentinel probes kube-proxy, and pods are judged by their own \
                  connections"
                     .to_owned(),
             );
@@ -93,14 +94,14 @@ pub(super) fn notes(shape: &Shape, facts: &Facts) -> Vec<String> {
     }
     if !shape.unhooked.is_empty() {
         notes.push(format!(
-            "Cilium's program that translates what comes in is not attached to {}: node ports and load \
-             balancers' addresses are not served there",
+            "Cilium's program that translates incoming traffic is not attached to {}: node ports \
+             and load balancer IPs are not served there",
             shape.unhooked.join(" and ")
         ));
     }
     if shape.cilium.is_none() && !shape.strangers.is_empty() {
         notes.push(format!(
-            "programs of others run behind the observer: {}",
+            "other BPF programs run after the observer: {}",
             shape.strangers.join(", ")
         ));
     }
@@ -116,15 +117,21 @@ fn unprobed(shape: &Shape, replacement: Told, facts: &Facts) -> String {
     };
     let why = match (shape.sentinel_managed, replacement) {
         (Told::Unknown | Told::Yes, _) => {
-            format!("whether Cilium translates what enters by {ends} cannot be read")
+            format!("it cannot be read whether Cilium translates packets that enter through {ends}")
         }
-        (Told::No, Told::Yes) => format!("Cilium does not translate what enters by {ends}"),
+        (Told::No, Told::Yes) => format!(
+            "Cilium does not translate packets that enter through \
+                                          {ends}"
+        ),
         (Told::No, _) => {
-            format!("if Cilium replaces kube-proxy, it does not translate what enters by {ends}")
+            format!(
+                "if Cilium replaces kube-proxy, it does not translate packets that enter \
+                     through {ends}"
+            )
         }
     };
     format!(
-        "the sentinel's paths from outside the node say nothing: {why}; with them on its list of \
-         devices these paths are armed (docs/cilium.md)"
+        "the sentinel's off-cluster and node port paths are not judged: {why}; add them to \
+         Cilium's devices to enable these paths (docs/cilium.md)"
     )
 }

@@ -36,8 +36,8 @@ fn garbage_is_told_once_and_ignored() {
     };
     assert_eq!(
         node,
-        "the annotation pathproof.io/enforcement of the Node is \"yes\", and counts for nothing: it \
-         should be audit or enforce"
+        "the annotation pathproof.io/enforcement of the Node is \"yes\" and is ignored: set \
+         it to audit or enforce"
     );
     assert!(cluster.len() < 200);
     assert!(switches.read(Some(None), Some(None)) && switches.ignored.is_empty());

@@ -383,7 +383,7 @@ pub enum LaneLacking {
     Off(String),
     /// The sentinel changed, or its devices were damaged, a moment ago.
     Void(VoidReason),
-    /// pathproof's own devices were not looked at since.
+    /// pathproof's own interfaces were not checked since.
     Look,
     /// Whether cluster IPs fail too is not known yet.
     Others,

@@ -174,7 +174,7 @@ impl Agent {
             .partition(|device| self.config.observer.watches(&device.name));
         let left_out = others.len() + self.interfaces.unfollowed;
         if std::mem::take(&mut self.unfollowed) {
-            tracing::debug!(devices = wanted.len(), left_out, "interfaces are followed");
+            tracing::debug!(devices = wanted.len(), left_out, "observing interfaces");
             let wanted: Vec<Device> = wanted.into_iter().cloned().collect();
             observer.follow(&wanted);
         }
@@ -289,7 +289,7 @@ impl Agent {
         let recording = self.node.recording();
         match Recordings::below(dir).write(clock::wall(), &recording) {
             Ok(path) => {
-                tracing::info!(path = %path.display(), "the events that led here are recorded")
+                tracing::info!(path = %path.display(), "wrote a recording of the last minutes")
             }
             Err(error) => tracing::warn!(%error, "the recording cannot be written"),
         }
@@ -301,7 +301,7 @@ impl Agent {
         };
         let outcome = observer.apply(plan);
         if let Some(error) = &outcome.error {
-            tracing::warn!(%error, "a map could not be changed");
+            tracing::warn!(%error, "a BPF map could not be updated");
         }
         if !outcome.full.is_empty() {
             events.push_back(Event::Full(outcome.full));

@@ -37,7 +37,7 @@ pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration),
     if found.any(|of| is_written_to(of.index)) {
         return Err(format!(
             "another process sends probes through {device}: an agent runs on this node; give its \
-             admin port with --admin-address, or end it"
+             admin port with --admin-address, or stop that agent"
         )
         .into());
     }
@@ -46,7 +46,8 @@ pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration),
     agent.follow_interfaces(interfaces);
     let begun = tokio::select! {
         signal = shutdown.requested() => Err(format!(
-            "ended by {signal} before anything was known; nothing is left behind"
+            "stopped by {signal} before there was a result; all interfaces and programs were \
+             removed"
         )),
         begun = turn(&mut agent, &mut inputs, time) => Ok(begun),
     };
@@ -55,7 +56,7 @@ pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration),
     let report = agent.output.report.borrow().clone();
     agent.end(false).await;
     let time = begun?.map_or(Duration::ZERO, |begun| begun.elapsed());
-    let report = report.as_deref().cloned().ok_or("nothing was judged")?;
+    let report = report.as_deref().cloned().ok_or("there is no verdict")?;
     Ok((report, time))
 }
 

@@ -159,7 +159,7 @@ impl Probing {
 
     /// Programs and prober for the devices that are ready, if they do not run already.
     fn start(&mut self, anew: bool, observer: Option<&mut Observer>) -> Result<(), String> {
-        let observer = observer.ok_or("there is no observer")?;
+        let observer = observer.ok_or("the observer is not loaded")?;
         if anew {
             self.hooks = None;
         }

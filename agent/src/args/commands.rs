@@ -14,16 +14,16 @@ use agent_core::drain;
 /// Format of what a command prints.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Output {
-    /// For people
+    /// Text for a terminal
     Text,
-    /// For programs
+    /// JSON
     Json,
 }
 
-/// Where a running agent is asked.
+/// Admin port of a running agent.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct AdminPort {
-    /// The agent's admin port
+    /// Address of the agent's admin port
     #[arg(
         id = "admin-address",
         long,
@@ -40,11 +40,11 @@ pub struct StatusArgs {
     #[command(flatten)]
     pub admin: AdminPort,
 
-    /// Draw again each second until interrupted
+    /// Refresh every second until interrupted
     #[arg(long, short)]
     pub watch: bool,
 
-    /// For people, or the agent's report as JSON
+    /// Output format: text, or the agent's report as JSON
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Output,
 }
@@ -55,11 +55,11 @@ pub struct WhyArgs {
     #[command(flatten)]
     pub admin: AdminPort,
 
-    /// A past moment, such as 2026-11-23T04:05:06Z: explained from the recording that it is in
+    /// Explain a past moment, such as 2026-11-23T04:05:06Z, from a recording
     #[arg(long, value_name = "TIME")]
     pub at: Option<String>,
 
-    /// Recording for --at [default: the first below the state folder that reaches that time]
+    /// Recording for --at [default: the first one in the state folder that reaches that time]
     #[arg(long, value_name = "FILE", requires = "at")]
     pub recording: Option<PathBuf>,
 
@@ -72,7 +72,7 @@ pub struct WhyArgs {
     )]
     pub state_dir: PathBuf,
 
-    /// For people, or the chain of evidence as JSON
+    /// Output format: text, or the chain of evidence as JSON
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Output,
 }
@@ -92,7 +92,7 @@ pub struct RecordArgs {
     )]
     pub output: PathBuf,
 
-    /// Replace addresses, the same one by the same one: the recording still comes to the same verdicts
+    /// Replace every address consistently by another one: a replay still reaches the same verdicts
     #[arg(long)]
     pub redact: bool,
 }
@@ -100,11 +100,11 @@ pub struct RecordArgs {
 /// Options of `pathproof replay`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct ReplayArgs {
-    /// Recording to play
+    /// Recording to replay
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// For people, or the timeline as JSON
+    /// Output format: text, or the timeline as JSON
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Output,
 }
@@ -120,14 +120,15 @@ pub struct CheckArgs {
     #[command(flatten, next_help_heading = "Check")]
     pub admin: AdminPort,
 
-    /// Speak node-problem-detector's plugin protocol: ask the agent once, print one line of at most
-    /// 80 bytes, exit with 0 for no problem, 1 for a problem, 2 for unknown
+    /// Act as a plugin of node-problem-detector: read the agent's verdict once, print one line of
+    /// at most 80 bytes, exit with 0 for no problem, 1 for a problem, 2 for unknown
     ///
-    /// Nothing is probed: without an agent it is unknown. A node that leaves is no problem.
+    /// Sends no probes: without an agent the result is unknown. A node that is being removed is no
+    /// problem.
     #[arg(long, conflicts_with_all = ["output", "seconds"])]
     pub npd: bool,
 
-    /// How long the paths are probed where no agent runs, in seconds
+    /// Duration of the probes if no agent runs, in seconds
     #[arg(
         long,
         value_name = "N",
@@ -136,7 +137,7 @@ pub struct CheckArgs {
     )]
     pub seconds: u64,
 
-    /// For people, or JSON
+    /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Output,
 }
@@ -145,11 +146,11 @@ pub struct CheckArgs {
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(after_help = EXIT_CODES)]
 pub struct DrainArgs {
-    /// Wait until no new connection came for the quiet time
+    /// Wait until no new connection arrived for the quiet time
     #[arg(long)]
     pub wait: bool,
 
-    /// How long no new connection must have come: 1s to 10m
+    /// Quiet time: how long no new connection must have arrived, 1s to 10m
     #[arg(
         long,
         env = "PATHPROOF_DRAIN_QUIET",
@@ -161,9 +162,9 @@ pub struct DrainArgs {
 
     /// State to wait for: new or open
     ///
-    /// new: no new connection came from outside for the quiet time. open: besides, none is in use
-    /// any more, that is, nothing was sent over any for 10s; idle ones do not count. The latter
-    /// takes a Node object that says that the node leaves, and kube-proxy's rules.
+    /// new: no new connection from outside arrived for the quiet time. open: also, no connection
+    /// was used in the last 10s. open needs a Node object that shows that the node is being
+    /// removed, and kube-proxy as the proxy.
     #[arg(
         long,
         env = "PATHPROOF_DRAIN_UNTIL",
@@ -173,10 +174,10 @@ pub struct DrainArgs {
     )]
     pub until: drain::Until,
 
-    /// How long to wait at most
+    /// Maximum time to wait
     ///
-    /// Keep it, and the time that the workload itself takes to end, below the grace period of the
-    /// pod or unit that the hook belongs to.
+    /// This time plus the workload's own shutdown time must be shorter than the grace period of the
+    /// pod or systemd unit.
     #[arg(
         long,
         env = "PATHPROOF_DRAIN_TIMEOUT",
@@ -189,7 +190,7 @@ pub struct DrainArgs {
     #[command(flatten)]
     pub admin: AdminPort,
 
-    /// For people, or the last answer of /drainz as JSON
+    /// Output format: text, or the last answer of /drainz as JSON
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Output,
 }
@@ -197,7 +198,8 @@ pub struct DrainArgs {
 /// Options of `pathproof echo`.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 pub struct EchoArgs {
-    /// Name or addresses of the Service, separated by commas; one address of each family is dialled
+    /// Name of the pod probe's Service, or its addresses separated by commas; one address of each
+    /// family is dialled
     #[arg(
         long,
         env = "PATHPROOF_ECHO_SERVICE",
@@ -222,7 +224,7 @@ pub struct KubeProxyArgs {
 /// Options of `pathproof version`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct VersionArgs {
-    /// For people, or JSON
+    /// Output format
     #[arg(long, short, value_name = "FORMAT", default_value = "text")]
     pub output: Output,
 }
@@ -234,7 +236,7 @@ pub struct CleanupArgs {
     #[command(flatten)]
     pub kept: KeptArgs,
 
-    /// The agent's --sentinel-devices
+    /// Value of the agent's --sentinel-devices
     #[arg(
         long,
         value_name = "PREFIX",
@@ -259,11 +261,10 @@ pub enum DocsPage {
     Configuration,
 }
 
-const FLEET_CODES: &str = "\
-Exit codes: 0 listed, whatever the verdicts; 1 failed, 64 an option is wrong. Of why and status: \
-that of kubectl exec, which is the command's own.";
+const FLEET_CODES: &str = "Exit codes: 0 listed, whatever the verdicts; 1 failed, 64 wrong option. \
+                           why and status: the exit code of the command in the pod.";
 
-const KUBECTL: &str = "Passed on to kubectl";
+const KUBECTL: &str = "Options passed to kubectl";
 const LIST: &str = "List";
 
 /// kubectl's options for reaching the API server: name, value, help.
@@ -281,7 +282,7 @@ const KUBECTL_OPTIONS: [(&str, &str, &str); 15] = [
     (
         "certificate-authority",
         "FILE",
-        "Certificate of the authority that signed the API server's",
+        "Certificate of the certificate authority of the API server",
     ),
     (
         "insecure-skip-tls-verify",
@@ -307,7 +308,7 @@ const KUBECTL_OPTIONS: [(&str, &str, &str); 15] = [
     name = "kubectl pathproof",
     bin_name = "kubectl pathproof",
     version,
-    about = "Show every node of a cluster: whether it routes Service traffic, and why not",
+    about = "List the nodes of a cluster: whether each routes Service traffic, and why not",
     after_help = FLEET_CODES,
     max_term_width = 100,
     disable_help_subcommand = true
@@ -325,7 +326,7 @@ pub struct FleetArgs {
     #[command(subcommand)]
     pub command: Option<FleetCommand>,
 
-    /// Namespace that pathproof is installed in
+    /// Namespace of pathproof's installation
     #[arg(
         long,
         short = 'n',
@@ -336,7 +337,7 @@ pub struct FleetArgs {
     )]
     pub namespace: String,
 
-    /// For people, or JSON
+    /// Output format
     #[arg(
         long,
         short,
@@ -353,7 +354,7 @@ pub struct FleetArgs {
     #[arg(long, short = 'l', value_name = "SELECTOR", help_heading = LIST)]
     pub selector: Option<String>,
 
-    /// Leave nodes out that are proven and stay
+    /// Hide nodes that are proven and not being removed
     #[arg(long, help_heading = LIST)]
     pub sick: bool,
 }
@@ -361,9 +362,9 @@ pub struct FleetArgs {
 /// One node.
 #[derive(Debug, Clone, PartialEq, Subcommand)]
 pub enum FleetCommand {
-    /// Run `pathproof why` in the pod of a node's agent: how its verdict came about
+    /// Run `pathproof why` in the agent's pod on a node: explain its verdict
     Why(NodeArgs),
-    /// Run `pathproof status` in the pod of a node's agent: its verdict and what it rests on
+    /// Run `pathproof status` in the agent's pod on a node: show its verdict
     Status(NodeArgs),
 }
 
@@ -375,7 +376,7 @@ pub struct NodeArgs {
     #[arg(value_name = "NODE", value_parser = dns_name)]
     pub node: String,
 
-    /// Options of the agent's command, such as `-- --admin-address 127.0.0.1:9999`
+    /// Options of the command in the pod, such as `-- --admin-address 127.0.0.1:9999`
     #[arg(value_name = "OPTION", last = true)]
     pub options: Vec<String>,
 }

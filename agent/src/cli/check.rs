@@ -195,9 +195,12 @@ impl<'a> Checked<'a> {
         let time = Spoken(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
         let source = match &self.source {
             Source::Itself if self.paths.is_empty() => String::new(),
-            Source::Itself => format!("Probed for {time}; nothing is left behind."),
+            Source::Itself => format!(
+                "Probed for {time}; the sentinel's interfaces were removed \
+                                       again."
+            ),
             Source::Agent { address, version } => format!(
-                "Read from the agent at {address} (pathproof {version}), which has run for {time}."
+                "Read from the agent at {address} (pathproof {version}, running for {time})."
             ),
         };
         paper.wrapped(Ink::Faint, 0, &source);

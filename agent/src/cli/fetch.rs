@@ -26,11 +26,12 @@ const MAX_ANSWER: u64 = 16 * 1024 * 1024;
 #[derive(Debug, Error)]
 pub enum FetchError {
     /// The address means nothing.
-    #[error("--admin-address: {0:?} is no HOST:PORT that can be reached")]
+    #[error("--admin-address: {0:?} is not a HOST:PORT that can be reached")]
     Address(String, #[source] io::Error),
     /// Nobody listens, or not to us.
     #[error(
-        "no agent answers at {0}: is `pathproof run` running there? Where its --admin-bind-address is another, give that with --admin-address"
+        "no agent answers at {0}: check that `pathproof run` is running, and give its \
+         --admin-bind-address with --admin-address"
     )]
     Unreachable(String, #[source] io::Error),
     /// The connection broke.
@@ -46,12 +47,14 @@ pub enum FetchError {
     TooEarly(String, String),
     /// Something else answers there, with this first line.
     #[error(
-        "what answers at {0} is no pathproof agent ({1}): give its admin port with --admin-address (port 19256 unless changed)"
+        "the server at {0} is not a pathproof agent ({1}): give the agent's admin port with \
+         --admin-address (default port 19256)"
     )]
     Stranger(String, String),
     /// Written by a version that is too different. Its schema, as far as it is known.
     #[error(
-        "the report of the agent at {0} cannot be read by this version of pathproof (schema {1}, ours is {SCHEMA}): use the agent's own binary, or --output json with `curl http://{0}/verdict`"
+        "the agent at {0} has another version (its report has schema {1}, this binary reads \
+         {SCHEMA}): use the agent's own binary, or `curl http://{0}/verdict`"
     )]
     Schema(String, String, #[source] serde_json::Error),
 }
@@ -154,7 +157,7 @@ impl<'a> Answer<'a> {
         let parts: Vec<&str> = parts.filter_map(Value::as_str).collect();
         let waits = match parts.is_empty() {
             true => String::new(),
-            false => format!(", it waits for: {}", parts.join(", ")),
+            false => format!(", waiting for: {}", parts.join(", ")),
         };
         FetchError::TooEarly(self.address.to_owned(), waits)
     }
@@ -237,14 +240,17 @@ mod tests {
     #[case(b"", "--admin-allow-cidr")]
     #[case(
         b"HTTP/1.1 404 Not Found\r\n\r\nno",
-        "no pathproof agent (HTTP/1.1 404 Not Found)"
+        "not a pathproof agent (HTTP/1.1 404 Not Found)"
     )]
-    #[case(b"HTTP/1.1 200 OK\r\n\r\n<html>", "no pathproof agent")]
-    #[case(b"SSH-2.0-x\r\n", "no pathproof agent (SSH-2.0-x)")]
-    #[case(b"\x1b[2J\xe2\x80\xae\r\n", r"no pathproof agent (\u{1b}[2J\u{202e})")]
+    #[case(b"HTTP/1.1 200 OK\r\n\r\n<html>", "not a pathproof agent")]
+    #[case(b"SSH-2.0-x\r\n", "not a pathproof agent (SSH-2.0-x)")]
+    #[case(
+        b"\x1b[2J\xe2\x80\xae\r\n",
+        r"not a pathproof agent (\u{1b}[2J\u{202e})"
+    )]
     #[case(
         b"HTTP/1.1 503 x\r\n\r\n{\"pending\":[\"cluster view\"]}",
-        "no verdict yet, it waits for: cluster view"
+        "no verdict yet, waiting for: cluster view"
     )]
     fn what_else_may_answer(#[case] answer: &'static [u8], #[case] expected: &str) {
         let message = against(answer).unwrap_err().to_string();
@@ -254,12 +260,12 @@ mod tests {
     #[rstest]
     #[case(
         b"HTTP/1.0 404 Not Found\r\n\r\n404 page not found\n",
-        "no pathproof agent"
+        "not a pathproof agent"
     )]
-    #[case(b"HTTP/1.1 200 OK\r\n\r\n{}", "no pathproof agent")]
+    #[case(b"HTTP/1.1 200 OK\r\n\r\n{}", "not a pathproof agent")]
     #[case(
         b"HTTP/1.1 503 x\r\n\r\n{\"pending\":[\"interfaces\"]}",
-        "no verdict yet, it waits for: interfaces"
+        "no verdict yet, waiting for: interfaces"
     )]
     fn what_is_no_answer_of_drainz(#[case] answer: &'static [u8], #[case] expected: &str) {
         let ask = Ask::default();
@@ -274,7 +280,10 @@ mod tests {
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
         let message = report(&address).unwrap_err().to_string();
-        assert!(message.contains("is `pathproof run` running"), "{message}");
+        assert!(
+            message.contains("check that `pathproof run` is running"),
+            "{message}"
+        );
         let message = report("nonsense").unwrap_err().to_string();
         assert!(message.starts_with("--admin-address"), "{message}");
     }
@@ -282,6 +291,9 @@ mod tests {
     #[test]
     fn another_schema_is_said() {
         let message = parse("x:1", "{\"schema\":7}").unwrap_err().to_string();
-        assert!(message.contains("schema 7, ours is 1"), "{message}");
+        assert!(
+            message.contains("schema 7, this binary reads 1"),
+            "{message}"
+        );
     }
 }

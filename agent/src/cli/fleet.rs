@@ -219,13 +219,11 @@ fn notes(paper: &mut Paper, left_out: usize, shown: &[&Row], program: &str) {
     let mut lines = Vec::new();
     if left_out > 0 {
         let nodes = counted(left_out as u64, "sound node");
-        lines.push(format!("{nodes} left out (--sick)"));
+        lines.push(format!("{nodes} hidden (--sick)"));
     }
     if let Some(first) = shown.first().filter(|row| row.group == Group::Sick) {
         let node = &first.node;
-        lines.push(format!(
-            "{program} why {node} tells how its verdict came about"
-        ));
+        lines.push(format!("{program} why {node} explains its verdict"));
     }
     if !lines.is_empty() {
         paper.line();
@@ -239,7 +237,7 @@ fn of_group(group: Group) -> (&'static str, &'static str, Ink) {
     match group {
         Group::Sick => ("sick", "✗", Ink::Bad),
         Group::Doubtful => ("in doubt", "!", Ink::Warn),
-        Group::Leaving => ("leaving, as expected", "○", Ink::Plain),
+        Group::Leaving => ("leaving (being removed)", "○", Ink::Plain),
         Group::Sound => ("sound", "●", Ink::Good),
     }
 }

@@ -40,8 +40,8 @@ impl Paper {
         self.wrapped(Ink::Plain, 0, &sentence(&text));
         if !report.answers.broken_services.is_empty() {
             let text = format!(
-                "connections from outside to {} fail on this node, and worked before: 503 at the health \
-                 check node port, where they have one, unless it is held back",
+                "connections from outside to {} fail on this node and worked before: their health \
+                 check node ports answer 503, unless that is held back",
                 report.answers.broken_services.join(", ")
             );
             self.wrapped(Ink::Warn, 0, &sentence(&text));
@@ -53,7 +53,7 @@ impl Paper {
             Eligibility::Deleting | Eligibility::Tainted { .. }
         ) {
             let text = format!(
-                "{eligibility}; /healthz is 503 for that, as it should be, and /livez is not"
+                "{eligibility}; therefore /healthz answers 503, as intended; /livez does not"
             );
             self.section("leaving", Ink::Warn, &sentence(&text));
             self.line();
@@ -230,11 +230,11 @@ pub(super) fn conntrack(verdict: &Verdict) -> Option<String> {
     let (entries, limit) = (grouped(table.entries), grouped(table.limit));
     let dropped = match conntrack.full {
         Some(at) => format!(
-            "{} dropped for want of room, the last {}",
+            "{} dropped because the table was full, the last {}",
             counted(conntrack.dropped, "packet"),
             ago(Some(at), verdict.at)
         ),
-        None => "nothing is dropped for want of room".to_owned(),
+        None => "none dropped because the table was full".to_owned(),
     };
     let percent = table.percent();
     Some(format!(
@@ -247,7 +247,7 @@ pub(super) fn drops(paper: &mut Paper, verdict: &Verdict) {
     let drops = &verdict.drops;
     let mut lines: Vec<String> = Vec::new();
     if let DropWatch::Denied(why) = &drops.watch {
-        lines.push(format!("the kernel gives no reasons for drops: {why}"));
+        lines.push(format!("the kernel's drop reasons cannot be read: {why}"));
     }
     lines.extend(drops.dropped.iter().map(|dropped| {
         let meaning = drop_meaning(&dropped.reason);

@@ -29,14 +29,15 @@ pub(super) enum Problem {
     File(PathBuf, #[source] std::io::Error),
     #[error("{}: {}", .0.display(), .1)]
     Recording(PathBuf, #[source] RecordingError),
-    #[error("--at: {0:?} is no time; give one such as 2026-11-23T04:05:06Z")]
+    #[error("--at: {0:?} is not a time; give one such as 2026-11-23T04:05:06Z")]
     Time(String),
     #[error(
-        "no recording in {} reaches {}: the agent writes one when /healthz changes; take one from a running agent with `pathproof record`, and give it with --recording",
+        "no recording in {} covers {}: the agent writes one when /healthz changes; save one from a \
+         running agent with `pathproof record`, and give it with --recording",
         .0.display(), .1
     )]
     NotRecorded(PathBuf, Wall),
-    #[error("{} begins at {}, after {}", .0.display(), .1, .2)]
+    #[error("the recording {} begins at {}, after {}", .0.display(), .1, .2)]
     TooLate(PathBuf, Wall, Wall),
 }
 
@@ -57,7 +58,7 @@ fn take(args: &RecordArgs) -> Result<String, Problem> {
     fs::write(path, &recording).map_err(|source| Problem::File(path.clone(), source))?;
     let size = recording.len() / 1024;
     Ok(format!(
-        "{shown}: {size} KiB{how}; play it with `pathproof replay {shown}`\n"
+        "{shown}: {size} KiB{how}; replay it with `pathproof replay {shown}`\n"
     ))
 }
 
@@ -181,9 +182,10 @@ impl Timeline {
             ));
         }
         text + match self.same {
-            true => "\nThe replay came to the same verdicts as the agent did.\n",
+            true => "\nThe replay reached the same verdicts as the agent.\n",
             false => {
-                "\nThe replay came to OTHER verdicts than the agent did: this pathproof judges otherwise, or the recording was changed.\n"
+                "\nThe replay reached OTHER verdicts than the agent: this version of pathproof \
+                 judges differently, or the recording was changed.\n"
             }
         }
     }
@@ -215,7 +217,7 @@ mod tests {
         fs::write(&path, "hello").unwrap();
         let message = load(&path, None).err().unwrap().to_string();
         assert!(
-            message.contains("x: this is no recording of pathproof"),
+            message.contains("x: this is not a pathproof recording"),
             "{message}"
         );
     }

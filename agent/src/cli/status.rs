@@ -77,7 +77,7 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
         && age > OLD_AFTER
     {
         let text = format!(
-            "This is {} old: the agent has stopped judging, see its log and /agent/livez.",
+            "This report is {} old: the agent no longer updates it; see its log and /agent/livez.",
             Spoken(age)
         );
         paper.wrapped(Ink::Bad, 0, &text);
@@ -106,7 +106,7 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     agent(&mut paper, report);
     if verdict.state != State::Proven {
         paper.line();
-        let next = "pathproof why shows how this came about, and what to do.";
+        let next = "pathproof why explains this verdict and what to do.";
         paper.section("look next", Ink::Plain, next);
     }
     paper.finish()
@@ -147,7 +147,7 @@ fn sentinel(paper: &mut Paper, sentinel: &SentinelReport, verdict: &Verdict) {
     let lanes = verdict.families.iter().flat_map(|family| &family.lanes);
     if let Some(lag) = lanes.filter_map(|lane| lane.programming_lag()).max() {
         let text = format!(
-            "{} behind the API when its endpoint last moved",
+            "{} behind the API at the last change of the sentinel's endpoint",
             Spoken(lag)
         );
         paper.section("rules", Ink::Plain, &text);
@@ -204,13 +204,22 @@ fn problems(report: &Report) -> Vec<String> {
 fn port(port: &PortReport) -> &'static str {
     match (port.way, port.owner) {
         _ if port.succeeded => "another agent has taken over",
-        _ if port.waits => "outsiders are still answered by who did before; ours soon",
-        (PortWay::Bound, _) => "bound by the agent",
-        (PortWay::Steered, Some(true)) => {
-            "outsiders are answered here, the node by the port's owner"
+        _ if port.waits => {
+            "the previous process still answers load balancers; the agent takes \
+                            over soon"
         }
-        (PortWay::Steered, Some(false)) => "steered here; nobody else listens",
-        (PortWay::Steered, None) => "steered here; who else listens is unknown",
+        (PortWay::Bound, _) => "the agent listens on the healthz port",
+        (PortWay::Steered, Some(true)) => {
+            "the agent answers clients outside the node, the process on the port local ones"
+        }
+        (PortWay::Steered, Some(false)) => {
+            "steered to the agent; no other process listens on the \
+                                            port"
+        }
+        (PortWay::Steered, None) => {
+            "steered to the agent; it is unknown whether another process \
+                                     listens on the port"
+        }
     }
 }
 
@@ -220,7 +229,7 @@ fn peers(paper: &mut Paper, report: &Report) {
     if peers.silent.is_empty() {
         if peers.dialled > 0 {
             let text = format!(
-                "{} dialled, {} answer",
+                "{} contacted, {} answer",
                 counted(peers.dialled as u64, "other node"),
                 peers.answering
             );

@@ -188,7 +188,7 @@ impl LaneStep<'_> {
                 grouped(u64::from(failures)),
                 Spoken(now.since(since)),
             ),
-            _ => ": none came through yet".to_owned(),
+            _ => ": none passed yet".to_owned(),
         });
         let last = self.view.last_failure.map_or(String::new(), |last| {
             format!(", the last {} ago", Spoken(now.since(last)))
@@ -227,7 +227,7 @@ pub fn render(report: &Report, colour: bool) -> String {
     if chain.next.is_empty() {
         let text = match verdict.state {
             State::Proven => "Nothing to do.",
-            _ => "Nothing more is known.",
+            _ => "No further information.",
         };
         paper.section("look next", Ink::Faint, text);
     }
@@ -274,7 +274,7 @@ fn because(paper: &mut Paper, chain: &Chain<'_>) {
 fn lane(paper: &mut Paper, lane: &LaneStep<'_>, others: &[&LaneStep<'_>], now: Mono) {
     let never = lane.view.state == LaneState::NeverWorked;
     let Some(cause) = lane.view.cause else {
-        paper.put(Ink::Warn, "says nothing").to(TEXT);
+        paper.put(Ink::Warn, "inconclusive").to(TEXT);
         paper.wrapped(Ink::Plain, TEXT, &sentence(&lane.sentence));
         return paper.line();
     };
@@ -296,7 +296,7 @@ fn lane(paper: &mut Paper, lane: &LaneStep<'_>, others: &[&LaneStep<'_>], now: M
     let meaning = lane.meaning.as_deref().unwrap_or_default();
     let meaning = match never {
         true => format!("Most likely {meaning}."),
-        false => format!("That means: {meaning}."),
+        false => format!("Meaning: {meaning}."),
     };
     paper.to(TEXT).wrapped(Ink::Heading, TEXT, &meaning);
     if !others.is_empty() {
@@ -305,7 +305,7 @@ fn lane(paper: &mut Paper, lane: &LaneStep<'_>, others: &[&LaneStep<'_>], now: M
         paper.section("", Ink::Plain, &text);
     }
     if !lane.counts {
-        let text = "It never worked in this boot, so it accuses nobody.";
+        let text = "This path never worked since boot, so it is not counted as a fault.";
         paper.section("", Ink::Faint, text);
     }
     paper.line();
@@ -319,7 +319,7 @@ fn sentinel(paper: &mut Paper, sentinel: &SentinelReport) {
         SentinelState::Absent | SentinelState::Disabled => Ink::Plain,
     };
     let text = format!(
-        "There are no probes, the sentinel is {}: {}",
+        "There are no probes: the sentinel is {}: {}",
         sentinel.state.name(),
         sentinel.sentence
     );

@@ -364,13 +364,13 @@ fn ip(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
             Err(invalid(field, text, reason))
         }
         Ok(ip) => Ok(ip),
-        Err(_) => Err(invalid(field, text, "an IP address is wanted")),
+        Err(_) => Err(invalid(field, text, "must be an IP address")),
     }
 }
 
 fn port(field: impl Display, number: i32) -> Result<u16, Invalid> {
     let port = u16::try_from(number).ok().filter(|port| *port != 0);
-    port.ok_or_else(|| invalid(field, &number.to_string(), "a port is 1 to 65535"))
+    port.ok_or_else(|| invalid(field, &number.to_string(), "must be a port, 1 to 65535"))
 }
 
 fn protocol(of: &str, name: Option<&str>) -> Result<Protocol, Invalid> {
@@ -380,7 +380,7 @@ fn protocol(of: &str, name: Option<&str>) -> Result<Protocol, Invalid> {
         Some("SCTP") => Ok(Protocol::Sctp),
         Some(other) => {
             let field = format_args!("{of}.protocol");
-            Err(invalid(field, other, "TCP, UDP or SCTP is wanted"))
+            Err(invalid(field, other, "must be TCP, UDP or SCTP"))
         }
     }
 }
@@ -401,7 +401,7 @@ fn load_balancer_ips(status: ServiceStatus) -> Result<Vec<IpAddr>, Invalid> {
             None | Some("VIP") => {}
             Some("Proxy") => continue,
             Some(other) => {
-                return Err(invalid(field + ".ipMode", other, "VIP or Proxy is wanted"));
+                return Err(invalid(field + ".ipMode", other, "must be VIP or Proxy"));
             }
         }
         if let Some(text) = entry.ip.as_deref().filter(|ip| !ip.is_empty()) {

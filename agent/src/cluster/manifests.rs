@@ -112,7 +112,8 @@ impl Manifests {
             Err(error) => {
                 let folder = self.folder.display();
                 update.problems.push(Problem::silence(format!(
-                    "{folder}: the folder cannot be read ({error}); its last view stays"
+                    "{folder}: the folder cannot be read ({error}); its last good content stays in \
+                     use"
                 )));
             }
         }
@@ -186,7 +187,8 @@ impl Manifests {
             if present.len() > self.most || bytes > MAX_BYTES {
                 let (most, limit) = (self.most, MAX_BYTES >> 20);
                 let error = format!(
-                    "it holds more than {most} manifests or {limit} MiB: keep those of one cluster alone"
+                    "it has more than {most} manifests or {limit} MiB: keep only the manifests of \
+                     this cluster"
                 );
                 return Err(io::Error::new(io::ErrorKind::FileTooLarge, error));
             }
@@ -254,7 +256,10 @@ impl Manifests {
                 }
                 Item::Broken(reason) => {
                     is_whole = false;
-                    let why = format!("not understood: {reason}; what the file said before stays");
+                    let why = format!(
+                        "cannot be parsed: {reason}; its last good content stays in \
+                                       use"
+                    );
                     file.problems.push(problem(&path, place, &why));
                     return;
                 }
@@ -279,7 +284,7 @@ impl Manifests {
                     dropped.insert(key);
                 }
                 Err(invalid) => {
-                    let why = format!("{invalid}; what the object said before stays");
+                    let why = format!("{invalid}; its last good version stays in use");
                     file.problems.push(problem(&path, place, &why));
                     if let Some(known) = before.get(&key) {
                         file.objects.entry(key).or_insert_with(|| known.clone());
@@ -304,7 +309,7 @@ impl Manifests {
             _ => "",
         };
         file.problems = vec![Problem::new(format!(
-            "{}: cannot be read ({error}){remedy}; what it said before stays",
+            "{}: cannot be read ({error}){remedy}; its last good content stays in use",
             path.display()
         ))];
         file
@@ -321,7 +326,7 @@ fn problem(path: &Path, place: Place, why: &str) -> Problem {
 
 fn duplicate(path: &Path, place: Place, facts: &Facts, first: &str) -> Problem {
     let title = facts.title();
-    let why = format!("{title} stands in {first} already; that one counts");
+    let why = format!("{title} is also defined in {first}, which is used");
     problem(path, place, &why)
 }
 

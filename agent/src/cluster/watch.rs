@@ -56,11 +56,14 @@ pub struct OpenError {
 pub fn follow(path: &Path, node_name: &str) -> Result<mpsc::Receiver<Update>, OpenError> {
     if let Err(source) = fs::read_dir(path) {
         let problem = match source.kind() {
-            io::ErrorKind::NotFound => "does not exist; create it or name another with --manifests",
-            io::ErrorKind::NotADirectory => {
-                "is not a folder; name the folder that the files are in"
+            io::ErrorKind::NotFound => {
+                "does not exist; create it or give another folder with \
+                                        --manifests"
             }
-            _ => "cannot be read; give the agent's user read and execute rights to it",
+            io::ErrorKind::NotADirectory => {
+                "is not a folder; give the folder that contains the files"
+            }
+            _ => "cannot be read; grant the agent's user read and execute rights",
         };
         return Err(OpenError {
             path: path.to_owned(),

@@ -44,12 +44,13 @@ pub enum Switch {
     Off,
 }
 
-/// How connections to the healthz port come to the agent.
+/// How the agent receives connections to the healthz port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum PortTakeover {
-    /// Steer those from outside to a listener aside, and leave the port to its owner
+    /// Redirect connections from outside to the agent; the process that listens on the port keeps
+    /// it
     Steer,
-    /// Hold the port
+    /// Listen on the port itself
     #[default]
     Bind,
 }
@@ -57,9 +58,9 @@ pub enum PortTakeover {
 /// How much of the cluster is watched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum View {
-    /// This Node, all Services and EndpointSlices: every Service is judged
+    /// Watch this Node, all Services and all EndpointSlices: every Service is judged
     Full,
-    /// This Node and the sentinel alone: for very large clusters
+    /// Watch only this Node and the sentinel's Service: for very large clusters
     Sentinel,
 }
 
@@ -90,10 +91,11 @@ pub struct RunArgs {
     #[command(flatten)]
     pub kept: KeptArgs,
 
-    /// Whether the datapath is probed by packets of pathproof's own
+    /// Probe the datapath with pathproof's own packets
     ///
-    /// Needs the sentinel's Service in the cluster. Off, or where its devices cannot be had, the
-    /// node is judged by real traffic alone, and an idle node's verdict is Unknown.
+    /// Needs the sentinel's Service in the cluster. With off, or if the sentinel's interfaces
+    /// cannot be created, the agent judges only real traffic, and the verdict of an idle node is
+    /// Unknown.
     #[arg(long, value_name = "MODE", default_value = "on", help_heading = SENTINEL)]
     pub sentinel: Switch,
 
@@ -109,30 +111,30 @@ pub struct RunArgs {
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(next_help_heading = "Cluster view", mut_args = as_option)]
 pub struct ClusterArgs {
-    /// Folder of Kubernetes YAML (Node, Service, EndpointSlice) to take the cluster view from
+    /// Folder of Kubernetes YAML (Node, Service, EndpointSlice) that replaces the API server
     ///
-    /// Any number of files and documents; other kinds are ignored and counted. The folder is
-    /// followed live. A broken file is reported and the last good view stays.
+    /// Any number of files and documents; other kinds are ignored and counted. Changes take effect
+    /// at once. A broken file is reported, and its last good content stays in use.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["kubeconfig", "server"])]
     pub manifests: Option<PathBuf>,
 
     #[command(flatten)]
     pub api: ApiArgs,
 
-    /// How much of the cluster is watched at an API server
+    /// Objects to watch at the API server
     #[arg(long, value_name = "VIEW", default_value = "full")]
     pub view: View,
 
     /// Name of this node's Node object
     ///
-    /// Else NODE_NAME from the environment, else the host's name in lower case.
+    /// Default: the variable NODE_NAME, then the host's name in lower case.
     #[arg(long, value_name = "NAME")]
     pub node_name: Option<String>,
 
-    /// A taint that says the node is being removed: a key, or a preset (repeatable)
+    /// Taint that marks a node as being removed: a key, or a preset (repeatable)
     ///
     /// Presets: cluster-autoscaler (always on, as in kube-proxy), karpenter, spot, shutdown. The
-    /// effect of a taint is ignored.
+    /// taint's effect is ignored.
     #[arg(long = "terminating-taint", value_name = "KEY|PRESET")]
     pub terminating_taints: Vec<String>,
 }
@@ -141,17 +143,18 @@ pub struct ClusterArgs {
 #[derive(Debug, Clone, Default, PartialEq, Eq, ClapArgs)]
 #[command(next_help_heading = "Cluster view")]
 pub struct ApiArgs {
-    /// Kubeconfig of the API server; its current context counts
+    /// Kubeconfig of the API server; its current context is used
     ///
-    /// Without it and --server, the ServiceAccount of this pod is used: the API server is then
-    /// connected to past the Service network, once its addresses were learned.
+    /// Without --kubeconfig and --server, the agent uses the pod's ServiceAccount. It then connects
+    /// to the API server's endpoints directly, not through a Service, once it has learned their
+    /// addresses.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
-    /// URL of the API server; wins over that of --kubeconfig
+    /// URL of the API server; overrides the one in --kubeconfig
     ///
-    /// Asked with the ServiceAccount of this pod, where one is mounted and the URL is https. Give
-    /// an address that needs no Service: the ClusterIP works only while the datapath does.
+    /// Authenticates with the pod's ServiceAccount, if one is mounted and the URL is https. Give an
+    /// address that needs no Service: the cluster IP works only while the datapath does.
     #[arg(long, value_name = "URL", value_parser = url)]
     pub server: Option<String>,
 }
@@ -160,10 +163,10 @@ pub struct ApiArgs {
 #[derive(Debug, Clone, Default, PartialEq, ClapArgs)]
 #[command(next_help_heading = "Answers")]
 pub struct HealthzArgs {
-    /// Where /healthz and /livez are served: IP:PORT, IP, or :PORT; "none" serves neither
+    /// Listen address of /healthz and /livez: IP:PORT, IP, or :PORT; "none" serves neither
     ///
-    /// Without a port it is 10256. 0.0.0.0, `[::]` and an empty host all mean every address of both
-    /// families.
+    /// The default port is 10256. 0.0.0.0, `[::]` and an empty host mean all addresses, IPv4 and
+    /// IPv6.
     #[arg(
         id = "healthz-bind-address",
         long,
@@ -173,39 +176,42 @@ pub struct HealthzArgs {
     )]
     pub address: OrNone<BindAddress>,
 
-    /// How connections to the healthz port come to the agent
+    /// How the agent receives connections to the healthz port
     ///
-    /// kube-proxy holds that port on most nodes, and need not give it up: those from outside are
-    /// steered, the node's own stay kube-proxy's. Where the kernel or the privileges do not allow
-    /// it, the port is bound.
+    /// On most nodes kube-proxy listens on that port and keeps it: steer redirects only connections
+    /// from outside the node to the agent, and kube-proxy still answers the node's own. If the
+    /// kernel or the privileges do not allow steer, the agent uses bind.
     #[arg(long, value_name = "WAY", default_value = "steer")]
     pub port_takeover: PortTakeover,
 
-    /// Range of ports at which load balancers ask about a Service with externalTrafficPolicy Local
-    /// (its healthCheckNodePort): FIRST-LAST; "none" leaves all of them to kube-proxy or Cilium
+    /// Range of health check node ports that the agent answers (healthCheckNodePort of Services
+    /// with externalTrafficPolicy Local): FIRST-LAST; "none" leaves them to kube-proxy or Cilium
     ///
-    /// They are answered where connections are steered, for everyone: --healthz-allow-cidr holds for
-    /// /healthz and /livez alone, as kube-proxy's ports are open too. The default is the API server's range of node ports, where nothing but Services has a port.
+    /// Needs --port-takeover=steer. Any client may connect, as with kube-proxy:
+    /// --healthz-allow-cidr applies only to /healthz and /livez. The default is the API server's
+    /// default range of node ports.
     #[arg(long, value_name = "RANGE", default_value = "30000-32767", value_parser = port_range)]
     pub health_check_node_ports: OrNone<PortRange>,
 
-    /// Whether load balancers may put a header of the PROXY protocol before their requests
+    /// Accept requests that begin with a PROXY protocol header
     ///
-    /// Both versions, at the healthz port and at health check node ports. Requests without one are
-    /// answered as well; the header's content is not used.
+    /// Applies to the healthz port and to health check node ports, for versions 1 and 2. Requests
+    /// without a header are answered too; the header's content is ignored.
     #[arg(long, value_name = "MODE", default_value = "off")]
     pub health_check_proxy_protocol: Switch,
 
-    /// How long SIGTERM waits for a successor, where nobody else would answer; 0 does not wait
+    /// Maximum wait after SIGTERM for the next agent, if no other process would answer; 0 does not
+    /// wait
     ///
-    /// The last verdict is served meanwhile. It ends as soon as another agent has taken over.
+    /// The agent answers with its last verdict meanwhile, and ends as soon as another agent has
+    /// taken over.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = minutes(10))]
     pub shutdown_grace: Duration,
 
-    /// Sources that may ask /healthz and /livez: CIDR or IP (repeatable); default everyone
+    /// Sources that may use /healthz and /livez: CIDR or IP (repeatable); default all
     ///
-    /// Others are disconnected before anything is read. Remember the load balancer's probe ranges
-    /// and this node's own addresses (kubelet probes).
+    /// Connections from other sources are closed before the request is read. Include the load
+    /// balancer's probe ranges and this node's own addresses (kubelet probes).
     #[arg(
         id = "healthz-allow-cidr",
         long,
@@ -214,29 +220,31 @@ pub struct HealthzArgs {
     )]
     pub allow: Vec<Option<IpNet>>,
 
-    /// What is answered while there is no evidence either way: open or closed
+    /// Answer while the verdict is Unknown: open or closed
     ///
-    /// open: 200, so that pathproof's own blindness takes no node out of service. closed: 503, so that
+    /// open: 200, so that a fault of pathproof takes no node out of service. closed: 503, so that
     /// only proven nodes are in service.
     #[arg(long, value_name = "POLICY", default_value = "open", value_parser = word::<UnknownPolicy>)]
     pub unknown_policy: UnknownPolicy,
 
-    /// Whether a broken datapath turns the answers to 503: enforce or audit
+    /// Effect of a broken datapath on the answers: enforce or audit
     ///
-    /// audit: the datapath part always answers 200; metrics show what it would have been.
+    /// enforce: it is answered 503. audit: it is answered 200, and metrics show what enforce would
+    /// answer.
     #[arg(long, value_name = "MODE", default_value = "enforce", value_parser = word::<Enforcement>)]
     pub enforcement: Enforcement,
 
-    /// How long a flapping datapath stays 503 after it works again, at first; 0 is off
+    /// Initial time that a flapping datapath stays 503 after it works again; 0 is off
     ///
-    /// Doubles with each flap, up to 5m. A first recovery is believed after one second.
+    /// Doubles with each flap, up to 5m. The first recovery counts after one second.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = minutes(5))]
     pub flap_dwell: Duration,
 
     /// Maximum share of nodes, in percent, that may answer 503 together; 0 turns the fleet brake off
     ///
-    /// A node that fails alone may always. The rotator counts nodes by their conditions, in audit too;
-    /// without a rotator nothing is held back, and a node that leaves never is.
+    /// A single failing node always answers 503, and so does a node that is being removed. The
+    /// rotator counts the failing nodes by their conditions, in audit too; without a rotator the
+    /// brake is off.
     #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent())]
     pub fleet_brake: u32,
 }
@@ -245,11 +253,11 @@ pub struct HealthzArgs {
 #[derive(Debug, Clone, Default, PartialEq, ClapArgs)]
 #[command(next_help_heading = "Admin port")]
 pub struct AdminArgs {
-    /// Where /metrics, /verdict, /recording, /drainz and /agent/* are served: IP:PORT, IP, or :PORT;
-    /// "none" serves none of them
+    /// Listen address of /metrics, /verdict, /recording, /drainz and /agent/*: IP:PORT, IP, or
+    /// :PORT; "none" serves none of them
     ///
-    /// The default answers on this machine only. For Prometheus give the node's address, and say
-    /// who may ask with --admin-allow-cidr.
+    /// The default is reachable only on the node. For Prometheus give the node's address, and limit
+    /// the clients with --admin-allow-cidr.
     #[arg(
         id = "admin-bind-address",
         long,
@@ -259,7 +267,7 @@ pub struct AdminArgs {
     )]
     pub address: OrNone<BindAddress>,
 
-    /// Sources that may ask the admin port: CIDR or IP (repeatable); default everyone
+    /// Sources that may use the admin port: CIDR or IP (repeatable); default all
     #[arg(
         id = "admin-allow-cidr",
         long,
@@ -268,17 +276,17 @@ pub struct AdminArgs {
     )]
     pub allow: Vec<Option<IpNet>>,
 
-    /// Services with series of their own in /metrics
+    /// Services that get their own series in /metrics
     ///
-    /// The counts of all Services together are there in any case. docs/metrics.md says how many
-    /// series each choice costs.
+    /// The totals over all Services are always present. docs/metrics.md lists the number of series
+    /// of each choice.
     #[arg(long, value_name = "WHICH", default_value = "trouble")]
     pub service_metrics: ServiceMetrics,
 
-    /// Sources that load balancers probe from, as /drainz leaves them out: CIDR or IP (repeatable)
+    /// Sources of load balancer probes, which /drainz ignores: CIDR or IP (repeatable)
     ///
-    /// A new connection of theirs does not say that clients still come. Needed where a probe dials
-    /// a Service (a TCP check of a node port): it cannot be told from a client by its SYN.
+    /// Needed if a load balancer probes a Service itself (a TCP check of a node port): without this
+    /// option such a probe counts as a client's connection.
     #[arg(
         long = "drain-ignore-cidr",
         value_name = "CIDR",
@@ -291,7 +299,7 @@ pub struct AdminArgs {
 #[derive(Debug, Clone, Default, PartialEq, ClapArgs)]
 #[command(next_help_heading = "Observer")]
 pub struct ObserverArgs {
-    /// Interfaces to watch: a pattern with * and ? (repeatable); default all but loopback
+    /// Interfaces to observe: a pattern with * and ? (repeatable); default all but loopback
     #[arg(
         long = "interface-include",
         value_name = "PATTERN",
@@ -299,7 +307,8 @@ pub struct ObserverArgs {
     )]
     pub include: Vec<Option<Pattern>>,
 
-    /// Interfaces not to watch, even if included: a pattern with * and ? (repeatable)
+    /// Interfaces not to observe; overrides --interface-include: a pattern with * and ?
+    /// (repeatable)
     #[arg(
         long = "interface-exclude",
         value_name = "PATTERN",
@@ -307,7 +316,7 @@ pub struct ObserverArgs {
     )]
     pub exclude: Vec<Option<Pattern>>,
 
-    /// How programs are attached to interfaces
+    /// How eBPF programs are attached to interfaces
     #[arg(long, value_name = "MODE", default_value = "auto")]
     pub attach: Attach,
 }
@@ -326,7 +335,8 @@ impl ObserverArgs {
 /// Options that say what outlives the agent. The default keeps nothing.
 #[derive(Debug, Clone, Default, PartialEq, ClapArgs)]
 pub struct KeptArgs {
-    /// Where links and maps are pinned, so that a restart leaves no gap; "none" pins nothing
+    /// BPF file system folder for pinned links and maps, so that a restart leaves no gap in
+    /// observation; "none" pins nothing
     #[arg(
         long,
         value_name = "DIR",
@@ -335,7 +345,7 @@ pub struct KeptArgs {
     )]
     pub pin_dir: OrNone<PathBuf>,
 
-    /// Where the last verdict and the last Node outlive a restart; "none" keeps nothing
+    /// Folder that keeps the last verdict and the last Node across restarts; "none" keeps nothing
     #[arg(
         long,
         value_name = "DIR",
@@ -349,7 +359,7 @@ pub struct KeptArgs {
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 #[command(next_help_heading = SENTINEL, mut_args = as_option)]
 pub struct SentinelConfig {
-    /// The sentinel's Service
+    /// Service of the sentinel
     #[arg(
         long = "sentinel-service",
         value_name = "NAMESPACE/NAME",
@@ -358,7 +368,7 @@ pub struct SentinelConfig {
     )]
     pub service: ObjectName,
 
-    /// What the names of the sentinel's four interfaces begin with
+    /// Prefix of the names of the sentinel's four interfaces
     #[arg(
         long = "sentinel-devices",
         value_name = "PREFIX",
@@ -367,9 +377,9 @@ pub struct SentinelConfig {
     )]
     pub devices: String,
 
-    /// Where off-cluster probes come from: an IPv4 and an IPv6 address
+    /// Source addresses of off-cluster probes: one IPv4 and one IPv6 address
     ///
-    /// Routed to the sentinel's own interface on every node; nothing else may have them.
+    /// Every node routes them to the sentinel's own interface; nothing else may use them.
     #[arg(
         long = "sentinel-client-address",
         value_name = "IPv4,IPv6",
@@ -378,7 +388,8 @@ pub struct SentinelConfig {
     )]
     pub client: [IpAddr; FAMILIES],
 
-    /// The endpoint of the sentinel's slices: an IPv4 and an IPv6 address, the same on every node
+    /// Endpoint addresses in the sentinel's EndpointSlices: one IPv4 and one IPv6 address, the same
+    /// on every node
     #[arg(
         long = "sentinel-endpoint-address",
         value_name = "IPv4,IPv6",
@@ -387,10 +398,11 @@ pub struct SentinelConfig {
     )]
     pub echo: [IpAddr; FAMILIES],
 
-    /// Where pods' probes come from: addresses of this node's podCIDRs that no pod can get
+    /// Source addresses of pod probes: at most one of each family, from this node's podCIDRs
     ///
-    /// One for each family at most. Only where IPAM is told to leave them alone: a route for an
-    /// address that a pod gets would cut that pod off. Without it pods are judged by real traffic.
+    /// Give only addresses that the CNI's IPAM never assigns: the agent routes them to the
+    /// sentinel, which would cut off a pod with such an address. Without this option the path of
+    /// pods is judged by real traffic.
     #[arg(
         long = "sentinel-pod-address",
         value_name = "IPv4,IPv6",
@@ -400,11 +412,11 @@ pub struct SentinelConfig {
     )]
     pub pod: [Option<IpAddr>; FAMILIES],
 
-    /// What translates Service traffic on this node: kube-proxy, or cilium in its place
+    /// Program that translates Service traffic on this node: kube-proxy or cilium
     ///
-    /// Where it is said, rules that were never written are a fault: two minutes after boot the node is
-    /// broken until the first probe gets through. Something else that is found there ends that. Where
-    /// it is not said, such a node is unknown.
+    /// If set, rules that were never written are a fault: from two minutes after boot the node is
+    /// Broken until the first probe passes, unless the agent finds another program. If not set,
+    /// such a node is Unknown.
     #[arg(long, value_name = "NAME", value_parser = word::<Declared>)]
     pub datapath: Option<Declared>,
 }
@@ -413,10 +425,10 @@ pub struct SentinelConfig {
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(next_help_heading = "Publishing")]
 pub struct PublishArgs {
-    /// Whether the Node's condition ServiceDatapathReady is kept; on where the view comes from an API
-    /// server
+    /// Publish the Node condition ServiceDatapathReady; default on, off with --manifests
     ///
-    /// Takes the right to patch nodes/status. A heartbeat every 5m, changes within seconds.
+    /// Needs the right to patch nodes/status. Writes a heartbeat every 5m, and changes within
+    /// seconds.
     #[arg(
         long,
         value_name = "MODE",
@@ -426,10 +438,9 @@ pub struct PublishArgs {
     )]
     pub publish_condition: Option<Switch>,
 
-    /// Whether Events about the Node announce transitions; on where the view comes from an API
-    /// server
+    /// Publish changes of the verdict as Events about the Node; default on, off with --manifests
     ///
-    /// Takes the right to create and patch events.events.k8s.io in the namespace default.
+    /// Needs the right to create and patch events.events.k8s.io in the namespace default.
     #[arg(
         long,
         value_name = "MODE",
@@ -444,10 +455,11 @@ pub struct PublishArgs {
 #[derive(Debug, Clone, Default, PartialEq, Eq, ClapArgs)]
 #[command(next_help_heading = "Process")]
 pub struct ProcessArgs {
-    /// Whether the process gives up what it does not need: capabilities, system calls, files
+    /// Drop capabilities, system calls and file access that are not needed after start-up
     ///
-    /// What the kernel does not know is left out, and reported by `pathproof status`. Turn it off
-    /// only to find out whether it prevents something, and report that to the maintainers.
+    /// Restrictions that the kernel does not support are skipped and reported by `pathproof
+    /// status`. Turn this off only to find out whether it causes a fault, and report that to the
+    /// maintainers.
     #[arg(long, value_name = "MODE", default_value = "on")]
     pub hardening: Switch,
 
@@ -455,7 +467,7 @@ pub struct ProcessArgs {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
 
-    /// What is logged: a level (error, warn, info, debug, trace) or directives of tracing
+    /// Log filter: a level (error, warn, info, debug, trace) or directives of the tracing crate
     ///
     /// For example: info,pathproof::datapath=debug
     #[arg(

@@ -17,10 +17,10 @@ const WITHDRAWAL: &str = "Withdrawal";
 /// Way of withdrawing nodes that fail.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Withdraw {
-    /// Not at all
+    /// Never
     #[default]
     Off,
-    /// By a label of the Node
+    /// Set a label on the Node
     Label,
 }
 
@@ -31,7 +31,7 @@ pub struct RotateConfig {
     #[command(flatten)]
     pub api: ApiArgs,
 
-    /// The sentinel's Service
+    /// Service of the sentinel
     #[arg(
         long = "sentinel-service",
         value_name = "NAMESPACE/NAME",
@@ -41,7 +41,8 @@ pub struct RotateConfig {
     )]
     pub service: ObjectName,
 
-    /// The endpoint of the sentinel's slices: an IPv4 and an IPv6 address, as the agents have them
+    /// Endpoint addresses in the sentinel's EndpointSlices: one IPv4 and one IPv6 address, the same
+    /// as the agents' option
     #[arg(
         long = "sentinel-endpoint-address",
         value_name = "IPv4,IPv6",
@@ -51,10 +52,10 @@ pub struct RotateConfig {
     )]
     pub echo: [IpAddr; FAMILIES],
 
-    /// From one generation to the next, in seconds
+    /// Time from one generation to the next, in seconds
     ///
-    /// More in a cluster of over 3,000 nodes, so that all nodes together are sent at most 200 watch
-    /// events a second: a second more for every 50 nodes.
+    /// In clusters of more than 3,000 nodes the rotator adds 1 s for every 50 nodes, so that the
+    /// API server sends at most 200 watch events a second for it.
     #[arg(
         long,
         value_name = "N",
@@ -64,7 +65,7 @@ pub struct RotateConfig {
     )]
     pub interval: Duration,
 
-    /// Name of the Lease by which one rotator of several leads, in the Service's namespace
+    /// Name of the Lease for leader election between rotators, in the Service's namespace
     #[arg(
         long = "lease-name",
         value_name = "NAME",
@@ -74,15 +75,16 @@ pub struct RotateConfig {
     )]
     pub lease: String,
 
-    /// Whether nodes that fail are withdrawn from load balancers that ask nothing, such as MetalLB
+    /// How failing nodes are withdrawn from load balancers without health checks, such as MetalLB
     ///
     /// label: the leader sets node.kubernetes.io/exclude-from-external-load-balancers=pathproof on
-    /// them, and takes it off once they work. It takes a right to patch Nodes (deploy/components/withdraw,
-    /// the chart's rotator.withdraw). A label that somebody else set is left alone.
+    /// failing nodes and removes it once they work. It needs the right to patch Nodes
+    /// (deploy/components/withdraw, or rotator.withdraw in the chart). Labels with another value
+    /// are not changed.
     #[arg(long, value_name = "WAY", default_value = "off", help_heading = WITHDRAWAL)]
     pub withdraw: Withdraw,
 
-    /// Minimum time for which a node fails before it is withdrawn
+    /// Minimum time that a node has failed before it is withdrawn
     #[arg(
         long,
         value_name = "DURATION",
@@ -92,7 +94,7 @@ pub struct RotateConfig {
     )]
     pub withdraw_after: Duration,
 
-    /// Maximum share of nodes, in percent, that are withdrawn together; one in any case
+    /// Maximum share of nodes, in percent, that are withdrawn together; one node is always allowed
     #[arg(
         long,
         value_name = "PERCENT",

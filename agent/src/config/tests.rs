@@ -54,12 +54,12 @@ fn defaults() {
 }
 
 #[rstest]
-#[case("0.0.0.0", "every address, port 10256")]
-#[case("0.0.0.0:1", "every address, port 1")]
-#[case("[::]", "every address, port 10256")]
-#[case("::", "every address, port 10256")]
-#[case("[::]:7", "every address, port 7")]
-#[case(":9", "every address, port 9")]
+#[case("0.0.0.0", "all addresses, port 10256")]
+#[case("0.0.0.0:1", "all addresses, port 1")]
+#[case("[::]", "all addresses, port 10256")]
+#[case("::", "all addresses, port 10256")]
+#[case("[::]:7", "all addresses, port 7")]
+#[case(":9", "all addresses, port 9")]
 #[case("10.0.0.1", "10.0.0.1:10256")]
 #[case("10.0.0.1:0", "10.0.0.1:0")]
 #[case("2001:db8::1", "[2001:db8::1]:10256")]
@@ -81,7 +81,7 @@ fn addresses(#[case] said: &str, #[case] meant: &str) {
 #[case("--interface-include=eth[0-9]", "only * ")]
 #[case("--interface-exclude=a/b", "a/b")]
 #[case("--terminating-taint=spott", "did you mean \"spot\"")]
-#[case("--terminating-taint=a=b:NoSchedule", "the key alone")]
+#[case("--terminating-taint=a=b:NoSchedule", "only the key")]
 #[case("--log-filter=pathproof=loud", "error, warn, info, debug, trace")]
 #[case("--flap-dwell=10", "10s")]
 #[case("--flap-dwell=-1s", "between 0 and 5m")]
@@ -97,7 +97,7 @@ fn addresses(#[case] said: &str, #[case] meant: &str) {
 #[case("--sentinel-client-address=198.18.0.1", "one IPv4 and one IPv6")]
 #[case(
     "--sentinel-endpoint-address=198.18.0.2,198.18.0.3",
-    "second of its family"
+    "second address of its family"
 )]
 #[case("--sentinel-pod-address=127.0.0.1", "not forwarded")]
 #[case("--sentinel-pod-address=198.18.0.1", "must differ")]
@@ -109,7 +109,7 @@ fn addresses(#[case] said: &str, #[case] meant: &str) {
 #[case("--sentinel-pod-address=fe80::1", "not forwarded")]
 #[case("--sentinel-pod-address=ff02::1", "not forwarded")]
 #[case("--sentinel-pod-address=::ffff:198.18.0.1", "not forwarded")]
-#[case("--sentinel-pod-address=pod", "is no IP")]
+#[case("--sentinel-pod-address=pod", "is not an IP")]
 fn an_error_names_setting_value_and_remedy(#[case] option: &str, #[case] expected: &str) {
     let message = resolve(&[option]).unwrap_err();
     let (setting, value) = option.split_once('=').unwrap();
@@ -266,7 +266,7 @@ fn publishing_is_on_where_there_is_an_api_server(
 fn with_a_folder_there_is_nothing_to_publish_to(#[case] option: &str) {
     let error = resolve(&[option]).unwrap_err();
     assert!(error.starts_with(option.trim_end_matches("=on")), "{error}");
-    assert!(error.contains("no API server to write to"), "{error}");
+    assert!(error.contains("needs an API server"), "{error}");
 }
 
 #[test]

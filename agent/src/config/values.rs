@@ -50,8 +50,8 @@ pub(super) fn bind_address(
         let address = address.or_else(|| everywhere().map(BindAddress::Everywhere));
         address.map(Some).ok_or_else(|| {
             format!(
-                "it is no address: give IP:PORT, IP, :PORT or none, for example 0.0.0.0:{port} \
-                 (names are not looked up)"
+                "it is not an address: give IP:PORT, IP, :PORT or none, for example 0.0.0.0:{port} \
+                 (host names are not resolved)"
             )
         })
     }
@@ -111,7 +111,8 @@ pub(super) fn minutes(
             .filter(|duration| *duration <= Duration::from_secs(most * 60))
             .ok_or_else(|| {
                 format!(
-                    "give a number between 0 and {most}m with a unit, for example 10s, 1m30s or 250ms"
+                    "give a duration between 0 and {most}m with a unit, for example 10s, 1m30s or \
+                     250ms"
                 )
             })
     }
@@ -134,7 +135,10 @@ pub(super) fn url(text: &str) -> Result<String, &'static str> {
     };
     match uri.is_some_and(|uri| is_sound(&uri)) {
         true => Ok(text.to_owned()),
-        false => Err("it is no URL of an API server: give http://HOST:PORT or https://HOST:PORT"),
+        false => Err(
+            "it is not the URL of an API server: give http://HOST:PORT or \
+                      https://HOST:PORT",
+        ),
     }
 }
 
@@ -157,7 +161,7 @@ pub(crate) fn dns_name(text: &str) -> Result<String, &'static str> {
     };
     match text.len() <= 253 && text.split('.').all(is_label) {
         true => Ok(text.to_owned()),
-        false => Err("give lower-case letters, digits, '-' and '.', at most 253"),
+        false => Err("give at most 253 lower-case letters, digits, '-' and '.'"),
     }
 }
 
@@ -182,7 +186,7 @@ pub(crate) fn device_prefix(text: &str) -> Result<String, &'static str> {
     let fits = (1..=PREFIX_LEN).contains(&text.len()) && !text.starts_with('-');
     match fits && text.bytes().all(sound) {
         true => Ok(text.to_owned()),
-        false => Err("give 1 to 12 letters, digits, '-' or '_', no '-' first"),
+        false => Err("give 1 to 12 letters, digits, '-' or '_', not beginning with '-'"),
     }
 }
 
@@ -202,16 +206,16 @@ pub(super) fn addresses(text: &str) -> Result<[Option<IpAddr>; FAMILIES], String
         .map(str::trim)
         .filter(|part| !part.is_empty())
     {
-        let ip: IpAddr = (part.parse()).map_err(|_| format!("{part} is no IP address"))?;
+        let ip: IpAddr = (part.parse()).map_err(|_| format!("{part} is not an IP address"))?;
         if is_martian(ip) {
             return Err(format!(
-                "packets for {part} are not forwarded: give a unicast address"
+                "packets to {part} are not forwarded: give a unicast address"
             ));
         }
         let place = &mut found[Family::of(&address(&ip)) as usize];
         if place.replace(ip).is_some() {
             return Err(format!(
-                "{part} is the second of its family: give one of each"
+                "{part} is a second address of its family: give one IPv4 and one IPv6 address"
             ));
         }
     }
@@ -249,13 +253,13 @@ impl Pattern {
     /// The reason why none can.
     fn new(text: &str) -> Result<Self, &'static str> {
         if text.contains([' ', '/', ':']) {
-            return Err("no interface has a space, '/' or ':' in its name");
+            return Err("interface names cannot contain a space, '/' or ':'");
         }
         if text.contains(['[', ']', '{', '}', '!', '\\', '^', '$', '+', '|', '(', ')']) {
             return Err("only * (any characters) and ? (one character) are special");
         }
         if text.chars().filter(|c| *c != '*').count() > MAX_NAME {
-            return Err("no interface's name is longer than 15 characters");
+            return Err("interface names have at most 15 characters");
         }
         Ok(Self(text.into()))
     }

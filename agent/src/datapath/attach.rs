@@ -237,7 +237,8 @@ impl Attacher {
                 self.repairs += replaced;
                 attachment.repaired = Some(now);
                 let device = &attachment.device.name;
-                tracing::warn!(%device, "the observer was not first here any more, or its pin was gone; put back");
+                tracing::warn!(%device, "attached the observer again: another program had moved \
+                                         before it, or its pin was removed");
             }
             attachment.attach(ebpf, self.mode, self.pins.as_ref());
         }

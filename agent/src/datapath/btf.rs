@@ -17,7 +17,7 @@ pub enum BtfError {
     Malformed,
     #[error("the kernel's types (BTF) have no {0}")]
     Missing(&'static str),
-    #[error("this kernel has no reasons for dropped packets: it takes Linux 5.17")]
+    #[error("this kernel has no drop reasons: they need Linux 5.17")]
     NoReasons,
 }
 

@@ -29,14 +29,16 @@ const TRACEPOINT: &str = "kfree_skb";
 #[derive(Debug, Error)]
 pub enum DropsError {
     #[error(
-        "the kernel refused the program that counts them ({0}); kernel lockdown in confidentiality mode does that, and a lack of CAP_PERFMON"
+        "the kernel refused the BPF program that counts drops ({0}); check for CAP_PERFMON, and \
+         for kernel lockdown in confidentiality mode"
     )]
     Load(String),
-    #[error("{TYPES} cannot be read ({0}): it takes a kernel with CONFIG_DEBUG_INFO_BTF")]
+    #[error("{TYPES} cannot be read ({0}): the kernel needs CONFIG_DEBUG_INFO_BTF")]
     NoTypes(#[source] io::Error),
     #[error(transparent)]
     Types(#[from] BtfError),
-    #[error("the kernel refused to attach the program at the tracepoint skb:{TRACEPOINT} ({}); a seccomp profile that forbids bpf(2) does that", chain(.0))]
+    #[error("the kernel refused to attach the BPF program to the tracepoint skb:{TRACEPOINT} ({}); \
+             check for a seccomp profile that forbids bpf(2)", chain(.0))]
     Attach(#[source] ProgramError),
     #[error(transparent)]
     Maps(#[from] MapsError),

@@ -42,8 +42,7 @@ const UNACKNOWLEDGED: &str = "unacknowledged";
 /// # Errors
 /// The table cannot be read, in a sentence.
 pub fn count(outsiders: &Outsiders) -> Result<OpenConnections, String> {
-    let failed =
-        |error: io::Error| format!("the kernel's connection table cannot be read: {error}");
+    let failed = |error: io::Error| format!("the kernel's conntrack table cannot be read: {error}");
     let lasts = Lasts::read().map_err(failed)?;
     let mut counted = OpenConnections::default();
     let all = [libc::AF_UNSPEC as u8, 0, 0, 0];

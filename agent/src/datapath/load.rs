@@ -78,8 +78,9 @@ const NO_PRIVILEGES: (&str, &str) = (
     "run as root, or as uid 0 with CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON and CAP_NET_RAW (docs/capabilities.md)",
 );
 const NO_MEMORY: (&str, &str) = (
-    "there is no memory for the observer",
-    "raise the memory limit of the agent's container, or find what else takes the node's memory; then restart the agent",
+    "not enough memory for the observer",
+    "raise the memory limit of the agent's container, or free memory on the node; then restart the \
+     agent",
 );
 const OLD_KERNEL: (&str, &str) = (
     "the kernel refused the observer",
@@ -184,7 +185,7 @@ pub fn load_with(
         Err(error) if pins.is_some() && !permission_denied(&error) && !out_of_memory(&error) => {
             // Only if it is the maps: where the kernel refuses fresh ones as well, it is not.
             drop(create(None, capacities).map_err(LoadError::of)?);
-            tracing::warn!(%error, "pinned maps could not be used; they are made anew");
+            tracing::warn!(%error, "the pinned maps could not be reused; creating new ones");
             if let Some(pins) = pins {
                 pins.forget_maps();
             }
@@ -297,7 +298,7 @@ pub fn diagnostics(ebpf: &mut Ebpf) -> Option<Box<dyn FnMut() + Send>> {
     match aya_log::EbpfLogger::init(ebpf) {
         Ok(mut logger) => Some(Box::new(move || logger.flush())),
         Err(error) => {
-            tracing::warn!(%error, "the programs' own diagnostics cannot be read");
+            tracing::warn!(%error, "the eBPF programs' log messages cannot be read");
             None
         }
     }

@@ -39,7 +39,8 @@ const OWNER: &str = "pathproof";
 pub enum PinsError {
     /// Not on a BPF file system.
     #[error(
-        "{} is not on a BPF file system: mount one (mount -t bpf bpf /sys/fs/bpf) or pass --pin-dir none",
+        "{} is not on a BPF file system: mount one (mount -t bpf bpf /sys/fs/bpf) or give \
+         --pin-dir=none",
         path.display()
     )]
     NotBpfFs {

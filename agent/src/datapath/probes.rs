@@ -121,7 +121,7 @@ fn open<T: TryFrom<Map, Error = MapError>>(
     let map = match ebpf.map(name).ok_or(missing)? {
         Map::HashMap(data) => handle(name, data.fd().as_fd(), Map::HashMap),
         Map::RingBuf(data) => handle(name, data.fd().as_fd(), Map::RingBuf),
-        _ => Err(refused("open", name)("it is of another kind")),
+        _ => Err(refused("open", name)("it has another type")),
     };
     T::try_from(map?).map_err(refused("open", name))
 }

@@ -36,11 +36,11 @@ const NAMESPACE: &str = "/proc/thread-self/ns/net";
 #[derive(Debug, Error)]
 pub enum SteerError {
     /// Nothing of pathproof's is in the kernel.
-    #[error("connections cannot be steered: there is no observer")]
+    #[error("connections cannot be steered: the observer is not loaded")]
     NoObserver,
     /// The kernel refused the program.
     #[error(
-        "the kernel refused to steer connections ({}): it takes Linux 5.9",
+        "the kernel refused to steer connections ({}): pathproof needs Linux 5.12",
         chain(source)
     )]
     Program {
@@ -107,7 +107,8 @@ impl Steering {
             assumed: false,
         };
         if let Err(error) = owners.look() {
-            tracing::warn!(%error, port, "who else listens there cannot be told: the node's own connections are left to whoever does");
+            tracing::warn!(%error, port, "other listeners on the healthz port cannot be read: the \
+                                          node's own connections are not steered");
             owners.assume();
         }
         for steer in steers {

@@ -213,7 +213,8 @@ impl Succession {
         if let Err(error) = marked
             && !self.marks.folders.is_empty()
         {
-            tracing::warn!(%error, mark, "the steering program cannot be marked: another agent may not know whose it is");
+            tracing::warn!(%error, mark, "the steering program cannot be marked: another agent may \
+                                          not recognise it");
         }
         name.bear(mark, self.program);
     }
@@ -279,7 +280,9 @@ impl Name {
             Ok(socket) => drop(self.0.set(socket)),
             Err(error) => tracing::warn!(
                 %error,
-                "the abstract socket pathproof/{mark}/{program} cannot be had; if the address is in use, a process in the host's network namespace (`ss -xap` names it) pretends to be an agent: older versions may believe it"
+                "the abstract socket pathproof/{mark}/{program} cannot be bound; if it is in use, \
+                 a process in the host's network namespace (see `ss -xap`) impersonates an agent, \
+                 and older agents may accept it"
             ),
         }
     }

@@ -43,27 +43,32 @@ pub enum CleanupError {
     #[error("the nftables table {0} kube-proxy cannot be removed; run as root with CAP_NET_ADMIN")]
     Table(&'static str, #[source] io::Error),
     /// A program of iptables failed on a table.
-    #[error("{0} failed on table {1}: {2}; kube-proxy's chains in it are as they were")]
+    #[error("{0} failed on table {1}: {2}; kube-proxy's chains in it were not changed")]
     Program(String, &'static str, #[source] io::Error),
     /// iptables-save leaves a table out, and calls that a success.
     #[error(
-        "table {2} holds rules that {0} cannot show, and kube-proxy's chains in it are as they were: `nft list table {1} {2}` shows them; remove those that are not of iptables and try again, or delete kube-proxy's chains with nft"
+        "table {2} contains rules that {0} cannot show, and kube-proxy's chains in it were not \
+         changed: `nft list table {1} {2}` shows them; remove the rules that iptables did not \
+         create and try again, or delete kube-proxy's chains with nft"
     )]
     NotShown(String, &'static str, &'static str),
     /// A rule that is not kube-proxy's holds one of its chains: program, table, and the rule as
     /// iptables-save prints it.
     #[error(
-        "table {1} of {0}: a rule that is not kube-proxy's leads to a chain of its own, and holds it: {2}; remove that rule and try again"
+        "table {1} of {0}: a rule of another program jumps to a kube-proxy chain, so the chain \
+         cannot be deleted: {2}; remove that rule and try again"
     )]
     Held(String, &'static str, String),
     /// Tables of a kind that there is no program for.
     #[error(
-        "there are tables of {1} ({0}) that hold or may hold kube-proxy's chains, and no iptables of that kind in PATH: call --cleanup where there is one (rancher/hyperkube has it)"
+        "tables of {1} ({0}) may contain kube-proxy's chains, but no iptables of that kind is in \
+         PATH: run --cleanup in an image that has it (such as rancher/hyperkube)"
     )]
     NoProgram(&'static str, &'static str),
     /// Leftovers of kube-proxy's ipvs mode.
     #[error(
-        "kube-proxy's ipvs mode was here (the interface kube-ipvs0), and pathproof does not remove what that leaves: run the cluster's own kube-proxy with --cleanup, or restart the machine"
+        "kube-proxy ran in ipvs mode (the interface kube-ipvs0 exists), whose rules pathproof does \
+         not remove: run the cluster's own kube-proxy with --cleanup, or restart the machine"
     )]
     Ipvs,
 }

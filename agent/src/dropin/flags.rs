@@ -107,21 +107,24 @@ impl Flag {
     /// Meaning of the flag here; `None` for those that are only accepted.
     pub(super) fn meaning(&self) -> Option<&'static str> {
         Some(match self.name {
-            "cleanup" => "remove kube-proxy's rules and end",
-            "config" => "KubeProxyConfiguration: addresses, kubeconfig, node's name and log count",
+            "cleanup" => "remove kube-proxy's rules and exit",
+            "config" => {
+                "KubeProxyConfiguration; only addresses, kubeconfig, node name and logging \
+                         are used"
+            }
             "healthz-bind-address" => "address of /healthz and /livez (default 0.0.0.0:10256)",
-            "healthz-port" => "their port, where the address has none; 0 serves nothing",
-            "help" => "this page",
+            "healthz-port" => "port of /healthz, if the address has none; 0 serves nothing",
+            "help" => "show this help",
             "hostname-override" => "name of this node's Node object",
-            "init-only" => "end at once: there is nothing to prepare",
+            "init-only" => "exit at once: there is nothing to prepare",
             "kubeconfig" => "kubeconfig of the API server",
             "logging-format" => "format of the log: text or json",
-            "master" => "URL of the API server; wins over that of --kubeconfig",
+            "master" => "URL of the API server; overrides the one in --kubeconfig",
             "metrics-bind-address" => "address of /metrics (default 127.0.0.1:10249); empty: none",
-            "metrics-port" => "its port, where the address has none; 0 serves nothing",
-            "v" => "how much is logged: 4 is debug, 6 and more is trace",
-            "version" => "show the version and end",
-            "write-config-to" => "refused: pathproof has no configuration of kube-proxy's",
+            "metrics-port" => "port of /metrics, if the address has none; 0 serves nothing",
+            "v" => "log verbosity: 4 is debug, 6 and more is trace",
+            "version" => "show the version and exit",
+            "write-config-to" => "refused: pathproof cannot write a kube-proxy configuration",
             _ => return None,
         })
     }

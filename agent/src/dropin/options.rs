@@ -71,7 +71,7 @@ pub(super) fn over(
     let file: File = serde_saphyr::from_str(text).map_err(|error| fail(error.to_string()))?;
     if (file.api_version.as_str(), file.kind.as_str()) != (VERSION, KIND) {
         return Err(fail(format!(
-            "it says apiVersion {:?} and kind {:?}, not {VERSION:?} and {KIND:?}",
+            "it has apiVersion {:?} and kind {:?}, not {VERSION:?} and {KIND:?}",
             file.api_version, file.kind
         )));
     }
@@ -180,12 +180,13 @@ pub(super) fn notes(settings: &Settings, config: &Config) -> Vec<String> {
     };
     let groups: [(&str, Vec<&str>); 3] = [
         (
-            "that mean nothing here",
+            "that have no effect in pathproof",
             said(&|flag| flag.meaning().is_none()),
         ),
-        ("that do not count beside --config", said(&is_idle)),
+        ("that --config overrides", said(&is_idle)),
         (
-            "that kube-proxy 1.36 does not know (pathproof's own are set by variables)",
+            "that kube-proxy 1.36 does not have (set pathproof's own options by environment \
+             variables)",
             settings.unknown.iter().map(String::as_str).collect(),
         ),
     ];
@@ -197,8 +198,7 @@ pub(super) fn notes(settings: &Settings, config: &Config) -> Vec<String> {
         && address.is_loopback()
     {
         notes.push(format!(
-            "no load balancer reaches {address}, and /healthz tells loopback of the agent alone: \
-             give --healthz-bind-address=0.0.0.0"
+            "no load balancer reaches {address}: give --healthz-bind-address=0.0.0.0"
         ));
     }
     notes

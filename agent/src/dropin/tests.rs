@@ -58,7 +58,7 @@ fn the_style_of_rke_runs_an_agent() {
     assert_eq!(
         addresses(&config),
         (
-            "every address, port 10256".to_owned(),
+            "all addresses, port 10256".to_owned(),
             "127.0.0.1:10249".to_owned()
         )
     );
@@ -67,7 +67,7 @@ fn the_style_of_rke_runs_an_agent() {
     assert_eq!(config.log_filter, "info,kube_client=off");
     assert_eq!(
         notes[0],
-        "ignored flags that mean nothing here: --cluster-cidr, --bind-address"
+        "ignored flags that have no effect in pathproof: --cluster-cidr, --bind-address"
     );
     assert_eq!(notes.len(), 1);
 }
@@ -85,7 +85,7 @@ fn a_health_port_at_loopback_is_named() {
 }
 
 #[rstest]
-#[case("", "every address, port 10256", "127.0.0.1:10249")]
+#[case("", "all addresses, port 10256", "127.0.0.1:10249")]
 #[case("--healthz-port=0", "none", "127.0.0.1:10249")]
 #[case(
     "--healthz-port=0 --healthz-bind-address=1.2.3.4:1",
@@ -104,7 +104,7 @@ fn a_health_port_at_loopback_is_named() {
 )]
 #[case(
     "--healthz-bind-address=::",
-    "every address, port 10256",
+    "all addresses, port 10256",
     "127.0.0.1:10249"
 )]
 #[case(
@@ -115,20 +115,20 @@ fn a_health_port_at_loopback_is_named() {
 #[case("--healthz-bind-address=[::1]:9", "[::1]:9", "127.0.0.1:10249")]
 #[case(
     "--healthz-bind-address=",
-    "every address, port 10256",
+    "all addresses, port 10256",
     "127.0.0.1:10249"
 )]
-#[case("--metrics-bind-address=", "every address, port 10256", "none")]
-#[case("--metrics-port=0", "every address, port 10256", "none")]
+#[case("--metrics-bind-address=", "all addresses, port 10256", "none")]
+#[case("--metrics-port=0", "all addresses, port 10256", "none")]
 #[case(
     "--metrics-bind-address=192.0.2.1",
-    "every address, port 10256",
+    "all addresses, port 10256",
     "192.0.2.1:10249"
 )]
 #[case(
     "--metrics-bind-address=0.0.0.0:1",
-    "every address, port 10256",
-    "every address, port 1"
+    "all addresses, port 10256",
+    "all addresses, port 1"
 )]
 #[case("--healthz_port 0 --metrics_port 0", "none", "none")]
 fn addresses_are_those_of_kube_proxy(
@@ -211,8 +211,8 @@ fn what_runs_all_the_same(#[case] text: &str) {
     "--masquerade-all=yes",
     "--masquerade-all: \"yes\" is not true or false"
 )]
-#[case("--masquerade-all true", "takes no arguments, and \"true\" is one")]
-#[case("run", "takes no arguments, and \"run\" is one")]
+#[case("--masquerade-all true", "takes no arguments, but \"true\" is one")]
+#[case("run", "takes no arguments, but \"run\" is one")]
 #[case("-v=two", "--v: \"two\" is not a number")]
 #[case("--healthz-port=65536", "--healthz-port: \"65536\" is not a port")]
 #[case(
@@ -228,19 +228,19 @@ fn what_cannot_be_meant_is_said(#[case] text: &str, #[case] expected: &str) {
 #[rstest]
 #[case(
     "--healthz-bind-address=nowhere",
-    "invalid value 'nowhere' for '--healthz-bind-address <ADDRESS>': it is no address"
+    "invalid value 'nowhere' for '--healthz-bind-address <ADDRESS>': it is not an address"
 )]
 #[case(
     "--metrics-bind-address=x",
-    "invalid value 'x' for '--metrics-bind-address <ADDRESS>': it is no address"
+    "invalid value 'x' for '--metrics-bind-address <ADDRESS>': it is not an address"
 )]
 #[case(
     "--hostname-override=a_b",
-    "--hostname-override: \"a_b\" is no name of a Node"
+    "--hostname-override: \"a_b\" is not a valid Node name"
 )]
 #[case(
     "--master=nonsense",
-    "invalid value 'nonsense' for '--master <URL>': it is no URL"
+    "invalid value 'nonsense' for '--master <URL>': it is not the URL"
 )]
 #[case("--config=/no/such/file", "--config: /no/such/file cannot be read")]
 fn settings_are_named_by_the_flags_of_kube_proxy(#[case] text: &str, #[case] expected: &str) {
@@ -291,8 +291,8 @@ fn unknown_flags_are_named_once() {
     let (_, notes) = resolve_with(text, &[]).unwrap();
     assert_eq!(
         notes[0],
-        "ignored flags that kube-proxy 1.36 does not know (pathproof's own are set by variables): \
-         --cleanup-ipvs, --enforcement"
+        "ignored flags that kube-proxy 1.36 does not have (set pathproof's own options by \
+         environment variables): --cleanup-ipvs, --enforcement"
     );
 }
 
@@ -331,7 +331,7 @@ fn a_file_counts_and_most_flags_beside_it_do_not() {
     assert_eq!(config.log_filter, "info,kube_client=off,pathproof=debug");
     assert_eq!(
         notes[0],
-        "ignored flags that do not count beside --config: --kubeconfig, --healthz-port, \
+        "ignored flags that --config overrides: --kubeconfig, --healthz-port, \
          --metrics-bind-address"
     );
 }
@@ -347,13 +347,13 @@ fn a_name_the_log_and_the_server_win_over_the_file() {
 }
 
 #[rstest]
-#[case("", "is no configuration of kube-proxy")]
+#[case("", "is not a kube-proxy configuration")]
 #[case(
     "kind: KubeProxyConfiguration\napiVersion: v1\n",
-    "it says apiVersion \"v1\""
+    "it has apiVersion \"v1\""
 )]
-#[case("kind: [", "is no configuration of kube-proxy")]
-#[case("a: 1\n", "it says apiVersion \"\" and kind \"\"")]
+#[case("kind: [", "is not a kube-proxy configuration")]
+#[case("a: 1\n", "it has apiVersion \"\" and kind \"\"")]
 fn a_file_of_something_else_is_refused(#[case] text: &str, #[case] expected: &str) {
     let error = with_file(text, "").unwrap_err().to_string();
     assert!(error.contains(expected), "{error}");

@@ -140,7 +140,7 @@ fn report(ip: IpAddr, end: End, said: &mut BTreeMap<IpAddr, End>) {
     match end {
         End::Whole => tracing::info!(%ip, "the Service answers"),
         End::Cut => {
-            tracing::warn!(%ip, "the Service answers, and large transfers do not get through")
+            tracing::warn!(%ip, "the Service answers, but large transfers fail")
         }
         End::Silent => tracing::warn!(%ip, "the Service does not answer"),
     }

@@ -30,7 +30,7 @@ pub const SYSTEM: [&str; 8] = [
 ];
 
 const ABSENT: &str =
-    "this kernel has no Landlock (Linux 5.13, and `landlock` among CONFIG_LSM or lsm=)";
+    "this kernel has no Landlock (needs Linux 5.13 and `landlock` in CONFIG_LSM or lsm=)";
 
 /// Confines this thread and those that it will start.
 ///

@@ -142,21 +142,21 @@ async fn livez(State(state): State<AdminState>) -> (StatusCode, String) {
         return (StatusCode::OK, "alive\n".to_owned());
     }
     let age = Spoken(state.heartbeat.age(now));
-    let body = format!("the main loop last turned {age} ago\n");
+    let body = format!("the agent's main loop last ran {age} ago\n");
     (StatusCode::SERVICE_UNAVAILABLE, body)
 }
 
 async fn index() -> Html<&'static str> {
     Html(
-        "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><title>pathproof</title>\n\
-         <h1>pathproof</h1>\n<ul>\n\
-         <li><a href=\"/verdict\">/verdict</a>: the verdict, its reasons and evidence (JSON)</li>\n\
-         <li><a href=\"/metrics\">/metrics</a>: OpenMetrics</li>\n\
-         <li><a href=\"/recording\">/recording</a>: the events of the last minutes (pathproof replay)</li>\n\
-         <li><a href=\"/drainz\">/drainz</a>: whether new connections still come (JSON)</li>\n\
-         <li><a href=\"/agent/readyz\">/agent/readyz</a>: whether the agent is ready</li>\n\
-         <li><a href=\"/agent/livez\">/agent/livez</a>: whether the agent is alive</li>\n</ul>\n\
-         <p>For people: <code>pathproof status</code></p>\n</html>\n",
+        "<!doctype html>\n<html lang=\"en\"><meta \
+         charset=\"utf-8\"><title>pathproof</title>\n<h1>pathproof</h1>\n<ul>\n<li><a \
+         href=\"/verdict\">/verdict</a>: the verdict, its reasons and evidence (JSON)</li>\n<li><a \
+         href=\"/metrics\">/metrics</a>: OpenMetrics</li>\n<li><a \
+         href=\"/recording\">/recording</a>: the events of the last minutes (pathproof \
+         replay)</li>\n<li><a href=\"/drainz\">/drainz</a>: whether new connections still arrive \
+         (JSON)</li>\n<li><a href=\"/agent/readyz\">/agent/readyz</a>: whether the agent is \
+         ready</li>\n<li><a href=\"/agent/livez\">/agent/livez</a>: whether the agent is \
+         alive</li>\n</ul>\n<p>On a terminal: <code>pathproof status</code></p>\n</html>\n",
     )
 }
 

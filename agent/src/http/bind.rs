@@ -60,7 +60,7 @@ impl From<SocketAddr> for BindAddress {
 impl fmt::Display for BindAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BindAddress::Everywhere(port) => write!(f, "every address, port {port}"),
+            BindAddress::Everywhere(port) => write!(f, "all addresses, port {port}"),
             BindAddress::One(address) => write!(f, "{address}"),
         }
     }
@@ -68,7 +68,7 @@ impl fmt::Display for BindAddress {
 
 /// A listener that could not be opened.
 #[derive(Debug, Error)]
-#[error("{option}: cannot listen at {address}; {remedy}", remedy = remedy(source, option))]
+#[error("{option}: cannot listen on {address}; {remedy}", remedy = remedy(source, option))]
 pub struct BindError {
     /// The option that sets the address.
     pub option: &'static str,
@@ -79,17 +79,15 @@ pub struct BindError {
 fn remedy(source: &io::Error, option: &str) -> String {
     let first = match source.kind() {
         io::ErrorKind::AddrInUse if option == HEALTHZ => {
-            "another process listens there (`ss -ltnp` names it): stop it, leave the port to it \
-             with --port-takeover=steer where the kernel and the agent's privileges allow that, or"
+            "another process listens there (see `ss -ltnp`): stop it, use --port-takeover=steer if \
+             the kernel and the agent's privileges allow it, or"
         }
-        io::ErrorKind::AddrInUse => {
-            "another process listens there (`ss -ltnp` names it): stop it, or"
-        }
+        io::ErrorKind::AddrInUse => "another process listens there (see `ss -ltnp`): stop it, or",
         io::ErrorKind::AddrNotAvailable => "no interface of this machine has that address:",
         io::ErrorKind::PermissionDenied => {
             "ports below 1024 need CAP_NET_BIND_SERVICE: grant it, or"
         }
-        _ => "if it stays so,",
+        _ => "if the error persists,",
     };
     format!("{first} give another address or port with {option}")
 }

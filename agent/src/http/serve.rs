@@ -153,7 +153,7 @@ pub async fn serve(
                     tracing::warn!(
                         %error,
                         listener = shared.rules.listener.name(),
-                        "connections cannot be accepted; closing the oldest one without a request"
+                        "connections cannot be accepted; closing the oldest idle one"
                     );
                 }
                 shared.waiting.lock().by_use.pop_first();

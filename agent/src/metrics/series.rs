@@ -18,13 +18,13 @@ use super::connections::{Connections, Handshakes, SHOWN, Sums, Tally};
 /// Services with series of their own.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum ServiceMetrics {
-    /// Services that the verdict names, or of which a connection failed within 15 minutes: those in
-    /// most trouble, at most 50 ports
+    /// Services that the verdict names, or with a failed connection in the last 15 minutes: at most
+    /// 50 ports, those with most failures
     #[default]
     Trouble,
     /// Every Service with traffic: about 9 series for each port, family and path, up to 1,000 ports
     All,
-    /// No Service
+    /// No Services
     Off,
 }
 

@@ -145,10 +145,10 @@ impl From<kube::Error> for Fault {
         };
         let (result, what) = match status.code {
             403 => (WriteResult::Forbidden, "does not allow it"),
-            404 => (WriteResult::NotFound, "does not know it"),
+            404 => (WriteResult::NotFound, "does not find it"),
             409 => (
                 WriteResult::Conflict,
-                "took another write at the same moment",
+                "reported a conflict with another write",
             ),
             429 => (WriteResult::Throttled, "is busy"),
             400..500 => (WriteResult::Rejected, "refuses it"),

@@ -58,11 +58,11 @@ impl Outcomes {
         let before = current.last[kind as usize].replace(word);
         match &problem {
             Some(problem) if before != Some(word) => {
-                tracing::warn!(%problem, "the API server does not have the newest state");
+                tracing::warn!(%problem, "the newest state could not be written to the API server");
             }
             None if before.is_some_and(|before| before != word) => {
                 let kind = kind.name();
-                tracing::info!(kind, "the API server has the newest state again");
+                tracing::info!(kind, "the newest state was written to the API server again");
             }
             _ => {}
         }
@@ -100,7 +100,7 @@ fn sentence(kind: Published, node: &str, fault: &Fault) -> String {
     };
     let remedy = match fault.result {
         WriteResult::Forbidden => format!(
-            "; grant {grant} to the agent's ServiceAccount, or say {option}; it is tried again \
+            "; grant {grant} to the agent's ServiceAccount, or set {option}; the agent retries \
              every 10 min"
         ),
         _ => String::new(),

@@ -65,8 +65,8 @@ fn sound() -> Report {
     sample::proven()
 }
 
-const FLUSHED: &str = "IPv4 cluster IPs: the last 8 probes left untranslated (leaked): the Service \
-                       chain is missing or empty; IPv4 node ports too (refused)";
+const FLUSHED: &str = "IPv4 cluster IPs: the last 8 probes left the node untranslated (leaked): \
+                       the Service's rules are missing or empty; IPv4 node ports too (refused)";
 
 fn broken() -> Report {
     let mut report = sample::proven();

@@ -141,7 +141,7 @@ pub enum DeviceError {
     Open(#[source] io::Error),
     /// The agent lacks the right; everything else would fail alike.
     #[error(
-        "cannot {operation}: CAP_NET_ADMIN is missing; the sentinel is off until the agent is given it"
+        "cannot {operation}: CAP_NET_ADMIN is missing; the sentinel is off until it is granted"
     )]
     Permission {
         /// Operation that was refused.

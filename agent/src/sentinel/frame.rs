@@ -71,7 +71,7 @@ pub(super) fn write(
         }
         (from, to) => {
             return Err(format!(
-                "cannot send from {from} to {to}: the addresses are of two families"
+                "cannot send from {from} to {to}: one address is IPv4 and the other IPv6"
             ));
         }
     };

@@ -80,8 +80,8 @@ pub fn forwarding(device: &str, family: Family) -> Option<bool> {
 pub fn overridden(device: &str) -> Option<String> {
     is_apart(device).then(|| {
         format!(
-            "net.ipv4.conf.{device}.forwarding is 0 while the node forwards: let whoever set it (a \
-             network manager, a hardening role) leave {device} alone, and set it to 1"
+            "net.ipv4.conf.{device}.forwarding is 0 while the node forwards: set it to 1, and \
+             exclude {device} from the network manager or hardening role that changed it"
         )
     })
 }

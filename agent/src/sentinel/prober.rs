@@ -168,7 +168,7 @@ fn run<K: Kernel, N: Network>(
         let wait = engine.next_deadline().map(|at| at.since(engine.now()));
         let fds = [engine.events_fd(), woken.as_raw_fd()];
         if let Err(error) = poll(fds, engine.sockets(), wait) {
-            tracing::error!(%error, "the sentinel's thread cannot wait and ends");
+            tracing::error!(%error, "the sentinel's thread cannot wait for events and ends");
             break;
         }
     }

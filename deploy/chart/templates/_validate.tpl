@@ -1,10 +1,10 @@
-{{/* Values that contradict each other: one sentence that names both, and the remedy. */}}
+{{/* Conflicts between values: the message names both values and the remedy. */}}
 {{- define "pathproof.validate" -}}
 {{- if not (hasKey .Values "commonLabels") }}
-{{- fail "these are the values of an earlier chart (helm upgrade --reuse-values): use --reset-then-reuse-values of Helm 3.14, or pass your values files" }}
+{{- fail "--reuse-values took the values of an earlier chart: use --reset-then-reuse-values (Helm 3.14), or pass your values files" }}
 {{- end }}
 {{- if and .Values.home .Values.profile (ne .Values.home .Values.profile) }}
-{{- fail (printf "profile=%s and home=%s contradict each other: home is the former name of profile; remove home from your values, or set home=null" .Values.profile .Values.home) }}
+{{- fail (printf "profile=%s conflicts with home=%s: home is the former name of profile; remove home from your values, or set home=null" .Values.profile .Values.home) }}
 {{- end }}
 {{- $profile := include "pathproof.profile" . }}
 {{- $agent := .Values.agent }}
@@ -14,43 +14,43 @@
 {{- include "pathproof.validateIgnored" . }}
 {{- range $kind := list "podMonitor" "serviceMonitor" }}
 {{- if (index $metrics $kind).enabled }}
-{{- fail (printf "metrics.%s.enabled=true and profile=rke1 contradict each other: a monitor finds pods, and there the agents are RKE's own containers; scrape the nodes with a ScrapeConfig as deploy/README.md has it, or set metrics.%s.enabled=false" $kind $kind) }}
+{{- fail (printf "metrics.%s.enabled=true conflicts with profile=rke1: a monitor selects pods, but on RKE1 the agents are RKE's containers; use the ScrapeConfig in deploy/README.md, and set metrics.%s.enabled=false" $kind $kind) }}
 {{- end }}
 {{- end }}
 {{- if not (or .Values.sentinel.enabled .Values.rotator.enabled) }}
-{{- fail "profile=rke1 with sentinel.enabled=false and rotator.enabled=false installs nothing: with RKE1 this chart brings these two alone; enable them, or uninstall the chart" }}
+{{- fail "profile=rke1 with sentinel.enabled=false and rotator.enabled=false installs nothing: with RKE1 the chart installs only these two; enable them, or uninstall the chart" }}
 {{- end }}
 {{- end }}
 {{- if and (ne .Values.rotator.withdraw "off") .Values.rotator.enabled (not (include "pathproof.policy" .)) }}
-{{- fail "rotator.withdraw=label needs the policy that keeps the rotator's right to patch Nodes to one label: set policy.enabled=true on Kubernetes 1.30 or newer, or rotator.withdraw=off" }}
+{{- fail "rotator.withdraw=label needs the policy that limits the rotator's right to patch Nodes to one label: set policy.enabled=true on Kubernetes 1.30 or newer, or rotator.withdraw=off" }}
 {{- end }}
 {{- if and (eq $profile "beside-kube-proxy") (eq $agent.portTakeover "bind") }}
-{{- fail "agent.portTakeover=bind and profile=beside-kube-proxy contradict each other: kube-proxy holds port 10256 there; leave agent.portTakeover empty, or set profile=standalone where kube-proxy does not run or was given another healthzBindAddress" }}
+{{- fail "agent.portTakeover=bind conflicts with profile=beside-kube-proxy: kube-proxy listens on port 10256; leave agent.portTakeover empty, or set profile=standalone if kube-proxy does not run or has another healthzBindAddress" }}
 {{- end }}
 {{- if and (eq $profile "standalone") (eq $agent.portTakeover "steer") }}
-{{- fail "agent.portTakeover=steer and profile=standalone contradict each other: steering leaves the port to the process that holds it, and with this profile there is none; leave agent.portTakeover empty, or set profile=beside-kube-proxy or profile=cilium" }}
+{{- fail "agent.portTakeover=steer conflicts with profile=standalone: steer is for nodes where another process listens on the port; leave agent.portTakeover empty, or set profile=beside-kube-proxy or profile=cilium" }}
 {{- end }}
 {{- range $kind := list "podMonitor" "serviceMonitor" }}
 {{- if and (index $metrics $kind).enabled (not $admin.allowCidrs) }}
-{{- fail (printf "metrics.%s.enabled=true and an empty agent.admin.allowCidrs contradict each other: the admin port is bound to loopback, where Prometheus cannot reach it; give agent.admin.allowCidrs the range that Prometheus asks from, such as the pods' (agent.admin.allowCidrs={10.244.0.0/16})" $kind) }}
+{{- fail (printf "metrics.%s.enabled=true needs agent.admin.allowCidrs: without it the admin port listens on loopback only, where Prometheus cannot reach it; set it to the addresses of Prometheus, such as the pod CIDR (agent.admin.allowCidrs={10.244.0.0/16})" $kind) }}
 {{- end }}
 {{- end }}
 {{- if and $metrics.podMonitor.enabled $metrics.serviceMonitor.enabled }}
-{{- fail "metrics.podMonitor.enabled=true and metrics.serviceMonitor.enabled=true contradict each other: every agent would be scraped twice; set one of them to false" }}
+{{- fail "metrics.podMonitor.enabled=true conflicts with metrics.serviceMonitor.enabled=true: every agent would be scraped twice; set one of them to false" }}
 {{- end }}
 {{- if and .Values.rotator.enabled (not .Values.sentinel.enabled) }}
-{{- fail "rotator.enabled=true and sentinel.enabled=false contradict each other: the rotator moves the sentinel's endpoint; set rotator.enabled=false as well, or sentinel.enabled=true" }}
+{{- fail "rotator.enabled=true conflicts with sentinel.enabled=false: the rotator changes the sentinel's endpoint; set rotator.enabled=false as well, or sentinel.enabled=true" }}
 {{- end }}
 {{- if and (eq $agent.view "sentinel") (not .Values.sentinel.enabled) }}
-{{- fail "agent.view=sentinel and sentinel.enabled=false contradict each other: with this view the sentinel alone is judged; set agent.view=full, or sentinel.enabled=true" }}
+{{- fail "agent.view=sentinel conflicts with sentinel.enabled=false: with this view only the sentinel is judged; set agent.view=full, or sentinel.enabled=true" }}
 {{- end }}
 {{- $port := include "pathproof.healthzPort" . }}
 {{- if eq $port (toString (int $admin.port)) }}
-{{- fail (printf "agent.healthzBindAddress=%s and agent.admin.port=%d contradict each other: the admin port answers more than load balancers may read; give one of them another port" $agent.healthzBindAddress (int $admin.port)) }}
+{{- fail (printf "agent.healthzBindAddress=%s conflicts with agent.admin.port=%d: both use the same port; give one of them another port" $agent.healthzBindAddress (int $admin.port)) }}
 {{- end }}
 {{- range $value, $address := dict "endpointIPv4" "clientIPv4" "endpointIPv6" "clientIPv6" }}
 {{- if eq (index $.Values.sentinel $value) (index $.Values.sentinel $address) }}
-{{- fail (printf "sentinel.%s and sentinel.%s are both %s: probes go from the one to the other; give them different addresses" $value $address (index $.Values.sentinel $value)) }}
+{{- fail (printf "sentinel.%s and sentinel.%s are both %s: probes go from one to the other; give them different addresses" $value $address (index $.Values.sentinel $value)) }}
 {{- end }}
 {{- end }}
 {{- include "pathproof.validateArgs" . }}
@@ -60,7 +60,7 @@
 {{- with .Values.rotator }}
 {{- with .podDisruptionBudget }}
 {{- if and .enabled (not (kindIs "string" .minAvailable)) (ge (int .minAvailable) (int $.Values.rotator.replicas)) }}
-{{- fail (printf "rotator.podDisruptionBudget.minAvailable=%d and rotator.replicas=%d contradict each other: no node with a rotator could be drained; set a higher rotator.replicas, or maxUnavailable in place of minAvailable" (int .minAvailable) (int $.Values.rotator.replicas)) }}
+{{- fail (printf "rotator.podDisruptionBudget.minAvailable=%d conflicts with rotator.replicas=%d: no node with a rotator could be drained; set a higher rotator.replicas, or maxUnavailable in place of minAvailable" (int .minAvailable) (int $.Values.rotator.replicas)) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -83,7 +83,7 @@
 {{- if ne (toJson $value) (toJson (index $pair 1)) }}
 {{- $shown := "" }}
 {{- if not (or (kindIs "map" $value) (kindIs "slice" $value)) }}{{ $shown = printf "=%v" $value }}{{ end }}
-{{- fail (printf "%s%s is an option of the agent, and with profile=rke1 the agent is RKE's own kube-proxy container: give it in cluster.yml (services.kubeproxy.extra_env, as its PATHPROOF_ variable), and leave the value alone" $path $shown) }}
+{{- fail (printf "%s%s is an agent option, but with profile=rke1 the agent runs as RKE's kube-proxy container: set its PATHPROOF_ variable in cluster.yml (services.kubeproxy.extra_env), and remove the value" $path $shown) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -95,7 +95,7 @@
 {{- range $path, $labels := dict "commonLabels" .Values.commonLabels "agent.podLabels" .Values.agent.podLabels "rotator.podLabels" .Values.rotator.podLabels "echo.podLabels" .Values.echo.podLabels }}
 {{- range $label := keys $labels | sortAlpha }}
 {{- if has $label $ours }}
-{{- fail (printf "%s has %s, which the chart sets itself: pods are selected by such labels; take it out, or choose another label" $path $label) }}
+{{- fail (printf "%s has %s, which the chart sets itself to select pods: remove it, or choose another label" $path $label) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -106,7 +106,7 @@
 {{- range $part := list "agent" "rotator" }}
 {{- with (index $.Values $part).serviceAccount }}
 {{- if and (not .create) (not .name) }}
-{{- fail (printf "%s.serviceAccount.create=false needs %s.serviceAccount.name: name the ServiceAccount that is there, or set create=true" $part $part) }}
+{{- fail (printf "%s.serviceAccount.create=false needs %s.serviceAccount.name: set the name of an existing ServiceAccount, or set create=true" $part $part) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -122,11 +122,11 @@
 {{- $found := lookup "v1" "Namespace" "" $name }}
 {{- $enforced := dig "metadata" "labels" "pod-security.kubernetes.io/enforce" "" $found }}
 {{- if and (include "pathproof.agents" .) $enforced (ne $enforced "privileged") (not .Values.namespace.create) }}
-{{- fail (printf "the namespace %s has the label pod-security.kubernetes.io/enforce=%s, and the agents need the network of their nodes: kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged, or install into another namespace" $name $enforced $name) }}
+{{- fail (printf "the namespace %s has the label pod-security.kubernetes.io/enforce=%s, but the agents need the host network: kubectl label --overwrite namespace %s pod-security.kubernetes.io/enforce=privileged, or install into another namespace" $name $enforced $name) }}
 {{- end }}
 {{- $owner := dig "metadata" "annotations" "meta.helm.sh/release-name" "" $found }}
 {{- if and .Values.namespace.create $found (ne $owner .Release.Name) }}
-{{- fail (printf "namespace.create=true, and the namespace %s is there without belonging to this release: Helm would refuse to take it over; set namespace.create=false, and kubectl label namespace %s pod-security.kubernetes.io/enforce=privileged" $name $name) }}
+{{- fail (printf "namespace.create=true, but the namespace %s exists and does not belong to this release: set namespace.create=false, and kubectl label namespace %s pod-security.kubernetes.io/enforce=privileged" $name $name) }}
 {{- end }}
 {{- end }}
 {{- end }}
@@ -162,7 +162,7 @@
 {{- range .Values.agent.extraArgs }}
 {{- $option := regexFind "^--[a-z-]+" . }}
 {{- with index $values $option }}
-{{- fail (printf "agent.extraArgs has %s, which %s sets: give it there, and take it out of agent.extraArgs" $option .) }}
+{{- fail (printf "agent.extraArgs has %s, which %s sets: set it there, and remove it from agent.extraArgs" $option .) }}
 {{- end }}
 {{- end }}
 {{- range .Values.agent.extraEnv }}
@@ -172,7 +172,7 @@
 {{- if hasPrefix "PATHPROOF_" $name }}{{ $setter = get $values $option }}{{ end }}
 {{- $setter = get (dict "NODE_NAME" "the pod's own spec.nodeName" "PATHPROOF_ADMIN_ADDRESS" "agent.admin.port") $name | default $setter }}
 {{- with $setter }}
-{{- fail (printf "agent.extraEnv has %s, which %s sets: give it there, and take it out of agent.extraEnv" $name .) }}
+{{- fail (printf "agent.extraEnv has %s, which %s sets: set it there, and remove it from agent.extraEnv" $name .) }}
 {{- end }}
 {{- end }}
 {{- $rotator := dict
@@ -188,7 +188,7 @@
 {{- range .Values.rotator.extraEnv }}
 {{- $name := .name }}
 {{- with get $rotator $name }}
-{{- fail (printf "rotator.extraEnv has %s, which %s sets: give it there, and take it out of rotator.extraEnv" $name .) }}
+{{- fail (printf "rotator.extraEnv has %s, which %s sets: set it there, and remove it from rotator.extraEnv" $name .) }}
 {{- end }}
 {{- end }}
 {{- end }}

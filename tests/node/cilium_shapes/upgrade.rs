@@ -52,7 +52,7 @@ fn a_successors_programs_are_not_ciliums() {
     });
     // Both write there.
     let log = next.log();
-    let looked = log.matches("the datapath's shape changed").count();
+    let looked = log.matches("the recognised datapath changed").count();
     assert!(looked >= 2, "either says its first shape:\n{log}");
     assert!(
         !log.contains("replaces kube-proxy") && !log.contains("may replace"),

@@ -48,12 +48,12 @@ type Try = fn(&mut Objects, &Sandbox) -> Result<()>;
 
 /// What is tried, in the order of the page.
 const FEATURES: [(&str, Try); 9] = [
-    ("the verifier takes the observer", |objects, _| {
+    ("the verifier accepts the observer", |objects, _| {
         let loaded = load::load(None).map_err(|error| anyhow!(chain(&error)))?;
         objects.ebpf = Some(loaded);
         Ok(())
     }),
-    ("the verifier takes the sentinel", |objects, _| {
+    ("the verifier accepts the sentinel", |objects, _| {
         load::load_sentinel(objects.ebpf()?).map_err(|error| anyhow!(chain(&error)))
     }),
     ("TCX links", |objects, sandbox| {
@@ -62,7 +62,7 @@ const FEATURES: [(&str, Try); 9] = [
     ("clsact filters", |objects, sandbox| {
         objects.attaches(sandbox, Mode::Clsact, Mechanism::Clsact)
     }),
-    ("being first at a hook, and told so", first),
+    ("being first at a hook, with confirmation", first),
     ("port steering (sk_lookup)", steered),
     (
         "maps read and emptied many elements at a time",

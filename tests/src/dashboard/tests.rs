@@ -205,7 +205,7 @@ fn a_picture_shows_what_was_given() {
     let metric = json!({"node": "a<b"});
     let data = json!({"start": 0, "end": 120, "step": 1, "node": "a<b", "results": {
         "States of nodes that were not proven all the time, A": [{"metric": metric, "values": values}],
-        "Nodes, the sickest first, A": [{"metric": metric, "value": [120, "7"]}],
+        "Nodes, the worst first, A": [{"metric": metric, "value": [120, "7"]}],
         "Broken, A": [{"metric": {}, "value": [120, "1"]}],
     }});
     let data = Data::from_json(&data.to_string()).expect("data");

@@ -24,7 +24,7 @@ pub(super) fn play(programs: &Programs, timeline: &mut Timeline) -> Result<bool>
     drop(stage);
     timeline.tell(
         Kind::Note,
-        "the node is removed: no process, namespace, control group, program or file is left",
+        "node removed: no process, namespace, control group, program or file is left",
     );
     Ok(outcome != summary::Outcome::Missed)
 }

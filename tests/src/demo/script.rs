@@ -73,8 +73,8 @@ impl Play<'_> {
     fn comes_up(&mut self) -> Result<()> {
         self.timeline.tell(
             Kind::Act,
-            "start the agent: it watches every device, and probes its own sentinel Service through \
-             the node's rules, since an idle node shows nothing else",
+            "start the agent: it observes every interface, and probes its own Service, the \
+             sentinel, through the node's rules, because the node is idle",
         );
         let start = Instant::now();
         self.await_row(
@@ -89,7 +89,8 @@ impl Play<'_> {
         // A sentinel that just appeared accuses nobody: its rules may lag behind.
         self.timeline.tell(
             Kind::Note,
-            "a sentinel that is new accuses nobody for 10 s: its rules may lag behind",
+            "wait 10 s: failing probes of a new sentinel do not count yet, because its rules may \
+             lag",
         );
         self.linger(seconds(11))
     }
@@ -99,7 +100,7 @@ impl Play<'_> {
         self.timeline.tell(
             Kind::Fault,
             "flush the Service chain (nft flush chain ip kube-proxy services): the datapath is \
-             gone, every process is alive, nobody dials",
+             gone, all processes still run, and there is no traffic",
         );
         let start = Instant::now();
         self.stage.rules.flush_services()?;
@@ -128,7 +129,7 @@ impl Play<'_> {
     fn doubted(&mut self, time: &str) -> Result<()> {
         self.timeline.tell(
             Kind::Act,
-            &format!("the node works, and somebody doubts that 503: pathproof why --at {time}"),
+            &format!("the node works again; explain the 503 afterwards: pathproof why --at {time}"),
         );
         let agent = self.stage.agent.as_ref().context("the agent runs")?;
         let state = agent.dir().join("state");
@@ -151,7 +152,7 @@ impl Play<'_> {
         let file = files.last().context("a recording")?;
         self.timeline.tell(
             Kind::Act,
-            "pathproof replay plays the recorded events again",
+            "pathproof replay judges the recorded events again",
         );
         let (same, timeline) = printed(&["replay", &file.to_string_lossy()])?;
         let mut before = None;
@@ -169,7 +170,7 @@ impl Play<'_> {
         let head = timeline.split(" from ").next().unwrap_or_default();
         let events = head.rsplit(", ").next().unwrap_or_default();
         self.row(Row {
-            what: "the 503 is doubted",
+            what: "past 503",
             expected: "explained, same verdicts replayed",
             seen: events.to_owned(),
             took: None,
@@ -182,8 +183,8 @@ impl Play<'_> {
     fn forwarding_off(&mut self) -> Result<()> {
         self.timeline.tell(
             Kind::Fault,
-            "sysctl net.ipv4.ip_forward=0 and its IPv6 sister: the rules are perfect, and nothing \
-             is sent on",
+            "sysctl net.ipv4.ip_forward=0 and the same for IPv6: the rules are intact, and nothing \
+             is forwarded",
         );
         let start = Instant::now();
         self.stage.world.set_forwarding(false)?;
@@ -198,8 +199,8 @@ impl Play<'_> {
         self.stage.world.set_forwarding(true)?;
         self.timeline.tell(
             Kind::Note,
-            "broken twice within 30 s: the 503 is held a little longer each time (from 10 s on; \
-             here from 1 s on), so that load balancers don't flap",
+            "broken twice within 30 s: the 503 lasts a little longer each time (from 10 s on; here \
+             from 1 s on), so that load balancers don't flap",
         );
         self.await_row(("forwarding on", "200 again", seconds(6)), start, |view| {
             view.is(200, 200) && view.verdict.state == "proven"
@@ -208,10 +209,8 @@ impl Play<'_> {
     }
 
     fn dropped(&mut self) -> Result<()> {
-        self.timeline.tell(
-            Kind::Fault,
-            "a firewall drops everything that would be forwarded",
-        );
+        self.timeline
+            .tell(Kind::Fault, "a firewall drops all forwarded packets");
         let start = Instant::now();
         self.stage.world.block_forwarding(true)?;
         self.await_row(
@@ -221,20 +220,20 @@ impl Play<'_> {
         )?;
         self.timeline.tell(
             Kind::Note,
-            "a filter of the probes' own addresses would look the same: no reason for 503 yet",
+            "a filter on the probes' own addresses would look the same: not a reason for 503 yet",
         );
         self.linger(seconds(2))?;
         self.timeline.tell(
             Kind::Act,
-            "the firewall lets them pass, and clients begin: 20 connections a second to \
-             each of web, api and db, IPv4 and IPv6, from pods and from outside",
+            "remove the firewall rule, and start clients: 20 connections a second to each of web, \
+             api and db, IPv4 and IPv6, from pods and from outside",
         );
         self.stage.world.block_forwarding(false)?;
         self.stage.start_traffic()?;
         self.linger(seconds(3))?;
         self.timeline.tell(
             Kind::Fault,
-            "the firewall drops everything again, and what worked is lost",
+            "the firewall drops everything again, and connections that worked are lost",
         );
         let start = Instant::now();
         self.stage.world.block_forwarding(true)?;
@@ -243,7 +242,7 @@ impl Play<'_> {
             start,
             |view| view.is(503, 503) && view.verdict.state == "broken",
         )?;
-        self.timeline.tell(Kind::Act, "the firewall lets them pass");
+        self.timeline.tell(Kind::Act, "remove the firewall rule");
         let start = Instant::now();
         self.stage.world.block_forwarding(false)?;
         self.await_row(("filter removed", "200 again", seconds(8)), start, |view| {
@@ -255,8 +254,8 @@ impl Play<'_> {
     fn swapped(&mut self) -> Result<()> {
         self.timeline.tell(
             Kind::Fault,
-            "pod web-2 is replaced by web-4, in the API alone: the rules still send a third of \
-             web's connections to web-2",
+            "pod web-2 is replaced by web-4 in the API, but not in the rules, which still send a \
+             third of web's connections to web-2",
         );
         let start = Instant::now();
         let replacement = self.stage.world.pod("web-4").clone();
@@ -279,15 +278,14 @@ impl Play<'_> {
         )?;
         self.timeline.tell(
             Kind::Note,
-            "a Service in trouble is no reason to take the node out; rules that stay behind for \
-             15 s are",
+            "one failing Service is not a reason to remove the node; rules that lag for 15 s are",
         );
         self.await_row(
             ("rules 15 s behind", "stale, 503", seconds(22)),
             start,
             |view| view.is(503, 503) && view.verdict.state == "stale",
         )?;
-        self.timeline.tell(Kind::Act, "the rules follow at last");
+        self.timeline.tell(Kind::Act, "update the rules");
         let start = Instant::now();
         self.stage.rules.install()?;
         self.await_row(
@@ -316,7 +314,7 @@ impl Play<'_> {
             |view| view.is(503, 200),
         )?;
         self.linger(seconds(1))?;
-        self.timeline.tell(Kind::Act, "the taint is taken away");
+        self.timeline.tell(Kind::Act, "remove the taint");
         let start = Instant::now();
         self.stage.manifests.untaint()?;
         self.await_row(("taint removed", "200 again", seconds(1)), start, |view| {
@@ -335,7 +333,7 @@ impl Play<'_> {
         let pinned = self.stage.world.pin_dir().exists();
         self.row(Row {
             what: "agent killed",
-            expected: "clients feel nothing, programs stay",
+            expected: "clients unaffected, programs stay",
             seen: format!(
                 "{} answered, {} failed; programs {}",
                 felt.ok,

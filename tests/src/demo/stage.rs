@@ -125,9 +125,10 @@ impl Stage {
         timeline: &mut Timeline,
     ) -> Result<Self> {
         let start = Instant::now();
-        let world = description(fixed_name)
-            .build()
-            .context("make the world (`cargo xtask demo --remove` removes one that was kept)")?;
+        let world = description(fixed_name).build().context(
+            "create the namespaces (`cargo xtask demo --remove` removes those that were \
+                      kept)",
+        )?;
         signals::check()?;
         let manifests = Manifests::write(&world, services(&world))?;
         manifests.put_sentinel(&Sentinel::default())?;
@@ -145,7 +146,7 @@ impl Stage {
         sketch(timeline);
         timeline.tell(
             Kind::Act,
-            "Service NAT: real nftables rules from the same YAML as the agent's; nobody dials yet",
+            "Service NAT: real nftables rules from the same YAML as the agent's; no traffic yet",
         );
         let watch = Watch::start(&world, ASK_EVERY)?;
         let verdicts = VerdictWatch::start(&world)?;
@@ -237,7 +238,7 @@ impl Stage {
         let child = command
             .process_group(0)
             .spawn()
-            .context("start the kept world's traffic")?;
+            .context("start traffic in the kept namespaces")?;
         self.world.record_process("traffic", child.id())?;
         self.agent.take().context("the agent runs")?.leave();
         how_to_play(timeline, self.world.name(), &dir, binary);
@@ -280,7 +281,7 @@ fn sketch(timeline: &mut Timeline) {
 fn how_to_play(timeline: &mut Timeline, name: &str, dir: &Path, binary: &Path) {
     let node = format!("ip netns exec {name}-node");
     let (dir, binary) = (dir.display(), binary.display());
-    timeline.title("The world is still up. As root, from any terminal:");
+    timeline.title("The namespaces still exist. As root, in any terminal:");
     let lines = [
         (
             "ask it",

@@ -64,7 +64,7 @@ impl Row {
 
 /// The table at the end.
 pub(super) fn tell(rows: &[Row], tally: Tally, timeline: &mut Timeline) -> Outcome {
-    timeline.title("What was expected, and what came");
+    timeline.title("Expected and observed results");
     let heading = format!(
         "   {:28} {:36} {:>8}  {:>8}",
         "what happened", "expected", "took", "allowed"
@@ -105,9 +105,9 @@ pub(super) fn tell(rows: &[Row], tally: Tally, timeline: &mut Timeline) -> Outco
     timeline.title(&format!(
         "{} ({} connections, {} answered)",
         match outcome {
-            Outcome::Met => "all of it happened",
-            Outcome::Late => "all of it happened, some of it late",
-            Outcome::Missed => "NOT all of it happened",
+            Outcome::Met => "all results as expected",
+            Outcome::Late => "all results as expected, some late",
+            Outcome::Missed => "NOT all results as expected",
         },
         tally.started,
         tally.ok

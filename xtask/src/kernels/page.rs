@@ -147,11 +147,11 @@ fn find<'a>(found: &'a Found, name: &str) -> Option<&'a Feature> {
 /// Cost of a missing feature.
 const COSTS: [(&str, &str); 9] = [
     (
-        "the verifier takes the observer",
+        "the verifier accepts the observer",
         "nothing is observed: the verdict is Unknown",
     ),
     (
-        "the verifier takes the sentinel",
+        "the verifier accepts the sentinel",
         "no probes: an idle node is Unknown",
     ),
     (
@@ -160,12 +160,12 @@ const COSTS: [(&str, &str); 9] = [
     ),
     ("clsact filters", "nothing, while there is TCX"),
     (
-        "being first at a hook, and told so",
-        "what another program drops first is not seen",
+        "being first at a hook, with confirmation",
+        "packets that another program drops first are not observed",
     ),
     (
         "port steering (sk_lookup)",
-        "the healthz port is bound, and must be free",
+        "the agent listens on the healthz port itself, which must be free",
     ),
     (
         "maps read and emptied many elements at a time",

@@ -12,7 +12,7 @@ pub(super) fn module_docs(tree: &Tree) -> Vec<Finding> {
     let bare = tree
         .ending(".rs")
         .filter(|(path, text)| !path.ends_with("/tests.rs") && !text.starts_with("//! "));
-    bare.map(|(path, _)| Finding::new(path, 1, "begin with a module doc: //! what this file is"))
+    bare.map(|(path, _)| Finding::new(path, 1, "begin with a module doc: //! purpose of this file"))
         .collect()
 }
 
@@ -55,7 +55,7 @@ pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
         for (left, advice) in [
             ("todo!(", "finish it, or leave its place out"),
             ("unimplemented!(", "finish it, or leave its place out"),
-            ("#[ignore", "a test runs, or skips itself loudly"),
+            ("#[ignore", "a test must run, or report that it is skipped"),
         ] {
             for line in code::lines_with(&code, left) {
                 let name = left.trim_end_matches('(');

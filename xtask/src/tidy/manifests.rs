@@ -80,7 +80,7 @@ pub(super) fn versions(tree: &Tree) -> Vec<Finding> {
         {
             if !value.contains("workspace = true") {
                 let message =
-                    format!("{name}: write `workspace = true`; versions stand in Cargo.toml");
+                    format!("{name}: write `workspace = true`; versions belong in Cargo.toml");
                 findings.push(Finding::new(path, line, message));
             }
         }

@@ -23,7 +23,7 @@ pub(crate) fn tracked(root: &Path) -> Result<Vec<String>> {
         "--others",
         "--exclude-standard",
     ]);
-    let list = run::output(&mut list).context("git does not list the repository's files")?;
+    let list = run::output(&mut list).context("git cannot list the repository's files")?;
     Ok(String::from_utf8(list)?
         .split_terminator('\0')
         // Some are deleted, but still in git's index.

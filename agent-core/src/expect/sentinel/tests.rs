@@ -127,12 +127,12 @@ fn replace_endpoint((_, slices): &mut Parts) {
 }
 
 #[rstest]
-#[case::foreign_endpoint(edited(replace_endpoint), "other endpoints")]
-#[case::one_more(edited(add_endpoint), "other endpoints")]
-#[case::not_ready(edited(|(_, slices)| slices[0].endpoints[0].ready = false), "other endpoints")]
+#[case::foreign_endpoint(edited(replace_endpoint), "exactly one ready endpoint")]
+#[case::one_more(edited(add_endpoint), "exactly one ready endpoint")]
+#[case::not_ready(edited(|(_, slices)| slices[0].endpoints[0].ready = false), "exactly one ready endpoint")]
 #[case::no_slice(edited(|(_, slices)| drop(slices.remove(1))), "no IPv6 endpoint")]
 #[case::renamed(edited(|(service, _)| service.ports[0].name = "web".into()), "lacks")]
-#[case::no_generation(edited(|(_, slices)| slices[1].ports[1].port = 9_001), "9001 in its IPv6 EndpointSlice, which is no generation")]
+#[case::no_generation(edited(|(_, slices)| slices[1].ports[1].port = 9_001), "9001 in its IPv6 EndpointSlice: the port must be")]
 #[case::local(edited(|(service, _)| service.external_local = true), "policy Local")]
 #[case::ranges(edited(|(service, _)| service.has_source_ranges = true), "SourceRanges")]
 #[case::no_tcp(edited(|(service, _)| drop(service.ports.remove(0))), "no TCP port")]

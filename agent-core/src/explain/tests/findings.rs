@@ -347,7 +347,7 @@ fn a_sentence_is_of_its_family() {
         family,
         ..Finding::new(Rule::NothingExpected, Evidence::Nothing)
     };
-    let words = "no Service has a TCP frontend on this node: there is nothing to prove";
+    let words = "no Service has a TCP frontend on this node";
     verdict.finding = of(None);
     verdict.families[1].finding = of(Some(Family::V6));
     assert_eq!(verdict.reason(), words);
@@ -362,7 +362,7 @@ fn a_sentence_is_of_its_family() {
     verdict.finding.family = Some(Family::V6);
     assert_eq!(
         verdict.reason(),
-        "IPv6 cluster IPs from the node itself: a probe of the sentinel got through 40 ms ago"
+        "IPv6 cluster IPs from the node itself: a sentinel probe passed 40 ms ago"
     );
 }
 

@@ -157,9 +157,9 @@ fn a_full_map_names_who_filled_it() {
         let effects = scene.later(250).sample(sample);
         sentences.extend(by(&effects.judged().verdict.coverage));
     }
-    let said = "5 new connections were not followed: more at a time than the map holds (of 30000 \
-                that are followed 29000 are to default/web, 1900 from 10.244.0.7); lost connections \
-                are not judged";
+    let said = "the connection map was full (of 30000 connections, 29000 are to default/web and 1900 \
+                are from 10.244.0.7): 5 new connections were not followed; lost connections are not \
+                judged";
     assert_eq!(sentences, [said, said]);
 }
 

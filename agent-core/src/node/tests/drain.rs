@@ -171,5 +171,5 @@ fn open_connections_are_counted_once_a_second_while_the_node_leaves() {
     assert!(!scene.later(5_000).idle().has("count open"));
     scene.view(vec![tainted(&[TAINT])]);
     let first = scene.node.drain().open_connections(ms(scene.now()));
-    assert_eq!(first, Err("the agent has not counted yet".to_owned()));
+    assert_eq!(first, Err("the agent has not counted them yet".to_owned()));
 }

@@ -85,8 +85,8 @@ fn a_claim_is_told_once_with_its_service() {
         .into_iter()
         .map(Notice::to_string)
         .collect();
-    let sentence =
-        "probes of IPv4 node_port (tcp) are not judged: Service shop/claim claims what they dial";
+    let sentence = "probes of IPv4 node_port (tcp) are not judged: Service shop/claim uses the address that \
+         they dial";
     assert_eq!(told, [sentence]);
     let effects = scene.view(vec![tainted(&["x"])]);
     assert!(effects.notices().is_empty());

@@ -76,7 +76,7 @@ fn one_service_may_have_so_much() {
         quotas.problems(),
         [
             "Service t/large has 4097 frontends (ports times addresses), more than 4096: its \
-             connections are not judged; nor are those of 1 more Services of the namespace"
+             connections are not judged, and neither are those of 1 more Services in this namespace"
         ]
     );
     quotas.note(&name("t", "large"), None);
@@ -96,11 +96,12 @@ fn many_namespaces_are_a_few_lines() {
     assert_eq!(problems.len(), NAMED + 1);
     assert_eq!(
         problems[0],
-        "Service t00/a is beyond its namespace's share of the maps: its connections are not judged"
+        "Service t00/a exceeds its namespace's share of the BPF maps: its connections are not \
+         judged"
     );
     assert_eq!(
         problems[NAMED],
-        "Services of 10 more namespaces are not judged"
+        "Services in 10 more namespaces are not judged"
     );
 }
 

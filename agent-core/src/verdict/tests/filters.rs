@@ -79,7 +79,7 @@ fn outsiders_decide_nothing(#[case] class: SourceClass, #[case] lost: &[(u32, u8
     assert!(
         verdict
             .reason()
-            .ends_with("no pod of this node is among the clients"),
+            .ends_with("no client was a pod of this node"),
         "{}",
         verdict.reason()
     );

@@ -44,7 +44,7 @@ fn damage_while_broken_keeps_the_answer() {
         panic!("{told:?}");
     };
     assert!(
-        reason.ends_with("not confirmed: the sentinel's devices were damaged a moment ago"),
+        reason.ends_with("not confirmed: the sentinel's interfaces were damaged a moment ago"),
         "{reason}"
     );
 }

@@ -101,7 +101,7 @@ fn the_sentinel_altered() {
     assert_eq!(verdict.why, Some(Why::SentinelAltered));
     assert_eq!(
         verdict.reason(),
-        "IPv4: the sentinel is not as pathproof made it: the selector app=web is set"
+        "IPv4: the sentinel's Service or EndpointSlices were changed: the selector app=web is set"
     );
 }
 
@@ -191,7 +191,8 @@ fn another_owner_takes_over() {
     );
     assert_eq!(
         verdict.reason(),
-        "IPv4: the datapath changed hands (now kube-proxy (nftables)), and no probe got through since"
+        "IPv4: another proxy translates Service traffic now (kube-proxy (nftables)), and no probe \
+         passed since"
     );
     world.rounds(14_250, 14_250, &USUAL, |_| Fate::Pass);
     assert_eq!(world.verdict(14_450).state, State::Proven);
@@ -279,8 +280,8 @@ fn a_path_that_never_worked_is_unknown_with_the_likely_reason() {
     );
     assert_eq!(
         verdict.reason(),
-        "IPv4 cluster IPs: no probe got through yet, they arrived and were not sent on (lost): most likely the \
-         FORWARD policy or a filter drops traffic from 198.18.0.1"
+        "IPv4 cluster IPs: no probe passed yet, probes arrived and were not forwarded (lost): most \
+         likely the FORWARD policy or a filter drops traffic from 198.18.0.1"
     );
     world.inputs.sentinel_exists = true;
     world.inputs.booted = ms(0);
@@ -349,7 +350,7 @@ fn a_restart_changes_nothing() {
     assert!(
         verdict
             .reason()
-            .ends_with("not confirmed: pathproof's own devices were not looked at since"),
+            .ends_with("not confirmed: pathproof's own interfaces were not checked since"),
         "{}",
         verdict.reason()
     );

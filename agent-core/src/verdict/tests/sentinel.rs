@@ -25,7 +25,7 @@ fn an_idle_node_is_proven_by_its_probes() {
         (
             State::Proven,
             "",
-            "IPv4 cluster IPs: a probe of the sentinel got through 299 ms ago"
+            "IPv4 cluster IPs: a sentinel probe passed 299 ms ago"
         )
     );
     assert_eq!(
@@ -39,26 +39,27 @@ fn an_idle_node_is_proven_by_its_probes() {
 #[case::chain_flushed(
     outside(Fate::Leak, Fate::Leak),
     "leaked",
-    "IPv4 cluster IPs: the last 4 probes left untranslated (leaked): the Service chain is missing or empty; \
-     IPv4 node ports too (leaked)"
+    "IPv4 cluster IPs: the last 4 probes left the node untranslated (leaked): the Service's rules \
+     are missing or empty; IPv4 node ports too (leaked)"
 )]
 #[case::forwarding_off(
     outside(Fate::ForwardingOff, Fate::Pass),
     "forwarding_off",
-    "IPv4 cluster IPs: the last 4 probes arrived and were not sent on (forwarding off): net.ipv4.ip_forward is 0; \
-     IPv4 node ports too (forwarding_off)"
+    "IPv4 cluster IPs: the last 4 probes arrived and were not forwarded (forwarding off): \
+     net.ipv4.ip_forward is 0; IPv4 node ports too (forwarding_off)"
 )]
 #[case::endpoint_rewritten(
     outside(Fate::Misroute, Fate::Misroute),
     "misrouted",
-    "IPv4 cluster IPs: the last 4 probes were sent to an address that is no endpoint (misrouted): the rule of the \
-     endpoint is wrong; IPv4 node ports too (misrouted)"
+    "IPv4 cluster IPs: the last 4 probes were sent to an address that is no endpoint (misrouted): \
+     the rule for the endpoint is wrong; IPv4 node ports too (misrouted)"
 )]
 #[case::data_dropped(
     outside(Fate::Mute, Fate::Pass),
     "no_data",
-    "IPv4 cluster IPs: the last 4 probes were accepted, but the data did not come back (no data): packets of \
-     connections that were just made are dropped, perhaps as INVALID; IPv4 node ports too (no_data)"
+    "IPv4 cluster IPs: the last 4 probes connected, but no data came back (no data): packets of \
+     new connections are dropped after the handshake, perhaps as INVALID; IPv4 node ports too \
+     (no_data)"
 )]
 #[case::masquerade_gone(
     outside(Fate::Unmasqueraded, Fate::Pass),
@@ -115,8 +116,8 @@ fn what_a_filter_of_our_range_explains_is_suspect(#[case] fate: Fate, #[case] ca
     assert_eq!((verdict.state, told(&verdict).1), (State::Suspect, cause));
     assert!(
         verdict.reason().ends_with(
-            "not confirmed: a filter of the sentinel's own addresses would look the same, and no \
-             real connection failed beside them"
+            "not confirmed: a filter on the sentinel's own addresses would look the same, and no \
+             real connection failed"
         ),
         "{}",
         verdict.reason()
@@ -131,11 +132,7 @@ fn what_a_filter_of_our_range_explains_is_suspect(#[case] fate: Fate, #[case] ca
     world.rounds(30_250, 31_250, &USUAL, outside(fate, Fate::Pass));
     let verdict = world.verdict(31_450);
     assert_eq!((verdict.state, told(&verdict).1), (State::Broken, cause));
-    assert!(
-        verdict
-            .reason()
-            .ends_with("; real connections fail beside them")
-    );
+    assert!(verdict.reason().ends_with("; real connections fail too"));
 }
 
 #[test]
@@ -163,7 +160,7 @@ fn real_connections_that_get_through_say_that_the_range_is_filtered() {
     assert!(
         verdict
             .reason()
-            .ends_with("; but a real connection from a pod of this node got through 200 ms ago"),
+            .ends_with("; but a real connection from a pod of this node succeeded 200 ms ago"),
         "{}",
         verdict.reason()
     );
@@ -238,7 +235,7 @@ fn a_pod_address_that_passes_tells_that_only_our_range_is_filtered() {
     assert!(
         verdict
             .reason()
-            .contains("only the sentinel's range is filtered"),
+            .contains("only the sentinel's address range is filtered"),
         "{}",
         verdict.reason()
     );
@@ -261,8 +258,8 @@ fn the_host_path_alone_is_degraded() {
         (
             State::Degraded,
             "leaked",
-            "IPv4 cluster IPs from the node itself: the last 12 probes left untranslated (leaked): the Service \
-             chain is missing or empty; probes from outside the node get through"
+            "IPv4 cluster IPs from the node itself: the last 12 probes left the node untranslated \
+             (leaked): the Service's rules are missing or empty; probes from outside the node pass"
         )
     );
 }
@@ -293,7 +290,7 @@ fn udp_alone_is_degraded_and_with_tcp_it_is_broken() {
         verdict.reason()
     );
     assert!(
-        verdict.reason().ends_with("; probes over TCP get through"),
+        verdict.reason().ends_with("; TCP probes pass"),
         "{}",
         verdict.reason()
     );

@@ -126,8 +126,8 @@ fn broken_says_what_for_how_long_and_for_whom() {
     assert_eq!(verdict.cause, Some(Cause::Leaked));
     assert_eq!(
         verdict.reason(),
-        "IPv4: every Service with new connections failed for 3.2 s (default/api, \
-         default/web:http: leaked, VIP left untranslated); no connection got through meanwhile"
+        "IPv4: every Service with new connections failed for 3.2 s (default/api, default/web:http: \
+         leaked, left the node untranslated); no connection succeeded in that time"
     );
     let paths: Vec<_> = verdict.families[0]
         .paths
@@ -240,7 +240,7 @@ fn blindness_is_unknown_and_says_why() {
     assert!(
         verdict
             .reason()
-            .ends_with("not in the kernel: permission denied"),
+            .ends_with("not loaded into the kernel: permission denied"),
         "{}",
         verdict.reason()
     );
@@ -366,8 +366,8 @@ fn stale_is_over_when_none_is_seen_any_more() {
     }
     assert_eq!(
         world.verdict(1_000).reason(),
-        "IPv4: new connections of pods to default/web:http still go to an endpoint that left its \
-         slice 20 s before (10.244.0.5:8080)"
+        "IPv4: new connections from pods to default/web:http still go to an endpoint that was \
+         removed 20 s earlier (10.244.0.5:8080)"
     );
     world.idle(1_250, 7_000);
     assert_eq!(world.verdict(5_500).state, State::Stale);
@@ -438,7 +438,7 @@ fn degraded_names_services_causes_and_counts() {
     let verdict = world.verdict(2_000);
     assert_eq!(
         verdict.reason(),
-        "IPv4: connections get through, but not to default/web:http (leaked, VIP left \
+        "IPv4: connections succeed, except to default/web:http (leaked, left the node \
          untranslated; 8 failed so far), default/db (refused by the node itself; 8 failed so far)"
     );
     let trouble = &verdict.services[0];
@@ -586,7 +586,7 @@ fn a_proof_ages() {
     assert_eq!(verdict.state, State::Proven);
     assert_eq!(
         verdict.reason(),
-        "IPv4: a new connection from outside the node got through 30 s ago"
+        "IPv4: a new connection from outside the node succeeded 30 s ago"
     );
     assert_eq!(world.verdict(30_101).why, Some(Why::Idle));
 }

@@ -74,7 +74,7 @@ impl Keeper {
                     // Netlink answers in milliseconds, or is broken.
                     let looked = tokio::time::timeout(STUCK, self.look(&devices.families)).await;
                     if looked.is_err() {
-                        tracing::warn!("the sentinel's devices could not be looked at in time");
+                        tracing::warn!("the sentinel's interfaces could not be checked in time");
                     }
                 }
                 Some(_) if self.touched != Some(false) => {
@@ -99,11 +99,13 @@ impl Keeper {
         let removed = remove(&self.config.devices).await;
         self.touched = Some(removed.is_err());
         match removed {
-            Ok(removed) => tracing::debug!(removed, "the sentinel's devices are removed"),
+            Ok(removed) => tracing::debug!(removed, "removed the sentinel's interfaces"),
             Err(error) if was.is_some() => {
-                tracing::warn!(%error, "the sentinel's devices stay behind; pathproof cleanup removes them")
+                tracing::warn!(%error, "the sentinel's interfaces could not be removed; remove \
+                                        them with pathproof cleanup")
             }
-            Err(error) => tracing::debug!(%error, "the sentinel's devices are not removed yet"),
+            Err(error) => tracing::debug!(%error, "the sentinel's interfaces could not be removed \
+                                                   yet; trying again"),
         }
     }
 

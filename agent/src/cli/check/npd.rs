@@ -41,7 +41,7 @@ fn of_report(report: &Report, now: Timestamp) -> (Exit, String) {
     if let Ok(age) = Duration::try_from(now.duration_since(report.written))
         && age > OLD
     {
-        let text = format!("the agent stopped judging {} ago", Spoken(age));
+        let text = format!("the agent's last verdict is {} old", Spoken(age));
         return (Exit::PluginUnknown, text);
     }
     // Expected, whatever its datapath does: node-problem-detector has no word for that.

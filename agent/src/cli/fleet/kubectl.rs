@@ -28,13 +28,15 @@ pub(super) enum KubectlError {
     #[error("kubectl cannot be started")]
     Start(#[source] io::Error),
     #[error(
-        "kubectl get {0} failed ({1}), for the reason it printed; the rights it needs are in deploy/examples/fleet-rbac.yaml"
+        "kubectl get {0} failed ({1}), see its message above; deploy/examples/fleet-rbac.yaml \
+         grants the rights it needs"
     )]
     Failed(&'static str, ExitStatus),
     #[error("kubectl get {0} did not print a list in JSON")]
     Unreadable(&'static str, #[source] serde_json::Error),
     #[error(
-        "no pod of an agent is on node {0} in namespace {1}: compare the name with kubectl get nodes, or give --namespace if pathproof is installed in another"
+        "there is no agent pod on node {0} in namespace {1}: check the name with kubectl get \
+         nodes, or give pathproof's namespace with --namespace"
     )]
     NoAgent(String, String),
     #[error(

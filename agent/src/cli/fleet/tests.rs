@@ -26,16 +26,16 @@ fn condition(name: &str, status: Status, reason: &str, message: &str, since: i64
 }
 
 fn proven(name: &str, since: i64) -> NodeSeen {
-    let message = "new connections to Services get through, last seen 40 ms ago";
+    let message = "IPv4: a new connection from a pod of this node succeeded 40 ms ago";
     condition(name, Status::True, "DatapathProven", message, since)
 }
 
 /// Every kind of node.
 fn mixed() -> Vec<Row> {
-    let leaked = "no new connection to a Service gets through on IPv4: leaked, VIP left \
+    let leaked = "no new connection to a Service succeeds on IPv4: leaked, left the node \
                   untranslated (212 connections to 2 Services from 6 clients in 12 s)";
-    let misrouted = "shop/checkout-with-a-rather-long-name-for-a-service:https is misrouted, still \
-                     sent to an endpoint that left its slice; other Services get through";
+    let misrouted = "shop/checkout-with-a-rather-long-name-for-a-service:https is stale, sent to \
+                     an endpoint that was removed; connections to other Services succeed";
     let mut leaving = proven("worker-7", 3_590);
     leaving
         .taints
@@ -135,7 +135,7 @@ fn sound_nodes_can_be_left_out() {
         page.contains("worker-3") && !page.contains("worker-1 "),
         "{page}"
     );
-    assert!(page.contains("3 sound nodes left out"), "{page}");
+    assert!(page.contains("3 sound nodes hidden"), "{page}");
     let mixed = mixed();
     let document = serde_json::to_value(Document::of(&mixed, &view)).unwrap();
     assert_eq!(document["summary"]["nodes"], 8);

@@ -49,7 +49,7 @@ fn a_report_that_is_not_renewed_is_pointed_out() {
     let report = sample::proven();
     let now: Timestamp = sample::written() + Duration::from_secs(45);
     let page = render(&report, now, false);
-    assert!(page.contains("This is 45 s old"), "{page}");
+    assert!(page.contains("This report is 45 s old"), "{page}");
 }
 
 #[test]

@@ -126,8 +126,9 @@ impl Budget {
         let closed = closed.filter_map(|(name, of)| Some((name, of.closed.as_ref()?)));
         closed.map(|(namespace, first)| {
             Problem::new(format!(
-                "API server: the Services and EndpointSlices of namespace {namespace} take too much \
-                 memory: new ones are not judged, {first} first; remove some, and restart the agent"
+                "API server: the Services and EndpointSlices of namespace {namespace} take too \
+                 much memory: new ones, beginning with {first}, are not judged; remove some, and \
+                 restart the agent"
             ))
         })
     }

@@ -53,7 +53,8 @@ pub enum ClientError {
     },
     /// The URL is none.
     #[error(
-        "--server: {0:?} is no URL of an API server: give http://HOST:PORT or https://HOST:PORT"
+        "--server: {0:?} is not the URL of an API server: give http://HOST:PORT or \
+         https://HOST:PORT"
     )]
     Url(String),
     /// The ServiceAccount cannot be read.
@@ -63,7 +64,9 @@ pub enum ClientError {
     InCluster(#[source] InClusterError),
     /// Nothing says whom to trust.
     #[error(
-        "no certificate authority is named for the API server, and the system's cannot be read ({0}); name one in the kubeconfig (certificate-authority), or mount the node's /etc/ssl/certs: the image has none"
+        "the kubeconfig has no certificate authority, and the system's cannot be read ({0}); set \
+         certificate-authority in the kubeconfig, or mount the node's /etc/ssl/certs (the image \
+         has none)"
     )]
     NoAuthority(#[source] Box<kube::Error>),
     /// A certificate, a key or a token was found and cannot be used.

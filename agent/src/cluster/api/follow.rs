@@ -192,14 +192,14 @@ impl Follower {
                 Ok(()) => {}
                 Err(End::Over) => {
                     if self.failures >= OFTEN {
-                        self.trouble(away("it ends every watch at once")).await;
+                        self.trouble(away("it ends every watch immediately")).await;
                     }
                     self.rest().await;
                 }
                 Err(End::Forgotten) => {
                     tracing::info!(
                         resource = self.resource(),
-                        "the API server has forgotten the version that was watched; listing again"
+                        "the watched resource version is too old for the API server; listing again"
                     );
                     self.version = None;
                     if !lasted {
@@ -226,7 +226,7 @@ impl Follower {
         } else if std::mem::take(&mut self.doubtful) {
             tracing::info!(
                 resource = self.resource(),
-                "nothing came on a watch since one broke off; listing again"
+                "a watch was interrupted and has received nothing since; listing again"
             );
             // The newest version stays: what the server has may not be older, unless it says so.
             self.version = None;
@@ -315,7 +315,11 @@ impl Follower {
             };
             match timeout(patience, stream.read_until(b'\n', &mut line)).await {
                 Err(_) if self.listing => return Err(End::NotStreamed),
-                Err(_) => return Err(End::Failed(away("it does not end a watch in its time"))),
+                Err(_) => {
+                    return Err(End::Failed(away(
+                        "it does not end watches at their timeout",
+                    )));
+                }
                 Ok(Err(error)) if is_dead(&error) => {
                     self.doubtful = true;
                     return Err(End::Failed(away("its connection is dead")));
@@ -457,8 +461,8 @@ impl Follower {
         match status.code {
             410 => End::Forgotten,
             401 | 403 => End::Failed(Problem::silence(format!(
-                "API server: does not let the agent watch {resource} ({why}); what it said \
-                 before stays; grant get, list and watch on them"
+                "API server: the agent may not watch {resource} ({why}); the last known objects \
+                 stay in use; grant get, list and watch on {resource}"
             ))),
             // The server is behind what was seen, as after a restore: then anything it has.
             _ if status.message.contains("Too large resource version") => {
@@ -519,7 +523,7 @@ fn metadata(text: &RawValue) -> ObjectMeta {
 fn away(why: &str) -> Problem {
     let why = one_line(why);
     Problem::silence(format!(
-        "API server: cannot be reached ({why}); what it said before stays"
+        "API server: cannot be reached ({why}); the last known objects stay in use"
     ))
 }
 
@@ -529,7 +533,7 @@ fn no_answer(patience: Duration) -> Problem {
 
 fn unserved(resource: &str, why: &str) -> Problem {
     Problem::silence(format!(
-        "API server: cannot tell of {resource} ({why}); what it said before stays"
+        "API server: cannot return {resource} ({why}); the last known objects stay in use"
     ))
 }
 

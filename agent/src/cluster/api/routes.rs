@@ -118,7 +118,9 @@ impl Routes {
             }
         }
         // There is always the ClusterIP, so that this is never reached.
-        Err(kube::Error::Service("no address of the API server".into()))
+        Err(kube::Error::Service(
+            "no address of the API server is known".into(),
+        ))
     }
 
     /// Takes addresses over, where they are others than before. Those behind the ClusterIP come
@@ -141,11 +143,13 @@ impl Routes {
         let turn = jitter(learned.len() as u64);
         learned.rotate_left(usize::try_from(turn).unwrap_or(0));
         *self.lock() = routes(&self.introduction, &learned)?;
-        tracing::info!(addresses = ?learned, "the API server is connected to directly from now on");
+        tracing::info!(addresses = ?learned, "connecting to the API server directly from now on");
         if let Some(file) = &self.file
             && let Err(error) = keep(file, learned)
         {
-            tracing::warn!(path = %file.display(), %error, "the API server's addresses cannot be kept: a start while Services do not work will not reach it");
+            tracing::warn!(path = %file.display(), %error, "the API server's addresses cannot be \
+                                                            saved: an agent that starts while \
+                                                            Services do not work cannot reach it");
         }
         Ok(())
     }
@@ -189,7 +193,8 @@ pub(super) async fn learn(routes: Arc<Routes>, client: Client) {
             {
                 tracing::warn!(
                     status = status.code,
-                    "the API server's addresses may not be read: grant list on endpointslices in the namespace default; until then it is reached by the ClusterIP alone"
+                    "the API server's addresses cannot be read: grant list on endpointslices in \
+                     the namespace default; until then the agent uses its cluster IP"
                 );
             }
             // The watches report that the server is away.

@@ -74,7 +74,10 @@ impl Resource {
     fn complain(&mut self, key: Key, message: String) {
         self.see(key);
         if self.wrong.len() < REMEMBERED || self.wrong.contains_key(&key) {
-            let message = format!("API server: {message}; what the object said before stays");
+            let message = format!(
+                "API server: {message}; the object's last good version stays in \
+                                   use"
+            );
             self.wrong.insert(key, Problem::new(message));
         }
     }
@@ -152,7 +155,7 @@ impl Store {
             }
             Event::Unreadable(kind, metadata, error) => {
                 let (resource, key) = self.find(kind, &metadata);
-                let message = format!("{} is not understood: {error}", kind.title(&metadata));
+                let message = format!("{} cannot be parsed: {error}", kind.title(&metadata));
                 self.resources[resource].complain(key, message);
             }
             Event::Gone(kind, metadata) => {
@@ -270,7 +273,7 @@ impl Store {
         problems.extend(wrong().take(NAMED).cloned());
         let more = wrong().skip(NAMED).count();
         if more > 0 {
-            let message = format!("API server: {more} more objects have something wrong");
+            let message = format!("API server: {more} more objects are invalid");
             problems.push(Problem::new(message));
         }
         problems

@@ -333,8 +333,8 @@ async fn a_watch_that_ended_goes_on_from_the_last_bookmark() {
 }
 
 #[rstest]
-#[case(500, "etcd is sick", "cannot tell of services (etcd is sick)")]
-#[case(403, "no", "does not let the agent watch services (no)")]
+#[case(500, "etcd is sick", "cannot return services (etcd is sick)")]
+#[case(403, "no", "the agent may not watch services (no)")]
 #[tokio::test]
 async fn errors_are_told_until_they_pass(
     #[case] code: u16,
@@ -372,7 +372,7 @@ async fn watches_that_end_at_once_are_one_problem_until_one_lasts() {
     let mut world = World::at_pace(with_services(answers), pace).await;
     world.until(|world| !world.problems.is_empty()).await;
     assert!(
-        world.problems[0].contains("it ends every watch at once"),
+        world.problems[0].contains("it ends every watch immediately"),
         "{:?}",
         world.problems
     );
@@ -491,7 +491,7 @@ async fn an_odd_object_is_named_and_the_others_are_read() {
     assert_eq!(world.services(), ["a"]);
     assert_eq!(world.problems.len(), 1);
     assert!(
-        world.problems[0].starts_with("API server: Service shop/odd is not understood: "),
+        world.problems[0].starts_with("API server: Service shop/odd cannot be parsed: "),
         "{:?}",
         world.problems
     );

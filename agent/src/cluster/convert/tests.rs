@@ -74,21 +74,21 @@ fn a_slice_of_domain_names_is_passed_over() {
 #[rstest]
 #[case(
     "spec: {clusterIP: 10.96.0}",
-    r#"spec.clusterIPs[0] is "10.96.0": an IP address is wanted"#
+    r#"spec.clusterIPs[0] is "10.96.0": must be an IP address"#
 )]
 #[case("spec: {clusterIP: '::ffff:10.96.0.1'}",
     r#"spec.clusterIPs[0] is "::ffff:10.96.0.1": an IPv4 address in IPv6 clothes; write it as IPv4"#)]
 #[case(
     "spec: {clusterIP: 10.96.0.1, ports: [{port: 0}]}",
-    r#"spec.ports[0].port is "0": a port is 1 to 65535"#
+    r#"spec.ports[0].port is "0": must be a port, 1 to 65535"#
 )]
 #[case(
     "spec: {clusterIP: 10.96.0.1, ports: [{port: 80, nodePort: 70000}]}",
-    r#"spec.ports[0].nodePort is "70000": a port is 1 to 65535"#
+    r#"spec.ports[0].nodePort is "70000": must be a port, 1 to 65535"#
 )]
 #[case(
     "spec: {clusterIP: 10.96.0.1, ports: [{port: 80, protocol: tcp}]}",
-    r#"spec.ports[0].protocol is "tcp": TCP, UDP or SCTP is wanted"#
+    r#"spec.ports[0].protocol is "tcp": must be TCP, UDP or SCTP"#
 )]
 #[case(
     "spec: {clusterIP: 10.96.0.1, ports: [{name: a, port: 80}, {name: a, port: 81}]}",
@@ -100,11 +100,11 @@ fn a_slice_of_domain_names_is_passed_over() {
 )]
 #[case(
     "spec: {clusterIP: 10.96.0.1, externalIPs: [localhost]}",
-    r#"spec.externalIPs[0] is "localhost": an IP address is wanted"#
+    r#"spec.externalIPs[0] is "localhost": must be an IP address"#
 )]
 #[case(
     "spec: {clusterIP: 10.96.0.1}\nstatus: {loadBalancer: {ingress: [{ip: 1.2.3.4, ipMode: vip}]}}",
-    r#"status.loadBalancer.ingress[0].ipMode is "vip": VIP or Proxy is wanted"#
+    r#"status.loadBalancer.ingress[0].ipMode is "vip": must be VIP or Proxy"#
 )]
 fn invalid_services(#[case] spec: &str, #[case] message: &str) {
     let error = service(&format!("{META}{spec}")).unwrap_err();
@@ -126,7 +126,7 @@ fn invalid_services(#[case] spec: &str, #[case] message: &str) {
 )]
 #[case(
     "addressType: IPv4\nports: [{port: -1}]",
-    r#"ports[0].port is "-1": a port is 1 to 65535"#
+    r#"ports[0].port is "-1": must be a port, 1 to 65535"#
 )]
 fn invalid_slices(#[case] text: &str, #[case] message: &str) {
     let meta = "metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}\n";
@@ -206,7 +206,7 @@ status:
 )]
 #[case(
     "metadata: {name: here}\nstatus: {addresses: [{type: InternalIP, address: x}]}",
-    Err(r#"Node here: status.addresses[0].address is "x": an IP address is wanted"#)
+    Err(r#"Node here: status.addresses[0].address is "x": must be an IP address"#)
 )]
 fn nodes_not_taken(#[case] text: &str, #[case] expected: Result<Option<()>, &str>) {
     let taken = node(text)

@@ -142,7 +142,7 @@ fn a_broken_file_keeps_what_it_said() {
     let problems = world.problems();
     assert_eq!(problems.len(), 1);
     assert!(problems[0].starts_with("a.yaml:9:"), "{problems:?}");
-    assert!(problems[0].contains(": not understood: "), "{problems:?}");
+    assert!(problems[0].contains(": cannot be parsed: "), "{problems:?}");
     assert_eq!(world.services(), ["a", "b", "c"]);
     assert_eq!(world.problems(), problems);
     world.write("a.yaml", &service("c"));
@@ -167,8 +167,8 @@ fn an_invalid_object_keeps_what_it_said() {
         .state(&agent_core::cluster::ObjectName::new("default", "a"))
         .cloned();
     assert_eq!(now, before);
-    let words = "a.yaml:1: Service default/a: spec.clusterIPs[0] is \"10.96.0\": \
-                 an IP address is wanted; what the object said before stays";
+    let words = "a.yaml:1: Service default/a: spec.clusterIPs[0] is \"10.96.0\": must be an IP \
+                 address; its last good version stays in use";
     assert_eq!(world.problems(), [words]);
 }
 
@@ -188,7 +188,7 @@ fn the_first_file_keeps_an_object_and_the_second_follows() {
     world.write("a.yaml", &service("x"));
     world.write("b.yaml", &format!("{}---\n{}", service("y"), service("x")));
     assert_eq!(world.services(), ["x", "y"]);
-    let words = "b.yaml:8: Service default/x stands in a.yaml already; that one counts";
+    let words = "b.yaml:8: Service default/x is also defined in a.yaml, which is used";
     assert_eq!(world.problems(), [words]);
     world.write("a.yaml", &service("z"));
     assert_eq!(world.services(), ["x", "y", "z"]);
@@ -201,7 +201,7 @@ fn the_same_object_twice_in_a_file_names_both_lines() {
     let second = service("a").replace("10.96.0.1", "10.96.0.2");
     world.write("a.yaml", &format!("{}---\n{second}", service("a")));
     assert_eq!(world.services(), ["a"]);
-    let words = "a.yaml:8: Service default/a stands in line 1 already; that one counts";
+    let words = "a.yaml:8: Service default/a is also defined in line 1, which is used";
     assert_eq!(world.problems(), [words]);
 }
 
@@ -264,7 +264,7 @@ fn a_folder_that_is_gone_keeps_the_view() {
     assert!(
         world.last.problems[0]
             .to_string()
-            .ends_with("its last view stays")
+            .ends_with("its last good content stays in use")
     );
     fs::rename(&aside, world.folder.path()).unwrap();
     assert_eq!(world.services(), ["a"]);
@@ -317,8 +317,8 @@ fn a_file_that_is_too_large_is_not_read() {
     let file = fs::File::create(world.folder.path().join("a.yaml")).unwrap();
     file.set_len(MAX_FILE + 1).unwrap();
     assert_eq!(world.services(), ["a"]);
-    let words = "a.yaml: cannot be read (it has 65 MiB or more, and 64 MiB are read at most): \
-                 split it into several files; what it said before stays";
+    let words = "a.yaml: cannot be read (it is larger than the limit of 64 MiB (65 MiB or more)): \
+                 split it into several files; its last good content stays in use";
     assert_eq!(world.problems(), [words]);
 }
 

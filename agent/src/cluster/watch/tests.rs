@@ -142,7 +142,12 @@ async fn a_folder_made_anew_is_followed_again() {
     let mut world = World::new().await;
     fs::remove_dir_all(&world.path).unwrap();
     world
-        .until(|world| world.problems.iter().any(|p| p.contains("last view stays")))
+        .until(|world| {
+            world
+                .problems
+                .iter()
+                .any(|p| p.contains("last good content stays"))
+        })
         .await;
     fs::create_dir(&world.path).unwrap();
     fs::write(world.path.join("node.yaml"), node("second")).unwrap();
@@ -164,8 +169,11 @@ async fn a_broken_file_is_told_and_told_off() {
 }
 
 #[rstest]
-#[case("absent", "does not exist; create it or name another with --manifests")]
-#[case("file", "is not a folder; name the folder that the files are in")]
+#[case(
+    "absent",
+    "does not exist; create it or give another folder with --manifests"
+)]
+#[case("file", "is not a folder; give the folder that contains the files")]
 fn a_folder_that_cannot_be_opened_is_a_sentence(#[case] name: &str, #[case] end: &str) {
     let parent = tempfile::tempdir().unwrap();
     fs::write(parent.path().join("file"), "").unwrap();

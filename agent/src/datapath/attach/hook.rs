@@ -318,7 +318,8 @@ fn adopt(classifier: &mut SchedClassifier, pin: &Path) -> Option<FdLink> {
         });
     adopted
         .inspect_err(|error| {
-            tracing::debug!(pin = %pin.display(), %error, "a pinned link is dead; attaching anew");
+            tracing::debug!(pin = %pin.display(), %error, "a pinned link is no longer attached; \
+                                                           attaching again");
             let _ = std::fs::remove_file(pin);
         })
         .ok()

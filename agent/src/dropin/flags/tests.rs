@@ -51,13 +51,13 @@ fn as_kube_proxy_reads_them(#[case] text: &str, #[case] expected: &[(&str, &str)
 #[case("-kubeconfig=/k", "there is no flag -k")]
 #[case("-vx -é", "there is no flag -é")]
 #[case("-h=", "there is no flag -=")]
-#[case("---v", "\"---v\" is no flag")]
-#[case("--=1", "\"--=1\" is no flag")]
+#[case("---v", "\"---v\" is not a flag")]
+#[case("--=1", "\"--=1\" is not a flag")]
 #[case("--v=1 --config", "--config needs a value")]
 #[case("-v", "--v needs a value")]
-#[case("--masquerade-all false", "and \"false\" is one")]
-#[case("- x", "and \"-\" is one")]
-#[case("--v=1 -- --v=2", "and \"--v=2\" is one")]
+#[case("--masquerade-all false", "but \"false\" is one")]
+#[case("- x", "but \"-\" is one")]
+#[case("--v=1 -- --v=2", "but \"--v=2\" is one")]
 fn what_kube_proxy_refuses(#[case] text: &str, #[case] expected: &str) {
     let error = flags(text).unwrap_err().to_string();
     assert!(error.contains(expected), "{error}");

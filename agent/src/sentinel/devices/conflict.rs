@@ -14,8 +14,7 @@ use super::{DeviceError, Role};
 use crate::config::SentinelConfig;
 
 const OTHERS: &str = "choose other sentinel addresses";
-const RESERVE: &str =
-    "reserve another address of the podCIDR, one that IPAM never hands out, or give none";
+const RESERVE: &str = "give another address of the podCIDR that IPAM never assigns, or none";
 
 /// Benchmarking range of `family` (RFC 2544, RFC 5180): never routed on the internet, not used by
 /// Kubernetes.
@@ -74,7 +73,8 @@ pub async fn conflict(
             }
             let (destination, table) = (route.destination, route.table);
             return Ok(Some(format!(
-                "the sentinel's address {address} lies where this node has a route of others, {destination} to {device} (table {table}): {OTHERS}, or remove the route"
+                "the sentinel's address {address} conflicts with a route of this node, \
+                 {destination} to {device} (table {table}): {OTHERS}, or remove the route"
             )));
         }
         let Some(pod) = config.pod[at] else {
@@ -92,7 +92,8 @@ pub async fn conflict(
             if is_pod && !vain.contains(&message.header.state) && !ours.contains(&index) {
                 let device = netlink.name_of(index).await;
                 return Ok(Some(format!(
-                    "the sentinel's pod source {pod} is in use, by a neighbour on {device}: {RESERVE}"
+                    "the sentinel's pod address {pod} is in use by a neighbour on {device}: \
+                     {RESERVE}"
                 )));
             }
         }
@@ -147,7 +148,7 @@ pub fn in_cluster(config: &SentinelConfig, view: &ClusterView) -> Option<String>
     for cidr in cidrs {
         if let Some(address) = fixed.iter().find(|address| cidr.contains(*address)) {
             return Some(format!(
-                "the sentinel's address {address} lies in this node's podCIDR {cidr}: {OTHERS}"
+                "the sentinel's address {address} is in this node's podCIDR {cidr}: {OTHERS}"
             ));
         }
     }
@@ -175,11 +176,12 @@ fn pod_source(address: IpAddr, cidrs: &[IpNet]) -> Option<String> {
         let same = |cidr: &&IpNet| cidr.addr().is_ipv4() == address.is_ipv4();
         let cidrs: Vec<_> = cidrs.iter().filter(same).map(IpNet::to_string).collect();
         let cidrs = match cidrs.as_slice() {
-            [] => "it has none of this family".to_owned(),
+            [] => "it has no podCIDR of this family".to_owned(),
             some => some.join(", "),
         };
         return Some(format!(
-            "the sentinel's pod source {address} lies in no podCIDR of this node ({cidrs}): {RESERVE}"
+            "the sentinel's pod address {address} is in no podCIDR of this node ({cidrs}): \
+             {RESERVE}"
         ));
     };
     // IPAM leaves out the network address and gives the first one to the gateway; IPv6 knows no
@@ -195,7 +197,8 @@ fn pod_source(address: IpAddr, cidrs: &[IpNet]) -> Option<String> {
         return None;
     };
     Some(format!(
-        "the sentinel's pod source {address} is the {what} of {cidr}, which no pod can have: {RESERVE}"
+        "the sentinel's pod address {address} is the {what} of {cidr}, which no pod can have: \
+         {RESERVE}"
     ))
 }
 

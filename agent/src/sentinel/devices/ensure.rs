@@ -59,7 +59,8 @@ pub async fn ensure(
         let link = ready(&netlink, config, near).await?;
         if !link.has_v6 && families.contains(&Family::V6) {
             tracing::info!(
-                "IPv6 is disabled on {} (net.ipv6.conf.default.disable_ipv6, or a kernel without it): the sentinel probes IPv4 alone",
+                "IPv6 is disabled on {} (net.ipv6.conf.default.disable_ipv6, or a kernel without \
+                 IPv6): the sentinel probes only IPv4",
                 link.name
             );
             families.retain(|family| *family == Family::V4);
@@ -149,18 +150,21 @@ fn foreign(config: &SentinelConfig, link: &Link, peer: Option<&Link>, role: Role
     let wanted = role.peer().name(&config.devices);
     let name = &link.name;
     let why = if !link.veth {
-        "is no veth".to_owned()
+        "is not a veth".to_owned()
     } else if peer.is_none_or(|peer| link.peer != Some(peer.index)) {
         format!("its other end is not {wanted} in this namespace")
     } else {
         "has neither the sentinel's hardware address nor its alias".to_owned()
     };
     let remedy = if is_marked(link, role) {
-        "it is the sentinel's and damaged: `pathproof cleanup` removes it".to_owned()
+        "it is a damaged interface of the sentinel: remove it with `pathproof cleanup`".to_owned()
     } else {
         format!("remove it (`ip link del {name}`) or choose another device prefix")
     };
-    let sentence = format!("{name} is there already and {why}; it is left alone: {remedy}");
+    let sentence = format!(
+        "interface {name} exists already and {why}; the agent does not change \
+                            it: {remedy}"
+    );
     DeviceError::Foreign(sentence)
 }
 
@@ -224,7 +228,7 @@ async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), Dev
     if let Some(attribute) = spare {
         let message = LinkUnspec::new_with_index(link.index).append_extra_attribute(attribute);
         let done = netlink.handle.link().set(message.build()).execute().await;
-        let what = format!("spare {} what it does not need", link.name);
+        let what = format!("turn off unneeded features of {}", link.name);
         not_needed(done.map_err(|error| failed(what, error)))?;
     }
     // Not in one message: the kernel would be up first, and make an address.
@@ -240,7 +244,7 @@ async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), Dev
 fn not_needed(done: Result<(), DeviceError>) -> Result<(), DeviceError> {
     match done {
         Err(error) if !error.is_permission() => {
-            tracing::info!(%error, "a setting of the sentinel's devices is refused");
+            tracing::info!(%error, "the kernel refused a setting of the sentinel's interfaces");
             Ok(())
         }
         done => done,
@@ -311,7 +315,8 @@ async fn connect(
                 None => "another destination".to_owned(),
             };
             return Err(DeviceError::Foreign(format!(
-                "{address} is routed to {by} already; that route is left alone: remove it, or choose other sentinel addresses"
+                "{address} is already routed to {by}: remove that route, or choose other sentinel \
+                 addresses"
             )));
         }
     }

@@ -15,7 +15,7 @@ use super::{DeviceError, Role, SentinelDevices, written};
 use crate::config::SentinelConfig;
 
 const REPAIRED: &str =
-    "the agent puts it right; tell whatever program did it to leave the sentinel's devices alone";
+    "the agent repairs it; exclude the sentinel's interfaces in the program that changed it";
 
 /// The mark by which kube-proxy masquerades, unless it is told otherwise.
 const MASQUERADED: u32 = 0x4000;
@@ -27,7 +27,7 @@ pub async fn verify(devices: &SentinelDevices, config: &SentinelConfig) -> Vec<S
     let mut found = Vec::new();
     if let Err(error) = look(devices, config, &mut found).await {
         found.push(format!(
-            "the sentinel's devices could not be looked at: {error}"
+            "the sentinel's interfaces could not be checked: {error}"
         ));
     }
     found
@@ -43,13 +43,14 @@ async fn look(
         let device = role.name(&config.devices);
         let Some(link) = netlink.link(&device).await? else {
             found.push(format!(
-                "the sentinel's device {device} is gone: {REPAIRED}"
+                "the sentinel's interface {device} was removed: {REPAIRED}"
             ));
             continue;
         };
         if link.index != devices.index(role) || !is_marked(&link, role) {
             found.push(format!(
-                "another device bears the name of the sentinel's device {device}: rename it, or choose another device prefix"
+                "another interface has the name of the sentinel's interface {device}: rename it, \
+                 or choose another --sentinel-devices"
             ));
             continue;
         }
@@ -78,31 +79,33 @@ fn harms(
     controller: &str,
 ) -> impl Iterator<Item = String> {
     let device = &link.name;
-    let its = format!("the sentinel's device {device}");
+    let its = format!("the sentinel's interface {device}");
     let v6 = role.is_near() && devices.has(Family::V6);
     [
         (
             link.peer != Some(devices.index(role.peer())),
             format!(
-                "the other end of {its} is not {peer} any more: `pathproof cleanup` removes what is left"
+                "the other end of {its} is no longer {peer}: remove the remains with `pathproof \
+                 cleanup`"
             ),
         ),
         (
             link.mac != role.mac(),
             format!(
-                "the hardware address of {its} is not {} any more: {REPAIRED}",
+                "the hardware address of {its} is no longer {}: {REPAIRED}",
                 written(role.mac())
             ),
         ),
         (
             link.controller.is_some(),
-            format!("{its} was made part of {controller}: {REPAIRED}"),
+            format!("{its} was added to {controller}: {REPAIRED}"),
         ),
         (!link.up, format!("{its} is down: {REPAIRED}")),
         (
             link.up && v6 && !link.has_v6,
             format!(
-                "{its} has no IPv6 any more: set net.ipv6.conf.{device}.disable_ipv6 to 0, or restart the agent to go without"
+                "IPv6 was disabled on {its}: set net.ipv6.conf.{device}.disable_ipv6 to 0, or \
+                 restart the agent to probe only IPv4"
             ),
         ),
         (
@@ -132,7 +135,7 @@ async fn look_at_neighbours(
         };
         let device = &link.name;
         found.push(format!(
-            "the neighbour {address} of the sentinel's device {device} {harm}: {REPAIRED}"
+            "the neighbour {address} of the sentinel's interface {device} {harm}: {REPAIRED}"
         ));
     }
     Ok(())
@@ -186,8 +189,10 @@ async fn judge(
     own: bool,
 ) -> Option<String> {
     let device = &link.name;
-    let gone =
-        format!("the route to {address} by the sentinel's device {device} is gone: {REPAIRED}");
+    let gone = format!(
+        "the route to {address} by the sentinel's interface {device} was removed: \
+                 {REPAIRED}"
+    );
     let instead = match answer {
         Ok(route) => {
             let unicast = route.kind == RouteType::Unicast;
@@ -216,6 +221,7 @@ async fn judge(
         },
     };
     Some(format!(
-        "{address} is routed to {instead} and not by the sentinel's device {device}: remove the route or policy rule that does it (`ip rule`, `ip route get {address}`)"
+        "{address} is routed to {instead}, not through the sentinel's interface {device}: remove \
+         the route or policy rule that does this (`ip rule`, `ip route get {address}`)"
     ))
 }

@@ -147,6 +147,6 @@ fn two_families_are_refused() {
     let error = write(&mut Vec::new(), (FAR, NEAR), ends, Packet::Syn(1)).unwrap_err();
     assert_eq!(
         error,
-        "cannot send from 198.18.0.1 to fd00::10: the addresses are of two families"
+        "cannot send from 198.18.0.1 to fd00::10: one address is IPv4 and the other IPv6"
     );
 }

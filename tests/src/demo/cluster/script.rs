@@ -64,7 +64,7 @@ impl<'a> Script<'a> {
         self.linger(seconds(1))?;
         self.timeline.tell(
             Kind::Note,
-            "that was kube-proxy, which holds the port and keeps it",
+            "kube-proxy answered: it listens on the port, and keeps it",
         );
         self.act("helm install pathproof deploy/chart --set agent.enforcement=enforce: an agent on the node with four capabilities, and the sentinel's rotator");
         let start = Instant::now();
@@ -77,15 +77,14 @@ impl<'a> Script<'a> {
         })?;
         let gaps = self.gaps(0);
         self.note_row(("10256 meanwhile", "10256 never refused, never 503"), gaps);
-        self.act(
-            "a Prometheus on the node scrapes the agent, with the alerts that the chart brings",
-        );
+        self.act("Prometheus on the node scrapes the agent, with the chart's alerts");
         let alerts = self.stage.start_prometheus()?;
         self.timeline
             .tell(Kind::Seen, &format!("{alerts} alerts loaded"));
         self.timeline.tell(
             Kind::Note,
-            "a sentinel that is new accuses nobody for 10 s: its rules may lag behind",
+            "wait 10 s: failing probes of a new sentinel do not count yet, because its rules may \
+             lag",
         );
         self.linger(seconds(12))
     }
@@ -93,8 +92,8 @@ impl<'a> Script<'a> {
     fn broken(&mut self) -> Result<()> {
         self.timeline.tell(
             Kind::Fault,
-            "something flushes kube-proxy's rules (nft flush chain ip kube-proxy services); every \
-             process is alive",
+            "flush kube-proxy's rules (nft flush chain ip kube-proxy services); all processes \
+             still run",
         );
         let start = Instant::now();
         self.flush()?;
@@ -104,7 +103,7 @@ impl<'a> Script<'a> {
         self.timeline.tell(
             Kind::Seen,
             &format!(
-                "kube-proxy's own /healthz, asked on the node: {}",
+                "kube-proxy's own /healthz, requested on the node: {}",
                 theirs.status
             ),
         );
@@ -129,7 +128,7 @@ impl<'a> Script<'a> {
     fn alerted(&mut self) -> Result<()> {
         self.timeline.tell(
             Kind::Note,
-            "a load balancer has taken the node out by now; a single node opens a ticket after 2 \
+            "a load balancer has removed the node by now; a single node opens a ticket after 2 \
              minutes, and pages after 10",
         );
         let wanted = ("still broken", "an alert fires", seconds(150));
@@ -149,12 +148,12 @@ impl<'a> Script<'a> {
     }
 
     fn repaired(&mut self) -> Result<()> {
-        self.act("kube-proxy is started again, which writes all of its rules");
+        self.act("restart kube-proxy, which writes all of its rules");
         let start = Instant::now();
         self.stage.node.start_proxy()?;
         let wanted = ("rules repaired", "200 again", seconds(20));
         self.await_row(wanted, start, |stage| stage.watch.now() == SOUND)?;
-        let wanted = ("Prometheus", "the alert is over", seconds(20));
+        let wanted = ("Prometheus", "the alert is resolved", seconds(20));
         self.await_row(wanted, start, |stage| !is_alerted(stage))
     }
 

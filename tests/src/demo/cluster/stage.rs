@@ -66,7 +66,7 @@ impl Stage {
         );
         timeline.tell(
             Kind::Act,
-            "a Service with a node port and two pods; a client outside dials it ten times a second",
+            "a Service with a node port and two pods; a client outside connects ten times a second",
         );
         serve(&node)?;
         let target = SocketAddr::new(node.world.node_address(Family::V4), NODE_PORT);

@@ -13,15 +13,15 @@ impl Play<'_> {
     pub(super) fn overlay_dead(&mut self) -> Result<()> {
         self.timeline.tell(
             Kind::Act,
-            "a VXLAN overlay to the other node, and `pathproof echo` in a pod on each: small probes that \
-             dial their own Service, as any pod does",
+            "a VXLAN overlay to the other node, and `pathproof echo` in a pod on each: small pods \
+             that connect to their own Service",
         );
         let probes = self.stage.start_probes()?;
         self.linger(seconds(6))?;
         self.timeline.tell(
             Kind::Fault,
-            "the other node's firewall drops UDP port 8472: the rules are perfect, packets leave, and \
-             nothing comes back",
+            "the other node's firewall drops UDP port 8472: the rules are intact, packets leave, \
+             and nothing comes back",
         );
         let start = Instant::now();
         self.stage.world.worker.nft(&path("input", ""))?;

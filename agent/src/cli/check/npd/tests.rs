@@ -25,22 +25,22 @@ fn is_one_short_line(line: &str) -> bool {
 #[case(
     sample::proven(),
     0,
-    "proven: IPv4: a new connection from a pod of this node got through 40 ms ago"
+    "proven: IPv4: a new connection from a pod of this node succeeded 40 ms ago"
 )]
 #[case(
     sample::degraded(),
     0,
-    "degraded stale: IPv4: connections get through, but not to shop/checkout-with-…"
+    "degraded stale: IPv4: connections succeed, except to shop/checkout-with-a-rat…"
 )]
 #[case(
     sample::broken(),
     1,
-    "broken leaked: IPv4 cluster IPs: the last 8 probes left untranslated (leaked)…"
+    "broken leaked: IPv4 cluster IPs: the last 8 probes left the node untranslated…"
 )]
 #[case(
     sample::probed::flushed(),
     1,
-    "broken leaked: IPv4 cluster IPs: the last 8 probes left untranslated (leaked)…"
+    "broken leaked: IPv4 cluster IPs: the last 8 probes left the node untranslated…"
 )]
 fn reports(#[case] report: Report, #[case] code: u8, #[case] expected: &str) {
     let (status, line) = of(&report);
@@ -118,7 +118,7 @@ fn an_agent_that_stopped_judging_says_nothing(#[case] seconds: u64, #[case] expe
 #[rstest]
 #[case(
     "nobody listens",
-    "no agent answers at 127.0.0.1:1: is `pathproof run` running there? Where its …"
+    "no agent answers at 127.0.0.1:1: check that `pathproof run` is running, and g…"
 )]
 fn an_error_is_one_short_line(#[case] why: &str, #[case] expected: &str) {
     let source = std::io::Error::other(why);

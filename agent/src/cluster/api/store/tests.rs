@@ -185,8 +185,8 @@ fn a_namespace_takes_in_so_much() {
     assert_eq!(
         problems(&store),
         [format!(
-            "API server: the Services and EndpointSlices of namespace n take too much memory: new ones \
-             are not judged, Service n/s{held} first; remove some, and restart the agent"
+            "API server: the Services and EndpointSlices of namespace n take too much memory: new ones, \
+             beginning with Service n/s{held}, are not judged; remove some, and restart the agent"
         )]
     );
     // Known objects are followed on. Room alone brings nothing back: objects that were left out are not known.

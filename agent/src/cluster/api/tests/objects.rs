@@ -74,7 +74,7 @@ fn a_slice_of_a_thousand_endpoints() {
 #[case::unknown_type("IPv5", json!([]), "IPv4, IPv6 or FQDN is wanted")]
 #[case::no_type("", json!([]), "IPv4, IPv6 or FQDN is wanted")]
 #[case::other_family("IPv6", json!([{"addresses": ["10.0.0.1"]}]), "addressType")]
-#[case::no_address("IPv4", json!([{"addresses": [""]}]), "an IP address is wanted")]
+#[case::no_address("IPv4", json!([{"addresses": [""]}]), "must be an IP address")]
 #[case::not_a_list("IPv4", json!("none"), "invalid type")]
 fn odd_slices_are_named(#[case] address_type: &str, #[case] endpoints: Value, #[case] why: &str) {
     let said = convert(Kind::Slice, &slice(address_type, endpoints, json!([]))).unwrap_err();
