@@ -39,7 +39,7 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 16] = [
+const RULES: [Rule; 17] = [
     deps::core,
     deps::modules,
     deps::libraries,
@@ -55,6 +55,7 @@ const RULES: [Rule; 16] = [
     docs::links,
     docs::tests_named,
     docs::architecture,
+    docs::commands_run,
     workflows::safe,
 ];
 
