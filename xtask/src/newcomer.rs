@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::commands::{self, Run};
 use crate::run;
@@ -33,7 +33,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let readme = clone.join("README.md");
         let readme = fs::read_to_string(&readme)
             .with_context(|| format!("cannot read {}", readme.display()))?;
-        for command in of_readme(&readme, args.filter.as_deref()) {
+        let wanted = of_readme(&readme, args.filter.as_deref());
+        ensure!(!wanted.is_empty(), "no command of README is wanted");
+        for command in wanted {
             rows.push(timed(&command, || shell(&command, &clone)));
         }
     }
