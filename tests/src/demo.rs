@@ -160,6 +160,10 @@ fn perform(args: &Args, agent: &std::path::Path, timeline: &mut Timeline) -> Res
             Kind::Note,
             "the world is removed: no namespace, program or file is left",
         );
+        timeline.tell(
+            Kind::Note,
+            "next: `cargo xtask demo --keep` leaves the world up; docs/quickstart.md continues in a cluster",
+        );
     }
     Ok(outcome != Outcome::Missed)
 }

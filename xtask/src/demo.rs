@@ -4,6 +4,7 @@
 //! this file only gets it built and started on a fresh machine.
 
 use std::fs;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
@@ -22,23 +23,16 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if on_cluster(&args.options) {
+    let on_cluster = args.options.iter().any(|option| option == "--cluster");
+    if on_cluster {
         host::insist_on_cgroup_v1("cargo xtask demo shows the same faults without Kubernetes")?;
     }
     host::install_world("the demo")?;
-    eprintln!("building the agent and the demo (some minutes the first time)");
-    let agent = match needs_agent(&args.options) {
-        false => None,
-        true if on_cluster(&args.options) => Some(("--image", image::archive()?)),
-        true => {
-            let program = ebpf::agent("release")?;
-            Some(("--agent", program))
-        }
-    };
-    let demo = run::build_program("node-tests", "demo", "release")?;
-    if on_cluster(&args.options) {
-        // The demo finds it beside itself, and the servers in target/tools.
-        run::build_program("node-tests", "pod", "release")?;
+    eprintln!("building the agent and the demo (about five minutes the first time)");
+    let demo = build(if on_cluster { "pod" } else { "pathproof" })?;
+    let image = on_cluster.then(image::archive).transpose()?;
+    if on_cluster {
+        // The demo finds the servers in target/tools.
         setup_cluster::real_node()?;
         setup_cluster::prometheus()?;
     }
@@ -49,10 +43,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         );
     }
     let mut command = host::as_root(demo)?;
-    if let Some((option, file)) = agent {
-        command.arg(option).arg(file);
+    if let Some(image) = image {
+        command.arg("--image").arg(image);
     }
     run::run_through_interrupts(command.args(&args.options))
+}
+
+/// Builds the demo and the program that it finds beside itself. One build of one profile, the
+/// tests' own: libraries are compiled once.
+fn build(beside: &str) -> Result<PathBuf> {
+    ebpf::insist_on_sources()?;
+    let mut command = run::cargo();
+    command.args(["build", "-p", "node-tests", "-p", "pathproof"]);
+    run::built(command.args(["--bin", beside, "--bin", "demo"]), "demo")
 }
 
 /// A minute, with the agent that the tests use.
@@ -61,16 +64,11 @@ pub(crate) fn for_ci() -> Result<Counted> {
         return Ok(Counted::skip("demo", why));
     }
     host::install_world("the demo")?;
-    let agent = ebpf::agent("dev")?;
-    let demo = run::build_program("node-tests", "demo", "dev")?;
+    let demo = build("pathproof")?;
     let record = run::root().join("target/ci/demo.txt");
     fs::create_dir_all(record.parent().context("a folder in a folder")?)?;
     let mut command = host::as_root(demo)?;
-    command
-        .arg("--agent")
-        .arg(agent)
-        .arg("--record")
-        .arg(&record);
+    command.arg("--record").arg(&record);
     let played = run::run_through_interrupts(&mut command);
     played.with_context(|| missed(&fs::read_to_string(&record).unwrap_or_default()))?;
     Ok(Tally::PASSED.into())
@@ -85,19 +83,6 @@ fn missed(timeline: &str) -> String {
         "the demo did not show what was expected: {}",
         missed.join("; ")
     )
-}
-
-/// Whether it plays on a real node.
-fn on_cluster(options: &[String]) -> bool {
-    options.iter().any(|option| option == "--cluster")
-}
-
-/// Removing a world needs none, and neither does a question.
-fn needs_agent(options: &[String]) -> bool {
-    let without = ["--remove", "--help", "-h"];
-    !options
-        .iter()
-        .any(|option| without.contains(&option.as_str()))
 }
 
 #[cfg(test)]
@@ -135,12 +120,5 @@ mod tests {
         let row = "✘ tainted   503   -   200 ms  seen: 200";
         assert_eq!(missed(timeline), format!("the demo missed: {row}"));
         assert_eq!(missed(""), "the demo missed: ");
-    }
-
-    #[test]
-    fn only_a_performance_needs_an_agent() {
-        let options = |typed: &[&str]| typed.iter().map(ToString::to_string).collect::<Vec<_>>();
-        assert!(needs_agent(&options(&["--keep"])));
-        assert!(!needs_agent(&options(&["--remove"])));
     }
 }

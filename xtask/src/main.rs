@@ -8,6 +8,7 @@ mod ahead;
 mod bench;
 mod build_ebpf;
 mod ci;
+mod commands;
 mod dashboard_picture;
 mod debian;
 mod demo;
@@ -21,6 +22,7 @@ mod host;
 mod image;
 mod kernels;
 mod miri;
+mod newcomer;
 mod release;
 mod run;
 mod sanitize;
@@ -74,6 +76,8 @@ enum Task {
     Image(image::Args),
     /// Build all files of a release without publishing them (needs Go for helm)
     Release(release::Args),
+    /// Clone HEAD and run README's commands there, each timed; builds everything from nothing
+    Newcomer(newcomer::Args),
     /// Check the rules of this repository: dependencies, module docs, links, metrics
     Tidy,
     /// Write docs/metrics.md, docs/configuration.md and the chart's table of values
@@ -126,6 +130,7 @@ fn run_task(task: Task) -> Result<()> {
         Task::BuildEbpf(args) => build_ebpf::run(&args),
         Task::Image(args) => image::run(&args),
         Task::Release(args) => release::run(&args),
+        Task::Newcomer(args) => newcomer::run(&args),
         Task::Tidy => tidy::run(),
         Task::GenDocs(args) => gen_docs::run(&args),
         Task::GenSchemas => gen_schemas::run(),

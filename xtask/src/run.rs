@@ -133,7 +133,9 @@ pub(crate) fn lines(command: &mut Command, mut line: impl FnMut(&str)) -> Result
 
 /// Builds one program of the workspace and gives its path, wherever the target folder is.
 pub(crate) fn build_program(package: &str, program: &str, profile: &str) -> Result<PathBuf> {
-    let what = ["build", "--package", package, "--bin", program];
+    // With the tests selected too, libraries have the same features, and are built once, whatever
+    // of this workspace is built.
+    let what = ["build", "-p", "node-tests", "-p", package, "--bin", program];
     executable(&what, program, profile)
 }
 

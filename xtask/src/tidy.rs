@@ -39,7 +39,7 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 17] = [
+const RULES: [Rule; 18] = [
     deps::core,
     deps::modules,
     deps::libraries,
@@ -56,6 +56,7 @@ const RULES: [Rule; 17] = [
     docs::links,
     docs::tests_named,
     docs::architecture,
+    docs::commands_run,
     workflows::safe,
 ];
 

@@ -209,11 +209,11 @@ impl<'a> Checked<'a> {
         }
         paper.lanes(&report.verdict);
         paper.services(&report.verdict);
-        paper.remedies(&self.next);
+        paper.list("not seen", Ink::Warn, &self.coverage);
         if !self.next.is_empty() && !self.coverage.is_empty() {
             paper.line();
         }
-        paper.list("not seen", Ink::Warn, &self.coverage);
+        paper.remedies(&self.next);
         paper.finish()
     }
 }

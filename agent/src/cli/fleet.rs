@@ -221,8 +221,8 @@ fn notes(paper: &mut Paper, left_out: usize, shown: &[&Row], program: &str) {
         let nodes = counted(left_out as u64, "sound node");
         lines.push(format!("{nodes} hidden (--sick)"));
     }
-    if let Some(first) = shown.first().filter(|row| row.group == Group::Sick) {
-        let node = &first.node;
+    let worst = shown.first().filter(|row| !is_well(row.group));
+    if let Some(Row { node, .. }) = worst {
         lines.push(format!("{program} why {node} explains its verdict"));
     }
     if !lines.is_empty() {
@@ -231,6 +231,11 @@ fn notes(paper: &mut Paper, left_out: usize, shown: &[&Row], program: &str) {
     for line in lines {
         paper.to(INDENT).wrapped(Ink::Faint, INDENT, &line);
     }
+}
+
+/// Nothing is to be looked at there.
+fn is_well(group: Group) -> bool {
+    matches!(group, Group::Leaving | Group::Sound)
 }
 
 fn of_group(group: Group) -> (&'static str, &'static str, Ink) {

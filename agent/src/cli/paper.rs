@@ -150,7 +150,11 @@ impl Paper {
         }
     }
 
-    pub(super) fn finish(self) -> String {
+    /// The page, which ends with its last line of text.
+    pub(super) fn finish(mut self) -> String {
+        let kept = self.text.trim_end_matches('\n').len();
+        self.text.truncate(kept);
+        self.text.push('\n');
         self.text
     }
 }

@@ -92,7 +92,7 @@ pub(super) fn tell(rows: &[Row], tally: Tally, timeline: &mut Timeline) -> Outco
             span(style, format!("{took:>8}")),
             span(Style::Dim, format!("  {limit:>8}")),
         ];
-        if !row.sound {
+        if !row.sound && !row.is_late() {
             line.push(span(Style::Bad, format!("  seen: {}", row.seen)));
         }
         timeline.raw(line);

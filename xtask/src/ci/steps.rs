@@ -105,6 +105,7 @@ pub(crate) const NIGHTLY: &[Step] = &[
     step("bench-rotator", Task("bench rotator")),
     step("bench-scale", Task("bench scale --cluster")),
     step("bench-soak", Task("bench soak --minutes 60")),
+    step("newcomer", Task("newcomer")),
 ];
 
 fn fmt() -> Result<()> {

@@ -1,7 +1,9 @@
-//! Rules for Markdown: links lead somewhere, and docs/internal/architecture.md knows every module.
+//! Rules for Markdown: links lead somewhere, commands are run somewhere, and
+//! docs/internal/architecture.md knows every module.
 
 use super::Finding;
 use super::tree::Tree;
+use crate::commands::{self, LIST, PAGES, Run};
 
 const MAP: &str = "docs/internal/architecture.md";
 
@@ -34,19 +36,53 @@ pub(super) fn tests_named(tree: &Tree) -> Vec<Finding> {
     for (path, text) in tree.ending(".md") {
         for (number, line) in text.lines().enumerate() {
             for word in line.split('`').skip(1).step_by(2) {
-                let Some((file, name)) = word.split_once(".rs::") else {
-                    continue;
-                };
-                let file = format!("{file}.rs");
-                let signature = format!("fn {name}(");
-                if !tree
-                    .text(&file)
-                    .is_some_and(|text| text.contains(&signature))
-                {
-                    let message = format!("there is no test {name} in {file}");
-                    findings.push(Finding::new(path, number + 1, message));
+                findings.extend(
+                    no_function(tree, word).map(|message| Finding::new(path, number + 1, message)),
+                );
+            }
+        }
+    }
+    findings
+}
+
+/// The complaint about a `path/of/file.rs::name` that does not exist.
+fn no_function(tree: &Tree, word: &str) -> Option<String> {
+    let (file, name) = word.split_once(".rs::")?;
+    let file = format!("{file}.rs");
+    let text = tree.text(&file).unwrap_or_default();
+    let exists = text.contains(&format!("fn {name}("));
+    (!exists).then(|| format!("there is no test {name} in {file}"))
+}
+
+/// Each command of the first pages is run by a test, or the list has the reason why it is not; and
+/// nothing else is on the list.
+pub(super) fn commands_run(tree: &Tree) -> Vec<Finding> {
+    const SOURCE: &str = "xtask/src/commands.rs";
+    let mut findings = Vec::new();
+    let mut used: Vec<&str> = Vec::new();
+    for (page, text) in PAGES
+        .iter()
+        .filter_map(|page| Some((page, tree.text(page)?)))
+    {
+        for (line, command) in commands::of_page(text) {
+            match commands::known(&command) {
+                Some((_, Run::Newcomer)) if *page != "README.md" => {}
+                Some((begin, _)) => used.push(begin),
+                None => {
+                    let message = format!("{SOURCE} does not say what runs `{command}`");
+                    findings.push(Finding::new(page, line, message));
                 }
             }
+        }
+    }
+    for (begin, run) in LIST.iter().filter(|_| tree.exists(SOURCE)) {
+        if !used.contains(begin) {
+            let message = format!("no page shows `{begin}`, or README does not");
+            findings.push(Finding::new(SOURCE, 0, message));
+        }
+        if let Run::By(function) = run {
+            let missing = no_function(tree, function);
+            findings.extend(missing.map(|message| Finding::new(SOURCE, 0, message)));
         }
     }
     findings
@@ -165,6 +201,24 @@ mod tests {
         assert_eq!(["holds", "gone", "hold"].map(named), [0, 1, 1]);
         let page = [("docs/a.md", "`tests/b.rs::holds`")];
         assert_eq!(check(tests_named, &page).len(), 1);
+    }
+
+    #[test]
+    fn commands_are_on_the_list() {
+        let fault = ("x\n```console\n$ cargo xtask tset\n```\n", 3);
+        let twin = "```console\n$ cargo xtask test\nsaid\n```\n`cargo xtask tset`\n";
+        fault_and_twin(commands_run, "docs/quickstart.md", fault, twin);
+        // README does not show it, and there is no function that would run others.
+        let tree = [("xtask/src/commands.rs", ""), ("docs/install.md", twin)];
+        let found = check(commands_run, &tree).join("\n");
+        assert!(
+            found.contains("no page shows `cargo xtask test`"),
+            "{found}"
+        );
+        assert!(
+            found.contains("there is no test for_ci in xtask/src/image.rs"),
+            "{found}"
+        );
     }
 
     #[test]

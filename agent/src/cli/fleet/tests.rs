@@ -103,6 +103,7 @@ fn view(colour: bool) -> View<'static> {
 /// they are written anew.
 #[rstest]
 #[case("mixed", mixed())]
+#[case("doubtful", mixed().into_iter().filter(|row| row.group != Group::Sick).collect())]
 #[case("sound", sound())]
 #[case("empty", Vec::new())]
 fn pages(#[case] name: &str, #[case] rows: Vec<Row>) {

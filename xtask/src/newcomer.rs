@@ -1,0 +1,130 @@
+//! `cargo xtask newcomer`: clones HEAD into a folder of its own, with an empty target folder, and runs
+//! README's commands there as they stand. Libraries that cargo has downloaded are not downloaded again.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::commands::{self, Run};
+use crate::run;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only commands that contain this, such as demo
+    filter: Option<String>,
+}
+
+/// A command that was run, and its complaint.
+struct Row {
+    command: String,
+    took: Duration,
+    failed: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let folder = tempfile::tempdir().context("make a folder for the clone (TMPDIR)")?;
+    let clone = folder.path().join("pathproof");
+    let mut rows = vec![timed("git clone", || git_clone(&clone))];
+    if rows[0].failed.is_none() {
+        let readme = clone.join("README.md");
+        let readme = fs::read_to_string(&readme)
+            .with_context(|| format!("cannot read {}", readme.display()))?;
+        let wanted = of_readme(&readme, args.filter.as_deref());
+        ensure!(!wanted.is_empty(), "no command of README is wanted");
+        for command in wanted {
+            rows.push(timed(&command, || shell(&command, &clone)));
+        }
+    }
+    print!("\n{}", table(&rows));
+    let failed = rows.iter().filter(|row| row.failed.is_some()).count();
+    if failed > 0 {
+        bail!("{failed} of README's commands failed");
+    }
+    Ok(())
+}
+
+/// Those that the list gives to the newcomer, in README's order.
+fn of_readme(text: &str, filter: Option<&str>) -> Vec<String> {
+    let all = commands::of_page(text)
+        .into_iter()
+        .map(|(_, command)| command);
+    all.filter(|command| matches!(commands::known(command), Some((_, Run::Newcomer))))
+        .filter(|command| filter.is_none_or(|word| command.contains(word)))
+        .collect()
+}
+
+fn timed(command: &str, act: impl FnOnce() -> Result<()>) -> Row {
+    let start = Instant::now();
+    let failed = act().err().map(|error| format!("{error:#}"));
+    Row {
+        command: command.to_owned(),
+        took: start.elapsed(),
+        failed,
+    }
+}
+
+fn git_clone(to: &Path) -> Result<()> {
+    let from = run::root();
+    // A clone that belongs to another user is still this clone: CI often runs as root.
+    let safe = format!("safe.directory={}", from.join(".git").display());
+    let mut git = Command::new("git");
+    git.args(["-c", &safe, "clone", "--quiet"]);
+    run::run(git.arg(from).arg(to))
+}
+
+fn shell(line: &str, folder: &Path) -> Result<()> {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line]).current_dir(folder);
+    run::run(shell.env_remove("CARGO_TARGET_DIR"))
+}
+
+fn table(rows: &[Row]) -> String {
+    let mut table = String::new();
+    for Row {
+        command,
+        took,
+        failed,
+    } in rows
+    {
+        let outcome = failed
+            .as_deref()
+            .map_or("ok".to_owned(), |why| format!("FAILED: {why}"));
+        let seconds = took.as_secs_f64();
+        // Writing to a String cannot fail.
+        let _ = writeln!(table, "{seconds:>8.1} s   {command:<44} {outcome}");
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_those_of_readme() {
+        let readme = fs::read_to_string(run::root().join("README.md")).unwrap();
+        assert_eq!(of_readme(&readme, None)[0], "cargo xtask demo");
+        assert_eq!(of_readme(&readme, Some("dist")).len(), 1);
+        let other = "```\nkubectl pathproof\ncargo xtask test\n```\n";
+        assert_eq!(of_readme(other, None), ["cargo xtask test"]);
+    }
+
+    #[test]
+    fn a_command_that_fails_is_named_with_its_time() {
+        let rows = [
+            timed("true", || Ok(())),
+            timed("false", || shell("exit 3", Path::new("/"))),
+        ];
+        let table = table(&rows);
+        let lines: Vec<&str> = table.lines().collect();
+        assert!(lines[0].ends_with("ok"), "{table}");
+        assert!(
+            lines[1].contains("false") && lines[1].contains("FAILED"),
+            "{table}"
+        );
+    }
+}
