@@ -76,9 +76,7 @@ impl Scene {
             manifests,
             world,
         };
-        for pod in ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1", "spare"] {
-            scene.serve(pod);
-        }
+        scene.serve_all();
         Some(scene)
     }
 
@@ -139,6 +137,13 @@ impl Scene {
                     })
                 })
         })
+    }
+
+    /// Starts the servers of all Services, and one in the spare pod.
+    pub fn serve_all(&mut self) {
+        for pod in ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1", "spare"] {
+            self.serve(pod);
+        }
     }
 
     /// Starts a server in a pod.
