@@ -100,7 +100,6 @@ impl Observer {
         &mut self.ebpf
     }
 
-    /// A program by name.
     pub fn program(&self, name: &str) -> Result<&SchedClassifier> {
         let program = self.ebpf.program(name);
         Ok(program
@@ -146,7 +145,6 @@ impl Observer {
         Ok(map.insert(key, value, 0)?)
     }
 
-    /// Puts a frontend in.
     pub fn put_frontend(
         &mut self,
         address: Address,
@@ -202,7 +200,6 @@ impl Observer {
         Ok(())
     }
 
-    /// Puts an endpoint in.
     pub fn put_endpoint(
         &mut self,
         service: u32,

@@ -190,7 +190,6 @@ impl Scene {
         agent.wait_ready(PATIENCE).expect("a ready agent");
     }
 
-    /// The agent.
     pub fn agent(&self) -> &Agent {
         self.agent.as_ref().expect("an agent runs")
     }
@@ -252,7 +251,6 @@ impl Scene {
         SocketAddr::new(self.manifests.service(service).cluster_ip(family), 80)
     }
 
-    /// A port of the node.
     pub fn node_port(&self, port: u16, family: Family) -> SocketAddr {
         SocketAddr::new(self.world.node_address(family), port)
     }
