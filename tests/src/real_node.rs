@@ -272,11 +272,6 @@ impl RealNode {
     pub fn verdict(&self) -> Result<Value> {
         Ok(serde_json::from_str(&self.admin("/verdict")?.body)?)
     }
-
-    /// What kubelet has logged.
-    pub fn kubelet_log(&self) -> String {
-        self.kubelet.as_ref().map(Daemon::log).unwrap_or_default()
-    }
 }
 
 fn status_of<'a>(node: &'a Value, kind: &str) -> &'a str {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agent_common::service::Family;
+use node_tests::scene::eventually;
 use pathproof::sentinel::devices::{DeviceError, conflict};
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -261,11 +262,10 @@ fn the_nodes_own_state_is_read() {
         ),
     ] {
         node.ip(add);
-        let found = first_conflict(&node);
-        assert!(
-            found.as_ref().is_some_and(|text| text.contains(said)),
-            "{add}: {found:?}"
-        );
+        // A route may be there a moment before its address.
+        eventually(&format!("{said} after {add}"), || {
+            first_conflict(&node).is_some_and(|text| text.contains(said))
+        });
         node.ip(undo);
         assert_eq!(first_conflict(&node), None, "{undo}");
     }
