@@ -156,20 +156,6 @@ fn a_tenants_pods_take_no_node_out() {
     udp_services_that_went_leave_no_port_marked(&scene, before);
 }
 
-/// One cluster for the size of his objects.
-#[test]
-fn a_tenants_objects_take_no_room_of_others() {
-    let name = "a_tenants_objects_take_no_room_of_others";
-    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
-    namespace(&scene.api, TENANT).expect("a namespace");
-    scene.proxy().freeze();
-    a_product_of_ports_and_addresses_is_named_and_takes_no_memory(&scene);
-    products_of_many_services_leave_room_for_others(&mut scene);
-    scene.proxy().thaw();
-}
-
 /// A quiet node: two pods use two Services of the tenant's, which work, until his policy drops what they
 /// send.
 fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
@@ -321,7 +307,14 @@ fn udp_services_that_went_leave_no_port_marked(scene: &Scene, before: u32) {
 }
 
 /// A million frontends out of one object. kube-proxy sleeps meanwhile: it would build them.
-fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory(scene: &Scene) {
+#[test]
+fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
+    let name = "a_product_of_ports_and_addresses_is_named_and_takes_no_memory";
+    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    namespace(&scene.api, TENANT).expect("a namespace");
+    scene.proxy().freeze();
     let pid = scene.agent().pid();
     let before = usage::memory(pid).expect("memory").peak_kib;
     let ips = (0..1_000).map(|ip: u32| std::net::Ipv4Addr::from(0xC633_6400 + ip));
@@ -346,10 +339,18 @@ fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory(scene: &Scene) 
     assert!(after < before + 16 * 1024, "{before} KiB, {after} KiB");
     let product = format!("{SERVICES}/product");
     scene.api.delete(&product).expect("delete a Service");
+    scene.proxy().thaw();
 }
 
 /// Ports times pods, within what one Service may have. kube-proxy sleeps meanwhile: it would build them.
-fn products_of_many_services_leave_room_for_others(scene: &mut Scene) {
+#[test]
+fn products_of_many_services_leave_room_for_others() {
+    let name = "products_of_many_services_leave_room_for_others";
+    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    namespace(&scene.api, TENANT).expect("a namespace");
+    scene.proxy().freeze();
     let watch = scene.watch_healthy();
     let pid = scene.agent().pid();
     let many = ports(1, 1_000, "TCP");
@@ -378,4 +379,5 @@ fn products_of_many_services_leave_room_for_others(scene: &mut Scene) {
     let peak = usage::memory(pid).expect("memory").peak_kib;
     println!("resident at most: {peak} KiB");
     assert!(peak < MEMORY, "{peak} KiB");
+    scene.proxy().thaw();
 }
