@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use node_tests::cluster::{ControlPlane, Mode};
+use node_tests::scene::assert_never_503;
 use serde_json::{Value, json};
 
-use crate::scene::{PATIENCE, Scene, until};
+use crate::scene::{PATIENCE, Scene, flush, until};
 
 /// Maximum time to report a dead connection: 15 s, and 5 s for a busy machine.
 const NOTICED: Duration = Duration::from_secs(15 + 5);
@@ -70,14 +71,9 @@ fn a_black_holed_api_server_suspends_misrouted_connections_alone() {
     state["losses"] = json!(["source_silent"]);
     state["misrouted_suspended"] = json!(true);
     wait(&scene, NOTICED, &state);
-    let changes = watch.changes();
-    assert!(
-        changes.iter().all(|change| change.codes.healthz != 503),
-        "false 503: {changes:?}"
-    );
+    assert_never_503(&watch);
     // Every other failure still counts.
-    let flush = "flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n";
-    scene.world.node.nft(flush).expect("flush");
+    flush(&scene.world.node);
     watch
         .wait(PATIENCE, |codes| codes.healthz == 503)
         .expect("503");

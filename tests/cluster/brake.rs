@@ -3,11 +3,11 @@
 
 use std::time::{Duration, Instant};
 
-use node_tests::cluster::{Mode, create};
+use node_tests::cluster::{Mode, Process, create};
 use node_tests::watch::Codes;
 use serde_json::json;
 
-use crate::scene::{NODE, PATIENCE, Scene, flush};
+use crate::scene::{NODE, PATIENCE, Scene, flush, rules_of_services};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 /// Nodes beside the one with the agent.
@@ -54,13 +54,55 @@ impl Scene {
 }
 
 #[test]
-fn a_node_that_fails_with_many_others_keeps_its_200() {
-    let name = "a_node_that_fails_with_many_others_keeps_its_200";
-    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+fn one_node_is_503_and_one_of_many_keeps_its_200() {
+    let name = "one_node_is_503_and_one_of_many_keeps_its_200";
+    let Some(scene) = Scene::proven(name, Mode::Nftables, &["--flap-dwell", "0"]) else {
         return;
     };
-    scene.fleet(2);
-    let mut rotator = scene.rotator("rotator");
+    scene.fleet(0);
+    let rotator = scene.rotator("rotator");
+    a_node_that_fails_alone_is_503_and_switches_are_in_force_at_once(&scene);
+    a_node_that_fails_with_many_others_keeps_its_200(&scene, rotator);
+}
+
+fn a_node_that_fails_alone_is_503_and_switches_are_in_force_at_once(scene: &Scene) {
+    scene.counted(0, 5);
+    let rules = rules_of_services(&scene.world.node);
+    flush(&scene.world.node);
+    scene.wait_for("broken", 503, PATIENCE);
+    scene.counted(1, 5);
+    scene.wait_for("broken", 503, PATIENCE);
+
+    let soon = Duration::from_secs(3);
+    for (path, by) in [(NODE, "node"), (SERVICE, "cluster")] {
+        let began = Instant::now();
+        scene.annotate(path, Some("audit"));
+        let report = scene.wait_for("broken", 200, soon);
+        println!(
+            "the switch of the {by} is in force after {:.0?}",
+            began.elapsed()
+        );
+        assert_eq!(report["answers"]["audit"], by);
+        assert_eq!(report["agent"]["enforcement"], "audit");
+        let metrics = scene.agent().metrics().expect("metrics");
+        assert!(metrics.contains("pathproof_enforcing 0"), "{metrics}");
+        scene.annotate(path, Some("Audit, please"));
+        let report = scene.wait_for("broken", 503, soon);
+        let ignored = report["fleet"]["ignored"][0].as_str().unwrap_or_default();
+        assert!(
+            ignored.contains("\"Audit, please\""),
+            "{:#}",
+            report["fleet"]
+        );
+        scene.annotate(path, None);
+        scene.wait_for("broken", 503, soon);
+    }
+    scene.world.node.nft(&rules).expect("the rules again");
+    scene.wait_proven();
+}
+
+fn a_node_that_fails_with_many_others_keeps_its_200(scene: &Scene, mut rotator: Process) {
+    scene.peers(2);
     scene.counted(2, 5);
     let watch = scene.watch();
     flush(&scene.world.node);
@@ -97,44 +139,4 @@ fn a_node_that_fails_with_many_others_keeps_its_200() {
         watch.changes()
     );
     scene.wait_for("broken", 503, PATIENCE);
-}
-
-#[test]
-fn a_node_that_fails_alone_is_503_and_switches_are_in_force_at_once() {
-    let name = "a_node_that_fails_alone_is_503_and_switches_are_in_force_at_once";
-    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
-    scene.fleet(0);
-    let _rotator = scene.rotator("rotator");
-    scene.counted(0, 5);
-    flush(&scene.world.node);
-    scene.wait_for("broken", 503, PATIENCE);
-    scene.counted(1, 5);
-    scene.wait_for("broken", 503, PATIENCE);
-
-    let soon = Duration::from_secs(3);
-    for (path, by) in [(NODE, "node"), (SERVICE, "cluster")] {
-        let began = Instant::now();
-        scene.annotate(path, Some("audit"));
-        let report = scene.wait_for("broken", 200, soon);
-        println!(
-            "the switch of the {by} is in force after {:.0?}",
-            began.elapsed()
-        );
-        assert_eq!(report["answers"]["audit"], by);
-        assert_eq!(report["agent"]["enforcement"], "audit");
-        let metrics = scene.agent().metrics().expect("metrics");
-        assert!(metrics.contains("pathproof_enforcing 0"), "{metrics}");
-        scene.annotate(path, Some("Audit, please"));
-        let report = scene.wait_for("broken", 503, soon);
-        let ignored = report["fleet"]["ignored"][0].as_str().unwrap_or_default();
-        assert!(
-            ignored.contains("\"Audit, please\""),
-            "{:#}",
-            report["fleet"]
-        );
-        scene.annotate(path, None);
-        scene.wait_for("broken", 503, soon);
-    }
 }

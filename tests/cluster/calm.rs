@@ -66,15 +66,9 @@ impl Calm {
     }
 }
 
-fn calm(name: &str, mode: Mode, idle: Duration) {
-    let Some(mut scene) = Scene::proven(name, mode, &["--shutdown-grace", "5s"]) else {
-        return;
-    };
-    let mut calm = Calm::start(&scene);
-    if !idle.is_zero() {
-        thread::sleep(idle);
-        calm.still("an idle minute");
-    }
+/// What comes by kube-proxy and by backends.
+fn calm(scene: &mut Scene, calm: &mut Calm) {
+    scene.agree("calm", 200);
     scene.traffic();
     thread::sleep(Duration::from_secs(2));
 
@@ -85,14 +79,18 @@ fn calm(name: &str, mode: Mode, idle: Duration) {
     thread::sleep(Duration::from_secs(3));
     calm.still("a restart of kube-proxy");
 
-    endpoints_change(&mut scene);
+    endpoints_change(scene);
     calm.still("20 changes of endpoints");
-    services_come_and_go(&mut scene);
+    services_come_and_go(scene);
     calm.still("Services that came and went");
-    lose_backends(&mut scene);
+    lose_backends(scene);
     calm.still("all backends of a Service killed");
-    lose_endpoints(&mut scene);
+    lose_endpoints(scene);
     calm.still("a Service without endpoints, dialled");
+}
+
+/// What comes by the agent and by the API server, whoever writes the rules.
+fn calm_beside(scene: &mut Scene, calm: &mut Calm) {
     for _ in 0..3 {
         scene.upgrade_agent();
         thread::sleep(Duration::from_secs(1));
@@ -112,8 +110,6 @@ fn calm(name: &str, mode: Mode, idle: Duration) {
     scene.replace("api", "api-1", "spare");
     thread::sleep(Duration::from_secs(4));
     calm.still("a change after it");
-    scene.wait_proven();
-    calm.print(mode);
 }
 
 fn endpoints_change(scene: &mut Scene) {
@@ -159,18 +155,28 @@ fn lose_endpoints(scene: &mut Scene) {
 
 #[test]
 fn no_503_without_a_fault_in_nftables_mode() {
-    calm(
-        "no_503_without_a_fault_in_nftables_mode",
-        Mode::Nftables,
-        IDLE,
-    );
+    let name = "no_503_without_a_fault_in_nftables_mode";
+    let options = ["--shutdown-grace", "5s"];
+    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &options) else {
+        return;
+    };
+    let mut seen = Calm::start(&scene);
+    thread::sleep(IDLE);
+    seen.still("an idle minute");
+    calm(&mut scene, &mut seen);
+    calm_beside(&mut scene, &mut seen);
+    scene.wait_proven();
+    seen.print(Mode::Nftables);
 }
 
 #[test]
 fn no_503_without_a_fault_in_iptables_mode() {
-    calm(
-        "no_503_without_a_fault_in_iptables_mode",
-        Mode::Iptables,
-        Duration::ZERO,
-    );
+    let name = "no_503_without_a_fault_in_iptables_mode";
+    let Some(mut scene) = Scene::proven(name, Mode::Iptables, &[]) else {
+        return;
+    };
+    let mut seen = Calm::start(&scene);
+    calm(&mut scene, &mut seen);
+    scene.wait_proven();
+    seen.print(Mode::Iptables);
 }

@@ -6,7 +6,7 @@ use node_tests::cluster::Mode;
 use node_tests::world::Family;
 use serde_json::Value;
 
-use crate::scene::{PATIENCE, Scene, until};
+use crate::scene::{PATIENCE, Scene};
 
 #[test]
 fn rules_that_were_never_written_are_a_fault_where_a_datapath_is_declared() {
@@ -32,10 +32,7 @@ fn rules_that_were_never_written_are_a_fault_where_a_datapath_is_declared() {
             .filter_map(|lane| lane["failed"].as_u64());
         counts.max().unwrap_or_default()
     };
-    let seen = until(PATIENCE, || {
-        (failed(&scene.agent().verdict().ok()?) >= 20).then_some(())
-    });
-    assert!(seen.is_some(), "probes never failed");
+    scene.wait("probes that failed", |report| failed(report) >= 20);
     scene.wait_for("unknown", 200, Duration::ZERO);
     scene.agent = None;
 

@@ -17,7 +17,7 @@ use node_tests::world::{Family, HEALTHZ_PORT, NODE_NAME, World, agent_binary};
 use pathproof::dropin::flags::FLAGS;
 use serde_json::Value;
 
-use crate::scene::{PATIENCE, Scene, until};
+use crate::scene::{PATIENCE, Scene, flush, until};
 
 /// Where kube-proxy's metrics are, and the admin port with them.
 const METRICS_PORT: u16 = 10249;
@@ -138,9 +138,8 @@ fn it_stands_in_for_kube_proxy_as_rke_starts_it() {
 
     // Nor does a broken datapath restart the agent.
     scene.proxy().freeze();
-    let flush = "flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n";
     std::thread::sleep(Duration::from_secs(11));
-    scene.world.node.nft(flush).expect("flush");
+    flush(&scene.world.node);
     wait_codes(&scene, "broken", "/healthz", [503, 503, 200, 200]);
     wait_codes(&scene, "broken", "/livez", [503; 4]);
 

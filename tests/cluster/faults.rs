@@ -16,8 +16,10 @@ use serde_json::Value;
 use crate::scene::{PATIENCE, Scene, until};
 use crate::{ipvs, quiet};
 
-/// How long kube-proxy gets to notice what ours noticed, and ours to keep still.
+/// How long ours has to keep still.
 const LOOK: Duration = Duration::from_secs(4);
+/// How long kube-proxy gets to notice what ours noticed: twice what a question to it may take.
+const THEIRS: Duration = Duration::from_secs(2);
 /// News of the sentinel and of its devices count for nothing so soon after them.
 const SETTLED: Duration = Duration::from_secs(11);
 
@@ -291,8 +293,10 @@ fn run(scene: &mut Scene, ours: &Watch, theirs: &Watch, fault: Fault) -> Row {
     };
     if fault.breaks_the_node() {
         until(PATIENCE, || first(ours, &|code| code == 503));
+        thread::sleep(THEIRS);
+    } else {
+        thread::sleep(LOOK);
     }
-    thread::sleep(LOOK);
     let report = scene.agent().verdict().unwrap_or_default();
     let row = Row {
         fault,

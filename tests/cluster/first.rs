@@ -11,7 +11,7 @@ use crate::scene::{PATIENCE, Scene};
 #[test]
 fn a_node_that_is_being_removed_says_so_at_once() {
     let name = "a_node_that_is_being_removed_says_so_at_once";
-    let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
         return;
     };
     let (theirs, ours) = scene.ask("/healthz");
@@ -42,24 +42,20 @@ fn a_node_that_is_being_removed_says_so_at_once() {
         times[times.len() / 2] < Duration::from_millis(200),
         "{times:?}"
     );
+    drop(watch);
+    drop(scene.agent.take());
+    who_watches_no_services_never_calls_a_node_quiet(&mut scene);
 }
 
 /// Where the sentinel alone is watched, nothing that comes from outside is seen: never quiet.
-#[test]
-fn who_watches_no_services_never_calls_a_node_quiet() {
-    let name = "who_watches_no_services_never_calls_a_node_quiet";
-    let Some(scene) = Scene::proven(name, Mode::Nftables, &["--view", "sentinel"]) else {
-        return;
-    };
-    let answer = scene
-        .agent()
-        .admin("/drainz?quiet=1&waited=60")
-        .expect("an answer");
+fn who_watches_no_services_never_calls_a_node_quiet(scene: &mut Scene) {
+    scene.start_agent(&["--view", "sentinel"]);
+    scene.wait_proven();
+    let answer = scene.agent().admin("/drainz?quiet=1&waited=60");
+    let answer = answer.expect("an answer");
     assert_eq!(answer.status, 503, "{answer:?}");
-    assert!(
-        answer
-            .body
-            .contains("only the sentinel's Service is watched"),
-        "{answer:?}"
-    );
+    let said = answer
+        .body
+        .contains("only the sentinel's Service is watched");
+    assert!(said, "{answer:?}");
 }

@@ -14,7 +14,7 @@ use node_tests::traffic::Plan;
 use node_tests::tunnels::path;
 use node_tests::world::layout::WORKER_NAME;
 use node_tests::world::{Family, NODE_NAME, Namespace};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::scene::{PATIENCE, Scene, until};
 
@@ -42,21 +42,21 @@ fn an_overlay_of_flannel_proves_by_answers_and_is_named_when_it_dies() {
     scene.wait_proven();
     scene.traffic();
     let watch = scene.watch_healthy();
-    wait(&scene, "the other node answers", |report| {
+    scene.wait("the other node answers", |report| {
         report["peers"]["answering"] == 1
     });
     throughout(CALM, || {
-        let report = scene.agent().verdict().expect("a report");
+        let report = scene.report();
         assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
     });
 
     let worker = &scene.world.worker;
     worker.nft(&path("input", "")).expect("a dead overlay");
-    wait(&scene, "the overlay is named", |report| {
+    scene.wait("the overlay is named", |report| {
         report["verdict"]["state"] == "degraded" && report["verdict"]["cause"] == "overlay"
     });
     worker.nft("delete table inet path").expect("repair");
-    wait(&scene, "proven again", |report| {
+    scene.wait("proven again", |report| {
         report["verdict"]["state"] == "proven"
     });
     assert_never_503(&watch);
@@ -135,13 +135,4 @@ fn dial_far(scene: &mut Scene) {
             scene.clients.push(plan.start().expect("a client"));
         }
     }
-}
-
-fn wait(scene: &Scene, what: &str, holds: impl Fn(&Value) -> bool) {
-    let mut last = Value::Null;
-    let seen = until(PATIENCE, || {
-        last = scene.agent().verdict().ok()?;
-        holds(&last).then_some(())
-    });
-    assert!(seen.is_some(), "never: {what}: {last:#}");
 }

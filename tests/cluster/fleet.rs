@@ -171,11 +171,15 @@ fn line<'a>(page: &'a str, node: &str) -> &'a str {
 }
 
 #[test]
-fn rights_on_nodes_are_enough_for_the_list() {
-    let name = "rights_on_nodes_are_enough_for_the_list";
-    let Some(desk) = Desk::or_skip(name) else {
+fn each_role_gives_what_it_is_for() {
+    let Some(desk) = Desk::or_skip("each_role_gives_what_it_is_for") else {
         return;
     };
+    rights_on_nodes_are_enough_for_the_list(&desk);
+    an_exec_takes_the_second_role(&desk);
+}
+
+fn rights_on_nodes_are_enough_for_the_list(desk: &Desk) {
     let (proven, broken) = ("new connections get through", "no new connection does");
     desk.node("worker-1", "True", "DatapathProven", proven);
     desk.node("worker-2", "False", "DatapathBrokenLeaked", broken);
@@ -218,12 +222,7 @@ fn rights_on_nodes_are_enough_for_the_list() {
     }
 }
 
-#[test]
-fn an_exec_takes_the_second_role() {
-    let name = "an_exec_takes_the_second_role";
-    let Some(desk) = Desk::or_skip(name) else {
-        return;
-    };
+fn an_exec_takes_the_second_role(desk: &Desk) {
     desk.agent_pod("node-1");
     let said = desk.run("lister", &["why", "node-1"]);
     assert_eq!(said.code, Some(1), "{}", said.err);

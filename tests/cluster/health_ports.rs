@@ -219,30 +219,35 @@ fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
 }
 
 /// In audit, with the ports left out, and where a Service's port is beyond the range.
-#[rstest]
-#[case::audit(&["--enforcement", "audit"], true)]
-#[case::off(&["--health-check-node-ports", "none"], false)]
-#[case::beyond(&["--health-check-node-ports", "30000-30998"], false)]
-#[case::bound(&["--port-takeover", "bind"], false)]
-fn where_ours_does_not_decide(#[case] options: &[&str], #[case] answers: bool) {
-    let name = format!("health_ports::where_ours_does_not_decide: {options:?}");
-    let Some(mut scene) = Scene::bare(&name, Mode::Nftables) else {
+#[test]
+fn where_ours_does_not_decide() {
+    let name = "health_ports::where_ours_does_not_decide";
+    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
         return;
     };
     scene.balance();
-    scene.start_agent(options);
-    scene.wait_proven();
-    flush(&scene.world.node);
-    let broken = until(PATIENCE, || {
-        let report = scene.agent().verdict().ok()?;
-        (report["verdict"]["state"] == "broken").then_some(())
-    });
-    assert!(broken.is_some(), "the node is broken");
-    for family in Family::ALL {
-        let answer = scene.outside(family, "GET", "/").expect("an answer");
-        assert_eq!(answer.status, 200, "{answer:?}");
+    for (options, answers) in [
+        (["--enforcement", "audit"], true),
+        (["--health-check-node-ports", "none"], false),
+        (["--health-check-node-ports", "30000-30998"], false),
+        (["--port-takeover", "bind"], false),
+    ] {
+        scene.start_agent(&options);
+        scene.wait_proven();
+        let rules = rules_of_services(&scene.world.node);
+        flush(&scene.world.node);
+        scene.wait(&format!("{options:?}: broken"), |report| {
+            report["verdict"]["state"] == "broken"
+        });
+        for family in Family::ALL {
+            let answer = scene.outside(family, "GET", "/").expect("an answer");
+            assert_eq!(answer.status, 200, "{options:?}: {answer:?}");
+        }
+        assert_eq!(scene.answered() > 0, answers, "{options:?}");
+        scene.world.node.nft(&rules).expect("the rules again");
+        let agent = scene.agent.take().expect("an agent");
+        agent.terminate().expect("the agent ends");
     }
-    assert_eq!(scene.answered() > 0, answers);
 }
 
 /// Outsiders dial web alone from now on, by its node port.
@@ -312,14 +317,14 @@ fn a_service_that_is_broken_alone_is_told_at_its_port_alone() {
     let began = Instant::now();
     let rules = empty(&scene, "external-", "demo/web");
     let Ok(told) = port.wait(PATIENCE, |codes| codes.healthz == 503) else {
-        let report = scene.agent().verdict().expect("a report");
+        let report = scene.report();
         panic!("never 503: {report:#}");
     };
     println!(
         "503 {:?} after its chain was emptied",
         told.duration_since(began)
     );
-    let report = scene.agent().verdict().expect("a report");
+    let report = scene.report();
     let broken = &report["answers"]["broken_services"];
     assert_eq!(broken, &serde_json::json!(["demo/web"]), "{report:#}");
     let theirs = scene.local(Family::V4, "GET", "/").expect("kube-proxy's");

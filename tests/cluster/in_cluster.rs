@@ -56,16 +56,9 @@ fn start(scene: &mut Scene, program: &Path) {
 fn hears(scene: &Scene, patience: std::time::Duration) {
     for (keys, wanted) in [(vec![AUTOSCALER_TAINT], "tainted"), (vec![], "eligible")] {
         scene.taint(&keys);
-        let mut last = serde_json::Value::Null;
-        let heard = until(patience, || {
-            last = scene.agent().verdict().ok()?;
-            (last["verdict"]["eligibility"]["state"] == wanted).then_some(())
+        scene.wait_within(patience, wanted, |report| {
+            report["verdict"]["eligibility"]["state"] == wanted
         });
-        assert!(
-            heard.is_some(),
-            "not {wanted}: {last:#}\n{}",
-            scene.agent().log()
-        );
     }
 }
 

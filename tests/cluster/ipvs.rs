@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use node_tests::cluster::Mode;
+use node_tests::scene::assert_never_503;
 use node_tests::skip;
 use node_tests::watch::Watch;
 use node_tests::world::Family;
@@ -74,7 +75,7 @@ fn scene(name: &str) -> Option<Scene> {
     let mut scene = Scene::proven(name, Mode::Ipvs, &[])?;
     println!("{}", scene.proxy().rules().expect("what IPVS holds"));
     scene.traffic_at(RATE);
-    wait(&scene, "pods and outsiders proven", |report| {
+    scene.wait("pods and outsiders proven", |report| {
         let families = report["verdict"]["families"].as_array();
         families.is_some_and(|all| all.len() == 2 && all.iter().all(is_path_proven))
     });
@@ -90,23 +91,6 @@ fn is_path_proven(family: &Value) -> bool {
                 .any(|path| path["path"] == *wanted && path["state"] == "proven")
         })
     })
-}
-
-fn wait(scene: &Scene, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    let mut last = Value::Null;
-    let seen = until(PATIENCE, || {
-        last = scene.agent().verdict().ok()?;
-        wanted(&last).then(|| last.clone())
-    });
-    seen.unwrap_or_else(|| panic!("never seen: {what}; the last verdict was {last:#}"))
-}
-
-fn assert_never_503(watch: &Watch, what: &str) {
-    let changes = watch.changes();
-    assert!(
-        changes.iter().all(|change| change.codes.healthz != 503),
-        "false 503, {what}: {changes:?}"
-    );
 }
 
 fn blames_api(report: &Value) -> bool {
@@ -130,11 +114,11 @@ fn a_wiped_table_is_503_in_ipvs_mode_and_its_twins_are_not() {
     let watch = Watch::start(&scene.world, ASKED).expect("a poller");
     drop(scene.servers.remove("web-1"));
     thread::sleep(LOOK);
-    assert_never_503(&watch, "one server is dead");
+    assert_never_503(&watch);
 
     remove_endpoint(&scene, "api-1");
-    wait(&scene, "api blamed", blames_api);
-    assert_never_503(&watch, "one Service lost its endpoint");
+    scene.wait("api blamed", blames_api);
+    assert_never_503(&watch);
 
     let start = Instant::now();
     clear(&scene);
@@ -142,9 +126,7 @@ fn a_wiped_table_is_503_in_ipvs_mode_and_its_twins_are_not() {
         .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 503)
         .expect("503");
     println!("503 after {:?}", seen.saturating_duration_since(start));
-    let report = wait(&scene, "broken", |report| {
-        report["verdict"]["state"] == "broken"
-    });
+    let report = scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     // Cluster IPs are the node's own addresses: it answers for itself that nobody listens there.
     assert_eq!(report["verdict"]["cause"], "refused", "{report:#}");
 

@@ -3,7 +3,7 @@
 use node_tests::cluster::Mode;
 use serde_json::Value;
 
-use crate::scene::{NODE, PATIENCE, Scene, until};
+use crate::scene::{NODE, PATIENCE, Scene, flush, until};
 
 const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 
@@ -44,10 +44,7 @@ fn the_nodes_condition_follows_the_datapath() {
         .expect("kubelet's condition");
 
     let sound = scene.wait_condition("True", "DatapathProven");
-    for family in ["ip", "ip6"] {
-        let flush = format!("flush chain {family} kube-proxy services\n");
-        scene.world.node.nft(&flush).expect("flush");
-    }
+    flush(&scene.world.node);
     let broken = scene.wait_condition("False", "DatapathBroken");
     assert_ne!(broken["lastTransitionTime"], sound["lastTransitionTime"]);
     let told = until(PATIENCE, || {
@@ -64,11 +61,7 @@ fn the_nodes_condition_follows_the_datapath() {
     // The next agent knows when it became so.
     scene.agent.take().expect("an agent").kill().expect("kill");
     scene.start_agent(&[]);
-    let judged = until(PATIENCE, || {
-        let report = scene.agent().verdict().ok()?;
-        (report["verdict"]["state"] == "broken").then_some(())
-    });
-    assert!(judged.is_some(), "{}", scene.agent().log());
+    scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     let kept = scene.wait_condition("False", "DatapathBroken");
     assert_eq!(kept["lastTransitionTime"], broken["lastTransitionTime"]);
     let node = scene.api.get(NODE).expect("the Node");

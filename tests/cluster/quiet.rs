@@ -87,21 +87,6 @@ fn healthy() -> Value {
     })
 }
 
-/// A report; a loaded machine may delay one request for too long.
-fn report(scene: &Scene) -> Value {
-    until(PATIENCE, || scene.agent().verdict().ok()).expect("a verdict")
-}
-
-fn wait(scene: &Scene, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-    let mut last = Value::Null;
-    let seen = until(PATIENCE, || {
-        last = scene.agent().verdict().ok()?;
-        wanted(&last).then_some(())
-    });
-    assert!(seen.is_some(), "never seen: {what}: {last:#}");
-    last
-}
-
 /// Time since the agent last received a byte, for each of its connections to the API server.
 fn silences(scene: &Scene) -> Vec<Duration> {
     let filter = format!("dport = :{}", scene.far().port());
@@ -192,7 +177,7 @@ fn keep_quiet(scene: &Scene, span: Duration) {
     // The longest time for which two connections received nothing: those of Services and of slices.
     let mut silence = Duration::ZERO;
     while start.elapsed() < span {
-        let report = report(scene);
+        let report = scene.report();
         assert_eq!(
             state(&report),
             healthy(),
@@ -269,9 +254,7 @@ fn a_silent_api_server_hides_no_fault() {
     // The condition's heartbeat would change the Node every 5 minutes.
     scene.start_agent(&["--publish-condition=off", "--publish-events=off"]);
     scene.wait_proven();
-    wait(&scene, "a healthy node", |report| {
-        state(report) == healthy()
-    });
+    scene.wait("a healthy node", |report| state(report) == healthy());
     let before = versions(&scene);
     keep_quiet(&scene, asked().unwrap_or(QUIET_DEFAULT));
 
@@ -281,9 +264,7 @@ fn a_silent_api_server_hides_no_fault() {
     watch
         .wait(PATIENCE, |codes| codes.healthz == 503)
         .expect("503");
-    let broken = wait(&scene, "a cause", |report| {
-        report["verdict"]["cause"].is_string()
-    });
+    let broken = scene.wait("a cause", |report| report["verdict"]["cause"].is_string());
     println!("flushed: {}", broken["verdict"]["cause"]);
     scene.world.node.nft(&rules).expect("the rules again");
     watch
@@ -292,7 +273,7 @@ fn a_silent_api_server_hides_no_fault() {
     scene.wait_proven();
 
     scene.traffic();
-    wait(&scene, "pods' connections proven", |report| {
+    scene.wait("pods' connections proven", |report| {
         let proven = |family| path_of(report, family, "pod") == "proven";
         Family::ALL.into_iter().all(proven)
     });
@@ -306,7 +287,7 @@ fn a_silent_api_server_hides_no_fault() {
     watch
         .wait(PATIENCE, |codes| codes.healthz == 503)
         .expect("503");
-    let broken = wait(&scene, "misrouted connections", |report| {
+    let broken = scene.wait("misrouted connections", |report| {
         report["verdict"]["cause"] == "misrouted" && report["verdict"]["state"] == "broken"
     });
     let causes = Family::ALL.map(|family| family_of(&broken, family)["cause"].clone());

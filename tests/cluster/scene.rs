@@ -172,19 +172,38 @@ impl Scene {
         proven(self.agent());
     }
 
+    /// A report; a loaded machine may delay one request for too long.
+    pub(crate) fn report(&self) -> Value {
+        until(PATIENCE, || self.agent().verdict().ok()).expect("a verdict")
+    }
+
+    /// Waits until the report is so, and gives it.
+    pub(crate) fn wait(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        self.wait_within(PATIENCE, what, wanted)
+    }
+
+    pub(crate) fn wait_within(
+        &self,
+        patience: Duration,
+        what: &str,
+        wanted: impl Fn(&Value) -> bool,
+    ) -> Value {
+        let mut last = Value::Null;
+        let seen = until(patience, || {
+            last = self.agent().verdict().ok()?;
+            wanted(&last).then_some(())
+        });
+        assert!(seen.is_some(), "never seen: {what}: {last:#}");
+        last
+    }
+
     /// Waits for a state with this status on both endpoints.
     pub(crate) fn wait_for(&self, state: &str, status: u64, within: Duration) -> Value {
-        let mut last = Value::Null;
-        let seen = until(within, || {
-            last = self.agent().verdict().ok()?;
-            let answers = &last["answers"];
-            let answered = ["healthz", "livez"]
-                .iter()
-                .all(|of| answers[of]["status"] == status);
-            (last["verdict"]["state"] == state && answered).then_some(())
-        });
-        assert!(seen.is_some(), "never {state} and {status}: {last:#}");
-        last
+        self.wait_within(within, &format!("{state} and {status}"), |report| {
+            let answers = &report["answers"];
+            let answered = |of: &&str| answers[of]["status"] == status;
+            report["verdict"]["state"] == state && ["healthz", "livez"].iter().all(answered)
+        })
     }
 
     /// Starts a rotator that has something to count, and does not rotate meanwhile.

@@ -97,10 +97,18 @@ impl Cluster {
 }
 
 #[test]
-fn an_api_server_takes_every_profile() {
-    let Some(cluster) = Cluster::start("an_api_server_takes_every_profile") else {
+fn an_api_server_takes_what_is_shipped() {
+    let Some(cluster) = Cluster::start("an_api_server_takes_what_is_shipped") else {
         return;
     };
+    an_api_server_takes_every_profile(&cluster);
+    an_api_server_takes_the_objects_of_every_values_file(&cluster);
+    notes_say_what_to_do_next_with_each_profile(&cluster);
+    a_namespace_that_forbids_the_agents_is_refused(&cluster);
+    helm_takes_away_what_it_brought(&cluster);
+}
+
+fn an_api_server_takes_every_profile(cluster: &Cluster) {
     for profile in PROFILES {
         let objects = Chart::with(json!({ "profile": profile })).render();
         let mut objects = objects.expect("the chart");
@@ -123,12 +131,7 @@ fn an_api_server_takes_every_profile() {
 }
 
 /// Its own kinds alone: there is no Prometheus Operator.
-#[test]
-fn an_api_server_takes_the_objects_of_every_values_file() {
-    let test = "an_api_server_takes_the_objects_of_every_values_file";
-    let Some(cluster) = Cluster::start(test) else {
-        return;
-    };
+fn an_api_server_takes_the_objects_of_every_values_file(cluster: &Cluster) {
     let files = fs::read_dir(folder().join("chart/ci")).expect("values files");
     for file in files {
         let path = file.expect("a file").path();
@@ -142,12 +145,7 @@ fn an_api_server_takes_the_objects_of_every_values_file() {
 }
 
 /// By its Pod Security label. Without one the notes name the command.
-#[test]
-fn a_namespace_that_forbids_the_agents_is_refused() {
-    let test = "a_namespace_that_forbids_the_agents_is_refused";
-    let Some(cluster) = Cluster::start(test) else {
-        return;
-    };
+fn a_namespace_that_forbids_the_agents_is_refused(cluster: &Cluster) {
     let set = |label: &str| {
         let mut command = cluster.command(Tool::Kubectl);
         command.args(["label", "--overwrite", "namespace", "pathproof"]);
@@ -183,11 +181,7 @@ fn a_namespace_that_forbids_the_agents_is_refused() {
     assert!(format!("{error:#}").contains(words), "{error:#}");
 }
 
-#[test]
-fn notes_say_what_to_do_next_with_each_profile() {
-    let Some(cluster) = Cluster::start("notes_say_what_to_do_next_with_each_profile") else {
-        return;
-    };
+fn notes_say_what_to_do_next_with_each_profile(cluster: &Cluster) {
     for (profile, words) in [
         (
             "beside-kube-proxy",
@@ -279,11 +273,7 @@ fn ours(api: &Api) -> Vec<String> {
     all
 }
 
-#[test]
-fn helm_takes_away_what_it_brought() {
-    let Some(cluster) = Cluster::start("helm_takes_away_what_it_brought") else {
-        return;
-    };
+fn helm_takes_away_what_it_brought(cluster: &Cluster) {
     cluster.helm("install", &[]);
     let installed = ours(&cluster.api);
     // Two of each ServiceAccount, its roles and bindings, and the workloads behind them.

@@ -10,7 +10,7 @@ use node_tests::wait::scaled;
 use node_tests::world::{Family, HEALTHZ_PORT};
 use serde_json::Value;
 
-use crate::scene::{PATIENCE, Scene, until};
+use crate::scene::{PATIENCE, Scene, flush, until};
 
 impl Scene {
     /// From outside in both families, and on the node itself.
@@ -60,10 +60,7 @@ fn outsiders_get_ours_and_the_node_gets_that_of_kube_proxy() {
     // Both give the same bytes when they agree, so they are made to disagree. kube-proxy was started
     // a moment ago, and its first sync mends what was flushed before it.
     let flushed = until(PATIENCE, || {
-        for family in ["ip", "ip6"] {
-            let flush = format!("flush chain {family} kube-proxy services\n");
-            scene.world.node.nft(&flush).expect("flush");
-        }
+        flush(&scene.world.node);
         let seen = || (scene.answers() == [503, 503, 200].map(Some)).then_some(());
         until(Duration::from_secs(4), seen)
     });

@@ -1,7 +1,7 @@
 //! Attacks of a tenant who may edit one namespace: connections of his pods, policies, the size of his
 //! objects. His claims are in `tenant`.
 //!
-//! Each test ends with something that is judged all the same.
+//! Something else is judged all the same, after a policy and after objects of any size.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -11,10 +11,9 @@ use agent_common::abi::{ABI_VERSION, MAX_PENDING, map};
 use agent_common::evidence::UdpPorts;
 use aya::maps::{Array, Map, MapData};
 use node_tests::cluster::{Mode, create, namespace};
-use node_tests::scene::{blames, family_of};
+use node_tests::scene::{assert_never_503, blames, family_of};
 use node_tests::traffic::{Flood, Plan};
 use node_tests::usage;
-use node_tests::watch::Watch;
 use node_tests::world::Family;
 use serde_json::{Value, json};
 
@@ -99,16 +98,6 @@ impl Scene {
         SocketAddr::new(self.manifests.service("web").cluster_ip(Family::V4), 80)
     }
 
-    fn wait(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        let seen = until(PATIENCE, || {
-            last = self.agent().verdict().ok()?;
-            wanted(&last).then_some(())
-        });
-        assert!(seen.is_some(), "never seen: {what}: {last:#}");
-        last
-    }
-
     /// A Service of another namespace that comes now is followed: the proxy, which is frozen, has no rule
     /// for it, and its connections leave untranslated.
     fn another_is_judged(&mut self, name: &str) {
@@ -143,13 +132,6 @@ impl Scene {
     }
 }
 
-fn never_503(watch: &Watch) {
-    let changes = watch.changes();
-    let is_503 = |change: &&node_tests::watch::Change| change.codes.healthz == 503;
-    let first = changes.iter().find(is_503);
-    assert!(first.is_none(), "false 503: {changes:?}");
-}
-
 /// Losses of coverage, by name.
 fn losses(report: &Value) -> Vec<String> {
     let losses = report["verdict"]["coverage"]["losses"].as_array();
@@ -157,55 +139,26 @@ fn losses(report: &Value) -> Vec<String> {
     losses.map_or_else(Vec::new, |all| all.iter().map(name).collect())
 }
 
-/// A pod dials with one source port an endpoint that is silent and then leaves: its SYNs follow the old
-/// conntrack entry for as long as it likes. Another pod uses another namespace's Service.
+/// One cluster for what his pods do. A part's name is in the place where it panics.
 #[test]
-fn a_pod_that_keeps_its_port_makes_no_node_stale() {
-    let name = "a_pod_that_keeps_its_port_makes_no_node_stale";
-    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+fn a_tenants_pods_take_no_node_out() {
+    let name = "a_tenants_pods_take_no_node_out";
+    let options = ["--flap-dwell", "0"];
+    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &options) else {
         return;
     };
     namespace(&scene.api, TENANT).expect("a namespace");
-    let silent = "table inet silent { chain it { type filter hook prerouting priority -300;\n\
-                  tcp dport 8080 drop\n}\n}\n";
-    scene.world.pod("spare").ns.nft(silent).expect("silence");
-    let kept = scene.small("kept", &["spare"]);
-    let mut stubborn = scene.pod_plan("client-2", kept, 1.0);
-    stubborn.ports = stubborn.ports.start..stubborn.ports.start + 1;
-    let stubborn = stubborn.patience(Duration::from_millis(700));
-    let honest = scene.pod_plan("client-1", scene.web(), 5.0);
-    scene.clients.push(honest.start().expect("a client"));
-    scene.clients.push(stubborn.start().expect("a client"));
-    let failed = until(PATIENCE, || {
-        (scene.clients[1].tally().timeouts > 1).then_some(())
-    });
-    assert!(failed.is_some(), "{:?}", scene.clients[1].tally());
-    let watch = scene.watch_healthy();
-    scene.endpoints("kept", &scene.addresses(&["web-1"]), &ports(80, 1, "TCP"));
-    // Dialled for 15 s after it left, an endpoint is what a stale proxy would dial.
-    thread::sleep(Duration::from_secs(20));
-    let report = scene.wait("stale connections", |report| {
-        let services = report["verdict"]["services"].as_array();
-        let services = services.map_or(&[][..], Vec::as_slice);
-        services
-            .iter()
-            .any(|service| service["service"].to_string().contains("tenant/kept"))
-    });
-    assert_ne!(report["verdict"]["state"], "stale", "{report:#}");
-    never_503(&watch);
-    let tally = scene.clients[1].tally();
-    assert_eq!(tally.ok, 0, "the old entry was not followed: {tally:?}");
+    let before = mark_ports_of_udp_services(&scene);
+    // First, since nobody else may have dialled anything.
+    a_policy_of_the_only_tenant_breaks_no_node(&mut scene);
+    a_flood_to_a_service_without_endpoints_fills_no_map(&mut scene);
+    a_pod_that_keeps_its_port_makes_no_node_stale(&mut scene);
+    udp_services_that_went_leave_no_port_marked(&scene, before);
 }
 
 /// A quiet node: two pods use two Services of the tenant's, which work, until his policy drops what they
 /// send.
-#[test]
-fn a_policy_of_the_only_tenant_breaks_no_node() {
-    let name = "a_policy_of_the_only_tenant_breaks_no_node";
-    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
-    namespace(&scene.api, TENANT).expect("a namespace");
+fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
     let targets = [
         scene.small("one", &["web-1", "web-2"]),
         scene.small("two", &["api-1", "web-2"]),
@@ -234,65 +187,25 @@ fn a_policy_of_the_only_tenant_breaks_no_node() {
         report["verdict"]["state"] == "degraded"
     });
     thread::sleep(WHILE);
-    let report = scene.agent().verdict().expect("a verdict");
+    let report = scene.report();
     assert_eq!(report["verdict"]["state"], "degraded", "{report:#}");
-    never_503(&watch);
+    assert_never_503(&watch);
 
     // Beside it a fault of the node is a fault.
     let table = "delete table ip kube-proxy\ndelete table ip6 kube-proxy\n";
     scene.world.node.nft(table).expect("no tables");
     scene.wait_for("broken", 503, PATIENCE);
-}
-
-/// Ports times pods, within what one Service may have. kube-proxy sleeps meanwhile: it would build them.
-#[test]
-fn products_of_many_services_leave_room_for_others() {
-    let name = "products_of_many_services_leave_room_for_others";
-    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
-    let watch = scene.watch_healthy();
-    let pid = scene.agent().pid();
-    scene.proxy().freeze();
-    namespace(&scene.api, TENANT).expect("a namespace");
-    let many = ports(1, 1_000, "TCP");
-    for number in 0..5 {
-        let name = format!("pods-{number}");
-        scene.tenants(&name, &many);
-        scene.endpoints(&name, &nobody(60), &many);
-    }
-    scene.another_is_judged("after-pods");
-    let report = scene.agent().verdict().expect("a verdict");
-    let coverage = &report["verdict"]["coverage"];
-    assert_eq!(coverage["misrouted_suspended"], false, "{coverage:#}");
-
-    for number in 0..33 {
-        scene.tenants(&format!("ports-{number}"), &many);
-    }
-    scene.another_is_judged("after-ports");
-    let report = scene.agent().verdict().expect("a verdict");
-    let coverage = &report["verdict"]["coverage"];
-    assert_eq!(coverage["misrouted_suspended"], false, "{coverage:#}");
-    let problems = report["cluster"]["problems"].to_string();
-    let share = "exceeds its namespace's share of the BPF maps";
-    assert!(problems.contains(share), "never named: {problems}");
-    assert_eq!(report["expectations"]["missing"], 0, "{report:#}");
-    never_503(&watch);
-    let peak = usage::memory(pid).expect("memory").peak_kib;
-    println!("resident at most: {peak} KiB");
-    assert!(peak < MEMORY, "{peak} KiB");
-    scene.proxy().thaw();
+    let over = "delete table inet netpolicy\n";
+    scene.world.node.nft(over).expect("no policy");
+    scene.proxy = None;
+    scene.start_proxy();
+    scene.wait_proven();
+    scene.clients.clear();
 }
 
 /// SYNs of three pods to a Service without endpoints, which the proxy rejects: more within half a minute
 /// than there are places for connections.
-#[test]
-fn a_flood_to_a_service_without_endpoints_fills_no_map() {
-    let name = "a_flood_to_a_service_without_endpoints_fills_no_map";
-    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
-        return;
-    };
-    namespace(&scene.api, TENANT).expect("a namespace");
+fn a_flood_to_a_service_without_endpoints_fills_no_map(scene: &mut Scene) {
     let empty = SocketAddr::new(scene.tenants("empty", &ports(80, 1, "TCP")), 80);
     let watch = scene.watch_healthy();
     let honest = scene.pod_plan("client-1", scene.web(), 5.0);
@@ -308,7 +221,7 @@ fn a_flood_to_a_service_without_endpoints_fills_no_map() {
         sent > MAX_PENDING.into(),
         "too few SYNs show nothing: {sent}"
     );
-    let report = scene.agent().verdict().expect("a verdict");
+    let report = scene.report();
     let coverage = &report["verdict"]["coverage"];
     let full = losses(&report).iter().any(|loss| loss.contains("pending"));
     assert!(!full, "{coverage:#}");
@@ -322,39 +235,149 @@ fn a_flood_to_a_service_without_endpoints_fills_no_map() {
     let before: Option<String> = proof();
     thread::sleep(Duration::from_secs(1));
     assert_ne!(before, proof(), "no connection is followed any more");
-    never_503(&watch);
+    assert_never_503(&watch);
+    scene.clients.clear();
 }
 
-/// UDP Services on ever other ports: each port costs its datagrams a lookup while it is marked.
+/// A pod dials with one source port an endpoint that is silent and then leaves: its SYNs follow the old
+/// conntrack entry for as long as it likes. Another pod uses another namespace's Service.
+fn a_pod_that_keeps_its_port_makes_no_node_stale(scene: &mut Scene) {
+    let silent = "table inet silent { chain it { type filter hook prerouting priority -300;\n\
+                  tcp dport 8080 drop\n}\n}\n";
+    scene.world.pod("spare").ns.nft(silent).expect("silence");
+    let kept = scene.small("kept", &["spare"]);
+    let mut stubborn = scene.pod_plan("client-2", kept, 1.0);
+    stubborn.ports = stubborn.ports.start..stubborn.ports.start + 1;
+    let stubborn = stubborn.patience(Duration::from_millis(700));
+    let honest = scene.pod_plan("client-1", scene.web(), 5.0);
+    scene.clients.push(honest.start().expect("a client"));
+    scene.clients.push(stubborn.start().expect("a client"));
+    let failed = until(PATIENCE, || {
+        (scene.clients[1].tally().timeouts > 1).then_some(())
+    });
+    assert!(failed.is_some(), "{:?}", scene.clients[1].tally());
+    let watch = scene.watch_healthy();
+    scene.endpoints("kept", &scene.addresses(&["web-1"]), &ports(80, 1, "TCP"));
+    // Dialled for 15 s after it left, an endpoint is what a stale proxy would dial.
+    thread::sleep(Duration::from_secs(20));
+    let report = scene.wait("stale connections", |report| {
+        let services = report["verdict"]["services"].as_array();
+        let services = services.map_or(&[][..], Vec::as_slice);
+        services
+            .iter()
+            .any(|service| service["service"].to_string().contains("tenant/kept"))
+    });
+    assert_ne!(report["verdict"]["state"], "stale", "{report:#}");
+    assert_never_503(&watch);
+    let tally = scene.clients[1].tally();
+    assert_eq!(tally.ok, 0, "the old entry was not followed: {tally:?}");
+}
+
+/// Ports that the agent has marked as those of UDP Services.
+fn marked(scene: &Scene) -> u32 {
+    let maps = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
+    let data = MapData::from_pin(maps.join(map::UDP_PORTS)).expect("a pinned map");
+    let ports: Array<_, UdpPorts> = Map::Array(data).try_into().expect("the map of ports");
+    let words = ports.get(&0, 0).expect("the ports").words;
+    words.into_iter().map(u64::count_ones).sum()
+}
+
+/// UDP Services on ever other ports: each port costs its datagrams a lookup while it is marked. Gives the
+/// number that was marked before.
+fn mark_ports_of_udp_services(scene: &Scene) -> u32 {
+    let before = marked(scene);
+    for round in 0..3 {
+        let name = format!("udp-{round}");
+        scene.tenants(&name, &ports(2_000 + 500 * round, 500, "UDP"));
+        // Those of the rounds before may be unmarked by now.
+        let wanted = before + 500;
+        let seen = until(PATIENCE, || (marked(scene) >= wanted).then_some(()));
+        assert!(seen.is_some(), "{} of {wanted} are marked", marked(scene));
+        let service = format!("{SERVICES}/{name}");
+        scene.api.delete(&service).expect("delete a Service");
+    }
+    before
+}
+
+fn udp_services_that_went_leave_no_port_marked(scene: &Scene, before: u32) {
+    let gone = until(Duration::from_secs(180), || {
+        (marked(scene) == before).then_some(())
+    });
+    assert!(gone.is_some(), "{} of {before} are left", marked(scene));
+}
+
+/// A million frontends out of one object. kube-proxy sleeps meanwhile: it would build them.
 #[test]
-fn udp_services_that_went_leave_no_port_marked() {
-    let name = "udp_services_that_went_leave_no_port_marked";
+fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
+    let name = "a_product_of_ports_and_addresses_is_named_and_takes_no_memory";
     let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
         return;
     };
-    let marked = || {
-        let maps = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
-        let data = MapData::from_pin(maps.join(map::UDP_PORTS)).expect("a pinned map");
-        let ports: Array<_, UdpPorts> = Map::Array(data).try_into().expect("the map of ports");
-        let words = ports.get(&0, 0).expect("the ports").words;
-        words.into_iter().map(u64::count_ones).sum::<u32>()
-    };
-    let before = marked();
     namespace(&scene.api, TENANT).expect("a namespace");
-    for round in 0..3 {
-        scene.tenants(
-            &format!("udp-{round}"),
-            &ports(2_000 + 500 * round, 500, "UDP"),
-        );
-        // Those of the rounds before may be unmarked by now.
-        let wanted = before + 500;
-        let seen = until(PATIENCE, || (marked() >= wanted).then_some(()));
-        assert!(seen.is_some(), "{} of {wanted} are marked", marked());
-        let service = format!("{SERVICES}/udp-{round}");
-        scene.api.delete(&service).expect("delete a Service");
-    }
-    let gone = until(Duration::from_secs(180), || {
-        (marked() == before).then_some(())
+    scene.proxy().freeze();
+    let pid = scene.agent().pid();
+    let before = usage::memory(pid).expect("memory").peak_kib;
+    let ips = (0..1_000).map(|ip: u32| std::net::Ipv4Addr::from(0xC633_6400 + ip));
+    let ips: Vec<std::net::Ipv4Addr> = ips.collect();
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": { "name": "product", "namespace": TENANT },
+        "spec": { "externalIPs": ips, "ports": ports(1, 1_000, "TCP") },
     });
-    assert!(gone.is_some(), "{} of {before} are left", marked());
+    create(&scene.api, service).expect("a Service");
+    let report = scene.wait("the product named", |report| {
+        let problems = report["cluster"]["problems"].as_array();
+        let excess = "Service tenant/product has 1001000 frontends";
+        problems.is_some_and(|problems| {
+            let mut told = problems.iter().filter_map(Value::as_str);
+            told.any(|text| text.starts_with(excess))
+        })
+    });
+    assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
+    let after = usage::memory(pid).expect("memory").peak_kib;
+    println!("resident at most: {before} KiB before, {after} KiB after");
+    assert!(after < before + 16 * 1024, "{before} KiB, {after} KiB");
+    let product = format!("{SERVICES}/product");
+    scene.api.delete(&product).expect("delete a Service");
+    scene.proxy().thaw();
+}
+
+/// Ports times pods, within what one Service may have. kube-proxy sleeps meanwhile: it would build them.
+#[test]
+fn products_of_many_services_leave_room_for_others() {
+    let name = "products_of_many_services_leave_room_for_others";
+    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    namespace(&scene.api, TENANT).expect("a namespace");
+    scene.proxy().freeze();
+    let watch = scene.watch_healthy();
+    let pid = scene.agent().pid();
+    let many = ports(1, 1_000, "TCP");
+    for number in 0..5 {
+        let name = format!("pods-{number}");
+        scene.tenants(&name, &many);
+        scene.endpoints(&name, &nobody(60), &many);
+    }
+    scene.another_is_judged("after-pods");
+    let report = scene.report();
+    let coverage = &report["verdict"]["coverage"];
+    assert_eq!(coverage["misrouted_suspended"], false, "{coverage:#}");
+
+    for number in 0..33 {
+        scene.tenants(&format!("ports-{number}"), &many);
+    }
+    scene.another_is_judged("after-ports");
+    let report = scene.report();
+    let coverage = &report["verdict"]["coverage"];
+    assert_eq!(coverage["misrouted_suspended"], false, "{coverage:#}");
+    let problems = report["cluster"]["problems"].to_string();
+    let share = "exceeds its namespace's share of the BPF maps";
+    assert!(problems.contains(share), "never named: {problems}");
+    assert_eq!(report["expectations"]["missing"], 0, "{report:#}");
+    assert_never_503(&watch);
+    let peak = usage::memory(pid).expect("memory").peak_kib;
+    println!("resident at most: {peak} KiB");
+    assert!(peak < MEMORY, "{peak} KiB");
+    scene.proxy().thaw();
 }

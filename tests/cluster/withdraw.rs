@@ -88,18 +88,11 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     });
     assert!(told.is_some(), "{}", off.log());
     assert_eq!(scene.label(peers[0]), ours);
+    the_policy_keeps_the_right_to_one_label(&scene);
 }
 
 /// The right to patch Nodes is one to patch all of them; the policy narrows it.
-#[test]
-fn the_policy_keeps_the_right_to_one_label() {
-    let name = "the_policy_keeps_the_right_to_one_label";
-    let Some(scene) = Scene::bare(name, Mode::Nftables) else {
-        return;
-    };
-    let component =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/components/withdraw/withdraw.yaml");
-    put_file(&scene.api, &component).expect("the component's objects");
+fn the_policy_keeps_the_right_to_one_label(scene: &Scene) {
     let pod = node_pod(&scene.api, base::ROTATOR, NODE_NAME).expect("a pod");
     let token = scene.api.token(base::NAMESPACE, base::ROTATOR, &pod);
     let rotator = scene

@@ -124,6 +124,14 @@ fn goes(observer: &Observer, packet: &Packet, device: u32) {
     run(observer, program::EGRESS, packet, device);
 }
 
+fn udp_comes(observer: &Observer, from: SocketAddr, to: SocketAddr, data: &[u8], device: u32) {
+    comes(observer, &packet::udp(from, to, data), device);
+}
+
+fn udp_goes(observer: &Observer, from: SocketAddr, to: SocketAddr, data: &[u8], device: u32) {
+    goes(observer, &packet::udp(from, to, data), device);
+}
+
 fn outcomes(observer: &Observer) -> Vec<Outcome> {
     let counted = observer.outcomes(NAMES, SourceClass::Pod).expect("counts");
     let counted = counted.into_iter();
@@ -161,28 +169,16 @@ fn a_question_and_its_answer(
             _ => packet,
         };
         let udp = |from, to, payload: &[u8]| dressed(packet::udp(from, to, payload));
-        comes(
-            observer,
-            &udp(of.client, of.frontend, &question(7)),
-            sandbox.client,
-        );
+        let asks = udp(of.client, of.frontend, &question(7));
+        comes(observer, &asks, sandbox.client);
         assert_eq!(outcomes(observer), [Arrived]);
-        goes(
-            observer,
-            &udp(of.client, of.endpoint, &question(7)),
-            sandbox.pods,
-        );
+        let forwarded = udp(of.client, of.endpoint, &question(7));
+        goes(observer, &forwarded, sandbox.pods);
         assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven]);
-        comes(
-            observer,
-            &udp(of.endpoint, of.client, &answer(7)),
-            sandbox.pods,
-        );
-        goes(
-            observer,
-            &udp(of.frontend, of.client, &answer(7)),
-            sandbox.client,
-        );
+        let answered = udp(of.endpoint, of.client, &answer(7));
+        comes(observer, &answered, sandbox.pods);
+        let translated = udp(of.frontend, of.client, &answer(7));
+        goes(observer, &translated, sandbox.client);
         assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven, Answered]);
         assert_eq!(faults(observer), []);
         assert_eq!(
@@ -203,27 +199,17 @@ fn an_answer_behind_masquerade() {
     stage(|observer, sandbox| {
         let of = ends(Family::V4);
         let node = "192.0.2.2:60000".parse().expect("an address");
-        comes(
+        udp_comes(
             observer,
-            &packet::udp(of.client, of.frontend, &question(7)),
+            of.client,
+            of.frontend,
+            &question(7),
             sandbox.client,
         );
-        goes(
-            observer,
-            &packet::udp(node, of.endpoint, &question(7)),
-            sandbox.pods,
-        );
-        comes(
-            observer,
-            &packet::udp(of.endpoint, node, &answer(7)),
-            sandbox.pods,
-        );
+        udp_goes(observer, node, of.endpoint, &question(7), sandbox.pods);
+        udp_comes(observer, of.endpoint, node, &answer(7), sandbox.pods);
         assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven]);
-        goes(
-            observer,
-            &packet::udp(of.frontend, of.client, &answer(7)),
-            sandbox.client,
-        );
+        udp_goes(observer, of.frontend, of.client, &answer(7), sandbox.client);
         assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven, Answered]);
     });
 }
@@ -248,16 +234,14 @@ fn where_it_goes(
         } else {
             sandbox.pods
         };
-        comes(
+        udp_comes(
             observer,
-            &packet::udp(of.client, of.frontend, &question(7)),
+            of.client,
+            of.frontend,
+            &question(7),
             sandbox.client,
         );
-        goes(
-            observer,
-            &packet::udp(of.client, to(of), &question(7)),
-            device,
-        );
+        udp_goes(observer, of.client, to(of), &question(7), device);
         assert_eq!(outcomes(observer), expected);
         assert_eq!(failures(observer), Vec::from_iter(became));
         assert!(
@@ -272,17 +256,15 @@ fn where_it_goes(
 fn leaked_without_an_arrival() {
     stage(|observer, sandbox| {
         let of = ends(Family::V4);
-        goes(
+        udp_goes(
             observer,
-            &packet::udp(of.client, of.frontend, &question(7)),
+            of.client,
+            of.frontend,
+            &question(7),
             sandbox.uplink,
         );
         assert_eq!(failures(observer), [Failed::Leaked]);
-        goes(
-            observer,
-            &packet::udp(of.client, of.frontend, &question(8)),
-            sandbox.pods,
-        );
+        udp_goes(observer, of.client, of.frontend, &question(8), sandbox.pods);
         assert_eq!(
             failures(observer),
             [Failed::Leaked],
@@ -297,27 +279,23 @@ fn two_questions_of_one_socket() {
     stage(|observer, sandbox| {
         let of = ends(Family::V4);
         for id in [7, 8] {
-            comes(
+            udp_comes(
                 observer,
-                &packet::udp(of.client, of.frontend, &question(id)),
+                of.client,
+                of.frontend,
+                &question(id),
                 sandbox.client,
             );
-            goes(
+            udp_goes(
                 observer,
-                &packet::udp(of.client, of.endpoint, &question(id)),
+                of.client,
+                of.endpoint,
+                &question(id),
                 sandbox.pods,
             );
         }
-        goes(
-            observer,
-            &packet::udp(of.frontend, of.client, &answer(8)),
-            sandbox.client,
-        );
-        goes(
-            observer,
-            &packet::udp(of.frontend, of.client, &answer(8)),
-            sandbox.client,
-        );
+        udp_goes(observer, of.frontend, of.client, &answer(8), sandbox.client);
+        udp_goes(observer, of.frontend, of.client, &answer(8), sandbox.client);
         let seen = outcomes(observer);
         let count = |wanted| seen.iter().filter(|outcome| **outcome == wanted).count();
         assert_eq!(
@@ -351,17 +329,9 @@ fn two_clients_with_one_payload() {
     stage(|observer, sandbox| {
         let of = ends(Family::V4);
         for client in [of.client, of.other] {
-            comes(
-                observer,
-                &packet::udp(client, of.frontend, &question(7)),
-                sandbox.client,
-            );
+            udp_comes(observer, client, of.frontend, &question(7), sandbox.client);
         }
-        goes(
-            observer,
-            &packet::udp(of.other, of.stranger, &question(7)),
-            sandbox.pods,
-        );
+        udp_goes(observer, of.other, of.stranger, &question(7), sandbox.pods);
         assert_eq!(outcomes(observer), [Arrived]);
         assert_eq!(faults(observer), [(Fault::UdpAmbiguous, 1)]);
     });
@@ -372,9 +342,11 @@ fn two_clients_with_one_payload() {
 fn what_is_no_answer() {
     stage(|observer, sandbox| {
         let of = ends(Family::V4);
-        comes(
+        udp_comes(
             observer,
-            &packet::udp(of.client, of.frontend, &question(7)),
+            of.client,
+            of.frontend,
+            &question(7),
             sandbox.client,
         );
         for (from, to, id) in [
@@ -382,17 +354,9 @@ fn what_is_no_answer() {
             (of.endpoint, of.client, 7),
             (of.frontend, of.client, 8),
         ] {
-            goes(
-                observer,
-                &packet::udp(from, to, &answer(id)),
-                sandbox.client,
-            );
+            udp_goes(observer, from, to, &answer(id), sandbox.client);
         }
-        comes(
-            observer,
-            &packet::udp(of.stranger, of.client, &answer(7)),
-            sandbox.pods,
-        );
+        udp_comes(observer, of.stranger, of.client, &answer(7), sandbox.pods);
         assert_eq!(outcomes(observer), [Arrived]);
     });
 }
@@ -403,17 +367,9 @@ fn what_is_not_followed() {
     stage(|observer, sandbox| {
         let of = ends(Family::V4);
         let elsewhere = "10.96.0.99:53".parse().expect("an address");
-        comes(
-            observer,
-            &packet::udp(of.client, elsewhere, &question(7)),
-            sandbox.client,
-        );
+        udp_comes(observer, of.client, elsewhere, &question(7), sandbox.client);
         let tcp_alone = "10.96.0.1:80".parse().expect("an address");
-        comes(
-            observer,
-            &packet::udp(of.client, tcp_alone, &question(7)),
-            sandbox.client,
-        );
+        udp_comes(observer, of.client, tcp_alone, &question(7), sandbox.client);
         let later = packet::udp(of.client, of.frontend, &question(7)).fragment(100);
         comes(observer, &later, sandbox.client);
         assert_eq!(observer.datagrams().expect("datagrams"), 0);

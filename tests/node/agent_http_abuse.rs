@@ -13,7 +13,6 @@ use node_tests::rules::Backend;
 use node_tests::usage;
 use node_tests::wait::scaled;
 use node_tests::world::{ADMIN_PORT, Family, HEALTHZ_PORT};
-use rstest::rstest;
 use socket2::{Domain, Socket, Type};
 
 use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
@@ -149,38 +148,29 @@ fn requests_that_are_too_large_or_none_are_cut_off() {
 }
 
 /// As kube-proxy does, which asks for no method; what changes nothing may be asked by any.
-#[rstest]
-#[case::post("POST", 200)]
-#[case::put("PUT", 200)]
-#[case::delete("DELETE", 200)]
-#[case::options("OPTIONS", 200)]
-#[case::unknown("BREW", 200)]
-fn any_method_is_answered_at_the_health_port(#[case] method: &str, #[case] status: u16) {
+#[test]
+fn any_method_is_answered_at_the_health_port() {
     let name = "any_method_is_answered_at_the_health_port";
     let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
         return;
     };
-    let address = health_port(&scene, Family::V4);
-    let ask = |path: &str| {
-        scene
-            .world
-            .outside
-            .run(|| http::request(address, method, path, PATIENCE))
-    };
-    assert_eq!(ask("/healthz").expect("an answer").status, status);
-    assert_eq!(ask("/metrics").expect("an answer").status, 404);
+    let health = health_port(&scene, Family::V4);
     // The admin port is read.
     let admin = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
-    let answer = scene
-        .world
-        .node
-        .run(|| http::request(admin, method, "/verdict", PATIENCE));
-    assert_eq!(answer.expect("an answer").status, 405);
-    let read = scene
-        .world
-        .node
-        .run(|| http::get(admin, "/verdict", PATIENCE));
-    assert_eq!(read.expect("an answer").status, 200);
+    let (outside, node) = (&scene.world.outside, &scene.world.node);
+    for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
+        for (from, address, path, status) in [
+            (outside, health, "/healthz", 200),
+            (outside, health, "/metrics", 404),
+            (node, admin, "/verdict", 405),
+        ] {
+            let answer = from.run(|| http::request(address, method, path, PATIENCE));
+            let answer = answer.expect("an answer");
+            assert_eq!(answer.status, status, "{method} {path}");
+        }
+        let read = node.run(|| http::get(admin, "/verdict", PATIENCE));
+        assert_eq!(read.expect("an answer").status, 200);
+    }
 }
 
 #[test]
@@ -317,19 +307,24 @@ fn probes_are_answered_beside_a_crowd_on_busy_processors() {
 }
 
 /// The socket for both families knows IPv4 callers by IPv4-mapped addresses, and lists may be written so.
-#[rstest]
-#[case::plain("192.0.2.1/32", true)]
-#[case::mapped("::ffff:192.0.2.1/128", true)]
-#[case::another("192.0.2.77/32", false)]
-#[case::another_mapped("::ffff:192.0.2.77/128", false)]
-#[case::every_ipv6("::/0", false)]
-fn an_allow_list_means_ipv4_however_it_is_written(#[case] list: &str, #[case] allowed: bool) {
+#[test]
+fn an_allow_list_means_ipv4_however_it_is_written() {
     let name = "an_allow_list_means_ipv4_however_it_is_written";
-    let Some(scene) = Scene::new(name, Backend::Nftables, &["--healthz-allow-cidr", list]) else {
+    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
         return;
     };
-    let address = health_port(&scene, Family::V4);
-    let ask = || http::get(address, "/healthz", Duration::from_secs(3));
-    let answer = scene.world.outside.run(ask);
-    assert_eq!(answer.is_ok(), allowed, "{answer:?}");
+    for (list, allowed) in [
+        ("192.0.2.1/32", true),
+        ("::ffff:192.0.2.1/128", true),
+        ("192.0.2.77/32", false),
+        ("::ffff:192.0.2.77/128", false),
+        ("::/0", false),
+    ] {
+        scene.start(&["--healthz-allow-cidr", list]);
+        let address = health_port(&scene, Family::V4);
+        let ask = || http::get(address, "/healthz", Duration::from_secs(3));
+        let answer = scene.world.outside.run(ask);
+        assert_eq!(answer.is_ok(), allowed, "{list}: {answer:?}");
+        scene.take_agent().terminate().expect("an end in order");
+    }
 }

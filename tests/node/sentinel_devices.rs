@@ -19,7 +19,6 @@ use pathproof::sentinel::devices::{
     DeviceError, Role, SentinelDevices, ensure, remove, verify, written,
 };
 use pathproof::sentinel::kernel::forwarding;
-use rstest::rstest;
 
 /// A node without pods.
 pub(crate) struct Node {
@@ -231,34 +230,34 @@ fn packets_of_one(node: &Node, to: IpAddr) -> u64 {
     count() - before
 }
 
-#[rstest]
-#[case::client_pair_alone("link del pathproof-s0")]
-#[case::nothing_up("link set pathproof-c0 down; link set pathproof-s1 down")]
-#[case::no_neighbours(
-    "neigh flush dev pathproof-c0 nud permanent; neigh flush dev pathproof-s0 nud permanent"
-)]
-#[case::no_routes("route flush proto 112; -6 route flush proto 112")]
-fn half_made_ones_are_completed_or_removed(#[case] break_it: &str) {
+#[test]
+fn half_made_ones_are_completed_or_removed() {
     let Some(node) = Node::new("half_made_ones_are_completed_or_removed") else {
         return;
     };
     let before = (node.ip("-o link"), node.tables());
-    let devices = node.ensure();
-    let whole = node.tables();
-    node.ip(break_it);
-    let repaired = node.ensure();
-    assert_eq!(
-        repaired.index(Role::ClientNear),
-        devices.index(Role::ClientNear)
-    );
-    assert_eq!(node.tables(), whole);
-    assert_eq!(node.verify(&repaired), [""; 0]);
+    for break_it in [
+        "link del pathproof-s0",
+        "link set pathproof-c0 down; link set pathproof-s1 down",
+        "neigh flush dev pathproof-c0 nud permanent; neigh flush dev pathproof-s0 nud permanent",
+        "route flush proto 112; -6 route flush proto 112",
+    ] {
+        let devices = node.ensure();
+        let whole = node.tables();
+        node.ip(break_it);
+        let repaired = node.ensure();
+        let index = |of: &SentinelDevices| of.index(Role::ClientNear);
+        assert_eq!(index(&repaired), index(&devices), "{break_it}");
+        assert_eq!(node.tables(), whole, "{break_it}");
+        assert_eq!(node.verify(&repaired), [""; 0], "{break_it}");
 
-    node.ip(break_it);
-    let left = node.ip("-o link").matches("pathproof-").count() / 2;
-    assert_eq!(node.remove(), left);
-    assert_eq!(node.remove(), 0);
-    assert_eq!((node.ip("-o link"), node.tables()), before, "no remainder");
+        node.ip(break_it);
+        let left = node.ip("-o link").matches("pathproof-").count() / 2;
+        assert_eq!(node.remove(), left, "{break_it}");
+        assert_eq!(node.remove(), 0, "{break_it}");
+        let after = (node.ip("-o link"), node.tables());
+        assert_eq!(after, before, "{break_it}: a remainder");
+    }
 }
 
 #[test]

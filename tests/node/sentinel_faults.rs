@@ -95,23 +95,24 @@ fn nft(scene: &Scene, chain: &str) {
     scene.world.node.nft(&script).expect("nft");
 }
 
-/// No traffic at all: 503 with the cause, and 200 once it is mended.
+/// Several faults in a row are no flapping.
+const ONE_BY_ONE: [&str; 2] = ["--flap-dwell", "0"];
+
+/// No traffic at all, one fault after the other: 503 with the cause, and 200 once it is mended.
 #[rstest]
-fn an_idle_node_is_judged(
-    #[values(
+fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] backend: Backend) {
+    let Some(mut scene) = Scene::idle("an_idle_node_is_judged", backend, &ONE_BY_ONE) else {
+        return;
+    };
+    for fault in [
         Fault::Flushed,
         Fault::NoRules,
         Fault::Rewritten,
         Fault::ForwardingOff,
-        Fault::DataDropped
-    )]
-    fault: Fault,
-    #[values(Backend::Nftables, Backend::IptablesLegacy)] backend: Backend,
-) {
-    let Some(mut scene) = Scene::idle("an_idle_node_is_judged", backend, &[]) else {
-        return;
-    };
-    told_and_mended(&mut scene, fault);
+        Fault::DataDropped,
+    ] {
+        told_and_mended(&mut scene, fault);
+    }
 }
 
 /// Node ports may be served on other addresses now: somebody outside has to be refused as well.
@@ -149,17 +150,19 @@ fn node_ports_that_are_gone_accuse_once_somebody_is_refused(
 }
 
 /// The same among traffic.
-#[rstest]
-fn a_busy_node_is_judged(
-    #[values(Fault::Flushed, Fault::ForwardingOff, Fault::DataDropped)] fault: Fault,
-) {
-    let Some(mut scene) = Scene::busy("a_busy_node_is_judged", Backend::IptablesNft, &[]) else {
+#[test]
+fn a_busy_node_is_judged() {
+    let name = "a_busy_node_is_judged";
+    let Some(mut scene) = Scene::busy(name, Backend::IptablesNft, &ONE_BY_ONE) else {
         return;
     };
-    told_and_mended(&mut scene, fault);
+    for fault in [Fault::Flushed, Fault::ForwardingOff, Fault::DataDropped] {
+        told_and_mended(&mut scene, fault);
+    }
 }
 
 fn told_and_mended(scene: &mut Scene, fault: Fault) {
+    println!("{fault:?}");
     let watch = scene.watch();
     wait_answers(&watch, 200);
     fault.inject(scene);
@@ -176,12 +179,35 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
     scene.wait_probed();
 }
 
-/// One family's rules are gone: the other's verdict stands.
+/// Faults of a part of the datapath, each mended before the next.
 #[test]
-fn only_ipv6_is_broken() {
-    let Some(scene) = Scene::idle("only_ipv6_is_broken", Backend::Nftables, &[]) else {
+fn a_part_that_is_broken_is_named() {
+    let name = "a_part_that_is_broken_is_named";
+    let Some(scene) = Scene::idle(name, Backend::Nftables, &ONE_BY_ONE) else {
         return;
     };
+    let parts: [fn(&Scene); 5] = [
+        only_ipv6_is_broken,
+        only_the_host_path_is_degraded,
+        udp_is_judged_apart,
+        missing_masquerade_is_named,
+        lost_answers_are_named,
+    ];
+    for part in parts {
+        part(&scene);
+        scene
+            .world
+            .node
+            .nft("table inet fault\ndelete table inet fault\n")
+            .expect("no filter");
+        scene.rules.install().expect("install");
+        scene.wait_probed();
+        eventually("200 again", || scene.asked("/healthz") == 200);
+    }
+}
+
+/// One family's rules are gone: the other's verdict stands.
+fn only_ipv6_is_broken(scene: &Scene) {
     scene
         .world
         .node
@@ -196,11 +222,7 @@ fn only_ipv6_is_broken() {
 }
 
 /// The chain for the node's own connections is gone: forwarding is not touched.
-#[test]
-fn only_the_host_path_is_degraded() {
-    let Some(scene) = Scene::idle("only_the_host_path_is_degraded", Backend::Nftables, &[]) else {
-        return;
-    };
+fn only_the_host_path_is_degraded(scene: &Scene) {
     for family in ["ip", "ip6"] {
         let script = format!("flush chain {family} kube-proxy output");
         scene.world.node.nft(&script).expect("flush");
@@ -215,13 +237,9 @@ fn only_the_host_path_is_degraded() {
 }
 
 /// UDP Services are programmed apart: TCP's verdict stands, and UDP is named.
-#[test]
-fn udp_is_judged_apart() {
-    let Some(scene) = Scene::idle("udp_is_judged_apart", Backend::Nftables, &[]) else {
-        return;
-    };
+fn udp_is_judged_apart(scene: &Scene) {
     nft(
-        &scene,
+        scene,
         "chain udp_rules { type filter hook prerouting priority -300; udp dport 80 notrack; }",
     );
     scene.wait("UDP failing, TCP passing", |report| {
@@ -235,11 +253,7 @@ fn udp_is_judged_apart() {
 }
 
 /// The rule that masquerades is gone, and was there: answers would go past the node.
-#[test]
-fn missing_masquerade_is_named() {
-    let Some(scene) = Scene::idle("missing_masquerade_is_named", Backend::Nftables, &[]) else {
-        return;
-    };
+fn missing_masquerade_is_named(scene: &Scene) {
     for family in ["ip", "ip6"] {
         let script = format!("flush chain {family} kube-proxy postrouting");
         scene.world.node.nft(&script).expect("flush");
@@ -250,18 +264,12 @@ fn missing_masquerade_is_named() {
             verdict["state"] == "broken" && verdict["cause"] == "not_masqueraded"
         })
     });
-    scene.rules.install().expect("install");
-    scene.wait_probed();
 }
 
 /// The way back is filtered: the echo's answer comes in and no further.
-#[test]
-fn lost_answers_are_named() {
-    let Some(scene) = Scene::idle("lost_answers_are_named", Backend::Nftables, &[]) else {
-        return;
-    };
+fn lost_answers_are_named(scene: &Scene) {
     nft(
-        &scene,
+        scene,
         "chain back { type filter hook forward priority -10; iifname pathproof-s0 drop; }",
     );
     let report = scene.wait("answers lost in both families", |report| {
@@ -386,39 +394,40 @@ fn one_broken_service_is_degraded_and_named() {
 }
 
 /// Every probe closes what it opened: conntrack does not fill up, not even while all fail.
-#[rstest]
-fn conntrack_entries_are_closed(
-    #[values(
-        None,
-        Some(Fault::Flushed),
-        Some(Fault::ForwardingOff),
-        Some(Fault::DataDropped)
-    )]
-    fault: Option<Fault>,
-) {
+#[test]
+fn conntrack_entries_are_closed() {
     let name = "conntrack_entries_are_closed";
     if node_tests::skip::without_tool(name, "conntrack") {
         return;
     }
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &ONE_BY_ONE) else {
         return;
     };
-    if let Some(fault) = fault {
-        fault.inject(&mut scene);
+    for fault in [
+        None,
+        Some(Fault::Flushed),
+        Some(Fault::ForwardingOff),
+        Some(Fault::DataDropped),
+    ] {
+        if let Some(fault) = fault {
+            fault.inject(&mut scene);
+        }
+        // As long as a closed entry stays (10 s), and more.
+        std::thread::sleep(Duration::from_secs(16));
+        let table = scene.world.node.command("conntrack").args(["-L"]).output();
+        let table = String::from_utf8(table.expect("conntrack").stdout).expect("text");
+        let open = table.lines().filter(|line| line.contains("ESTABLISHED"));
+        let open = open.count();
+        // At most what is under way, and the control port's own connections.
+        assert!(open < 20, "{fault:?}: {open} open entries:\n{table}");
+        // Ten lanes, four a second, ten seconds, and UDP's 30.
+        let all = table.lines().count();
+        assert!(all < 1_000, "{fault:?}: {all} entries");
+        if let Some(fault) = fault {
+            fault.mend(&mut scene);
+            scene.wait_probed();
+        }
     }
-    // As long as a closed entry stays (10 s), and more.
-    std::thread::sleep(std::time::Duration::from_secs(16));
-    let table = scene.world.node.command("conntrack").args(["-L"]).output();
-    let table = String::from_utf8(table.expect("conntrack").stdout).expect("text");
-    let open = table
-        .lines()
-        .filter(|line| line.contains("ESTABLISHED"))
-        .count();
-    // At most what is under way, and the control port's own connections.
-    assert!(open < 20, "{fault:?}: {open} open entries:\n{table}");
-    // Ten lanes, four a second, ten seconds, and UDP's 30.
-    let all = table.lines().count();
-    assert!(all < 1_000, "{fault:?}: {all} entries");
     let sent = metric(
         &scene.metrics(),
         "pathproof_probes_total",

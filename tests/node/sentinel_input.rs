@@ -4,7 +4,6 @@
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
 use node_tests::world::Family;
-use rstest::rstest;
 
 use node_tests::scene::{PATIENCE, Scene, eventually, family_of, lane_of, path_of, until};
 
@@ -28,24 +27,42 @@ fn is_off(scene: &mut Scene, words: &str) {
 }
 
 /// What somebody else has on the node that the sentinel would need.
-#[rstest]
-#[case::address("addr add 198.18.0.2/32 dev eth0", "198.18.0.2")]
-#[case::address_v6("addr add 2001:2::1/128 dev eth0", "2001:2::1")]
-#[case::range("route add 198.18.0.0/16 via 192.0.2.1", "198.18.0.0/16")]
-#[case::device("link add pathproof-c0 type veth peer name someones", "pathproof-c0")]
-fn what_is_in_use_is_left_alone(#[case] theirs: &str, #[case] words: &str) {
+#[test]
+fn what_is_in_use_is_left_alone() {
     let Some(mut scene) = scene("what_is_in_use_is_left_alone") else {
         return;
     };
-    scene.world.node.ip(theirs).expect("theirs");
-    let before = scene.world.node.ip("-o link show").expect("links");
-    scene.start(&[]);
-    is_off(&mut scene, words);
-    assert_eq!(
-        scene.world.node.ifindex("pathproof-s0").is_ok(),
-        before.contains("pathproof-s0"),
-        "nothing is made beside what is theirs"
-    );
+    for (add, del, words) in [
+        (
+            "addr add 198.18.0.2/32 dev eth0",
+            "addr del 198.18.0.2/32 dev eth0",
+            "198.18.0.2",
+        ),
+        (
+            "addr add 2001:2::1/128 dev eth0",
+            "addr del 2001:2::1/128 dev eth0",
+            "2001:2::1",
+        ),
+        (
+            "route add 198.18.0.0/16 via 192.0.2.1",
+            "route del 198.18.0.0/16",
+            "198.18.0.0/16",
+        ),
+        (
+            "link add pathproof-c0 type veth peer name someones",
+            "link del pathproof-c0",
+            "pathproof-c0",
+        ),
+    ] {
+        scene.world.node.ip(add).expect("theirs");
+        scene.start(&[]);
+        is_off(&mut scene, words);
+        let made = scene.world.node.ifindex("pathproof-s0").is_ok();
+        assert!(!made, "{add}: nothing is made beside what is theirs");
+        scene.clients.clear();
+        scene.take_agent().terminate().expect("an end in order");
+        scene.world.node.ip(del).expect("no more of theirs");
+    }
 }
 
 /// What the cluster has elsewhere that the sentinel would need.

@@ -39,12 +39,30 @@ fn every_path_of_a_sound_node_passes_and_leaves_nothing_open() {
     node.stop();
 }
 
+/// One fault after the other, each mended before the next.
 #[test]
-fn a_flushed_chain_leaks_and_refuses() {
-    let Some(mut node) = Node::new("a_flushed_chain_leaks_and_refuses") else {
+fn each_fault_shows_in_the_traces_and_leaves_nothing_open() {
+    let Some(mut node) = Node::new("each_fault_shows_in_the_traces") else {
         return;
     };
-    node.wait("sound", is_sound);
+    let faults: [fn(&mut Node); 6] = [
+        a_flushed_chain_leaks_and_refuses,
+        without_forwarding_probes_arrive_and_go_no_further,
+        data_that_is_dropped_after_the_handshake_shows,
+        a_rewritten_rule_is_misrouted,
+        dropped_in_forward_is_lost_and_leaves_nothing_behind,
+        // Last: nothing mends it here.
+        without_a_route_to_the_echo_probes_leave_by_the_uplink,
+    ];
+    for fault in faults {
+        node.wait("sound", is_sound);
+        fault(&mut node);
+        node.nft(&format!("delete table inet proxy\n{RULES}"));
+    }
+    node.stop();
+}
+
+fn a_flushed_chain_leaks_and_refuses(node: &mut Node) {
     node.nft("flush chain inet proxy services");
     let traces = node.wait("flushed", |trace| {
         let seen = trace.sightings;
@@ -61,17 +79,9 @@ fn a_flushed_chain_leaks_and_refuses() {
             .iter()
             .all(|trace| trace.data[Translated as usize].is_none())
     );
-    node.nft(&format!("delete table inet proxy\n{RULES}"));
-    node.wait("repaired", is_sound);
-    node.stop();
 }
 
-#[test]
-fn without_forwarding_probes_arrive_and_go_no_further() {
-    let Some(mut node) = Node::new("without_forwarding_probes_arrive_and_go_no_further") else {
-        return;
-    };
-    node.wait("sound", is_sound);
+fn without_forwarding_probes_arrive_and_go_no_further(node: &mut Node) {
     node.world.set_forwarding(false).expect("forwarding off");
     node.wait("forwarding off", |trace| match trace.lane.path {
         // Blind to it (finding 4).
@@ -79,15 +89,9 @@ fn without_forwarding_probes_arrive_and_go_no_further() {
         _ => first(trace) == [Arrived] && trace.control == Control::Passed,
     });
     node.world.set_forwarding(true).expect("forwarding on");
-    node.wait("forwarding on", is_sound);
-    node.stop();
 }
 
-#[test]
-fn data_that_is_dropped_after_the_handshake_shows() {
-    let Some(mut node) = Node::new("data_that_is_dropped_after_the_handshake_shows") else {
-        return;
-    };
+fn data_that_is_dropped_after_the_handshake_shows(node: &mut Node) {
     node.nft("add rule inet proxy forward tcp flags & psh == psh drop");
     node.nft("add rule inet proxy own tcp flags & psh == psh drop");
     let traces = node.wait("data dropped", |trace| match trace.lane.transport {
@@ -101,15 +105,9 @@ fn data_that_is_dropped_after_the_handshake_shows() {
         assert_eq!(trace.control, Control::Passed);
         assert_eq!(trace.sightings, ProbeSightings::default());
     }
-    node.stop();
 }
 
-#[test]
-fn a_rewritten_rule_is_misrouted() {
-    let Some(mut node) = Node::new("a_rewritten_rule_is_misrouted") else {
-        return;
-    };
-    node.wait("sound", is_sound);
+fn a_rewritten_rule_is_misrouted(node: &mut Node) {
     let rules = RULES
         .replace("198.18.0.2:9001", "192.0.2.20:9001")
         .replace("[2001:2::2]:9001", "[2001:db8:0:1::20]:9001");
@@ -124,27 +122,17 @@ fn a_rewritten_rule_is_misrouted() {
                 (Transport::Tcp, _) => trace.sightings.misrouted,
             }
     });
-    node.stop();
 }
 
-#[test]
-fn dropped_in_forward_is_lost_and_leaves_nothing_behind() {
-    let Some(mut node) = Node::new("dropped_in_forward_is_lost") else {
-        return;
-    };
+fn dropped_in_forward_is_lost_and_leaves_nothing_behind(node: &mut Node) {
     node.nft("add rule inet proxy forward drop");
     node.wait("dropped", |trace| match trace.lane.path {
         ProbePath::Host => is_sound(trace),
         _ => first(trace) == [Arrived] && trace.sightings == ProbeSightings::default(),
     });
-    node.stop();
 }
 
-#[test]
-fn without_a_route_to_the_echo_probes_leave_by_the_uplink() {
-    let Some(mut node) = Node::new("without_a_route_to_the_echo") else {
-        return;
-    };
+fn without_a_route_to_the_echo_probes_leave_by_the_uplink(node: &mut Node) {
     node.world
         .node
         .ip("route del 198.18.0.2/32 dev pathproof-s0")
@@ -162,7 +150,6 @@ fn without_a_route_to_the_echo_probes_leave_by_the_uplink() {
             trace.lane.transport == Transport::Tcp && trace.lane.path != ProbePath::Host;
         assert_eq!(trace.sightings.misrouted, injected_tcp, "{trace:#?}");
     }
-    node.stop();
 }
 
 #[test]

@@ -49,7 +49,6 @@ pub enum Hook {
     PostBind4(RawFd),
 }
 
-/// A register.
 pub type Register = u8;
 
 /// Instructions under way.

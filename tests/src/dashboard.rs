@@ -22,7 +22,6 @@ pub const FILE: &str = concat!(
 /// What `$name` stands for.
 pub type Variables = BTreeMap<String, String>;
 
-/// The dashboard.
 #[derive(Clone, Debug)]
 pub struct Dashboard(pub Value);
 

@@ -61,7 +61,6 @@ impl Tool {
         missing
     }
 
-    /// A command of it.
     pub fn command(self) -> Result<Command> {
         let file = self.find().with_context(|| format!("no {self:?}"))?;
         Ok(Command::new(file))

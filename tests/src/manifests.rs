@@ -56,13 +56,10 @@ impl From<&Pod> for Endpoint {
 /// other is said.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Service {
-    /// Namespace.
     pub namespace: &'static str,
-    /// Name.
     pub name: String,
     /// Its place in the address plan: ClusterIPs, load balancer addresses.
     pub index: u8,
-    /// Name of its port.
     pub port_name: String,
     /// TCP or UDP.
     pub protocol: &'static str,
@@ -72,7 +69,6 @@ pub struct Service {
     pub target_port: u16,
     /// A second TCP port, the same at the endpoints, and its name.
     pub second: Option<(&'static str, u16)>,
-    /// Node port.
     pub node_port: Option<u16>,
     /// Whether it is of type LoadBalancer, with addresses of the plan.
     pub load_balancer: bool,
@@ -86,7 +82,6 @@ pub struct Service {
     pub internal_local: bool,
     /// `loadBalancerSourceRanges`.
     pub source_ranges: Vec<String>,
-    /// Endpoints.
     pub endpoints: Vec<Endpoint>,
 }
 
@@ -122,7 +117,6 @@ impl Service {
         self
     }
 
-    /// With a node port.
     pub fn node_port(mut self, port: u16) -> Self {
         self.node_port = Some(port);
         self
@@ -134,7 +128,6 @@ impl Service {
         self.node_port(node_port)
     }
 
-    /// With external IPs.
     pub fn external_ips(mut self) -> Self {
         self.external_ips = true;
         self
@@ -168,7 +161,6 @@ impl Service {
         layout::pick(layout::vip(self.index), family)
     }
 
-    /// External IP of a family.
     pub fn external_ip(&self, family: Family) -> IpAddr {
         layout::pick(layout::vip(100 + self.index), family)
     }
@@ -355,7 +347,6 @@ impl Manifests {
             .unwrap_or_else(|| panic!("no Service {name}"))
     }
 
-    /// The Services.
     pub fn services(&self) -> &[Service] {
         &self.services
     }
@@ -371,7 +362,6 @@ impl Manifests {
         self.write_service(self.service(name))
     }
 
-    /// Adds a Service.
     pub fn add(&mut self, service: Service) -> Result<()> {
         self.write_service(&service)?;
         self.services.push(service);

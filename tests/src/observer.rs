@@ -102,7 +102,6 @@ impl Observer {
         &mut self.ebpf
     }
 
-    /// A program by name.
     pub fn program(&self, name: &str) -> Result<&SchedClassifier> {
         let program = self.ebpf.program(name);
         Ok(program
@@ -148,7 +147,6 @@ impl Observer {
         Ok(map.insert(key, value, 0)?)
     }
 
-    /// Puts a frontend in.
     pub fn put_frontend(
         &mut self,
         address: Address,
@@ -204,7 +202,6 @@ impl Observer {
         Ok(())
     }
 
-    /// Puts an endpoint in.
     pub fn put_endpoint(
         &mut self,
         service: u32,

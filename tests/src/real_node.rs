@@ -196,7 +196,6 @@ impl RealNode {
         Ok(())
     }
 
-    /// kube-proxy.
     pub fn proxy(&self) -> &KubeProxy {
         self.proxy.as_ref().expect("kube-proxy runs")
     }
@@ -239,7 +238,6 @@ impl RealNode {
         machine::output(command.args(["-n", "k8s.io"]).args(words))
     }
 
-    /// The Node as it is.
     pub fn node(&self) -> Result<Value> {
         self.api.get(&format!("/api/v1/nodes/{NODE_NAME}"))
     }
@@ -273,11 +271,6 @@ impl RealNode {
     /// The agent's verdict.
     pub fn verdict(&self) -> Result<Value> {
         Ok(serde_json::from_str(&self.admin("/verdict")?.body)?)
-    }
-
-    /// What kubelet has logged.
-    pub fn kubelet_log(&self) -> String {
-        self.kubelet.as_ref().map(Daemon::log).unwrap_or_default()
     }
 }
 

@@ -33,15 +33,11 @@ pub struct Size {
 /// What was written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
-    /// Services.
     pub services: usize,
     /// Services with a node port.
     pub node_ports: usize,
-    /// Endpoints.
     pub endpoints: usize,
-    /// Slices.
     pub slices: usize,
-    /// Files.
     pub files: usize,
     /// Bytes of YAML.
     pub bytes: usize,

@@ -121,7 +121,6 @@ pub struct Frontend {
 /// Who there is, in one family.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage {
-    /// The family.
     pub family: Family,
     /// Frontend of [`WEB`], a cluster IP.
     pub web: SocketAddr,
@@ -151,7 +150,6 @@ pub struct Stage {
     pub pod2: SocketAddr,
     /// One without a route of its own: the default route has its packets leave by the uplink.
     pub routeless: SocketAddr,
-    /// This node.
     pub node: SocketAddr,
     /// Somebody outside.
     pub outside: SocketAddr,

@@ -76,9 +76,7 @@ impl Scene {
             manifests,
             world,
         };
-        for pod in ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1", "spare"] {
-            scene.serve(pod);
-        }
+        scene.serve_all();
         Some(scene)
     }
 
@@ -141,6 +139,13 @@ impl Scene {
         })
     }
 
+    /// Starts the servers of all Services, and one in the spare pod.
+    pub fn serve_all(&mut self) {
+        for pod in ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1", "spare"] {
+            self.serve(pod);
+        }
+    }
+
     /// Starts a server in a pod.
     pub fn serve(&mut self, pod: &str) {
         let server = Server::start(self.world.pod(pod), PORT).expect("start a server");
@@ -185,7 +190,6 @@ impl Scene {
         agent.wait_ready(PATIENCE).expect("a ready agent");
     }
 
-    /// The agent.
     pub fn agent(&self) -> &Agent {
         self.agent.as_ref().expect("an agent runs")
     }
@@ -247,7 +251,6 @@ impl Scene {
         SocketAddr::new(self.manifests.service(service).cluster_ip(family), 80)
     }
 
-    /// A port of the node.
     pub fn node_port(&self, port: u16, family: Family) -> SocketAddr {
         SocketAddr::new(self.world.node_address(family), port)
     }

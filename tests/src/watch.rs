@@ -19,9 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Status codes at a moment; 0 where nobody answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Codes {
-    /// Of /healthz.
     pub healthz: u16,
-    /// Of /livez.
     pub livez: u16,
 }
 

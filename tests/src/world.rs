@@ -40,7 +40,6 @@ pub struct Pod {
     pub name: String,
     /// Where it lives.
     pub place: Place,
-    /// Its namespace.
     pub ns: Namespace,
     /// Its addresses.
     pub v4: Ipv4Addr,
@@ -51,7 +50,6 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Its address of a family.
     pub fn address(&self, family: Family) -> IpAddr {
         layout::pick((self.v4, self.v6), family)
     }
@@ -150,7 +148,6 @@ impl World {
         (build::ROUTER_HARDWARE, build::NODE_HARDWARE)
     }
 
-    /// The node's address.
     pub fn node_address(&self, family: Family) -> IpAddr {
         layout::pick(layout::NODE, family)
     }

@@ -11,7 +11,8 @@ use node_tests::packet;
 use rstest::rstest;
 
 use super::{
-    NAMES, comes, ends, faults, goes, outcomes, put_frontend, question, stage, stage_with,
+    NAMES, comes, ends, faults, outcomes, put_frontend, question, stage, stage_with, udp_comes,
+    udp_goes,
 };
 
 #[rstest]
@@ -21,16 +22,8 @@ fn too_little_to_be_known_by(#[case] length: usize) {
     stage(|observer, sandbox| {
         let of = ends(Family::V4);
         let payload = vec![1; length];
-        comes(
-            observer,
-            &packet::udp(of.client, of.frontend, &payload),
-            sandbox.client,
-        );
-        goes(
-            observer,
-            &packet::udp(of.client, of.stranger, &payload),
-            sandbox.pods,
-        );
+        udp_comes(observer, of.client, of.frontend, &payload, sandbox.client);
+        udp_goes(observer, of.client, of.stranger, &payload, sandbox.pods);
         assert_eq!(outcomes(observer), []);
         assert_eq!(faults(observer), [(Fault::UdpNotMatchable, 1)]);
     });
@@ -57,16 +50,8 @@ fn payloads_of_every_length() {
             let mut client = of.client;
             client.set_port(30_000 + length);
             let payload: Vec<u8> = (0..length as u8).collect();
-            comes(
-                observer,
-                &packet::udp(client, of.frontend, &payload),
-                sandbox.client,
-            );
-            goes(
-                observer,
-                &packet::udp(client, of.endpoint, &payload),
-                sandbox.pods,
-            );
+            udp_comes(observer, client, of.frontend, &payload, sandbox.client);
+            udp_goes(observer, client, of.endpoint, &payload, sandbox.pods);
         }
         let seen = outcomes(observer);
         let forwarded = seen.iter().filter(|outcome| **outcome == Forwarded);
@@ -109,11 +94,7 @@ fn a_flood() {
             client.set_port(1_024 + index as u16);
             let mut payload = question(index as u16);
             payload[4..8].copy_from_slice(&index.to_be_bytes());
-            comes(
-                observer,
-                &packet::udp(client, of.frontend, &payload),
-                sandbox.client,
-            );
+            udp_comes(observer, client, of.frontend, &payload, sandbox.client);
         }
         let windows = ((monotonic() >> BUDGET_WINDOW_SHIFT) - began + 1) as usize;
         let followed = outcomes(observer).len();
@@ -140,11 +121,7 @@ fn a_flood_over_many_services() {
             let client = SocketAddr::from(([10, 244, 3, 1], 1_024 + index as u16));
             let mut payload = question(index as u16);
             payload[4..8].copy_from_slice(&index.to_be_bytes());
-            comes(
-                observer,
-                &packet::udp(client, at(index), &payload),
-                sandbox.client,
-            );
+            udp_comes(observer, client, at(index), &payload, sandbox.client);
         }
         let windows = (monotonic() >> BUDGET_WINDOW_SHIFT) - began + 1;
         let followed = observer.datagrams().expect("datagrams") as u64 / 2;
@@ -166,16 +143,8 @@ fn the_bulk_of_a_flow() {
         for index in 0..1_000_u32 {
             let mut payload = vec![0; 1_200];
             payload[..4].copy_from_slice(&index.to_be_bytes());
-            comes(
-                observer,
-                &packet::udp(of.client, quic, &payload),
-                sandbox.client,
-            );
-            goes(
-                observer,
-                &packet::udp(quic, of.client, &payload),
-                sandbox.client,
-            );
+            udp_comes(observer, of.client, quic, &payload, sandbox.client);
+            udp_goes(observer, quic, of.client, &payload, sandbox.client);
         }
         assert_eq!(outcomes(observer), [Arrived, Answered]);
         // Who answered is not known: something on this node.
@@ -189,9 +158,11 @@ fn full_map_of_datagrams() {
     stage_with(&[(map::UDP_PENDING, ROOM)], |observer, sandbox| {
         let of = ends(Family::V4);
         for id in 0..16 {
-            comes(
+            udp_comes(
                 observer,
-                &packet::udp(of.client, of.frontend, &question(id)),
+                of.client,
+                of.frontend,
+                &question(id),
                 sandbox.client,
             );
         }

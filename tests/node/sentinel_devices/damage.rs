@@ -9,80 +9,141 @@ use rstest::rstest;
 
 use super::Node;
 
-#[rstest]
-#[case("link set pathproof-c0 down", &["device pathproof-c0 is down"])]
-#[case("link set pathproof-s1 down", &["device pathproof-s1 is down", "device pathproof-s0 has no carrier"])]
-#[case("link set pathproof-c0 address 02:00:00:00:00:01", &["hardware address of the sentinel's device pathproof-c0 is not 02:70:61:74:68:c0"])]
-#[case("link set pathproof-s1 address 02:00:00:00:00:01", &["hardware address of the sentinel's device pathproof-s1"])]
-#[case("link del pathproof-c1", &["device pathproof-c0 is gone", "device pathproof-c1 is gone"])]
-#[case("route del 198.18.0.2/32", &["route to 198.18.0.2 by the sentinel's device pathproof-s0 is gone"])]
-#[case("-6 route del 2001:2::1/128", &["route to 2001:2::1 by the sentinel's device pathproof-c0 is gone"])]
-#[case("route flush dev pathproof-c0", &["route to 198.18.0.1 by"])]
-#[case("route del default; route del 198.18.0.1", &["route to 198.18.0.1 by"])]
-#[case("neigh del 198.18.0.1 dev pathproof-c0", &["neighbour 198.18.0.1 of the sentinel's device pathproof-c0 is gone"])]
-#[case("neigh flush dev pathproof-s0 nud permanent", &["neighbour 198.18.0.2 of", "neighbour 2001:2::2 of"])]
-#[case("neigh replace 2001:2::2 dev pathproof-s0 lladdr 02:00:00:00:00:01", &["neighbour 2001:2::2 of the sentinel's device pathproof-s0 was changed"])]
-#[case("neigh replace 198.18.0.2 dev pathproof-s0 lladdr 02:70:61:74:68:ee nud reachable", &["neighbour 198.18.0.2 of the sentinel's device pathproof-s0 was changed"])]
-#[case("link add br9 type bridge; link set pathproof-s0 master br9", &["device pathproof-s0 was made part of br9"])]
-#[case("link set pathproof-c0 mtu 1000", &["device pathproof-c0 has no IPv6 any more", "route to 2001:2::1"])]
-fn is_named_and_repaired(#[case] harm: &str, #[case] named: &[&str]) {
+#[test]
+fn is_named_and_repaired() {
     let Some(node) = Node::new("is_named_and_repaired") else {
         return;
     };
-    let devices = node.ensure();
-    node.ip(harm);
-    let said = node.verify(&devices);
-    for text in named {
-        assert!(
-            said.iter().any(|said| said.contains(text)),
-            "{text}: {said:#?}"
-        );
+    let mut devices = node.ensure();
+    let harms: [(&str, &[&str]); 15] = [
+        (
+            "link set pathproof-c0 down",
+            &["device pathproof-c0 is down"],
+        ),
+        (
+            "link set pathproof-s1 down",
+            &[
+                "device pathproof-s1 is down",
+                "device pathproof-s0 has no carrier",
+            ],
+        ),
+        (
+            "link set pathproof-c0 address 02:00:00:00:00:01",
+            &["hardware address of the sentinel's device pathproof-c0 is not 02:70:61:74:68:c0"],
+        ),
+        (
+            "link set pathproof-s1 address 02:00:00:00:00:01",
+            &["hardware address of the sentinel's device pathproof-s1"],
+        ),
+        (
+            "link del pathproof-c1",
+            &["device pathproof-c0 is gone", "device pathproof-c1 is gone"],
+        ),
+        (
+            "route del 198.18.0.2/32",
+            &["route to 198.18.0.2 by the sentinel's device pathproof-s0 is gone"],
+        ),
+        (
+            "-6 route del 2001:2::1/128",
+            &["route to 2001:2::1 by the sentinel's device pathproof-c0 is gone"],
+        ),
+        ("route flush dev pathproof-c0", &["route to 198.18.0.1 by"]),
+        (
+            "route del default; route del 198.18.0.1",
+            &["route to 198.18.0.1 by"],
+        ),
+        (
+            "neigh del 198.18.0.1 dev pathproof-c0",
+            &["neighbour 198.18.0.1 of the sentinel's device pathproof-c0 is gone"],
+        ),
+        (
+            "neigh flush dev pathproof-s0 nud permanent",
+            &["neighbour 198.18.0.2 of", "neighbour 2001:2::2 of"],
+        ),
+        (
+            "neigh replace 2001:2::2 dev pathproof-s0 lladdr 02:00:00:00:00:01",
+            &["neighbour 2001:2::2 of the sentinel's device pathproof-s0 was changed"],
+        ),
+        (
+            "neigh replace 198.18.0.2 dev pathproof-s0 lladdr 02:70:61:74:68:ee nud reachable",
+            &["neighbour 198.18.0.2 of the sentinel's device pathproof-s0 was changed"],
+        ),
+        (
+            "link add br9 type bridge; link set pathproof-s0 master br9",
+            &["device pathproof-s0 was made part of br9"],
+        ),
+        (
+            "link set pathproof-c0 mtu 1000",
+            &[
+                "device pathproof-c0 has no IPv6 any more",
+                "route to 2001:2::1",
+            ],
+        ),
+    ];
+    for (harm, named) in harms {
+        node.ip(harm);
+        let said = node.verify(&devices);
+        for text in named {
+            assert!(
+                said.iter().any(|said| said.contains(text)),
+                "{harm}: {text}: {said:#?}"
+            );
+        }
+        let repaired = node.ensure();
+        assert_eq!(node.verify(&repaired), [""; 0], "{harm}");
+        if !harm.contains("link del") {
+            assert_eq!(repaired, devices, "{harm}: repaired, not made anew");
+        }
+        node.ip("link show pathproof-c0; link show pathproof-s1");
+        devices = repaired;
     }
-    let repaired = node.ensure();
-    assert_eq!(node.verify(&repaired), [""; 0]);
-    if !harm.contains("link del") {
-        assert_eq!(repaired, devices, "repaired, not made anew");
-    }
-    node.ip("link show pathproof-c0; link show pathproof-s1");
 }
 
 /// What others put before our routes is theirs: it is named, and stays.
-#[rstest]
-#[case(
-    "rule add to 198.18.0.2 lookup 99; route add default via 192.0.2.1 table 99",
-    "198.18.0.2 is routed to eth0 (table 99)"
-)]
-#[case(
-    "rule add from 198.18.0.1 iif pathproof-c0 lookup 99; route add default via 192.0.2.1 table 99",
-    "198.18.0.2 is routed to eth0 (table 99)"
-)]
-#[case(
-    "-6 rule add to 2001:2::1 lookup 99; -6 route add default via 2001:db8:0:1::1 table 99",
-    "2001:2::1 is routed to eth0 (table 99)"
-)]
-#[case(
-    "rule add to 198.18.0.1 prohibit",
-    "198.18.0.1 is routed to nowhere (prohibited)"
-)]
-#[case(
-    "rule add to 198.18.0.1 blackhole",
-    "198.18.0.1 is routed to nowhere (dropped)"
-)]
-#[case(
-    "addr add 198.18.0.2/32 dev lo",
-    "198.18.0.2 is routed to this node itself (an address of lo)"
-)]
-fn what_overrides_is_named_and_left_alone(#[case] harm: &str, #[case] named: &str) {
+#[test]
+fn what_overrides_is_named_and_left_alone() {
     let Some(node) = Node::new("what_overrides_is_named_and_left_alone") else {
         return;
     };
     let devices = node.ensure();
-    node.ip(harm);
-    let tables = node.tables();
-    node.ensure();
-    assert_eq!(node.tables(), tables);
-    let said = node.verify(&devices);
-    assert!(said.iter().any(|said| said.contains(named)), "{said:#?}");
+    for (harm, named) in [
+        (
+            "rule add to 198.18.0.2 lookup 99; route add default via 192.0.2.1 table 99",
+            "198.18.0.2 is routed to eth0 (table 99)",
+        ),
+        (
+            "rule add from 198.18.0.1 iif pathproof-c0 lookup 99; route add default via 192.0.2.1 table 99",
+            "198.18.0.2 is routed to eth0 (table 99)",
+        ),
+        (
+            "-6 rule add to 2001:2::1 lookup 99; -6 route add default via 2001:db8:0:1::1 table 99",
+            "2001:2::1 is routed to eth0 (table 99)",
+        ),
+        (
+            "rule add to 198.18.0.1 prohibit",
+            "198.18.0.1 is routed to nowhere (prohibited)",
+        ),
+        (
+            "rule add to 198.18.0.1 blackhole",
+            "198.18.0.1 is routed to nowhere (dropped)",
+        ),
+        (
+            "addr add 198.18.0.2/32 dev lo",
+            "198.18.0.2 is routed to this node itself (an address of lo)",
+        ),
+    ] {
+        node.ip(harm);
+        let tables = node.tables();
+        node.ensure();
+        assert_eq!(node.tables(), tables, "{harm}");
+        let said = node.verify(&devices);
+        assert!(
+            said.iter().any(|said| said.contains(named)),
+            "{harm}: {said:#?}"
+        );
+        node.ip(&harm.replace(" add ", " del "));
+        assert_eq!(node.verify(&devices), [""; 0], "{harm}: over");
+    }
 }
 
 /// Where forwarding is off the kernel would not route what comes in: the datapath's fault, not the

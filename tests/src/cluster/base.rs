@@ -15,7 +15,6 @@ pub const AGENT: &str = "pathproof-agent";
 /// ServiceAccount of the rotator.
 pub const ROTATOR: &str = "pathproof-rotator";
 
-/// The folder.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/base")
 }

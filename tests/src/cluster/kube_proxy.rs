@@ -23,7 +23,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How it translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// nftables.
     Nftables,
     /// iptables, by whatever `iptables` is on this machine.
     Iptables,
@@ -148,7 +147,6 @@ impl KubeProxy {
         self.address
     }
 
-    /// The process.
     pub fn process(&self) -> &Process {
         &self.process
     }

@@ -10,7 +10,6 @@ use crate::world;
 /// Programs of a cluster.
 #[derive(Clone, Debug)]
 pub struct Servers {
-    /// etcd.
     pub etcd: PathBuf,
     /// kube-apiserver.
     pub apiserver: PathBuf,

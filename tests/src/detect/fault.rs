@@ -65,7 +65,6 @@ impl fmt::Display for Fault {
 /// What is no fault of the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Harmless {
-    /// A backend is killed.
     BackendKilled,
     /// A filter drops the sentinel's ranges and nothing else.
     RangeDropped,

@@ -46,7 +46,6 @@ pub struct Stage {
     pub clients: Vec<Client>,
     /// Those who answer, by pod.
     pub servers: BTreeMap<String, Server>,
-    /// The agent.
     pub agent: Agent,
     /// The node's Service NAT.
     pub rules: Rules,

@@ -8,7 +8,6 @@ use crate::world::layout;
 
 const SHIPPED: &str = include_str!("../../../deploy/base/sentinel.yaml");
 
-/// The sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sentinel {
     /// Port of the endpoints: the generation.
@@ -36,7 +35,6 @@ impl Sentinel {
     /// Port of the cluster IPs, for both protocols.
     pub const PORT: u16 = 80;
 
-    /// Cluster IP of a family.
     pub fn cluster_ip(family: Family) -> IpAddr {
         layout::pick(layout::cluster_ip(Self::INDEX), family)
     }

@@ -114,10 +114,6 @@ impl Daemon {
         &mut self.process
     }
 
-    pub(super) fn log(&self) -> String {
-        self.process.log()
-    }
-
     /// Kills the program proper, and waits until it is gone.
     pub(super) fn kill(mut self) -> Result<()> {
         kill(child_of(self.process.pid()).context("it runs")?);
@@ -198,8 +194,10 @@ mod tests {
         let mut command = machine.command("bash");
         command.args(["-c", orphan]);
         let sleeper = machine.daemon(command, "sleeper").expect("a daemon");
-        let shown = until(PATIENCE, || sleeper.log().contains(NODE_NAME).then_some(()));
-        assert!(shown.is_some(), "{}", sleeper.log());
+        let shown = until(PATIENCE, || {
+            sleeper.process.log().contains(NODE_NAME).then_some(())
+        });
+        assert!(shown.is_some(), "{}", sleeper.process.log());
         let groups: Vec<PathBuf> = machine
             .doors
             .iter()

@@ -14,21 +14,17 @@ const SYSTEM: [&str; 6] = ["bash", "ldd", "mount", "nft", "nsenter", "unshare"];
 pub struct Tools {
     /// Control plane and kube-proxy.
     pub servers: Servers,
-    /// kubelet.
     pub kubelet: PathBuf,
     /// kube-controller-manager.
     pub controllers: PathBuf,
     /// kube-scheduler.
     pub scheduler: PathBuf,
-    /// kubectl.
     pub kubectl: PathBuf,
-    /// helm.
     pub helm: PathBuf,
     /// The folder of containerd, its shim and ctr.
     pub containerd: PathBuf,
     /// The folder of the CNI plugins.
     pub cni: PathBuf,
-    /// runc.
     pub runc: PathBuf,
 }
 

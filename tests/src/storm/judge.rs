@@ -58,9 +58,7 @@ pub(super) struct Answered {
     pub from: Duration,
     /// Until when.
     pub to: Duration,
-    /// Of /healthz.
     pub healthz: u16,
-    /// Of /livez.
     pub livez: u16,
 }
 

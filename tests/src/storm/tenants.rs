@@ -64,7 +64,6 @@ pub(super) struct Tenants {
 /// Change of the cluster that a deed asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
-    /// The file.
     pub(super) file: &'static str,
     /// The rules follow.
     pub(super) ruled: bool,

@@ -103,7 +103,6 @@ impl Plan {
         self
     }
 
-    /// Starts it.
     pub fn start(self) -> Result<Client> {
         let stop = Arc::new(AtomicBool::new(false));
         let counters = Arc::new(Counters::default());

@@ -6,7 +6,6 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::net::IpAddr;
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -191,11 +190,6 @@ impl Namespace {
             bail!("no device {device} in {}", self.name);
         }
         Ok(index)
-    }
-
-    /// Asks the namespace's routing table where `to` goes: the line of `ip route get`.
-    pub fn route_to(&self, to: IpAddr) -> Result<String> {
-        self.ip(&format!("-o route get {to}"))
     }
 
     fn success(&self, what: &str, output: Output) -> Result<String> {

@@ -94,7 +94,6 @@ impl Stage {
         self.node.desk().helm(&words).map(drop)
     }
 
-    /// Uninstalls it.
     pub(super) fn uninstall(&self) -> Result<()> {
         let words = [
             "uninstall",
