@@ -159,8 +159,8 @@ fn it_stands_in_for_kube_proxy_as_rke_starts_it() {
     }
     let log = process.log();
     let once = |text: &str| assert_eq!(log.matches(text).count(), 1, "{text}: {log}");
-    once("ignored flags that mean nothing here: --cluster-cidr");
-    once("ignored flags that kube-proxy 1.36 does not know");
+    once("ignored flags that have no effect in pathproof: --cluster-cidr");
+    once("ignored flags that kube-proxy 1.36 does not have");
     once("--surprise");
     assert!(!log.contains("forbidden"), "{log}");
 

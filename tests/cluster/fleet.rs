@@ -237,6 +237,6 @@ fn an_exec_takes_the_second_role(desk: &Desk) {
 
     let said = desk.run("asker", &["status", "node-9"]);
     assert_eq!(said.code, Some(1), "{}", said.err);
-    let missing = "no pod of an agent is on node node-9";
+    let missing = "there is no agent pod on node node-9";
     assert!(said.err.contains(missing), "{}", said.err);
 }

@@ -273,7 +273,7 @@ fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(scene: &mut Scene)
     let services = report["verdict"]["services"].to_string();
     assert!(!services.contains("demo/web"), "{report:#}");
     assert_never_503(&watch);
-    scene.wait_contested_event("demo/web and shop/claim claim");
+    scene.wait_contested_event("demo/web and shop/claim both use");
     scene.serve("api-1");
     scene.unclaim();
     scene.wait_claims("services", 0);

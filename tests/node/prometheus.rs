@@ -26,7 +26,7 @@ const DATA: &str = "PATHPROOF_DASHBOARD_DATA";
 /// programs meet packets that they cannot follow is left to chance.
 const RIGHTLY_EMPTY: [&str; 2] = [
     "Writes to the API server that failed, A",
-    "What the programs could not do, A",
+    "Faults of the eBPF programs, A",
 ];
 
 /// What each node is given to suffer is told in [`play`].

@@ -196,7 +196,7 @@ fn a_route_of_others_is_left_alone() {
     let error = node.try_ensure().expect_err("a route of others");
     let text = error.to_string();
     assert!(
-        text.contains("198.18.0.2 is routed to eth0 already"),
+        text.contains("198.18.0.2 is already routed to eth0"),
         "{text}"
     );
     assert!(
