@@ -28,7 +28,7 @@ pub(crate) const LIST: [(&str, Run); 24] = [
     ("cargo xtask demo", Run::Newcomer),
     ("cargo xtask test", Run::Newcomer),
     ("cargo build --profile dist", Run::Newcomer),
-    ("cargo xtask image", Run::By("xtask/src/image.rs::for_ci")),
+    ("cargo xtask image", Run::By("xtask/src/image.rs::run")),
     (
         "mkdir manifests && kubectl get node,",
         Run::Nowhere("it reads the reader's cluster"),
