@@ -171,7 +171,7 @@ fn a_command_runs_in_the_pod_of_the_nodes_agent() {
 }
 
 #[rstest]
-#[case(json!([]), "no pod of an agent is on node worker-3 in namespace pathproof")]
+#[case(json!([]), "there is no agent pod on node worker-3 in namespace pathproof")]
 #[case(
     json!([pod("agent-x", "Running", &json!({ "waiting": { "reason": "CrashLoopBackOff" } }))]),
     "the agent's pod agent-x is not running (Running, CrashLoopBackOff): kubectl describe pod"

@@ -182,8 +182,6 @@ mod tests {
         for (file, function) in [
             ("tests/src/scene.rs", "pub fn assert_never_503("),
             ("tests/cluster/calm.rs", "fn still("),
-            ("tests/cluster/tenants.rs", "fn never_503("),
-            ("tests/cluster/ipvs.rs", "fn assert_never_503("),
         ] {
             let text = fs::read_to_string(run::root().join(file)).expect(file);
             let (_, rest) = text.split_once(function).expect(function);

@@ -216,7 +216,7 @@ mod tests {
             "{found}"
         );
         assert!(
-            found.contains("there is no test for_ci in xtask/src/image.rs"),
+            found.contains("there is no test run in xtask/src/image.rs"),
             "{found}"
         );
     }
