@@ -68,13 +68,13 @@ const CONVENTIONS: &str = r#"
 |---|---|
 | healthy, `--service-metrics=trouble` or `off`, any number of Services | 300 |
 | healthy, some Services failing, `trouble`, any number of Services | 500 |
-| `--service-metrics=all` | 300, and about 9 for each Service port, family and path with traffic |
+| `--service-metrics=all` | 300, and about 9 for each Service port, family and path with traffic, and 7 for each TCP port and family that accepted connections |
 
 A test checks the first two rows with 500 and with 10,000 Service ports.
 
-`--service-metrics` selects the Services that get their own series of `pathproof_service_connections_total` and `pathproof_service_udp_datagrams_total`:
+`--service-metrics` selects the Services that get their own series of `pathproof_service_connections_total`, `pathproof_service_handshake_seconds` and `pathproof_service_udp_datagrams_total`:
 
-- `trouble`: Services that the verdict names, and Services with a failed connection in the last 15 minutes. Confirmed ones come first, then those with most failures. The limits are 50 ports and 150 series for TCP Services, and 10 ports and 40 series for UDP Services; `pathproof_service_metrics_omitted` counts the ports beyond them. The outcomes are `arrived`, `proven`, and failures that occurred.
+- `trouble`: Services that the verdict names, and Services with a failed connection in the last 15 minutes. Confirmed ones come first, then those with most failures. The limits are 50 ports and 150 series for TCP Services, and 10 ports and 40 series for UDP Services; `pathproof_service_metrics_omitted` counts the ports beyond them. The outcomes are `arrived`, `proven`, and failures that occurred. The histogram of handshakes, 7 series, is shown for the first 6 TCP ports.
 - `all`: every Service port with traffic, with failures from zero on. The first 1,000 ports (per family) have their own series, and 250 more from their first failure on. All others are summed as `service_name="other"`.
 - `off`: none. `/verdict` and `pathproof status` still show Services.
 
