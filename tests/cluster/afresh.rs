@@ -35,7 +35,7 @@ fn hung_watches_hide_no_fault_and_make_none() {
         .expect("503 while watches hang");
     scene.world.node.nft(&rules).expect("the rules again");
     scene.wait_proven();
-    // What was read for this accusation serves for others during 10 s.
+    // The reading for this accusation serves for others during 10 s.
     thread::sleep(SETTLED);
 
     let watch = scene.watch_healthy();

@@ -66,7 +66,7 @@ impl Calm {
     }
 }
 
-/// What comes by kube-proxy and by backends.
+/// Harmless events of kube-proxy and of backends.
 fn calm(scene: &mut Scene, calm: &mut Calm) {
     scene.agree("calm", 200);
     scene.traffic();
@@ -89,7 +89,7 @@ fn calm(scene: &mut Scene, calm: &mut Calm) {
     calm.still("a Service without endpoints, dialled");
 }
 
-/// What comes by the agent and by the API server, whoever writes the rules.
+/// Harmless events of the agent and of the API server, with any proxy.
 fn calm_beside(scene: &mut Scene, calm: &mut Calm) {
     for _ in 0..3 {
         scene.upgrade_agent();

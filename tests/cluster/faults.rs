@@ -16,9 +16,9 @@ use serde_json::Value;
 use crate::scene::{PATIENCE, Scene, until};
 use crate::{ipvs, quiet};
 
-/// How long ours has to keep still.
+/// Time for which ours must not change.
 const LOOK: Duration = Duration::from_secs(4);
-/// How long kube-proxy gets to notice what ours noticed: twice what a question to it may take.
+/// Time that kube-proxy gets to notice the fault: twice what a question to it may take.
 const THEIRS: Duration = Duration::from_secs(2);
 /// News of the sentinel and of its devices count for nothing so soon after them.
 const SETTLED: Duration = Duration::from_secs(11);

@@ -279,7 +279,7 @@ fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(scene: &mut Scene)
     scene.wait_claims("services", 0);
 }
 
-/// What kube-proxy's translation begins with goes, and it writes all of it again.
+/// The first chain of kube-proxy's translation goes, and it writes all of it again.
 fn break_and_mend(scene: &mut Scene, what: &str) {
     println!("tables gone: {what}");
     match scene.mode() {

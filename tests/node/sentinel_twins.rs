@@ -138,7 +138,7 @@ impl Harmless {
 }
 
 impl Harmless {
-    /// What is new of the sentinel accuses nobody for 10 s: only after them it is calm.
+    /// News of the sentinel accuse nobody for 10 s: only then is it calm.
     fn watched(self) -> Duration {
         match self {
             Self::Deleted | Self::Edited | Self::EditedAndRulesGone => {

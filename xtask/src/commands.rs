@@ -4,7 +4,7 @@
 /// Pages whose commands have to be on the list.
 pub(crate) const PAGES: [&str; 3] = ["README.md", "docs/quickstart.md", "docs/install.md"];
 
-/// Where a command is run.
+/// The runner of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Run {
     /// By `cargo xtask newcomer`, as it stands in README.
@@ -23,7 +23,7 @@ const FIRST: Run = Run::By(
 const STATUS: Run = Run::By("tests/node/agent_http.rs::status_and_version_tell");
 const SYSTEMD: Run = Run::Nowhere("it would install a unit on the machine that runs the tests");
 
-/// How commands begin. The first entry that fits counts.
+/// Beginnings of commands. The first entry that fits counts.
 pub(crate) const LIST: [(&str, Run); 24] = [
     ("cargo xtask demo", Run::Newcomer),
     ("cargo xtask test", Run::Newcomer),

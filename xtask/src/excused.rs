@@ -59,7 +59,7 @@ const DAYS: i32 = 7;
 /// Days that the history goes back.
 const KEPT_DAYS: i32 = 90;
 
-/// What is kept of the excused tests.
+/// The history of excused tests.
 pub(crate) struct Kept {
     pub(crate) path: PathBuf,
     /// Tests of this run that were excused less than a week before.

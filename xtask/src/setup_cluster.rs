@@ -220,7 +220,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// What the tests of CI run, in the order in which they want it. Without namespaces no server runs.
+/// The tools of CI's tests, in the order of their use. Without namespaces no server runs.
 pub(crate) fn for_ci() -> Result<()> {
     let in_world = host::no_world().is_none();
     let mut got = vec![prometheus().map(drop)];

@@ -129,7 +129,7 @@ impl Args {
         }
     }
 
-    /// What guards each landing.
+    /// The tests that guard each landing.
     pub(crate) fn for_ci() -> Self {
         Self {
             in_ci: true,

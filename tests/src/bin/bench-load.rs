@@ -136,7 +136,7 @@ fn main() -> Result<ExitCode> {
     })
 }
 
-/// What the peers and then the agent take at every rate; gives the most that the agent adds beyond
+/// Measures the peers and then the agent at every rate; gives the most that the agent adds beyond
 /// the program that reads one byte.
 fn beside_peers(
     world: &World,
@@ -200,7 +200,7 @@ impl Peer {
     }
 }
 
-/// What is taken at every rate; gives what each adds to an idle node.
+/// Measures every rate; gives the percentage that each adds to an idle node.
 fn at_rates(
     at_the_hooks: &str,
     world: &World,

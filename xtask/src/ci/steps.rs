@@ -53,7 +53,7 @@ impl Step {
     }
 }
 
-/// What guards each landing. The steps behind the tests need tools that are built while tests wait.
+/// The steps that guard each landing. Those behind the tests need tools that are built while tests wait.
 pub(crate) const CI: &[Step] = &[
     step("fmt", One(fmt)),
     step("tidy", One(tidy::run)),
@@ -74,7 +74,7 @@ pub(crate) const CI: &[Step] = &[
     step("workflows", Count(workflows::for_ci)).needs(|| workflows::ACTIONLINT.ready().map(drop)),
 ];
 
-/// What takes too long for each landing, or shows what few changes can break. Each step is a job of
+/// Steps that take too long for each landing, or that few changes can break. Each step is a job of
 /// .github/workflows/nightly.yml.
 pub(crate) const NIGHTLY: &[Step] = &[
     step("worlds", Count(|| test::run_all(&test::Args::all_worlds()))),
