@@ -13,7 +13,7 @@ pub(crate) const RUNBOOKS: &str =
 /// Metrics of others: Prometheus' own, and kube-state-metrics'.
 const FOREIGN: [&str; 3] = ["up", "ALERTS", "kube_node_info"];
 /// What the PodMonitor sets.
-const TARGET_LABELS: [&str; 3] = ["job", "node", "pod"];
+pub(crate) const TARGET_LABELS: [&str; 3] = ["job", "node", "pod"];
 
 pub(crate) fn document(name: &str) -> String {
     let path = folder().join("../docs").join(name);
@@ -61,7 +61,7 @@ pub(crate) fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
 }
 
 /// Metrics in an expression, each with the labels that select its series.
-fn selectors(expression: &str) -> Vec<(String, Vec<String>)> {
+pub(crate) fn selectors(expression: &str) -> Vec<(String, Vec<String>)> {
     let is_name = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
     let mut found = Vec::new();
     for (at, _) in expression.match_indices('{') {
