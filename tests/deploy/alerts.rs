@@ -357,9 +357,9 @@ fn words_are_filled_in() {
     let labels = json!({ "severity": WARNING, "node": "node-1", "family": "IPv4" });
     let words = [
         "Node node-1 does not route Services over IPv4",
-        "New IPv4 connections to Services fail on node node-1, or go to endpoints that are gone, for \
-         more than 2 minutes, and the node is not leaving the cluster. `kubectl pathproof why \
-         node-1` names the cause.",
+        "New IPv4 connections to Services have failed on node node-1, or gone to removed endpoints, \
+         for more than 2 minutes. The node is not being removed. `kubectl pathproof why node-1` names \
+         the cause.",
     ];
     expect_words(&first_broken(1, 10), BROKEN, &labels, words);
 }
