@@ -50,7 +50,7 @@ pub struct Args {
 /// The commands.
 #[derive(Debug, Clone, PartialEq, Subcommand)]
 pub enum Command {
-    /// Run the agent: watch packets, answer /healthz and /livez
+    /// Run the agent: observe packets, answer /healthz and /livez
     #[command(after_help = EXIT_CODES)]
     Run(Box<RunArgs>),
     /// Show the verdict of a running agent
@@ -71,8 +71,8 @@ pub enum Command {
     /// Report whether new connections from outside still arrive at a node that is being removed
     ///
     /// For termination hooks, in place of a sleep: reads the agent's /drainz. With --wait the node
-    /// counts as being removed from the start of the command at the latest. Without --wait its Node
-    /// object must show that.
+    /// counts as being removed at the latest from the start of the command. Without --wait, its Node
+    /// object must show the removal.
     Drain(DrainArgs),
     /// Change the port of the sentinel's endpoint every minute, once for the whole cluster
     ///

@@ -85,7 +85,7 @@ fn entry(cause: Cause) -> Entry {
         Cause::Stale => (
             &["fuser /run/xtables.lock"],
             "The proxy lags or hangs. Check its log, its connection to the API server, and whether \
-             another process holds the xtables lock.",
+             another process holds the xtables lock. Restart the proxy if it does not catch up.",
         ),
         Cause::ForwardingOff => (
             &["sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding"],
@@ -207,7 +207,9 @@ fn in_family(text: &str, family: Family) -> String {
 /// For a node of which nothing is known.
 pub fn of_why(why: Why) -> Remedy {
     let advice = match why {
-        Why::ObserverBlind => "See the agent's log: it names what the kernel refused to attach.",
+        Why::ObserverBlind => {
+            "Grant the missing capability (docs/capabilities.md), or read the kernel's error in the agent's log."
+        }
         Why::NotSampled => {
             "The agent was stopped or got no CPU time: check its CPU limit and the \
                             node's load."
@@ -219,7 +221,9 @@ pub fn of_why(why: Why) -> Remedy {
         Why::NothingExpected => {
             "If there should be Services, check --view, --manifests and the node's name."
         }
-        Why::NothingProven => "The most likely reason why no probe passed is shown above.",
+        Why::NothingProven => {
+            "No probe has passed since boot. Remove the most likely cause shown above, then run `pathproof check`."
+        }
         Why::Idle => "There is neither traffic nor a sentinel: install the sentinel's Service.",
         Why::Inconclusive => {
             "Wait for more connections, or open one to a Service from a pod of \

@@ -179,7 +179,10 @@ impl<'a> Checked<'a> {
             services: &verdict.services,
             sentinel: &report.sentinel,
             coverage: losses.map(|loss| loss.sentence.clone()).collect(),
-            next: explain::next(verdict),
+            next: installation(&report.sentinel)
+                .into_iter()
+                .chain(explain::next(verdict))
+                .collect(),
         }
     }
 
@@ -216,6 +219,16 @@ impl<'a> Checked<'a> {
         paper.remedies(&self.next);
         paper.finish()
     }
+}
+
+/// Comes first: without a sentinel nothing else can be tested.
+fn installation(sentinel: &SentinelReport) -> Option<Remedy> {
+    (sentinel.state == SentinelState::Absent).then(|| Remedy {
+        of: "sentinel".to_owned(),
+        commands: Vec::new(),
+        advice: "Install the sentinel: no path can be tested without it.".to_owned(),
+        page: "docs/operations.md#install-the-sentinel".to_owned(),
+    })
 }
 
 fn probed(verdict: &Verdict) -> impl Iterator<Item = (&FamilyVerdict, &LaneView)> {

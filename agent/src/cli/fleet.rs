@@ -158,7 +158,7 @@ fn render(rows: &[Row], view: &View<'_>) -> String {
 
 fn head(paper: &mut Paper, tally: &Tally) {
     let (ink, badge) = match tally {
-        Tally { nodes: 0, .. } => (Ink::Unsure, "NOTHING"),
+        Tally { nodes: 0, .. } => (Ink::Unsure, "NO NODES"),
         Tally { sick: 1.., .. } => (Ink::Bad, "SICK"),
         Tally { doubtful: 1.., .. } => (Ink::Warn, "IN DOUBT"),
         _ => (Ink::Good, "SOUND"),
@@ -220,6 +220,9 @@ fn notes(paper: &mut Paper, left_out: usize, shown: &[&Row], program: &str) {
     if left_out > 0 {
         let nodes = counted(left_out as u64, "sound node");
         lines.push(format!("{nodes} hidden (--sick)"));
+    }
+    if shown.is_empty() && left_out == 0 {
+        lines.push("no node matches: check --selector and --context".to_owned());
     }
     let worst = shown.first().filter(|row| !is_well(row.group));
     if let Some(Row { node, .. }) = worst {

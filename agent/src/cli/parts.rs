@@ -53,7 +53,7 @@ impl Paper {
             Eligibility::Deleting | Eligibility::Tainted { .. }
         ) {
             let text = format!(
-                "{eligibility}; therefore /healthz answers 503, as intended; /livez does not"
+                "{eligibility}; therefore /healthz answers 503, as intended. This does not change /livez"
             );
             self.section("leaving", Ink::Warn, &sentence(&text));
             self.line();

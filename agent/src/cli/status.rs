@@ -210,7 +210,8 @@ fn port(port: &PortReport) -> &'static str {
         }
         (PortWay::Bound, _) => "the agent listens on the healthz port",
         (PortWay::Steered, Some(true)) => {
-            "the agent answers clients outside the node, the process on the port local ones"
+            "the agent answers clients outside the node; the process that listens on the port answers \
+             the node itself"
         }
         (PortWay::Steered, Some(false)) => {
             "steered to the agent; no other process listens on the \

@@ -305,7 +305,7 @@ fn lane(paper: &mut Paper, lane: &LaneStep<'_>, others: &[&LaneStep<'_>], now: M
         paper.section("", Ink::Plain, &text);
     }
     if !lane.counts {
-        let text = "This path never worked since boot, so it is not counted as a fault.";
+        let text = "This path has never worked since boot, so it is not counted as a fault.";
         paper.section("", Ink::Faint, text);
     }
     paper.line();
@@ -324,6 +324,9 @@ fn sentinel(paper: &mut Paper, sentinel: &SentinelReport) {
         sentinel.sentence
     );
     paper.section("sentinel", ink, &sentence(&text));
+    paper
+        .to(TEXT)
+        .wrapped(Ink::Faint, TEXT, "docs/operations.md#the-sentinel-is-off");
     if sentinel.state == SentinelState::Off {
         paper.section("", Ink::Faint, "docs/operations.md#the-sentinel-is-off");
     }

@@ -229,8 +229,8 @@ pub struct HealthzArgs {
 
     /// Effect of a broken datapath on the answers: enforce or audit
     ///
-    /// enforce: it is answered 503. audit: it is answered 200, and metrics show what enforce would
-    /// answer.
+    /// enforce: /healthz and /livez answer 503. audit: they answer 200, and metrics show what enforce
+    /// would answer.
     #[arg(long, value_name = "MODE", default_value = "enforce", value_parser = word::<Enforcement>)]
     pub enforcement: Enforcement,
 
@@ -414,9 +414,9 @@ pub struct SentinelConfig {
 
     /// Program that translates Service traffic on this node: kube-proxy or cilium
     ///
-    /// If set, rules that were never written are a fault: from two minutes after boot the node is
-    /// Broken until the first probe passes, unless the agent finds another program. If not set,
-    /// such a node is Unknown.
+    /// If set, missing rules are a fault: two minutes after boot the node is Broken until the first
+    /// probe passes. This does not apply if the agent finds another program. If not set, such a node
+    /// is Unknown.
     #[arg(long, value_name = "NAME", value_parser = word::<Declared>)]
     pub datapath: Option<Declared>,
 }

@@ -52,7 +52,7 @@ pub struct RotateConfig {
     )]
     pub echo: [IpAddr; FAMILIES],
 
-    /// Time from one generation to the next, in seconds
+    /// Time between two changes of the sentinel's port, in seconds
     ///
     /// In clusters of more than 3,000 nodes the rotator adds 1 s for every 50 nodes, so that the
     /// API server sends at most 200 watch events a second for it.
