@@ -330,7 +330,7 @@ fn a_check_beside_an_agent_reads_its_verdict() {
     let cleaned = output(command(&scene.world, &cleanup));
     assert_eq!(cleaned.status.code(), Some(0), "{}", text(&cleaned));
     assert!(
-        text(&cleaned).contains("4 of the sentinel's interfaces"),
+        text(&cleaned).contains("4 sentinel interfaces"),
         "{}",
         text(&cleaned)
     );

@@ -144,7 +144,7 @@ fn a_hook_waits_on_a_node_without_a_taint() {
     });
     let busy = drain(&scene, &["--wait", "--quiet", "1s", "--timeout", "3s"]);
     assert_eq!(busy.status.code(), Some(1), "{}", text(&busy));
-    assert!(text(&busy).contains("still come"), "{}", text(&busy));
+    assert!(text(&busy).contains("still arrive"), "{}", text(&busy));
     hang_up(&mut scene, 0);
     let args = ["--wait", "--quiet", "2s", "--timeout", "40s", "-o", "json"];
     let idle = drain(&scene, &args);
@@ -283,7 +283,7 @@ fn open_connections_are_waited_for() {
     });
     assert_eq!(hook.status.code(), Some(0), "{}", text(&hook));
     assert!(
-        text(&hook).contains("the 20 that are open have been idle"),
+        text(&hook).contains("the 20 open ones have been idle"),
         "{}",
         text(&hook)
     );

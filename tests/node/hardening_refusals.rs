@@ -225,7 +225,7 @@ fn a_program_for_credentials_is_started() {
         fs::read(scene.elsewhere.path().join("secret")).expect("any file");
         assert_eq!(call(libc::SYS_unshare, [0; 4]), libc::EPERM);
         let missing = confined.report.missing.join("; ");
-        assert!(missing.contains("names a program"), "{missing}");
+        assert!(missing.contains("a credential plugin"), "{missing}");
     });
     // The twin: nobody names one, and none is started.
     let config = scene.config(&["--kubeconfig", &kubeconfig(&scene, "{}").to_string_lossy()]);

@@ -323,7 +323,7 @@ fn a_node_without_ipv6_has_ipv4() {
     assert_eq!(node.verify(&devices), [""; 0]);
     switch("1");
     let damage = node.verify(&devices);
-    let off = "the sentinel's interface pathproof-c0 has no IPv6 any more";
+    let off = "IPv6 was disabled on the sentinel's interface pathproof-c0";
     assert!(damage.iter().any(|text| text.contains(off)), "{damage:?}");
     assert_eq!(node.ensure().families, [Family::V4]);
 }

@@ -191,7 +191,7 @@ impl Harmless {
                 });
             }
             Self::DevicesDown | Self::RoutesFlushed | Self::DeviceDeleted => {
-                eventually("the damage is told", || logged("devices are damaged"));
+                eventually("the damage is told", || logged("interfaces are damaged"));
             }
             // Nobody else dials on an idle node: it would be one without a fault.
             Self::BackendsKilled => {
@@ -246,7 +246,7 @@ fn damaged_devices_are_mended() {
     node.ip("link del pathproof-c0").expect("delete");
     node.ip("link set pathproof-s0 down").expect("down");
     eventually("the damage is told", || {
-        scene.agent().log().contains("devices are damaged")
+        scene.agent().log().contains("interfaces are damaged")
     });
     eventually("the devices are back", || {
         node.ifindex("pathproof-c0").is_ok()

@@ -302,7 +302,7 @@ fn a_predecessor_lets_its_successor_be() {
     scene.agent = Some(next);
     assert_eq!(repairs(&scene), 0, "{}", scene.agent().log());
     assert!(
-        !scene.agent().log().contains("put back"),
+        !scene.agent().log().contains("attached the observer again"),
         "{}",
         scene.agent().log()
     );

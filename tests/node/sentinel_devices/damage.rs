@@ -18,34 +18,39 @@ fn is_named_and_repaired() {
     let harms: [(&str, &[&str]); 15] = [
         (
             "link set pathproof-c0 down",
-            &["device pathproof-c0 is down"],
+            &["interface pathproof-c0 is down"],
         ),
         (
             "link set pathproof-s1 down",
             &[
-                "device pathproof-s1 is down",
-                "device pathproof-s0 has no carrier",
+                "interface pathproof-s1 is down",
+                "interface pathproof-s0 has no carrier",
             ],
         ),
         (
             "link set pathproof-c0 address 02:00:00:00:00:01",
-            &["hardware address of the sentinel's device pathproof-c0 is not 02:70:61:74:68:c0"],
+            &[
+                "hardware address of the sentinel's interface pathproof-c0 is no longer 02:70:61:74:68:c0",
+            ],
         ),
         (
             "link set pathproof-s1 address 02:00:00:00:00:01",
-            &["hardware address of the sentinel's device pathproof-s1"],
+            &["hardware address of the sentinel's interface pathproof-s1"],
         ),
         (
             "link del pathproof-c1",
-            &["device pathproof-c0 is gone", "device pathproof-c1 is gone"],
+            &[
+                "interface pathproof-c0 was removed",
+                "interface pathproof-c1 was removed",
+            ],
         ),
         (
             "route del 198.18.0.2/32",
-            &["route to 198.18.0.2 by the sentinel's device pathproof-s0 is gone"],
+            &["route to 198.18.0.2 by the sentinel's interface pathproof-s0 was removed"],
         ),
         (
             "-6 route del 2001:2::1/128",
-            &["route to 2001:2::1 by the sentinel's device pathproof-c0 is gone"],
+            &["route to 2001:2::1 by the sentinel's interface pathproof-c0 was removed"],
         ),
         ("route flush dev pathproof-c0", &["route to 198.18.0.1 by"]),
         (
@@ -54,7 +59,7 @@ fn is_named_and_repaired() {
         ),
         (
             "neigh del 198.18.0.1 dev pathproof-c0",
-            &["neighbour 198.18.0.1 of the sentinel's device pathproof-c0 is gone"],
+            &["neighbour 198.18.0.1 of the sentinel's interface pathproof-c0 is gone"],
         ),
         (
             "neigh flush dev pathproof-s0 nud permanent",
@@ -62,20 +67,20 @@ fn is_named_and_repaired() {
         ),
         (
             "neigh replace 2001:2::2 dev pathproof-s0 lladdr 02:00:00:00:00:01",
-            &["neighbour 2001:2::2 of the sentinel's device pathproof-s0 was changed"],
+            &["neighbour 2001:2::2 of the sentinel's interface pathproof-s0 was changed"],
         ),
         (
             "neigh replace 198.18.0.2 dev pathproof-s0 lladdr 02:70:61:74:68:ee nud reachable",
-            &["neighbour 198.18.0.2 of the sentinel's device pathproof-s0 was changed"],
+            &["neighbour 198.18.0.2 of the sentinel's interface pathproof-s0 was changed"],
         ),
         (
             "link add br9 type bridge; link set pathproof-s0 master br9",
-            &["device pathproof-s0 was made part of br9"],
+            &["interface pathproof-s0 was added to br9"],
         ),
         (
             "link set pathproof-c0 mtu 1000",
             &[
-                "device pathproof-c0 has no IPv6 any more",
+                "IPv6 was disabled on the sentinel's interface pathproof-c0",
                 "route to 2001:2::1",
             ],
         ),

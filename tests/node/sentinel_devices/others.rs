@@ -149,19 +149,19 @@ fn a_device_of_others_is_refused() {
     for (make, named) in [
         (
             "link add pathproof-s0 type bridge",
-            "pathproof-s0 is there already and is no veth",
+            "pathproof-s0 exists already and is not a veth",
         ),
         (
             "link add pathproof-c0 type veth peer name odd0",
-            "pathproof-c0 is there already and its other end is not pathproof-c1",
+            "pathproof-c0 exists already and its other end is not pathproof-c1",
         ),
         (
             "link add odd0 type veth peer name pathproof-s1",
-            "pathproof-s1 is there already and its other end is not pathproof-s0",
+            "pathproof-s1 exists already and its other end is not pathproof-s0",
         ),
         (
             "link add pathproof-c0 type veth peer name pathproof-s0",
-            "pathproof-c0 is there already and its other end",
+            "pathproof-c0 exists already and its other end",
         ),
         (
             "link add pathproof-c0 type veth peer name pathproof-c1",

@@ -125,7 +125,7 @@ impl Stage {
         let end = Instant::now() + PATIENCE;
         let mut last = Value::Null;
         loop {
-            let damages = self.agent.log().matches("devices are damaged").count();
+            let damages = self.agent.log().matches("interfaces are damaged").count();
             if damages > self.damages {
                 self.damages = damages;
                 self.settled = Instant::now() + SETTLED;
