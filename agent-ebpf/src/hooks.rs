@@ -83,7 +83,7 @@ pub fn pathproof_empty(_: TcContext) -> i32 {
 pub fn pathproof_glance(ctx: TcContext) -> i32 {
     const TCP_FLAGS: usize = 14 + 20 + 13;
     let flags = ctx.data() + TCP_FLAGS;
-    if flags + 1 <= ctx.data_end() {
+    if flags < ctx.data_end() {
         // SAFETY: the byte ends before the packet's data does. Volatile, or nothing would be read.
         unsafe { core::ptr::read_volatile(flags as *const u8) };
     }
