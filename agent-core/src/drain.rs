@@ -287,7 +287,7 @@ impl DrainView {
             (None, Some(age)) => (age > UNSEEN).then(|| {
                 format!(
                     "the agent last counted connections {} \
-                                                ago",
+                     ago",
                     Spoken(age)
                 )
             }),
@@ -305,7 +305,7 @@ impl DrainView {
             let ago = Spoken(now.since(last));
             let message = format!(
                 "new connections from outside still arrive, the last one {ago} \
-                                   ago"
+                 ago"
             );
             return (Reason::Connections, message);
         }

@@ -183,7 +183,7 @@ pub enum CoverageLoss {
     /// Nothing can be pinned: an upgrade will leave a gap in observation.
     #[error(
         "BPF links and maps cannot be pinned, so an upgrade will leave a gap in observation: \
-             {why}"
+         {why}"
     )]
     NoPins { why: String },
     /// The source of the cluster view is silent, or was a moment ago: endpoints may have come and

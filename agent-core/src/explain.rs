@@ -205,7 +205,7 @@ impl Words<'_> {
                 };
                 format!(
                     "another proxy translates Service traffic now ({owners}), and no probe \
-                         passed since"
+                     passed since"
                 )
             }
             evidence => self.unknown(evidence),
@@ -249,7 +249,7 @@ impl Words<'_> {
             }
             Lacking::Namespaces => {
                 "all failed Services are in one namespace, and other namespaces \
-                                    have traffic"
+                 have traffic"
                     .to_owned()
             }
             Lacking::Sources => {
@@ -288,13 +288,13 @@ impl Words<'_> {
             (Rule::EvidenceTooOld, _) => {
                 format!(
                     "connections failed more than {age} ago, and no new connection was \
-                         observed since"
+                     observed since"
                 )
             }
             (Rule::Inconclusive, _) => {
                 format!(
                     "new connections were observed within {age}, but none with a conclusive \
-                         outcome"
+                     outcome"
                 )
             }
             (Rule::NothingProven, _) => format!(
@@ -412,7 +412,7 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
         (Rule::StaleByConnections, _) => {
             format!(
                 "Connections from pods still go to an endpoint that was removed more than \
-                     {stale} earlier."
+                 {stale} earlier."
             )
         }
         _ => return None,

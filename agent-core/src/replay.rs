@@ -27,7 +27,7 @@ pub enum RecordingError {
     /// They are something else.
     #[error(
         "this is not a pathproof recording: it is not gzip, or does not begin with a \
-             recording's header"
+         recording's header"
     )]
     Foreign,
     /// Another version wrote it.

@@ -53,7 +53,7 @@ pub fn confine(needs: &Needs) -> (HardeningReport, Loader) {
     let loader = Loader::start();
     let loader = missing.unless(
         "the capabilities for loading BPF programs are kept: no thread \
-                                 could be started for them",
+         could be started for them",
         loader,
     );
     if loader.is_some() {

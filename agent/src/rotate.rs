@@ -148,7 +148,7 @@ impl Rotator {
         } else if self.rotation.answered(now) {
             tracing::info!(
                 "the API server answers again; the sentinel's endpoint stays unchanged \
-                            for 10 min"
+                 for 10 min"
             );
         }
         let leads = self.candidate.leads(now);
@@ -294,7 +294,7 @@ impl Rotator {
                 _ if plan.rotates => tracing::debug!(
                     ?write,
                     "changed the port of the sentinel's \
-                                                              endpoint"
+                     endpoint"
                 ),
                 _ => tracing::info!(?write, "repaired an EndpointSlice of the sentinel"),
             }

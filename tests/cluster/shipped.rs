@@ -203,7 +203,7 @@ fn notes_say_what_to_do_next_with_each_profile(cluster: &Cluster) {
         assert!(!notes.contains("<no value>"), "{notes}");
         // It begins with audit, and one command enforces.
         let enforce = "helm upgrade pathproof CHART -n pathproof --reuse-values \
-            --set agent.enforcement=enforce";
+                       --set agent.enforcement=enforce";
         let is_audit = notes.contains("Audit mode") && notes.contains(enforce);
         assert_eq!(is_audit, profile != "rke1", "{notes}");
         // Nothing is advised that the chart would refuse.

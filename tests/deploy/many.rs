@@ -299,8 +299,8 @@ fn words_of_the_fleet_are_filled_in() {
         return;
     }
     let after = "Check first what these nodes share: a rollout of the proxy or of a firewall, the \
-        control plane, or pathproof itself. `kubectl pathproof` lists the nodes. Alerts of single \
-        nodes are suppressed while this alert fires.";
+                 control plane, or pathproof itself. `kubectl pathproof` lists the nodes. Alerts of single \
+                 nodes are suppressed while this alert fires.";
     let before = "More than one node and more than a fifth of the nodes, or more than 20 nodes,";
     let known = format!(
         "{before} of cluster east are broken or stale at the same time; 3 of them with the cause \

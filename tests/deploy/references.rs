@@ -237,7 +237,7 @@ fn a_merged_cluster_is_found() {
         assert_eq!(merges_clusters(wrong).len(), 1, "{wrong}");
     }
     let right = "max by (cluster, node) (changes(a[5m])) >= 3 \
-        unless on (cluster) count by (cluster) (b) or on () max by (cluster) (absent(c))";
+                 unless on (cluster) count by (cluster) (b) or on () max by (cluster) (absent(c))";
     let found = merges_clusters(right);
     assert_eq!(found, Vec::<&str>::new());
 }

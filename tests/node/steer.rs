@@ -293,7 +293,7 @@ fn where_nothing_can_be_steered_the_port_is_bound() {
     assert!(
         log.contains(
             "connections to the healthz port cannot be steered: the agent listens on \
-                          the port instead"
+             the port instead"
         ),
         "{log}"
     );

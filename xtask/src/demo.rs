@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !host::is_root() {
         eprintln!(
             "the demo creates network namespaces and loads eBPF programs: running it with \
-                   sudo"
+             sudo"
         );
     }
     let mut command = host::as_root(demo)?;
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn what_was_missed_is_named() {
         let timeline = "   ✘ broken\n What was expected, and what came\n\n   heading\n\
-                         ✔ flushed   503   1.0 s\n ✘ tainted   503   -   200 ms  seen: 200\n";
+                        ✔ flushed   503   1.0 s\n ✘ tainted   503   -   200 ms  seen: 200\n";
         let row = "✘ tainted   503   -   200 ms  seen: 200";
         let said = "the demo did not show what was expected: ";
         assert_eq!(missed(timeline), format!("{said}{row}"));

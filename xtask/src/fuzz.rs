@@ -11,8 +11,8 @@ use crate::{host, run};
 
 /// Flags that libFuzzer needs to record which code an input reaches.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
-    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
-    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
+                     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+                     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
 
 /// Bytes that are kept of a target: what is kept is in everybody's clone.
 const KEPT: u64 = 32 * 1024;

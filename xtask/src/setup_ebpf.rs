@@ -47,7 +47,7 @@ fn compiler(wanted: Option<&(Way, String, String)>) -> Result<Toolchain> {
                 }
                 eprintln!(
                     "the checked-in object was built by {version}: installing {name} with \
-                           rustup"
+                     rustup"
                 );
                 let install = ["toolchain", "install", name, "--profile", "minimal"];
                 let _ = run::run(rustup().args(install)).and_then(|()| add_rust_src(name));

@@ -372,7 +372,7 @@ mod tests {
     }
 
     const FIRST: &str = "running 5 tests\ntest a ... FAILED\ntest b ... ok\ntest c ... FAILED\n\
-        test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
+                         test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
 
     /// Three passed and two failed; then the two alone, as `again` says.
     fn after(again: &str, well: bool) -> Counted {
@@ -410,7 +410,7 @@ mod tests {
         let one = "running 1 test\ntest a ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored";
         let dead = "running 2 tests\ntest a ... ok\ntest c ... ";
         let unnamed = "running 2 tests\ntest a ... ok\ntest c ... words of a child\nFAILED\n\
-            test result: FAILED. 1 passed; 1 failed; 0 ignored";
+                       test result: FAILED. 1 passed; 1 failed; 0 ignored";
         for (again, well) in [
             ("", false),
             (nothing, true),

@@ -102,7 +102,7 @@ impl OpenView {
         if !leaves {
             return Err(
                 "they are counted only while the Node object shows that the node is being \
-                        removed"
+                 removed"
                     .into(),
             );
         }

@@ -178,7 +178,7 @@ fn routed(service: &ServiceFacts) -> Result<(), String> {
     if service.external_local || service.internal_local {
         return Err(
             "has traffic policy Local, but its endpoint is not on any node: set both \
-                    traffic policies to Cluster"
+             traffic policies to Cluster"
                 .to_owned(),
         );
     }
@@ -244,7 +244,7 @@ fn generation(
     let title = names::of_family(family);
     let wanted = format!(
         "its {title} EndpointSlice must contain exactly one ready endpoint, \
-                          {expected}"
+         {expected}"
     );
     match (endpoints.next(), endpoints.next()) {
         (Some((endpoint, Some(number))), None)

@@ -119,7 +119,7 @@ fn void_reason(reason: VoidReason) -> &'static str {
         VoidReason::SentLate => "the probe was sent too late because the agent got no CPU time",
         VoidReason::EndedLate => {
             "the probe was evaluated too late because the agent got no CPU \
-                                  time"
+             time"
         }
         VoidReason::ControlFailed => {
             "the control probe, which bypasses the datapath, failed: the sentinel's interfaces are \
@@ -168,12 +168,12 @@ fn happened(cause: ProbeCause) -> &'static str {
         ProbeCause::NoData => "connected, but no data came back (no data)",
         ProbeCause::AnswerLost => {
             "were answered, but the answer did not reach the client (answer \
-                                   lost)"
+             lost)"
         }
         ProbeCause::NotMasqueraded => "kept the client's own address (not masqueraded)",
         ProbeCause::ConntrackFull => {
             "were dropped because the conntrack table is full (conntrack \
-                                      full)"
+             full)"
         }
     }
 }

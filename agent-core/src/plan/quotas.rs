@@ -164,7 +164,7 @@ impl Quotas {
                 0 => String::new(),
                 count => format!(
                     ", and neither are those of {count} more Services in this \
-                                  namespace"
+                     namespace"
                 ),
             };
             problems.push(format!(

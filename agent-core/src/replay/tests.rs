@@ -387,7 +387,7 @@ fn what_is_no_recording_is_refused_in_a_sentence() {
     let why = |bytes: &[u8]| replay(bytes, None).err().map(|error| error.to_string());
     let foreign = Some(
         "this is not a pathproof recording: it is not gzip, or does not begin with a \
-              recording's header"
+         recording's header"
             .to_owned(),
     );
     assert_eq!(why(b""), foreign);

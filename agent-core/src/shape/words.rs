@@ -121,12 +121,12 @@ fn unprobed(shape: &Shape, replacement: Told, facts: &Facts) -> String {
         }
         (Told::No, Told::Yes) => format!(
             "Cilium does not translate packets that enter through \
-                                          {ends}"
+             {ends}"
         ),
         (Told::No, _) => {
             format!(
                 "if Cilium replaces kube-proxy, it does not translate packets that enter \
-                     through {ends}"
+                 through {ends}"
             )
         }
     };

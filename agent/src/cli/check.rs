@@ -200,7 +200,7 @@ impl<'a> Checked<'a> {
             Source::Itself if self.paths.is_empty() => String::new(),
             Source::Itself => format!(
                 "Probed for {time}; the sentinel's interfaces were removed \
-                                       again."
+                 again."
             ),
             Source::Agent { address, version } => format!(
                 "Read from the agent at {address} (pathproof {version}, running for {time})."

@@ -206,7 +206,7 @@ fn port(port: &PortReport) -> &'static str {
         _ if port.succeeded => "another agent has taken over",
         _ if port.waits => {
             "the previous process still answers load balancers; the agent takes \
-                            over soon"
+             over soon"
         }
         (PortWay::Bound, _) => "the agent listens on the healthz port",
         (PortWay::Steered, Some(true)) => {
@@ -215,11 +215,11 @@ fn port(port: &PortReport) -> &'static str {
         }
         (PortWay::Steered, Some(false)) => {
             "steered to the agent; no other process listens on the \
-                                            port"
+             port"
         }
         (PortWay::Steered, None) => {
             "steered to the agent; it is unknown whether another process \
-                                     listens on the port"
+             listens on the port"
         }
     }
 }

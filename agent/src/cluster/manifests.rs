@@ -258,7 +258,7 @@ impl Manifests {
                     is_whole = false;
                     let why = format!(
                         "cannot be parsed: {reason}; its last good content stays in \
-                                       use"
+                         use"
                     );
                     file.problems.push(problem(&path, place, &why));
                     return;

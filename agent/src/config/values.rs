@@ -137,7 +137,7 @@ pub(super) fn url(text: &str) -> Result<String, &'static str> {
         true => Ok(text.to_owned()),
         false => Err(
             "it is not the URL of an API server: give http://HOST:PORT or \
-                      https://HOST:PORT",
+             https://HOST:PORT",
         ),
     }
 }

@@ -110,7 +110,7 @@ impl Flag {
             "cleanup" => "remove kube-proxy's rules and exit",
             "config" => {
                 "KubeProxyConfiguration; only addresses, kubeconfig, node name and logging \
-                         are used"
+                 are used"
             }
             "healthz-bind-address" => "address of /healthz and /livez (default 0.0.0.0:10256)",
             "healthz-port" => "port of /healthz, if the address has none; 0 serves nothing",

@@ -43,8 +43,8 @@ fn addresses(config: &Config) -> (String, String) {
 
 /// Flags that RKE 1 passes, in an order of its own, with those that its releases' defaults add.
 const RKE: &str = "--hostname-override=worker-1 --healthz-bind-address=127.0.0.1 --v=2 \
-    --cluster-cidr=10.42.0.0/16 --bind-address=192.0.2.7 \
-    --kubeconfig=/etc/kubernetes/ssl/kubecfg-kube-proxy.yaml";
+                   --cluster-cidr=10.42.0.0/16 --bind-address=192.0.2.7 \
+                   --kubeconfig=/etc/kubernetes/ssl/kubecfg-kube-proxy.yaml";
 
 #[test]
 fn the_style_of_rke_runs_an_agent() {

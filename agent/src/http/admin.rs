@@ -148,15 +148,19 @@ async fn livez(State(state): State<AdminState>) -> (StatusCode, String) {
 
 async fn index() -> Html<&'static str> {
     Html(
-        "<!doctype html>\n<html lang=\"en\"><meta \
-         charset=\"utf-8\"><title>pathproof</title>\n<h1>pathproof</h1>\n<ul>\n<li><a \
-         href=\"/verdict\">/verdict</a>: the verdict, its reasons and evidence (JSON)</li>\n<li><a \
-         href=\"/metrics\">/metrics</a>: OpenMetrics</li>\n<li><a \
-         href=\"/recording\">/recording</a>: the events of the last minutes (pathproof \
-         replay)</li>\n<li><a href=\"/drainz\">/drainz</a>: whether new connections still arrive \
-         (JSON)</li>\n<li><a href=\"/agent/readyz\">/agent/readyz</a>: whether the agent is \
-         ready</li>\n<li><a href=\"/agent/livez\">/agent/livez</a>: whether the agent is \
-         alive</li>\n</ul>\n<p>On a terminal: <code>pathproof status</code></p>\n</html>\n",
+        "<!doctype html>\n\
+         <html lang=\"en\"><meta charset=\"utf-8\"><title>pathproof</title>\n\
+         <h1>pathproof</h1>\n\
+         <ul>\n\
+         <li><a href=\"/verdict\">/verdict</a>: the verdict, its reasons and evidence (JSON)</li>\n\
+         <li><a href=\"/metrics\">/metrics</a>: OpenMetrics</li>\n\
+         <li><a href=\"/recording\">/recording</a>: the events of the last minutes (pathproof replay)</li>\n\
+         <li><a href=\"/drainz\">/drainz</a>: whether new connections still arrive (JSON)</li>\n\
+         <li><a href=\"/agent/readyz\">/agent/readyz</a>: whether the agent is ready</li>\n\
+         <li><a href=\"/agent/livez\">/agent/livez</a>: whether the agent is alive</li>\n\
+         </ul>\n\
+         <p>On a terminal: <code>pathproof status</code></p>\n\
+         </html>\n",
     )
 }
 

@@ -127,7 +127,7 @@ impl Stage {
         let start = Instant::now();
         let world = description(fixed_name).build().context(
             "create the namespaces (`cargo xtask demo --remove` removes those that were \
-                      kept)",
+             kept)",
         )?;
         signals::check()?;
         let manifests = Manifests::write(&world, services(&world))?;

@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     const PACKAGE: &str = "[package]\nname = \"x\"\ndescription = \"y\"\nversion.workspace = true\n\
-        edition.workspace = true\nrust-version.workspace = true\npublish.workspace = true\n";
+                           edition.workspace = true\nrust-version.workspace = true\npublish.workspace = true\n";
 
     #[test]
     fn versions_stand_in_one_table() {

@@ -86,7 +86,7 @@ fn a_claim_is_told_once_with_its_service() {
         .map(Notice::to_string)
         .collect();
     let sentence = "probes of IPv4 node_port (tcp) are not judged: Service shop/claim uses the address that \
-         they dial";
+                    they dial";
     assert_eq!(told, [sentence]);
     let effects = scene.view(vec![tainted(&["x"])]);
     assert!(effects.notices().is_empty());

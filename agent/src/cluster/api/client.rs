@@ -305,12 +305,12 @@ mod tests {
     }
 
     const HEAD: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster:\n    \
-        server: https://10.0.0.1\n    certificate-authority: /pki/ca.crt\nusers:\n- name: u\n  user:\n";
+                        server: https://10.0.0.1\n    certificate-authority: /pki/ca.crt\nusers:\n- name: u\n  user:\n";
 
     #[test]
     fn every_file_that_is_named_is_found() {
         let user = "    client-certificate: own/tls.crt\n    client-key: own/tls.key\n    \
-            tokenFile: /tokens/token\n";
+                    tokenFile: /tokens/token\n";
         let found = of(&format!("{HEAD}{user}"));
         let named = ["/pki/ca.crt", "own/tls.crt", "own/tls.key", "/tokens/token"];
         assert_eq!(found.paths, named.map(PathBuf::from));
@@ -320,7 +320,7 @@ mod tests {
     #[test]
     fn a_program_is_told() {
         let user = "    exec:\n      apiVersion: client.authentication.k8s.io/v1\n      \
-            command: aws\n";
+                    command: aws\n";
         assert!(of(&format!("{HEAD}{user}")).runs_a_program);
     }
 

@@ -76,7 +76,7 @@ impl Resource {
         if self.wrong.len() < REMEMBERED || self.wrong.contains_key(&key) {
             let message = format!(
                 "API server: {message}; the object's last good version stays in \
-                                   use"
+                 use"
             );
             self.wrong.insert(key, Problem::new(message));
         }

@@ -163,7 +163,7 @@ fn foreign(config: &SentinelConfig, link: &Link, peer: Option<&Link>, role: Role
     };
     let sentence = format!(
         "interface {name} exists already and {why}; the agent does not change \
-                            it: {remedy}"
+         it: {remedy}"
     );
     DeviceError::Foreign(sentence)
 }

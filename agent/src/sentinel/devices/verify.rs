@@ -191,7 +191,7 @@ async fn judge(
     let device = &link.name;
     let gone = format!(
         "the route to {address} by the sentinel's interface {device} was removed: \
-                 {REPAIRED}"
+         {REPAIRED}"
     );
     let instead = match answer {
         Ok(route) => {

@@ -116,7 +116,7 @@ fn a_node_whose_kubelet_is_not_heard(#[case] conditions: Value, #[case] unheard:
     "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network \
      plugin returns error: cni plugin not initialized"}),
     Some("container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network \
-     plugin returns error: cni plugin not initialized"))]
+          plugin returns error: cni plugin not initialized"))]
 #[case::another_trouble(json!({"type": "Ready", "status": "False", "message": "PLEG is not healthy"}), None)]
 #[case::kubelet_is_gone(json!({"type": "Ready", "status": "Unknown", "message": "NetworkPluginNotReady"}), None)]
 #[case::ready_again(json!({"type": "Ready", "status": "True", "message": "kubelet is posting ready status"}), None)]
