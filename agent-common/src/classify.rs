@@ -85,7 +85,8 @@ pub trait World {
     fn take_rate(&self, _service: u32) -> bool {
         true
     }
-    /// Marks a datagram that is followed from now on, so that it passes the gate at every hook.
+    /// Marks a datagram that is followed from now on, or a connection that came again, so that it passes
+    /// the gate at every hook.
     fn mark(&self, _segment: &Segment) {}
     /// Marks the client that an answer goes to: its answers need not pass the gate any more.
     fn mark_answered(&self, _answer: &Segment) {}
@@ -97,7 +98,8 @@ pub trait World {
     fn is_sampled(&self, _service: u32, _isn: u32) -> bool {
         true
     }
-    /// The connection of an initial sequence number.
+    /// The connection of an initial sequence number. One that did not arrive for a while may be missing:
+    /// it was told as failed.
     fn connection(&self, key: &PendingKey) -> Option<Self::Connection>;
     /// Begins to follow a connection; false if another was quicker or there is no room, which this
     /// counts itself.
@@ -169,11 +171,27 @@ impl Evidence<'_> {
 /// untranslated.
 #[inline(always)]
 pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> bool {
-    let seen = match (segment.kind, direction) {
-        (Kind::Datagram, _) => return false,
-        (Kind::Syn, Direction::Ingress) => arrives(world, segment),
-        (Kind::Syn, Direction::Egress) => leaves(world, segment),
-        _ => answered(world, direction, segment),
+    if segment.kind == Kind::Datagram {
+        return false;
+    }
+    let key = key_of(segment);
+    // One lookup for all, as with the steps below.
+    let known = world.connection(&key);
+    let seen = match (segment.kind, direction, known) {
+        (Kind::Syn, Direction::Ingress, Some(connection)) => {
+            arrives_again(world, segment, connection)
+        }
+        (Kind::Syn, Direction::Ingress, None) => {
+            arrives(world, segment, &key);
+            None
+        }
+        (Kind::Syn, Direction::Egress, Some(connection)) => leaves(world, segment, connection),
+        (Kind::Syn, Direction::Egress, None) => {
+            leaves_unseen(world, segment, &key);
+            None
+        }
+        (_, _, Some(connection)) => answered(world, direction, segment, connection),
+        (_, _, None) => None,
     };
     // One call for all, so that the compiled program holds the steps once.
     let Some((connection, sighting)) = seen else {
@@ -224,26 +242,24 @@ fn frontend_key(address: Address, port: Port) -> FrontendKey {
     }
 }
 
-/// A SYN came in.
+/// A SYN came in that is not known.
 #[inline(always)]
-fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
-    let key = key_of(segment);
-    if let Some(connection) = world.connection(&key) {
-        return arrives_again(world, segment, connection);
-    }
+fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
     let to = frontend_key(segment.destination, segment.destination_port);
-    let frontend = world.frontend(&to)?;
+    let Some(frontend) = world.frontend(&to) else {
+        return;
+    };
     // Probes are few, and each is waited for.
     let sampled = match frontend.flags & frontend_flag::SENTINEL {
         0 => world.sample(frontend.service, segment.isn),
         _ => Sampled::First,
     };
     if sampled == Sampled::Out {
-        return None;
+        return;
     }
     if !world.take_budget(&segment.source) {
         world.fault(Fault::OverBudget);
-        return None;
+        return;
     }
     let class = class_of(world, segment, &frontend);
     let mut pending = pending_of(world, segment, &frontend, class);
@@ -251,14 +267,14 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         // What follows the old conntrack entry is no evidence of misrouting or staleness.
         pending.state = state::RETRANSMITTED;
     }
-    if !world.follow(&key, &pending) {
-        return None;
+    if !world.follow(key, &pending) {
+        return;
     }
     world.count(frontend.service, class as u8, Outcome::Arrived);
     if segment.payload != 0 {
         let alias = PendingKey {
             isn: segment.isn.wrapping_add(segment.payload),
-            ..key
+            ..*key
         };
         let entry = Pending {
             state: state::ALIAS,
@@ -267,7 +283,6 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         };
         world.follow(&alias, &entry);
     }
-    None
 }
 
 /// Class of a client. A connection that comes in by an uplink is an outsider's, whatever source it claims.
@@ -320,6 +335,7 @@ pub(crate) fn pending_of<W: World>(
 /// another device of its way, or another connection that shares the number.
 #[inline(always)]
 fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connection) -> Seen<W> {
+    world.mark(segment);
     let fields = connection.fields();
     let same_client = same(
         (fields.client, fields.client_port),
@@ -345,14 +361,9 @@ fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connecti
     same_device.then_some((connection, Sighting::new(transition::Kind::Again, 0)))
 }
 
-/// A SYN goes out.
+/// A SYN goes out that is known.
 #[inline(always)]
-fn leaves<W: World>(world: &W, segment: &Segment) -> Seen<W> {
-    let key = key_of(segment);
-    let Some(connection) = world.connection(&key) else {
-        leaves_unseen(world, segment, &key);
-        return None;
-    };
+fn leaves<W: World>(world: &W, segment: &Segment, connection: W::Connection) -> Seen<W> {
     let sighting = departure(world, segment, connection.fields())?;
     let is_local = sighting.has(detail::PROVEN | detail::ASIDE);
     // Policies always let a pod reach itself: that it answers says nothing of them.
@@ -435,14 +446,14 @@ fn to_endpoint(fields: &Pending, flags: u32, uplink: bool) -> transition::Kind {
 /// it; from anywhere else it may be a nested cluster with the same range (finding 17).
 #[inline(always)]
 fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
-    let Some(frontend) =
-        world.frontend(&frontend_key(segment.destination, segment.destination_port))
-    else {
+    if world.device_flags() & device_flag::UPLINK == 0 {
+        return;
+    }
+    let to = frontend_key(segment.destination, segment.destination_port);
+    let Some(frontend) = world.frontend(&to) else {
         return;
     };
-    if FrontendKind::from_byte(frontend.kind) != FrontendKind::ClusterIp
-        || world.device_flags() & device_flag::UPLINK == 0
-    {
+    if FrontendKind::from_byte(frontend.kind) != FrontendKind::ClusterIp {
         return;
     }
     let class = world.source_class(&segment.source);
@@ -476,12 +487,17 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
 
 /// A SYN-ACK, RST or ICMP error.
 #[inline(always)]
-fn answered<W: World>(world: &W, direction: Direction, segment: &Segment) -> Seen<W> {
-    let mut key = key_of(segment);
-    let mut connection = world.connection(&key)?;
+fn answered<W: World>(
+    world: &W,
+    direction: Direction,
+    segment: &Segment,
+    mut connection: W::Connection,
+) -> Seen<W> {
     if connection.state() & state::ALIAS != 0 {
-        key.isn = connection.fields().service;
-        connection = world.connection(&key)?;
+        connection = world.connection(&PendingKey {
+            isn: connection.fields().service,
+            ..key_of(segment)
+        })?;
     }
     let fields = connection.fields();
     if direction == Direction::Egress && !reaches_client(world, segment, fields) {
@@ -568,7 +584,7 @@ fn is_probe(fields: &Pending) -> bool {
 }
 
 /// Attempts to move a contended state before it is abandoned and counted.
-pub(crate) const MAX_TRIES: usize = 4;
+pub const MAX_TRIES: usize = 4;
 
 /// Moves a connection's state and, for whoever moved it, counts.
 #[inline(always)]

@@ -6,7 +6,7 @@
 //! - *Connections*: each Service is followed whole up to [`WHOLE`] a window, and beyond that every
 //!   second, fourth, eighth... one. A hash of the initial sequence number decides, which knows nothing
 //!   of client or time. It decides at the arrival alone: at every other hook a connection is followed
-//!   if it has an entry.
+//!   if it has an entry, which is looked for only where [`Marks`] says that there may be one.
 //! - *Datagrams*: a flow is read once in [`LOOKED_WINDOWS`], and of each destination at most
 //!   [`TRIES_PER_WINDOW`] flows a window. At the other hooks a datagram is read if it may be one that is
 //!   followed, which [`Marks`] says. Such a mark may be another's (the datagram is then read in vain),
@@ -140,13 +140,23 @@ pub const LOOKED_WINDOWS: u16 = 24;
 pub const TRIES_PER_WINDOW: u32 = 128;
 
 const MARKS: usize = 1 << 16;
+const CONNECTIONS: usize = 1 << 11;
+/// Connections that share a word of [`Marks::connections`].
+const SLOTS: u32 = 12;
+const SLOT_BITS: u32 = (1 << SLOTS) - 1;
+/// Windows of a turn, as a power of two: 2.1 s and more.
+const TURN_SHIFT: u32 = 5;
 const ANSWERED: usize = 1 << 14;
 const TRIES: usize = 1 << 11;
 
-/// What is known of datagrams: windows by hashes.
+/// What is followed: windows by hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Marks {
+    /// By the initial sequence number: which may be that of a connection that is followed. From the
+    /// upper bits on: number of the turn, marks of that turn, marks of the turn before. A random line of
+    /// a larger table is seldom in a processor's caches, and costs 200 ns; this one of 8 KiB is.
+    pub connections: [u32; CONNECTIONS],
     /// By the beginning of the payload: when one was last followed.
     pub payloads: [u16; MARKS],
     /// By the client: when one of it was last followed.
@@ -162,6 +172,7 @@ pub struct Marks {
 impl Default for Marks {
     fn default() -> Self {
         Self {
+            connections: [0; CONNECTIONS],
             payloads: [0; MARKS],
             clients: [0; MARKS],
             looked: [0; MARKS],
@@ -220,6 +231,54 @@ fn is_recent(stamp: u16, now: u16, windows: u16) -> bool {
 #[inline(always)]
 fn stamp(now: u16) -> u16 {
     if now == 0 { 1 } else { now }
+}
+
+/// Mark of a connection: its place in [`Marks::connections`], and its bit there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionMark {
+    /// Index of the word.
+    pub place: usize,
+    bit: u32,
+    turn: u32,
+}
+
+impl ConnectionMark {
+    /// Of an initial sequence number in a window.
+    #[inline(always)]
+    pub fn new(window: u32, isn: u32) -> Self {
+        let hash = spread(0, isn);
+        // The upper bits, and those below them scaled to the number of slots.
+        let slot = (((hash >> 37) as u32 & 0xffff) * SLOTS) >> 16;
+        Self {
+            place: (hash >> 53) as usize & (CONNECTIONS - 1),
+            bit: 1 << (slot & 31),
+            turn: window >> TURN_SHIFT & 0xff,
+        }
+    }
+
+    /// Whether a connection of this number may have an entry. Without, none was marked for a turn: 2.1 s
+    /// and more.
+    #[inline(always)]
+    pub fn is_in(self, word: u32) -> bool {
+        self.marks(word) & (self.bit | self.bit << SLOTS) != 0
+    }
+
+    /// The word with this mark.
+    #[inline(always)]
+    pub fn set_in(self, word: u32) -> u32 {
+        self.turn << (2 * SLOTS) | self.marks(word) | self.bit << SLOTS
+    }
+
+    /// Marks of a word that are not too old: those of this turn, and those of the turn before.
+    #[inline(always)]
+    fn marks(self, word: u32) -> u32 {
+        let latest = word >> SLOTS & SLOT_BITS;
+        match self.turn.wrapping_sub(word >> (2 * SLOTS)) & 0xff {
+            0 => word & (SLOT_BITS << SLOTS | SLOT_BITS),
+            1 => latest,
+            _ => 0,
+        }
+    }
 }
 
 #[inline(always)]

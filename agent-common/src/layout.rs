@@ -49,8 +49,8 @@ no_padding!(
     Rate, 24, window: u32, seen: u32, shift: u32, high: u32, high_before: u32, turned: u32,
 );
 no_padding!(
-    Marks, 466_944,
-    payloads: [u16; 65536], clients: [u16; 65536], looked: [u16; 65536], answered: [u32; 16384],
+    Marks, 475_136,
+    connections: [u32; 2048], payloads: [u16; 65536], clients: [u16; 65536], looked: [u16; 65536], answered: [u32; 16384],
     tries: [u32; 2048],
 );
 no_padding!(

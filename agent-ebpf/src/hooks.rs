@@ -1,14 +1,14 @@
 //! The hooks: one thin program for each direction and kind of device. Every packet is passed on, except
 //! an untranslated SYN of this agent's own probes at an uplink, which is recognised by its token.
 
-use agent_common::classify::{Direction, World, observe};
+use agent_common::classify::{Direction, observe};
 use agent_common::packet::{Link, parse, parse_plain, udp as udp_packet};
 use agent_common::udp::{self, Ports};
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::macros::classifier;
 use aya_ebpf::programs::TcContext;
 
-use crate::kernel::{Kernel, Skb};
+use crate::kernel::{Kernel, Skb, count};
 use crate::maps::{SCRATCH, UDP_PORTS};
 use crate::peek::{self, Linear, Look};
 use crate::sentinel;
@@ -17,59 +17,52 @@ use crate::sentinel;
 /// kernel. `TC_ACT_OK` here would skip whatever is attached behind (microsoft/retina issue 252).
 pub const PASS: i32 = -1;
 
-/// A hook and its slow paths, for TCP and for UDP. A slow path is a function of its own, so that the
-/// registers it needs are saved, and its stack is made, for those packets alone that take it.
+/// A hook and its slow paths, for TCP and for UDP: to read the packet, and to judge it. Each is a function
+/// of its own, so that the registers it needs are saved, and its stack is made, for those packets alone
+/// that take it, and one after the other, since their stacks together are larger than the 512 bytes.
 macro_rules! hook {
-    ($(#[$doc:meta])* $hook:ident, $slow:ident, $udp:ident, $observe:ident, $direction:expr, $link:expr) => {
+    ($(#[$doc:meta])* $hook:ident, $tcp:ident, $udp:ident, $segment:ident, $datagram:ident, $direction:expr, $link:expr) => {
         $(#[$doc])*
         #[classifier]
         pub fn $hook(ctx: TcContext) -> i32 {
-            match peek::look(&ctx, $direction, $link) {
-                Look::Nothing => PASS,
-                Look::Tcp => $slow(ctx.skb.skb),
-                Look::Udp => $udp(ctx.skb.skb),
-                Look::Either => {
-                    $slow(ctx.skb.skb);
-                    $udp(ctx.skb.skb)
-                }
+            let skb = ctx.skb.skb;
+            let look = peek::look(&ctx, $direction, $link);
+            if matches!(look, Look::Tcp | Look::Either) && $tcp(skb) {
+                return $segment(skb);
             }
-        }
-
-        #[inline(never)]
-        fn $slow(skb: *mut __sk_buff) -> i32 {
-            let ctx = TcContext::new(skb);
-            let is_stray = look(&ctx, $direction, $link);
-            if is_stray && matches!($direction, Direction::Egress) {
-                return end_probe(&ctx);
+            if matches!(look, Look::Udp | Look::Either) && $udp(skb) {
+                return $datagram(skb);
             }
             PASS
         }
 
         #[inline(never)]
-        fn $udp(skb: *mut __sk_buff) -> i32 {
-            if read_datagram(&TcContext::new(skb), $link) {
-                return $observe(skb);
-            }
-            PASS
+        fn $tcp(skb: *mut __sk_buff) -> bool {
+            read_segment(&TcContext::new(skb), $link)
+        }
+
+        #[inline(never)]
+        fn $udp(skb: *mut __sk_buff) -> bool {
+            read_datagram(&TcContext::new(skb), $link)
         }
     };
 }
 
 hook!(
     /// See `abi::program::INGRESS`.
-    pathproof_ingress, slow_ingress, udp_ingress, datagram_in, Direction::Ingress, Link::Ethernet
+    pathproof_ingress, tcp_ingress, udp_ingress, segment_in, datagram_in, Direction::Ingress, Link::Ethernet
 );
 hook!(
     /// See `abi::program::EGRESS`.
-    pathproof_egress, slow_egress, udp_egress, datagram_out, Direction::Egress, Link::Ethernet
+    pathproof_egress, tcp_egress, udp_egress, segment_out, datagram_out, Direction::Egress, Link::Ethernet
 );
 hook!(
     /// See `abi::program::INGRESS_L3`.
-    pathproof_ingress_l3, slow_ingress_l3, udp_ingress_l3, datagram_in, Direction::Ingress, Link::None
+    pathproof_ingress_l3, tcp_ingress_l3, udp_ingress_l3, segment_in, datagram_in, Direction::Ingress, Link::None
 );
 hook!(
     /// See `abi::program::EGRESS_L3`.
-    pathproof_egress_l3, slow_egress_l3, udp_egress_l3, datagram_out, Direction::Egress, Link::None
+    pathproof_egress_l3, tcp_egress_l3, udp_egress_l3, segment_out, datagram_out, Direction::Egress, Link::None
 );
 
 /// See `abi::program::EMPTY`.
@@ -90,30 +83,54 @@ pub fn pathproof_glance(ctx: TcContext) -> i32 {
     PASS
 }
 
+/// Puts the packet into the scratch map, if it is evidence of a connection.
 #[inline(always)]
-fn look(ctx: &TcContext, direction: Direction, link: Link) -> bool {
-    let kernel: Kernel<'_, false> = Kernel::new(ctx);
+fn read_segment(ctx: &TcContext, link: Link) -> bool {
     // The parsed packet lies in a map: the stack of 512 bytes has no room for it.
     let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
         return false;
     };
     // SAFETY: a per-CPU map value; classifiers do not nest on one CPU.
-    let keep = |segment| unsafe {
-        scratch.write(segment);
-        &*scratch
-    };
-    let segment = match parse_plain(&Linear(ctx), link) {
+    let keep = |segment| unsafe { scratch.write(segment) };
+    match parse_plain(&Linear(ctx), link) {
         Some(segment) => keep(segment),
         None => match parse(&Skb(ctx), link) {
             Ok(Some(segment)) => keep(segment),
             Ok(None) => return false,
             Err(fault) => {
-                kernel.fault(fault);
+                count(fault);
                 return false;
             }
         },
+    }
+    true
+}
+
+/// One function for both kinds of device: it begins where their headers end.
+#[inline(never)]
+fn segment_in(skb: *mut __sk_buff) -> i32 {
+    look_at_segment(&TcContext::new(skb), Direction::Ingress);
+    PASS
+}
+
+/// See [`segment_in`].
+#[inline(never)]
+fn segment_out(skb: *mut __sk_buff) -> i32 {
+    let ctx = TcContext::new(skb);
+    match look_at_segment(&ctx, Direction::Egress) {
+        true => end_probe(&ctx),
+        false => PASS,
+    }
+}
+
+#[inline(always)]
+fn look_at_segment(ctx: &TcContext, direction: Direction) -> bool {
+    let Some(scratch) = SCRATCH.get_ptr_mut(0) else {
+        return false;
     };
-    observe(&kernel, direction, segment)
+    let kernel: Kernel<'_, false> = Kernel::new(ctx);
+    // SAFETY: written a moment ago on this CPU, by `read_segment`.
+    observe(&kernel, direction, unsafe { &*scratch })
 }
 
 /// Drops a SYN of the agent's own probes; passes packets whose token is not registered.
@@ -135,8 +152,7 @@ fn read_datagram(ctx: &TcContext, link: Link) -> bool {
         Ok(Some(found)) => found,
         Ok(None) => return false,
         Err(fault) => {
-            let kernel: Kernel<'_, true> = Kernel::new(ctx);
-            kernel.fault(fault);
+            count(fault);
             return false;
         }
     };
@@ -148,7 +164,7 @@ fn read_datagram(ctx: &TcContext, link: Link) -> bool {
         }
     }
     let from = known.has(segment.source_port);
-    // SAFETY: as in `look`.
+    // SAFETY: as in `read_segment`.
     unsafe { scratch.write(segment) };
     from || to
 }
@@ -172,7 +188,7 @@ fn look_at_datagram(ctx: &TcContext, direction: Direction) {
     let (Some(scratch), Some(known)) = (SCRATCH.get_ptr_mut(0), UDP_PORTS.get(0)) else {
         return;
     };
-    // SAFETY: written a moment ago on this CPU, by `read_datagram`; see `look`.
+    // SAFETY: written a moment ago on this CPU, by `read_datagram`.
     let segment = unsafe { &*scratch };
     let ports = Ports {
         from: known.has(segment.source_port),

@@ -12,7 +12,7 @@ use agent_common::packet::{Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link, tcp_flag
 use agent_common::udp::Ports;
 use aya_ebpf::programs::TcContext;
 
-use crate::kernel::count;
+use crate::kernel::{count, may_be_followed};
 use crate::limits;
 use crate::maps::{MARKS, UDP_PORTS};
 
@@ -215,17 +215,34 @@ fn ethernet(ctx: &TcContext, direction: Direction) -> Option<Look> {
     // SAFETY: as above.
     let at = |offset: usize| unsafe { *((data + offset) as *const u8) };
     if ethertype == ETHERTYPE_IPV6.to_be() && at(20) == TCP {
-        return Some(Look::tcp(
-            byte(ctx, 67)? & (tcp_flag::SYN | tcp_flag::RST) != 0,
-        ));
+        let flags = byte(ctx, 67)?;
+        return Some(match flags & (tcp_flag::SYN | tcp_flag::RST) {
+            0 => Look::Nothing,
+            _ => handshake(flags, Linear(ctx).at(62)?),
+        });
     }
     if ethertype != ETHERTYPE_IPV4.to_be() || at(23) != TCP {
         return short(ctx, direction);
     }
     let plain = at(14) == 0x45 && fragment & 0x1fff_u16.to_be() == 0;
-    Some(Look::tcp(
-        !plain || at(47) & (tcp_flag::SYN | tcp_flag::RST) != 0,
-    ))
+    if !plain {
+        return Some(Look::Tcp);
+    }
+    let flags = at(47);
+    Some(match flags & (tcp_flag::SYN | tcp_flag::RST) {
+        0 => Look::Nothing,
+        // SAFETY: within the bytes checked above; as `Linear::at` for its alignment.
+        _ => handshake(flags, unsafe { *((data + 42) as *const u32) }),
+    })
+}
+
+/// A segment with SYN or RST. A SYN-ACK whose connection is not followed is none, and costs no more than
+/// this. `acknowledged` is as it stands in the packet.
+#[inline(always)]
+fn handshake(flags: u8, acknowledged: u32) -> Look {
+    const SYN_ACK: u8 = tcp_flag::SYN | tcp_flag::ACK;
+    let is_answer = flags & (SYN_ACK | tcp_flag::RST) == SYN_ACK;
+    Look::tcp(!is_answer || may_be_followed(u32::from_be(acknowledged).wrapping_sub(1)))
 }
 
 /// Everything else behind an Ethernet header.
