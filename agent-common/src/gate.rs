@@ -18,10 +18,10 @@ use crate::packet::Segment;
 use crate::udp::{DNS, Ports};
 
 /// Connections of a Service in a window, up to which all are followed. Beyond, half as many to as many
-/// are: 240 to 980 a second.
-pub const WHOLE: u32 = 64;
+/// are: 60 to 245 a second.
+pub const WHOLE: u32 = 16;
 /// At most one of this many, as a power of two, is followed.
-const MOST_SHIFT: u32 = 10;
+const MOST_SHIFT: u32 = 12;
 /// Windows after which no SYN comes again: 134 s and more.
 const MEMORY: u32 = 2_048;
 

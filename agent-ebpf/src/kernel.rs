@@ -341,9 +341,9 @@ pub fn may_be_followed(isn: u32) -> bool {
     let mark = ConnectionMark::new(limits::window(), isn);
     match MARKS.get_ptr_mut(0) {
         // SAFETY: a map value's pointer; one aligned word within the array, volatile as in `state`.
-        Some(marks) => mark.is_in(unsafe {
-            (&raw const (*marks).connections[mark.place]).read_volatile()
-        }),
+        Some(marks) => {
+            mark.is_in(unsafe { (&raw const (*marks).connections[mark.place]).read_volatile() })
+        }
         None => true,
     }
 }

@@ -61,7 +61,7 @@ impl Figure {
 }
 
 /// The smallest of the sorted values that so many percent of all do not exceed.
-pub fn nearest_rank(sorted: &[Duration], percent: usize) -> Option<Duration> {
+pub fn nearest_rank<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied()
 }
