@@ -299,8 +299,8 @@ fn worlds(args: &Args, budget: &Budget) -> Result<Counted> {
 fn cluster_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_world("the cluster tests")?;
     host::install_programs("the load balancer of a test", &[("haproxy", "haproxy")])?;
-    // Each has an API server of its own.
-    let mut command = with_agent(&CLUSTER_TARGET, 2)?;
+    // Each has an API server of its own, and waits most of the time.
+    let mut command = with_agent(&CLUSTER_TARGET, 3)?;
     with_servers(&mut command, "the cluster tests");
     if let Err(error) = setup_cluster::flannel() {
         eprintln!("the test with flannel is skipped: {error:#}");

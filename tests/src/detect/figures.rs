@@ -78,7 +78,7 @@ mod tests {
             assert_eq!(nearest_rank(&hundred, percent as usize), Some(expected));
         }
         assert_eq!(nearest_rank(&hundred[..1], 99), Some(hundred[0]));
-        assert_eq!(nearest_rank(&[], 50), None);
+        assert_eq!(nearest_rank::<Duration>(&[], 50), None);
     }
 
     #[test]
