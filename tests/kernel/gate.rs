@@ -208,6 +208,7 @@ fn probes_are_never_sampled_out() {
 /// no evidence of staleness (finding 11).
 #[test]
 fn what_was_not_followed_is_no_first_syn_later() {
+    const FEW: u32 = WHOLE / 2;
     on_stage(&[], |observer, sandbox| {
         let left = mapped("10.244.2.9".parse().expect("an address"));
         observer
@@ -225,14 +226,14 @@ fn what_was_not_followed_is_no_first_syn_later() {
                 let of = observer.connection(isn(*number), Family::V4);
                 of.expect("connections").is_none()
             })
-            .take(50)
+            .take(FEW as usize)
             .collect();
         for number in &out {
             arrives(*number);
             let syn = packet::syn(client(*number), at("10.244.2.9:80"), isn(*number));
             sees(observer, program::EGRESS, &syn, sandbox.pods);
         }
-        assert_eq!(count(observer, SERVICE, Arrived), before + 50);
+        assert_eq!(count(observer, SERVICE, Arrived), before + FEW);
         assert_eq!(observer.anomalies().expect("a ring buffer"), []);
     });
 }

@@ -254,7 +254,13 @@ fn host_tests(args: &Args) -> Result<Counted> {
     let mut command = cargo_test();
     command.arg("--tests");
     match &args.package {
-        Some(package) => _ = command.args(["--package", package]),
+        Some(package) => {
+            command.args(["--package", package]);
+            // While somebody edits: every other run has all cases.
+            if std::env::var_os("PROPTEST_CASES").is_none() {
+                command.env("PROPTEST_CASES", "32");
+            }
+        }
         None if cfg!(target_os = "linux") => {}
         None => {
             println!("the agent is for Linux: its tests, and those of fuzz, are left out here");
