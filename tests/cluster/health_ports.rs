@@ -200,7 +200,7 @@ fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
         let changes = watch.changes();
         changes.iter().filter(|of| of.codes.healthz == 0).count()
     };
-    for _ in 0..5 {
+    for _ in 0..20 {
         scene.upgrade_agent();
     }
     assert_eq!(silent(&ours), 0, "updates: {:?}", ours.changes());
