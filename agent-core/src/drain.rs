@@ -24,9 +24,10 @@ mod ask;
 mod open;
 
 pub use ask::{
-    Ask, AskError, DEFAULT_QUIET, MAX_QUIET, MIN_QUIET, Until, quiet_time, timeout, until,
+    Ask, AskError, DEFAULT_IDLE, DEFAULT_QUIET, MAX_QUIET, MIN_QUIET, Until, idle_time, quiet_time,
+    timeout, until,
 };
-pub use open::{Flow, IDLE, OpenConnections, OpenView, Outsiders};
+pub use open::{Flow, OpenConnections, OpenView, Outsiders};
 
 /// A new connection to a Service from outside the node; the sentinel's are none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,8 +93,10 @@ pub struct DrainView {
 pub struct Drain {
     ranges: ProbeRanges,
     view: DrainView,
-    /// When open connections were last to be counted.
-    asked: Option<Mono>,
+    /// When the last count of open connections began.
+    begun: Option<Mono>,
+    /// It is not over.
+    counts: bool,
 }
 
 impl Drain {
@@ -102,7 +105,8 @@ impl Drain {
         Self {
             ranges,
             view: DrainView::default(),
-            asked: None,
+            begun: None,
+            counts: false,
         }
     }
 
@@ -118,19 +122,20 @@ impl Drain {
         }
     }
 
-    /// Whether open connections are to be counted now.
+    /// Whether a count of open connections begins now. There is one at a time.
     pub fn counts_open(&mut self, now: Mono) -> bool {
         let due = |at: Mono| now.since(at) >= open::PAUSE;
-        let counts = self.view.since.is_some() && self.asked.is_none_or(due);
-        if counts {
-            self.asked = Some(now);
+        let begins = self.view.since.is_some() && !self.counts && self.begun.is_none_or(due);
+        if begins {
+            (self.begun, self.counts) = (Some(now), true);
         }
-        counts
+        begins
     }
 
-    /// Takes in a count of open connections, or why there is none.
-    pub fn open(&mut self, counted: Result<OpenConnections, String>, now: Mono) {
-        self.view.open.take(counted, now);
+    /// Takes in the count that began last, or why there is none.
+    pub fn open(&mut self, counted: Result<OpenConnections, String>) {
+        self.counts = false;
+        self.view.open.take(counted, self.begun.unwrap_or_default());
     }
 
     /// Source ranges of load balancers' probes.
@@ -179,6 +184,9 @@ impl Drain {
 /// Maximum age of the last look: beyond it the agent was stopped or starved, and nothing is known.
 const UNSEEN: Duration = Duration::from_secs(5);
 
+/// Time from a connection's first SYN until it is surely open: a count that began earlier may lack it.
+const HANDSHAKE: Duration = Duration::from_secs(1);
+
 const NOT_LEAVING: &str = "the node is not being removed, so there is nothing to wait for; to \
                            drain it anyway, pass the time since the drain began as waited=SECONDS";
 
@@ -192,7 +200,8 @@ pub enum Reason {
     Open,
     /// Something came, and the quiet time since then is not over.
     Connections,
-    /// Nothing came so far, and the quiet time is not over.
+    /// Nothing came so far, and the quiet time is not over; or open connections were not counted since the
+    /// last one came, and the caller waits for them.
     Waiting,
     /// Neither the Node object nor the caller says that the node leaves.
     NotLeaving,
@@ -228,7 +237,7 @@ impl DrainView {
             (Some(since), None) => self.tell(since, quiet_for, ask.quiet, now),
         };
         if reason == Reason::Quiet && ask.until == Until::Open {
-            (reason, message) = self.tell_open(message, now);
+            (reason, message) = self.tell_open(message, ask.idle, now);
         }
         Finding {
             reason,
@@ -251,29 +260,35 @@ impl DrainView {
     }
 
     /// Open connections, as far as they are counted, and else why they are not.
-    pub fn open_connections(&self, now: Mono) -> Result<OpenConnections, String> {
+    pub fn open_connections(&self, now: Mono) -> Result<&OpenConnections, String> {
         self.open.known(self.since.is_some(), now)
     }
 
     /// Answer where no new connection comes, to a caller that waits for open ones too.
-    fn tell_open(&self, quiet: String, now: Mono) -> (Reason, String) {
-        let idle = Spoken(IDLE);
-        match self.open_connections(now) {
-            Err(why) => (
-                Reason::Blind,
-                format!("open connections are not known: {why}"),
-            ),
-            Ok(OpenConnections { active: 0, idle: 0 }) => {
-                (Reason::Quiet, format!("{quiet}, and none is open"))
+    fn tell_open(&self, quiet: String, idle: Duration, now: Mono) -> (Reason, String) {
+        let counted = match self.open_connections(now) {
+            Ok(counted) => counted,
+            Err(why) => {
+                let message = format!("open connections are not known: {why}");
+                return (Reason::Blind, message);
             }
-            Ok(OpenConnections { active: 0, idle: n }) => (
+        };
+        let begun = self.open.last.as_ref().map(|(_, begun)| *begun);
+        if begun < self.last.map(|last| last.plus(HANDSHAKE)) {
+            let message = "the last connection arrived after open ones were last counted";
+            return (Reason::Waiting, message.to_owned());
+        }
+        let after = Spoken(idle);
+        match counted.split(idle) {
+            (0, 0) => (Reason::Quiet, format!("{quiet}, and none is open")),
+            (0, n) => (
                 Reason::Quiet,
-                format!("{quiet}, and the {n} open ones have been idle for {idle}"),
+                format!("{quiet}, and the {n} open ones have been idle for {after}"),
             ),
-            Ok(OpenConnections { active, idle: n }) => (
+            (active, n) => (
                 Reason::Open,
                 format!(
-                    "{active} connections from outside were in use within {idle}, {n} more are open and idle"
+                    "{active} connections from outside were in use within {after}, {n} more are open and idle"
                 ),
             ),
         }

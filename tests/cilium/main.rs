@@ -2,5 +2,6 @@
 //! and reads Services from a real API server.
 
 mod faults;
+mod health_ports;
 mod healthy;
 mod scene;

@@ -49,11 +49,7 @@ impl Scene {
 
     /// Answers of ours at health check node ports so far.
     fn answered(&self) -> u64 {
-        let text = self.agent().metrics().expect("metrics");
-        let of = "pathproof_healthz_requests_total{check=\"service\"";
-        let lines = text.lines().filter(|line| line.starts_with(of));
-        let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
-        counts.sum()
+        self.agent().health_port_answers().expect("metrics")
     }
 
     /// Both answer with so many endpoints within the patience, and then to all requests alike.
@@ -204,7 +200,7 @@ fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
         let changes = watch.changes();
         changes.iter().filter(|of| of.codes.healthz == 0).count()
     };
-    for _ in 0..5 {
+    for _ in 0..20 {
         scene.upgrade_agent();
     }
     assert_eq!(silent(&ours), 0, "updates: {:?}", ours.changes());

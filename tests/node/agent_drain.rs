@@ -1,23 +1,20 @@
 //! Drain insight: /drainz and `pathproof drain` tell when nothing comes from outside any more.
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::process::Output;
-use std::time::{Duration, Instant};
 
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
-use node_tests::traffic::{Manner, Plan, Server, Tally};
-use node_tests::world::{Family, Namespace, layout};
+use node_tests::traffic::{Plan, Tally};
+use node_tests::world::{Family, layout};
 use serde_json::Value;
 
-use node_tests::scene::{PATIENCE, PORT, Scene, eventually, metric, until};
+use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 
 /// The outside client that stands for a load balancer's probes.
 const PROBER: u8 = 2;
 
 /// Status and body of /drainz.
-fn drainz(scene: &Scene, query: &str) -> (u16, Value) {
+pub(crate) fn drainz(scene: &Scene, query: &str) -> (u16, Value) {
     let path = format!("/drainz{query}");
     // A loaded machine may keep one question waiting for too long.
     let answer = until(PATIENCE, || scene.agent().admin(&path).ok()).expect("an answer");
@@ -34,12 +31,12 @@ fn reason(scene: &Scene, query: &str) -> (u16, String) {
     (status, reason)
 }
 
-fn drain(scene: &Scene, args: &[&str]) -> Output {
+pub(crate) fn drain(scene: &Scene, args: &[&str]) -> Output {
     let mut command = scene.agent().command(&["drain"]);
     command.args(args).output().expect("run the command")
 }
 
-fn text(output: &Output) -> String {
+pub(crate) fn text(output: &Output) -> String {
     let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
     format!("{out}{err}")
 }
@@ -183,118 +180,4 @@ fn who_does_not_see_the_way_in_is_never_quiet() {
     let blind = drain(&scene, &["--wait", "--quiet", "1s", "--timeout", "2s"]);
     assert_eq!(blind.status.code(), Some(3), "{}", text(&blind));
     assert!(text(&blind).contains("default route"), "{}", text(&blind));
-}
-
-/// A connection that stays open; the server answers each byte with a line.
-struct Kept(TcpStream);
-
-impl Kept {
-    fn open(from: &Namespace, to: SocketAddr) -> Self {
-        let opened = from.run(|| TcpStream::connect_timeout(&to, PATIENCE));
-        let mut kept = Self(opened.expect("a connection"));
-        kept.use_it();
-        kept
-    }
-
-    /// A request that is answered.
-    fn use_it(&mut self) {
-        self.0.write_all(b"x").expect("sent");
-        let mut answer = [0; 256];
-        assert!(self.0.read(&mut answer).expect("an answer") > 0, "cut");
-    }
-}
-
-fn counted(scene: &Scene) -> (Option<u64>, Option<u64>) {
-    let (_, body) = drainz(scene, "?until=open");
-    (body["open"].as_u64(), body["idle"].as_u64())
-}
-
-/// Requests under way are waited for, idle connections are not; what pods, the node itself and its own
-/// servers have open does not count.
-#[test]
-fn open_connections_are_waited_for() {
-    let name = "open_connections_are_waited_for";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
-    for name in ["api-1", "api-2", "web-1", "web-2", "web-3"] {
-        scene.servers.remove(name);
-        let pod = scene.world.pod(name);
-        let server = Server::start_as(&pod.ns, name, PORT, Manner::Keeps);
-        scene
-            .servers
-            .insert(name.to_owned(), server.expect("a server"));
-    }
-    let (v4, v6) = (
-        scene.node_port(30081, Family::V4),
-        scene.node_port(30081, Family::V6),
-    );
-    let outside = &scene.world.outside;
-    // Before the node leaves: they were not seen beginning then.
-    let mut used: Vec<Kept> = (0..100)
-        .map(|number| Kept::open(outside, if number % 2 == 0 { v4 } else { v6 }))
-        .collect();
-    let mut idle: Vec<Kept> = (0..20).map(|_| Kept::open(outside, v4)).collect();
-    let pod = scene.world.pod("client-1").ns.clone();
-    let inside = SocketAddr::new(scene.manifests.service("web").cluster_ip(Family::V4), 80);
-    let _others = [
-        Kept::open(&pod, inside),
-        Kept::open(&pod, v4),
-        Kept::open(&scene.world.node, inside),
-    ];
-    assert_eq!(counted(&scene), (None, None), "nothing is counted");
-    scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
-    let last = Instant::now();
-    let seen = until(PATIENCE, || {
-        used.iter_mut().for_each(Kept::use_it);
-        (counted(&scene) == (Some(100), Some(20))).then_some(())
-    });
-    println!("20 idle after {:?}", last.elapsed());
-    assert!(seen.is_some(), "{:?}", drainz(&scene, "?until=open"));
-
-    let args = ["--wait", "--until", "open", "--quiet", "1s", "--timeout"];
-    let busy = drain(&scene, &[&args[..], &["3s"]].concat());
-    assert_eq!(busy.status.code(), Some(1), "{}", text(&busy));
-    assert!(
-        text(&busy).contains("100 connections from outside were in use"),
-        "{}",
-        text(&busy)
-    );
-    let new = drain(&scene, &["--quiet", "1s"]);
-    assert_eq!(new.status.code(), Some(0), "no new ones: {}", text(&new));
-
-    // Requests of some seconds are under way when the hook begins; it ends once they have.
-    let hook = std::thread::scope(|scope| {
-        let hook = scope.spawn(|| {
-            (
-                drain(&scene, &[&args[..], &["40s"]].concat()),
-                Instant::now(),
-            )
-        });
-        let began = Instant::now();
-        while began.elapsed() < Duration::from_secs(4) {
-            used.iter_mut().for_each(Kept::use_it);
-        }
-        used.clear();
-        let ended = Instant::now();
-        let (told, at) = hook.join().expect("the hook");
-        assert!(at > ended, "it waited");
-        told
-    });
-    assert_eq!(hook.status.code(), Some(0), "{}", text(&hook));
-    assert!(
-        text(&hook).contains("the 20 open ones have been idle"),
-        "{}",
-        text(&hook)
-    );
-    idle.iter_mut().for_each(Kept::use_it);
-    let again = until(PATIENCE, || {
-        (counted(&scene) == (Some(20), Some(0))).then_some(())
-    });
-    assert!(again.is_some(), "in use again: {:?}", counted(&scene));
-    drop(idle);
-    let none = until(PATIENCE, || {
-        (counted(&scene) == (Some(0), Some(0))).then_some(())
-    });
-    assert!(none.is_some(), "none is open: {:?}", counted(&scene));
 }

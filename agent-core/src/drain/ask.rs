@@ -10,8 +10,10 @@ use thiserror::Error;
 pub const DEFAULT_QUIET: Duration = Duration::from_secs(10);
 /// The shortest quiet time: a look comes every half second at least.
 pub const MIN_QUIET: Duration = Duration::from_secs(1);
-/// The longest quiet time.
+/// The longest quiet time, and the longest idle time.
 pub const MAX_QUIET: Duration = Duration::from_secs(600);
+/// Time without a packet after which a connection is idle, where none is asked for.
+pub const DEFAULT_IDLE: Duration = Duration::from_secs(10);
 /// The longest that a caller may have waited, or may want to wait: a day.
 const MAX_WAIT: Duration = Duration::from_secs(86_400);
 
@@ -34,6 +36,8 @@ pub struct Ask {
     /// be leaving, whatever its Node object says.
     pub waited: Option<Duration>,
     pub until: Until,
+    /// Time without a packet after which an open connection is not waited for.
+    pub idle: Duration,
 }
 
 impl Default for Ask {
@@ -42,6 +46,7 @@ impl Default for Ask {
             quiet: DEFAULT_QUIET,
             waited: None,
             until: Until::New,
+            idle: DEFAULT_IDLE,
         }
     }
 }
@@ -62,7 +67,7 @@ pub enum AskError {
         bounds: &'static str,
     },
     /// There is no such parameter.
-    #[error("parameter {0:?} is not known: the parameters are quiet, until and waited")]
+    #[error("parameter {0:?} is not known: the parameters are idle, quiet, until and waited")]
     Unknown(String),
     /// Neither of the two.
     #[error(
@@ -83,6 +88,7 @@ impl Ask {
         for parameter in query.split('&').filter(|part| !part.is_empty()) {
             let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
             match name {
+                "idle" => ask.idle = idle_time(value)?,
                 "quiet" => ask.quiet = quiet_time(value)?,
                 "until" => ask.until = until(value)?,
                 "waited" => ask.waited = Some(wait("waited", value)?),
@@ -97,8 +103,8 @@ impl Ask {
         let waited = |waited: Duration| format!("&waited={:.3}", waited.as_secs_f64());
         let waited = self.waited.map_or_else(String::new, waited);
         let until = match self.until {
-            Until::New => "",
-            Until::Open => "&until=open",
+            Until::New => String::new(),
+            Until::Open => format!("&until=open&idle={:.3}", self.idle.as_secs_f64()),
         };
         format!("quiet={:.3}{until}{waited}", self.quiet.as_secs_f64())
     }
@@ -121,12 +127,15 @@ pub fn until(text: &str) -> Result<Until, AskError> {
 /// # Errors
 /// The text is no duration, or not between [`MIN_QUIET`] and [`MAX_QUIET`].
 pub fn quiet_time(text: &str) -> Result<Duration, AskError> {
-    span(
-        "quiet time",
-        text,
-        MIN_QUIET..=MAX_QUIET,
-        "between 1s and 10m",
-    )
+    short("quiet time", text)
+}
+
+/// Reads the time without a packet after which a connection is idle.
+///
+/// # Errors
+/// The text is no duration, or not between [`MIN_QUIET`] and [`MAX_QUIET`].
+pub fn idle_time(text: &str) -> Result<Duration, AskError> {
+    short("idle time", text)
 }
 
 /// Reads how long somebody wants to wait.
@@ -135,6 +144,10 @@ pub fn quiet_time(text: &str) -> Result<Duration, AskError> {
 /// The text is no duration, or longer than a day.
 pub fn timeout(text: &str) -> Result<Duration, AskError> {
     wait("timeout", text)
+}
+
+fn short(what: &'static str, text: &str) -> Result<Duration, AskError> {
+    span(what, text, MIN_QUIET..=MAX_QUIET, "between 1s and 10m")
 }
 
 fn wait(what: &'static str, text: &str) -> Result<Duration, AskError> {

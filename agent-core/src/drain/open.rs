@@ -1,20 +1,18 @@
 //! Connections from outside that are open while the node leaves, out of the kernel's connection table:
 //! nothing is counted by packet, and those that were open before are there too.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use agent_common::service::Address;
 use serde::{Deserialize, Serialize};
 
-use super::ProbeRanges;
+use super::{MAX_QUIET, ProbeRanges};
 use crate::expect::NodeContext;
 use crate::expect::node::address;
 use crate::time::{Mono, Spoken};
 use crate::view::ClusterView;
 
-/// Time without a packet after which a connection is idle.
-pub const IDLE: Duration = Duration::from_secs(10);
 /// Interval of counts while the node leaves.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum age of a count that is used.
@@ -30,12 +28,28 @@ pub struct Flow {
     pub idle: Duration,
 }
 
-/// Numbers of open connections.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OpenConnections {
-    /// Something was sent over them within the last [`IDLE`].
-    pub active: u64,
-    pub idle: u64,
+/// Numbers of open connections by their time without a packet in seconds; the longest idle time that a caller
+/// may give and longer times are one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenConnections(BTreeMap<u64, u64>);
+
+impl OpenConnections {
+    pub fn add(&mut self, silent: Duration) {
+        let seconds = silent.as_secs().min(MAX_QUIET.as_secs() + 1);
+        *self.0.entry(seconds).or_default() += 1;
+    }
+
+    /// Connections with a packet within `idle`, and those without one.
+    pub(crate) fn split(&self, idle: Duration) -> (u64, u64) {
+        let (mut active, mut silent) = (0, 0);
+        for (seconds, count) in &self.0 {
+            match Duration::from_secs(*seconds) > idle {
+                true => silent += count,
+                false => active += count,
+            }
+        }
+        (active, silent)
+    }
 }
 
 /// Selects the flows that come from outside, to a Service.
@@ -72,10 +86,7 @@ impl Outsiders {
         {
             return;
         }
-        match flow.idle > IDLE {
-            true => counted.idle += 1,
-            false => counted.active += 1,
-        }
+        counted.add(flow.idle);
     }
 }
 
@@ -83,22 +94,22 @@ impl Outsiders {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpenView {
-    /// The last count, and when it was.
+    /// The last count, and when it began.
     pub last: Option<(OpenConnections, Mono)>,
     /// Why they are not counted.
     pub uncounted: Option<String>,
 }
 
 impl OpenView {
-    pub(super) fn take(&mut self, counted: Result<OpenConnections, String>, now: Mono) {
+    pub(super) fn take(&mut self, counted: Result<OpenConnections, String>, begun: Mono) {
         match counted {
-            Ok(counted) => (self.last, self.uncounted) = (Some((counted, now)), None),
+            Ok(counted) => (self.last, self.uncounted) = (Some((counted, begun)), None),
             Err(why) => (self.last, self.uncounted) = (None, Some(why)),
         }
     }
 
     /// The count, or why there is none.
-    pub(super) fn known(&self, leaves: bool, now: Mono) -> Result<OpenConnections, String> {
+    pub(super) fn known(&self, leaves: bool, now: Mono) -> Result<&OpenConnections, String> {
         if !leaves {
             return Err(
                 "they are counted only while the Node object shows that the node is being \
@@ -106,11 +117,11 @@ impl OpenView {
                     .into(),
             );
         }
-        match (self.last, &self.uncounted) {
+        match (&self.last, &self.uncounted) {
             (_, Some(why)) => Err(why.clone()),
-            (Some((counted, at)), None) if now.since(at) <= OLD => Ok(counted),
+            (Some((counted, at)), None) if now.since(*at) <= OLD => Ok(counted),
             (Some((_, at)), None) => {
-                Err(format!("the last count is {} old", Spoken(now.since(at))))
+                Err(format!("the last count is {} old", Spoken(now.since(*at))))
             }
             (None, None) => Err("the agent has not counted them yet".into()),
         }
@@ -173,7 +184,12 @@ mod tests {
             };
             outsiders().count(&flow, &mut counted);
         }
-        let expected = if counts { (2, 2) } else { (0, 0) };
-        assert_eq!((counted.active, counted.idle), expected);
+        let split = |idle| counted.split(Duration::from_secs(idle));
+        let expected = if counts {
+            [(2, 2), (3, 1), (3, 1)]
+        } else {
+            [(0, 0); 3]
+        };
+        assert_eq!([split(10), split(11), split(600)], expected);
     }
 }

@@ -220,6 +220,7 @@ fn time_that_nobody_watched_is_not_quiet() {
 #[case("waited=0&quiet=600", 600_000, Some(0))]
 #[case("&quiet=1&", 1_000, None)]
 #[case("quiet=1&until=open", 1_000, None)]
+#[case("quiet=1&until=open&idle=10s", 1_000, None)]
 #[case("quiet=1&until=new&waited=1", 1_000, Some(1_000))]
 fn questions(#[case] query: &str, #[case] quiet: u64, #[case] waited: Option<u64>) {
     let ask = Ask {
@@ -229,6 +230,7 @@ fn questions(#[case] query: &str, #[case] quiet: u64, #[case] waited: Option<u64
             true => Until::Open,
             false => Until::New,
         },
+        ..Ask::default()
     };
     assert_eq!(Ask::parse(query), Ok(ask));
     assert_eq!(Ask::parse(&ask.query()), Ok(ask));
@@ -240,6 +242,7 @@ fn questions(#[case] query: &str, #[case] quiet: u64, #[case] waited: Option<u64
 #[case("quiet=601", "between 1s and 10m")]
 #[case("quiet=-5s", "between 1s and 10m")]
 #[case("quiet=inf", "between 1s and 10m")]
+#[case("idle=0", "idle time \"0\"")]
 #[case("waited=25h", "waited \"25h\"")]
 #[case("waited=NaN", "waited \"NaN\"")]
 #[case("quite=10s", "\"quite\" is not known")]

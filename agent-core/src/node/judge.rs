@@ -173,7 +173,7 @@ impl Judge {
                 return;
             }
             Event::Table(table) => return self.read_table(table, effects),
-            Event::Open(counted) => return self.drain.open(counted, self.now),
+            Event::Open(counted) => return self.drain.open(counted),
             Event::DropWatch(watch) => return self.drops.shown.watch = watch,
             Event::Shape(facts) => return self.shape(&facts, effects),
             Event::Parts(parts) => return self.parts(parts, effects),
@@ -370,7 +370,7 @@ impl Judge {
         if self.drain.counts_open(self.now) {
             match self.shape.hides_outsiders() {
                 None => effects.push(Effect::CountOpen),
-                Some(why) => self.drain.open(Err(why), self.now),
+                Some(why) => self.drain.open(Err(why)),
             }
         }
         let inputs = Inputs {

@@ -26,8 +26,8 @@ pub struct DrainReport {
     pub total: u64,
     /// Connections that do not count, of --drain-ignore-cidr, since the agent started.
     pub ignored: u64,
-    /// Open connections over which something was sent within 10 s, while the Node object says that the
-    /// node leaves; nothing where they are not counted.
+    /// Open connections over which something was sent within the idle time, while the Node object says that
+    /// the node leaves; nothing where they are not counted.
     #[serde(default)]
     pub open: Option<u64>,
     /// Open ones beside these.
@@ -47,6 +47,7 @@ impl DrainReport {
         let known = &report.drain;
         let finding = known.judge(ask, now);
         let open = known.open_connections(now).ok();
+        let open = open.map(|counted| counted.split(ask.idle));
         let wall = |at: Mono| {
             let ahead = i128::from(at.0) - i128::from(report.verdict.at.0);
             jiff::Timestamp::from_nanosecond(report.written.as_nanosecond() + ahead).ok()
@@ -60,8 +61,8 @@ impl DrainReport {
             connections: known.since.map(|_| known.connections),
             total: known.counted.iter().sum(),
             ignored: known.ignored,
-            open: open.map(|of| of.active),
-            idle: open.map(|of| of.idle),
+            open: open.map(|(active, _)| active),
+            idle: open.map(|(_, idle)| idle),
             last_connection: known.last.and_then(wall),
             quiet_for: finding.quiet_for.as_secs_f64(),
             quiet: ask.quiet.as_secs_f64(),

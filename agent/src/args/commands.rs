@@ -163,7 +163,7 @@ pub struct DrainArgs {
     /// State to wait for: new or open
     ///
     /// new: no new connection from outside arrived for the quiet time. open: also, no connection
-    /// was used in the last 10s. open needs a Node object that shows that the node is being
+    /// was used within the idle time. open needs a Node object that shows that the node is being
     /// removed, and kube-proxy as the proxy.
     #[arg(
         long,
@@ -173,6 +173,19 @@ pub struct DrainArgs {
         value_parser = drain::until
     )]
     pub until: drain::Until,
+
+    /// Idle time: with --until=open, how long an open connection must have been without a packet
+    /// not to be waited for, 1s to 10m
+    ///
+    /// Choose it longer than the server may take to answer a request.
+    #[arg(
+        long,
+        env = "PATHPROOF_DRAIN_IDLE",
+        value_name = "DURATION",
+        default_value = "10s",
+        value_parser = drain::idle_time
+    )]
+    pub idle: Duration,
 
     /// Maximum time to wait
     ///

@@ -31,6 +31,7 @@ pub fn run(said: &DrainArgs, now: fn() -> Mono) -> Exit {
             quiet: said.quiet,
             waited: said.wait.then(|| now().since(begun)),
             until: said.until,
+            idle: said.idle,
         };
         let answer = fetch::drain(&said.admin.address, &ask);
         let elapsed = now().since(begun);

@@ -258,6 +258,15 @@ impl Agent {
         self.admin("/metrics").map(|response| response.body)
     }
 
+    /// Its answers at health check node ports of Services so far.
+    pub fn health_port_answers(&self) -> Result<u64> {
+        let text = self.metrics()?;
+        let of = "pathproof_healthz_requests_total{check=\"service\"";
+        let lines = text.lines().filter(|line| line.starts_with(of));
+        let counts = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<u64>().ok());
+        Ok(counts.sum())
+    }
+
     /// What the agent has logged, all its runs in this world.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()

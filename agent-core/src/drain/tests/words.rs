@@ -15,6 +15,15 @@ fn view(watched: u64, last: Option<u64>, seen: u64) -> DrainView {
     }
 }
 
+/// Connections that had a packet a second ago, and others 20 s ago.
+fn open_ones(active: u64, idle: u64) -> OpenConnections {
+    let mut counted = OpenConnections::default();
+    for (count, seconds) in [(active, 1), (idle, 20)] {
+        (0..count).for_each(|_| counted.add(Duration::from_secs(seconds)));
+    }
+    counted
+}
+
 #[test]
 fn every_answer_has_its_sentence() {
     let blind = DrainView {
@@ -54,7 +63,7 @@ fn every_answer_has_its_sentence() {
         ..Ask::default()
     };
     let counted = |active, idle, at| OpenView {
-        last: Some((OpenConnections { active, idle }, ms(at))),
+        last: Some((open_ones(active, idle), ms(at))),
         ..OpenView::default()
     };
     let uncounted = OpenView {
@@ -76,6 +85,16 @@ fn every_answer_has_its_sentence() {
         let finding = view.judge(&open, ms(75_050));
         let _ = writeln!(text, "{}: {}", in_json(finding.reason), finding.message);
     }
+    let recent = DrainView {
+        open: counted(0, 0, 74_900),
+        ..view(1_000, Some(74_000), 75_000)
+    };
+    let ask = Ask {
+        quiet: MIN_QUIET,
+        ..open
+    };
+    let finding = recent.judge(&ask, ms(75_050));
+    let _ = writeln!(text, "{}: {}", in_json(finding.reason), finding.message);
     let told = DrainView {
         since: None,
         ..view(1_000, Some(59_000), 75_000)
@@ -93,6 +112,49 @@ fn every_answer_has_its_sentence() {
     let _ = writeln!(text, "--timeout=x: {}", timeout("x").unwrap_err());
     let _ = writeln!(text, "--quiet=0: {}", quiet_time("0").unwrap_err());
     assert_words("drain", &text);
+}
+
+/// Requests that take longer than the default to be answered are waited for by those who say so.
+#[rstest]
+#[case(10, Reason::Quiet)]
+#[case(19, Reason::Quiet)]
+#[case(20, Reason::Open)]
+#[case(600, Reason::Open)]
+fn a_silent_connection_is_in_use_for_the_idle_time(#[case] idle: u64, #[case] expected: Reason) {
+    let open = Ask {
+        until: Until::Open,
+        idle: Duration::from_secs(idle),
+        ..Ask::default()
+    };
+    let view = DrainView {
+        open: OpenView {
+            last: Some((open_ones(0, 1), ms(75_000))),
+            ..OpenView::default()
+        },
+        ..view(1_000, Some(59_000), 75_000)
+    };
+    assert_eq!(view.judge(&open, ms(75_050)).reason, expected);
+    assert_eq!(Ask::parse(&open.query()), Ok(open));
+}
+
+/// One that had just arrived may be missing in the count.
+#[rstest]
+#[case(73_900, Reason::Waiting)]
+#[case(74_999, Reason::Waiting)]
+#[case(75_000, Reason::Quiet)]
+fn a_count_serves_for_connections_that_came_before(#[case] begun: u64, #[case] expected: Reason) {
+    let mut drain = leaving();
+    drain.look(&outside(74_000, &[(74_000, CLIENT)]), None);
+    assert!(drain.counts_open(ms(begun)));
+    assert!(!drain.counts_open(ms(begun + 5_000)), "one at a time");
+    drain.open(Ok(OpenConnections::default()));
+    drain.look(&outside(75_500, &[]), None);
+    let ask = Ask {
+        quiet: MIN_QUIET,
+        until: Until::Open,
+        ..Ask::default()
+    };
+    assert_eq!(drain.view().judge(&ask, ms(75_500)).reason, expected);
 }
 
 /// A look may be so old, and no older.

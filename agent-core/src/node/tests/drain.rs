@@ -154,14 +154,21 @@ fn open_connections_are_counted_once_a_second_while_the_node_leaves() {
     let mut scene = Scene::probed();
     assert!(!scene.later(5_000).idle().has("count open"));
     assert!(scene.view(vec![tainted(&[TAINT])]).has("count open"));
+    scene.feed(Event::Open(Ok(OpenConnections::default())));
     assert!(!scene.later(900).idle().has("count open"));
     assert!(scene.later(100).idle().has("count open"));
-    let counted = OpenConnections { active: 3, idle: 2 };
-    scene.feed(Event::Open(Ok(counted)));
+    assert!(
+        !scene.later(2_000).idle().has("count open"),
+        "one is under way"
+    );
+    let mut counted = OpenConnections::default();
+    counted.add(Duration::from_secs(1));
+    scene.feed(Event::Open(Ok(counted.clone())));
     let now = ms(scene.now());
-    assert_eq!(scene.node.drain().open_connections(now), Ok(counted));
-    let late = now.plus(Duration::from_millis(5_001));
-    assert!(scene.node.drain().open_connections(late).is_err());
+    assert_eq!(scene.node.drain().open_connections(now), Ok(&counted));
+    let late = now.plus(Duration::from_millis(3_001));
+    let old = scene.node.drain().open_connections(late);
+    assert!(old.is_err(), "it began 5 s before");
     scene.feed(Event::Open(Err("why".to_owned())));
     assert_eq!(
         scene.node.drain().open_connections(now),

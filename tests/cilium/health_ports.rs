@@ -1,0 +1,113 @@
+//! A Service's health check node port, which Cilium's agent serves by itself.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use node_tests::cluster::put_file;
+use node_tests::http::{self, Response};
+use node_tests::wait::until;
+use node_tests::world::{Family, Namespace};
+
+use crate::scene::{PATIENCE, REPLACING, SETTLED, Scene};
+
+/// Of web.
+const PORT: u16 = 30_999;
+
+impl Scene {
+    /// Gives web a health check node port, and waits until Cilium serves it.
+    fn balance(&mut self) {
+        let port = |service: &mut node_tests::manifests::Service| {
+            *service = service.clone().health_port(PORT);
+        };
+        self.manifests.change("web", port).expect("web");
+        let file = self.manifests.dir().join("service-web.yaml");
+        put_file(&self.api, &file).expect("a Service");
+        for family in Family::ALL {
+            let served = until(PATIENCE, || {
+                let answer = self.ask(&self.world.outside, family)?;
+                (answer.status == 200).then_some(())
+            });
+            assert!(served.is_some(), "Cilium serves {PORT}, {family:?}");
+        }
+    }
+
+    fn ask(&self, from: &Namespace, family: Family) -> Option<Response> {
+        let to = SocketAddr::new(self.world.node_address(family), PORT);
+        from.run(|| http::get(to, "/", Duration::from_secs(1))).ok()
+    }
+
+    /// Statuses from outside, in both families.
+    fn outside(&self) -> [u16; 2] {
+        Family::ALL.map(|family| {
+            let answer = self.ask(&self.world.outside, family);
+            answer.map_or(0, |answer| answer.status)
+        })
+    }
+
+    fn empty_tables(&self) -> impl FnOnce() + use<> {
+        let tables = self.mounts.frontends().expect("its tables");
+        let entries = tables.each_ref().map(|table| table.empty().expect("empty"));
+        move || {
+            for (table, entries) in tables.iter().zip(&entries) {
+                table.fill(entries).expect("fill");
+            }
+        }
+    }
+}
+
+/// Cilium answers 200 while its tables are empty. Outsiders get our answer where it is turned on, and Cilium's
+/// else and once the agent is gone.
+#[test]
+fn outsiders_get_our_answer_and_ciliums_when_the_agent_is_gone() {
+    let name = "outsiders_get_our_answer_and_ciliums_when_the_agent_is_gone";
+    let Some(mut scene) = Scene::bare(name, REPLACING) else {
+        return;
+    };
+    scene.balance();
+    let ciliums = scene.ask(&scene.world.outside, Family::V4);
+    println!("Cilium's: {ciliums:?}");
+    for (options, broken) in [
+        (["--health-check-node-ports", "none"], 200),
+        (["--enforcement", "audit"], 200),
+        (["--enforcement", "enforce"], 503),
+    ] {
+        let is_ours = options[1] != "none";
+        scene.start_agent(&options);
+        scene.wait_for("proven", 200, PATIENCE);
+        thread::sleep(SETTLED);
+        let told = until(PATIENCE, || {
+            let before = scene.agent().health_port_answers().ok()?;
+            let statuses = scene.outside();
+            let after = scene.agent().health_port_answers().ok()?;
+            (statuses == [200, 200] && (after - before == 2) == is_ours).then_some(())
+        });
+        assert!(told.is_some(), "{options:?}: sound");
+        println!(
+            "{options:?}: {:?}",
+            scene.ask(&scene.world.outside, Family::V4)
+        );
+        let mend = scene.empty_tables();
+        scene.wait("broken", PATIENCE, |report| {
+            report["verdict"]["state"] == "broken"
+        });
+        let told = until(PATIENCE, || (scene.outside() == [broken; 2]).then_some(()));
+        assert!(told.is_some(), "{options:?}: {:?}", scene.outside());
+        let own = scene.ask(&scene.world.node, Family::V4);
+        assert_eq!(own.map(|of| of.status), Some(200), "Cilium's own answer");
+        if broken == 503 {
+            // The fault goes on.
+            let agent = scene.agent.take().expect("an agent");
+            agent.kill().expect("kill");
+            let killed = Instant::now();
+            let gone = until(PATIENCE, || (scene.outside() == [200; 2]).then_some(()));
+            let took = killed.elapsed();
+            println!("Cilium answers {took:?} after the agent was killed");
+            assert!(gone.is_some() && took < Duration::from_secs(1), "{took:?}");
+        } else {
+            let agent = scene.agent.take().expect("an agent");
+            agent.terminate().expect("the agent ends");
+        }
+        mend();
+    }
+}

@@ -1,0 +1,391 @@
+//! Open connections from outside while the node leaves: their number, and drains that wait for them.
+
+use std::io::{Read as _, Write as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use aya::sys::{Stats, enable_stats};
+use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::rules::Backend;
+use node_tests::scene::{PATIENCE, PORT, Scene, until};
+use node_tests::traffic::{Manner, Server};
+use node_tests::usage;
+use node_tests::wait::scaled;
+use node_tests::worker::Worker;
+use node_tests::world::{Family, Namespace};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::agent_drain::{drain, drainz, text};
+
+/// A connection that stays open; the server answers each byte with a line.
+struct Kept(TcpStream);
+
+impl Kept {
+    fn open(from: &Namespace, to: SocketAddr) -> Self {
+        let opened = from.run(|| TcpStream::connect_timeout(&to, PATIENCE));
+        let mut kept = Self(opened.expect("a connection"));
+        kept.use_it();
+        kept
+    }
+
+    /// A request that is answered.
+    fn use_it(&mut self) {
+        self.0.write_all(b"x").expect("sent");
+        let mut answer = [0; 256];
+        assert!(self.0.read(&mut answer).expect("an answer") > 0, "cut");
+    }
+}
+
+fn counted(scene: &Scene) -> (Option<u64>, Option<u64>) {
+    let (_, body) = drainz(scene, "?until=open");
+    (body["open"].as_u64(), body["idle"].as_u64())
+}
+
+/// Requests under way are waited for, idle connections are not; what pods, the node itself and its own
+/// servers have open does not count.
+#[test]
+fn open_connections_are_waited_for() {
+    let name = "open_connections_are_waited_for";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    for name in ["api-1", "api-2", "web-1", "web-2", "web-3"] {
+        scene.servers.remove(name);
+        let pod = scene.world.pod(name);
+        let server = Server::start_as(&pod.ns, name, PORT, Manner::Keeps);
+        scene
+            .servers
+            .insert(name.to_owned(), server.expect("a server"));
+    }
+    let (v4, v6) = (
+        scene.node_port(30081, Family::V4),
+        scene.node_port(30081, Family::V6),
+    );
+    let outside = &scene.world.outside;
+    // Before the node leaves: they were not seen beginning then.
+    let mut used: Vec<Kept> = (0..100)
+        .map(|number| Kept::open(outside, if number % 2 == 0 { v4 } else { v6 }))
+        .collect();
+    let mut idle: Vec<Kept> = (0..20).map(|_| Kept::open(outside, v4)).collect();
+    let pod = scene.world.pod("client-1").ns.clone();
+    let inside = SocketAddr::new(scene.manifests.service("web").cluster_ip(Family::V4), 80);
+    let _others = [
+        Kept::open(&pod, inside),
+        Kept::open(&pod, v4),
+        Kept::open(&scene.world.node, inside),
+    ];
+    assert_eq!(counted(&scene), (None, None), "nothing is counted");
+    scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
+    let last = Instant::now();
+    let seen = until(PATIENCE, || {
+        used.iter_mut().for_each(Kept::use_it);
+        (counted(&scene) == (Some(100), Some(20))).then_some(())
+    });
+    println!("20 idle after {:?}", last.elapsed());
+    assert!(seen.is_some(), "{:?}", drainz(&scene, "?until=open"));
+
+    let args = ["--wait", "--until", "open", "--quiet", "1s", "--timeout"];
+    let busy = drain(&scene, &[&args[..], &["3s"]].concat());
+    assert_eq!(busy.status.code(), Some(1), "{}", text(&busy));
+    assert!(
+        text(&busy).contains("100 connections from outside were in use"),
+        "{}",
+        text(&busy)
+    );
+    let new = drain(&scene, &["--quiet", "1s"]);
+    assert_eq!(new.status.code(), Some(0), "no new ones: {}", text(&new));
+
+    // Requests of some seconds are under way when the hook begins; it ends once they have.
+    let hook = std::thread::scope(|scope| {
+        let hook = scope.spawn(|| {
+            (
+                drain(&scene, &[&args[..], &["40s"]].concat()),
+                Instant::now(),
+            )
+        });
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(4) {
+            used.iter_mut().for_each(Kept::use_it);
+        }
+        used.clear();
+        let ended = Instant::now();
+        let (told, at) = hook.join().expect("the hook");
+        assert!(at > ended, "it waited");
+        told
+    });
+    assert_eq!(hook.status.code(), Some(0), "{}", text(&hook));
+    assert!(
+        text(&hook).contains("the 20 open ones have been idle"),
+        "{}",
+        text(&hook)
+    );
+    idle.iter_mut().for_each(Kept::use_it);
+    let again = until(PATIENCE, || {
+        (counted(&scene) == (Some(20), Some(0))).then_some(())
+    });
+    assert!(again.is_some(), "in use again: {:?}", counted(&scene));
+    drop(idle);
+    let none = until(PATIENCE, || {
+        (counted(&scene) == (Some(0), Some(0))).then_some(())
+    });
+    assert!(none.is_some(), "none is open: {:?}", counted(&scene));
+}
+
+/// Time that a request takes.
+const LONG: Duration = Duration::from_secs(20);
+/// Requests at each Service.
+const REQUESTS: u32 = 20;
+const STAGGER: Duration = Duration::from_millis(500);
+/// The first byte of a request for bytes every second; other ones get none before the end.
+const STREAM: u8 = b's';
+const END: &[u8] = b"end";
+
+/// Answers requests after [`LONG`]. Dropped, it cuts those that are under way, as a pod that ends does.
+fn slow_server(ns: &Namespace) -> Worker {
+    let listener = ns.run(|| TcpListener::bind(("::", PORT))).expect("listen");
+    listener.set_nonblocking(true).expect("an option");
+    Worker::here(move |stop| {
+        thread::scope(|scope| {
+            while !stop.load(Ordering::Relaxed) {
+                if let Ok((stream, _)) = listener.accept() {
+                    scope.spawn(|| answer_late(stream, stop));
+                }
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+    })
+}
+
+fn answer_late(mut stream: TcpStream, stop: &AtomicBool) {
+    let begun = Instant::now();
+    let mut request = [0];
+    let blocks = stream.set_nonblocking(false);
+    if blocks
+        .and_then(|()| stream.read_exact(&mut request))
+        .is_err()
+    {
+        return;
+    }
+    let mut streamed = 0;
+    while begun.elapsed() < LONG {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        if request == [STREAM] && begun.elapsed().as_secs() > streamed {
+            streamed += 1;
+            let _ = stream.write_all(b".");
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    let _ = stream.write_all(END);
+}
+
+/// Makes a request; the thread gives whether it was answered to the end.
+fn request(from: &Namespace, to: SocketAddr, kind: u8) -> JoinHandle<bool> {
+    let opened = from.run(|| TcpStream::connect_timeout(&to, PATIENCE));
+    let mut stream = opened.expect("a connection");
+    stream.write_all(&[kind]).expect("sent");
+    thread::spawn(move || {
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).is_ok() && answer.ends_with(END)
+    })
+}
+
+/// When the drain begins, requests of 20 s have been under way for 0 to 10 s. Those of one Service are waited
+/// for; the other one ends as soon as no new connection comes.
+#[test]
+fn requests_of_20_s_are_cut_by_no_drain_that_waits_for_them() {
+    let name = "requests_of_20_s_are_cut_by_no_drain_that_waits_for_them";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.servers.clear();
+    let serve = |pods: &[&str]| -> Vec<Worker> {
+        let pods = pods.iter().map(|pod| scene.world.pod(pod));
+        pods.map(|pod| slow_server(&pod.ns)).collect()
+    };
+    let (waits, hurries) = (
+        serve(&["api-1", "api-2"]),
+        serve(&["web-1", "web-2", "web-3"]),
+    );
+    let (mut waited_for, mut hurried) = (Vec::new(), Vec::new());
+    for number in 0..REQUESTS {
+        let family = Family::ALL[number as usize % 2];
+        // The last ones are silent, and hold the hook alone.
+        let kind = if number < REQUESTS / 2 { STREAM } else { b'x' };
+        let outside = &scene.world.outside;
+        waited_for.push(request(outside, scene.node_port(30081, family), kind));
+        hurried.push(request(outside, scene.node_port(30080, family), kind));
+        thread::sleep(STAGGER);
+    }
+    scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
+    let begun = Instant::now();
+    let open = [
+        "--wait",
+        "--until",
+        "open",
+        "--quiet",
+        "1s",
+        "--idle",
+        "30s",
+        "--timeout",
+        "60s",
+    ];
+    let told = thread::scope(|scope| {
+        let hook = scope.spawn(|| (drain(&scene, &open), begun.elapsed()));
+        let new = drain(&scene, &["--wait", "--quiet", "1s", "--timeout", "60s"]);
+        assert_eq!(new.status.code(), Some(0), "{}", text(&new));
+        println!("no new connection after {:?}", begun.elapsed());
+        drop(hurries);
+        let (told, after) = hook.join().expect("the hook");
+        println!("none in use after {after:?}");
+        told
+    });
+    assert_eq!(told.status.code(), Some(0), "{}", text(&told));
+    drop(waits);
+    let cut = |requests: Vec<JoinHandle<bool>>| {
+        let ends = requests.into_iter().map(|of| of.join().expect("a request"));
+        ends.filter(|whole| !whole).count()
+    };
+    assert_eq!(cut(waited_for), 0, "cut although the hook waited");
+    assert_eq!(
+        cut(hurried),
+        REQUESTS as usize,
+        "the hook that waits for new ones alone"
+    );
+}
+
+const FLOWS: u64 = 10_000;
+/// Flows that stay in use.
+const USED: u64 = 1_000;
+/// Of 1 % at most the count may be wrong.
+fn is_near(counted: Option<u64>, truth: u64) -> bool {
+    counted.is_some_and(|counted| counted.abs_diff(truth) * 100 <= truth)
+}
+
+/// Accepts nothing: the kernel completes connections of its own accord, and resets them when this is dropped.
+fn silent_server(ns: &Namespace) -> Socket {
+    ns.sysctl("net/core/somaxconn", "16384").expect("a limit");
+    let listen = || {
+        let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_only_v6(false)?;
+        socket.bind(&SocketAddr::new(IpAddr::from([0; 16]), PORT).into())?;
+        socket.listen(16_384)?;
+        std::io::Result::Ok(socket)
+    };
+    ns.run(listen).expect("listen")
+}
+
+/// Opens a connection. Dropped, it is reset.
+fn flow(from: SocketAddr, to: SocketAddr) -> Socket {
+    let socket = Socket::new(Domain::for_address(from), Type::STREAM, Some(Protocol::TCP));
+    let socket = socket.expect("a socket");
+    socket.set_linger(Some(Duration::ZERO)).expect("an option");
+    socket.bind(&from.into()).expect("a port");
+    socket.connect_timeout(&to.into(), PATIENCE).expect("open");
+    socket
+}
+
+/// Forgets a connection at this end without a packet: as many files as flows would be too many.
+fn abandon(socket: Socket) {
+    let on: libc::c_int = 1;
+    // SAFETY: the option reads one int at `on`, which lives for the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_REPAIR,
+            (&raw const on).cast(),
+            size_of_val(&on) as libc::socklen_t,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// Opens all flows, from 6 addresses with source ports in sequence; gives those that stay in use.
+fn open_flows(scene: &Scene) -> Vec<Socket> {
+    let sources = (0..3).flat_map(|client| Family::ALL.map(|family| (client, family)));
+    let mut plans: Vec<_> = sources
+        .map(|(client, family)| {
+            let source = scene.world.outside_client(client, family);
+            let ports = scene.world.source_ports(source);
+            (source, ports, scene.node_port(30081, family))
+        })
+        .collect();
+    scene.world.outside.run(|| {
+        let mut used = Vec::new();
+        for number in 0..FLOWS {
+            let (source, ports, target) = &mut plans[number as usize % 6];
+            let port = ports.next().expect("a port");
+            let opened = flow(SocketAddr::new(*source, port), *target);
+            match number < USED {
+                true => used.push(opened),
+                false => abandon(opened),
+            }
+        }
+        used
+    })
+}
+
+/// The count is right to 1 % at 10,000 flows, of which some are in use.
+#[test]
+fn ten_thousand_open_connections_are_counted() {
+    let name = "ten_thousand_open_connections_are_counted";
+    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
+        return;
+    };
+    scene.servers.clear();
+    let servers = ["api-1", "api-2"].map(|pod| silent_server(&scene.world.pod(pod).ns));
+    let mut used = open_flows(&scene);
+    let pid = scene.agent().pid();
+    // Time of the agent, and runs of its programs and their time.
+    let spent = || {
+        let (user, system) = usage::processor(pid).expect("its use");
+        let programs = usage::programs(pid).expect("its programs");
+        let runs = programs.values();
+        let sum = runs.fold((0, Duration::ZERO), |(count, time), of| {
+            (count + of.count, time + of.time)
+        });
+        (user + system, sum)
+    };
+    let _figures = enable_stats(Stats::RunTime).expect("times of programs");
+    let spend = |used: &mut Vec<Socket>, what: &str| {
+        let ((before, (ran, took)), begun) = (spent(), Instant::now());
+        while begun.elapsed() < scaled(Duration::from_secs(12)) {
+            for socket in used.iter() {
+                socket.send(b"x").expect("sent");
+            }
+            thread::sleep(Duration::from_secs(2));
+        }
+        let (after, (runs, time)) = spent();
+        let share = (after - before).as_secs_f64() / begun.elapsed().as_secs_f64();
+        let runs = runs - ran;
+        println!(
+            "{what}: {:.2} % of a processor; programs: {runs} runs, {} ns each",
+            100.0 * share,
+            (time - took).as_nanos() / u128::from(runs.max(1))
+        );
+    };
+    let seen = |scene: &Scene, what: &str, in_use: u64, idle: u64| {
+        let counts = || {
+            let (open, silent) = counted(scene);
+            (is_near(open, in_use) && is_near(silent, idle)).then_some((open, silent))
+        };
+        match until(PATIENCE, counts) {
+            Some(counts) => println!("{what}: {counts:?}"),
+            None => panic!("{what}: {:?}, not {in_use} and {idle}", counted(scene)),
+        }
+    };
+    spend(&mut used, "before it leaves");
+    scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
+    seen(&scene, "in use, and idle", USED, FLOWS - USED);
+    spend(&mut used, "while it leaves");
+    seen(&scene, "later", USED, FLOWS - USED);
+    used.clear();
+    seen(&scene, "those in use were closed", 0, FLOWS - USED);
+    drop(servers);
+    seen(&scene, "all were closed", 0, 0);
+}
