@@ -78,7 +78,7 @@ fn a_full_table_is_named_within_two_seconds_and_is_503() {
     assert_eq!(effects.statuses(), [503, 503]);
     let reason = verdict.reason();
     assert!(
-        reason.contains("1000 of 1000 conntrack entries"),
+        reason.contains("1000 of 1000 entries"),
         "{reason}"
     );
 }
