@@ -97,8 +97,9 @@ pub enum Command {
     Echo(EchoArgs),
     /// List the nodes of a cluster with verdict, cause and duration; also as `kubectl pathproof`
     ///
-    /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists failing nodes
-    /// first, then nodes in doubt, nodes that are being removed, and the rest.
+    /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists sick nodes
+    /// first (broken, stale or recovering), then nodes in doubt, nodes that are being removed, and
+    /// sound nodes.
     Fleet(Box<FleetArgs>),
     /// Remove what an agent leaves behind: BPF programs, pinned maps, state, the sentinel's
     /// interfaces

@@ -354,7 +354,7 @@ pub struct FleetArgs {
     #[arg(long, short = 'l', value_name = "SELECTOR", help_heading = LIST)]
     pub selector: Option<String>,
 
-    /// Hide nodes that are proven and not being removed
+    /// Show only nodes that are sick, in doubt or being removed
     #[arg(long, help_heading = LIST)]
     pub sick: bool,
 }

@@ -121,9 +121,9 @@ async fn the_quickstart_quotes_an_answer() {
     ));
     let (_, headers, body) = ask(&fixture(200, 200), Method::GET, "/healthz").await;
     let quoted = [
-        format!("content-type: {}", headers[0]),
-        format!("x-content-type-options: {}", headers[1]),
-        format!("content-length: {}", body.len()),
+        format!("Content-Type: {}", headers[0]),
+        format!("X-Content-Type-Options: {}", headers[1]),
+        format!("Content-Length: {}", body.len()),
         body,
     ];
     for line in quoted {
