@@ -89,8 +89,8 @@ fn drop_reason(reason: &str) -> String {
 /// Of a full table.
 fn conntrack(table: &Table) -> String {
     format!(
-        "{} of {} conntrack entries are in use and new connections are dropped: raise \
-         net.netfilter.nf_conntrack_max, or find the client that opens them",
+        "{} of {} entries are in use: raise net.netfilter.nf_conntrack_max, or find the client that \
+         opens them",
         table.entries, table.limit
     )
 }

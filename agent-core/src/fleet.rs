@@ -121,8 +121,8 @@ fn row(node: &NodeSeen, now: Wall) -> Row {
         (None, Some(os)) => blank(node, "no agent", format!("{os} node")),
         (None, None) => Row {
             sentence: Some(format!(
-                "the Node has no condition {TYPE}: no agent runs there, or its agent does not \
-                 publish the condition"
+                "the Node has no condition {TYPE}: check whether an agent runs there and \
+                 publishes the condition"
             )),
             ..blank(node, "unknown", "no condition".to_owned())
         },
@@ -160,7 +160,7 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
         return Row {
             since: condition.heartbeat,
             sentence: Some(format!(
-                "its agent {unwritten}; last message: {}",
+                "its agent {unwritten}: check the agent's pod; the last message was: {}",
                 condition.message
             )),
             ..blank(node, "out of date", "no heartbeat".to_owned())

@@ -25,8 +25,17 @@ correctly to a broken application is sound.";
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 failed, 64 wrong configuration, 70 a defect in pathproof, 77 missing \
-permissions. Of check: 0 the datapath is sound, 1 it is broken, 3 unknown (2 with --npd). Of drain: \
-0 no connection arrives any more, 1 connections still arrive, 3 unknown.";
+permissions. check and drain have more. docs/concepts.md explains words such as sentinel, rotator \
+and verdict.";
+
+const CHECK_CODES: &str = "\
+Exit codes: 0 the node is proven and every path passes, 1 it is broken or stale, 3 unknown or the \
+check failed (2 with --npd), 64 wrong configuration, 70 a defect in pathproof, 77 missing \
+permissions.";
+
+const DRAIN_CODES: &str = "\
+Exit codes: 0 no new connection arrives any more, 1 connections still arrive (with --wait: after the \
+timeout), 3 unknown, 64 wrong configuration, 70 a defect in pathproof.";
 
 /// The whole command line.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -88,8 +97,9 @@ pub enum Command {
     Echo(EchoArgs),
     /// List the nodes of a cluster with verdict, cause and duration; also as `kubectl pathproof`
     ///
-    /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists failing nodes
-    /// first, then nodes in doubt, nodes that are being removed, and the rest.
+    /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists sick nodes
+    /// first (broken, stale or recovering), then nodes in doubt, nodes that are being removed, and
+    /// sound nodes.
     Fleet(Box<FleetArgs>),
     /// Remove what an agent leaves behind: BPF programs, pinned maps, state, the sentinel's
     /// interfaces

@@ -178,7 +178,7 @@ fn a_check_of_a_sound_node_leaves_nothing() {
     let before = settled(&scene.world);
     let checked = output(check(&scene, &["--seconds", "3"]));
     assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
-    assert!(text(&checked).starts_with("SOUND"), "{}", text(&checked));
+    assert!(text(&checked).starts_with("PROVEN"), "{}", text(&checked));
     assert_eq!(settled(&scene.world), before);
 
     let told = json(&output(check(&scene, &["--seconds", "3", "-o", "json"])));

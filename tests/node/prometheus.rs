@@ -200,7 +200,7 @@ fn redirect_db(scene: &mut Scene) {
 /// The dashboard over the time of the fleet, looking at its second node.
 fn over(fleet: &Fleet, dashboard: &Dashboard) -> (Vec<Evaluated>, Vec<String>, Span) {
     let span = fleet.span();
-    let variables = dashboard.variables(&fleet.prometheus, NODES[1], span);
+    let variables = dashboard.variables(&fleet.prometheus, NODES[1], span, 1.0);
     let expressions = dashboard.expressions(&variables.expect("variables"));
     let (gave, problems) = evaluate(&fleet.prometheus, &expressions, span).expect("an answer");
     (gave, problems, span)

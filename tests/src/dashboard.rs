@@ -39,9 +39,15 @@ impl Dashboard {
     }
 
     /// Its variables, asked of Prometheus as Grafana does when the page opens; `node` is the one
-    /// that is looked at.
-    pub fn variables(&self, prometheus: &Prometheus, node: &str, span: Span) -> Result<Variables> {
-        let mut known = built_in(span);
+    /// that is looked at, `scrape` the seconds between two scrapes.
+    pub fn variables(
+        &self,
+        prometheus: &Prometheus,
+        node: &str,
+        span: Span,
+        scrape: f64,
+    ) -> Result<Variables> {
+        let mut known = built_in(span, scrape);
         let list = self.0["templating"]["list"].as_array();
         for variable in list.context("the dashboard has no variables")? {
             let name = variable["name"]
@@ -82,10 +88,10 @@ pub(crate) fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Grafana's own, at a scrape interval of one second.
-fn built_in(span: Span) -> Variables {
+/// Grafana's own.
+fn built_in(span: Span, scrape: f64) -> Variables {
     let range = format!("{}s", (span.end - span.start).max(1.0) as u64);
-    let rate = format!("{}s", (span.step + 1.0).max(4.0) as u64);
+    let rate = format!("{}s", (span.step + scrape).max(4.0 * scrape) as u64);
     let interval = format!("{}s", span.step.max(1.0) as u64);
     [
         ("__range", range),

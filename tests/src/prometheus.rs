@@ -72,7 +72,6 @@ impl Prometheus {
         dir: &Path,
         nodes: &[(&str, &Namespace)],
     ) -> Result<Self> {
-        fs::create_dir_all(dir)?;
         let agent = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ADMIN_PORT);
         let relays = nodes
             .iter()
@@ -80,9 +79,24 @@ impl Prometheus {
             .collect::<Result<Vec<_>>>()?;
         let names = nodes.iter().map(|(name, _)| *name);
         let targets: Vec<_> = names.zip(relays.iter().map(Relay::address)).collect();
-        let file = dir.join("prometheus.yml");
-        fs::write(&file, configuration(&targets))?;
+        fs::create_dir_all(dir)?;
         fs::write(dir.join("rules.yml"), records()?)?;
+        let configuration = configuration(&targets);
+        let mut prometheus = Self::configured(program, namespace, dir, &configuration, &[])?;
+        prometheus._relays = relays;
+        Ok(prometheus)
+    }
+
+    /// Starts it with this configuration and more arguments, and waits until it is ready.
+    pub fn configured(
+        program: &Path,
+        namespace: &Namespace,
+        dir: &Path,
+        configuration: &str,
+        arguments: &[&str],
+    ) -> Result<Self> {
+        let file = dir.join("prometheus.yml");
+        fs::write(&file, configuration)?;
         let log = dir.join("prometheus.log");
         let output = fs::File::create(&log)?;
         let child = namespace
@@ -94,6 +108,7 @@ impl Prometheus {
             ))
             .arg(format!("--web.listen-address=127.0.0.1:{PORT}"))
             .arg("--log.level=warn")
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
@@ -103,7 +118,7 @@ impl Prometheus {
             child,
             namespace: namespace.clone(),
             log,
-            _relays: relays,
+            _relays: Vec::new(),
         };
         let ready = || prometheus.get("/-/ready").ok();
         until(PATIENCE, ready).with_context(|| {
@@ -177,14 +192,9 @@ fn configuration(targets: &[(&str, SocketAddr)]) -> String {
     text
 }
 
-/// The chart's recording rules, which the dashboard reads.
-fn records() -> Result<String> {
-    let file = crate::deploy::folder().join("chart/files/alerts/prometheus-rule.yaml");
-    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    let mut objects = crate::cluster::documents(&text)?;
-    let mut groups = objects
-        .first_mut()
-        .map_or(Value::Null, |rule| rule["spec"]["groups"].take());
+/// The chart's recording rules, which the dashboard reads, as a file of rules.
+pub fn records() -> Result<String> {
+    let mut groups = rules()?;
     for group in groups.as_array_mut().into_iter().flatten() {
         if let Some(rules) = group["rules"].as_array_mut() {
             rules.retain(|rule| rule["record"].is_string());
@@ -192,6 +202,15 @@ fn records() -> Result<String> {
     }
     // JSON is YAML as well.
     Ok(json!({ "groups": groups }).to_string())
+}
+
+/// The chart's groups of rules.
+pub fn rules() -> Result<Value> {
+    let file = crate::deploy::folder().join("chart/files/alerts/prometheus-rule.yaml");
+    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    let mut objects = crate::cluster::documents(&text)?;
+    let rule = objects.first_mut().context("the file has no object")?;
+    Ok(rule["spec"]["groups"].take())
 }
 
 /// For a query string.

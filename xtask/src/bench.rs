@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 
 use crate::run::Rest;
-use crate::{host, image, run, setup_cluster};
+use crate::{ebpf, host, image, run, setup_cluster};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -50,6 +50,9 @@ enum What {
     Idle(Rest),
     /// Memory of a rotator that counts 5,000 nodes at a real API server (needs root)
     Rotator(Rest),
+    /// Query time of the dashboard's panels and of the rules on a Prometheus with the series of 2,000
+    /// nodes (needs root)
+    Dashboard(Rest),
     /// Simulation of the fleet brake: the tables and the picture of docs/fleet-brake.md
     Fleet,
 }
@@ -91,6 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             setup_cluster::ready()?;
             measure("bench-rotator", rest, Some(agent()?))
         }
+        What::Dashboard(rest) => dashboard(rest),
         What::Fleet => fleet(),
     }
 }
@@ -110,12 +114,28 @@ fn agent() -> Result<PathBuf> {
 }
 
 fn measure(program: &str, rest: &Rest, agent: Option<PathBuf>) -> Result<()> {
-    let bench = run::build_program("node-tests", program, "release")?;
     let agent = agent
         .as_ref()
         .map(|path| ("PATHPROOF_AGENT", path.as_os_str()));
-    let mut command = host::as_root_with(bench, agent.as_slice())?;
+    measure_with(program, rest, agent.as_slice())
+}
+
+fn measure_with(program: &str, rest: &Rest, variables: &[(&str, &OsStr)]) -> Result<()> {
+    let bench = run::build_program("node-tests", program, "release")?;
+    let mut command = host::as_root_with(bench, variables)?;
     run::run_through_interrupts(command.args(&rest.arguments))
+}
+
+/// Only the series of the agent matter: any build has them.
+fn dashboard(rest: &Rest) -> Result<()> {
+    let agent = ebpf::agent("dev")?;
+    let tools = setup_cluster::prometheus()?;
+    let variables = [
+        ("PATHPROOF_AGENT", agent.as_os_str()),
+        ("PATHPROOF_PROMETHEUS", tools.prometheus.as_os_str()),
+        ("PATHPROOF_PROMTOOL", tools.promtool.as_os_str()),
+    ];
+    measure_with("bench-dashboard", rest, &variables)
 }
 
 /// Some cluster tests print tables; here with the agent that is shipped, one after another, and the

@@ -2,7 +2,7 @@
 
 use agent_common::service::Family;
 
-use super::{Words, client};
+use super::{Words, client, label};
 use crate::cause::ProbeCause;
 use crate::names;
 use crate::owners::DatapathOwners;
@@ -156,7 +156,7 @@ fn name(family: Family, path: ProbePath, transport: Transport) -> String {
 }
 
 /// Predicate of a sentence about probes that failed in this way.
-fn happened(cause: ProbeCause) -> &'static str {
+fn happened(cause: ProbeCause, path: ProbePath) -> &'static str {
     match cause {
         ProbeCause::Leaked => "left the node untranslated (leaked)",
         ProbeCause::Refused => "were refused by the node itself (refused)",
@@ -164,6 +164,10 @@ fn happened(cause: ProbeCause) -> &'static str {
         ProbeCause::Misrouted => "were sent to an address that is no endpoint (misrouted)",
         ProbeCause::Stale => "were sent to an endpoint that was removed (stale)",
         ProbeCause::ForwardingOff => "arrived and were not forwarded (forwarding off)",
+        // The node's own packets do not arrive.
+        ProbeCause::LostBeforeLeaving if path == ProbePath::Host => {
+            "were sent and did not leave for the endpoint (lost)"
+        }
         ProbeCause::LostBeforeLeaving => "arrived and were not forwarded (lost)",
         ProbeCause::NoData => "connected, but no data came back (no data)",
         ProbeCause::AnswerLost => {
@@ -171,10 +175,7 @@ fn happened(cause: ProbeCause) -> &'static str {
              lost)"
         }
         ProbeCause::NotMasqueraded => "kept the client's own address (not masqueraded)",
-        ProbeCause::ConntrackFull => {
-            "were dropped because the conntrack table is full (conntrack \
-             full)"
-        }
+        ProbeCause::ConntrackFull => "were dropped (conntrack full)",
     }
 }
 
@@ -220,7 +221,7 @@ fn means(family: Family, lane: &FailedLane) -> String {
 /// `IPv4 cluster IPs: the last 6 probes left the node untranslated (leaked): the Service's rules
 /// are missing or empty`.
 fn failing(family: Family, lane: &FailedLane) -> String {
-    let what = happened(lane.cause);
+    let what = happened(lane.cause, lane.path);
     let happened = match lane.failures {
         1 => format!("the last probe {}", what.replacen("were ", "was ", 1)),
         // Others may have found room in between.
@@ -234,8 +235,8 @@ fn failing(family: Family, lane: &FailedLane) -> String {
 /// Why a lane never worked, as far as it can be told.
 fn never_worked(family: Family, name: &str, lane: Option<FailedLane>) -> String {
     let why = lane.map_or_else(String::new, |lane| {
-        let (happened, means) = (happened(lane.cause), means(family, &lane));
-        format!(", probes {happened}: most likely {means}")
+        let (happened, means) = (happened(lane.cause, lane.path), means(family, &lane));
+        format!("; probes {happened}, most likely because {means}")
     });
     format!("{name}: no probe passed yet{why}")
 }
@@ -355,7 +356,7 @@ impl Words<'_> {
                 true => failing(family, lane),
                 false => {
                     let name = name(family, lane.path, lane.transport);
-                    format!("; {name} too ({})", lane.cause.name())
+                    format!("; {name} too ({})", label(lane.cause.name()))
                 }
             });
         }

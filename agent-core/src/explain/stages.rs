@@ -152,8 +152,8 @@ fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String
         (Stage::Translated, ProbeCause::Misrouted) => "was sent to an address that is no endpoint",
         (Stage::Translated, ProbeCause::Stale) => "was sent to an endpoint that was removed",
         (Stage::Translated, ProbeCause::ForwardingOff) => "the kernel does not forward",
-        (Stage::Translated, ProbeCause::ConntrackFull) => "the kernel's conntrack table is full",
-        _ => return format!("not seen{at}"),
+        (Stage::Translated, ProbeCause::ConntrackFull) => "dropped by the kernel",
+        _ => return format!("not observed{at}"),
     };
     text.to_owned()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, Args as ClapArgs, Command, Error, FromArgMatches};
 use clap::{Parser, Subcommand, ValueEnum};
 
-use super::EXIT_CODES;
+use super::{CHECK_CODES, DRAIN_CODES};
 use crate::config::values::{device_prefix, dns_name};
 use crate::config::{ClusterArgs, KeptArgs, SentinelConfig, as_option};
 use agent_core::drain;
@@ -111,7 +111,7 @@ pub struct ReplayArgs {
 
 /// Options of `pathproof check`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = CHECK_CODES)]
 pub struct CheckArgs {
     #[command(flatten)]
     pub cluster: ClusterArgs,
@@ -144,7 +144,7 @@ pub struct CheckArgs {
 
 /// Options of `pathproof drain`.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = DRAIN_CODES)]
 pub struct DrainArgs {
     /// Wait until no new connection arrived for the quiet time
     #[arg(long)]
@@ -367,7 +367,7 @@ pub struct FleetArgs {
     #[arg(long, short = 'l', value_name = "SELECTOR", help_heading = LIST)]
     pub selector: Option<String>,
 
-    /// Hide nodes that are proven and not being removed
+    /// Show only nodes that are sick, in doubt or being removed
     #[arg(long, help_heading = LIST)]
     pub sick: bool,
 }

@@ -188,12 +188,12 @@ impl<'a> Checked<'a> {
 
     fn page(&self, report: &Report, colour: bool) -> String {
         let mut paper = Paper::new(colour);
-        let (ink, word) = match self.result {
-            CheckResult::Sound => (Ink::Good, "sound"),
-            CheckResult::Broken => (Ink::Bad, "broken"),
-            CheckResult::Unknown => (Ink::Unsure, "unknown"),
+        // The words of the other pages. A node that is proven for the agent may not be for the check.
+        let state = match self.result {
+            CheckResult::Sound | CheckResult::Broken => self.state,
+            CheckResult::Unknown => State::Unknown,
         };
-        paper.head(ink, word, self.node, "");
+        paper.head(Ink::of(state), state.name(), self.node, "");
         paper.wrapped(Ink::Plain, 0, &sentence(&self.sentence));
         let time = Spoken(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
         let source = match &self.source {
@@ -212,7 +212,7 @@ impl<'a> Checked<'a> {
         }
         paper.lanes(&report.verdict);
         paper.services(&report.verdict);
-        paper.list("not seen", Ink::Warn, &self.coverage);
+        paper.list("not observed", Ink::Warn, &self.coverage);
         if !self.next.is_empty() && !self.coverage.is_empty() {
             paper.line();
         }

@@ -18,13 +18,14 @@ use agent_core::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
 const SERVICES_SHOWN: usize = 8;
 /// Per cent of the connection table from which on it is shown.
 const NEARLY_FULL: u64 = 80;
-// Columns of the lanes; those of numbers are where they end.
-const PATH: usize = 18;
-const TRANSPORT: usize = 30;
-const NOW: usize = 35;
-const PASSED: usize = 66;
-const ROUND_TRIP: usize = 79;
-const LAST_PASS: usize = 83;
+// Columns of the lanes; those of numbers are where they end. Millions of probes fit: a week has two.
+const LANE: usize = 7;
+const PATH: usize = 9;
+const TRANSPORT: usize = 21;
+const NOW: usize = 25;
+const PASSED: usize = 60;
+const RTT: usize = 68;
+const LAST_PASS: usize = 70;
 
 impl Paper {
     /// The answers of both endpoints; for a leaving node, a note that its 503 is intended.
@@ -71,10 +72,10 @@ impl Paper {
             return;
         }
         self.put(Ink::Heading, "probes");
-        self.to(TEXT).put(Ink::Faint, "path");
+        self.to(PATH).put(Ink::Faint, "path");
         self.to(NOW).put(Ink::Faint, "now");
         self.right(Ink::Faint, PASSED, "passed");
-        self.right(Ink::Faint, ROUND_TRIP, "round trip");
+        self.right(Ink::Faint, RTT, "RTT");
         self.to(LAST_PASS).put(Ink::Faint, "last pass").line();
         let mut said: Vec<String> = Vec::new();
         for family in &verdict.families {
@@ -104,7 +105,7 @@ impl Paper {
             LaneState::Off => ("○", Ink::Faint),
         };
         let (path, transport) = (explain::path_label(lane.path), lane.transport.name());
-        self.to(TEXT).put(ink, sign);
+        self.to(LANE).put(ink, sign);
         self.to(PATH).put(Ink::Plain, path);
         self.to(TRANSPORT).put(Ink::Faint, transport);
         self.to(NOW).put(ink, &label(lane.state.name()));
@@ -112,7 +113,7 @@ impl Paper {
         let passed = format!("{} of {probes}", grouped(lane.passed));
         self.right(Ink::Plain, PASSED, &passed);
         let round_trip = lane.delays.round_trip.map_or("-".to_owned(), fine);
-        self.right(Ink::Plain, ROUND_TRIP, &round_trip);
+        self.right(Ink::Plain, RTT, &round_trip);
         self.to(LAST_PASS)
             .put(Ink::Plain, &ago(lane.last_pass, now));
         self.line();
@@ -146,7 +147,7 @@ impl Paper {
     fn service(&mut self, trouble: &ServiceTrouble, now: Mono) {
         let (ink, confirmed) = match trouble.confirmed {
             true => (Ink::Bad, ""),
-            false => (Ink::Warn, "; not confirmed"),
+            false => (Ink::Warn, "; too few or too brief to count"),
         };
         let text = format!(
             "on {}: {} in {}, the last {} ago; {}{confirmed}",
@@ -167,7 +168,7 @@ impl Paper {
     pub(super) fn remedies(&mut self, remedies: &[Remedy]) {
         let mut shown: Vec<&str> = Vec::new();
         for (index, remedy) in remedies.iter().enumerate() {
-            let title = if index == 0 { "look next" } else { "" };
+            let title = if index == 0 { "next" } else { "" };
             self.put(Ink::Heading, title).to(TEXT);
             if remedies.len() > 1 {
                 self.put(Ink::Heading, &format!("{}: ", label(&remedy.of)));
@@ -267,10 +268,12 @@ pub(super) fn drops(paper: &mut Paper, verdict: &Verdict) {
     }
 }
 
-/// Losses of coverage, in sentences.
+/// Losses of coverage, in sentences, except one that is the reason of the verdict.
 pub(super) fn unseen(verdict: &Verdict) -> Vec<String> {
+    let reason = verdict.reason();
     let losses = verdict.coverage.losses.iter();
-    losses.map(|loss| loss.sentence.clone()).collect()
+    let more = losses.filter(|loss| !reason.ends_with(&*loss.sentence));
+    more.map(|loss| loss.sentence.clone()).collect()
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     if let Some(text) = parts::conntrack(verdict) {
         paper.section("conntrack", Ink::Warn, &text);
     }
-    paper.list("not seen", Ink::Warn, &parts::unseen(verdict));
+    paper.list("not observed", Ink::Warn, &parts::unseen(verdict));
     paper.list("datapath", Ink::Plain, &datapath(&report.datapath));
     let contested = report.claims.sentence();
     paper.list("contested", Ink::Warn, &Vec::from_iter(contested));
@@ -107,7 +107,7 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     if verdict.state != State::Proven {
         paper.line();
         let next = "pathproof why explains this verdict and what to do.";
-        paper.section("look next", Ink::Plain, next);
+        paper.section("next", Ink::Plain, next);
     }
     paper.finish()
 }
@@ -120,7 +120,7 @@ fn traffic(paper: &mut Paper, family: &FamilyVerdict, verdict: &Verdict) {
         match path.state {
             PathState::Proven => format!("{name} proven {proven}"),
             PathState::Failing => format!("{name} FAILING, proven {proven}"),
-            PathState::Quiet => format!("{name} quiet"),
+            PathState::Quiet => format!("{name} none recently"),
         }
     });
     let text = format!("connections: {}", paths.collect::<Vec<_>>().join("; "));
@@ -147,8 +147,9 @@ fn sentinel(paper: &mut Paper, sentinel: &SentinelReport, verdict: &Verdict) {
     let lanes = verdict.families.iter().flat_map(|family| &family.lanes);
     if let Some(lag) = lanes.filter_map(|lane| lane.programming_lag()).max() {
         let text = format!(
-            "{} behind the API at the last change of the sentinel's endpoint",
-            Spoken(lag)
+            "{} behind the API at the last change of the sentinel's endpoint (limit {})",
+            Spoken(lag),
+            Spoken(verdict.limits.lag_after)
         );
         paper.section("rules", Ink::Plain, &text);
     }
@@ -162,12 +163,9 @@ fn udp_troubles(report: &Report) -> Vec<String> {
         let failures = failures.filter(|(_, count)| *count > 0).collect();
         let (counts, all) = (parts::counts(&failures), grouped(of.outcomes.arrived));
         let family = names::of_family(of.family);
-        let page = match of.outcomes.stale {
-            0 => "",
-            _ => " (docs/operations.md#udp)",
-        };
         let text = format!(
-            "{} on {family}: {counts} of {all} datagrams{page}",
+            "{} on {family}: {counts} of {all} datagrams; the verdict does not count them \
+             (docs/operations.md#udp)",
             of.service
         );
         (!failures.is_empty()).then_some(text)

@@ -229,14 +229,14 @@ pub fn render(report: &Report, colour: bool) -> String {
             State::Proven => "Nothing to do.",
             _ => "No further information.",
         };
-        paper.section("look next", Ink::Faint, text);
+        paper.section("next", Ink::Faint, text);
     }
     paper.remedies(&chain.next);
     let losses = parts::unseen(verdict);
     if !losses.is_empty() {
         paper.line();
     }
-    paper.list("not seen", Ink::Warn, &losses);
+    paper.list("not observed", Ink::Warn, &losses);
     paper.finish()
 }
 
@@ -324,12 +324,11 @@ fn sentinel(paper: &mut Paper, sentinel: &SentinelReport) {
         sentinel.sentence
     );
     paper.section("sentinel", ink, &sentence(&text));
-    paper
-        .to(TEXT)
-        .wrapped(Ink::Faint, TEXT, "docs/operations.md#the-sentinel-is-off");
-    if sentinel.state == SentinelState::Off {
-        paper.section("", Ink::Faint, "docs/operations.md#the-sentinel-is-off");
-    }
+    let page = match sentinel.state {
+        SentinelState::Absent => "docs/operations.md#install-the-sentinel",
+        _ => "docs/operations.md#the-sentinel-is-off",
+    };
+    paper.section("", Ink::Faint, page);
     paper.line();
 }
 

@@ -60,7 +60,8 @@ pub enum PortTakeover {
 pub enum View {
     /// Watch this Node, all Services and all EndpointSlices: every Service is judged
     Full,
-    /// Watch only this Node and the sentinel's Service: for very large clusters
+    /// Watch only this Node and the sentinel's Service, for very large clusters: real connections
+    /// are not judged
     Sentinel,
 }
 
@@ -145,7 +146,7 @@ pub struct ClusterArgs {
 pub struct ApiArgs {
     /// Kubeconfig of the API server; its current context is used
     ///
-    /// Without --kubeconfig and --server, the agent uses the pod's ServiceAccount. It then connects
+    /// Without --kubeconfig and --server, pathproof uses its pod's ServiceAccount. It then connects
     /// to the API server's endpoints directly, not through a Service, once it has learned their
     /// addresses.
     #[arg(long, value_name = "FILE")]
@@ -179,8 +180,8 @@ pub struct HealthzArgs {
     /// How the agent receives connections to the healthz port
     ///
     /// On most nodes kube-proxy listens on that port and keeps it: steer redirects only connections
-    /// from outside the node to the agent, and kube-proxy still answers the node's own. If the
-    /// kernel or the privileges do not allow steer, the agent uses bind.
+    /// from outside the node to the agent, and kube-proxy still answers connections from the node
+    /// itself. If the kernel or the privileges do not allow steer, the agent uses bind.
     #[arg(long, value_name = "WAY", default_value = "steer")]
     pub port_takeover: PortTakeover,
 
@@ -243,8 +244,8 @@ pub struct HealthzArgs {
     /// Maximum share of nodes, in percent, that may answer 503 together; 0 turns the fleet brake off
     ///
     /// A single failing node always answers 503, and so does a node that is being removed. The
-    /// rotator counts the failing nodes by their conditions, in audit too; without a rotator the
-    /// brake is off.
+    /// rotator (`pathproof rotate`) counts failing nodes by their conditions, also if they are in
+    /// audit mode. Without a rotator the brake is off.
     #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent())]
     pub fleet_brake: u32,
 }
@@ -345,7 +346,7 @@ pub struct KeptArgs {
     )]
     pub pin_dir: OrNone<PathBuf>,
 
-    /// Folder that keeps the last verdict and the last Node across restarts; "none" keeps nothing
+    /// Folder that keeps the last verdict and Node object across restarts; "none" keeps nothing
     #[arg(
         long,
         value_name = "DIR",
@@ -398,7 +399,8 @@ pub struct SentinelConfig {
     )]
     pub echo: [IpAddr; FAMILIES],
 
-    /// Source addresses of pod probes: at most one of each family, from this node's podCIDRs
+    /// Source addresses for probes on the path of pods: at most one of each family, from this node's
+    /// podCIDRs
     ///
     /// Give only addresses that the CNI's IPAM never assigns: the agent routes them to the
     /// sentinel, which would cut off a pod with such an address. Without this option the path of
@@ -414,9 +416,9 @@ pub struct SentinelConfig {
 
     /// Program that translates Service traffic on this node: kube-proxy or cilium
     ///
-    /// If set, missing rules are a fault: two minutes after boot the node is Broken until the first
-    /// probe passes. This does not apply if the agent finds another program. If not set, such a node
-    /// is Unknown.
+    /// A node whose rules are missing since boot is Unknown without this option. With it, the node
+    /// is Broken from two minutes after boot until the first probe passes. The option has no effect
+    /// if the agent finds another program.
     #[arg(long, value_name = "NAME", value_parser = word::<Declared>)]
     pub datapath: Option<Declared>,
 }

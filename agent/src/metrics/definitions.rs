@@ -84,7 +84,7 @@ definitions! {
 
     /// Connections
     CONNECTIONS = Counter "pathproof_connections" ["family", "path", "outcome"]
-        "Observed new connections to Services, by outcome: all of them for a Service with fewer than 240 a second, a sample of 120 to 490 a second for a busier one. A failed connection counts as exactly one of leaked, refused, misrouted, stale, lost. Paths without traffic are absent, and so are the steps between arrived and the outcome";
+        "Observed new connections to Services, by outcome: all of them for a Service with fewer than 240 a second, a sample of 120 to 490 a second for a busier one. A failed connection counts as exactly one of leaked, refused, misrouted, stale, lost. unheard counts answers that left the node although the client then repeated its SYN. Paths without traffic are absent, and so are the steps between arrived and the outcome";
     SERVICE_CONNECTIONS = Counter "pathproof_service_connections"
         ["service_namespace", "service_name", "service_port", "family", "path", "outcome"]
         "Observed new connections by Service port and outcome, for the Services that --service-metrics selects: by default those with failures";

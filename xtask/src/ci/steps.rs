@@ -103,6 +103,7 @@ pub(crate) const NIGHTLY: &[Step] = &[
     step("bench-load", Task("bench load")),
     step("bench-http", Task("bench http")),
     step("bench-rotator", Task("bench rotator")),
+    step("bench-dashboard", Task("bench dashboard")),
     step("bench-scale", Task("bench scale --cluster")),
     step("bench-soak", Task("bench soak --minutes 60")),
     step("newcomer", Task("newcomer")),

@@ -77,10 +77,7 @@ fn a_full_table_is_named_within_two_seconds_and_is_503() {
     assert_eq!(verdict.cause, Some(Cause::ConntrackFull));
     assert_eq!(effects.statuses(), [503, 503]);
     let reason = verdict.reason();
-    assert!(
-        reason.contains("1000 of 1000 conntrack entries"),
-        "{reason}"
-    );
+    assert!(reason.contains("1000 of 1000 entries"), "{reason}");
 }
 
 /// The load of a node that is out fills the tables of others: the count of those comes first.

@@ -280,8 +280,8 @@ fn a_path_that_never_worked_is_unknown_with_the_likely_reason() {
     );
     assert_eq!(
         verdict.reason(),
-        "IPv4 cluster IPs: no probe passed yet, probes arrived and were not forwarded (lost): most \
-         likely the FORWARD policy or a filter drops traffic from 198.18.0.1"
+        "IPv4 cluster IPs: no probe passed yet; probes arrived and were not forwarded (lost), most \
+         likely because the FORWARD policy or a filter drops traffic from 198.18.0.1"
     );
     world.inputs.sentinel_exists = true;
     world.inputs.booted = ms(0);

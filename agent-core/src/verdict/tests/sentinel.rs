@@ -46,7 +46,7 @@ fn an_idle_node_is_proven_by_its_probes() {
     outside(Fate::ForwardingOff, Fate::Pass),
     "forwarding_off",
     "IPv4 cluster IPs: the last 4 probes arrived and were not forwarded (forwarding off): \
-     net.ipv4.ip_forward is 0; IPv4 node ports too (forwarding_off)"
+     net.ipv4.ip_forward is 0; IPv4 node ports too (forwarding off)"
 )]
 #[case::endpoint_rewritten(
     outside(Fate::Misroute, Fate::Misroute),
@@ -59,7 +59,7 @@ fn an_idle_node_is_proven_by_its_probes() {
     "no_data",
     "IPv4 cluster IPs: the last 4 probes connected, but no data came back (no data): packets of \
      new connections are dropped after the handshake, perhaps as INVALID; IPv4 node ports too \
-     (no_data)"
+     (no data)"
 )]
 #[case::masquerade_gone(
     outside(Fate::Unmasqueraded, Fate::Pass),

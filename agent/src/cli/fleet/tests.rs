@@ -110,6 +110,22 @@ fn pages(#[case] name: &str, #[case] rows: Vec<Row>) {
     crate::cli::paper::assert_page("fleet", name, &render(&rows, &view(false)));
 }
 
+/// Pages of docs that show the list; one with three dots shows parts.
+#[rstest]
+#[case(include_str!("../../../../docs/operations.md"))]
+#[case(include_str!("../../../../docs/quickstart.md"))]
+fn docs_quote_what_is_printed(#[case] docs: &str) {
+    let page = render(&mixed(), &view(false));
+    let (_, quoted) = docs.split_once("SICK ").expect("a quoted list");
+    let (quoted, _) = quoted.split_once("```").expect("its end");
+    for line in quoted.lines().skip(1).filter(|line| *line != "...") {
+        assert!(
+            page.lines().any(|known| known == line),
+            "{line:?} is not in\n{page}"
+        );
+    }
+}
+
 /// Names that are longer than a terminal is wide are printed whole: they are copied.
 #[test]
 fn long_names_are_never_cut() {

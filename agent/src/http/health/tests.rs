@@ -112,6 +112,28 @@ async fn healthy_says_now() {
     );
 }
 
+/// docs/quickstart.md quotes an answer: its headers and its body.
+#[tokio::test]
+async fn the_quickstart_quotes_an_answer() {
+    let page = include_str!(concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../docs/quickstart.md"
+    ));
+    let (_, headers, body) = ask(&fixture(200, 200), Method::GET, "/healthz").await;
+    let quoted = [
+        format!("Content-Type: {}", headers[0]),
+        format!("X-Content-Type-Options: {}", headers[1]),
+        format!("Content-Length: {}", body.len()),
+        body,
+    ];
+    for line in quoted {
+        assert!(
+            page.lines().any(|known| known == line),
+            "docs/quickstart.md lacks: {line}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn a_leaving_node_is_alive() {
     let fixture = fixture(503, 200);

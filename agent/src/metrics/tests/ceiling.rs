@@ -51,8 +51,8 @@ fn names(ports: u32, udp: bool) -> Names {
 }
 
 /// A healthy node with so many Service ports.
-fn healthy(ports: u32) -> Arc<Metrics> {
-    let metrics = Metrics::new();
+fn healthy(ports: u32, shown: ServiceMetrics) -> Arc<Metrics> {
+    let metrics = Metrics::with(shown);
     let mut report = sample::proven();
     let lanes = |family| {
         let mut lanes = sample::probed::passing(family);
@@ -160,7 +160,7 @@ fn shares(metrics: &Metrics) -> String {
 #[test]
 fn a_healthy_node_has_at_most_300_series() {
     for ports in [500, 10_000] {
-        let metrics = healthy(ports);
+        let metrics = healthy(ports, ServiceMetrics::Trouble);
         assert!(
             series(&metrics) <= 300,
             "{} series: {}",
@@ -173,7 +173,7 @@ fn a_healthy_node_has_at_most_300_series() {
 /// Of 10,000 Service ports every tenth failed within a quarter of an hour, on every path, as did UDP.
 #[test]
 fn failures_of_single_services_cost_at_most_200_more() {
-    let metrics = healthy(10_000);
+    let metrics = healthy(10_000, ServiceMetrics::Trouble);
     for udp in [false, true] {
         let names = names(10_000, udp);
         for class in SourceClass::ALL {
@@ -197,4 +197,25 @@ fn failures_of_single_services_cost_at_most_200_more() {
         omitted.is_some_and(|omitted| omitted > 100.0),
         "{omitted:?}"
     );
+}
+
+/// Sizes of a scrape, as docs/upgrade.md has them.
+#[test]
+fn a_scrape_is_as_large_as_the_page_says() {
+    let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/upgrade.md"));
+    let mut missing = Vec::new();
+    for ports in [500, 10_000] {
+        for (name, shown) in [
+            ("all", ServiceMetrics::All),
+            ("trouble", ServiceMetrics::Trouble),
+        ] {
+            let metrics = healthy(ports, shown);
+            let (series, size) = (series(&metrics), metrics.encode().len() as f64 / 1e3);
+            let row = format!("| {ports} | `{name}` | {series} | {size:.0} kB |");
+            if !page.contains(&row) {
+                missing.push(row);
+            }
+        }
+    }
+    assert_eq!(missing, [""; 0], "docs/upgrade.md lacks these");
 }
