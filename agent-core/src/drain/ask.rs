@@ -98,15 +98,19 @@ impl Ask {
         Ok(ask)
     }
 
-    /// The query that [`Ask::parse`] reads.
+    /// The query that [`Ask::parse`] reads. Defaults are left out: an older agent may not know their names.
     pub fn query(&self) -> String {
-        let waited = |waited: Duration| format!("&waited={:.3}", waited.as_secs_f64());
-        let waited = self.waited.map_or_else(String::new, waited);
-        let until = match self.until {
-            Until::New => String::new(),
-            Until::Open => format!("&until=open&idle={:.3}", self.idle.as_secs_f64()),
-        };
-        format!("quiet={:.3}{until}{waited}", self.quiet.as_secs_f64())
+        let mut query = format!("quiet={:.3}", self.quiet.as_secs_f64());
+        if self.until == Until::Open {
+            query += "&until=open";
+        }
+        if self.idle != DEFAULT_IDLE {
+            query += &format!("&idle={:.3}", self.idle.as_secs_f64());
+        }
+        if let Some(waited) = self.waited {
+            query += &format!("&waited={:.3}", waited.as_secs_f64());
+        }
+        query
     }
 }
 
