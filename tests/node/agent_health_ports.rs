@@ -60,8 +60,9 @@ fn weigh(agent: &Agent) -> (u64, usize) {
 /// Of a few starts the least: what a start leaves in the allocator differs.
 fn least(world: &World, manifests: &Path, settled: impl Fn() -> bool) -> (u64, usize) {
     let weights = (0..STARTS).map(|_| {
-        let agent = world.ready_agent(&agent_binary().expect("a binary"), manifests, &[]);
-        let agent = agent.expect("an agent");
+        let agent = world.spawn_agent(&agent_binary().expect("a binary"), manifests, &[]);
+        let mut agent = agent.expect("an agent");
+        agent.wait_ready(PATIENCE).expect("a ready agent");
         assert!(until(PATIENCE, || settled().then_some(())).is_some());
         let weight = weigh(&agent);
         println!("{} KiB, {} listeners", weight.0 / 1024, weight.1);
