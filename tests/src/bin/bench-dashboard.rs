@@ -36,7 +36,7 @@ const HISTORY: u64 = 3600;
 const BROKEN: u64 = 1200;
 /// Prometheus distributes the first scrapes over this time for each target: an hour of a node's
 /// samples at once.
-const LOADING: Duration = Duration::from_millis(150);
+const LOADING: Duration = Duration::from_millis(100);
 /// promtool writes a block for each rule, in their order.
 const LAST_RECORD: &str = "cluster_service_outcome:pathproof_service_connections:rate5m";
 /// Blocks on disk are read again once a minute.
@@ -125,7 +125,8 @@ fn now() -> Result<u64> {
 /// `/metrics` of an agent on a sound node with traffic, and after its Service chain was flushed.
 fn expositions(scene: &mut Scene) -> Result<[String; 2]> {
     scene.add_sentinel(&Sentinel::default());
-    scene.start(&[]);
+    // Agents of tests show all Services.
+    scene.start(&["--service-metrics", "trouble"]);
     scene.traffic();
     scene.wait_probed();
     scene.add_sentinel(&Sentinel {
