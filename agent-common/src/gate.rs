@@ -275,7 +275,8 @@ impl ConnectionMark {
     fn marks(self, word: u32) -> u32 {
         let latest = word >> SLOTS & SLOT_BITS;
         match self.turn.wrapping_sub(word >> (2 * SLOTS)) & 0xff {
-            0 => word & (SLOT_BITS << SLOTS | SLOT_BITS),
+            // The last: another processor was a moment ahead into the next turn.
+            0 | 0xff => word & (SLOT_BITS << SLOTS | SLOT_BITS),
             1 => latest,
             _ => 0,
         }

@@ -315,6 +315,9 @@ fn marks_of_the_turn_before_stay() {
     assert!(at(8, 1).is_in(second) && at(8, isn).is_in(second));
     let third = at(9, isn).set_in(second);
     assert!(!at(9, 1).is_in(third) && at(9, isn).is_in(third));
+    // Another processor is a moment ahead.
+    let behind = at(8, 1).set_in(at(9, isn).set_in(0));
+    assert!(at(8, isn).is_in(behind) && at(9, isn).is_in(behind) && at(9, 1).is_in(behind));
     // The number of the turn has 8 bits.
     assert!(at(255, 1).set_in(0) != 0 && at(256, 1).is_in(at(255, 1).set_in(0)));
 }
