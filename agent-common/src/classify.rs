@@ -176,22 +176,21 @@ pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> 
     }
     let key = key_of(segment);
     // One lookup for all, as with the steps below.
-    let known = world.connection(&key);
-    let seen = match (segment.kind, direction, known) {
-        (Kind::Syn, Direction::Ingress, Some(connection)) => {
-            arrives_again(world, segment, connection)
-        }
-        (Kind::Syn, Direction::Ingress, None) => {
-            arrives(world, segment, &key);
-            None
-        }
-        (Kind::Syn, Direction::Egress, Some(connection)) => leaves(world, segment, connection),
-        (Kind::Syn, Direction::Egress, None) => {
+    let known = match (world.connection(&key), segment.kind, direction) {
+        (None, Kind::Syn, Direction::Ingress) => arrives(world, segment, &key),
+        (None, Kind::Syn, Direction::Egress) => {
             leaves_unseen(world, segment, &key);
             None
         }
-        (_, _, Some(connection)) => answered(world, direction, segment, connection),
-        (_, _, None) => None,
+        (known, _, _) => known,
+    };
+    let Some(connection) = known else {
+        return false;
+    };
+    let seen = match (segment.kind, direction) {
+        (Kind::Syn, Direction::Ingress) => arrives_again(world, segment, connection),
+        (Kind::Syn, Direction::Egress) => leaves(world, segment, connection),
+        _ => answered(world, direction, segment, connection),
     };
     // One call for all, so that the compiled program holds the steps once.
     let Some((connection, sighting)) = seen else {
@@ -242,24 +241,23 @@ fn frontend_key(address: Address, port: Port) -> FrontendKey {
     }
 }
 
-/// A SYN came in that is not known.
+/// A SYN came in that seems to be new. Gives its connection where it is known all the same: it comes again
+/// after its mark is old, or at another processor.
 #[inline(always)]
-fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
+fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W::Connection> {
     let to = frontend_key(segment.destination, segment.destination_port);
-    let Some(frontend) = world.frontend(&to) else {
-        return;
-    };
+    let frontend = world.frontend(&to)?;
     // Probes are few, and each is waited for.
     let sampled = match frontend.flags & frontend_flag::SENTINEL {
         0 => world.sample(frontend.service, segment.isn),
         _ => Sampled::First,
     };
     if sampled == Sampled::Out {
-        return;
+        return None;
     }
     if !world.take_budget(&segment.source) {
         world.fault(Fault::OverBudget);
-        return;
+        return None;
     }
     let class = class_of(world, segment, &frontend);
     let mut pending = pending_of(world, segment, &frontend, class);
@@ -268,7 +266,7 @@ fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
         pending.state = state::RETRANSMITTED;
     }
     if !world.follow(key, &pending) {
-        return;
+        return world.connection(key);
     }
     world.count(frontend.service, class as u8, Outcome::Arrived);
     if segment.payload != 0 {
@@ -283,6 +281,7 @@ fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
         };
         world.follow(&alias, &entry);
     }
+    None
 }
 
 /// Class of a client. A connection that comes in by an uplink is an outsider's, whatever source it claims.

@@ -150,13 +150,13 @@ const TURN_SHIFT: u32 = 5;
 const ANSWERED: usize = 1 << 14;
 const TRIES: usize = 1 << 11;
 
-/// What is followed: windows by hashes.
+/// Marks of connections and datagrams that are followed: windows by hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Marks {
-    /// By the initial sequence number: which may be that of a connection that is followed. From the
-    /// upper bits on: number of the turn, marks of that turn, marks of the turn before. A random line of
-    /// a larger table is seldom in a processor's caches, and costs 200 ns; this one of 8 KiB is.
+    /// [`ConnectionMark`]s, by the initial sequence number. From the upper bits of a word on: number of the
+    /// turn, marks of that turn, marks of the turn before. Under load a line of a larger table is seldom
+    /// in a processor's caches, and takes 200 ns; 8 KiB mostly are.
     pub connections: [u32; CONNECTIONS],
     /// By the beginning of the payload: when one was last followed.
     pub payloads: [u16; MARKS],

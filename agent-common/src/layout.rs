@@ -50,8 +50,8 @@ no_padding!(
 );
 no_padding!(
     Marks, 475_136,
-    connections: [u32; 2048], payloads: [u16; 65536], clients: [u16; 65536], looked: [u16; 65536], answered: [u32; 16384],
-    tries: [u32; 2048],
+    connections: [u32; 2048], payloads: [u16; 65536], clients: [u16; 65536], looked: [u16; 65536],
+    answered: [u32; 16384], tries: [u32; 2048],
 );
 no_padding!(
     Anomaly, 88,

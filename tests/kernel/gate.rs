@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use agent_common::abi::program;
+use agent_common::abi::{RETRANSMIT_NS, program};
 use agent_common::evidence::Outcome::{self, Answered, Arrived, Forwarded, Proven};
 use agent_common::evidence::{Fault, Pending, anomaly_flag, state};
 use agent_common::gate::WHOLE;
@@ -245,6 +245,35 @@ fn what_was_not_followed_is_no_first_syn_later() {
         }
         assert_eq!(count(observer, SERVICE, Arrived), before + FEW);
         assert_eq!(observer.anomalies().expect("a ring buffer"), []);
+    });
+}
+
+/// A SYN that comes again after its mark is old is known as the same: it follows the old conntrack entry.
+/// Before that an answer is not looked for.
+#[test]
+fn a_syn_that_comes_again_without_its_mark() {
+    on_stage(&[], |observer, sandbox| {
+        let (client, isn) = (client(1), isn(1));
+        let syn = packet::syn(client, at(BUSY_AT), isn);
+        let answer = packet::syn_ack(at("10.244.2.7:80"), client, isn);
+        let state = |observer: &Observer| {
+            let of = observer.connection(isn, Family::V4);
+            of.expect("connections").expect("the connection").state
+        };
+        let endpoint = mapped("10.244.2.7".parse().expect("an address"));
+        observer
+            .put_endpoint(SERVICE, endpoint, 80, endpoint_flag::LOCAL)
+            .expect("room");
+        sees(observer, program::INGRESS, &syn, sandbox.client);
+        observer.forget_marks().expect("the marks");
+        sees(observer, program::INGRESS, &answer, sandbox.pods);
+        assert_eq!(state(observer), 0);
+        thread::sleep(Duration::from_nanos(2 * RETRANSMIT_NS));
+        sees(observer, program::INGRESS, &syn, sandbox.client);
+        assert_eq!(state(observer), state::RETRANSMITTED);
+        assert_eq!(count(observer, SERVICE, Arrived), 1);
+        sees(observer, program::INGRESS, &answer, sandbox.pods);
+        assert_ne!(state(observer) & state::ANSWER_IN, 0);
     });
 }
 

@@ -14,6 +14,7 @@ use agent_common::evidence::{
     Anomaly, Budget, Delays, Fault, Outcome, PROOF_SLOTS, Pending, PendingKey, ServiceCounts,
     UdpPorts, proof_slot,
 };
+use agent_common::gate::Marks;
 use agent_common::service::{
     Address, EndpointEntry, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, Port,
     SourceClass,
@@ -181,6 +182,12 @@ impl Observer {
         let mut marked = ports.get(&0, 0)?;
         marked.mark(port);
         Ok(ports.set(0, marked, 0)?)
+    }
+
+    /// Takes every mark away, as time does.
+    pub fn forget_marks(&mut self) -> Result<()> {
+        let mut marks: Array<_, Marks> = Array::try_from(self.map_mut(map::MARKS)?)?;
+        Ok(marks.set(0, Marks::default(), 0)?)
     }
 
     /// How many datagrams and flows are followed.

@@ -57,7 +57,7 @@ struct Args {
     /// Seconds of each measurement at a rate
     #[arg(long, default_value_t = 10)]
     seconds: u64,
-    /// How often connections and bulk with and without the agent are measured, by turns, for two seconds each
+    /// Rounds of connections and bulk, two seconds each with the agent, with one byte read, and without
     #[arg(long, default_value_t = 9)]
     rounds: usize,
     /// The agent's binary; default: built beside this one
