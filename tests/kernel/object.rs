@@ -25,7 +25,7 @@ use pathproof::datapath::load::{ATTACHED, OBJECT, SENTINEL};
 const MOST_OBJECT_BYTES: usize = 405 * 1024;
 /// Instructions that the verifier looks at, of the 1,000,000 that it may: what is left is for older
 /// kernels, which prune less.
-const MOST_VERIFIED: u32 = 65_000;
+const MOST_VERIFIED: u32 = 80_000;
 /// Bytes of a program after the verifier's rewriting, of 8 each; 11 KiB of them are for datagrams, 4 for
 /// the sampling gate, 4 for its marks of connections, and 4 for probes that must not leave the node.
 const MOST_TRANSLATED: u32 = 64 * 1024;
