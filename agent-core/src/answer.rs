@@ -49,7 +49,7 @@ pub enum Enforcement {
 
 /// Answer that a state requires for the datapath, before [damping](super::damping).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wish {
+pub enum Required {
     /// 200.
     Pass,
     /// The answer stays as it was.
@@ -60,15 +60,15 @@ pub enum Wish {
 
 /// The table: the answer that each finding requires. [`State::Starting`] is 503 on `/healthz`
 /// besides, see [`answer`].
-pub fn wish(finding: &Finding, policy: UnknownPolicy) -> Wish {
+pub fn required(finding: &Finding, policy: UnknownPolicy) -> Required {
     match (finding.rule.state(), policy) {
-        (State::Proven | State::Degraded, _) => Wish::Pass,
+        (State::Proven | State::Degraded, _) => Required::Pass,
         // Probes passed since on every path: after a repair nobody waits for the next connection.
-        (State::Suspect, _) if finding.is_refuted() => Wish::Pass,
-        (State::Suspect | State::Starting, _) => Wish::Undecided,
-        (State::Stale | State::Broken, _) => Wish::Fail,
-        (State::Unknown, UnknownPolicy::Open) => Wish::Pass,
-        (State::Unknown, UnknownPolicy::Closed) => Wish::Fail,
+        (State::Suspect, _) if finding.is_refuted() => Required::Pass,
+        (State::Suspect | State::Starting, _) => Required::Undecided,
+        (State::Stale | State::Broken, _) => Required::Fail,
+        (State::Unknown, UnknownPolicy::Open) => Required::Pass,
+        (State::Unknown, UnknownPolicy::Closed) => Required::Fail,
     }
 }
 

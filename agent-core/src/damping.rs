@@ -12,7 +12,7 @@ use std::time::Duration;
 use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
-use crate::answer::{Served, UnknownPolicy, Wish, wish};
+use crate::answer::{Required, Served, UnknownPolicy, required};
 use crate::cause::State;
 use crate::limits::{CLEAN, DOUBTED, DOUBTFUL, DWELL_MAX, FLAP_WINDOW, RECENT, WATCHED};
 use crate::time::Mono;
@@ -68,13 +68,13 @@ impl Damping {
 
     /// Takes in a verdict. To be called for every verdict, a few times a second.
     pub fn step(&mut self, verdict: &Verdict, policy: UnknownPolicy) -> Served {
-        self.step_wishes(wishes(verdict, policy), verdict.at)
+        self.step_required(required_by_family(verdict, policy), verdict.at)
     }
 
-    fn step_wishes(&mut self, wishes: [Wish; SLOTS], now: Mono) -> Served {
+    fn step_required(&mut self, required: [Required; SLOTS], now: Mono) -> Served {
         let was_healthy = self.is_healthy();
-        for (slot, wish) in wishes.into_iter().enumerate() {
-            self.note(slot, wish, now);
+        for (slot, required) in required.into_iter().enumerate() {
+            self.note(slot, required, now);
         }
         let fell = was_healthy && !self.is_healthy();
         if fell {
@@ -88,28 +88,28 @@ impl Damping {
         self.served()
     }
 
-    fn note(&mut self, slot: usize, wish: Wish, now: Mono) {
+    fn note(&mut self, slot: usize, required: Required, now: Mono) {
         let memory = &mut self.memory;
         let undecided = &mut memory.undecided_since[slot];
         let lasts = |of: &Option<Mono>, span| of.is_some_and(|since| now.since(since) > span);
-        if wish == Wish::Fail && !memory.unhealthy[slot] {
+        if required == Required::Fail && !memory.unhealthy[slot] {
             memory.doubtful_before[slot] = lasts(undecided, DOUBTFUL);
         }
-        match wish {
-            Wish::Undecided => {
+        match required {
+            Required::Undecided => {
                 undecided.get_or_insert(now);
             }
             _ => *undecided = None,
         }
         // A filter of the sentinel's own addresses that was there before the fault stays after it.
         let over = memory.doubtful_before[slot] && lasts(undecided, DOUBTED);
-        match if over { Wish::Pass } else { wish } {
-            Wish::Fail => {
+        match if over { Required::Pass } else { required } {
+            Required::Fail => {
                 memory.unhealthy[slot] = true;
                 memory.sound_since[slot] = None;
             }
-            Wish::Undecided => memory.sound_since[slot] = None,
-            Wish::Pass => {
+            Required::Undecided => memory.sound_since[slot] = None,
+            Required::Pass => {
                 memory.sound_since[slot].get_or_insert(now);
             }
         }
@@ -160,19 +160,19 @@ fn dwell(first: Duration, flaps: u32) -> Duration {
     first.saturating_mul(doubled).min(DWELL_MAX.max(first))
 }
 
-/// The wish of each family. A family of which nothing is known is ignored where more is known of
+/// Answer that each family requires. A family of which nothing is known is ignored where more is known of
 /// another one: nothing known is the node's state only where nothing else is.
-fn wishes(verdict: &Verdict, policy: UnknownPolicy) -> [Wish; SLOTS] {
+fn required_by_family(verdict: &Verdict, policy: UnknownPolicy) -> [Required; SLOTS] {
     let of_family = |family: Family| match verdict.family(family) {
-        Some(judged) if judged.state < verdict.state.min(State::Proven) => Wish::Pass,
-        Some(judged) => wish(&judged.finding, policy),
-        None => Wish::Pass,
+        Some(judged) if judged.state < verdict.state.min(State::Proven) => Required::Pass,
+        Some(judged) => required(&judged.finding, policy),
+        None => Required::Pass,
     };
     let [v4, v6] = Family::ALL.map(of_family);
     let whole = if verdict.families.is_empty() {
-        wish(&verdict.finding, policy)
+        required(&verdict.finding, policy)
     } else {
-        Wish::Pass
+        Required::Pass
     };
     [v4, v6, whole]
 }

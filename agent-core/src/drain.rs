@@ -232,7 +232,7 @@ impl DrainView {
             (None, _) => (Reason::NotLeaving, NOT_LEAVING.to_owned()),
             (_, Some(why)) => (
                 Reason::Blind,
-                format!("new connections are not known: {why}"),
+                format!("cannot tell whether new connections arrive: {why}"),
             ),
             (Some(since), None) => self.tell(since, quiet_for, ask.quiet, now),
         };
@@ -269,7 +269,7 @@ impl DrainView {
         let counted = match self.open_connections(now) {
             Ok(counted) => counted,
             Err(why) => {
-                let message = format!("open connections are not known: {why}");
+                let message = format!("cannot count open connections: {why}");
                 return (Reason::Blind, message);
             }
         };

@@ -189,7 +189,7 @@ pub enum CoverageLoss {
     /// The source of the cluster view is silent, or was a moment ago: endpoints may have come and
     /// gone that nobody told of.
     #[error(
-        "the API server or manifests folder cannot be read, or could not a moment ago; misrouted \
+        "the API server or manifests folder cannot be read, or could not be read a moment ago; misrouted \
          and stale connections are not judged"
     )]
     SourceSilent,

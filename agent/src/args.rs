@@ -20,7 +20,7 @@ const LONG_ABOUT: &str = "\
 Proves on real packets that a Kubernetes node routes Service traffic, and answers /healthz and \
 /livez accordingly.
 
-It never changes, drops or delays a packet. It does not judge applications: a node that forwards \
+It never changes, drops or delays a packet of another program. It does not judge applications: a node that forwards \
 correctly to a broken application is sound.";
 
 const EXIT_CODES: &str = "\
@@ -29,8 +29,8 @@ permissions. check and drain have more. docs/concepts.md explains words such as 
 and verdict.";
 
 const CHECK_CODES: &str = "\
-Exit codes: 0 the node is proven and every path passes, 1 it is broken or stale, 3 unknown or the \
-check failed (2 with --npd), 64 wrong configuration, 70 a defect in pathproof, 77 missing \
+Exit codes: 0 the node is proven and every TCP path passes, 1 it is broken or stale, 3 anything \
+else (2 with --npd), 64 wrong configuration, 70 a defect in pathproof, 77 missing \
 permissions.";
 
 const DRAIN_CODES: &str = "\
@@ -80,7 +80,8 @@ pub enum Command {
     /// Report whether new connections from outside still arrive at a node that is being removed
     ///
     /// For termination hooks, in place of a sleep: reads the agent's /drainz. With --wait the node
-    /// counts as being removed at the latest from the start of the command. Without --wait, its Node
+    /// counts as being removed from the start of the command, or from when its Node object showed
+    /// the removal, if that is earlier. Without --wait, its Node
     /// object must show the removal.
     Drain(DrainArgs),
     /// Change the port of the sentinel's endpoint every minute, once for the whole cluster
@@ -98,13 +99,13 @@ pub enum Command {
     /// List the nodes of a cluster with verdict, cause and duration; also as `kubectl pathproof`
     ///
     /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists sick nodes
-    /// first (broken, stale or recovering), then nodes in doubt, nodes that are being removed, and
-    /// sound nodes.
+    /// first (broken, stale or recovering), then nodes in doubt (degraded, suspect, unknown,
+    /// starting, or with an outdated condition), nodes that are being removed, and sound nodes.
     Fleet(Box<FleetArgs>),
     /// Remove what an agent leaves behind: BPF programs, pinned maps, state, the sentinel's
     /// interfaces
     Cleanup(CleanupArgs),
-    /// Run with kube-proxy's flags in its place, where another program routes Services (RKE 1)
+    /// Run in place of kube-proxy, with its flags, where another program routes Services (RKE 1)
     ///
     /// The same as calling the binary by the name kube-proxy. `--help` lists the flags.
     #[command(name = "kube-proxy", disable_help_flag = true)]

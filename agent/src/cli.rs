@@ -20,7 +20,7 @@ pub mod check;
 pub mod drain;
 pub mod fetch;
 pub mod fleet;
-mod paper;
+mod page;
 mod parts;
 pub mod recording;
 pub mod status;

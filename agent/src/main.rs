@@ -7,7 +7,7 @@ use std::time::Duration;
 use pathproof::args::{CheckArgs, CleanupArgs, Command, EchoArgs};
 use pathproof::cli::{self, Exit};
 use pathproof::config::{Config, RotateConfig, RunArgs, Surroundings, Switch};
-use pathproof::dropin::{self, DropInError, Wanted};
+use pathproof::kube_proxy_compat::{self, DropInError, Wanted};
 use pathproof::lifecycle::LogFormat;
 use pathproof::{app, clock, confine, lifecycle, rotate};
 use tokio::runtime::{Builder, Runtime};
@@ -17,7 +17,7 @@ use tokio::task::JoinError;
 type Outcome = Result<Exit, app::AppError>;
 
 fn main() -> ExitCode {
-    if let Some(words) = dropin::words(std::env::args_os()) {
+    if let Some(words) = kube_proxy_compat::words(std::env::args_os()) {
         return exit(stand_in(words)).into();
     }
     let args = match cli::parse() {
@@ -89,23 +89,23 @@ fn echo(said: EchoArgs) -> Outcome {
 
 /// Does what kube-proxy's flags ask for.
 fn stand_in(words: Result<Vec<String>, DropInError>) -> Outcome {
-    let settings = match dropin::read(&words?)? {
+    let settings = match kube_proxy_compat::read(&words?)? {
         Wanted::Run(settings) => settings,
-        Wanted::Help => return Ok(cli::print(&dropin::help())),
-        Wanted::Version => return Ok(cli::print(&dropin::version())),
+        Wanted::Help => return Ok(cli::print(&kube_proxy_compat::help())),
+        Wanted::Version => return Ok(cli::print(&kube_proxy_compat::version())),
         Wanted::InitOnly => return Ok(Exit::Success),
         Wanted::Cleanup => return Ok(remove_rules()),
         Wanted::WriteConfig(path) => return Err(DropInError::WriteConfig(path).into()),
     };
     let is_set = |name: &str| std::env::var_os(name).is_some();
-    let (config, notes) = dropin::resolve(&settings, &Surroundings::read(), &is_set)?;
+    let (config, notes) = kube_proxy_compat::resolve(&settings, &Surroundings::read(), &is_set)?;
     run_with(config, notes)
 }
 
 /// `--cleanup`: exits as kube-proxy does.
 fn remove_rules() -> Exit {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let cleaned = dropin::cleanup::cleanup(&path);
+    let cleaned = kube_proxy_compat::cleanup::cleanup(&path);
     let removed = cleaned.removed.join("; ");
     match removed.is_empty() {
         true => cli::print("no rules of kube-proxy were found\n"),

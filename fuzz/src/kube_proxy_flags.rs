@@ -2,7 +2,7 @@
 //! sentence.
 
 use pathproof::config::Surroundings;
-use pathproof::dropin::{Wanted, read, resolve};
+use pathproof::kube_proxy_compat::{Wanted, read, resolve};
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {

@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::detect::{Load, Stage};
 use crate::rules::Backend;
-use crate::storm::{Churn, Hands};
+use crate::storm::{Churn, Injector};
 use crate::usage;
 
 /// From one look to the next.
@@ -47,27 +47,27 @@ pub struct Soaked {
 pub fn soak(binary: PathBuf, seed: u64, length: Duration) -> Result<Soaked> {
     let options = ["--log-filter", "info"];
     let stage = Stage::build(&binary, Backend::Nftables, Load::Busy, &options, true)?;
-    let mut hands = Hands::new(stage, binary, options.map(str::to_owned).to_vec());
+    let mut injector = Injector::new(stage, binary, options.map(str::to_owned).to_vec());
     let mut soaked = Soaked::default();
     let (start, mut churn) = (Instant::now(), Churn::of(seed, length));
     let (mut counters, mut next) = (BTreeMap::new(), LOOK);
     while start.elapsed() < length {
-        churn.go_on(start.elapsed(), &mut hands)?;
-        hands.check()?;
+        churn.go_on(start.elapsed(), &mut injector)?;
+        injector.check()?;
         if start.elapsed() >= next {
             next += LOOK;
-            soaked.looks.push(look(&hands.stage)?);
+            soaked.looks.push(look(&injector.stage)?);
             soaked
                 .went_back
-                .extend(went_back(&hands.stage, &mut counters)?);
-            for client in &hands.stage.clients {
+                .extend(went_back(&injector.stage, &mut counters)?);
+            for client in &injector.stage.clients {
                 drop(client.take_ended());
             }
         }
         thread::sleep(Duration::from_millis(50));
     }
-    churn.go_on(Duration::MAX, &mut hands)?;
-    let tally = hands.stage.tally();
+    churn.go_on(Duration::MAX, &mut injector)?;
+    let tally = injector.stage.tally();
     soaked.connections = (tally.started, tally.failed());
     Ok(soaked)
 }

@@ -2,20 +2,20 @@
 //! is stopped, killed and replaced, all at random moments of one seed, while real clients dial. What
 //! the clients felt is the truth that the answers are held against.
 //!
-//! `plan` (what happens when) and `judge` (whether the answers were right) are pure; `deed` does
+//! `plan` (what happens when) and `judge` (whether the answers were right) are pure; `action` does
 //! what a plan says and `run` watches meanwhile.
 
+mod action;
 mod api;
 mod churn;
-mod deed;
 mod judge;
 mod plan;
 mod run;
 mod tenants;
 mod worlds;
 
+pub use action::Injector;
 pub use churn::Churn;
-pub use deed::Hands;
 pub use judge::{Findings, Violation};
 pub use plan::{Plan, Source, seed_of_the_day};
 pub use run::{Settings, storm};

@@ -9,18 +9,18 @@ fn ms(ms: u64) -> Mono {
     Mono(1_000_000_000_000 + ms * 1_000_000)
 }
 
-/// Steps every 100 ms until `to`, with the wish that holds then; returns when the answer changed.
-fn changes(damping: &mut Damping, script: &[(u64, Wish)], to: u64) -> Vec<(u64, u16)> {
+/// Steps every 100 ms until `to`, with the required that holds then; returns when the answer changed.
+fn changes(damping: &mut Damping, script: &[(u64, Required)], to: u64) -> Vec<(u64, u16)> {
     let mut changes = Vec::new();
     let mut last = damping.served().healthy;
     for at in (0..=to).step_by(100) {
-        let wish = script
+        let required = script
             .iter()
             .rev()
             .find(|(from, _)| *from <= at)
-            .map(|(_, wish)| *wish);
-        let wish = wish.unwrap_or(Wish::Pass);
-        let served = damping.step_wishes([wish, Wish::Pass, Wish::Pass], ms(at));
+            .map(|(_, required)| *required);
+        let required = required.unwrap_or(Required::Pass);
+        let served = damping.step_required([required, Required::Pass, Required::Pass], ms(at));
         if served.healthy != last {
             changes.push((at, if served.healthy { 200 } else { 503 }));
             last = served.healthy;
@@ -29,7 +29,7 @@ fn changes(damping: &mut Damping, script: &[(u64, Wish)], to: u64) -> Vec<(u64, 
     changes
 }
 
-use Wish::{Fail, Pass, Undecided};
+use Required::{Fail, Pass, Undecided};
 
 #[rstest]
 #[case::sound(&[], &[])]
@@ -69,7 +69,7 @@ use Wish::{Fail, Pass, Undecided};
     &[(1_000, Fail), (2_000, Pass), (4_000, Fail), (20_000, Pass)],
     &[(1_000, 503), (3_000, 200), (4_000, 503), (21_000, 200)]
 )]
-fn one_family(#[case] script: &[(u64, Wish)], #[case] expected: &[(u64, u16)]) {
+fn one_family(#[case] script: &[(u64, Required)], #[case] expected: &[(u64, u16)]) {
     let mut damping = Damping::new(DWELL_DEFAULT);
     assert_eq!(changes(&mut damping, script, 60_000), expected);
 }
@@ -101,42 +101,42 @@ fn dwells_double_up_to_five_minutes(#[case] first: u64, #[case] flaps: u32, #[ca
 #[test]
 fn a_family_that_follows_is_no_flap_of_its_own() {
     let mut damping = Damping::new(DWELL_DEFAULT);
-    assert!(!damping.step_wishes([Fail, Pass, Pass], ms(0)).healthy);
-    let served = damping.step_wishes([Fail, Fail, Pass], ms(200));
+    assert!(!damping.step_required([Fail, Pass, Pass], ms(0)).healthy);
+    let served = damping.step_required([Fail, Fail, Pass], ms(200));
     assert_eq!((served.families, served.flaps), ([false, false], 0));
-    damping.step_wishes([Pass, Fail, Pass], ms(400));
-    let served = damping.step_wishes([Pass, Fail, Pass], ms(1_500));
+    damping.step_required([Pass, Fail, Pass], ms(400));
+    let served = damping.step_required([Pass, Fail, Pass], ms(1_500));
     assert_eq!((served.families, served.healthy), ([true, false], false));
-    damping.step_wishes([Pass, Pass, Pass], ms(1_600));
-    assert!(damping.step_wishes([Pass, Pass, Pass], ms(2_600)).healthy);
+    damping.step_required([Pass, Pass, Pass], ms(1_600));
+    assert!(damping.step_required([Pass, Pass, Pass], ms(2_600)).healthy);
 }
 
 #[test]
 fn families_that_take_turns_flap() {
     let mut damping = Damping::new(DWELL_DEFAULT);
-    damping.step_wishes([Fail, Pass, Pass], ms(0));
-    damping.step_wishes([Pass, Pass, Pass], ms(100));
-    assert!(damping.step_wishes([Pass, Pass, Pass], ms(1_100)).healthy);
-    let served = damping.step_wishes([Pass, Fail, Pass], ms(1_200));
+    damping.step_required([Fail, Pass, Pass], ms(0));
+    damping.step_required([Pass, Pass, Pass], ms(100));
+    assert!(damping.step_required([Pass, Pass, Pass], ms(1_100)).healthy);
+    let served = damping.step_required([Pass, Fail, Pass], ms(1_200));
     assert_eq!((served.flaps, served.held_until), (1, Some(ms(11_200))));
 }
 
 #[test]
 fn a_restart_keeps_the_answer_and_the_dwell() {
     let mut damping = Damping::new(DWELL_DEFAULT);
-    for (at, wish) in [(0, Fail), (100, Pass), (1_100, Pass), (1_200, Fail)] {
-        damping.step_wishes([wish, Pass, Pass], ms(at));
+    for (at, required) in [(0, Fail), (100, Pass), (1_100, Pass), (1_200, Fail)] {
+        damping.step_required([required, Pass, Pass], ms(at));
     }
     let written = serde_json::to_string(&damping.memory).unwrap();
     let memory = serde_json::from_str(&written).unwrap();
     let mut again = Damping::restore(DWELL_DEFAULT, memory);
     assert_eq!(again, damping);
-    again.step_wishes([Pass, Pass, Pass], ms(2_000));
-    assert!(!again.step_wishes([Pass, Pass, Pass], ms(11_000)).healthy);
-    assert!(again.step_wishes([Pass, Pass, Pass], ms(11_200)).healthy);
+    again.step_required([Pass, Pass, Pass], ms(2_000));
+    assert!(!again.step_required([Pass, Pass, Pass], ms(11_000)).healthy);
+    assert!(again.step_required([Pass, Pass, Pass], ms(11_200)).healthy);
 }
 
-fn any_wish() -> impl Strategy<Value = Wish> {
+fn any_required() -> impl Strategy<Value = Required> {
     prop::sample::select(vec![Pass, Undecided, Fail])
 }
 
@@ -145,17 +145,17 @@ proptest! {
     /// second without failure; and 503 is never late.
     #[test]
     fn never_faster_than_the_dwell(
-        steps in prop::collection::vec((50u64..3_000, (any_wish(), any_wish())), 1..200),
+        steps in prop::collection::vec((50u64..3_000, (any_required(), any_required())), 1..200),
     ) {
         let mut damping = Damping::new(DWELL_DEFAULT);
         let (mut now, mut fell, mut recovered) = (0, None, None::<u64>);
         let (mut expected, mut failed) = (Duration::ZERO, 0);
         for (after, (four, six)) in steps {
-            let wishes = [four, six, Pass];
+            let required = [four, six, Pass];
             now += after;
             let before = damping.served();
-            let served = damping.step_wishes(wishes, ms(now));
-            if wishes.contains(&Fail) {
+            let served = damping.step_required(required, ms(now));
+            if required.contains(&Fail) {
                 failed = now;
                 prop_assert!(!served.healthy);
             }
@@ -177,13 +177,13 @@ proptest! {
     /// Twice the same is the same.
     #[test]
     fn only_wishes_and_times_count(
-        steps in prop::collection::vec((50u64..3_000, [any_wish(), any_wish(), any_wish()]), 1..50),
+        steps in prop::collection::vec((50u64..3_000, [any_required(), any_required(), any_required()]), 1..50),
     ) {
         let run = || {
             let (mut damping, mut now) = (Damping::new(DWELL_DEFAULT), 0);
-            for (after, wishes) in &steps {
+            for (after, required) in &steps {
                 now += after;
-                damping.step_wishes(*wishes, ms(now));
+                damping.step_required(*required, ms(now));
             }
             damping
         };

@@ -201,7 +201,7 @@ fn means(family: Family, lane: &FailedLane) -> String {
         ProbeCause::Stale => "the rules are out of date",
         ProbeCause::ForwardingOff => forwarding_off(family),
         ProbeCause::LostBeforeLeaving if lane.path == ProbePath::Host => {
-            "a filter in OUTPUT drops them, or the route to the echo is missing"
+            "a filter in OUTPUT drops them, or the route to the sentinel's endpoint is missing"
         }
         ProbeCause::LostBeforeLeaving => {
             return format!("the FORWARD policy or a filter drops traffic{from}");
@@ -372,8 +372,10 @@ impl Words<'_> {
             LaneLacking::Failures => format!("fewer than {} in a row", self.limits.probe_failures),
             LaneLacking::Off(why) => off(why),
             LaneLacking::Void(reason) => void_reason(*reason).to_owned(),
-            LaneLacking::Others => "other paths were not probed since".to_owned(),
-            LaneLacking::Look => "pathproof's own interfaces were not checked since".to_owned(),
+            LaneLacking::Others => "other paths have not been probed since".to_owned(),
+            LaneLacking::Look => {
+                "pathproof's own interfaces have not been checked since".to_owned()
+            }
             LaneLacking::Breadth(lacking) => format!(
                 "{filter} the real connections that failed do not confirm the fault: {}",
                 self.lacking(*lacking)

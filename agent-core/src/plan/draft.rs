@@ -8,7 +8,7 @@ use agent_common::service::{EndpointKey, FrontendKey, FrontendValue};
 use super::{MapChange, Planner};
 use crate::view::ClusterView;
 
-/// A Service port's wish for a frontend.
+/// A Service port's claim on a frontend.
 pub(super) struct Claim {
     /// Id of the Service port.
     pub(super) id: u32,

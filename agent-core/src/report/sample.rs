@@ -69,10 +69,20 @@ pub fn beside_cilium() -> Report {
         bound: [None, None],
         owners: [Some([Owner::Cilium].into_iter().collect()); 2],
     };
-    Report {
+    let mut report = Report {
         datapath: Shape::after(Told::Unknown, &facts),
         ..proven()
+    };
+    // Only the host path has a program of Cilium's on its way.
+    let lanes = report
+        .verdict
+        .families
+        .iter_mut()
+        .flat_map(|family| &mut family.lanes);
+    for lane in lanes.filter(|lane| lane.path != crate::trace::ProbePath::Host) {
+        *lane = probed::off(lane);
     }
+    report
 }
 
 /// A sound node under steady traffic.
@@ -340,10 +350,7 @@ pub fn blind() -> Report {
         sentence: loss.to_string(),
         loss,
     }];
-    report.sentinel = probed::unprobed(
-        SentinelState::Off,
-        "CAP_NET_RAW is missing; the sentinel is off until it is granted",
-    );
+    report.sentinel = probed::unprobed(SentinelState::Off, "CAP_NET_RAW is missing");
     report.agent.enforcement = Enforcement::Audit;
     report.answers.audit = Some(AuditBy::Flag);
     report.fleet = FleetSeen::default();
@@ -355,7 +362,7 @@ pub fn blind() -> Report {
     }
     report.expectations.missing = 3;
     report.cluster.problems = vec![
-        "/etc/pathproof/cluster/services.yaml:41: Service shop/web: spec.ports[0].port: 99999 is no port".to_owned(),
+        "/etc/pathproof/cluster/services.yaml:41: Service shop/web: spec.ports[0].port is \"99999\": must be a port, 1 to 65535".to_owned(),
     ];
     report
 }

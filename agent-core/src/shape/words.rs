@@ -30,8 +30,8 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
             return parts.join("; ");
         }
         (SourceClass::Pod, Told::Yes) => parts.push(
-            "where Cilium translates when a pod's socket connects (unless \
-             bpf-lb-sock-hostns-only), packets carry no cluster IP and the connections are not \
+            "if Cilium translates when a pod's socket connects (it does not with \
+             bpf-lb-sock-hostns-only), packets carry no cluster IP, and the connections are not \
              observed"
                 .to_owned(),
         ),

@@ -92,7 +92,7 @@ pub struct RecordArgs {
     )]
     pub output: PathBuf,
 
-    /// Replace every address consistently by another one: a replay still reaches the same verdicts
+    /// Replace every address consistently with another one: a replay still reaches the same verdicts
     #[arg(long)]
     pub redact: bool,
 }
@@ -174,10 +174,10 @@ pub struct DrainArgs {
     )]
     pub until: drain::Until,
 
-    /// Idle time: with --until=open, how long an open connection must have been without a packet
-    /// not to be waited for, 1s to 10m
+    /// With --until=open, the time without a packet after which an open connection is no longer
+    /// waited for, 1s to 10m
     ///
-    /// Choose it longer than the server may take to answer a request.
+    /// Set it to more than the time that the server may take to answer a request.
     #[arg(
         long,
         env = "PATHPROOF_DRAIN_IDLE",
@@ -222,7 +222,7 @@ pub struct EchoArgs {
     pub service: String,
 }
 
-/// Words of `pathproof kube-proxy`, which are read by `dropin`, as kube-proxy reads them.
+/// Words of `pathproof kube-proxy`, which are read by `kube_proxy_compat`, as kube-proxy reads them.
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 pub struct KubeProxyArgs {
     /// kube-proxy's flags

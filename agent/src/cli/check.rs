@@ -10,7 +10,7 @@ use std::time::Duration;
 use agent_common::service::Family;
 use serde::Serialize;
 
-use super::paper::{Ink, Paper, sentence};
+use super::page::{Style, Text, sentence};
 use super::{Exit, FetchError, colours, fetch};
 use crate::args::{CheckArgs, Output};
 use agent_core::cause::{State, Why};
@@ -187,14 +187,14 @@ impl<'a> Checked<'a> {
     }
 
     fn page(&self, report: &Report, colour: bool) -> String {
-        let mut paper = Paper::new(colour);
+        let mut out = Text::new(colour);
         // The words of the other pages. A node that is proven for the agent may not be for the check.
         let state = match self.result {
             CheckResult::Sound | CheckResult::Broken => self.state,
             CheckResult::Unknown => State::Unknown,
         };
-        paper.head(Ink::of(state), state.name(), self.node, "");
-        paper.wrapped(Ink::Plain, 0, &sentence(&self.sentence));
+        out.head(Style::of(state), state.name(), self.node, "");
+        out.wrapped(Style::Plain, 0, &sentence(&self.sentence));
         let time = Spoken(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
         let source = match &self.source {
             Source::Itself if self.paths.is_empty() => String::new(),
@@ -206,18 +206,18 @@ impl<'a> Checked<'a> {
                 "Read from the agent at {address} (pathproof {version}, running for {time})."
             ),
         };
-        paper.wrapped(Ink::Faint, 0, &source);
+        out.wrapped(Style::Faint, 0, &source);
         if !source.is_empty() {
-            paper.line();
+            out.line();
         }
-        paper.lanes(&report.verdict);
-        paper.services(&report.verdict);
-        paper.list("not observed", Ink::Warn, &self.coverage);
+        out.lanes(&report.verdict);
+        out.services(&report.verdict);
+        out.list("not observed", Style::Warn, &self.coverage);
         if !self.next.is_empty() && !self.coverage.is_empty() {
-            paper.line();
+            out.line();
         }
-        paper.remedies(&self.next);
-        paper.finish()
+        out.remedies(&self.next);
+        out.finish()
     }
 }
 

@@ -5,7 +5,7 @@ use std::io::{self, Write as _};
 use std::thread;
 use std::time::Duration;
 
-use super::paper::sentence;
+use super::page::sentence;
 use super::{Exit, FetchError, fetch};
 use crate::args::{DrainArgs, Output};
 use agent_core::drain::{Ask, Reason};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::paper::{Ink, Paper, counted, grouped, sentence};
+use super::page::{Style, Text, counted, grouped, sentence};
 use super::{Exit, colours};
 use crate::args::{FleetArgs, FleetCommand, Output};
 use agent_core::eligibility::PRESETS;
@@ -118,50 +118,56 @@ impl<'a> Document<'a> {
 fn render(rows: &[Row], view: &View<'_>) -> String {
     let shown = view.shown(rows);
     let tally = Tally::of(rows);
-    let mut paper = Paper::new(view.colour);
-    head(&mut paper, &tally);
+    let mut out = Text::new(view.colour);
+    head(&mut out, &tally);
     let columns = columns(&shown, view.now);
     if !shown.is_empty() {
-        paper.line();
+        out.line();
         for (column, title) in columns.into_iter().zip(TITLES) {
-            paper.to(column).put(Ink::Faint, title);
+            out.to(column).put(Style::Faint, title);
         }
-        paper.line();
+        out.line();
     }
     let mut group = None;
     let mut sentences = 0;
     for row in &shown {
-        let (title, mark, ink) = of_group(row.group);
+        let (title, mark, style) = of_group(row.group);
         if group.replace(row.group) != Some(row.group) {
-            paper.line();
-            paper.put(Ink::Heading, title).line();
+            out.line();
+            out.put(Style::Heading, title).line();
         }
-        paper.put(ink, mark);
-        let inks = [Ink::Plain, ink, Ink::Plain, Ink::Plain, Ink::Plain];
-        for ((column, ink), cell) in columns.into_iter().zip(inks).zip(cells(row, view.now)) {
-            paper.to(column).put(ink, &cell);
+        out.put(style, mark);
+        let styles = [
+            Style::Plain,
+            style,
+            Style::Plain,
+            Style::Plain,
+            Style::Plain,
+        ];
+        for ((column, style), cell) in columns.into_iter().zip(styles).zip(cells(row, view.now)) {
+            out.to(column).put(style, &cell);
         }
-        paper.line();
+        out.line();
         sentences += usize::from(row.sentence.is_some());
         if let Some(text) = row.sentence.as_ref().filter(|_| sentences <= SENTENCES) {
-            paper.to(INDENT + 4);
-            paper.wrapped(Ink::Faint, INDENT + 4, &sentence(text));
+            out.to(INDENT + 4);
+            out.wrapped(Style::Faint, INDENT + 4, &sentence(text));
         }
     }
-    notes(&mut paper, rows.len() - shown.len(), &shown, view.program);
+    notes(&mut out, rows.len() - shown.len(), &shown, view.program);
     if shown.len() >= LONG {
-        paper.line();
-        head(&mut paper, &tally);
+        out.line();
+        head(&mut out, &tally);
     }
-    paper.finish()
+    out.finish()
 }
 
-fn head(paper: &mut Paper, tally: &Tally) {
-    let (ink, badge) = match tally {
-        Tally { nodes: 0, .. } => (Ink::Unsure, "NO NODES"),
-        Tally { sick: 1.., .. } => (Ink::Bad, "SICK"),
-        Tally { doubtful: 1.., .. } => (Ink::Warn, "IN DOUBT"),
-        _ => (Ink::Good, "SOUND"),
+fn head(out: &mut Text, tally: &Tally) {
+    let (style, badge) = match tally {
+        Tally { nodes: 0, .. } => (Style::Unsure, "NO NODES"),
+        Tally { sick: 1.., .. } => (Style::Bad, "SICK"),
+        Tally { doubtful: 1.., .. } => (Style::Warn, "IN DOUBT"),
+        _ => (Style::Good, "SOUND"),
     };
     let parts = [
         (tally.sick, "sick"),
@@ -177,7 +183,7 @@ fn head(paper: &mut Paper, tally: &Tally) {
         true => String::new(),
         false => format!(": {}", parts.join(", ")),
     };
-    paper.head(ink, badge, &counted(tally.nodes as u64, "node"), &rest);
+    out.head(style, badge, &counted(tally.nodes as u64, "node"), &rest);
 }
 
 /// First character of each column. A column is as wide as its longest cell, so no name is cut.
@@ -215,7 +221,7 @@ fn cells(row: &Row, now: Wall) -> [String; TITLES.len()] {
     ]
 }
 
-fn notes(paper: &mut Paper, left_out: usize, shown: &[&Row], program: &str) {
+fn notes(out: &mut Text, left_out: usize, shown: &[&Row], program: &str) {
     let mut lines = Vec::new();
     if left_out > 0 {
         let nodes = counted(left_out as u64, "sound node");
@@ -229,10 +235,10 @@ fn notes(paper: &mut Paper, left_out: usize, shown: &[&Row], program: &str) {
         lines.push(format!("{program} why {node} explains its verdict"));
     }
     if !lines.is_empty() {
-        paper.line();
+        out.line();
     }
     for line in lines {
-        paper.to(INDENT).wrapped(Ink::Faint, INDENT, &line);
+        out.to(INDENT).wrapped(Style::Faint, INDENT, &line);
     }
 }
 
@@ -241,12 +247,12 @@ fn is_well(group: Group) -> bool {
     matches!(group, Group::Leaving | Group::Sound)
 }
 
-fn of_group(group: Group) -> (&'static str, &'static str, Ink) {
+fn of_group(group: Group) -> (&'static str, &'static str, Style) {
     match group {
-        Group::Sick => ("sick", "✗", Ink::Bad),
-        Group::Doubtful => ("in doubt", "!", Ink::Warn),
-        Group::Leaving => ("leaving (being removed)", "○", Ink::Plain),
-        Group::Sound => ("sound", "●", Ink::Good),
+        Group::Sick => ("sick", "✗", Style::Bad),
+        Group::Doubtful => ("in doubt", "!", Style::Warn),
+        Group::Leaving => ("leaving (being removed)", "○", Style::Plain),
+        Group::Sound => ("sound", "●", Style::Good),
     }
 }
 

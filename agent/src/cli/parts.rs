@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::paper::{Ink, Paper, TEXT, counted, grouped, sentence};
+use super::page::{Style, TEXT, Text, counted, grouped, sentence};
 use agent_core::cause::{Cause, Failure};
 use agent_core::drops::{DropWatch, meaning as drop_meaning};
 use agent_core::eligibility::Eligibility;
@@ -27,7 +27,7 @@ const PASSED: usize = 60;
 const RTT: usize = 68;
 const LAST_PASS: usize = 70;
 
-impl Paper {
+impl Text {
     /// The answers of both endpoints; for a leaving node, a note that its 503 is intended.
     pub(super) fn answers(&mut self, report: &Report) {
         let Answers { healthz, livez, .. } = &report.answers;
@@ -38,14 +38,14 @@ impl Paper {
         if let Some(why) = report.answers.lenience() {
             text.push_str(&format!("; 503 is held back: {why}"));
         }
-        self.wrapped(Ink::Plain, 0, &sentence(&text));
+        self.wrapped(Style::Plain, 0, &sentence(&text));
         if !report.answers.broken_services.is_empty() {
             let text = format!(
                 "connections from outside to {} fail on this node and worked before: their health \
                  check node ports answer 503, unless that is held back",
                 report.answers.broken_services.join(", ")
             );
-            self.wrapped(Ink::Warn, 0, &sentence(&text));
+            self.wrapped(Style::Warn, 0, &sentence(&text));
         }
         self.line();
         let eligibility = &report.verdict.eligibility;
@@ -56,7 +56,7 @@ impl Paper {
             let text = format!(
                 "{eligibility}; therefore /healthz answers 503, as intended. This does not change /livez"
             );
-            self.section("leaving", Ink::Warn, &sentence(&text));
+            self.section("leaving", Style::Warn, &sentence(&text));
             self.line();
         }
     }
@@ -71,24 +71,24 @@ impl Paper {
         {
             return;
         }
-        self.put(Ink::Heading, "probes");
-        self.to(PATH).put(Ink::Faint, "path");
-        self.to(NOW).put(Ink::Faint, "now");
-        self.right(Ink::Faint, PASSED, "passed");
-        self.right(Ink::Faint, RTT, "RTT");
-        self.to(LAST_PASS).put(Ink::Faint, "last pass").line();
+        self.put(Style::Heading, "probes");
+        self.to(PATH).put(Style::Faint, "path");
+        self.to(NOW).put(Style::Faint, "now");
+        self.right(Style::Faint, PASSED, "passed");
+        self.right(Style::Faint, RTT, "RTT");
+        self.to(LAST_PASS).put(Style::Faint, "last pass").line();
         let mut said: Vec<String> = Vec::new();
         for family in &verdict.families {
             for (index, lane) in family.lanes.iter().enumerate() {
                 if index == 0 {
-                    self.put(Ink::Plain, names::of_family(family.family));
+                    self.put(Style::Plain, names::of_family(family.family));
                 }
                 self.lane(lane, verdict.at);
                 let meaning = explain::meaning(family.family, lane)
                     .filter(|text| !said.contains(text))
                     .filter(|_| !explain::is_explained(lane, &family.lanes));
                 if let Some(text) = meaning {
-                    self.to(PATH).wrapped(Ink::Faint, PATH, &sentence(&text));
+                    self.to(PATH).wrapped(Style::Faint, PATH, &sentence(&text));
                     said.push(text);
                 }
             }
@@ -97,47 +97,47 @@ impl Paper {
     }
 
     fn lane(&mut self, lane: &LaneView, now: Mono) {
-        let (sign, ink) = match lane.state {
-            LaneState::Passing => ("●", Ink::Good),
-            LaneState::Failing => ("✗", Ink::Bad),
-            LaneState::NeverWorked => ("✗", Ink::Warn),
-            LaneState::Void => ("!", Ink::Warn),
-            LaneState::Off => ("○", Ink::Faint),
+        let (sign, style) = match lane.state {
+            LaneState::Passing => ("●", Style::Good),
+            LaneState::Failing => ("✗", Style::Bad),
+            LaneState::NeverWorked => ("✗", Style::Warn),
+            LaneState::Void => ("!", Style::Warn),
+            LaneState::Off => ("○", Style::Faint),
         };
         let (path, transport) = (explain::path_label(lane.path), lane.transport.name());
-        self.to(LANE).put(ink, sign);
-        self.to(PATH).put(Ink::Plain, path);
-        self.to(TRANSPORT).put(Ink::Faint, transport);
-        self.to(NOW).put(ink, &label(lane.state.name()));
+        self.to(LANE).put(style, sign);
+        self.to(PATH).put(Style::Plain, path);
+        self.to(TRANSPORT).put(Style::Faint, transport);
+        self.to(NOW).put(style, &label(lane.state.name()));
         let probes = grouped(lane.passed + lane.failed);
         let passed = format!("{} of {probes}", grouped(lane.passed));
-        self.right(Ink::Plain, PASSED, &passed);
+        self.right(Style::Plain, PASSED, &passed);
         let round_trip = lane.delays.round_trip.map_or("-".to_owned(), fine);
-        self.right(Ink::Plain, RTT, &round_trip);
+        self.right(Style::Plain, RTT, &round_trip);
         self.to(LAST_PASS)
-            .put(Ink::Plain, &ago(lane.last_pass, now));
+            .put(Style::Plain, &ago(lane.last_pass, now));
         self.line();
         let Some(cause) = lane.cause else { return };
         self.to(PATH);
         for step in explain::steps(lane, &Interfaces::default()) {
-            let (ink, mark) = mark(step.reached);
-            self.put(Ink::Faint, step.stage.name()).put(ink, mark);
+            let (style, mark) = mark(step.reached);
+            self.put(Style::Faint, step.stage.name()).put(style, mark);
         }
-        self.put(ink, &label(cause.name())).line();
+        self.put(style, &label(cause.name())).line();
     }
 
     /// Services in trouble, by real connections; the worst first.
     pub(super) fn services(&mut self, verdict: &Verdict) {
         for (index, service) in verdict.services.iter().take(SERVICES_SHOWN).enumerate() {
             let title = if index == 0 { "services" } else { "" };
-            self.put(Ink::Heading, title).to(TEXT);
+            self.put(Style::Heading, title).to(TEXT);
             self.service(service, verdict.at);
         }
         let hidden = verdict.services.len().saturating_sub(SERVICES_SHOWN);
         let more = hidden as u64 + u64::from(verdict.services_omitted);
         if more > 0 {
             let text = format!("and {} more in trouble", grouped(more));
-            self.section("", Ink::Faint, &text);
+            self.section("", Style::Faint, &text);
         }
         if !verdict.services.is_empty() {
             self.line();
@@ -145,9 +145,9 @@ impl Paper {
     }
 
     fn service(&mut self, trouble: &ServiceTrouble, now: Mono) {
-        let (ink, confirmed) = match trouble.confirmed {
-            true => (Ink::Bad, ""),
-            false => (Ink::Warn, "; too few or too brief to count"),
+        let (style, confirmed) = match trouble.confirmed {
+            true => (Style::Bad, ""),
+            false => (Style::Warn, "; too few or too brief to count"),
         };
         let text = format!(
             "on {}: {} in {}, the last {} ago; {}{confirmed}",
@@ -157,10 +157,10 @@ impl Paper {
             Spoken(now.since(trouble.last_failure)),
             counted(u64::from(trouble.endpoints), "endpoint"),
         );
-        self.put(ink, &trouble.service).put(Ink::Plain, " ");
-        self.wrapped(Ink::Plain, TEXT + 2, &text);
+        self.put(style, &trouble.service).put(Style::Plain, " ");
+        self.wrapped(Style::Plain, TEXT + 2, &text);
         if let Some(example) = &trouble.example {
-            self.to(TEXT + 2).wrapped(Ink::Faint, TEXT + 2, example);
+            self.to(TEXT + 2).wrapped(Style::Faint, TEXT + 2, example);
         }
     }
 
@@ -169,29 +169,29 @@ impl Paper {
         let mut shown: Vec<&str> = Vec::new();
         for (index, remedy) in remedies.iter().enumerate() {
             let title = if index == 0 { "next" } else { "" };
-            self.put(Ink::Heading, title).to(TEXT);
+            self.put(Style::Heading, title).to(TEXT);
             if remedies.len() > 1 {
-                self.put(Ink::Heading, &format!("{}: ", label(&remedy.of)));
+                self.put(Style::Heading, &format!("{}: ", label(&remedy.of)));
             }
-            self.wrapped(Ink::Plain, TEXT, &remedy.advice);
+            self.wrapped(Style::Plain, TEXT, &remedy.advice);
             for command in &remedy.commands {
                 if !shown.contains(&&**command) {
                     shown.push(command);
                     // Never wrapped: it is to be copied.
-                    self.to(TEXT).put(Ink::Faint, "$ ");
-                    self.put(Ink::Unsure, command).line();
+                    self.to(TEXT).put(Style::Faint, "$ ");
+                    self.put(Style::Unsure, command).line();
                 }
             }
-            self.section("", Ink::Faint, &remedy.page);
+            self.section("", Style::Faint, &remedy.page);
         }
     }
 }
 
 /// The sign behind a stage.
-pub(super) fn mark(reached: bool) -> (Ink, &'static str) {
+pub(super) fn mark(reached: bool) -> (Style, &'static str) {
     match reached {
-        true => (Ink::Good, " ✔ "),
-        false => (Ink::Bad, " ✘ "),
+        true => (Style::Good, " ✔ "),
+        false => (Style::Bad, " ✘ "),
     }
 }
 
@@ -244,7 +244,7 @@ pub(super) fn conntrack(verdict: &Verdict) -> Option<String> {
 }
 
 /// The kernel's reasons for dropping packets, or why it gives none.
-pub(super) fn drops(paper: &mut Paper, verdict: &Verdict) {
+pub(super) fn drops(out: &mut Text, verdict: &Verdict) {
     let drops = &verdict.drops;
     let mut lines: Vec<String> = Vec::new();
     if let DropWatch::Denied(why) = &drops.watch {
@@ -262,9 +262,9 @@ pub(super) fn drops(paper: &mut Paper, verdict: &Verdict) {
             ago(Some(dropped.last), verdict.at),
         )
     }));
-    paper.list("dropped", Ink::Warn, &lines);
+    out.list("dropped", Style::Warn, &lines);
     if !lines.is_empty() {
-        paper.line();
+        out.line();
     }
 }
 

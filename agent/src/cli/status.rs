@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::paper::{Ink, Paper, counted, grouped, sentence};
+use super::page::{Style, Text, counted, grouped, sentence};
 use super::{Exit, FetchError, colours, fetch, parts};
 use crate::args::{Output, StatusArgs};
 use crate::causes::chain;
@@ -68,11 +68,11 @@ fn put(page: &str, redraw: bool) -> io::Result<()> {
 /// The page: what matters first, and no more than fits one glance.
 pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     let verdict = &report.verdict;
-    let mut paper = Paper::new(colour);
+    let mut out = Text::new(colour);
     let since = format!("  for {}", Spoken(verdict.at.since(verdict.since)));
-    let (ink, state) = (Ink::of(verdict.state), verdict.state.name());
-    paper.head(ink, state, &report.node, &since);
-    paper.wrapped(Ink::Plain, 0, &sentence(&verdict.reason()));
+    let (style, state) = (Style::of(verdict.state), verdict.state.name());
+    out.head(style, state, &report.node, &since);
+    out.wrapped(Style::Plain, 0, &sentence(&verdict.reason()));
     if let Ok(age) = Duration::try_from(now.duration_since(report.written))
         && age > OLD_AFTER
     {
@@ -80,40 +80,40 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
             "This report is {} old: the agent no longer updates it; see its log and /agent/livez.",
             Spoken(age)
         );
-        paper.wrapped(Ink::Bad, 0, &text);
+        out.wrapped(Style::Bad, 0, &text);
     }
-    paper.answers(report);
+    out.answers(report);
     for family in &verdict.families {
-        traffic(&mut paper, family, verdict);
+        traffic(&mut out, family, verdict);
     }
-    sentinel(&mut paper, &report.sentinel, verdict);
-    paper.line();
-    paper.lanes(verdict);
-    paper.services(verdict);
+    sentinel(&mut out, &report.sentinel, verdict);
+    out.line();
+    out.lanes(verdict);
+    out.services(verdict);
     let udp = udp_troubles(report);
-    paper.list("udp", Ink::Warn, &udp);
+    out.list("udp", Style::Warn, &udp);
     if let Some(text) = parts::conntrack(verdict) {
-        paper.section("conntrack", Ink::Warn, &text);
+        out.section("conntrack", Style::Warn, &text);
     }
-    paper.list("not observed", Ink::Warn, &parts::unseen(verdict));
-    paper.list("datapath", Ink::Plain, &datapath(&report.datapath));
+    out.list("not observed", Style::Warn, &parts::unseen(verdict));
+    out.list("datapath", Style::Plain, &datapath(&report.datapath));
     let contested = report.claims.sentence();
-    paper.list("contested", Ink::Warn, &Vec::from_iter(contested));
-    paper.list("problems", Ink::Warn, &problems(report));
-    paper.section("port", Ink::Faint, port(&report.port));
-    peers(&mut paper, report);
-    fleet(&mut paper, report);
-    agent(&mut paper, report);
+    out.list("contested", Style::Warn, &Vec::from_iter(contested));
+    out.list("problems", Style::Warn, &problems(report));
+    out.section("port", Style::Faint, port(&report.port));
+    peers(&mut out, report);
+    fleet(&mut out, report);
+    agent(&mut out, report);
     if verdict.state != State::Proven {
-        paper.line();
+        out.line();
         let next = "pathproof why explains this verdict and what to do.";
-        paper.section("next", Ink::Plain, next);
+        out.section("next", Style::Plain, next);
     }
-    paper.finish()
+    out.finish()
 }
 
 /// Real connections of a family, by where they come from.
-fn traffic(paper: &mut Paper, family: &FamilyVerdict, verdict: &Verdict) {
+fn traffic(out: &mut Text, family: &FamilyVerdict, verdict: &Verdict) {
     let paths = family.paths.iter().map(|path| {
         let name = names::of_path(path.path);
         let proven = parts::ago(path.last_proof, verdict.at);
@@ -125,25 +125,25 @@ fn traffic(paper: &mut Paper, family: &FamilyVerdict, verdict: &Verdict) {
     });
     let text = format!("connections: {}", paths.collect::<Vec<_>>().join("; "));
     let title = names::of_family(family.family);
-    paper.put(Ink::Heading, title).put(Ink::Plain, " ");
-    paper.put(Ink::of(family.state), family.state.name());
-    paper.section("", Ink::Plain, &text);
+    out.put(Style::Heading, title).put(Style::Plain, " ");
+    out.put(Style::of(family.state), family.state.name());
+    out.section("", Style::Plain, &text);
     // The head has said it already where one family speaks for the node.
     if family.state != State::Proven && family.finding != verdict.finding {
-        paper.section("", Ink::Plain, &sentence(&verdict.reason_of(family)));
+        out.section("", Style::Plain, &sentence(&verdict.reason_of(family)));
     }
 }
 
-fn sentinel(paper: &mut Paper, sentinel: &SentinelReport, verdict: &Verdict) {
+fn sentinel(out: &mut Text, sentinel: &SentinelReport, verdict: &Verdict) {
     let state = sentinel.state.name();
-    let (ink, text) = match (sentinel.state, &sentinel.service) {
-        (SentinelState::Probing, Some(service)) => (Ink::Plain, format!("{state} {service}")),
+    let (style, text) = match (sentinel.state, &sentinel.service) {
+        (SentinelState::Probing, Some(service)) => (Style::Plain, format!("{state} {service}")),
         (SentinelState::Absent | SentinelState::Disabled, _) => {
-            (Ink::Plain, format!("{state}: {}", sentinel.sentence))
+            (Style::Plain, format!("{state}: {}", sentinel.sentence))
         }
-        _ => (Ink::Warn, format!("{state}: {}", sentinel.sentence)),
+        _ => (Style::Warn, format!("{state}: {}", sentinel.sentence)),
     };
-    paper.section("sentinel", ink, &text);
+    out.section("sentinel", style, &text);
     let lanes = verdict.families.iter().flat_map(|family| &family.lanes);
     if let Some(lag) = lanes.filter_map(|lane| lane.programming_lag()).max() {
         let text = format!(
@@ -151,7 +151,7 @@ fn sentinel(paper: &mut Paper, sentinel: &SentinelReport, verdict: &Verdict) {
             Spoken(lag),
             Spoken(verdict.limits.lag_after)
         );
-        paper.section("rules", Ink::Plain, &text);
+        out.section("rules", Style::Plain, &text);
     }
 }
 
@@ -223,7 +223,7 @@ fn port(port: &PortReport) -> &'static str {
 }
 
 /// Other nodes: how many answer, or which do not.
-fn peers(paper: &mut Paper, report: &Report) {
+fn peers(out: &mut Text, report: &Report) {
     let peers = &report.peers;
     if peers.silent.is_empty() {
         if peers.dialled > 0 {
@@ -232,7 +232,7 @@ fn peers(paper: &mut Paper, report: &Report) {
                 counted(peers.dialled as u64, "other node"),
                 peers.answering
             );
-            paper.section("nodes", Ink::Faint, &text);
+            out.section("nodes", Style::Faint, &text);
         }
         return;
     }
@@ -248,16 +248,16 @@ fn peers(paper: &mut Paper, report: &Report) {
             ""
         },
     );
-    paper.section("nodes", Ink::Warn, &text);
+    out.section("nodes", Style::Warn, &text);
 }
 
 /// What makes this node lenient for the sake of others.
-fn fleet(paper: &mut Paper, report: &Report) {
+fn fleet(out: &mut Text, report: &Report) {
     let fleet = &report.fleet;
     if let Some(count) = fleet.count {
         let brake = match fleet.limit {
-            Some(percent) => format!("the brake's limit is {percent} %"),
-            None => "the brake is off".to_owned(),
+            Some(percent) => format!("brake limit {percent} %"),
+            None => "brake off".to_owned(),
         };
         let age = |at| Spoken(report.written.duration_since(at).unsigned_abs());
         let counted = match fleet.counted {
@@ -265,15 +265,15 @@ fn fleet(paper: &mut Paper, report: &Report) {
             None => "counted long ago".to_owned(),
         };
         let Count { unsound, nodes } = count;
-        let text = format!("{unsound} of {nodes} nodes fail, {counted}; {brake}");
-        paper.section("fleet", Ink::Faint, &text);
+        let text = format!("{unsound} of {nodes} nodes failing, {counted}; {brake}");
+        out.section("fleet", Style::Faint, &text);
     }
     for ignored in &fleet.ignored {
-        paper.section("ignored", Ink::Warn, &sentence(ignored));
+        out.section("ignored", Style::Warn, &sentence(ignored));
     }
 }
 
-fn agent(paper: &mut Paper, report: &Report) {
+fn agent(out: &mut Text, report: &Report) {
     let (expected, view) = (&report.expectations, &report.cluster);
     let changed = match (view.synced, view.changed) {
         (false, _) => ", not complete yet".to_owned(),
@@ -287,7 +287,7 @@ fn agent(paper: &mut Paper, report: &Report) {
         counted(expected.endpoints, "endpoint"),
         view.source,
     );
-    paper.section("expected", Ink::Faint, &text);
+    out.section("view", Style::Faint, &text);
     let agent = &report.agent;
     let up = report.written.duration_since(agent.started).unsigned_abs();
     let audit = match agent.enforcement {
@@ -299,7 +299,7 @@ fn agent(paper: &mut Paper, report: &Report) {
         agent.version,
         Spoken(up)
     );
-    paper.section("agent", Ink::Faint, &text);
+    out.section("agent", Style::Faint, &text);
 }
 
 #[cfg(test)]

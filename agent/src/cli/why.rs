@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use agent_common::service::Family;
 use serde::Serialize;
 
-use super::paper::{Ink, Paper, TEXT, grouped, sentence};
+use super::page::{Style, TEXT, Text, grouped, sentence};
 use super::{Exit, colours, fetch, parts, recording};
 use crate::args::{Output, WhyArgs};
 use agent_core::cause::{ProbeCause, State, Why};
@@ -200,12 +200,12 @@ impl LaneStep<'_> {
 /// The page.
 pub fn render(report: &Report, colour: bool) -> String {
     let (chain, verdict) = (Chain::of(report), &report.verdict);
-    let mut paper = Paper::new(colour);
+    let mut out = Text::new(colour);
     let since = format!("  for {}", Spoken(verdict.at.since(verdict.since)));
-    let (ink, state) = (Ink::of(verdict.state), verdict.state.name());
-    paper.head(ink, state, &report.node, &since);
-    paper.answers(report);
-    because(&mut paper, &chain);
+    let (style, state) = (Style::of(verdict.state), verdict.state.name());
+    out.head(style, state, &report.node, &since);
+    out.answers(report);
+    because(&mut out, &chain);
     let mut groups: Vec<Vec<&LaneStep<'_>>> = Vec::new();
     for lane in &chain.lanes {
         let like = |group: &&mut Vec<&LaneStep<'_>>| group.iter().any(|other| lane.is_like(other));
@@ -215,121 +215,125 @@ pub fn render(report: &Report, colour: bool) -> String {
         }
     }
     for group in groups {
-        lane(&mut paper, group[0], &group[1..], verdict.at);
+        lane(&mut out, group[0], &group[1..], verdict.at);
     }
-    paper.services(verdict);
+    out.services(verdict);
     if let Some(text) = parts::conntrack(verdict) {
-        paper.section("conntrack", Ink::Warn, &text);
-        paper.line();
+        out.section("conntrack", Style::Warn, &text);
+        out.line();
     }
-    parts::drops(&mut paper, verdict);
-    sentinel(&mut paper, &report.sentinel);
+    parts::drops(&mut out, verdict);
+    sentinel(&mut out, &report.sentinel);
     if chain.next.is_empty() {
         let text = match verdict.state {
             State::Proven => "Nothing to do.",
             _ => "No further information.",
         };
-        paper.section("next", Ink::Faint, text);
+        out.section("next", Style::Faint, text);
     }
-    paper.remedies(&chain.next);
+    out.remedies(&chain.next);
     let losses = parts::unseen(verdict);
     if !losses.is_empty() {
-        paper.line();
+        out.line();
     }
-    paper.list("not observed", Ink::Warn, &losses);
-    paper.finish()
+    out.list("not observed", Style::Warn, &losses);
+    out.finish()
 }
 
 /// The state of each family, and the rule that gave it.
-fn because(paper: &mut Paper, chain: &Chain<'_>) {
+fn because(out: &mut Text, chain: &Chain<'_>) {
     let verdict = chain.verdict;
     if verdict.families.is_empty() {
-        paper.section("because", Ink::Plain, &sentence(&chain.verdict.reason()));
+        out.section("because", Style::Plain, &sentence(&chain.verdict.reason()));
     }
     let mut told: Vec<String> = Vec::new();
     for (index, family) in verdict.families.iter().enumerate() {
         let title = if index == 0 { "because" } else { "" };
-        paper.put(Ink::Heading, title).to(TEXT);
-        paper.put(Ink::Plain, names::of_family(family.family));
-        paper.put(Ink::Plain, " is ");
-        paper.put(Ink::of(family.state), family.state.name());
+        out.put(Style::Heading, title).to(TEXT);
+        out.put(Style::Plain, names::of_family(family.family));
+        out.put(Style::Plain, " is ");
+        out.put(Style::of(family.state), family.state.name());
         let reason = format!("{}: {}", family.state.name(), verdict.reason_of(family));
         if told.contains(&reason) {
-            paper.put(Ink::Plain, ", likewise.").line();
+            out.put(Style::Plain, ", likewise.").line();
             continue;
         }
-        paper.put(Ink::Plain, ". ");
-        paper.wrapped(Ink::Plain, TEXT, &sentence(&verdict.reason_of(family)));
+        out.put(Style::Plain, ". ");
+        out.wrapped(Style::Plain, TEXT, &sentence(&verdict.reason_of(family)));
         told.push(reason);
         let rule = explain::rule(&family.finding, &verdict.limits);
         if let Some(rule) = rule.filter(|rule| !told.contains(rule)) {
-            paper.section("", Ink::Faint, &rule);
+            out.section("", Style::Faint, &rule);
             told.push(rule);
         }
     }
-    paper.line();
+    out.line();
 }
 
 /// A lane and those that fail in the same way.
-fn lane(paper: &mut Paper, lane: &LaneStep<'_>, others: &[&LaneStep<'_>], now: Mono) {
+fn lane(out: &mut Text, lane: &LaneStep<'_>, others: &[&LaneStep<'_>], now: Mono) {
     let never = lane.view.state == LaneState::NeverWorked;
     let Some(cause) = lane.view.cause else {
-        paper.put(Ink::Warn, "inconclusive").to(TEXT);
-        paper.wrapped(Ink::Plain, TEXT, &sentence(&lane.sentence));
-        return paper.line();
+        out.put(Style::Warn, "inconclusive").to(TEXT);
+        out.wrapped(Style::Plain, TEXT, &sentence(&lane.sentence));
+        return out.line();
     };
     match never {
-        true => paper.put(Ink::Warn, "never worked"),
-        false => paper.put(Ink::Bad, &explain::label(cause.name())),
+        true => out.put(Style::Warn, "never worked"),
+        false => out.put(Style::Bad, &explain::label(cause.name())),
     };
-    paper.section("", Ink::Plain, &lane.sent(now));
+    out.section("", Style::Plain, &lane.sent(now));
     for step in &lane.steps {
-        let (ink, mark) = parts::mark(step.reached);
-        paper.to(TEXT).put(ink, mark.trim_start());
-        paper.put(Ink::Plain, step.stage.name()).to(STAGE);
+        let (style, mark) = parts::mark(step.reached);
+        out.to(TEXT).put(style, mark.trim_start());
+        out.put(Style::Plain, step.stage.name()).to(STAGE);
         let after = step
             .after_ns
             .map_or(String::new(), |ns| format!(", after {}", parts::fine(ns)));
-        let ink = if step.reached { Ink::Faint } else { Ink::Bad };
-        paper.wrapped(ink, STAGE, &format!("{}{after}", step.sentence));
+        let style = if step.reached {
+            Style::Faint
+        } else {
+            Style::Bad
+        };
+        out.wrapped(style, STAGE, &format!("{}{after}", step.sentence));
     }
     let meaning = lane.meaning.as_deref().unwrap_or_default();
     let meaning = match never {
         true => format!("Most likely {meaning}."),
         false => format!("Meaning: {meaning}."),
     };
-    paper.to(TEXT).wrapped(Ink::Heading, TEXT, &meaning);
+    out.to(TEXT).wrapped(Style::Heading, TEXT, &meaning);
     if !others.is_empty() {
         let others: Vec<String> = others.iter().map(|lane| lane.label()).collect();
         let text = format!("The same on {}.", others.join(", "));
-        paper.section("", Ink::Plain, &text);
+        out.section("", Style::Plain, &text);
     }
     if !lane.counts {
         let text = "This path has never worked since boot, so it is not counted as a fault.";
-        paper.section("", Ink::Faint, text);
+        out.section("", Style::Faint, text);
     }
-    paper.line();
+    out.line();
 }
 
 /// Only where it says why probes do not help.
-fn sentinel(paper: &mut Paper, sentinel: &SentinelReport) {
-    let ink = match sentinel.state {
+fn sentinel(out: &mut Text, sentinel: &SentinelReport) {
+    let style = match sentinel.state {
         SentinelState::Probing => return,
-        SentinelState::Off | SentinelState::Altered => Ink::Warn,
-        SentinelState::Absent | SentinelState::Disabled => Ink::Plain,
+        SentinelState::Off | SentinelState::Altered => Style::Warn,
+        SentinelState::Absent | SentinelState::Disabled => Style::Plain,
     };
     let text = format!(
         "There are no probes: the sentinel is {}: {}",
         sentinel.state.name(),
         sentinel.sentence
     );
-    paper.section("sentinel", ink, &sentence(&text));
+    out.section("sentinel", style, &sentence(&text));
     let page = match sentinel.state {
         SentinelState::Absent => "docs/operations.md#install-the-sentinel",
         _ => "docs/operations.md#the-sentinel-is-off",
     };
-    paper.section("", Ink::Faint, page);
-    paper.line();
+    out.section("", Style::Faint, page);
+    out.line();
 }
 
 #[cfg(test)]

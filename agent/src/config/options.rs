@@ -235,15 +235,16 @@ pub struct HealthzArgs {
     #[arg(long, value_name = "MODE", default_value = "enforce", value_parser = word::<Enforcement>)]
     pub enforcement: Enforcement,
 
-    /// Initial time that a flapping datapath stays 503 after it works again; 0 is off
+    /// How long a flapping node first keeps answering 503 after it works again; 0 is off
     ///
-    /// Doubles with each flap, up to 5m. The first recovery counts after one second.
+    /// Doubles with each flap, up to 5m. The first recovery takes effect after one second.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = minutes(5))]
     pub flap_dwell: Duration,
 
     /// Maximum share of nodes, in percent, that may answer 503 together; 0 turns the fleet brake off
     ///
-    /// A single failing node always answers 503, and so does a node that is being removed. The
+    /// While the API server is reachable a single failing node answers 503, and so does a node
+    /// that is being removed, always. The
     /// rotator (`pathproof rotate`) counts failing nodes by their conditions, also if they are in
     /// audit mode. Without a rotator the brake is off.
     #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent())]
@@ -459,8 +460,8 @@ pub struct PublishArgs {
 pub struct ProcessArgs {
     /// Drop capabilities, system calls and file access that are not needed after start-up
     ///
-    /// Restrictions that the kernel does not support are skipped and reported by `pathproof
-    /// status`. Turn this off only to find out whether it causes a fault, and report that to the
+    /// Restrictions that the kernel does not support are skipped and reported: by `pathproof
+    /// status`, and in the log of a rotator. Turn this off only to find out whether it causes a fault, and report that to the
     /// maintainers.
     #[arg(long, value_name = "MODE", default_value = "on")]
     pub hardening: Switch,

@@ -54,7 +54,7 @@ pub struct RotateConfig {
 
     /// Time between two changes of the sentinel's port, in seconds
     ///
-    /// In clusters of more than 3,000 nodes the rotator adds 1 s for every 50 nodes, so that the
+    /// In clusters of more than 3,000 nodes the time is at least nodes / 50 seconds, so that the
     /// API server sends at most 200 watch events a second for it.
     #[arg(
         long,

@@ -84,7 +84,7 @@ definitions! {
 
     /// Connections
     CONNECTIONS = Counter "pathproof_connections" ["family", "path", "outcome"]
-        "Observed new connections to Services, by outcome: all of them for a Service with fewer than 240 a second, a sample of 120 to 490 a second for a busier one. A failed connection counts as exactly one of leaked, refused, misrouted, stale, lost. unheard counts answers that left the node although the client then repeated its SYN. Paths without traffic are absent, and so are the steps between arrived and the outcome";
+        "Observed new connections to Services, by outcome: all of them for a Service with fewer than 240 a second, a sample of 120 to 490 a second for a busier one. A failed connection counts as exactly one of leaked, refused, misrouted, stale, lost. unheard counts connections whose client repeated its SYN after the answer had left the node. Paths without traffic have no series, and intermediate steps of a connection are not counted";
     SERVICE_CONNECTIONS = Counter "pathproof_service_connections"
         ["service_namespace", "service_name", "service_port", "family", "path", "outcome"]
         "Observed new connections by Service port and outcome, for the Services that --service-metrics selects: by default those with failures";
@@ -113,7 +113,7 @@ definitions! {
     PROBE_DURATION = Histogram "pathproof_probe_duration" in Seconds []
         "Time from sending a TCP probe's SYN to its answer at the prober; /verdict shows each stage";
     PROBE_ARMED = Gauge "pathproof_probe_armed" ["family", "path", "transport"]
-        "1 once a probe of this path passed since boot; only then do its failures count";
+        "1 once failures of this path count: after a probe passed since boot or, with --datapath=kube-proxy or cilium, when probes show missing rules from two minutes after boot";
     PROBE_FAILURES = Gauge "pathproof_probe_consecutive_failures" ["family", "path", "transport"]
         "Consecutive failed probes of this path; absent if the last probe passed";
 
@@ -178,9 +178,9 @@ definitions! {
     REQUESTS = Counter "pathproof_healthz_requests" ["check", "code"]
         "Requests answered on the healthz port; check=\"service\" counts those on health check node ports of Services, \"other\" unknown paths";
     PROXY_HEALTHZ = Counter "kubeproxy_proxy_healthz" ["code"]
-        "Requests answered on /healthz, under kube-proxy's metric name; only with `pathproof kube-proxy`";
+        "Requests answered on /healthz, under kube-proxy's metric name; only if the agent runs in place of kube-proxy's binary (profile rke1)";
     PROXY_LIVEZ = Counter "kubeproxy_proxy_livez" ["code"]
-        "Requests answered on /livez, under kube-proxy's metric name; only with `pathproof kube-proxy`";
+        "Requests answered on /livez, under kube-proxy's metric name; only if the agent runs in place of kube-proxy's binary (profile rke1)";
     OPEN = Gauge "pathproof_http_open_connections" ["listener"]
         "Open connections to this listener";
     TURNED = Counter "pathproof_http_connections" ["listener", "event"]

@@ -10,6 +10,7 @@ const HEAD: &str = "\
 
 The admin port serves these metrics at `/metrics`, as OpenMetrics text. A path is the origin of a
 connection: `pod` (a pod of this node), `host` (the node itself) or `external` (anything else).
+Probes have the paths `pod`, `off_cluster`, `node_port` and `host`.
 [Behaviour](behaviour.md) explains states and outcomes.
 ";
 
@@ -19,7 +20,7 @@ const CONVENTIONS: &str = r#"
 ## Conventions
 
 - Base units: seconds and bytes, as floating point numbers. A name ends in its unit (`_seconds`, `_bytes`), or in `_timestamp_seconds` for a point in time (Unix time); counters add `_total`. Metrics without a unit are counts, or 0 and 1.
-- Counters begin at zero when the agent starts.
+- Counters begin at zero when the agent starts, unless the table says otherwise.
 - A gauge is absent, not 0, while its value is unknown.
 - Label values never come from packets, addresses, pods or error texts. Maximum number of values for one agent:
 

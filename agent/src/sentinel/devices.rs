@@ -140,9 +140,7 @@ pub enum DeviceError {
     #[error("cannot open a netlink socket: {0}")]
     Open(#[source] io::Error),
     /// The agent lacks the right; everything else would fail alike.
-    #[error(
-        "cannot {operation}: CAP_NET_ADMIN is missing; the sentinel is off until it is granted"
-    )]
+    #[error("cannot {operation}: CAP_NET_ADMIN is missing")]
     Permission {
         /// Operation that was refused.
         operation: String,

@@ -15,7 +15,7 @@ use node_tests::world::agent_binary;
 /// A storm of faults, judged by what real clients felt
 #[derive(Parser)]
 struct Args {
-    /// Seed that decides every deed and its moment; default: the UTC date, as yyyymmdd
+    /// Seed that decides every action and its moment; default: the UTC date, as yyyymmdd
     #[arg(long)]
     seed: Option<u64>,
     /// How long it lasts

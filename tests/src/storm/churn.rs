@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::deed::Hands;
-use super::plan::{Deed, Harmless, Plan, Source, Step};
+use super::action::Injector;
+use super::plan::{Action, Harmless, Plan, Source, Step};
 
 /// What belongs to it.
 const KINDS: [Harmless; 4] = [
@@ -21,14 +21,18 @@ const KINDS: [Harmless; 4] = [
 #[derive(Debug)]
 pub struct Churn {
     coming: VecDeque<Step>,
-    lasting: Option<(Deed, Duration)>,
+    lasting: Option<(Action, Duration)>,
 }
 
 impl Churn {
     /// Of a seed.
     pub fn of(seed: u64, length: Duration) -> Self {
         let steps = Plan::of(seed, length, Source::Folder).steps.into_iter();
-        let belongs = |step: &Step| KINDS.iter().any(|kind| step.deed == Deed::Harmless(*kind));
+        let belongs = |step: &Step| {
+            KINDS
+                .iter()
+                .any(|kind| step.action == Action::Harmless(*kind))
+        };
         Self {
             coming: steps.filter(belongs).collect(),
             lasting: None,
@@ -36,20 +40,20 @@ impl Churn {
     }
 
     /// Does what is due by now.
-    pub fn go_on(&mut self, now: Duration, hands: &mut Hands) -> Result<()> {
-        if let Some((deed, end)) = self.lasting {
+    pub fn go_on(&mut self, now: Duration, injector: &mut Injector) -> Result<()> {
+        if let Some((action, end)) = self.lasting {
             if now < end {
                 return Ok(());
             }
-            hands.end(deed)?;
+            injector.end(action)?;
             self.lasting = None;
         }
         // Of a kind one lasts at a time; what was missed at the end is not begun any more.
         if let Some(step) = self.coming.pop_front_if(|step| step.at <= now)
             && now != Duration::MAX
         {
-            hands.begin(step.deed)?;
-            self.lasting = Some((step.deed, step.at + step.lasts));
+            injector.begin(step.action)?;
+            self.lasting = Some((step.action, step.at + step.lasts));
         }
         Ok(())
     }

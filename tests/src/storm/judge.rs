@@ -9,7 +9,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::plan::{Deed, Fault, Harmless, Ordeal, Tenant, World};
+use super::plan::{Action, AgentFault, Fault, Harmless, Tenant, World};
 
 /// How long after a repair 503 may stand: 1 s without failures, and what a connection and an answer
 /// take to be over.
@@ -22,7 +22,7 @@ const CERTAIN: Duration = Duration::from_millis(1500);
 const BY_TRAFFIC: Duration = Duration::from_millis(4500);
 /// The same where packets and probes wait for a processor.
 const STARVED: Duration = Duration::from_secs(8);
-/// After an ordeal: what a start takes, and what is seen after it.
+/// After an agent fault: what a start takes, and what is seen after it.
 const BACK: Duration = Duration::from_secs(2);
 /// Silence that a load balancer, which asks every second or so, takes for the node's end.
 const SILENCE: Duration = Duration::from_secs(3);
@@ -31,11 +31,11 @@ const NEWS: Duration = Duration::from_secs(20);
 /// Fewer connections than these say nothing.
 const ENOUGH: usize = 20;
 
-/// A deed as it was done.
+/// An action as it was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spell {
     /// What it was.
-    pub deed: Deed,
+    pub action: Action,
     /// When it began to be done.
     pub from: Duration,
     /// When it was taken back whole.
@@ -133,12 +133,12 @@ pub(super) fn judge(seen: &Seen, slack: Duration) -> Findings {
         }
     }
     for spell in &seen.spells {
-        match spell.deed {
-            Deed::Fault(fault) => {
+        match spell.action {
+            Action::Fault(fault) => {
                 findings.faults += 1;
                 seen.missed(spell, fault, slack, &mut findings);
             }
-            Deed::Harmless(Harmless::NodeMarked) => seen.unmarked(spell, slack, &mut findings),
+            Action::Harmless(Harmless::NodeMarked) => seen.unmarked(spell, slack, &mut findings),
             _ => {}
         }
     }
@@ -177,13 +177,13 @@ impl Seen {
             return;
         }
         let excuses = [
-            Deed::Agent(Ordeal::Stopped),
-            Deed::Agent(Ordeal::Killed),
-            Deed::Harmless(Harmless::MemoryTight),
+            Action::Agent(AgentFault::Stopped),
+            Action::Agent(AgentFault::Killed),
+            Action::Harmless(Harmless::MemoryTight),
         ];
         let excused = self.spells.iter().any(|spell| {
             let near = spell.from < answered.to && spell.to + BACK + slack > answered.from;
-            near && excuses.contains(&spell.deed)
+            near && excuses.contains(&spell.action)
         });
         if !excused {
             findings.violations.push(Violation {
@@ -209,7 +209,7 @@ impl Seen {
 
     fn is_marked(&self, at: Duration, slack: Duration) -> bool {
         self.spells.iter().any(|spell| {
-            let marks = spell.deed == Deed::Harmless(Harmless::NodeMarked);
+            let marks = spell.action == Action::Harmless(Harmless::NodeMarked);
             // The two paths are asked one after the other: of a moment of change each may tell its own.
             let changes = spell.is_fault() || spell.is_ordeal();
             let end = if marks { self.told(spell.to) } else { spell.to };
@@ -276,7 +276,7 @@ impl Seen {
                 at: fault.from,
                 what: format!(
                     "{} for {:.1} s, no connection worked, and 503 came {} (promised within {:.1} s, and {:.1} s of slack)",
-                    fault.deed,
+                    fault.action,
                     (fault.to - fault.from).as_secs_f64(),
                     later.map_or_else(|| "never".to_owned(), |at| {
                         format!("after {:.1} s", (at - fault.from).as_secs_f64())
@@ -290,9 +290,9 @@ impl Seen {
 
     /// When 503 has to be there, or why it need not.
     fn promised(&self, fault: &Spell, kind: Fault) -> Result<Duration, &'static str> {
-        let beside = |deeds: &[Deed], before: Duration| {
+        let beside = |actions: &[Action], before: Duration| {
             self.spells.iter().any(|spell| {
-                deeds.contains(&spell.deed)
+                actions.contains(&spell.action)
                     && spell.from < fault.to
                     && self.followed(spell) + before > fault.from
             })
@@ -301,21 +301,21 @@ impl Seen {
             spell.is_ordeal() && spell.from < fault.to && spell.to + BACK > fault.from
         });
         let blind = [
-            Deed::Harmless(Harmless::RangeDropped),
-            Deed::Harmless(Harmless::SentinelDeleted),
-            Deed::Harmless(Harmless::DeviceDeleted),
-            Deed::Tenant(Tenant::ClaimsProbed),
+            Action::Harmless(Harmless::RangeDropped),
+            Action::Harmless(Harmless::SentinelDeleted),
+            Action::Harmless(Harmless::DeviceDeleted),
+            Action::Tenant(Tenant::ClaimsProbed),
         ];
         let starved = [
-            Deed::Harmless(Harmless::SynFlood),
-            Deed::Harmless(Harmless::ProcessorsTaken),
-            Deed::Harmless(Harmless::MemoryTight),
+            Action::Harmless(Harmless::SynFlood),
+            Action::Harmless(Harmless::ProcessorsTaken),
+            Action::Harmless(Harmless::MemoryTight),
         ];
         let is_blind = beside(&blind, UNARMED);
         match kind {
             _ if away => Err("the agent was away"),
             // He may deny his own pods besides (ADR 33).
-            Fault::ForwardDropped if beside(&[Deed::Tenant(Tenant::ClaimsProbed)], UNARMED) => {
+            Fault::ForwardDropped if beside(&[Action::Tenant(Tenant::ClaimsProbed)], UNARMED) => {
                 Err("a tenant claimed all that probes dial, and pods that are denied look the same")
             }
             // Real traffic shows handshakes, and they work.
@@ -333,11 +333,12 @@ impl Seen {
     /// When the rules are again what the cluster's view is. A sentinel that comes back while the
     /// proxy is frozen may have none until then.
     fn followed(&self, spell: &Spell) -> Duration {
-        if spell.deed != Deed::Harmless(Harmless::SentinelDeleted) {
+        if spell.action != Action::Harmless(Harmless::SentinelDeleted) {
             return spell.to;
         }
         let frozen = self.spells.iter().filter(|one| {
-            one.deed == Deed::World(World::ProxyFrozen) && (one.from..one.to).contains(&spell.to)
+            one.action == Action::World(World::ProxyFrozen)
+                && (one.from..one.to).contains(&spell.to)
         });
         frozen.map(|one| one.to).fold(spell.to, Duration::max)
     }
@@ -365,15 +366,15 @@ impl Seen {
 
 impl Spell {
     fn is_fault(&self) -> bool {
-        matches!(self.deed, Deed::Fault(_))
+        matches!(self.action, Action::Fault(_))
     }
 
     fn is_trouble(&self) -> bool {
-        matches!(self.deed, Deed::Api(_))
+        matches!(self.action, Action::Api(_))
     }
 
     fn is_ordeal(&self) -> bool {
-        matches!(self.deed, Deed::Agent(_))
+        matches!(self.action, Action::Agent(_))
     }
 }
 

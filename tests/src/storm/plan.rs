@@ -17,13 +17,13 @@ pub(super) use tenant::Tenant;
 
 /// What happens for some time, and is taken back then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Deed {
+pub enum Action {
     /// The datapath is broken for every client.
     Fault(Fault),
     /// Nothing that a load balancer should hear of.
     Harmless(Harmless),
     /// Something befalls the agent.
-    Agent(Ordeal),
+    Agent(AgentFault),
     /// The agent's way to the API server is not as it should be.
     Api(Trouble),
     /// Other software does something to the packets of a healthy node.
@@ -82,7 +82,7 @@ pub enum Harmless {
 
 /// What befalls the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Ordeal {
+pub enum AgentFault {
     /// SIGSTOP, and SIGCONT.
     Stopped,
     /// SIGKILL, and a new start.
@@ -132,7 +132,7 @@ pub enum Source {
     ApiServer,
 }
 
-/// A deed with its time.
+/// An action with its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// From the start of the storm.
@@ -140,17 +140,17 @@ pub struct Step {
     /// How long it lasts.
     pub lasts: Duration,
     /// What it is.
-    pub deed: Deed,
+    pub action: Action,
 }
 
-/// Deeds in the order of their beginnings. Of each kind one lasts at a time.
+/// Actions in the order of their beginnings. Of each kind one lasts at a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// All of them.
     pub steps: Vec<Step>,
 }
 
-/// Milliseconds of rest before deeds of a kind, and of the deeds.
+/// Milliseconds of rest before actions of a kind, and of the actions.
 struct Pace {
     rest: RangeInclusive<u64>,
     lasts: RangeInclusive<u64>,
@@ -166,7 +166,7 @@ const HARMLESS: Pace = Pace {
     rest: 500..=5_000,
     lasts: 1_000..=7_000,
 };
-const ORDEALS: Pace = Pace {
+const AGENT_FAULTS: Pace = Pace {
     rest: 15_000..=40_000,
     lasts: 300..=4_000,
 };
@@ -175,7 +175,7 @@ const TROUBLES: Pace = Pace {
     lasts: 1_000..=15_000,
 };
 
-/// Long enough to lie over several harmless deeds, and often over the beginning of a fault.
+/// Long enough to lie over several harmless actions, and often over the beginning of a fault.
 const WORLDS: Pace = Pace {
     rest: 2_000..=10_000,
     lasts: 6_000..=25_000,
@@ -223,7 +223,7 @@ impl Harmless {
     ];
 }
 
-impl Ordeal {
+impl AgentFault {
     /// Every one.
     pub const ALL: [Self; 3] = [Self::Stopped, Self::Killed, Self::Replaced];
 }
@@ -258,28 +258,30 @@ impl Plan {
         let mut steps = Vec::new();
         // A fault beyond the end moves what falls on it, as in a longer storm.
         let (wanted, length) = (length, length + Duration::from_secs(60));
-        // Each kind draws from a generator of its own: a new deed of one moves no other's.
-        let mut track = |pace: &Pace, kinds: &dyn Fn(&mut Rng) -> Vec<Deed>| {
+        // Each kind draws from a generator of its own: a new action of one moves no other's.
+        let mut track = |pace: &Pace, kinds: &dyn Fn(&mut Rng) -> Vec<Action>| {
             let mut rng = Rng::with_seed(rng.u64(..));
             steps.extend(drawn(&mut rng, length, pace, kinds));
         };
-        track(&FAULTS, &|rng| shuffled(rng, &Fault::ALL, Deed::Fault));
+        track(&FAULTS, &|rng| shuffled(rng, &Fault::ALL, Action::Fault));
         track(&HARMLESS, &|rng| {
-            shuffled(rng, &Harmless::ALL, Deed::Harmless)
+            shuffled(rng, &Harmless::ALL, Action::Harmless)
         });
-        track(&ORDEALS, &|rng| shuffled(rng, &Ordeal::ALL, Deed::Agent));
+        track(&AGENT_FAULTS, &|rng| {
+            shuffled(rng, &AgentFault::ALL, Action::Agent)
+        });
         // Without an API server it stays empty, and still takes its seed: the tracks behind it are
         // the same for both sources.
         track(&TROUBLES, &|rng| match source {
-            Source::ApiServer => shuffled(rng, &Trouble::ALL, Deed::Api),
+            Source::ApiServer => shuffled(rng, &Trouble::ALL, Action::Api),
             Source::Folder => Vec::new(),
         });
-        track(&WORLDS, &|rng| shuffled(rng, &World::ALL, Deed::World));
-        track(&TENANTS, &|rng| shuffled(rng, &Tenant::ALL, Deed::Tenant));
-        steps.sort_by_key(|step| (step.at, step.deed));
+        track(&WORLDS, &|rng| shuffled(rng, &World::ALL, Action::World));
+        track(&TENANTS, &|rng| shuffled(rng, &Tenant::ALL, Action::Tenant));
+        steps.sort_by_key(|step| (step.at, step.action));
         let mut steps = spared(steps);
         steps.retain(|step| step.end() <= wanted);
-        steps.sort_by_key(|step| (step.at, step.deed));
+        steps.sort_by_key(|step| (step.at, step.action));
         Self { steps }
     }
 }
@@ -287,7 +289,7 @@ impl Plan {
 impl Plan {
     /// Words of what it draws, as storms print them.
     pub fn actions(&self) -> BTreeSet<String> {
-        let words = |step: &Step| step.deed.to_string();
+        let words = |step: &Step| step.action.to_string();
         self.steps.iter().map(words).collect()
     }
 }
@@ -298,12 +300,12 @@ impl Step {
     }
 }
 
-/// Deeds one after another, each kind once before any comes again.
+/// Actions one after another, each kind once before any comes again.
 fn drawn(
     rng: &mut Rng,
     length: Duration,
     pace: &Pace,
-    kinds: &dyn Fn(&mut Rng) -> Vec<Deed>,
+    kinds: &dyn Fn(&mut Rng) -> Vec<Action>,
 ) -> Vec<Step> {
     let (mut steps, mut left) = (Vec::new(), Vec::new());
     let mut at = Duration::ZERO;
@@ -316,21 +318,21 @@ fn drawn(
         if left.is_empty() {
             left = kinds(rng);
         }
-        let Some(deed) = left.pop() else {
+        let Some(action) = left.pop() else {
             return steps;
         };
-        steps.push(Step { at, lasts, deed });
+        steps.push(Step { at, lasts, action });
         at += lasts;
     }
 }
 
-fn shuffled<T: Copy>(rng: &mut Rng, all: &[T], deed: fn(T) -> Deed) -> Vec<Deed> {
-    let mut deeds: Vec<Deed> = all.iter().copied().map(deed).collect();
-    rng.shuffle(&mut deeds);
-    deeds
+fn shuffled<T: Copy>(rng: &mut Rng, all: &[T], action: fn(T) -> Action) -> Vec<Action> {
+    let mut actions: Vec<Action> = all.iter().copied().map(action).collect();
+    rng.shuffle(&mut actions);
+    actions
 }
 
-impl fmt::Display for Deed {
+impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Fault(Fault::ChainFlushed) => "fault: Service chain flushed",
@@ -352,9 +354,9 @@ impl fmt::Display for Deed {
             Self::Harmless(Harmless::ProcessorsTaken) => "processors taken",
             Self::Harmless(Harmless::DiskFull) => "disk of the state full",
             Self::Harmless(Harmless::MemoryTight) => "memory tight",
-            Self::Agent(Ordeal::Stopped) => "agent: SIGSTOP",
-            Self::Agent(Ordeal::Killed) => "agent: SIGKILL",
-            Self::Agent(Ordeal::Replaced) => "agent: replaced",
+            Self::Agent(AgentFault::Stopped) => "agent: SIGSTOP",
+            Self::Agent(AgentFault::Killed) => "agent: SIGKILL",
+            Self::Agent(AgentFault::Replaced) => "agent: replaced",
             Self::Api(Trouble::Closed) => "way to the API server: closed",
             Self::Api(Trouble::Silent) => "way to the API server: silent",
             Self::Api(Trouble::Hung) => "way to the API server: hung",
@@ -399,7 +401,7 @@ mod tests {
         let folder = Plan::of(7, TEN_MINUTES, Source::Folder).steps;
         let mut api = plan(7, TEN_MINUTES).steps;
         let before = api.len();
-        api.retain(|step| !matches!(step.deed, Deed::Api(_)));
+        api.retain(|step| !matches!(step.action, Action::Api(_)));
         assert!(api.len() < before);
         assert_eq!(api, folder);
     }
@@ -417,11 +419,11 @@ mod tests {
             for world in &worlds {
                 let (from, to) = (world.at, world.at + world.lasts);
                 for step in steps.iter().filter(|step| (from..to).contains(&step.at)) {
-                    match step.deed {
-                        Deed::Fault(_) => over[0] = true,
-                        Deed::Harmless(_) => over[1] = true,
-                        Deed::Agent(_) => over[2] = true,
-                        Deed::Api(_) | Deed::World(_) | Deed::Tenant(_) => {}
+                    match step.action {
+                        Action::Fault(_) => over[0] = true,
+                        Action::Harmless(_) => over[1] = true,
+                        Action::Agent(_) => over[2] = true,
+                        Action::Api(_) | Action::World(_) | Action::Tenant(_) => {}
                     }
                 }
             }
@@ -434,30 +436,36 @@ mod tests {
     #[test]
     fn worlds_move_nothing_else() {
         let steps = plan(7, TEN_MINUTES).steps;
-        let begins = |is: fn(&Deed) -> bool| {
-            let mut all = steps.iter().filter(|step| is(&step.deed));
-            let mut next = || all.next().map(|step| (step.at.as_millis(), step.deed));
+        let begins = |is: fn(&Action) -> bool| {
+            let mut all = steps.iter().filter(|step| is(&step.action));
+            let mut next = || all.next().map(|step| (step.at.as_millis(), step.action));
             [next(), next()]
         };
         let harmless = [
-            Some((4_756, Deed::Harmless(Harmless::BadManifest))),
-            Some((15_981, Deed::Harmless(Harmless::SynFlood))),
+            Some((4_756, Action::Harmless(Harmless::BadManifest))),
+            Some((15_981, Action::Harmless(Harmless::SynFlood))),
         ];
-        assert_eq!(begins(|deed| matches!(deed, Deed::Harmless(_))), harmless);
-        let ordeals = [
-            Some((29_958, Deed::Agent(Ordeal::Killed))),
-            Some((53_732, Deed::Agent(Ordeal::Replaced))),
+        assert_eq!(
+            begins(|action| matches!(action, Action::Harmless(_))),
+            harmless
+        );
+        let agent_faults = [
+            Some((29_958, Action::Agent(AgentFault::Killed))),
+            Some((53_732, Action::Agent(AgentFault::Replaced))),
         ];
-        assert_eq!(begins(|deed| matches!(deed, Deed::Agent(_))), ordeals);
+        assert_eq!(
+            begins(|action| matches!(action, Action::Agent(_))),
+            agent_faults
+        );
         let troubles = [
-            Some((6_593, Deed::Api(Trouble::Silent))),
-            Some((34_116, Deed::Api(Trouble::Closed))),
+            Some((6_593, Action::Api(Trouble::Silent))),
+            Some((34_116, Action::Api(Trouble::Closed))),
         ];
-        assert_eq!(begins(|deed| matches!(deed, Deed::Api(_))), troubles);
+        assert_eq!(begins(|action| matches!(action, Action::Api(_))), troubles);
     }
 
     fn is_world(step: &Step) -> bool {
-        matches!(step.deed, Deed::World(_))
+        matches!(step.action, Action::World(_))
     }
 
     #[test]
@@ -473,13 +481,13 @@ mod tests {
     fn twenty_minutes_hold_everything() {
         for seed in 0..50 {
             let steps = plan(seed, 2 * TEN_MINUTES).steps;
-            let happens = |deed| steps.iter().any(|step| step.deed == deed);
-            assert!(Fault::ALL.map(Deed::Fault).into_iter().all(happens));
-            assert!(Harmless::ALL.map(Deed::Harmless).into_iter().all(happens));
-            assert!(Ordeal::ALL.map(Deed::Agent).into_iter().all(happens));
-            assert!(Trouble::ALL.map(Deed::Api).into_iter().all(happens));
-            assert!(World::ALL.map(Deed::World).into_iter().all(happens));
-            assert!(Tenant::ALL.map(Deed::Tenant).into_iter().all(happens));
+            let happens = |action| steps.iter().any(|step| step.action == action);
+            assert!(Fault::ALL.map(Action::Fault).into_iter().all(happens));
+            assert!(Harmless::ALL.map(Action::Harmless).into_iter().all(happens));
+            assert!(AgentFault::ALL.map(Action::Agent).into_iter().all(happens));
+            assert!(Trouble::ALL.map(Action::Api).into_iter().all(happens));
+            assert!(World::ALL.map(Action::World).into_iter().all(happens));
+            assert!(Tenant::ALL.map(Action::Tenant).into_iter().all(happens));
             assert!(steps.is_sorted_by_key(|step| step.at));
             assert!(steps.iter().all(|step| step.end() <= 2 * TEN_MINUTES));
         }

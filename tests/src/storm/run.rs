@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::action::{Injector, SmallDisk};
 use super::api::ApiServer;
-use super::deed::{Hands, SmallDisk};
 use super::judge::{self, Answered, Dialled, Findings, Seen, Spell, Violation};
-use super::plan::{Deed, Ordeal, Plan, Source};
+use super::plan::{Action, AgentFault, Plan, Source};
 use super::tenants::{self, Tenants};
 use super::worlds::Worlds;
 use crate::detect::{Load, Stage};
@@ -24,7 +24,7 @@ use crate::watch::{Codes, Watch};
 const EVERY: Duration = Duration::from_millis(50);
 /// How often the clients' results are collected.
 const TICK: Duration = Duration::from_millis(100);
-/// What is still on its way when the last deed is over.
+/// What is still on its way when the last action is over.
 const ECHO: Duration = Duration::from_secs(8);
 
 /// Memory that the agent's container may have (deploy/base), in KiB.
@@ -57,24 +57,24 @@ impl Settings {
 /// A moment of the plan.
 #[derive(Clone, Copy, Debug)]
 enum Moment {
-    Begin(Deed),
-    End(Deed),
+    Begin(Action),
+    End(Action),
 }
 
 /// Plays it, telling what happens, and judges.
 pub fn storm(settings: &Settings) -> Result<Findings> {
     let plan = settings.plan();
-    let mut hands = build(settings)?;
-    let watch = Watch::start(&hands.stage.world, EVERY)?;
+    let mut injector = build(settings)?;
+    let watch = Watch::start(&injector.stage.world, EVERY)?;
     watch.wait(ECHO, |codes| codes.healthz == 200)?;
     let mut record = Record::new();
     for (at, moment) in moments(&plan) {
-        record.sleep_until(at, &hands.stage);
-        hands.check()?;
-        record.act(&mut hands, moment)?;
+        record.sleep_until(at, &injector.stage);
+        injector.check()?;
+        record.act(&mut injector, moment)?;
     }
     let end = record.start.elapsed() + ECHO;
-    record.sleep_until(end, &hands.stage);
+    record.sleep_until(end, &injector.stage);
     let peak_kib = record.peak_kib;
     let seen = record.seen(&watch);
     let mut findings = judge::judge(&seen, settings.slack);
@@ -87,7 +87,7 @@ pub fn storm(settings: &Settings) -> Result<Findings> {
     }
     findings.connections = seen.dialled.len();
     findings.failed = seen.dialled.iter().filter(|one| !one.ok).count();
-    if let Err(error) = hands.stage.settle() {
+    if let Err(error) = injector.stage.settle() {
         findings.violations.push(Violation {
             at: end,
             what: format!("everything is mended, and it is not proven again: {error:#}"),
@@ -104,7 +104,7 @@ pub fn storm(settings: &Settings) -> Result<Findings> {
     if !findings.violations.is_empty() {
         let file = std::env::temp_dir().join(format!("storm-{}.pathproof", settings.seed));
         let path = file.to_string_lossy().into_owned();
-        let agent = hands
+        let agent = injector
             .stage
             .world
             .node
@@ -115,7 +115,7 @@ pub fn storm(settings: &Settings) -> Result<Findings> {
             println!("recorded: pathproof replay {path}");
         }
         let log = file.with_extension("log");
-        fs::write(&log, hands.stage.agent.log())?;
+        fs::write(&log, injector.stage.agent.log())?;
         println!("the agent's log: {}", log.display());
         println!("what was answered at /healthz and /livez:");
         for one in &seen.answered {
@@ -126,7 +126,7 @@ pub fn storm(settings: &Settings) -> Result<Findings> {
     Ok(findings)
 }
 
-fn build(settings: &Settings) -> Result<Hands> {
+fn build(settings: &Settings) -> Result<Injector> {
     // Beside the worlds' own folders, which end with the world.
     let state = SmallDisk::mount(
         std::env::temp_dir().join(format!("pathproof-storm-{}", std::process::id())),
@@ -165,25 +165,25 @@ fn build(settings: &Settings) -> Result<Hands> {
     if let Some(api) = &api {
         api.announce(tenants::SERVICES_FILE)?;
     }
-    let mut hands = Hands::new(stage, binary, options)
+    let mut injector = Injector::new(stage, binary, options)
         .among(worlds)
         .with(tenants)
         .on_a_small_disk(state)
         .in_a_group(memory.ok())
         .beside(api);
     // The one that stays is started in the group: servers, started before it, are not to be in there.
-    hands.begin(Deed::Agent(Ordeal::Killed))?;
-    hands.end(Deed::Agent(Ordeal::Killed))?;
-    hands.stage.settle()?;
-    Ok(hands)
+    injector.begin(Action::Agent(AgentFault::Killed))?;
+    injector.end(Action::Agent(AgentFault::Killed))?;
+    injector.stage.settle()?;
+    Ok(injector)
 }
 
 /// Beginnings and ends in their order.
 fn moments(plan: &Plan) -> Vec<(Duration, Moment)> {
     let both = plan.steps.iter().flat_map(|step| {
         [
-            (step.at, Moment::Begin(step.deed)),
-            (step.at + step.lasts, Moment::End(step.deed)),
+            (step.at, Moment::Begin(step.action)),
+            (step.at + step.lasts, Moment::End(step.action)),
         ]
     });
     let mut moments: Vec<_> = both.collect();
@@ -195,8 +195,8 @@ fn moments(plan: &Plan) -> Vec<(Duration, Moment)> {
 struct Record {
     start: Instant,
     spells: Vec<Spell>,
-    /// Deeds that last.
-    lasting: Vec<(Deed, Duration)>,
+    /// Actions that last.
+    lasting: Vec<(Action, Duration)>,
     dialled: Vec<Dialled>,
     /// Memory that an agent held at most, in KiB.
     peak_kib: u64,
@@ -218,21 +218,21 @@ impl Record {
         at.saturating_duration_since(self.start)
     }
 
-    fn act(&mut self, hands: &mut Hands, moment: Moment) -> Result<()> {
+    fn act(&mut self, injector: &mut Injector, moment: Moment) -> Result<()> {
         let from = self.start.elapsed();
         match moment {
-            Moment::Begin(deed) => {
-                println!("{:>7.1} s  {deed}", from.as_secs_f64());
-                hands.begin(deed)?;
-                self.lasting.push((deed, from));
+            Moment::Begin(action) => {
+                println!("{:>7.1} s  {action}", from.as_secs_f64());
+                injector.begin(action)?;
+                self.lasting.push((action, from));
             }
-            Moment::End(deed) => {
-                hands.end(deed)?;
+            Moment::End(action) => {
+                injector.end(action)?;
                 let to = self.start.elapsed();
-                println!("{:>7.1} s  {deed}: over", to.as_secs_f64());
-                if let Some(place) = self.lasting.iter().position(|(one, _)| *one == deed) {
-                    let (deed, from) = self.lasting.remove(place);
-                    self.spells.push(Spell { deed, from, to });
+                println!("{:>7.1} s  {action}: over", to.as_secs_f64());
+                if let Some(place) = self.lasting.iter().position(|(one, _)| *one == action) {
+                    let (action, from) = self.lasting.remove(place);
+                    self.spells.push(Spell { action, from, to });
                 }
             }
         }

@@ -61,7 +61,7 @@ pub(super) struct Tenants {
     flood: Option<Flood>,
 }
 
-/// Change of the cluster that a deed asks for.
+/// Change of the cluster that an action asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
     pub(super) file: &'static str,

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
 
-use super::deed::EXTRA_POD;
+use super::action::EXTRA_POD;
 use super::plan::World;
 use crate::detect::Stage;
 use crate::traffic::{Client, Plan, Tally};

@@ -29,7 +29,10 @@ const MODULES: [(&str, &[&str]); 25] = [
     ("publish", &["causes", "clock", "metrics"]),
     ("rotate", &["clock", "cluster", "config", "lifecycle"]),
     ("echo", &["args"]),
-    ("dropin", &["args", "config", "input", "netfilter"]),
+    (
+        "kube_proxy_compat",
+        &["args", "config", "input", "netfilter"],
+    ),
     ("http", &["lifecycle", "metrics"]),
     (
         "cli",

@@ -79,34 +79,34 @@ fn honest() -> Vec<Change> {
 }
 
 #[derive(Clone, Debug)]
-enum Deed {
+enum Action {
     Make(u8, u8, u8, u8),
     Delete(u8),
     Wait(u64),
     Restart,
 }
 
-fn any_deed() -> impl Strategy<Value = Deed> {
+fn any_action() -> impl Strategy<Value = Action> {
     prop_oneof![
         8 => (0..12_u8, 1..7_u8, 0..5_u8, 0..12_u8)
-            .prop_map(|(number, ports, ips, endpoints)| Deed::Make(number, ports, ips, endpoints)),
-        3 => (0..12_u8).prop_map(Deed::Delete),
-        2 => (1..200_u64).prop_map(Deed::Wait),
-        1 => Just(Deed::Restart),
+            .prop_map(|(number, ports, ips, endpoints)| Action::Make(number, ports, ips, endpoints)),
+        3 => (0..12_u8).prop_map(Action::Delete),
+        2 => (1..200_u64).prop_map(Action::Wait),
+        1 => Just(Action::Restart),
     ]
 }
 
 impl World {
-    fn suffer(&mut self, deeds: Vec<Deed>) {
+    fn suffer(&mut self, actions: Vec<Action>) {
         let mut batch = Vec::new();
-        for deed in deeds {
-            match deed {
-                Deed::Make(number, ports, ips, endpoints) => {
+        for action in actions {
+            match action {
+                Action::Make(number, ports, ips, endpoints) => {
                     batch.extend(objects("t", number, ports, ips, endpoints));
                 }
-                Deed::Delete(number) => batch.extend(delete("t", number)),
-                Deed::Wait(seconds) => drop(self.expire(Duration::from_secs(seconds))),
-                Deed::Restart => self.restart(),
+                Action::Delete(number) => batch.extend(delete("t", number)),
+                Action::Wait(seconds) => drop(self.expire(Duration::from_secs(seconds))),
+                Action::Restart => self.restart(),
             }
         }
         self.now = self.now.plus(Duration::from_millis(30));
@@ -160,15 +160,15 @@ impl World {
 proptest! {
     #[test]
     fn one_namespace_takes_nothing_from_others(
-        deeds in prop::collection::vec(prop::collection::vec(any_deed(), 1..6), 1..20),
+        actions in prop::collection::vec(prop::collection::vec(any_action(), 1..6), 1..20),
         come in 0..20_usize,
     ) {
         let mut world = world();
-        for (round, deeds) in deeds.into_iter().enumerate() {
+        for (round, actions) in actions.into_iter().enumerate() {
             if round == come {
                 world.apply(honest());
             }
-            world.suffer(deeds);
+            world.suffer(actions);
             world.assert_others_are_followed(round >= come);
         }
     }

@@ -309,3 +309,16 @@ pub fn never_worked() -> Report {
     }
     report
 }
+
+/// The same lane beside Cilium, where none of its probes counts.
+pub fn off(lane: &LaneView) -> LaneView {
+    LaneView {
+        armed: false,
+        state: LaneState::Off,
+        beside_cilium: true,
+        last_pass: None,
+        delays: StageDelays::default(),
+        passed: 0,
+        ..lane.clone()
+    }
+}

@@ -350,7 +350,7 @@ fn a_restart_changes_nothing() {
     assert!(
         verdict
             .reason()
-            .ends_with("not confirmed: pathproof's own interfaces were not checked since"),
+            .ends_with("not confirmed: pathproof's own interfaces have not been checked since"),
         "{}",
         verdict.reason()
     );

@@ -68,5 +68,5 @@ fn pages(#[case] name: &str, #[case] report: Report) {
         _ => Source::Itself,
     };
     let checked = Checked::of(&report, source, Duration::from_secs(4));
-    crate::cli::paper::assert_page("check", name, &checked.page(&report, false));
+    crate::cli::page::assert_page("check", name, &checked.page(&report, false));
 }

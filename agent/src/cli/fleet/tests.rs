@@ -107,7 +107,7 @@ fn view(colour: bool) -> View<'static> {
 #[case("sound", sound())]
 #[case("empty", Vec::new())]
 fn pages(#[case] name: &str, #[case] rows: Vec<Row>) {
-    crate::cli::paper::assert_page("fleet", name, &render(&rows, &view(false)));
+    crate::cli::page::assert_page("fleet", name, &render(&rows, &view(false)));
 }
 
 /// Pages of docs that show the list; one with three dots shows parts.

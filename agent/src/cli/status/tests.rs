@@ -23,7 +23,7 @@ fn page(report: &Report) -> String {
 #[case("never_worked", sample::probed::never_worked())]
 #[case("crowded", sample::probed::crowded())]
 fn pages(#[case] name: &str, #[case] report: Report) {
-    crate::cli::paper::assert_page("status", name, &page(&report));
+    crate::cli::page::assert_page("status", name, &page(&report));
 }
 
 #[test]

@@ -23,7 +23,7 @@ fn page(report: &Report) -> String {
 #[case("crowded", probed::crowded())]
 fn pages(#[case] name: &str, #[case] report: Report) {
     let page = page(&report);
-    crate::cli::paper::assert_page("why", name, &page);
+    crate::cli::page::assert_page("why", name, &page);
 }
 
 #[test]

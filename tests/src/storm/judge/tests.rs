@@ -2,7 +2,7 @@ use super::super::plan::Trouble;
 use super::*;
 
 const SLACK: Duration = Duration::from_millis(500);
-const FLUSHED: Deed = Deed::Fault(Fault::ChainFlushed);
+const FLUSHED: Action = Action::Fault(Fault::ChainFlushed);
 
 fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
@@ -30,9 +30,9 @@ fn codes(from: f64, to: f64, healthz: u16, livez: u16) -> Answered {
     }
 }
 
-fn spell(deed: Deed, from: f64, to: f64) -> Spell {
+fn spell(action: Action, from: f64, to: f64) -> Spell {
     Spell {
-        deed,
+        action,
         from: seconds(from),
         to: seconds(to),
     }
@@ -49,8 +49,8 @@ fn alarmed(mut seen: Seen, from: f64, to: f64) -> Seen {
 }
 
 /// With a fault that every client feels.
-fn broken(mut seen: Seen, deed: Deed, from: f64, to: f64) -> Seen {
-    seen.spells.push(spell(deed, from, to));
+fn broken(mut seen: Seen, action: Action, from: f64, to: f64) -> Seen {
+    seen.spells.push(spell(action, from, to));
     for one in &mut seen.dialled {
         one.ok &= !(seconds(from)..seconds(to)).contains(&one.begun);
     }
@@ -84,14 +84,14 @@ fn a_fault_that_is_told_late_or_never_is_found() {
     assert!(violations(&never)[0].contains("never"));
 }
 
-/// A deed of this kind before it gives the agent longer, or takes what it would know by.
+/// An action of this kind before it gives the agent longer, or takes what it would know by.
 #[test]
 fn what_disturbs_the_sentinel_gives_it_time() {
-    let dropped = Deed::Harmless(Harmless::RangeDropped);
+    let dropped = Action::Harmless(Harmless::RangeDropped);
     let mut late = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
     late.spells.push(spell(dropped, 14.0, 16.0));
     assert_eq!(violations(&late), [""; 0]);
-    let data = Deed::Fault(Fault::DataDropped);
+    let data = Action::Fault(Fault::DataDropped);
     let mut never = broken(calm(), data, 20.0, 29.0);
     assert_eq!(violations(&never).len(), 1);
     never.spells.push(spell(dropped, 14.0, 16.0));
@@ -104,7 +104,7 @@ fn an_agent_that_is_away_owes_nothing() {
     let mut never = broken(calm(), FLUSHED, 20.0, 27.0);
     never
         .spells
-        .push(spell(Deed::Agent(Ordeal::Stopped), 19.0, 22.0));
+        .push(spell(Action::Agent(AgentFault::Stopped), 19.0, 22.0));
     assert_eq!(violations(&never), [""; 0]);
 }
 
@@ -113,7 +113,7 @@ fn an_alarm_without_a_fault_is_found() {
     let alarm = alarmed(calm(), 20.0, 21.0);
     assert!(violations(&alarm)[0].contains("without a fault"));
     // Harmless things excuse none, whatever connections they cost.
-    let killed = Deed::Harmless(Harmless::BackendKilled);
+    let killed = Action::Harmless(Harmless::BackendKilled);
     let harmless = alarmed(broken(calm(), killed, 18.0, 22.0), 20.0, 21.0);
     assert!(violations(&harmless)[0].contains("without a fault"));
 }
@@ -123,12 +123,12 @@ fn an_alarm_without_a_fault_is_found() {
 fn a_world_excuses_no_alarm() {
     for world in World::ALL {
         let mut seen = alarmed(calm(), 20.0, 21.0);
-        seen.spells.push(spell(Deed::World(world), 15.0, 25.0));
+        seen.spells.push(spell(Action::World(world), 15.0, 25.0));
         assert!(
             violations(&seen)[0].contains("without a fault"),
             "{world:?}"
         );
-        let felt = alarmed(broken(calm(), Deed::World(world), 18.0, 22.0), 20.0, 21.0);
+        let felt = alarmed(broken(calm(), Action::World(world), 18.0, 22.0), 20.0, 21.0);
         assert!(
             violations(&felt)[0].contains("without a fault"),
             "{world:?}"
@@ -142,7 +142,7 @@ fn a_world_excuses_no_missed_fault() {
     for world in World::ALL {
         let beside = |seen: Seen| {
             let mut seen = broken(seen, FLUSHED, 20.0, 29.0);
-            seen.spells.push(spell(Deed::World(world), 10.0, 30.0));
+            seen.spells.push(spell(Action::World(world), 10.0, 30.0));
             seen
         };
         assert_eq!(violations(&alarmed(beside(calm()), 21.5, 30.0)), [""; 0]);
@@ -158,13 +158,13 @@ fn a_world_excuses_no_missed_fault() {
 /// Its probes go another way: connections alone show it.
 #[test]
 fn cut_routes_are_told_by_connections_alone() {
-    let cut = || broken(calm(), Deed::Fault(Fault::RoutesGone), 20.0, 29.0);
+    let cut = || broken(calm(), Action::Fault(Fault::RoutesGone), 20.0, 29.0);
     let found = judge(&alarmed(cut(), 24.9, 30.5), SLACK);
     assert_eq!((found.violations.len(), found.detected.len()), (0, 1));
     assert!(violations(&alarmed(cut(), 25.1, 30.5))[0].contains("after 5.1 s"));
     // And the sentinel is not needed for it.
     let mut blind = cut();
-    let dropped = Deed::Harmless(Harmless::RangeDropped);
+    let dropped = Action::Harmless(Harmless::RangeDropped);
     blind.spells.push(spell(dropped, 14.0, 28.0));
     assert!(violations(&blind)[0].contains("never"));
 }
@@ -172,11 +172,11 @@ fn cut_routes_are_told_by_connections_alone() {
 /// The sentinel is announced again, and its rules come when the proxy follows.
 #[test]
 fn a_frozen_proxy_keeps_a_new_sentinel_from_its_rules() {
-    let deleted = spell(Deed::Harmless(Harmless::SentinelDeleted), 2.0, 4.0);
+    let deleted = spell(Action::Harmless(Harmless::SentinelDeleted), 2.0, 4.0);
     let mut seen = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
     seen.spells.push(deleted);
     assert!(violations(&seen)[0].contains("after 4.0 s"));
-    let frozen = Deed::World(World::ProxyFrozen);
+    let frozen = Action::World(World::ProxyFrozen);
     let mut before = seen.clone();
     before.spells.push(spell(frozen, 5.0, 12.0));
     assert!(violations(&before)[0].contains("after 4.0 s"));
@@ -191,7 +191,7 @@ fn an_alarm_that_outlasts_its_fault_is_found() {
     let mut excused = long.clone();
     excused
         .spells
-        .push(spell(Deed::Agent(Ordeal::Stopped), 27.0, 31.0));
+        .push(spell(Action::Agent(AgentFault::Stopped), 27.0, 31.0));
     assert_eq!(violations(&excused), [""; 0]);
 }
 
@@ -202,7 +202,7 @@ fn an_agent_that_was_away_answers_as_before_for_a_moment() {
     let mut seen = alarmed(broken(calm(), FLUSHED, 10.0, 20.0), 26.0, 27.0);
     assert_eq!(violations(&seen).len(), 2, "and nothing was told");
     seen.spells
-        .push(spell(Deed::Agent(Ordeal::Killed), 19.0, 22.0));
+        .push(spell(Action::Agent(AgentFault::Killed), 19.0, 22.0));
     assert_eq!(violations(&seen), [""; 0]);
 }
 
@@ -215,7 +215,7 @@ fn an_alarm_while_every_connection_works_is_found() {
 
 #[test]
 fn a_marked_node_is_503_at_healthz_alone() {
-    let marked = Deed::Harmless(Harmless::NodeMarked);
+    let marked = Action::Harmless(Harmless::NodeMarked);
     let mut seen = calm();
     seen.spells.push(spell(marked, 20.0, 26.0));
     assert!(violations(&seen)[0].contains("marked for deletion"));
@@ -232,11 +232,11 @@ fn a_marked_node_is_503_at_healthz_alone() {
 /// What the API server could not tell is no fault of the agent's; what it could is.
 #[test]
 fn a_mark_that_could_not_be_heard_of_is_excused() {
-    let marked = Deed::Harmless(Harmless::NodeMarked);
+    let marked = Action::Harmless(Harmless::NodeMarked);
     let mut unheard = calm();
     unheard.spells.push(spell(marked, 20.0, 26.0));
     let mut heard = unheard.clone();
-    let trouble = Deed::Api(Trouble::Closed);
+    let trouble = Action::Api(Trouble::Closed);
     unheard.spells.push(spell(trouble, 12.0, 21.0));
     assert_eq!(violations(&unheard), [""; 0]);
     heard.spells.push(spell(trouble, 27.0, 30.0));
@@ -263,15 +263,15 @@ fn silence_is_wrong_unless_the_agent_was_away() {
     };
     assert_eq!(violations(&silent(22.0)), [""; 0], "load balancers bear it");
     assert!(violations(&silent(24.0))[0].contains("no answer for 4.0 s"));
-    let beside = |deed: Deed, from: f64, to: f64| {
+    let beside = |action: Action, from: f64, to: f64| {
         let mut seen = silent(24.0);
-        seen.spells.push(spell(deed, from, to));
+        seen.spells.push(spell(action, from, to));
         violations(&seen).len()
     };
-    assert_eq!(beside(Deed::Agent(Ordeal::Killed), 19.0, 22.0), 0);
-    assert_eq!(beside(Deed::Agent(Ordeal::Killed), 10.0, 12.0), 1);
+    assert_eq!(beside(Action::Agent(AgentFault::Killed), 19.0, 22.0), 0);
+    assert_eq!(beside(Action::Agent(AgentFault::Killed), 10.0, 12.0), 1);
     // Its successor answers.
-    assert_eq!(beside(Deed::Agent(Ordeal::Replaced), 19.0, 22.0), 1);
+    assert_eq!(beside(Action::Agent(AgentFault::Replaced), 19.0, 22.0), 1);
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn a_storm_that_judges_less_than_four_fifths_of_its_faults_is_blind() {
     // Counted by the judge itself.
     let mut seen = broken(calm(), FLUSHED, 20.0, 27.0);
     seen.spells
-        .push(spell(Deed::Agent(Ordeal::Stopped), 19.0, 22.0));
+        .push(spell(Action::Agent(AgentFault::Stopped), 19.0, 22.0));
     assert!(judge(&seen, SLACK).are_blind());
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Deed, Fault, Harmless, Step, Tenant};
+use super::{Action, Fault, Harmless, Step, Tenant};
 
 /// Every so many faults one keeps all that falls on it, and then it may not be judged.
 const UNSPARED: usize = 10;
@@ -16,17 +16,17 @@ const AFTER: Duration = Duration::from_secs(1);
 impl Step {
     /// Whether the judge could not judge this fault beside it.
     fn hides(&self, fault: &Self) -> bool {
-        let Deed::Fault(kind) = fault.deed else {
+        let Action::Fault(kind) = fault.action else {
             return false;
         };
-        let after = match self.deed {
-            Deed::Agent(_) => BACK,
-            Deed::Tenant(Tenant::ClaimsProbed)
+        let after = match self.action {
+            Action::Agent(_) => BACK,
+            Action::Tenant(Tenant::ClaimsProbed)
                 if matches!(kind, Fault::DataDropped | Fault::ForwardDropped) =>
             {
                 UNARMED
             }
-            Deed::Harmless(
+            Action::Harmless(
                 Harmless::RangeDropped | Harmless::SentinelDeleted | Harmless::DeviceDeleted,
             ) if kind == Fault::DataDropped => UNARMED,
             _ => return false,
@@ -40,7 +40,7 @@ impl Step {
 pub(super) fn spared(steps: Vec<Step>) -> Vec<Step> {
     let faults = steps
         .iter()
-        .filter(|step| matches!(step.deed, Deed::Fault(_)));
+        .filter(|step| matches!(step.action, Action::Fault(_)));
     let spared = faults
         .enumerate()
         .filter(|(n, _)| n % UNSPARED != UNSPARED - 1);
@@ -48,10 +48,10 @@ pub(super) fn spared(steps: Vec<Step>) -> Vec<Step> {
     let mut kept: Vec<Step> = Vec::new();
     for mut step in steps {
         let hidden = |step: &Step| faults.iter().rfind(|fault| step.hides(fault)).copied();
-        if let (Some(fault), Deed::Agent(_)) = (hidden(&step), step.deed) {
+        if let (Some(fault), Action::Agent(_)) = (hidden(&step), step.action) {
             step.at = fault.end() + AFTER;
         }
-        let is_agents = |one: &Step| matches!(one.deed, Deed::Agent(_));
+        let is_agents = |one: &Step| matches!(one.action, Action::Agent(_));
         let overlaps = |one: &Step| one.at < step.end() + BACK && step.at < one.end() + BACK;
         let crowded = is_agents(&step) && kept.iter().any(|one| is_agents(one) && overlaps(one));
         if hidden(&step).is_none() && !crowded {
@@ -77,7 +77,7 @@ mod tests {
     fn nearly_every_fault_can_be_judged() {
         for seed in 0..200 {
             let steps = plan(seed).steps;
-            let is_fault = |step: &&Step| matches!(step.deed, Deed::Fault(_));
+            let is_fault = |step: &&Step| matches!(step.action, Action::Fault(_));
             let faults: Vec<&Step> = steps.iter().filter(is_fault).collect();
             let hidden = faults
                 .iter()
@@ -92,7 +92,7 @@ mod tests {
     fn of_the_agents_troubles_one_lasts_at_a_time() {
         for seed in 0..200 {
             let mut steps = plan(seed).steps;
-            steps.retain(|step| matches!(step.deed, Deed::Agent(_)));
+            steps.retain(|step| matches!(step.action, Action::Agent(_)));
             assert!(steps.windows(2).all(|two| two[0].end() < two[1].at));
         }
     }

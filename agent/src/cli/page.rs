@@ -14,7 +14,7 @@ const LINES_SHOWN: usize = 6;
 
 /// Purpose of a piece of text; the terminal's own palette decides the colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ink {
+pub(super) enum Style {
     Plain,
     Heading,
     Faint,
@@ -24,38 +24,38 @@ pub(super) enum Ink {
     Unsure,
 }
 
-impl Ink {
+impl Style {
     pub(super) fn of(state: State) -> Self {
         match state {
-            State::Proven => Ink::Good,
-            State::Unknown | State::Starting => Ink::Unsure,
-            State::Suspect | State::Degraded => Ink::Warn,
-            State::Stale | State::Broken => Ink::Bad,
+            State::Proven => Style::Good,
+            State::Unknown | State::Starting => Style::Unsure,
+            State::Suspect | State::Degraded => Style::Warn,
+            State::Stale | State::Broken => Style::Bad,
         }
     }
 
     fn code(self) -> &'static str {
         match self {
-            Ink::Plain => "",
-            Ink::Heading => "1",
-            Ink::Faint => "2",
-            Ink::Good => "32",
-            Ink::Warn => "33",
-            Ink::Bad => "31",
-            Ink::Unsure => "36",
+            Style::Plain => "",
+            Style::Heading => "1",
+            Style::Faint => "2",
+            Style::Good => "32",
+            Style::Warn => "33",
+            Style::Bad => "31",
+            Style::Unsure => "36",
         }
     }
 }
 
 /// A page being written. Only what is visible counts towards columns.
 #[derive(Debug)]
-pub(super) struct Paper {
+pub(super) struct Text {
     text: String,
     colour: bool,
     column: usize,
 }
 
-impl Paper {
+impl Text {
     pub(super) fn new(colour: bool) -> Self {
         Self {
             text: String::new(),
@@ -65,8 +65,8 @@ impl Paper {
     }
 
     /// A piece of text.
-    pub(super) fn put(&mut self, ink: Ink, text: &str) -> &mut Self {
-        self.styled(ink.code(), text)
+    pub(super) fn put(&mut self, style: Style, text: &str) -> &mut Self {
+        self.styled(style.code(), text)
     }
 
     fn styled(&mut self, code: &str, text: &str) -> &mut Self {
@@ -90,10 +90,10 @@ impl Paper {
     }
 
     /// Text that ends before a column.
-    pub(super) fn right(&mut self, ink: Ink, column: usize, text: &str) -> &mut Self {
+    pub(super) fn right(&mut self, style: Style, column: usize, text: &str) -> &mut Self {
         let text = visible(text);
         self.to(column.saturating_sub(text.chars().count()))
-            .put(ink, &text)
+            .put(style, &text)
     }
 
     /// Ends the line.
@@ -105,48 +105,50 @@ impl Paper {
     }
 
     /// A paragraph from here on, wrapped, each further line beginning at `indent`.
-    pub(super) fn wrapped(&mut self, ink: Ink, indent: usize, text: &str) {
+    pub(super) fn wrapped(&mut self, style: Style, indent: usize, text: &str) {
         let mut blank = 0;
         for word in text.split_whitespace() {
             if self.column > indent && self.column + blank + word.chars().count() > WIDTH {
                 self.line();
                 self.to(indent);
             } else if blank > 0 {
-                self.put(Ink::Plain, " ");
+                self.put(Style::Plain, " ");
             }
-            self.put(ink, word);
+            self.put(style, word);
             blank = 1;
         }
         self.line();
     }
 
     /// Writes the most important line: a word, a name, and the text about it.
-    pub(super) fn head(&mut self, ink: Ink, word: &str, name: &str, rest: &str) {
+    pub(super) fn head(&mut self, style: Style, word: &str, name: &str, rest: &str) {
         let word = word.to_uppercase();
-        // Black on the colour of the ink.
+        // Black on the colour of the style.
         match self.colour {
-            true => self.styled(&format!("1;7;{}", ink.code()), &format!(" {word} ")),
-            false => self.put(Ink::Plain, &word),
+            true => self.styled(&format!("1;7;{}", style.code()), &format!(" {word} ")),
+            false => self.put(Style::Plain, &word),
         };
-        self.put(Ink::Plain, "  ");
-        self.put(Ink::Heading, name).put(Ink::Plain, rest).line();
+        self.put(Style::Plain, "  ");
+        self.put(Style::Heading, name)
+            .put(Style::Plain, rest)
+            .line();
     }
 
     /// A paragraph with a title before it.
-    pub(super) fn section(&mut self, title: &str, ink: Ink, text: &str) {
-        self.put(Ink::Heading, title).to(TEXT);
-        self.wrapped(ink, TEXT, text);
+    pub(super) fn section(&mut self, title: &str, style: Style, text: &str) {
+        self.put(Style::Heading, title).to(TEXT);
+        self.wrapped(style, TEXT, text);
     }
 
     /// Sentences under one title, not more than fit a glance.
-    pub(super) fn list(&mut self, title: &str, ink: Ink, lines: &[String]) {
+    pub(super) fn list(&mut self, title: &str, style: Style, lines: &[String]) {
         for (index, line) in lines.iter().take(LINES_SHOWN).enumerate() {
             let title = if index == 0 { title } else { "" };
-            self.section(title, ink, &sentence(line));
+            self.section(title, style, &sentence(line));
         }
         if lines.len() > LINES_SHOWN {
             let more = format!("and {} more", lines.len() - LINES_SHOWN);
-            self.section("", Ink::Faint, &more);
+            self.section("", Style::Faint, &more);
         }
     }
 
@@ -235,21 +237,25 @@ mod tests {
 
     #[test]
     fn columns_count_what_is_visible() {
-        let mut paper = Paper::new(true);
-        paper.put(Ink::Bad, "ab").to(5).put(Ink::Plain, "c").line();
-        assert_eq!(paper.finish(), "\x1b[31mab\x1b[0m   c\n");
-        let mut paper = Paper::new(false);
-        paper.put(Ink::Bad, "ab").right(Ink::Plain, 8, "xyz").line();
-        assert_eq!(paper.finish(), "ab   xyz\n");
+        let mut out = Text::new(true);
+        out.put(Style::Bad, "ab")
+            .to(5)
+            .put(Style::Plain, "c")
+            .line();
+        assert_eq!(out.finish(), "\x1b[31mab\x1b[0m   c\n");
+        let mut out = Text::new(false);
+        out.put(Style::Bad, "ab")
+            .right(Style::Plain, 8, "xyz")
+            .line();
+        assert_eq!(out.finish(), "ab   xyz\n");
     }
 
     #[test]
     fn paragraphs_wrap_at_the_width() {
-        let mut paper = Paper::new(false);
-        paper
-            .put(Ink::Plain, "  ")
-            .wrapped(Ink::Plain, 2, &"word ".repeat(40));
-        let text = paper.finish();
+        let mut out = Text::new(false);
+        out.put(Style::Plain, "  ")
+            .wrapped(Style::Plain, 2, &"word ".repeat(40));
+        let text = out.finish();
         assert!(
             text.lines()
                 .all(|line| line.starts_with("  word") && line.len() <= WIDTH)

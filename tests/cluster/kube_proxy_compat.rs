@@ -14,7 +14,7 @@ use node_tests::cluster::{KUBE_PROXY_HEALTHZ_PORT, Mode, Process, Servers};
 use node_tests::http::{self, Response};
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::world::{Family, HEALTHZ_PORT, NODE_NAME, World, agent_binary};
-use pathproof::dropin::flags::FLAGS;
+use pathproof::kube_proxy_compat::flags::FLAGS;
 use serde_json::Value;
 
 use crate::scene::{PATIENCE, Scene, flush, until};
@@ -245,7 +245,7 @@ fn the_flags_are_those_of_the_real_kube_proxy() {
     let shown = FLAGS.iter().filter(|flag| !flag.is_hidden());
     let ours: Vec<String> = shown.map(|flag| flag.usage()).collect();
     assert_eq!(ours, theirs);
-    assert_eq!(usages(&pathproof::dropin::help()), ours);
+    assert_eq!(usages(&pathproof::kube_proxy_compat::help()), ours);
     for flag in FLAGS.iter().filter(|flag| flag.is_hidden()) {
         let said = format!("--{}=0", flag.name);
         assert!(run(&[&said, "--version"]).status.success(), "{said}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::api::ApiServer;
-use super::plan::{Deed, Fault, Harmless, Ordeal, Tenant, Trouble, World};
+use super::plan::{Action, AgentFault, Fault, Harmless, Tenant, Trouble, World};
 use super::tenants::{Tenants, Written};
 use super::worlds::Worlds;
 use crate::abuse::Burners;
@@ -33,7 +33,7 @@ const BEGINNING: Duration = Duration::from_secs(15);
 
 /// The stage, and what lasts there.
 #[derive(Debug)]
-pub struct Hands {
+pub struct Injector {
     /// Everything that is up.
     pub stage: Stage,
     binary: PathBuf,
@@ -57,7 +57,7 @@ pub struct Hands {
     cut: Option<Routes>,
 }
 
-impl Hands {
+impl Injector {
     /// Those that start agents of this program with these options.
     pub fn new(stage: Stage, binary: PathBuf, options: Vec<String>) -> Self {
         Self {
@@ -115,43 +115,43 @@ impl Hands {
     }
 
     /// Makes it happen.
-    pub fn begin(&mut self, deed: Deed) -> Result<()> {
-        match deed {
-            Deed::Fault(fault) => self.break_it(fault),
-            Deed::Harmless(harmless) => self.happen(harmless),
-            Deed::Agent(ordeal) => self.befall(ordeal),
-            Deed::Api(trouble) => {
+    pub fn begin(&mut self, action: Action) -> Result<()> {
+        match action {
+            Action::Fault(fault) => self.break_it(fault),
+            Action::Harmless(harmless) => self.happen(harmless),
+            Action::Agent(agent_fault) => self.befall(agent_fault),
+            Action::Api(trouble) => {
                 self.troubled = true;
                 self.way(trouble.manner())
             }
-            Deed::Tenant(tenant) => self.let_tenant(tenant),
-            Deed::World(World::ProxyFrozen) => {
+            Action::Tenant(tenant) => self.let_tenant(tenant),
+            Action::World(World::ProxyFrozen) => {
                 self.frozen = true;
                 Ok(())
             }
-            Deed::World(world) => self.world(|worlds, stage| worlds.begin(world, stage)),
+            Action::World(world) => self.world(|worlds, stage| worlds.begin(world, stage)),
         }
-        .with_context(|| format!("begin of {deed}"))
+        .with_context(|| format!("begin of {action}"))
     }
 
     /// Takes it back.
-    pub fn end(&mut self, deed: Deed) -> Result<()> {
-        match deed {
-            Deed::Fault(fault) => self.mend(fault),
-            Deed::Harmless(harmless) => self.take_back(harmless),
-            Deed::Agent(ordeal) => self.relieve(ordeal),
-            Deed::Api(_) => {
+    pub fn end(&mut self, action: Action) -> Result<()> {
+        match action {
+            Action::Fault(fault) => self.mend(fault),
+            Action::Harmless(harmless) => self.take_back(harmless),
+            Action::Agent(agent_fault) => self.relieve(agent_fault),
+            Action::Api(_) => {
                 self.troubled = false;
                 self.way(Manner::Open)
             }
-            Deed::Tenant(tenant) => self.stop_tenant(tenant),
-            Deed::World(World::ProxyFrozen) => {
+            Action::Tenant(tenant) => self.stop_tenant(tenant),
+            Action::World(World::ProxyFrozen) => {
                 self.frozen = false;
                 self.follow()
             }
-            Deed::World(world) => self.world(|worlds, stage| worlds.end(world, stage)),
+            Action::World(world) => self.world(|worlds, stage| worlds.end(world, stage)),
         }
-        .with_context(|| format!("end of {deed}"))
+        .with_context(|| format!("end of {action}"))
     }
 
     /// An agent that ends by itself ends the storm.
@@ -334,14 +334,14 @@ impl Hands {
         self.state.as_ref().context("a small disk")
     }
 
-    fn befall(&mut self, ordeal: Ordeal) -> Result<()> {
-        match ordeal {
-            Ordeal::Stopped => self.signal(libc::SIGSTOP),
-            Ordeal::Killed => {
+    fn befall(&mut self, agent_fault: AgentFault) -> Result<()> {
+        match agent_fault {
+            AgentFault::Stopped => self.signal(libc::SIGSTOP),
+            AgentFault::Killed => {
                 self.begun = None;
                 self.signal(libc::SIGKILL)
             }
-            Ordeal::Replaced => {
+            AgentFault::Replaced => {
                 self.successor = Some(self.spawn()?);
                 self.begun = Some(Instant::now());
                 Ok(())
@@ -349,15 +349,15 @@ impl Hands {
         }
     }
 
-    fn relieve(&mut self, ordeal: Ordeal) -> Result<()> {
-        match ordeal {
-            Ordeal::Stopped => self.signal(libc::SIGCONT),
-            Ordeal::Killed => {
+    fn relieve(&mut self, agent_fault: AgentFault) -> Result<()> {
+        match agent_fault {
+            AgentFault::Stopped => self.signal(libc::SIGCONT),
+            AgentFault::Killed => {
                 let new = self.spawn()?;
                 self.begun = Some(Instant::now());
                 std::mem::replace(&mut self.stage.agent, new).kill()
             }
-            Ordeal::Replaced => {
+            AgentFault::Replaced => {
                 let new = self.successor.take().context("a successor")?;
                 let old = std::mem::replace(&mut self.stage.agent, new);
                 // Two agents are in the group now. One that waits for a page cannot end, and nobody
