@@ -171,7 +171,7 @@ pub fn standing(verdict: &Verdict, sound: bool) -> Standing {
 }
 
 /// Between what is said of a leaving node and what of its datapath.
-const LEAVING_MARK: &str = ". Its datapath: ";
+const LEAVING_MARK: &str = ". Its datapath";
 
 /// Whether a [`message`] is about a node that is leaving.
 pub fn says_leaving(message: &str) -> bool {
@@ -181,11 +181,14 @@ pub fn says_leaving(message: &str) -> bool {
 /// The message: the verdict's sentence, what is to be known beside it, and at most
 /// [`MESSAGE_MAX`] bytes. `lenience` is why 200 is answered all the same.
 pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) -> String {
-    let mut text = String::new();
-    if standing.leaving {
-        text.push_str(&format!("{}{LEAVING_MARK}", verdict.eligibility));
-    }
-    if standing.reason == Reason::Recovering {
+    let recovering = standing.reason == Reason::Recovering;
+    let mut text = match (standing.leaving, recovering) {
+        (true, true) => format!("{}{LEAVING_MARK} ", verdict.eligibility),
+        (true, false) => format!("{}{LEAVING_MARK}: ", verdict.eligibility),
+        (false, true) => "the datapath ".to_owned(),
+        (false, false) => String::new(),
+    };
+    if recovering {
         text.push_str("works again, but not for long enough yet: ");
     }
     text.push_str(&verdict.reason());

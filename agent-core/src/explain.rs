@@ -406,8 +406,8 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
             limits.service_failures,
         ),
         (Rule::StaleByProbes, _) => format!(
-            "Probes pass, but reach an old generation of the sentinel's endpoint at least {lag} \
-             after this node received a newer one."
+            "Probes pass, but reach an old port of the sentinel's endpoint at least {lag} after \
+             this node received a newer one."
         ),
         (Rule::StaleByConnections, _) => {
             format!(

@@ -79,10 +79,9 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Report whether new connections from outside still arrive at a node that is being removed
     ///
-    /// For termination hooks, in place of a sleep: reads the agent's /drainz. With --wait the node
-    /// counts as being removed from the start of the command, or from when its Node object showed
-    /// the removal, if that is earlier. Without --wait, its Node
-    /// object must show the removal.
+    /// For termination hooks, in place of a sleep: reads the agent's /drainz. With --wait the
+    /// removal begins when the command starts, or when the Node object showed it, if that is
+    /// earlier. Without --wait, the Node object must show the removal.
     Drain(DrainArgs),
     /// Change the port of the sentinel's endpoint every minute, once for the whole cluster
     ///
@@ -101,6 +100,7 @@ pub enum Command {
     /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists sick nodes
     /// first (broken, stale or recovering), then nodes in doubt (degraded, suspect, unknown,
     /// starting, or with an outdated condition), nodes that are being removed, and sound nodes.
+    /// Nodes that do not run Linux have no agent, and are listed with the sound ones.
     Fleet(Box<FleetArgs>),
     /// Remove what an agent leaves behind: BPF programs, pinned maps, state, the sentinel's
     /// interfaces

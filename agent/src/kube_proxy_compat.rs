@@ -70,8 +70,8 @@ pub enum DropInError {
 const MAX_CONFIG: u64 = 1 << 20;
 
 const HELP: &str = "\
-pathproof in kube-proxy's place: proves on real packets that another program routes Service traffic, \
-and answers /healthz and /livez accordingly. It writes no rules.
+pathproof runs in place of kube-proxy, where another program routes Services. It observes packets \
+and judges from them what /healthz and /livez answer. It writes no rules.
 
 Every flag of kube-proxy 1.36 is accepted; ignored flags are logged once. Set pathproof's own options \
 by environment variables, such as PATHPROOF_ENFORCEMENT.

@@ -3,9 +3,20 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use node_tests::wait::scaled;
 use node_tests::watch::Watch;
 
 use crate::scene::{HOST_SOCKETS, MIXED, REPLACING, SETTLED, Scene, Shape, assert_never_503};
+
+/// Promise: from a fault to 503.
+const TOLD: Duration = Duration::from_secs(10);
+
+/// Waits for 503, which has to come in time; gives how long it took.
+fn told(scene: &Scene, watch: &Watch, start: Instant) -> Duration {
+    let took = scene.answers(watch, 503, start);
+    assert!(took < scaled(TOLD), "503 after {took:?}");
+    took
+}
 
 /// A node with clients of all kinds, whose faults count from now on.
 fn busy(test: &str, shape: Shape) -> Option<(Scene, Watch)> {
@@ -27,7 +38,7 @@ fn emptied_tables_are_503_until_they_are_filled_again() {
     let tables = scene.mounts.frontends().expect("its tables");
     let start = Instant::now();
     let entries = tables.each_ref().map(|table| table.empty().expect("empty"));
-    let broken = scene.answers(&watch, 503, start);
+    let broken = told(&scene, &watch, start);
     scene.assert_cause("leaked");
     let start = Instant::now();
     for (table, entries) in tables.iter().zip(&entries) {
@@ -46,7 +57,7 @@ fn without_forwarding_clients_outside_are_503() {
     };
     let start = Instant::now();
     scene.world.set_forwarding(false).expect("no forwarding");
-    let broken = scene.answers(&watch, 503, start);
+    let broken = told(&scene, &watch, start);
     scene.assert_cause("forwarding_off");
     // Load balancers keep away; it holds all the same.
     scene.clients.clear();
@@ -69,7 +80,7 @@ fn a_program_that_is_detached_from_the_uplink_is_503() {
     let start = Instant::now();
     let detached = scene.mounts.detach("eth0", "cil_from_netdev");
     detached.expect("detach");
-    let broken = scene.answers(&watch, 503, start);
+    let broken = told(&scene, &watch, start);
     scene.assert_cause("program_missing");
     // Its agent attaches it again when it starts.
     let start = Instant::now();
@@ -106,6 +117,6 @@ fn beside_kube_proxy_its_missing_tables_are_503() {
         .node
         .nft("delete table ip kube-proxy\ndelete table ip6 kube-proxy\n")
         .expect("delete");
-    let broken = scene.answers(&watch, 503, start);
+    let broken = told(&scene, &watch, start);
     println!("kube-proxy's tables deleted: 503 after {broken:?}");
 }

@@ -81,6 +81,24 @@ fn rules_are_sound() {
     assert!(said.contains("SUCCESS"), "{said}");
 }
 
+/// An alert that no test fires would be a promise that nothing shows.
+#[test]
+fn every_alert_is_fired_by_a_test() {
+    let tests = [include_str!("alerts.rs"), include_str!("many.rs")].concat();
+    let (_dir, path) = rules();
+    let rules = fs::read_to_string(path).expect("the rules");
+    let rules: Value = serde_json::from_str(&rules).expect("JSON");
+    let groups = rules["groups"].as_array().expect("groups").iter();
+    let alerts: Vec<&str> = groups
+        .flat_map(|group| group["rules"].as_array().into_iter().flatten())
+        .filter_map(|rule| rule["alert"].as_str())
+        .collect();
+    assert!(!alerts.is_empty(), "{rules}");
+    for alert in alerts {
+        assert!(tests.contains(&format!("\"{alert}\"")), "{alert}");
+    }
+}
+
 #[test]
 fn nothing_fires_where_all_is_well() {
     if without_promtool() {

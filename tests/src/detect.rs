@@ -1,7 +1,8 @@
 //! What `cargo xtask bench detect` and `cargo xtask bench idle` measure with: a node with Services
 //! and a sentinel, faults of its datapath, eyes that note the moment a fault shows, and tables.
 //!
-//! Nothing here judges a figure: a slow one is printed beside its promise, and is no error.
+//! A figure is printed beside its promise; the benchmark fails where one is not met
+//! ([`crate::promises`]).
 
 mod eyes;
 mod fault;

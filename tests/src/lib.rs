@@ -29,6 +29,7 @@ pub mod observer;
 pub mod packet;
 pub mod pod_probe;
 pub mod prometheus;
+pub mod promises;
 pub mod real_node;
 pub mod rules;
 pub mod scale;

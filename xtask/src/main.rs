@@ -22,6 +22,7 @@ mod host;
 mod image;
 mod kernels;
 mod miri;
+mod mutants;
 mod newcomer;
 mod release;
 mod run;
@@ -64,6 +65,9 @@ enum Task {
     /// Look for undefined behaviour in the tests of agent-common and agent-core (Miri; needs
     /// nightly)
     Miri(miri::Args),
+    /// Change the code that decides an answer, one place at a time, and fail if no test notices
+    /// (cargo-mutants)
+    Mutants(mutants::Args),
     /// Run the namespace tests with an agent built with AddressSanitizer (needs root)
     Sanitize(sanitize::Args),
     /// Build the API server and kube-proxy for the cluster tests, once (needs Go)
@@ -124,6 +128,7 @@ fn run_task(task: Task) -> Result<()> {
         Task::Bench(args) => bench::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Miri(args) => miri::run(&args),
+        Task::Mutants(args) => mutants::run(&args),
         Task::Sanitize(args) => sanitize::run(&args),
         Task::SetupCluster(args) => setup_cluster::run(&args),
         Task::SetupEbpf => setup_ebpf::run(),

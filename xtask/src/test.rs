@@ -5,6 +5,8 @@
 //! still: without them they are named and counted as skipped, never left out in silence.
 
 mod libtest;
+#[cfg(test)]
+mod tests;
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -89,8 +91,11 @@ impl Args {
 }
 
 const NODE: &str = "kernel and namespace tests";
-/// All but the tests that are named on their own, and but documents, which have none.
-const NODE_TARGET: [&str; 1] = ["--tests"];
+/// All but the tests that are named on their own. Not `--tests`, which would link each of twenty
+/// benchmarks and programs a second time, as a test without tests.
+const NODE_TARGET: [&str; 7] = [
+    "--lib", "--test", "kernel", "--test", "node", "--test", "world",
+];
 const WORLDS: &str = "worlds (docs/internal/worlds.md)";
 const WORLDS_TARGET: [&str; 2] = ["--test", "worlds"];
 /// Worlds that are run each time: those that once took a healthy node out, and faults that were missed.
@@ -273,7 +278,7 @@ fn host_tests(args: &Args) -> Result<Counted> {
 fn node_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_world("the namespace tests")?;
     // These tests wait for packets most of the time: more at once than there are processors.
-    let mut command = with_agent(&NODE_TARGET, 5)?;
+    let mut command = with_agent(&NODE_TARGET, 8)?;
     match setup_cluster::prometheus() {
         Ok(found) => {
             command.env("PATHPROOF_PROMETHEUS", found.prometheus);
@@ -296,7 +301,7 @@ fn worlds(args: &Args, budget: &Budget) -> Result<Counted> {
     if let Err(error) = setup_cluster::cni_plugins() {
         eprintln!("the world with CNI plugins is skipped: {error:#}");
     }
-    let mut command = with_agent(&WORLDS_TARGET, 5)?;
+    let mut command = with_agent(&WORLDS_TARGET, 8)?;
     follow_in_world(&mut command, &args, budget)
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Tool {
 }
 
 /// A tool that runs for a second need not be optimised for long: a third of the time to install.
-const QUICK_BUILD: &[(&str, &str)] = &[
+pub(crate) const QUICK_BUILD: &[(&str, &str)] = &[
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
     ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16"),

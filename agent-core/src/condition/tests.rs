@@ -206,7 +206,8 @@ fn the_message_holds_what_is_to_be_known() {
     );
     assert_eq!(
         of(Eligibility::Eligible, State::Proven, false, enforce),
-        "works again, but not for long enough yet: the agent has not read the observer yet"
+        "the datapath works again, but not for long enough yet: the agent has not read the \
+         observer yet"
     );
     assert_eq!(
         of(

@@ -321,8 +321,8 @@ impl Words<'_> {
                 };
                 let number = |of: &Option<u16>| of.map_or("none".to_owned(), |of| of.to_string());
                 format!(
-                    "{}: the rules{of} are out of date: probes still go to generation {}, {} after \
-                     this node received a newer one (now {})",
+                    "{}: the rules{of} are out of date: probes still go to port {} of the \
+                     sentinel's endpoint, {} after this node received a newer port (now {})",
                     name(family, *path, *transport),
                     number(generation),
                     Spoken(*late),

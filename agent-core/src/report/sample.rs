@@ -8,15 +8,15 @@ use crate::drops::Drops;
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::limits::Limits;
-use crate::owners::Owner;
-use crate::shape::{DeviceFacts, Facts, Role, Strangers, Told};
 use crate::switches::AuditBy;
 use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
 use crate::verdict::{Coverage, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
 
+mod cilium;
 mod found;
 pub mod probed;
 
+pub use cilium::beside_cilium;
 pub use found::judge;
 use found::{connected, of};
 
@@ -31,58 +31,6 @@ pub fn ago(ms: u64) -> Mono {
 /// The same moment on the wall clock.
 pub fn written() -> jiff::Timestamp {
     "2026-11-21T13:00:00.25Z".parse().unwrap()
-}
-
-/// The same beside Cilium that replaces kube-proxy.
-pub fn beside_cilium() -> Report {
-    let device = |name: &str, role, programs: [&str; 2]| DeviceFacts {
-        name: name.to_owned(),
-        role,
-        xdp: name == "eth0",
-        hooks: Some(programs.map(|name| {
-            Strangers {
-                links: (!name.is_empty())
-                    .then(|| Some(name.to_owned()))
-                    .into_iter()
-                    .collect(),
-                filters: Vec::new(),
-            }
-        })),
-    };
-    let socket = Strangers {
-        links: vec![Some("cil_sock4_connect".to_owned())],
-        filters: Vec::new(),
-    };
-    let facts = Facts {
-        devices: vec![
-            device("eth0", Role::Uplink, ["cil_from_netdev", "cil_to_netdev"]),
-            device(
-                "cilium_host",
-                Role::Cilium,
-                ["cil_to_host", "cil_from_host"],
-            ),
-            device("pathproof-c0", Role::Sentinel, ["", ""]),
-            device("pathproof-s0", Role::Sentinel, ["", ""]),
-        ],
-        netkit: 0,
-        connect: [Some(socket.clone()), Some(socket)],
-        bound: [None, None],
-        owners: [Some([Owner::Cilium].into_iter().collect()); 2],
-    };
-    let mut report = Report {
-        datapath: Shape::after(Told::Unknown, &facts),
-        ..proven()
-    };
-    // Only the host path has a program of Cilium's on its way.
-    let lanes = report
-        .verdict
-        .families
-        .iter_mut()
-        .flat_map(|family| &mut family.lanes);
-    for lane in lanes.filter(|lane| lane.path != crate::trace::ProbePath::Host) {
-        *lane = probed::off(lane);
-    }
-    report
 }
 
 /// A sound node under steady traffic.

@@ -235,18 +235,17 @@ pub struct HealthzArgs {
     #[arg(long, value_name = "MODE", default_value = "enforce", value_parser = word::<Enforcement>)]
     pub enforcement: Enforcement,
 
-    /// How long a flapping node first keeps answering 503 after it works again; 0 is off
+    /// Time for which a flapping node keeps answering 503 after it works again; 0 is off
     ///
-    /// Doubles with each flap, up to 5m. The first recovery takes effect after one second.
+    /// Doubles with each further flap, up to 5m. The first recovery takes effect after one second.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = minutes(5))]
     pub flap_dwell: Duration,
 
     /// Maximum share of nodes, in percent, that may answer 503 together; 0 turns the fleet brake off
     ///
-    /// While the API server is reachable a single failing node answers 503, and so does a node
-    /// that is being removed, always. The
-    /// rotator (`pathproof rotate`) counts failing nodes by their conditions, also if they are in
-    /// audit mode. Without a rotator the brake is off.
+    /// While the API server is reachable, a single failing node answers 503. A node that is being
+    /// removed always answers 503. The rotator (`pathproof rotate`) counts failing nodes by their
+    /// conditions, also if they are in audit mode. Without a rotator the brake is off.
     #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent())]
     pub fleet_brake: u32,
 }
@@ -309,8 +308,8 @@ pub struct ObserverArgs {
     )]
     pub include: Vec<Option<Pattern>>,
 
-    /// Interfaces not to observe; overrides --interface-include: a pattern with * and ?
-    /// (repeatable)
+    /// Interfaces not to observe: a pattern with * and ? (repeatable); overrides
+    /// --interface-include
     #[arg(
         long = "interface-exclude",
         value_name = "PATTERN",
@@ -379,7 +378,7 @@ pub struct SentinelConfig {
     )]
     pub devices: String,
 
-    /// Source addresses of off-cluster probes: one IPv4 and one IPv6 address
+    /// Source addresses of off-cluster and node port probes: one IPv4 and one IPv6 address
     ///
     /// Every node routes them to the sentinel's own interface; nothing else may use them.
     #[arg(

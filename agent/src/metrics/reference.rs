@@ -42,7 +42,7 @@ const CONVENTIONS: &str = r#"
 | `cilium` | 2 | yes, no |
 | `replacement` | 4 | yes, no, unknown, none |
 | `socket_lb` | 4 | yes, no, unknown, none |
-| `routing` | 5 | native, vxlan, geneve, none |
+| `routing` | 4 | native, vxlan, geneve, none |
 | `xdp` | 2 | yes, no |
 | `netkit` | 2 | yes, no |
 | `sentinel_managed` | 3 | yes, no, unknown |

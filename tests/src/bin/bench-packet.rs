@@ -1,6 +1,6 @@
 //! Nanoseconds per packet that the observer adds, by BPF_PROG_TEST_RUN, over an empty program run
-//! with the same packets in the same way. Prints each figure with its promise (design.md, section
-//! 9), and exits 1 if one is not met.
+//! with the same packets in the same way. Prints each figure with its promise and the statistic that
+//! judges it, and exits 1 if one is not met.
 //!
 //! A packet that is no SYN, and a SYN to a stranger, run 1e6 times in one call. Every SYN to a
 //! frontend is another one: initial sequence number, client and frontend are taken at random by a
@@ -24,6 +24,7 @@ use clap::Parser;
 use node_tests::generator::{Generator, Ranges, Shape};
 use node_tests::observer::{LO, Observer, Sandbox, in_sandbox, time};
 use node_tests::packet;
+use node_tests::promises::Missed;
 
 /// Frontends in the map, each of a Service of its own with three endpoints.
 const FRONTENDS: u32 = 30_000;
@@ -52,10 +53,24 @@ struct Args {
     date: String,
 }
 
+/// At most so many nanoseconds are added.
+#[derive(Clone, Copy)]
+enum Promise {
+    /// By the difference of the best rounds: a packet that runs a million times in one call meets the
+    /// same caches each time, and noise only ever adds.
+    Best(f64),
+    /// By the median of the rounds' differences: the cost of a sighting on the machine as it is.
+    Median(f64),
+}
+
+const OF_NO_SYN: Option<Promise> = Some(Promise::Best(3.0));
+const OF_DATAGRAM: Option<Promise> = Some(Promise::Best(15.0));
+const OF_SIGHTING: Option<Promise> = Some(Promise::Median(500.0));
+
 /// One line of the result; times are nanoseconds, one pair for each round.
 struct Figure {
     name: &'static str,
-    promise: Option<f64>,
+    promise: Option<Promise>,
     rounds: Vec<Pair>,
 }
 
@@ -86,12 +101,11 @@ fn main() -> Result<ExitCode> {
     } else {
         print!("{}", text(&figures));
     }
-    let met = figures.iter().all(|figure| figure.met() != Some(false));
-    Ok(if met {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(1)
-    })
+    let mut missed = Missed::default();
+    for figure in &figures {
+        missed.judge(figure.name, figure.met() != Some(false));
+    }
+    Ok(missed.close())
 }
 
 struct Bench<'a> {
@@ -129,8 +143,8 @@ impl<'a> Bench<'a> {
 
     fn run(mut self) -> Result<Vec<Figure>> {
         let mut figures = vec![
-            self.repeated("no SYN, IPv4", Some(3.0), &data(Family::V4))?,
-            self.repeated("no SYN, IPv6", Some(3.0), &data(Family::V6))?,
+            self.repeated("no SYN, IPv4", OF_NO_SYN, &data(Family::V4))?,
+            self.repeated("no SYN, IPv6", OF_NO_SYN, &data(Family::V6))?,
         ];
         let stranger = packet::syn(client(7), "203.0.113.80:80".parse()?, 1);
         figures.push(self.repeated("SYN to a stranger", None, &stranger.bytes())?);
@@ -150,12 +164,12 @@ impl<'a> Bench<'a> {
             ),
             (
                 "the same, at a UDP Service's port",
-                Some(15.0),
+                OF_DATAGRAM,
                 "203.0.113.80:443".parse()?,
             ),
             (
                 "the same, to that Service: bulk of a flow",
-                Some(15.0),
+                OF_DATAGRAM,
                 quic,
             ),
         ] {
@@ -164,7 +178,7 @@ impl<'a> Bench<'a> {
         self.observer.reset(8)?;
         figures.extend(self.connections(
             IN_USE,
-            Some(500.0),
+            OF_SIGHTING,
             [
                 "SYN to one of 100 frontends in use, of 30,000: arriving",
                 "the same SYN leaving for an endpoint",
@@ -201,7 +215,12 @@ impl<'a> Bench<'a> {
         )
     }
 
-    fn repeated(&self, name: &'static str, promise: Option<f64>, packet: &[u8]) -> Result<Figure> {
+    fn repeated(
+        &self,
+        name: &'static str,
+        promise: Option<Promise>,
+        packet: &[u8],
+    ) -> Result<Figure> {
         let ours = self.observer.program(program::INGRESS)?;
         let empty = self.observer.program(program::EMPTY)?;
         let mut rounds = Vec::new();
@@ -221,7 +240,7 @@ impl<'a> Bench<'a> {
     fn connections(
         &mut self,
         frontends: u32,
-        promise: Option<f64>,
+        promise: Option<Promise>,
         names: [&'static str; 4],
     ) -> Result<[Figure; 4]> {
         let mut figures = names.map(|name| Figure {
@@ -446,15 +465,23 @@ impl Figure {
     }
 
     fn met(&self) -> Option<bool> {
-        self.promise.map(|promise| self.added() <= promise)
+        self.promise.map(|promise| match promise {
+            Promise::Best(most) => self.added() <= most,
+            Promise::Median(most) => self.added_median() <= most,
+        })
     }
 
     fn promise_text(&self) -> String {
-        match (self.promise, self.met()) {
-            (Some(promise), Some(true)) => format!("at most {promise:.0}: met"),
-            (Some(promise), _) => format!("at most {promise:.0}: NOT met"),
-            (None, _) => "none".to_owned(),
-        }
+        let (by, most) = match self.promise {
+            Some(Promise::Best(most)) => ("best", most),
+            Some(Promise::Median(most)) => ("median", most),
+            None => return "none".to_owned(),
+        };
+        let met = match self.met() {
+            Some(true) => "met",
+            _ => "NOT met",
+        };
+        format!("{by} at most {most:.0}: {met}")
     }
 
     fn cells(&self) -> [String; 8] {

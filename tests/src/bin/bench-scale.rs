@@ -1,13 +1,15 @@
 //! `cargo xtask bench scale`: the agent at the size that the design promises. Memory of the process
 //! and of its maps, and how long it takes from start to a verdict that knows all Services. The peer
-//! in the same run is the agent with an empty view.
+//! in the same run is the agent with an empty view. Exits 1 if a promise is not met.
 
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use clap::Parser;
+use node_tests::promises::Missed;
 use node_tests::scale::{self, Size};
 use node_tests::usage;
 use node_tests::world::{Agent, World, agent_binary};
@@ -20,7 +22,7 @@ struct Args {
     /// The agent's binary; default: built beside this one
     #[arg(long)]
     agent: Option<PathBuf>,
-    /// Rounds; the median is told, and the best and worst
+    /// Rounds; promises are judged by the median, and the best and worst are told
     #[arg(long, default_value_t = 3)]
     rounds: usize,
 }
@@ -35,7 +37,7 @@ struct Figures {
     maps_kib: u64,
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let args = Args::parse();
     let agent = args.agent.clone().map_or_else(agent_binary, Ok)?;
     let folder = tempfile::tempdir()?;
@@ -54,8 +56,7 @@ fn main() -> Result<()> {
     let world = World::builder().pods(&["web"]).build()?;
     let peer = rounds(&world, &agent, &empty, 0, args.rounds)?;
     let size = rounds(&world, &agent, &full, args.size.services, args.rounds)?;
-    print_table(&peer, &size);
-    Ok(())
+    Ok(print_table(&peer, &size).close())
 }
 
 fn rounds(
@@ -112,7 +113,8 @@ fn wait(
     bail!("no verdict within 60 s:\n{}", agent.log())
 }
 
-fn print_table(peer: &[Figures], size: &[Figures]) {
+fn print_table(peer: &[Figures], size: &[Figures]) -> Missed {
+    let mut missed = Missed::default();
     println!();
     println!(
         "| figure | median | best | worst | unit | promise | met | peer: empty view | ratio |"
@@ -120,52 +122,43 @@ fn print_table(peer: &[Figures], size: &[Figures]) {
     println!("|---|---:|---:|---:|---|---:|---|---:|---:|");
     let mib = |kib: u64| kib as f64 / 1024.0;
     let seconds = |duration: Duration| duration.as_secs_f64();
-    row("RSS", "MiB", Some(40.0), peer, size, |f| mib(f.rss_kib));
-    row("RSS, peak while loading", "MiB", None, peer, size, |f| {
-        mib(f.peak_kib)
+    let rss = |figures: &Figures| mib(figures.rss_kib);
+    let mut row = |name: &str, unit: &str, promise: Option<f64>, of: &dyn Fn(&Figures) -> f64| {
+        print_row([name, unit], promise, peer, size, of, &mut missed);
+    };
+    row("RSS", "MiB", Some(40.0), &rss);
+    row("RSS, peak while loading", "MiB", None, &|f| mib(f.peak_kib));
+    row("maps", "MiB", Some(32.0), &|f| mib(f.maps_kib));
+    row("RSS and maps together", "MiB", Some(72.0), &|f| {
+        mib(f.rss_kib + f.maps_kib)
     });
-    row("maps", "MiB", Some(32.0), peer, size, |f| mib(f.maps_kib));
-    row(
-        "RSS and maps together",
-        "MiB",
-        Some(72.0),
-        peer,
-        size,
-        |f| mib(f.rss_kib + f.maps_kib),
-    );
-    row("start to first answer", "s", None, peer, size, |f| {
+    row("start to first answer", "s", None, &|f| {
         seconds(f.first_answer)
     });
-    row("start to first verdict", "s", Some(3.0), peer, size, |f| {
+    row("start to first verdict", "s", Some(3.0), &|f| {
         seconds(f.first_verdict)
     });
-    row("RSS, empty view", "MiB", Some(16.0), peer, peer, |f| {
-        mib(f.rss_kib)
-    });
+    let empty = ["RSS, empty view", "MiB"];
+    print_row(empty, Some(16.0), peer, peer, &rss, &mut missed);
+    missed
 }
 
-fn row(
-    name: &str,
-    unit: &str,
+fn print_row(
+    [name, unit]: [&str; 2],
     promise: Option<f64>,
     peer: &[Figures],
     size: &[Figures],
-    figure: impl Fn(&Figures) -> f64,
+    figure: &dyn Fn(&Figures) -> f64,
+    missed: &mut Missed,
 ) {
     let sorted = |figures: &[Figures]| {
-        let mut values: Vec<f64> = figures.iter().map(&figure).collect();
+        let mut values: Vec<f64> = figures.iter().map(figure).collect();
         values.sort_by(f64::total_cmp);
         values
     };
     let (values, peers) = (sorted(size), sorted(peer));
     let (median, peer) = (values[values.len() / 2], peers[peers.len() / 2]);
-    let (promised, met) = match promise {
-        Some(most) => (
-            format!("at most {most}"),
-            if median <= most { "yes" } else { "NO" },
-        ),
-        None => (String::new(), ""),
-    };
+    let (promised, met) = missed.at_most(name, "median", promise, median);
     println!(
         "| {name} | {median:.2} | {:.2} | {:.2} | {unit} | {promised} | {met} | {peer:.2} | {:.2} |",
         values[0],

@@ -92,6 +92,7 @@ pub(crate) const NIGHTLY: &[Step] = &[
     ),
     step("fuzz", Task("fuzz all --seconds 900")),
     step("miri", Task("miri")),
+    step("mutants", Task("mutants")),
     step("sanitize", Task("sanitize")),
     step("image", Task("image --check --arch amd64,arm64")),
     step("release", Task("release")),

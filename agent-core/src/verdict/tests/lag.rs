@@ -105,7 +105,8 @@ fn two_minutes_after_receipt_rules_are_stale() {
             State::Stale,
             "stale",
             "IPv4 cluster IPs: the rules of kube-proxy (iptables) are out of date: probes still \
-             go to generation 20001, 2 min after this node received a newer one (now 20002)"
+             go to port 20001 of the sentinel's endpoint, 2 min after this node received a newer \
+             port (now 20002)"
         )
     );
     assert!(verdict.families[0].by_sentinel);

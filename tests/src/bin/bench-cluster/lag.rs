@@ -28,8 +28,8 @@ const PACE: Duration = Duration::from_millis(10);
 /// What was measured.
 #[derive(Default)]
 pub(crate) struct Lags {
-    /// Between both, on the path that is off least.
-    pub(crate) nearest: Figure,
+    /// Between both, on the path that is probed in haste until the rules follow: the first one by TCP.
+    pub(crate) hasty: Figure,
     /// Between both, on the path that is off most.
     pub(crate) farthest: Figure,
     /// As the capture shows it.
@@ -114,7 +114,7 @@ fn one(
         (Some(seen), Some(told)) => told.iter().map(|lag| seen.abs_diff(*lag)).collect(),
         _ => Vec::new(),
     };
-    lags.nearest.note(off.iter().min().copied());
+    lags.hasty.note(off.first().copied());
     lags.farthest.note(off.iter().max().copied());
     Ok(())
 }
@@ -130,7 +130,7 @@ fn generation(api: &Api) -> Result<u16> {
     )?)
 }
 
-/// The lag of each of IPv4's TCP lanes, once all are on the new generation.
+/// The lag of each of IPv4's TCP lanes in the order of probes, once all are on the new generation.
 fn told(report: &Value, generation: u16) -> Option<Vec<Duration>> {
     let families = report["verdict"]["families"].as_array()?;
     let family = families.iter().find(|family| family["family"] == "IPv4")?;

@@ -1,0 +1,52 @@
+//! `cargo xtask mutants`: changes the code that decides an answer in one place at a time, and fails for
+//! each change that no unit test of the core notices (cargo-mutants).
+//!
+//! It works on a copy of the repository, and never changes the files of this one.
+
+use std::process::Command;
+
+use anyhow::Result;
+
+use crate::run;
+use crate::tools::Tool;
+
+const CARGO_MUTANTS: Tool = Tool {
+    package: "cargo-mutants",
+    program: "cargo-mutants",
+    version: "27.1.0",
+    arguments: &[],
+    env: crate::tools::QUICK_BUILD,
+};
+
+/// The files between a verdict and its answer: a wrong line here is a wrong 503 or 200 by itself.
+const FILES: [&str; 3] = ["answer.rs", "brake.rs", "damping.rs"];
+
+/// Changes that no caller could notice.
+const EQUIVALENT: [&str; 2] = [
+    // Texts for people have samples of their own, in the tests of the agent.
+    "impl (fmt::)?Display",
+    "impl (fmt::)?Debug",
+];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Change only this file, a path inside the repository [default: the files that decide an answer]
+    #[arg(long, value_name = "FILE")]
+    file: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let mut command = Command::new(CARGO_MUTANTS.ready()?);
+    command
+        .current_dir(run::root())
+        .args(["mutants", "--package", "agent-core", "--no-shuffle"])
+        .args(["--output", "target", "--timeout", "300"])
+        .args(EQUIVALENT.iter().flat_map(|what| ["--exclude-re", what]));
+    match args.file.as_slice() {
+        [] => command.args(FILES.map(|name| format!("--file=agent-core/src/{name}"))),
+        files => command.args(files.iter().map(|file| format!("--file={file}"))),
+    };
+    // Some cases of each property: all of them would take a minute for each change.
+    command.env("PROPTEST_CASES", "32");
+    run::run(command.args(["--", "--lib"]))
+}

@@ -1,0 +1,64 @@
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::*;
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    entries
+        .flat_map(|path| {
+            if path.is_dir() {
+                files(&path)
+            } else {
+                vec![path]
+            }
+        })
+        .collect()
+}
+
+/// Cargo is told the names of test programs, so a new one would be left out in silence.
+#[test]
+fn every_test_program_is_named() {
+    let named = [
+        NODE_TARGET.as_slice(),
+        &WORLDS_TARGET,
+        &CLUSTER_TARGET,
+        &CILIUM_TARGET,
+        &DEPLOY_TARGET,
+        &INSTALL_TARGET,
+    ]
+    .concat();
+    let tests = run::root().join("tests");
+    let mains = files(&tests)
+        .into_iter()
+        .filter(|file| file.ends_with("main.rs"));
+    let programs = mains.filter_map(|file| {
+        let folder = file
+            .parent()?
+            .strip_prefix(&tests)
+            .ok()?
+            .to_str()?
+            .to_owned();
+        (!folder.starts_with("src")).then_some(folder)
+    });
+    for program in programs {
+        assert!(
+            named.contains(&program.as_str()),
+            "{program} is in no target"
+        );
+    }
+}
+
+#[test]
+fn programs_have_no_tests_of_their_own() {
+    for file in files(&run::root().join("tests/src/bin")) {
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(
+            !text.contains("#[test]"),
+            "{} would not be run",
+            file.display()
+        );
+    }
+}
