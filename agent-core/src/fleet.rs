@@ -60,6 +60,8 @@ pub enum Group {
     Leaving,
     /// Proven, and staying.
     Sound,
+    /// Of another operating system: pathproof is for Linux, and no agent is expected.
+    NotLinux,
 }
 
 /// The row of a node. Names in JSON are stable: fields are added, never renamed.
@@ -181,7 +183,8 @@ fn group(verdict: &str) -> Group {
     match verdict {
         // A recovering datapath is still answered 503 until the recovery lasts.
         "broken" | "stale" | "not ready" | "recovering" => Group::Sick,
-        "proven" | "ready" | "no agent" => Group::Sound,
+        "proven" | "ready" => Group::Sound,
+        "no agent" => Group::NotLinux,
         _ => Group::Doubtful,
     }
 }
@@ -213,6 +216,7 @@ pub struct Tally {
     pub doubtful: usize,
     pub leaving: usize,
     pub sound: usize,
+    pub not_linux: usize,
 }
 
 impl Tally {
@@ -224,6 +228,7 @@ impl Tally {
             doubtful: count(Group::Doubtful),
             leaving: count(Group::Leaving),
             sound: count(Group::Sound),
+            not_linux: count(Group::NotLinux),
         }
     }
 }

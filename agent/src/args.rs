@@ -100,7 +100,7 @@ pub enum Command {
     /// Runs kubectl, which must be in PATH. Reads the Nodes' conditions and lists sick nodes
     /// first (broken, stale or recovering), then nodes in doubt (degraded, suspect, unknown,
     /// starting, or with an outdated condition), nodes that are being removed, and sound nodes.
-    /// Nodes that do not run Linux have no agent, and are listed with the sound ones.
+    /// Nodes that do not run Linux have no agent, and are listed last.
     Fleet(Box<FleetArgs>),
     /// Remove what an agent leaves behind: BPF programs, pinned maps, state, the sentinel's
     /// interfaces

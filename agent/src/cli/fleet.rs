@@ -78,7 +78,7 @@ struct View<'a> {
     colour: bool,
     /// The wall clock.
     now: Wall,
-    /// Nodes that are proven and stay are left out.
+    /// Nodes that are proven and stay are left out, and those without an agent by design.
     sick_alone: bool,
     /// Name by which the command was called, such as `kubectl pathproof`.
     program: &'a str,
@@ -86,7 +86,8 @@ struct View<'a> {
 
 impl View<'_> {
     fn shown<'r>(&self, rows: &'r [Row]) -> Vec<&'r Row> {
-        let shown = |row: &&Row| !self.sick_alone || row.group != Group::Sound;
+        let shown =
+            |row: &&Row| !self.sick_alone || !matches!(row.group, Group::Sound | Group::NotLinux);
         rows.iter().filter(shown).collect()
     }
 }
@@ -174,6 +175,7 @@ fn head(out: &mut Text, tally: &Tally) {
         (tally.doubtful, "in doubt"),
         (tally.leaving, "leaving"),
         (tally.sound, "sound"),
+        (tally.not_linux, "not Linux"),
     ];
     let parts = parts.into_iter().filter(|(number, _)| *number > 0);
     let parts: Vec<String> = parts
@@ -224,7 +226,7 @@ fn cells(row: &Row, now: Wall) -> [String; TITLES.len()] {
 fn notes(out: &mut Text, left_out: usize, shown: &[&Row], program: &str) {
     let mut lines = Vec::new();
     if left_out > 0 {
-        let nodes = counted(left_out as u64, "sound node");
+        let nodes = counted(left_out as u64, "other node");
         lines.push(format!("{nodes} hidden (--sick)"));
     }
     if shown.is_empty() && left_out == 0 {
@@ -244,7 +246,7 @@ fn notes(out: &mut Text, left_out: usize, shown: &[&Row], program: &str) {
 
 /// Nothing is to be looked at there.
 fn is_well(group: Group) -> bool {
-    matches!(group, Group::Leaving | Group::Sound)
+    matches!(group, Group::Leaving | Group::Sound | Group::NotLinux)
 }
 
 fn of_group(group: Group) -> (&'static str, &'static str, Style) {
@@ -253,6 +255,7 @@ fn of_group(group: Group) -> (&'static str, &'static str, Style) {
         Group::Doubtful => ("in doubt", "!", Style::Warn),
         Group::Leaving => ("leaving (being removed)", "○", Style::Plain),
         Group::Sound => ("sound", "●", Style::Good),
+        Group::NotLinux => ("not Linux", "-", Style::Faint),
     }
 }
 

@@ -152,7 +152,7 @@ fn sound_nodes_can_be_left_out() {
         page.contains("worker-3") && !page.contains("worker-1 "),
         "{page}"
     );
-    assert!(page.contains("3 sound nodes hidden"), "{page}");
+    assert!(page.contains("3 other nodes hidden"), "{page}");
     let mixed = mixed();
     let document = serde_json::to_value(Document::of(&mixed, &view)).unwrap();
     assert_eq!(document["summary"]["nodes"], 8);
