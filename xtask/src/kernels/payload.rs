@@ -184,7 +184,7 @@ fn having<'a>(names: &'a [String], part: &str) -> Vec<&'a str> {
 
 /// The tests that were chosen for a kernel. A choice that names none is a mistake: the test was
 /// renamed, and nobody would miss it.
-fn chosen<'a>(names: &'a [String], program: Program, kernel: Kernel) -> Result<Vec<&'a str>> {
+fn chosen(names: &[String], program: Program, kernel: Kernel) -> Result<Vec<&str>> {
     let mut tests = Vec::new();
     for choice in program.chosen() {
         let found = having(names, choice.tests);
