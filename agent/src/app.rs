@@ -34,7 +34,7 @@ use crate::datapath::attach::Mode;
 use crate::datapath::devices::{self, DevicesError, Interfaces};
 use crate::datapath::load::MapsError;
 use crate::datapath::pins::{Pins, PinsError};
-use crate::datapath::succession;
+use crate::datapath::{release, succession};
 use crate::http::AllowList;
 use crate::http::admin::RecordingRequest;
 use crate::http::bind::BindAddress;
@@ -282,6 +282,10 @@ fn load(config: &Config) -> Result<Loaded, MapsError> {
         Attach::Tcx => Mode::Tcx,
         Attach::Clsact => Mode::Clsact,
     };
+    if let Some(release) = release::untested() {
+        tracing::warn!(%release, "pathproof was tested on Linux 6.1 and newer only, and this kernel is \
+                                  older");
+    }
     let mut start = ObserverStart::default();
     match Observer::load(mode, config.kept.pin_dir.as_deref()) {
         Ok((mut observer, no_pins)) => {

@@ -34,6 +34,7 @@ pub mod load;
 pub mod pins;
 pub mod probes;
 pub mod program;
+pub mod release;
 pub mod sample;
 pub mod shape;
 pub mod steer;

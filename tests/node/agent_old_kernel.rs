@@ -64,7 +64,7 @@ fn a_kernel_that_refuses_the_observer_is_unknown() {
     ] {
         println!("{kernel:?}");
         scene.start_on(kernel, &[]);
-        assert_blind(&scene, "not_loaded", "it needs Linux 5.12 or newer");
+        assert_blind(&scene, "not_loaded", "it needs Linux 6.1 or newer");
         let reason = scene.report()["verdict"]["reason"].to_string();
         assert!(reason.contains(said), "{reason}");
         assert!(reason.len() < 1000, "a sentence: {reason}");

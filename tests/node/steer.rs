@@ -286,7 +286,7 @@ fn where_nothing_can_be_steered_the_port_is_bound() {
     assert_eq!(way(&scene).0, "bound");
     let report = scene.report();
     let problem = report["port"]["problem"].as_str().expect("why");
-    assert!(problem.contains("Linux 5.12"), "{problem}");
+    assert!(problem.contains("Linux 6.1"), "{problem}");
     assert_eq!(outside(&scene), [Who::Pathproof; 2]);
     assert_eq!(inside(&scene), [Who::Pathproof; 4]);
     let log = scene.agent().log();

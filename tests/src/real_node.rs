@@ -32,7 +32,7 @@ use crate::wait::until;
 use crate::watch::Watch;
 use crate::world::{ADMIN_PORT, Family, HEALTHZ_PORT, NODE_NAME, World, layout};
 use crate::{http, skip};
-use cgroups::Groups;
+pub use cgroups::Version;
 use machine::{Daemon, Machine};
 
 /// For what takes seconds, on machines that do much else.
@@ -84,9 +84,12 @@ impl RealNode {
         if skip::without_root(test) {
             return None;
         }
-        if let Err(missing) = Groups::possible() {
-            eprintln!("SKIPPED: {test} needs {missing}");
-            return None;
+        match Version::of_machine() {
+            Ok(version) => println!("{test} uses cgroup {version}"),
+            Err(missing) => {
+                eprintln!("SKIPPED: {test} needs {missing}");
+                return None;
+            }
         }
         match Tools::find() {
             Ok(tools) => Some(tools),
@@ -164,7 +167,10 @@ impl RealNode {
     pub fn start_kubelet(&mut self) -> Result<()> {
         let (v4, v6) = layout::NODE;
         let folder = &self.folder;
-        fs::write(folder.join("kubelet.json"), config::kubelet(folder))?;
+        fs::write(
+            folder.join("kubelet.json"),
+            config::kubelet(folder, self.machine.version()),
+        )?;
         let mut command = self.machine.command(&self.tools.kubelet);
         command
             .arg(format!("--kubeconfig={}", self.desk.kubeconfig().display()))

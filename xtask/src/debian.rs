@@ -1,5 +1,5 @@
-//! Single programs out of Debian's packages, unpacked into target/tools: installing the package
-//! would start a service, or change the machine.
+//! Contents of Debian's packages, unpacked below target: installing a package would start a service,
+//! or change the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use crate::image::Arch;
 use crate::{host, run};
 
 /// A program of a package.
@@ -52,42 +53,137 @@ impl Program {
         fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
         let scratch = tempfile::tempdir_in(folder)?;
         let root = scratch.path().join("root");
-        fetch(package, scratch.path(), &root)?;
+        Apt::here().fetch(package, scratch.path(), &root)?;
         fs::rename(root.join(self.path), own)
             .with_context(|| format!("no {} in Debian's {package}", self.path))
     }
 }
 
-/// Fetches a package by way of `scratch` and unpacks it into `root`; gives its version.
-pub(crate) fn fetch(package: &str, scratch: &Path, root: &Path) -> Result<String> {
-    let download = || {
-        run::run(
-            Command::new("apt-get")
-                .current_dir(scratch)
-                .args(["download", "--quiet", package]),
-        )
-    };
-    if download().is_err() {
-        // A fresh machine has no package lists, or stale ones.
-        host::update_lists()?;
-        download()?;
+/// Debian's packages of one architecture.
+///
+/// Those of another architecture than this machine's have lists and a cache of their own in
+/// target/kernels: apt and dpkg of this machine never learn of them.
+#[derive(Debug)]
+pub(crate) struct Apt {
+    options: Vec<String>,
+    /// Folder of fetched packages; none for this machine's own apt, which keeps its archives.
+    archives: Option<PathBuf>,
+}
+
+impl Apt {
+    /// The packages of this machine's own architecture.
+    pub(crate) fn here() -> Self {
+        Self {
+            options: Vec::new(),
+            archives: None,
+        }
     }
-    let file = fs::read_dir(scratch)?
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .find(|path| path.extension().is_some_and(|kind| kind == "deb"))
-        .context("apt-get download left no package")?;
-    let version = run::output(
-        Command::new("dpkg-deb")
-            .arg("--field")
-            .arg(&file)
-            .arg("Version"),
-    )?;
-    run::run(
-        Command::new("dpkg-deb")
-            .arg("--extract")
-            .arg(&file)
-            .arg(root),
-    )?;
-    fs::remove_file(&file)?;
-    Ok(String::from_utf8_lossy(&version).trim().to_owned())
+
+    pub(crate) fn of(arch: Arch) -> Result<Self> {
+        if Arch::here().is_ok_and(|here| here == arch) {
+            return Ok(Self::here());
+        }
+        let folder = run::root().join(format!("target/kernels/apt-{}", arch.name()));
+        let (state, cache) = (folder.join("state"), folder.join("cache"));
+        let archives = cache.join("archives");
+        for folder in [state.join("lists/partial"), archives.join("partial")] {
+            fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
+        }
+        // Nothing is installed there, so that everything a package depends on is fetched.
+        let status = state.join("status");
+        fs::write(&status, "")?;
+        let name = arch.name();
+        let options = [
+            format!("APT::Architecture={name}"),
+            format!("APT::Architectures={name}"),
+            format!("Dir::State={}", state.display()),
+            format!("Dir::State::status={}", status.display()),
+            format!("Dir::Cache={}", cache.display()),
+            // Its user for downloads may not write here.
+            "APT::Sandbox::User=root".to_owned(),
+        ];
+        Ok(Self {
+            options: options.into(),
+            archives: Some(archives),
+        })
+    }
+
+    /// A command of apt on these packages: `apt-get` or `apt-cache`.
+    pub(crate) fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for option in &self.options {
+            command.args(["-o", option]);
+        }
+        command
+    }
+
+    pub(crate) fn update_lists(&self) -> Result<()> {
+        if self.options.is_empty() {
+            return host::update_lists();
+        }
+        run::run(self.command("apt-get").args(["update", "--quiet"]))
+    }
+
+    /// Runs a command, and once more with new lists where it fails: a fresh machine has none, or
+    /// stale ones.
+    fn with_lists(&self, command: impl Fn() -> Command) -> Result<()> {
+        if run::run(&mut command()).is_ok() {
+            return Ok(());
+        }
+        self.update_lists()?;
+        run::run(&mut command())
+    }
+
+    /// Fetches a package by way of `scratch` and unpacks it into `root`; gives its version.
+    pub(crate) fn fetch(&self, package: &str, scratch: &Path, root: &Path) -> Result<String> {
+        self.with_lists(|| {
+            let mut download = self.command("apt-get");
+            download.current_dir(scratch);
+            download.args(["download", "--quiet", package]);
+            download
+        })?;
+        let file = archives_in(scratch)?.pop();
+        let file = file.context("apt-get download left no package")?;
+        let version = run::output(
+            Command::new("dpkg-deb")
+                .arg("--field")
+                .arg(&file)
+                .arg("Version"),
+        )?;
+        extract(&file, root)?;
+        fs::remove_file(&file)?;
+        Ok(String::from_utf8_lossy(&version).trim().to_owned())
+    }
+
+    /// Fetches packages of another architecture with all that they depend on, and unpacks them into
+    /// `root`.
+    pub(crate) fn fetch_whole(&self, packages: &[&str], root: &Path) -> Result<()> {
+        let archives = self.archives.as_ref();
+        let archives = archives.context("packages of this machine are installed")?;
+        self.with_lists(|| {
+            let mut download = self.command("apt-get");
+            download.args(["install", "--download-only", "--yes", "--quiet"]);
+            download.arg("--no-install-recommends").args(packages);
+            download
+        })?;
+        for file in archives_in(archives)? {
+            extract(&file, root)?;
+            fs::remove_file(&file)?;
+        }
+        Ok(())
+    }
+}
+
+fn extract(package: &Path, root: &Path) -> Result<()> {
+    let mut extract = Command::new("dpkg-deb");
+    run::run_quietly(extract.arg("--extract").arg(package).arg(root))
+}
+
+/// The packages in a folder.
+fn archives_in(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("list {}", folder.display()))?;
+    let files = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    Ok(files
+        .filter(|path| path.extension().is_some_and(|kind| kind == "deb"))
+        .collect())
 }

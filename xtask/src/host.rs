@@ -123,17 +123,23 @@ const WORLD: [(&str, &str); 4] = [
     ("conntrack", "conntrack"),
 ];
 
-/// The real node's kubelet needs cgroup v1 (docs/internal/known-gaps.md): refuses before anything is
-/// built, and names the alternative.
-pub(crate) fn insist_on_cgroup_v1(instead: &str) -> Result<()> {
+/// The version of control groups that a real node uses on this machine.
+pub(crate) fn cgroup_version() -> Result<&'static str> {
     let own = std::fs::read_to_string("/proc/self/cgroup").context("reading /proc/self/cgroup")?;
-    if has_memory_hierarchy(&own) {
-        return Ok(());
-    }
-    bail!(
-        "a real Kubernetes node needs a cgroup v1 hierarchy of memory, and this machine has none \
-         (boot it with systemd.unified_cgroup_hierarchy=0); {instead}"
+    version_of(&own).context(
+        "a real Kubernetes node needs cgroup v2, or a cgroup v1 hierarchy of memory, and this \
+         machine has neither",
     )
+}
+
+/// The version by /proc/PID/cgroup. Controllers that v1 has are not in v2.
+fn version_of(own: &str) -> Option<&'static str> {
+    if has_memory_hierarchy(own) {
+        return Some("v1");
+    }
+    own.lines()
+        .any(|line| line.starts_with("0::"))
+        .then_some("v2")
 }
 
 /// Whether a line of /proc/PID/cgroup, `NUMBER:CONTROLLERS:GROUP`, names the controller memory: of
@@ -161,7 +167,7 @@ pub(crate) fn install_programs(purpose: &str, programs: &[(&str, &str)]) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use super::has_memory_hierarchy;
+    use super::{has_memory_hierarchy, version_of};
 
     #[test]
     fn memory_has_a_hierarchy_in_version_1_alone() {
@@ -169,5 +175,12 @@ mod tests {
         assert!(has_memory_hierarchy("2:memory:/\n"));
         assert!(!has_memory_hierarchy("0::/user.slice/memory\n"));
         assert!(!has_memory_hierarchy("1:name=memory:/\n"));
+    }
+
+    #[test]
+    fn version_1_is_used_where_it_has_the_controllers() {
+        assert_eq!(version_of("5:cpu,memory:/jobs\n0::/\n"), Some("v1"));
+        assert_eq!(version_of("0::/user.slice\n"), Some("v2"));
+        assert_eq!(version_of("1:name=systemd:/\n"), None);
     }
 }

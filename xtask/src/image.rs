@@ -15,7 +15,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::tidy::tracked;
 use crate::{build_ebpf, host, run};
-pub(crate) use program::Arch;
+pub(crate) use program::{Arch, prepare};
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The name that container runtimes complete `pathproof:VERSION` to. Kubelet finds an imported
@@ -89,7 +89,11 @@ pub(crate) fn parts(arch: Arch) -> Result<(PathBuf, Vec<PathBuf>)> {
 
 /// The static program for this machine, where cargo built it.
 pub(crate) fn program() -> Result<PathBuf> {
-    let arch = Arch::here()?;
+    program_for(Arch::here()?)
+}
+
+/// The static program for an architecture, where cargo built it.
+pub(crate) fn program_for(arch: Arch) -> Result<PathBuf> {
     program::prepare(arch)?;
     program::build(arch, &run::root(), None)
 }

@@ -11,7 +11,9 @@ mod package;
 mod page;
 mod payload;
 mod selection;
+mod userland;
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::Path;
@@ -20,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 
+use crate::image::Arch;
 use crate::tally::{Counted, Reader, Tally};
 use machine::{End, Line, Machine};
 use package::{Kernel, Unpacked};
@@ -45,8 +48,13 @@ pub(crate) struct Wanted<'a> {
 /// Runs it: the sum, and the tests that were skipped with their reasons.
 pub(crate) fn run(wanted: &Wanted<'_>) -> Result<(Tally, Vec<String>)> {
     let kernels = package::chosen(wanted.kernels)?;
-    initramfs::install_packages()?;
-    let payload = payload::build()?;
+    let arches: BTreeSet<Arch> = kernels.iter().map(|kernel| kernel.arch).collect();
+    let arches: Vec<Arch> = arches.into_iter().collect();
+    initramfs::install_packages(&arches)?;
+    let payloads: Vec<Payload> = arches
+        .into_iter()
+        .map(payload::build)
+        .collect::<Result<_>>()?;
     let kernels: Vec<Unpacked> = kernels
         .into_iter()
         .map(Kernel::ready)
@@ -55,7 +63,14 @@ pub(crate) fn run(wanted: &Wanted<'_>) -> Result<(Tally, Vec<String>)> {
     let found: Vec<Found> = thread::scope(|scope| {
         let runs: Vec<_> = kernels
             .iter()
-            .map(|kernel| scope.spawn(|| on(kernel, &payload, wanted.filter)))
+            .map(|kernel| {
+                let of_arch = |payload: &&Payload| payload.arch == kernel.kernel.arch;
+                let payload = payloads.iter().find(of_arch);
+                scope.spawn(move || {
+                    let payload = payload.context("programs of each architecture")?;
+                    on(kernel, payload, wanted.filter)
+                })
+            })
             .collect();
         let ended = runs.into_iter().map(|run| {
             run.join()
@@ -100,11 +115,11 @@ fn page(found: &[Found], write: bool) -> Result<Tally> {
 
 /// One kernel; a boot that comes to nothing is tried twice.
 fn on(kernel: &Unpacked, payload: &Payload, filter: Option<&str>) -> Result<Found> {
-    let control_plane = payload.control_plane(kernel.kernel.name, filter)?;
+    let control_plane = payload.control_plane(kernel.kernel, filter)?;
     let machine = Machine {
         kernel,
         archives: vec![
-            initramfs::base(kernel)?,
+            initramfs::base(kernel, &payload.userland)?,
             payload.archive.clone(),
             payload.jobs(kernel, filter, control_plane.as_ref())?,
         ],
@@ -114,7 +129,7 @@ fn on(kernel: &Unpacked, payload: &Payload, filter: Option<&str>) -> Result<Foun
     };
     for _ in 0..2 {
         if let Some(mut found) = once(&machine)? {
-            let skipped = payload.skipped(kernel.kernel.name, filter)?;
+            let skipped = payload.skipped(kernel.kernel, filter)?;
             found.tally.skipped += skipped.len();
             found.skipped.extend(skipped);
             return Ok(found);

@@ -7,6 +7,8 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use crate::image::{self, Arch};
+
 /// The repository's root: the folder above this crate, so that tasks work from any folder.
 pub(crate) fn root() -> PathBuf {
     let mut root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
@@ -139,15 +141,50 @@ pub(crate) fn build_program(package: &str, program: &str, profile: &str) -> Resu
     executable(&what, program, profile)
 }
 
+/// The same for an architecture, linked to its C library as Debian has it.
+pub(crate) fn build_program_for(
+    arch: Arch,
+    package: &str,
+    program: &str,
+    profile: &str,
+) -> Result<PathBuf> {
+    let what = ["build", "-p", "node-tests", "-p", package, "--bin", program];
+    executable_for(arch, &what, program, profile)
+}
+
 /// The same for a test's program.
 pub(crate) fn build_test(package: &str, test: &str, profile: &str) -> Result<PathBuf> {
     let what = ["test", "--no-run", "--package", package, "--test", test];
     executable(&what, test, profile)
 }
 
+/// The same for an architecture.
+pub(crate) fn build_test_for(
+    arch: Arch,
+    package: &str,
+    test: &str,
+    profile: &str,
+) -> Result<PathBuf> {
+    let what = ["test", "--no-run", "--package", package, "--test", test];
+    executable_for(arch, &what, test, profile)
+}
+
 fn executable(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
     let mut command = cargo();
     command.args(what).args(["--profile", profile]);
+    built(&mut command, name)
+}
+
+fn executable_for(arch: Arch, what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
+    if Arch::here()? == arch {
+        return executable(what, name, profile);
+    }
+    image::prepare(arch)?;
+    let mut command = cargo();
+    command.args(what).args(["--profile", profile]);
+    command.args(["--target", arch.target()]);
+    command.env(arch.linker_variable(), arch.compiler());
+    eprintln!("+ {}", shown(&command));
     built(&mut command, name)
 }
 

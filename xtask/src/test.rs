@@ -38,8 +38,8 @@ pub(crate) struct Args {
     /// all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds"])]
     cilium: bool,
-    /// Run only the tests on other kernels, in virtual machines: 6.1-cloud and 6.12-cloud, or the
-    /// given ones, separated by commas
+    /// Run only the tests on other kernels, in virtual machines: 6.1-cloud, 6.12-cloud and
+    /// 6.12-cloud-arm64, or the given ones, separated by commas
     #[arg(long, value_name = "KERNELS", value_delimiter = ',', num_args = 0..=1)]
     kernels: Option<Vec<String>>,
     /// With --kernels: write docs/kernels.md
@@ -368,6 +368,10 @@ fn deploy_tests(args: &Args) -> Result<Counted> {
 /// why it could not be had is said here.
 fn install_tests(args: &Args) -> Result<Counted> {
     host::install_world("the real node tests")?;
+    match host::cgroup_version() {
+        Ok(version) => println!("the real node uses cgroup {version}"),
+        Err(error) => eprintln!("the real node tests are skipped: {error:#}"),
+    }
     let image = image::archive()?;
     let mut command = cargo_test();
     command

@@ -84,7 +84,7 @@ const NO_MEMORY: (&str, &str) = (
 );
 const OLD_KERNEL: (&str, &str) = (
     "the kernel refused the observer",
-    "it needs Linux 5.12 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT",
+    "it needs Linux 6.1 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT",
 );
 
 /// A map of the object cannot be used.

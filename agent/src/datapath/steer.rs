@@ -40,7 +40,7 @@ pub enum SteerError {
     NoObserver,
     /// The kernel refused the program.
     #[error(
-        "the kernel refused to steer connections ({}): pathproof needs Linux 5.12",
+        "the kernel refused to steer connections ({}): pathproof needs Linux 6.1 or newer",
         chain(source)
     )]
     Program {

@@ -1,6 +1,7 @@
 # First process of a node's own mount, pid, cgroup, uts and ipc namespaces: lets the node see a
 # machine of its own, says so, and reaps what is orphaned. When it ends, everything on the node does.
-# $1: name of the node; $2: folder of the node; from $3 on: hierarchies of cgroup v1.
+# $1: name of the node; $2: folder of the node; from $3 on: hierarchies of cgroup v1, none where there
+# is v2 alone.
 set -eu
 hostname "$1"
 folder=$2
@@ -13,7 +14,11 @@ mount -t tmpfs -o mode=755 lib /var/lib
 mkdir -p /var/lib/kubelet /var/lib/cni "$folder/kubelet"
 mount --bind "$folder/kubelet" /var/lib/kubelet
 mount -t sysfs sysfs /sys
-mount -t tmpfs -o mode=755 cgroup /sys/fs/cgroup
+if [ $# = 0 ]; then
+  mount -t cgroup2 cgroup /sys/fs/cgroup
+else
+  mount -t tmpfs -o mode=755 cgroup /sys/fs/cgroup
+fi
 for controllers; do
   # What is mounted together is looked for by each name.
   place=/sys/fs/cgroup/${controllers#name=}

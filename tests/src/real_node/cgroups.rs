@@ -1,9 +1,13 @@
-//! A control group of the node's own in every hierarchy of the machine, below the group of this
-//! process. The node's cgroup namespace makes it the root that kubelet and containerd see.
+//! A control group of the node's own in every hierarchy of the machine. The node's cgroup namespace
+//! makes it the root that kubelet and containerd see.
 //!
-//! Of cgroup v1, with the unified hierarchy beside it where there is one.
+//! Of cgroup v1 the groups are below those of this process, with the unified hierarchy beside them
+//! where there is one. Of v2 alone the group is below the root: other groups with processes in them
+//! give none of their controllers to groups below. For the same reason the node's processes are in a
+//! group inside of the node's.
 
 use std::ffi::CString;
+use std::fmt;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -15,8 +19,12 @@ use anyhow::{Context, Result};
 
 use crate::world::of_dead_process;
 
-/// What kubelet insists on.
+/// Hierarchies of v1 that kubelet insists on.
 const NEEDED: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "name=systemd"];
+/// Controllers of v2 that kubelet insists on.
+const NEEDED_OF_V2: [&str; 4] = ["cpu", "cpuset", "memory", "pids"];
+/// Group of the node's processes that are in no container, in its group of v2.
+const INNER: &str = "daemons";
 /// The last processes of a group leave it a moment after they were killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// More than the node ever needs, for a machine that must not suffer if it does.
@@ -31,34 +39,88 @@ struct Hierarchy {
     own: PathBuf,
 }
 
-/// The groups; removed when dropped, after everything in them has ended.
-#[derive(Debug)]
-pub(super) struct Groups {
-    hierarchies: Vec<Hierarchy>,
-    name: String,
+/// The version of control groups that carries the controllers of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    One,
+    Two,
 }
 
-impl Groups {
-    /// Whether this machine's hierarchies are such that kubelet runs below a group of them; if not,
-    /// why.
-    pub(super) fn possible() -> Result<(), String> {
+impl Version {
+    /// The version that this machine has, with everything that kubelet insists on; if it has none,
+    /// the reason.
+    pub fn of_machine() -> Result<Self, String> {
         let found = hierarchies().map_err(|error| format!("{error:#}"))?;
         let has = |wanted: &str| {
             let mut all = found.iter().flat_map(|one| one.controllers.split(','));
             all.any(|controller| controller == wanted)
         };
-        match NEEDED.iter().find(|wanted| !has(wanted)) {
-            Some(missing) => Err(format!(
-                "a cgroup v1 hierarchy of {missing}, the only version it was written for"
-            )),
-            None => Ok(()),
+        if NEEDED.into_iter().all(has) {
+            return Ok(Self::One);
+        }
+        let unified = unified().map_err(|error| format!("{error:#}"))?;
+        enable(&unified)?;
+        Ok(Self::Two)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(match self {
+            Self::One => "v1",
+            Self::Two => "v2",
+        })
+    }
+}
+
+/// Lets groups below the root of v2 have the controllers that kubelet insists on. systemd lets them
+/// have some already.
+fn enable(root: &Path) -> Result<(), String> {
+    let listed = |file: &str| fs::read_to_string(root.join(file)).unwrap_or_default();
+    let (there, given) = (
+        listed("cgroup.controllers"),
+        listed("cgroup.subtree_control"),
+    );
+    for controller in NEEDED_OF_V2 {
+        let has = |list: &str| list.split_whitespace().any(|one| one == controller);
+        if !has(&there) {
+            return Err(format!("the cgroup controller {controller}, of v1 or v2"));
+        }
+        if !has(&given) {
+            let file = root.join("cgroup.subtree_control");
+            fs::write(&file, format!("+{controller}")).map_err(|error| {
+                format!(
+                    "the cgroup controller {controller} in {}: {error}",
+                    file.display()
+                )
+            })?;
         }
     }
+    Ok(())
+}
 
+/// The groups; removed when dropped, after everything in them has ended.
+#[derive(Debug)]
+pub(super) struct Groups {
+    pub(super) version: Version,
+    hierarchies: Vec<Hierarchy>,
+    name: String,
+}
+
+impl Groups {
     /// Makes groups of this name, and removes those that killed processes left.
     pub(super) fn make(name: &str) -> Result<Self> {
+        let version = Version::of_machine().map_err(anyhow::Error::msg)?;
+        let hierarchies = match version {
+            Version::One => hierarchies()?,
+            Version::Two => vec![Hierarchy {
+                controllers: String::new(),
+                own: unified()?,
+            }],
+        };
         let groups = Self {
-            hierarchies: hierarchies()?,
+            version,
+            hierarchies,
             name: name.to_owned(),
         };
         for hierarchy in &groups.hierarchies {
@@ -67,22 +129,41 @@ impl Groups {
                 .make(name)
                 .with_context(|| format!("make a group in {}", hierarchy.own.display()))?;
         }
+        if version == Version::Two {
+            let group = groups.hierarchies[0].own.join(name);
+            fs::create_dir(group.join(INNER)).context("make a group of v2")?;
+            fs::write(group.join("memory.max"), MEMORY).context("limit a group of v2")?;
+        }
         Ok(groups)
     }
 
-    /// The hierarchies of v1 as `mount -o` names them, for the node to mount them again.
+    /// The hierarchies of v1 as `mount -o` names them, for the node to mount them again; none of v2.
     pub(super) fn controllers(&self) -> Vec<&str> {
         let all = self.hierarchies.iter().map(|one| one.controllers.as_str());
         all.filter(|controllers| !controllers.is_empty()).collect()
     }
 
-    /// The files by which a process enters the groups: it writes "0" to each.
-    pub(super) fn doors(&self) -> Result<Vec<CString>> {
+    /// The files by which the node's first process enters the groups: it writes "0" to each.
+    pub(super) fn first_doors(&self) -> Result<Vec<CString>> {
         let door = |hierarchy: &Hierarchy| {
             let path = hierarchy.own.join(&self.name).join("cgroup.procs");
             Ok(CString::new(path.as_os_str().as_bytes())?)
         };
         self.hierarchies.iter().map(door).collect()
+    }
+
+    /// The same for all others. Of v2 they enter the inner group, where the first ones are moved to
+    /// as well: a group with processes in it gives no controllers to those of pods.
+    pub(super) fn doors(&self) -> Result<Vec<CString>> {
+        if self.version == Version::One {
+            return self.first_doors();
+        }
+        let group = self.hierarchies[0].own.join(&self.name);
+        let inner = group.join(INNER).join("cgroup.procs");
+        for process in fs::read_to_string(group.join("cgroup.procs"))?.lines() {
+            fs::write(&inner, process).context("move a process to its group")?;
+        }
+        Ok(vec![CString::new(inner.as_os_str().as_bytes())?])
     }
 }
 
@@ -147,8 +228,18 @@ pub(super) fn enter(doors: &[CString]) -> io::Result<()> {
 
 fn hierarchies() -> Result<Vec<Hierarchy>> {
     let groups = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").context("read mountinfo")?;
-    Ok(parse(&groups, &mounts))
+    Ok(parse(&groups, &mounts()?))
+}
+
+/// The root of the unified hierarchy.
+fn unified() -> Result<PathBuf> {
+    let mounts = mounts()?;
+    let (place, _) = mounted(&mounts, "").context("a cgroup hierarchy of v1 or v2")?;
+    Ok(place.into())
+}
+
+fn mounts() -> Result<String> {
+    fs::read_to_string("/proc/self/mountinfo").context("read mountinfo")
 }
 
 /// Lines "4:cpu,cpuacct:/group", with where their hierarchies are mounted.

@@ -5,6 +5,7 @@ use std::path::Path;
 use serde_json::json;
 
 use super::Tools;
+use super::cgroups::Version;
 use crate::world::layout::{NODE_POD_CIDRS, pod_range_start};
 
 /// What the pod sandbox is called; nothing fetches it.
@@ -72,12 +73,12 @@ pub(super) fn network() -> String {
 }
 
 /// kubelet's configuration.
-pub(super) fn kubelet(folder: &Path) -> String {
+pub(super) fn kubelet(folder: &Path, version: Version) -> String {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
         // kubelet 1.35 and newer refuse v1 otherwise.
-        "failCgroupV1": false,
+        "failCgroupV1": version == Version::Two,
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": true,
         "cgroupRoot": "/",

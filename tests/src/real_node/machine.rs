@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::cgroups::{self, Groups};
+use super::cgroups::{self, Groups, Version};
 use crate::cluster::Process;
 use crate::wait::until;
 use crate::world::{NODE_NAME, Namespace, World};
@@ -30,14 +30,13 @@ pub(super) struct Machine {
     doors: Vec<CString>,
     folder: PathBuf,
     // Last: groups go when they are empty.
-    _groups: Groups,
+    groups: Groups,
 }
 
 impl Machine {
     /// Starts it. `folder` is seen inside as outside; must not lie below /run or /var.
     pub(super) fn start(world: &World, folder: &Path) -> Result<Self> {
         let groups = Groups::make(world.name())?;
-        let doors = groups.doors()?;
         let script = folder.join("box.sh");
         fs::write(&script, SCRIPT)?;
         let mut command = world.node.command("unshare");
@@ -55,7 +54,7 @@ impl Machine {
             .arg(NODE_NAME)
             .arg(folder)
             .args(groups.controllers());
-        join(&mut command, &doors);
+        join(&mut command, &groups.first_doors()?);
         let mut outer = Process::start(command, "box", folder)?;
         let up = folder.join("up");
         outer.wait("its mounts", PATIENCE, || up.exists())?;
@@ -64,10 +63,15 @@ impl Machine {
             outer,
             first,
             network: world.node.clone(),
-            doors,
+            doors: groups.doors()?,
             folder: folder.to_owned(),
-            _groups: groups,
+            groups,
         })
+    }
+
+    /// Version of its control groups.
+    pub(super) fn version(&self) -> Version {
+        self.groups.version
     }
 
     /// A command that will run on the machine.
@@ -178,7 +182,7 @@ mod tests {
         if skip::without_root(name) {
             return;
         }
-        if let Err(missing) = Groups::possible() {
+        if let Err(missing) = Version::of_machine() {
             eprintln!("SKIPPED: {name} needs {missing}");
             return;
         }
@@ -188,7 +192,8 @@ mod tests {
         let seen = machine
             .run("cat", &["/proc/self/cgroup"])
             .expect("its groups");
-        assert!(seen.lines().all(|line| line.ends_with(":/")), "{seen}");
+        let is_own = |line: &str| line.ends_with(":/") || line.ends_with(":/daemons");
+        assert!(seen.lines().all(is_own), "{seen}");
         // A child that its parent leaves behind: as the shims of containers are.
         let orphan = "(sleep 5417 & echo $! > orphan); hostname; exec sleep 5417";
         let mut command = machine.command("bash");

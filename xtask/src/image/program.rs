@@ -20,7 +20,7 @@ pub(crate) enum Arch {
 
 impl Arch {
     /// This machine's.
-    pub(super) fn here() -> Result<Self> {
+    pub(crate) fn here() -> Result<Self> {
         match std::env::consts::ARCH {
             "x86_64" => Ok(Arch::Amd64),
             "aarch64" => Ok(Arch::Arm64),
@@ -44,7 +44,7 @@ impl Arch {
     }
 
     /// Name of the target in rustc.
-    pub(super) fn target(self) -> &'static str {
+    pub(crate) fn target(self) -> &'static str {
         match self {
             Arch::Amd64 => "x86_64-unknown-linux-gnu",
             Arch::Arm64 => "aarch64-unknown-linux-gnu",
@@ -52,7 +52,7 @@ impl Arch {
     }
 
     /// The C compiler that links for it, here.
-    pub(super) fn compiler(self) -> &'static str {
+    pub(crate) fn compiler(self) -> &'static str {
         match self {
             here if Arch::here().is_ok_and(|machine| machine == here) => "cc",
             Arch::Amd64 => "x86_64-linux-gnu-gcc",
@@ -79,14 +79,14 @@ impl Arch {
     }
 
     /// The linker setting of cargo for it.
-    fn linker_variable(self) -> String {
+    pub(crate) fn linker_variable(self) -> String {
         let target = self.target().to_uppercase().replace('-', "_");
         format!("CARGO_TARGET_{target}_LINKER")
     }
 }
 
 /// Installs what building for an architecture takes and this machine lacks.
-pub(super) fn prepare(arch: Arch) -> Result<()> {
+pub(crate) fn prepare(arch: Arch) -> Result<()> {
     let purpose = format!("the image for {}", arch.name());
     if !has_static_library(arch) {
         host::install(&purpose, arch.packages())?;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The first process of a machine that tests a kernel. What it runs stands in /tests/jobs. Results go
-# to the second serial line, between marks that machine.rs reads; the first is the kernel's own.
+# to the serial line $results, between marks that machine.rs reads; the console is the kernel's own.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/tmp
 # Busybox stands behind the real tools in PATH.
 /bin/busybox mkdir -p /usr/bin /sbin
@@ -26,8 +26,8 @@ modprobe -a veth bridge nf_conntrack nf_nat nf_tables nft_chain_nat nft_ct nft_m
     sch_ingress cls_bpf
 ip link set lo up
 hostname machine
-stty -F /dev/ttyS1 raw
-exec </dev/null >/dev/ttyS1 2>&1
+stty -F "/dev/$results" raw
+exec </dev/null >"/dev/$results" 2>&1
 echo "::started $(uname -r)"
 
 # The way to the API server, by the emulator's own network (QEMU's user networking).

@@ -15,6 +15,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use super::package::Unpacked;
+use super::userland::{Part, Userland};
+use crate::image::Arch;
 use crate::{host, run};
 
 /// The first process.
@@ -45,14 +47,6 @@ const TOOLS: [&str; 23] = [
     "ipset",
     "ipvsadm",
 ];
-/// Files that these read beside their libraries.
-const DATA: [&str; 3] = [
-    "/usr/lib/x86_64-linux-gnu/xtables",
-    "/etc/iproute2",
-    "/etc/protocols",
-];
-/// Folder of the extensions of iptables' tools, which need libraries as well.
-const EXTENSIONS: &str = "usr/lib/x86_64-linux-gnu/xtables";
 /// Modules by name; what they depend on comes with them. One that a kernel has built in, or not at
 /// all, is none.
 const MODULES: &str = "
@@ -71,11 +65,14 @@ const MODULES: &str = "
     sch_ingress cls_bpf act_mirred cls_matchall cls_u32 act_gact
     tcp_diag inet_diag";
 
-/// Installs the packages that the machines need on this one.
-pub(crate) fn install_packages() -> Result<()> {
+/// Installs the packages that machines of these architectures need on this one.
+pub(crate) fn install_packages(arches: &[Arch]) -> Result<()> {
     host::install_world("the tests on other kernels")?;
+    let emulators = arches.iter().map(|arch| match arch {
+        Arch::Amd64 => ("qemu-system-x86_64", "qemu-system-x86"),
+        Arch::Arm64 => ("qemu-system-aarch64", "qemu-system-arm"),
+    });
     let programs = [
-        ("qemu-system-x86_64", "qemu-system-x86"),
         ("busybox", "busybox-static"),
         ("cpio", "cpio"),
         ("depmod", "kmod"),
@@ -84,16 +81,12 @@ pub(crate) fn install_packages() -> Result<()> {
         ("xz", "xz-utils"),
         ("strip", "binutils"),
     ];
-    let missing: Vec<&str> = programs
-        .iter()
-        .filter(|(program, _)| host::find(program).is_none())
-        .map(|(_, package)| *package)
-        .collect();
-    host::install("the tests on other kernels", &missing)
+    let programs: Vec<_> = emulators.chain(programs).collect();
+    host::install_programs("the tests on other kernels", &programs)
 }
 
 /// Everything but the tests, as an archive; made anew where the kernel or this file changed.
-pub(crate) fn base(kernel: &Unpacked) -> Result<PathBuf> {
+pub(crate) fn base(kernel: &Unpacked, userland: &Userland) -> Result<PathBuf> {
     let archive = kernel.folder.join("base.cpio");
     let stamp = kernel.folder.join("base.stamp");
     let wanted = stamp_of(kernel);
@@ -101,7 +94,7 @@ pub(crate) fn base(kernel: &Unpacked) -> Result<PathBuf> {
         return Ok(archive);
     }
     let scratch = tempfile::tempdir_in(&kernel.folder)?;
-    let tree = Tree::new(scratch.path());
+    let tree = Tree::new(scratch.path(), userland);
     for folder in [
         "proc", "sys", "dev", "tmp", "run", "root", "etc", "var/lib", "bin",
     ] {
@@ -110,17 +103,16 @@ pub(crate) fn base(kernel: &Unpacked) -> Result<PathBuf> {
     tree.file("init", INIT.as_bytes(), true)?;
     tree.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n", false)?;
     tree.file("etc/hosts", b"127.0.0.1 localhost\n", false)?;
-    tree.put(&found("busybox")?, "bin/busybox")?;
+    tree.put(&userland.program("busybox")?, "bin/busybox")?;
     for tool in TOOLS {
-        tree.program(&found(tool)?, &format!("usr/sbin/{tool}"))?;
+        tree.program(&userland.program(tool)?, &format!("usr/sbin/{tool}"))?;
     }
     symlink("/usr/sbin/sh", scratch.path().join("bin/sh"))?;
-    for data in DATA.map(Path::new) {
-        if data.exists() {
-            tree.folder(data, data)?;
-        }
+    for Part { inside, file } in userland.data() {
+        tree.folder(&file, &inside)?;
     }
-    tree.libraries_of_folder(&scratch.path().join(EXTENSIONS))?;
+    let extensions = userland.extensions();
+    tree.libraries_of_folder(&tree.inside(&extensions))?;
     modules(kernel, &tree)?;
     tree.pack(&archive)?;
     fs::write(stamp, wanted)?;
@@ -132,7 +124,8 @@ fn stamp_of(kernel: &Unpacked) -> String {
     let Unpacked {
         package, version, ..
     } = kernel;
-    [INIT, include_str!("initramfs.rs"), package, version].concat()
+    let sources = [include_str!("initramfs.rs"), include_str!("userland.rs")];
+    [INIT, sources[0], sources[1], package, version].concat()
 }
 
 fn found(program: &str) -> Result<PathBuf> {
@@ -140,7 +133,7 @@ fn found(program: &str) -> Result<PathBuf> {
 }
 
 /// Copies the modules and what they depend on, unpacked: the guest's modprobe reads no xz.
-fn modules(kernel: &Unpacked, tree: &Tree) -> Result<()> {
+fn modules(kernel: &Unpacked, tree: &Tree<'_>) -> Result<()> {
     let (root, release) = (kernel.root(), kernel.release.as_str());
     let tool = |name: &str| -> Result<Command> { Ok(Command::new(found(name)?)) };
     run::run_quietly(tool("depmod")?.arg("-b").arg(&root).arg(release))?;
@@ -178,15 +171,23 @@ fn modules(kernel: &Unpacked, tree: &Tree) -> Result<()> {
 }
 
 /// A folder that becomes an archive.
-pub(crate) struct Tree {
+pub(crate) struct Tree<'a> {
     root: PathBuf,
+    /// Origin of the libraries that programs need.
+    userland: &'a Userland,
 }
 
-impl Tree {
-    pub(crate) fn new(root: &Path) -> Self {
+impl<'a> Tree<'a> {
+    pub(crate) fn new(root: &Path, userland: &'a Userland) -> Self {
         Self {
             root: root.to_owned(),
+            userland,
         }
+    }
+
+    /// Where a path of the machine is here.
+    fn inside(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     /// Writes a file of its own.
@@ -203,8 +204,7 @@ impl Tree {
 
     /// Copies a file, through links; gives the copy.
     fn put(&self, from: &Path, to: impl AsRef<Path>) -> Result<PathBuf> {
-        let to = to.as_ref();
-        let to = self.root.join(to.strip_prefix("/").unwrap_or(to));
+        let to = self.inside(to.as_ref());
         if let Some(folder) = to.parent() {
             fs::create_dir_all(folder)?;
         }
@@ -214,18 +214,24 @@ impl Tree {
 
     /// Copies a program and the libraries that it needs.
     pub(crate) fn program(&self, from: &Path, to: &str) -> Result<PathBuf> {
-        for library in libraries(from)? {
-            if !self.root.join(library.strip_prefix("/")?).exists() {
-                self.put(&library, &library)?;
+        self.libraries_of(from)?;
+        self.put(from, to)
+    }
+
+    fn libraries_of(&self, program: &Path) -> Result<()> {
+        for Part { inside, file } in self.userland.libraries(program)? {
+            if !self.inside(&inside).exists() {
+                self.put(&file, &inside)?;
             }
         }
-        self.put(from, to)
+        Ok(())
     }
 
     /// The same without what only a debugger reads, which is most of a test's program.
     pub(crate) fn stripped(&self, from: &Path, to: &str) -> Result<()> {
         let copy = self.program(from, to)?;
-        run::run_quietly(Command::new(found("strip")?).arg("--strip-debug").arg(copy))
+        let strip = found(&self.userland.strip())?;
+        run::run_quietly(Command::new(strip).arg("--strip-debug").arg(copy))
     }
 
     /// Copies a file or a folder with all that is in it.
@@ -245,11 +251,7 @@ impl Tree {
             return Ok(());
         };
         for entry in entries {
-            for library in libraries(&entry?.path())? {
-                if !self.root.join(library.strip_prefix("/")?).exists() {
-                    self.put(&library, &library)?;
-                }
-            }
+            self.libraries_of(&entry?.path())?;
         }
         Ok(())
     }
@@ -293,44 +295,9 @@ fn list(root: &Path, below: &Path, names: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// The libraries that the dynamic linker would load for a program; none for a static one.
-fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    let output = Command::new("ldd")
-        .arg(program)
-        .output()
-        .context("cannot start ldd")?;
-    Ok(paths_of(&String::from_utf8_lossy(&output.stdout)))
-}
-
-/// The paths in what ldd prints.
-fn paths_of(text: &str) -> Vec<PathBuf> {
-    let words = text.lines().filter_map(|line| {
-        let line = line.split(" => ").last()?.trim();
-        line.split(" (").next()
-    });
-    words
-        .filter(|word| word.starts_with('/') && !word.ends_with(':'))
-        .map(PathBuf::from)
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn libraries_are_the_paths_that_ldd_prints() {
-        let text = "\tlinux-vdso.so.1 (0x7ffd)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f1)\n\
-                    \t/lib64/ld-linux-x86-64.so.2 (0x7f2)\n";
-        assert_eq!(
-            paths_of(text),
-            [
-                PathBuf::from("/lib/x86_64-linux-gnu/libc.so.6"),
-                PathBuf::from("/lib64/ld-linux-x86-64.so.2"),
-            ]
-        );
-        assert!(paths_of("\tnot a dynamic executable\n").is_empty());
-    }
 
     #[test]
     fn folders_come_before_what_is_in_them() {

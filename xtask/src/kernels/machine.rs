@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::package::Unpacked;
+use crate::image::Arch;
 use crate::{host, run};
 
 /// Processors of the guest.
@@ -98,7 +99,7 @@ impl Machine<'_> {
         let mut child = self
             .command(&archive, &console)?
             .spawn()
-            .context("start qemu-system-x86_64")?;
+            .context("start QEMU")?;
         let output = child.stdout.take().context("a piped child has an output")?;
         let (send, lines) = mpsc::channel();
         let reader = thread::spawn(move || {
@@ -144,7 +145,7 @@ impl Machine<'_> {
         }
         // An error is ignored: a machine that has ended of itself cannot be killed.
         let _ = child.kill();
-        child.wait().context("wait for qemu-system-x86_64")?;
+        child.wait().context("wait for QEMU")?;
         let _ = reader.join();
         Ok(end.unwrap_or(if started {
             End::Died
@@ -172,7 +173,9 @@ impl Machine<'_> {
     }
 
     fn command(&self, archive: &Path, console: &Path) -> Result<Command> {
-        let qemu = host::find("qemu-system-x86_64").context("no qemu-system-x86_64")?;
+        let hardware = Hardware::of(self.kernel.kernel.arch);
+        let qemu = hardware.program;
+        let qemu = host::find(qemu).with_context(|| format!("no {qemu}"))?;
         let mut command = Command::new("ip");
         match &self.namespace {
             Some(name) => {
@@ -189,10 +192,8 @@ impl Machine<'_> {
         }
         command
             .current_dir(run::root())
-            .args(["-accel", "tcg,thread=multi", "-cpu", "max"])
-            // Not microvm: without HPET and PM timer its clock cannot be calibrated on a busy
-            // machine, and it hangs at boot.
-            .args(["-machine", "q35", "-smp", PROCESSORS, "-m"])
+            .args(["-accel", "tcg,thread=multi", "-cpu", hardware.processor])
+            .args(["-machine", hardware.machine, "-smp", PROCESSORS, "-m"])
             .arg(self.memory.to_string())
             .args([
                 "-nodefaults",
@@ -203,18 +204,61 @@ impl Machine<'_> {
             ])
             .arg("-serial")
             .arg(format!("file:{}", console.display()))
-            .args(["-serial", "stdio", "-kernel"])
+            .args(hardware.results)
+            .arg("-kernel")
             .arg(self.kernel.image())
             .arg("-initrd")
             .arg(archive)
-            .args([
-                "-append",
-                "console=ttyS0 quiet loglevel=4 panic=-1 oops=panic random.trust_cpu=on \
-                 mitigations=off",
-            ])
+            .arg("-append")
+            .arg(format!(
+                "{} quiet loglevel=4 panic=-1 oops=panic random.trust_cpu=on mitigations=off",
+                hardware.lines
+            ))
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         Ok(command)
+    }
+}
+
+/// What differs between the machines of two architectures.
+struct Hardware {
+    program: &'static str,
+    machine: &'static str,
+    processor: &'static str,
+    /// Options of the serial line that carries results; the first one is the kernel's console.
+    results: &'static [&'static str],
+    /// Names of both lines on the kernel's command line. The first process has `results` in its
+    /// environment, as the kernel does with words that it does not know.
+    lines: &'static str,
+}
+
+impl Hardware {
+    fn of(arch: Arch) -> Self {
+        match arch {
+            Arch::Amd64 => Self {
+                program: "qemu-system-x86_64",
+                // Not microvm: without HPET and PM timer its clock cannot be calibrated on a busy
+                // machine, and it hangs at boot.
+                machine: "q35",
+                processor: "max",
+                results: &["-serial", "stdio"],
+                lines: "console=ttyS0 results=ttyS1",
+            },
+            Arch::Arm64 => Self {
+                program: "qemu-system-aarch64",
+                machine: "virt,gic-version=3",
+                // Not max: emulated pointer authentication takes most of the time.
+                processor: "neoverse-n1",
+                // This machine has one serial line, of another kind.
+                results: &[
+                    "-chardev",
+                    "stdio,id=results",
+                    "-device",
+                    "pci-serial,chardev=results",
+                ],
+                lines: "console=ttyAMA0 results=ttyS0",
+            },
+        }
     }
 }
 

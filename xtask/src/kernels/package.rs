@@ -5,45 +5,56 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{debian, host, run};
+use crate::debian::Apt;
+use crate::image::Arch;
+use crate::{host, run};
 
 /// A kernel that the tests can run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kernel {
     /// Name on the command line and the page.
     pub(crate) name: &'static str,
+    pub(crate) arch: Arch,
     /// The package that names the newest of this series.
     meta: &'static str,
     /// Whether it is tried unless others are named.
     usual: bool,
 }
 
+impl Kernel {
+    const fn new(name: &'static str, arch: Arch, meta: &'static str) -> Self {
+        Self {
+            name,
+            arch,
+            meta,
+            usual: false,
+        }
+    }
+
+    const fn usual(self) -> Self {
+        Self {
+            usual: true,
+            ..self
+        }
+    }
+}
+
 /// Debian 12 has two series. Its cloud kernels are the same without drivers: a quarter of the size.
-const KERNELS: [Kernel; 4] = [
-    Kernel {
-        name: "6.1-cloud",
-        meta: "linux-image-cloud-amd64",
-        usual: true,
-    },
-    Kernel {
-        name: "6.12-cloud",
-        meta: "linux-image-6.12-cloud-amd64",
-        usual: true,
-    },
-    Kernel {
-        name: "6.1",
-        meta: "linux-image-amd64",
-        usual: false,
-    },
-    Kernel {
-        name: "6.12",
-        meta: "linux-image-6.12-amd64",
-        usual: false,
-    },
+const KERNELS: [Kernel; 6] = [
+    Kernel::new("6.1-cloud", Arch::Amd64, "linux-image-cloud-amd64").usual(),
+    Kernel::new("6.12-cloud", Arch::Amd64, "linux-image-6.12-cloud-amd64").usual(),
+    Kernel::new("6.1-cloud-arm64", Arch::Arm64, "linux-image-cloud-arm64"),
+    Kernel::new(
+        "6.12-cloud-arm64",
+        Arch::Arm64,
+        "linux-image-6.12-cloud-arm64",
+    )
+    .usual(),
+    Kernel::new("6.1", Arch::Amd64, "linux-image-amd64"),
+    Kernel::new("6.12", Arch::Amd64, "linux-image-6.12-amd64"),
 ];
 
 /// The kernels of these names, or the usual ones.
@@ -117,23 +128,24 @@ impl Kernel {
         if host::find("apt-cache").is_none() || host::find("dpkg-deb").is_none() {
             bail!("kernels come out of Debian's packages, and there is no apt-get here");
         }
-        let package = self.package().or_else(|_| {
+        let apt = Apt::of(self.arch)?;
+        let package = self.package(&apt).or_else(|_| {
             // A fresh machine has no package lists.
-            host::update_lists()?;
-            self.package()
+            apt.update_lists()?;
+            self.package(&apt)
         })?;
         eprintln!("fetching {package} into target/kernels");
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder)?;
-        let version = debian::fetch(&package, folder, &folder.join("root"))?;
+        let version = apt.fetch(&package, folder, &folder.join("root"))?;
         // Last: half a kernel is none.
         fs::write(folder.join("package"), format!("{package} {version}\n"))?;
         Ok(())
     }
 
     /// The package that the series' own package depends on.
-    fn package(self) -> Result<String> {
-        let output = run::output(Command::new("apt-cache").args(["depends", self.meta]))?;
+    fn package(self, apt: &Apt) -> Result<String> {
+        let output = run::output(apt.command("apt-cache").args(["depends", self.meta]))?;
         let text = String::from_utf8_lossy(&output);
         image_of(&text).with_context(|| format!("Debian's {} names no kernel", self.meta))
     }
@@ -173,7 +185,7 @@ mod tests {
     #[test]
     fn unknown_kernels_are_refused_with_the_known_ones() {
         let usual = chosen(&[]).unwrap();
-        assert_eq!(usual.len(), 2);
+        assert_eq!(usual.len(), 3);
         let error = chosen(&["5.4".to_owned()]).unwrap_err().to_string();
         assert!(error.contains("6.12-cloud"), "{error}");
         assert_eq!(chosen(&["6.1".to_owned()]).unwrap()[0].name, "6.1");

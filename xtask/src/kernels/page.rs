@@ -87,7 +87,8 @@ fn render(found: &[Found], date: &str) -> String {
         );
     }
     page.push_str(
-        "\nKernels before 6.1, those between 6.1 and 6.12, and arm64 were not tried. Statements about them elsewhere are from the kernel's sources.\n\n\
+        "\nKernels before 6.1 and those between 6.1 and 6.12 were not tried. Statements about them elsewhere are from the kernel's sources.\n\
+         On arm64 the agent is the static program of the image.\n\n\
          ## Kernel features that pathproof uses\n\n\
          The agent's own code tried each of them (`tests/src/bin/kernel-features.rs`).\n\n",
     );
@@ -118,8 +119,8 @@ fn render(found: &[Found], date: &str) -> String {
 fn test_rows() -> impl Iterator<Item = String> {
     let row = |program: Program, choice: &Choice| {
         let (name, tests) = (program.name(), choice.tests);
-        let series = choice.series.unwrap_or("all");
-        format!("| tests/{name}, `{tests}` | {series} | {} |", choice.shows)
+        let kernels = choice.kernels();
+        format!("| tests/{name}, `{tests}` | {kernels} | {} |", choice.shows)
     };
     let rows = move |program: Program| program.chosen().iter().map(move |one| row(program, one));
     Program::ALL.into_iter().flat_map(rows)

@@ -1,4 +1,4 @@
-//! Contents of a machine: the compiled tests, the agent, and the list of jobs that the first
+//! Contents of the machines of an architecture: the compiled tests, the agent, and the list of jobs that the first
 //! process reads.
 
 use std::fmt::Write as _;
@@ -9,8 +9,10 @@ use anyhow::{Context as _, Result, bail};
 
 use super::control_plane::{ControlPlane, Servers};
 use super::initramfs::Tree;
-use super::package::Unpacked;
+use super::package::{Kernel, Unpacked};
 use super::selection::Program;
+use super::userland::Userland;
+use crate::image::{self, Arch};
 use crate::{ebpf, run};
 
 /// Name of the job that tries features.
@@ -18,31 +20,38 @@ pub(super) const FEATURES: &str = "features";
 /// Factor by which the guest is taken to be slower than a desk.
 const SLOWER: u32 = 4;
 
-/// The archive of programs, and the names of their tests.
+/// The archive of programs of one architecture, and the names of their tests.
 pub(super) struct Payload {
+    pub(super) arch: Arch,
     pub(super) archive: PathBuf,
+    pub(super) userland: Userland,
     tests: Vec<(Program, Vec<String>)>,
     /// Programs for tests/cluster, or the reason there are none.
     servers: Result<Servers>,
 }
 
 /// Builds and packs the programs.
-pub(super) fn build() -> Result<Payload> {
+pub(super) fn build(arch: Arch) -> Result<Payload> {
     let folder = run::root().join("target/kernels");
     std::fs::create_dir_all(&folder)?;
+    let userland = Userland::ready(arch)?;
     let scratch = tempfile::tempdir_in(&folder)?;
-    let tree = Tree::new(scratch.path());
-    let agent = ebpf::agent("dev")?;
-    tree.stripped(&agent, "tests/pathproof")?;
-    let probe = run::build_program("node-tests", "kernel-features", "dev")?;
+    let tree = Tree::new(scratch.path(), &userland);
+    tree.stripped(&agent(arch)?, "tests/pathproof")?;
+    let probe = run::build_program_for(arch, "node-tests", "kernel-features", "dev")?;
     tree.stripped(&probe, "tests/kernel-features")?;
     let mut tests = Vec::new();
+    let servers = servers(arch);
+    let without_cluster = Arch::here()? != arch;
     for program in Program::ALL {
-        let file = run::build_test("node-tests", program.name(), "dev")?;
-        tests.push((program, names(&file)?));
-        tree.stripped(&file, &format!("tests/{}", program.name()))?;
+        if without_cluster && program == Program::Cluster {
+            continue;
+        }
+        // This machine runs its own programs alone: they have the same tests.
+        let build = |arch| run::build_test_for(arch, "node-tests", program.name(), "dev");
+        tests.push((program, names(&build(Arch::here()?)?)?));
+        tree.stripped(&build(arch)?, &format!("tests/{}", program.name()))?;
     }
-    let servers = Servers::ready();
     if let Ok(servers) = &servers {
         tree.program(&servers.folder.join("kube-proxy"), "tests/kube-proxy")?;
         // The tests find these at tests/.., so that folder must be there too.
@@ -51,18 +60,37 @@ pub(super) fn build() -> Result<Payload> {
             tree.folder(&part, &part)?;
         }
     }
-    let archive = folder.join("tests.cpio");
+    let archive = folder.join(format!("tests-{}.cpio", arch.name()));
     tree.pack(&archive)?;
+    drop(scratch);
     Ok(Payload {
+        arch,
         archive,
+        userland,
         tests,
         servers,
     })
 }
 
+/// The agent under test. For another architecture it is the image's own: nothing else runs that one.
+fn agent(arch: Arch) -> Result<PathBuf> {
+    if Arch::here()? == arch {
+        return ebpf::agent("dev");
+    }
+    ebpf::insist_on_sources()?;
+    image::program_for(arch)
+}
+
+fn servers(arch: Arch) -> Result<Servers> {
+    if Arch::here()? != arch {
+        bail!("kube-proxy is built for this machine's architecture alone");
+    }
+    Servers::ready()
+}
+
 impl Payload {
     /// The tests that run on a kernel. With a filter: those of that name, whether chosen or not.
-    fn wanted(&self, kernel: &str, filter: Option<&str>) -> Result<Vec<(Program, Vec<&str>)>> {
+    fn wanted(&self, kernel: Kernel, filter: Option<&str>) -> Result<Vec<(Program, Vec<&str>)>> {
         let mut wanted = Vec::new();
         for (program, names) in &self.tests {
             let tests = match filter {
@@ -79,7 +107,7 @@ impl Payload {
     /// An API server for one machine, if a test wants one.
     pub(super) fn control_plane(
         &self,
-        kernel: &str,
+        kernel: Kernel,
         filter: Option<&str>,
     ) -> Result<Option<ControlPlane>> {
         let wanted = self.wanted(kernel, filter)?;
@@ -93,7 +121,7 @@ impl Payload {
     }
 
     /// Tests that cannot run, with the reason.
-    pub(super) fn skipped(&self, kernel: &str, filter: Option<&str>) -> Result<Vec<String>> {
+    pub(super) fn skipped(&self, kernel: Kernel, filter: Option<&str>) -> Result<Vec<String>> {
         let Err(error) = &self.servers else {
             return Ok(Vec::new());
         };
@@ -111,7 +139,7 @@ impl Payload {
         control_plane: Option<&ControlPlane>,
     ) -> Result<PathBuf> {
         let scratch = tempfile::tempdir_in(&kernel.folder)?;
-        let tree = Tree::new(scratch.path());
+        let tree = Tree::new(scratch.path(), &self.userland);
         let mut jobs = format!(
             "export PATHPROOF_AGENT=/tests/pathproof PATHPROOF_TEST_PATIENCE={SLOWER} PATHPROOF_TEST_OWN_CLOCK=yes\n\
              job {FEATURES} /tests/kernel-features\n"
@@ -123,7 +151,7 @@ impl Payload {
                  uplink\n",
             );
         }
-        for (program, tests) in self.wanted(kernel.kernel.name, filter)? {
+        for (program, tests) in self.wanted(kernel.kernel, filter)? {
             if program == Program::Cluster && control_plane.is_none() {
                 continue;
             }
@@ -156,14 +184,13 @@ fn having<'a>(names: &'a [String], part: &str) -> Vec<&'a str> {
 
 /// The tests that were chosen for a kernel. A choice that names none is a mistake: the test was
 /// renamed, and nobody would miss it.
-fn chosen<'a>(names: &'a [String], program: Program, kernel: &str) -> Result<Vec<&'a str>> {
+fn chosen(names: &[String], program: Program, kernel: Kernel) -> Result<Vec<&str>> {
     let mut tests = Vec::new();
     for choice in program.chosen() {
         let found = having(names, choice.tests);
         if found.is_empty() {
             bail!(
-                "no test of tests/{} is named {}: put its new name into \
-                 xtask/src/kernels/selection.rs",
+                "no test of tests/{} is named {}: put its new name into xtask/src/kernels/selection.rs",
                 program.name(),
                 choice.tests
             );
@@ -178,15 +205,17 @@ fn chosen<'a>(names: &'a [String], program: Program, kernel: &str) -> Result<Vec
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::package;
 
     #[test]
     fn a_choice_that_names_no_test_is_refused() {
         let all = Program::Kernel.chosen().iter();
         let mut names: Vec<String> = all.map(|one| format!("a::{}::b", one.tests)).collect();
-        let found = chosen(&names, Program::Kernel, "6.1").unwrap();
+        let kernel = package::chosen(&["6.1".to_owned()]).unwrap()[0];
+        let found = chosen(&names, Program::Kernel, kernel).unwrap();
         assert_eq!(found.len(), names.len());
         let lost = names.remove(0);
-        let error = chosen(&names, Program::Kernel, "6.1")
+        let error = chosen(&names, Program::Kernel, kernel)
             .unwrap_err()
             .to_string();
         let part = lost.trim_start_matches("a::").trim_end_matches("::b");

@@ -1,6 +1,9 @@
 //! Selection of the tests that run in a machine. Its processor is emulated: a test that takes a
 //! minute on a real one takes many there, so tests are chosen for what they show of the kernel.
 
+use super::package::Kernel;
+use crate::image::Arch;
+
 /// A program of tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
@@ -50,13 +53,32 @@ pub(crate) struct Choice {
     pub(crate) shows: &'static str,
     /// The series of kernels that it runs on; all, where there is none.
     pub(crate) series: Option<&'static str>,
+    /// Whether it runs on arm64 too.
+    pub(crate) on_arm64: bool,
 }
 
 impl Choice {
-    /// Whether it runs on the kernel of this name.
-    pub(crate) fn is_for(&self, kernel: &str) -> bool {
-        let of = |series| kernel.split('-').next() == Some(series);
-        self.series.is_none_or(of)
+    /// Whether it runs on this kernel.
+    pub(crate) fn is_for(&self, kernel: Kernel) -> bool {
+        let of = |series| kernel.name.split('-').next() == Some(series);
+        self.series.is_none_or(of) && (self.on_arm64 || kernel.arch != Arch::Arm64)
+    }
+
+    /// The kernels that it runs on, in words.
+    pub(crate) fn kernels(&self) -> String {
+        let series = self.series.unwrap_or("all");
+        match self.on_arm64 {
+            true => series.to_owned(),
+            false => format!("{series}, x86-64"),
+        }
+    }
+
+    /// Not on arm64: the code that it tries is the same for each architecture.
+    const fn on_x86_64(self) -> Self {
+        Self {
+            on_arm64: false,
+            ..self
+        }
     }
 
     /// On this series alone: what differs between kernels is tried where it differs, the rest where
@@ -74,6 +96,7 @@ const fn choice(tests: &'static str, shows: &'static str) -> Choice {
         tests,
         shows,
         series: None,
+        on_arm64: true,
     }
 }
 
@@ -107,10 +130,14 @@ const KERNEL: [Choice; 6] = [
 /// Not here: `a_restart_misses_no_connection` and `a_killed_agent_leaves_the_node_as_it_was`, whose
 /// 300 connections a second are more than an emulated processor makes. Twins are in the test with
 /// kube-proxy.
-const NODE: [Choice; 5] = [
+const NODE: [Choice; 6] = [
     choice(
         "a_flushed_chain_is_503_until_it_is_mended::case_1",
         "proven on traffic; 503 after a fault, 200 after its repair",
+    ),
+    choice(
+        "a_broken_node_stays_broken_over_a_kill",
+        "a broken node is never 200 after its agent is killed and started again",
     ),
     choice(
         "outsiders_get_ours_and_the_node_the_owners",
@@ -122,13 +149,15 @@ const NODE: [Choice; 5] = [
         "a_clock_that_is_set",
         "a clock that is set forward and back causes no fault, and hides none",
     )
-    .on("6.12"),
+    .on("6.12")
+    .on_x86_64(),
     // Nowhere else: the limit is everybody's.
     choice(
         "a_full_conntrack_table",
         "a full table of connections is named and stays 503 until there is room",
     )
-    .on("6.12"),
+    .on("6.12")
+    .on_x86_64(),
     choice(
         "hardening_refusals::",
         "seccomp filters and Landlock's rules, by trying them",
@@ -140,17 +169,32 @@ const CLUSTER: [Choice; 1] = [choice(
     "ipvs_mode",
     "a real kube-proxy in ipvs mode: proven, 503 when its table is wiped and 200 when it is back; one dead server and one emptied Service are no 503",
 )
-.on("6.1")];
+.on("6.1")
+.on_x86_64()];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernels::package;
+
+    fn kernel(name: &str) -> Kernel {
+        package::chosen(&[name.to_owned()]).unwrap()[0]
+    }
 
     #[test]
     fn a_series_is_the_whole_number_of_a_kernel() {
         let one = choice("a", "b").on("6.1");
-        assert!(one.is_for("6.1-cloud") && one.is_for("6.1"));
-        assert!(!one.is_for("6.12-cloud"));
-        assert!(choice("a", "b").is_for("6.12"));
+        assert!(one.is_for(kernel("6.1-cloud")) && one.is_for(kernel("6.1")));
+        assert!(!one.is_for(kernel("6.12-cloud")));
+        assert!(choice("a", "b").is_for(kernel("6.12")));
+    }
+
+    #[test]
+    fn a_choice_may_leave_arm64_out() {
+        let all = choice("a", "b").on("6.12");
+        let (here, there) = (kernel("6.12-cloud"), kernel("6.12-cloud-arm64"));
+        assert!(all.is_for(here) && all.is_for(there));
+        assert!(all.on_x86_64().is_for(here) && !all.on_x86_64().is_for(there));
+        assert_eq!(all.on_x86_64().kernels(), "6.12, x86-64");
     }
 }
