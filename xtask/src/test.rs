@@ -36,6 +36,9 @@ pub(crate) struct Args {
     /// all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds"])]
     cilium: bool,
+    /// Run only the tests beside kube-proxies of other releases: 10 minutes; no other run has them
+    #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds", "cilium", "filter"])]
+    proxies: bool,
     /// Run only the tests on other kernels, in virtual machines: 6.1-cloud and 6.12-cloud, or the
     /// given ones, separated by commas
     #[arg(long, value_name = "KERNELS", value_delimiter = ',', num_args = 0..=1)]
@@ -54,6 +57,9 @@ pub(crate) struct Args {
     /// Run only tests whose names contain one of these.
     #[arg(skip)]
     choice: &'static [&'static str],
+    /// Do not run tests whose names contain one of these.
+    #[arg(skip)]
+    but: &'static [&'static str],
 }
 
 impl Args {
@@ -75,6 +81,13 @@ impl Args {
     pub(crate) fn all_of_cilium() -> Self {
         Self {
             cilium: true,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn all_proxies() -> Self {
+        Self {
+            proxies: true,
             ..Self::default()
         }
     }
@@ -109,6 +122,9 @@ const CHOICE: [&str; 10] = [
 const CLUSTER: &str = "cluster tests (tests/cluster)";
 /// Cargo leaves these out unless they are named (tests/Cargo.toml).
 const CLUSTER_TARGET: [&str; 2] = ["--test", "cluster"];
+const PROXIES: &str = "other kube-proxies (tests/cluster)";
+/// Each takes minutes, and what they show changes with a release of Kubernetes alone.
+const PROXIES_CHOICE: [&str; 1] = ["releases::"];
 const CILIUM: &str = "beside the real Cilium (tests/cilium)";
 const CILIUM_TARGET: [&str; 2] = ["--test", "cilium"];
 /// Its tables are emptied and filled again.
@@ -125,6 +141,15 @@ impl Args {
         let all = all || self.filter.is_some();
         Self {
             choice: if all { &[] } else { choice },
+            ..self.clone()
+        }
+    }
+
+    /// All tests but these, unless some are asked for by a filter.
+    fn all_but(&self, but: &'static [&'static str]) -> Self {
+        let all = self.filter.is_some();
+        Self {
+            but: if all { &[] } else { but },
             ..self.clone()
         }
     }
@@ -186,6 +211,13 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
     if args.cilium {
         let all = || cilium_tests(args, &Budget::new(false));
         return Ok(report(&[in_world(args, CILIUM, &CILIUM_TARGET, all)]));
+    }
+    if args.proxies {
+        let all = || {
+            setup_cluster::proxies()?;
+            cluster_tests(args, &Budget::new(false))
+        };
+        return Ok(report(&[in_world(args, PROXIES, &CLUSTER_TARGET, all)]));
     }
     let install = || in_world(args, INSTALL, &INSTALL_TARGET, || install_tests(args));
     if args.only_install {
@@ -312,7 +344,14 @@ fn cluster_tests(args: &Args, budget: &Budget) -> Result<Counted> {
         eprintln!("the test with flannel is skipped: {error:#}");
     }
     with_chart_tools(&mut command);
-    follow_in_world(&mut command, args, budget)
+    let args = match args.proxies {
+        true => args.choose(false, &PROXIES_CHOICE),
+        false => args.all_but(&PROXIES_CHOICE),
+    };
+    if !args.but.is_empty() {
+        println!("without other kube-proxies; those tests: cargo xtask test --proxies");
+    }
+    follow_in_world(&mut command, &args, budget)
 }
 
 /// The tests with a real API server and a real Cilium: one of them, unless all were asked for.
