@@ -293,17 +293,22 @@ struct Row {
 }
 
 fn run(scene: &mut Scene, ours: &Watch, theirs: &Watch, fault: Fault) -> Row {
+    theirs
+        .wait(PATIENCE, |codes| codes.healthz == 200)
+        .expect("200 of kube-proxy's");
+    // Silence is dated by its question, which may be older than the fault: changes are counted instead.
+    let known = [ours, theirs].map(|watch| watch.changes().len());
     let start = Instant::now();
     fault.inject(scene);
-    let first = |watch: &Watch, wanted: &dyn Fn(u16) -> bool| {
+    let first = |watch: &Watch, known: usize, wanted: &dyn Fn(u16) -> bool| {
         let changes = watch.changes();
-        let change = changes
-            .iter()
-            .find(|change| change.at > start && wanted(change.codes.healthz));
-        change.map(|change| (change.at - start, change.codes.healthz))
+        let mut new = changes.iter().skip(known);
+        let change = new.find(|change| wanted(change.codes.healthz))?;
+        let after = change.at.saturating_duration_since(start);
+        Some((after, change.codes.healthz))
     };
     if fault.breaks_the_node() {
-        until(PATIENCE, || first(ours, &|code| code == 503));
+        until(PATIENCE, || first(ours, known[0], &|code| code == 503));
         thread::sleep(THEIRS);
     } else {
         thread::sleep(LOOK);
@@ -311,8 +316,8 @@ fn run(scene: &mut Scene, ours: &Watch, theirs: &Watch, fault: Fault) -> Row {
     let report = scene.agent().verdict().unwrap_or_default();
     let row = Row {
         fault,
-        ours: first(ours, &|code| code == 503).map(|(time, _)| time),
-        theirs: first(theirs, &|code| code != 200),
+        ours: first(ours, known[0], &|code| code == 503).map(|(time, _)| time),
+        theirs: first(theirs, known[1], &|code| code != 200),
         said: words(&report),
     };
     fault.mend(scene);
