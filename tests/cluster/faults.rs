@@ -25,7 +25,7 @@ const SETTLED: Duration = Duration::from_secs(11);
 
 /// What is done to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+pub(crate) enum Fault {
     ProxyKilled,
     ProxyKilledEndpointReplaced,
     ProxyStoppedEndpointReplaced,
@@ -43,7 +43,7 @@ enum Fault {
 
 impl Fault {
     /// Those of every mode.
-    const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 12] = [
         // First: a kube-proxy that has just started writes the chain again after some seconds.
         Self::MasqueradeFlushed,
         Self::ServicesFlushed,
@@ -71,6 +71,16 @@ impl Fault {
     /// Whether a load balancer must be told to leave.
     fn breaks_the_node(self) -> bool {
         !matches!(self, Self::ProxyKilled | Self::OneServiceEmptied)
+    }
+
+    /// Whether kube-proxy itself no longer answers.
+    fn ends_the_proxy(self) -> bool {
+        matches!(
+            self,
+            Self::ProxyKilled
+                | Self::ProxyKilledEndpointReplaced
+                | Self::ProxyStoppedEndpointReplaced
+        )
     }
 
     fn inject(self, scene: &mut Scene) {
@@ -158,7 +168,7 @@ impl fmt::Display for Fault {
 }
 
 /// An endpoint is replaced, and answers no more: as long as it did nobody would be harmed.
-fn leave(scene: &mut Scene) {
+pub(crate) fn leave(scene: &mut Scene) {
     scene.replace("api", "api-1", "spare");
     scene.servers.remove("api-1");
 }
@@ -216,7 +226,8 @@ fn nft(scene: &Scene, script: &str) {
     scene.world.node.nft(script).expect("an nft script");
 }
 
-fn flush(scene: &Scene, families: &[&str]) {
+/// Empties the chain that the translation begins with, in these families of nft.
+pub(crate) fn flush(scene: &Scene, families: &[&str]) {
     let proxy = scene.proxy();
     for family in families {
         match proxy.mode() {
@@ -282,17 +293,22 @@ struct Row {
 }
 
 fn run(scene: &mut Scene, ours: &Watch, theirs: &Watch, fault: Fault) -> Row {
+    theirs
+        .wait(PATIENCE, |codes| codes.healthz == 200)
+        .expect("200 of kube-proxy's");
+    // Silence is dated by its question, which may be older than the fault: changes are counted instead.
+    let known = [ours, theirs].map(|watch| watch.changes().len());
     let start = Instant::now();
     fault.inject(scene);
-    let first = |watch: &Watch, wanted: &dyn Fn(u16) -> bool| {
+    let first = |watch: &Watch, known: usize, wanted: &dyn Fn(u16) -> bool| {
         let changes = watch.changes();
-        let change = changes
-            .iter()
-            .find(|change| change.at > start && wanted(change.codes.healthz));
-        change.map(|change| (change.at - start, change.codes.healthz))
+        let mut new = changes.iter().skip(known);
+        let change = new.find(|change| wanted(change.codes.healthz))?;
+        let after = change.at.saturating_duration_since(start);
+        Some((after, change.codes.healthz))
     };
     if fault.breaks_the_node() {
-        until(PATIENCE, || first(ours, &|code| code == 503));
+        until(PATIENCE, || first(ours, known[0], &|code| code == 503));
         thread::sleep(THEIRS);
     } else {
         thread::sleep(LOOK);
@@ -300,8 +316,8 @@ fn run(scene: &mut Scene, ours: &Watch, theirs: &Watch, fault: Fault) -> Row {
     let report = scene.agent().verdict().unwrap_or_default();
     let row = Row {
         fault,
-        ours: first(ours, &|code| code == 503).map(|(time, _)| time),
-        theirs: first(theirs, &|code| code != 200),
+        ours: first(ours, known[0], &|code| code == 503).map(|(time, _)| time),
+        theirs: first(theirs, known[1], &|code| code != 200),
         said: words(&report),
     };
     fault.mend(scene);
@@ -326,18 +342,20 @@ fn table(name: &str, mode: Mode, faults: &[Fault]) {
     let Some(mut scene) = Scene::proven(name, mode, &["--flap-dwell", "0"]) else {
         return;
     };
+    judge(name, &mut scene, faults);
+}
+
+/// Injects one after another in a proven scene, and prints and judges the table.
+pub(crate) fn judge(title: &str, scene: &mut Scene, faults: &[Fault]) {
     scene.traffic();
     thread::sleep(SETTLED.max(quiet::asked().unwrap_or_default()));
     scene.wait_proven();
     let (ours, theirs) = (scene.watch(), scene.watch_proxy());
     let rows: Vec<Row> = faults
         .iter()
-        .map(|fault| run(&mut scene, &ours, &theirs, *fault))
+        .map(|fault| run(scene, &ours, &theirs, *fault))
         .collect();
-    println!(
-        "\n| {} | pathproof: 503 after | kube-proxy's healthz | verdict |",
-        mode.name()
-    );
+    println!("\n| {title} | pathproof: 503 after | kube-proxy's healthz | verdict |");
     println!("|---|---|---|---|");
     for Row {
         fault,
@@ -363,6 +381,12 @@ fn table(name: &str, mode: Mode, faults: &[Fault]) {
             row.fault,
             row.said
         );
+        // A late answer is none to the poller, on a machine that does much else.
+        let theirs = row.theirs.map(|(_, code)| code);
+        match row.fault.ends_the_proxy() {
+            true => assert_eq!(theirs, Some(0), "{}: kube-proxy's", row.fault),
+            false => assert_ne!(theirs, Some(503), "{}: kube-proxy's", row.fault),
+        }
     }
 }
 

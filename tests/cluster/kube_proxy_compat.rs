@@ -6,7 +6,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::symlink;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -224,6 +224,16 @@ fn usages(page: &str) -> Vec<String> {
             line[..end].to_owned()
         })
         .collect()
+}
+
+/// Flags that a kube-proxy shows, and that are not ours or are of another type.
+pub(crate) fn other_flags(proxy: &Path) -> Vec<String> {
+    let page = Command::new(proxy).arg("--help").output();
+    let page = page.expect("run kube-proxy").stdout;
+    let ours: Vec<String> = FLAGS.iter().map(|flag| flag.usage()).collect();
+    let mut theirs = usages(&String::from_utf8_lossy(&page).replace(" version[=true]", ""));
+    theirs.retain(|usage| !ours.contains(usage));
+    theirs
 }
 
 /// The table of flags is that of the real kube-proxy: it cannot rot unseen.

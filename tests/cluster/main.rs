@@ -26,6 +26,7 @@ mod peers;
 mod programming;
 mod publish;
 mod quiet;
+mod releases;
 mod rights;
 mod rotate;
 mod scene;

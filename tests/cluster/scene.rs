@@ -57,10 +57,19 @@ impl Scene {
     /// A cluster with its Services and kube-proxy, without an agent. Nothing, loudly, where the
     /// machine lacks what it takes.
     pub(crate) fn bare(test: &str, mode: Mode) -> Option<Self> {
+        Self::bare_with(test, mode, || Servers::or_skip(test))
+    }
+
+    /// The same with these programs.
+    pub(crate) fn bare_with(
+        test: &str,
+        mode: Mode,
+        programs: impl FnOnce() -> Option<Servers>,
+    ) -> Option<Self> {
         if skip::without_root(test) || skip::without_tool(test, mode.tool()) {
             return None;
         }
-        let programs = Servers::or_skip(test)?;
+        let programs = programs()?;
         let world = World::builder()
             .pods(&["web-1", "web-2", "api-1", "spare", "client-1", "client-2"])
             .remote_pods(&["web-3"])

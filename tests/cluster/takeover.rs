@@ -10,7 +10,8 @@ use node_tests::wait::scaled;
 use node_tests::world::{Family, HEALTHZ_PORT};
 use serde_json::Value;
 
-use crate::scene::{PATIENCE, Scene, flush, until};
+use crate::faults::flush;
+use crate::scene::{PATIENCE, Scene, until};
 
 impl Scene {
     /// From outside in both families, and on the node itself.
@@ -47,9 +48,13 @@ impl Scene {
 #[test]
 fn outsiders_get_ours_and_the_node_gets_that_of_kube_proxy() {
     let name = "outsiders_get_ours_and_the_node_gets_that_of_kube_proxy";
-    let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
-        return;
-    };
+    if let Some(scene) = Scene::bare(name, Mode::Nftables) {
+        share_the_port(scene);
+    }
+}
+
+/// kube-proxy and the agent at one port, from start to kube-proxy's return.
+pub(crate) fn share_the_port(mut scene: Scene) {
     drop(scene.proxy.take());
     scene.start_proxy_at(HEALTHZ_PORT, &[]);
     scene.start_agent(&[]);
@@ -57,10 +62,10 @@ fn outsiders_get_ours_and_the_node_gets_that_of_kube_proxy() {
     scene.wait_answers("sound", [200; 3]);
     scene.wait_owner();
 
-    // Both give the same bytes when they agree, so they are made to disagree. kube-proxy was started
+    // Both may give the same bytes when they agree, so they are made to disagree. kube-proxy was started
     // a moment ago, and its first sync mends what was flushed before it.
     let flushed = until(PATIENCE, || {
-        flush(&scene.world.node);
+        flush(&scene, &["ip", "ip6"]);
         let seen = || (scene.answers() == [503, 503, 200].map(Some)).then_some(());
         until(Duration::from_secs(4), seen)
     });

@@ -21,6 +21,9 @@ mod versions;
 
 pub(crate) use versions::KUBERNETES;
 
+/// A variable of Kubernetes: the version that its programs report.
+const GIT_VERSION: &str = "k8s.io/component-base/version.gitVersion";
+
 /// API server and kube-proxy: the cluster tests need no more, beside etcd.
 const SERVERS: Module = Module {
     name: "kubernetes",
@@ -28,10 +31,7 @@ const SERVERS: Module = Module {
     version: versions::KUBERNETES,
     // Charts and clients ask for the version.
     variables: &[
-        (
-            "k8s.io/component-base/version.gitVersion",
-            versions::KUBERNETES,
-        ),
+        (GIT_VERSION, versions::KUBERNETES),
         ("k8s.io/component-base/version.gitMajor", "1"),
         ("k8s.io/component-base/version.gitMinor", "36"),
     ],
@@ -49,6 +49,33 @@ const KUBECTL: Module = Module {
     compiles: 900,
     ..SERVERS
 };
+
+/// kube-proxies of other releases.
+const PROXIES: [Module; 3] = [
+    Module {
+        variables: &[(GIT_VERSION, versions::KUBE_PROXY_1_28.version)],
+        ..proxy(versions::KUBE_PROXY_1_28)
+    },
+    Module {
+        variables: &[(GIT_VERSION, versions::KUBE_PROXY_1_32.version)],
+        ..proxy(versions::KUBE_PROXY_1_32)
+    },
+    Module {
+        variables: &[(GIT_VERSION, versions::KUBE_PROXY_1_37.version)],
+        ..proxy(versions::KUBE_PROXY_1_37)
+    },
+];
+
+const fn proxy(release: versions::KubeProxyRelease) -> Module {
+    Module {
+        name: release.folder,
+        version: release.version,
+        programs: &["cmd/kube-proxy"],
+        takes: "2 min",
+        compiles: 1000,
+        ..SERVERS
+    }
+}
 
 /// The rest of Kubernetes on a node.
 const NODE: Module = Module {
@@ -179,9 +206,13 @@ const PROMTOOL: Program = Program {
 };
 
 #[cfg(test)]
-pub(crate) const MODULES: [Module; 8] = [
-    SERVERS, KUBECTL, NODE, CONTAINERD, CNI, FLANNEL, CILIUM, HELM,
-];
+pub(crate) fn modules() -> impl Iterator<Item = Module> {
+    [
+        SERVERS, KUBECTL, NODE, CONTAINERD, CNI, FLANNEL, CILIUM, HELM,
+    ]
+    .into_iter()
+    .chain(PROXIES)
+}
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -191,6 +222,9 @@ pub(crate) struct Args {
     /// Also build Cilium's agent and the compiler that it needs
     #[arg(long)]
     cilium: bool,
+    /// Also build kube-proxies of other releases
+    #[arg(long)]
+    proxies: bool,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -212,6 +246,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if args.cilium {
         places.push(cilium()?);
+    }
+    if args.proxies {
+        places.extend(proxies()?);
     }
     for place in places {
         println!("ready: {}", place.display());
@@ -307,6 +344,11 @@ pub(crate) fn cni_plugins() -> Result<PathBuf> {
 /// flannel's daemon, for the cluster test of it.
 pub(crate) fn flannel() -> Result<PathBuf> {
     FLANNEL.ready()
+}
+
+/// The folders of the kube-proxies of other releases.
+pub(crate) fn proxies() -> Result<Vec<PathBuf>> {
+    PROXIES.iter().map(Module::ready).collect()
 }
 
 /// Cilium's agent with its files, and the compiler that it asks for.

@@ -5,6 +5,7 @@
 //! still: without them they are named and counted as skipped, never left out in silence.
 
 mod libtest;
+mod report;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ use crate::excused::Budget;
 use crate::tally::{Counted, Tally, slowest};
 use crate::{ebpf, host, image, kernels, run, setup_cluster};
 use libtest::{cargo_test, filter, follow, follow_in_world};
+use report::report;
 
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct Args {
@@ -38,6 +40,9 @@ pub(crate) struct Args {
     /// all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds"])]
     cilium: bool,
+    /// Run only the tests beside kube-proxies of other releases: 10 minutes; no other run has them
+    #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds", "cilium", "filter"])]
+    proxies: bool,
     /// Run only the tests on other kernels, in virtual machines: 6.1-cloud, 6.12-cloud and
     /// 6.12-cloud-arm64, or the given ones, separated by commas
     #[arg(long, value_name = "KERNELS", value_delimiter = ',', num_args = 0..=1)]
@@ -56,6 +61,9 @@ pub(crate) struct Args {
     /// Run only tests whose names contain one of these.
     #[arg(skip)]
     choice: &'static [&'static str],
+    /// Do not run tests whose names contain one of these.
+    #[arg(skip)]
+    but: &'static [&'static str],
 }
 
 impl Args {
@@ -77,6 +85,13 @@ impl Args {
     pub(crate) fn all_of_cilium() -> Self {
         Self {
             cilium: true,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn all_proxies() -> Self {
+        Self {
+            proxies: true,
             ..Self::default()
         }
     }
@@ -114,6 +129,9 @@ const CHOICE: [&str; 10] = [
 const CLUSTER: &str = "cluster tests (tests/cluster)";
 /// Cargo leaves these out unless they are named (tests/Cargo.toml).
 const CLUSTER_TARGET: [&str; 2] = ["--test", "cluster"];
+const PROXIES: &str = "other kube-proxies (tests/cluster)";
+/// Each takes minutes, and what they show changes with a release of Kubernetes alone.
+const PROXIES_CHOICE: [&str; 1] = ["releases::"];
 const CILIUM: &str = "beside the real Cilium (tests/cilium)";
 const CILIUM_TARGET: [&str; 2] = ["--test", "cilium"];
 /// Its tables are emptied and filled again.
@@ -130,6 +148,15 @@ impl Args {
         let all = all || self.filter.is_some();
         Self {
             choice: if all { &[] } else { choice },
+            ..self.clone()
+        }
+    }
+
+    /// All tests but these, unless some are asked for by a filter.
+    fn all_but(&self, but: &'static [&'static str]) -> Self {
+        let all = self.filter.is_some();
+        Self {
+            but: if all { &[] } else { but },
             ..self.clone()
         }
     }
@@ -191,6 +218,13 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
     if args.cilium {
         let all = || cilium_tests(args, &Budget::new(false));
         return Ok(report(&[in_world(args, CILIUM, &CILIUM_TARGET, all)]));
+    }
+    if args.proxies {
+        let all = || {
+            setup_cluster::proxies()?;
+            cluster_tests(args, &Budget::new(false))
+        };
+        return Ok(report(&[in_world(args, PROXIES, &CLUSTER_TARGET, all)]));
     }
     let install = || in_world(args, INSTALL, &INSTALL_TARGET, || install_tests(args));
     if args.only_install {
@@ -317,7 +351,14 @@ fn cluster_tests(args: &Args, budget: &Budget) -> Result<Counted> {
         eprintln!("the test with flannel is skipped: {error:#}");
     }
     with_chart_tools(&mut command);
-    follow_in_world(&mut command, args, budget)
+    let args = match args.proxies {
+        true => args.choose(false, &PROXIES_CHOICE),
+        false => args.all_but(&PROXIES_CHOICE),
+    };
+    if !args.but.is_empty() {
+        println!("without other kube-proxies; those tests: cargo xtask test --proxies");
+    }
+    follow_in_world(&mut command, &args, budget)
 }
 
 /// The tests with a real API server and a real Cilium: one of them, unless all were asked for.
@@ -439,30 +480,4 @@ fn left_out(args: &Args, target: &[&str], why: &str) -> Result<Counted> {
         skipped: names,
         ..Counted::default()
     })
-}
-
-fn report(steps: &[Step]) -> Counted {
-    let mut sum = Counted::default();
-    println!();
-    for line in steps.iter().flat_map(|step| &step.counted.skipped) {
-        println!("SKIPPED  {line}");
-    }
-    let skipped = |step: &Step| !step.counted.skipped.is_empty();
-    if steps.iter().any(skipped) && !host::is_root() {
-        println!("SKIPPED tests run as root: sudo -E env \"PATH=$PATH\" cargo xtask test");
-    }
-    for step in steps {
-        let (name, counted) = (step.name, &step.counted);
-        println!(
-            "{name:<33} {:>7.1} s   {}",
-            step.took.as_secs_f64(),
-            counted.tally
-        );
-        sum.tally += counted.tally;
-        sum.skipped.extend_from_slice(&counted.skipped);
-        sum.unsteady.extend_from_slice(&counted.unsteady);
-        sum.panics.extend_from_slice(&counted.panics);
-        sum.times.extend_from_slice(&counted.times);
-    }
-    sum
 }

@@ -13,3 +13,28 @@ pub const FLANNEL: &str = "v0.27.4";
 pub const HELM: &str = "v3.22.0";
 /// Cilium.
 pub const CILIUM: &str = "v1.20.2";
+
+/// A kube-proxy of another release than [`KUBERNETES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KubeProxyRelease {
+    /// Its folder in xtask/go and in target/tools.
+    pub folder: &'static str,
+    /// Its tag.
+    pub version: &'static str,
+}
+
+/// The first release with /livez.
+pub const KUBE_PROXY_1_28: KubeProxyRelease = KubeProxyRelease {
+    folder: "kube-proxy-1.28",
+    version: "v1.28.15",
+};
+/// The last release of Kubernetes that RKE 1 installs.
+pub const KUBE_PROXY_1_32: KubeProxyRelease = KubeProxyRelease {
+    folder: "kube-proxy-1.32",
+    version: "v1.32.13",
+};
+/// The newest release.
+pub const KUBE_PROXY_1_37: KubeProxyRelease = KubeProxyRelease {
+    folder: "kube-proxy-1.37",
+    version: "v1.37.2",
+};

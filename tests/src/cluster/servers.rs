@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::control_plane::elsewhere;
 use crate::built;
-use crate::built::versions::KUBERNETES;
+use crate::built::versions::{KUBERNETES, KubeProxyRelease};
 use crate::world;
 
 /// Programs of a cluster.
@@ -53,5 +53,21 @@ impl Servers {
                 None
             }
         }
+    }
+
+    /// The same with the kube-proxy of another release.
+    pub fn or_skip_beside(test: &str, release: KubeProxyRelease) -> Option<Self> {
+        let proxy = built::folder(release.folder, release.version).join("kube-proxy");
+        if !proxy.is_file() {
+            eprintln!(
+                "SKIPPED: {test} needs kube-proxy {} (run `cargo xtask setup-cluster --proxies`)",
+                release.version
+            );
+            return None;
+        }
+        Some(Self {
+            proxy,
+            ..Self::or_skip(test)?
+        })
     }
 }

@@ -83,6 +83,10 @@ pub(crate) const NIGHTLY: &[Step] = &[
         Count(|| test::run_all(&test::Args::all_of_cilium())),
     ),
     step(
+        "proxies",
+        Count(|| test::run_all(&test::Args::all_proxies())),
+    ),
+    step(
         "install",
         Count(|| test::run_all(&test::Args::on_a_real_node())),
     ),

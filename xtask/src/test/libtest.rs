@@ -31,6 +31,10 @@ pub(super) fn cargo_test() -> Command {
     command
 }
 
+fn skipped<'a>(names: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
+    names.iter().flat_map(|name| ["--skip", name])
+}
+
 const RUNNER: &str = r#"target.'cfg(all())'.runner = ["env", "RUSTC_BOOTSTRAP=1"]"#;
 /// Arguments of the programs, in every run that is counted.
 const REPORT: [&str; 3] = ["--show-output", "-Zunstable-options", "--report-time"];
@@ -43,7 +47,8 @@ pub(super) fn follow(command: &mut Command, args: &Args) -> Result<Counted> {
         .arg("--")
         .args(REPORT)
         .args(args.choice)
-        .args(IN_MACHINES_ONLY.iter().flat_map(|name| ["--skip", name]));
+        .args(skipped(&IN_MACHINES_ONLY))
+        .args(skipped(args.but));
     count(command)
 }
 

@@ -1,0 +1,227 @@
+//! The agent beside kube-proxies of other releases than the API server's: answers, the table of faults,
+//! shared ports, flags and `--cleanup`. docs/health-endpoints.md has what differs between releases.
+//! `cargo xtask test --proxies` runs these tests.
+
+use std::thread;
+use std::time::Duration;
+
+use node_tests::built::versions::{
+    KUBE_PROXY_1_28, KUBE_PROXY_1_32, KUBE_PROXY_1_37, KubeProxyRelease,
+};
+use node_tests::cluster::{KUBE_PROXY_HEALTHZ_PORT, Mode, Servers};
+use node_tests::manifests::AUTOSCALER_TAINT;
+use rstest::rstest;
+use serde_json::json;
+
+use crate::dropin::other_flags;
+use crate::dropin_cleanup::clean;
+use crate::faults::{Fault, judge, leave};
+use crate::health_ports::agree_at_ports;
+use crate::parity::{Shape, shape};
+use crate::scene::{NODE, PATIENCE, Scene, until};
+use crate::takeover::share_the_port;
+
+/// Alpha in 1.28, and off by default.
+const GATE: &str = "--feature-gates=KubeProxyDrainingTerminatingNodes=true";
+/// Chains that older releases leave at `--cleanup`.
+const KEPT: [&str; 2] = ["KUBE-MARK-MASQ", "KUBE-PROXY-CANARY"];
+
+fn programs(test: &str, release: KubeProxyRelease) -> Option<Servers> {
+    Servers::or_skip_beside(&format!("releases::{test} {}", release.version), release)
+}
+
+fn bare(test: &str, release: KubeProxyRelease, mode: Mode) -> Option<Scene> {
+    Scene::bare_with(test, mode, || programs(test, release))
+}
+
+/// Answers of both health servers to one request: kube-proxy's and ours.
+fn both(scene: &Scene, path: &str) -> (Shape, Shape) {
+    let (theirs, ours) = scene.ask(path);
+    println!("{path}: {} {}", theirs.status, theirs.body);
+    (shape(&theirs), shape(&ours))
+}
+
+/// Body of kube-proxy before it reports each family by itself: T and G are forms of times.
+fn old_body(eligible: Option<bool>) -> String {
+    let times = r#"{"lastUpdated": "G","currentTime": "G""#;
+    match eligible {
+        Some(eligible) => format!(r#"{times}, "nodeEligible": {eligible}}}"#),
+        None => format!("{times}}}"),
+    }
+}
+
+/// kube-proxy's body since then, which is ours for every release.
+fn body(eligible: Option<bool>, healthy: bool) -> String {
+    let eligible = eligible.map(|eligible| format!(r#""nodeEligible":{eligible},"#));
+    let (eligible, family) = (
+        eligible.unwrap_or_default(),
+        format!(r#"{{"lastUpdated":"T","healthy":{healthy}}}"#),
+    );
+    format!(
+        r#"{{"lastUpdated":"T","currentTime":"T",{eligible}"healthy":{healthy},"status":{{"IPv4":{family},"IPv6":{family}}}}}"#
+    )
+}
+
+/// Both answer /healthz with the status of a node that is eligible to them or not, in their own words and
+/// under the same headers; /livez does not depend on it, and other paths are the same.
+fn differ(scene: &Scene, what: &str, theirs: bool, ours: bool) {
+    let status = |eligible: bool| if eligible { 200 } else { 503 };
+    let seen = until(PATIENCE, || {
+        let (of_proxy, of_agent) = scene.ask("/healthz");
+        (of_proxy.status == status(theirs) && of_agent.status == status(ours)).then_some(())
+    });
+    println!("{what}");
+    let (of_proxy, of_agent) = both(scene, "/healthz");
+    assert!(seen.is_some(), "{what}: {of_proxy:?}, {of_agent:?}");
+    assert_eq!(of_proxy.body, old_body(Some(theirs)), "{what}");
+    assert_eq!(of_agent.body, body(Some(ours), true), "{what}");
+    assert_eq!(of_proxy.headers, of_agent.headers, "{what}");
+    let (of_proxy, of_agent) = both(scene, "/livez");
+    assert_eq!((of_proxy.status, of_agent.status), (200, 200), "{what}");
+    assert_eq!(of_proxy.body, old_body(None), "{what}");
+    assert_eq!(of_agent.body, body(None, true), "{what}");
+    assert_eq!(of_proxy.headers, of_agent.headers, "{what}");
+    for path in ["/healthz/", "/", "/metrics"] {
+        let (of_proxy, of_agent) = both(scene, path);
+        assert_eq!(of_proxy, of_agent, "{what}: {path}");
+    }
+}
+
+/// Answers of a node that is to be removed, and of one that is not. `heeds`: /healthz of that kube-proxy
+/// depends on it.
+#[rstest]
+#[case::v1_28(KUBE_PROXY_1_28, Mode::Iptables, &[], false)]
+#[case::v1_28_with_the_gate(KUBE_PROXY_1_28, Mode::Iptables, &[GATE], true)]
+#[case::v1_32(KUBE_PROXY_1_32, Mode::Nftables, &[], true)]
+#[case::v1_37(KUBE_PROXY_1_37, Mode::Nftables, &[], true)]
+fn answers_beside(
+    #[case] release: KubeProxyRelease,
+    #[case] mode: Mode,
+    #[case] options: &[&str],
+    #[case] heeds: bool,
+) {
+    let Some(mut scene) = bare("answers_beside", release, mode) else {
+        return;
+    };
+    drop(scene.proxy.take());
+    scene.start_proxy_at(KUBE_PROXY_HEALTHZ_PORT, options);
+    scene.start_agent(&[]);
+    scene.wait_proven();
+    let expect = |scene: &Scene, what: &str, eligible: bool| {
+        // A release that does not heed a change gets the time to do so.
+        thread::sleep(Duration::from_secs(1));
+        match release {
+            KUBE_PROXY_1_37 => scene.agree(what, if eligible { 200 } else { 503 }),
+            _ => differ(scene, what, eligible || !heeds, eligible),
+        }
+    };
+    expect(&scene, "sound", true);
+    scene.taint(&["example.com/other"]);
+    expect(&scene, "another taint", true);
+    scene.taint(&[AUTOSCALER_TAINT]);
+    expect(&scene, "tainted", false);
+    scene.taint(&[]);
+    expect(&scene, "untainted", true);
+    let held = json!({ "metadata": { "finalizers": ["example.com/drain"] } });
+    scene.api.patch(NODE, &held).expect("hold the Node");
+    expect(&scene, "a finalizer alone", true);
+    scene.api.delete(NODE).expect("delete the Node");
+    expect(&scene, "deleted and held", false);
+}
+
+#[rstest]
+#[case::v1_28_iptables(KUBE_PROXY_1_28, Mode::Iptables)]
+#[case::v1_32_iptables(KUBE_PROXY_1_32, Mode::Iptables)]
+#[case::v1_32_nftables(KUBE_PROXY_1_32, Mode::Nftables)]
+#[case::v1_37_iptables(KUBE_PROXY_1_37, Mode::Iptables)]
+#[case::v1_37_nftables(KUBE_PROXY_1_37, Mode::Nftables)]
+fn faults_show_beside(#[case] release: KubeProxyRelease, #[case] mode: Mode) {
+    let Some(mut scene) = bare("faults_show_beside", release, mode) else {
+        return;
+    };
+    scene.start_agent(&["--flap-dwell", "0"]);
+    scene.wait_proven();
+    let title = format!("kube-proxy {}, {}", release.version, mode.name());
+    judge(&title, &mut scene, &Fault::ALL);
+}
+
+/// kube-proxy's own 503: it cannot write rules for a minute.
+#[rstest]
+#[case::v1_28(KUBE_PROXY_1_28)]
+#[case::v1_32(KUBE_PROXY_1_32)]
+#[case::v1_37(KUBE_PROXY_1_37)]
+fn an_overdue_sync_beside(#[case] release: KubeProxyRelease) {
+    let mode = Mode::IptablesLegacy;
+    let Some(mut scene) = bare("an_overdue_sync_beside", release, mode) else {
+        return;
+    };
+    scene.start_agent(&["--flap-dwell", "0"]);
+    scene.wait_proven();
+    scene.traffic();
+    let (ours, theirs) = (scene.watch_healthy(), scene.watch_proxy());
+    scene.lock = Some(scene.proxy().hold_lock().expect("the lock"));
+    leave(&mut scene);
+    let is_503 = |codes: node_tests::watch::Codes| codes.healthz == 503 && codes.livez == 503;
+    ours.wait(PATIENCE, is_503).expect("ours: 503");
+    theirs
+        .wait(2 * PATIENCE, is_503)
+        .expect("kube-proxy's: 503");
+    for (path, eligible) in [("/healthz", Some(true)), ("/livez", None)] {
+        let (of_proxy, of_agent) = both(&scene, path);
+        assert_eq!((of_proxy.status, of_agent.status), (503, 503));
+        let wanted = match release {
+            KUBE_PROXY_1_37 => body(eligible, false),
+            _ => old_body(eligible),
+        };
+        assert_eq!(of_proxy.body, wanted, "{path}");
+        assert_eq!(of_agent.body, body(eligible, false), "{path}");
+    }
+}
+
+/// Outsiders get ours at 10256, and the node gets kube-proxy's.
+#[rstest]
+#[case::v1_28(KUBE_PROXY_1_28, Mode::Iptables)]
+#[case::v1_32(KUBE_PROXY_1_32, Mode::Nftables)]
+#[case::v1_37(KUBE_PROXY_1_37, Mode::Nftables)]
+fn the_port_is_shared_with(#[case] release: KubeProxyRelease, #[case] mode: Mode) {
+    if let Some(scene) = bare("the_port_is_shared_with", release, mode) {
+        share_the_port(scene);
+    }
+}
+
+#[rstest]
+#[case::v1_28(KUBE_PROXY_1_28, Mode::Iptables)]
+#[case::v1_32(KUBE_PROXY_1_32, Mode::Nftables)]
+#[case::v1_37(KUBE_PROXY_1_37, Mode::Nftables)]
+fn health_check_node_ports_agree_with(#[case] release: KubeProxyRelease, #[case] mode: Mode) {
+    if let Some(scene) = bare("health_check_node_ports_agree_with", release, mode) {
+        agree_at_ports(scene);
+    }
+}
+
+/// Rules of each release go with ours, and others' stay.
+#[rstest]
+#[case::v1_28(KUBE_PROXY_1_28, &[Mode::Iptables, Mode::IptablesLegacy], &KEPT)]
+#[case::v1_32(KUBE_PROXY_1_32, &[Mode::Iptables, Mode::Nftables], &KEPT)]
+#[case::v1_37(KUBE_PROXY_1_37, &[Mode::Iptables, Mode::Nftables], &[])]
+fn rules_are_removed_of(
+    #[case] release: KubeProxyRelease,
+    #[case] modes: &[Mode],
+    #[case] kept_by_the_real_one: &[&str],
+) {
+    if let Some(scene) = bare("rules_are_removed_of", release, modes[0]) {
+        clean(scene, modes, kept_by_the_real_one);
+    }
+}
+
+/// Flags that only another release has, or that have another type there: they are accepted and named in
+/// the log. Removed ones matter to clusters that keep them.
+#[rstest]
+#[case::v1_28(KUBE_PROXY_1_28, &["      --proxy-port-range port-range"])]
+#[case::v1_32(KUBE_PROXY_1_32, &[])]
+#[case::v1_37(KUBE_PROXY_1_37, &[])]
+fn flags_are_known_of(#[case] release: KubeProxyRelease, #[case] others: &[&str]) {
+    if let Some(programs) = programs("flags_are_known_of", release) {
+        assert_eq!(other_flags(&programs.proxy), others);
+    }
+}
