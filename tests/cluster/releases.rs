@@ -13,10 +13,10 @@ use node_tests::manifests::AUTOSCALER_TAINT;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::dropin::other_flags;
-use crate::dropin_cleanup::clean;
 use crate::faults::{Fault, judge, leave};
 use crate::health_ports::agree_at_ports;
+use crate::kube_proxy_cleanup::clean;
+use crate::kube_proxy_compat::other_flags;
 use crate::parity::{Shape, shape};
 use crate::scene::{NODE, PATIENCE, Scene, until};
 use crate::takeover::share_the_port;
