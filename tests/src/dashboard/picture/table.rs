@@ -127,9 +127,10 @@ fn rows(panel: &Value, data: &Data) -> Vec<Row> {
         }
     }
     let mut rows: Vec<Row> = rows.into_values().collect();
-    rows.sort_by_key(|row| match row.get("Value #A") {
-        Some(Cell::Number(value)) => -(*value as i64),
-        _ => 1,
-    });
+    let value = |row: &Row| match row.get("Value #A") {
+        Some(Cell::Number(value)) => *value,
+        _ => f64::NEG_INFINITY,
+    };
+    rows.sort_by(|one, other| value(other).total_cmp(&value(one)));
     rows
 }
