@@ -104,7 +104,7 @@ fn the_list_is_made_of_conditions() {
 
     let said = canned.pathproof(&["--context", "prod", "--request-timeout=3s", "-l", "a=b"]);
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
-    let head = "SICK  5 nodes: 1 sick, 1 in doubt, 1 leaving, 2 sound\n";
+    let head = "SICK  5 nodes: 1 sick, 1 in doubt, 1 leaving, 1 sound, 1 not Linux\n";
     assert!(said.out.starts_with(head), "{}", said.out);
     let sick = "✗ worker-2  broken    leaked        4 min  yes\n      What the agent wrote.\n";
     assert!(said.out.contains(sick), "{}", said.out);
@@ -123,7 +123,7 @@ fn the_list_is_made_of_conditions() {
     let document: Value = serde_json::from_str(&said.out).unwrap();
     let nodes = document["nodes"].as_array().unwrap().iter();
     let nodes: Vec<&str> = nodes.map(|node| node["node"].as_str().unwrap()).collect();
-    assert_eq!(nodes, ["worker-2", "bare", "worker-3", "win-1", "worker-1"]);
+    assert_eq!(nodes, ["worker-2", "bare", "worker-3", "worker-1", "win-1"]);
 }
 
 #[test]

@@ -105,12 +105,12 @@ impl Args {
     }
 }
 
-const NODE: &str = "kernel and namespace tests";
-/// All but the tests that are named on their own. Not `--tests`, which would link each of twenty
-/// benchmarks and programs a second time, as a test without tests.
-const NODE_TARGET: [&str; 7] = [
-    "--lib", "--test", "kernel", "--test", "node", "--test", "world",
-];
+const KERNEL: &str = "tests of programs in the kernel";
+const NODE: &str = "namespace tests";
+/// Cargo is told the names of these. `--tests` would link each of twenty benchmarks and programs a second
+/// time, as a test without tests.
+const KERNEL_TARGET: [&str; 3] = ["--lib", "--test", "kernel"];
+const NODE_TARGET: [&str; 4] = ["--test", "node", "--test", "world"];
 const WORLDS: &str = "worlds (docs/internal/worlds.md)";
 const WORLDS_TARGET: [&str; 2] = ["--test", "worlds"];
 /// Worlds that are run each time: those that once took a healthy node out, and faults that were missed.
@@ -242,6 +242,7 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
     };
     // First those that need the fewest tools: the rest is built meanwhile, in CI.
     steps.extend([
+        in_world(args, KERNEL, &KERNEL_TARGET, || kernel_tests(args, &budget)),
         in_world(args, NODE, &NODE_TARGET, || node_tests(args, &budget)),
         in_world(args, WORLDS, &WORLDS_TARGET, || worlds(args, &budget)),
         step(DEPLOY, deploy),
@@ -309,9 +310,15 @@ fn host_tests(args: &Args) -> Result<Counted> {
     follow(&mut command, args)
 }
 
+/// Some of these send packets without a pause, in windows of the kernel's clock: few at a time.
+fn kernel_tests(args: &Args, budget: &Budget) -> Result<Counted> {
+    host::install_world("the kernel tests")?;
+    follow_in_world(&mut with_agent(&KERNEL_TARGET, 3)?, args, budget)
+}
+
 fn node_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_world("the namespace tests")?;
-    // These tests wait for packets most of the time: more at once than there are processors.
+    // These wait for packets most of the time: more at once than there are processors.
     let mut command = with_agent(&NODE_TARGET, 8)?;
     match setup_cluster::prometheus() {
         Ok(found) => {

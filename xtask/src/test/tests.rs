@@ -22,7 +22,8 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 #[test]
 fn every_test_program_is_named() {
     let named = [
-        NODE_TARGET.as_slice(),
+        KERNEL_TARGET.as_slice(),
+        &NODE_TARGET,
         &WORLDS_TARGET,
         &CLUSTER_TARGET,
         &CILIUM_TARGET,
