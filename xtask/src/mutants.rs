@@ -21,7 +21,7 @@ const CARGO_MUTANTS: Tool = Tool {
 /// The files between a verdict and its answer: a wrong line here is a wrong 503 or 200 by itself.
 const FILES: [&str; 3] = ["answer.rs", "brake.rs", "damping.rs"];
 
-/// Changes that no caller could notice.
+/// Changes that these tests do not judge.
 const EQUIVALENT: [&str; 2] = [
     // Texts for people have samples of their own, in the tests of the agent.
     "impl (fmt::)?Display",

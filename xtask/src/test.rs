@@ -40,7 +40,8 @@ pub(crate) struct Args {
     /// all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds"])]
     cilium: bool,
-    /// Run only the tests beside kube-proxies of other releases: 10 minutes; no other run has them
+    /// Run only the tests beside kube-proxies of other releases, which no run without this has: 10
+    /// minutes
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds", "cilium", "filter"])]
     proxies: bool,
     /// Run only the tests on other kernels, in virtual machines: 6.1-cloud, 6.12-cloud and

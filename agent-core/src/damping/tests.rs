@@ -9,7 +9,7 @@ fn ms(ms: u64) -> Mono {
     Mono(1_000_000_000_000 + ms * 1_000_000)
 }
 
-/// Steps every 100 ms until `to`, with the required that holds then; returns when the answer changed.
+/// Steps every 100 ms until `to`, with the answer that is required then; returns when the answer changed.
 fn changes(damping: &mut Damping, script: &[(u64, Required)], to: u64) -> Vec<(u64, u16)> {
     let mut changes = Vec::new();
     let mut last = damping.served().healthy;
@@ -176,7 +176,7 @@ proptest! {
 
     /// Twice the same is the same.
     #[test]
-    fn only_wishes_and_times_count(
+    fn only_requirements_and_times_count(
         steps in prop::collection::vec((50u64..3_000, [any_required(), any_required(), any_required()]), 1..50),
     ) {
         let run = || {

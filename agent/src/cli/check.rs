@@ -100,7 +100,7 @@ enum Source {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum CheckResult {
-    /// The node is proven, and every path passes.
+    /// The node is proven, and every TCP path passes.
     Sound,
     /// The node is broken or stale.
     Broken,
@@ -279,7 +279,7 @@ fn result(report: &Report) -> (CheckResult, String) {
     match tcp().find(|(_, lane)| lane.state != LaneState::Passing) {
         Some((of, lane)) => unknown(explain::sentence(of.family, lane, verdict.at)),
         None if tcp().next().is_none() => unknown("no path was probed".to_owned()),
-        None => (CheckResult::Sound, "every path passes".to_owned()),
+        None => (CheckResult::Sound, "every TCP path passes".to_owned()),
     }
 }
 

@@ -121,7 +121,7 @@ fn measure(args: &Args, agent: &Path, load: Load, tables: &mut Tables) -> Result
         tables.push(load, &fault.to_string(), times);
     }
     let whole = joined(&all);
-    tables.push(load, "all of them", &whole);
+    tables.push(load, ALL, &whole);
     if given_up {
         let what = format!("{load} node: all injections");
         tables.missed.judge(what, false);
@@ -232,7 +232,10 @@ fn joined(all: &[Times]) -> Times {
     }
 }
 
-/// What is printed in the end.
+/// Name of the row of all faults together.
+const ALL: &str = "all of them";
+
+/// The report at the end.
 #[derive(Default)]
 struct Tables {
     faults: Vec<String>,
@@ -248,8 +251,11 @@ impl Tables {
             ("repair to 200", &times.healthy, PROMISED_200),
         ] {
             let row = figure.row(promise);
-            let name = format!("{load} node: {what}, {fault}");
-            self.missed.judge(name, figure.keeps(promise));
+            // The promise is of all injections: the p99 of one kind's 25 is their maximum.
+            if fault == ALL {
+                let name = format!("{load} node: {what}, {fault}");
+                self.missed.judge(name, figure.keeps(promise));
+            }
             self.faults
                 .push(format!("| {load} | {fault} | {what} | {row} |"));
         }

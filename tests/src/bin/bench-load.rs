@@ -54,7 +54,7 @@ const MOST_OF_FLOOD: u64 = 1024;
 const EMPTY_RUNS: u32 = 2_000_000;
 const OPTIONS: [&str; 2] = ["--log-filter", "warn"];
 
-/// What the agent costs under load
+/// Cost of the agent under load
 #[derive(Parser)]
 struct Args {
     /// Seconds of each measurement at a rate

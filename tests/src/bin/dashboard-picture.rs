@@ -12,7 +12,7 @@ use node_tests::dashboard::picture::{Data, draw};
 /// Draws the Grafana dashboard with the data of a run
 #[derive(Debug, Parser)]
 struct Args {
-    /// What Prometheus gave, as the test wrote it
+    /// File of the test with Prometheus's answers
     data: PathBuf,
     /// Where the picture goes (SVG)
     picture: PathBuf,

@@ -22,10 +22,10 @@ const LOG: f64 = 2_000.0;
 /// Memory, files and entries of the agent under churn
 #[derive(Parser)]
 struct Args {
-    /// How long
+    /// Duration of the churn
     #[arg(long, default_value_t = 60.0, value_name = "MINUTES")]
     minutes: f64,
-    /// What decides what comes and goes when
+    /// Seed of the churn
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The agent's binary; default: built beside this one

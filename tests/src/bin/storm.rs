@@ -18,7 +18,7 @@ struct Args {
     /// Seed that decides every action and its moment; default: the UTC date, as yyyymmdd
     #[arg(long)]
     seed: Option<u64>,
-    /// How long it lasts
+    /// Duration
     #[arg(long, default_value_t = 5.0, value_name = "MINUTES")]
     minutes: f64,
     /// Seconds that are added to every promise, for machines that do much else

@@ -81,22 +81,26 @@ fn enable(root: &Path) -> Result<(), String> {
         listed("cgroup.controllers"),
         listed("cgroup.subtree_control"),
     );
+    let mut missing = Vec::new();
     for controller in NEEDED_OF_V2 {
         let has = |list: &str| list.split_whitespace().any(|one| one == controller);
         if !has(&there) {
             return Err(format!("the cgroup controller {controller}, of v1 or v2"));
         }
         if !has(&given) {
-            let file = root.join("cgroup.subtree_control");
-            fs::write(&file, format!("+{controller}")).map_err(|error| {
-                format!(
-                    "the cgroup controller {controller} in {}: {error}",
-                    file.display()
-                )
-            })?;
+            missing.push(format!("+{controller}"));
         }
     }
-    Ok(())
+    if missing.is_empty() {
+        return Ok(());
+    }
+    // In one write, which gives all or none: with some alone, other groups of the machine could no longer
+    // have processes.
+    let (file, missing) = (root.join("cgroup.subtree_control"), missing.join(" "));
+    fs::write(&file, &missing).map_err(|error| {
+        let file = file.display();
+        format!("the cgroup controllers {missing} in {file}, of v1 or v2: {error}")
+    })
 }
 
 /// The groups; removed when dropped, after everything in them has ended.
@@ -234,7 +238,7 @@ fn hierarchies() -> Result<Vec<Hierarchy>> {
 /// The root of the unified hierarchy.
 fn unified() -> Result<PathBuf> {
     let mounts = mounts()?;
-    let (place, _) = mounted(&mounts, "").context("a cgroup hierarchy of v1 or v2")?;
+    let (place, _) = mounted(&mounts, "").context("the cgroup controllers, of v1 or v2")?;
     Ok(place.into())
 }
 

@@ -198,7 +198,7 @@ impl Seen {
         let faults = self.spells.iter().filter(|spell| spell.is_fault());
         faults.clone().any(|fault| {
             let mut end = fault.to + GRACE + slack;
-            for spell in self.spells.iter().filter(|spell| spell.is_ordeal()) {
+            for spell in self.spells.iter().filter(|spell| spell.is_agent_fault()) {
                 if spell.from < end && spell.to > fault.from {
                     end = end.max(spell.to + GRACE + slack);
                 }
@@ -211,7 +211,7 @@ impl Seen {
         self.spells.iter().any(|spell| {
             let marks = spell.action == Action::Harmless(Harmless::NodeMarked);
             // The two paths are asked one after the other: of a moment of change each may tell its own.
-            let changes = spell.is_fault() || spell.is_ordeal();
+            let changes = spell.is_fault() || spell.is_agent_fault();
             let end = if marks { self.told(spell.to) } else { spell.to };
             (marks || changes) && (spell.from..end + GRACE + slack).contains(&at)
         })
@@ -231,7 +231,7 @@ impl Seen {
     fn failed_within(&self, answered: &Answered, slack: Duration) -> usize {
         let grace = GRACE + slack;
         let away = self.spells.iter().filter(|spell| {
-            spell.is_ordeal() && spell.from < answered.from && spell.to + grace > answered.from
+            spell.is_agent_fault() && spell.from < answered.from && spell.to + grace > answered.from
         });
         let since = away.map(|spell| spell.from).chain([answered.from]);
         let from = since.min().unwrap_or_default().saturating_sub(grace);
@@ -298,7 +298,7 @@ impl Seen {
             })
         };
         let away = self.spells.iter().any(|spell| {
-            spell.is_ordeal() && spell.from < fault.to && spell.to + BACK > fault.from
+            spell.is_agent_fault() && spell.from < fault.to && spell.to + BACK > fault.from
         });
         let blind = [
             Action::Harmless(Harmless::RangeDropped),
@@ -347,7 +347,7 @@ impl Seen {
     fn unmarked(&self, marked: &Spell, slack: Duration, findings: &mut Findings) {
         let from = self.told(marked.from) + Duration::from_secs(1) + slack;
         let away = self.spells.iter().any(|spell| {
-            spell.is_ordeal() && spell.from < marked.to && spell.to + GRACE > marked.from
+            spell.is_agent_fault() && spell.from < marked.to && spell.to + GRACE > marked.from
         });
         let told = self.answered.iter().find(|answered| {
             answered.healthz == 200 && answered.to > from && answered.from < marked.to
@@ -373,7 +373,7 @@ impl Spell {
         matches!(self.action, Action::Api(_))
     }
 
-    fn is_ordeal(&self) -> bool {
+    fn is_agent_fault(&self) -> bool {
         matches!(self.action, Action::Agent(_))
     }
 }

@@ -24,7 +24,7 @@ use crate::watch::{Codes, Watch};
 const EVERY: Duration = Duration::from_millis(50);
 /// How often the clients' results are collected.
 const TICK: Duration = Duration::from_millis(100);
-/// What is still on its way when the last action is over.
+/// Time for everything that is still on its way when the last action is over.
 const ECHO: Duration = Duration::from_secs(8);
 
 /// Memory that the agent's container may have (deploy/base), in KiB.

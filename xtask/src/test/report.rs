@@ -1,4 +1,4 @@
-//! What the steps of a test run print at its end, and their sum.
+//! The report at the end of a test run, and the sum of its steps.
 
 use super::Step;
 use crate::host;
