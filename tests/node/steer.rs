@@ -16,7 +16,7 @@ use rstest::rstest;
 
 use node_tests::scene::{PATIENCE, Scene, eventually, metric, throughout, until};
 
-/// What the owner answers.
+/// The owner's answer.
 const OWNER: &str = "owner";
 
 /// A process that holds the healthz port, as far as the kernel can tell. Ends when dropped.
@@ -82,7 +82,7 @@ fn answer(mut stream: TcpStream) {
     );
 }
 
-/// Who answered.
+/// Origin of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Pathproof,
@@ -105,12 +105,12 @@ fn node_address(scene: &Scene, family: Family) -> SocketAddr {
     SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT)
 }
 
-/// Who answers outsiders, IPv4 and IPv6.
+/// Origin of the answers to clients outside, IPv4 and IPv6.
 fn outside(scene: &Scene) -> [Who; 2] {
     Family::ALL.map(|family| who(&scene.world.outside, node_address(scene, family)))
 }
 
-/// Who answers the node itself: at loopback and at the node's own address, IPv4 and IPv6.
+/// Origin of the answers to the node itself: at loopback and at the node's own address, IPv4 and IPv6.
 fn inside(scene: &Scene) -> [Who; 4] {
     let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let [v4, v6] = loopback.map(|address| SocketAddr::new(address, HEALTHZ_PORT));
@@ -390,7 +390,7 @@ fn an_owner_of_one_family_is_no_successor() {
     assert_eq!(agent.terminate().expect("it ended").code(), Some(0));
 }
 
-/// Whoever listens at the port, but at another address, has nothing of what the agent bound.
+/// A process that listens at the port, but at another address, gets none of the agent's connections.
 #[test]
 fn an_owner_beside_a_bound_port_is_no_successor() {
     let name = "an_owner_beside_a_bound_port_is_no_successor";

@@ -22,7 +22,7 @@ use anyhow::{Context, Result, bail};
 use crate::world::{Family, Namespace, World};
 use wanted::Wanted;
 
-/// Who does the NAT.
+/// The program that does the NAT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// nftables: one numgen rule a Service.

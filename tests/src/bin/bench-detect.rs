@@ -44,7 +44,7 @@ struct Args {
     /// Only one of both
     #[arg(long)]
     load: Option<WhichLoad>,
-    /// Who does the node's NAT
+    /// Program that does the node's NAT
     #[arg(long, default_value = "nftables")]
     backend: WhichBackend,
     /// The agent's binary; default: built beside this one
@@ -65,7 +65,7 @@ enum WhichBackend {
     IptablesNft,
 }
 
-/// What one fault was measured by.
+/// Measurements of one fault.
 #[derive(Clone, Debug, Default)]
 struct Times {
     /// The longest that a breaking command took.

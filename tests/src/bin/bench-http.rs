@@ -49,7 +49,7 @@ struct Args {
     peer: Option<SocketAddr>,
 }
 
-/// What there is beside the probes.
+/// Load beside the probes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Beside {
     name: &'static str,

@@ -42,7 +42,7 @@ struct Args {
     agent: Option<PathBuf>,
 }
 
-/// What one agent used.
+/// Processor time of one agent.
 struct Used {
     /// Percent of one processor, by thread's name.
     threads: BTreeMap<String, f64>,

@@ -283,7 +283,7 @@ fn closed(
     Ok((felt.times.len() + felt.failed) as u64)
 }
 
-/// What agent and programs took while something happened.
+/// Processor time of agent and programs while something happened.
 struct Cost {
     seconds: f64,
     connections: u64,

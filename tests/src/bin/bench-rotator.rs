@@ -46,7 +46,7 @@ struct Args {
     agent: Option<PathBuf>,
 }
 
-/// What a process used.
+/// Usage of a process.
 #[derive(Clone, Copy)]
 struct Used {
     memory: Memory,

@@ -27,7 +27,7 @@ struct Args {
     rounds: usize,
 }
 
-/// What one round measured.
+/// Measurements of one round.
 #[derive(Clone, Copy, Default)]
 struct Figures {
     first_answer: Duration,

@@ -1,4 +1,4 @@
-//! What runs in pods of the tests on a real node: `pod pause` does nothing, as the program that holds
+//! The program in pods of the tests on a real node: `pod pause` does nothing, as the program that holds
 //! a pod's namespaces does; `pod serve PORT` answers a byte with a line, as
 //! `node_tests::traffic::Server` does: its name, and the client as it sees it.
 

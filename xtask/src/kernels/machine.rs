@@ -220,7 +220,7 @@ impl Machine<'_> {
     }
 }
 
-/// What differs between the machines of two architectures.
+/// Differences between the machines of two architectures.
 struct Hardware {
     program: &'static str,
     machine: &'static str,

@@ -1,4 +1,4 @@
-//! What happens to a simulated fleet.
+//! Events in a simulated fleet.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl Wave {
     }
 }
 
-/// Who counts.
+/// The part that counts failing nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotators {
     /// Nobody.
@@ -74,14 +74,14 @@ pub enum Rotators {
     },
 }
 
-/// What happens, and for how long.
+/// An event, and its duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
     /// Its name in tables.
     pub name: &'static str,
     /// The nodes that fail.
     pub waves: &'static [Wave],
-    /// Who counts.
+    /// The part that counts failing nodes.
     pub rotators: Rotators,
     /// The API server is away between these seconds, counted from the first fault.
     pub away: Option<(i32, i32)>,
