@@ -13,7 +13,7 @@ use node_tests::rules::Backend;
 use node_tests::scene::{PATIENCE, PORT, Scene, until};
 use node_tests::traffic::{Manner, Server};
 use node_tests::usage;
-use node_tests::wait::scaled;
+use node_tests::wait::{bound, scaled};
 use node_tests::worker::Worker;
 use node_tests::world::{Family, Namespace};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -145,7 +145,9 @@ const END: &[u8] = b"end";
 
 /// Answers requests after [`LONG`]. Dropped, it cuts those that are under way, as a pod that ends does.
 fn slow_server(ns: &Namespace) -> Worker {
-    let listener = ns.run(|| TcpListener::bind(("::", PORT))).expect("listen");
+    let listener = ns
+        .run(|| bound(|| TcpListener::bind(("::", PORT))))
+        .expect("listen");
     listener.set_nonblocking(true).expect("an option");
     Worker::here(move |stop| {
         thread::scope(|scope| {
@@ -276,7 +278,7 @@ fn silent_server(ns: &Namespace) -> Socket {
         socket.listen(16_384)?;
         std::io::Result::Ok(socket)
     };
-    ns.run(listen).expect("listen")
+    ns.run(|| bound(listen)).expect("listen")
 }
 
 /// Opens a connection. Dropped, it is reset.

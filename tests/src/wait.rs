@@ -1,5 +1,6 @@
 //! Waiting for what comes of itself.
 
+use std::io;
 use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +22,16 @@ pub fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Optio
     }
 }
 
+/// Binds a port that another socket of this process had until a moment ago. A program that another test
+/// starts has a copy of every socket from its fork to its exec, so the port may be taken for that long.
+pub fn bound<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
+    let tried = until(Duration::from_secs(2), || {
+        Some(bind()).filter(|tried| !tried.as_ref().is_err_and(taken))
+    });
+    tried.unwrap_or_else(bind)
+}
+
 /// A limit as this machine needs it: `PATHPROOF_TEST_PATIENCE` says how many times slower it is than
 /// those that the tests were written on, such as one whose processor is emulated.
 pub fn scaled(limit: Duration) -> Duration {
@@ -30,4 +41,25 @@ pub fn scaled(limit: Duration) -> Duration {
         said.and_then(|text| text.parse().ok()).unwrap_or(1)
     });
     limit * (*factor).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_for_a_moment_is_bound() {
+        let held = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let address = held.local_addr().unwrap();
+        let other = thread::spawn(move || {
+            thread::sleep(5 * PAUSE);
+            drop(held);
+        });
+        assert!(bound(|| TcpListener::bind(address)).is_ok());
+        other.join().unwrap();
+        let refused = bound(|| TcpListener::bind(("192.0.2.1", 1)));
+        assert!(refused.is_err());
+    }
 }

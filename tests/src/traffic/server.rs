@@ -13,6 +13,7 @@ use anyhow::{Context, Result};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::poll::{self, Interest};
+use crate::wait::bound;
 use crate::world::{Namespace, Pod};
 
 /// How long a connection may stay open.
@@ -47,7 +48,7 @@ impl Server {
     /// Starts a server in a namespace.
     pub fn start_as(ns: &Namespace, name: &str, port: u16, manner: Manner) -> Result<Self> {
         let listener = ns
-            .run(|| listen(port))
+            .run(|| bound(|| listen(port)))
             .with_context(|| format!("listen on {port} in {name}"))?;
         let stop = Arc::new(AtomicBool::new(false));
         let served = Arc::new(AtomicU64::new(0));
