@@ -268,7 +268,9 @@ fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W
     if !world.follow(key, &pending) {
         return world.connection(key);
     }
-    world.count(frontend.service, class as u8, Outcome::Arrived);
+    if frontend.flags & frontend_flag::DEPARTED == 0 {
+        world.count(frontend.service, class as u8, Outcome::Arrived);
+    }
     if segment.payload != 0 {
         let alias = PendingKey {
             isn: segment.isn.wrapping_add(segment.payload),
@@ -315,7 +317,10 @@ pub(crate) fn pending_of<W: World>(
 ) -> Pending {
     Pending {
         arrived_ns: world.now(),
-        state: 0,
+        state: match frontend.flags & frontend_flag::DEPARTED {
+            0 => 0,
+            _ => state::STALE,
+        },
         service: frontend.service,
         device: world.device(),
         client_port: segment.source_port,
@@ -538,9 +543,16 @@ pub(crate) fn answer_in<W: World>(
     Sighting::new(transition::Kind::AnswerIn, details)
 }
 
-/// Whether a packet comes from a current endpoint of the Service.
+/// Whether a packet comes from a current endpoint of the Service, or from the one that left and was
+/// dialled by its own address.
 #[inline(always)]
 pub(crate) fn is_current<W: World>(world: &W, segment: &Segment, fields: &Pending) -> bool {
+    if fields.flags & frontend_flag::DEPARTED != 0 {
+        return same(
+            (fields.frontend, fields.frontend_port),
+            (segment.source, segment.source_port),
+        );
+    }
     let endpoint = world.endpoint(&EndpointKey {
         service: fields.service,
         address: segment.source,
@@ -628,6 +640,9 @@ fn account<W: World>(
     age: u64,
     old: u32,
 ) {
+    if fields.flags & frontend_flag::DEPARTED != 0 {
+        return;
+    }
     if step.proof {
         if !is_probe(fields) {
             world.prove(segment.family as u32, fields.class);

@@ -187,6 +187,10 @@ pub mod frontend_flag {
     /// The frontend is the sentinel's: its connections are probes, which are no proof of real
     /// traffic and no part of its delays.
     pub const SENTINEL: u8 = 2;
+    /// No frontend, but an endpoint that left its slice. Where sockets are translated, connections have
+    /// the endpoint's address from the beginning: one of a pod that goes to this one is stale, or of a
+    /// client that knows the pod's own address. It counts for nothing unless it stays unanswered.
+    pub const DEPARTED: u8 = 4;
 }
 
 /// An endpoint of a Service port.

@@ -131,6 +131,9 @@ pub fn failed(fields: &Pending, age_ns: u64) -> Option<Failed> {
     {
         return None;
     }
+    if fields.flags & frontend_flag::DEPARTED != 0 {
+        return (has(state::STALE) && !has(state::ANSWERED)).then_some(Failed::Stale);
+    }
     if has(state::ANSWER_IN) {
         return Some(Failed::Lost);
     }

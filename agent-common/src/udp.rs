@@ -19,7 +19,7 @@ use crate::evidence::{Fault, Outcome, Pending, PendingKey, state};
 use crate::packet::Segment;
 use crate::packet::udp::{Hash, MATCHABLE};
 use crate::service::{
-    Address, FrontendKey, FrontendKind, Owed, Port, SourceClass, UDP, device_flag,
+    Address, FrontendKey, FrontendKind, Owed, Port, SourceClass, UDP, device_flag, frontend_flag,
 };
 use crate::transition::{Kind, Sighting, advance, detail};
 
@@ -146,7 +146,9 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     let mut pending = pending_of(world, segment, &frontend, class);
     if world.follow(&key, &pending) {
         world.mark(segment);
-        world.count(frontend.service, class as u8, Outcome::Arrived);
+        if frontend.flags & frontend_flag::DEPARTED == 0 {
+            world.count(frontend.service, class as u8, Outcome::Arrived);
+        }
         pending.state = state::ALIAS;
         pending.service = segment.isn;
         world.follow(&flow, &pending);
@@ -258,6 +260,9 @@ fn step<W: World>(world: &W, datagram: &W::Connection, sighting: Sighting) {
         let step = advance(old, sighting, fields, age);
         if step.state != old && !datagram.swap(old, step.state) {
             continue;
+        }
+        if fields.flags & frontend_flag::DEPARTED != 0 {
+            return;
         }
         if step.proof {
             world.count(fields.service, fields.class, Outcome::Proven);

@@ -92,6 +92,11 @@ impl Sighting {
         self.left_since.map(|left| self.arrived.since(left))
     }
 
+    /// A pod dialled an endpoint that left by its own address.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.failure == Failure::Stale && self.destination == Some(self.frontend)
+    }
+
     /// The endpoint of this node for which it left by an uplink.
     pub(crate) fn misdelivered_endpoint(&self) -> Option<IpAddr> {
         let destination = self.destination.filter(|_| self.misdelivered)?;

@@ -27,6 +27,7 @@ use crate::view::{Applied, ClusterView, ServiceState};
 mod adopt;
 mod beyond;
 mod claims;
+mod departed;
 mod draft;
 mod quotas;
 mod registry;
@@ -37,6 +38,7 @@ mod sources;
 pub use adopt::Installed;
 use beyond::Beyond;
 pub use claims::Conflict;
+use departed::Departed;
 use draft::{Claim, Draft};
 use quotas::Quotas;
 pub use quotas::Unjudged;
@@ -129,6 +131,7 @@ pub struct Planner {
     sources: Sources,
     /// Endpoints that left their slice and still stand in the map, marked, each with when it left.
     retired: BTreeMap<EndpointKey, Mono>,
+    departed: Departed,
     shortage: Shortage,
     quotas: Quotas,
     beyond: Beyond,
@@ -177,13 +180,14 @@ impl Planner {
         self.contest_beyond(view, &mut draft);
         self.settle_claims(view, &mut draft);
         self.evict_retired(now, &mut draft);
+        self.forget_departed(&mut draft);
         self.use_room(view, &mut draft);
         self.note_disputes(&mut draft, now);
         draft.into_changes()
     }
 
     /// The changes that time alone brings: endpoints that left long ago are deleted, rested ids
-    /// become free, and what found no place tries again.
+    /// become free, what found no place tries again, and addresses of endpoints that left are watched.
     pub fn expire(&mut self, view: &ClusterView, now: Mono) -> Vec<MapChange> {
         let mut draft = Draft::default();
         self.retired.retain(|key, since| {
@@ -194,6 +198,8 @@ impl Planner {
             stays
         });
         self.registry.free_rested(now, REST);
+        self.forget_departed(&mut draft);
+        self.watch_departed(view, now, &mut draft);
         self.use_room(view, &mut draft);
         draft.into_changes()
     }
@@ -359,6 +365,7 @@ impl Planner {
 
     fn put_endpoint(&mut self, key: EndpointKey, value: EndpointValue, draft: &mut Draft) {
         self.retired.remove(&key);
+        self.stop_watching(&key, draft);
         match self.shortage.endpoints.get_mut(&key) {
             Some(missing) => *missing = value,
             None => draft.push(MapChange::PutEndpoint { key, value }),

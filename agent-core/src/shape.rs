@@ -412,6 +412,11 @@ impl Facts {
         is_bare.then(|| uplink.name.clone()).into_iter().collect()
     }
 
+    /// Whether sockets of pods are, or may be, translated before their packets are seen.
+    pub(crate) fn may_translate_sockets(&self) -> bool {
+        (self.cilium()).is_some_and(|cilium| cilium.socket_lb != Told::No)
+    }
+
     fn sentinel_managed(&self) -> Option<bool> {
         let ends = self.with(Role::Sentinel);
         let managed = |device: &DeviceFacts| {

@@ -5,3 +5,4 @@ mod faults;
 mod health_ports;
 mod healthy;
 mod scene;
+mod stale;

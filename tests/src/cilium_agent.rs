@@ -163,6 +163,16 @@ impl CiliumAgent {
         Ok(agent)
     }
 
+    /// Stops it in its tracks.
+    pub fn freeze(&self) {
+        self.process.signal(libc::SIGSTOP);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.process.signal(libc::SIGCONT);
+    }
+
     fn socket(&self) -> PathBuf {
         self.dir.join("run/cilium.sock")
     }

@@ -187,7 +187,7 @@ impl Stage {
     }
 
     /// Every frontend.
-    pub fn frontends(&self) -> [Frontend; 6] {
+    pub fn frontends(&self) -> [Frontend; 7] {
         use FrontendKind::{ClusterIp, LoadBalancer, NodePort};
         use Owed::{Forward, LocalOnly, Nothing, Reject};
         let frontend = |service, at, kind, owed, flags| Frontend {
@@ -221,6 +221,13 @@ impl Stage {
                 LoadBalancer,
                 [Forward, Forward, LocalOnly],
                 0,
+            ),
+            frontend(
+                WEB,
+                self.former,
+                FrontendKind::ExternalIp,
+                [Forward, Nothing, Nothing],
+                frontend_flag::DEPARTED,
             ),
         ]
     }
@@ -322,6 +329,7 @@ pub fn all(family: Family) -> Vec<Scenario> {
         answers,
         refusals,
         lateness,
+        departed,
     ];
     parts.iter().flat_map(|part| part(&stage)).collect()
 }
@@ -1030,6 +1038,51 @@ fn lateness(s: &Stage) -> Vec<Scenario> {
                 answer_out(Client, s.web, s.pod),
             ],
             Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]),
+        ),
+    ]
+}
+
+/// A pod dials an endpoint that left by the endpoint's own address: a failure only while it stays
+/// unanswered, and never a proof.
+fn departed(s: &Stage) -> Vec<Scenario> {
+    let dialled = vec![
+        syn_in(Client, s.pod, s.former),
+        syn_out(Uplink, s.pod, s.former),
+    ];
+    let then = |last: Vec<Step>| [dialled.clone(), last].concat();
+    vec![
+        scenario(
+            "an endpoint that left is dialled, and silent",
+            then(vec![Wait(1_500), syn_in(Client, s.pod, s.former)]),
+            Seen::of(WEB, Pod, &[Stale]),
+        ),
+        scenario(
+            "an endpoint that left is dialled, and answers",
+            then(vec![
+                answer_in(Pods, s.former, s.pod),
+                answer_out(Client, s.former, s.pod),
+            ]),
+            Seen::default(),
+        ),
+        scenario(
+            "an endpoint that left is dialled, and its answer is redirected to the pod",
+            then(vec![answer_in(Pods, s.former, s.pod)]),
+            Seen::default(),
+        ),
+        scenario(
+            "an endpoint that left is dialled, and refuses",
+            then(vec![Step::In(Pods, packet::reset(s.former, s.pod, ISN))]),
+            Seen::default(),
+        ),
+        scenario(
+            "an endpoint that left is dialled from outside",
+            vec![syn_in(Uplink, s.outside, s.former)],
+            Seen::default(),
+        ),
+        scenario(
+            "an endpoint that left is dialled by the node",
+            vec![syn_out(Uplink, s.node, s.former)],
+            Seen::default(),
         ),
     ]
 }

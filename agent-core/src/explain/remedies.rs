@@ -85,7 +85,9 @@ fn entry(cause: Cause) -> Entry {
         Cause::Stale => (
             &["fuser /run/xtables.lock"],
             "The proxy lags or hangs. Check its log, its connection to the API server, and whether \
-             another process holds the xtables lock. Restart the proxy if it does not catch up.",
+             another process holds the xtables lock. Restart the proxy if it does not catch up. If \
+             Cilium translates sockets, compare `cilium-dbg service list` with the endpoints; \
+             clients that dial pods by their own addresses look the same.",
         ),
         Cause::ForwardingOff => (
             &["sysctl net.ipv4.ip_forward net.ipv6.conf.all.forwarding"],

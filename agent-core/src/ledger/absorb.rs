@@ -227,6 +227,10 @@ impl Ledger {
         if let Some(track) = self.track(sighting.service, info, at) {
             track.sight(sighting, at);
         }
+        // Whether rules are late, or the client knows pods by their addresses, it cannot be told.
+        if sighting.is_direct() {
+            return;
+        }
         let left_grace = self.limits.left_grace;
         let family = &mut self.families[info.family as usize];
         match sighting.failure {

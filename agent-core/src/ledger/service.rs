@@ -39,7 +39,7 @@ pub(crate) struct Track {
     certain: [(Failure, Window, Option<Mono>); 2],
     /// Refused and lost, since this Service's last proof.
     doubtful: Option<Run>,
-    /// By place: pods, and all others.
+    /// Those of pods to the Service's frontends, and all others.
     stale: [VecDeque<StaleConnection>; 2],
     /// The last failure that was reported with its addresses.
     pub(crate) example: Option<Example>,
@@ -60,6 +60,9 @@ pub(crate) struct StaleConnection {
     pub(crate) age: Duration,
     pub(crate) client: IpAddr,
     pub(crate) destination: Option<SocketAddr>,
+    /// The client dialled the endpoint itself.
+    #[serde(default)]
+    direct: bool,
 }
 
 /// The addresses of a failure.
@@ -73,7 +76,7 @@ pub(crate) struct Example {
 impl std::fmt::Display for Example {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} to {}", self.client, self.frontend)?;
-        match self.destination {
+        match self.destination.filter(|to| *to != self.frontend) {
             Some(destination) => write!(f, ", sent to {destination}"),
             None => Ok(()),
         }
@@ -150,7 +153,9 @@ impl Track {
         else {
             return;
         };
-        let kept = &mut self.stale[usize::from(sighting.class != SourceClass::Pod)];
+        let direct = sighting.is_direct();
+        let accuses = sighting.class == SourceClass::Pod && !direct;
+        let kept = &mut self.stale[usize::from(!accuses)];
         if kept.len() == STALE_KEPT {
             kept.pop_front();
         }
@@ -159,6 +164,7 @@ impl Track {
             age,
             client: sighting.client,
             destination: sighting.destination,
+            direct,
         });
     }
 
@@ -186,10 +192,14 @@ impl Track {
         self.old_stale(limits).map(|seen| seen.at).max()
     }
 
-    /// Connections to endpoints that had left longer than the grace.
+    /// Connections to endpoints that had left longer than the grace. Clients that look pods up themselves
+    /// need longer than proxies do.
     fn old_stale(&self, limits: &Limits) -> impl Iterator<Item = &StaleConnection> {
         let stale = self.stale.iter().flatten();
-        stale.filter(|seen| seen.age > limits.left_grace)
+        stale.filter(|seen| match seen.direct {
+            true => seen.age >= limits.stale_after,
+            false => seen.age > limits.left_grace,
+        })
     }
 
     /// Failure by which the Service is confirmed to be broken, if it is.

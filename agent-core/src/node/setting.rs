@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_common::service::{FAMILIES, Family};
+use agent_common::service::{FAMILIES, Family, SourceClass};
 
 use crate::cause::Failure;
 use crate::cluster::{Change, EndpointFacts, ObjectName};
@@ -23,6 +23,9 @@ use crate::view::{Applied, ClusterView};
 
 /// Silence of the view's source after which health check node ports are left to the proxy.
 const LEFT_TO_PROXY: Duration = Duration::from_secs(5);
+
+/// For so long after a pod dialled a frontend its sockets are taken to be translated by nobody.
+const PODS_SEEN: Duration = Duration::from_secs(600);
 
 /// State of the view beside its objects.
 #[derive(Clone, Debug, Default)]
@@ -64,6 +67,10 @@ pub(super) struct Setting {
     /// The search has not answered yet.
     searching: bool,
     taken: Option<String>,
+    /// Sockets of pods may be translated.
+    sockets: bool,
+    /// When a connection of a pod that dialled a frontend was last proven, by family.
+    pods_seen: [Option<Mono>; FAMILIES],
 }
 
 impl Setting {
@@ -86,6 +93,8 @@ impl Setting {
             searched: None,
             searching: false,
             taken: None,
+            sockets: false,
+            pods_seen: [None; FAMILIES],
         }
     }
 
@@ -115,6 +124,7 @@ impl Setting {
                 return Some(Event::Rechecked(began, differs));
             }
             Event::Sample(mut sample) => {
+                self.pods_seen = sample.last_proofs.map(|of| of[SourceClass::Pod as usize]);
                 let met = std::mem::take(&mut sample.met);
                 let planner = &self.planner;
                 self.programming.read(&sample.counts, &met, planner, now);
@@ -135,6 +145,10 @@ impl Setting {
                         .or(silence.node.take());
                 }
                 return Some(Event::Sample(sample));
+            }
+            Event::Shape(facts) => {
+                self.sockets = facts.may_translate_sockets();
+                return Some(Event::Shape(facts));
             }
             Event::Successor(successor) => {
                 self.successor = successor;
@@ -241,6 +255,10 @@ impl Setting {
             self.adopting = true;
             effects.push(Effect::ReadMaps);
         } else {
+            // Pods whose connections are seen dialling frontends have sockets that nobody translates.
+            let seen = |at: Option<Mono>| at.is_some_and(|at| now.since(at) < PODS_SEEN);
+            let hidden = self.pods_seen.map(|at| self.sockets && !seen(at));
+            self.planner.watch_sockets(hidden);
             let plan = self.planner.expire(&self.view, now);
             effects.push(Effect::Program(plan));
         }

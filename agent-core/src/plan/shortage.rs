@@ -100,7 +100,9 @@ impl Planner {
                 {
                     self.owners.remove(&key);
                     self.shortage.frontends.insert((key, value.service));
+                    self.stop_watching_all(&mut draft);
                 }
+                MapChange::PutFrontend { key, .. } => self.departed.found_no_place(&key),
                 _ => {}
             }
         }

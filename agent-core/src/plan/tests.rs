@@ -13,6 +13,7 @@ use crate::expect::SourcePrefix;
 use crate::expect::node::address;
 
 mod claims;
+mod departed;
 mod properties;
 mod tenants;
 mod world;

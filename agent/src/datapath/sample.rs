@@ -13,7 +13,7 @@ use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
 use aya::{Ebpf, Pod};
 
 use super::load::{MapsError, refused, take};
-use super::sweep::{Answer, Arrivals, Sweeper, Swept, SweptConnections, answer_of};
+use super::sweep::{Answer, Arrivals, Sweeper, Swept, SweptConnections, answer_of, is_direct};
 use agent_core::event::KernelSample;
 use agent_core::evidence::{CountDelta, Doubts, count};
 use agent_core::time::Mono;
@@ -108,6 +108,10 @@ impl Sampler {
             sightings.extend(anomaly.and_then(|anomaly| self.doubts.report(&anomaly)));
         }
         for (key, pending, failed) in &swept.failed {
+            sightings.push(self.doubts.failed(key, pending, *failed));
+        }
+        // Nobody is accused by those to endpoints that left, so that they may be named too.
+        for (key, pending, failed) in datagrams.failed.iter().filter(|(_, of, _)| is_direct(of)) {
             sightings.push(self.doubts.failed(key, pending, *failed));
         }
         self.doubts.forget(now);

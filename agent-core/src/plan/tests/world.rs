@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use agent_common::service::{
     EndpointKey, EndpointValue, FrontendKey, FrontendValue, Owed, SourceClass, endpoint_flag,
+    frontend_flag,
 };
 
 use crate::cluster::Change;
@@ -108,10 +109,12 @@ impl Maps {
     /// No frontend stands that is owed forwarding while none of its endpoints does.
     pub(super) fn assert_order(&self, after: &MapChange) {
         for (key, value) in &self.frontends {
-            let forward = value
-                .owed
-                .iter()
-                .any(|owed| Owed::from_byte(*owed).is_forward());
+            let departed = value.flags & frontend_flag::DEPARTED != 0;
+            let forward = !departed
+                && value
+                    .owed
+                    .iter()
+                    .any(|owed| Owed::from_byte(*owed).is_forward());
             let current = self.endpoints.iter().any(|(endpoint, value_of)| {
                 endpoint.service == value.service && value_of.flags & endpoint_flag::LEFT == 0
             });

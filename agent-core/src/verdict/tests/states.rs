@@ -335,6 +335,34 @@ fn a_few_stale_connections_accuse_no_node(#[case] count: u64, #[case] expected: 
     assert_eq!(world.verdict(1_000).state, expected);
 }
 
+/// Pods whose sockets are translated dial an endpoint that left, as does whoever knows it by its address.
+#[rstest]
+#[case::long_ago(20, 3, State::Degraded)]
+#[case::by_few(20, 2, State::Proven)]
+#[case::a_moment_ago(14, 3, State::Proven)]
+fn an_endpoint_that_left_and_is_dialled_itself_accuses_no_node(
+    #[case] age: u64,
+    #[case] count: u64,
+    #[case] expected: State,
+) {
+    let mut world = World::new();
+    for at in (1..=count).map(|number| number * 250) {
+        world.stale(WEB, Pod, 1, age * 1_000, at);
+        world.dialled_itself().look(at);
+    }
+    world.prove(API, Pod, 990).look(1_000);
+    let verdict = world.verdict(1_000);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
+    if expected == State::Degraded {
+        let [trouble] = &verdict.services[..] else {
+            panic!("{:?}", verdict.services);
+        };
+        assert_eq!((trouble.cause, trouble.confirmed), (Cause::Stale, true));
+        let example = trouble.example.as_deref();
+        assert_eq!(example, Some("10.244.1.1 to 10.244.0.5:8080"));
+    }
+}
+
 /// Pods that keep source ports and dial an endpoint that left are their namespace's trouble, as long
 /// as the node's pods use Services of others.
 #[rstest]

@@ -193,6 +193,13 @@ impl World {
         self.fail_unseen(service, class, Failure::Stale)
     }
 
+    /// The client of the last sighting dialled its destination itself.
+    pub(super) fn dialled_itself(&mut self) -> &mut Self {
+        let last = self.next.anomalies.last_mut().expect("a sighting");
+        last.frontend = last.destination.expect("a destination");
+        self
+    }
+
     /// Connections from outside were sent on and not answered.
     pub(super) fn unanswered(&mut self) -> &mut Self {
         self.next.unanswered = [1, 0];

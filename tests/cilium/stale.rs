@@ -1,0 +1,95 @@
+//! Cilium's agent hangs: sockets of pods still get an endpoint that left, which no frontend shows.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use node_tests::cluster::put_file;
+use node_tests::wait::scaled;
+use rstest::rstest;
+use serde_json::Value;
+
+use crate::scene::{HOST_SOCKETS, PATIENCE, REPLACING, SETTLED, Scene, Shape, assert_never_503};
+
+/// From the endpoint's departure until connections to it are named.
+const NAMED: Duration = Duration::from_secs(15);
+
+/// A node with clients, whose endpoint `web-1` leaves while Cilium's agent hangs.
+fn left_behind(test: &str, shape: Shape) -> Option<Scene> {
+    let mut scene = Scene::proven(test, shape)?;
+    scene.traffic();
+    thread::sleep(SETTLED);
+    scene.cilium.as_ref().expect("Cilium's agent").freeze();
+    let spare = scene.world.pod("spare").clone();
+    let swapped = scene.manifests.swap_endpoint("web", "web-1", &spare);
+    swapped.expect("swap an endpoint");
+    let file = scene.manifests.dir().join("service-web.yaml");
+    put_file(&scene.api, &file).expect("another endpoint");
+    Some(scene)
+}
+
+fn is_named(report: &Value) -> bool {
+    let services = report["verdict"]["services"].as_array();
+    services.is_some_and(|services| {
+        let web = |of: &&Value| {
+            of["service"]
+                .as_str()
+                .is_some_and(|name| name.contains("/web"))
+        };
+        services
+            .iter()
+            .filter(web)
+            .any(|of| of["cause"] == "stale" && of["confirmed"] == true)
+    })
+}
+
+#[test]
+fn an_endpoint_that_left_and_is_silent_is_named() {
+    let name = "an_endpoint_that_left_and_is_silent_is_named";
+    let Some(scene) = left_behind(name, REPLACING) else {
+        return;
+    };
+    let watch = scene.watch();
+    let mute =
+        "table inet mute { chain in { type filter hook input priority 0; policy drop; }\n}\n";
+    scene.world.pod("web-1").ns.nft(mute).expect("a silent pod");
+    let start = Instant::now();
+    scene.wait("web is named as stale", PATIENCE, is_named);
+    let took = start.elapsed();
+    assert!(
+        took >= scaled(NAMED) - Duration::from_secs(1),
+        "named after {took:?}"
+    );
+    println!("named {took:?} after it left: {}", scene.status());
+    scene.wait("degraded", PATIENCE, |report| {
+        report["verdict"]["state"] == "degraded"
+    });
+    let before = scene.felt();
+    scene.cilium.as_ref().expect("Cilium's agent").thaw();
+    let start = Instant::now();
+    scene.wait_for("proven", 200, PATIENCE);
+    println!(
+        "proven {:?} after Cilium went on; felt before: {before:?}",
+        start.elapsed()
+    );
+    assert_never_503(&watch);
+}
+
+/// It answers for as long as it runs, which is no harm to its clients. With hostns-only the pods' own
+/// connections show that it is dialled.
+#[rstest]
+#[case::sockets(REPLACING)]
+#[case::interfaces(HOST_SOCKETS)]
+fn an_endpoint_that_left_and_answers_is_no_trouble(#[case] shape: Shape) {
+    let name = "an_endpoint_that_left_and_answers_is_no_trouble";
+    let Some(scene) = left_behind(name, shape) else {
+        return;
+    };
+    let watch = scene.watch();
+    let start = Instant::now();
+    while start.elapsed() < 2 * NAMED {
+        let report = scene.agent().verdict().expect("a verdict");
+        assert_eq!(report["verdict"]["state"], "proven", "{}", scene.status());
+        thread::sleep(Duration::from_millis(250));
+    }
+    assert_never_503(&watch);
+}
