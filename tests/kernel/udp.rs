@@ -6,7 +6,7 @@ use agent_common::abi::program;
 use agent_common::evidence::Fault;
 use agent_common::evidence::Outcome::{self, Answered, Arrived, Forwarded, Proven, Retransmitted};
 use agent_common::service::{
-    Family, FrontendKind, FrontendValue, Owed, SourceClass, endpoint_flag,
+    Family, FrontendKind, FrontendValue, Owed, SourceClass, endpoint_flag, frontend_flag,
 };
 use agent_common::transition::{Failed, failed};
 use node_tests::observer::{Observer, Sandbox};
@@ -252,6 +252,42 @@ fn where_it_goes(
 }
 
 /// A pod's datagram that leaves the uplink for a cluster IP, though it was not seen coming in.
+/// A pod sends it to an endpoint that left, whose address Cilium gave to its socket.
+#[rstest]
+#[case::silent(None, &[Failed::Stale])]
+#[case::answered_past_the_egress_hooks(Some(program::INGRESS), &[])]
+#[case::answered(Some(program::EGRESS), &[])]
+fn to_an_endpoint_that_left_by_its_own_address(
+    #[case] answered: Option<&str>,
+    #[case] expected: &[Failed],
+) {
+    stage(|observer, sandbox| {
+        let of = ends(Family::V4);
+        let value = FrontendValue {
+            service: NAMES,
+            kind: FrontendKind::ExternalIp as u8,
+            flags: frontend_flag::DEPARTED,
+            owed: [Owed::Forward, Owed::Nothing, Owed::Nothing].map(|owed| owed as u8),
+            ..FrontendValue::default()
+        };
+        let (left, port) = (mapped(of.left.ip()), of.left.port());
+        let put = observer.put_udp_frontend(left, port, value);
+        put.expect("room for a frontend");
+        udp_comes(observer, of.client, of.left, &question(7), sandbox.client);
+        udp_goes(observer, of.client, of.left, &question(7), sandbox.uplink);
+        if let Some(hook) = answered {
+            let device = match hook {
+                program::INGRESS => sandbox.uplink,
+                _ => sandbox.client,
+            };
+            let back = packet::udp(of.left, of.client, &answer(7));
+            run(observer, hook, &back, device);
+        }
+        assert_eq!(failures(observer), expected);
+        assert_eq!(outcomes(observer), []);
+    });
+}
+
 #[test]
 fn leaked_without_an_arrival() {
     stage(|observer, sandbox| {

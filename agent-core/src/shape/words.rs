@@ -31,8 +31,8 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
         }
         (SourceClass::Pod, Told::Yes) => parts.push(
             "if Cilium translates when a pod's socket connects (it does not with \
-             bpf-lb-sock-hostns-only), packets carry no cluster IP, and the connections are not \
-             observed"
+             bpf-lb-sock-hostns-only), packets carry no cluster IP, and of the connections only those \
+             to removed endpoints are observed"
                 .to_owned(),
         ),
         (SourceClass::Pod, Told::Unknown) => parts.push(
