@@ -1,3 +1,5 @@
+//! Addresses of endpoints that left: which are watched, and for how long.
+
 use rstest::rstest;
 
 use super::*;
