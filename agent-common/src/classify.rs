@@ -247,6 +247,11 @@ fn frontend_key(address: Address, port: Port) -> FrontendKey {
 fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W::Connection> {
     let to = frontend_key(segment.destination, segment.destination_port);
     let frontend = world.frontend(&to)?;
+    if frontend.flags & frontend_flag::DEPARTED != 0
+        && world.device_flags() & device_flag::UPLINK != 0
+    {
+        return None;
+    }
     // Probes are few, and each is waited for.
     let sampled = match frontend.flags & frontend_flag::SENTINEL {
         0 => world.sample(frontend.service, segment.isn),
@@ -301,7 +306,8 @@ pub(crate) fn class_of<W: World>(
     }
     let class = world.source_class(&segment.source);
     let by_pod = flags & device_flag::PODS != 0;
-    let same = frontend.owed_to(SourceClass::Pod) == frontend.owed_to(SourceClass::External);
+    let same = frontend.owed_to(SourceClass::Pod) == frontend.owed_to(SourceClass::External)
+        || frontend.flags & frontend_flag::DEPARTED != 0;
     if class == SourceClass::External && by_pod && same {
         return SourceClass::Pod;
     }
@@ -355,7 +361,9 @@ fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connecti
     // kernel fewer ways through to verify than `&&` and `||`.
     let shared = if !same_device & !same_client {
         let to = frontend_key(segment.destination, segment.destination_port);
-        world.source_class(&segment.source) != SourceClass::Host && world.frontend(&to).is_some()
+        let is_frontend = |found: FrontendValue| found.flags & frontend_flag::DEPARTED == 0;
+        world.source_class(&segment.source) != SourceClass::Host
+            && world.frontend(&to).is_some_and(is_frontend)
     } else {
         same_device & (!same_client | !same_frontend)
     };

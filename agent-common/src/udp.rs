@@ -128,6 +128,11 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         return arrives_again(world, segment, world.connection(&key)?);
     }
     let frontend = world.frontend(&frontend_key(segment))?;
+    if frontend.flags & frontend_flag::DEPARTED != 0
+        && world.device_flags() & device_flag::UPLINK != 0
+    {
+        return None;
+    }
     if segment.payload < MATCHABLE {
         world.fault(Fault::UdpNotMatchable);
         return None;

@@ -92,7 +92,7 @@ impl Sighting {
         self.left_since.map(|left| self.arrived.since(left))
     }
 
-    /// A pod dialled an endpoint that left by its own address.
+    /// An endpoint that left was dialled by its own address.
     pub(crate) fn is_direct(&self) -> bool {
         self.failure == Failure::Stale && self.destination == Some(self.frontend)
     }

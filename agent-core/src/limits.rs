@@ -66,6 +66,10 @@ pub(crate) const WATCHED: Duration = Duration::from_secs(60);
 /// fetched, within this time.
 pub(crate) const RECENT: Duration = Duration::from_secs(600);
 
+/// An endpoint that left this long ago is not dialled by its own address any more, but for stale rules and
+/// clients that keep addresses. Linux repeats a SYN after up to 32 s, and one that was first sent before
+/// the address was watched passes for a new connection.
+pub(crate) const DIALLED_AFTER: Duration = Duration::from_secs(40);
 /// A Service without a failure for this long is forgotten.
 pub(crate) const KEPT: Duration = Duration::from_secs(30);
 /// Lanes that worked before the agent was away for longer than this have to work again.

@@ -198,8 +198,7 @@ impl Planner {
             stays
         });
         self.registry.free_rested(now, REST);
-        self.forget_departed(&mut draft);
-        self.watch_departed(view, now, &mut draft);
+        self.watch_departed(view, &mut draft);
         self.use_room(view, &mut draft);
         draft.into_changes()
     }

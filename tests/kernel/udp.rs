@@ -251,8 +251,7 @@ fn where_it_goes(
     });
 }
 
-/// A pod's datagram that leaves the uplink for a cluster IP, though it was not seen coming in.
-/// A pod sends it to an endpoint that left, whose address Cilium gave to its socket.
+/// A pod sends a datagram to an endpoint that left, whose address Cilium gave to its socket.
 #[rstest]
 #[case::silent(None, &[Failed::Stale])]
 #[case::answered_past_the_egress_hooks(Some(program::INGRESS), &[])]
@@ -288,6 +287,7 @@ fn to_an_endpoint_that_left_by_its_own_address(
     });
 }
 
+/// A pod's datagram that leaves the uplink for a cluster IP, though it was not seen coming in.
 #[test]
 fn leaked_without_an_arrival() {
     stage(|observer, sandbox| {

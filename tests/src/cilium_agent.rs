@@ -163,7 +163,7 @@ impl CiliumAgent {
         Ok(agent)
     }
 
-    /// Stops it in its tracks.
+    /// Stops it where it is.
     pub fn freeze(&self) {
         self.process.signal(libc::SIGSTOP);
     }

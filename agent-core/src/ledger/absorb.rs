@@ -13,7 +13,7 @@ use super::{Ledger, SERVICES_TRACKED, Track};
 use crate::cause::Failure;
 use crate::cluster::ObjectName;
 use crate::evidence::{CountDelta, Directory, Sample, ServiceInfo, Sighting};
-use crate::limits::{DISPUTED, KEPT};
+use crate::limits::{DIALLED_AFTER, DISPUTED, KEPT};
 use crate::peers::PeerSample;
 use crate::time::Mono;
 
@@ -224,12 +224,18 @@ impl Ledger {
             return;
         }
         let at = sighting.at.min(look.at);
+        // The client may have the pod's address from elsewhere: that accuses nobody.
+        if sighting.is_direct() {
+            if sighting.age() >= Some(DIALLED_AFTER)
+                && let Some(track) = self.track(sighting.service, info, at)
+            {
+                track.count(Failure::Stale, 1, at);
+                track.dial(sighting, at);
+            }
+            return;
+        }
         if let Some(track) = self.track(sighting.service, info, at) {
             track.sight(sighting, at);
-        }
-        // Whether rules are late, or the client knows pods by their addresses, it cannot be told.
-        if sighting.is_direct() {
-            return;
         }
         let left_grace = self.limits.left_grace;
         let family = &mut self.families[info.family as usize];

@@ -39,8 +39,11 @@ pub(crate) struct Track {
     certain: [(Failure, Window, Option<Mono>); 2],
     /// Refused and lost, since this Service's last proof.
     doubtful: Option<Run>,
-    /// Those of pods to the Service's frontends, and all others.
+    /// By place: pods, and all others.
     stale: [VecDeque<StaleConnection>; 2],
+    /// Those that dialled an endpoint that left by its own address, with when one last did.
+    #[serde(default)]
+    dialled: (Window, Option<Mono>),
     /// The last failure that was reported with its addresses.
     pub(crate) example: Option<Example>,
 }
@@ -60,9 +63,6 @@ pub(crate) struct StaleConnection {
     pub(crate) age: Duration,
     pub(crate) client: IpAddr,
     pub(crate) destination: Option<SocketAddr>,
-    /// The client dialled the endpoint itself.
-    #[serde(default)]
-    direct: bool,
 }
 
 /// The addresses of a failure.
@@ -71,6 +71,16 @@ pub(crate) struct Example {
     client: IpAddr,
     frontend: SocketAddr,
     destination: Option<SocketAddr>,
+}
+
+impl Example {
+    fn of(sighting: &Sighting) -> Self {
+        Self {
+            client: sighting.client,
+            frontend: sighting.frontend,
+            destination: sighting.destination,
+        }
+    }
 }
 
 impl std::fmt::Display for Example {
@@ -99,6 +109,7 @@ impl Track {
                 .map(|failure| (failure, Window::default(), None)),
             doubtful: None,
             stale: Default::default(),
+            dialled: Default::default(),
             example: None,
         }
     }
@@ -138,24 +149,26 @@ impl Track {
         }
     }
 
+    /// Takes in a connection that dialled an endpoint that left by its own address; it is counted apart.
+    pub(crate) fn dial(&mut self, sighting: &Sighting, at: Mono) {
+        let (window, last) = &mut self.dialled;
+        window.add(at, 1);
+        *last = (*last).max(Some(at));
+        self.example = Some(Example::of(sighting));
+    }
+
     /// Remembers the addresses of a failure; it is counted apart.
     pub(crate) fn sight(&mut self, sighting: &Sighting, at: Mono) {
         self.since = self.since.min(at);
         self.last = self.last.max(at);
-        self.example = Some(Example {
-            client: sighting.client,
-            frontend: sighting.frontend,
-            destination: sighting.destination,
-        });
+        self.example = Some(Example::of(sighting));
         let Some(age) = sighting
             .age()
             .filter(|_| sighting.failure == Failure::Stale)
         else {
             return;
         };
-        let direct = sighting.is_direct();
-        let accuses = sighting.class == SourceClass::Pod && !direct;
-        let kept = &mut self.stale[usize::from(!accuses)];
+        let kept = &mut self.stale[usize::from(sighting.class != SourceClass::Pod)];
         if kept.len() == STALE_KEPT {
             kept.pop_front();
         }
@@ -164,7 +177,6 @@ impl Track {
             age,
             client: sighting.client,
             destination: sighting.destination,
-            direct,
         });
     }
 
@@ -179,7 +191,8 @@ impl Track {
     pub(crate) fn is_trouble(&self, now: Mono, limits: &Limits) -> bool {
         let recent = |at: Mono| now.since(at) <= WINDOW;
         let other = self.failures.iter().sum::<u64>() > self.failures[Failure::Stale as usize];
-        (other && recent(self.last)) || self.last_stale(limits).is_some_and(recent)
+        let dialled = self.dialled.0.at(now) >= limits.service_failures;
+        dialled || (other && recent(self.last)) || self.last_stale(limits).is_some_and(recent)
     }
 
     /// New connections of pods to endpoints that had left.
@@ -192,14 +205,10 @@ impl Track {
         self.old_stale(limits).map(|seen| seen.at).max()
     }
 
-    /// Connections to endpoints that had left longer than the grace. Clients that look pods up themselves
-    /// need longer than proxies do.
+    /// Connections to endpoints that had left longer than the grace.
     fn old_stale(&self, limits: &Limits) -> impl Iterator<Item = &StaleConnection> {
         let stale = self.stale.iter().flatten();
-        stale.filter(|seen| match seen.direct {
-            true => seen.age >= limits.stale_after,
-            false => seen.age > limits.left_grace,
-        })
+        stale.filter(|seen| seen.age > limits.left_grace)
     }
 
     /// Failure by which the Service is confirmed to be broken, if it is.
@@ -208,6 +217,10 @@ impl Track {
         if self.is_going_on(self.last_stale(limits), now, limits) {
             let recent = |seen: &&StaleConnection| now.since(seen.at) <= WINDOW;
             among[Failure::Stale as usize] = self.old_stale(limits).filter(recent).count() as u64;
+        }
+        let (window, last) = &self.dialled;
+        if self.is_going_on(*last, now, limits) {
+            among[Failure::Stale as usize] += u64::from(window.at(now));
         }
         for (failure, window, last) in &self.certain {
             if self.is_going_on(*last, now, limits) {

@@ -493,7 +493,8 @@ fn in_words(heaviest: &Heaviest, directory: &dyn Directory) -> String {
 
 /// A new connection to an endpoint that had left: for how long the rules keep it.
 fn stale(sighting: &Sighting, directory: &dyn Directory) -> Option<Effect> {
-    let age = (sighting.age()).filter(|_| sighting.failure == Failure::Stale)?;
+    let of_rules = sighting.failure == Failure::Stale && !sighting.is_direct();
+    let age = sighting.age().filter(|_| of_rules)?;
     let family = directory.service(sighting.service)?.family;
     Some(Effect::StaleConnection(family, age))
 }

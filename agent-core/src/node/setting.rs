@@ -24,7 +24,7 @@ use crate::view::{Applied, ClusterView};
 /// Silence of the view's source after which health check node ports are left to the proxy.
 const LEFT_TO_PROXY: Duration = Duration::from_secs(5);
 
-/// For so long after a pod dialled a frontend its sockets are taken to be translated by nobody.
+/// Time after a pod was seen to dial a frontend for which sockets are taken not to be translated.
 const PODS_SEEN: Duration = Duration::from_secs(600);
 
 /// State of the view beside its objects.
@@ -255,7 +255,7 @@ impl Setting {
             self.adopting = true;
             effects.push(Effect::ReadMaps);
         } else {
-            // Pods whose connections are seen dialling frontends have sockets that nobody translates.
+            // If pods are seen to dial frontends, their sockets are not translated.
             let seen = |at: Option<Mono>| at.is_some_and(|at| now.since(at) < PODS_SEEN);
             let hidden = self.pods_seen.map(|at| self.sockets && !seen(at));
             self.planner.watch_sockets(hidden);

@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 
 use agent_common::service::{
     EndpointKey, EndpointValue, FrontendKey, FrontendValue, SourceClass, endpoint_flag,
+    frontend_flag,
 };
 
 use super::draft::{Claim, Draft};
@@ -38,8 +39,9 @@ impl Planner {
         let mut draft = Draft::default();
         self.node = self.context(view);
         installed.endpoints.sort_unstable_by_key(|(key, _)| *key);
-        let frontends: HashMap<FrontendKey, FrontendValue> =
-            installed.frontends.iter().copied().collect();
+        let is_watched = |value: &FrontendValue| value.flags & frontend_flag::DEPARTED != 0;
+        let (watched, frontends): (HashMap<_, _>, HashMap<FrontendKey, FrontendValue>) =
+            (installed.frontends.iter().copied()).partition(|(_, value)| is_watched(value));
         let mut states: Vec<(&ObjectName, &ServiceState)> = view.states().collect();
         states.sort_unstable_by_key(|(name, _)| *name);
         self.share_out(&states, &frontends);
@@ -61,7 +63,7 @@ impl Planner {
             }
         }
         // Entries that belong to nothing that is expected go.
-        let standing = frontends.keys().copied();
+        let standing = frontends.keys().chain(watched.keys()).copied();
         let unowned = standing.filter(|key| !self.owners.contains_key(key));
         draft.released.extend(unowned);
         for (key, _) in installed.endpoints {

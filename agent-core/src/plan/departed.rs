@@ -1,9 +1,9 @@
 //! Endpoints that left, as addresses that pods may still dial.
 //!
-//! Where sockets are translated a pod's connection has an endpoint's address before any hook sees it. Rules
+//! Where sockets are translated, a pod's connection has an endpoint's address before any hook sees it. Rules
 //! that are late show there alone: pods go on dialling an endpoint that left. So its address stands in the
-//! map of frontends for a while, flagged `DEPARTED`. Whoever dials pods by their own addresses looks the
-//! same; the ledger names such connections and accuses no node.
+//! map of frontends for a while, flagged `DEPARTED`. A client that dials pods by their own addresses looks
+//! the same; the ledger names such connections and accuses no node.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,6 @@ use agent_common::service::{
 use super::draft::Draft;
 use super::{MapChange, Planner};
 use crate::cluster::Protocol;
-use crate::time::Mono;
 use crate::view::ClusterView;
 
 /// Addresses that stand in the map at a time; further ones are not watched.
@@ -25,93 +24,77 @@ const WATCHED: usize = 1_024;
 #[derive(Debug, Default)]
 pub(super) struct Departed {
     wanted: [bool; FAMILIES],
-    standing: BTreeMap<FrontendKey, EndpointKey>,
-    /// Those that left before were looked at.
-    looked: Option<Mono>,
-}
-
-impl Departed {
-    /// The map had no room for it.
-    pub(super) fn found_no_place(&mut self, key: &FrontendKey) {
-        self.standing.remove(key);
-    }
+    pub(super) standing: BTreeMap<FrontendKey, EndpointKey>,
 }
 
 impl Planner {
     /// Sets the families in which pods' connections are translated before they can be seen.
     pub fn watch_sockets(&mut self, families: [bool; FAMILIES]) {
-        if self.departed.wanted != families {
-            self.departed.wanted = families;
-            self.departed.looked = None;
-        }
+        self.departed.wanted = families;
     }
 
-    /// Watches the addresses of endpoints that left since the last time, unless they are endpoints of
-    /// another Service.
-    pub(super) fn watch_departed(&mut self, view: &ClusterView, now: Mono, draft: &mut Draft) {
-        let looked = self.departed.looked.replace(now);
-        let is_new = |left: &Mono| looked.is_none_or(|looked| *left >= looked);
-        let left = self.retired.iter().filter(|(_, left)| is_new(left));
+    /// Watches the addresses of endpoints that left, as long as they are nobody's endpoint.
+    pub(super) fn watch_departed(&mut self, view: &ClusterView, draft: &mut Draft) {
+        let wanted = self.departed.wanted;
+        let left = self.retired.keys().filter(|key| {
+            wanted[Family::of(&key.address) as usize] && !self.is_sentinel(key.service)
+        });
         let mut found: BTreeMap<FrontendKey, EndpointKey> = left
-            .filter(|(key, _)| self.departed.wanted[Family::of(&key.address) as usize])
-            .filter_map(|(key, _)| Some((self.address_of(key)?, *key)))
+            .filter_map(|key| Some((self.address_of(key)?, *key)))
+            .filter(|(key, _)| !self.owners.contains_key(key))
             .collect();
-        if found.is_empty() || !self.shortage.frontends.is_empty() {
+        if !found.is_empty() {
+            forget_current(view, &mut found);
+        }
+        self.let_go(draft, |key, _| found.contains_key(key));
+        if !self.shortage.frontends.is_empty() {
             return;
         }
-        forget_current(view, &mut found);
         for (key, endpoint) in found {
-            let full = self.departed.standing.len() >= WATCHED;
-            if full || self.owners.contains_key(&key) || self.departed.standing.contains_key(&key) {
-                continue;
+            let room = self.departed.standing.len() < WATCHED;
+            if room && !self.departed.standing.contains_key(&key) {
+                self.departed.standing.insert(key, endpoint);
+                let value = value(endpoint.service);
+                draft.push(MapChange::PutFrontend { key, value });
             }
-            self.departed.standing.insert(key, endpoint);
-            let value = FrontendValue {
-                service: endpoint.service,
-                kind: FrontendKind::ExternalIp as u8,
-                flags: frontend_flag::DEPARTED,
-                owed: [Owed::Forward, Owed::Nothing, Owed::Nothing].map(|owed| owed as u8),
-                padding: [0; 3],
-            };
-            draft.push(MapChange::PutFrontend { key, value });
         }
     }
 
-    /// Watches no address any more whose endpoint came back, or is forgotten.
+    /// Lets go of addresses whose endpoint came back or is forgotten.
     pub(super) fn forget_departed(&mut self, draft: &mut Draft) {
-        let (retired, owners) = (&self.retired, &self.owners);
-        let wanted = self.departed.wanted;
+        let retired = std::mem::take(&mut self.retired);
+        self.let_go(draft, |_, endpoint| retired.contains_key(endpoint));
+        self.retired = retired;
+    }
+
+    /// The address is a current endpoint's from now on.
+    pub(super) fn stop_watching(&mut self, endpoint: &EndpointKey, draft: &mut Draft) {
+        if !self.departed.standing.is_empty()
+            && let Some(address) = self.address_of(endpoint)
+        {
+            self.let_go(draft, |key, _| *key != address);
+        }
+    }
+
+    /// Frontends lack the room that these take.
+    pub(super) fn stop_watching_all(&mut self, draft: &mut Draft) {
+        self.let_go(draft, |_, _| false);
+    }
+
+    /// Lets go of some addresses. Those that a frontend took over stay in the map.
+    fn let_go(&mut self, draft: &mut Draft, stays: impl Fn(&FrontendKey, &EndpointKey) -> bool) {
+        let owners = &self.owners;
         self.departed.standing.retain(|key, endpoint| {
-            let wanted = wanted[Family::of(&key.address) as usize];
-            let stays = wanted && retired.contains_key(endpoint) && !owners.contains_key(key);
-            if !stays && !owners.contains_key(key) {
+            let is_taken = owners.contains_key(key) || draft.released.contains(key);
+            let stays = !is_taken && stays(key, endpoint);
+            if !is_taken && !stays {
                 draft.released.insert(*key);
             }
             stays
         });
     }
 
-    /// The address is a current endpoint's from now on.
-    pub(super) fn stop_watching(&mut self, endpoint: &EndpointKey, draft: &mut Draft) {
-        if self.departed.standing.is_empty() {
-            return;
-        }
-        if let Some(key) = self.address_of(endpoint)
-            && self.departed.standing.remove(&key).is_some()
-            && !self.owners.contains_key(&key)
-        {
-            draft.released.insert(key);
-        }
-    }
-
-    /// Frontends lack the room that these take.
-    pub(super) fn stop_watching_all(&mut self, draft: &mut Draft) {
-        let standing = std::mem::take(&mut self.departed.standing).into_keys();
-        let own = standing.filter(|key| !self.owners.contains_key(key));
-        draft.released.extend(own);
-    }
-
-    /// What is dialled to reach an endpoint by its own address.
+    /// Address and port of an endpoint, as those who dial it directly have them.
     fn address_of(&self, endpoint: &EndpointKey) -> Option<FrontendKey> {
         let slot = self.registry.slot(endpoint.service)?;
         Some(FrontendKey {
@@ -123,6 +106,16 @@ impl Planner {
     }
 }
 
+fn value(service: u32) -> FrontendValue {
+    FrontendValue {
+        service,
+        kind: FrontendKind::ExternalIp as u8,
+        flags: frontend_flag::DEPARTED,
+        owed: [Owed::Forward, Owed::Nothing, Owed::Nothing].map(|owed| owed as u8),
+        padding: [0; 3],
+    }
+}
+
 fn number(protocol: Protocol) -> u8 {
     match protocol {
         Protocol::Udp => UDP,
@@ -130,19 +123,13 @@ fn number(protocol: Protocol) -> u8 {
     }
 }
 
-/// Takes out addresses that another Service may send connections to.
+/// Takes out addresses that some Service may send connections to. An endpoint that ends is none: its own
+/// Service has let it go, and others are about to.
 fn forget_current(view: &ClusterView, found: &mut BTreeMap<FrontendKey, EndpointKey>) {
     for slice in view.states().flat_map(|(_, state)| &state.slices) {
-        for port in slice
-            .ports
-            .iter()
-            .filter(|of| of.protocol != Protocol::Sctp)
-        {
-            let current = slice
-                .endpoints
-                .iter()
-                .filter(|one| one.ready || one.serving);
-            for endpoint in current {
+        let followed = |of: &&crate::cluster::SlicePort| of.protocol != Protocol::Sctp;
+        for port in slice.ports.iter().filter(followed) {
+            for endpoint in slice.endpoints.iter().filter(|one| one.ready) {
                 found.remove(&FrontendKey {
                     address: endpoint.address,
                     port: port.port.to_be_bytes(),

@@ -94,7 +94,7 @@ impl Planner {
                 MapChange::PutEndpoint { key, value } => {
                     self.shortage.endpoints.insert(key, value);
                 }
-                // Else another Service claimed it in the same plan.
+                // Else another Service claimed it in the same plan, or its address is watched alone.
                 MapChange::PutFrontend { key, value }
                     if self.owners.get(&key) == Some(&value.service) =>
                 {
@@ -102,7 +102,9 @@ impl Planner {
                     self.shortage.frontends.insert((key, value.service));
                     self.stop_watching_all(&mut draft);
                 }
-                MapChange::PutFrontend { key, .. } => self.departed.found_no_place(&key),
+                MapChange::PutFrontend { key, .. } => {
+                    self.departed.standing.remove(&key);
+                }
                 _ => {}
             }
         }

@@ -110,12 +110,14 @@ impl Sampler {
         for (key, pending, failed) in &swept.failed {
             sightings.push(self.doubts.failed(key, pending, *failed));
         }
-        // Nobody is accused by those to endpoints that left, so that they may be named too.
+        // Those to endpoints that left accuse no node, and are named as those of connections are.
         for (key, pending, failed) in datagrams.failed.iter().filter(|(_, of, _)| is_direct(of)) {
             sightings.push(self.doubts.failed(key, pending, *failed));
         }
         self.doubts.forget(now);
-        for (_, pending, failed) in swept.failed.iter().chain(&datagrams.failed) {
+        // They are no connections to a frontend.
+        let all = swept.failed.iter().chain(&datagrams.failed);
+        for (_, pending, failed) in all.filter(|(_, of, _)| !is_direct(of)) {
             count(&mut counts, pending, *failed);
         }
         Ok(Read {

@@ -255,7 +255,7 @@ fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
         && (pending.kind != FrontendKind::ClusterIp as u8 || uplinks.contains(&pending.device))
 }
 
-/// Whether a pod dialled an endpoint that left by its own address.
+/// Whether an endpoint that left was dialled by its own address.
 pub(super) fn is_direct(pending: &Pending) -> bool {
     pending.flags & frontend_flag::DEPARTED != 0
 }

@@ -45,7 +45,7 @@ fn nothing_is_watched_where_sockets_are_not_translated() {
     assert_eq!(check(&mut world), LET_GO);
 }
 
-/// Whoever dials it then dials what is there now.
+/// Clients that dial it then reach what is there now.
 #[rstest]
 #[case::to_its_service(vec![slice("a", &["10.2.0.1", "10.2.0.2"])])]
 #[case::to_another_one(vec![service("b", "10.96.0.2"), slice("b", &["10.2.0.1"])])]
@@ -93,7 +93,7 @@ fn a_frontend_takes_the_place_of_an_address_that_is_watched() {
 }
 
 #[test]
-fn what_is_watched_makes_room_for_frontends() {
+fn watched_addresses_make_room_for_frontends() {
     let mut world = world();
     check(&mut world);
     world.maps.room = world.maps.frontends.len();

@@ -164,6 +164,7 @@ impl World {
                 let mut heir = Planner::new();
                 let plan = heir.adopt(&self.view, self.maps.installed(), self.now);
                 self.planner = heir;
+                self.planner.watch_sockets([true; 2]);
                 self.run(plan);
                 // An id is told from a frontend that stands under it; who has none that is not
                 // contested gets another one.
@@ -175,6 +176,22 @@ impl World {
                 }
             }
         }
+    }
+
+    /// The frontends that stand in the map, beside addresses that are watched.
+    fn frontends(&self) -> BTreeMap<FrontendKey, FrontendValue> {
+        let standing = self
+            .maps
+            .frontends
+            .iter()
+            .map(|(key, value)| (*key, *value));
+        let is_watched = |value: &FrontendValue| value.flags & frontend_flag::DEPARTED != 0;
+        let (watched, frontends): (BTreeMap<_, _>, _) =
+            standing.partition(|(_, value)| is_watched(value));
+        assert!(watched.keys().eq(self.planner.departed.standing.keys()));
+        let left = |at: &EndpointKey| self.planner.retired.contains_key(at);
+        assert!(self.planner.departed.standing.values().all(left));
+        frontends
     }
 
     /// Holds the maps against expectations computed from scratch.
@@ -208,12 +225,9 @@ impl World {
         let before = claims.len();
         claims.retain(|_, claims| names(claims).len() == 1);
         let contested = before - claims.len();
-        assert!(
-            self.maps.frontends.keys().eq(claims.keys()),
-            "{:?}",
-            self.maps.frontends
-        );
-        for (key, value) in &self.maps.frontends {
+        let frontends = self.frontends();
+        assert!(frontends.keys().eq(claims.keys()), "{frontends:?}");
+        for (key, value) in &frontends {
             assert!(
                 claims[key].contains(value),
                 "{key:?} {value:?} {:?}",
@@ -231,7 +245,7 @@ impl World {
     /// missing, none looks misrouted.
     fn assert_nothing_wrong(&self) {
         let node = NodeContext::of(self.view.node());
-        for (key, value) in &self.maps.frontends {
+        for (key, value) in &self.frontends() {
             let slot = self.planner.registry.slot(value.service).unwrap();
             let expected = expectation(self.view.state(&slot.name).unwrap(), &node);
             let mut ports = expected.ports.iter();
@@ -261,6 +275,7 @@ proptest! {
     #[test]
     fn the_maps_follow_the_view(steps in prop::collection::vec(any_step(), 1..12)) {
         let mut world = World::new();
+        world.planner.watch_sockets([true; 2]);
         for step in steps {
             world.step(step);
             world.assert_as_expected();
@@ -274,6 +289,7 @@ proptest! {
         room in 1_usize..6,
     ) {
         let mut world = World::new();
+        world.planner.watch_sockets([true; 2]);
         world.maps.room = room;
         for step in steps {
             pass(&mut world, step);
@@ -291,14 +307,16 @@ proptest! {
         ids in 1_u32..5,
     ) {
         let mut world = World::new();
+        world.planner.watch_sockets([true; 2]);
         world.planner = with_ids(ids);
+        world.planner.watch_sockets([true; 2]);
         for step in steps {
             pass(&mut world, step);
             world.assert_nothing_wrong();
             assert!(world.maps.frontends.values().all(|value| value.service < ids));
         }
         world.apply(everything_gone(&world.view));
-        assert!(world.maps.frontends.is_empty() && world.maps.current().is_empty());
+        assert!(world.frontends().is_empty() && world.maps.current().is_empty());
         world.expire(REST);
         assert!(world.maps.endpoints.is_empty(), "{:?}", world.maps.endpoints);
         assert_eq!(world.planner.missing(), Missing::default());

@@ -193,11 +193,20 @@ impl World {
         self.fail_unseen(service, class, Failure::Stale)
     }
 
-    /// The client of the last sighting dialled its destination itself.
-    pub(super) fn dialled_itself(&mut self) -> &mut Self {
-        let last = self.next.anomalies.last_mut().expect("a sighting");
-        last.frontend = last.destination.expect("a destination");
-        self
+    /// The endpoint that left was dialled by its own address.
+    pub(super) fn dialled_itself(
+        &mut self,
+        service: u32,
+        class: SourceClass,
+        client: u8,
+        age: u64,
+        at: u64,
+    ) -> &mut Self {
+        let mut seen = sighting(service, class, client, Failure::Stale, at);
+        seen.left_since = Some(Mono(ms(at).0.saturating_sub(age * 1_000_000)));
+        seen.frontend = SocketAddr::from(([10, 244, 0, 5], 8080));
+        seen.destination = Some(seen.frontend);
+        self.sight(seen)
     }
 
     /// Connections from outside were sent on and not answered.
