@@ -36,8 +36,8 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
                 .to_owned(),
         ),
         (SourceClass::Pod, Told::Unknown) => parts.push(
-            "Cilium may translate when a socket connects (its setting cannot be read): such \
-             connections are not observed"
+            "Cilium may translate when a socket connects (its setting cannot be read): of such \
+             connections only those to removed endpoints are observed"
                 .to_owned(),
         ),
         (SourceClass::External, _) if !shape.accelerated.is_empty() => parts.push(format!(

@@ -57,6 +57,26 @@ fn an_address_that_comes_back_is_watched_no_more(#[case] batch: Vec<Change>) {
     assert_eq!(check(&mut world), [""; 0]);
 }
 
+/// A pod that ends is in its slice, serving and terminating, until its grace is over.
+#[test]
+fn an_endpoint_that_ends_gracefully_is_watched() {
+    let mut world = World::new();
+    world.planner.watch_sockets([true; 2]);
+    let batch = |ready| {
+        let Change::Slice(facts) = slice("a", &["10.2.0.1", "10.2.0.2"]) else {
+            unreachable!("a slice");
+        };
+        let mut facts = Arc::unwrap_or_clone(facts);
+        (facts.endpoints[0].ready, facts.endpoints[0].terminating) = (ready, !ready);
+        vec![service("a", "10.96.0.1"), Change::Slice(Arc::new(facts))]
+    };
+    world.apply(batch(true));
+    world.apply(batch(false));
+    assert_eq!(check(&mut world), WATCHED);
+    world.apply(vec![slice("a", &["10.2.0.2"])]);
+    assert_eq!(check(&mut world), [""; 0]);
+}
+
 /// Blue and green behind two Services: only one of them lost it.
 #[test]
 fn an_endpoint_of_another_service_is_not_watched() {
