@@ -11,8 +11,6 @@ use node_tests::watch::Watch;
 
 use crate::scene::{PORT, Scene};
 
-/// A node without traffic is watched for so long.
-const IDLE: Duration = Duration::from_secs(60);
 /// The API server is away for so long.
 const AWAY: Duration = Duration::from_secs(15);
 
@@ -161,8 +159,6 @@ fn no_503_without_a_fault_in_nftables_mode() {
         return;
     };
     let mut seen = Calm::start(&scene);
-    thread::sleep(IDLE);
-    seen.still("an idle minute");
     calm(&mut scene, &mut seen);
     calm_beside(&mut scene, &mut seen);
     scene.wait_proven();

@@ -393,13 +393,24 @@ pub(crate) fn judge(title: &str, scene: &mut Scene, faults: &[Fault]) {
 #[test]
 fn faults_show_in_nftables_mode() {
     let name = "faults_show_in_nftables_mode";
-    table(name, Mode::Nftables, &Fault::ALL);
+    let faults = Fault::ALL.into_iter();
+    // A stopped proxy shows as a killed one does; `releases` has both at night.
+    let faults = faults.filter(|fault| *fault != Fault::ProxyStoppedEndpointReplaced);
+    table(name, Mode::Nftables, &faults.collect::<Vec<_>>());
 }
 
+/// Faults of the rules. The others are the same in each mode.
 #[test]
 fn faults_show_in_iptables_mode() {
     let name = "faults_show_in_iptables_mode";
-    table(name, Mode::Iptables, &Fault::ALL);
+    let faults = [
+        Fault::MasqueradeFlushed,
+        Fault::ServicesFlushed,
+        Fault::TablesGone,
+        Fault::EverythingWiped,
+        Fault::OneServiceEmptied,
+    ];
+    table(name, Mode::Iptables, &faults);
 }
 
 #[test]

@@ -7,6 +7,7 @@
 mod admission;
 mod afresh;
 mod balancer;
+mod balancers_withdrawn;
 mod black_hole;
 mod brake;
 mod calm;
@@ -34,4 +35,3 @@ mod shipped;
 mod takeover;
 mod tenant;
 mod tenants;
-mod withdraw;

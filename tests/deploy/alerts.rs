@@ -38,11 +38,19 @@ pub(crate) fn without_promtool() -> bool {
 
 #[track_caller]
 pub(crate) fn expect(fleet: &Fleet, expected: &[(&str, &[Firing])]) {
+    expect_every("30s", fleet, expected);
+}
+
+/// The same with a sample, and an evaluation of the rules, every `interval`.
+#[track_caller]
+pub(crate) fn expect_every(interval: &str, fleet: &Fleet, expected: &[(&str, &[Firing])]) {
     let (dir, _) = rules();
-    let test = dir.path().join("test.yaml");
-    let text = fleet.test("rules.yaml", expected).to_string();
-    fs::write(&test, text).expect("write the test");
-    promtool(&["test", "rules"], &test);
+    let file = dir.path().join("test.yaml");
+    let mut test = fleet.test("rules.yaml", expected);
+    test["evaluation_interval"] = json!(interval);
+    test["tests"][0]["interval"] = json!(interval);
+    fs::write(&file, test.to_string()).expect("write the test");
+    promtool(&["test", "rules"], &file);
 }
 
 pub(crate) fn firing(alert: &'static str, severity: &'static str) -> Vec<Firing> {

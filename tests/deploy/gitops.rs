@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::OnceLock;
 
 use node_tests::built::versions::KUBERNETES;
 use node_tests::cluster::documents;
@@ -37,18 +38,33 @@ fn fits(values: &Value, release: &str) -> bool {
     values["rotator"]["withdraw"] != "label" || release != "1.28.15"
 }
 
-fn renderings() -> impl Iterator<Item = (String, &'static str, Value, Vec<Value>)> {
-    let each = |(name, values): (String, Value)| {
+/// Objects of one values file on one release.
+struct Rendering {
+    name: String,
+    release: &'static str,
+    values: Value,
+    objects: Vec<Value>,
+}
+
+/// Those of all files, which helm renders once for all tests.
+fn renderings() -> &'static [Rendering] {
+    static ALL: OnceLock<Vec<Rendering>> = OnceLock::new();
+    let render = |(name, values): (String, Value)| {
         RELEASES.into_iter().filter_map(move |release| {
             if !fits(&values, release) {
                 return None;
             }
             let objects = Chart::with(values.clone()).kubernetes(release).render();
             let objects = objects.unwrap_or_else(|error| panic!("{name} {release}: {error:#}"));
-            Some((name.clone(), release, values.clone(), objects))
+            Some(Rendering {
+                name: name.clone(),
+                release,
+                values: values.clone(),
+                objects,
+            })
         })
     };
-    files().into_iter().flat_map(each)
+    ALL.get_or_init(|| files().into_iter().flat_map(render).collect())
 }
 
 #[test]
@@ -82,16 +98,22 @@ fn objects_have_the_fields_of_the_api() {
         return;
     }
     let schemas = RELEASES.map(|release| (release, Schemas::of(release)));
-    for (name, release, _, objects) in renderings() {
+    for Rendering {
+        name,
+        release,
+        objects,
+        ..
+    } in renderings()
+    {
         assert!(objects.len() > 5, "{name} on {release}");
-        let known = schemas.iter().find(|(of, _)| *of == release);
+        let known = schemas.iter().find(|(of, _)| of == release);
         let (_, schemas) = known.expect("schemas");
-        for object in &objects {
+        for object in objects {
             let errors = schemas.errors(object);
             let what = identity(object);
             assert_eq!(errors, [""; 0], "{name} on {release}: {what}");
         }
-        args::check(&objects);
+        args::check(objects);
     }
 }
 
@@ -112,8 +134,14 @@ fn every_object_has_the_recommended_labels() {
     if Tool::Helm.skip_without("every_object_has_the_recommended_labels") {
         return;
     }
-    for (name, _, values, objects) in renderings() {
-        for object in &objects {
+    for Rendering {
+        name,
+        values,
+        objects,
+        ..
+    } in renderings()
+    {
+        for object in objects {
             let what = identity(object);
             let labels = object["metadata"]["labels"].as_object();
             let labels = labels.unwrap_or_else(|| panic!("{name}: {what} has no labels"));
@@ -161,8 +189,8 @@ fn selectors_never_change() {
         return;
     }
     let mut seen = 0;
-    for (name, _, _, objects) in renderings() {
-        for object in &objects {
+    for Rendering { name, objects, .. } in renderings() {
+        for object in objects {
             let pod = &object["spec"]["template"]["metadata"]["labels"];
             if pod.is_null() {
                 continue;
@@ -192,7 +220,13 @@ fn accounts_and_roles_fit_together() {
     if Tool::Helm.skip_without("accounts_and_roles_fit_together") {
         return;
     }
-    for (name, _, values, objects) in renderings() {
+    for Rendering {
+        name,
+        values,
+        objects,
+        ..
+    } in renderings()
+    {
         let of = |kind: &str| -> BTreeSet<&str> {
             let of_kind = objects.iter().filter(|object| object["kind"] == kind);
             of_kind
@@ -207,7 +241,7 @@ fn accounts_and_roles_fit_together() {
                 assert!(accounts.insert(theirs), "{name}: {theirs} is created");
             }
         }
-        for object in &objects {
+        for object in objects {
             let account = object["spec"]["template"]["spec"]["serviceAccountName"].as_str();
             assert!(
                 account.is_none_or(|one| accounts.contains(one)),

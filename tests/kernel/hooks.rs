@@ -227,34 +227,22 @@ fn check(observer: &mut Observer, hook: &str, device: u32, name: &str, bytes: &[
     }
 }
 
-#[rstest]
-#[case(program::INGRESS)]
-#[case(program::EGRESS)]
-fn packets_pass(#[case] hook: &'static str) {
+#[test]
+fn packets_pass() {
     on_stage(&[], |observer, sandbox| {
-        for (name, bytes, left) in packets() {
-            check(observer, hook, sandbox.client, name, &bytes, left);
+        for hook in [program::INGRESS, program::EGRESS] {
+            for (name, bytes, left) in packets() {
+                check(observer, hook, sandbox.client, name, &bytes, left);
+            }
         }
-    });
-}
-
-#[rstest]
-#[case(program::INGRESS_L3)]
-#[case(program::EGRESS_L3)]
-fn packets_without_link_header_pass(#[case] hook: &'static str) {
-    on_stage(&[], |observer, sandbox| {
-        for (name, packet, left) in packets_of_ip() {
-            let bytes = packet.without_link().bytes();
-            check(observer, hook, sandbox.client, name, &bytes, left);
+        for hook in [program::INGRESS_L3, program::EGRESS_L3] {
+            for (name, packet, left) in packets_of_ip() {
+                let bytes = packet.without_link().bytes();
+                check(observer, hook, sandbox.client, name, &bytes, left);
+            }
+            let (name, bytes) = ("neither version", [0x15; 60]);
+            check(observer, hook, sandbox.client, name, &bytes, Nothing);
         }
-        check(
-            observer,
-            hook,
-            sandbox.client,
-            "neither version",
-            &[0x15; 60],
-            Nothing,
-        );
     });
 }
 
@@ -291,35 +279,35 @@ fn runts() {
 }
 
 /// What an arrival writes, to the field.
-#[rstest]
-#[case(V4)]
-#[case(V6)]
-fn a_connection_to_the_field(#[case] family: Family) {
+#[test]
+fn a_connection_to_the_field() {
     on_stage(&[], |observer, sandbox| {
-        let before = monotonic();
-        observer
-            .run(program::INGRESS, &syn(family).bytes(), sandbox.client)
-            .expect("a run");
-        let found = observer
-            .connection(ISN, family)
-            .expect("a map")
-            .expect("a connection");
-        assert!((before..=monotonic()).contains(&found.arrived_ns));
-        let expected = Pending {
-            arrived_ns: found.arrived_ns,
-            state: 0,
-            service: SERVICE,
-            device: sandbox.client,
-            client_port: 40001_u16.to_be_bytes(),
-            frontend_port: 80_u16.to_be_bytes(),
-            client: mapped(client(family).ip()),
-            frontend: mapped(frontend(family).ip()),
-            class: SourceClass::Pod as u8,
-            owed: Owed::Forward as u8,
-            kind: FrontendKind::ClusterIp as u8,
-            ..Pending::default()
-        };
-        assert_eq!(found, expected);
+        for family in Family::ALL {
+            let before = monotonic();
+            observer
+                .run(program::INGRESS, &syn(family).bytes(), sandbox.client)
+                .expect("a run");
+            let found = observer
+                .connection(ISN, family)
+                .expect("a map")
+                .expect("a connection");
+            assert!((before..=monotonic()).contains(&found.arrived_ns));
+            let expected = Pending {
+                arrived_ns: found.arrived_ns,
+                state: 0,
+                service: SERVICE,
+                device: sandbox.client,
+                client_port: 40001_u16.to_be_bytes(),
+                frontend_port: 80_u16.to_be_bytes(),
+                client: mapped(client(family).ip()),
+                frontend: mapped(frontend(family).ip()),
+                class: SourceClass::Pod as u8,
+                owed: Owed::Forward as u8,
+                kind: FrontendKind::ClusterIp as u8,
+                ..Pending::default()
+            };
+            assert_eq!(found, expected);
+        }
     });
 }
 
@@ -357,54 +345,54 @@ fn a_handshake_and_the_peer_stand_in_one_note(
 }
 
 /// What an anomaly says, to the field.
-#[rstest]
-#[case(V4, true)]
-#[case(V6, true)]
-#[case(V4, false)]
-fn an_anomaly_to_the_field(#[case] family: Family, #[case] arrival_seen: bool) {
+#[test]
+fn an_anomaly_to_the_field() {
     on_stage(&[], |observer, sandbox| {
-        let bytes = syn(family).bytes();
-        if arrival_seen {
+        for (family, arrival_seen) in [(V4, true), (V6, true), (V4, false)] {
+            observer.reset(SERVICE + 1).expect("no evidence");
+            let bytes = syn(family).bytes();
+            if arrival_seen {
+                observer
+                    .run(program::INGRESS, &bytes, sandbox.client)
+                    .expect("a run");
+            }
             observer
-                .run(program::INGRESS, &bytes, sandbox.client)
+                .run(program::EGRESS, &bytes, sandbox.uplink)
                 .expect("a run");
+            let found = observer
+                .connection(ISN, family)
+                .expect("a map")
+                .expect("a connection");
+            assert_eq!(found.state, state::LEAKED);
+            let records = observer.anomalies().expect("a ring buffer");
+            let [record] = records[..] else {
+                panic!("one record: {records:?}");
+            };
+            assert!((found.arrived_ns..=monotonic()).contains(&record.at_ns));
+            let expected = Anomaly {
+                at_ns: record.at_ns,
+                arrived_ns: found.arrived_ns,
+                isn: ISN,
+                service: SERVICE,
+                device: sandbox.uplink,
+                outcome: Outcome::Leaked as u8,
+                class: SourceClass::Pod as u8,
+                kind: FrontendKind::ClusterIp as u8,
+                flags: if arrival_seen {
+                    0
+                } else {
+                    anomaly_flag::UNSEEN_ARRIVAL
+                },
+                client: mapped(client(family).ip()),
+                frontend: mapped(frontend(family).ip()),
+                destination: mapped(frontend(family).ip()),
+                client_port: 40001_u16.to_be_bytes(),
+                frontend_port: 80_u16.to_be_bytes(),
+                destination_port: 80_u16.to_be_bytes(),
+                padding: [0; 2],
+            };
+            assert_eq!(record, expected);
         }
-        observer
-            .run(program::EGRESS, &bytes, sandbox.uplink)
-            .expect("a run");
-        let found = observer
-            .connection(ISN, family)
-            .expect("a map")
-            .expect("a connection");
-        assert_eq!(found.state, state::LEAKED);
-        let records = observer.anomalies().expect("a ring buffer");
-        let [record] = records[..] else {
-            panic!("one record: {records:?}");
-        };
-        assert!((found.arrived_ns..=monotonic()).contains(&record.at_ns));
-        let expected = Anomaly {
-            at_ns: record.at_ns,
-            arrived_ns: found.arrived_ns,
-            isn: ISN,
-            service: SERVICE,
-            device: sandbox.uplink,
-            outcome: Outcome::Leaked as u8,
-            class: SourceClass::Pod as u8,
-            kind: FrontendKind::ClusterIp as u8,
-            flags: if arrival_seen {
-                0
-            } else {
-                anomaly_flag::UNSEEN_ARRIVAL
-            },
-            client: mapped(client(family).ip()),
-            frontend: mapped(frontend(family).ip()),
-            destination: mapped(frontend(family).ip()),
-            client_port: 40001_u16.to_be_bytes(),
-            frontend_port: 80_u16.to_be_bytes(),
-            destination_port: 80_u16.to_be_bytes(),
-            padding: [0; 2],
-        };
-        assert_eq!(record, expected);
     });
 }
 

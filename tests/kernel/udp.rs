@@ -155,40 +155,41 @@ fn faults(observer: &Observer) -> Vec<(Fault, u64)> {
 
 /// The whole way of a question and its answer, in both families, also behind a VLAN tag, IP options
 /// and extension headers; of connections nothing is counted.
-#[rstest]
-fn a_question_and_its_answer(
-    #[values(Family::V4, Family::V6)] family: Family,
-    #[values("plain", "VLAN", "options")] dress: &str,
-) {
+#[test]
+fn a_question_and_its_answer() {
+    let dress = |family| ["plain", "VLAN", "options"].map(|dress| (family, dress));
     stage(|observer, sandbox| {
-        let of = ends(family);
-        let dressed = |packet: Packet| match (dress, family) {
-            ("VLAN", _) => packet.tagged(VLAN),
-            ("options", Family::V4) => packet.ip_options(2),
-            ("options", Family::V6) => packet.extension(Extension::Routing(4)),
-            _ => packet,
-        };
-        let udp = |from, to, payload: &[u8]| dressed(packet::udp(from, to, payload));
-        let asks = udp(of.client, of.frontend, &question(7));
-        comes(observer, &asks, sandbox.client);
-        assert_eq!(outcomes(observer), [Arrived]);
-        let forwarded = udp(of.client, of.endpoint, &question(7));
-        goes(observer, &forwarded, sandbox.pods);
-        assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven]);
-        let answered = udp(of.endpoint, of.client, &answer(7));
-        comes(observer, &answered, sandbox.pods);
-        let translated = udp(of.frontend, of.client, &answer(7));
-        goes(observer, &translated, sandbox.client);
-        assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven, Answered]);
-        assert_eq!(faults(observer), []);
-        assert_eq!(
-            observer
-                .last_proof(family, SourceClass::Pod)
-                .expect("proofs"),
-            0
-        );
-        assert_eq!(observer.connections().expect("connections"), 0);
-        assert_eq!(observer.delays(family).expect("delays"), 0);
+        for (family, dress) in Family::ALL.into_iter().flat_map(dress) {
+            observer.reset(NAMES + 1).expect("no evidence");
+            let of = ends(family);
+            let dressed = |packet: Packet| match (dress, family) {
+                ("VLAN", _) => packet.tagged(VLAN),
+                ("options", Family::V4) => packet.ip_options(2),
+                ("options", Family::V6) => packet.extension(Extension::Routing(4)),
+                _ => packet,
+            };
+            let udp = |from, to, payload: &[u8]| dressed(packet::udp(from, to, payload));
+            let asks = udp(of.client, of.frontend, &question(7));
+            comes(observer, &asks, sandbox.client);
+            assert_eq!(outcomes(observer), [Arrived]);
+            let forwarded = udp(of.client, of.endpoint, &question(7));
+            goes(observer, &forwarded, sandbox.pods);
+            assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven]);
+            let answered = udp(of.endpoint, of.client, &answer(7));
+            comes(observer, &answered, sandbox.pods);
+            let translated = udp(of.frontend, of.client, &answer(7));
+            goes(observer, &translated, sandbox.client);
+            assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven, Answered]);
+            assert_eq!(faults(observer), []);
+            assert_eq!(
+                observer
+                    .last_proof(family, SourceClass::Pod)
+                    .expect("proofs"),
+                0
+            );
+            assert_eq!(observer.connections().expect("connections"), 0);
+            assert_eq!(observer.delays(family).expect("delays"), 0);
+        }
     });
 }
 
@@ -214,40 +215,58 @@ fn an_answer_behind_masquerade() {
     });
 }
 
-#[rstest]
-#[case::leaked(|of: Ends| of.frontend, "uplink", &[Arrived], Some(Failed::Leaked))]
-#[case::misrouted(|of: Ends| of.stranger, "pods", &[Arrived], Some(Failed::Misrouted))]
-#[case::stale(|of: Ends| of.left, "pods", &[Arrived], Some(Failed::Stale))]
-#[case::copied(|of: Ends| of.frontend, "pods", &[Arrived], Some(Failed::Lost))]
-#[case::forwarded(|of: Ends| of.endpoint, "pods", &[Arrived, Forwarded, Proven], None)]
-fn where_it_goes(
-    #[values(Family::V4, Family::V6)] family: Family,
-    #[case] to: fn(Ends) -> SocketAddr,
-    #[case] device: &str,
-    #[case] expected: &[Outcome],
-    #[case] became: Option<Failed>,
-) {
+/// Where a datagram goes, what is counted of it, and what became of it once the loss window is over.
+type Way = (
+    fn(Ends) -> SocketAddr,
+    &'static str,
+    &'static [Outcome],
+    Option<Failed>,
+);
+
+const WAYS: [Way; 5] = [
+    (|of| of.frontend, "uplink", &[Arrived], Some(Failed::Leaked)),
+    (
+        |of| of.stranger,
+        "pods",
+        &[Arrived],
+        Some(Failed::Misrouted),
+    ),
+    (|of| of.left, "pods", &[Arrived], Some(Failed::Stale)),
+    (|of| of.frontend, "pods", &[Arrived], Some(Failed::Lost)),
+    (
+        |of| of.endpoint,
+        "pods",
+        &[Arrived, Forwarded, Proven],
+        None,
+    ),
+];
+
+#[test]
+fn where_it_goes() {
+    let ways = |family| WAYS.map(|way| (family, way));
     stage(|observer, sandbox| {
-        let of = ends(family);
-        let device = if device == "uplink" {
-            sandbox.uplink
-        } else {
-            sandbox.pods
-        };
-        udp_comes(
-            observer,
-            of.client,
-            of.frontend,
-            &question(7),
-            sandbox.client,
-        );
-        udp_goes(observer, of.client, to(of), &question(7), device);
-        assert_eq!(outcomes(observer), expected);
-        assert_eq!(failures(observer), Vec::from_iter(became));
-        assert!(
-            observer.anomalies().expect("a ring buffer").is_empty(),
-            "judged apart"
-        );
+        for (family, (to, device, expected, became)) in Family::ALL.into_iter().flat_map(ways) {
+            observer.reset(NAMES + 1).expect("no evidence");
+            let of = ends(family);
+            let to = to(of);
+            let index = match device {
+                "uplink" => sandbox.uplink,
+                _ => sandbox.pods,
+            };
+            udp_comes(
+                observer,
+                of.client,
+                of.frontend,
+                &question(7),
+                sandbox.client,
+            );
+            udp_goes(observer, of.client, to, &question(7), index);
+            let way = format!("to {to}, {device}");
+            assert_eq!(outcomes(observer), expected, "{way}");
+            assert_eq!(failures(observer), Vec::from_iter(became), "{way}");
+            let anomalies = observer.anomalies().expect("a ring buffer");
+            assert!(anomalies.is_empty(), "{way}: judged apart");
+        }
     });
 }
 

@@ -2,7 +2,7 @@
 //! probes. Timing is the benchmark's (`cargo xtask bench http`); here probes are counted that get no
 //! answer within the patience of load balancers.
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -13,7 +13,6 @@ use node_tests::rules::Backend;
 use node_tests::usage;
 use node_tests::wait::scaled;
 use node_tests::world::{ADMIN_PORT, Family, HEALTHZ_PORT};
-use socket2::{Domain, Socket, Type};
 
 use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 
@@ -234,48 +233,6 @@ fn strangers_fit_into_the_memory_that_is_left() {
     assert_answers(&scene);
 }
 
-/// Asks without end and reads nothing: closed, and nobody else waits for it.
-#[test]
-fn who_asks_and_never_reads_is_cut_off() {
-    let name = "who_asks_and_never_reads_is_cut_off";
-    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
-    let before = usage::memory(scene.agent().pid()).expect("memory");
-    let address = health_port(&scene, Family::V4);
-    let greedy: Vec<TcpStream> = scene.world.outside.run(|| {
-        let ask = |_| ask_and_never_read(address).expect("a connection");
-        (0..20).map(ask).collect()
-    });
-    assert_answers(&scene);
-    let after = usage::memory(scene.agent().pid()).expect("memory");
-    assert!(
-        after.rss_kib < before.rss_kib + 16 * 1024,
-        "{before:?} {after:?}"
-    );
-    // Closed when 30 to 60 s pass without a further request.
-    let closed = until(3 * PATIENCE, || (open(&scene) < 10).then_some(()));
-    assert!(closed.is_some(), "{} are open", open(&scene));
-    assert_answers(&scene);
-    drop(greedy);
-}
-
-/// Asks until nothing goes into the connection any more: both sides' buffers are full, which are small
-/// so that it does not take millions of answers.
-fn ask_and_never_read(address: SocketAddr) -> io::Result<TcpStream> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
-    socket.set_recv_buffer_size(4096)?;
-    socket.set_send_buffer_size(4096)?;
-    socket.connect(&address.into())?;
-    let mut stream = TcpStream::from(socket);
-    stream.set_write_timeout(Some(Duration::from_secs(2)))?;
-    while stream
-        .write(&b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n".repeat(20))
-        .is_ok()
-    {}
-    Ok(stream)
-}
-
 /// Connections that the agent has open at the health port.
 fn open(scene: &Scene) -> u64 {
     let labels = ["listener=\"healthz\""];
@@ -304,27 +261,4 @@ fn probes_are_answered_beside_a_crowd_on_busy_processors() {
     assert!(crowd.opened() < 3_300, "{} for 3000", crowd.opened());
     drop(crowd);
     eventually("none left open", || open(&scene) < 10);
-}
-
-/// The socket for both families knows IPv4 callers by IPv4-mapped addresses, and lists may be written so.
-#[test]
-fn an_allow_list_means_ipv4_however_it_is_written() {
-    let name = "an_allow_list_means_ipv4_however_it_is_written";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
-    for (list, allowed) in [
-        ("192.0.2.1/32", true),
-        ("::ffff:192.0.2.1/128", true),
-        ("192.0.2.77/32", false),
-        ("::ffff:192.0.2.77/128", false),
-        ("::/0", false),
-    ] {
-        scene.start(&["--healthz-allow-cidr", list]);
-        let address = health_port(&scene, Family::V4);
-        let ask = || http::get(address, "/healthz", Duration::from_secs(3));
-        let answer = scene.world.outside.run(ask);
-        assert_eq!(answer.is_ok(), allowed, "{list}: {answer:?}");
-        scene.take_agent().terminate().expect("an end in order");
-    }
 }

@@ -9,7 +9,9 @@ use node_tests::traffic::{Failure, Plan};
 use node_tests::world::Family;
 use rstest::rstest;
 
-use node_tests::scene::{PATIENCE, Scene, assert_never_503, blames, eventually, until};
+use node_tests::scene::{
+    PATIENCE, Scene, assert_never_503, blames, eventually, until, wait_answers,
+};
 
 /// As long as a confirmation takes, and as much again.
 const WATCHED: Duration = Duration::from_secs(6);
@@ -64,6 +66,11 @@ fn never_503(
         scene.report()
     );
     assert_never_503(&watch);
+    if harmless == Harmless::BackendsKilled {
+        // A dead backend's chain beside a flushed one does not hide it: that fault is the node's.
+        scene.rules.flush_services().expect("flush");
+        wait_answers(&watch, 503);
+    }
 }
 
 impl Harmless {

@@ -217,6 +217,9 @@ impl Node {
             .filter(open)
             .collect();
         assert!(open.is_empty(), "{open:#?}");
+        // Ten lanes, four a second, ten seconds.
+        let all: usize = tracked.iter().map(|all| all.lines().count()).sum();
+        assert!(all < 1_000, "{all} entries");
     }
 }
 

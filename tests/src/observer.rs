@@ -279,12 +279,15 @@ impl Observer {
 
     /// Forgets all evidence of the Services below `services`; expectations stay.
     pub fn reset(&mut self, services: u32) -> Result<()> {
-        let mut pending: HashMap<_, PendingKey, Pending> =
-            HashMap::try_from(self.map_mut(map::PENDING)?)?;
-        let standing: Vec<PendingKey> = pending.keys().flatten().collect();
-        for key in standing {
-            pending.remove(&key)?;
+        for name in [map::PENDING, map::UDP_PENDING] {
+            let mut pending: HashMap<_, PendingKey, Pending> =
+                HashMap::try_from(self.map_mut(name)?)?;
+            let standing: Vec<PendingKey> = pending.keys().flatten().collect();
+            for key in standing {
+                pending.remove(&key)?;
+            }
         }
+        self.forget_marks()?;
         let mut counts: Array<_, ServiceCounts> = Array::try_from(self.map_mut(map::COUNTS)?)?;
         for service in 0..services {
             counts.set(service, ServiceCounts::default(), 0)?;

@@ -38,5 +38,4 @@ mod routes_gone;
 mod routes_gone_in_an_old_view;
 mod source_ranges;
 mod stale_endpoint;
-mod table_deleted;
 mod unknown_translator;

@@ -8,26 +8,16 @@ use node_tests::rules::Backend;
 use node_tests::scene::{Scene, assert_never_503, family_of};
 use node_tests::traffic::Plan;
 use node_tests::world::Family;
-use rstest::rstest;
 
 use crate::measured::{Fault, settled};
 use crate::parts::{NAMED, SOUND, everybody_is_served, flushed, stays};
 
 const BUSY: Duration = Duration::from_secs(12);
 
-fn flush(scene: &Scene, backend: Backend) {
-    let node = &scene.world.node;
-    if backend == Backend::Nftables {
-        let flush = |family| format!("flush chain {family} kube-proxy postrouting\n");
-        node.nft(&(flush("ip") + &flush("ip6"))).expect("flush");
-        return;
-    }
-    let lock = scene.world.dir().join("xtables.lock");
-    for program in ["iptables-legacy", "ip6tables-legacy"] {
-        let words = ["-w", "5", "-t", "nat", "-F", "KUBE-POSTROUTING"];
-        let env = [("XTABLES_LOCKFILE", lock.as_os_str())];
-        node.feed_with(program, &words, &env, "").expect("flush");
-    }
+fn flush(scene: &Scene) {
+    let flush = |family| format!("flush chain {family} kube-proxy postrouting\n");
+    let both = flush("ip") + &flush("ip6");
+    scene.world.node.nft(&both).expect("flush");
 }
 
 /// Both families are named.
@@ -40,39 +30,19 @@ fn is_named(scene: &Scene, state: &str) {
     });
 }
 
-fn is_mended(scene: &Scene, fault: &Fault<'_>) {
-    fault.is_200_once(|scene| scene.rules.install().expect("install again"));
-    scene.wait_probed();
-}
-
-#[rstest]
-#[case::nftables(Backend::Nftables)]
-#[case::iptables(Backend::IptablesLegacy)]
-fn a_quarter_lost_outside_is_a_fault(#[case] backend: Backend) {
-    let Some(scene) = Scene::busy("masquerade_gone", backend, &[]) else {
+#[test]
+fn a_quarter_lost_outside_is_a_fault() {
+    let Some(scene) = Scene::busy("masquerade_gone", Backend::Nftables, &[]) else {
         return;
     };
     let watch = settled(&scene);
-    let fault = Fault::inject(&scene, &watch, |scene| flush(scene, backend));
+    let fault = Fault::inject(&scene, &watch, flush);
     let felt = fault.is_503_within(BUSY);
     let (failed, all) = felt.outside;
     assert!(failed * 5 > all, "the users do not feel it: {felt:?}");
     is_named(&scene, "broken");
-    is_mended(&scene, &fault);
-}
-
-#[rstest]
-#[case::nftables(Backend::Nftables)]
-#[case::iptables(Backend::IptablesLegacy)]
-fn an_idle_node_is_known_by_its_probes(#[case] backend: Backend) {
-    let Some(scene) = Scene::idle("masquerade_gone", backend, &[]) else {
-        return;
-    };
-    let watch = settled(&scene);
-    let fault = Fault::inject(&scene, &watch, |scene| flush(scene, backend));
-    fault.is_503_within(Duration::from_millis(1500));
-    is_named(&scene, "broken");
-    is_mended(&scene, &fault);
+    fault.is_200_once(|scene| scene.rules.install().expect("install again"));
+    scene.wait_probed();
 }
 
 /// The negative control: clients outside dial endpoints of this node alone, and all are served.
@@ -88,7 +58,7 @@ fn nobody_feels_it_where_endpoints_are_local() {
     }
     let watch = scene.watch();
     stays(&scene, &watch, &SOUND);
-    flush(&scene, Backend::Nftables);
+    flush(&scene);
     is_named(&scene, "degraded");
     stays(&scene, &watch, &NAMED);
     everybody_is_served(&scene);

@@ -2,7 +2,7 @@
 //! stays. Translated packets leave by the uplink, and nobody answers.
 
 use node_tests::rules::Backend;
-use node_tests::scene::{Scene, eventually, family_of, wait_answers};
+use node_tests::scene::{Scene, eventually, family_of, lane_of, wait_answers};
 use node_tests::world::Family;
 
 fn cut(scene: &Scene) {
@@ -29,4 +29,8 @@ fn pods_without_routes_are_a_fault() {
         let broken = |family| family_of(&report, family)["state"] == "broken";
         Family::ALL.into_iter().all(broken)
     });
+    // The sentinel's own way is sound: real traffic decided.
+    let report = scene.report();
+    let lane = lane_of(&report, Family::V4, "off_cluster", "tcp");
+    assert_eq!(lane["state"], "passing", "{report:#}");
 }

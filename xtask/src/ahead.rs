@@ -39,8 +39,9 @@ fn idle(step: &str) -> Result<()> {
     Ok(())
 }
 
+/// Starts a command that gets idle time alone, and ends with the thread that starts it.
 #[cfg(target_os = "linux")]
-fn start(command: &mut Command) -> std::io::Result<Child> {
+pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
     use std::os::unix::process::CommandExt as _;
 
     // SAFETY: two calls into the kernel, one with a pointer to a value on the stack.
@@ -54,7 +55,7 @@ fn start(command: &mut Command) -> std::io::Result<Child> {
 }
 
 #[cfg(not(target_os = "linux"))]
-fn start(command: &mut Command) -> std::io::Result<Child> {
+pub(crate) fn start(command: &mut Command) -> std::io::Result<Child> {
     command.spawn()
 }
 

@@ -159,11 +159,11 @@ mod tests {
         let failed = strings(&[
             "agent_twins::never_503::harmless_1",
             "calm::no_503_without_a_fault_in_nftables_mode",
-            "agent_faults::a_missing_service_is_degraded_not_503",
+            "agent_faults::outsiders_alone_never_flip_it",
             "agent_http::slow",
         ]);
         let panics = strings(&[
-            "thread 'agent_faults::a_missing_service_is_degraded_not_503' (7) panicked at a.rs:1:1:\n    false 503: [..]",
+            "thread 'agent_faults::outsiders_alone_never_flip_it' (7) panicked at a.rs:1:1:\n    false 503: [..]",
             "thread 'agent_http::slow' (8) panicked at b.rs:1:1:\n    never seen: 503",
         ]);
         let budget = Budget::new(true);

@@ -98,6 +98,9 @@ enum Task {
     /// Build the tools of a step of CI: started by it, in idle time
     #[command(hide = true)]
     Ahead { step: String },
+    /// Run a step of CI as a process of its own: started by it, beside others
+    #[command(hide = true)]
+    Step { name: String },
 }
 
 fn main() -> ExitCode {
@@ -143,5 +146,6 @@ fn run_task(task: Task) -> Result<()> {
         Task::Ci(args) => ci::run(ci::CI, &args),
         Task::Nightly(args) => ci::run(ci::NIGHTLY, &args),
         Task::Ahead { step } => ci::prepare(&step),
+        Task::Step { name } => ci::play(&name),
     }
 }

@@ -3,6 +3,8 @@
 //! The program `storm` of package node-tests defines the events of a storm, how it is judged, and
 //! the options.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
 
 use crate::run::Rest;
@@ -35,10 +37,23 @@ pub(crate) fn for_ci() -> Result<Counted> {
     Ok(Tally::PASSED.into())
 }
 
-fn play(profile: &str, options: &[String]) -> Result<()> {
+/// Builds what [`for_ci`] runs.
+pub(crate) fn build_for_ci() -> Result<()> {
+    match host::no_world() {
+        Some(_) => Ok(()),
+        None => build("dev").map(drop),
+    }
+}
+
+/// The agent and the storm.
+fn build(profile: &str) -> Result<(PathBuf, PathBuf)> {
     host::install_world("the storm")?;
     let agent = ebpf::agent(profile)?;
-    let storm = run::build_program("node-tests", "storm", profile)?;
+    Ok((agent, run::build_program("node-tests", "storm", profile)?))
+}
+
+fn play(profile: &str, options: &[String]) -> Result<()> {
+    let (agent, storm) = build(profile)?;
     let servers = options.iter().any(|option| option == "--api");
     let servers = servers.then(setup_cluster::ready).transpose()?;
     let env = servers.as_ref();

@@ -115,7 +115,7 @@ const NODE_TARGET: [&str; 4] = ["--test", "node", "--test", "world"];
 const WORLDS: &str = "worlds (docs/internal/worlds.md)";
 const WORLDS_TARGET: [&str; 2] = ["--test", "worlds"];
 /// Worlds that are run each time: those that once took a healthy node out, and faults that were missed.
-const CHOICE: [&str; 10] = [
+const CHOICE: [&str; 9] = [
     "default_deny::",
     "denied_on_a_quiet_node::",
     "filtered_sentinel::",
@@ -125,7 +125,6 @@ const CHOICE: [&str; 10] = [
     "mirrored::",
     "rejecting_policy::",
     "routes_gone::",
-    "table_deleted::",
 ];
 const CLUSTER: &str = "cluster tests (tests/cluster)";
 /// Cargo leaves these out unless they are named (tests/Cargo.toml).

@@ -71,62 +71,64 @@ fn the_first_time_stays() {
 }
 
 /// An answer of a control probe ends where it comes in.
-#[rstest]
-fn control(#[values(V4, V6)] family: Family) {
+#[test]
+fn control() {
     with_sentinel(|observer, maps, _| {
-        for (name, packet, protocol, phase, event) in answers(family) {
-            let probe = (key(family, protocol, TOKEN), probe_flag::CONTROL);
-            let bytes = packet.bytes();
-            let (passed, found, told) = run(observer, maps, probe, program::RETURNED, &bytes);
-            assert_eq!(
-                (passed.verdict, passed.bytes),
-                (DROP, bytes.clone()),
-                "{name}"
-            );
-            assert_eq!(stamped(&found), [(phase, Returned)], "{name}");
-            assert_eq!(found.flags, probe_flag::CONTROL);
-            let [event_told] = told[..] else {
-                panic!("{name}: one event: {told:?}");
-            };
-            assert_eq!(
-                (event_told.key, event_told.kind),
-                (probe.0, event),
-                "{name}"
-            );
-            // Once more: dropped, and told once.
-            let again = observer.run(program::RETURNED, &bytes, LO).expect("a run");
-            assert_eq!((again.verdict, events(maps)), (DROP, Vec::new()), "{name}");
+        for family in Family::ALL {
+            for (name, packet, protocol, phase, event) in answers(family) {
+                let probe = (key(family, protocol, TOKEN), probe_flag::CONTROL);
+                let bytes = packet.bytes();
+                let (passed, found, told) = run(observer, maps, probe, program::RETURNED, &bytes);
+                assert_eq!(
+                    (passed.verdict, passed.bytes),
+                    (DROP, bytes.clone()),
+                    "{name}"
+                );
+                assert_eq!(stamped(&found), [(phase, Returned)], "{name}");
+                assert_eq!(found.flags, probe_flag::CONTROL);
+                let [event_told] = told[..] else {
+                    panic!("{name}: one event: {told:?}");
+                };
+                assert_eq!(
+                    (event_told.key, event_told.kind),
+                    (probe.0, event),
+                    "{name}"
+                );
+                // Once more: dropped, and told once.
+                let again = observer.run(program::RETURNED, &bytes, LO).expect("a run");
+                assert_eq!((again.verdict, events(maps)), (DROP, Vec::new()), "{name}");
+            }
         }
     });
 }
 
 /// The echo's answers are those of the rules, by the kernel's own checksums.
-#[rstest]
-fn the_echo_answers(
-    #[values(V4, V6)] family: Family,
-    #[values(0, probe_flag::CONTROL)] flags: u32,
-) {
+#[test]
+fn the_echo_answers() {
+    let flags = |family| [0, probe_flag::CONTROL].map(|flags| (family, flags));
     with_sentinel(|observer, maps, _| {
-        for (name, packet, protocol, phase) in requests(family) {
-            let probe = (key(family, protocol, TOKEN), flags);
-            let bytes = packet.bytes();
-            let (passed, found, told) = run(observer, maps, probe, program::ECHO, &bytes);
-            assert_eq!(passed.verdict, REDIRECT, "{name}");
-            assert_eq!(passed.bytes, expected_answer(family, name), "{name}");
-            assert!(packet::is_sound(&passed.bytes), "{name}");
-            assert_eq!(stamped(&found), [(phase, Echoed)], "{name}");
-            assert_eq!((found.flags, told), (flags, Vec::new()), "{name}");
-            let ends = if name == "data" {
-                ([0; 16], 0, 0)
-            } else {
-                (mapped(client(family).ip()), 40_001, 8_080)
-            };
-            let noted = (
-                found.echo_source,
-                u16::from_be_bytes(found.echo_source_port),
-                u16::from_be_bytes(found.echo_port),
-            );
-            assert_eq!(noted, ends, "{name}");
+        for (family, flags) in Family::ALL.into_iter().flat_map(flags) {
+            for (name, packet, protocol, phase) in requests(family) {
+                let probe = (key(family, protocol, TOKEN), flags);
+                let bytes = packet.bytes();
+                let (passed, found, told) = run(observer, maps, probe, program::ECHO, &bytes);
+                assert_eq!(passed.verdict, REDIRECT, "{name}");
+                assert_eq!(passed.bytes, expected_answer(family, name), "{name}");
+                assert!(packet::is_sound(&passed.bytes), "{name}");
+                assert_eq!(stamped(&found), [(phase, Echoed)], "{name}");
+                assert_eq!((found.flags, told), (flags, Vec::new()), "{name}");
+                let ends = if name == "data" {
+                    ([0; 16], 0, 0)
+                } else {
+                    (mapped(client(family).ip()), 40_001, 8_080)
+                };
+                let noted = (
+                    found.echo_source,
+                    u16::from_be_bytes(found.echo_source_port),
+                    u16::from_be_bytes(found.echo_port),
+                );
+                assert_eq!(noted, ends, "{name}");
+            }
         }
     });
 }
@@ -174,63 +176,68 @@ fn resummed(family: Family, mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 /// All the room that a TCP header has for options, as a phone's or a browser's SYN may use it.
-#[rstest]
-fn options_are_not_accepted(#[values(V4, V6)] family: Family, #[values(0, 1, 4, 10)] words: usize) {
+#[test]
+fn options_are_not_accepted() {
+    let words = |family| [0, 1, 4, 10].map(|words| (family, words));
     with_sentinel(|observer, maps, _| {
-        let (from, to) = (client(family), echo(family));
-        let mut header = etherparse::TcpHeader::new(from.port(), to.port(), TOKEN, 64_240);
-        (header.syn, header.ece, header.cwr) = (true, true, true);
-        // Multipath TCP, whatever follows.
-        let options: Vec<u8> = [30, 12, 0, 129].repeat(words);
-        header.set_options_raw(&options).expect("whole words");
-        let bytes = packet::segment(header, from.ip(), to.ip(), &[]).bytes();
-        let probe = (key(family, TCP, TOKEN), 0);
-        let (passed, ..) = run(observer, maps, probe, program::ECHO, &bytes);
-        assert_eq!(passed.verdict, REDIRECT);
-        assert!(packet::is_sound(&passed.bytes));
-        assert_eq!(passed.bytes.len(), bytes.len());
-        let at = if family == V4 { 34 } else { 54 };
-        assert_eq!(
-            passed.bytes[at + 13],
-            flag::SYN | flag::ACK,
-            "no ECN either"
-        );
-        assert!(passed.bytes[at + 20..].iter().all(|byte| *byte == 1));
+        for (family, words) in Family::ALL.into_iter().flat_map(words) {
+            let (from, to) = (client(family), echo(family));
+            let mut header = etherparse::TcpHeader::new(from.port(), to.port(), TOKEN, 64_240);
+            (header.syn, header.ece, header.cwr) = (true, true, true);
+            // Multipath TCP, whatever follows.
+            let options: Vec<u8> = [30, 12, 0, 129].repeat(words);
+            header.set_options_raw(&options).expect("whole words");
+            let bytes = packet::segment(header, from.ip(), to.ip(), &[]).bytes();
+            let probe = (key(family, TCP, TOKEN), 0);
+            let (passed, ..) = run(observer, maps, probe, program::ECHO, &bytes);
+            assert_eq!(passed.verdict, REDIRECT);
+            assert!(packet::is_sound(&passed.bytes));
+            assert_eq!(passed.bytes.len(), bytes.len());
+            let at = if family == V4 { 34 } else { 54 };
+            assert_eq!(
+                passed.bytes[at + 13],
+                flag::SYN | flag::ACK,
+                "no ECN either"
+            );
+            assert!(passed.bytes[at + 20..].iter().all(|byte| *byte == 1));
+        }
     });
 }
 
-#[rstest]
-fn the_client_collects(#[values(V4, V6)] family: Family) {
+#[test]
+fn the_client_collects() {
     with_sentinel(|observer, maps, _| {
-        for (name, packet, protocol, phase, event) in answers(family) {
-            let probe = (key(family, protocol, TOKEN), 0);
-            let before = monotonic();
-            let bytes = packet.bytes();
-            let (passed, found, told) = run(observer, maps, probe, program::COLLECT, &bytes);
-            assert_eq!(
-                (passed.verdict, passed.bytes),
-                (DROP, bytes.clone()),
-                "{name}"
-            );
-            assert_eq!(stamped(&found), [(phase, Collected)], "{name}");
-            let at_ns = found.stamps[phase as usize][Collected as usize];
-            assert!((before..=monotonic()).contains(&at_ns), "{name}");
-            let (sequence, acknowledged) = match name {
-                "SYN-ACK" => (0x5eed, TOKEN + 1),
-                "data back" => (TOKEN + 1, echo_isn(TOKEN) + 1),
-                _ => (0, 0),
-            };
-            let expected = ProbeEvent {
-                at_ns,
-                key: probe.0,
-                kind: event,
-                sequence,
-                acknowledged,
-                padding: 0,
-            };
-            assert_eq!(told, [expected], "{name}");
-            let again = observer.run(program::COLLECT, &bytes, LO).expect("a run");
-            assert_eq!((again.verdict, events(maps)), (DROP, Vec::new()), "{name}");
+        for family in Family::ALL {
+            for (name, packet, protocol, phase, event) in answers(family) {
+                let probe = (key(family, protocol, TOKEN), 0);
+                let before = monotonic();
+                let bytes = packet.bytes();
+                let (passed, found, told) = run(observer, maps, probe, program::COLLECT, &bytes);
+                assert_eq!(
+                    (passed.verdict, passed.bytes),
+                    (DROP, bytes.clone()),
+                    "{name}"
+                );
+                assert_eq!(stamped(&found), [(phase, Collected)], "{name}");
+                let at_ns = found.stamps[phase as usize][Collected as usize];
+                assert!((before..=monotonic()).contains(&at_ns), "{name}");
+                let (sequence, acknowledged) = match name {
+                    "SYN-ACK" => (0x5eed, TOKEN + 1),
+                    "data back" => (TOKEN + 1, echo_isn(TOKEN) + 1),
+                    _ => (0, 0),
+                };
+                let expected = ProbeEvent {
+                    at_ns,
+                    key: probe.0,
+                    kind: event,
+                    sequence,
+                    acknowledged,
+                    padding: 0,
+                };
+                assert_eq!(told, [expected], "{name}");
+                let again = observer.run(program::COLLECT, &bytes, LO).expect("a run");
+                assert_eq!((again.verdict, events(maps)), (DROP, Vec::new()), "{name}");
+            }
         }
     });
 }

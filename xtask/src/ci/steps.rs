@@ -15,6 +15,20 @@ pub(crate) struct Step {
     act: Act,
     /// Builds its tools, which `act` would build itself.
     pub(super) tools: Option<fn() -> Result<()>>,
+    pub(super) place: Place,
+}
+
+/// When a step runs.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    /// After the step before it.
+    InTurn,
+    /// Beside its neighbours that have this place too, since it waits most of the time. This function
+    /// builds its programs before any of them begins.
+    Together(fn() -> Result<()>),
+    /// From here on, in the time that later steps leave idle. It ends when it will, at the latest
+    /// after the last step. Where only some steps were asked for it runs in turn.
+    Idle,
 }
 
 enum Act {
@@ -32,6 +46,7 @@ const fn step(name: &'static str, act: Act) -> Step {
         name,
         act,
         tools: None,
+        place: Place::InTurn,
     }
 }
 
@@ -39,6 +54,20 @@ impl Step {
     const fn needs(self, tools: fn() -> Result<()>) -> Self {
         Step {
             tools: Some(tools),
+            ..self
+        }
+    }
+
+    const fn together(self, build: fn() -> Result<()>) -> Self {
+        Step {
+            place: Place::Together(build),
+            ..self
+        }
+    }
+
+    const fn idle(self) -> Self {
+        Step {
+            place: Place::Idle,
             ..self
         }
     }
@@ -54,20 +83,24 @@ impl Step {
 }
 
 /// The steps that guard each landing. Those behind the tests need tools that are built while tests wait.
+/// Clippy and rustdoc take the time in which tests wait as well: nothing needs their results.
 pub(crate) const CI: &[Step] = &[
     step("fmt", One(fmt)),
     step("tidy", One(tidy::run)),
-    step("clippy", One(clippy)),
-    step("doc", One(doc)),
+    step("clippy", One(clippy)).idle(),
+    step("doc", One(doc)).idle(),
     step(
         "gen-docs",
         One(|| gen_docs::run(&gen_docs::Args { check: true })),
     ),
     step("core", One(core_is_pure)),
     step("test", Count(|| test::run_all(&test::Args::for_ci()))).needs(setup_cluster::for_ci),
-    step("storm", Count(storm::for_ci)),
+    // Alone: beside the storm's floods it misses a fault.
     step("demo", Count(demo::for_ci)),
-    step("build-ebpf", One(ebpf)).needs(setup_ebpf::run),
+    step("storm", Count(storm::for_ci)).together(storm::build_for_ci),
+    step("build-ebpf", One(ebpf))
+        .needs(setup_ebpf::run)
+        .together(setup_ebpf::run),
     step("deny", One(deny)).needs(|| CARGO_DENY.ready().map(drop)),
     step("advisories", Count(advisories)),
     step("typos", One(typos)).needs(|| TYPOS.ready().map(drop)),

@@ -132,7 +132,7 @@ const KERNEL: [Choice; 6] = [
 /// kube-proxy.
 const NODE: [Choice; 6] = [
     choice(
-        "a_flushed_chain_is_503_until_it_is_mended::case_1",
+        "a_flushed_chain_is_503_until_it_is_mended",
         "proven on traffic; 503 after a fault, 200 after its repair",
     ),
     choice(

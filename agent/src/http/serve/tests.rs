@@ -398,6 +398,7 @@ async fn of_those_that_talk_the_least_lately_used_makes_room() {
 #[case(&["127.0.0.0/8"], true)]
 #[case(&["::ffff:127.0.0.1/128"], true)]
 #[case(&["10.0.0.0/8", "::1/128"], false)]
+#[case(&["::/0"], false)]
 #[tokio::test]
 async fn strangers_are_not_read(#[case] allow: &[&str], #[case] welcome: bool) {
     let server = Server::start(Limits::default(), allow).await;

@@ -1,5 +1,7 @@
 //! `pathproof rotate --withdraw=label`: nodes that fail get the label that is read by load balancers
 //! without health checks, and sound ones do not; with the rights and the policy of deploy/components/withdraw.
+//!
+//! libtest begins tests in the order of their names: the slowest one has to be among the first.
 
 use std::path::Path;
 use std::time::Duration;
