@@ -152,13 +152,13 @@ fn inject(stage: &mut Stage, eyes: &Eyes, fault: Fault, times: &mut Times) -> Re
     let start = Instant::now();
     fault.inject(stage)?;
     let injected = start.elapsed();
-    let unhealthy = eyes.healthz.first(start, NEVER, |status| status == 503);
-    let metrics = eyes.failures.first(start, NEVER, |count| count > failures);
+    let unhealthy = eyes.healthz.first(start, NEVER, |status| *status == 503);
+    let metrics = eyes.failures.first(start, NEVER, |count| *count > failures);
     // A while, so that the agent is not met just after it made up its mind.
     thread::sleep(random(PAUSE));
     let repair = Instant::now();
     fault.mend(stage)?;
-    let healthy = eyes.healthz.first(repair, NEVER, |status| status == 200);
+    let healthy = eyes.healthz.first(repair, NEVER, |status| *status == 200);
     let since = |start: Instant| move |at: Instant| at.duration_since(start);
     let (metrics, unhealthy) = (metrics.map(since(start)), unhealthy.map(since(start)));
     // Where there was no 503, there is no way back.
@@ -200,7 +200,9 @@ fn controls(
         thread::sleep(Duration::from_secs(args.seconds));
         harmless.mend(stage)?;
         thread::sleep(Duration::from_secs(1));
-        let seen = eyes.healthz.count(start, 503);
+        let changes = eyes.healthz.changes().into_iter();
+        let seen = changes.filter(|(at, status)| *at > start && *status == 503);
+        let seen = seen.count();
         let (rounds, alarmed) = &mut alarms[place];
         *rounds += 1;
         *alarmed += usize::from(seen > 0);

@@ -419,11 +419,8 @@ impl Play<'_> {
     }
 
     fn last_verdict_change(&self, or: Instant) -> Instant {
-        self.stage
-            .verdicts
-            .changes(0)
-            .last()
-            .map_or(or, |(at, _)| *at)
+        let changes = self.stage.verdicts.changes();
+        changes.last().map_or(or, |(at, _)| *at)
     }
 
     /// Goes on telling for a while.
@@ -454,9 +451,9 @@ impl Play<'_> {
             news.push((change.at, codes_line(change.codes), None));
         }
         self.codes_told = changes.len();
-        let verdicts = self.stage.verdicts.changes(self.verdicts_told);
-        self.verdicts_told += verdicts.len();
-        for (at, seen) in verdicts {
+        let verdicts = self.stage.verdicts.changes();
+        let told = std::mem::replace(&mut self.verdicts_told, verdicts.len());
+        for (at, seen) in verdicts.into_iter().skip(told) {
             news.push((at, verdict_line(&seen), Some(seen.reason)));
         }
         news.sort_by_key(|(at, ..)| *at);
@@ -468,7 +465,7 @@ impl Play<'_> {
         }
         Ok(View {
             codes: self.stage.watch.now(),
-            verdict: self.stage.verdicts.now(),
+            verdict: self.stage.verdicts.now().unwrap_or_default(),
         })
     }
 

@@ -13,13 +13,13 @@ use anyhow::{Context, Result};
 
 use super::signals;
 use super::timeline::{Kind, Style, Timeline, span};
-use super::verdict::VerdictWatch;
+use super::verdict::{self, Seen};
 use crate::manifests::{Manifests, Sentinel, Service};
 use crate::pod_probe::{self, Placed, Probes};
 use crate::rules::{Backend, Rules};
 use crate::traffic::{Client, Plan, Server, Tally};
 use crate::tunnels::tunnels;
-use crate::watch::Watch;
+use crate::watch::{Poll, Watch};
 use crate::world::{Agent, Builder, Family, World};
 
 const PORT: u16 = 8080;
@@ -35,7 +35,7 @@ const ASK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Stage {
     // Dropped in this order: those who ask, those who dial, those who answer, the agent, the world.
-    pub(super) verdicts: VerdictWatch,
+    pub(super) verdicts: Poll<Seen>,
     pub(super) watch: Watch,
     pub(super) clients: Vec<Client>,
     pub(super) servers: Vec<(String, Server)>,
@@ -149,7 +149,7 @@ impl Stage {
             "Service NAT: real nftables rules from the same YAML as the agent's; no traffic yet",
         );
         let watch = Watch::start(&world, ASK_EVERY)?;
-        let verdicts = VerdictWatch::start(&world)?;
+        let verdicts = verdict::watch(&world)?;
         let mut stage = Self {
             verdicts,
             watch,

@@ -72,7 +72,7 @@ impl<'a> Script<'a> {
         let wanted = ("helm install", "proven, 200, condition True", seconds(45));
         self.await_row(wanted, start, |stage| {
             stage.watch.now() == SOUND
-                && stage.verdicts.now().state == "proven"
+                && stage.verdict().state == "proven"
                 && stage.node.condition("ServiceDatapathReady") == "True"
         })?;
         let gaps = self.gaps(0);
@@ -219,7 +219,7 @@ impl<'a> Script<'a> {
             if took.is_none() && start.elapsed() < patience {
                 continue;
             }
-            let verdict = self.stage.verdicts.now();
+            let verdict = self.stage.verdict();
             let seen = format!("{} {}", shown(self.stage.watch.now()), described(&verdict));
             self.row(Row {
                 what,
@@ -258,9 +258,9 @@ impl<'a> Script<'a> {
             news.push((change.at, codes_line(change.codes), None));
         }
         self.codes_told = changes.len();
-        let verdicts = self.stage.verdicts.changes(self.verdicts_told);
-        self.verdicts_told += verdicts.len();
-        for (at, seen) in verdicts {
+        let verdicts = self.stage.verdicts.changes();
+        let told = std::mem::replace(&mut self.verdicts_told, verdicts.len());
+        for (at, seen) in verdicts.into_iter().skip(told) {
             let Seen { reason, .. } = &seen;
             news.push((at, verdict_line(&seen), Some(reason.clone())));
         }

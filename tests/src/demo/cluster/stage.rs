@@ -12,11 +12,11 @@ use crate::built::versions::KUBERNETES;
 use crate::cluster::documents;
 use crate::demo::summary::time;
 use crate::demo::timeline::{Kind, Timeline};
-use crate::demo::verdict::VerdictWatch;
+use crate::demo::verdict::{self, Seen};
 use crate::real_node::{self, RealNode};
 use crate::traffic::{Client, Plan, Tally};
 use crate::wait::until;
-use crate::watch::Watch;
+use crate::watch::{Poll, Watch};
 use crate::world::Family;
 
 /// Port of the Service on the node.
@@ -33,7 +33,7 @@ pub(in crate::demo) type Programs = real_node::Programs;
 #[derive(Debug)]
 pub(super) struct Stage {
     // Dropped in this order: those who ask, those who dial, the node.
-    pub(super) verdicts: VerdictWatch,
+    pub(super) verdicts: Poll<Seen>,
     pub(super) watch: Watch,
     pub(super) client: Client,
     pub(super) prometheus: Option<Prometheus>,
@@ -76,7 +76,7 @@ impl Stage {
         });
         answered.context("the Service answers")?;
         Ok(Self {
-            verdicts: VerdictWatch::start(&node.world)?,
+            verdicts: verdict::watch(&node.world)?,
             watch: node.watch()?,
             client,
             prometheus: None,
@@ -146,6 +146,11 @@ impl Stage {
         let (world, program) = (&self.node.world, &self.prometheus_program);
         self.prometheus = Some(Prometheus::start(world, program, &Value::Array(groups))?);
         Ok(alerts)
+    }
+
+    /// The verdict now.
+    pub(super) fn verdict(&self) -> Seen {
+        self.verdicts.now().unwrap_or_default()
     }
 
     /// Connections of the client so far.
