@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -19,6 +19,7 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::poll::{self, Interest};
 use super::tally::Tally;
+use crate::worker::Worker;
 use crate::world::{Family, Namespace, Pod, World};
 
 /// Connections that one client may have open; more are not started and counted as skipped.
@@ -104,23 +105,19 @@ impl Plan {
     }
 
     pub fn start(self) -> Result<Client> {
-        let stop = Arc::new(AtomicBool::new(false));
         let counters = Arc::new(Counters::default());
         let mut run = Run {
-            stop: Arc::clone(&stop),
             counters: Arc::clone(&counters),
             next_port: self.ports.start,
             open: Vec::new(),
             plan: self.clone(),
         };
-        let thread = self
-            .ns
-            .spawn(&format!("cli-{}", self.name), move || run.run())?;
+        let name = format!("cli-{}", self.name);
+        let worker = Worker::within(&self.ns, &name, move |stop| run.run(stop))?;
         Ok(Client {
             plan: self,
-            stop,
             counters,
-            thread: Some(thread),
+            worker,
         })
     }
 
@@ -140,9 +137,8 @@ impl Plan {
 #[derive(Debug)]
 pub struct Client {
     plan: Plan,
-    stop: Arc<AtomicBool>,
     counters: Arc<Counters>,
-    thread: Option<JoinHandle<()>>,
+    worker: Worker,
 }
 
 impl Client {
@@ -171,22 +167,9 @@ impl Client {
     }
 
     /// Ends it and gives the last counts.
-    pub fn finish(mut self) -> Tally {
-        self.end();
-        self.tally()
-    }
-
-    fn end(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.end();
+    pub fn finish(self) -> Tally {
+        drop(self.worker);
+        self.counters.tally()
     }
 }
 
@@ -397,17 +380,16 @@ impl Connection {
 
 struct Run {
     plan: Plan,
-    stop: Arc<AtomicBool>,
     counters: Arc<Counters>,
     next_port: u16,
     open: Vec<Connection>,
 }
 
 impl Run {
-    fn run(&mut self) {
+    fn run(&mut self, stop: &AtomicBool) {
         let interval = Duration::from_secs_f64(1.0 / self.plan.rate);
         let mut due = Instant::now();
-        while !self.stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
             if now >= due {
                 self.start_one(now);
