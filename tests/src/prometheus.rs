@@ -2,7 +2,6 @@
 //! of it: single expressions, label values, and whether a page of expressions is sound ([`check`]).
 
 pub mod check;
-pub mod relay;
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,10 +13,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use crate::cluster::Relay;
 use crate::http;
 use crate::wait::until;
 use crate::world::{ADMIN_PORT, Namespace};
-use relay::Relay;
 
 /// Names the program; `cargo xtask test` sets it.
 pub const VARIABLE: &str = "PATHPROOF_PROMETHEUS";
@@ -73,9 +72,10 @@ impl Prometheus {
         nodes: &[(&str, &Namespace)],
     ) -> Result<Self> {
         let agent = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ADMIN_PORT);
+        let near = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
         let relays = nodes
             .iter()
-            .map(|(_, node)| Relay::start(namespace, node, agent))
+            .map(|(_, node)| Relay::across(namespace, near, node, agent))
             .collect::<Result<Vec<_>>>()?;
         let names = nodes.iter().map(|(name, _)| *name);
         let targets: Vec<_> = names.zip(relays.iter().map(Relay::address)).collect();
@@ -150,6 +150,15 @@ impl Prometheus {
             matching.unwrap_or_default()
         );
         Ok(serde_json::from_value(self.asked(&path)?)?)
+    }
+
+    /// Alerts that are pending or firing, as the API gives them.
+    pub fn alerts(&self) -> Result<Vec<Value>> {
+        let data = self.asked("/api/v1/alerts")?;
+        data["alerts"]
+            .as_array()
+            .cloned()
+            .context("a list of alerts")
     }
 
     fn asked(&self, path: &str) -> Result<Value> {

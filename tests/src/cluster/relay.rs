@@ -36,6 +36,7 @@ pub enum Manner {
 /// A running relay; ends when dropped.
 #[derive(Debug)]
 pub struct Relay {
+    address: SocketAddr,
     shared: Arc<Shared>,
     _worker: Worker,
 }
@@ -78,7 +79,8 @@ impl Relay {
         Self::between(ns, at, None, to)
     }
 
-    /// Listens at `at` inside a namespace and passes on to `to` as another namespace reaches it.
+    /// Listens at `at` inside a namespace and passes on to `to` as another namespace reaches it. Port
+    /// 0 is a free one.
     pub fn across(
         ns: &Namespace,
         at: SocketAddr,
@@ -98,8 +100,12 @@ impl Relay {
             manner: Mutex::new(Manner::Open),
             age: AtomicU64::new(0),
         });
-        let door = Door { ns: ns.clone(), at };
-        let listener = door.open().context("listen for the relay")?;
+        let listener = ns.run(|| listen(at)).context("listen for the relay")?;
+        let address = listener.local_addr()?;
+        let door = Door {
+            ns: ns.clone(),
+            at: address,
+        };
         let inside = Arc::clone(&shared);
         let work = move |stop: &AtomicBool| serve(listener, &door, to, &inside, stop);
         let worker = match beyond {
@@ -107,9 +113,15 @@ impl Relay {
             None => Worker::here(work),
         };
         Ok(Self {
+            address,
             shared,
             _worker: worker,
         })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Changes what it does, for the connections that there are as well. In force within 50 ms.
