@@ -11,6 +11,7 @@ mod signals;
 mod stage;
 mod summary;
 mod svg;
+mod teller;
 mod timeline;
 mod verdict;
 mod words;
