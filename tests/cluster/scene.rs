@@ -364,19 +364,9 @@ pub(crate) fn proven(agent: &Agent) {
     assert!(seen.is_some(), "never proven: {last:#}");
 }
 
-/// Takes every rule out of the chain that kube-proxy's translation begins with, in nftables mode.
-pub(crate) fn flush(node: &Namespace) {
-    let flush = "flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n";
-    node.nft(flush).expect("flush");
-}
-
-/// The rules of that chain, as a script that adds them again.
-pub(crate) fn rules_of_services(node: &Namespace) -> String {
-    let list = |family: &str| {
-        let words = ["list", "chain", family, "kube-proxy", "services"];
-        node.feed("nft", &words, "").expect("a chain")
-    };
-    list("ip") + &list("ip6")
+/// Flushes kube-proxy's Service chains (nftables mode); gives the script that adds their rules again.
+pub(crate) fn flush(node: &Namespace) -> String {
+    cluster::flush_services(node).expect("flush")
 }
 
 fn services(world: &World) -> Vec<Service> {

@@ -23,7 +23,7 @@ pub use audit::Request;
 pub use control_plane::{ControlPlane, kubeconfig};
 pub use crowd::Crowd;
 pub use install::{account_kubeconfig, install, install_node, namespace, put_file, reserve};
-pub use kube_proxy::{HEALTHZ_PORT as KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode};
+pub use kube_proxy::{HEALTHZ_PORT as KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, flush_services};
 pub use map_eye::MapEye;
 pub use objects::{create, documents, node_pod};
 pub use process::Process;

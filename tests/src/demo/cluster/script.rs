@@ -6,6 +6,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::stage::Stage;
+use crate::cluster::flush_services;
 use crate::demo::summary::Row;
 use crate::demo::teller::{Teller, seconds};
 use crate::demo::timeline::Kind;
@@ -71,7 +72,7 @@ impl Script<'_> {
              still run",
         );
         let start = Instant::now();
-        self.flush()?;
+        flush_services(&self.stage.node.world.node)?;
         let wanted = ("rules flushed", "503 from outside", seconds(3));
         self.await_row(wanted, start, |view, _| view.codes == BROKEN)?;
         let theirs = self.stage.node.proxy().ask_here("/healthz")?;
@@ -144,14 +145,6 @@ impl Script<'_> {
         self.note_row(("helm uninstall", "10256 never refused, never 503"), gaps);
         let felt = self.stage.tally() - before;
         self.note_row(("the client meanwhile", "feels nothing"), lost(felt));
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        for family in ["ip", "ip6"] {
-            let flush = format!("flush chain {family} kube-proxy services\n");
-            self.stage.node.world.node.nft(&flush)?;
-        }
         Ok(())
     }
 
