@@ -38,8 +38,10 @@ pub struct Injector {
     pub stage: Stage,
     binary: PathBuf,
     options: Vec<String>,
-    state: Option<SmallDisk>,
-    api: Option<ApiServer>,
+    /// Disk of the agent's folder for its state, full some time.
+    pub(super) state: Option<SmallDisk>,
+    /// The API server that the agent reads, where it reads one.
+    pub(super) api: Option<ApiServer>,
     successor: Option<Agent>,
     /// A fault of the rules lasts: whoever else writes them waits for its end.
     without_rules: bool,
@@ -47,9 +49,10 @@ pub struct Injector {
     begun: Option<Instant>,
     burners: Option<Burners>,
     flood: Option<Flood>,
-    memory: Option<MemoryGroup>,
-    worlds: Option<Worlds>,
-    tenants: Option<Tenants>,
+    /// Group that the agent is started in, so that memory can be short.
+    pub(super) memory: Option<MemoryGroup>,
+    pub(super) worlds: Option<Worlds>,
+    pub(super) tenants: Option<Tenants>,
     /// The way to the API server is not open.
     troubled: bool,
     /// The proxy is frozen: nobody but a repair brings the rules up to date.
@@ -78,40 +81,6 @@ impl Injector {
             frozen: false,
             cut: None,
         }
-    }
-
-    /// With the agent's folder for its state on a disk that is full some time.
-    pub(super) fn on_a_small_disk(self, state: SmallDisk) -> Self {
-        Self {
-            state: Some(state),
-            ..self
-        }
-    }
-
-    /// With the group that the agent is started in, so that memory can be short.
-    pub(super) fn in_a_group(self, memory: Option<MemoryGroup>) -> Self {
-        Self { memory, ..self }
-    }
-
-    /// With what the worlds need.
-    pub(super) fn among(self, worlds: Worlds) -> Self {
-        Self {
-            worlds: Some(worlds),
-            ..self
-        }
-    }
-
-    /// With the tenant's pods and Services.
-    pub(super) fn with(self, tenants: Tenants) -> Self {
-        Self {
-            tenants: Some(tenants),
-            ..self
-        }
-    }
-
-    /// With the API server that the agent reads, where it reads one.
-    pub(super) fn beside(self, api: Option<ApiServer>) -> Self {
-        Self { api, ..self }
     }
 
     /// Makes it happen.
