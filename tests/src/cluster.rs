@@ -14,10 +14,10 @@ mod install;
 mod kube_proxy;
 mod map_eye;
 mod objects;
-mod process;
 mod relay;
 mod servers;
 
+pub use crate::process::Process;
 pub use api::{Api, Refused};
 pub use audit::Request;
 pub use control_plane::{ControlPlane, kubeconfig};
@@ -26,6 +26,5 @@ pub use install::{account_kubeconfig, install, install_node, namespace, put_file
 pub use kube_proxy::{HEALTHZ_PORT as KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, flush_services};
 pub use map_eye::MapEye;
 pub use objects::{create, documents, node_pod};
-pub use process::Process;
 pub use relay::{Manner, Relay};
 pub use servers::Servers;

@@ -305,22 +305,25 @@ impl Injector {
 
     fn befall(&mut self, agent_fault: AgentFault) -> Result<()> {
         match agent_fault {
-            AgentFault::Stopped => self.signal(libc::SIGSTOP),
+            AgentFault::Stopped => self.stage.agent.signal(libc::SIGSTOP),
             AgentFault::Killed => {
                 self.begun = None;
-                self.signal(libc::SIGKILL)
+                self.stage.agent.signal(libc::SIGKILL);
             }
             AgentFault::Replaced => {
                 self.successor = Some(self.spawn()?);
                 self.begun = Some(Instant::now());
-                Ok(())
             }
         }
+        Ok(())
     }
 
     fn relieve(&mut self, agent_fault: AgentFault) -> Result<()> {
         match agent_fault {
-            AgentFault::Stopped => self.signal(libc::SIGCONT),
+            AgentFault::Stopped => {
+                self.stage.agent.signal(libc::SIGCONT);
+                Ok(())
+            }
             AgentFault::Killed => {
                 let new = self.spawn()?;
                 self.begun = Some(Instant::now());
@@ -349,15 +352,6 @@ impl Injector {
         // the kernel needs to open a file.
         group.loosen()?;
         group.inside(spawn)?
-    }
-
-    fn signal(&self, number: libc::c_int) -> Result<()> {
-        let pid = libc::pid_t::try_from(self.stage.agent.pid())?;
-        // SAFETY: kill takes numbers only; the process is our own child and not waited for yet.
-        match unsafe { libc::kill(pid, number) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()).context("signal the agent"),
-        }
     }
 
     fn move_endpoint(&mut self, from: &str, to: &str) -> Result<()> {
