@@ -6,7 +6,7 @@ use std::time::Duration;
 use node_tests::cluster::{ControlPlane, Manner, Mode, base, create};
 use node_tests::scene::assert_never_503;
 
-use crate::scene::{PATIENCE, Scene, flush, rules_of_services};
+use crate::scene::{PATIENCE, Scene, flush};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 /// News of the sentinel count for nothing so soon after them.
@@ -28,8 +28,7 @@ fn hung_watches_hide_no_fault_and_make_none() {
     scene.relay.set(Manner::Hung);
 
     let watch = scene.watch_healthy();
-    let rules = rules_of_services(&scene.world.node);
-    flush(&scene.world.node);
+    let rules = flush(&scene.world.node);
     watch
         .wait(PATIENCE, |codes| codes.healthz == 503)
         .expect("503 while watches hang");

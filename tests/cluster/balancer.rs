@@ -12,7 +12,7 @@ use node_tests::skip;
 use node_tests::traffic::{Client, Manner, Plan, Server, Tally};
 use node_tests::world::{Family, layout};
 
-use crate::scene::{PATIENCE, Scene, flush, rules_of_services, until};
+use crate::scene::{PATIENCE, Scene, flush, until};
 
 /// Health check node port of web, its node port, and HAProxy's port.
 const HEALTH: u16 = 30_999;
@@ -44,9 +44,8 @@ fn balancer(scene: &Scene, front: SocketAddr) -> Process {
 
 /// Breaks the node for a while. Gives what the client felt of it, and of the last quarter.
 fn break_under(scene: &Scene, client: &Client) -> [Tally; 2] {
-    let rules = rules_of_services(&scene.world.node);
     let before = client.tally();
-    flush(&scene.world.node);
+    let rules = flush(&scene.world.node);
     thread::sleep(BROKEN * 3 / 4);
     let late = client.tally();
     thread::sleep(BROKEN / 4);

@@ -10,7 +10,7 @@ use node_tests::cluster::{Mode, Process, base, node_pod, put_file};
 use node_tests::world::{NODE_NAME, agent_binary};
 use serde_json::{Value, json};
 
-use crate::scene::{NODE, PATIENCE, Scene, flush, rules_of_services, until};
+use crate::scene::{NODE, PATIENCE, Scene, flush, until};
 
 const LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
@@ -62,9 +62,8 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     scene.peers(0);
     scene.labelled(NODE, &Value::Null, "a sound one");
     // This node, by its own agent's condition; one of five may.
-    let rules = rules_of_services(&scene.world.node);
     scene.labelled(peers[0], &Value::Null, "a node that works again");
-    flush(&scene.world.node);
+    let rules = flush(&scene.world.node);
     scene.labelled(NODE, &ours, "this node fails");
     scene.peers(2);
     std::thread::sleep(Duration::from_secs(8));

@@ -7,7 +7,7 @@ use node_tests::cluster::{Mode, Process, create};
 use node_tests::watch::Codes;
 use serde_json::json;
 
-use crate::scene::{NODE, PATIENCE, Scene, flush, rules_of_services};
+use crate::scene::{NODE, PATIENCE, Scene, flush};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 /// Nodes beside the one with the agent.
@@ -67,8 +67,7 @@ fn one_node_is_503_and_one_of_many_keeps_its_200() {
 
 fn a_node_that_fails_alone_is_503_and_switches_are_in_force_at_once(scene: &Scene) {
     scene.counted(0, 5);
-    let rules = rules_of_services(&scene.world.node);
-    flush(&scene.world.node);
+    let rules = flush(&scene.world.node);
     scene.wait_for("broken", 503, PATIENCE);
     scene.counted(1, 5);
     scene.wait_for("broken", 503, PATIENCE);

@@ -9,7 +9,7 @@ use node_tests::watch::{Change, Watch};
 use node_tests::world::{Agent, Namespace};
 
 use crate::peers::Peer;
-use crate::scene::{PATIENCE, Scene, flush, rules_of_services, until};
+use crate::scene::{PATIENCE, Scene, flush, until};
 
 const PEERS: [&str; 4] = ["node-2", "node-3", "node-4", "node-5"];
 
@@ -46,12 +46,16 @@ impl Five {
     fn all_fail(&self) {
         let watches = self.watches();
         let nodes = self.nodes();
-        let rules: Vec<String> = nodes.iter().map(|node| rules_of_services(node)).collect();
         let began = Instant::now();
-        thread::scope(|scope| {
-            for node in &nodes {
-                scope.spawn(|| flush(node));
-            }
+        let rules: Vec<String> = thread::scope(|scope| {
+            let flushes: Vec<_> = nodes
+                .iter()
+                .map(|node| scope.spawn(|| flush(node)))
+                .collect();
+            let ended = flushes
+                .into_iter()
+                .map(|flush| flush.join().expect("flushed"));
+            ended.collect()
         });
         let all = |holds: fn(&Agent) -> bool| self.agents().iter().all(|agent| holds(agent));
         let held = until(PATIENCE, || all(is_held).then_some(()));
@@ -111,9 +115,8 @@ fn five_nodes_that_fail_at_once_keep_their_200_and_one_alone_does_not() {
 
     let watches = five.watches();
     let node = &five.peers[1].world.node;
-    let rules = rules_of_services(node);
     let began = Instant::now();
-    flush(node);
+    let rules = flush(node);
     let failed = wait(&watches[2], 503);
     println!("one of five: 503 after {:.1?}", failed - began);
     five.scene.counted(1, 5);

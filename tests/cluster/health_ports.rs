@@ -13,7 +13,7 @@ use node_tests::watch::Watch;
 use node_tests::world::{Family, Namespace};
 use rstest::rstest;
 
-use crate::scene::{PATIENCE, Scene, flush, rules_of_services, until};
+use crate::scene::{PATIENCE, Scene, flush, until};
 
 /// Of web.
 const PORT: u16 = 30_999;
@@ -176,10 +176,9 @@ fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
     ours.wait(PATIENCE, is(200)).expect("200");
     // News of the sentinel and of its devices count for nothing so soon after them.
     thread::sleep(Duration::from_secs(11));
-    let rules = rules_of_services(&scene.world.node);
     for round in 0..5 {
         let began = Instant::now();
-        flush(&scene.world.node);
+        let rules = flush(&scene.world.node);
         let told = ours
             .wait(PATIENCE, is(503))
             .expect("503")
@@ -234,8 +233,7 @@ fn where_ours_does_not_decide() {
     ] {
         scene.start_agent(&options);
         scene.wait_proven();
-        let rules = rules_of_services(&scene.world.node);
-        flush(&scene.world.node);
+        let rules = flush(&scene.world.node);
         scene.wait(&format!("{options:?}: broken"), |report| {
             report["verdict"]["state"] == "broken"
         });

@@ -8,7 +8,7 @@ use node_tests::cluster::{Mode, base, node_pod};
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::world::{NODE_NAME, agent_binary, write_script};
 
-use crate::scene::{PATIENCE, Scene, until};
+use crate::scene::{PATIENCE, Scene, flush, until};
 
 /// Where the kubelet mounts it.
 const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -78,8 +78,7 @@ fn a_pod_reaches_the_api_server_whatever_the_node_does() {
 
     // The ClusterIP leads nowhere, and nobody mends it: a fresh agent must not need it.
     scene.proxy().freeze();
-    let flush = "flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n";
-    scene.world.node.nft(flush).expect("flush");
+    flush(&scene.world.node);
     scene
         .agent
         .take()

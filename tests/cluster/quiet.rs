@@ -17,7 +17,7 @@ use node_tests::watch::Watch;
 use node_tests::world::{Family, Place};
 use serde_json::{Value, json};
 
-use crate::scene::{PATIENCE, Scene, flush, rules_of_services, until};
+use crate::scene::{PATIENCE, Scene, flush, until};
 
 /// Names the time, in seconds, for which nothing changes.
 const QUIET: &str = "PATHPROOF_QUIET_SECONDS";
@@ -259,8 +259,7 @@ fn a_silent_api_server_hides_no_fault() {
     keep_quiet(&scene, asked().unwrap_or(QUIET_DEFAULT));
 
     let watch = scene.watch_healthy();
-    let rules = rules_of_services(&scene.world.node);
-    flush(&scene.world.node);
+    let rules = flush(&scene.world.node);
     watch
         .wait(PATIENCE, |codes| codes.healthz == 503)
         .expect("503");

@@ -18,6 +18,7 @@ use node_tests::cluster::{
 };
 use node_tests::http::Response;
 use node_tests::manifests::{Manifests, Service};
+use node_tests::scene::is_probed;
 use node_tests::skip;
 use node_tests::traffic::{Client, Plan, Server};
 pub(crate) use node_tests::wait::until;
@@ -345,38 +346,15 @@ pub(crate) fn proven(agent: &Agent) {
     let mut last = Value::Null;
     let seen = until(PATIENCE, || {
         last = agent.verdict().ok()?;
-        let families = last["verdict"]["families"].as_array()?;
-        let lanes = |family: &Value| {
-            family["lanes"].as_array().is_some_and(|lanes| {
-                !lanes.is_empty()
-                    && lanes.iter().all(|lane| {
-                        lane["state"] == "off"
-                            || (lane["armed"] == true && lane["state"] == "passing")
-                    })
-            })
-        };
-        let proven = last["verdict"]["state"] == "proven"
-            && last["answers"]["healthz"]["status"] == 200
-            && families.len() == 2
-            && families.iter().all(lanes);
-        proven.then_some(())
+        let healthy = last["answers"]["healthz"]["status"] == 200;
+        (healthy && is_probed(&last)).then_some(())
     });
     assert!(seen.is_some(), "never proven: {last:#}");
 }
 
-/// Takes every rule out of the chain that kube-proxy's translation begins with, in nftables mode.
-pub(crate) fn flush(node: &Namespace) {
-    let flush = "flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n";
-    node.nft(flush).expect("flush");
-}
-
-/// The rules of that chain, as a script that adds them again.
-pub(crate) fn rules_of_services(node: &Namespace) -> String {
-    let list = |family: &str| {
-        let words = ["list", "chain", family, "kube-proxy", "services"];
-        node.feed("nft", &words, "").expect("a chain")
-    };
-    list("ip") + &list("ip6")
+/// Flushes kube-proxy's Service chains (nftables mode); gives the script that adds their rules again.
+pub(crate) fn flush(node: &Namespace) -> String {
+    cluster::flush_services(node).expect("flush")
 }
 
 fn services(world: &World) -> Vec<Service> {

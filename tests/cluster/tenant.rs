@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use node_tests::cluster::{Mode, create, namespace};
+use node_tests::manifests::slice;
 use node_tests::scene::{assert_never_503, lane_of};
 use node_tests::world::{Family, HEALTHZ_PORT};
 use rstest::rstest;
@@ -43,20 +44,8 @@ impl Scene {
         });
         create(&self.api, service).expect("a Service");
         for family in Family::ALL {
-            let kind = match family {
-                Family::V4 => "IPv4",
-                Family::V6 => "IPv6",
-            };
-            let slice = json!({
-                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-                "metadata": {
-                    "name": format!("claim-{}", kind.to_lowercase()), "namespace": "shop",
-                    "labels": { "kubernetes.io/service-name": "claim" },
-                },
-                "addressType": kind,
-                "ports": served,
-                "endpoints": [{ "addresses": [self.world.pod("api-1").address(family)] }],
-            });
+            let endpoint = json!({ "addresses": [self.world.pod("api-1").address(family)] });
+            let slice = slice("shop", "claim", family, &served, &[endpoint]);
             create(&self.api, slice).expect("a slice");
         }
     }
@@ -85,10 +74,10 @@ impl Scene {
     /// Takes the claim away; the node is as before.
     fn unclaim(&self) {
         self.api.delete(CLAIM).expect("delete a Service");
-        for kind in ["ipv4", "ipv6"] {
+        for family in ["v4", "v6"] {
             let slices = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
             // A controller of the API server's own may have been faster.
-            let _ = self.api.delete(&format!("{slices}/claim-{kind}"));
+            let _ = self.api.delete(&format!("{slices}/claim-{family}"));
         }
         self.wait_proven();
     }

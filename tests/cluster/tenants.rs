@@ -11,6 +11,7 @@ use agent_common::abi::{ABI_VERSION, MAX_PENDING, map};
 use agent_common::evidence::UdpPorts;
 use aya::maps::{Array, Map, MapData};
 use node_tests::cluster::{Mode, create, namespace};
+use node_tests::manifests::slice;
 use node_tests::scene::{assert_never_503, blames, family_of};
 use node_tests::traffic::{Flood, Plan};
 use node_tests::usage;
@@ -65,14 +66,7 @@ impl Scene {
             .iter()
             .map(|address| json!({ "addresses": [address] }))
             .collect();
-        let slice = json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {
-                "name": format!("{name}-1"), "namespace": TENANT,
-                "labels": { "kubernetes.io/service-name": name },
-            },
-            "addressType": "IPv4", "ports": ports, "endpoints": endpoints,
-        });
+        let slice = slice(TENANT, name, Family::V4, &ports, &endpoints);
         create(&self.api, slice).expect("a slice");
     }
 
@@ -110,16 +104,9 @@ impl Scene {
         create(&self.api, service).expect("a Service");
         let made = self.api.get(&format!("{path}/{name}")).expect("a Service");
         let ip = made["spec"]["clusterIP"].as_str().expect("a cluster IP");
-        let slice = json!({
-            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "metadata": {
-                "name": format!("{name}-1"), "namespace": "demo",
-                "labels": { "kubernetes.io/service-name": name },
-            },
-            "addressType": "IPv4",
-            "ports": [{ "name": "http", "port": PORT, "protocol": "TCP" }],
-            "endpoints": [{ "addresses": [self.world.pod("web-1").v4] }],
-        });
+        let ports = [json!({ "name": "http", "port": PORT, "protocol": "TCP" })];
+        let endpoints = [json!({ "addresses": [self.world.pod("web-1").v4] })];
+        let slice = slice("demo", name, Family::V4, &ports, &endpoints);
         create(&self.api, slice).expect("a slice");
         let target = SocketAddr::new(ip.parse().expect("an address"), 80);
         let plan = self.pod_plan("client-1", target, 5.0);

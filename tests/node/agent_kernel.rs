@@ -16,6 +16,7 @@ use aya::maps::{Array, HashMap, Map, MapData};
 use aya::programs::links::{FdLink, LinkOrder, PinnedLink};
 use aya::programs::tc::{SchedClassifierLink, TcAttachOptions};
 use aya::programs::{SchedClassifier, TcAttachType};
+use node_tests::bpf;
 use node_tests::world::{Namespace, World};
 use pathproof::datapath::load;
 
@@ -80,7 +81,10 @@ pub(crate) fn programs_at(ns: &Namespace, device: &str, direction: TcAttachType)
 pub(crate) fn detach(pin: &Path) -> io::Result<()> {
     const BPF_OBJ_GET: libc::c_int = 7;
     let path = CString::new(pin.as_os_str().as_bytes()).expect("a path");
-    detach_link(bpf(BPF_OBJ_GET, &mut [path.as_ptr() as u64, 0])?)
+    detach_link(bpf::descriptor(
+        BPF_OBJ_GET,
+        &mut [path.as_ptr() as u64, 0],
+    )?)
 }
 
 /// Detaches every TCX link at the ingress of a device, whoever holds it; tells how many.
@@ -96,31 +100,20 @@ pub(crate) fn detach_all(ns: &Namespace, device: &str) -> io::Result<usize> {
     query[2] = programs.as_mut_ptr() as u64;
     query[3] = programs.len() as u64;
     query[5] = links.as_mut_ptr() as u64;
-    ns.run(|| bpf(BPF_PROG_QUERY, &mut query))?;
+    ns.run(|| bpf::call(BPF_PROG_QUERY, &mut query))?;
     let count = query[3] as u32 as usize;
     for id in &links[..count] {
-        detach_link(bpf(BPF_LINK_GET_FD_BY_ID, &mut [u64::from(*id), 0])?)?;
+        detach_link(bpf::descriptor(
+            BPF_LINK_GET_FD_BY_ID,
+            &mut [u64::from(*id), 0],
+        )?)?;
     }
     Ok(count)
 }
 
-fn detach_link(link: i32) -> io::Result<()> {
+fn detach_link(link: OwnedFd) -> io::Result<()> {
     const BPF_LINK_DETACH: libc::c_int = 34;
-    // SAFETY: the descriptor is new and nobody else's.
-    let link = unsafe { OwnedFd::from_raw_fd(link) };
-    bpf(BPF_LINK_DETACH, &mut [link.as_raw_fd() as u64, 0]).map(drop)
-}
-
-fn bpf<const WORDS: usize>(command: libc::c_int, attr: &mut [u64; WORDS]) -> io::Result<i32> {
-    // SAFETY: the kernel reads and writes no more of `bpf_attr` than the length given, and checks
-    // pointers.
-    let result =
-        unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), size_of_val(attr)) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result as i32)
-    }
+    bpf::call(BPF_LINK_DETACH, &mut [link.as_raw_fd() as u64, 0]).map(drop)
 }
 
 /// A program of somebody else's that insists on being the first.

@@ -2,8 +2,7 @@
 //! that nothing of it makes a verdict.
 
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -11,6 +10,7 @@ use node_tests::manifests::Service;
 use node_tests::rules::Backend;
 use node_tests::skip;
 use node_tests::traffic::{DnsClient, DnsServer, Manner};
+use node_tests::worker::Worker;
 use node_tests::world::{Family, agent_binary};
 use serde_json::Value;
 
@@ -261,17 +261,8 @@ fn entries_that_lead_to_endpoints_that_left_are_told() {
     drop(clients);
 }
 
-/// Sends until it is dropped.
-struct OnePort(Arc<AtomicBool>);
-
-impl Drop for OnePort {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 impl Dns {
-    fn ask_from_one_port(&self, family: Family) -> OnePort {
+    fn ask_from_one_port(&self, family: Family) -> Worker {
         let pod = self.scene.world.pod("client-2");
         let target = SocketAddr::new(
             self.scene.manifests.service("names").cluster_ip(family),
@@ -279,11 +270,9 @@ impl Dns {
         );
         let source = SocketAddr::new(pod.address(family), 45_000);
         let socket = pod.ns.run(|| UdpSocket::bind(source)).expect("a socket");
-        let ended = Arc::new(AtomicBool::new(false));
-        let end = Arc::clone(&ended);
-        thread::spawn(move || {
+        Worker::here(move |stop| {
             for number in 0_u16.. {
-                if ended.load(Ordering::Relaxed) {
+                if stop.load(Ordering::Relaxed) {
                     return;
                 }
                 let [high, low] = number.to_be_bytes();
@@ -293,7 +282,6 @@ impl Dns {
                 let _ = socket.send_to(&question, target);
                 thread::sleep(Duration::from_millis(100));
             }
-        });
-        OnePort(end)
+        })
     }
 }

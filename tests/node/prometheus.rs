@@ -1,15 +1,10 @@
 //! A real Prometheus scrapes a fleet of real agents while faults come and go, and every expression
 //! of the Grafana dashboard is evaluated over that time.
-//!
-//! With `PATHPROOF_DASHBOARD_DATA` the same run is made larger and longer, and what each panel got
-//! is written there: `cargo xtask dashboard-picture` draws it.
 
-use std::fs;
-use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
-use node_tests::dashboard::{Dashboard, picture::Data};
+use node_tests::dashboard::Dashboard;
 use node_tests::manifests::{AUTOSCALER_TAINT, Sentinel};
 use node_tests::prometheus::check::{Evaluated, evaluate};
 use node_tests::prometheus::{self, Prometheus, Span};
@@ -17,10 +12,7 @@ use node_tests::rules::Backend;
 use node_tests::watch::Watch;
 use node_tests::world::Family;
 
-use node_tests::scene::{PORT, Scene, eventually, lane_of};
-
-/// Asks for the long run, and says where its data go.
-const DATA: &str = "PATHPROOF_DASHBOARD_DATA";
+use node_tests::scene::{Scene, eventually, lane_of};
 
 /// Nothing is published to an API server where the cluster view is a folder; and whether the
 /// programs meet packets that they cannot follow is left to chance.
@@ -29,8 +21,8 @@ const RIGHTLY_EMPTY: [&str; 2] = [
     "Faults of the eBPF programs, A",
 ];
 
-/// What each node is given to suffer is told in [`play`].
-const NODES: [&str; 5] = ["worker-1", "worker-2", "worker-3", "worker-4", "worker-5"];
+/// The rules of the first follow the API late. The second gets faults; see [`play`].
+const NODES: [&str; 2] = ["worker-1", "worker-2"];
 
 /// Dropped in this order.
 struct Fleet {
@@ -42,14 +34,11 @@ struct Fleet {
 }
 
 impl Fleet {
-    /// Sound nodes with a sentinel; all but the fourth have traffic, the second does not watch all of
-    /// its interfaces, the third is in audit.
-    fn start(test: &str, size: usize) -> Option<Self> {
+    /// Sound nodes with a sentinel and traffic; the second does not watch all of its interfaces.
+    fn start(test: &str) -> Option<Self> {
         let program = prometheus::program(test)?;
-        let worlds = NODES[..size]
-            .iter()
-            .map(|_| Scene::bare(test, Backend::Nftables));
-        let mut nodes = worlds.collect::<Option<Vec<_>>>()?;
+        let worlds = NODES.map(|_| Scene::bare(test, Backend::Nftables));
+        let mut nodes = worlds.into_iter().collect::<Option<Vec<_>>>()?;
         let names = NODES.into_iter().zip(&nodes);
         let targets: Vec<_> = names
             .map(|(name, scene)| (name, &scene.world.node))
@@ -62,12 +51,9 @@ impl Fleet {
             scene.add_sentinel(&Sentinel::default());
             scene.start(match number {
                 1 => &["--interface-exclude", "veth-spare"],
-                2 => &["--enforcement", "audit"],
                 _ => &[],
             });
-            if number != 3 {
-                scene.traffic();
-            }
+            scene.traffic();
         }
         for scene in &nodes {
             scene.wait_probed();
@@ -75,7 +61,7 @@ impl Fleet {
         // A rate needs a beginning.
         eventually("every node is scraped", || {
             let scraped = prometheus.label_values("node", Some("pathproof_build_info"));
-            scraped.is_ok_and(|names| names.len() == size)
+            scraped.is_ok_and(|names| names.len() == NODES.len())
         });
         Some(Self {
             prometheus,
@@ -127,8 +113,9 @@ impl Fleet {
     }
 }
 
-/// Two nodes: one whose rules follow the API, one that is flushed and whose rules do not.
-fn play_short(fleet: &mut Fleet) {
+/// Faults of two nodes: the rules of one follow the API late, those of the other keep a removed
+/// endpoint and are then flushed.
+fn play(fleet: &mut Fleet) {
     fleet.move_to(0, 20_002);
     fleet.nodes[0].wait("the rules are late", |report| {
         lane_of(report, Family::V4, "host", "tcp")["late"].is_u64()
@@ -150,60 +137,12 @@ fn play_short(fleet: &mut Fleet) {
     thread::sleep(Duration::from_secs(8));
 }
 
-/// Five nodes, four minutes: worker-1 is sound, worker-2 is flushed twice, worker-3 (in audit) stops
-/// forwarding, worker-4 lags and then leaves, worker-5 is stale, sends a Service elsewhere, and dies.
-fn play_long(fleet: &mut Fleet) {
-    const PACE: Duration = Duration::from_secs(20);
-    let begun = Instant::now();
-    for turn in 1..=12_u32 {
-        thread::sleep((begun + PACE * turn).saturating_duration_since(Instant::now()));
-        let generation = 20_001 + turn as u16;
-        for node in [0, 1, 2] {
-            fleet.move_to(node, generation);
-            thread::sleep(Duration::from_millis(600 + 200 * node as u64));
-            if !(node == 1 && [2, 3, 11, 12].contains(&turn)) {
-                fleet.mend(node);
-            }
-        }
-        match turn {
-            2 | 11 => fleet.flush(1),
-            3 => fleet.move_to(3, generation),
-            4 => {
-                fleet.nodes[4].serve("db-2");
-                fleet.swap_db(4, "db-1", "db-2");
-            }
-            5 => fleet.mend(4),
-            6 => {
-                fleet.mend(3);
-                redirect_db(&mut fleet.nodes[4]);
-            }
-            7 => fleet.nodes[2].world.set_forwarding(false).expect("sysctl"),
-            8 => fleet.nodes[3]
-                .manifests
-                .taint(AUTOSCALER_TAINT)
-                .expect("taint"),
-            9 => fleet.nodes[4].rules.repair().expect("repair"),
-            10 => fleet.nodes[4].take_agent().kill().expect("kill"),
-            _ => {}
-        }
-    }
-}
-
-fn redirect_db(scene: &mut Scene) {
-    for family in Family::ALL {
-        let right = scene.world.pod("db-2").endpoint(family, PORT);
-        let wrong = scene.world.pod("spare").endpoint(family, PORT);
-        scene.rules.redirect(right, wrong).expect("redirect");
-    }
-}
-
 /// The dashboard over the time of the fleet, looking at its second node.
-fn over(fleet: &Fleet, dashboard: &Dashboard) -> (Vec<Evaluated>, Vec<String>, Span) {
+fn over(fleet: &Fleet, dashboard: &Dashboard) -> (Vec<Evaluated>, Vec<String>) {
     let span = fleet.span();
     let variables = dashboard.variables(&fleet.prometheus, NODES[1], span, 1.0);
     let expressions = dashboard.expressions(&variables.expect("variables"));
-    let (gave, problems) = evaluate(&fleet.prometheus, &expressions, span).expect("an answer");
-    (gave, problems, span)
+    evaluate(&fleet.prometheus, &expressions, span).expect("an answer")
 }
 
 fn empty(gave: &[Evaluated]) -> Vec<&str> {
@@ -216,22 +155,12 @@ fn empty(gave: &[Evaluated]) -> Vec<&str> {
 
 #[test]
 fn the_dashboard_shows_a_fleet_with_faults() {
-    let long = std::env::var_os(DATA).map(PathBuf::from);
-    let size = if long.is_some() { NODES.len() } else { 2 };
-    let Some(mut fleet) = Fleet::start("the_dashboard_shows_a_fleet_with_faults", size) else {
+    let Some(mut fleet) = Fleet::start("the_dashboard_shows_a_fleet_with_faults") else {
         return;
     };
-    if long.is_some() {
-        play_long(&mut fleet);
-    } else {
-        play_short(&mut fleet);
-    }
+    play(&mut fleet);
     let dashboard = Dashboard::read().expect("the dashboard");
-    let (gave, problems, span) = over(&fleet, &dashboard);
-    if let Some(file) = &long {
-        let data = Data::new(span, NODES[1], &gave).to_json();
-        fs::write(file, data).expect("write the data");
-    }
+    let (gave, problems) = over(&fleet, &dashboard);
     assert_eq!(problems, [""; 0]);
     assert_eq!(empty(&gave), [""; 0], "these gave nothing");
     misspelt(&fleet, &dashboard);
@@ -250,7 +179,7 @@ fn misspelt(fleet: &Fleet, dashboard: &Dashboard) {
     ] {
         let text = text.replace(right, wrong);
         let copy = Dashboard(serde_json::from_str(&text).expect("still JSON"));
-        let (_, problems, _) = over(fleet, &copy);
+        let (_, problems) = over(fleet, &copy);
         let expected = format!(
             "{blamed}: there is no metric {}",
             wrong.trim_end_matches('{')
@@ -264,7 +193,7 @@ fn misspelt(fleet: &Fleet, dashboard: &Dashboard) {
         "by (loss) (pathproof_coverage_loss{los=\\\"x\\\",",
     );
     let copy = Dashboard(serde_json::from_str(&text).expect("still JSON"));
-    let (gave, problems, _) = over(fleet, &copy);
+    let (gave, problems) = over(fleet, &copy);
     assert_eq!(problems, [""; 0]);
     assert_eq!(empty(&gave), ["Nodes with partial coverage, A"]);
     // And what is no PromQL at all is told as Prometheus says it.
@@ -273,7 +202,7 @@ fn misspelt(fleet: &Fleet, dashboard: &Dashboard) {
         .to_string()
         .replacen("max by (cluster", "max by cluster", 1);
     let copy = Dashboard(serde_json::from_str(&text).expect("still JSON"));
-    let (_, problems, _) = over(fleet, &copy);
+    let (_, problems) = over(fleet, &copy);
     assert!(
         problems
             .iter()

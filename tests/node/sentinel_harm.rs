@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use node_tests::capture::{Capture, Direction, Frame};
 use node_tests::manifests::{Manifests, Sentinel, Service};
-use node_tests::packet::{self, Packet, flag};
+use node_tests::packet::{self, Hardware, Packet, flag};
 use node_tests::rules::{Backend, Rules};
 use node_tests::skip;
 use node_tests::traffic::RawSender;
@@ -248,10 +248,8 @@ impl Flow {
         }
     }
 
-    fn frame(&self, sent: &Packet, (source, destination): ([u8; 6], [u8; 6])) -> Vec<u8> {
-        let mut bytes = sent.bytes();
-        bytes[..6].copy_from_slice(&destination);
-        bytes[6..12].copy_from_slice(&source);
+    fn frame(&self, sent: &Packet, link: Hardware) -> Vec<u8> {
+        let mut bytes = sent.clone().between(link).bytes();
         if self.kind == Kind::Damaged {
             let header = if self.from.is_ipv4() { 34 } else { 54 };
             bytes[header + 16] ^= 0xff;

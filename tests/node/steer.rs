@@ -4,13 +4,12 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use node_tests::http;
 use node_tests::rules::Backend;
+use node_tests::worker::Worker;
 use node_tests::world::{Agent, Family, HEALTHZ_PORT, Namespace, OldKernel, agent_binary};
 use rstest::rstest;
 
@@ -21,8 +20,7 @@ const OWNER: &str = "owner";
 
 /// A process that holds the healthz port, as far as the kernel can tell. Ends when dropped.
 pub(crate) struct Owner {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    _worker: Worker,
 }
 
 impl Owner {
@@ -37,29 +35,15 @@ impl Owner {
     pub(crate) fn at(node: &Namespace, address: SocketAddr) -> Self {
         let listener = node.run(|| TcpListener::bind(address)).expect("its port");
         listener.set_nonblocking(true).expect("nonblocking");
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
+        let worker = Worker::here(move |stop| {
+            while !stop.load(Ordering::Relaxed) {
                 match listener.accept() {
                     Ok((stream, _)) => answer(stream),
                     Err(_) => std::thread::sleep(Duration::from_millis(2)),
                 }
             }
         });
-        Self {
-            stop,
-            thread: Some(thread),
-        }
-    }
-}
-
-impl Drop for Owner {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        Self { _worker: worker }
     }
 }
 

@@ -3,9 +3,6 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use agent_common::abi::program;
@@ -15,6 +12,7 @@ use node_tests::http;
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
 use node_tests::wait::scaled;
+use node_tests::watch::Poll;
 use node_tests::world::{Agent, Family, HEALTHZ_PORT, agent_binary};
 use pathproof::datapath::load;
 use rstest::rstest;
@@ -26,73 +24,38 @@ use node_tests::scene::{PATIENCE, Scene, eventually, repairs, until};
 
 /// Time for which a load balancer waits for an answer.
 const BALANCER: Duration = Duration::from_secs(1);
+/// Between two questions of a poller, at least.
+const PAUSE: Duration = Duration::from_millis(2);
 /// Answers that each poller gets at least while something is done: one may have been asked for before.
 const MEANWHILE: u64 = 5;
 
-/// Asks without a pause, a new connection each time. Ends when told to.
-struct Poller {
-    stop: Arc<AtomicBool>,
-    asked: Arc<AtomicU64>,
-    thread: JoinHandle<Vec<String>>,
-}
-
-impl Poller {
-    fn start(scene: &Scene, family: Family, path: &'static str) -> Self {
-        let (stop, asked) = (
-            Arc::new(AtomicBool::new(false)),
-            Arc::new(AtomicU64::new(0)),
-        );
-        let address = SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT);
-        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&asked));
-        let began = Instant::now();
-        let thread = scene.world.outside.spawn("poller", move || {
-            let mut bad = Vec::new();
-            while !stopped.load(Ordering::Relaxed) {
-                match http::get(address, path, scaled(BALANCER)) {
-                    Ok(response) if response.status == 200 => {}
-                    other => bad.push(format!("{:?}: {other:?}", began.elapsed())),
-                }
-                count.fetch_add(1, Ordering::Relaxed);
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            bad
-        });
-        Self {
-            stop,
-            asked,
-            thread: thread.expect("a poller"),
-        }
-    }
-
-    /// Requests that are over.
-    fn asked(&self) -> u64 {
-        self.asked.load(Ordering::Relaxed)
-    }
-
-    /// How often it asked, and what was not 200.
-    fn end(self) -> (u64, Vec<String>) {
-        self.stop.store(true, Ordering::Relaxed);
-        let asked = Arc::clone(&self.asked);
-        let bad = self.thread.join().expect("the poller does not panic");
-        (asked.load(Ordering::Relaxed), bad)
-    }
-}
-
-/// One for each path and family.
-struct Pollers(Vec<Poller>);
+/// One for each path and family. Asks without a pause, a new connection each time, and keeps the
+/// answers that are not 200, no two of which are equal.
+struct Pollers(Vec<Poll<String>>);
 
 impl Pollers {
     fn start(scene: &Scene) -> Self {
         let all = Family::ALL
             .into_iter()
             .flat_map(|family| ["/healthz", "/livez"].map(|path| (family, path)));
-        let start = |(family, path)| Poller::start(scene, family, path);
+        let start = |(family, path)| {
+            let address = SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT);
+            let began = Instant::now();
+            let ask = move || match http::get(address, path, scaled(BALANCER)) {
+                Ok(response) if response.status == 200 => None,
+                other => {
+                    let bad = format!("{:?}: {other:?}", began.elapsed());
+                    Some((Instant::now(), bad))
+                }
+            };
+            Poll::start(&scene.world.outside, "poller", PAUSE, ask).expect("a poller")
+        };
         Self(all.map(start).collect())
     }
 
     /// Does something; each poller asked meanwhile, or it would show nothing.
     fn during<T>(&self, what: &str, act: impl FnOnce() -> T) -> T {
-        let asked = || self.0.iter().map(Poller::asked).collect::<Vec<_>>();
+        let asked = || self.0.iter().map(Poll::asked).collect::<Vec<_>>();
         let before = asked();
         let done = act();
         let meanwhile: Vec<u64> = asked().iter().zip(before).map(|(now, b)| now - b).collect();
@@ -106,9 +69,9 @@ impl Pollers {
 
     /// Number of their requests, and the answers that were not 200.
     fn end(self) -> (u64, Vec<String>) {
-        let (asked, bad): (Vec<u64>, Vec<Vec<String>>) =
-            self.0.into_iter().map(Poller::end).unzip();
-        (asked.iter().sum(), bad.concat())
+        let (asked, bad): (Vec<u64>, Vec<_>) = self.0.into_iter().map(Poll::end).unzip();
+        let bad = bad.into_iter().flatten().map(|(_, bad)| bad);
+        (asked.iter().sum(), bad.collect())
     }
 
     fn assert_all_answered(self) {
@@ -206,7 +169,7 @@ fn a_successor_that_dies_gives_them_back() {
         next.kill().expect("kill");
         // What the dead one had accepted is lost with it; from then on all is answered.
         let pollers = Pollers::start(&scene);
-        let many = || (pollers.0.iter().map(Poller::asked).min() > Some(25)).then_some(());
+        let many = || (pollers.0.iter().map(Poll::asked).min() > Some(25)).then_some(());
         until(PATIENCE, many).expect("a hundred requests");
         pollers.assert_all_answered();
         assert_eq!(scene.report()["agent"]["started"], started);

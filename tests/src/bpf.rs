@@ -167,29 +167,20 @@ struct LinkAttr {
     rest: [u64; 6],
 }
 
-fn bpf<T>(command: libc::c_int, attr: &mut T) -> io::Result<OwnedFd> {
-    let fd = number(command, attr)?;
+/// A command of bpf(2) that gives a new descriptor.
+pub fn descriptor<T: ?Sized>(command: libc::c_int, attr: &mut T) -> io::Result<OwnedFd> {
+    let fd = call(command, attr)?;
     // SAFETY: the kernel just gave this descriptor to us.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
 }
 
-/// A command that gives nothing.
-fn call<T>(command: libc::c_int, attr: &mut T) -> io::Result<()> {
-    number(command, attr).map(drop)
-}
-
-fn number<T>(command: libc::c_int, attr: &mut T) -> io::Result<libc::c_long> {
-    // SAFETY: `attr` is the arm of `union bpf_attr` that the command reads, of the size given.
-    let number = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            command,
-            std::ptr::from_mut(attr),
-            size_of::<T>(),
-        )
-    };
-    match number {
-        0.. => Ok(number),
+/// Any command of bpf(2), with the arm of `union bpf_attr` that it reads.
+pub fn call<T: ?Sized>(command: libc::c_int, attr: &mut T) -> io::Result<libc::c_long> {
+    let length = size_of_val(attr);
+    let attr = std::ptr::from_mut(attr).cast::<libc::c_void>();
+    // SAFETY: the kernel reads and writes no more than the length given, and checks pointers.
+    match unsafe { libc::syscall(libc::SYS_bpf, command, attr, length) } {
+        number @ 0.. => Ok(number),
         _ => Err(io::Error::last_os_error()),
     }
 }
@@ -223,7 +214,7 @@ impl Program {
         for (to, from) in attr.name.iter_mut().zip(name.bytes().take(15)) {
             *to = from;
         }
-        match bpf(PROG_LOAD, &mut attr) {
+        match descriptor(PROG_LOAD, &mut attr) {
             Ok(program) => Ok(Self(program)),
             Err(error) => {
                 let said = log.split(|byte| *byte == 0).next().unwrap_or_default();
@@ -250,7 +241,8 @@ impl Program {
             flags,
             ..LinkAttr::default()
         };
-        let link = bpf(LINK_CREATE, &mut attr).with_context(|| format!("attach to {hook:?}"))?;
+        let link =
+            descriptor(LINK_CREATE, &mut attr).with_context(|| format!("attach to {hook:?}"))?;
         Ok(Attached {
             link,
             program: self,

@@ -1,7 +1,6 @@
 //! The Grafana dashboard of the chart, as data: its expressions with the variables resolved the way
-//! Grafana does it, so that tests can evaluate them, and [`picture`], which draws it.
+//! Grafana does it, so that tests can evaluate them.
 
-pub mod picture;
 #[cfg(test)]
 mod tests;
 
@@ -79,12 +78,12 @@ impl Dashboard {
 }
 
 /// Where an expression stands: "Title, A".
-pub fn place(panel: &Value, target: &Value) -> String {
+fn place(panel: &Value, target: &Value) -> String {
     format!("{}, {}", text(&panel["title"]), text(&target["refId"]))
 }
 
 /// A string, or nothing.
-pub(crate) fn text(value: &Value) -> &str {
+fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
@@ -123,7 +122,7 @@ fn chosen(variable: &Value, prometheus: &Prometheus, known: &Variables) -> Resul
 }
 
 /// With `$name` and `${name}` replaced; the longest name first.
-pub fn resolved(text: &str, variables: &Variables) -> String {
+fn resolved(text: &str, variables: &Variables) -> String {
     let mut names: Vec<&String> = variables.keys().collect();
     names.sort_by_key(|name| std::cmp::Reverse(name.len()));
     names.iter().fold(text.to_owned(), |text, name| {

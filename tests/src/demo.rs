@@ -11,6 +11,7 @@ mod signals;
 mod stage;
 mod summary;
 mod svg;
+mod teller;
 mod timeline;
 mod verdict;
 mod words;
@@ -50,7 +51,7 @@ struct Args {
     /// Remove a world that --keep left, and stop
     #[arg(long)]
     remove: bool,
-    /// Write the timeline to a file: plain text, or an asciicast where it ends in .cast
+    /// Write the timeline to a file
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
     /// Write the timeline as a picture

@@ -9,7 +9,7 @@ mod fault;
 mod figures;
 mod stage;
 
-pub use eyes::{Eyes, Series};
+pub use eyes::Eyes;
 pub use fault::{Fault, Harmless};
 pub use figures::{Figure, nearest_rank};
 pub use stage::{Load, Stage};

@@ -6,11 +6,12 @@
 //!
 //! It changes packets, so it is loaded here, from instructions, and is no part of the object.
 
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
 use aya::programs::SchedClassifier;
+
+use crate::bpf::{call, descriptor};
 
 /// Which packet of a connection is made, by what is written where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,10 +46,10 @@ pub struct Generator {
     _targets: OwnedFd,
 }
 
-const MAP_CREATE: libc::c_long = 0;
-const MAP_UPDATE_ELEM: libc::c_long = 2;
-const PROG_LOAD: libc::c_long = 5;
-const PROG_TEST_RUN: libc::c_long = 10;
+const MAP_CREATE: libc::c_int = 0;
+const MAP_UPDATE_ELEM: libc::c_int = 2;
+const PROG_LOAD: libc::c_int = 5;
+const PROG_TEST_RUN: libc::c_int = 10;
 const PROG_ARRAY: u32 = 3;
 const SCHED_CLS: u32 = 3;
 /// Bytes of Ethernet, IPv4 and the part of TCP that is written.
@@ -73,7 +74,7 @@ impl Generator {
             &raw const value as u64,
             0,
         ];
-        bpf(MAP_UPDATE_ELEM, &mut update).context("put the program under test into a map")?;
+        call(MAP_UPDATE_ELEM, &mut update).context("put the program under test into a map")?;
         let code = instructions(shape, ranges, targets.as_raw_fd());
         let license = c"Dual MIT/GPL";
         // prog_type and insn_cnt, insns, license, no log.
@@ -103,7 +104,7 @@ impl Generator {
         attr[4] = u64::from(count);
         attr[5] = context.len() as u64;
         attr[6] = context.as_ptr() as u64;
-        bpf(PROG_TEST_RUN, &mut attr).context("run the generator")?;
+        call(PROG_TEST_RUN, &mut attr).context("run the generator")?;
         Ok((attr[4] >> 32) as u32)
     }
 }
@@ -203,27 +204,4 @@ fn op(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> u64
     let [low, high] = offset.to_ne_bytes();
     let [a, b, c, d] = immediate.to_ne_bytes();
     u64::from_ne_bytes([code, source << 4 | destination, low, high, a, b, c, d])
-}
-
-fn descriptor<T>(command: libc::c_long, attr: &mut [T]) -> io::Result<OwnedFd> {
-    let descriptor = bpf(command, attr)?;
-    // SAFETY: the kernel just made it for us.
-    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
-}
-
-fn bpf<T>(command: libc::c_long, attr: &mut [T]) -> io::Result<i32> {
-    // SAFETY: `attr` is the arm of `union bpf_attr` that the command reads, of the size given, and
-    // what it points to lives for the call.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            command,
-            attr.as_mut_ptr(),
-            std::mem::size_of_val(attr),
-        )
-    };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(result as i32)
 }

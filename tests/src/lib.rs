@@ -28,6 +28,7 @@ pub mod manifests;
 pub mod observer;
 pub mod packet;
 pub mod pod_probe;
+pub mod process;
 pub mod prometheus;
 pub mod promises;
 pub mod real_node;

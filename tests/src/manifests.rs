@@ -1,12 +1,12 @@
 //! The folder of YAML that the agent and the rules both read: one Node and some Services with their
 //! EndpointSlices, written as `kubectl get -o yaml` would, changed by atomic rename.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
 use crate::world::layout::{self, NODE_NAME, WORKER_NAME};
 use crate::world::{Family, Place, Pod, World};
@@ -165,132 +165,125 @@ impl Service {
         layout::pick(layout::vip(100 + self.index), family)
     }
 
-    fn yaml(&self) -> String {
-        let mut text = String::new();
-        self.write_service(&mut text);
-        for family in Family::ALL {
-            self.write_slice(&mut text, family);
-        }
-        text
+    /// The Service and a slice of each family.
+    fn objects(&self) -> [Value; 3] {
+        let [v4, v6] = Family::ALL.map(|family| self.slice(family));
+        [self.object(), v4, v6]
     }
 
-    fn write_service(&self, out: &mut String) {
-        let Self {
-            namespace,
-            name,
-            port_name,
-            protocol,
-            port,
-            target_port,
-            ..
-        } = self;
-        let (v4, v6) = layout::cluster_ip(self.index);
-        let kind = match (self.load_balancer, self.node_port) {
-            (true, _) => "LoadBalancer",
-            (false, Some(_)) => "NodePort",
-            (false, None) => "ClusterIP",
-        };
-        let internal = if self.internal_local {
-            "Local"
-        } else {
-            "Cluster"
-        };
-        let _ = write!(
-            out,
-            "apiVersion: v1\nkind: Service\nmetadata:\n  name: {name}\n  namespace: {namespace}\nspec:\n  \
-             type: {kind}\n  clusterIP: {v4}\n  clusterIPs:\n  - {v4}\n  - {v6}\n  \
-             internalTrafficPolicy: {internal}\n  ipFamilies:\n  - IPv4\n  - IPv6\n  \
-             ipFamilyPolicy: RequireDualStack\n  ports:\n  - name: {port_name}\n    port: {port}\n    \
-             protocol: {protocol}\n    targetPort: {target_port}\n"
-        );
-        if let Some(node_port) = self.node_port {
-            let _ = writeln!(out, "    nodePort: {node_port}");
+    fn object(&self) -> Value {
+        let policy = |local| if local { "Local" } else { "Cluster" };
+        let mut ports = vec![json!({
+            "name": self.port_name, "port": self.port, "protocol": self.protocol,
+            "targetPort": self.target_port,
+        })];
+        if let Some(port) = self.node_port {
+            ports[0]["nodePort"] = json!(port);
         }
         if let Some((name, port)) = self.second {
-            let _ = writeln!(
-                out,
-                "  - name: {name}\n    port: {port}\n    protocol: TCP\n    targetPort: {port}"
-            );
+            ports
+                .push(json!({ "name": name, "port": port, "protocol": "TCP", "targetPort": port }));
         }
-        let _ = writeln!(out, "  selector:\n    app: {name}");
+        let (v4, v6) = layout::cluster_ip(self.index);
+        let mut spec = json!({
+            "type": match (self.load_balancer, self.node_port) {
+                (true, _) => "LoadBalancer",
+                (false, Some(_)) => "NodePort",
+                (false, None) => "ClusterIP",
+            },
+            "clusterIP": v4,
+            "clusterIPs": [v4, v6],
+            "internalTrafficPolicy": policy(self.internal_local),
+            "ipFamilies": ["IPv4", "IPv6"],
+            "ipFamilyPolicy": "RequireDualStack",
+            "ports": ports,
+            "selector": { "app": self.name },
+        });
         if self.external_ips {
-            let (v4, v6) = layout::vip(100 + self.index);
-            let _ = writeln!(out, "  externalIPs:\n  - {v4}\n  - {v6}");
+            spec["externalIPs"] = json!(Family::ALL.map(|family| self.external_ip(family)));
         }
         if self.node_port.is_some() || self.external_ips {
-            let policy = if self.external_local {
-                "Local"
-            } else {
-                "Cluster"
-            };
-            let _ = writeln!(out, "  externalTrafficPolicy: {policy}");
+            spec["externalTrafficPolicy"] = json!(policy(self.external_local));
         }
         if let Some(port) = self.health_port {
-            let _ = writeln!(out, "  healthCheckNodePort: {port}");
+            spec["healthCheckNodePort"] = json!(port);
         }
         if !self.source_ranges.is_empty() {
-            let _ = writeln!(out, "  loadBalancerSourceRanges:");
-            for range in &self.source_ranges {
-                let _ = writeln!(out, "  - {range}");
-            }
+            spec["loadBalancerSourceRanges"] = json!(self.source_ranges);
         }
+        let mut object = json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": { "name": self.name, "namespace": self.namespace },
+            "spec": spec,
+        });
         if self.load_balancer {
-            let (v4, v6) = layout::vip(self.index);
-            let _ = writeln!(
-                out,
-                "status:\n  loadBalancer:\n    ingress:\n    - ip: {v4}\n      ipMode: VIP\n    \
-                 - ip: {v6}\n      ipMode: VIP"
-            );
+            let ip = |family| json!({ "ip": self.load_balancer_ip(family), "ipMode": "VIP" });
+            object["status"] = json!({ "loadBalancer": { "ingress": Family::ALL.map(ip) } });
         }
+        object
     }
 
-    fn write_slice(&self, out: &mut String, family: Family) {
-        let Self {
-            namespace,
-            name,
-            port_name,
-            protocol,
-            target_port,
-            ..
-        } = self;
-        let (kind, suffix, index) = match family {
-            Family::V4 => ("IPv4", "v4", 0),
-            Family::V6 => ("IPv6", "v6", 1),
-        };
-        let _ = write!(
-            out,
-            "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  \
-             name: {name}-{suffix}\n  namespace: {namespace}\n  labels:\n    \
-             kubernetes.io/service-name: {name}\n    \
-             endpointslice.kubernetes.io/managed-by: endpointslice-controller.k8s.io\n\
-             addressType: {kind}\nports:\n- name: {port_name}\n  port: {target_port}\n  protocol: {protocol}\n"
-        );
+    fn slice(&self, family: Family) -> Value {
+        let mut ports = vec![
+            json!({ "name": self.port_name, "port": self.target_port, "protocol": self.protocol }),
+        ];
         if let Some((name, port)) = self.second {
-            let _ = writeln!(out, "- name: {name}\n  port: {port}\n  protocol: TCP");
+            ports.push(json!({ "name": name, "port": port, "protocol": "TCP" }));
         }
-        if self.endpoints.is_empty() {
-            out.push_str("endpoints: []\n");
-            return;
-        }
-        out.push_str("endpoints:\n");
-        for endpoint in &self.endpoints {
-            let Endpoint {
-                pod,
-                node,
-                ready,
-                serving,
-                terminating,
-                ..
-            } = endpoint;
-            let address = endpoint.addresses[index];
-            let _ = write!(
-                out,
-                "- addresses:\n  - \"{address}\"\n  conditions:\n    ready: {ready}\n    \
-                 serving: {serving}\n    terminating: {terminating}\n  nodeName: {node}\n  \
-                 targetRef:\n    kind: Pod\n    name: {pod}\n    namespace: {namespace}\n"
-            );
-        }
+        let endpoint = |endpoint: &Endpoint| {
+            json!({
+                "addresses": [endpoint.addresses[family as usize]],
+                "conditions": {
+                    "ready": endpoint.ready,
+                    "serving": endpoint.serving,
+                    "terminating": endpoint.terminating,
+                },
+                "nodeName": endpoint.node,
+                "targetRef": { "kind": "Pod", "name": endpoint.pod, "namespace": self.namespace },
+            })
+        };
+        let endpoints: Vec<Value> = self.endpoints.iter().map(endpoint).collect();
+        let mut slice = slice(self.namespace, &self.name, family, &ports, &endpoints);
+        slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] =
+            json!("endpointslice-controller.k8s.io");
+        slice
     }
+}
+
+/// A slice of a Service.
+pub fn slice(
+    namespace: &str,
+    service: &str,
+    family: Family,
+    ports: &[Value],
+    endpoints: &[Value],
+) -> Value {
+    let (kind, suffix) = match family {
+        Family::V4 => ("IPv4", "v4"),
+        Family::V6 => ("IPv6", "v6"),
+    };
+    json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": format!("{service}-{suffix}"),
+            "namespace": namespace,
+            "labels": { "kubernetes.io/service-name": service },
+        },
+        "addressType": kind,
+        "ports": ports,
+        "endpoints": endpoints,
+    })
+}
+
+/// Objects as the text of a file.
+pub fn yaml(objects: &[Value]) -> Result<String> {
+    let documents: Vec<String> = objects
+        .iter()
+        .map(serde_saphyr::to_string)
+        .collect::<Result<_, _>>()?;
+    Ok(documents.join("---\n"))
 }
 
 /// Of the Node.
@@ -424,41 +417,34 @@ impl Manifests {
     }
 
     fn write_service(&self, service: &Service) -> Result<()> {
-        self.write_file(&Self::service_file(&service.name), &service.yaml())
+        self.write_file(
+            &Self::service_file(&service.name),
+            &yaml(&service.objects())?,
+        )
     }
 
     fn write_node(&self) -> Result<()> {
-        self.write_file(NODE_FILE, &self.node_yaml())
-    }
-
-    fn node_yaml(&self) -> String {
         let (v4, v6) = layout::NODE;
         let (pods4, pods6) = layout::NODE_POD_CIDRS;
-        let mut text = format!(
-            "apiVersion: v1\nkind: Node\nmetadata:\n  name: {NODE_NAME}\n  \
-             uid: 7a1c3f0e-52f4-4c57-9d6d-0d8f6d1f2a01\n"
-        );
+        let mut node = json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": { "name": NODE_NAME, "uid": "7a1c3f0e-52f4-4c57-9d6d-0d8f6d1f2a01" },
+            "spec": { "podCIDR": pods4, "podCIDRs": [pods4, pods6] },
+            "status": { "addresses": [
+                { "address": v4, "type": "InternalIP" },
+                { "address": v6, "type": "InternalIP" },
+                { "address": NODE_NAME, "type": "Hostname" },
+            ] },
+        });
         if self.deleting {
-            text.push_str("  deletionTimestamp: \"2026-01-01T00:00:00Z\"\n");
+            node["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         }
-        let _ = write!(
-            text,
-            "spec:\n  podCIDR: {pods4}\n  podCIDRs:\n  - {pods4}\n  - {pods6}\n"
-        );
         if !self.taints.is_empty() {
-            text.push_str("  taints:\n");
-            for key in &self.taints {
-                let _ = write!(
-                    text,
-                    "  - effect: NoSchedule\n    key: {key}\n    value: \"1\"\n"
-                );
-            }
+            let taint = |key| json!({ "effect": "NoSchedule", "key": key, "value": "1" });
+            let taints: Vec<Value> = self.taints.iter().map(taint).collect();
+            node["spec"]["taints"] = json!(taints);
         }
-        let _ = write!(
-            text,
-            "status:\n  addresses:\n  - address: {v4}\n    type: InternalIP\n  - address: \
-             \"{v6}\"\n    type: InternalIP\n  - address: {NODE_NAME}\n    type: Hostname\n"
-        );
-        text
+        self.write_file(NODE_FILE, &yaml(&[node])?)
     }
 }

@@ -88,6 +88,9 @@ impl Extension {
     }
 }
 
+/// Source and destination hardware addresses.
+pub type Hardware = ([u8; 6], [u8; 6]);
+
 /// A packet in the making: what stands in front of its payload can be changed until
 /// [`bytes`](Self::bytes).
 #[derive(Clone, Debug)]
@@ -96,7 +99,7 @@ pub struct Packet {
     destination: IpAddr,
     protocol: u8,
     body: Vec<u8>,
-    ethernet: bool,
+    link: Option<Hardware>,
     tags: Vec<u16>,
     ip_options: Vec<u8>,
     fragment: Option<u16>,
@@ -112,7 +115,7 @@ impl Packet {
             destination,
             protocol,
             body,
-            ethernet: true,
+            link: Some(([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])),
             tags: Vec::new(),
             ip_options: Vec::new(),
             fragment: None,
@@ -122,7 +125,13 @@ impl Packet {
 
     /// Without a link-layer header, as a tun or WireGuard device carries it.
     pub fn without_link(mut self) -> Self {
-        self.ethernet = false;
+        self.link = None;
+        self
+    }
+
+    /// Between these hardware addresses.
+    pub fn between(mut self, link: Hardware) -> Self {
+        self.link = Some(link);
         self
     }
 
@@ -159,9 +168,9 @@ impl Packet {
 
     fn link(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        if !self.ethernet {
+        let Some((source, destination)) = self.link else {
             return bytes;
-        }
+        };
         let inner = if self.source.is_ipv4() {
             0x0800
         } else {
@@ -170,8 +179,8 @@ impl Packet {
         let mut types = self.tags.clone();
         types.push(inner);
         let header = Ethernet2Header {
-            source: [2, 0, 0, 0, 0, 1],
-            destination: [2, 0, 0, 0, 0, 2],
+            source,
+            destination,
             ether_type: types[0].into(),
         };
         bytes.extend(header.to_bytes());

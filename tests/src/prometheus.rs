@@ -2,22 +2,20 @@
 //! of it: single expressions, label values, and whether a page of expressions is sound ([`check`]).
 
 pub mod check;
-pub mod relay;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
+use crate::cluster::Relay;
 use crate::http;
-use crate::wait::until;
+use crate::process::Process;
 use crate::world::{ADMIN_PORT, Namespace};
-use relay::Relay;
 
 /// Names the program; `cargo xtask test` sets it.
 pub const VARIABLE: &str = "PATHPROOF_PROMETHEUS";
@@ -45,9 +43,8 @@ pub fn program(test: &str) -> Option<PathBuf> {
 /// A running Prometheus. Dropping it ends it.
 #[derive(Debug)]
 pub struct Prometheus {
-    child: Child,
+    _process: Process,
     namespace: Namespace,
-    log: PathBuf,
     /// Ways to the agents: they listen on loopback addresses of their own nodes.
     _relays: Vec<Relay>,
 }
@@ -73,9 +70,10 @@ impl Prometheus {
         nodes: &[(&str, &Namespace)],
     ) -> Result<Self> {
         let agent = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ADMIN_PORT);
+        let near = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
         let relays = nodes
             .iter()
-            .map(|(_, node)| Relay::start(namespace, node, agent))
+            .map(|(_, node)| Relay::across(namespace, near, node, agent))
             .collect::<Result<Vec<_>>>()?;
         let names = nodes.iter().map(|(name, _)| *name);
         let targets: Vec<_> = names.zip(relays.iter().map(Relay::address)).collect();
@@ -97,10 +95,8 @@ impl Prometheus {
     ) -> Result<Self> {
         let file = dir.join("prometheus.yml");
         fs::write(&file, configuration)?;
-        let log = dir.join("prometheus.log");
-        let output = fs::File::create(&log)?;
-        let child = namespace
-            .command(program)
+        let mut command = namespace.command(program);
+        command
             .arg(format!("--config.file={}", file.display()))
             .arg(format!(
                 "--storage.tsdb.path={}",
@@ -108,24 +104,14 @@ impl Prometheus {
             ))
             .arg(format!("--web.listen-address=127.0.0.1:{PORT}"))
             .arg("--log.level=warn")
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .with_context(|| format!("start {}", program.display()))?;
-        let prometheus = Self {
-            child,
+            .args(arguments);
+        let mut process = Process::start(command, "prometheus", dir)?;
+        process.wait("ready", PATIENCE, || get(namespace, "/-/ready").is_ok())?;
+        Ok(Self {
+            _process: process,
             namespace: namespace.clone(),
-            log,
             _relays: Vec::new(),
-        };
-        let ready = || prometheus.get("/-/ready").ok();
-        until(PATIENCE, ready).with_context(|| {
-            let log = fs::read_to_string(&prometheus.log).unwrap_or_default();
-            format!("Prometheus is not ready after {PATIENCE:?}:\n{log}")
-        })?;
-        Ok(prometheus)
+        })
     }
 
     /// The result of an expression at a moment (Unix time), as the API gives it.
@@ -152,33 +138,34 @@ impl Prometheus {
         Ok(serde_json::from_value(self.asked(&path)?)?)
     }
 
+    /// Alerts that are pending or firing, as the API gives them.
+    pub fn alerts(&self) -> Result<Vec<Value>> {
+        let data = self.asked("/api/v1/alerts")?;
+        data["alerts"]
+            .as_array()
+            .cloned()
+            .context("a list of alerts")
+    }
+
     fn asked(&self, path: &str) -> Result<Value> {
-        let body = self.get(path)?;
+        let body = get(&self.namespace, path)?;
         let mut answer: Value = serde_json::from_str(&body).context(body)?;
         if answer["status"] != "success" {
             bail!("{}", answer["error"].as_str().unwrap_or("no success"));
         }
         Ok(answer["data"].take())
     }
-
-    /// An API page; one that reports an error in JSON is an answer too.
-    fn get(&self, path: &str) -> Result<String> {
-        let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
-        let response = self.namespace.run(|| http::get(address, path, PATIENCE))?;
-        let said = response.body.starts_with('{');
-        if response.status != 200 && !said {
-            bail!("{path}: {} {}", response.status, response.body);
-        }
-        Ok(response.body)
-    }
 }
 
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        // Nothing that it wrote is wanted any more.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+/// An API page; one that reports an error in JSON is an answer too.
+fn get(namespace: &Namespace, path: &str) -> Result<String> {
+    let address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), PORT);
+    let response = namespace.run(|| http::get(address, path, PATIENCE))?;
+    let said = response.body.starts_with('{');
+    if response.status != 200 && !said {
+        bail!("{path}: {} {}", response.status, response.body);
     }
+    Ok(response.body)
 }
 
 fn configuration(targets: &[(&str, SocketAddr)]) -> String {

@@ -124,19 +124,7 @@ impl Scene {
 
     /// Waits until every path of the sentinel is armed and the node is proven in both families.
     pub fn wait_probed(&self) -> Value {
-        self.wait("every path probed", |report| {
-            report["verdict"]["state"] == "proven"
-                && Family::ALL.iter().all(|family| {
-                    let lanes = family_of(report, *family)["lanes"].as_array();
-                    lanes.is_some_and(|lanes| {
-                        lanes.len() >= 5
-                            && lanes.iter().all(|lane| {
-                                lane["state"] == "off"
-                                    || (lane["armed"] == true && lane["state"] == "passing")
-                            })
-                    })
-                })
-        })
+        self.wait("every path probed", is_probed)
     }
 
     /// Starts the servers of all Services, and one in the spare pod.
@@ -345,6 +333,18 @@ impl Scene {
     pub fn fault(&self, fault: &str) -> u64 {
         self.report()["faults"][fault].as_u64().unwrap_or_default()
     }
+}
+
+/// Whether the node is proven, and every path of the sentinel is armed and passes, in both families.
+pub fn is_probed(report: &Value) -> bool {
+    let passes = |lane: &Value| {
+        lane["state"] == "off" || (lane["armed"] == true && lane["state"] == "passing")
+    };
+    report["verdict"]["state"] == "proven"
+        && Family::ALL.into_iter().all(|family| {
+            let lanes = family_of(report, family)["lanes"].as_array();
+            lanes.is_some_and(|lanes| lanes.len() >= 5 && lanes.iter().all(passes))
+        })
 }
 
 /// Sum of the series of a metric that bear all these labels.

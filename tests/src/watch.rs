@@ -1,23 +1,23 @@
-//! Asks /healthz and /livez from outside, over and over, and keeps every change with its time: the
-//! load balancer's view of the node.
+//! Questions that a thread asks over and over, keeping every change of the answer with its time; and
+//! one of them, [`Watch`]: /healthz and /livez from outside, the load balancer's view of the node.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 
 use crate::http;
 use crate::wait::scaled;
+use crate::worker::Worker;
 use crate::world::{Family, HEALTHZ_PORT, Namespace, World};
 
 /// How long one request may take: the least that load balancers wait.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Status codes at a moment; 0 where nobody answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Codes {
     pub healthz: u16,
     pub livez: u16,
@@ -32,19 +32,118 @@ pub struct Change {
     pub codes: Codes,
 }
 
-/// A running poller; ends when dropped.
+/// A question that is asked until this is dropped.
 #[derive(Debug)]
-pub struct Watch {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+pub struct Poll<T> {
+    shared: Arc<Shared<T>>,
+    worker: Worker,
 }
 
-#[derive(Debug, Default)]
-struct Shared {
-    stop: AtomicBool,
-    changes: Mutex<Vec<Change>>,
+#[derive(Debug)]
+struct Shared<T> {
+    asked: AtomicU64,
+    changes: Mutex<Vec<(Instant, T)>>,
     changed: Condvar,
 }
+
+impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
+    /// Asks from a namespace, this often. An answer comes with its moment; `None` is left out.
+    pub fn start(
+        ns: &Namespace,
+        name: &str,
+        every: Duration,
+        ask: impl Fn() -> Option<(Instant, T)> + Send + 'static,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared {
+            asked: AtomicU64::new(0),
+            changes: Mutex::new(Vec::new()),
+            changed: Condvar::new(),
+        });
+        let seen = Arc::clone(&shared);
+        let worker = Worker::within(ns, name, move |stop| {
+            while !stop.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                if let Some((at, answer)) = ask() {
+                    seen.note(at, answer);
+                }
+                seen.asked.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(every.saturating_sub(start.elapsed()));
+            }
+        })?;
+        Ok(Self { shared, worker })
+    }
+
+    /// Questions that are over.
+    pub fn asked(&self) -> u64 {
+        self.shared.asked.load(Ordering::Relaxed)
+    }
+
+    /// All changes so far; the first is the first answer.
+    pub fn changes(&self) -> Vec<(Instant, T)> {
+        self.shared.lock().clone()
+    }
+
+    /// The last answer.
+    pub fn now(&self) -> Option<T> {
+        self.shared.lock().last().map(|(_, answer)| answer.clone())
+    }
+
+    /// Ends it. Gives the number of questions, and all changes.
+    pub fn end(self) -> (u64, Vec<(Instant, T)>) {
+        let Self { shared, worker } = self;
+        drop(worker);
+        (shared.asked.load(Ordering::Relaxed), shared.lock().clone())
+    }
+
+    /// Waits until something is found among the changes.
+    pub fn wait<R>(
+        &self,
+        timeout: Duration,
+        find: impl Fn(&[(Instant, T)]) -> Option<R>,
+    ) -> Option<R> {
+        let missing = |changes: &mut Vec<(Instant, T)>| find(changes).is_none();
+        let changed = &self.shared.changed;
+        let waited = changed.wait_timeout_while(self.shared.lock(), timeout, missing);
+        find(&waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// The moment after `since` at which an answer was first `wanted`; nothing where that did not
+    /// happen within the patience.
+    pub fn first(
+        &self,
+        since: Instant,
+        patience: Duration,
+        wanted: impl Fn(&T) -> bool,
+    ) -> Option<Instant> {
+        let left = (since + patience).saturating_duration_since(Instant::now());
+        self.wait(left, |changes| {
+            let mut later = changes.iter().filter(|(at, _)| *at > since);
+            later.find(|(_, answer)| wanted(answer)).map(|(at, _)| *at)
+        })
+    }
+}
+
+impl<T: PartialEq> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Instant, T)>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// An equal answer keeps the moment of the one before.
+    fn note(&self, at: Instant, answer: T) {
+        let mut changes = self.lock();
+        match changes.last_mut() {
+            Some((_, last)) if *last == answer => *last = answer,
+            _ => {
+                changes.push((at, answer));
+                self.changed.notify_all();
+            }
+        }
+    }
+}
+
+/// A running poller of /healthz and /livez; ends when dropped.
+#[derive(Debug)]
+pub struct Watch(Poll<Codes>);
 
 impl Watch {
     /// Asks the node's IPv4 address from the outside namespace, `every` so often.
@@ -55,97 +154,40 @@ impl Watch {
 
     /// Asks any address from any namespace.
     pub fn start_at(ns: &Namespace, address: SocketAddr, every: Duration) -> Result<Self> {
-        let shared = Arc::new(Shared::default());
-        let seen = Arc::clone(&shared);
-        let thread = ns.spawn("watch", move || {
-            while !seen.stop.load(Ordering::Relaxed) {
-                let start = Instant::now();
-                let healthz = status(address, "/healthz");
-                let codes = Codes {
-                    healthz,
-                    livez: status(address, "/livez"),
-                };
-                // One moment for both: the second answer's, and of silence the question's.
-                let silent = [codes.healthz, codes.livez].contains(&0);
-                let at = if silent { start } else { Instant::now() };
-                seen.note(codes, at);
-                std::thread::sleep(every.saturating_sub(start.elapsed()));
-            }
+        let poll = Poll::start(ns, "watch", every, move || {
+            let start = Instant::now();
+            let healthz = status(address, "/healthz");
+            let livez = status(address, "/livez");
+            // One moment for both: the second answer's, and of silence the question's.
+            let silent = [healthz, livez].contains(&0);
+            let at = if silent { start } else { Instant::now() };
+            Some((at, Codes { healthz, livez }))
         })?;
-        Ok(Self {
-            shared,
-            thread: Some(thread),
-        })
+        Ok(Self(poll))
     }
 
     /// All changes so far; the first is the first sight.
     pub fn changes(&self) -> Vec<Change> {
-        self.shared
-            .changes
-            .lock()
-            .expect("the poller does not panic")
-            .clone()
+        let changes = self.0.changes().into_iter();
+        changes.map(|(at, codes)| Change { at, codes }).collect()
     }
 
     /// The codes now; zeros before the first sight.
     pub fn now(&self) -> Codes {
-        self.changes().last().map_or(
-            Codes {
-                healthz: 0,
-                livez: 0,
-            },
-            |change| change.codes,
-        )
+        self.0.now().unwrap_or_default()
     }
 
     /// Waits until the codes are so; gives the moment from which they are.
     pub fn wait(&self, timeout: Duration, wanted: impl Fn(Codes) -> bool) -> Result<Instant> {
         let timeout = scaled(timeout);
-        let end = Instant::now() + timeout;
-        let mut changes = self
-            .shared
-            .changes
-            .lock()
-            .expect("the poller does not panic");
-        loop {
-            if let Some(last) = changes.last()
-                && wanted(last.codes)
-            {
-                return Ok(last.at);
-            }
-            let left = end.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                bail!(
-                    "not seen within {timeout:?}; the last change was {:?}",
-                    changes.last()
-                );
-            }
-            changes = self
-                .shared
-                .changed
-                .wait_timeout(changes, left)
-                .expect("the poller does not panic")
-                .0;
-        }
-    }
-}
-
-impl Shared {
-    fn note(&self, codes: Codes, at: Instant) {
-        let mut changes = self.changes.lock().expect("readers do not panic");
-        if changes.last().is_none_or(|last| last.codes != codes) {
-            changes.push(Change { at, codes });
-            self.changed.notify_all();
-        }
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        let last = |changes: &[(Instant, Codes)]| {
+            let (at, codes) = changes.last()?;
+            wanted(*codes).then_some(*at)
+        };
+        self.0.wait(timeout, last).with_context(|| {
+            let last = self.changes().pop();
+            format!("not seen within {timeout:?}; the last change was {last:?}")
+        })
     }
 }
 

@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(told(&[]), [""; 0]);
         for typed in [
             ["--keep", "--svg"].as_slice(),
-            &["--record", "a file.cast", "--keep"],
+            &["--record", "a file.txt", "--keep"],
             &["--remove"],
         ] {
             assert_eq!(told(typed), typed);

@@ -9,7 +9,6 @@ mod bench;
 mod build_ebpf;
 mod ci;
 mod commands;
-mod dashboard_picture;
 mod debian;
 mod demo;
 mod ebpf;
@@ -88,8 +87,6 @@ enum Task {
     GenDocs(gen_docs::Args),
     /// Extract the JSON schemas for checking the chart's objects (needs Go)
     GenSchemas,
-    /// Draw the Grafana dashboard of a run with faults into docs/images (needs root)
-    DashboardPicture(dashboard_picture::Args),
     /// Run all steps of CI, which guard each landing
     Ci(ci::Args),
     /// Run what CI leaves out: machines, a real node, long storms, fuzzing, Miri, the image twice (a
@@ -142,7 +139,6 @@ fn run_task(task: Task) -> Result<()> {
         Task::Tidy => tidy::run(),
         Task::GenDocs(args) => gen_docs::run(&args),
         Task::GenSchemas => gen_schemas::run(),
-        Task::DashboardPicture(args) => dashboard_picture::run(&args),
         Task::Ci(args) => ci::run(ci::CI, &args),
         Task::Nightly(args) => ci::run(ci::NIGHTLY, &args),
         Task::Ahead { step } => ci::prepare(&step),

@@ -15,12 +15,13 @@ use node_tests::cluster::{
     Api, ControlPlane, KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, Servers, account_kubeconfig, base,
     install, namespace, put_file,
 };
-use node_tests::detect::{Figure, Series};
+use node_tests::detect::Figure;
 use node_tests::http;
 use node_tests::manifests::{Manifests, Service};
 use node_tests::promises::Missed;
 use node_tests::traffic::Server;
 use node_tests::wait::until;
+use node_tests::watch::Poll;
 use node_tests::world::{Agent, Family, HEALTHZ_PORT, Namespace, World, agent_binary};
 
 /// From the first working connection to 200, design's promise for p99.
@@ -149,11 +150,11 @@ impl Site {
         let proxy = KubeProxy::spawn(&self.world, servers, mode, &config)?;
         let mut works = start;
         for pod in pods {
-            let first = pod?.first(start, PATIENCE, |answered| answered == 1);
+            let first = pod?.first(start, PATIENCE, |answered| *answered == 1);
             works = works.max(first.context("Services never worked")?);
         }
-        let since = |series: &Series, figure: &mut Figure, early: &mut usize| {
-            let at = series.first(start, PATIENCE, |status| status == 200);
+        let since = |series: &Poll<u64>, figure: &mut Figure, early: &mut usize| {
+            let at = series.first(start, PATIENCE, |status| *status == 200);
             *early += usize::from(at.is_some_and(|at| at < works));
             let time = at.map(|at| at.saturating_duration_since(works));
             figure.note(time);
@@ -201,22 +202,21 @@ impl Site {
     }
 
     /// Whether new connections of a pod to the Service are answered.
-    fn dialler(&self, family: Family) -> Result<Series> {
+    fn dialler(&self, family: Family) -> Result<Poll<u64>> {
         let service = self.manifests.service("web");
         let target = SocketAddr::new(service.cluster_ip(family), service.port);
         let pod = &self.world.pod("client").ns;
-        Series::start(pod, "dialler", EVERY, move || {
-            Some(u64::from(
-                TcpStream::connect_timeout(&target, ANSWERED).is_ok(),
-            ))
+        Poll::start(pod, "dialler", EVERY, move || {
+            let answered = TcpStream::connect_timeout(&target, ANSWERED).is_ok();
+            Some((Instant::now(), u64::from(answered)))
         })
     }
 }
 
 /// Status of /healthz; an answer that did not come is left out.
-fn health(from: &Namespace, name: &str, address: SocketAddr) -> Result<Series> {
-    Series::start(from, name, EVERY, move || {
+fn health(from: &Namespace, name: &str, address: SocketAddr) -> Result<Poll<u64>> {
+    Poll::start(from, name, EVERY, move || {
         let answer = http::get(address, "/healthz", ANSWERED).ok()?;
-        Some(u64::from(answer.status))
+        Some((Instant::now(), u64::from(answer.status)))
     })
 }

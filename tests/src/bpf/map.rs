@@ -8,7 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::{bpf, call};
+use super::{call, descriptor};
 
 const LOOKUP: libc::c_int = 1;
 const UPDATE: libc::c_int = 2;
@@ -72,7 +72,8 @@ impl PinnedMap {
             path: path.as_ptr() as u64,
             ..PinAttr::default()
         };
-        let map = bpf(GET_PINNED, &mut attr).with_context(|| format!("open {}", pin.display()))?;
+        let map =
+            descriptor(GET_PINNED, &mut attr).with_context(|| format!("open {}", pin.display()))?;
         let mut info = MapInfo::default();
         let mut attr = InfoAttr {
             fd: map.as_raw_fd() as u32,
@@ -127,7 +128,7 @@ impl PinnedMap {
         let mut attr = self.element(&[], &[]);
         attr.value = key.as_mut_ptr() as u64;
         match call(NEXT_KEY, &mut attr) {
-            Ok(()) => Ok(Some(key)),
+            Ok(_) => Ok(Some(key)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).context("the first key"),
         }

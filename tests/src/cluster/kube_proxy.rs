@@ -20,6 +20,18 @@ const LEGACY: &str = "xtables-legacy-multi";
 /// How long the first sync may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Flushes the Service chains of a kube-proxy in nftables mode. Gives the script that adds their rules
+/// again.
+pub fn flush_services(node: &Namespace) -> Result<String> {
+    let mut rules = String::new();
+    for family in ["ip", "ip6"] {
+        let chain = ["list", "chain", family, "kube-proxy", "services"];
+        rules += &node.feed("nft", &chain, "")?;
+    }
+    node.nft("flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n")?;
+    Ok(rules)
+}
+
 /// How it translates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {

@@ -5,12 +5,13 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use socket2::{Domain, Protocol, Socket, Type};
 
+use crate::worker::Worker;
 use crate::world::Namespace;
 
 /// How often a connection looks whether the manner has changed.
@@ -35,8 +36,9 @@ pub enum Manner {
 /// A running relay; ends when dropped.
 #[derive(Debug)]
 pub struct Relay {
+    address: SocketAddr,
     shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
+    _worker: Worker,
 }
 
 #[derive(Debug)]
@@ -44,15 +46,16 @@ struct Shared {
     manner: Mutex<Manner>,
     /// Counts changes of the manner.
     age: AtomicU64,
-    stop: AtomicBool,
 }
 
 impl Shared {
     fn manner(&self) -> Manner {
-        if self.stop.load(Ordering::Relaxed) {
-            return Manner::Closed;
-        }
         *self.manner.lock().expect("no panic while it is held")
+    }
+
+    fn set(&self, manner: Manner) {
+        *self.manner.lock().expect("no panic while it is held") = manner;
+        self.age.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether nothing is passed on for a connection that began at this age.
@@ -76,7 +79,8 @@ impl Relay {
         Self::between(ns, at, None, to)
     }
 
-    /// Listens at `at` inside a namespace and passes on to `to` as another namespace reaches it.
+    /// Listens at `at` inside a namespace and passes on to `to` as another namespace reaches it. Port
+    /// 0 is a free one.
     pub fn across(
         ns: &Namespace,
         at: SocketAddr,
@@ -95,42 +99,42 @@ impl Relay {
         let shared = Arc::new(Shared {
             manner: Mutex::new(Manner::Open),
             age: AtomicU64::new(0),
-            stop: AtomicBool::new(false),
         });
-        let door = Door { ns: ns.clone(), at };
-        let listener = door.open().context("listen for the relay")?;
+        let listener = ns.run(|| listen(at)).context("listen for the relay")?;
+        let address = listener.local_addr()?;
+        let door = Door {
+            ns: ns.clone(),
+            at: address,
+        };
         let inside = Arc::clone(&shared);
-        let work = move || serve(listener, &door, to, &inside);
-        let thread = match beyond {
-            Some(beyond) => beyond.spawn("relay", work)?,
-            None => thread::Builder::new()
-                .name("relay".to_owned())
-                .spawn(work)?,
+        let work = move |stop: &AtomicBool| serve(listener, &door, to, &inside, stop);
+        let worker = match beyond {
+            Some(beyond) => Worker::within(beyond, "relay", work)?,
+            None => Worker::here(work),
         };
         Ok(Self {
+            address,
             shared,
-            thread: Some(thread),
+            _worker: worker,
         })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
     }
 
     /// Changes what it does, for the connections that there are as well. In force within 50 ms.
     pub fn set(&self, manner: Manner) {
-        *self
-            .shared
-            .manner
-            .lock()
-            .expect("no panic while it is held") = manner;
-        self.shared.age.fetch_add(1, Ordering::Relaxed);
+        self.shared.set(manner);
         thread::sleep(2 * LOOK);
     }
 }
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        // The threads of its connections end as well.
+        self.shared.set(Manner::Closed);
     }
 }
 
@@ -155,9 +159,15 @@ fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-fn serve(listener: TcpListener, door: &Door, to: SocketAddr, shared: &Arc<Shared>) {
+fn serve(
+    listener: TcpListener,
+    door: &Door,
+    to: SocketAddr,
+    shared: &Arc<Shared>,
+    stop: &AtomicBool,
+) {
     let mut listener = Some(listener);
-    while !shared.stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         if shared.manner() == Manner::Closed {
             // Without a listener the kernel refuses.
             listener = None;

@@ -3,7 +3,6 @@ use std::collections::BTreeSet;
 use agent_core::cause::Cause;
 use serde_json::json;
 
-use super::picture::{Data, draw};
 use super::*;
 
 /// Anchors of the headings of a page in docs, as GitHub makes them; nothing where there is none.
@@ -190,42 +189,4 @@ fn variables_are_replaced_whole() {
     let text = "a{node=\"$node\", x=\"${node_name}\", y=\"$node_name\"}[$__range]";
     let expected = "a{node=\"n1\", x=\"n2\", y=\"n2\"}[5m]";
     assert_eq!(resolved(text, &known), expected);
-}
-
-/// One node, broken since the middle; the rest of the panels is empty.
-#[test]
-fn a_picture_shows_what_was_given() {
-    let span = Span {
-        start: 0.0,
-        end: 120.0,
-        step: 1.0,
-    };
-    let state = |moment: u32| json!([moment, if moment < 60 { "3" } else { "7" }]);
-    let values: Vec<Value> = (0..=120).map(state).collect();
-    let metric = json!({"node": "a<b"});
-    let data = json!({"start": 0, "end": 120, "step": 1, "node": "a<b", "results": {
-        "States of nodes that were not proven all the time, A": [{"metric": metric, "values": values}],
-        "Nodes, the worst first, A": [{"metric": metric, "value": [120, "7"]}],
-        "Broken, A": [{"metric": {}, "value": [120, "1"]}],
-    }});
-    let data = Data::from_json(&data.to_string()).expect("data");
-    assert_eq!(data.span.end, span.end);
-    let dashboard = Dashboard::read().expect("the dashboard");
-    let whole = draw(&dashboard, &data, &[]);
-    for shown in [
-        ">a&lt;b<",
-        ">broken<",
-        ">proven<",
-        ">No data<",
-        "not by Grafana",
-        "Node a&lt;b",
-    ] {
-        assert!(whole.contains(shown), "{shown}");
-    }
-    assert!(
-        !whole.contains("NaN") && !whole.contains("inf"),
-        "no number is missing"
-    );
-    let part = draw(&dashboard, &data, &["Fleet".to_owned()]);
-    assert!(part.contains(">Longest lag<") && !part.contains(">Versions<"));
 }

@@ -1,7 +1,6 @@
 //! `demo --cluster`: a real one-node Kubernetes, the chart, a fault, an alert in a real Prometheus,
 //! the repair and the uninstall.
 
-mod prometheus;
 mod script;
 mod stage;
 

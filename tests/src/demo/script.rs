@@ -3,16 +3,13 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use super::signals;
 use super::stage::Stage;
 use super::summary::{self, Outcome, Row};
-use super::timeline::{Kind, Span, Style, Timeline, span};
-use super::verdict::Seen;
-use super::words::{codes_line, described, shown, tail, verdict_line};
+use super::teller::{Teller, seconds};
+use super::timeline::{Kind, Timeline};
 use crate::manifests::AUTOSCALER_TAINT;
-use crate::watch::Codes;
 
 mod overlay;
 
@@ -22,32 +19,11 @@ const SWAPPED: &str = "demo/web";
 /// What an unambiguous cause may take to 503.
 const ONE_AND_A_HALF: Duration = Duration::from_millis(1_500);
 
-const fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-/// What the script looks at while it waits.
-#[derive(Debug)]
-struct View {
-    codes: Codes,
-    verdict: Seen,
-}
-
-impl View {
-    fn is(&self, healthz: u16, livez: u16) -> bool {
-        self.codes == Codes { healthz, livez }
-    }
-}
+type Play<'a> = Teller<'a, Stage>;
 
 /// Plays the whole script.
 pub(super) fn play(stage: &mut Stage, timeline: &mut Timeline) -> Result<Outcome> {
-    let mut play = Play {
-        stage,
-        timeline,
-        rows: Vec::new(),
-        codes_told: 0,
-        verdicts_told: 0,
-    };
+    let mut play = Play::new(stage, timeline);
     play.comes_up()?;
     let doubted = play.flushed()?;
     play.doubted(&doubted)?;
@@ -59,14 +35,6 @@ pub(super) fn play(stage: &mut Stage, timeline: &mut Timeline) -> Result<Outcome
     play.killed()?;
     let tally = play.stage.tally();
     Ok(summary::tell(&play.rows, tally, play.timeline))
-}
-
-struct Play<'a> {
-    stage: &'a mut Stage,
-    timeline: &'a mut Timeline,
-    rows: Vec<Row>,
-    codes_told: usize,
-    verdicts_told: usize,
 }
 
 impl Play<'_> {
@@ -84,7 +52,7 @@ impl Play<'_> {
                 seconds(10),
             ),
             start,
-            |view| view.is(200, 200) && view.verdict.state == "proven",
+            |view, _| view.is(200, 200) && view.verdict.state == "proven",
         )?;
         // A sentinel that just appeared accuses nobody: its rules may lag behind.
         self.timeline.tell(
@@ -111,16 +79,18 @@ impl Play<'_> {
                 ONE_AND_A_HALF,
             ),
             start,
-            |view| view.is(503, 503) && view.verdict.state == "broken",
+            |view, _| view.is(503, 503) && view.verdict.state == "broken",
         )?;
         self.linger(seconds(1))?;
         let failing = jiff::Timestamp::now();
         self.timeline.tell(Kind::Act, "put the rules back");
         let start = Instant::now();
         self.stage.rules.install()?;
-        self.await_row(("rules repaired", "200 again", seconds(3)), start, |view| {
-            view.is(200, 200) && view.verdict.state == "proven"
-        })?;
+        self.await_row(
+            ("rules repaired", "200 again", seconds(3)),
+            start,
+            |view, _| view.is(200, 200) && view.verdict.state == "proven",
+        )?;
         self.linger(seconds(1))?;
         Ok(failing.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
     }
@@ -191,7 +161,7 @@ impl Play<'_> {
         self.await_row(
             ("idle: forwarding off", "503, names it", ONE_AND_A_HALF),
             start,
-            |view| view.is(503, 503) && view.verdict.cause.as_deref() == Some("forwarding_off"),
+            |view, _| view.is(503, 503) && view.verdict.cause.as_deref() == Some("forwarding_off"),
         )?;
         self.linger(seconds(1))?;
         self.timeline.tell(Kind::Act, "forwarding on again");
@@ -202,9 +172,11 @@ impl Play<'_> {
             "broken twice within 30 s: the 503 lasts a little longer each time (from 10 s on; here \
              from 1 s on), so that load balancers don't flap",
         );
-        self.await_row(("forwarding on", "200 again", seconds(6)), start, |view| {
-            view.is(200, 200) && view.verdict.state == "proven"
-        })?;
+        self.await_row(
+            ("forwarding on", "200 again", seconds(6)),
+            start,
+            |view, _| view.is(200, 200) && view.verdict.state == "proven",
+        )?;
         self.linger(seconds(1))
     }
 
@@ -216,7 +188,7 @@ impl Play<'_> {
         self.await_row(
             ("idle: FORWARD drops", "suspect, still 200", seconds(2)),
             start,
-            |view| view.is(200, 200) && view.verdict.state == "suspect",
+            |view, _| view.is(200, 200) && view.verdict.state == "suspect",
         )?;
         self.timeline.tell(
             Kind::Note,
@@ -240,14 +212,16 @@ impl Play<'_> {
         self.await_row(
             ("busy: FORWARD drops", "broken, 503", seconds(4)),
             start,
-            |view| view.is(503, 503) && view.verdict.state == "broken",
+            |view, _| view.is(503, 503) && view.verdict.state == "broken",
         )?;
         self.timeline.tell(Kind::Act, "remove the firewall rule");
         let start = Instant::now();
         self.stage.world.block_forwarding(false)?;
-        self.await_row(("filter removed", "200 again", seconds(8)), start, |view| {
-            view.is(200, 200) && view.verdict.state == "proven"
-        })?;
+        self.await_row(
+            ("filter removed", "200 again", seconds(8)),
+            start,
+            |view, _| view.is(200, 200) && view.verdict.state == "proven",
+        )?;
         self.linger(seconds(2))
     }
 
@@ -270,7 +244,7 @@ impl Play<'_> {
                 seconds(10),
             ),
             start,
-            |view| {
+            |view, _| {
                 view.is(200, 200)
                     && view.verdict.state == "degraded"
                     && view.verdict.blames(SWAPPED)
@@ -283,7 +257,7 @@ impl Play<'_> {
         self.await_row(
             ("rules 15 s behind", "stale, 503", seconds(22)),
             start,
-            |view| view.is(503, 503) && view.verdict.state == "stale",
+            |view, _| view.is(503, 503) && view.verdict.state == "stale",
         )?;
         self.timeline.tell(Kind::Act, "update the rules");
         let start = Instant::now();
@@ -291,7 +265,7 @@ impl Play<'_> {
         self.await_row(
             ("rules repaired", "200 again", seconds(18)),
             start,
-            |view| view.is(200, 200) && view.verdict.state == "proven",
+            |view, _| view.is(200, 200) && view.verdict.state == "proven",
         )?;
         self.linger(seconds(1))
     }
@@ -311,15 +285,17 @@ impl Play<'_> {
                 Duration::from_millis(200),
             ),
             start,
-            |view| view.is(503, 200),
+            |view, _| view.is(503, 200),
         )?;
         self.linger(seconds(1))?;
         self.timeline.tell(Kind::Act, "remove the taint");
         let start = Instant::now();
         self.stage.manifests.untaint()?;
-        self.await_row(("taint removed", "200 again", seconds(1)), start, |view| {
-            view.is(200, 200)
-        })?;
+        self.await_row(
+            ("taint removed", "200 again", seconds(1)),
+            start,
+            |view, _| view.is(200, 200),
+        )?;
         self.linger(seconds(1))
     }
 
@@ -354,7 +330,7 @@ impl Play<'_> {
         self.await_row(
             ("agent restarted", "200 from its first answer", seconds(3)),
             again,
-            |view| view.is(200, 200),
+            |view, _| view.is(200, 200),
         )?;
         let wrong = self.stage.watch.changes().into_iter().skip(told);
         let wrong = wrong
@@ -368,131 +344,5 @@ impl Play<'_> {
             }
         }
         self.linger(seconds(1))
-    }
-
-    /// Waits for what is expected, telling what is seen meanwhile, and notes a row. Goes on after
-    /// a disappointment: the later steps are worth seeing.
-    fn await_row(
-        &mut self,
-        (what, expected, limit): (&'static str, &'static str, Duration),
-        start: Instant,
-        wanted: impl Fn(&View) -> bool,
-    ) -> Result<()> {
-        // Beyond the limit, to tell late from never.
-        let patience = limit + seconds(4).max(limit / 2);
-        loop {
-            let view = self.pump()?;
-            if wanted(&view) {
-                // The later of the two moments: codes as seen outside, and the verdict's.
-                let codes = self
-                    .stage
-                    .watch
-                    .changes()
-                    .last()
-                    .map_or(start, |change| change.at);
-                let took = codes.max(self.last_verdict_change(start)).max(start) - start;
-                let sound = took <= limit;
-                let seen = format!("{} {}", shown(view.codes), described(&view.verdict));
-                self.row(Row {
-                    what,
-                    expected,
-                    seen,
-                    took: Some(took),
-                    limit,
-                    sound,
-                });
-                return Ok(());
-            }
-            if start.elapsed() > patience {
-                let seen = format!("{} {}", shown(view.codes), described(&view.verdict));
-                self.row(Row {
-                    what,
-                    expected,
-                    seen,
-                    took: None,
-                    limit,
-                    sound: false,
-                });
-                return Ok(());
-            }
-        }
-    }
-
-    fn last_verdict_change(&self, or: Instant) -> Instant {
-        self.stage
-            .verdicts
-            .changes(0)
-            .last()
-            .map_or(or, |(at, _)| *at)
-    }
-
-    /// Goes on telling for a while.
-    fn linger(&mut self, time: Duration) -> Result<()> {
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            self.pump()?;
-        }
-        Ok(())
-    }
-
-    /// Tells what has changed, and gives what is now.
-    fn pump(&mut self) -> Result<View> {
-        signals::check()?;
-        std::thread::sleep(Duration::from_millis(10));
-        if let Some(agent) = &mut self.stage.agent
-            && let Some(status) = agent.exited()?
-        {
-            bail!(
-                "the agent ended with {status}; the end of its log:\n{}",
-                tail(&agent.log())
-            );
-        }
-        self.stage.recent();
-        let mut news: Vec<(Instant, Vec<Span>, Option<String>)> = Vec::new();
-        let changes = self.stage.watch.changes();
-        for change in changes.iter().skip(self.codes_told) {
-            news.push((change.at, codes_line(change.codes), None));
-        }
-        self.codes_told = changes.len();
-        let verdicts = self.stage.verdicts.changes(self.verdicts_told);
-        self.verdicts_told += verdicts.len();
-        for (at, seen) in verdicts {
-            news.push((at, verdict_line(&seen), Some(seen.reason)));
-        }
-        news.sort_by_key(|(at, ..)| *at);
-        for (at, line, reason) in news {
-            self.timeline.tell_at(at, Kind::Seen, line);
-            if let Some(reason) = reason {
-                self.timeline.quote(&reason);
-            }
-        }
-        Ok(View {
-            codes: self.stage.watch.now(),
-            verdict: self.stage.verdicts.now(),
-        })
-    }
-
-    fn row(&mut self, row: Row) {
-        let recent = self.stage.recent();
-        let (kind, text) = row.sentence();
-        self.timeline.tell(kind, &text);
-        let ended = recent.ok + recent.failed();
-        if let Some(share) = (recent.ok * 100).checked_div(ended) {
-            let filled = usize::try_from(share / 5).unwrap_or(0);
-            self.timeline.tell_at(
-                Instant::now(),
-                Kind::Note,
-                vec![
-                    span(Style::Dim, "clients "),
-                    span(Style::Good, "█".repeat(filled)),
-                    span(Style::Bad, "░".repeat(20 - filled)),
-                    span(
-                        Style::Dim,
-                        format!(" {share} % of the last {ended} connections answered"),
-                    ),
-                ],
-            );
-        }
-        self.rows.push(row);
     }
 }

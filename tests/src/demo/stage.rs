@@ -9,17 +9,19 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use super::signals;
+use super::teller::Node;
 use super::timeline::{Kind, Style, Timeline, span};
-use super::verdict::VerdictWatch;
+use super::verdict::{self, Seen};
+use super::words::tail;
 use crate::manifests::{Manifests, Sentinel, Service};
 use crate::pod_probe::{self, Placed, Probes};
 use crate::rules::{Backend, Rules};
 use crate::traffic::{Client, Plan, Server, Tally};
 use crate::tunnels::tunnels;
-use crate::watch::Watch;
+use crate::watch::{Poll, Watch};
 use crate::world::{Agent, Builder, Family, World};
 
 const PORT: u16 = 8080;
@@ -35,7 +37,7 @@ const ASK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 pub(super) struct Stage {
     // Dropped in this order: those who ask, those who dial, those who answer, the agent, the world.
-    pub(super) verdicts: VerdictWatch,
+    pub(super) verdicts: Poll<Seen>,
     pub(super) watch: Watch,
     pub(super) clients: Vec<Client>,
     pub(super) servers: Vec<(String, Server)>,
@@ -149,7 +151,7 @@ impl Stage {
             "Service NAT: real nftables rules from the same YAML as the agent's; no traffic yet",
         );
         let watch = Watch::start(&world, ASK_EVERY)?;
-        let verdicts = VerdictWatch::start(&world)?;
+        let verdicts = verdict::watch(&world)?;
         let mut stage = Self {
             verdicts,
             watch,
@@ -192,24 +194,6 @@ impl Stage {
         self.clients.iter().map(Client::tally).sum()
     }
 
-    /// What they felt within the last second or so.
-    pub(super) fn recent(&mut self) -> Tally {
-        let now = Instant::now();
-        let tally = self.tally();
-        self.history.push_back((now, tally));
-        while self.history.len() > 2
-            && self
-                .history
-                .get(1)
-                .is_some_and(|(at, _)| now - *at >= Duration::from_secs(1))
-        {
-            self.history.pop_front();
-        }
-        self.history
-            .front()
-            .map_or(tally, |(_, earlier)| tally - *earlier)
-    }
-
     /// Ends the server of a pod, as when the pod is gone.
     pub(super) fn stop_server(&mut self, pod: &str) {
         self.servers.retain(|(name, _)| name != pod);
@@ -245,6 +229,47 @@ impl Stage {
         let Self { world, .. } = self;
         world.keep();
         Ok(())
+    }
+}
+
+impl Node for Stage {
+    fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    fn verdicts(&self) -> &Poll<Seen> {
+        &self.verdicts
+    }
+
+    /// An agent that ends by itself ends the demo.
+    fn check(&mut self) -> Result<()> {
+        self.recent();
+        if let Some(agent) = &mut self.agent
+            && let Some(status) = agent.exited()?
+        {
+            bail!(
+                "the agent ended with {status}; the end of its log:\n{}",
+                tail(&agent.log())
+            );
+        }
+        Ok(())
+    }
+
+    fn recent(&mut self) -> Tally {
+        let now = Instant::now();
+        let tally = self.tally();
+        self.history.push_back((now, tally));
+        while self.history.len() > 2
+            && self
+                .history
+                .get(1)
+                .is_some_and(|(at, _)| now - *at >= Duration::from_secs(1))
+        {
+            self.history.pop_front();
+        }
+        self.history
+            .front()
+            .map_or(tally, |(_, earlier)| tally - *earlier)
     }
 }
 

@@ -1,11 +1,10 @@
 //! What the demo prints: lines of styled words with the time since the start. The same lines go to
 //! the terminal (coloured on a terminal), to a file and to a picture.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 
@@ -98,7 +97,6 @@ pub(super) fn span(style: Style, text: impl Into<String>) -> Span {
 /// A printed line.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    at: Duration,
     pub(super) spans: Vec<Span>,
 }
 
@@ -126,14 +124,14 @@ impl Timeline {
 
     /// A heading without a time.
     pub(super) fn title(&mut self, text: &str) {
-        self.print(Instant::now(), vec![]);
-        self.print(Instant::now(), vec![span(Style::Bold, format!(" {text}"))]);
-        self.print(Instant::now(), vec![]);
+        self.print(vec![]);
+        self.print(vec![span(Style::Bold, format!(" {text}"))]);
+        self.print(vec![]);
     }
 
     /// A line without a time, as it is.
     pub(super) fn raw(&mut self, spans: Vec<Span>) {
-        self.print(Instant::now(), spans);
+        self.print(spans);
     }
 
     /// A sentence, now.
@@ -154,9 +152,9 @@ impl Timeline {
             }
             _ => head.extend(words),
         }
-        self.print(at, head);
+        self.print(head);
         for part in rest {
-            self.print(at, vec![span(Style::Plain, " ".repeat(INDENT)), part]);
+            self.print(vec![span(Style::Plain, " ".repeat(INDENT)), part]);
         }
     }
 
@@ -164,10 +162,7 @@ impl Timeline {
     pub(super) fn quote(&mut self, text: &str) {
         for part in wrap(text, WIDTH - INDENT - 2) {
             let indent = span(Style::Plain, " ".repeat(INDENT));
-            self.print(
-                Instant::now(),
-                vec![indent, span(Style::Dim, format!("│ {part}"))],
-            );
+            self.print(vec![indent, span(Style::Dim, format!("│ {part}"))]);
         }
     }
 
@@ -175,14 +170,11 @@ impl Timeline {
     pub(super) fn quote_as_is(&mut self, line: &str) {
         let indent = span(Style::Plain, " ".repeat(INDENT));
         let line = span(Style::Dim, format!("│ {line}"));
-        self.print(Instant::now(), vec![indent, line]);
+        self.print(vec![indent, line]);
     }
 
-    fn print(&mut self, at: Instant, spans: Vec<Span>) {
-        let line = Line {
-            at: at.saturating_duration_since(self.start),
-            spans,
-        };
+    fn print(&mut self, spans: Vec<Span>) {
+        let line = Line { spans };
         let text = if self.colours {
             coloured(&line)
         } else {
@@ -195,28 +187,8 @@ impl Timeline {
 
     /// Writes the lines to a file.
     pub(super) fn record(&self, file: &Path) -> Result<()> {
-        let text = if file
-            .extension()
-            .is_some_and(|extension| extension == "cast")
-        {
-            self.asciicast()?
-        } else {
-            self.lines.iter().map(|line| plain(line) + "\n").collect()
-        };
+        let text: String = self.lines.iter().map(|line| plain(line) + "\n").collect();
         fs::write(file, text).with_context(|| format!("write {}", file.display()))
-    }
-
-    /// The lines as asciinema plays them (asciicast, version 2).
-    fn asciicast(&self) -> Result<String> {
-        let mut text = format!("{{\"version\": 2, \"width\": {WIDTH}, \"height\": 40}}\n");
-        let mut last = 0.0_f64;
-        for line in &self.lines {
-            // Times may not go back; a sighting may be told a little later than it was.
-            last = last.max(line.at.as_secs_f64());
-            let words = serde_json::to_string(&format!("{}\r\n", coloured(line)))?;
-            writeln!(text, "[{last:.3}, \"o\", {words}]")?;
-        }
-        Ok(text)
     }
 }
 

@@ -1,22 +1,20 @@
 //! Asks the agent's /verdict inside the node, over and over, and keeps what changes.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use serde::Deserialize;
 
 use crate::http;
+use crate::watch::Poll;
 use crate::world::{ADMIN_PORT, World};
 
 /// How often it asks.
 const EVERY: Duration = Duration::from_millis(40);
 
 /// What the demo shows of a verdict.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Seen {
     /// State in words, such as "broken".
@@ -30,7 +28,7 @@ pub(super) struct Seen {
 }
 
 /// A Service in trouble.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Trouble {
     /// Name.
@@ -52,70 +50,20 @@ impl Seen {
         };
         self.services.iter().any(named)
     }
+}
 
-    /// Counts in the reason change all the time; these do not.
-    fn gist(&self) -> (&str, Option<&str>) {
-        (&self.state, self.cause.as_deref())
+/// Counts in the reason change all the time; state and cause do not.
+impl PartialEq for Seen {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.state, &self.cause) == (&other.state, &other.cause)
     }
 }
 
-/// A running poller; ends when dropped.
-#[derive(Debug)]
-pub(super) struct VerdictWatch {
-    stop: Arc<AtomicBool>,
-    shared: Arc<Mutex<Shared>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    now: Seen,
-    changes: Vec<(Instant, Seen)>,
-}
-
-impl VerdictWatch {
-    pub(super) fn start(world: &World) -> Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let shared = Arc::new(Mutex::new(Shared::default()));
-        let (ended, seen) = (Arc::clone(&stop), Arc::clone(&shared));
-        let thread = world.node.spawn("verdict", move || {
-            while !ended.load(Ordering::Relaxed) {
-                if let Some(verdict) = ask() {
-                    note(&mut seen.lock().expect("nobody panics with it"), verdict);
-                }
-                std::thread::sleep(EVERY);
-            }
-        })?;
-        Ok(Self {
-            stop,
-            shared,
-            thread: Some(thread),
-        })
-    }
-
-    /// The verdict now.
-    pub(super) fn now(&self) -> Seen {
-        self.shared
-            .lock()
-            .expect("nobody panics with it")
-            .now
-            .clone()
-    }
-
-    /// Changes of state or cause, from the `first` on.
-    pub(super) fn changes(&self, first: usize) -> Vec<(Instant, Seen)> {
-        let shared = self.shared.lock().expect("nobody panics with it");
-        shared.changes.get(first..).unwrap_or_default().to_vec()
-    }
-}
-
-impl Drop for VerdictWatch {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
+/// Asks all the time.
+pub(super) fn watch(world: &World) -> Result<Poll<Seen>> {
+    Poll::start(&world.node, "verdict", EVERY, || {
+        ask().map(|verdict| (Instant::now(), verdict))
+    })
 }
 
 fn ask() -> Option<Seen> {
@@ -124,15 +72,4 @@ fn ask() -> Option<Seen> {
     serde_json::from_str::<Document>(&response.body)
         .ok()
         .map(|document| document.verdict)
-}
-
-fn note(shared: &mut Shared, verdict: Seen) {
-    if shared
-        .changes
-        .last()
-        .is_none_or(|(_, last)| last.gist() != verdict.gist())
-    {
-        shared.changes.push((Instant::now(), verdict.clone()));
-    }
-    shared.now = verdict;
 }

@@ -2,13 +2,12 @@
 
 use std::fmt;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::Stage;
-use crate::traffic::Server;
 
-/// A fault of the datapath with an unambiguous cause.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A fault of the datapath that no new connection survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
     /// The chain of all Services is emptied.
     ChainFlushed,
@@ -18,11 +17,24 @@ pub enum Fault {
     TableGone,
     /// Handshakes complete, what follows is dropped.
     DataDropped,
+    /// A filter drops everything that would be forwarded.
+    ForwardDropped,
+    /// The routes to all pods are cut; the default route stays.
+    RoutesGone,
 }
 
 impl Fault {
     /// Every one.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 6] = [
+        Self::ChainFlushed,
+        Self::ForwardingOff,
+        Self::TableGone,
+        Self::DataDropped,
+        Self::ForwardDropped,
+        Self::RoutesGone,
+    ];
+    /// Those with an unambiguous cause.
+    pub const CERTAIN: [Self; 4] = [
         Self::ChainFlushed,
         Self::ForwardingOff,
         Self::TableGone,
@@ -30,23 +42,37 @@ impl Fault {
     ];
 
     /// Breaks the node. It is broken when this returns.
-    pub fn inject(self, stage: &Stage) -> Result<()> {
+    pub fn inject(self, stage: &mut Stage) -> Result<()> {
         match self {
             Self::ChainFlushed => stage.rules.flush_services(),
             Self::TableGone => stage.rules.remove(),
             Self::ForwardingOff => stage.world.set_forwarding(false),
             Self::DataDropped => stage.filter(
+                "data",
                 "type filter hook forward priority -10; tcp flags & (psh | ack) == psh | ack drop;",
             ),
+            Self::ForwardDropped => stage.filter(
+                "forward",
+                "type filter hook forward priority -10; policy drop;",
+            ),
+            Self::RoutesGone => {
+                stage.cut = Some(stage.world.cut_pod_routes()?);
+                Ok(())
+            }
         }
     }
 
     /// Takes it back.
-    pub fn mend(self, stage: &Stage) -> Result<()> {
+    pub fn mend(self, stage: &mut Stage) -> Result<()> {
         match self {
             Self::ChainFlushed | Self::TableGone => stage.rules.install(),
             Self::ForwardingOff => stage.world.set_forwarding(true),
-            Self::DataDropped => stage.unfilter(),
+            Self::DataDropped => stage.unfilter("data"),
+            Self::ForwardDropped => stage.unfilter("forward"),
+            Self::RoutesGone => {
+                let cut = stage.cut.take().context("routes that were cut")?;
+                stage.world.mend_pod_routes(&cut)
+            }
         }
     }
 }
@@ -58,6 +84,8 @@ impl fmt::Display for Fault {
             Self::ForwardingOff => "forwarding off",
             Self::TableGone => "all rules gone",
             Self::DataDropped => "data dropped after the handshake",
+            Self::ForwardDropped => "forwarded packets dropped",
+            Self::RoutesGone => "routes to all pods gone",
         })
     }
 }
@@ -78,26 +106,18 @@ impl Harmless {
     pub fn happen(self, stage: &mut Stage) -> Result<()> {
         match self {
             Self::BackendKilled => {
-                stage.servers.remove(Stage::VICTIM);
+                stage.kill_backend();
                 Ok(())
             }
-            Self::RangeDropped => stage.filter(
-                "type filter hook forward priority -10; \
-                 ip saddr 198.18.0.0/15 drop; ip daddr 198.18.0.0/15 drop; \
-                 ip6 saddr 2001:2::/48 drop; ip6 daddr 2001:2::/48 drop;",
-            ),
+            Self::RangeDropped => stage.drop_range(),
         }
     }
 
     /// Takes it back.
     pub fn mend(self, stage: &mut Stage) -> Result<()> {
         match self {
-            Self::BackendKilled => {
-                let server = Server::start(stage.world.pod(Stage::VICTIM), Stage::PORT)?;
-                stage.servers.insert(Stage::VICTIM.to_owned(), server);
-                Ok(())
-            }
-            Self::RangeDropped => stage.unfilter(),
+            Self::BackendKilled => stage.revive_backend(),
+            Self::RangeDropped => stage.unfilter("range"),
         }
     }
 }

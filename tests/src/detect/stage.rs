@@ -13,8 +13,9 @@ use serde_json::Value;
 
 use crate::manifests::{Manifests, Sentinel, Service};
 use crate::rules::{Backend, Rules};
+use crate::scene::is_probed;
 use crate::traffic::{Client, Plan, Server, Tally};
-use crate::world::{Agent, Family, World};
+use crate::world::{Agent, Family, Routes, World};
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -53,6 +54,8 @@ pub struct Stage {
     pub manifests: Manifests,
     /// The node, its pods and everyone else.
     pub world: World,
+    /// Routes that a fault has taken away.
+    pub(super) cut: Option<Routes>,
     /// Since when failed probes count.
     settled: Instant,
     /// How often the agent had said that the sentinel's devices were damaged.
@@ -63,7 +66,7 @@ impl Stage {
     /// Port of the servers.
     pub const PORT: u16 = 8080;
     /// One of three backends of a Service.
-    pub const VICTIM: &str = "web-1";
+    const VICTIM: &str = "web-1";
 
     /// Puts everything up. Where `probed`, waits until every path is proven.
     pub fn build(
@@ -108,6 +111,7 @@ impl Stage {
             rules,
             manifests,
             world,
+            cut: None,
             settled: Instant::now() + SETTLED,
             damages: 0,
         };
@@ -159,31 +163,43 @@ impl Stage {
         self.clients.iter().map(Client::tally).sum()
     }
 
-    /// Adds a chain of a table of its own, until [`Stage::unfilter`].
-    pub fn filter(&self, chain: &str) -> Result<()> {
-        let script = format!("table inet fault {{ chain fault {{ {chain} }}\n}}\n");
+    /// Kills one of three backends of a Service.
+    pub fn kill_backend(&mut self) {
+        self.servers.remove(Self::VICTIM);
+    }
+
+    /// Starts it again.
+    pub fn revive_backend(&mut self) -> Result<()> {
+        let server = Server::start(self.world.pod(Self::VICTIM), Self::PORT)?;
+        self.servers.insert(Self::VICTIM.to_owned(), server);
+        Ok(())
+    }
+
+    /// A filter named "range" drops the sentinel's ranges and nothing else.
+    pub fn drop_range(&self) -> Result<()> {
+        self.filter(
+            "range",
+            "type filter hook forward priority -10; \
+             ip saddr 198.18.0.0/15 drop; ip daddr 198.18.0.0/15 drop; \
+             ip6 saddr 2001:2::/48 drop; ip6 daddr 2001:2::/48 drop;",
+        )
+    }
+
+    /// Adds a chain in a table of its own, until [`Stage::unfilter`].
+    pub fn filter(&self, name: &str, chain: &str) -> Result<()> {
+        let script = format!("table inet fault-{name} {{ chain it {{ {chain} }}\n}}\n");
         self.world.node.nft(&script).map(drop)
     }
 
     /// Removes it.
-    pub fn unfilter(&self) -> Result<()> {
-        self.world.node.nft("delete table inet fault").map(drop)
+    pub fn unfilter(&self, name: &str) -> Result<()> {
+        let script = format!("delete table inet fault-{name}");
+        self.world.node.nft(&script).map(drop)
     }
 }
 
 fn is_proven(report: &Value) -> bool {
-    let all = |list: &Value, least: usize, holds: &dyn Fn(&Value) -> bool| {
-        list.as_array()
-            .is_some_and(|list| list.len() >= least && list.iter().all(holds))
-    };
-    let lane = |lane: &Value| {
-        lane["state"] == "off" || (lane["armed"] == true && lane["state"] == "passing")
-    };
-    report["verdict"]["state"] == "proven"
-        && report["answers"]["healthz"]["status"] == 200
-        && all(&report["verdict"]["families"], 2, &|family| {
-            family["state"] == "proven" && all(&family["lanes"], 5, &lane)
-        })
+    report["answers"]["healthz"]["status"] == 200 && is_probed(report)
 }
 
 fn services(world: &World) -> Vec<Service> {

@@ -17,8 +17,8 @@ use crate::cluster::Manner;
 use crate::detect::Stage;
 use crate::little_memory::MemoryGroup;
 use crate::manifests::{Manifests, NODE_FILE, SENTINEL_FILE, Sentinel, Service};
-use crate::traffic::{Flood, Server};
-use crate::world::{Agent, Family, Place, Routes};
+use crate::traffic::Flood;
+use crate::world::{Agent, Family, Place};
 
 /// What marks a node for deletion.
 const MARK: &str = "ToBeDeletedByClusterAutoscaler";
@@ -38,8 +38,10 @@ pub struct Injector {
     pub stage: Stage,
     binary: PathBuf,
     options: Vec<String>,
-    state: Option<SmallDisk>,
-    api: Option<ApiServer>,
+    /// Disk of the agent's folder for its state, full some time.
+    pub(super) state: Option<SmallDisk>,
+    /// The API server that the agent reads, where it reads one.
+    pub(super) api: Option<ApiServer>,
     successor: Option<Agent>,
     /// A fault of the rules lasts: whoever else writes them waits for its end.
     without_rules: bool,
@@ -47,14 +49,14 @@ pub struct Injector {
     begun: Option<Instant>,
     burners: Option<Burners>,
     flood: Option<Flood>,
-    memory: Option<MemoryGroup>,
-    worlds: Option<Worlds>,
-    tenants: Option<Tenants>,
+    /// Group that the agent is started in, so that memory can be short.
+    pub(super) memory: Option<MemoryGroup>,
+    pub(super) worlds: Option<Worlds>,
+    pub(super) tenants: Option<Tenants>,
     /// The way to the API server is not open.
     troubled: bool,
     /// The proxy is frozen: nobody but a repair brings the rules up to date.
     frozen: bool,
-    cut: Option<Routes>,
 }
 
 impl Injector {
@@ -76,42 +78,7 @@ impl Injector {
             tenants: None,
             troubled: false,
             frozen: false,
-            cut: None,
         }
-    }
-
-    /// With the agent's folder for its state on a disk that is full some time.
-    pub(super) fn on_a_small_disk(self, state: SmallDisk) -> Self {
-        Self {
-            state: Some(state),
-            ..self
-        }
-    }
-
-    /// With the group that the agent is started in, so that memory can be short.
-    pub(super) fn in_a_group(self, memory: Option<MemoryGroup>) -> Self {
-        Self { memory, ..self }
-    }
-
-    /// With what the worlds need.
-    pub(super) fn among(self, worlds: Worlds) -> Self {
-        Self {
-            worlds: Some(worlds),
-            ..self
-        }
-    }
-
-    /// With the tenant's pods and Services.
-    pub(super) fn with(self, tenants: Tenants) -> Self {
-        Self {
-            tenants: Some(tenants),
-            ..self
-        }
-    }
-
-    /// With the API server that the agent reads, where it reads one.
-    pub(super) fn beside(self, api: Option<ApiServer>) -> Self {
-        Self { api, ..self }
     }
 
     /// Makes it happen.
@@ -166,60 +133,24 @@ impl Injector {
     }
 
     fn break_it(&mut self, fault: Fault) -> Result<()> {
-        match fault {
-            Fault::ChainFlushed => {
-                self.without_rules = true;
-                self.stage.rules.flush_services()
-            }
-            Fault::TableGone => {
-                self.without_rules = true;
-                self.stage.rules.remove()
-            }
-            Fault::ForwardingOff => self.stage.world.set_forwarding(false),
-            Fault::DataDropped => self.filter(
-                "data",
-                "type filter hook forward priority -10; tcp flags & (psh | ack) == psh | ack drop;",
-            ),
-            Fault::ForwardDropped => self.filter(
-                "forward",
-                "type filter hook forward priority -10; policy drop;",
-            ),
-            Fault::RoutesGone => {
-                self.cut = Some(self.stage.world.cut_pod_routes()?);
-                Ok(())
-            }
-        }
+        self.without_rules |= is_of_rules(fault);
+        fault.inject(&mut self.stage)
     }
 
     fn mend(&mut self, fault: Fault) -> Result<()> {
-        match fault {
-            Fault::ChainFlushed | Fault::TableGone => {
-                self.without_rules = false;
-                // A repair restarts the proxy, even a frozen one, and a start reads everything.
-                self.install()
-            }
-            Fault::ForwardingOff => self.stage.world.set_forwarding(true),
-            Fault::DataDropped => self.unfilter("data"),
-            Fault::ForwardDropped => self.unfilter("forward"),
-            Fault::RoutesGone => {
-                let cut = self.cut.take().context("routes that were cut")?;
-                self.stage.world.mend_pod_routes(&cut)
-            }
+        if !is_of_rules(fault) {
+            return fault.mend(&mut self.stage);
         }
+        self.without_rules = false;
+        // A repair restarts the proxy, even a frozen one, and a start reads everything.
+        self.install()
     }
 
     fn happen(&mut self, harmless: Harmless) -> Result<()> {
         let stage = &mut self.stage;
         match harmless {
-            Harmless::BackendKilled => {
-                stage.servers.remove(Stage::VICTIM);
-            }
-            Harmless::RangeDropped => self.filter(
-                "range",
-                "type filter hook forward priority -10; \
-                 ip saddr 198.18.0.0/15 drop; ip daddr 198.18.0.0/15 drop; \
-                 ip6 saddr 2001:2::/48 drop; ip6 daddr 2001:2::/48 drop;",
-            )?,
+            Harmless::BackendKilled => stage.kill_backend(),
+            Harmless::RangeDropped => stage.drop_range()?,
             Harmless::EndpointMoved => self.move_endpoint("api-1", "web-2")?,
             Harmless::ServiceAdded => {
                 let pods = [stage.world.pod("web-2")];
@@ -263,11 +194,8 @@ impl Injector {
     fn take_back(&mut self, harmless: Harmless) -> Result<()> {
         let stage = &mut self.stage;
         match harmless {
-            Harmless::BackendKilled => {
-                let server = Server::start(stage.world.pod(Stage::VICTIM), Stage::PORT)?;
-                stage.servers.insert(Stage::VICTIM.to_owned(), server);
-            }
-            Harmless::RangeDropped => self.unfilter("range")?,
+            Harmless::BackendKilled => stage.revive_backend()?,
+            Harmless::RangeDropped => stage.unfilter("range")?,
             Harmless::EndpointMoved => self.move_endpoint("web-2", "api-1")?,
             Harmless::ServiceAdded => {
                 self.withdraw(&Manifests::service_file(EXTRA_SERVICE))?;
@@ -336,22 +264,25 @@ impl Injector {
 
     fn befall(&mut self, agent_fault: AgentFault) -> Result<()> {
         match agent_fault {
-            AgentFault::Stopped => self.signal(libc::SIGSTOP),
+            AgentFault::Stopped => self.stage.agent.signal(libc::SIGSTOP),
             AgentFault::Killed => {
                 self.begun = None;
-                self.signal(libc::SIGKILL)
+                self.stage.agent.signal(libc::SIGKILL);
             }
             AgentFault::Replaced => {
                 self.successor = Some(self.spawn()?);
                 self.begun = Some(Instant::now());
-                Ok(())
             }
         }
+        Ok(())
     }
 
     fn relieve(&mut self, agent_fault: AgentFault) -> Result<()> {
         match agent_fault {
-            AgentFault::Stopped => self.signal(libc::SIGCONT),
+            AgentFault::Stopped => {
+                self.stage.agent.signal(libc::SIGCONT);
+                Ok(())
+            }
             AgentFault::Killed => {
                 let new = self.spawn()?;
                 self.begun = Some(Instant::now());
@@ -380,15 +311,6 @@ impl Injector {
         // the kernel needs to open a file.
         group.loosen()?;
         group.inside(spawn)?
-    }
-
-    fn signal(&self, number: libc::c_int) -> Result<()> {
-        let pid = libc::pid_t::try_from(self.stage.agent.pid())?;
-        // SAFETY: kill takes numbers only; the process is our own child and not waited for yet.
-        match unsafe { libc::kill(pid, number) } {
-            0 => Ok(()),
-            _ => Err(std::io::Error::last_os_error()).context("signal the agent"),
-        }
     }
 
     fn move_endpoint(&mut self, from: &str, to: &str) -> Result<()> {
@@ -435,16 +357,11 @@ impl Injector {
             false => Ok(()),
         }
     }
+}
 
-    fn filter(&self, name: &str, chain: &str) -> Result<()> {
-        let script = format!("table inet storm-{name} {{ chain it {{ {chain} }}\n}}\n");
-        self.stage.world.node.nft(&script).map(drop)
-    }
-
-    fn unfilter(&self, name: &str) -> Result<()> {
-        let script = format!("delete table inet storm-{name}");
-        self.stage.world.node.nft(&script).map(drop)
-    }
+/// Whether the rules themselves are gone.
+fn is_of_rules(fault: Fault) -> bool {
+    matches!(fault, Fault::ChainFlushed | Fault::TableGone)
 }
 
 impl Trouble {

@@ -12,6 +12,7 @@ use fastrand::Rng;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+pub(super) use crate::detect::Fault;
 use spared::spared;
 pub(super) use tenant::Tenant;
 
@@ -30,23 +31,6 @@ pub enum Action {
     World(World),
     /// A tenant does what he may in his namespace.
     Tenant(Tenant),
-}
-
-/// Faults that no new connection survives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
-    /// The chain of all Services is emptied.
-    ChainFlushed,
-    /// The kernel forwards nothing.
-    ForwardingOff,
-    /// Every rule is gone.
-    TableGone,
-    /// Handshakes complete, what follows is dropped.
-    DataDropped,
-    /// A filter drops everything that would be forwarded.
-    ForwardDropped,
-    /// The routes to all pods are cut; the default route stays.
-    RoutesGone,
 }
 
 /// What is no fault of the datapath.
@@ -192,18 +176,6 @@ impl Trouble {
     pub const ALL: [Self; 4] = [Self::Closed, Self::Silent, Self::Hung, Self::Slow];
 }
 
-impl Fault {
-    /// Every one.
-    pub const ALL: [Self; 6] = [
-        Self::ChainFlushed,
-        Self::ForwardingOff,
-        Self::TableGone,
-        Self::DataDropped,
-        Self::ForwardDropped,
-        Self::RoutesGone,
-    ];
-}
-
 impl Harmless {
     /// Every one.
     pub const ALL: [Self; 13] = [
@@ -335,12 +307,7 @@ fn shuffled<T: Copy>(rng: &mut Rng, all: &[T], action: fn(T) -> Action) -> Vec<A
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Fault(Fault::ChainFlushed) => "fault: Service chain flushed",
-            Self::Fault(Fault::ForwardingOff) => "fault: forwarding off",
-            Self::Fault(Fault::TableGone) => "fault: all rules gone",
-            Self::Fault(Fault::DataDropped) => "fault: data dropped after the handshake",
-            Self::Fault(Fault::ForwardDropped) => "fault: forwarded packets dropped",
-            Self::Fault(Fault::RoutesGone) => "fault: routes to all pods gone",
+            Self::Fault(fault) => return f.pad(&format!("fault: {fault}")),
             Self::Harmless(Harmless::BackendKilled) => "backend killed",
             Self::Harmless(Harmless::RangeDropped) => "sentinel's range dropped",
             Self::Harmless(Harmless::EndpointMoved) => "endpoint moved",

@@ -165,12 +165,12 @@ fn build(settings: &Settings) -> Result<Injector> {
     if let Some(api) = &api {
         api.announce(tenants::SERVICES_FILE)?;
     }
-    let mut injector = Injector::new(stage, binary, options)
-        .among(worlds)
-        .with(tenants)
-        .on_a_small_disk(state)
-        .in_a_group(memory.ok())
-        .beside(api);
+    let mut injector = Injector::new(stage, binary, options);
+    injector.worlds = Some(worlds);
+    injector.tenants = Some(tenants);
+    injector.state = Some(state);
+    injector.memory = memory.ok();
+    injector.api = api;
     // The one that stays is started in the group: servers, started before it, are not to be in there.
     injector.begin(Action::Agent(AgentFault::Killed))?;
     injector.end(Action::Agent(AgentFault::Killed))?;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::plan::Tenant;
 use crate::detect::Stage;
-use crate::manifests::Sentinel;
+use crate::manifests::{Sentinel, slice, yaml};
 use crate::traffic::{Client, Flood, Plan};
 use crate::world::{Family, Place, layout};
 
@@ -90,7 +90,9 @@ impl Tenants {
                 objects.extend(slices(name, &[pod_of(stage, SERVER)], Stage::PORT));
             }
         }
-        stage.manifests.write_file(SERVICES_FILE, &text(&objects))?;
+        stage
+            .manifests
+            .write_file(SERVICES_FILE, &yaml(&objects)?)?;
         stage.rules.install()?;
         let dialled = |index| SocketAddr::new(layout::cluster_ip(index).0.into(), 80);
         let plan = |pod: &str, index| {
@@ -167,9 +169,8 @@ impl Tenants {
                 for index in PRODUCTS {
                     let name = format!("product-{index}");
                     objects.push(service(&name, index, &[], &ports));
-                    let mut slice = slice_of(&name, &nobody, Stage::PORT, Family::V4);
-                    slice["ports"] = named(&ports, |_| Stage::PORT);
-                    objects.push(slice);
+                    let ports = named(&ports, |_| Stage::PORT);
+                    objects.push(slice_of(&name, &nobody, &ports, Family::V4));
                 }
                 (UNRULED_FILE, objects)
             }
@@ -197,7 +198,7 @@ impl Tenants {
                 return Ok(None);
             }
         };
-        stage.manifests.write_file(file, &text(&objects))?;
+        stage.manifests.write_file(file, &yaml(&objects)?)?;
         let ruled = file != UNRULED_FILE;
         Ok(Some(Written { file, ruled }))
     }
@@ -218,7 +219,7 @@ impl Tenants {
         thread::sleep(Duration::from_millis(300));
         let mut objects = vec![service("kept", KEPT, &[], &[80])];
         objects.extend(slices("kept", &[pod_of(stage, SERVER)], Stage::PORT));
-        stage.manifests.write_file(LAST_FILE, &text(&objects))?;
+        stage.manifests.write_file(LAST_FILE, &yaml(&objects)?)?;
         Ok(true)
     }
 
@@ -245,13 +246,7 @@ fn pod_of(stage: &Stage, pod: &str) -> [IpAddr; 2] {
     Family::ALL.map(|family| pod.address(family))
 }
 
-/// Documents of JSON, which is YAML.
-fn text(objects: &[Value]) -> String {
-    let objects: Vec<String> = objects.iter().map(Value::to_string).collect();
-    objects.join("\n---\n")
-}
-
-fn named(ports: &[u16], number: impl Fn(u16) -> u16) -> Value {
+fn named(ports: &[u16], number: impl Fn(u16) -> u16) -> Vec<Value> {
     let port = |port: &u16| {
         let (name, port) = (format!("p{port}"), number(*port));
         json!({ "name": name, "port": port, "protocol": "TCP" })
@@ -275,25 +270,13 @@ fn service(name: &str, index: u8, external_ips: &[IpAddr], ports: &[u16]) -> Val
 
 /// A slice of each family, of a Service with port 80 or those that are claimed.
 fn slices(name: &str, endpoints: &[[IpAddr; 2]], port: u16) -> [Value; 2] {
-    Family::ALL.map(|family| slice_of(name, endpoints, port, family))
+    let ports = named(&[80, 30_999, 10_256], |_| port);
+    Family::ALL.map(|family| slice_of(name, endpoints, &ports, family))
 }
 
-fn slice_of(name: &str, endpoints: &[[IpAddr; 2]], port: u16, family: Family) -> Value {
-    let kind = match family {
-        Family::V4 => "IPv4",
-        Family::V6 => "IPv6",
-    };
+fn slice_of(name: &str, endpoints: &[[IpAddr; 2]], ports: &[Value], family: Family) -> Value {
     // He places all of them on this node.
     let endpoint = |addresses: &[IpAddr; 2]| json!({ "addresses": [addresses[family as usize]], "nodeName": layout::NODE_NAME });
     let endpoints: Vec<Value> = endpoints.iter().map(endpoint).collect();
-    json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {
-            "name": format!("{name}-{}", kind.to_lowercase()), "namespace": NAMESPACE,
-            "labels": { "kubernetes.io/service-name": name },
-        },
-        "addressType": kind,
-        "ports": named(&[80, 30_999, 10_256], |_| port),
-        "endpoints": endpoints,
-    })
+    slice(NAMESPACE, name, family, ports, &endpoints)
 }

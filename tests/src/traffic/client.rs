@@ -11,7 +11,6 @@ use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -19,12 +18,12 @@ use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::poll::{self, Interest};
 use super::tally::Tally;
+use crate::wait;
+use crate::worker::Worker;
 use crate::world::{Family, Namespace, Pod, World};
 
 /// Connections that one client may have open; more are not started and counted as skipped.
 const OPEN_LIMIT: usize = 512;
-/// How long the port of a closed connection may still be held by a copy.
-const COPIES_ARE_CLOSED_BY: Duration = Duration::from_secs(2);
 
 /// What a client does.
 #[derive(Clone, Debug)]
@@ -104,23 +103,19 @@ impl Plan {
     }
 
     pub fn start(self) -> Result<Client> {
-        let stop = Arc::new(AtomicBool::new(false));
         let counters = Arc::new(Counters::default());
         let mut run = Run {
-            stop: Arc::clone(&stop),
             counters: Arc::clone(&counters),
             next_port: self.ports.start,
             open: Vec::new(),
             plan: self.clone(),
         };
-        let thread = self
-            .ns
-            .spawn(&format!("cli-{}", self.name), move || run.run())?;
+        let name = format!("cli-{}", self.name);
+        let worker = Worker::within(&self.ns, &name, move |stop| run.run(stop))?;
         Ok(Client {
             plan: self,
-            stop,
             counters,
-            thread: Some(thread),
+            worker,
         })
     }
 
@@ -140,9 +135,8 @@ impl Plan {
 #[derive(Debug)]
 pub struct Client {
     plan: Plan,
-    stop: Arc<AtomicBool>,
     counters: Arc<Counters>,
-    thread: Option<JoinHandle<()>>,
+    worker: Worker,
 }
 
 impl Client {
@@ -171,22 +165,9 @@ impl Client {
     }
 
     /// Ends it and gives the last counts.
-    pub fn finish(mut self) -> Tally {
-        self.end();
-        self.tally()
-    }
-
-    fn end(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.end();
+    pub fn finish(self) -> Tally {
+        drop(self.worker);
+        self.counters.tally()
     }
 }
 
@@ -272,25 +253,8 @@ fn bound(source: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
     socket.set_linger(Some(Duration::ZERO))?;
-    bind_once_free(&socket, source)?;
+    wait::bound(|| socket.bind(&source.into()))?;
     Ok(socket)
-}
-
-/// Binds, and waits for a port that was closed a moment ago: a process that
-/// another thread has just forked holds a copy of every socket until its exec.
-fn bind_once_free(socket: &Socket, source: SocketAddr) -> io::Result<()> {
-    let deadline = Instant::now() + COPIES_ARE_CLOSED_BY;
-    loop {
-        match socket.bind(&source.into()) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                if Instant::now() > deadline {
-                    return Err(error);
-                }
-                thread::sleep(Duration::from_millis(1));
-            }
-            done => return done,
-        }
-    }
 }
 
 fn parse(line: &[u8]) -> Option<Answer> {
@@ -397,17 +361,16 @@ impl Connection {
 
 struct Run {
     plan: Plan,
-    stop: Arc<AtomicBool>,
     counters: Arc<Counters>,
     next_port: u16,
     open: Vec<Connection>,
 }
 
 impl Run {
-    fn run(&mut self) {
+    fn run(&mut self, stop: &AtomicBool) {
         let interval = Duration::from_secs_f64(1.0 / self.plan.rate);
         let mut due = Instant::now();
-        while !self.stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) {
             let now = Instant::now();
             if now >= due {
                 self.start_one(now);
@@ -498,27 +461,5 @@ fn put_off_until_written(socket: &Socket) -> io::Result<()> {
     match result {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_port_that_a_fork_still_holds_is_waited_for() {
-        let local = SocketAddr::from(([127, 0, 0, 1], 0));
-        let held = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
-        held.bind(&local.into()).expect("bind");
-        let source = held.local_addr().expect("a port").as_socket();
-        let source = source.expect("an IP address");
-        let copy = held.try_clone().expect("a copy, as after a fork");
-        drop(held);
-        let exec = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(50));
-            drop(copy);
-        });
-        bound(source).expect("bound once the copy is gone");
-        exec.join().expect("no panic");
     }
 }

@@ -2,13 +2,13 @@
 
 use std::io;
 use std::mem::size_of;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
-use etherparse::PacketBuilder;
 
 use crate::observer::index_of;
+use crate::packet::{self, Hardware};
 use crate::world::{Namespace, Pod, World};
 
 /// Sends whole Ethernet frames out of one device. The sender bounds its own rate.
@@ -17,7 +17,7 @@ pub struct RawSender {
     socket: OwnedFd,
     ifindex: i32,
     /// Source and destination hardware addresses that fit the device.
-    pub link: ([u8; 6], [u8; 6]),
+    pub link: Hardware,
 }
 
 impl RawSender {
@@ -32,15 +32,15 @@ impl RawSender {
     }
 
     /// Out of a device of the calling thread's namespace.
-    pub fn here(device: &str, link: ([u8; 6], [u8; 6])) -> Result<Self> {
+    pub fn here(device: &str, link: Hardware) -> Result<Self> {
         Self::new(packet_socket(), index_of(device)?, link)
     }
 
-    fn open(ns: &Namespace, device: &str, link: ([u8; 6], [u8; 6])) -> Result<Self> {
+    fn open(ns: &Namespace, device: &str, link: Hardware) -> Result<Self> {
         Self::new(ns.run(packet_socket), ns.ifindex(device)?, link)
     }
 
-    fn new(fd: io::Result<i32>, ifindex: u32, link: ([u8; 6], [u8; 6])) -> Result<Self> {
+    fn new(fd: io::Result<i32>, ifindex: u32, link: Hardware) -> Result<Self> {
         let ifindex = i32::try_from(ifindex)?;
         let fd = fd.context("open a packet socket")?;
         // SAFETY: the descriptor is new and nobody else's.
@@ -79,7 +79,8 @@ impl RawSender {
 
     /// Sends a SYN. The same SYN again is a retransmit.
     pub fn send_syn(&self, syn: &Syn) -> io::Result<()> {
-        self.send(&syn.frame(self.link))
+        let packet = packet::syn(syn.source, syn.destination, syn.sequence);
+        self.send(&packet.between(self.link).bytes())
     }
 }
 
@@ -101,23 +102,4 @@ pub struct Syn {
     pub destination: SocketAddr,
     /// Initial sequence number.
     pub sequence: u32,
-}
-
-impl Syn {
-    /// The frame, with right checksums. Panics when the families differ.
-    pub fn frame(&self, (source, destination): ([u8; 6], [u8; 6])) -> Vec<u8> {
-        let link = PacketBuilder::ethernet2(source, destination);
-        let internet = match (self.source.ip(), self.destination.ip()) {
-            (IpAddr::V4(from), IpAddr::V4(to)) => link.ipv4(from.octets(), to.octets(), 64),
-            (IpAddr::V6(from), IpAddr::V6(to)) => link.ipv6(from.octets(), to.octets(), 64),
-            (from, to) => panic!("a SYN from {from} to {to}"),
-        };
-        let (from, to) = (self.source.port(), self.destination.port());
-        let builder = internet.tcp(from, to, self.sequence, 64_240).syn();
-        let mut frame = Vec::with_capacity(builder.size(0));
-        builder
-            .write(&mut frame, &[])
-            .expect("a Vec takes every write");
-        frame
-    }
 }

@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -14,6 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::poll::{self, Interest};
 use crate::wait::bound;
+use crate::worker::Worker;
 use crate::world::{Namespace, Pod};
 
 /// How long a connection may stay open.
@@ -33,9 +33,8 @@ pub enum Manner {
 /// A running server; ends when dropped.
 #[derive(Debug)]
 pub struct Server {
-    stop: Arc<AtomicBool>,
     served: Arc<AtomicU64>,
-    thread: Option<JoinHandle<()>>,
+    _worker: Worker,
 }
 
 impl Server {
@@ -50,35 +49,24 @@ impl Server {
         let listener = ns
             .run(|| bound(|| listen(port)))
             .with_context(|| format!("listen on {port} in {name}"))?;
-        let stop = Arc::new(AtomicBool::new(false));
         let served = Arc::new(AtomicU64::new(0));
         let service = Service {
             listener,
             name: name.to_owned(),
             manner,
-            stop: Arc::clone(&stop),
             served: Arc::clone(&served),
         };
-        let thread = ns.spawn(&format!("srv-{name}"), move || service.run())?;
+        let name = format!("srv-{name}");
+        let worker = Worker::within(ns, &name, move |stop| service.run(stop))?;
         Ok(Self {
-            stop,
             served,
-            thread: Some(thread),
+            _worker: worker,
         })
     }
 
     /// Connections answered so far.
     pub fn served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
     }
 }
 
@@ -96,14 +84,13 @@ struct Service {
     listener: TcpListener,
     name: String,
     manner: Manner,
-    stop: Arc<AtomicBool>,
     served: Arc<AtomicU64>,
 }
 
 impl Service {
-    fn run(&self) {
+    fn run(&self, stop: &AtomicBool) {
         let mut open: Vec<(TcpStream, SocketAddr, Instant)> = Vec::new();
-        while !self.stop.load(Ordering::Relaxed) {
+        while !stop.load(Ordering::Relaxed) {
             let mut interests = vec![Interest::read(self.listener.as_raw_fd())];
             interests.extend(
                 open.iter()

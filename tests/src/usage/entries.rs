@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use anyhow::{Context, Result};
+
+use crate::bpf::{call, descriptor};
 
 /// Commands of bpf(2).
 const GET_NEXT_KEY: libc::c_int = 4;
@@ -52,11 +54,11 @@ struct Walk {
 }
 
 fn count(id: u32, key_size: usize) -> io::Result<u64> {
-    let map = open(id)?;
+    let map = descriptor(FD_BY_ID, &mut [id, 0, 0, 0])?;
     let (mut key, mut next) = (vec![0_u8; key_size], vec![0_u8; key_size]);
     let mut entries = 0;
     loop {
-        let walk = Walk {
+        let mut walk = Walk {
             map: map.as_raw_fd().cast_unsigned(),
             zero: 0,
             key: match entries {
@@ -65,17 +67,7 @@ fn count(id: u32, key_size: usize) -> io::Result<u64> {
             },
             next: next.as_mut_ptr() as u64,
         };
-        // SAFETY: the pointers are to buffers of the map's key size, which live through the call.
-        let done = unsafe {
-            libc::syscall(
-                libc::SYS_bpf,
-                GET_NEXT_KEY,
-                &raw const walk,
-                size_of::<Walk>(),
-            )
-        };
-        if done != 0 {
-            let error = io::Error::last_os_error();
+        if let Err(error) = call(GET_NEXT_KEY, &mut walk) {
             return match error.raw_os_error() {
                 Some(libc::ENOENT) => Ok(entries),
                 _ => Err(error),
@@ -83,23 +75,5 @@ fn count(id: u32, key_size: usize) -> io::Result<u64> {
         }
         std::mem::swap(&mut key, &mut next);
         entries += 1;
-    }
-}
-
-fn open(id: u32) -> io::Result<OwnedFd> {
-    let attributes = [id, 0, 0, 0];
-    // SAFETY: the attributes live through the call; a descriptor that comes back is new.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            FD_BY_ID,
-            attributes.as_ptr(),
-            size_of_val(&attributes),
-        )
-    };
-    match i32::try_from(fd) {
-        // SAFETY: as above, and nobody else has it.
-        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-        _ => Err(io::Error::last_os_error()),
     }
 }

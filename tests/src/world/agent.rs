@@ -1,11 +1,11 @@
 //! The real agent in the node's namespace: started, awaited, asked, killed, restarted, removed.
 
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use anyhow::{Context, Result, bail};
 
 use super::{Family, Namespace, OldKernel, World, layout, remains};
 use crate::http::{self, Response};
+use crate::process::Process;
 use crate::wait::scaled;
 
 /// Port of /healthz and /livez.
@@ -26,13 +27,12 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// `pathproof cleanup`; on a panic its log is shown.
 #[derive(Debug)]
 pub struct Agent {
-    child: Option<Child>,
+    process: Option<Process>,
     binary: PathBuf,
     node: Namespace,
     outside: Namespace,
     pins: PathBuf,
     dir: PathBuf,
-    log: PathBuf,
     cleanup: bool,
 }
 
@@ -93,8 +93,6 @@ impl World {
         kernel: Option<OldKernel>,
     ) -> Result<Agent> {
         remains::ensure_bpffs()?;
-        let log = self.dir.join("agent.log");
-        let output = File::options().create(true).append(true).open(&log)?;
         let state = self.dir.join("state");
         fs::create_dir_all(&state)?;
         let mut command = self.node.command(binary);
@@ -124,31 +122,22 @@ impl World {
         clean(&mut command);
         // Tests count connections of sound Services too.
         command.env("PATHPROOF_SERVICE_METRICS", "all");
-        command
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output);
-        // A group of its own: Ctrl-C in the terminal is for the demo, which then ends the agent.
-        command.process_group(0);
-        if die_with_parent {
-            // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
-            unsafe { command.pre_exec(die_with_thread) };
-        }
         if let Some(kernel) = kernel {
             // SAFETY: `begin` promises it.
             unsafe { command.pre_exec(move || kernel.begin()) };
         }
-        let child = command
-            .spawn()
-            .with_context(|| format!("start the agent {}", binary.display()))?;
+        let process = match die_with_parent {
+            true => Process::start(command, "agent", &self.dir),
+            false => Process::start_lasting(command, "agent", &self.dir),
+        };
+        let process = process.with_context(|| binary.display().to_string())?;
         Ok(Agent {
-            child: Some(child),
+            process: Some(process.verbose()),
             binary: binary.to_owned(),
             node: self.node.clone(),
             outside: self.outside.clone(),
             pins: self.pins.clone(),
             dir: self.dir.clone(),
-            log,
             cleanup: true,
         })
     }
@@ -173,19 +162,10 @@ fn clean(command: &mut Command) {
     command.env("NO_COLOR", "1");
 }
 
-fn die_with_thread() -> std::io::Result<()> {
-    // SAFETY: PR_SET_PDEATHSIG takes a signal number and no pointer.
-    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } == 0 {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
-}
-
 impl Agent {
     /// Process id.
     pub fn pid(&self) -> u32 {
-        self.child.as_ref().map_or(0, Child::id)
+        self.process.as_ref().map_or(0, Process::pid)
     }
 
     /// Waits until /agent/readyz answers 200; the error holds the log.
@@ -212,13 +192,15 @@ impl Agent {
     }
 
     /// Exit status where the agent has ended.
-    pub fn exited(&mut self) -> Result<Option<std::process::ExitStatus>> {
-        Ok(self
-            .child
-            .as_mut()
-            .map(Child::try_wait)
-            .transpose()?
-            .flatten())
+    pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
+        self.process.as_mut().map_or(Ok(None), Process::exited)
+    }
+
+    /// Sends a signal, such as `libc::SIGSTOP`.
+    pub fn signal(&self, signal: i32) {
+        if let Some(process) = &self.process {
+            process.signal(signal);
+        }
     }
 
     /// GETs a page of the admin port, inside the node.
@@ -269,31 +251,30 @@ impl Agent {
 
     /// What the agent has logged, all its runs in this world.
     pub fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
+        let process = self.process.as_ref();
+        process.map(Process::log).unwrap_or_default()
     }
 
     /// Kills the agent at once (SIGKILL); pins and programs stay, as the design wants it.
     pub fn kill(mut self) -> Result<()> {
         self.cleanup = false;
-        if let Some(mut child) = self.child.take() {
-            child.kill()?;
-            child.wait()?;
-        }
-        Ok(())
+        self.process.as_mut().map_or(Ok(()), Process::kill)
     }
 
     /// Ends the agent in order (SIGTERM) and gives its exit status; pins stay.
-    pub fn terminate(mut self) -> Result<std::process::ExitStatus> {
+    pub fn terminate(mut self) -> Result<ExitStatus> {
         self.cleanup = false;
-        let mut child = self.child.take().context("the agent runs")?;
-        signal(child.id(), libc::SIGTERM);
-        wait(&mut child, scaled(Duration::from_secs(20)))?.context("the agent ignores SIGTERM")
+        let process = self.process.as_mut().context("the agent runs")?;
+        let ended = process.terminate(Duration::from_secs(20));
+        ended.context("the agent ignores SIGTERM")
     }
 
     /// Leaves the agent running (a kept world).
     pub fn leave(mut self) {
         self.cleanup = false;
-        self.child = None;
+        if let Some(process) = self.process.take() {
+            process.leave();
+        }
     }
 
     /// Runs another command of the agent's binary inside the node, such as `status`.
@@ -341,16 +322,15 @@ const RECORDINGS: &str = "PATHPROOF_KEEP_RECORDINGS";
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        if self.child.is_some() {
+        let process = self.process.as_mut();
+        if process.is_some_and(|process| matches!(process.exited(), Ok(None))) {
             self.keep_recording();
         }
-        if let Some(mut child) = self.child.take() {
-            signal(child.id(), libc::SIGTERM);
-            if !matches!(wait(&mut child, Duration::from_secs(3)), Ok(Some(_))) {
-                eprintln!("the agent did not end on SIGTERM; killed");
-                let _ = child.kill();
-                let _ = child.wait();
-            }
+        if let Some(process) = &mut self.process
+            && process.terminate(Duration::from_secs(3)).is_none()
+        {
+            eprintln!("the agent did not end on SIGTERM; killed");
+            let _ = process.kill();
         }
         // Of an agent that was killed nobody asks how it ended.
         let report = self.log().contains("ERROR: AddressSanitizer");
@@ -359,9 +339,6 @@ impl Drop for Agent {
             "the agent went wrong:\n{}",
             self.log()
         );
-        if thread::panicking() {
-            eprintln!("--- agent log {} ---\n{}", self.log.display(), self.log());
-        }
         if self.cleanup && self.pins.exists() {
             let pins = self.pins.to_string_lossy().into_owned();
             let state = self.dir.join("state").to_string_lossy().into_owned();
@@ -391,18 +368,5 @@ fn signal(pid: u32, signal: i32) {
         // SAFETY: kill takes numbers only; the id is a child's that was not reaped yet, or one
         // that was checked by its start time.
         unsafe { libc::kill(pid, signal) };
-    }
-}
-
-fn wait(child: &mut Child, timeout: Duration) -> Result<Option<std::process::ExitStatus>> {
-    let start = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        if start.elapsed() > timeout {
-            return Ok(None);
-        }
-        thread::sleep(Duration::from_millis(5));
     }
 }

@@ -6,11 +6,11 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::stage::Stage;
-use crate::demo::signals;
+use crate::cluster::flush_services;
 use crate::demo::summary::Row;
-use crate::demo::timeline::{Kind, Timeline};
-use crate::demo::verdict::Seen;
-use crate::demo::words::{codes_line, described, shown, verdict_line};
+use crate::demo::teller::{Teller, seconds};
+use crate::demo::timeline::Kind;
+use crate::demo::words::shown;
 use crate::traffic::Tally;
 use crate::watch::{Change, Codes};
 
@@ -23,33 +23,9 @@ const BROKEN: Codes = Codes {
     livez: 503,
 };
 
-const fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
+pub(super) type Script<'a> = Teller<'a, Stage>;
 
-/// What is expected: what happened, in words what should come, and within which time.
-type Wanted = (&'static str, &'static str, Duration);
-
-/// The running script.
-pub(super) struct Script<'a> {
-    stage: &'a mut Stage,
-    timeline: &'a mut Timeline,
-    rows: Vec<Row>,
-    codes_told: usize,
-    verdicts_told: usize,
-}
-
-impl<'a> Script<'a> {
-    pub(super) fn new(stage: &'a mut Stage, timeline: &'a mut Timeline) -> Self {
-        Self {
-            stage,
-            timeline,
-            rows: Vec::new(),
-            codes_told: 0,
-            verdicts_told: 0,
-        }
-    }
-
+impl Script<'_> {
     /// Plays all of it.
     pub(super) fn play(mut self) -> Result<Vec<Row>> {
         self.installed()?;
@@ -70,9 +46,9 @@ impl<'a> Script<'a> {
         let start = Instant::now();
         self.stage.install()?;
         let wanted = ("helm install", "proven, 200, condition True", seconds(45));
-        self.await_row(wanted, start, |stage| {
-            stage.watch.now() == SOUND
-                && stage.verdicts.now().state == "proven"
+        self.await_row(wanted, start, |view, stage| {
+            view.codes == SOUND
+                && view.verdict.state == "proven"
                 && stage.node.condition("ServiceDatapathReady") == "True"
         })?;
         let gaps = self.gaps(0);
@@ -96,9 +72,9 @@ impl<'a> Script<'a> {
              still run",
         );
         let start = Instant::now();
-        self.flush()?;
+        flush_services(&self.stage.node.world.node)?;
         let wanted = ("rules flushed", "503 from outside", seconds(3));
-        self.await_row(wanted, start, |stage| stage.watch.now() == BROKEN)?;
+        self.await_row(wanted, start, |view, _| view.codes == BROKEN)?;
         let theirs = self.stage.node.proxy().ask_here("/healthz")?;
         self.timeline.tell(
             Kind::Seen,
@@ -113,7 +89,7 @@ impl<'a> Script<'a> {
             "ServiceDatapathReady=False",
             seconds(10),
         );
-        self.await_row(wanted, start, |stage| {
+        self.await_row(wanted, start, |_, stage| {
             stage.node.condition("ServiceDatapathReady") == "False"
         })?;
         let before = self.stage.tally();
@@ -132,7 +108,7 @@ impl<'a> Script<'a> {
              minutes, and pages after 10",
         );
         let wanted = ("still broken", "an alert fires", seconds(150));
-        self.await_row(wanted, Instant::now(), is_alerted)?;
+        self.await_row(wanted, Instant::now(), |_, stage| is_alerted(stage))?;
         for alert in self.stage.firing() {
             let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
             let labels = &alert["labels"];
@@ -152,9 +128,9 @@ impl<'a> Script<'a> {
         let start = Instant::now();
         self.stage.node.start_proxy()?;
         let wanted = ("rules repaired", "200 again", seconds(20));
-        self.await_row(wanted, start, |stage| stage.watch.now() == SOUND)?;
+        self.await_row(wanted, start, |view, _| view.codes == SOUND)?;
         let wanted = ("Prometheus", "the alert is resolved", seconds(20));
-        self.await_row(wanted, start, |stage| !is_alerted(stage))
+        self.await_row(wanted, start, |_, stage| !is_alerted(stage))
     }
 
     fn uninstalled(&mut self) -> Result<()> {
@@ -169,14 +145,6 @@ impl<'a> Script<'a> {
         self.note_row(("helm uninstall", "10256 never refused, never 503"), gaps);
         let felt = self.stage.tally() - before;
         self.note_row(("the client meanwhile", "feels nothing"), lost(felt));
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        for family in ["ip", "ip6"] {
-            let flush = format!("flush chain {family} kube-proxy services\n");
-            self.stage.node.world.node.nft(&flush)?;
-        }
         Ok(())
     }
 
@@ -202,76 +170,6 @@ impl<'a> Script<'a> {
             took: None,
             limit: Duration::ZERO,
         });
-    }
-
-    /// Waits for what is expected, telling what is seen meanwhile, and notes a row. Goes on after a
-    /// disappointment: the later steps are worth seeing.
-    fn await_row(
-        &mut self,
-        (what, expected, limit): Wanted,
-        start: Instant,
-        wanted: impl Fn(&Stage) -> bool,
-    ) -> Result<()> {
-        let patience = limit + seconds(10).max(limit / 2);
-        loop {
-            self.pump()?;
-            let took = wanted(self.stage).then(|| start.elapsed());
-            if took.is_none() && start.elapsed() < patience {
-                continue;
-            }
-            let verdict = self.stage.verdicts.now();
-            let seen = format!("{} {}", shown(self.stage.watch.now()), described(&verdict));
-            self.row(Row {
-                what,
-                expected,
-                seen,
-                took,
-                limit,
-                sound: took.is_some_and(|took| took <= limit),
-            });
-            return Ok(());
-        }
-    }
-
-    fn row(&mut self, row: Row) {
-        let (kind, text) = row.sentence();
-        self.timeline.tell(kind, &text);
-        self.rows.push(row);
-    }
-
-    /// Goes on telling for a while.
-    fn linger(&mut self, time: Duration) -> Result<()> {
-        let end = Instant::now() + time;
-        while Instant::now() < end {
-            self.pump()?;
-        }
-        Ok(())
-    }
-
-    /// Tells what has changed.
-    fn pump(&mut self) -> Result<()> {
-        signals::check()?;
-        std::thread::sleep(Duration::from_millis(20));
-        let mut news = Vec::new();
-        let changes = self.stage.watch.changes();
-        for change in changes.iter().skip(self.codes_told) {
-            news.push((change.at, codes_line(change.codes), None));
-        }
-        self.codes_told = changes.len();
-        let verdicts = self.stage.verdicts.changes(self.verdicts_told);
-        self.verdicts_told += verdicts.len();
-        for (at, seen) in verdicts {
-            let Seen { reason, .. } = &seen;
-            news.push((at, verdict_line(&seen), Some(reason.clone())));
-        }
-        news.sort_by_key(|(at, ..)| *at);
-        for (at, line, reason) in news {
-            self.timeline.tell_at(at, Kind::Seen, line);
-            if let Some(reason) = reason {
-                self.timeline.quote(&reason);
-            }
-        }
-        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The demo's node, its Service with pods, and who looks at it.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -7,20 +8,23 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::prometheus::Prometheus;
 use crate::built::versions::KUBERNETES;
 use crate::cluster::documents;
 use crate::demo::summary::time;
+use crate::demo::teller::Node;
 use crate::demo::timeline::{Kind, Timeline};
-use crate::demo::verdict::VerdictWatch;
+use crate::demo::verdict::{self, Seen};
+use crate::prometheus::{JOB, Prometheus};
 use crate::real_node::{self, RealNode};
 use crate::traffic::{Client, Plan, Tally};
 use crate::wait::until;
-use crate::watch::Watch;
-use crate::world::Family;
+use crate::watch::{Poll, Watch};
+use crate::world::{ADMIN_PORT, Family, NODE_NAME};
 
 /// Port of the Service on the node.
 const NODE_PORT: u16 = 30080;
+/// How often Prometheus scrapes and evaluates: a demo has less patience than a cluster.
+const EVERY: &str = "2s";
 /// Namespace and name of the release.
 pub(super) const RELEASE: &str = "pathproof";
 /// What the chart is told.
@@ -33,7 +37,7 @@ pub(in crate::demo) type Programs = real_node::Programs;
 #[derive(Debug)]
 pub(super) struct Stage {
     // Dropped in this order: those who ask, those who dial, the node.
-    pub(super) verdicts: VerdictWatch,
+    pub(super) verdicts: Poll<Seen>,
     pub(super) watch: Watch,
     pub(super) client: Client,
     pub(super) prometheus: Option<Prometheus>,
@@ -76,7 +80,7 @@ impl Stage {
         });
         answered.context("the Service answers")?;
         Ok(Self {
-            verdicts: VerdictWatch::start(&node.world)?,
+            verdicts: verdict::watch(&node.world)?,
             watch: node.watch()?,
             client,
             prometheus: None,
@@ -107,7 +111,8 @@ impl Stage {
         self.node.desk().helm(&words).map(drop)
     }
 
-    /// Starts Prometheus with the alerts that the chart brings.
+    /// Starts Prometheus on the node, with the alerts that the chart brings: the agent serves its metrics
+    /// on loopback.
     pub(super) fn start_prometheus(&mut self) -> Result<usize> {
         let chart = chart()?;
         let words = [
@@ -143,8 +148,29 @@ impl Stage {
         if alerts == 0 {
             bail!("the chart renders no alert");
         }
-        let (world, program) = (&self.node.world, &self.prometheus_program);
-        self.prometheus = Some(Prometheus::start(world, program, &Value::Array(groups))?);
+        let world = &self.node.world;
+        let dir = world.dir().join("prometheus");
+        fs::create_dir_all(&dir)?;
+        fs::write(
+            dir.join("rules.yml"),
+            json!({ "groups": groups }).to_string(),
+        )?;
+        // JSON is YAML as well.
+        let configuration = json!({
+            "global": { "scrape_interval": EVERY, "evaluation_interval": EVERY },
+            "rule_files": ["rules.yml"],
+            "scrape_configs": [{
+                "job_name": JOB,
+                "static_configs": [{
+                    "targets": [format!("127.0.0.1:{ADMIN_PORT}")],
+                    "labels": { "node": NODE_NAME },
+                }],
+            }],
+        });
+        let configuration = configuration.to_string();
+        let program = &self.prometheus_program;
+        let prometheus = Prometheus::configured(program, &world.node, &dir, &configuration, &[])?;
+        self.prometheus = Some(prometheus);
         Ok(alerts)
     }
 
@@ -163,6 +189,24 @@ impl Stage {
             .into_iter()
             .filter(|alert| alert["state"] == "firing")
             .collect()
+    }
+}
+
+impl Node for Stage {
+    fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    fn verdicts(&self) -> &Poll<Seen> {
+        &self.verdicts
+    }
+
+    fn check(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn recent(&mut self) -> Tally {
+        Tally::default()
     }
 }
 

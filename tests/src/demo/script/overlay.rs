@@ -4,7 +4,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::{Play, seconds};
+use super::Play;
+use crate::demo::teller::seconds;
 use crate::demo::timeline::Kind;
 use crate::tunnels::path;
 
@@ -28,15 +29,17 @@ impl Play<'_> {
         self.await_row(
             ("idle: overlay dead", "degraded, names it, 200", seconds(15)),
             start,
-            |view| view.is(200, 200) && view.verdict.cause.as_deref() == Some("overlay"),
+            |view, _| view.is(200, 200) && view.verdict.cause.as_deref() == Some("overlay"),
         )?;
         self.linger(seconds(1))?;
         self.timeline.tell(Kind::Act, "port 8472 open again");
         let start = Instant::now();
         self.stage.world.worker.nft("delete table inet path")?;
-        self.await_row(("overlay repaired", "proven", seconds(10)), start, |view| {
-            view.is(200, 200) && view.verdict.state == "proven"
-        })?;
+        self.await_row(
+            ("overlay repaired", "proven", seconds(10)),
+            start,
+            |view, _| view.is(200, 200) && view.verdict.state == "proven",
+        )?;
         drop(probes);
         self.stage.remove_probes()
     }

@@ -1,6 +1,7 @@
-//! A server process of the cluster, with a log of its own. Dropping it ends it.
+//! A process of a world, with a log of its own. Dropping it ends it.
 
 use std::fs::{self, File};
+use std::mem::ManuallyDrop;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::wait::scaled;
+use crate::wait::{scaled, until};
 
 /// Lines of a log that a failed test shows. What the test itself said stands above them, and must
 /// not be out of sight.
@@ -21,12 +22,21 @@ pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
+    /// Lines of the log that a failed test shows.
+    tail: usize,
 }
 
 impl Process {
     /// Starts a command whose output goes to NAME.log in `dir`. Call from the thread that keeps the
     /// process: the kernel kills it when that thread ends, so that a killed test leaves none.
     pub fn start(mut command: Command, name: &str, dir: &Path) -> Result<Self> {
+        // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
+        unsafe { command.pre_exec(die_with_thread) };
+        Self::start_lasting(command, name, dir)
+    }
+
+    /// The same; [`Process::leave`] lets it run on.
+    pub fn start_lasting(mut command: Command, name: &str, dir: &Path) -> Result<Self> {
         let log = dir.join(format!("{name}.log"));
         let output = File::options().create(true).append(true).open(&log)?;
         command
@@ -34,14 +44,19 @@ impl Process {
             .stdout(output.try_clone()?)
             .stderr(output)
             .process_group(0);
-        // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
-        unsafe { command.pre_exec(die_with_thread) };
         let child = command.spawn().with_context(|| format!("start {name}"))?;
         Ok(Self {
             name: name.to_owned(),
             child,
             log,
+            tail: TAIL,
         })
+    }
+
+    /// Shows its whole log where a test fails.
+    pub fn verbose(mut self) -> Self {
+        self.tail = usize::MAX;
+        self
     }
 
     /// Process id.
@@ -92,6 +107,19 @@ impl Process {
         }
     }
 
+    /// Asks it to end (SIGTERM). Gives its exit status; nothing where it goes on.
+    pub fn terminate(&mut self, patience: Duration) -> Option<ExitStatus> {
+        if let Ok(None) = self.exited() {
+            self.signal(libc::SIGTERM);
+        }
+        until(patience, || self.exited().ok().flatten())
+    }
+
+    /// Lets it run on.
+    pub fn leave(self) {
+        let _ = ManuallyDrop::new(self);
+    }
+
     /// Ends it at once (SIGKILL), which a stopped process obeys too.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
@@ -108,7 +136,7 @@ impl Drop for Process {
             // The API server repeats this one every second beside an etcd older than 3.4.25.
             let told = log.lines().filter(|line| !line.contains("stats.go"));
             let mut tail: Vec<&str> = told.collect();
-            tail.drain(..tail.len().saturating_sub(TAIL));
+            tail.drain(..tail.len().saturating_sub(self.tail));
             eprintln!("--- the end of {} ---", self.log.display());
             tail.iter().for_each(|line| eprintln!("{line}"));
         }
