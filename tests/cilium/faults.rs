@@ -6,7 +6,12 @@ use std::time::{Duration, Instant};
 use node_tests::wait::scaled;
 use node_tests::watch::Watch;
 
-use crate::scene::{HOST_SOCKETS, MIXED, REPLACING, SETTLED, Scene, Shape, assert_never_503};
+use rstest::rstest;
+
+use crate::scene::{
+    DIRECT_RETURN, HOST_SOCKETS, MIXED, OLD, OLD_MIXED, REPLACING, SETTLED, Scene, Shape, TUNNEL,
+    XDP, assert_never_503,
+};
 
 /// Promise: from a fault to 503.
 const TOLD: Duration = Duration::from_secs(10);
@@ -27,10 +32,13 @@ fn busy(test: &str, shape: Shape) -> Option<(Scene, Watch)> {
     Some((scene, watch))
 }
 
-#[test]
-fn emptied_tables_are_503_until_they_are_filled_again() {
+#[rstest]
+#[case::replacing(REPLACING)]
+#[case::xdp(XDP)]
+#[case::old(OLD)]
+fn emptied_tables_are_503_until_they_are_filled_again(#[case] shape: Shape) {
     let name = "emptied_tables_are_503_until_they_are_filled_again";
-    let Some(scene) = Scene::proven(name, REPLACING) else {
+    let Some(scene) = Scene::proven(name, shape) else {
         return;
     };
     let watch = scene.watch();
@@ -71,22 +79,55 @@ fn without_forwarding_clients_outside_are_503() {
 }
 
 /// The program of the uplink is gone: node ports are refused, and pods are served.
-#[test]
-fn a_program_that_is_detached_from_the_uplink_is_503() {
+#[rstest]
+#[case::replacing(REPLACING)]
+#[case::tunnel(TUNNEL)]
+#[case::direct_return(DIRECT_RETURN)]
+#[case::old(OLD)]
+fn a_program_that_is_detached_from_the_uplink_is_503(#[case] shape: Shape) {
     let name = "a_program_that_is_detached_from_the_uplink_is_503";
-    let Some((mut scene, watch)) = busy(name, REPLACING) else {
+    let Some((mut scene, watch)) = busy(name, shape) else {
         return;
     };
     let start = Instant::now();
-    let detached = scene.mounts.detach("eth0", "cil_from_netdev");
+    let detached = scene.mounts.detach_from_uplink(&scene.world);
     detached.expect("detach");
     let broken = told(&scene, &watch, start);
     scene.assert_cause("program_missing");
+    let felt = scene.outside_felt(Duration::from_secs(5));
+    assert_eq!(felt.ok, 0, "{felt:?}");
     // Its agent attaches it again when it starts.
     let start = Instant::now();
     scene.restart_cilium();
     let repaired = scene.answers(&watch, 200, start);
     println!("program detached: 503 after {broken:?}, 200 after {repaired:?} with a restart");
+}
+
+/// XDP has translated what comes in before that program would run: no client misses it.
+#[test]
+fn with_xdp_a_program_that_is_detached_from_the_uplink_is_200() {
+    let name = "with_xdp_a_program_that_is_detached_from_the_uplink_is_200";
+    let Some((scene, watch)) = busy(name, XDP) else {
+        return;
+    };
+    let detached = scene.mounts.detach_from_uplink(&scene.world);
+    detached.expect("detach");
+    let felt = scene.outside_felt(Duration::from_secs(12));
+    assert!(felt.ok > 0 && felt.failed() == 0, "{felt:?}");
+    assert_never_503(&watch);
+}
+
+/// Behind XDP the observer sees the pods' addresses alone: these connections are to no Service.
+#[test]
+fn known_with_xdp_clients_outside_without_forwarding_are_200() {
+    let name = "known_with_xdp_clients_outside_without_forwarding_are_200";
+    let Some((scene, watch)) = busy(name, XDP) else {
+        return;
+    };
+    scene.world.set_forwarding(false).expect("no forwarding");
+    let felt = scene.outside_felt(Duration::from_secs(12));
+    assert_eq!(felt.ok, 0, "{felt:?}");
+    assert_never_503(&watch);
 }
 
 /// A policy that keeps clients outside away is no fault of the node's: nothing is missing in the kernel.
@@ -105,10 +146,12 @@ fn a_filter_before_clients_outside_is_200() {
 }
 
 /// Two proxies: kube-proxy's tables are gone, and Cilium serves pods.
-#[test]
-fn beside_kube_proxy_its_missing_tables_are_503() {
+#[rstest]
+#[case::newer(MIXED)]
+#[case::old(OLD_MIXED)]
+fn beside_kube_proxy_its_missing_tables_are_503(#[case] shape: Shape) {
     let name = "beside_kube_proxy_its_missing_tables_are_503";
-    let Some((scene, watch)) = busy(name, MIXED) else {
+    let Some((scene, watch)) = busy(name, shape) else {
         return;
     };
     let start = Instant::now();

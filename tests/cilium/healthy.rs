@@ -6,7 +6,8 @@ use std::time::Duration;
 use rstest::rstest;
 
 use crate::scene::{
-    CLSACT, HOST_SOCKETS, MIXED, REPLACING, Scene, Shape, TUNNEL, assert_never_503,
+    CLSACT, DIRECT_RETURN, HOST_SOCKETS, MIXED, OLD, OLD_MIXED, REPLACING, Scene, Shape, TUNNEL,
+    XDP, assert_never_503,
 };
 
 /// Idle, then busy, then through a restart of Cilium's agent.
@@ -16,6 +17,10 @@ use crate::scene::{
 #[case::clsact(CLSACT)]
 #[case::tunnel(TUNNEL)]
 #[case::mixed(MIXED)]
+#[case::direct_return(DIRECT_RETURN)]
+#[case::xdp(XDP)]
+#[case::old(OLD)]
+#[case::old_mixed(OLD_MIXED)]
 fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     let Some(mut scene) = Scene::proven("a_healthy_node_is_never_503", shape) else {
         return;
@@ -28,5 +33,8 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     thread::sleep(Duration::from_secs(15));
     println!("{shape:?}: clients felt {:?}", scene.felt());
     assert_never_503(&watch);
-    scene.wait_for("proven", 200, Duration::from_secs(20));
+    let report = scene.wait_for("proven", 200, Duration::from_secs(20));
+    let accelerated = report["datapath"]["accelerated"].as_array();
+    let is_accelerated = accelerated.is_some_and(|devices| !devices.is_empty());
+    assert_eq!(is_accelerated, shape.has_xdp(), "{}", report["datapath"]);
 }

@@ -3,6 +3,7 @@
 //!
 //! - web: load balancer, endpoints web-1, web-2 (local) and web-3 (remote)
 //! - api: node port 30081, endpoint api-1 (local)
+//! - far: node port 30082, endpoint web-3 (remote)
 //!
 //! client-1, client-2 and spare are local pods without a Service.
 
@@ -11,6 +12,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use node_tests::built::versions::{CILIUM, CILIUM_1_15, Release};
 use node_tests::cgroup::Cgroup;
 use node_tests::cilium_agent::{CiliumAgent, CiliumMounts, Programs};
 use node_tests::cluster::{
@@ -35,6 +37,7 @@ const PORT: u16 = 8080;
 /// Division of the translation between Cilium and kube-proxy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
+    release: Release,
     /// Options of Cilium's agent.
     options: &'static [&'static str],
     /// Whether kube-proxy runs beside it.
@@ -43,6 +46,7 @@ pub(crate) struct Shape {
 
 /// Cilium replaces kube-proxy, as installed: connections of pods are translated as their sockets connect.
 pub(crate) const REPLACING: Shape = Shape {
+    release: CILIUM,
     options: &["--kube-proxy-replacement=true"],
     has_proxy: false,
 };
@@ -52,7 +56,7 @@ pub(crate) const HOST_SOCKETS: Shape = Shape {
         "--kube-proxy-replacement=true",
         "--bpf-lb-sock-hostns-only=true",
     ],
-    has_proxy: false,
+    ..REPLACING
 };
 /// The same by filters of clsact, as below Linux 6.6.
 pub(crate) const CLSACT: Shape = Shape {
@@ -61,7 +65,7 @@ pub(crate) const CLSACT: Shape = Shape {
         "--bpf-lb-sock-hostns-only=true",
         "--enable-tcx=false",
     ],
-    has_proxy: false,
+    ..REPLACING
 };
 /// The same between nodes by VXLAN.
 pub(crate) const TUNNEL: Shape = Shape {
@@ -71,13 +75,47 @@ pub(crate) const TUNNEL: Shape = Shape {
         "--routing-mode=tunnel",
         "--tunnel-protocol=vxlan",
     ],
-    has_proxy: false,
+    ..REPLACING
+};
+/// Endpoints on other nodes answer clients outside themselves.
+pub(crate) const DIRECT_RETURN: Shape = Shape {
+    options: &["--kube-proxy-replacement=true", "--bpf-lb-mode=dsr"],
+    ..REPLACING
+};
+/// Connections from outside are translated by XDP.
+pub(crate) const XDP: Shape = Shape {
+    options: &[
+        "--kube-proxy-replacement=true",
+        "--bpf-lb-acceleration=native",
+    ],
+    ..REPLACING
 };
 /// Cilium serves pods, and kube-proxy everybody else.
 pub(crate) const MIXED: Shape = Shape {
     options: &["--kube-proxy-replacement=false"],
     has_proxy: true,
+    ..REPLACING
 };
+/// [`REPLACING`] by the older release.
+pub(crate) const OLD: Shape = Shape {
+    release: CILIUM_1_15,
+    ..REPLACING
+};
+/// [`MIXED`] by the older release.
+pub(crate) const OLD_MIXED: Shape = Shape {
+    release: CILIUM_1_15,
+    ..MIXED
+};
+
+impl Shape {
+    pub(crate) fn has_xdp(self) -> bool {
+        self.options.contains(&"--bpf-lb-acceleration=native")
+    }
+
+    fn has_direct_return(self) -> bool {
+        self.options.contains(&"--bpf-lb-mode=dsr")
+    }
+}
 
 /// Everything that is up. Dropped in this order.
 pub(crate) struct Scene {
@@ -104,7 +142,7 @@ impl Scene {
             return None;
         }
         let servers = Servers::or_skip(test)?;
-        let programs = Programs::or_skip(test)?;
+        let programs = Programs::or_skip(test, shape.release)?;
         let cgroup = Cgroup::of_threads(test)?;
         let world = World::builder()
             .pods(&["web-1", "web-2", "api-1", "spare", "client-1", "client-2"])
@@ -143,12 +181,31 @@ impl Scene {
             let proxy = KubeProxy::start(&scene.world, &servers, Mode::Nftables, &config);
             scene.proxy = Some(proxy.expect("a kube-proxy"));
         }
+        if shape.has_direct_return() {
+            scene.return_directly();
+        }
         scene.start_cilium();
         for pod in ["web-1", "web-2", "web-3", "api-1", "spare"] {
             scene.serve(pod);
         }
         scene.wait_served();
         Some(scene)
+    }
+
+    /// The other node answers clients outside as the node port that they dialled, as its Cilium would.
+    fn return_directly(&self) {
+        for (family, word) in [(Family::V4, "ip"), (Family::V6, "ip6")] {
+            let pod = self.world.pod("web-3").address(family);
+            let client = self.world.outside_client(0, family);
+            let node_port = self.node_port("far", family);
+            let (node, port) = (node_port.ip(), node_port.port());
+            let table = format!(
+                "table {word} dsr {{ chain out {{ type filter hook postrouting priority 300; \
+                 {word} saddr {pod} {word} daddr {client} tcp sport {PORT} \
+                 {word} saddr set {node} tcp sport set {port}; }}\n}}\n"
+            );
+            self.world.worker.nft(&table).expect("direct return");
+        }
     }
 
     /// With pathproof, idle and proven in both families.
@@ -259,9 +316,14 @@ impl Scene {
         SocketAddr::new(self.manifests.service(service).cluster_ip(family), 80)
     }
 
-    /// The node port of api.
-    pub(crate) fn node_port(&self, family: Family) -> SocketAddr {
-        SocketAddr::new(self.world.node_address(family), 30081)
+    /// The node port of a Service.
+    pub(crate) fn node_port(&self, service: &str, family: Family) -> SocketAddr {
+        let port = match service {
+            "web" => 30_080,
+            "api" => 30_081,
+            _ => 30_082,
+        };
+        SocketAddr::new(self.world.node_address(family), port)
     }
 
     /// A client in a pod, in a cgroup below Cilium's as all pods are.
@@ -271,7 +333,8 @@ impl Scene {
         plan
     }
 
-    /// Two pods to each Service and an outsider to the node port, in both families.
+    /// Two pods to web and api, and an outsider to the node port of api, in both families. With direct return
+    /// another outsider to that of far.
     fn plans(&self) -> Vec<Plan> {
         let mut plans = Vec::new();
         for family in Family::ALL {
@@ -281,13 +344,17 @@ impl Scene {
                 }
             }
             plans.push(self.outside_plan(family));
+            if self.shape.has_direct_return() {
+                let far = self.node_port("far", family);
+                plans.push(Plan::from_outside(&self.world, 0, far));
+            }
         }
         plans
     }
 
-    /// A client outside, at the node port.
+    /// A client outside, at the node port of api.
     pub(crate) fn outside_plan(&self, family: Family) -> Plan {
-        Plan::from_outside(&self.world, 0, self.node_port(family))
+        Plan::from_outside(&self.world, 0, self.node_port("api", family))
     }
 
     /// Starts clients of all kinds.
@@ -381,5 +448,6 @@ fn services(world: &World) -> Vec<Service> {
     vec![
         Service::new("web", 0, pods(&["web-1", "web-2", "web-3"])).load_balancer(30080),
         Service::new("api", 1, pods(&["api-1"])).node_port(30081),
+        Service::new("far", 2, pods(&["web-3"])).node_port(30082),
     ]
 }

@@ -5,9 +5,7 @@
 use std::thread;
 use std::time::Duration;
 
-use node_tests::built::versions::{
-    KUBE_PROXY_1_28, KUBE_PROXY_1_32, KUBE_PROXY_1_37, KubeProxyRelease,
-};
+use node_tests::built::versions::{KUBE_PROXY_1_28, KUBE_PROXY_1_32, KUBE_PROXY_1_37, Release};
 use node_tests::cluster::{KUBE_PROXY_HEALTHZ_PORT, Mode, Servers};
 use node_tests::manifests::AUTOSCALER_TAINT;
 use rstest::rstest;
@@ -26,11 +24,11 @@ const GATE: &str = "--feature-gates=KubeProxyDrainingTerminatingNodes=true";
 /// Chains that older releases leave at `--cleanup`.
 const KEPT: [&str; 2] = ["KUBE-MARK-MASQ", "KUBE-PROXY-CANARY"];
 
-fn programs(test: &str, release: KubeProxyRelease) -> Option<Servers> {
+fn programs(test: &str, release: Release) -> Option<Servers> {
     Servers::or_skip_beside(&format!("releases::{test} {}", release.version), release)
 }
 
-fn bare(test: &str, release: KubeProxyRelease, mode: Mode) -> Option<Scene> {
+fn bare(test: &str, release: Release, mode: Mode) -> Option<Scene> {
     Scene::bare_with(test, mode, || programs(test, release))
 }
 
@@ -95,7 +93,7 @@ fn differ(scene: &Scene, what: &str, theirs: bool, ours: bool) {
 #[case::v1_32(KUBE_PROXY_1_32, Mode::Nftables, &[], true)]
 #[case::v1_37(KUBE_PROXY_1_37, Mode::Nftables, &[], true)]
 fn answers_beside(
-    #[case] release: KubeProxyRelease,
+    #[case] release: Release,
     #[case] mode: Mode,
     #[case] options: &[&str],
     #[case] heeds: bool,
@@ -135,7 +133,7 @@ fn answers_beside(
 #[case::v1_32_nftables(KUBE_PROXY_1_32, Mode::Nftables)]
 #[case::v1_37_iptables(KUBE_PROXY_1_37, Mode::Iptables)]
 #[case::v1_37_nftables(KUBE_PROXY_1_37, Mode::Nftables)]
-fn faults_show_beside(#[case] release: KubeProxyRelease, #[case] mode: Mode) {
+fn faults_show_beside(#[case] release: Release, #[case] mode: Mode) {
     let Some(mut scene) = bare("faults_show_beside", release, mode) else {
         return;
     };
@@ -150,7 +148,7 @@ fn faults_show_beside(#[case] release: KubeProxyRelease, #[case] mode: Mode) {
 #[case::v1_28(KUBE_PROXY_1_28)]
 #[case::v1_32(KUBE_PROXY_1_32)]
 #[case::v1_37(KUBE_PROXY_1_37)]
-fn an_overdue_sync_beside(#[case] release: KubeProxyRelease) {
+fn an_overdue_sync_beside(#[case] release: Release) {
     let mode = Mode::IptablesLegacy;
     let Some(mut scene) = bare("an_overdue_sync_beside", release, mode) else {
         return;
@@ -183,7 +181,7 @@ fn an_overdue_sync_beside(#[case] release: KubeProxyRelease) {
 #[case::v1_28(KUBE_PROXY_1_28, Mode::Iptables)]
 #[case::v1_32(KUBE_PROXY_1_32, Mode::Nftables)]
 #[case::v1_37(KUBE_PROXY_1_37, Mode::Nftables)]
-fn the_port_is_shared_with(#[case] release: KubeProxyRelease, #[case] mode: Mode) {
+fn the_port_is_shared_with(#[case] release: Release, #[case] mode: Mode) {
     if let Some(scene) = bare("the_port_is_shared_with", release, mode) {
         share_the_port(scene);
     }
@@ -193,7 +191,7 @@ fn the_port_is_shared_with(#[case] release: KubeProxyRelease, #[case] mode: Mode
 #[case::v1_28(KUBE_PROXY_1_28, Mode::Iptables)]
 #[case::v1_32(KUBE_PROXY_1_32, Mode::Nftables)]
 #[case::v1_37(KUBE_PROXY_1_37, Mode::Nftables)]
-fn health_check_node_ports_agree_with(#[case] release: KubeProxyRelease, #[case] mode: Mode) {
+fn health_check_node_ports_agree_with(#[case] release: Release, #[case] mode: Mode) {
     if let Some(scene) = bare("health_check_node_ports_agree_with", release, mode) {
         agree_at_ports(scene);
     }
@@ -205,7 +203,7 @@ fn health_check_node_ports_agree_with(#[case] release: KubeProxyRelease, #[case]
 #[case::v1_32(KUBE_PROXY_1_32, &[Mode::Iptables, Mode::Nftables], &KEPT)]
 #[case::v1_37(KUBE_PROXY_1_37, &[Mode::Iptables, Mode::Nftables], &[])]
 fn rules_are_removed_of(
-    #[case] release: KubeProxyRelease,
+    #[case] release: Release,
     #[case] modes: &[Mode],
     #[case] kept_by_the_real_one: &[&str],
 ) {
@@ -220,7 +218,7 @@ fn rules_are_removed_of(
 #[case::v1_28(KUBE_PROXY_1_28, &["      --proxy-port-range port-range"])]
 #[case::v1_32(KUBE_PROXY_1_32, &[])]
 #[case::v1_37(KUBE_PROXY_1_37, &[])]
-fn flags_are_known_of(#[case] release: KubeProxyRelease, #[case] others: &[&str]) {
+fn flags_are_known_of(#[case] release: Release, #[case] others: &[&str]) {
     if let Some(programs) = programs("flags_are_known_of", release) {
         assert_eq!(other_flags(&programs.proxy), others);
     }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::bpf::PinnedMap;
 use crate::built;
-use crate::built::versions::CILIUM;
+use crate::built::versions::{CILIUM, CILIUM_1_15, Release};
 use crate::cgroup::Cgroup;
 use crate::cluster::{Api, Process, create, documents};
 use crate::world::layout::{CLUSTER_CIDRS, UPLINK};
@@ -28,24 +28,41 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// Settings of the whole kernel that it writes (`pkg/datapath/loader/base.go`).
 const GLOBAL_SETTINGS: [&str; 2] = ["kernel/unprivileged_bpf_disabled", "kernel/timer_migration"];
 
+/// Modules without which 1.15 does without IPv6. A kernel without modules has them, or a translation of
+/// them to nftables, built in.
+const MODULES: &str = "ip6_tables ip6table_mangle ip6table_raw ip6table_filter";
+
 /// Paths of its program, of the sources of its eBPF programs, and of the compiler.
 #[derive(Clone, Debug)]
 pub struct Programs {
+    release: Release,
     folder: PathBuf,
     clang: PathBuf,
 }
 
 impl Programs {
-    /// The programs; nothing, loudly, where something is missing.
-    pub fn or_skip(test: &str) -> Option<Self> {
-        let built = built::folder("cilium", CILIUM);
-        let folder = std::env::var_os("PATHPROOF_CILIUM").map_or(built, PathBuf::from);
+    /// The programs; nothing, loudly, where something is missing. `PATHPROOF_CILIUM` names another folder
+    /// of the newer release alone.
+    pub fn or_skip(test: &str, release: Release) -> Option<Self> {
+        let elsewhere = std::env::var_os("PATHPROOF_CILIUM").filter(|_| release == CILIUM);
+        let built = built::folder(release.folder, release.version);
+        let folder = elsewhere.map_or(built, PathBuf::from);
         let clang = ["clang-22", "clang"].into_iter().find_map(world::tool);
+        // 1.15 asks it what the kernel can do.
+        if release == CILIUM_1_15 && world::tool("bpftool").is_none() {
+            eprintln!("SKIPPED: {test} needs bpftool (Debian's package bpftool)");
+            return None;
+        }
         match clang {
-            Some(clang) if folder.join("daemon").is_file() => Some(Self { folder, clang }),
+            Some(clang) if folder.join("daemon").is_file() => Some(Self {
+                release,
+                folder,
+                clang,
+            }),
             Some(_) => {
                 eprintln!(
-                    "SKIPPED: {test} needs Cilium (run `cargo xtask setup-cluster --cilium`)"
+                    "SKIPPED: {test} needs Cilium {} (run `cargo xtask setup-cluster --cilium`)",
+                    release.version
                 );
                 None
             }
@@ -113,11 +130,17 @@ impl CiliumMounts {
         ])
     }
 
-    /// Detaches its program `name` of an interface.
-    pub fn detach(&self, interface: &str, name: &str) -> Result<()> {
-        let links = format!("cilium/devices/{interface}/links/{name}");
+    /// Detaches its program of what comes in by the uplink.
+    pub fn detach_from_uplink(&self, world: &World) -> Result<()> {
+        let links = format!("cilium/devices/{UPLINK}/links/cil_from_netdev");
         let pin = self.pins().join(links);
-        fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()))
+        if pin.exists() {
+            return fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()));
+        }
+        // A filter of clsact.
+        world
+            .node
+            .tc_batch(&format!("filter del dev {UPLINK} ingress pref 1\n"))
     }
 
     /// Its bpffs, which nobody else has.
@@ -209,7 +232,11 @@ impl CiliumAgent {
         // comes by another device than that route names.
         let filter = format!("net/ipv4/conf/{}/rp_filter", pod.device);
         world.node.sysctl(&filter, "0")?;
-        world.cut_route(&pod.name)
+        // `flush` succeeds where no route is left: one was missing once on a busy machine.
+        let (v4, v6) = (pod.v4, pod.v6);
+        world.node.ip(&format!("route flush exact {v4}/32"))?;
+        world.node.ip(&format!("-6 route flush exact {v6}/128"))?;
+        Ok(())
     }
 }
 
@@ -247,10 +274,24 @@ fn script(programs: &Programs, dir: &Path, options: &[&str]) -> Result<String> {
     let (run, lib, bin) = (dir.join("run"), dir.join("lib"), dir.join("bin"));
     let (run, lib, bin) = (run.display(), lib.display(), bin.display());
     let (folder, clang) = (programs.folder.display(), programs.clang.display());
+    let is_old = programs.release == CILIUM_1_15;
+    // It wants no warnings, and this compiler has more than the one of its time. It reads variables that were
+    // not set, for which this compiler emits code that the kernel refuses.
+    let flags = if is_old {
+        " -w -ftrivial-auto-var-init=zero"
+    } else {
+        ""
+    };
+    let compiler = format!("#!/bin/sh\nexec {clang} \"$@\"{flags}\n");
+    write_script(&dir.join("bin/clang"), &compiler)?;
+    let modules = if is_old {
+        list_modules(&dir.join("proc"))
+    } else {
+        String::new()
+    };
     let mut text = format!(
-        "#!/bin/sh\nset -eu\n\
+        "#!/bin/sh\nset -eu\n{modules}\
          ln -sfn {folder}/bpf {lib}/bpf\n\
-         ln -sf {clang} {bin}/clang\n\
          export PATH={bin}:$PATH XTABLES_LOCKFILE={run}/xtables.lock\n\
          exec {folder}/daemon \\\n"
     );
@@ -263,7 +304,6 @@ fn script(programs: &Programs, dir: &Path, options: &[&str]) -> Result<String> {
         ),
         ("state-dir", run.clone()),
         ("socket-path", format!("{run}/cilium.sock")),
-        ("shell-sock-path", format!("{run}/shell.sock")),
         ("enable-monitor", "false".to_owned()),
         ("lib-dir", lib.to_string()),
         ("bpf-root", "/sys/fs/bpf".to_owned()),
@@ -282,11 +322,29 @@ fn script(programs: &Programs, dir: &Path, options: &[&str]) -> Result<String> {
         ("enable-health-checking", "false".to_owned()),
         ("enable-endpoint-health-checking", "false".to_owned()),
     ];
-    for (option, value) in always {
+    let shell = ("shell-sock-path", format!("{run}/shell.sock"));
+    let newer = if is_old { None } else { Some(shell) };
+    for (option, value) in always.into_iter().chain(newer) {
         writeln!(text, "  --{option}={value} \\")?;
     }
     writeln!(text, "  {}", options.join(" "))?;
     Ok(text)
+}
+
+/// Commands that make /proc/modules where the kernel has no modules: 1.15 ends without that file. Nothing can
+/// be added to /proc itself, so a folder of links covers it, with one for the agent's process.
+fn list_modules(proc: &Path) -> String {
+    let proc = proc.display();
+    format!(
+        "if [ ! -e /proc/modules ]; then\n\
+         mkdir {proc}\n\
+         mount --rbind /proc {proc}\n\
+         mount -t tmpfs tmpfs /proc\n\
+         ln -s {proc}/[a-z]* /proc/\n\
+         for module in {MODULES}; do echo $module 1 0 - Live 0x0; done > /proc/modules\n\
+         fi\n\
+         [ ! -d {proc} ] || ln -s {proc}/$$ /proc/$$\n"
+    )
 }
 
 /// One request to its API.

@@ -66,7 +66,7 @@ const PROXIES: [Module; 3] = [
     },
 ];
 
-const fn proxy(release: versions::KubeProxyRelease) -> Module {
+const fn proxy(release: versions::Release) -> Module {
     Module {
         name: release.folder,
         version: release.version,
@@ -136,19 +136,27 @@ const FLANNEL: Module = Module {
     compiles: 900,
 };
 
+/// A variable of Cilium: the version that it reports.
+const CILIUM_VERSION: &str = "github.com/cilium/cilium/pkg/version.ciliumVersion";
+
 /// Cilium's agent.
 const CILIUM: Module = Module {
-    name: "cilium",
+    name: versions::CILIUM.folder,
     path: "github.com/cilium/cilium",
-    version: versions::CILIUM,
-    variables: &[(
-        "github.com/cilium/cilium/pkg/version.ciliumVersion",
-        versions::CILIUM,
-    )],
+    version: versions::CILIUM.version,
+    variables: &[(CILIUM_VERSION, versions::CILIUM.version)],
     programs: &["daemon"],
     needs_c: false,
     takes: "6 min",
     compiles: 2000,
+};
+
+/// The agent of an older release.
+const CILIUM_1_15: Module = Module {
+    name: versions::CILIUM_1_15.folder,
+    version: versions::CILIUM_1_15.version,
+    variables: &[(CILIUM_VERSION, versions::CILIUM_1_15.version)],
+    ..CILIUM
 };
 
 /// Files that it runs with: the sources of its eBPF programs, which it compiles itself, and the kinds of
@@ -164,6 +172,8 @@ const CILIUM_FILES: [(&str, &str); 3] = [
 
 /// Compiles Cilium's programs.
 const CLANG: (&str, &str) = ("clang-22", "clang-22");
+/// Says to Cilium 1.15 what the kernel can do.
+const BPFTOOL: (&str, &str) = ("bpftool", "bpftool");
 
 /// Installs charts.
 const HELM: Module = Module {
@@ -208,7 +218,15 @@ const PROMTOOL: Program = Program {
 #[cfg(test)]
 pub(crate) fn modules() -> impl Iterator<Item = Module> {
     [
-        SERVERS, KUBECTL, NODE, CONTAINERD, CNI, FLANNEL, CILIUM, HELM,
+        SERVERS,
+        KUBECTL,
+        NODE,
+        CONTAINERD,
+        CNI,
+        FLANNEL,
+        CILIUM,
+        CILIUM_1_15,
+        HELM,
     ]
     .into_iter()
     .chain(PROXIES)
@@ -219,7 +237,7 @@ pub(crate) struct Args {
     /// Also build the programs of a real node (kubelet, containerd), helm, kubectl and Prometheus
     #[arg(long)]
     all: bool,
-    /// Also build Cilium's agent and the compiler that it needs
+    /// Also build Cilium's agent in two releases, and the compiler that it needs
     #[arg(long)]
     cilium: bool,
     /// Also build kube-proxies of other releases
@@ -245,7 +263,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         places.push(flannel()?);
     }
     if args.cilium {
-        places.push(cilium()?);
+        places.extend([cilium()?, old_cilium()?]);
     }
     if args.proxies {
         places.extend(proxies()?);
@@ -353,9 +371,18 @@ pub(crate) fn proxies() -> Result<Vec<PathBuf>> {
 
 /// Cilium's agent with its files, and the compiler that it asks for.
 pub(crate) fn cilium() -> Result<PathBuf> {
-    host::install_programs("Cilium's agent", &[CLANG])?;
-    let folder = CILIUM.ready()?;
-    CILIUM.bring(&CILIUM_FILES)?;
+    cilium_of(&CILIUM, &[CLANG])
+}
+
+/// The same of the older release, which no landing waits for.
+pub(crate) fn old_cilium() -> Result<PathBuf> {
+    cilium_of(&CILIUM_1_15, &[CLANG, BPFTOOL])
+}
+
+fn cilium_of(release: &Module, programs: &[(&str, &str)]) -> Result<PathBuf> {
+    host::install_programs("Cilium's agent", programs)?;
+    let folder = release.ready()?;
+    release.bring(&CILIUM_FILES)?;
     Ok(folder)
 }
 

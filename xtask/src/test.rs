@@ -36,8 +36,8 @@ pub(crate) struct Args {
     /// them, with all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels"])]
     worlds: bool,
-    /// Run only the tests with the real Cilium, all of them: 10 minutes [default: one of them, with
-    /// all other tests]
+    /// Run only the tests with the real Cilium in two releases, all of them: 20 minutes [default: one
+    /// of them, with all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds"])]
     cilium: bool,
     /// Run only the tests beside kube-proxies of other releases, which no run without this has: 10
@@ -135,7 +135,8 @@ const PROXIES_CHOICE: [&str; 1] = ["releases::"];
 const CILIUM: &str = "beside the real Cilium (tests/cilium)";
 const CILIUM_TARGET: [&str; 2] = ["--test", "cilium"];
 /// Its tables are emptied and filled again.
-const CILIUM_CHOICE: [&str; 1] = ["emptied_tables_are_503_until_they_are_filled_again"];
+const CILIUM_CHOICE: [&str; 1] =
+    ["emptied_tables_are_503_until_they_are_filled_again::case_1_replacing"];
 const DEPLOY: &str = "chart, kustomize and alert tests";
 const DEPLOY_TARGET: [&str; 2] = ["--test", "deploy"];
 const INSTALL: &str = "real node tests (tests/install)";
@@ -378,6 +379,11 @@ fn cilium_tests(args: &Args, budget: &Budget) -> Result<Counted> {
         && let Err(error) = setup_cluster::cilium()
     {
         eprintln!("the tests beside Cilium are skipped: {error:#}");
+    }
+    if args.cilium
+        && let Err(error) = setup_cluster::old_cilium()
+    {
+        eprintln!("the tests beside Cilium 1.15 are skipped: {error:#}");
     }
     let args = args.choose(args.cilium, &CILIUM_CHOICE);
     follow_in_world(&mut command, &args, budget)

@@ -11,30 +11,39 @@ pub const CNI: &str = "v1.9.1";
 pub const FLANNEL: &str = "v0.27.4";
 /// Helm.
 pub const HELM: &str = "v3.22.0";
-/// Cilium.
-pub const CILIUM: &str = "v1.20.2";
 
-/// A kube-proxy of another release than [`KUBERNETES`].
+/// A release of a program of which several are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KubeProxyRelease {
+pub struct Release {
     /// Its folder in xtask/go and in target/tools.
     pub folder: &'static str,
     /// Its tag.
     pub version: &'static str,
 }
 
+/// Cilium.
+pub const CILIUM: Release = Release {
+    folder: "cilium",
+    version: "v1.20.2",
+};
+/// The last minor release that attaches by clsact alone.
+pub const CILIUM_1_15: Release = Release {
+    folder: "cilium-1.15",
+    version: "v1.15.19",
+};
+
 /// The first release with /livez.
-pub const KUBE_PROXY_1_28: KubeProxyRelease = KubeProxyRelease {
+pub const KUBE_PROXY_1_28: Release = Release {
     folder: "kube-proxy-1.28",
     version: "v1.28.15",
 };
 /// The last release of Kubernetes that RKE 1 installs.
-pub const KUBE_PROXY_1_32: KubeProxyRelease = KubeProxyRelease {
+pub const KUBE_PROXY_1_32: Release = Release {
     folder: "kube-proxy-1.32",
     version: "v1.32.13",
 };
 /// The newest release.
-pub const KUBE_PROXY_1_37: KubeProxyRelease = KubeProxyRelease {
+pub const KUBE_PROXY_1_37: Release = Release {
     folder: "kube-proxy-1.37",
     version: "v1.37.2",
 };

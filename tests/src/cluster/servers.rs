@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::control_plane::elsewhere;
 use crate::built;
-use crate::built::versions::{KUBERNETES, KubeProxyRelease};
+use crate::built::versions::{KUBERNETES, Release};
 use crate::world;
 
 /// Programs of a cluster.
@@ -56,7 +56,7 @@ impl Servers {
     }
 
     /// The same with the kube-proxy of another release.
-    pub fn or_skip_beside(test: &str, release: KubeProxyRelease) -> Option<Self> {
+    pub fn or_skip_beside(test: &str, release: Release) -> Option<Self> {
         let proxy = built::folder(release.folder, release.version).join("kube-proxy");
         if !proxy.is_file() {
             eprintln!(

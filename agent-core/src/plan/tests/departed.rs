@@ -62,7 +62,7 @@ fn an_address_that_comes_back_is_watched_no_more(#[case] batch: Vec<Change>) {
 fn an_endpoint_that_ends_gracefully_is_watched() {
     let mut world = World::new();
     world.planner.watch_sockets([true; 2]);
-    let batch = |ready| {
+    let batch = |ready: bool| {
         let Change::Slice(facts) = slice("a", &["10.2.0.1", "10.2.0.2"]) else {
             unreachable!("a slice");
         };
