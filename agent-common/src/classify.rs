@@ -361,9 +361,7 @@ fn arrives_again<W: World>(world: &W, segment: &Segment, connection: W::Connecti
     // kernel fewer ways through to verify than `&&` and `||`.
     let shared = if !same_device & !same_client {
         let to = frontend_key(segment.destination, segment.destination_port);
-        let is_frontend = |found: FrontendValue| found.flags & frontend_flag::DEPARTED == 0;
-        world.source_class(&segment.source) != SourceClass::Host
-            && world.frontend(&to).is_some_and(is_frontend)
+        world.source_class(&segment.source) != SourceClass::Host && world.frontend(&to).is_some()
     } else {
         same_device & (!same_client | !same_frontend)
     };
