@@ -13,10 +13,18 @@ pub(crate) enum Program {
     Node,
     /// tests/cluster, with an API server outside of the machine.
     Cluster,
+    /// tests/install, the same with kubelet and containerd in a machine of its own.
+    Install,
 }
 
 impl Program {
-    pub(crate) const ALL: [Self; 3] = [Self::Kernel, Self::Node, Self::Cluster];
+    pub(crate) const ALL: [Self; 4] = [Self::Kernel, Self::Node, Self::Cluster, Self::Install];
+
+    /// The programs of one machine.
+    pub(crate) fn of_machine(with_kubernetes: bool) -> impl Iterator<Item = Self> {
+        let fits = move |program: &Self| (*program == Self::Install) == with_kubernetes;
+        Self::ALL.into_iter().filter(fits)
+    }
 
     /// Name of the test target.
     pub(crate) fn name(self) -> &'static str {
@@ -24,7 +32,13 @@ impl Program {
             Self::Kernel => "kernel",
             Self::Node => "node",
             Self::Cluster => "cluster",
+            Self::Install => "install",
         }
+    }
+
+    /// Whether the API server of its tests runs outside of the machine.
+    pub(crate) fn asks_api_server(self) -> bool {
+        matches!(self, Self::Cluster | Self::Install)
     }
 
     /// Tests at a time. The guest has two processors; of two agents that start at once neither was
@@ -32,7 +46,7 @@ impl Program {
     pub(crate) fn threads(self) -> u8 {
         match self {
             Self::Kernel => 2,
-            Self::Node | Self::Cluster => 1,
+            Self::Node | Self::Cluster | Self::Install => 1,
         }
     }
 
@@ -42,6 +56,7 @@ impl Program {
             Self::Kernel => &KERNEL,
             Self::Node => &NODE,
             Self::Cluster => &CLUSTER,
+            Self::Install => &INSTALL,
         }
     }
 }
@@ -170,6 +185,14 @@ const CLUSTER: [Choice; 1] = [choice(
     "a real kube-proxy in ipvs mode: proven, 503 when its table is wiped and 200 when it is back; one dead server and one emptied Service are no 503",
 )
 .on("6.1")
+.on_x86_64()];
+
+/// A quarter of an hour of an emulated processor.
+const INSTALL: [Choice; 1] = [choice(
+    "a_node_that_lost_its_rules_is_503",
+    "kubelet, containerd and kube-proxy on cgroup v2, pathproof as shipped: proven, 503 after a fault, 200 after its repair",
+)
+.on("6.12")
 .on_x86_64()];
 
 #[cfg(test)]
