@@ -140,15 +140,55 @@ const KERNEL: [Choice; 6] = [
     ),
 ];
 
-/// Half a minute to two of an emulated processor each, but for the refusals.
-///
-/// Not here: `a_restart_misses_no_connection` and `a_killed_agent_leaves_the_node_as_it_was`, whose
-/// 300 connections a second are more than an emulated processor makes. Twins are in the test with
+/// Half a minute to two of an emulated processor each, but for the refusals. Twins are in the test with
 /// kube-proxy.
-const NODE: [Choice; 6] = [
+const NODE: [Choice; 14] = [
     choice(
         "a_flushed_chain_is_503_until_it_is_mended::case_1",
         "proven on traffic; 503 after a fault, 200 after its repair",
+    ),
+    choice(
+        "a_flushed_chain_is_503_until_it_is_mended::case_2",
+        "the same with kube-proxy's rules for iptables, by iptables-legacy",
+    )
+    .on_x86_64(),
+    choice(
+        "a_flushed_chain_is_503_until_it_is_mended::case_3",
+        "and by iptables-nft",
+    )
+    .on_x86_64(),
+    choice(
+        "a_restart_misses_no_connection::case_1",
+        "two restarts: every connection of 75 a second is counted once",
+    )
+    .on_x86_64(),
+    choice(
+        "a_killed_agent_leaves_the_node_as_it_was",
+        "pins: after a kill the programs go on counting, and the next agent takes over the same links",
+    )
+    .on("6.12")
+    .on_x86_64(),
+    choice(
+        "another_version_watches_until_all_is_attached",
+        "an upgrade without a gap: links of another version stay until all of the new one are attached",
+    )
+    .on("6.12")
+    .on_x86_64(),
+    choice(
+        "upgrades_lose_no_answer::case_1",
+        "rollouts while four clients ask at the healthz port: every one is answered",
+    )
+    .on("6.12")
+    .on_x86_64(),
+    choice(
+        "upgrades_lose_no_answer::case_2",
+        "the same with clsact filters",
+    )
+    .on("6.1")
+    .on_x86_64(),
+    choice(
+        "questions_are_answered::case_1",
+        "passive UDP: DNS questions and their answers are counted and timed",
     ),
     choice(
         "a_broken_node_stays_broken_over_a_kill",
@@ -179,13 +219,21 @@ const NODE: [Choice; 6] = [
     ),
 ];
 
-/// Each has the API server to itself, and leaves its objects there.
-const CLUSTER: [Choice; 1] = [choice(
-    "ipvs_mode",
-    "a real kube-proxy in ipvs mode: proven, 503 when its table is wiped and 200 when it is back; one dead server and one emptied Service are no 503",
-)
-.on("6.1")
-.on_x86_64()];
+/// Each has the API server to itself, and leaves its objects there: one for each kernel.
+const CLUSTER: [Choice; 2] = [
+    choice(
+        "ipvs_mode",
+        "a real kube-proxy in ipvs mode: proven, 503 when its table is wiped and 200 when it is back; one dead server and one emptied Service are no 503",
+    )
+    .on("6.1")
+    .on_x86_64(),
+    choice(
+        "a_held_lock_shows_once_an_endpoint_is_replaced",
+        "a real kube-proxy in iptables mode, by iptables-legacy: proven, and 503 when another program's lock keeps it from following the API",
+    )
+    .on("6.12")
+    .on_x86_64(),
+];
 
 /// A quarter of an hour of an emulated processor.
 const INSTALL: [Choice; 1] = [choice(
