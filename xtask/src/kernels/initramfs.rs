@@ -270,8 +270,8 @@ impl<'a> Tree<'a> {
     /// Writes a disk with all of it, and space for what a machine writes.
     pub(crate) fn disk(&self, file: &Path) -> Result<()> {
         let _ = fs::remove_file(file);
-        let mut make = Command::new(found("mke2fs")?);
-        make.args(["-q", "-t", "ext4", "-O", "^has_journal", "-d"]);
+        let mut make = Command::new(found("mkfs.ext4")?);
+        make.args(["-q", "-O", "^has_journal", "-d"]);
         run::run_quietly(make.arg(&self.root).arg(file).arg(DISK))
     }
 
