@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use node_tests::real_node::PATIENCE;
 use node_tests::traffic::{Client, Plan};
+use node_tests::wait::scaled;
 use node_tests::watch::{Change, Codes};
 use node_tests::world::Family;
 
@@ -116,7 +117,10 @@ impl Scene {
                 .apply(&object)
                 .expect("a Service with pods");
         }
-        self.kubectl("rollout status deployment/web --timeout 60s");
+        let seconds = scaled(Duration::from_secs(60)).as_secs();
+        self.kubectl(&format!(
+            "rollout status deployment/web --timeout {seconds}s"
+        ));
     }
 
     /// A client outside, from now on, ten times a second.

@@ -13,25 +13,27 @@ use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
 use node_tests::skip;
 use node_tests::traffic::{Plan, Tally};
+use node_tests::wait::slowness;
 use node_tests::world::{Family, HEALTHZ_PORT, Place, agent_binary};
 use rstest::rstest;
 
 use crate::agent_kernel::{counted, link, link_id, links, pending, programs_at};
 use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until, wait_answers};
 
-/// Fast clients on three ways through the node.
+/// Fast clients on three ways through the node; slower ones where the processor is emulated.
 fn fast_clients(scene: &mut Scene) {
+    let rate = 50.0 / f64::from(slowness());
     for family in Family::ALL {
         let plan = scene
             .pod_plan("client-1", scene.cluster_ip("web", family))
-            .rate(50.0);
+            .rate(rate);
         scene.run(plan);
         let plan = scene
             .pod_plan("db-2", scene.cluster_ip("db", family))
-            .rate(50.0);
+            .rate(rate);
         scene.run(plan);
         let target = scene.node_port(30081, family);
-        let plan = Plan::from_outside(&scene.world, 0, target).rate(50.0);
+        let plan = Plan::from_outside(&scene.world, 0, target).rate(rate);
         scene.run(plan);
     }
 }

@@ -11,7 +11,7 @@ use aya::programs::SkLookup;
 use node_tests::http;
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
-use node_tests::wait::scaled;
+use node_tests::wait::{scaled, slowness};
 use node_tests::watch::Poll;
 use node_tests::world::{Agent, Family, HEALTHZ_PORT, agent_binary};
 use pathproof::datapath::load;
@@ -123,6 +123,7 @@ fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
     let extra = [&["--shutdown-grace", "5s"], attach].concat();
     scene.start(&extra);
     scene.wait_proven();
+    let rounds = rounds.div_ceil(slowness() as usize);
     let pollers = Pollers::start(&scene);
     let mut rollout = |round| {
         let what = format!("rollout {round}");

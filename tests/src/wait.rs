@@ -35,12 +35,17 @@ pub fn bound<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 /// A limit as this machine needs it: `PATHPROOF_TEST_PATIENCE` says how many times slower it is than
 /// those that the tests were written on, such as one whose processor is emulated.
 pub fn scaled(limit: Duration) -> Duration {
+    limit * slowness()
+}
+
+/// That number: 1 on a desk.
+pub fn slowness() -> u32 {
     static FACTOR: OnceLock<u32> = OnceLock::new();
     let factor = FACTOR.get_or_init(|| {
         let said = std::env::var("PATHPROOF_TEST_PATIENCE").ok();
         said.and_then(|text| text.parse().ok()).unwrap_or(1)
     });
-    limit * (*factor).max(1)
+    (*factor).max(1)
 }
 
 #[cfg(test)]

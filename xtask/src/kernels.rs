@@ -32,7 +32,12 @@ use payload::{FEATURES, Payload};
 /// MiB of a machine; the archives lie in it, twice while they are unpacked.
 const MEMORY: u32 = 1280;
 /// Maximum run time of one machine.
-const PATIENCE: Duration = Duration::from_secs(900);
+const PATIENCE: Duration = Duration::from_secs(1800);
+/// The same with a whole Kubernetes.
+const MEMORY_OF_KUBERNETES: u32 = 4096;
+const PATIENCE_FOR_KUBERNETES: Duration = Duration::from_secs(3600);
+/// The kernel for it: cgroup version 2 is all that it has of memory.
+const OF_KUBERNETES: &str = "6.12-cloud";
 
 /// The requested run.
 #[derive(Debug, Default)]
@@ -43,17 +48,22 @@ pub(crate) struct Wanted<'a> {
     pub(crate) filter: Option<&'a str>,
     /// Writes docs/kernels.md instead of holding it against what was found.
     pub(crate) write_page: bool,
+    /// A whole Kubernetes in each machine, and the tests on that alone.
+    pub(crate) install: bool,
 }
 
 /// Runs it: the sum, and the tests that were skipped with their reasons.
 pub(crate) fn run(wanted: &Wanted<'_>) -> Result<(Tally, Vec<String>)> {
-    let kernels = package::chosen(wanted.kernels)?;
+    let kernels = match wanted.kernels {
+        [] if wanted.install => package::chosen(&[OF_KUBERNETES.to_owned()])?,
+        names => package::chosen(names)?,
+    };
     let arches: BTreeSet<Arch> = kernels.iter().map(|kernel| kernel.arch).collect();
     let arches: Vec<Arch> = arches.into_iter().collect();
     initramfs::install_packages(&arches)?;
     let payloads: Vec<Payload> = arches
         .into_iter()
-        .map(payload::build)
+        .map(|arch| payload::build(arch, wanted.install))
         .collect::<Result<_>>()?;
     let kernels: Vec<Unpacked> = kernels
         .into_iter()
@@ -89,7 +99,7 @@ pub(crate) fn run(wanted: &Wanted<'_>) -> Result<(Tally, Vec<String>)> {
         sum += one.tally;
         skipped.extend(one.skipped.iter().map(|line| format!("[{name}] {line}")));
     }
-    if wanted.filter.is_none() && wanted.kernels.is_empty() {
+    if wanted.filter.is_none() && wanted.kernels.is_empty() && !wanted.install {
         sum += page(&found, wanted.write_page)?;
     }
     Ok((sum, skipped))
@@ -116,17 +126,25 @@ fn page(found: &[Found], write: bool) -> Result<Tally> {
 /// One kernel; a boot that comes to nothing is tried twice.
 fn on(kernel: &Unpacked, payload: &Payload, filter: Option<&str>) -> Result<Found> {
     let control_plane = payload.control_plane(kernel.kernel, filter)?;
-    let machine = Machine {
+    let mut machine = Machine {
         kernel,
         archives: vec![
             initramfs::base(kernel, &payload.userland)?,
-            payload.archive.clone(),
             payload.jobs(kernel, filter, control_plane.as_ref())?,
         ],
+        disk: None,
         namespace: control_plane.as_ref().map(|one| one.namespace.clone()),
         memory: MEMORY,
         patience: PATIENCE,
     };
+    match payload.install {
+        true => {
+            machine.disk = Some(payload.archive.clone());
+            machine.memory = MEMORY_OF_KUBERNETES;
+            machine.patience = PATIENCE_FOR_KUBERNETES;
+        }
+        false => machine.archives.push(payload.archive.clone()),
+    }
     for _ in 0..2 {
         if let Some(mut found) = once(&machine)? {
             let skipped = payload.skipped(kernel.kernel, filter)?;

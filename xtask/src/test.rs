@@ -45,7 +45,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds", "cilium", "filter"])]
     proxies: bool,
     /// Run only the tests on other kernels, in virtual machines: 6.1-cloud, 6.12-cloud and
-    /// 6.12-cloud-arm64, or the given ones, separated by commas
+    /// 6.12-cloud-arm64, or the given ones, separated by commas. With --install: only tests on a real
+    /// node in such a machine, which has cgroup v2
     #[arg(long, value_name = "KERNELS", value_delimiter = ',', num_args = 0..=1)]
     kernels: Option<Vec<String>>,
     /// With --kernels: write docs/kernels.md
@@ -68,10 +69,11 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The tests in virtual machines alone.
-    pub(crate) fn on_other_kernels() -> Self {
+    /// The tests in virtual machines alone: on other kernels, or on a real node with cgroup v2.
+    pub(crate) fn in_machines(install: bool) -> Self {
         Self {
             kernels: Some(Vec::new()),
+            install,
             ..Self::default()
         }
     }
@@ -204,6 +206,7 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
                 kernels: names,
                 filter: args.filter.as_deref(),
                 write_page: args.write_docs,
+                install: args.install,
             })?;
             Ok(Counted {
                 tally,

@@ -124,8 +124,12 @@ pub(crate) const NIGHTLY: &[Step] = &[
         Count(|| test::run_all(&test::Args::on_a_real_node())),
     ),
     step(
+        "install-v2",
+        Count(|| test::run_all(&test::Args::in_machines(true))),
+    ),
+    step(
         "kernels",
-        Count(|| test::run_all(&test::Args::on_other_kernels())),
+        Count(|| test::run_all(&test::Args::in_machines(false))),
     ),
     step("fuzz", Task("fuzz all --seconds 900")),
     step("miri", Task("miri")),

@@ -1,6 +1,6 @@
 //! The first file system of a machine: busybox, the tools that the namespace worlds run, a kernel's
-//! modules, and the tests. It is all that a machine has: no disk, and no network but the way to an
-//! API server.
+//! modules, and the tests. It is all that a machine has, but for one with a whole Kubernetes, whose
+//! programs are on a disk: no network but the way to an API server.
 //!
 //! Two archives, one behind the other, which the kernel unpacks in turn: what changes seldom, kept
 //! under target/kernels, and the tests.
@@ -22,7 +22,7 @@ use crate::{host, run};
 /// The first process.
 const INIT: &str = include_str!("init.sh");
 /// Programs of the guest. Busybox has the rest.
-const TOOLS: [&str; 23] = [
+const TOOLS: [&str; 25] = [
     "sh",
     "cp",
     "bash",
@@ -39,8 +39,10 @@ const TOOLS: [&str; 23] = [
     "iptables-legacy-restore",
     "ip6tables-legacy",
     "ip6tables-legacy-restore",
+    "xtables-legacy-multi",
     "iptables-nft",
     "iptables-nft-restore",
+    "ip6tables-nft",
     "ip6tables-nft-restore",
     "conntrack",
     "setpriv",
@@ -61,9 +63,12 @@ const MODULES: &str = "
     ip_set ip_set_hash_ip ip_set_hash_ipport ip_set_hash_ipportip ip_set_hash_ipportnet
     ip_set_hash_net ip_set_bitmap_port
     ip_vs ip_vs_rr ip_vs_wrr ip_vs_sh xt_ipvs
-    virtio_pci virtio_net
+    virtio_pci virtio_net virtio_blk overlay
     sch_ingress cls_bpf act_mirred cls_matchall cls_u32 act_gact
     tcp_diag inet_diag";
+
+/// Size of a disk. Blocks that nobody writes take no space here.
+const DISK: &str = "4G";
 
 /// Installs the packages that machines of these architectures need on this one.
 pub(crate) fn install_packages(arches: &[Arch]) -> Result<()> {
@@ -96,18 +101,24 @@ pub(crate) fn base(kernel: &Unpacked, userland: &Userland) -> Result<PathBuf> {
     let scratch = tempfile::tempdir_in(&kernel.folder)?;
     let tree = Tree::new(scratch.path(), userland);
     for folder in [
-        "proc", "sys", "dev", "tmp", "run", "root", "etc", "var/lib", "bin",
+        "proc", "sys", "dev", "tmp", "run", "root", "etc", "var/lib", "var/log", "bin",
     ] {
         fs::create_dir_all(scratch.path().join(folder))?;
     }
     tree.file("init", INIT.as_bytes(), true)?;
     tree.file("etc/passwd", b"root:x:0:0:root:/root:/bin/sh\n", false)?;
     tree.file("etc/hosts", b"127.0.0.1 localhost\n", false)?;
+    tree.file("etc/resolv.conf", b"", false)?;
     tree.put(&userland.program("busybox")?, "bin/busybox")?;
     for tool in TOOLS {
         tree.program(&userland.program(tool)?, &format!("usr/sbin/{tool}"))?;
     }
-    symlink("/usr/sbin/sh", scratch.path().join("bin/sh"))?;
+    for shell in ["sh", "bash"] {
+        symlink(
+            format!("/usr/sbin/{shell}"),
+            scratch.path().join("bin").join(shell),
+        )?;
+    }
     for Part { inside, file } in userland.data() {
         tree.folder(&file, &inside)?;
     }
@@ -174,7 +185,7 @@ fn modules(kernel: &Unpacked, tree: &Tree<'_>) -> Result<()> {
 pub(crate) struct Tree<'a> {
     root: PathBuf,
     /// Origin of the libraries that programs need.
-    userland: &'a Userland,
+    pub(crate) userland: &'a Userland,
 }
 
 impl<'a> Tree<'a> {
@@ -254,6 +265,14 @@ impl<'a> Tree<'a> {
             self.libraries_of(&entry?.path())?;
         }
         Ok(())
+    }
+
+    /// Writes a disk with all of it, and space for what a machine writes.
+    pub(crate) fn disk(&self, file: &Path) -> Result<()> {
+        let _ = fs::remove_file(file);
+        let mut make = Command::new(found("mkfs.ext4")?);
+        make.args(["-q", "-O", "^has_journal", "-d"]);
+        run::run_quietly(make.arg(&self.root).arg(file).arg(DISK))
     }
 
     /// Writes the archive, whole or not at all.

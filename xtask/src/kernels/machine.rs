@@ -25,6 +25,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) kernel: &'a Unpacked,
     /// The archives, one behind the other.
     pub(crate) archives: Vec<PathBuf>,
+    /// The file of its disk, which it changes for itself alone.
+    pub(crate) disk: Option<PathBuf>,
     /// MiB.
     pub(crate) memory: u32,
     /// Maximum run time in all.
@@ -208,10 +210,20 @@ impl Machine<'_> {
             .arg("-kernel")
             .arg(self.kernel.image())
             .arg("-initrd")
-            .arg(archive)
+            .arg(archive);
+        let mut disk = "";
+        if let Some(file) = &self.disk {
+            let file = file.display();
+            command.args([
+                "-drive",
+                &format!("file={file},if=virtio,format=raw,snapshot=on"),
+            ]);
+            disk = "disk=vda ";
+        }
+        command
             .arg("-append")
             .arg(format!(
-                "{} quiet loglevel=4 panic=-1 oops=panic random.trust_cpu=on mitigations=off",
+                "{} {disk}quiet loglevel=4 panic=-1 oops=panic random.trust_cpu=on mitigations=off",
                 hardware.lines
             ))
             .stdin(Stdio::null())

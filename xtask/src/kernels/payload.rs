@@ -13,38 +13,42 @@ use super::package::{Kernel, Unpacked};
 use super::selection::Program;
 use super::userland::Userland;
 use crate::image::{self, Arch};
-use crate::{ebpf, run};
+use crate::{ebpf, run, setup_cluster};
 
 /// Name of the job that tries features.
 pub(super) const FEATURES: &str = "features";
 /// Factor by which the guest is taken to be slower than a desk.
 const SLOWER: u32 = 4;
+/// The same where a machine is busy with Kubernetes all the time.
+const SLOWER_WITH_KUBERNETES: u32 = 10;
 
 /// The archive of programs of one architecture, and the names of their tests.
 pub(super) struct Payload {
     pub(super) arch: Arch,
+    /// The archive; with a whole Kubernetes a disk.
     pub(super) archive: PathBuf,
+    pub(super) install: bool,
     pub(super) userland: Userland,
     tests: Vec<(Program, Vec<String>)>,
-    /// Programs for tests/cluster, or the reason there are none.
+    /// Programs for tests at an API server, or the reason there are none.
     servers: Result<Servers>,
 }
 
 /// Builds and packs the programs.
-pub(super) fn build(arch: Arch) -> Result<Payload> {
+pub(super) fn build(arch: Arch, install: bool) -> Result<Payload> {
     let folder = run::root().join("target/kernels");
     std::fs::create_dir_all(&folder)?;
     let userland = Userland::ready(arch)?;
     let scratch = tempfile::tempdir_in(&folder)?;
     let tree = Tree::new(scratch.path(), &userland);
-    tree.stripped(&agent(arch)?, "tests/pathproof")?;
+    tree.stripped(&agent(arch, install)?, "tests/pathproof")?;
     let probe = run::build_program_for(arch, "node-tests", "kernel-features", "dev")?;
     tree.stripped(&probe, "tests/kernel-features")?;
     let mut tests = Vec::new();
     let servers = servers(arch);
     let without_cluster = Arch::here()? != arch;
-    for program in Program::ALL {
-        if without_cluster && program == Program::Cluster {
+    for program in Program::of_machine(install) {
+        if without_cluster && program.asks_api_server() {
             continue;
         }
         // This machine runs its own programs alone: they have the same tests.
@@ -61,20 +65,70 @@ pub(super) fn build(arch: Arch) -> Result<Payload> {
         }
     }
     let archive = folder.join(format!("tests-{}.cpio", arch.name()));
-    tree.pack(&archive)?;
+    let archive = match install {
+        true => archive.with_extension("disk"),
+        false => archive,
+    };
+    if install {
+        kubernetes(&tree)?;
+        tree.disk(&archive)?;
+    } else {
+        tree.pack(&archive)?;
+    }
     drop(scratch);
     Ok(Payload {
         arch,
         archive,
+        install,
         userland,
         tests,
         servers,
     })
 }
 
-/// The agent under test. For another architecture it is the image's own: nothing else runs that one.
-fn agent(arch: Arch) -> Result<PathBuf> {
-    if Arch::here()? == arch {
+/// The rest of a Kubernetes, for a machine with kubelet and containerd.
+fn kubernetes(tree: &Tree<'_>) -> Result<()> {
+    let servers = setup_cluster::real_node()?;
+    for name in [
+        "kubelet",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kubectl",
+    ] {
+        tree.program(&servers.join(name), &format!("tests/{name}"))?;
+    }
+    // The tests find these where they are on this machine.
+    let helm = setup_cluster::chart_tools()?.helm;
+    let node = setup_cluster::node()?;
+    let mut files = vec![helm, node.runc];
+    for folder in [node.containerd, node.cni] {
+        for entry in std::fs::read_dir(folder)? {
+            files.push(entry?.path());
+        }
+    }
+    for file in files {
+        tree.program(&file, text(&file)?)?;
+    }
+    let pod = run::build_program("node-tests", "pod", "dev")?;
+    tree.stripped(&pod, text(&pod)?)?;
+    let deploy = run::root().join("deploy");
+    tree.folder(&deploy, &deploy)?;
+    for name in ["buildah", "ldd", "mount", "nsenter", "umount", "unshare"] {
+        tree.program(&tree.userland.program(name)?, &format!("usr/sbin/{name}"))?;
+    }
+    // Without it buildah writes no image.
+    let policy = br#"{ "default": [{ "type": "insecureAcceptAnything" }] }"#;
+    tree.file("etc/containers/policy.json", policy, false)
+}
+
+fn text(path: &Path) -> Result<&str> {
+    path.to_str().context("a path in UTF-8")
+}
+
+/// The agent under test. For another architecture it is the image's own: nothing else runs that one. So it
+/// is below kubelet, whose liveness probe ends one without optimisation before it listens.
+fn agent(arch: Arch, install: bool) -> Result<PathBuf> {
+    if Arch::here()? == arch && !install {
         return ebpf::agent("dev");
     }
     ebpf::insist_on_sources()?;
@@ -111,9 +165,7 @@ impl Payload {
         filter: Option<&str>,
     ) -> Result<Option<ControlPlane>> {
         let wanted = self.wanted(kernel, filter)?;
-        let is_wanted = wanted
-            .iter()
-            .any(|(program, _)| *program == Program::Cluster);
+        let is_wanted = wanted.iter().any(|(program, _)| program.asks_api_server());
         match &self.servers {
             Ok(servers) if is_wanted => servers.start().map(Some),
             _ => Ok(None),
@@ -126,7 +178,7 @@ impl Payload {
             return Ok(Vec::new());
         };
         let wanted = self.wanted(kernel, filter)?.into_iter();
-        let cluster = wanted.filter(|(program, _)| *program == Program::Cluster);
+        let cluster = wanted.filter(|(program, _)| program.asks_api_server());
         let names = cluster.flat_map(|(_, tests)| tests);
         Ok(names.map(|name| format!("{name}: {error:#}")).collect())
     }
@@ -140,10 +192,16 @@ impl Payload {
     ) -> Result<PathBuf> {
         let scratch = tempfile::tempdir_in(&kernel.folder)?;
         let tree = Tree::new(scratch.path(), &self.userland);
+        let slower = match self.install {
+            true => SLOWER_WITH_KUBERNETES,
+            false => SLOWER,
+        };
         let mut jobs = format!(
-            "export PATHPROOF_AGENT=/tests/pathproof PATHPROOF_TEST_PATIENCE={SLOWER} PATHPROOF_TEST_OWN_CLOCK=yes\n\
-             job {FEATURES} /tests/kernel-features\n"
+            "export PATHPROOF_AGENT=/tests/pathproof PATHPROOF_TEST_PATIENCE={slower} PATHPROOF_TEST_OWN_CLOCK=yes\n"
         );
+        if !self.install {
+            let _ = writeln!(jobs, "job {FEATURES} /tests/kernel-features");
+        }
         if let Some(control_plane) = control_plane {
             tree.file("tests/ca.crt", &std::fs::read(&control_plane.ca)?, false)?;
             jobs.push_str(
@@ -152,7 +210,7 @@ impl Payload {
             );
         }
         for (program, tests) in self.wanted(kernel.kernel, filter)? {
-            if program == Program::Cluster && control_plane.is_none() {
+            if program.asks_api_server() && control_plane.is_none() {
                 continue;
             }
             let (name, threads) = (program.name(), program.threads());

@@ -13,10 +13,18 @@ pub(crate) enum Program {
     Node,
     /// tests/cluster, with an API server outside of the machine.
     Cluster,
+    /// tests/install, the same with kubelet and containerd in a machine of its own.
+    Install,
 }
 
 impl Program {
-    pub(crate) const ALL: [Self; 3] = [Self::Kernel, Self::Node, Self::Cluster];
+    pub(crate) const ALL: [Self; 4] = [Self::Kernel, Self::Node, Self::Cluster, Self::Install];
+
+    /// The programs of one machine.
+    pub(crate) fn of_machine(with_kubernetes: bool) -> impl Iterator<Item = Self> {
+        let fits = move |program: &Self| (*program == Self::Install) == with_kubernetes;
+        Self::ALL.into_iter().filter(fits)
+    }
 
     /// Name of the test target.
     pub(crate) fn name(self) -> &'static str {
@@ -24,7 +32,13 @@ impl Program {
             Self::Kernel => "kernel",
             Self::Node => "node",
             Self::Cluster => "cluster",
+            Self::Install => "install",
         }
+    }
+
+    /// Whether the API server of its tests runs outside of the machine.
+    pub(crate) fn asks_api_server(self) -> bool {
+        matches!(self, Self::Cluster | Self::Install)
     }
 
     /// Tests at a time. The guest has two processors; of two agents that start at once neither was
@@ -32,7 +46,7 @@ impl Program {
     pub(crate) fn threads(self) -> u8 {
         match self {
             Self::Kernel => 2,
-            Self::Node | Self::Cluster => 1,
+            Self::Node | Self::Cluster | Self::Install => 1,
         }
     }
 
@@ -42,6 +56,7 @@ impl Program {
             Self::Kernel => &KERNEL,
             Self::Node => &NODE,
             Self::Cluster => &CLUSTER,
+            Self::Install => &INSTALL,
         }
     }
 }
@@ -125,15 +140,55 @@ const KERNEL: [Choice; 6] = [
     ),
 ];
 
-/// Half a minute to two of an emulated processor each, but for the refusals.
-///
-/// Not here: `a_restart_misses_no_connection` and `a_killed_agent_leaves_the_node_as_it_was`, whose
-/// 300 connections a second are more than an emulated processor makes. Twins are in the test with
+/// Half a minute to two of an emulated processor each, but for the refusals. Twins are in the test with
 /// kube-proxy.
-const NODE: [Choice; 6] = [
+const NODE: [Choice; 14] = [
     choice(
         "a_flushed_chain_is_503_until_it_is_mended",
         "proven on traffic; 503 after a fault, 200 after its repair",
+    ),
+    choice(
+        "a_flushed_chain_is_503_until_it_is_mended::case_2",
+        "the same with kube-proxy's rules for iptables, by iptables-legacy",
+    )
+    .on_x86_64(),
+    choice(
+        "a_flushed_chain_is_503_until_it_is_mended::case_3",
+        "and by iptables-nft",
+    )
+    .on_x86_64(),
+    choice(
+        "a_restart_misses_no_connection::case_1",
+        "two restarts: every connection of 75 a second is counted once",
+    )
+    .on_x86_64(),
+    choice(
+        "a_killed_agent_leaves_the_node_as_it_was",
+        "pins: after a kill the programs go on counting, and the next agent takes over the same links",
+    )
+    .on("6.12")
+    .on_x86_64(),
+    choice(
+        "another_version_watches_until_all_is_attached",
+        "an upgrade without a gap: links of another version stay until all of the new one are attached",
+    )
+    .on("6.12")
+    .on_x86_64(),
+    choice(
+        "upgrades_lose_no_answer::case_1",
+        "rollouts while four clients ask at the healthz port: every one is answered",
+    )
+    .on("6.12")
+    .on_x86_64(),
+    choice(
+        "upgrades_lose_no_answer::case_2",
+        "the same with clsact filters",
+    )
+    .on("6.1")
+    .on_x86_64(),
+    choice(
+        "questions_are_answered::case_1",
+        "passive UDP: DNS questions and their answers are counted and timed",
     ),
     choice(
         "a_broken_node_stays_broken_over_a_kill",
@@ -164,12 +219,28 @@ const NODE: [Choice; 6] = [
     ),
 ];
 
-/// Each has the API server to itself, and leaves its objects there.
-const CLUSTER: [Choice; 1] = [choice(
-    "ipvs_mode",
-    "a real kube-proxy in ipvs mode: proven, 503 when its table is wiped and 200 when it is back; one dead server and one emptied Service are no 503",
+/// Each has the API server to itself, and leaves its objects there: one for each kernel.
+const CLUSTER: [Choice; 2] = [
+    choice(
+        "ipvs_mode",
+        "a real kube-proxy in ipvs mode: proven, 503 when its table is wiped and 200 when it is back; one dead server and one emptied Service are no 503",
+    )
+    .on("6.1")
+    .on_x86_64(),
+    choice(
+        "a_held_lock_shows_once_an_endpoint_is_replaced",
+        "a real kube-proxy in iptables mode, by iptables-legacy: proven, and 503 when another program's lock keeps it from following the API",
+    )
+    .on("6.12")
+    .on_x86_64(),
+];
+
+/// A quarter of an hour of an emulated processor.
+const INSTALL: [Choice; 1] = [choice(
+    "a_node_that_lost_its_rules_is_503",
+    "kubelet, containerd and kube-proxy on cgroup v2, pathproof as shipped: proven, 503 after a fault, 200 after its repair",
 )
-.on("6.1")
+.on("6.12")
 .on_x86_64()];
 
 #[cfg(test)]
