@@ -148,17 +148,17 @@ const NODE: [Choice; 14] = [
         "proven on traffic; 503 after a fault, 200 after its repair",
     ),
     choice(
-        "a_flushed_chain_is_503_until_it_is_mended::case_2",
-        "the same with kube-proxy's rules for iptables, by iptables-legacy",
+        "every_path_is_proven_and_each_connection_counted_once::case_2",
+        "kube-proxy's rules for iptables, by iptables-legacy: each path is proven, each connection counted once",
     )
     .on_x86_64(),
     choice(
-        "a_flushed_chain_is_503_until_it_is_mended::case_3",
-        "and by iptables-nft",
+        "every_path_is_proven_and_each_connection_counted_once::case_3",
+        "the same by iptables-nft",
     )
     .on_x86_64(),
     choice(
-        "a_restart_misses_no_connection::case_1",
+        "a_restart_misses_no_connection",
         "two restarts: every connection of 75 a second is counted once",
     )
     .on_x86_64(),
@@ -187,7 +187,7 @@ const NODE: [Choice; 14] = [
     .on("6.1")
     .on_x86_64(),
     choice(
-        "questions_are_answered::case_1",
+        "questions_are_answered",
         "passive UDP: DNS questions and their answers are counted and timed",
     ),
     choice(
