@@ -31,7 +31,7 @@ mount -t tmpfs tmpfs /dev/shm
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t bpf bpf /sys/fs/bpf
 # Worlds are built side by side; of two that ask busybox for a module at once, one is refused it.
-modprobe -a veth bridge nf_conntrack nf_nat nf_tables nft_chain_nat nft_ct nft_masq nft_nat \
+modprobe -a veth bridge br_netfilter nf_conntrack nf_nat nf_tables nft_chain_nat nft_ct nft_masq nft_nat \
     nft_compat nft_fib_inet nft_hash nft_limit nft_log nft_numgen nft_redir nft_reject_inet \
     sch_ingress cls_bpf
 ip link set lo up
