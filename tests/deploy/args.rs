@@ -268,7 +268,7 @@ fn probes_follow_the_admin_port_and_stay_on_loopback() {
         object["metadata"]["name"] == "pathproof-agent" && object["kind"] == "DaemonSet"
     });
     let container = &agent.expect("an agent")["spec"]["template"]["spec"]["containers"][0];
-    for probe in ["livenessProbe", "readinessProbe"] {
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
         assert_eq!(container[probe]["httpGet"]["host"], "127.0.0.1");
         assert_eq!(container[probe]["httpGet"]["port"], 19300);
     }
