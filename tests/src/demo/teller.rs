@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Time beyond a limit, at least, to tell late from never.
 const LATE: Duration = Duration::from_secs(4);
 
-/// What is expected: what happened, in words what should come, and within which time.
+/// An expectation: the event, in words what should follow, and within which time.
 pub(super) type Wanted = (&'static str, &'static str, Duration);
 
 pub(super) const fn seconds(seconds: u64) -> Duration {
@@ -34,11 +34,11 @@ pub(super) trait Node {
     /// Fails where the script cannot go on.
     fn check(&mut self) -> Result<()>;
 
-    /// What clients felt within the last second or so.
+    /// Results of clients within the last second or so.
     fn recent(&mut self) -> Tally;
 }
 
-/// What the node shows now.
+/// State of the node as it shows now.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) codes: Codes,

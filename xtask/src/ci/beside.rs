@@ -19,7 +19,7 @@ use crate::{ahead, run};
 pub(super) enum Time {
     /// As much as any other.
     Shared,
-    /// What the other steps leave. It builds in a target folder of its own, or cargo's lock would hold
+    /// The time that other steps leave. It builds in a target folder of its own, or cargo's lock would hold
     /// up the builds of the others.
     Idle,
 }

@@ -23,7 +23,7 @@ use crate::world::{ADMIN_PORT, Family, NODE_NAME};
 
 /// Port of the Service on the node.
 const NODE_PORT: u16 = 30080;
-/// How often Prometheus scrapes and evaluates: a demo has less patience than a cluster.
+/// Interval at which Prometheus scrapes and evaluates: a demo has less patience than a cluster.
 const EVERY: &str = "2s";
 /// Namespace and name of the release.
 pub(super) const RELEASE: &str = "pathproof";
