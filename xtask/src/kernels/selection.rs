@@ -189,7 +189,8 @@ const NODE: [Choice; 14] = [
     choice(
         "questions_are_answered",
         "passive UDP: DNS questions and their answers are counted and timed",
-    ),
+    )
+    .on_x86_64(),
     choice(
         "a_broken_node_stays_broken_over_a_kill",
         "a broken node is never 200 after its agent is killed and started again",
