@@ -157,10 +157,12 @@ const NODE: [Choice; 14] = [
         "the same by iptables-nft",
     )
     .on_x86_64(),
+    // Filters of clsact go with their agent.
     choice(
         "a_restart_misses_no_connection",
         "two restarts: every connection of 75 a second is counted once",
     )
+    .on("6.12")
     .on_x86_64(),
     choice(
         "a_killed_agent_leaves_the_node_as_it_was",
