@@ -247,9 +247,7 @@ fn frontend_key(address: Address, port: Port) -> FrontendKey {
 fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W::Connection> {
     let to = frontend_key(segment.destination, segment.destination_port);
     let frontend = world.frontend(&to)?;
-    if frontend.flags & frontend_flag::DEPARTED != 0
-        && world.device_flags() & device_flag::UPLINK != 0
-    {
+    if is_of_other_nodes(world, &frontend) {
         return None;
     }
     // Probes are few, and each is waited for.
@@ -273,7 +271,7 @@ fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W
     if !world.follow(key, &pending) {
         return world.connection(key);
     }
-    if frontend.flags & frontend_flag::DEPARTED == 0 {
+    if !frontend.is_departed() {
         world.count(frontend.service, class as u8, Outcome::Arrived);
     }
     if segment.payload != 0 {
@@ -289,6 +287,12 @@ fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W
         world.follow(&alias, &entry);
     }
     None
+}
+
+/// Whether it is an endpoint that left, dialled from another node: that is for the agent there to tell.
+#[inline(always)]
+pub(crate) fn is_of_other_nodes<W: World>(world: &W, frontend: &FrontendValue) -> bool {
+    frontend.is_departed() && world.device_flags() & device_flag::UPLINK != 0
 }
 
 /// Class of a client. A connection that comes in by an uplink is an outsider's, whatever source it claims.
@@ -307,7 +311,7 @@ pub(crate) fn class_of<W: World>(
     let class = world.source_class(&segment.source);
     let by_pod = flags & device_flag::PODS != 0;
     let same = frontend.owed_to(SourceClass::Pod) == frontend.owed_to(SourceClass::External)
-        || frontend.flags & frontend_flag::DEPARTED != 0;
+        || frontend.is_departed();
     if class == SourceClass::External && by_pod && same {
         return SourceClass::Pod;
     }
@@ -323,9 +327,9 @@ pub(crate) fn pending_of<W: World>(
 ) -> Pending {
     Pending {
         arrived_ns: world.now(),
-        state: match frontend.flags & frontend_flag::DEPARTED {
-            0 => 0,
-            _ => state::STALE,
+        state: match frontend.is_departed() {
+            true => state::STALE,
+            false => 0,
         },
         service: frontend.service,
         device: world.device(),
@@ -553,7 +557,7 @@ pub(crate) fn answer_in<W: World>(
 /// dialled by its own address.
 #[inline(always)]
 pub(crate) fn is_current<W: World>(world: &W, segment: &Segment, fields: &Pending) -> bool {
-    if fields.flags & frontend_flag::DEPARTED != 0 {
+    if fields.is_direct() {
         return same(
             (fields.frontend, fields.frontend_port),
             (segment.source, segment.source_port),
@@ -646,7 +650,7 @@ fn account<W: World>(
     age: u64,
     old: u32,
 ) {
-    if fields.flags & frontend_flag::DEPARTED != 0 {
+    if fields.is_direct() {
         return;
     }
     if step.proof {

@@ -5,7 +5,7 @@
 
 use crate::evidence::{Pending, PendingKey, state};
 use crate::packet::Bytes;
-use crate::service::{Family, Owed, TCP, frontend_flag};
+use crate::service::{Family, Owed, TCP};
 
 /// Dropped packets are counted by this.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -92,11 +92,10 @@ impl Handshake {
     pub fn counts(&self, pending: &Pending) -> bool {
         let is_other = state::AMBIGUOUS | state::ALIAS | state::REJECTED;
         let is_copy = !self.is_answer && pending.state & state::ANSWER_OUT != 0;
-        let is_direct = pending.flags & frontend_flag::DEPARTED != 0;
         Owed::from_byte(pending.owed).is_forward()
             && pending.state & is_other == 0
             && !is_copy
-            && !is_direct
+            && !pending.is_direct()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The evidence as the kernel holds it: connections under way, counts per Service, times of the
 //! last proofs, anomalies. Times are `CLOCK_MONOTONIC` nanoseconds (`bpf_ktime_get_ns`).
 
-use crate::service::{Address, FAMILIES, Port, SOURCE_CLASSES};
+use crate::service::{Address, FAMILIES, Port, SOURCE_CLASSES, frontend_flag};
 
 /// A connection is known by its client's initial sequence number, which survives every address
 /// translation, and its family.
@@ -64,6 +64,13 @@ pub fn accepted_units(ns: u64) -> u16 {
 }
 
 impl Pending {
+    /// Whether an endpoint that left was dialled by its own address
+    /// ([`DEPARTED`](frontend_flag::DEPARTED)).
+    #[inline(always)]
+    pub fn is_direct(&self) -> bool {
+        self.flags & frontend_flag::DEPARTED != 0
+    }
+
     /// Of a connection: number of the other node that it was last sent to
     /// ([`EndpointValue::peer`](crate::service::EndpointValue::peer)), or
     /// [`NEAR`](crate::service::NEAR); zero before that.

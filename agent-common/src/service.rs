@@ -170,6 +170,12 @@ pub struct FrontendValue {
 }
 
 impl FrontendValue {
+    /// Whether it is an endpoint that left ([`frontend_flag::DEPARTED`]).
+    #[inline(always)]
+    pub fn is_departed(&self) -> bool {
+        self.flags & frontend_flag::DEPARTED != 0
+    }
+
     /// [`Owed`] to a source class, as a byte. Read by a shift, not an index: an index into a value
     /// on the stack becomes arithmetic on a pointer that the verifier refuses.
     #[inline(always)]

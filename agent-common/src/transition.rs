@@ -131,7 +131,7 @@ pub fn failed(fields: &Pending, age_ns: u64) -> Option<Failed> {
     {
         return None;
     }
-    if fields.flags & frontend_flag::DEPARTED != 0 {
+    if fields.is_direct() {
         return (has(state::STALE) && !has(state::ANSWERED)).then_some(Failed::Stale);
     }
     if has(state::ANSWER_IN) {

@@ -12,14 +12,14 @@
 //! [`payload_hash`]: crate::packet::udp::payload_hash
 
 use crate::classify::{
-    Connection, Direction, MAX_TRIES, Seen, World, answer_in, class_of, departure, pending_of,
-    reaches_client, same,
+    Connection, Direction, MAX_TRIES, Seen, World, answer_in, class_of, departure,
+    is_of_other_nodes, pending_of, reaches_client, same,
 };
 use crate::evidence::{Fault, Outcome, Pending, PendingKey, state};
 use crate::packet::Segment;
 use crate::packet::udp::{Hash, MATCHABLE};
 use crate::service::{
-    Address, FrontendKey, FrontendKind, Owed, Port, SourceClass, UDP, device_flag, frontend_flag,
+    Address, FrontendKey, FrontendKind, Owed, Port, SourceClass, UDP, device_flag,
 };
 use crate::transition::{Kind, Sighting, advance, detail};
 
@@ -128,9 +128,7 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
         return arrives_again(world, segment, world.connection(&key)?);
     }
     let frontend = world.frontend(&frontend_key(segment))?;
-    if frontend.flags & frontend_flag::DEPARTED != 0
-        && world.device_flags() & device_flag::UPLINK != 0
-    {
+    if is_of_other_nodes(world, &frontend) {
         return None;
     }
     if segment.payload < MATCHABLE {
@@ -151,7 +149,7 @@ fn arrives<W: World>(world: &W, segment: &Segment) -> Seen<W> {
     let mut pending = pending_of(world, segment, &frontend, class);
     if world.follow(&key, &pending) {
         world.mark(segment);
-        if frontend.flags & frontend_flag::DEPARTED == 0 {
+        if !frontend.is_departed() {
             world.count(frontend.service, class as u8, Outcome::Arrived);
         }
         pending.state = state::ALIAS;
@@ -266,7 +264,7 @@ fn step<W: World>(world: &W, datagram: &W::Connection, sighting: Sighting) {
         if step.state != old && !datagram.swap(old, step.state) {
             continue;
         }
-        if fields.flags & frontend_flag::DEPARTED != 0 {
+        if fields.is_direct() {
             return;
         }
         if step.proof {

@@ -14,7 +14,7 @@ use agent_common::service::{
     Address, EndpointEntry, EndpointKey, Family, FrontendKey, FrontendKind, FrontendValue, Owed,
     SourceClass, device_flag, frontend_flag,
 };
-use agent_common::transition::{Kind, Sighting, advance, failed};
+use agent_common::transition::{Failed, Kind, Sighting, advance, failed};
 use collections::{Handle, Node, steps};
 use proptest::prelude::*;
 use rstest::rstest;
@@ -250,6 +250,35 @@ fn a_pod_is_known_by_its_device(
         packet::syn(stage.outside, to, ISN),
     ));
     assert_eq!(outcome(&node, service, expected, Outcome::Arrived), 1);
+}
+
+/// The same where the pod dials an endpoint that left, which nothing is owed for from outside.
+#[rstest]
+#[case::by_its_device(device_flag::PODS, Some(Failed::Stale))]
+#[case::by_any_other(0, None)]
+fn a_pod_that_dials_an_endpoint_that_left_is_known_by_its_device(
+    #[case] flags: u32,
+    #[case] expected: Option<Failed>,
+) {
+    let node = Node::new(Family::V4);
+    node.flags.set(flags);
+    let Stage {
+        outside, former, ..
+    } = node.stage;
+    node.take(&Step::In(Device::Client, packet::syn(outside, former, ISN)));
+    let failed = node.seen().failed.into_iter().map(|(.., failed)| failed);
+    assert_eq!(failed.collect::<Vec<_>>(), Vec::from_iter(expected));
+}
+
+/// Connections of other nodes' pods to it are not followed.
+#[test]
+fn an_endpoint_that_left_is_not_followed_by_an_uplink() {
+    let node = Node::new(Family::V4);
+    let Stage {
+        outside, former, ..
+    } = node.stage;
+    node.take(&Step::In(Device::Uplink, packet::syn(outside, former, ISN)));
+    assert_eq!(node.state(), None);
 }
 
 /// A sender outside who uses the address of a pod, or of the node, counts as an outsider.

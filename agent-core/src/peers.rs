@@ -92,8 +92,8 @@ impl PeerSample {
     /// Adds a connection whose loss window is over. UDP entries must not be added: their `note` is a time.
     pub fn add(&mut self, key: &PendingKey, pending: &Pending) {
         let has = |bits: u32| pending.state & bits != 0;
-        let is_other = pending.flags & (frontend_flag::SENTINEL | frontend_flag::DEPARTED) != 0;
-        if is_other || has(state::ALIAS) {
+        let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
+        if is_probe || pending.is_direct() || has(state::ALIAS) {
             return;
         }
         let family = Family::ALL[usize::from(key.family == Family::V6 as u32)];

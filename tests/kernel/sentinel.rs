@@ -97,6 +97,19 @@ fn run(
     (passed, probe, events(maps))
 }
 
+/// The packet ended there, as it was.
+fn assert_dropped(passed: Passed, bytes: &[u8], name: &str) {
+    assert_eq!((passed.verdict, &*passed.bytes), (DROP, bytes), "{name}");
+}
+
+/// The one event that was told, as its probe and kind.
+fn only(told: &[ProbeEvent], name: &str) -> (ProbeKey, u32) {
+    let [event] = told else {
+        panic!("{name}: one event: {told:?}");
+    };
+    (event.key, event.kind)
+}
+
 fn events(maps: &mut ProbeMaps) -> Vec<ProbeEvent> {
     std::iter::from_fn(|| maps.next_event()).collect()
 }

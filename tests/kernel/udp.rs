@@ -128,6 +128,12 @@ fn udp_comes(observer: &Observer, from: SocketAddr, to: SocketAddr, data: &[u8],
     comes(observer, &packet::udp(from, to, data), device);
 }
 
+/// The client's question arrives.
+fn asks(observer: &Observer, of: Ends, sandbox: Sandbox) {
+    let data = question(7);
+    udp_comes(observer, of.client, of.frontend, &data, sandbox.client);
+}
+
 fn udp_goes(observer: &Observer, from: SocketAddr, to: SocketAddr, data: &[u8], device: u32) {
     goes(observer, &packet::udp(from, to, data), device);
 }
@@ -200,13 +206,7 @@ fn an_answer_behind_masquerade() {
     stage(|observer, sandbox| {
         let of = ends(Family::V4);
         let node = "192.0.2.2:60000".parse().expect("an address");
-        udp_comes(
-            observer,
-            of.client,
-            of.frontend,
-            &question(7),
-            sandbox.client,
-        );
+        asks(observer, of, sandbox);
         udp_goes(observer, node, of.endpoint, &question(7), sandbox.pods);
         udp_comes(observer, of.endpoint, node, &answer(7), sandbox.pods);
         assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven]);
@@ -253,13 +253,7 @@ fn where_it_goes() {
                 "uplink" => sandbox.uplink,
                 _ => sandbox.pods,
             };
-            udp_comes(
-                observer,
-                of.client,
-                of.frontend,
-                &question(7),
-                sandbox.client,
-            );
+            asks(observer, of, sandbox);
             udp_goes(observer, of.client, to, &question(7), index);
             let way = format!("to {to}, {device}");
             assert_eq!(outcomes(observer), expected, "{way}");
@@ -397,13 +391,7 @@ fn two_clients_with_one_payload() {
 fn what_is_no_answer() {
     stage(|observer, sandbox| {
         let of = ends(Family::V4);
-        udp_comes(
-            observer,
-            of.client,
-            of.frontend,
-            &question(7),
-            sandbox.client,
-        );
+        asks(observer, of, sandbox);
         for (from, to, id) in [
             (of.frontend, of.other, 7),
             (of.endpoint, of.client, 7),

@@ -38,7 +38,7 @@ pub fn scaled(limit: Duration) -> Duration {
     limit * slowness()
 }
 
-/// That number: 1 on a desk.
+/// The number that [`scaled`] multiplies by: 1 on a desk.
 pub fn slowness() -> u32 {
     static FACTOR: OnceLock<u32> = OnceLock::new();
     let factor = FACTOR.get_or_init(|| {

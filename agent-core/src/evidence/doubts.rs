@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use agent_common::abi::LOSS_WINDOW_NS;
 use agent_common::evidence::{Anomaly, OUTCOMES, Outcome, Pending, PendingKey, anomaly_flag};
-use agent_common::service::{Address, Family, FrontendKind, Port, SourceClass, frontend_flag};
+use agent_common::service::{Address, Family, FrontendKind, Port, SourceClass};
 use agent_common::transition::Failed;
 
 use super::{CountDelta, Sighting};
@@ -50,8 +50,7 @@ impl Doubts {
         let failure = Failure::from(failed);
         let reported = self.0.remove(key).filter(|known| known.failure == failure);
         reported.unwrap_or_else(|| {
-            let direct = pending.flags & frontend_flag::DEPARTED != 0;
-            let (destination, destination_port) = match direct {
+            let (destination, destination_port) = match pending.is_direct() {
                 true => (pending.frontend, pending.frontend_port),
                 false => Default::default(),
             };

@@ -5,7 +5,6 @@ use std::collections::{HashMap, HashSet};
 
 use agent_common::service::{
     EndpointKey, EndpointValue, FrontendKey, FrontendValue, SourceClass, endpoint_flag,
-    frontend_flag,
 };
 
 use super::draft::{Claim, Draft};
@@ -39,9 +38,8 @@ impl Planner {
         let mut draft = Draft::default();
         self.node = self.context(view);
         installed.endpoints.sort_unstable_by_key(|(key, _)| *key);
-        let is_watched = |value: &FrontendValue| value.flags & frontend_flag::DEPARTED != 0;
         let (watched, frontends): (HashMap<_, _>, HashMap<FrontendKey, FrontendValue>) =
-            (installed.frontends.iter().copied()).partition(|(_, value)| is_watched(value));
+            (installed.frontends.iter().copied()).partition(|(_, value)| value.is_departed());
         let mut states: Vec<(&ObjectName, &ServiceState)> = view.states().collect();
         states.sort_unstable_by_key(|(name, _)| *name);
         self.share_out(&states, &frontends);

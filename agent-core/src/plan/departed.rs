@@ -5,7 +5,7 @@
 //! map of frontends for a while, flagged `DEPARTED`. A client that dials pods by their own addresses looks
 //! the same; the ledger names such connections and accuses no node.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use agent_common::service::{
     EndpointKey, FAMILIES, Family, FrontendKey, FrontendKind, FrontendValue, Owed, TCP, UDP,
@@ -14,7 +14,7 @@ use agent_common::service::{
 
 use super::draft::Draft;
 use super::{MapChange, Planner};
-use crate::cluster::Protocol;
+use crate::cluster::{Protocol, SlicePort};
 use crate::view::ClusterView;
 
 /// Addresses that stand in the map at a time; further ones are not watched.
@@ -25,6 +25,25 @@ const WATCHED: usize = 1_024;
 pub(super) struct Departed {
     wanted: [bool; FAMILIES],
     pub(super) standing: BTreeMap<FrontendKey, EndpointKey>,
+}
+
+impl Departed {
+    /// Lets go of some addresses. Those that a frontend took over stay in the map.
+    fn let_go(
+        &mut self,
+        owners: &HashMap<FrontendKey, u32>,
+        draft: &mut Draft,
+        stays: impl Fn(&FrontendKey, &EndpointKey) -> bool,
+    ) {
+        self.standing.retain(|key, endpoint| {
+            let is_taken = owners.contains_key(key) || draft.released.contains(key);
+            let stays = !is_taken && stays(key, endpoint);
+            if !is_taken && !stays {
+                draft.released.insert(*key);
+            }
+            stays
+        });
+    }
 }
 
 impl Planner {
@@ -46,7 +65,8 @@ impl Planner {
         if !found.is_empty() {
             forget_current(view, &mut found);
         }
-        self.let_go(draft, |key, _| found.contains_key(key));
+        // Of two Services that lost it at different times the one that still remembers it.
+        (self.departed).let_go(&self.owners, draft, |key, at| found.get(key) == Some(at));
         if !self.shortage.frontends.is_empty() {
             return;
         }
@@ -62,36 +82,23 @@ impl Planner {
 
     /// Lets go of addresses whose endpoint came back or is forgotten.
     pub(super) fn forget_departed(&mut self, draft: &mut Draft) {
-        let retired = std::mem::take(&mut self.retired);
-        self.let_go(draft, |_, endpoint| retired.contains_key(endpoint));
-        self.retired = retired;
+        let retired = &self.retired;
+        (self.departed).let_go(&self.owners, draft, |_, at| retired.contains_key(at));
     }
 
     /// The address is a current endpoint's from now on.
     pub(super) fn stop_watching(&mut self, endpoint: &EndpointKey, draft: &mut Draft) {
         if !self.departed.standing.is_empty()
             && let Some(address) = self.address_of(endpoint)
+            && self.departed.standing.contains_key(&address)
         {
-            self.let_go(draft, |key, _| *key != address);
+            (self.departed).let_go(&self.owners, draft, |key, _| *key != address);
         }
     }
 
     /// Frontends lack the room that these take.
     pub(super) fn stop_watching_all(&mut self, draft: &mut Draft) {
-        self.let_go(draft, |_, _| false);
-    }
-
-    /// Lets go of some addresses. Those that a frontend took over stay in the map.
-    fn let_go(&mut self, draft: &mut Draft, stays: impl Fn(&FrontendKey, &EndpointKey) -> bool) {
-        let owners = &self.owners;
-        self.departed.standing.retain(|key, endpoint| {
-            let is_taken = owners.contains_key(key) || draft.released.contains(key);
-            let stays = !is_taken && stays(key, endpoint);
-            if !is_taken && !stays {
-                draft.released.insert(*key);
-            }
-            stays
-        });
+        (self.departed).let_go(&self.owners, draft, |_, _| false);
     }
 
     /// Address and port of an endpoint, as those who dial it directly have them.
@@ -127,7 +134,7 @@ fn number(protocol: Protocol) -> u8 {
 /// Service has let it go, and others are about to.
 fn forget_current(view: &ClusterView, found: &mut BTreeMap<FrontendKey, EndpointKey>) {
     for slice in view.states().flat_map(|(_, state)| &state.slices) {
-        let followed = |of: &&crate::cluster::SlicePort| of.protocol != Protocol::Sctp;
+        let followed = |of: &&SlicePort| of.protocol != Protocol::Sctp;
         for port in slice.ports.iter().filter(followed) {
             for endpoint in slice.endpoints.iter().filter(|one| one.ready) {
                 found.remove(&FrontendKey {

@@ -13,7 +13,7 @@ use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
 use aya::{Ebpf, Pod};
 
 use super::load::{MapsError, refused, take};
-use super::sweep::{Answer, Arrivals, Sweeper, Swept, SweptConnections, answer_of, is_direct};
+use super::sweep::{Answer, Arrivals, Sweeper, Swept, SweptConnections, answer_of};
 use agent_core::event::KernelSample;
 use agent_core::evidence::{CountDelta, Doubts, count};
 use agent_core::time::Mono;
@@ -111,13 +111,13 @@ impl Sampler {
             sightings.push(self.doubts.failed(key, pending, *failed));
         }
         // Those to endpoints that left accuse no node, and are named as those of connections are.
-        for (key, pending, failed) in datagrams.failed.iter().filter(|(_, of, _)| is_direct(of)) {
+        for (key, pending, failed) in datagrams.failed.iter().filter(|(_, of, _)| of.is_direct()) {
             sightings.push(self.doubts.failed(key, pending, *failed));
         }
         self.doubts.forget(now);
         // They are no connections to a frontend.
         let all = swept.failed.iter().chain(&datagrams.failed);
-        for (_, pending, failed) in all.filter(|(_, of, _)| !is_direct(of)) {
+        for (_, pending, failed) in all.filter(|(_, of, _)| !of.is_direct()) {
             count(&mut counts, pending, *failed);
         }
         Ok(Read {

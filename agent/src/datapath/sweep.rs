@@ -251,13 +251,9 @@ impl Arrivals {
 fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
     pending.class == SourceClass::External as u8
         && pending.state & state::ALIAS == 0
-        && pending.flags & (frontend_flag::SENTINEL | frontend_flag::DEPARTED) == 0
+        && pending.flags & frontend_flag::SENTINEL == 0
+        && !pending.is_direct()
         && (pending.kind != FrontendKind::ClusterIp as u8 || uplinks.contains(&pending.device))
-}
-
-/// Whether an endpoint that left was dialled by its own address.
-pub(super) fn is_direct(pending: &Pending) -> bool {
-    pending.flags & frontend_flag::DEPARTED != 0
 }
 
 /// Whether it was sent on and no answer came back.
@@ -317,7 +313,8 @@ pub(super) fn answer_of(key: &PendingKey, pending: &Pending) -> Option<Answer> {
 
 /// The answer to a connection, to be told once: when its loss window is over.
 fn accepted_of(pending: &Pending) -> Option<Answer> {
-    let is_user = pending.flags & (frontend_flag::SENTINEL | frontend_flag::DEPARTED) == 0
+    let is_user = pending.flags & frontend_flag::SENTINEL == 0
+        && !pending.is_direct()
         && pending.state & state::ALIAS == 0;
     let after = pending.accepted_after_ns().filter(|_| is_user)?;
     Some(Answer {

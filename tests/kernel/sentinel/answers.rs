@@ -11,8 +11,8 @@ use node_tests::scenario::mapped;
 use rstest::rstest;
 
 use super::{
-    DROP, NEAR, PASS, REDIRECT, TOKEN, answers, at, client, echo, events, key, payload, requests,
-    run, stamped, with_sentinel,
+    DROP, NEAR, PASS, REDIRECT, TOKEN, answers, assert_dropped, at, client, echo, events, key,
+    only, payload, requests, run, stamped, with_sentinel,
 };
 
 #[rstest]
@@ -79,21 +79,10 @@ fn control() {
                 let probe = (key(family, protocol, TOKEN), probe_flag::CONTROL);
                 let bytes = packet.bytes();
                 let (passed, found, told) = run(observer, maps, probe, program::RETURNED, &bytes);
-                assert_eq!(
-                    (passed.verdict, passed.bytes),
-                    (DROP, bytes.clone()),
-                    "{name}"
-                );
+                assert_dropped(passed, &bytes, name);
                 assert_eq!(stamped(&found), [(phase, Returned)], "{name}");
                 assert_eq!(found.flags, probe_flag::CONTROL);
-                let [event_told] = told[..] else {
-                    panic!("{name}: one event: {told:?}");
-                };
-                assert_eq!(
-                    (event_told.key, event_told.kind),
-                    (probe.0, event),
-                    "{name}"
-                );
+                assert_eq!(only(&told, name), (probe.0, event), "{name}");
                 // Once more: dropped, and told once.
                 let again = observer.run(program::RETURNED, &bytes, LO).expect("a run");
                 assert_eq!((again.verdict, events(maps)), (DROP, Vec::new()), "{name}");
@@ -213,11 +202,7 @@ fn the_client_collects() {
                 let before = monotonic();
                 let bytes = packet.bytes();
                 let (passed, found, told) = run(observer, maps, probe, program::COLLECT, &bytes);
-                assert_eq!(
-                    (passed.verdict, passed.bytes),
-                    (DROP, bytes.clone()),
-                    "{name}"
-                );
+                assert_dropped(passed, &bytes, name);
                 assert_eq!(stamped(&found), [(phase, Collected)], "{name}");
                 let at_ns = found.stamps[phase as usize][Collected as usize];
                 assert!((before..=monotonic()).contains(&at_ns), "{name}");

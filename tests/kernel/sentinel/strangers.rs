@@ -11,8 +11,8 @@ use node_tests::packet::{self, Packet, flag};
 use rstest::rstest;
 
 use super::{
-    DROP, FAR, NEAR, PASS, TOKEN, client, echo, events, key, payload, requests, run, stamped,
-    tcp_data, with_sentinel,
+    DROP, FAR, NEAR, PASS, TOKEN, assert_dropped, client, echo, events, key, only, payload,
+    requests, run, stamped, tcp_data, with_sentinel,
 };
 
 #[rstest]
@@ -39,24 +39,13 @@ fn refusals_are_told(#[values(V4, V6)] family: Family) {
             let probe = (key(family, protocol, TOKEN), 0);
             let bytes = packet.bytes();
             let (passed, found, told) = run(observer, maps, probe, program::COLLECT, &bytes);
-            assert_eq!(
-                (passed.verdict, passed.bytes),
-                (DROP, bytes.clone()),
-                "{name}"
-            );
+            assert_dropped(passed, &bytes, name);
             assert_eq!(
                 (stamped(&found), found.flags),
                 (Vec::new(), flags),
                 "{name}"
             );
-            let [event] = told[..] else {
-                panic!("{name}: one event: {told:?}");
-            };
-            assert_eq!(
-                (event.key, event.kind),
-                (probe.0, probe_event::REFUSED),
-                "{name}"
-            );
+            assert_eq!(only(&told, name), (probe.0, probe_event::REFUSED), "{name}");
             observer.run(program::COLLECT, &bytes, LO).expect("a run");
             assert_eq!(events(maps), [], "{name}: told once");
             // No program but that of the client's end takes it for anything.

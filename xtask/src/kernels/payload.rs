@@ -126,7 +126,7 @@ fn text(path: &Path) -> Result<&str> {
 }
 
 /// The agent under test. For another architecture it is the image's own: nothing else runs that one. So it
-/// is below kubelet, whose liveness probe ends one without optimisation before it listens.
+/// is below kubelet: one without optimisation takes minutes there before it listens.
 fn agent(arch: Arch, install: bool) -> Result<PathBuf> {
     if Arch::here()? == arch && !install {
         return ebpf::agent("dev");

@@ -93,6 +93,24 @@ fn an_endpoint_of_another_service_is_not_watched() {
     assert_eq!(check(&mut world), [""; 0]);
 }
 
+/// It stands for the Service that lost it last once the other has forgotten it.
+#[test]
+fn an_endpoint_that_two_services_lost_is_watched_for_the_last() {
+    let mut world = World::new();
+    world.planner.watch_sockets([true; 2]);
+    let slices = |name, endpoints: &[&str]| vec![slice(name, endpoints)];
+    for (name, ip) in [("b", "10.96.0.2"), ("a", "10.96.0.1")] {
+        world.apply(vec![service(name, ip)]);
+        world.apply(slices(name, &["10.2.0.1", "10.2.0.2"]));
+    }
+    world.apply(slices("a", &["10.2.0.2"]));
+    world.expire(Duration::from_secs(60));
+    world.apply(slices("b", &["10.2.0.2"]));
+    assert_eq!(check(&mut world), ["1 = 10.2.0.1 [1, 0, 0]"]);
+    let plan = words(&world.expire(REST - Duration::from_secs(10)));
+    assert_eq!(plan, ["0 = 10.2.0.1 [1, 0, 0]", "1 forget 10.2.0.1"]);
+}
+
 /// An external IP may be any address.
 #[test]
 fn a_frontend_takes_the_place_of_an_address_that_is_watched() {

@@ -185,9 +185,8 @@ impl World {
             .frontends
             .iter()
             .map(|(key, value)| (*key, *value));
-        let is_watched = |value: &FrontendValue| value.flags & frontend_flag::DEPARTED != 0;
         let (watched, frontends): (BTreeMap<_, _>, _) =
-            standing.partition(|(_, value)| is_watched(value));
+            standing.partition(|(_, value)| value.is_departed());
         assert!(watched.keys().eq(self.planner.departed.standing.keys()));
         let left = |at: &EndpointKey| self.planner.retired.contains_key(at);
         assert!(self.planner.departed.standing.values().all(left));
@@ -307,7 +306,6 @@ proptest! {
         ids in 1_u32..5,
     ) {
         let mut world = World::new();
-        world.planner.watch_sockets([true; 2]);
         world.planner = with_ids(ids);
         world.planner.watch_sockets([true; 2]);
         for step in steps {

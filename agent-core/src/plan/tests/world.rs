@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use agent_common::service::{
     EndpointKey, EndpointValue, FrontendKey, FrontendValue, Owed, SourceClass, endpoint_flag,
-    frontend_flag,
 };
 
 use crate::cluster::Change;
@@ -109,8 +108,7 @@ impl Maps {
     /// No frontend stands that is owed forwarding while none of its endpoints does.
     pub(super) fn assert_order(&self, after: &MapChange) {
         for (key, value) in &self.frontends {
-            let departed = value.flags & frontend_flag::DEPARTED != 0;
-            let forward = !departed
+            let forward = !value.is_departed()
                 && value
                     .owed
                     .iter()

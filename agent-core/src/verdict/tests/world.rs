@@ -186,10 +186,7 @@ impl World {
         age: u64,
         at: u64,
     ) -> &mut Self {
-        let mut seen = sighting(service, class, client, Failure::Stale, at);
-        seen.left_since = Some(Mono(ms(at).0 - age * 1_000_000));
-        seen.destination = Some(SocketAddr::from(([10, 244, 0, 5], 8080)));
-        self.sight(seen);
+        self.sight(to_left(service, class, client, age, at));
         self.fail_unseen(service, class, Failure::Stale)
     }
 
@@ -202,11 +199,11 @@ impl World {
         age: u64,
         at: u64,
     ) -> &mut Self {
-        let mut seen = sighting(service, class, client, Failure::Stale, at);
-        seen.left_since = Some(Mono(ms(at).0.saturating_sub(age * 1_000_000)));
-        seen.frontend = SocketAddr::from(([10, 244, 0, 5], 8080));
-        seen.destination = Some(seen.frontend);
-        self.sight(seen)
+        let seen = to_left(service, class, client, age, at);
+        self.sight(Sighting {
+            frontend: seen.destination.expect("a destination"),
+            ..seen
+        })
     }
 
     /// Connections from outside were sent on and not answered.
@@ -276,6 +273,15 @@ pub(super) fn attached() -> ObserverHealth {
         attached: 3,
         wanted: 3,
         ..ObserverHealth::default()
+    }
+}
+
+/// A connection to an endpoint that left `age` ms before it.
+fn to_left(service: u32, class: SourceClass, client: u8, age: u64, at: u64) -> Sighting {
+    Sighting {
+        left_since: Some(Mono(ms(at).0.saturating_sub(age * 1_000_000))),
+        destination: Some(SocketAddr::from(([10, 244, 0, 5], 8080))),
+        ..sighting(service, class, client, Failure::Stale, at)
     }
 }
 

@@ -200,14 +200,6 @@ impl Node for Stage {
     fn verdicts(&self) -> &Poll<Seen> {
         &self.verdicts
     }
-
-    fn check(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn recent(&mut self) -> Tally {
-        Tally::default()
-    }
 }
 
 fn chart() -> Result<PathBuf> {
