@@ -40,7 +40,7 @@ pub struct Pending {
     pub owed: u8,
     /// [`FrontendKind`](crate::service::FrontendKind).
     pub kind: u8,
-    /// Bits of [`frontend_flag`](crate::service::frontend_flag).
+    /// Bits of [`frontend_flag`].
     pub flags: u8,
     /// Of a datagram: microseconds from its arrival to its first answer. Of a connection: see
     /// [`Self::peer`] and [`Self::accepted_after_ns`]. Zero before that.
