@@ -167,8 +167,8 @@ impl Evidence<'_> {
     }
 }
 
-/// Takes a sighting into account. Gives whether a probe of the sentinel's seems to leave the node
-/// untranslated.
+/// Takes a sighting into account. Returns whether a probe of the sentinel's seems to leave the node
+/// untranslated: the caller must check that it is one, since other clients may dial that frontend too.
 #[inline(always)]
 pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> bool {
     if segment.kind == Kind::Datagram {
@@ -178,10 +178,7 @@ pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> 
     // One lookup for all, as with the steps below.
     let known = match (world.connection(&key), segment.kind, direction) {
         (None, Kind::Syn, Direction::Ingress) => arrives(world, segment, &key),
-        (None, Kind::Syn, Direction::Egress) => {
-            leaves_unseen(world, segment, &key);
-            None
-        }
+        (None, Kind::Syn, Direction::Egress) => return leaves_unseen(world, segment, &key),
         (known, _, _) => known,
     };
     let Some(connection) = known else {
@@ -201,10 +198,9 @@ pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> 
 }
 
 /// Whether a followed packet to the sentinel's frontend leaves by an uplink untranslated: no probe has any
-/// business outside its node. The caller must check the token, since other clients may dial that
-/// frontend too.
+/// business outside its node.
 #[inline(always)]
-fn is_stray(fields: &Pending, sighting: Sighting) -> bool {
+pub(crate) fn is_stray(fields: &Pending, sighting: Sighting) -> bool {
     sighting.kind == transition::Kind::Untranslated && is_probe(fields)
 }
 
@@ -457,38 +453,37 @@ fn to_endpoint(fields: &Pending, flags: u32, uplink: bool) -> transition::Kind {
 
 /// A SYN goes out whose arrival was not seen: clients on the node have none. A cluster IP that
 /// leaves an uplink untranslated is leaked all the same, if its source is this node or a pod of
-/// it; from anywhere else it may be a nested cluster with the same range (finding 17).
+/// it; from anywhere else it may be a nested cluster with the same range (finding 17). Returns the same as
+/// [`observe`].
 #[inline(always)]
-fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
+fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> bool {
     if world.device_flags() & device_flag::UPLINK == 0 {
-        return;
+        return false;
     }
     let to = frontend_key(segment.destination, segment.destination_port);
     let Some(frontend) = world.frontend(&to) else {
-        return;
+        return false;
     };
     if FrontendKind::from_byte(frontend.kind) != FrontendKind::ClusterIp {
-        return;
+        return false;
     }
     let class = world.source_class(&segment.source);
     if class == SourceClass::External || !Owed::from_byte(frontend.owed_to(class)).is_forward() {
-        return;
+        return false;
     }
     // One whose arrival was seen and not followed comes by here too, as does a source whose arrivals
     // are over its budget.
     let of_sentinel = frontend.flags & frontend_flag::SENTINEL != 0;
     if !of_sentinel && !world.is_sampled(frontend.service, segment.isn) {
-        return;
+        return false;
     }
     if !world.take_budget(&segment.source) {
-        return world.fault(Fault::OverBudget);
+        world.fault(Fault::OverBudget);
+        return of_sentinel;
     }
     let mut pending = pending_of(world, segment, &frontend, class);
     pending.state = state::LEAKED;
-    if world.follow(key, &pending) {
-        if is_probe(&pending) {
-            return;
-        }
+    if world.follow(key, &pending) && !of_sentinel {
         let flags = anomaly_flag::UNSEEN_ARRIVAL;
         world.report(&Evidence {
             fields: &pending,
@@ -497,6 +492,7 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) {
             flags,
         });
     }
+    of_sentinel
 }
 
 /// A SYN-ACK, RST or ICMP error.

@@ -1,8 +1,9 @@
 //! The hooks: one thin program for each direction and kind of device. Every packet is passed on, except
-//! an untranslated SYN of this agent's own probes at an uplink, which is recognised by its token.
+//! what this agent's own probes send untranslated to an uplink, which is recognised by its token.
 
-use agent_common::classify::{Direction, observe};
+use agent_common::classify::{Direction, World as _, observe};
 use agent_common::packet::{Link, parse, parse_plain, udp as udp_packet};
+use agent_common::service::device_flag;
 use agent_common::udp::{self, Ports};
 use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::macros::classifier;
@@ -29,6 +30,9 @@ macro_rules! hook {
             let look = peek::look(&ctx, $direction, $link);
             if matches!(look, Look::Tcp | Look::Either) && $tcp(skb) {
                 return $segment(skb);
+            }
+            if matches!(($direction, look), (Direction::Egress, Look::Tcp)) {
+                return end_reset(skb);
             }
             if matches!(look, Look::Udp | Look::Either) && $udp(skb) {
                 return $datagram(skb);
@@ -133,12 +137,25 @@ fn look_at_segment(ctx: &TcContext, direction: Direction) -> bool {
     observe(&kernel, direction, unsafe { &*scratch })
 }
 
-/// Drops a SYN of the agent's own probes; passes packets whose token is not registered.
+/// Drops a packet of the agent's own probes; passes every other.
 #[inline(never)]
 fn end_probe(ctx: &TcContext) -> i32 {
-    match sentinel::is_registered(ctx) {
+    let kernel: Kernel<'_, false> = Kernel::new(ctx);
+    match sentinel::is_own(ctx, &kernel) {
         true => sentinel::DROP,
         false => PASS,
+    }
+}
+
+/// Drops the reset that closes a probe at an uplink: connection tracking has seen it by then. For segments
+/// that are no evidence.
+#[inline(never)]
+fn end_reset(skb: *mut __sk_buff) -> i32 {
+    let ctx = TcContext::new(skb);
+    let kernel: Kernel<'_, false> = Kernel::new(&ctx);
+    match kernel.device_flags() & device_flag::UPLINK {
+        0 => PASS,
+        _ => end_probe(&ctx),
     }
 }
 
@@ -179,14 +196,17 @@ fn datagram_in(skb: *mut __sk_buff) -> i32 {
 /// See [`datagram_in`].
 #[inline(never)]
 fn datagram_out(skb: *mut __sk_buff) -> i32 {
-    look_at_datagram(&TcContext::new(skb), Direction::Egress);
-    PASS
+    let ctx = TcContext::new(skb);
+    match look_at_datagram(&ctx, Direction::Egress) {
+        true => end_probe(&ctx),
+        false => PASS,
+    }
 }
 
 #[inline(always)]
-fn look_at_datagram(ctx: &TcContext, direction: Direction) {
+fn look_at_datagram(ctx: &TcContext, direction: Direction) -> bool {
     let (Some(scratch), Some(known)) = (SCRATCH.get_ptr_mut(0), UDP_PORTS.get(0)) else {
-        return;
+        return false;
     };
     // SAFETY: written a moment ago on this CPU, by `read_datagram`.
     let segment = unsafe { &*scratch };
@@ -195,5 +215,5 @@ fn look_at_datagram(ctx: &TcContext, direction: Direction) {
         to: known.has(segment.destination_port),
     };
     let kernel: Kernel<'_, true> = Kernel::new(ctx);
-    udp::observe(&kernel, direction, segment, ports);
+    udp::observe(&kernel, direction, segment, ports)
 }

@@ -7,11 +7,13 @@
 //! there is none the kernel drops it, since no frame bears a far end's hardware address. Everything
 //! else that reaches a far end is dropped here, but for the echo's own answer.
 
+use agent_common::classify::World;
 use agent_common::probe::answer::{Wire, answer};
-use agent_common::probe::packet::{Kind, ProbePacket, parse, ports, source};
+use agent_common::probe::packet::{Kind, ProbePacket, destination, parse, ports, source};
 use agent_common::probe::{
     HostProbe, Phase, Probe, ProbeEvent, ProbeKey, Stage, UDP, probe_event, probe_flag,
 };
+use agent_common::service::{FrontendKey, TCP, frontend_flag};
 use aya_ebpf::EbpfContext;
 use aya_ebpf::bindings::{BPF_NOEXIST, TC_ACT_SHOT};
 use aya_ebpf::helpers::{bpf_get_socket_cookie, bpf_ktime_get_ns, bpf_redirect};
@@ -59,10 +61,35 @@ pub fn pathproof_collect(ctx: TcContext) -> i32 {
     collect(&ctx).unwrap_or(DROP)
 }
 
-/// Whether a packet is of a registered probe.
+/// Whether an untranslated packet to the sentinel's address, or a reset to any, is of a registered probe or of
+/// a registered socket of the agent's. One function for both, so that the program holds the parser once.
 #[inline(always)]
-pub fn is_registered(ctx: &TcContext) -> bool {
-    parse(&Skb(ctx)).is_some_and(|packet| Entry::of(&packet.key).is_some())
+pub fn is_own<W: World>(ctx: &TcContext, world: &W) -> bool {
+    // SAFETY: the context is the program's own.
+    let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
+    if HOST_PROBES.get_ptr(cookie).is_some() {
+        return true;
+    }
+    let skb = Skb(ctx);
+    let Some(packet) = parse(&skb) else {
+        return false;
+    };
+    match packet.closes() {
+        Some(key) => Entry::of(&key).is_some() && is_to_sentinel(&skb, &packet, world).is_some(),
+        None => Entry::of(&packet.key).is_some(),
+    }
+}
+
+#[inline(always)]
+fn is_to_sentinel<W: World>(skb: &Skb, packet: &ProbePacket, world: &W) -> Option<()> {
+    let (_, port) = ports(skb, packet)?;
+    let frontend = world.frontend(&FrontendKey {
+        address: destination(skb, packet.family)?,
+        port,
+        protocol: TCP,
+        padding: 0,
+    })?;
+    (frontend.flags & frontend_flag::SENTINEL != 0).then_some(())
 }
 
 /// A registered probe: its pointer is valid until the program ends.

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
+use node_tests::capture::{Capture, Frame};
 use rstest::rstest;
 
 use crate::scene::{
@@ -10,7 +11,11 @@ use crate::scene::{
     XDP, assert_never_503,
 };
 
-/// Idle, then busy, then through a restart of Cilium's agent.
+/// Addresses from which probes are sent.
+const PROBES: [&str; 2] = ["198.18.0.1", "2001:2::1"];
+
+/// Idle, then busy, then through a restart of Cilium's agent. No probe leaves the node meanwhile, though Cilium
+/// translates none of those of the paths that are off.
 #[rstest]
 #[case::replacing(REPLACING)]
 #[case::host_sockets(HOST_SOCKETS)]
@@ -26,6 +31,7 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
         return;
     };
     let watch = scene.watch();
+    let mut capture = Capture::start(&scene.world.outside);
     thread::sleep(Duration::from_secs(5));
     scene.traffic();
     thread::sleep(Duration::from_secs(10));
@@ -33,6 +39,10 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     thread::sleep(Duration::from_secs(15));
     println!("{shape:?}: clients felt {:?}", scene.felt());
     assert_never_503(&watch);
+    capture.drain();
+    let mut ends = capture.frames.iter().filter_map(Frame::ends);
+    let probe = ends.find(|[from, _]| PROBES.contains(&&*from.0.to_string()));
+    assert_eq!(probe, None);
     let report = scene.wait_for("proven", 200, Duration::from_secs(20));
     let accelerated = report["datapath"]["accelerated"].as_array();
     let is_accelerated = accelerated.is_some_and(|devices| !devices.is_empty());

@@ -13,8 +13,6 @@ use node_tests::world::{Family, Namespace};
 use rstest::rstest;
 use serde_json::Value;
 
-/// A reason is named within this time after the fault.
-const NAMED: Duration = Duration::from_secs(2);
 /// How long one is waited for on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The kernel has reasons since this version; those of most causes came with it and the next three.
@@ -200,7 +198,6 @@ fn the_kernels_reason_is_named(
     let dropped = &last["verdict"]["drops"];
     println!("MEASURED {expected:?}: {found:?} after {after:.2?}");
     assert!(found.is_some(), "{dropped:#}");
-    assert!(after <= scaled(NAMED * 3), "{after:?}: {dropped:#}");
     drop(kept);
 }
 

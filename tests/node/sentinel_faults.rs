@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::thread;
 use std::time::Duration;
 
 use node_tests::capture::{Capture, Frame};
@@ -363,8 +364,8 @@ fn one_broken_service_is_degraded_and_named() {
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// No SYN of a probe leaves the node, not while nothing translates it either. A pod's SYN to the sentinel's
-/// address leaves as it did before: it is no probe.
+/// No packet of a probe leaves the node, not while nothing translates it either. A pod's connection to the
+/// sentinel's address leaves as it did before: it is no probe.
 #[test]
 fn probes_that_nothing_translates_stay_on_the_node() {
     let name = "probes_that_nothing_translates_stay_on_the_node";
@@ -374,23 +375,25 @@ fn probes_that_nothing_translates_stay_on_the_node() {
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     let mut capture = Capture::start(&scene.world.outside);
-    // More than twice a second on each lane.
-    std::thread::sleep(Duration::from_secs(5));
-    let sentinel = |family| SocketAddr::new(Sentinel::cluster_ip(family), Sentinel::PORT);
+    // More than twice a second on each lane, by TCP and by UDP.
+    thread::sleep(Duration::from_secs(5));
+    assert_eq!(to_sentinel(&mut capture), BTreeSet::new());
     for family in Family::ALL {
-        let dial = Plan::from_pod(&scene.world, scene.world.pod("client-1"), sentinel(family));
+        let sentinel = SocketAddr::new(Sentinel::cluster_ip(family), Sentinel::PORT);
+        let dial = Plan::from_pod(&scene.world, scene.world.pod("client-1"), sentinel);
         assert!(dial.once(0).is_err(), "nothing translates it");
     }
-    capture.drain();
-    let syns = capture.frames.iter().filter(|frame| frame.is_syn());
-    let to_sentinel = |[_, to]: &[(IpAddr, u16); 2]| {
-        let mut families = Family::ALL.into_iter();
-        families.any(|family| to.0 == sentinel(family).ip())
-    };
-    let ends = syns.filter_map(Frame::ends).filter(to_sentinel);
-    let senders: BTreeSet<IpAddr> = ends.map(|[from, _]| from.0).collect();
-    // What pods send to the outside bears the node's address. So does the host path's own connection.
+    // What pods send to the outside bears the node's address.
     let node = Family::ALL.map(|family| scene.world.node_address(family));
-    assert_eq!(senders, BTreeSet::from(node));
+    assert_eq!(to_sentinel(&mut capture), BTreeSet::from(node));
     scene.rules.install().expect("install");
+}
+
+/// Who sent packets to the sentinel's addresses since the capture began.
+fn to_sentinel(capture: &mut Capture) -> BTreeSet<IpAddr> {
+    capture.drain();
+    let sentinel = Family::ALL.map(Sentinel::cluster_ip);
+    let ends = capture.frames.iter().filter_map(Frame::ends);
+    let to_it = ends.filter(|[_, to]| sentinel.contains(&to.0));
+    to_it.map(|[from, _]| from.0).collect()
 }

@@ -94,12 +94,30 @@ pub fn parse<B: Bytes>(bytes: &B) -> Option<ProbePacket> {
     }
 }
 
+impl ProbePacket {
+    /// The probe that it closes: the client's own reset, which continues behind a SYN that nobody answered.
+    #[inline(always)]
+    pub fn closes(&self) -> Option<ProbeKey> {
+        let token = self.sequence.wrapping_sub(1);
+        (self.kind == Kind::Reset).then_some(ProbeKey { token, ..self.key })
+    }
+}
+
 /// The source's address, of a packet that [`parse`] knew.
 #[inline(always)]
 pub fn source<B: Bytes>(bytes: &B, family: Family) -> Option<Address> {
     match family {
         Family::V4 => Some(mapped(bytes.load(IPV4_ADDRESSES)?)),
         Family::V6 => bytes.load(IPV6_ADDRESSES),
+    }
+}
+
+/// The destination's address, of a packet that [`parse`] knew.
+#[inline(always)]
+pub fn destination<B: Bytes>(bytes: &B, family: Family) -> Option<Address> {
+    match family {
+        Family::V4 => Some(mapped(bytes.load(IPV4_ADDRESSES + 4)?)),
+        Family::V6 => bytes.load(IPV6_ADDRESSES + 16),
     }
 }
 

@@ -4,15 +4,16 @@ use std::net::SocketAddr;
 
 use agent_common::abi::program;
 use agent_common::evidence::{Outcome, state};
+use agent_common::probe::UDP;
 use agent_common::service::Family::{self, V4};
 use agent_common::service::{
-    FrontendKind, FrontendValue, Owed, SourceClass, endpoint_flag, frontend_flag,
+    FrontendKind, FrontendValue, Owed, SourceClass, TCP, endpoint_flag, frontend_flag,
 };
 use node_tests::observer::Observer;
-use node_tests::packet;
+use node_tests::packet::{self, flag};
 use node_tests::scenario::mapped;
 
-use super::{TOKEN, with_sentinel};
+use super::{DROP, PASS, TOKEN, at, client, key, payload, with_sentinel};
 use crate::SERVICE;
 
 /// The observer follows and counts a probe's connection, and takes nothing from it for real traffic.
@@ -82,6 +83,55 @@ fn probes_prove_nothing() {
                 observer.anomalies().expect("anomalies").len(),
                 usize::from(proves)
             );
+        }
+    });
+}
+
+/// What a probe sends untranslated ends at an uplink, its reset included, and passes every other device.
+#[test]
+fn nothing_of_a_probe_leaves_by_an_uplink() {
+    with_sentinel(|observer, maps, sandbox| {
+        for family in Family::ALL {
+            let (from, to) = (client(family), at(family, 9, 9_000));
+            let value = FrontendValue {
+                service: SERVICE,
+                kind: FrontendKind::ClusterIp as u8,
+                flags: frontend_flag::SENTINEL,
+                owed: [Owed::Forward as u8; 3],
+                ..FrontendValue::default()
+            };
+            let address = mapped(to.ip());
+            observer.put_frontend(address, 9_000, value).expect("room");
+            observer
+                .put_udp_frontend(address, 9_000, value)
+                .expect("room");
+            for protocol in [TCP, UDP] {
+                let probe = key(family, protocol, TOKEN);
+                maps.register(probe, 0).expect("room for a probe");
+            }
+            for (token, verdict) in [(TOKEN, DROP), (TOKEN ^ 1, PASS)] {
+                let sequence = token.wrapping_add(1);
+                let packets = [
+                    packet::syn(from, to, token),
+                    packet::tcp(from, to, flag::RST, sequence, 0, &[]),
+                    packet::udp(from, to, &payload(token)),
+                ];
+                for packet in packets.map(|packet| packet.bytes()) {
+                    let run = |program, device| {
+                        observer
+                            .run(program, &packet, device)
+                            .expect("a run")
+                            .verdict
+                    };
+                    assert_eq!(run(program::INGRESS, sandbox.client), PASS);
+                    assert_eq!(run(program::EGRESS, sandbox.pods), PASS);
+                    assert_eq!(
+                        run(program::EGRESS, sandbox.uplink),
+                        verdict,
+                        "{packet:02x?}"
+                    );
+                }
+            }
         }
     });
 }

@@ -141,9 +141,9 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         trace
     }
 
-    /// Forgets it and closes its connection-tracking entry.
+    /// Closes its connection-tracking entry and forgets it. In this order: as long as the probe is known, the
+    /// RST leaves by no uplink.
     pub(super) fn close(&mut self, flight: Flight) {
-        self.unregister(&flight.key);
         // A refused handshake left no entry, or one that the refusal closed; a RST of ours would
         // only go astray.
         let refused = flight.refused && flight.acknowledged.is_none();
@@ -155,6 +155,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
             // A RST that cannot be sent leaves an entry behind, and the next probe reports why.
             let _ = self.send(Side::Client, flight.ends(), reset);
         }
+        self.unregister(&flight.key);
     }
 }
 
@@ -332,13 +333,15 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         // Its SYN may have been seen since it was asked for last.
         self.find_key(&mut call);
         self.kernel.remove_socket(call.cookie);
-        if let Some(key) = call.key {
-            self.kernel.remove(&key);
+        let answered = call.connected.is_some() || call.flags & probe_flag::REFUSED != 0;
+        let isn = call.isn().filter(|_| !answered);
+        let unseen = isn.filter(|_| call.key.is_none());
+        let unseen = unseen.map(|isn| key(isn, call.trace.lane.family, Transport::Tcp));
+        if let Some(key) = unseen {
+            // An uplink lets go of a RST whose probe is not known: no more than a packet in vain.
+            let _ = self.kernel.register(key, probe_flag::HOST);
         }
-        if call.connected.is_some() || call.flags & probe_flag::REFUSED != 0 {
-            return;
-        }
-        let isn = call.isn();
+        let known = call.key.or(unseen);
         let ends = (call.trace.client, call.trace.frontend);
         drop(call);
         if let Some(isn) = isn {
@@ -348,6 +351,9 @@ impl<K: Kernel, N: Network> Tools<K, N> {
             };
             // A RST that cannot be sent leaves an entry behind, and the next probe reports why.
             let _ = self.send_own(ends, reset);
+        }
+        if let Some(key) = known {
+            self.kernel.remove(&key);
         }
     }
 }
