@@ -200,7 +200,7 @@ pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> 
 /// Whether a followed packet to the sentinel's frontend leaves by an uplink untranslated: no probe has any
 /// business outside its node.
 #[inline(always)]
-pub(crate) fn is_stray(fields: &Pending, sighting: Sighting) -> bool {
+fn is_stray(fields: &Pending, sighting: Sighting) -> bool {
     sighting.kind == transition::Kind::Untranslated && is_probe(fields)
 }
 

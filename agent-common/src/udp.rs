@@ -13,7 +13,7 @@
 
 use crate::classify::{
     Connection, Direction, MAX_TRIES, Seen, World, answer_in, class_of, departure,
-    is_of_other_nodes, is_stray, pending_of, reaches_client, same,
+    is_of_other_nodes, pending_of, reaches_client, same,
 };
 use crate::evidence::{Fault, Outcome, Pending, PendingKey, state};
 use crate::packet::Segment;
@@ -82,9 +82,9 @@ pub fn is_flow(key: &PendingKey) -> bool {
     key.family & FLOW != 0
 }
 
-/// Takes a sighting into account. Returns the same as [`classify::observe`](crate::classify::observe).
+/// Takes a sighting into account.
 #[inline(always)]
-pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment, ports: Ports) -> bool {
+pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment, ports: Ports) {
     let mut seen = None;
     if ports.to {
         seen = match direction {
@@ -95,11 +95,9 @@ pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment, por
     if seen.is_none() && ports.from {
         seen = answered(world, direction, segment);
     }
-    let Some((datagram, sighting)) = seen else {
-        return false;
-    };
-    step(world, &datagram, sighting);
-    is_stray(datagram.fields(), sighting)
+    if let Some((datagram, sighting)) = seen {
+        step(world, &datagram, sighting);
+    }
 }
 
 #[inline(always)]

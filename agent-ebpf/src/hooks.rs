@@ -31,10 +31,13 @@ macro_rules! hook {
             if matches!(look, Look::Tcp | Look::Either) && $tcp(skb) {
                 return $segment(skb);
             }
-            if matches!(($direction, look), (Direction::Egress, Look::Tcp)) {
-                return end_reset(skb);
+            if matches!($direction, Direction::Egress)
+                && matches!(look, Look::Tcp | Look::Probe)
+                && ends_here(skb)
+            {
+                return sentinel::DROP;
             }
-            if matches!(look, Look::Udp | Look::Either) && $udp(skb) {
+            if matches!(look, Look::Udp | Look::Probe | Look::Either) && $udp(skb) {
                 return $datagram(skb);
             }
             PASS
@@ -121,8 +124,8 @@ fn segment_in(skb: *mut __sk_buff) -> i32 {
 #[inline(never)]
 fn segment_out(skb: *mut __sk_buff) -> i32 {
     let ctx = TcContext::new(skb);
-    match look_at_segment(&ctx, Direction::Egress) {
-        true => end_probe(&ctx),
+    match look_at_segment(&ctx, Direction::Egress) && ends_here(skb) {
+        true => sentinel::DROP,
         false => PASS,
     }
 }
@@ -137,26 +140,13 @@ fn look_at_segment(ctx: &TcContext, direction: Direction) -> bool {
     observe(&kernel, direction, unsafe { &*scratch })
 }
 
-/// Drops a packet of the agent's own probes; passes every other.
+/// Whether a packet is one of the agent's own probes' that leaves by an uplink and that nothing translated: a
+/// SYN, a datagram, or the reset that closes a probe, which connection tracking has seen by then.
 #[inline(never)]
-fn end_probe(ctx: &TcContext) -> i32 {
-    let kernel: Kernel<'_, false> = Kernel::new(ctx);
-    match sentinel::is_own(ctx, &kernel) {
-        true => sentinel::DROP,
-        false => PASS,
-    }
-}
-
-/// Drops the reset that closes a probe at an uplink: connection tracking has seen it by then. For segments
-/// that are no evidence.
-#[inline(never)]
-fn end_reset(skb: *mut __sk_buff) -> i32 {
+fn ends_here(skb: *mut __sk_buff) -> bool {
     let ctx = TcContext::new(skb);
     let kernel: Kernel<'_, false> = Kernel::new(&ctx);
-    match kernel.device_flags() & device_flag::UPLINK {
-        0 => PASS,
-        _ => end_probe(&ctx),
-    }
+    kernel.device_flags() & device_flag::UPLINK != 0 && sentinel::is_stray(&ctx, &kernel)
 }
 
 /// Puts the datagram into the scratch map, if one of its ports is a UDP Service's.
@@ -196,17 +186,14 @@ fn datagram_in(skb: *mut __sk_buff) -> i32 {
 /// See [`datagram_in`].
 #[inline(never)]
 fn datagram_out(skb: *mut __sk_buff) -> i32 {
-    let ctx = TcContext::new(skb);
-    match look_at_datagram(&ctx, Direction::Egress) {
-        true => end_probe(&ctx),
-        false => PASS,
-    }
+    look_at_datagram(&TcContext::new(skb), Direction::Egress);
+    PASS
 }
 
 #[inline(always)]
-fn look_at_datagram(ctx: &TcContext, direction: Direction) -> bool {
+fn look_at_datagram(ctx: &TcContext, direction: Direction) {
     let (Some(scratch), Some(known)) = (SCRATCH.get_ptr_mut(0), UDP_PORTS.get(0)) else {
-        return false;
+        return;
     };
     // SAFETY: written a moment ago on this CPU, by `read_datagram`.
     let segment = unsafe { &*scratch };
@@ -215,5 +202,5 @@ fn look_at_datagram(ctx: &TcContext, direction: Direction) -> bool {
         to: known.has(segment.destination_port),
     };
     let kernel: Kernel<'_, true> = Kernel::new(ctx);
-    udp::observe(&kernel, direction, segment, ports)
+    udp::observe(&kernel, direction, segment, ports);
 }

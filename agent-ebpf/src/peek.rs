@@ -9,6 +9,7 @@ use agent_common::classify::Direction;
 use agent_common::evidence::Fault;
 use agent_common::gate::{Glance, Wanted};
 use agent_common::packet::{Bytes, ETHERTYPE_IPV4, ETHERTYPE_IPV6, Link, tcp_flag};
+use agent_common::probe::{DATA_LEN, UDP_MAGIC};
 use agent_common::udp::Ports;
 use aya_ebpf::programs::TcContext;
 
@@ -20,6 +21,12 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// Bytes of a UDP header.
 const UDP_LEN: u16 = 8;
+/// Bytes of a probe's datagram, and the first of its payload.
+const PROBE_LEN: u16 = UDP_LEN + DATA_LEN as u16;
+const PROBE_BEGINNING: u32 = {
+    let [a, b, c, d, ..] = UDP_MAGIC;
+    u32::from_ne_bytes([a, b, c, d])
+};
 const ICMP: u8 = 1;
 const ICMP_UNREACHABLE: u8 = 3;
 const ICMPV6: u8 = 58;
@@ -93,6 +100,8 @@ pub enum Look {
     Tcp,
     /// A datagram at a port of a UDP Service.
     Udp,
+    /// A datagram that goes out and begins as those of the sentinel's probes.
+    Probe,
     /// This cannot tell.
     Either,
 }
@@ -118,6 +127,14 @@ pub fn look(ctx: &TcContext, direction: Direction, link: Link) -> Look {
 /// the others are stopped by the gate.
 #[inline(always)]
 fn datagram(ctx: &TcContext, direction: Direction, at: usize, apart: usize) -> Option<Look> {
+    let length = half(ctx, at + 4)?;
+    let linear = Linear(ctx);
+    if matches!(direction, Direction::Egress)
+        && length == PROBE_LEN.to_be()
+        && linear.at::<u32>(at + 8) == Some(PROBE_BEGINNING)
+    {
+        return Some(Look::Probe);
+    }
     let known = UDP_PORTS.get(0)?;
     let destination = half(ctx, at + 2)?;
     let source = half(ctx, at)?;
@@ -128,13 +145,12 @@ fn datagram(ctx: &TcContext, direction: Direction, at: usize, apart: usize) -> O
     if !from && !to {
         return Some(Look::Nothing);
     }
-    let linear = Linear(ctx);
     // Some devices keep the payload apart from the headers.
     let beginning = match linear.at::<u32>(at + 8) {
         Some(beginning) => beginning,
         None => ctx.load(at + 8).unwrap_or(0),
     };
-    let length = u32::from(half(ctx, at + 4)?);
+    let length = u32::from(length);
     let marked = (u32::from(from) * FROM) | (u32::from(to) * TO);
     let out = match direction {
         Direction::Ingress => 0,

@@ -61,28 +61,21 @@ pub fn pathproof_collect(ctx: TcContext) -> i32 {
     collect(&ctx).unwrap_or(DROP)
 }
 
-/// Whether an untranslated packet to the sentinel's address, or a reset to any, is of a registered probe or of
-/// a registered socket of the agent's. One function for both, so that the program holds the parser once.
+/// Whether a packet goes to the sentinel's address and is of a registered probe, or of a registered socket of
+/// the agent's.
 #[inline(always)]
-pub fn is_own<W: World>(ctx: &TcContext, world: &W) -> bool {
+pub fn is_stray<W: World>(ctx: &TcContext, world: &W) -> bool {
     // SAFETY: the context is the program's own.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
-    if HOST_PROBES.get_ptr(cookie).is_some() {
-        return true;
-    }
-    let skb = Skb(ctx);
-    let Some(packet) = parse(&skb) else {
-        return false;
-    };
-    match packet.closes() {
-        Some(key) => Entry::of(&key).is_some() && is_to_sentinel(&skb, &packet, world).is_some(),
-        None => Entry::of(&packet.key).is_some(),
-    }
+    HOST_PROBES.get_ptr(cookie).is_some() || is_of_probe(&Skb(ctx), world).is_some()
 }
 
 #[inline(always)]
-fn is_to_sentinel<W: World>(skb: &Skb, packet: &ProbePacket, world: &W) -> Option<()> {
-    let (_, port) = ports(skb, packet)?;
+fn is_of_probe<W: World>(skb: &Skb, world: &W) -> Option<()> {
+    let packet = parse(skb)?;
+    Entry::of(&packet.closes().unwrap_or(packet.key))?;
+    let (_, port) = ports(skb, &packet)?;
+    // The sentinel has one port for TCP and UDP, and its frontends by UDP are not followed.
     let frontend = world.frontend(&FrontendKey {
         address: destination(skb, packet.family)?,
         port,

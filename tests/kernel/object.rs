@@ -28,8 +28,8 @@ const MOST_OBJECT_BYTES: usize = 412 * 1024;
 /// kernels, which prune less.
 const MOST_VERIFIED: u32 = 80_000;
 /// Bytes of a program after the verifier's rewriting, of 8 each; 11 KiB of them are for datagrams, 4 for
-/// the sampling gate, 4 for its marks of connections, and 4 for probes that must not leave the node.
-const MOST_TRANSLATED: u32 = 64 * 1024;
+/// the sampling gate, 4 for its marks of connections, and 8 for probes that must not leave the node.
+const MOST_TRANSLATED: u32 = 68 * 1024;
 
 fn size<T>() -> u32 {
     size_of::<T>() as u32

@@ -102,9 +102,6 @@ fn nothing_of_a_probe_leaves_by_an_uplink() {
             };
             let address = mapped(to.ip());
             observer.put_frontend(address, 9_000, value).expect("room");
-            observer
-                .put_udp_frontend(address, 9_000, value)
-                .expect("room");
             for protocol in [TCP, UDP] {
                 let probe = key(family, protocol, TOKEN);
                 maps.register(probe, 0).expect("room for a probe");
