@@ -16,6 +16,7 @@ const CARGO_MUTANTS: Tool = Tool {
     version: "27.1.0",
     arguments: &[],
     env: crate::tools::QUICK_BUILD,
+    wheels: &[],
 };
 
 /// The files between a verdict and its answer: a wrong line here is a wrong 503 or 200 by itself.
