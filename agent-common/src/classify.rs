@@ -464,16 +464,16 @@ fn leaves_unseen<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> bo
     let Some(frontend) = world.frontend(&to) else {
         return false;
     };
+    let of_sentinel = frontend.flags & frontend_flag::SENTINEL != 0;
     if FrontendKind::from_byte(frontend.kind) != FrontendKind::ClusterIp {
-        return false;
+        return of_sentinel;
     }
     let class = world.source_class(&segment.source);
     if class == SourceClass::External || !Owed::from_byte(frontend.owed_to(class)).is_forward() {
-        return false;
+        return of_sentinel;
     }
     // One whose arrival was seen and not followed comes by here too, as does a source whose arrivals
     // are over its budget.
-    let of_sentinel = frontend.flags & frontend_flag::SENTINEL != 0;
     if !of_sentinel && !world.is_sampled(frontend.service, segment.isn) {
         return false;
     }

@@ -1,6 +1,6 @@
 //! The sentinel's probes as the kernel holds them: what was sent, the stages it passed, what the
 //! echo saw. The agent registers a probe before it sends it and deletes it when it is judged; the
-//! sentinel's programs only stamp. Nothing here is known to the observer's hooks.
+//! sentinel's programs only stamp. The observer's drop what would leave the node.
 
 use crate::service::{Address, Port};
 
@@ -90,7 +90,7 @@ pub enum Phase {
 /// Number of phases.
 pub const PHASES: usize = 2;
 
-/// A registered probe. The agent writes it once, with [`probe_flag::CONTROL`] or nothing; programs
+/// A registered probe. The agent writes it once, with a flag that says whose it is or none; programs
 /// fill in the rest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -114,7 +114,7 @@ pub mod probe_flag {
     /// node (ingress of the server pair's near end).
     pub const CONTROL: u32 = 1;
     /// Dialled by the host's own `connect`: registered by the program that found its socket's
-    /// cookie.
+    /// cookie, or by the agent for as long as it closes it.
     pub const HOST: u32 = 1 << 1;
     /// Refused by a RST that reached the client.
     pub const REFUSED: u32 = 1 << 2;

@@ -18,6 +18,8 @@ const KEPT: usize = 64;
 const NOT_SPECIFIED: &str = "NOT_SPECIFIED";
 /// A program or filter of tc drops what comes in.
 const BY_TC: &str = "TC_INGRESS";
+/// The same of what goes out.
+const BY_TC_OUT: &str = "TC_EGRESS";
 
 /// Packets of one Service that the kernel dropped for one reason since the reading before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -133,8 +135,8 @@ impl DropLedger {
             let Some(info) = directory.service(count.service) else {
                 continue;
             };
-            // The sentinel's own programs drop every probe where its way ends.
-            if info.sentinel && count.reason == BY_TC {
+            // The agent's own programs drop every probe where its way ends, and at an uplink.
+            if info.sentinel && [BY_TC, BY_TC_OUT].contains(&&*count.reason) {
                 continue;
             }
             self.add(info.label(), info.family, count, now);
@@ -184,7 +186,7 @@ pub fn meaning(reason: &str) -> Option<&'static str> {
             "the next hop does not answer ARP or neighbour discovery"
         }
         "PKT_TOO_BIG" | "PKT_TOO_SMALL" => "its size does not fit: check the MTU of the path",
-        "TC_EGRESS" | BY_TC => "a tc filter or BPF program drops it (tc filter show)",
+        BY_TC_OUT | BY_TC => "a tc filter or BPF program drops it (tc filter show)",
         "QDISC_DROP" | "QDISC_OVERLIMIT" | "QDISC_CONGESTED" => {
             "a queue of the interface drops it (tc -s qdisc)"
         }

@@ -1,5 +1,5 @@
 //! The hooks: one thin program for each direction and kind of device. Every packet is passed on, except
-//! what this agent's own probes send untranslated to an uplink, which is recognised by its token.
+//! what this agent's own probes send untranslated to an uplink, which is recognised by its token or its socket.
 
 use agent_common::classify::{Direction, World as _, observe};
 use agent_common::packet::{Link, parse, parse_plain, udp as udp_packet};
@@ -124,7 +124,9 @@ fn segment_in(skb: *mut __sk_buff) -> i32 {
 #[inline(never)]
 fn segment_out(skb: *mut __sk_buff) -> i32 {
     let ctx = TcContext::new(skb);
-    match look_at_segment(&ctx, Direction::Egress) && ends_here(skb) {
+    let is_stray = look_at_segment(&ctx, Direction::Egress)
+        && (sentinel::is_of_own_socket(&ctx) || ends_here(skb));
+    match is_stray {
         true => sentinel::DROP,
         false => PASS,
     }

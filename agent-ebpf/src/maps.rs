@@ -33,7 +33,8 @@ pub static ENDPOINTS: HashMap<EndpointKey, EndpointEntry> =
 pub static SOURCES: LpmTrie<Address, u32> =
     LpmTrie::with_max_entries(abi::MAX_SOURCES, BPF_F_NO_PREALLOC);
 
-/// Interface index to `device_flag` bits. Writer: agent. Reader: programs, for a SYN that leaves.
+/// Interface index to `device_flag` bits. Writer: agent. Reader: programs, for a SYN that leaves
+/// and for what may be a probe's.
 #[map]
 pub static DEVICES: HashMap<u32, u32> =
     HashMap::with_max_entries(abi::MAX_DEVICES, BPF_F_NO_PREALLOC);
@@ -102,12 +103,12 @@ pub static MARKS: Array<Marks> = Array::with_max_entries(1, 0);
 pub static SCRATCH: PerCpuArray<Segment> = PerCpuArray::with_max_entries(1, 0);
 
 /// A probe's token to what was seen of it. Writer: the agent inserts and deletes, the sentinel's
-/// programs stamp, and insert those of the agent's own sockets. Not pinned.
+/// programs stamp, and insert those of the agent's own sockets; the observer's read it at uplinks. Not pinned.
 #[map]
 pub static PROBES: HashMap<ProbeKey, Probe> = HashMap::with_max_entries(abi::MAX_PROBES, 0);
 
 /// Cookie of a socket of the agent's to the token of its SYN. Writer: the agent inserts and deletes,
-/// `pathproof_translated` fills in. Not pinned.
+/// `pathproof_translated` fills in; the observer's programs read it at uplinks. Not pinned.
 #[map]
 pub static HOST_PROBES: HashMap<u64, HostProbe> =
     HashMap::with_max_entries(abi::MAX_HOST_PROBES, 0);

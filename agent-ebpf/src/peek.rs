@@ -21,12 +21,8 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 /// Bytes of a UDP header.
 const UDP_LEN: u16 = 8;
-/// Bytes of a probe's datagram, and the first of its payload.
+/// Bytes of a probe's datagram.
 const PROBE_LEN: u16 = UDP_LEN + DATA_LEN as u16;
-const PROBE_BEGINNING: u32 = {
-    let [a, b, c, d, ..] = UDP_MAGIC;
-    u32::from_ne_bytes([a, b, c, d])
-};
 const ICMP: u8 = 1;
 const ICMP_UNREACHABLE: u8 = 3;
 const ICMPV6: u8 = 58;
@@ -131,7 +127,7 @@ fn datagram(ctx: &TcContext, direction: Direction, at: usize, apart: usize) -> O
     let linear = Linear(ctx);
     if matches!(direction, Direction::Egress)
         && length == PROBE_LEN.to_be()
-        && linear.at::<u32>(at + 8) == Some(PROBE_BEGINNING)
+        && linear.at::<[u8; 8]>(at + 8) == Some(UDP_MAGIC)
     {
         return Some(Look::Probe);
     }

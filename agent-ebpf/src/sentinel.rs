@@ -1,5 +1,6 @@
 //! The sentinel's programs, at the four ends of its own two veth pairs and nowhere else: near ends
-//! stamp and pass, far ends answer or take in, and drop everything else. The parsing of packets and
+//! stamp and pass, far ends answer or take in, and drop everything else. What else of a probe reaches an
+//! uplink, the observer's programs ask here. The parsing of packets and
 //! the echo's answers are `agent-common`'s (`probe::packet`, `probe::answer`).
 //!
 //! A packet of no registered probe is never answered. One that could be a probe of another agent's
@@ -61,19 +62,28 @@ pub fn pathproof_collect(ctx: TcContext) -> i32 {
     collect(&ctx).unwrap_or(DROP)
 }
 
-/// Whether a packet goes to the sentinel's address and is of a registered probe, or of a registered socket of
-/// the agent's.
+/// Whether a packet comes from a socket of the agent's that dials as the host.
 #[inline(always)]
-pub fn is_stray<W: World>(ctx: &TcContext, world: &W) -> bool {
+pub fn is_of_own_socket(ctx: &TcContext) -> bool {
     // SAFETY: the context is the program's own.
     let cookie = unsafe { bpf_get_socket_cookie(ctx.as_ptr()) };
-    HOST_PROBES.get_ptr(cookie).is_some() || is_of_probe(&Skb(ctx), world).is_some()
+    HOST_PROBES.get_ptr(cookie).is_some()
+}
+
+/// Whether a packet goes to the sentinel's address and is of a registered probe.
+#[inline(always)]
+pub fn is_stray<W: World>(ctx: &TcContext, world: &W) -> bool {
+    goes_to_sentinel(&Skb(ctx), world).is_some()
 }
 
 #[inline(always)]
-fn is_of_probe<W: World>(skb: &Skb, world: &W) -> Option<()> {
+fn goes_to_sentinel<W: World>(skb: &Skb, world: &W) -> Option<()> {
     let packet = parse(skb)?;
-    Entry::of(&packet.closes().unwrap_or(packet.key))?;
+    let key = match packet.kind {
+        Kind::Unreachable => return None,
+        _ => packet.closes().unwrap_or(packet.key),
+    };
+    Entry::of(&key)?;
     let (_, port) = ports(skb, &packet)?;
     // The sentinel has one port for TCP and UDP, and its frontends by UDP are not followed.
     let frontend = world.frontend(&FrontendKey {

@@ -392,6 +392,7 @@ fn probes_that_nothing_translates_stay_on_the_node() {
 /// Who sent packets to the sentinel's addresses since the capture began.
 fn to_sentinel(capture: &mut Capture) -> BTreeSet<IpAddr> {
     capture.drain();
+    assert_eq!(capture.missed(), 0);
     let sentinel = Family::ALL.map(Sentinel::cluster_ip);
     let ends = capture.frames.iter().filter_map(Frame::ends);
     let to_it = ends.filter(|[_, to]| sentinel.contains(&to.0));

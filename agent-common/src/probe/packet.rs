@@ -19,7 +19,7 @@ pub enum Kind {
     SynAck,
     /// Data with magic and token, whichever way it goes.
     Data,
-    /// A RST that answers the SYN or the data.
+    /// A RST that answers the SYN or the data, or that closes a connection without an answer.
     Reset,
     /// An ICMP error about the SYN or the data.
     Unreachable,

@@ -82,6 +82,7 @@ fn reasons_are_kept_by_service_and_forgotten() {
         count(2, "IP_RPFILTER", 5),
         count(7, "IP_RPFILTER", 5),
         count(3, "TC_INGRESS", 5),
+        count(3, "TC_EGRESS", 5),
     ];
     drops.take(&counts, &directory(), at(1));
     drops.take(&counts[1..2], &directory(), at(2));

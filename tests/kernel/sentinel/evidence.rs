@@ -87,26 +87,36 @@ fn probes_prove_nothing() {
     });
 }
 
-/// What a probe sends untranslated ends at an uplink, its reset included, and passes every other device.
+/// Packets of a probe that nothing translated end at an uplink, its reset included, and pass every other device.
+/// So do packets with its token to any other address, and those of other clients to the sentinel's.
 #[test]
 fn nothing_of_a_probe_leaves_by_an_uplink() {
     with_sentinel(|observer, maps, sandbox| {
         for family in Family::ALL {
-            let (from, to) = (client(family), at(family, 9, 9_000));
-            let value = FrontendValue {
-                service: SERVICE,
-                kind: FrontendKind::ClusterIp as u8,
-                flags: frontend_flag::SENTINEL,
-                owed: [Owed::Forward as u8; 3],
-                ..FrontendValue::default()
-            };
-            let address = mapped(to.ip());
-            observer.put_frontend(address, 9_000, value).expect("room");
+            let (from, sentinel) = (client(family), at(family, 9, 9_000));
+            let (user, stranger) = (at(family, 8, 9_000), at(family, 7, 9_000));
+            for (to, flags) in [(sentinel, frontend_flag::SENTINEL), (user, 0)] {
+                let value = FrontendValue {
+                    service: SERVICE,
+                    kind: FrontendKind::ClusterIp as u8,
+                    flags,
+                    owed: [Owed::Forward as u8; 3],
+                    ..FrontendValue::default()
+                };
+                let address = mapped(to.ip());
+                observer.put_frontend(address, 9_000, value).expect("room");
+            }
             for protocol in [TCP, UDP] {
                 let probe = key(family, protocol, TOKEN);
                 maps.register(probe, 0).expect("room for a probe");
             }
-            for (token, verdict) in [(TOKEN, DROP), (TOKEN ^ 1, PASS)] {
+            let cases = [
+                (sentinel, TOKEN, DROP),
+                (sentinel, TOKEN ^ 1, PASS),
+                (user, TOKEN, PASS),
+                (stranger, TOKEN, PASS),
+            ];
+            for (to, token, verdict) in cases {
                 let sequence = token.wrapping_add(1);
                 let packets = [
                     packet::syn(from, to, token),
@@ -115,19 +125,15 @@ fn nothing_of_a_probe_leaves_by_an_uplink() {
                 ];
                 for packet in packets.map(|packet| packet.bytes()) {
                     let run = |program, device| {
-                        observer
-                            .run(program, &packet, device)
-                            .expect("a run")
-                            .verdict
+                        let passed = observer.run(program, &packet, device);
+                        passed.expect("a run").verdict
                     };
                     assert_eq!(run(program::INGRESS, sandbox.client), PASS);
                     assert_eq!(run(program::EGRESS, sandbox.pods), PASS);
-                    assert_eq!(
-                        run(program::EGRESS, sandbox.uplink),
-                        verdict,
-                        "{packet:02x?}"
-                    );
+                    let out = run(program::EGRESS, sandbox.uplink);
+                    assert_eq!(out, verdict, "{to}, {token:x}: {packet:02x?}");
                 }
+                observer.reset(SERVICE + 1).expect("no evidence");
             }
         }
     });

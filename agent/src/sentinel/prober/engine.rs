@@ -27,7 +27,7 @@ const FIRST: Gap = Duration::ZERO..Duration::from_millis(50);
 /// much as several probes.
 const TOGETHER: Duration = Duration::from_millis(100);
 /// Pause between probes from outside the node where these do not take the way of real connections
-/// ([`SentinelAddresses::outside_rests`]): nothing translates them, and what leaves the node is wasted.
+/// ([`SentinelAddresses::outside_rests`]): nothing translates them, and they are probed in vain.
 const OUTSIDE_RESTS: Duration = Duration::from_secs(30);
 
 /// A family's rounds.

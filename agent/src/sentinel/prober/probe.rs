@@ -141,8 +141,9 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         trace
     }
 
-    /// Closes its connection-tracking entry and forgets it. In this order: as long as the probe is known, the
-    /// RST leaves by no uplink.
+    /// Closes its connection-tracking entry and forgets it. In this order: an uplink lets go of a RST whose probe
+    /// is not known. The kernel takes the RST there before the call that sends it returns (below Linux 6.5 not
+    /// if softirqs wait for their thread).
     pub(super) fn close(&mut self, flight: Flight) {
         // A refused handshake left no entry, or one that the refusal closed; a RST of ours would
         // only go astray.
