@@ -1,10 +1,9 @@
 //! Packets that make no sense: passed as they came, and counted.
 
+use node_tests::capture::{Capture, Direction, Frame};
 use node_tests::rules::Backend;
-use node_tests::traffic::RawSender;
-
-use crate::agent_kernel::Tap;
 use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until};
+use node_tests::traffic::RawSender;
 
 const SYN: u8 = 0x02;
 
@@ -25,7 +24,7 @@ fn broken_packets_pass_as_they_came() {
         let _ = scene.world.node.sysctl(&format!("net/bridge/{key}"), "0");
     }
     let raw = RawSender::from_pod(from).expect("a packet socket");
-    let tap = Tap::open(&to.ns, "eth0");
+    let mut capture = Capture::start(&to.ns);
     let link = (from.link().0, to.link().0);
     let faults = ["malformed", "truncated", "too_deep", "later_fragment"];
     let count = || faults.map(|fault| scene.fault(fault)).iter().sum::<u64>();
@@ -34,8 +33,15 @@ fn broken_packets_pass_as_they_came() {
         // The queue of a veth may be full for a moment.
         let sent = until(PATIENCE, || raw.send(&frame).ok());
         assert!(sent.is_some(), "{what} was not sent");
-        let seen = tap.find(PATIENCE, |seen| seen == frame);
-        assert!(seen.is_some(), "{what} did not arrive as it was sent");
+        let is_it = |seen: &Frame| seen.direction == Direction::In && seen.bytes == frame;
+        let arrived = until(PATIENCE, || {
+            capture.drain();
+            std::mem::take(&mut capture.frames)
+                .iter()
+                .any(is_it)
+                .then_some(())
+        });
+        assert!(arrived.is_some(), "{what} did not arrive as it was sent");
     }
     eventually("counted", || count() >= before + 4);
     scene.wait_proven();

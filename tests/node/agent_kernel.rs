@@ -1,13 +1,12 @@
 //! The kernel's side as the tests see it, past the agent: its pinned maps and links, the programs at
-//! a hook, a program of somebody else's, and a tap that reads what a pod receives.
+//! a hook, a program of somebody else's, and devices of any kind.
 
 use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use agent_common::abi::{self, ABI_VERSION, map};
 use agent_common::evidence::{Outcome, Pending, PendingKey, ServiceCounts};
@@ -196,80 +195,4 @@ pub(crate) fn device_of_kind(test: &str, ns: &Namespace, name: &str, kind: u16) 
         assert_eq!(set, 0, "{}", io::Error::last_os_error());
     });
     Some(file)
-}
-
-/// Reads whole frames that arrive at a device.
-pub(crate) struct Tap(OwnedFd);
-
-impl Tap {
-    /// At a device in a namespace; frames that come later are read.
-    pub(crate) fn open(ns: &Namespace, device: &str) -> Self {
-        let index = ns.ifindex(device).expect("a device");
-        let socket = ns.run(|| packet_socket(index)).expect("a packet socket");
-        Self(socket)
-    }
-
-    /// The first frame that is wanted; nothing if there is none in time.
-    pub(crate) fn find(&self, time: Duration, wanted: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
-        let end = Instant::now() + time;
-        let mut frame = vec![0; 65_536];
-        while Instant::now() < end {
-            // SAFETY: the buffer is valid for its length; a time limit is set on the socket.
-            let length = unsafe {
-                libc::recv(
-                    self.0.as_raw_fd(),
-                    frame.as_mut_ptr().cast(),
-                    frame.len(),
-                    0,
-                )
-            };
-            if let Ok(length @ 1..) = usize::try_from(length)
-                && wanted(&frame[..length])
-            {
-                frame.truncate(length);
-                return Some(frame);
-            }
-        }
-        None
-    }
-}
-
-fn packet_socket(index: u32) -> io::Result<OwnedFd> {
-    let every = (libc::ETH_P_ALL as u16).to_be();
-    // SAFETY: socket takes numbers only.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, i32::from(every)) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: an all-zero sockaddr_ll is valid.
-    let mut at: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    at.sll_family = libc::AF_PACKET as u16;
-    at.sll_protocol = every;
-    at.sll_ifindex = index as i32;
-    let patience = libc::timeval {
-        tv_sec: 0,
-        tv_usec: 100_000,
-    };
-    // SAFETY: both pointers are valid for the lengths given during the calls.
-    let failed = unsafe {
-        libc::bind(
-            fd,
-            (&raw const at).cast(),
-            size_of_val(&at) as libc::socklen_t,
-        ) != 0
-            || libc::setsockopt(
-                fd,
-                libc::SOL_SOCKET,
-                libc::SO_RCVTIMEO,
-                (&raw const patience).cast(),
-                size_of_val(&patience) as libc::socklen_t,
-            ) != 0
-    };
-    if failed {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(socket)
-    }
 }
