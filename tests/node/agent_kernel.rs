@@ -1,11 +1,9 @@
 //! The kernel's side as the tests see it, past the agent: its pinned maps and links, the programs at
 //! a hook, a program of somebody else's, and devices of any kind.
 
-use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use agent_common::abi::{self, ABI_VERSION, map};
@@ -78,18 +76,12 @@ pub(crate) fn programs_at(ns: &Namespace, device: &str, direction: TcAttachType)
 
 /// Detaches a pinned link, whoever holds it, as an administrator's tool would.
 pub(crate) fn detach(pin: &Path) -> io::Result<()> {
-    const BPF_OBJ_GET: libc::c_int = 7;
-    let path = CString::new(pin.as_os_str().as_bytes()).expect("a path");
-    detach_link(bpf::descriptor(
-        BPF_OBJ_GET,
-        &mut [path.as_ptr() as u64, 0],
-    )?)
+    detach_link(link_id(pin).ok_or(io::ErrorKind::NotFound)?)
 }
 
 /// Detaches every TCX link at the ingress of a device, whoever holds it; tells how many.
 pub(crate) fn detach_all(ns: &Namespace, device: &str) -> io::Result<usize> {
     const BPF_PROG_QUERY: libc::c_int = 16;
-    const BPF_LINK_GET_FD_BY_ID: libc::c_int = 30;
     const BPF_TCX_INGRESS: u64 = 46;
     let index = u64::from(ns.ifindex(device).expect("the device"));
     let (mut programs, mut links) = ([0u32; 16], [0u32; 16]);
@@ -102,16 +94,15 @@ pub(crate) fn detach_all(ns: &Namespace, device: &str) -> io::Result<usize> {
     ns.run(|| bpf::call(BPF_PROG_QUERY, &mut query))?;
     let count = query[3] as u32 as usize;
     for id in &links[..count] {
-        detach_link(bpf::descriptor(
-            BPF_LINK_GET_FD_BY_ID,
-            &mut [u64::from(*id), 0],
-        )?)?;
+        detach_link(*id)?;
     }
     Ok(count)
 }
 
-fn detach_link(link: OwnedFd) -> io::Result<()> {
+fn detach_link(id: u32) -> io::Result<()> {
+    const BPF_LINK_GET_FD_BY_ID: libc::c_int = 30;
     const BPF_LINK_DETACH: libc::c_int = 34;
+    let link = bpf::descriptor(BPF_LINK_GET_FD_BY_ID, &mut [id, 0, 0])?;
     bpf::call(BPF_LINK_DETACH, &mut [link.as_raw_fd() as u64, 0]).map(drop)
 }
 

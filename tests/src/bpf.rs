@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 mod map;
 
-pub use map::{Entry, PinnedMap};
+pub use map::{Entry, Map};
 
 const PROG_LOAD: libc::c_int = 5;
 const LINK_CREATE: libc::c_int = 28;
@@ -83,6 +83,21 @@ impl Code {
         self.push(word(0xbf, dst, src, 0, 0))
     }
 
+    /// `dst = src`, 32 bits of it.
+    pub fn copy32(&mut self, dst: Register, src: Register) -> &mut Self {
+        self.push(word(0xbc, dst, src, 0, 0))
+    }
+
+    /// Any arithmetic with a number, by its opcode.
+    pub fn alu(&mut self, code: u8, dst: Register, value: i32) -> &mut Self {
+        self.push(word(code, dst, 0, 0, value))
+    }
+
+    /// `dst` = a map, by its descriptor: two instructions.
+    pub fn map(&mut self, dst: Register, map: RawFd) -> &mut Self {
+        self.push(word(0x18, dst, 1, 0, map)).push(0)
+    }
+
     /// `dst += value`.
     pub fn add(&mut self, dst: Register, value: i32) -> &mut Self {
         self.push(word(0x07, dst, 0, 0, value))
@@ -112,6 +127,12 @@ impl Code {
     pub fn only_if(&mut self, register: Register, value: i32) -> &mut Self {
         self.open.push(self.words.len());
         self.push(word(0x56, register, 0, 0, value))
+    }
+
+    /// Goes on behind the block under way where `register > limit`.
+    pub fn only_up_to(&mut self, register: Register, limit: Register) -> &mut Self {
+        self.open.push(self.words.len());
+        self.push(word(0x2d, register, limit, 0, 0))
     }
 
     /// Ends the block under way.
@@ -157,16 +178,6 @@ struct LoadAttr {
     attach_type: u32,
 }
 
-#[repr(C)]
-#[derive(Default)]
-struct LinkAttr {
-    program: u32,
-    target: u32,
-    attach_type: u32,
-    flags: u32,
-    rest: [u64; 6],
-}
-
 /// A command of bpf(2) that gives a new descriptor.
 pub fn descriptor<T: ?Sized>(command: libc::c_int, attr: &mut T) -> io::Result<OwnedFd> {
     let fd = call(command, attr)?;
@@ -187,7 +198,7 @@ pub fn call<T: ?Sized>(command: libc::c_int, attr: &mut T) -> io::Result<libc::c
 
 /// A program in the kernel.
 #[derive(Debug)]
-pub struct Program(OwnedFd);
+pub struct Program(pub(crate) OwnedFd);
 
 impl Program {
     /// Loads it; the kernel keeps 15 bytes of its name.
@@ -234,13 +245,8 @@ impl Program {
             Hook::Connect6(cgroup) => (cgroup as u32, 11, 0),
             Hook::PostBind4(cgroup) => (cgroup as u32, 12, 0),
         };
-        let mut attr = LinkAttr {
-            program: self.0.as_raw_fd() as u32,
-            target,
-            attach_type,
-            flags,
-            ..LinkAttr::default()
-        };
+        let mut attr = [0; 16];
+        attr[..4].copy_from_slice(&[self.0.as_raw_fd() as u32, target, attach_type, flags]);
         let link =
             descriptor(LINK_CREATE, &mut attr).with_context(|| format!("attach to {hook:?}"))?;
         Ok(Attached {

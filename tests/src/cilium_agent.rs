@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::bpf::PinnedMap;
+use crate::bpf::Map;
 use crate::built;
 use crate::built::versions::{CILIUM, CILIUM_1_15, Release};
 use crate::cgroup::Cgroup;
@@ -122,11 +122,11 @@ impl CiliumMounts {
     }
 
     /// Its tables of frontends, IPv4's and IPv6's.
-    pub fn frontends(&self) -> Result<[PinnedMap; 2]> {
+    pub fn frontends(&self) -> Result<[Map; 2]> {
         let pins = self.pins().join("tc/globals");
         Ok([
-            PinnedMap::open(&pins.join("cilium_lb4_services_v2"))?,
-            PinnedMap::open(&pins.join("cilium_lb6_services_v2"))?,
+            Map::pinned(&pins.join("cilium_lb4_services_v2"))?,
+            Map::pinned(&pins.join("cilium_lb6_services_v2"))?,
         ])
     }
 

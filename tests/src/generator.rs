@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use anyhow::{Context, Result};
 use aya::programs::SchedClassifier;
 
-use crate::bpf::{call, descriptor};
+use crate::bpf::{Code, Kind, Program, call, descriptor};
 
 /// Which packet of a connection is made, by what is written where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,17 +41,15 @@ pub struct Ranges {
 
 /// A loaded generator.
 pub struct Generator {
-    program: OwnedFd,
+    program: Program,
     /// Holds the program under test.
     _targets: OwnedFd,
 }
 
 const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE_ELEM: libc::c_int = 2;
-const PROG_LOAD: libc::c_int = 5;
 const PROG_TEST_RUN: libc::c_int = 10;
 const PROG_ARRAY: u32 = 3;
-const SCHED_CLS: u32 = 3;
 /// Bytes of Ethernet, IPv4 and the part of TCP that is written.
 const PACKET: i32 = 54;
 /// Bytes of `struct __sk_buff`, and offsets in it.
@@ -76,13 +74,7 @@ impl Generator {
         ];
         call(MAP_UPDATE_ELEM, &mut update).context("put the program under test into a map")?;
         let code = instructions(shape, ranges, targets.as_raw_fd());
-        let license = c"Dual MIT/GPL";
-        // prog_type and insn_cnt, insns, license, no log.
-        let mut load = [0_u64; 16];
-        load[0] = u64::from(SCHED_CLS) | (code.len() as u64) << 32;
-        load[1] = code.as_ptr() as u64;
-        load[2] = license.as_ptr() as u64;
-        let program = descriptor(PROG_LOAD, &mut load).context("load the generator")?;
+        let program = Program::load(Kind::Classifier, "generator", &code)?;
         Ok(Self {
             program,
             _targets: targets,
@@ -98,7 +90,7 @@ impl Generator {
         // prog_fd, retval, sizes of data in and out, data in, data out, repeat and duration, sizes
         // of context in and out, context in, context out, flags and cpu, batch size.
         let mut attr = [0_u64; 10];
-        attr[0] = u64::from(self.program.as_raw_fd() as u32);
+        attr[0] = u64::from(self.program.0.as_raw_fd() as u32);
         attr[1] = packet.len() as u64;
         attr[2] = packet.as_ptr() as u64;
         attr[4] = u64::from(count);
@@ -112,7 +104,7 @@ impl Generator {
 /// The program. The number of a connection is the packet's mark, raised with each run. It is
 /// multiplied by odd constants, so that numbers that follow each other have nothing in common, and
 /// no two of 2^32 the same initial sequence number.
-fn instructions(shape: Shape, ranges: &Ranges, targets: i32) -> Vec<u64> {
+fn instructions(shape: Shape, ranges: &Ranges, targets: i32) -> Code {
     const SOURCE: i16 = 26;
     const DESTINATION: i16 = 30;
     const SEQUENCE: i16 = 38;
@@ -124,84 +116,47 @@ fn instructions(shape: Shape, ranges: &Ranges, targets: i32) -> Vec<u64> {
     };
     let sequence_at = if shape.answer { ACKNOWLEDGED } else { SEQUENCE };
 
-    let mut code = vec![
-        op(MOV64_REG, 6, 1, 0, 0),
-        op(LOAD_WORD, 7, 6, MARK, 0),
-        op(MOV32_REG, 1, 7, 0, 0),
-        op(ADD32, 1, 0, 0, 1),
-        op(STORE_WORD, 6, 1, MARK, 0),
-        op(LOAD_WORD, 2, 6, DATA, 0),
-        op(LOAD_WORD, 3, 6, DATA_END, 0),
-        op(MOV64_REG, 4, 2, 0, 0),
-        op(ADD64, 4, 0, 0, PACKET),
-    ];
-    let mut body = vec![
-        op(MOV32_REG, 1, 7, 0, 0),
-        op(MUL32, 1, 0, 0, 0x9e37_79b1_u32 as i32),
-        op(ADD32, 1, 0, 0, i32::from(shape.answer)),
-        op(TO_BE, 1, 0, 0, 32),
-        op(STORE_WORD, 2, 1, sequence_at, 0),
-        op(MOV32_REG, 1, 7, 0, 0),
-        op(MUL32, 1, 0, 0, 0xc2b2_ae3d_u32 as i32),
-        op(SHIFT_RIGHT32, 1, 0, 0, 10),
-        op(OR32, 1, 0, 0, ranges.clients as i32),
-        op(TO_BE, 1, 0, 0, 32),
-        op(STORE_WORD, 2, 1, client_at, 0),
-        op(MOV32_REG, 1, 7, 0, 0),
-        op(MUL32, 1, 0, 0, 0x85eb_ca77_u32 as i32),
-        op(SHIFT_RIGHT32, 1, 0, 0, 8),
-        op(MODULO32, 1, 0, 0, ranges.frontend_count as i32),
-    ];
+    let mut code = Code::default();
+    code.copy(6, 1).load(4, 7, 6, MARK).copy32(1, 7);
+    code.alu(ADD32, 1, 1).put(6, MARK, 1);
+    code.load(4, 2, 6, DATA).load(4, 3, 6, DATA_END);
+    code.copy(4, 2).add(4, PACKET).only_up_to(4, 3);
+
+    code.copy32(1, 7).alu(MUL32, 1, 0x9e37_79b1_u32 as i32);
+    code.alu(ADD32, 1, i32::from(shape.answer));
+    code.alu(TO_BE, 1, 32).put(2, sequence_at, 1);
+
+    code.copy32(1, 7).alu(MUL32, 1, 0xc2b2_ae3d_u32 as i32);
+    code.alu(SHIFT_RIGHT32, 1, 10);
+    code.alu(OR32, 1, ranges.clients as i32);
+    code.alu(TO_BE, 1, 32).put(2, client_at, 1);
+
+    code.copy32(1, 7).alu(MUL32, 1, 0x85eb_ca77_u32 as i32);
+    code.alu(SHIFT_RIGHT32, 1, 8);
+    code.alu(MODULO32, 1, ranges.frontend_count as i32);
     if shape.endpoint {
-        body.push(op(MUL32, 1, 0, 0, ranges.per_frontend as i32));
-        body.push(op(MODULO32, 1, 0, 0, ranges.endpoint_count as i32));
-        body.push(op(ADD32, 1, 0, 0, ranges.endpoints as i32));
+        code.alu(MUL32, 1, ranges.per_frontend as i32);
+        code.alu(MODULO32, 1, ranges.endpoint_count as i32);
+        code.alu(ADD32, 1, ranges.endpoints as i32);
     } else {
-        body.push(op(ADD32, 1, 0, 0, ranges.frontends as i32));
+        code.alu(ADD32, 1, ranges.frontends as i32);
     }
-    body.extend([
-        op(TO_BE, 1, 0, 0, 32),
-        op(STORE_WORD, 2, 1, server_at, 0),
-        op(MOV64_REG, 1, 6, 0, 0),
-        // A map's descriptor: two instructions.
-        op(LOAD_IMMEDIATE, 2, PSEUDO_MAP, 0, targets),
-        op(0, 0, 0, 0, 0),
-        op(MOV64, 3, 0, 0, 0),
-        op(CALL, 0, 0, 0, TAIL_CALL),
-    ]);
-    code.push(op(JUMP_GREATER, 4, 3, body.len() as i16, 0));
-    code.extend(body);
+    code.alu(TO_BE, 1, 32).put(2, server_at, 1);
+
+    code.copy(1, 6).map(2, targets).alu(MOV64, 3, 0);
+    code.call(TAIL_CALL).end();
     // Too short a packet, or the tail call failed: a verdict that the caller would notice.
-    code.push(op(MOV64, 0, 0, 0, 2));
-    code.push(op(EXIT, 0, 0, 0, 0));
+    code.alu(MOV64, 0, 2).exit();
     code
 }
 
-// Opcodes (linux/bpf.h, linux/bpf_common.h).
+// Opcodes of arithmetic (linux/bpf.h, linux/bpf_common.h).
 const MOV64: u8 = 0xb7;
-const MOV64_REG: u8 = 0xbf;
-const MOV32_REG: u8 = 0xbc;
-const ADD64: u8 = 0x07;
 const ADD32: u8 = 0x04;
 const MUL32: u8 = 0x24;
 const OR32: u8 = 0x44;
 const SHIFT_RIGHT32: u8 = 0x74;
 const MODULO32: u8 = 0x94;
 const TO_BE: u8 = 0xdc;
-const LOAD_WORD: u8 = 0x61;
-const STORE_WORD: u8 = 0x63;
-const LOAD_IMMEDIATE: u8 = 0x18;
-const JUMP_GREATER: u8 = 0x2d;
-const CALL: u8 = 0x85;
-const EXIT: u8 = 0x95;
-/// Source register of [`LOAD_IMMEDIATE`]: the number is a map's descriptor.
-const PSEUDO_MAP: u8 = 1;
 /// Helper.
 const TAIL_CALL: i32 = 12;
-
-/// One instruction.
-fn op(code: u8, destination: u8, source: u8, offset: i16, immediate: i32) -> u64 {
-    let [low, high] = offset.to_ne_bytes();
-    let [a, b, c, d] = immediate.to_ne_bytes();
-    u64::from_ne_bytes([code, source << 4 | destination, low, high, a, b, c, d])
-}

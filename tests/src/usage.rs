@@ -1,15 +1,15 @@
 //! What a process uses, as the kernel counts it.
 
-mod entries;
 mod programs;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-pub use entries::map_entries;
+use crate::bpf::Map;
+
 pub use programs::{Runs, programs};
 
 /// Memory of a process.
@@ -57,23 +57,35 @@ pub fn maps_kib(pid: u32) -> Result<u64> {
 
 /// Maps that a process holds: bytes by id.
 pub fn maps(pid: u32) -> Result<BTreeMap<u32, u64>> {
-    let mut maps = BTreeMap::new();
-    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten() {
-        let Ok(info) = fs::read_to_string(entry.path()) else {
-            continue;
-        };
-        let field = |name: &str| {
-            info.lines()
-                .find_map(|line| line.strip_prefix(name))?
-                .trim()
-                .parse::<u64>()
-                .ok()
-        };
-        if let (Some(id), Some(bytes)) = (field("map_id:"), field("memlock:")) {
-            maps.insert(u32::try_from(id)?, bytes);
+    let maps = held(pid)?.filter_map(|field| Some((field("map_id:")?, field("memlock:")?)));
+    maps.map(|(id, bytes)| Ok((u32::try_from(id)?, bytes)))
+        .collect()
+}
+
+/// Entries of all hash maps that a process holds, together.
+pub fn map_entries(pid: u32) -> Result<u64> {
+    /// `BPF_MAP_TYPE_HASH` and `BPF_MAP_TYPE_LRU_HASH`.
+    const HASHES: [u64; 2] = [1, 9];
+    let hashes: BTreeSet<u32> = held(pid)?
+        .filter(|field| field("map_type:").is_some_and(|kind| HASHES.contains(&kind)))
+        .filter_map(|field| u32::try_from(field("map_id:")?).ok())
+        .collect();
+    let count = |id| Map::by_id(id)?.count();
+    let counts = hashes.into_iter().map(count).sum::<Result<u64>>();
+    counts.context("count the entries of a map")
+}
+
+/// What the kernel writes of each descriptor of a process: numbers, by the names of their fields.
+fn held(pid: u32) -> Result<impl Iterator<Item = impl Fn(&str) -> Option<u64>>> {
+    let folder = format!("/proc/{pid}/fdinfo");
+    let files = fs::read_dir(&folder).with_context(|| format!("read {folder}"))?;
+    let texts = files.filter_map(|file| fs::read_to_string(file.ok()?.path()).ok());
+    Ok(texts.map(|text| {
+        move |name: &str| {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().parse().ok()
         }
-    }
-    Ok(maps)
+    }))
 }
 
 fn read(pid: u32, file: &str) -> Result<String> {

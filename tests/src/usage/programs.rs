@@ -1,11 +1,12 @@
 //! What the kernel spent in the BPF programs that a process holds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::time::Duration;
 
 use anyhow::Result;
 use aya::programs::loaded_programs;
+
+use super::held;
 
 /// Runs of a program and the time that they took. Both stand still while the kernel keeps no such
 /// figures (`aya::sys::enable_stats`).
@@ -23,14 +24,7 @@ pub fn programs(pid: u32) -> Result<BTreeMap<String, Runs>> {
         .filter_map(|info| Some((info.id(), info.name_as_str()?.to_owned())))
         .collect();
     let (mut programs, mut met) = (BTreeMap::<String, Runs>::new(), BTreeSet::new());
-    for entry in fs::read_dir(format!("/proc/{pid}/fdinfo"))?.flatten() {
-        let Ok(info) = fs::read_to_string(entry.path()) else {
-            continue;
-        };
-        let field = |name: &str| -> Option<u64> {
-            let line = info.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().parse().ok()
-        };
+    for field in held(pid)? {
         let (Some(id), Some(time), Some(count)) =
             (field("prog_id:"), field("run_time_ns:"), field("run_cnt:"))
         else {
