@@ -5,13 +5,13 @@ use std::thread;
 use std::time::Duration;
 
 use node_tests::cluster::{Mode, create, namespace};
-use node_tests::manifests::slice;
+use node_tests::manifests::{ports, service, slice};
 use node_tests::scene::{assert_never_503, lane_of};
 use node_tests::world::{Family, HEALTHZ_PORT};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::scene::{PATIENCE, Scene, until};
+use crate::scene::{PATIENCE, PORT, Scene, until};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 const CLAIM: &str = "/api/v1/namespaces/shop/services/claim";
@@ -20,42 +20,26 @@ const WHILE: Duration = Duration::from_secs(6);
 
 impl Scene {
     /// A Service of a tenant's with these external IPs, on these ports, to a server of his.
-    fn claim(&self, external_ips: &[IpAddr], ports: &[u64]) {
+    fn claim(&self, external_ips: &[IpAddr], numbers: &[u16]) {
         namespace(&self.api, "shop").expect("a namespace");
-        let port = |number: &u64| {
-            let name = if *number == ports[0] {
-                "http".to_owned()
-            } else {
-                format!("p{number}")
-            };
-            json!({ "name": name, "port": number, "targetPort": 8080 })
-        };
-        let ports: Vec<Value> = ports.iter().map(port).collect();
-        // The slices serve each of them.
-        let served =
-            |port: &Value| json!({ "name": port["name"], "port": 8080, "protocol": "TCP" });
-        let served: Vec<Value> = ports.iter().map(served).collect();
-        let service = json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": { "name": "claim", "namespace": "shop" },
-            "spec": {
-                "ipFamilyPolicy": "PreferDualStack", "externalIPs": external_ips, "ports": ports,
-            },
+        let ports = |target| ports(numbers.iter().copied(), "TCP", target);
+        let spec = json!({
+            "ipFamilyPolicy": "PreferDualStack", "externalIPs": external_ips, "ports": ports(None),
         });
-        create(&self.api, service).expect("a Service");
+        create(&self.api, service("shop", "claim", spec)).expect("a Service");
         for family in Family::ALL {
             let endpoint = json!({ "addresses": [self.world.pod("api-1").address(family)] });
-            let slice = slice("shop", "claim", family, &served, &[endpoint]);
+            let slice = slice("shop", "claim", family, &ports(Some(PORT)), &[endpoint]);
             create(&self.api, slice).expect("a slice");
         }
     }
 
     /// The sentinel's node port by TCP.
-    fn node_port(&self) -> u64 {
+    fn node_port(&self) -> u16 {
         let service = self.api.get(SERVICE).expect("the sentinel");
         let ports = service["spec"]["ports"].as_array().expect("ports");
         let tcp = ports.iter().find(|port| port["protocol"] == "TCP");
-        let port = tcp.and_then(|port| port["nodePort"].as_u64());
+        let port = tcp.and_then(|port| port["nodePort"].as_u64()?.try_into().ok());
         port.expect("a node port")
     }
 
@@ -225,7 +209,7 @@ fn a_node_of_which_everything_is_claimed_is_not_blind(scene: &mut Scene) {
 
 /// The ports at which load balancers ask this agent, at this node's addresses.
 fn a_tenant_who_claims_the_health_port_is_named(scene: &Scene) {
-    scene.claim(&scene.node_addresses(), &[HEALTHZ_PORT.into()]);
+    scene.claim(&scene.node_addresses(), &[HEALTHZ_PORT]);
     let claims = scene.wait_claims("node", 2);
     assert_eq!(
         claims["first"][0]["services"],

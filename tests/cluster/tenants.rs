@@ -3,7 +3,8 @@
 //!
 //! Something else is judged all the same, after a policy and after objects of any size.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use agent_common::abi::{ABI_VERSION, MAX_PENDING, map};
 use agent_common::evidence::UdpPorts;
 use aya::maps::{Array, Map, MapData};
 use node_tests::cluster::{Mode, create, namespace};
-use node_tests::manifests::slice;
+use node_tests::manifests::{ports, service, slice};
 use node_tests::scene::{assert_never_503, blames, family_of};
 use node_tests::traffic::{Flood, Plan};
 use node_tests::usage;
@@ -27,13 +28,6 @@ const MEMORY: u64 = 128 * 1024;
 /// Time that a fault of the whole datapath takes to show, and half of it again.
 const WHILE: Duration = Duration::from_secs(6);
 
-/// Ports of a Service, from a number on.
-fn ports(from: u16, number: u16, protocol: &str) -> Vec<Value> {
-    (from..from + number)
-        .map(|port| json!({ "name": format!("p{port}"), "port": port, "protocol": protocol }))
-        .collect()
-}
-
 /// Addresses of pods that nobody has, on another node.
 fn nobody(number: u8) -> Vec<String> {
     (100..100 + number)
@@ -42,39 +36,30 @@ fn nobody(number: u8) -> Vec<String> {
 }
 
 impl Scene {
-    /// Makes a Service of the tenant's with these ports. Gives its cluster IP.
-    fn tenants(&self, name: &str, ports: &[Value]) -> std::net::IpAddr {
-        let service = json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": { "name": name, "namespace": TENANT },
-            "spec": { "ports": ports },
-        });
-        create(&self.api, service).expect("a Service");
-        let service = self.api.get(&format!("{SERVICES}/{name}"));
-        let ip = service.expect("a Service")["spec"]["clusterIP"].clone();
-        let ip = ip.as_str().and_then(|ip| ip.parse().ok());
+    /// Makes a Service with these ports. Gives its cluster IP.
+    fn service(&self, namespace: &str, name: &str, ports: &[Value]) -> IpAddr {
+        let object = service(namespace, name, json!({ "ports": ports }));
+        create(&self.api, object).expect("a Service");
+        let path = format!("/api/v1/namespaces/{namespace}/services/{name}");
+        let service = self.api.get(&path).expect("a Service");
+        let ip = service["spec"]["clusterIP"].as_str();
+        let ip = ip.and_then(|ip| ip.parse().ok());
         ip.expect("a cluster IP")
     }
 
     /// Makes its slice.
-    fn endpoints(&self, name: &str, addresses: &[String], ports: &[Value]) {
-        let ports: Vec<Value> = ports
-            .iter()
-            .map(|port| json!({ "name": port["name"], "port": PORT, "protocol": "TCP" }))
-            .collect();
-        let endpoints: Vec<Value> = addresses
-            .iter()
-            .map(|address| json!({ "addresses": [address] }))
-            .collect();
-        let slice = slice(TENANT, name, Family::V4, &ports, &endpoints);
+    fn endpoints(&self, namespace: &str, name: &str, addresses: &[String], numbers: Range<u16>) {
+        let endpoint = |address: &String| json!({ "addresses": [address] });
+        let endpoints: Vec<Value> = addresses.iter().map(endpoint).collect();
+        let ports = ports(numbers, "TCP", Some(PORT));
+        let slice = slice(namespace, name, Family::V4, &ports, &endpoints);
         create(&self.api, slice).expect("a slice");
     }
 
-    /// A Service of the tenant's with one port and these pods. Gives what is dialled.
-    fn small(&self, name: &str, pods: &[&str]) -> SocketAddr {
-        let ports = ports(80, 1, "TCP");
-        let ip = self.tenants(name, &ports);
-        self.endpoints(name, &self.addresses(pods), &ports);
+    /// A Service with one port and these pods. Gives what is dialled.
+    fn small(&self, namespace: &str, name: &str, pods: &[&str]) -> SocketAddr {
+        let ip = self.service(namespace, name, &ports(80..81, "TCP", None));
+        self.endpoints(namespace, name, &self.addresses(pods), 80..81);
         SocketAddr::new(ip, 80)
     }
 
@@ -95,20 +80,7 @@ impl Scene {
     /// A Service of another namespace that comes now is followed: the proxy, which is frozen, has no rule
     /// for it, and its connections leave untranslated.
     fn another_is_judged(&mut self, name: &str) {
-        let path = "/api/v1/namespaces/demo/services";
-        let service = json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": { "name": name, "namespace": "demo" },
-            "spec": { "ports": [{ "name": "http", "port": 80 }] },
-        });
-        create(&self.api, service).expect("a Service");
-        let made = self.api.get(&format!("{path}/{name}")).expect("a Service");
-        let ip = made["spec"]["clusterIP"].as_str().expect("a cluster IP");
-        let ports = [json!({ "name": "http", "port": PORT, "protocol": "TCP" })];
-        let endpoints = [json!({ "addresses": [self.world.pod("web-1").v4] })];
-        let slice = slice("demo", name, Family::V4, &ports, &endpoints);
-        create(&self.api, slice).expect("a slice");
-        let target = SocketAddr::new(ip.parse().expect("an address"), 80);
+        let target = self.small("demo", name, &["web-1"]);
         let plan = self.pod_plan("client-1", target, 5.0);
         let client = plan.start().expect("a client");
         let service = format!("demo/{name}");
@@ -147,8 +119,8 @@ fn a_tenants_pods_take_no_node_out() {
 /// send.
 fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
     let targets = [
-        scene.small("one", &["web-1", "web-2"]),
-        scene.small("two", &["api-1", "web-2"]),
+        scene.small(TENANT, "one", &["web-1", "web-2"]),
+        scene.small(TENANT, "two", &["api-1", "web-2"]),
     ];
     for pod in ["client-1", "client-2"] {
         for target in targets {
@@ -193,7 +165,10 @@ fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
 /// SYNs of three pods to a Service without endpoints, which the proxy rejects: more within half a minute
 /// than there are places for connections.
 fn a_flood_to_a_service_without_endpoints_fills_no_map(scene: &mut Scene) {
-    let empty = SocketAddr::new(scene.tenants("empty", &ports(80, 1, "TCP")), 80);
+    let empty = SocketAddr::new(
+        scene.service(TENANT, "empty", &ports(80..81, "TCP", None)),
+        80,
+    );
     let watch = scene.watch_healthy();
     let honest = scene.pod_plan("client-1", scene.web(), 5.0);
     scene.clients.push(honest.start().expect("a client"));
@@ -232,7 +207,7 @@ fn a_pod_that_keeps_its_port_makes_no_node_stale(scene: &mut Scene) {
     let silent = "table inet silent { chain it { type filter hook prerouting priority -300;\n\
                   tcp dport 8080 drop\n}\n}\n";
     scene.world.pod("spare").ns.nft(silent).expect("silence");
-    let kept = scene.small("kept", &["spare"]);
+    let kept = scene.small(TENANT, "kept", &["spare"]);
     let mut stubborn = scene.pod_plan("client-2", kept, 1.0);
     stubborn.ports = stubborn.ports.start..stubborn.ports.start + 1;
     let stubborn = stubborn.patience(Duration::from_millis(700));
@@ -244,7 +219,7 @@ fn a_pod_that_keeps_its_port_makes_no_node_stale(scene: &mut Scene) {
     });
     assert!(failed.is_some(), "{:?}", scene.clients[1].tally());
     let watch = scene.watch_healthy();
-    scene.endpoints("kept", &scene.addresses(&["web-1"]), &ports(80, 1, "TCP"));
+    scene.endpoints(TENANT, "kept", &scene.addresses(&["web-1"]), 80..81);
     // Dialled for 15 s after it left, an endpoint is what a stale proxy would dial.
     thread::sleep(Duration::from_secs(20));
     let report = scene.wait("stale connections", |report| {
@@ -275,7 +250,8 @@ fn mark_ports_of_udp_services(scene: &Scene) -> u32 {
     let before = marked(scene);
     for round in 0..3 {
         let name = format!("udp-{round}");
-        scene.tenants(&name, &ports(2_000 + 500 * round, 500, "UDP"));
+        let first = 2_000 + 500 * round;
+        scene.service(TENANT, &name, &ports(first..first + 500, "UDP", None));
         // Those of the rounds before may be unmarked by now.
         let wanted = before + 500;
         let seen = until(PATIENCE, || (marked(scene) >= wanted).then_some(()));
@@ -306,12 +282,8 @@ fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
     let before = usage::memory(pid).expect("memory").peak_kib;
     let ips = (0..1_000).map(|ip: u32| std::net::Ipv4Addr::from(0xC633_6400 + ip));
     let ips: Vec<std::net::Ipv4Addr> = ips.collect();
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": "product", "namespace": TENANT },
-        "spec": { "externalIPs": ips, "ports": ports(1, 1_000, "TCP") },
-    });
-    create(&scene.api, service).expect("a Service");
+    let spec = json!({ "externalIPs": ips, "ports": ports(1..1_001, "TCP", None) });
+    create(&scene.api, service(TENANT, "product", spec)).expect("a Service");
     let report = scene.wait("the product named", |report| {
         let problems = report["cluster"]["problems"].as_array();
         let excess = "Service tenant/product has 1001000 frontends";
@@ -340,11 +312,11 @@ fn products_of_many_services_leave_room_for_others() {
     scene.proxy().freeze();
     let watch = scene.watch_healthy();
     let pid = scene.agent().pid();
-    let many = ports(1, 1_000, "TCP");
+    let many = ports(1..1_001, "TCP", None);
     for number in 0..5 {
         let name = format!("pods-{number}");
-        scene.tenants(&name, &many);
-        scene.endpoints(&name, &nobody(60), &many);
+        scene.service(TENANT, &name, &many);
+        scene.endpoints(TENANT, &name, &nobody(60), 1..1_001);
     }
     scene.another_is_judged("after-pods");
     let report = scene.report();
@@ -352,7 +324,7 @@ fn products_of_many_services_leave_room_for_others() {
     assert_eq!(coverage["misrouted_suspended"], false, "{coverage:#}");
 
     for number in 0..33 {
-        scene.tenants(&format!("ports-{number}"), &many);
+        scene.service(TENANT, &format!("ports-{number}"), &many);
     }
     scene.another_is_judged("after-ports");
     let report = scene.report();

@@ -211,12 +211,7 @@ impl Service {
         if !self.source_ranges.is_empty() {
             spec["loadBalancerSourceRanges"] = json!(self.source_ranges);
         }
-        let mut object = json!({
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": { "name": self.name, "namespace": self.namespace },
-            "spec": spec,
-        });
+        let mut object = service(self.namespace, &self.name, spec);
         if self.load_balancer {
             let ip = |family| json!({ "ip": self.load_balancer_ip(family), "ipMode": "VIP" });
             object["status"] = json!({ "loadBalancer": { "ingress": Family::ALL.map(ip) } });
@@ -244,11 +239,44 @@ impl Service {
             })
         };
         let endpoints: Vec<Value> = self.endpoints.iter().map(endpoint).collect();
-        let mut slice = slice(self.namespace, &self.name, family, &ports, &endpoints);
-        slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] =
-            json!("endpointslice-controller.k8s.io");
-        slice
+        managed(slice(
+            self.namespace,
+            &self.name,
+            family,
+            &ports,
+            &endpoints,
+        ))
     }
+}
+
+/// A Service with this specification.
+pub fn service(namespace: &str, name: &str, spec: Value) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": { "name": name, "namespace": namespace },
+        "spec": spec,
+    })
+}
+
+/// Ports of a Service, named after their numbers; with `target`, those of its slices.
+pub fn ports(
+    numbers: impl IntoIterator<Item = u16>,
+    protocol: &str,
+    target: Option<u16>,
+) -> Vec<Value> {
+    let port = |port| {
+        let (name, port) = (format!("p{port}"), target.unwrap_or(port));
+        json!({ "name": name, "port": port, "protocol": protocol })
+    };
+    numbers.into_iter().map(port).collect()
+}
+
+/// A slice with the mark of the controller that writes slices from pods.
+pub fn managed(mut slice: Value) -> Value {
+    slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] =
+        json!("endpointslice-controller.k8s.io");
+    slice
 }
 
 /// A slice of a Service.

@@ -10,7 +10,9 @@ use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 
 use super::{Api, namespace};
+use crate::manifests::{self, managed, slice};
 use crate::scale::{NODE_PORT_EVERY, endpoint_at, name};
+use crate::world::Family;
 
 /// Namespaces that the Services are spread over.
 const NAMESPACES: usize = 40;
@@ -60,7 +62,7 @@ impl Crowd {
         }
         let (namespace, name) = name(index);
         let path =
-            format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}-1");
+            format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}-v4");
         api.patch(&path, &json!({ "endpoints": endpoints }))
             .map(drop)
     }
@@ -99,21 +101,9 @@ impl Crowd {
 
     fn slice(&self, index: usize) -> Value {
         let (namespace, name) = name(index);
-        json!({
-            "apiVersion": "discovery.k8s.io/v1",
-            "kind": "EndpointSlice",
-            "metadata": {
-                "name": format!("{name}-1"),
-                "namespace": namespace,
-                "labels": {
-                    "kubernetes.io/service-name": name,
-                    "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-                },
-            },
-            "addressType": "IPv4",
-            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
-            "endpoints": self.endpoints_of(index),
-        })
+        let ports = [json!({ "name": "http", "port": 8080, "protocol": "TCP" })];
+        let endpoints = self.endpoints_of(index);
+        managed(slice(&namespace, &name, Family::V4, &ports, &endpoints))
     }
 
     fn endpoints_of(&self, index: usize) -> Vec<Value> {
@@ -143,15 +133,11 @@ fn service(index: usize) -> Value {
     } else {
         "ClusterIP"
     };
-    json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": { "name": name, "namespace": namespace, "labels": { "app": name } },
-        "spec": {
-            "type": kind,
-            "ports": [{ "name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080 }],
-        },
-    })
+    let ports = [json!({ "name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080 })];
+    let spec = json!({ "type": kind, "ports": ports });
+    let mut service = manifests::service(&namespace, &name, spec);
+    service["metadata"]["labels"] = json!({ "app": name });
+    service
 }
 
 /// An address that no endpoint has, nor had in the last 65,000 changes.
@@ -190,7 +176,7 @@ mod tests {
         addresses.sort();
         addresses.dedup();
         assert_eq!(addresses.len(), 6);
-        assert_eq!(crowd.slice(2)["metadata"]["name"], "service-00002-1");
+        assert_eq!(crowd.slice(2)["metadata"]["name"], "service-00002-v4");
         assert_ne!(fresh(0), fresh(64_999));
     }
 }

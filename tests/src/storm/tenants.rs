@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::plan::Tenant;
 use crate::detect::Stage;
-use crate::manifests::{Sentinel, slice, yaml};
+use crate::manifests::{self, Sentinel, slice, yaml};
 use crate::traffic::{Client, Flood, Plan};
 use crate::world::{Family, Place, layout};
 
@@ -169,8 +169,8 @@ impl Tenants {
                 for index in PRODUCTS {
                     let name = format!("product-{index}");
                     objects.push(service(&name, index, &[], &ports));
-                    let ports = named(&ports, |_| Stage::PORT);
-                    objects.push(slice_of(&name, &nobody, &ports, Family::V4));
+                    let served = manifests::ports(ports.iter().copied(), "TCP", Some(Stage::PORT));
+                    objects.push(slice_of(&name, &nobody, &served, Family::V4));
                 }
                 (UNRULED_FILE, objects)
             }
@@ -246,31 +246,20 @@ fn pod_of(stage: &Stage, pod: &str) -> [IpAddr; 2] {
     Family::ALL.map(|family| pod.address(family))
 }
 
-fn named(ports: &[u16], number: impl Fn(u16) -> u16) -> Vec<Value> {
-    let port = |port: &u16| {
-        let (name, port) = (format!("p{port}"), number(*port));
-        json!({ "name": name, "port": port, "protocol": "TCP" })
-    };
-    ports.iter().map(port).collect()
-}
-
 fn service(name: &str, index: u8, external_ips: &[IpAddr], ports: &[u16]) -> Value {
     let (v4, v6) = layout::cluster_ip(index);
-    json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": name, "namespace": NAMESPACE },
-        "spec": {
-            "clusterIP": v4, "clusterIPs": [v4, v6],
-            "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack",
-            "externalIPs": external_ips,
-            "ports": named(ports, |port| port),
-        },
-    })
+    let spec = json!({
+        "clusterIP": v4, "clusterIPs": [v4, v6],
+        "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack",
+        "externalIPs": external_ips,
+        "ports": manifests::ports(ports.iter().copied(), "TCP", None),
+    });
+    manifests::service(NAMESPACE, name, spec)
 }
 
 /// A slice of each family, of a Service with port 80 or those that are claimed.
 fn slices(name: &str, endpoints: &[[IpAddr; 2]], port: u16) -> [Value; 2] {
-    let ports = named(&[80, 30_999, 10_256], |_| port);
+    let ports = manifests::ports([80, 30_999, 10_256], "TCP", Some(port));
     Family::ALL.map(|family| slice_of(name, endpoints, &ports, family))
 }
 
