@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use node_tests::manifests::Sentinel;
+use node_tests::process;
 use node_tests::rules::Backend;
 use node_tests::world::{NODE_NAME, World, agent_binary};
 use serde_json::Value;
@@ -285,9 +286,7 @@ fn a_check_that_is_ended_leaves_nothing() {
             .expect("start a check");
         eventually("devices", || remains(&scene.world).contains("pathproof-s1"));
         thread::sleep(Duration::from_millis(500));
-        let pid = i32::try_from(child.id()).expect("a process id");
-        // SAFETY: kill takes numbers only; the child was not reaped yet.
-        unsafe { libc::kill(pid, signal) };
+        assert!(process::signal(child.id(), signal));
         let status = child.wait().expect("an end");
         assert_eq!(status.code(), Some(3), "signal {signal}");
         assert_eq!(settled(&scene.world), before, "signal {signal}");

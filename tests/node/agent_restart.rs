@@ -367,10 +367,7 @@ fn a_frozen_agent_wakes_up_sound() {
         return;
     };
     let watch = scene.watch();
-    let agent = libc::pid_t::try_from(scene.agent().pid()).expect("a process id");
-    // SAFETY: kill takes numbers only; the agent is a child that was not reaped.
-    let signal = |number| assert_eq!(unsafe { libc::kill(agent, number) }, 0);
-    signal(libc::SIGSTOP);
+    assert!(scene.agent().signal(libc::SIGSTOP));
     thread::sleep(Duration::from_secs(2));
     // Broken and mended while nobody looked.
     scene.rules.flush_services().expect("flush");
@@ -378,7 +375,7 @@ fn a_frozen_agent_wakes_up_sound() {
     scene.rules.install().expect("install again");
     scene.clients.clear();
     thread::sleep(Duration::from_millis(200));
-    signal(libc::SIGCONT);
+    assert!(scene.agent().signal(libc::SIGCONT));
     watch
         .wait(PATIENCE, |codes| codes.healthz == 200)
         .expect("it answers again");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use node_tests::http;
 use node_tests::rules::Backend;
 use node_tests::worker::Worker;
-use node_tests::world::{Agent, Family, HEALTHZ_PORT, Namespace, OldKernel, agent_binary};
+use node_tests::world::{Family, HEALTHZ_PORT, Namespace, OldKernel, agent_binary};
 use rstest::rstest;
 
 use node_tests::scene::{PATIENCE, Scene, eventually, metric, throughout, until};
@@ -309,13 +309,6 @@ fn bound_is_bound() {
     assert_eq!(inside(&scene), [Who::Pathproof; 4]);
 }
 
-/// Sends SIGTERM, and does not wait.
-pub(crate) fn signal_end(agent: &Agent) {
-    let pid = libc::pid_t::try_from(agent.pid()).expect("a process id");
-    // SAFETY: kill takes numbers only; the agent is a child that was not reaped.
-    assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
-}
-
 /// SIGTERM says nothing about the node: where nobody else would answer, the last verdict is served
 /// for the grace that a successor has.
 #[rstest]
@@ -328,7 +321,7 @@ fn the_last_verdict_is_served_for_the_grace(#[case] way: &str) {
         return;
     };
     let agent = scene.take_agent();
-    signal_end(&agent);
+    assert!(agent.signal(libc::SIGTERM));
     throughout(Duration::from_millis(1_500), || {
         assert_eq!(outside(&scene), [Who::Pathproof; 2]);
     });
@@ -366,7 +359,7 @@ fn an_owner_of_one_family_is_no_successor() {
     let _owner = Owner::at(&scene.world.node, address);
     scene.start(&["--shutdown-grace", "2s"]);
     let agent = scene.take_agent();
-    signal_end(&agent);
+    assert!(agent.signal(libc::SIGTERM));
     throughout(Duration::from_millis(1_500), || {
         assert_eq!(outside(&scene), [Who::Pathproof; 2]);
     });

@@ -19,7 +19,6 @@ use rstest::rstest;
 
 use crate::agent_attach::filters;
 use crate::agent_kernel::detach_all;
-use crate::steer::signal_end;
 use node_tests::scene::{PATIENCE, Scene, eventually, repairs, until};
 
 /// Time for which a load balancer waits for an answer.
@@ -193,7 +192,7 @@ fn a_late_successor_is_waited_for(#[case] way: &str) {
     let pollers = Pollers::start(&scene);
     let mut old = scene.take_agent();
     let ended = pollers.during("a late successor", || {
-        signal_end(&old);
+        assert!(old.signal(libc::SIGTERM));
         std::thread::sleep(Duration::from_secs(1));
         assert!(old.exited().expect("ask").is_none(), "{}", old.log());
         scene.start(&extra);

@@ -182,7 +182,7 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
     } else {
         next
     };
-    send(&ends, libc::SIGSTOP);
+    assert!(ends.signal(libc::SIGSTOP));
     let (first, second) = ("zebra", "ant");
     for (name, index) in [(first, 3), (second, 4)] {
         let service = Service::new(name, index, [scene.world.pod("web-1")]);
@@ -190,7 +190,7 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
         scene.rules.install().expect("install");
         std::thread::sleep(Duration::from_secs(1));
     }
-    send(&ends, libc::SIGCONT);
+    assert!(ends.signal(libc::SIGCONT));
     std::thread::sleep(Duration::from_secs(2));
     ends.kill().expect("kill");
     for family in Family::ALL {
@@ -311,10 +311,4 @@ fn frontends(scene: &Scene) -> usize {
     let map: HashMap<_, FrontendKey, FrontendValue> =
         Map::HashMap(map).try_into().expect("a map of frontends");
     map.keys().flatten().count()
-}
-
-fn send(agent: &Agent, signal: libc::c_int) {
-    // SAFETY: a signal to a child of our own that was not waited for yet.
-    let sent = unsafe { libc::kill(agent.pid().cast_signed(), signal) };
-    assert_eq!(sent, 0, "the agent is there");
 }

@@ -1,11 +1,11 @@
 //! `pathproof echo` in pods of a world, as its DaemonSet would start it.
 
 use std::path::Path;
-use std::process::{Child, Stdio};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::manifests::{Endpoint, Service};
+use crate::process::Process;
 use crate::world::{Family, World};
 
 /// Where it answers, and where it tells of transfers that were cut.
@@ -31,7 +31,7 @@ pub fn service(world: &World, index: u8, pods: &[Placed]) -> Service {
 
 /// Running ones. Killed when dropped.
 #[derive(Debug)]
-pub struct Probes(Vec<Child>);
+pub struct Probes(Vec<Process>);
 
 impl Probes {
     /// Starts one in each pod, with the addresses of [`service`] in place of its name.
@@ -42,26 +42,14 @@ impl Probes {
         for (pod, _) in pods {
             let mut command = world.pod(pod).ns.command(binary);
             command.args(["echo", "--service", &ips.join(",")]);
-            command.stderr(Stdio::null());
-            started
-                .0
-                .push(command.spawn().context("start a pod probe")?);
+            let process = Process::start(command, &format!("echo-{pod}"), world.dir())?;
+            started.0.push(process);
         }
         Ok(started)
     }
 
     /// Their processes.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
-        self.0.iter().map(Child::id)
-    }
-}
-
-impl Drop for Probes {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // One that ended by itself is gone already.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.0.iter().map(Process::pid)
     }
 }

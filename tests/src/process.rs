@@ -99,12 +99,9 @@ impl Process {
         Ok(())
     }
 
-    /// Sends a signal, such as `libc::SIGSTOP`.
-    pub fn signal(&self, signal: i32) {
-        if let Ok(pid @ 1..) = i32::try_from(self.child.id()) {
-            // SAFETY: kill takes numbers only; the id is a child's that was not reaped yet.
-            unsafe { libc::kill(pid, signal) };
-        }
+    /// Sends a signal, such as `libc::SIGSTOP`. Gives whether the process is there.
+    pub fn signal(&self, number: i32) -> bool {
+        signal(self.pid(), number)
     }
 
     /// Asks it to end (SIGTERM). Gives its exit status; nothing where it goes on.
@@ -141,6 +138,17 @@ impl Drop for Process {
             tail.iter().for_each(|line| eprintln!("{line}"));
         }
     }
+}
+
+/// Sends a signal to a process. Gives whether there is one.
+pub fn signal(pid: u32, number: i32) -> bool {
+    // Process 0 would be the whole group.
+    let Ok(pid @ 1..) = i32::try_from(pid) else {
+        return false;
+    };
+    // SAFETY: kill takes numbers only; the id is a child's that was not reaped yet, or one that was
+    // checked by its start time.
+    unsafe { libc::kill(pid, number) == 0 }
 }
 
 fn die_with_thread() -> std::io::Result<()> {

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode, Stdio};
+use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,11 @@ use clap::Parser;
 use node_tests::abuse::{Burners, Crowd, raise_open_files};
 use node_tests::detect::{Load, Stage, nearest_rank};
 use node_tests::http;
+use node_tests::process::Process;
 use node_tests::promises::Missed;
 use node_tests::rules::Backend;
 use node_tests::wait::until;
-use node_tests::world::{Family, HEALTHZ_PORT, Namespace, agent_binary};
+use node_tests::world::{Family, HEALTHZ_PORT, Namespace, World, agent_binary};
 
 /// Design's promise.
 const PROMISED: Duration = Duration::from_millis(50);
@@ -91,7 +92,7 @@ fn main() -> Result<ExitCode> {
         true,
     )?;
     let node = stage.world.node_address(Family::V4);
-    let peer = Peer::start(&stage.world.node, SocketAddr::new(node, PEER_PORT))?;
+    let peer = start_peer(&stage.world, SocketAddr::new(node, PEER_PORT))?;
     let shares = Shares::new();
     if shares.is_none() {
         println!("no control group for processors can be made here: few shares are left out");
@@ -105,7 +106,7 @@ fn main() -> Result<ExitCode> {
         .iter()
         .filter(|beside| shares.is_some() || !beside.few_shares)
     {
-        let servers = [(HEALTHZ_PORT, stage.agent.pid()), (PEER_PORT, peer.0.id())];
+        let servers = [(HEALTHZ_PORT, stage.agent.pid()), (PEER_PORT, peer.pid())];
         let mut measured = Vec::new();
         for (port, process) in servers {
             let held = shares.as_ref().filter(|_| beside.few_shares);
@@ -206,27 +207,15 @@ impl Measured {
     }
 }
 
-/// A process of its own, as the agent is. Dropped, it is ended.
-struct Peer(Child);
-
-impl Peer {
-    fn start(node: &Namespace, address: SocketAddr) -> Result<Self> {
-        let mut command = node.command(std::env::current_exe()?);
-        command
-            .args(["--peer", &address.to_string()])
-            .stdin(Stdio::null());
-        let peer = Self(command.spawn().context("start the peer")?);
-        let answers = || node.run(|| http::get(address, "/healthz", NEVER)).ok();
-        until(Duration::from_secs(10), answers).context("the peer does not answer")?;
-        Ok(peer)
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// Starts the peer: a process of its own, as the agent is.
+fn start_peer(world: &World, address: SocketAddr) -> Result<Process> {
+    let mut command = world.node.command(std::env::current_exe()?);
+    command.args(["--peer", &address.to_string()]);
+    let mut peer = Process::start(command, "peer", world.dir())?;
+    let get = || http::get(address, "/healthz", NEVER);
+    let answers = || world.node.run(get).is_ok();
+    peer.wait("an answer", Duration::from_secs(10), answers)?;
+    Ok(peer)
 }
 
 /// Two threads, as the agent has.

@@ -3,9 +3,8 @@
 use std::collections::VecDeque;
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,6 +17,7 @@ use super::verdict::{self, Seen};
 use super::words::tail;
 use crate::manifests::{Manifests, Sentinel, Service};
 use crate::pod_probe::{self, Placed, Probes};
+use crate::process::Process;
 use crate::rules::{Backend, Rules};
 use crate::traffic::{Client, Plan, Server, Tally};
 use crate::tunnels::tunnels;
@@ -211,19 +211,11 @@ impl Stage {
         fs::write(dir.join("services.nft"), script)?;
         self.clients.clear();
         self.servers.clear();
-        let log = fs::File::create(dir.join("clients.log"))?;
         let mut command = Command::new(std::env::current_exe()?);
-        command
-            .arg("--tend")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        // Out of this terminal's reach: Ctrl-C is for what runs there next.
-        let child = command
-            .process_group(0)
-            .spawn()
-            .context("start traffic in the kept namespaces")?;
-        self.world.record_process("traffic", child.id())?;
+        command.arg("--tend");
+        let clients = Process::start_lasting(command, "clients", &dir)?;
+        self.world.record_process("traffic", clients.pid())?;
+        clients.leave();
         self.agent.take().context("the agent runs")?.leave();
         how_to_play(timeline, self.world.name(), &dir, binary);
         let Self { world, .. } = self;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::cgroups::{self, Groups, Version};
-use crate::cluster::Process;
+use crate::process::{Process, signal};
 use crate::wait::until;
 use crate::world::{NODE_NAME, Namespace, World};
 
@@ -102,7 +102,7 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         // The first process first: whoever started it is told when all of it has ended.
-        kill(self.first);
+        signal(self.first, libc::SIGKILL);
         let _ = until(PATIENCE, || self.outer.exited().ok().flatten());
     }
 }
@@ -120,7 +120,8 @@ impl Daemon {
 
     /// Kills the program proper, and waits until it is gone.
     pub(super) fn kill(mut self) -> Result<()> {
-        kill(child_of(self.process.pid()).context("it runs")?);
+        let program = child_of(self.process.pid()).context("it runs")?;
+        signal(program, libc::SIGKILL);
         until(PATIENCE, || self.process.exited().ok().flatten()).context("it ends")?;
         Ok(())
     }
@@ -146,13 +147,6 @@ fn join(command: &mut Command, doors: &[CString]) {
     let doors = doors.to_vec();
     // SAFETY: between fork and exec it calls open, write and close alone, and allocates nothing.
     unsafe { command.pre_exec(move || cgroups::enter(&doors)) };
-}
-
-fn kill(pid: u32) {
-    if let Ok(pid @ 1..) = i32::try_from(pid) {
-        // SAFETY: kill takes numbers only.
-        unsafe { libc::kill(pid, libc::SIGKILL) };
-    }
 }
 
 /// A process whose parent is this one.

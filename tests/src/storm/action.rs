@@ -264,7 +264,9 @@ impl Injector {
 
     fn befall(&mut self, agent_fault: AgentFault) -> Result<()> {
         match agent_fault {
-            AgentFault::Stopped => self.stage.agent.signal(libc::SIGSTOP),
+            AgentFault::Stopped => {
+                self.stage.agent.signal(libc::SIGSTOP);
+            }
             AgentFault::Killed => {
                 self.begun = None;
                 self.stage.agent.signal(libc::SIGKILL);

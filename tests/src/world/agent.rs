@@ -196,11 +196,10 @@ impl Agent {
         self.process.as_mut().map_or(Ok(None), Process::exited)
     }
 
-    /// Sends a signal, such as `libc::SIGSTOP`.
-    pub fn signal(&self, signal: i32) {
-        if let Some(process) = &self.process {
-            process.signal(signal);
-        }
+    /// Sends a signal, such as `libc::SIGSTOP`. Gives whether the agent is there.
+    pub fn signal(&self, signal: i32) -> bool {
+        let process = self.process.as_ref();
+        process.is_some_and(|process| process.signal(signal))
     }
 
     /// GETs a page of the admin port, inside the node.
@@ -346,27 +345,5 @@ impl Drop for Agent {
             // The world removes what is left; a failure of cleanup is its own test's matter.
             let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
-    }
-}
-
-/// Ends a process that a kept world recorded: SIGTERM, and SIGKILL after 3 s.
-pub(super) fn stop(pid: u32) {
-    signal(pid, libc::SIGTERM);
-    let start = Instant::now();
-    while Path::new(&format!("/proc/{pid}")).exists() {
-        if start.elapsed() > Duration::from_secs(3) {
-            signal(pid, libc::SIGKILL);
-            return;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
-fn signal(pid: u32, signal: i32) {
-    // Process 0 would be the whole group.
-    if let Ok(pid @ 1..) = i32::try_from(pid) {
-        // SAFETY: kill takes numbers only; the id is a child's that was not reaped yet, or one
-        // that was checked by its start time.
-        unsafe { libc::kill(pid, signal) };
     }
 }

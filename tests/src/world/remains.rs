@@ -9,8 +9,12 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+
+use crate::process::signal;
+use crate::wait::until;
 
 /// Prefix of the names of short-lived worlds, followed by process id and counter.
 const PREFIX: &str = "pp-t";
@@ -226,7 +230,11 @@ fn stop_recorded(dir: &Path) {
         if let Ok(pid) = pid.parse::<u32>()
             && start_time(pid).as_deref() == Some(started)
         {
-            super::agent::stop(pid);
+            signal(pid, libc::SIGTERM);
+            let gone = || (!Path::new("/proc").join(pid.to_string()).exists()).then_some(());
+            if until(Duration::from_secs(3), gone).is_none() {
+                signal(pid, libc::SIGKILL);
+            }
         }
     }
 }
