@@ -1,6 +1,6 @@
 //! The sentinel's probes as the kernel holds them: what was sent, the stages it passed, what the
 //! echo saw. The agent registers a probe before it sends it and deletes it when it is judged; the
-//! sentinel's programs only stamp. The observer's drop what would leave the node.
+//! sentinel's programs only stamp. The observer's programs drop those that would leave the node.
 
 use crate::service::{Address, Port};
 

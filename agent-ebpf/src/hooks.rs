@@ -1,5 +1,5 @@
 //! The hooks: one thin program for each direction and kind of device. Every packet is passed on, except
-//! what this agent's own probes send untranslated to an uplink, which is recognised by its token or its socket.
+//! packets of this agent's own probes at an uplink that nothing translated: their token or socket tells them.
 
 use agent_common::classify::{Direction, World as _, observe};
 use agent_common::packet::{Link, parse, parse_plain, udp as udp_packet};

@@ -1,6 +1,6 @@
 //! The sentinel's programs, at the four ends of its own two veth pairs and nowhere else: near ends
-//! stamp and pass, far ends answer or take in, and drop everything else. What else of a probe reaches an
-//! uplink, the observer's programs ask here. The parsing of packets and
+//! stamp and pass, far ends answer or take in, and drop everything else. The observer's programs
+//! ask here whether a packet at an uplink is a probe's. The parsing of packets and
 //! the echo's answers are `agent-common`'s (`probe::packet`, `probe::answer`).
 //!
 //! A packet of no registered probe is never answered. One that could be a probe of another agent's
