@@ -30,14 +30,13 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     };
     let watch = scene.watch();
     let mut capture = Capture::start(&scene.world.outside);
-    thread::sleep(Duration::from_secs(5));
+    capture_for(&mut capture, 5);
     scene.traffic();
-    thread::sleep(Duration::from_secs(10));
+    capture_for(&mut capture, 10);
     scene.restart_cilium();
-    thread::sleep(Duration::from_secs(15));
+    capture_for(&mut capture, 20);
     println!("{shape:?}: clients felt {:?}", scene.felt());
     assert_never_503(&watch);
-    capture.drain();
     let mut ends = capture.frames.iter().filter_map(Frame::ends);
     let untranslated = ends.find(|[_, to]| is_cluster_ip(to.0));
     assert_eq!((untranslated, capture.missed()), (None, 0));
@@ -45,6 +44,14 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     let accelerated = report["datapath"]["accelerated"].as_array();
     let is_accelerated = accelerated.is_some_and(|devices| !devices.is_empty());
     assert_eq!(is_accelerated, shape.has_xdp(), "{}", report["datapath"]);
+}
+
+/// So often that the kernel need not drop what clients send.
+fn capture_for(capture: &mut Capture, seconds: usize) {
+    for _ in 0..seconds * 2 {
+        thread::sleep(Duration::from_millis(500));
+        capture.drain();
+    }
 }
 
 /// Whether it is in the range of cluster IPs.
