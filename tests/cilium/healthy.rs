@@ -46,6 +46,32 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     assert_eq!(is_accelerated, shape.has_xdp(), "{}", report["datapath"]);
 }
 
+/// Endpoints come and go under traffic; then Cilium's agent is started with other settings, and with the first
+/// ones again. Pods get no connection to a cluster IP until it has compiled its programs; clients outside and
+/// the node do.
+#[test]
+fn changes_of_endpoints_and_settings_are_never_503() {
+    let name = "changes_of_endpoints_and_settings_are_never_503";
+    let Some(mut scene) = Scene::proven(name, REPLACING) else {
+        return;
+    };
+    scene.traffic();
+    let watch = scene.watch();
+    for _ in 0..4 {
+        for (from, to) in [("web-1", "spare"), ("spare", "web-1")] {
+            scene.swap_endpoint(from, to);
+            thread::sleep(Duration::from_secs(2));
+        }
+    }
+    for shape in [HOST_SOCKETS, CLSACT, REPLACING] {
+        scene.restart_cilium_as(shape);
+        thread::sleep(Duration::from_secs(10));
+        println!("{shape:?}: clients felt {:?}", scene.felt());
+    }
+    assert_never_503(&watch);
+    scene.wait_for("proven", 200, Duration::from_secs(20));
+}
+
 /// So often that the kernel need not drop what clients send.
 fn capture_for(capture: &mut Capture, seconds: usize) {
     for _ in 0..seconds * 2 {

@@ -427,6 +427,22 @@ impl Scene {
         self.start_cilium();
     }
 
+    /// Ends Cilium's agent, and starts it again with the options of another shape.
+    pub(crate) fn restart_cilium_as(&mut self, shape: Shape) {
+        self.shape = shape;
+        self.restart_cilium();
+        self.wait_served();
+    }
+
+    /// One local pod takes another one's place behind `web`.
+    pub(crate) fn swap_endpoint(&mut self, from: &str, to: &str) {
+        let to = self.world.pod(to).clone();
+        let swapped = self.manifests.swap_endpoint("web", from, &to);
+        swapped.expect("swap an endpoint");
+        let file = self.manifests.dir().join("service-web.yaml");
+        put_file(&self.api, &file).expect("another endpoint");
+    }
+
     /// Output of `pathproof status`.
     pub(crate) fn status(&self) -> String {
         let output = self.agent().command(&["status"]).output();

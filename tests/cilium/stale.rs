@@ -3,7 +3,6 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use node_tests::cluster::put_file;
 use node_tests::wait::scaled;
 use rstest::rstest;
 use serde_json::Value;
@@ -19,11 +18,7 @@ fn left_behind(test: &str, shape: Shape) -> Option<Scene> {
     scene.traffic();
     thread::sleep(SETTLED);
     scene.cilium.as_ref().expect("Cilium's agent").freeze();
-    let spare = scene.world.pod("spare").clone();
-    let swapped = scene.manifests.swap_endpoint("web", "web-1", &spare);
-    swapped.expect("swap an endpoint");
-    let file = scene.manifests.dir().join("service-web.yaml");
-    put_file(&scene.api, &file).expect("another endpoint");
+    scene.swap_endpoint("web-1", "spare");
     Some(scene)
 }
 
