@@ -47,8 +47,8 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
 }
 
 /// Endpoints come and go under traffic; then Cilium's agent is started with other settings, and with the first
-/// ones again. Pods get no connection to a cluster IP until it has compiled its programs; clients outside and
-/// the node do.
+/// ones again. A part of the connections times out until it has compiled its programs, which is no 503: others
+/// succeed.
 #[test]
 fn changes_of_endpoints_and_settings_are_never_503() {
     let name = "changes_of_endpoints_and_settings_are_never_503";
