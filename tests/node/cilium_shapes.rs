@@ -244,8 +244,8 @@ fn past_every_egress_hook_answers_prove() {
     );
     let watch = scene.watch();
 
-    // Cilium's programs come back, at the tail: ours stay the first, and nobody is accused. The new ones before
-    // the old ones go: how long this machine would be without any is no matter of the agent's.
+    // Cilium's programs come back, at the tail: ours stay the first, and nobody is accused. The new ones come
+    // before the old ones go: a gap between them is an outage, and on a busy machine a long one.
     let new = datapath.attach(&scene.world).expect("programs");
     drop(std::mem::replace(&mut programs, new));
     assert_served(&scene);

@@ -383,13 +383,13 @@ fn probes_that_nothing_translates_stay_on_the_node() {
         let dial = Plan::from_pod(&scene.world, scene.world.pod("client-1"), sentinel);
         assert!(dial.once(0).is_err(), "nothing translates it");
     }
-    // What pods send to the outside bears the node's address.
+    // Packets of pods to the outside bear the node's address.
     let node = Family::ALL.map(|family| scene.world.node_address(family));
     assert_eq!(to_sentinel(&mut capture), BTreeSet::from(node));
     scene.rules.install().expect("install");
 }
 
-/// Who sent packets to the sentinel's addresses since the capture began.
+/// Sources of packets to the sentinel's addresses since the capture began.
 fn to_sentinel(capture: &mut Capture) -> BTreeSet<IpAddr> {
     capture.drain();
     assert_eq!(capture.missed(), 0);

@@ -75,7 +75,7 @@ pub fn map_entries(pid: u32) -> Result<u64> {
     counts.context("count the entries of a map")
 }
 
-/// What the kernel writes of each descriptor of a process: numbers, by the names of their fields.
+/// Numbers that the kernel gives of each descriptor of a process, by the names of their fields.
 fn held(pid: u32) -> Result<impl Iterator<Item = impl Fn(&str) -> Option<u64>>> {
     let folder = format!("/proc/{pid}/fdinfo");
     let files = fs::read_dir(&folder).with_context(|| format!("read {folder}"))?;

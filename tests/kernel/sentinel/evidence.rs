@@ -16,6 +16,19 @@ use node_tests::scenario::mapped;
 use super::{DROP, PASS, TOKEN, at, client, key, payload, with_sentinel};
 use crate::SERVICE;
 
+/// A cluster IP by TCP, of which every client is owed an endpoint.
+fn put_cluster_ip(observer: &mut Observer, at: SocketAddr, flags: u8) {
+    let value = FrontendValue {
+        service: SERVICE,
+        kind: FrontendKind::ClusterIp as u8,
+        flags,
+        owed: [Owed::Forward as u8; 3],
+        ..FrontendValue::default()
+    };
+    let put = observer.put_frontend(mapped(at.ip()), at.port(), value);
+    put.expect("room for a frontend");
+}
+
 /// The observer follows and counts a probe's connection, and takes nothing from it for real traffic.
 #[test]
 fn probes_prove_nothing() {
@@ -31,15 +44,7 @@ fn probes_prove_nothing() {
             let pod = text("10.244.1.5:40001", "[fd00:10:244:1::5]:40001");
             let frontend = text("10.96.0.1:80", "[fd00:10:96::1]:80");
             let endpoint = text("10.244.1.9:8080", "[fd00:10:244:1::9]:8080");
-            let value = FrontendValue {
-                service: SERVICE,
-                kind: FrontendKind::ClusterIp as u8,
-                flags,
-                owed: [Owed::Forward as u8; 3],
-                ..FrontendValue::default()
-            };
-            let address = mapped(frontend.ip());
-            observer.put_frontend(address, 80, value).expect("room");
+            put_cluster_ip(observer, frontend, flags);
             let to = mapped(endpoint.ip());
             observer
                 .put_endpoint(SERVICE, to, 8_080, endpoint_flag::LOCAL)
@@ -88,7 +93,7 @@ fn probes_prove_nothing() {
 }
 
 /// Packets of a probe that nothing translated end at an uplink, its reset included, and pass every other device.
-/// So do packets with its token to any other address, and those of other clients to the sentinel's.
+/// Packets with its token to another address pass everywhere, as do those of other clients to the sentinel's.
 #[test]
 fn nothing_of_a_probe_leaves_by_an_uplink() {
     with_sentinel(|observer, maps, sandbox| {
@@ -96,15 +101,7 @@ fn nothing_of_a_probe_leaves_by_an_uplink() {
             let (from, sentinel) = (client(family), at(family, 9, 9_000));
             let (user, stranger) = (at(family, 8, 9_000), at(family, 7, 9_000));
             for (to, flags) in [(sentinel, frontend_flag::SENTINEL), (user, 0)] {
-                let value = FrontendValue {
-                    service: SERVICE,
-                    kind: FrontendKind::ClusterIp as u8,
-                    flags,
-                    owed: [Owed::Forward as u8; 3],
-                    ..FrontendValue::default()
-                };
-                let address = mapped(to.ip());
-                observer.put_frontend(address, 9_000, value).expect("room");
+                put_cluster_ip(observer, to, flags);
             }
             for protocol in [TCP, UDP] {
                 let probe = key(family, protocol, TOKEN);
