@@ -110,7 +110,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let declared = config.sentinel.as_ref().and_then(|of| of.datapath);
     let limits = Limits {
         declared,
-        ..Limits::default()
+        ..limits()
     };
     let mut agent = Agent::new(config, loaded, probing, limits, Arc::clone(&metrics));
     agent.output.hardening = confined.report;
@@ -307,6 +307,20 @@ fn load(config: &Config) -> Result<Loaded, MapsError> {
             Ok((None, start))
         }
     }
+}
+
+/// What the verdict's rules measure with. A build with debug assertions, which is never shipped, takes
+/// the wait for a changed sentinel from PATHPROOF_TEST_SETTLED_MS, so that tests need not wait for 10 s.
+fn limits() -> Limits {
+    let mut limits = Limits::default();
+    if cfg!(debug_assertions)
+        && let Some(wait) = std::env::var("PATHPROOF_TEST_SETTLED_MS")
+            .ok()
+            .and_then(|text| text.parse().ok())
+    {
+        limits.sentinel_settled = Duration::from_millis(wait);
+    }
+    limits
 }
 
 fn settings(config: &Config, limits: Limits, rereads: bool) -> node::Settings {

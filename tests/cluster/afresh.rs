@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use node_tests::cluster::{ControlPlane, Manner, Mode, base, create};
 use node_tests::scene::assert_never_503;
+use node_tests::wait::settle;
 
 use crate::scene::{PATIENCE, Scene, flush};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
-/// News of the sentinel count for nothing so soon after them.
-const SETTLED: Duration = Duration::from_secs(11);
+/// One reading of the sentinel serves for this long, and a second.
+const READING_SERVES: Duration = Duration::from_secs(11);
 
 /// kube-proxy keeps its watches, the agent's hang. A fault is one; without a fault, a sentinel that was
 /// deleted is none.
@@ -24,7 +25,7 @@ fn hung_watches_hide_no_fault_and_make_none() {
     scene.start_proxy_by(ControlPlane::address());
     scene.start_agent(&["--flap-dwell", "0"]);
     scene.wait_proven();
-    thread::sleep(SETTLED);
+    settle();
     scene.relay.set(Manner::Hung);
 
     let watch = scene.watch_healthy();
@@ -34,8 +35,8 @@ fn hung_watches_hide_no_fault_and_make_none() {
         .expect("503 while watches hang");
     scene.world.node.nft(&rules).expect("the rules again");
     scene.wait_proven();
-    // The reading for this accusation serves for others during 10 s.
-    thread::sleep(SETTLED);
+    // The reading for this accusation would serve for the next one.
+    thread::sleep(READING_SERVES);
 
     let watch = scene.watch_healthy();
     scene.api.delete(SERVICE).expect("delete the Service");

@@ -10,6 +10,7 @@ use std::time::Duration;
 use node_tests::cluster::{Mode, Process};
 use node_tests::skip;
 use node_tests::traffic::{Client, Manner, Plan, Server, Tally};
+use node_tests::wait::settle;
 use node_tests::world::{Family, layout};
 
 use crate::scene::{PATIENCE, Scene, flush, until};
@@ -83,8 +84,7 @@ fn clients_of_a_load_balancer_are_spared_a_broken_node() {
     let [alone, alone_late] = break_under(&scene, &client);
     scene.start_agent(&["--flap-dwell", "0"]);
     scene.wait_proven();
-    // News of the sentinel and of its devices count for nothing so soon after them.
-    thread::sleep(Duration::from_secs(11));
+    settle();
     let [ours, ours_late] = break_under(&scene, &client);
 
     println!(

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use node_tests::cluster::Mode;
 use node_tests::traffic::Plan;
+use node_tests::wait::settled;
 use node_tests::watch::Watch;
 use node_tests::world::{Family, Place};
 use serde_json::Value;
@@ -20,8 +21,6 @@ use crate::{ipvs, quiet};
 const LOOK: Duration = Duration::from_secs(4);
 /// Time that kube-proxy gets to notice the fault: twice what a question to it may take.
 const THEIRS: Duration = Duration::from_secs(2);
-/// News of the sentinel and of its devices count for nothing so soon after them.
-const SETTLED: Duration = Duration::from_secs(11);
 
 /// What is done to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -348,7 +347,7 @@ fn table(name: &str, mode: Mode, faults: &[Fault]) {
 /// Injects one after another in a proven scene, and prints and judges the table.
 pub(crate) fn judge(title: &str, scene: &mut Scene, faults: &[Fault]) {
     scene.traffic();
-    thread::sleep(SETTLED.max(quiet::asked().unwrap_or_default()));
+    thread::sleep(settled().max(quiet::asked().unwrap_or_default()));
     scene.wait_proven();
     let (ours, theirs) = (scene.watch(), scene.watch_proxy());
     let rows: Vec<Row> = faults

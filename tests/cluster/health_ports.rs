@@ -9,6 +9,7 @@ use node_tests::cluster::Mode;
 use node_tests::http::{self, Response};
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::traffic::Plan;
+use node_tests::wait::settle;
 use node_tests::watch::Watch;
 use node_tests::world::{Family, Namespace};
 use rstest::rstest;
@@ -174,8 +175,7 @@ fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
     let theirs = watch(&scene.world.node, address);
     let is = |status| move |codes: node_tests::watch::Codes| codes.healthz == status;
     ours.wait(PATIENCE, is(200)).expect("200");
-    // News of the sentinel and of its devices count for nothing so soon after them.
-    thread::sleep(Duration::from_secs(11));
+    settle();
     for round in 0..5 {
         let began = Instant::now();
         let rules = flush(&scene.world.node);

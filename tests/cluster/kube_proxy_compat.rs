@@ -13,6 +13,7 @@ use std::time::Duration;
 use node_tests::cluster::{KUBE_PROXY_HEALTHZ_PORT, Mode, Process, Servers};
 use node_tests::http::{self, Response};
 use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::wait::settle;
 use node_tests::world::{Family, HEALTHZ_PORT, NODE_NAME, World, agent_binary};
 use pathproof::kube_proxy_compat::flags::FLAGS;
 use serde_json::Value;
@@ -138,7 +139,7 @@ fn it_stands_in_for_kube_proxy_as_rke_starts_it() {
 
     // Nor does a broken datapath restart the agent.
     scene.proxy().freeze();
-    std::thread::sleep(Duration::from_secs(11));
+    settle();
     flush(&scene.world.node);
     wait_codes(&scene, "broken", "/healthz", [503, 503, 200, 200]);
     wait_codes(&scene, "broken", "/livez", [503; 4]);

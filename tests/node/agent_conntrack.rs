@@ -10,7 +10,7 @@ use node_tests::rules::Backend;
 use node_tests::scene::{
     PATIENCE, Scene, assert_never_503, eventually, family_of, metric, throughout, wait_answers,
 };
-use node_tests::wait::{scaled, until};
+use node_tests::wait::{scaled, settled, until};
 use node_tests::world::Family;
 
 /// Says that the machine is nobody else's.
@@ -20,8 +20,6 @@ const LIMIT: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 const HELD: usize = 200;
 /// Places beside them, for which all others compete.
 const FREE: u64 = 4;
-/// Probes count once the sentinel has been the same for 10 s.
-const SETTLED: Duration = Duration::from_secs(12);
 const NO_LABELS: [&str; 0] = [];
 
 #[test]
@@ -52,7 +50,7 @@ fn a_full_conntrack_table_is_named_and_stays_503_until_there_is_room() {
     let watch = scene.watch();
     wait_answers(&watch, 200);
     let held = hold(&scene);
-    thread::sleep(scaled(SETTLED));
+    thread::sleep(scaled(settled()));
     assert_never_503(&watch);
     let shown = |name: &str| metric(&scene.metrics(), name, &NO_LABELS);
     let probes = shown("pathproof_conntrack_entries").saturating_sub(HELD as u64);

@@ -3,6 +3,7 @@
 
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
+use node_tests::wait::settle;
 use node_tests::world::Family;
 
 use node_tests::scene::{PATIENCE, Scene, eventually, family_of, lane_of, path_of, until};
@@ -155,7 +156,7 @@ fn a_reserved_pod_address_is_a_path_of_its_own() {
     });
     // Masquerade and policies treat pods otherwise: what drops the range of the off-cluster
     // probes alone is named so.
-    std::thread::sleep(std::time::Duration::from_secs(11));
+    settle();
     scene
         .world
         .node

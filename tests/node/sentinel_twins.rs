@@ -7,6 +7,7 @@ use std::time::Duration;
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
 use node_tests::traffic::{Failure, Plan};
+use node_tests::wait::settled;
 use node_tests::world::Family;
 use rstest::rstest;
 
@@ -138,11 +139,11 @@ impl Harmless {
 }
 
 impl Harmless {
-    /// News of the sentinel accuse nobody for 10 s: only then is it calm.
+    /// Changes of the sentinel accuse nobody for a time: only then is it calm.
     fn watched(self) -> Duration {
         match self {
             Self::Deleted | Self::Edited | Self::EditedAndRulesGone => {
-                WATCHED + Duration::from_secs(10)
+                WATCHED + settled()
             }
             _ => WATCHED,
         }

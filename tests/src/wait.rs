@@ -32,6 +32,22 @@ pub fn bound<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     tried.unwrap_or_else(bind)
 }
 
+/// Variable for the agents of tests: how many milliseconds the sentinel must be unchanged before failed
+/// probes count. Only debug builds read it; without it they wait for 10 s, as what is shipped does.
+pub const SETTLED: &str = "PATHPROOF_TEST_SETTLED_MS";
+
+/// How long a test's agent counts no failed probe after the sentinel or its devices changed, and a second.
+pub fn settled() -> Duration {
+    let said = std::env::var(SETTLED).ok();
+    let wait = said.and_then(|text| text.parse().ok()).unwrap_or(10_000);
+    Duration::from_millis(wait) + Duration::from_secs(1)
+}
+
+/// Sleeps until failed probes count for sure.
+pub fn settle() {
+    thread::sleep(settled());
+}
+
 /// A limit as this machine needs it: `PATHPROOF_TEST_PATIENCE` says how many times slower it is than
 /// those that the tests were written on, such as one whose processor is emulated.
 pub fn scaled(limit: Duration) -> Duration {

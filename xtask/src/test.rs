@@ -320,10 +320,15 @@ fn kernel_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     follow_in_world(&mut with_agent(&KERNEL_TARGET, 3)?, args, budget)
 }
 
+/// How long the sentinel must be unchanged before failed probes count, in milliseconds: long enough for
+/// kube-proxy, which may write its rules once a second. What is shipped waits for 10 s.
+const SETTLED: (&str, &str) = ("PATHPROOF_TEST_SETTLED_MS", "2000");
+
 fn node_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_world("the namespace tests")?;
     // These wait for packets most of the time: more at once than there are processors.
     let mut command = with_agent(&NODE_TARGET, 8)?;
+    command.env(SETTLED.0, SETTLED.1);
     match setup_cluster::prometheus() {
         Ok(found) => {
             command.env("PATHPROOF_PROMETHEUS", found.prometheus);
@@ -357,6 +362,7 @@ fn cluster_tests(args: &Args, budget: &Budget) -> Result<Counted> {
     host::install_programs("the load balancer of a test", &[("haproxy", "haproxy")])?;
     // Each has an API server of its own, and waits most of the time.
     let mut command = with_agent(&CLUSTER_TARGET, 3)?;
+    command.env(SETTLED.0, SETTLED.1);
     with_servers(&mut command, "the cluster tests");
     if let Err(error) = setup_cluster::flannel() {
         eprintln!("the test with flannel is skipped: {error:#}");

@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail};
 use super::{Family, Namespace, OldKernel, World, layout, remains};
 use crate::http::{self, Response};
 use crate::process::Process;
-use crate::wait::scaled;
+use crate::wait::{self, scaled};
 
 /// Port of /healthz and /livez.
 pub const HEALTHZ_PORT: u16 = 10256;
@@ -150,10 +150,11 @@ impl World {
     }
 }
 
-/// The tester's environment must not steer the agent; the filter of its log may.
+/// The tester's environment must not steer the agent; the filter of its log and the tests' own setting may.
 fn clean(command: &mut Command) {
+    let kept = ["PATHPROOF_LOG_FILTER", wait::SETTLED];
     let steers = |name: &str| {
-        name == "NODE_NAME" || (name.starts_with("PATHPROOF_") && name != "PATHPROOF_LOG_FILTER")
+        name == "NODE_NAME" || (name.starts_with("PATHPROOF_") && !kept.contains(&name))
     };
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in names.filter(|name| steers(name)) {
