@@ -142,9 +142,7 @@ impl Harmless {
     /// Changes of the sentinel accuse nobody for a time: only then is it calm.
     fn watched(self) -> Duration {
         match self {
-            Self::Deleted | Self::Edited | Self::EditedAndRulesGone => {
-                WATCHED + settled()
-            }
+            Self::Deleted | Self::Edited | Self::EditedAndRulesGone => WATCHED + settled(),
             _ => WATCHED,
         }
     }
