@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 
 use super::{Process, Servers};
 use crate::http::{self, Response};
+use crate::wait::until;
 use crate::world::{self, Family, Namespace, World, layout};
 
 /// Port of kube-proxy's own /healthz and /livez in these tests: 10256 is the agent's here.
@@ -21,12 +22,13 @@ const LEGACY: &str = "xtables-legacy-multi";
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Flushes the Service chains of a kube-proxy in nftables mode. Gives the script that adds their rules
-/// again.
+/// again. kube-proxy may write those of IPv6 some seconds after those of IPv4: waits for both.
 pub fn flush_services(node: &Namespace) -> Result<String> {
     let mut rules = String::new();
     for family in ["ip", "ip6"] {
         let chain = ["list", "chain", family, "kube-proxy", "services"];
-        rules += &node.feed("nft", &chain, "")?;
+        let list = || node.feed("nft", &chain, "");
+        rules += &until(PATIENCE, || list().ok()).map_or_else(list, Ok)?;
     }
     node.nft("flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n")?;
     Ok(rules)
