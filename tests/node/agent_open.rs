@@ -345,13 +345,13 @@ fn ten_thousand_open_connections_are_counted() {
     let pid = scene.agent().pid();
     // Time of the agent, and runs of its programs and their time.
     let spent = || {
-        let (user, system) = usage::processor(pid).expect("its use");
+        let processor = usage::processor(pid).expect("its use");
         let programs = usage::programs(pid).expect("its programs");
         let runs = programs.values();
         let sum = runs.fold((0, Duration::ZERO), |(count, time), of| {
             (count + of.count, time + of.time)
         });
-        (user + system, sum)
+        (processor, sum)
     };
     let _figures = enable_stats(Stats::RunTime).expect("times of programs");
     let spend = |used: &mut Vec<Socket>, what: &str| {

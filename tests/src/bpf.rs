@@ -198,7 +198,7 @@ pub fn call<T: ?Sized>(command: libc::c_int, attr: &mut T) -> io::Result<libc::c
 
 /// A program in the kernel.
 #[derive(Debug)]
-pub struct Program(pub(crate) OwnedFd);
+pub struct Program(pub OwnedFd);
 
 impl Program {
     /// Loads it; the kernel keeps 15 bytes of its name.

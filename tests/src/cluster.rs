@@ -21,7 +21,7 @@ pub use crate::process::Process;
 pub use api::{Api, Refused};
 pub use audit::Request;
 pub use control_plane::{ControlPlane, kubeconfig};
-pub use crowd::Crowd;
+pub use crowd::{Crowd, each};
 pub use install::{account_kubeconfig, install, install_node, namespace, put_file, reserve};
 pub use kube_proxy::{HEALTHZ_PORT as KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, flush_services};
 pub use map_eye::MapEye;

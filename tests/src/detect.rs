@@ -11,5 +11,5 @@ mod stage;
 
 pub use eyes::Eyes;
 pub use fault::{Fault, Harmless};
-pub use figures::{Figure, nearest_rank};
+pub use figures::{Figure, ms, nearest_rank};
 pub use stage::{Load, Stage};

@@ -1,5 +1,5 @@
-//! Promises that a benchmark measures: each is judged where its row is made, and what was missed is
-//! named once, behind all tables.
+//! Tables of a benchmark. A promise is judged where its row is made, and the rows that missed theirs
+//! are named once, behind all tables.
 
 use std::process::ExitCode;
 
@@ -8,6 +8,9 @@ use std::process::ExitCode;
 pub struct Missed(Vec<String>);
 
 impl Missed {
+    /// Columns of [`Missed::figure`].
+    pub const FIGURE: &str = "figure | value | unit | promise | met | peer | ratio";
+
     /// Judges a row. Gives the word for its table.
     pub fn judge(&mut self, row: impl Into<String>, is_met: bool) -> &'static str {
         if is_met {
@@ -35,6 +38,30 @@ impl Missed {
         }
     }
 
+    /// Prints a row of a table of [`Missed::FIGURE`]. Of several rounds the median counts, and the
+    /// least and the most are printed too. The peer has a name and a value.
+    pub fn figure(
+        &mut self,
+        name: &str,
+        unit: &str,
+        rounds: &[f64],
+        promise: Option<f64>,
+        peer: Option<(&str, f64)>,
+    ) {
+        let value = median(rounds.iter().copied());
+        let (mut range, mut statistic) = (String::new(), "of one run");
+        if rounds.len() > 1 {
+            let least = rounds.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            (range, statistic) = (format!(" ({least:.2} to {most:.2})"), "median");
+        }
+        let (promise, met) = self.at_most(name, statistic, promise, value);
+        let (peer, ratio) = peer.map_or_else(Default::default, |(name, peer)| {
+            (format!("{name}: {peer:.2}"), format!("{:.2}", value / peer))
+        });
+        println!("| {name} | {value:.2}{range} | {unit} | {promise} | {met} | {peer} | {ratio} |");
+    }
+
     /// Names what was missed, and gives the exit code of the benchmark.
     pub fn close(self) -> ExitCode {
         if self.0.is_empty() {
@@ -43,6 +70,19 @@ impl Missed {
         println!("\nNot met: {}.", self.0.join("; "));
         ExitCode::FAILURE
     }
+}
+
+/// Prints the head of a table: its columns, with ` | ` between them.
+pub fn head(columns: &str) {
+    let line = "---|".repeat(columns.split(" | ").count());
+    println!("\n| {columns} |\n|{line}");
+}
+
+/// The value in the middle, of an even number the upper one of two; not a number where there is none.
+pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let mut sorted: Vec<f64> = values.into_iter().collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 #[cfg(test)]
@@ -67,5 +107,21 @@ mod tests {
             "NO"
         );
         assert_eq!(missed.0, ["time", "memory"]);
+    }
+
+    #[test]
+    fn of_several_rounds_the_median_is_judged() {
+        let mut missed = Missed::default();
+        missed.figure("low", "MiB", &[9.0, 1.0, 2.0], Some(2.0), None);
+        missed.figure(
+            "high",
+            "MiB",
+            &[1.0, 9.0, 3.0],
+            Some(2.0),
+            Some(("peer", 1.0)),
+        );
+        missed.figure("nothing", "MiB", &[], Some(2.0), None);
+        assert_eq!(missed.0, ["high", "nothing"]);
+        assert_eq!(median([4.0, 1.0, 3.0, 2.0]), 3.0);
     }
 }

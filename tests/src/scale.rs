@@ -1,15 +1,22 @@
 //! A folder of manifests of any size, for `cargo xtask bench scale`: as a large cluster would have
 //! them, with the metadata that `kubectl get -o yaml` shows.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::net::Ipv4Addr;
+use std::ops::Range;
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
 
-use crate::world::layout::{self, NODE_NAME};
+use crate::manifests::{NODE_FILE, yaml};
+use crate::world::Family;
+use crate::world::layout::{NODE, NODE_NAME, pick};
 
+/// The size that the design promises.
+pub const SERVICES: usize = 10_000;
+/// Of all Services together.
+pub const ENDPOINTS: usize = 100_000;
 /// Endpoints in a slice; the controller's default is 100, but Services have about 10.
 const SLICE: usize = 10;
 /// Services in a file.
@@ -19,79 +26,37 @@ const NODES: usize = 5_000;
 /// Every so many Services has a node port.
 pub(crate) const NODE_PORT_EVERY: usize = 10;
 
-/// How many of what, as options of a program.
-#[derive(Clone, Copy, Debug, clap::Args)]
-pub struct Size {
-    /// Services
-    #[arg(long, default_value_t = 10_000)]
-    pub services: usize,
-    /// Endpoints, all Services together
-    #[arg(long, default_value_t = 100_000)]
-    pub endpoints: usize,
-}
-
-/// What was written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
-    pub services: usize,
-    /// Services with a node port.
-    pub node_ports: usize,
-    pub endpoints: usize,
-    pub slices: usize,
-    pub files: usize,
-    /// Bytes of YAML.
-    pub bytes: usize,
-}
-
-/// Writes a Node and `services` Services with `endpoints` endpoints in all, spread evenly, IPv4.
-pub fn write(dir: &Path, services: usize, endpoints: usize) -> Result<Written> {
-    ensure!(
-        services <= 60_000,
-        "at most 60,000 Services fit the ClusterIP range"
-    );
+/// Writes a Node and `services` Services with `endpoints` endpoints in all, spread evenly, IPv4. Gives
+/// the bytes of YAML.
+pub fn write(dir: &Path, services: usize, endpoints: usize) -> Result<usize> {
     fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
-    let mut written = Written {
-        services,
-        endpoints,
-        ..Written::default()
-    };
-    put(dir, "node.yaml", &node(), &mut written)?;
-    let mut next = 0;
-    for (number, first) in (0..services).step_by(FILE).enumerate() {
-        let mut text = String::new();
+    let mut bytes = put(dir, NODE_FILE, &[node()])?;
+    for first in (0..services).step_by(FILE) {
+        let mut objects = Vec::new();
         for index in first..services.min(first + FILE) {
-            // The endpoints that the Services up to this one have together.
-            let until = endpoints * (index + 1) / services;
-            write_service(&mut text, index, &mut written);
-            write_slices(&mut text, index, next..until, &mut written);
-            next = until;
+            objects.push(service(index));
+            // The endpoints that the Services before it have together.
+            let before = |index| endpoints * index / services;
+            objects.extend(slices(index, before(index)..before(index + 1)));
         }
-        put(
-            dir,
-            &format!("services-{number:04}.yaml"),
-            &text,
-            &mut written,
-        )?;
+        bytes += put(dir, &format!("services-{first:05}.yaml"), &objects)?;
     }
-    Ok(written)
+    Ok(bytes)
 }
 
-fn put(dir: &Path, name: &str, text: &str, written: &mut Written) -> Result<()> {
-    let file = dir.join(name);
-    fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
-    written.files += 1;
-    written.bytes += text.len();
-    Ok(())
+fn put(dir: &Path, name: &str, objects: &[Value]) -> Result<usize> {
+    let (file, text) = (dir.join(name), yaml(objects)?);
+    fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
+    Ok(text.len())
 }
 
-fn node() -> String {
-    let (v4, v6) = layout::NODE;
-    format!(
-        "apiVersion: v1\nkind: Node\nmetadata:\n  name: {NODE_NAME}\n\
-         spec:\n  podCIDR: 10.244.0.0/24\n  podCIDRs:\n  - 10.244.0.0/24\n\
-         status:\n  addresses:\n  - address: {v4}\n    type: InternalIP\n  \
-         - address: \"{v6}\"\n    type: InternalIP\n"
-    )
+fn node() -> Value {
+    let address = |family| json!({ "address": pick(NODE, family), "type": "InternalIP" });
+    json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE_NAME },
+        "spec": { "podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"] },
+        "status": { "addresses": Family::ALL.map(address) },
+    })
 }
 
 /// Namespace and name of a Service.
@@ -106,116 +71,98 @@ fn uid(kind: u32, index: usize) -> String {
     format!("{kind:08x}-3c2b-4f7e-9a51-{index:012x}")
 }
 
-pub(crate) fn cluster_ip(index: usize) -> Ipv4Addr {
-    let host = u32::try_from(index + 10).unwrap_or(u32::MAX);
-    Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 96, 0, 0)) + host)
+/// So many addresses behind another one.
+fn address(first: [u8; 4], behind: usize) -> Ipv4Addr {
+    let behind = u32::try_from(behind).unwrap_or(u32::MAX);
+    Ipv4Addr::from(u32::from(Ipv4Addr::from(first)) + behind)
 }
 
-fn write_service(out: &mut String, index: usize, written: &mut Written) {
+fn service(index: usize) -> Value {
     let (namespace, name) = name(index);
-    let address = cluster_ip(index);
-    let node_port = index
-        .is_multiple_of(NODE_PORT_EVERY)
-        .then(|| 30_000 + index / NODE_PORT_EVERY)
-        .filter(|port| *port <= 32_767);
-    let kind = if node_port.is_some() {
-        "NodePort"
-    } else {
-        "ClusterIP"
-    };
-    if !out.is_empty() {
-        out.push_str("---\n");
+    let address = address([10, 96, 0, 10], index);
+    let mut spec = json!({
+        "clusterIP": address, "clusterIPs": [address], "internalTrafficPolicy": "Cluster",
+        "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+        "ports": [{ "name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080 }],
+        "selector": { "app": name }, "sessionAffinity": "None", "type": "ClusterIP",
+    });
+    if index.is_multiple_of(NODE_PORT_EVERY) {
+        spec["type"] = json!("NodePort");
+        spec["externalTrafficPolicy"] = json!("Cluster");
+        spec["ports"][0]["nodePort"] = json!(30_000 + index / NODE_PORT_EVERY);
     }
-    let _ = write!(
-        out,
-        "apiVersion: v1\nkind: Service\nmetadata:\n  annotations:\n    \
-         meta.helm.sh/release-name: {name}\n    meta.helm.sh/release-namespace: {namespace}\n  \
-         creationTimestamp: \"2026-03-02T09:14:31Z\"\n  labels:\n    app: {name}\n    \
-         app.kubernetes.io/managed-by: Helm\n  name: {name}\n  namespace: {namespace}\n  \
-         resourceVersion: \"{version}\"\n  uid: {uid}\nspec:\n  clusterIP: {address}\n  \
-         clusterIPs:\n  - {address}\n",
-        version = 180_000 + index,
-        uid = uid(1, index),
-    );
-    if node_port.is_some() {
-        out.push_str("  externalTrafficPolicy: Cluster\n");
-        written.node_ports += 1;
-    }
-    out.push_str(
-        "  internalTrafficPolicy: Cluster\n  ipFamilies:\n  - IPv4\n  ipFamilyPolicy: \
-         SingleStack\n  ports:\n  - name: http\n",
-    );
-    if let Some(port) = node_port {
-        let _ = writeln!(out, "    nodePort: {port}");
-    }
-    let _ = write!(
-        out,
-        "    port: 80\n    protocol: TCP\n    targetPort: 8080\n  selector:\n    app: {name}\n  \
-         sessionAffinity: None\n  type: {kind}\nstatus:\n  loadBalancer: {{}}\n"
-    );
+    json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {
+            "annotations": {
+                "meta.helm.sh/release-name": name, "meta.helm.sh/release-namespace": namespace,
+            },
+            "creationTimestamp": "2026-03-02T09:14:31Z",
+            "labels": { "app": name, "app.kubernetes.io/managed-by": "Helm" },
+            "name": name, "namespace": namespace,
+            "resourceVersion": (180_000 + index).to_string(), "uid": uid(1, index),
+        },
+        "spec": spec,
+        "status": { "loadBalancer": {} },
+    })
 }
 
-fn write_slices(
-    out: &mut String,
-    index: usize,
-    endpoints: std::ops::Range<usize>,
-    written: &mut Written,
-) {
+fn slices(index: usize, endpoints: Range<usize>) -> impl Iterator<Item = Value> {
     let (namespace, name) = name(index);
-    for first in endpoints.clone().step_by(SLICE) {
-        let _ = write!(
-            out,
-            "---\naddressType: IPv4\napiVersion: discovery.k8s.io/v1\nendpoints:\n"
-        );
-        for endpoint in first..endpoints.end.min(first + SLICE) {
-            write_endpoint(out, endpoint, &namespace, &name);
-        }
-        let suffix = written.slices;
-        let _ = write!(
-            out,
-            "kind: EndpointSlice\nmetadata:\n  annotations:\n    \
-             endpoints.kubernetes.io/last-change-trigger-time: \"2026-03-02T09:15:02Z\"\n  \
-             creationTimestamp: \"2026-03-02T09:14:31Z\"\n  generateName: {name}-\n  \
-             generation: 3\n  labels:\n    app: {name}\n    \
-             endpointslice.kubernetes.io/managed-by: endpointslice-controller.k8s.io\n    \
-             kubernetes.io/service-name: {name}\n  name: {name}-{suffix:05x}\n  \
-             namespace: {namespace}\n  ownerReferences:\n  - apiVersion: v1\n    \
-             blockOwnerDeletion: true\n    controller: true\n    kind: Service\n    name: {name}\n    \
-             uid: {owner}\n  resourceVersion: \"{version}\"\n  uid: {uid}\nports:\n- name: http\n  \
-             port: 8080\n  protocol: TCP\n",
-            owner = uid(1, index),
-            version = 200_000 + suffix,
-            uid = uid(2, suffix),
-        );
-        written.slices += 1;
-    }
+    endpoints.clone().step_by(SLICE).map(move |first| {
+        let those = first..endpoints.end.min(first + SLICE);
+        let those: Vec<Value> = those
+            .map(|number| endpoint(number, &namespace, &name))
+            .collect();
+        json!({
+            "addressType": "IPv4", "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+            "endpoints": those,
+            "metadata": {
+                "annotations": {
+                    "endpoints.kubernetes.io/last-change-trigger-time": "2026-03-02T09:15:02Z",
+                },
+                "creationTimestamp": "2026-03-02T09:14:31Z",
+                "generateName": format!("{name}-"), "generation": 3,
+                "labels": {
+                    "app": name,
+                    "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+                    "kubernetes.io/service-name": name,
+                },
+                "name": format!("{name}-{first:05x}"), "namespace": namespace,
+                "ownerReferences": [{
+                    "apiVersion": "v1", "blockOwnerDeletion": true, "controller": true,
+                    "kind": "Service", "name": name, "uid": uid(1, index),
+                }],
+                "resourceVersion": (200_000 + first).to_string(), "uid": uid(2, first),
+            },
+            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
+        })
+    })
+}
+
+fn endpoint(number: usize, namespace: &str, service: &str) -> Value {
+    let (address, node) = endpoint_at(number);
+    json!({
+        "addresses": [address],
+        "conditions": { "ready": true, "serving": true, "terminating": false },
+        "nodeName": node,
+        "targetRef": {
+            "kind": "Pod", "name": format!("{service}-7d9c5b8f6-{number:05x}"),
+            "namespace": namespace, "uid": uid(3, number),
+        },
+        "zone": format!("zone-{}", ["a", "b", "c"][number % 3]),
+    })
 }
 
 /// Address and node of an endpoint: pods of a node have addresses of its range, 10.128.0.0/9 in
 /// blocks of 256.
 pub(crate) fn endpoint_at(endpoint: usize) -> (Ipv4Addr, String) {
     let node = endpoint % NODES;
-    let pod = u32::try_from(node * 256 + (endpoint / NODES) % 250 + 2).unwrap_or(u32::MAX);
-    let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 128, 0, 0)) + pod);
-    let node = if node == 0 {
-        NODE_NAME.to_owned()
-    } else {
-        format!("worker-{node:04}")
-    };
-    (address, node)
-}
-
-fn write_endpoint(out: &mut String, endpoint: usize, namespace: &str, service: &str) {
-    let (address, node) = endpoint_at(endpoint);
-    let _ = write!(
-        out,
-        "- addresses:\n  - {address}\n  conditions:\n    ready: true\n    serving: true\n    \
-         terminating: false\n  nodeName: {node}\n  targetRef:\n    kind: Pod\n    \
-         name: {service}-7d9c5b8f6-{endpoint:05x}\n    namespace: {namespace}\n    uid: {uid}\n  \
-         zone: zone-{zone}\n",
-        uid = uid(3, endpoint),
-        zone = ["a", "b", "c"][endpoint % 3],
-    );
+    let address = address([10, 128, 0, 0], node * 256 + (endpoint / NODES) % 250 + 2);
+    match node {
+        0 => (address, NODE_NAME.to_owned()),
+        _ => (address, format!("worker-{node:04}")),
+    }
 }
 
 #[cfg(test)]
@@ -228,12 +175,15 @@ mod tests {
     #[test]
     fn a_folder_holds_what_was_asked_for() {
         let dir = tempfile::tempdir().expect("a folder");
-        let written = write(dir.path(), 110, 251).expect("write");
-        assert_eq!((written.services, written.endpoints), (110, 251));
-        assert_eq!(written.node_ports, 11);
-        assert_eq!(written.files, 3, "the Node and two of Services");
+        let bytes = write(dir.path(), 110, 251).expect("write");
+        let files = fs::read_dir(dir.path()).expect("list").flatten();
+        let sizes: Vec<u64> = files
+            .map(|file| file.metadata().expect("its size").len())
+            .collect();
+        assert_eq!(sizes.len(), 3, "the Node and two of Services");
+        assert_eq!(sizes.iter().sum::<u64>(), bytes as u64);
         let (services, slices, addresses) = counted(dir.path()).expect("read");
-        assert_eq!((services, slices), (110, written.slices));
+        assert_eq!((services, slices), (110, 110));
         assert_eq!(addresses.len(), 251);
         assert_eq!(
             addresses.iter().collect::<BTreeSet<_>>().len(),

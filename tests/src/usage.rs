@@ -1,16 +1,13 @@
 //! What a process uses, as the kernel counts it.
 
-mod programs;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use aya::programs::loaded_programs;
 
 use crate::bpf::Map;
-
-pub use programs::{Runs, programs};
 
 /// Memory of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,24 +18,32 @@ pub struct Memory {
     pub peak_kib: u64,
 }
 
+/// Runs of a program and the time that they took. Both stand still while the kernel keeps no such
+/// figures (`aya::sys::enable_stats`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Runs {
+    pub count: u64,
+    pub time: Duration,
+}
+
 /// Memory of a process now.
 pub fn memory(pid: u32) -> Result<Memory> {
     let status = read(pid, "status")?;
-    let kib = |field: &str| -> Result<u64> {
-        status
-            .lines()
-            .find_map(|line| line.strip_prefix(field))
-            .and_then(|rest| rest.split_whitespace().next()?.parse().ok())
-            .with_context(|| format!("no {field} in /proc/PID/status"))
-    };
+    let kib = |name| number(&status, name).with_context(|| format!("no {name} in its status"));
     Ok(Memory {
         rss_kib: kib("VmRSS:")?,
         peak_kib: kib("VmHWM:")?,
     })
 }
 
-/// Processor time of a process so far, all threads, in user mode and in the kernel.
-pub fn processor(pid: u32) -> Result<(Duration, Duration)> {
+/// Processor time of a process so far, all threads.
+pub fn processor(pid: u32) -> Result<Duration> {
+    let (user, system) = times(pid)?;
+    Ok(user + system)
+}
+
+/// The same in user mode and in the kernel.
+pub fn times(pid: u32) -> Result<(Duration, Duration)> {
     let stat = read(pid, "stat")?;
     // What follows the name, which may hold anything: state is the first field, utime the twelfth.
     let fields = stat.rsplit(')').next().context("no name in stat")?;
@@ -75,17 +80,33 @@ pub fn map_entries(pid: u32) -> Result<u64> {
     counts.context("count the entries of a map")
 }
 
+/// Runs of the programs that a process holds, each once, by their names. The kernel cuts names off: two
+/// programs with one name are one here.
+pub fn programs(pid: u32) -> Result<BTreeMap<String, Runs>> {
+    let held: BTreeSet<u64> = held(pid)?.filter_map(|field| field("prog_id:")).collect();
+    let loaded = loaded_programs().flatten();
+    let mut programs = BTreeMap::<String, Runs>::new();
+    for program in loaded.filter(|program| held.contains(&u64::from(program.id()))) {
+        let name = program.name_as_str().unwrap_or_default();
+        let runs = programs.entry(name.to_owned()).or_default();
+        runs.count += program.run_count();
+        runs.time += program.run_time();
+    }
+    Ok(programs)
+}
+
 /// Numbers that the kernel gives of each descriptor of a process, by the names of their fields.
 fn held(pid: u32) -> Result<impl Iterator<Item = impl Fn(&str) -> Option<u64>>> {
     let folder = format!("/proc/{pid}/fdinfo");
     let files = fs::read_dir(&folder).with_context(|| format!("read {folder}"))?;
     let texts = files.filter_map(|file| fs::read_to_string(file.ok()?.path()).ok());
-    Ok(texts.map(|text| {
-        move |name: &str| {
-            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().parse().ok()
-        }
-    }))
+    Ok(texts.map(|text| move |name: &str| number(&text, name)))
+}
+
+/// The number behind a name at the begin of a line, as files below /proc have them.
+pub fn number(text: &str, name: &str) -> Option<u64> {
+    let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
+    rest.split_whitespace().next()?.parse().ok()
 }
 
 fn read(pid: u32, file: &str) -> Result<String> {
@@ -107,8 +128,8 @@ mod tests {
         let pid = std::process::id();
         let memory = memory(pid).expect("memory");
         assert!(memory.rss_kib > 0 && memory.rss_kib <= memory.peak_kib);
-        let (user, system) = processor(pid).expect("processor time");
-        assert!(user + system < Duration::from_secs(3600));
+        let processor = processor(pid).expect("processor time");
+        assert!(processor < Duration::from_secs(3600));
         assert_eq!(maps(pid).expect("maps").len(), 0);
     }
 }

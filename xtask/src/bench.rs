@@ -64,19 +64,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     host::install_world("the benchmark")?;
     match &args.what {
         // It loads the programs itself.
-        What::Packet(rest) => measure("bench-packet", rest, None),
+        What::Packet(rest) => measure("packet", rest, None),
         What::Scale {
             cluster: false,
             rest,
-        } => measure("bench-scale", rest, Some(agent()?)),
+        } => measure("scale", rest, Some(agent()?)),
         What::Scale { rest, .. } => {
             setup_cluster::ready()?;
-            measure("bench-cluster", rest, Some(agent()?))
+            measure("cluster", rest, Some(agent()?))
         }
         What::Detect {
             kube_proxy: false,
             rest,
-        } => measure("bench-detect", rest, Some(agent()?)),
+        } => measure("detect", rest, Some(agent()?)),
         What::Detect { .. } => cluster_tables("ten minutes", &["faults::", "calm::"], &[]),
         What::Programming => {
             let changes = [("PATHPROOF_CHANGES", OsStr::new("1000"))];
@@ -84,15 +84,15 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         What::Boot(rest) => {
             setup_cluster::ready()?;
-            measure("bench-boot", rest, Some(agent()?))
+            measure("boot", rest, Some(agent()?))
         }
-        What::Http(rest) => measure("bench-http", rest, Some(agent()?)),
-        What::Load(rest) => measure("bench-load", rest, Some(agent()?)),
-        What::Soak(rest) => measure("soak", rest, Some(agent()?)),
-        What::Idle(rest) => measure("bench-idle", rest, Some(agent()?)),
+        What::Http(rest) => measure("http", rest, Some(agent()?)),
+        What::Load(rest) => measure("load", rest, Some(agent()?)),
+        What::Soak(rest) => soak(rest),
+        What::Idle(rest) => measure("idle", rest, Some(agent()?)),
         What::Rotator(rest) => {
             setup_cluster::ready()?;
-            measure("bench-rotator", rest, Some(agent()?))
+            measure("rotator", rest, Some(agent()?))
         }
         What::Dashboard(rest) => dashboard(rest),
         What::Fleet => fleet(),
@@ -113,17 +113,28 @@ fn agent() -> Result<PathBuf> {
     image::program()
 }
 
-fn measure(program: &str, rest: &Rest, agent: Option<PathBuf>) -> Result<()> {
+fn measure(name: &str, rest: &Rest, agent: Option<PathBuf>) -> Result<()> {
     let agent = agent
         .as_ref()
         .map(|path| ("PATHPROOF_AGENT", path.as_os_str()));
-    measure_with(program, rest, agent.as_slice())
+    measure_with("bench", &[name], rest, agent.as_slice())
 }
 
-fn measure_with(program: &str, rest: &Rest, variables: &[(&str, &OsStr)]) -> Result<()> {
+fn soak(rest: &Rest) -> Result<()> {
+    let agent = agent()?;
+    let variables = [("PATHPROOF_AGENT", agent.as_os_str())];
+    measure_with("soak", &[], rest, &variables)
+}
+
+fn measure_with(
+    program: &str,
+    name: &[&str],
+    rest: &Rest,
+    variables: &[(&str, &OsStr)],
+) -> Result<()> {
     let bench = run::build_program("node-tests", program, "release")?;
     let mut command = host::as_root_with(bench, variables)?;
-    run::run_through_interrupts(command.args(&rest.arguments))
+    run::run_through_interrupts(command.args(name).args(&rest.arguments))
 }
 
 /// Only the series of the agent matter: any build has them.
@@ -135,7 +146,7 @@ fn dashboard(rest: &Rest) -> Result<()> {
         ("PATHPROOF_PROMETHEUS", tools.prometheus.as_os_str()),
         ("PATHPROOF_PROMTOOL", tools.promtool.as_os_str()),
     ];
-    measure_with("bench-dashboard", rest, &variables)
+    measure_with("bench", &["dashboard"], rest, &variables)
 }
 
 /// Some cluster tests print tables; here with the agent that is shipped, one after another, and the

@@ -35,22 +35,15 @@ impl Crowd {
         for index in 0..NAMESPACES.min(self.services) {
             namespace(first, &name(index).0)?;
         }
-        let next = AtomicUsize::new(0);
-        each(apis, |api| {
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                if index >= self.services {
-                    return Ok(());
-                }
-                let (namespace, name) = name(index);
-                let core = format!("/api/v1/namespaces/{namespace}/services");
-                api.post(&core, &service(index))
-                    .with_context(|| format!("make the Service {name}"))?;
-                let slices =
-                    format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices");
-                api.post(&slices, &self.slice(index))
-                    .with_context(|| format!("make the slice of {name}"))?;
-            }
+        each(apis, self.services, |api, index| {
+            let (namespace, name) = name(index);
+            let core = format!("/api/v1/namespaces/{namespace}/services");
+            api.post(&core, &service(index))
+                .with_context(|| format!("make the Service {name}"))?;
+            let slices = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices");
+            api.post(&slices, &self.slice(index))
+                .with_context(|| format!("make the slice of {name}"))?;
+            Ok(())
         })
     }
 
@@ -72,23 +65,14 @@ impl Crowd {
         (self.services * 9 / 10).max(1)
     }
 
-    /// Changes endpoints `rate` times a second for `time`, with every client. Gives how many it
-    /// were.
-    pub fn churn(&self, apis: &[Api], rate: f64, time: Duration) -> Result<usize> {
-        let (start, done) = (Instant::now(), AtomicUsize::new(0));
-        each(apis, |api| {
-            loop {
-                let turn = done.fetch_add(1, Ordering::Relaxed);
-                let due = Duration::from_secs_f64(turn as f64 / rate);
-                if due >= time {
-                    done.fetch_sub(1, Ordering::Relaxed);
-                    return Ok(());
-                }
-                thread::sleep(due.saturating_sub(start.elapsed()));
-                self.change(api, turn * STRIDE % self.churned(), fresh(turn))?;
-            }
-        })?;
-        Ok(done.into_inner())
+    /// Changes endpoints `rate` times a second, with every client.
+    pub fn churn(&self, apis: &[Api], rate: f64, changes: usize) -> Result<()> {
+        let start = Instant::now();
+        each(apis, changes, |api, turn| {
+            let due = Duration::from_secs_f64(turn as f64 / rate);
+            thread::sleep(due.saturating_sub(start.elapsed()));
+            self.change(api, turn * STRIDE % self.churned(), fresh(turn))
+        })
     }
 
     /// ClusterIP that the API gave to a Service.
@@ -146,8 +130,22 @@ fn fresh(turn: usize) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 80, 0, 1)) + host)
 }
 
-/// Does the work with every client at once; the first error is told.
-fn each(apis: &[Api], work: impl Fn(&Api) -> Result<()> + Sync) -> Result<()> {
+/// Does something for each number below `count`, with every client at once; the first error is told.
+pub fn each(
+    apis: &[Api],
+    count: usize,
+    act: impl Fn(&Api, usize) -> Result<()> + Sync,
+) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let work = |api: &Api| -> Result<()> {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
+                return Ok(());
+            }
+            act(api, index)?;
+        }
+    };
     thread::scope(|scope| {
         let workers: Vec<_> = apis.iter().map(|api| scope.spawn(|| work(api))).collect();
         workers.into_iter().try_for_each(|worker| {

@@ -11,6 +11,10 @@ pub struct Figure {
 }
 
 impl Figure {
+    /// Columns of a row; times are milliseconds.
+    pub const COLUMNS: &str =
+        "times | median | p99 | maximum | never | unit | promise | met | p99 / promise";
+
     /// Takes in what was measured; `None` where it never happened.
     pub fn note(&mut self, time: Option<Duration>) {
         match time {
@@ -19,9 +23,16 @@ impl Figure {
         }
     }
 
-    /// The longest that was measured.
-    pub fn longest(&self) -> Option<Duration> {
-        self.samples.iter().max().copied()
+    /// How often it was tried.
+    pub fn count(&self) -> usize {
+        self.samples.len() + self.never
+    }
+
+    /// The shortest time that so many percent of all do not exceed.
+    pub fn rank(&self, percent: usize) -> Option<Duration> {
+        let mut sorted = self.samples.clone();
+        sorted.sort();
+        nearest_rank(&sorted, percent)
     }
 
     /// Both together.
@@ -36,38 +47,32 @@ impl Figure {
 
     /// Whether it happened each time, and p99 is within the promise.
     pub fn keeps(&self, promise: Duration) -> bool {
-        let p99 = nearest_rank(&self.sorted(), 99);
+        let p99 = self.rank(99);
         self.never == 0 && p99.is_some_and(|p99| p99 <= promise)
     }
 
-    fn sorted(&self) -> Vec<Duration> {
-        let mut sorted = self.samples.clone();
-        sorted.sort();
-        sorted
-    }
-
-    /// A row: how many, median, p99, maximum in milliseconds, the promise, whether p99 keeps it,
-    /// and p99 over it.
+    /// The cells of [`Figure::COLUMNS`].
     pub fn row(&self, promise: Duration) -> String {
-        let sorted = self.sorted();
-        let ms = |time: Duration| format!("{:.0}", time.as_secs_f64() * 1e3);
-        let told = |percent| nearest_rank(&sorted, percent).map_or_else(|| "never".to_owned(), ms);
-        let p99 = nearest_rank(&sorted, 99);
-        let ratio = p99.map_or_else(String::new, |p99| {
+        let [median, p99, longest] = [50, 99, 100].map(|percent| ms(self.rank(percent)));
+        let (count, never) = (self.count(), self.never);
+        let met = if self.keeps(promise) { "yes" } else { "NO" };
+        let ratio = self.rank(99).map_or_else(String::new, |p99| {
             format!("{:.2}", p99.as_secs_f64() / promise.as_secs_f64())
         });
+        let promise = promise.as_millis();
         format!(
-            "{} | {} | {} | {} | {} | ms | p99 at most {} | {} | {}",
-            sorted.len() + self.never,
-            told(50),
-            told(99),
-            told(100),
-            self.never,
-            ms(promise),
-            if self.keeps(promise) { "yes" } else { "NO" },
-            ratio,
+            "{count} | {median} | {p99} | {longest} | {never} | ms | p99 at most {promise} | {met} | {ratio}"
         )
     }
+}
+
+/// Milliseconds, to a hundredth.
+pub fn ms(time: Option<Duration>) -> String {
+    let hundredths = |time: Duration| (time.as_secs_f64() * 1e5).round();
+    time.map_or_else(
+        || "never".to_owned(),
+        |time| (hundredths(time) / 100.0).to_string(),
+    )
 }
 
 /// The smallest of the sorted values that so many percent of all do not exceed.

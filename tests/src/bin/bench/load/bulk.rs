@@ -3,35 +3,29 @@
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-
-use crate::worker::Worker;
-use crate::world::Namespace;
+use node_tests::worker::Worker;
+use node_tests::world::Namespace;
 
 const BUFFER: usize = 256 * 1024;
 
-/// A server that takes whatever comes; ends when dropped.
-#[derive(Debug)]
-pub struct Sink(#[expect(dead_code, reason = "dropped with it")] Worker);
-
-impl Sink {
-    /// Listens in a namespace, on both families.
-    pub fn start(ns: &Namespace, port: u16) -> Result<Self> {
-        let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
-        let listener = ns.run(|| TcpListener::bind(address)).context("listen")?;
-        listener.set_nonblocking(true)?;
-        let serve = move |stop: &AtomicBool| {
-            while !stop.load(Ordering::Relaxed) {
-                match listener.accept() {
-                    Ok((stream, _)) => swallow(stream),
-                    Err(_) => std::thread::sleep(Duration::from_millis(10)),
-                }
+/// A server on both families that takes whatever comes; ends when dropped.
+pub(super) fn sink(ns: &Namespace, port: u16) -> Result<Worker> {
+    let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+    let listener = ns.run(|| TcpListener::bind(address)).context("listen")?;
+    listener.set_nonblocking(true)?;
+    let serve = move |stop: &AtomicBool| {
+        while !stop.load(Ordering::Relaxed) {
+            match listener.accept() {
+                Ok((stream, _)) => swallow(stream),
+                Err(_) => thread::sleep(Duration::from_millis(10)),
             }
-        };
-        Ok(Self(Worker::within(ns, "sink", serve)?))
-    }
+        }
+    };
+    Ok(Worker::within(ns, "sink", serve)?)
 }
 
 fn swallow(mut stream: TcpStream) {
@@ -42,7 +36,7 @@ fn swallow(mut stream: TcpStream) {
 }
 
 /// Sends for so long; gives the bytes a second that went into the connection.
-pub fn push(ns: &Namespace, target: SocketAddr, lasts: Duration) -> Result<f64> {
+pub(super) fn push(ns: &Namespace, target: SocketAddr, lasts: Duration) -> Result<f64> {
     ns.run(|| {
         let mut stream = TcpStream::connect_timeout(&target, Duration::from_secs(2))?;
         let (buffer, start, mut sent) = (vec![7; BUFFER], Instant::now(), 0_u64);

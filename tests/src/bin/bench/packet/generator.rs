@@ -10,37 +10,32 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
 use aya::programs::SchedClassifier;
+use node_tests::bpf::{Code, Kind, Program, call, descriptor};
 
-use crate::bpf::{Code, Kind, Program, call, descriptor};
+use super::{CLIENTS, ENDPOINTS, FIRST_ENDPOINT, FIRST_FRONTEND, PODS};
 
 /// Which packet of a connection is made, by what is written where.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
     /// From the server to the client: a SYN-ACK; else a SYN.
-    pub answer: bool,
+    pub(super) answer: bool,
     /// The server is an endpoint; else it is the frontend.
-    pub endpoint: bool,
+    pub(super) endpoint: bool,
 }
 
-/// Addresses that the generator chooses from. A connection's are those of its number.
-#[derive(Clone, Copy, Debug)]
-pub struct Ranges {
-    /// The first client; there are 2^22 behind it, and its lower bits are zero.
-    pub clients: u32,
-    /// The first frontend.
-    pub frontends: u32,
-    /// How many there are, one after the other.
-    pub frontend_count: u32,
-    /// The first endpoint.
-    pub endpoints: u32,
-    /// How many there are. That of a frontend is its own number times `per_frontend`, modulo this.
-    pub endpoint_count: u32,
-    /// See above.
-    pub per_frontend: u32,
+impl Shape {
+    pub(super) const SYN_TO_FRONTEND: Self = Self::new(false, false);
+    pub(super) const SYN_TO_ENDPOINT: Self = Self::new(false, true);
+    pub(super) const ANSWER_OF_ENDPOINT: Self = Self::new(true, true);
+    pub(super) const ANSWER_OF_FRONTEND: Self = Self::new(true, false);
+
+    const fn new(answer: bool, endpoint: bool) -> Self {
+        Self { answer, endpoint }
+    }
 }
 
 /// A loaded generator.
-pub struct Generator {
+pub(super) struct Generator {
     program: Program,
     /// Holds the program under test.
     _targets: OwnedFd,
@@ -60,8 +55,8 @@ const DATA: i16 = 76;
 const DATA_END: i16 = 80;
 
 impl Generator {
-    /// Makes one that calls `target`.
-    pub fn new(target: &SchedClassifier, shape: Shape, ranges: &Ranges) -> Result<Self> {
+    /// Makes one that calls `target`, for connections to so many frontends.
+    pub(super) fn new(target: &SchedClassifier, shape: Shape, frontends: u32) -> Result<Self> {
         // union bpf_attr: map_type, key_size, value_size, max_entries.
         let targets = descriptor(MAP_CREATE, &mut [PROG_ARRAY, 4, 4, 1]).context("make a map")?;
         let (key, value) = (0_u32, target.fd()?.as_fd().as_raw_fd() as u32);
@@ -73,7 +68,7 @@ impl Generator {
             0,
         ];
         call(MAP_UPDATE_ELEM, &mut update).context("put the program under test into a map")?;
-        let code = instructions(shape, ranges, targets.as_raw_fd());
+        let code = instructions(shape, frontends, targets.as_raw_fd());
         let program = Program::load(Kind::Classifier, "generator", &code)?;
         Ok(Self {
             program,
@@ -83,7 +78,7 @@ impl Generator {
 
     /// Runs `count` connections, the first of which has the number `first`, as if their packets
     /// crossed the device. The kernel's mean of one run, in nanoseconds.
-    pub fn run(&self, packet: &[u8], device: u32, first: u32, count: u32) -> Result<u32> {
+    pub(super) fn run(&self, packet: &[u8], device: u32, first: u32, count: u32) -> Result<u32> {
         let mut context = [0_u8; CONTEXT_LEN];
         context[MARK as usize..MARK as usize + 4].copy_from_slice(&first.to_ne_bytes());
         context[IFINDEX..IFINDEX + 4].copy_from_slice(&device.to_ne_bytes());
@@ -103,8 +98,9 @@ impl Generator {
 
 /// The program. The number of a connection is the packet's mark, raised with each run. It is
 /// multiplied by odd constants, so that numbers that follow each other have nothing in common, and
-/// no two of 2^32 the same initial sequence number.
-fn instructions(shape: Shape, ranges: &Ranges, targets: i32) -> Code {
+/// no two of 2^32 the same initial sequence number. Of clients there are 2^22, and the endpoint of a
+/// frontend has its own number times [`ENDPOINTS`], modulo [`PODS`].
+fn instructions(shape: Shape, frontends: u32, targets: i32) -> Code {
     const SOURCE: i16 = 26;
     const DESTINATION: i16 = 30;
     const SEQUENCE: i16 = 38;
@@ -128,18 +124,18 @@ fn instructions(shape: Shape, ranges: &Ranges, targets: i32) -> Code {
 
     code.copy32(1, 7).alu(MUL32, 1, 0xc2b2_ae3d_u32 as i32);
     code.alu(SHIFT_RIGHT32, 1, 10);
-    code.alu(OR32, 1, ranges.clients as i32);
+    code.alu(OR32, 1, CLIENTS as i32);
     code.alu(TO_BE, 1, 32).put(2, client_at, 1);
 
     code.copy32(1, 7).alu(MUL32, 1, 0x85eb_ca77_u32 as i32);
     code.alu(SHIFT_RIGHT32, 1, 8);
-    code.alu(MODULO32, 1, ranges.frontend_count as i32);
+    code.alu(MODULO32, 1, frontends as i32);
     if shape.endpoint {
-        code.alu(MUL32, 1, ranges.per_frontend as i32);
-        code.alu(MODULO32, 1, ranges.endpoint_count as i32);
-        code.alu(ADD32, 1, ranges.endpoints as i32);
+        code.alu(MUL32, 1, ENDPOINTS as i32);
+        code.alu(MODULO32, 1, PODS as i32);
+        code.alu(ADD32, 1, FIRST_ENDPOINT as i32);
     } else {
-        code.alu(ADD32, 1, ranges.frontends as i32);
+        code.alu(ADD32, 1, FIRST_FRONTEND as i32);
     }
     code.alu(TO_BE, 1, 32).put(2, server_at, 1);
 

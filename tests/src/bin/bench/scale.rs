@@ -1,0 +1,84 @@
+//! `cargo xtask bench scale`: the agent at the size that the design promises. Memory of the process
+//! and of its maps, and how long it takes from start to a verdict that knows all Services. The peer
+//! in the same run is the agent with an empty view.
+
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use node_tests::promises::{Missed, head, median};
+use node_tests::scale::{self, ENDPOINTS, SERVICES};
+use node_tests::usage;
+use node_tests::world::{Agent, World, agent_binary};
+
+use crate::mib;
+
+/// What is measured: name, unit, and promise.
+const FIGURES: [(&str, &str, Option<f64>); 6] = [
+    ("RSS", "MiB", Some(40.0)),
+    ("RSS, peak while loading", "MiB", None),
+    ("maps", "MiB", Some(32.0)),
+    ("RSS and maps together", "MiB", Some(72.0)),
+    ("start to first answer", "s", None),
+    ("start to first verdict", "s", Some(3.0)),
+];
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Promise: RSS with an empty view, MiB.
+const EMPTY: f64 = 16.0;
+
+pub(crate) fn run(rounds: usize, missed: &mut Missed) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let [full, empty] = ["full", "empty"].map(|name| folder.path().join(name));
+    let bytes = scale::write(&full, SERVICES, ENDPOINTS)?;
+    scale::write(&empty, 0, 0)?;
+    let size = bytes as f64 / 1e6;
+    println!("folder: {SERVICES} Services, {ENDPOINTS} endpoints, {size:.1} MB of YAML");
+    let world = World::builder().pods(&["web"]).build()?;
+    let measure = |folder: &Path, services| {
+        let rounds = (0..rounds).map(|_| round(&world, folder, services));
+        rounds.collect::<Result<Vec<_>>>()
+    };
+    let peers = measure(&empty, 0)?;
+    let ours = measure(&full, SERVICES)?;
+    head(Missed::FIGURE);
+    for (index, (name, unit, promise)) in FIGURES.into_iter().enumerate() {
+        let of = |rounds: &[[f64; 6]]| rounds.iter().map(|round| round[index]).collect::<Vec<_>>();
+        let peer = Some(("empty view", median(of(&peers))));
+        missed.figure(name, unit, &of(&ours), promise, peer);
+    }
+    let rss: Vec<f64> = peers.iter().map(|round| round[0]).collect();
+    missed.figure("RSS, empty view", "MiB", &rss, Some(EMPTY), None);
+    Ok(())
+}
+
+/// One start of the agent, in the order of [`FIGURES`].
+fn round(world: &World, folder: &Path, services: usize) -> Result<[f64; 6]> {
+    let start = Instant::now();
+    let agent = world.spawn_agent(&agent_binary()?, folder, &["--log-filter", "warn"])?;
+    let first_answer = wait(&agent, start, || agent.healthz().is_ok())?;
+    let first_verdict = wait(&agent, start, || {
+        agent.verdict().is_ok_and(|report| {
+            report["cluster"]["synced"] == true
+                && report["expectations"]["services"].as_u64() == Some(services as u64)
+                && report["verdict"]["state"].is_string()
+        })
+    })?;
+    // Everything that start allocated and frees is freed, and the first ticks are over.
+    thread::sleep(Duration::from_secs(3));
+    let memory = usage::memory(agent.pid())?;
+    let (rss, maps) = (mib(memory.rss_kib), mib(usage::maps_kib(agent.pid())?));
+    let peak = mib(memory.peak_kib);
+    agent.terminate()?;
+    Ok([rss, peak, maps, rss + maps, first_answer, first_verdict])
+}
+
+/// Seconds until something holds.
+fn wait(agent: &Agent, start: Instant, holds: impl Fn() -> bool) -> Result<f64> {
+    while !holds() {
+        let patient = start.elapsed() < PATIENCE;
+        ensure!(patient, "no verdict within {PATIENCE:?}:\n{}", agent.log());
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(start.elapsed().as_secs_f64())
+}

@@ -1,0 +1,66 @@
+//! A node in a real cluster, which has neither kube-proxy nor an agent yet.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, anyhow};
+use node_tests::cluster::{Api, ControlPlane, Process, Servers, account_kubeconfig, base, install};
+use node_tests::manifests::{Manifests, NODE_FILE};
+use node_tests::world::{Agent, World, agent_binary};
+
+/// Clients of the API that bring and change objects at once.
+const CLIENTS: usize = 4;
+
+/// The cluster. Dropped in this order.
+pub(crate) struct Site {
+    pub(crate) apis: Vec<Api>,
+    pub(crate) control: ControlPlane,
+    pub(crate) manifests: Manifests,
+    pub(crate) servers: Servers,
+    pub(crate) world: World,
+}
+
+impl Site {
+    /// With the pods `web` and `client`, and no Service of theirs.
+    pub(crate) fn build() -> Result<Self> {
+        let servers = Servers::find()
+            .map_err(|missing| anyhow!("no {missing}; run `cargo xtask setup-cluster`"))?;
+        let world = World::builder().pods(&["web", "client"]).build()?;
+        let manifests = Manifests::write(&world, Vec::new())?;
+        let control = ControlPlane::start(&world, &servers)?;
+        let apis = (0..CLIENTS).map(|_| control.api());
+        let apis = apis.collect::<Result<Vec<_>>>()?;
+        install(&apis[0], &manifests.dir().join(NODE_FILE))?;
+        Ok(Self {
+            apis,
+            control,
+            manifests,
+            servers,
+            world,
+        })
+    }
+
+    fn kubeconfig(&self, account: &str) -> Result<PathBuf> {
+        let (server, ca) = (ControlPlane::address(), self.control.ca());
+        account_kubeconfig(&self.world, &self.apis[0], server, ca, account)
+    }
+
+    /// Starts the agent and does not wait.
+    pub(crate) fn agent(&self, options: &[&str]) -> Result<Agent> {
+        let file = self.kubeconfig(base::AGENT)?;
+        let file = file.to_str().context("a path in UTF-8")?;
+        let reads = ["--kubeconfig", file, "--log-filter", "warn"];
+        let options = [&reads[..], options].concat();
+        self.world
+            .spawn_agent(&agent_binary()?, self.world.dir(), &options)
+    }
+
+    /// Starts a rotator.
+    pub(crate) fn rotator(&self, options: &[&str]) -> Result<Process> {
+        let mut command = self.world.node.command(agent_binary()?);
+        command.arg("rotate").args(options);
+        command
+            .arg("--kubeconfig")
+            .arg(self.kubeconfig(base::ROTATOR)?);
+        Process::start(command, "rotator", self.world.dir())
+    }
+}
