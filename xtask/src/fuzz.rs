@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{host, run};
+use crate::{host, image, run};
 
 /// Flags that libFuzzer needs to record which code an input reaches.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -81,12 +81,11 @@ fn corpus() -> PathBuf {
 
 /// All, by what is kept of each.
 fn targets() -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for path in files(&corpus())? {
+    let names = files(&corpus())?.into_iter().map(|path| {
         let name = path.file_name().unwrap_or_default();
-        names.push(name.to_string_lossy().into_owned());
-    }
-    Ok(names)
+        name.to_string_lossy().into_owned()
+    });
+    Ok(names.collect())
 }
 
 /// Files of a folder, in the order of their names.
@@ -104,11 +103,8 @@ struct Fuzzer(PathBuf);
 
 impl Fuzzer {
     fn build() -> Result<Self> {
-        if host::find("c++").is_none() {
-            host::install("libFuzzer", &["g++"])?;
-        }
-        let host = run::first_line(Command::new("rustc").args(["--print", "host-tuple"]))
-            .context("rustc does not say what it builds for")?;
+        host::install_programs("libFuzzer", &[("c++", "g++")])?;
+        let host = image::rustc(&["--print", "host-tuple"])?;
         let mut build = run::cargo();
         build
             .args(["build", "--package", "pathproof-fuzz", "--bin", "fuzz"])
@@ -159,20 +155,22 @@ impl Fuzzer {
         let mut sum = files(&kept)?.iter().map(|file| size(file)).sum::<u64>();
         let mut files = files(fresh.path())?;
         files.sort_by_key(|file| size(file));
-        let mut left_out = 0;
-        for file in &files {
-            let name = file.file_name().context("a file without a name")?;
+        let found = files.len();
+        files.retain(|file| {
             sum += size(file);
-            if sum > KEPT {
-                left_out += 1;
-                continue;
-            }
-            fs::copy(file, kept.join(name))?;
+            sum <= KEPT
+        });
+        for file in &files {
+            fs::copy(
+                file,
+                kept.join(file.file_name().context("a file has a name")?),
+            )?;
         }
         println!(
-            "{target}: {} inputs are kept in {}, {left_out} more exceed the limit of {KEPT} bytes",
-            files.len() - left_out,
-            kept.display()
+            "{target}: {} inputs are kept in {}, {} more exceed the limit of {KEPT} bytes",
+            files.len(),
+            kept.display(),
+            found - files.len()
         );
         Ok(())
     }

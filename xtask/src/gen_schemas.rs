@@ -18,46 +18,32 @@ const OPERATOR: (&str, &str) = (
     "v0.85.0",
 );
 
-/// Group and kind of all objects that the chart may render, in version v1.
-const KINDS: [(&str, &str); 16] = [
-    ("", "ConfigMap"),
-    ("", "Namespace"),
-    ("", "ResourceQuota"),
-    ("", "Service"),
-    ("", "ServiceAccount"),
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"),
+/// Groups and kinds of all objects that the chart may render, in version v1.
+const KINDS: [(&str, &str); 7] = [
+    (
+        "",
+        "ConfigMap Namespace ResourceQuota Service ServiceAccount",
+    ),
     (
         "admissionregistration.k8s.io",
-        "ValidatingAdmissionPolicyBinding",
+        "ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding",
     ),
-    ("apps", "DaemonSet"),
-    ("apps", "Deployment"),
+    ("apps", "DaemonSet Deployment"),
     ("discovery.k8s.io", "EndpointSlice"),
     ("networking.k8s.io", "NetworkPolicy"),
     ("policy", "PodDisruptionBudget"),
-    ("rbac.authorization.k8s.io", "ClusterRole"),
-    ("rbac.authorization.k8s.io", "ClusterRoleBinding"),
-    ("rbac.authorization.k8s.io", "Role"),
-    ("rbac.authorization.k8s.io", "RoleBinding"),
+    (
+        "rbac.authorization.k8s.io",
+        "ClusterRole ClusterRoleBinding Role RoleBinding",
+    ),
 ];
 
 /// Prometheus Operator's, by the files of its module.
 const CUSTOM: [&str; 3] = ["podmonitors", "prometheusrules", "servicemonitors"];
 
 /// Parts of a schema that are compared.
-const KEPT: [&str; 11] = [
-    "$ref",
-    "additionalProperties",
-    "anyOf",
-    "enum",
-    "format",
-    "items",
-    "properties",
-    "required",
-    "type",
-    "x-kubernetes-int-or-string",
-    "x-kubernetes-preserve-unknown-fields",
-];
+const KEPT: &str = "$ref additionalProperties anyOf enum format items properties required type \
+    x-kubernetes-int-or-string x-kubernetes-preserve-unknown-fields";
 
 pub(crate) fn run() -> Result<()> {
     for version in [OLDEST, KUBERNETES] {
@@ -99,7 +85,10 @@ struct Extract {
 fn of_kubernetes(swagger: &Value) -> Extract {
     let mut all = Extract::default();
     let known = swagger["definitions"].as_object();
-    for (group, kind) in KINDS {
+    let each = |(group, kinds): (&'static str, &'static str)| {
+        kinds.split(' ').map(move |kind| (group, kind))
+    };
+    for (group, kind) in KINDS.into_iter().flat_map(each) {
         let wanted = json!({ "group": group, "kind": kind, "version": "v1" });
         let is_it = |(_, schema): &(&String, &Value)| {
             let kinds = schema["x-kubernetes-group-version-kind"].as_array();
@@ -137,10 +126,8 @@ impl Extract {
         let kind = definition["spec"]["names"]["kind"].as_str();
         let kind = kind.context("a CRD has no kind")?;
         let versions = definition["spec"]["versions"].as_array();
-        let version = versions
-            .into_iter()
-            .flatten()
-            .find(|one| one["name"] == "v1");
+        let mut versions = versions.into_iter().flatten();
+        let version = versions.find(|one| one["name"] == "v1");
         let version = version.with_context(|| format!("{kind} has no v1"))?;
         let mut schema = trimmed(&version["schema"]["openAPIV3Schema"]);
         let metadata = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -156,7 +143,7 @@ impl Extract {
 fn trimmed(schema: &Value) -> Value {
     let mut kept = Map::new();
     for (key, value) in schema.as_object().into_iter().flatten() {
-        if !KEPT.contains(&key.as_str()) {
+        if KEPT.split(' ').all(|kept| kept != key) {
             continue;
         }
         let value = match (key.as_str(), value) {
@@ -178,12 +165,8 @@ fn trimmed(schema: &Value) -> Value {
 fn references(schema: &Value, names: &mut Vec<String>) {
     match schema {
         Value::Object(fields) => {
-            names.extend(
-                fields
-                    .get("$ref")
-                    .and_then(Value::as_str)
-                    .map(str::to_owned),
-            );
+            let name = fields.get("$ref").and_then(Value::as_str);
+            names.extend(name.map(str::to_owned));
             fields.values().for_each(|field| references(field, names));
         }
         Value::Array(items) => items.iter().for_each(|item| references(item, names)),

@@ -39,10 +39,9 @@ impl Finding {
 
 type Rule = fn(&Tree) -> Vec<Finding>;
 
-const RULES: [Rule; 18] = [
+const RULES: [Rule; 17] = [
     deps::core,
     deps::modules,
-    deps::libraries,
     deps::crates,
     files::module_docs,
     files::length,
@@ -65,15 +64,10 @@ pub(crate) fn run() -> Result<()> {
     let mut findings: Vec<Finding> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
     findings.sort();
     findings.dedup();
-    for Finding {
-        path,
-        line,
-        message,
-    } in &findings
-    {
-        match line {
-            0 => println!("{path}: {message}"),
-            line => println!("{path}:{line}: {message}"),
+    for one in &findings {
+        match one.line {
+            0 => println!("{}: {}", one.path, one.message),
+            line => println!("{}:{line}: {}", one.path, one.message),
         }
     }
     if !findings.is_empty() {

@@ -20,27 +20,17 @@ struct Entry {
 
 impl Accepted {
     pub(super) fn read() -> Result<Self> {
-        let path = run::root().join(FILE);
-        let text =
-            std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        Self::of(&text)
+        let text = std::fs::read_to_string(run::root().join(FILE));
+        Self::of(&text.with_context(|| format!("read {FILE}"))?)
     }
 
     fn of(text: &str) -> Result<Self> {
-        let lines = text.lines().map(str::trim);
-        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let entries = lines.map(|line| {
-            let parts: Vec<&str> = line.split(" | ").map(str::trim).collect();
-            let [name, reason, why] = parts[..] else {
-                bail!("{FILE}: `{line}` is not NAME | PART OF THE REASON | WHY");
-            };
-            if name.is_empty() || reason.is_empty() || why.is_empty() {
-                bail!("{FILE}: `{line}` has an empty part");
-            }
-            Ok(Entry {
+        let entries = run::rows(text).map(|parts| match parts[..] {
+            [name, reason, why] if ![name, reason, why].contains(&"") => Ok(Entry {
                 name: name.to_owned(),
                 reason: reason.to_owned(),
-            })
+            }),
+            _ => bail!("{FILE}: {parts:?} is not NAME | PART OF THE REASON | WHY"),
         });
         Ok(Self(entries.collect::<Result<_>>()?))
     }

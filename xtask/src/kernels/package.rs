@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 use crate::debian::Apt;
-use crate::image::Arch;
+use crate::image::Arch::{self, Amd64, Arm64};
 use crate::{host, run};
 
 /// A kernel that the tests can run on.
@@ -20,56 +20,38 @@ pub(crate) struct Kernel {
     pub(crate) arch: Arch,
     /// The package that names the newest of this series.
     meta: &'static str,
-    /// Whether it is tried unless others are named.
-    usual: bool,
 }
 
-impl Kernel {
-    const fn new(name: &'static str, arch: Arch, meta: &'static str) -> Self {
-        Self {
-            name,
-            arch,
-            meta,
-            usual: false,
-        }
-    }
-
-    const fn usual(self) -> Self {
-        Self {
-            usual: true,
-            ..self
-        }
-    }
+const fn kernel(name: &'static str, arch: Arch, meta: &'static str) -> Kernel {
+    Kernel { name, arch, meta }
 }
 
 /// Debian 12 has two series. Its cloud kernels are the same without drivers: a quarter of the size.
 const KERNELS: [Kernel; 6] = [
-    Kernel::new("6.1-cloud", Arch::Amd64, "linux-image-cloud-amd64").usual(),
-    Kernel::new("6.12-cloud", Arch::Amd64, "linux-image-6.12-cloud-amd64").usual(),
-    Kernel::new("6.1-cloud-arm64", Arch::Arm64, "linux-image-cloud-arm64"),
-    Kernel::new(
-        "6.12-cloud-arm64",
-        Arch::Arm64,
-        "linux-image-6.12-cloud-arm64",
-    )
-    .usual(),
-    Kernel::new("6.1", Arch::Amd64, "linux-image-amd64"),
-    Kernel::new("6.12", Arch::Amd64, "linux-image-6.12-amd64"),
+    kernel("6.1-cloud", Amd64, "linux-image-cloud-amd64"),
+    kernel("6.12-cloud", Amd64, "linux-image-6.12-cloud-amd64"),
+    kernel("6.1-cloud-arm64", Arm64, "linux-image-cloud-arm64"),
+    kernel("6.12-cloud-arm64", Arm64, "linux-image-6.12-cloud-arm64"),
+    kernel("6.1", Amd64, "linux-image-amd64"),
+    kernel("6.12", Amd64, "linux-image-6.12-amd64"),
 ];
+/// Those that are tried unless others are named.
+const USUAL: [&str; 3] = ["6.1-cloud", "6.12-cloud", "6.12-cloud-arm64"];
 
 /// The kernels of these names, or the usual ones.
 pub(crate) fn chosen(names: &[String]) -> Result<Vec<Kernel>> {
-    if names.is_empty() {
-        return Ok(KERNELS.into_iter().filter(|kernel| kernel.usual).collect());
-    }
-    let one = |name: &String| {
+    let names: Vec<&str> = match names {
+        [] => USUAL.to_vec(),
+        names => names.iter().map(String::as_str).collect(),
+    };
+    let one = |name| {
         let found = KERNELS.into_iter().find(|kernel| kernel.name == name);
         found.with_context(|| {
             let known: Vec<&str> = KERNELS.iter().map(|kernel| kernel.name).collect();
             format!("there is no kernel {name}; there are {}", known.join(", "))
         })
     };
-    names.iter().map(one).collect()
+    names.into_iter().map(one).collect()
 }
 
 /// A kernel on this machine's disk.
@@ -89,8 +71,7 @@ pub(crate) struct Unpacked {
 impl Unpacked {
     /// The bootable image.
     pub(crate) fn image(&self) -> PathBuf {
-        self.folder
-            .join(format!("root/boot/vmlinuz-{}", self.release))
+        self.root().join(format!("boot/vmlinuz-{}", self.release))
     }
 
     /// Folder that holds the package's `lib/modules`.
@@ -129,11 +110,7 @@ impl Kernel {
             bail!("kernels come out of Debian's packages, and there is no apt-get here");
         }
         let apt = Apt::of(self.arch)?;
-        let package = self.package(&apt).or_else(|_| {
-            // A fresh machine has no package lists.
-            apt.update_lists()?;
-            self.package(&apt)
-        })?;
+        let package = apt.with_lists(|| self.package(&apt))?;
         eprintln!("fetching {package} into target/kernels");
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder)?;

@@ -9,10 +9,13 @@ const LONGEST: usize = 500;
 
 /// Every file begins with what it is. The name `tests.rs` says it already.
 pub(super) fn module_docs(tree: &Tree) -> Vec<Finding> {
+    const MESSAGE: &str = "begin with a module doc: //! purpose of this file";
+    let is_bare =
+        |path: &str, text: &str| !path.ends_with("/tests.rs") && !text.starts_with("//! ");
     let bare = tree
         .ending(".rs")
-        .filter(|(path, text)| !path.ends_with("/tests.rs") && !text.starts_with("//! "));
-    bare.map(|(path, _)| Finding::new(path, 1, "begin with a module doc: //! purpose of this file"))
+        .filter(|(path, text)| is_bare(path, text));
+    bare.map(|(path, _)| Finding::new(path, 1, MESSAGE))
         .collect()
 }
 
@@ -21,13 +24,9 @@ pub(super) fn length(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending(".rs") {
         let lines = text.lines().count();
-        let reason = text
-            .lines()
-            .take_while(|line| line.starts_with("//!"))
-            .any(|line| {
-                line.split_once("Length: ")
-                    .is_some_and(|(_, why)| !why.is_empty())
-            });
+        let mut doc = text.lines().take_while(|line| line.starts_with("//!"));
+        let why = doc.find_map(|line| Some(line.split_once("Length: ")?.1));
+        let reason = why.is_some_and(|why| !why.is_empty());
         if lines > LONGEST && !reason {
             let message = format!(
                 "{lines} lines, {LONGEST} is the limit; split it, or say why in the module doc \
@@ -52,14 +51,11 @@ pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.ending(".rs") {
         let code = code::only(text);
-        for (left, advice) in [
-            ("todo!(", "finish it, or leave its place out"),
-            ("unimplemented!(", "finish it, or leave its place out"),
-            ("#[ignore", "a test must run, or report that it is skipped"),
-        ] {
+        for left in ["todo!(", "unimplemented!(", "#[ignore"] {
             for line in code::lines_with(&code, left) {
-                let name = left.trim_end_matches('(');
-                findings.push(Finding::new(path, line, format!("{name}: {advice}")));
+                let message =
+                    "finish it, or leave it out; a test must run, or report that it is skipped";
+                findings.push(Finding::new(path, line, message));
             }
         }
     }
