@@ -12,7 +12,6 @@ use crate::ebpf::sources::{self, OBJECT, PROVENANCE, REBUILD};
 use crate::ebpf::toolchain::{self, Toolchain, Way};
 use crate::ebpf::{self, SETUP};
 use crate::run;
-use crate::tools::BPF_LINKER;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -52,10 +51,8 @@ fn build(args: &Args) -> Result<()> {
     let compiler = compiler.context("no compiler for eBPF")?;
     let bytes = ebpf::compile(&compiler, &args.target(compiler.way))?;
     let made = describe(&compiler, &bytes)?;
-    let object = run::root().join(OBJECT);
-    let folder = object.parent().context("the object lies in no folder")?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    fs::write(&object, &bytes).with_context(|| format!("cannot write {OBJECT}"))?;
+    fs::write(run::root().join(OBJECT), &bytes)
+        .with_context(|| format!("cannot write {OBJECT}"))?;
     made.write()?;
     println!(
         "{OBJECT}: {} bytes, sha256 {}",
@@ -100,9 +97,7 @@ fn compiler_of_record(recorded: &Provenance) -> Result<Toolchain> {
 }
 
 fn describe(toolchain: &Toolchain, bytes: &[u8]) -> Result<Provenance> {
-    let linker = BPF_LINKER
-        .find()
-        .with_context(|| format!("no bpf-linker; {SETUP}"))?;
+    let linker = ebpf::linker()?;
     Ok(Provenance {
         object_sha256: sources::sha256(bytes),
         sources_sha256: sources::hash(&run::root()).context("cannot read the eBPF sources")?,

@@ -28,11 +28,7 @@ impl Program {
 
     /// The same, unpacked into this folder.
     pub(crate) fn ready_in(&self, folder: &Path) -> Result<PathBuf> {
-        let Self {
-            package,
-            path,
-            origin,
-        } = self;
+        let (package, path, origin) = (self.package, self.path, self.origin);
         let name = path.rsplit('/').next().unwrap_or(path);
         let own = folder.join(name);
         if own.is_file() {

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
 use crate::tools::BPF_LINKER;
 use crate::{host, run};
@@ -50,12 +50,8 @@ pub(crate) fn compile(toolchain: &Toolchain, target: &Path) -> Result<Vec<u8>> {
     let mut strip = Command::new(objcopy()?);
     run::run_quietly(strip.arg("--strip-debug").arg(&built).arg(&stripped))?;
     let bytes = fs::read(&stripped).with_context(|| format!("cannot read {stripped:?}"))?;
-    if !bytes.windows(5).any(|w| w == b".BTF\0") {
-        bail!(
-            "{} holds no BTF; is the linker too old?",
-            stripped.display()
-        );
-    }
+    let has_btf = bytes.windows(5).any(|w| w == b".BTF\0");
+    ensure!(has_btf, "{stripped:?} holds no BTF; is the linker too old?");
     Ok(bytes)
 }
 
@@ -72,12 +68,7 @@ pub(crate) fn clippy(toolchain: &Toolchain, target: &Path) -> Result<()> {
 
 fn cargo(toolchain: &Toolchain, act: &str, target: &Path) -> Result<Command> {
     let root = run::root();
-    let linker = BPF_LINKER.find().with_context(|| {
-        format!(
-            "{} {} is not here; {SETUP}",
-            BPF_LINKER.package, BPF_LINKER.version
-        )
-    })?;
+    let linker = linker()?;
     let mut command = Command::new(toolchain.bin.join("cargo"));
     command
         .current_dir(&root)
@@ -95,19 +86,16 @@ fn cargo(toolchain: &Toolchain, act: &str, target: &Path) -> Result<Command> {
     ] {
         command.env(format!("CARGO_PROFILE_RELEASE_{name}"), value);
     }
+    let flags = rustflags(&root, toolchain)?.join("\x1f");
     command
         .env("RUSTC", toolchain.bin.join("rustc"))
         .env("RUSTC_BOOTSTRAP", "1")
-        .env(
-            "CARGO_ENCODED_RUSTFLAGS",
-            rustflags(&root, toolchain)?.join("\x1f"),
-        );
+        .env("CARGO_ENCODED_RUSTFLAGS", flags);
     // clippy-driver and the linker are looked up in PATH.
     let folder = linker.parent().context("the linker lies in no folder")?;
     let mut path = vec![toolchain.bin.clone(), folder.to_owned()];
-    path.extend(std::env::split_paths(
-        &std::env::var_os("PATH").unwrap_or_default(),
-    ));
+    let old = std::env::var_os("PATH").unwrap_or_default();
+    path.extend(std::env::split_paths(&old));
     let path = std::env::join_paths(path).context("a folder has a colon")?;
     command.env("PATH", path);
     Ok(command)
@@ -152,23 +140,25 @@ fn remap(from: &Path, to: &str) -> String {
     format!("--remap-path-prefix={}={to}", from.display())
 }
 
+pub(crate) fn linker() -> Result<PathBuf> {
+    let linker = BPF_LINKER.find();
+    linker.with_context(|| format!("{} is not here; {SETUP}", BPF_LINKER.package))
+}
+
 /// llvm-objcopy of LLVM 22.
 pub(crate) fn objcopy() -> Result<PathBuf> {
-    let versioned = host::find("llvm-objcopy-22");
     let own = Path::new(LLVM).join("bin/llvm-objcopy");
-    versioned
-        .or_else(|| own.is_file().then_some(own))
-        .with_context(|| format!("llvm-objcopy-22 is not here; {SETUP}"))
+    let found = host::find("llvm-objcopy-22").or_else(|| own.is_file().then_some(own));
+    found.with_context(|| format!("llvm-objcopy-22 is not here; {SETUP}"))
 }
 
 /// The version of LLVM that linker and llvm-objcopy belong to.
 pub(crate) fn llvm_version() -> Result<String> {
     let mut command = Command::new(objcopy()?);
     let output = String::from_utf8(run::output(command.arg("--version"))?)?;
-    output
+    let mut words = output
         .split_whitespace()
-        .skip_while(|word| *word != "version")
-        .nth(1)
-        .map(str::to_owned)
-        .context("llvm-objcopy does not say its version")
+        .skip_while(|word| *word != "version");
+    let version = words.nth(1).map(str::to_owned);
+    version.context("llvm-objcopy does not say its version")
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 use crate::{host, image, run};
 
@@ -34,44 +34,37 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let names = targets()?;
-    let target = &args.target;
-    if target == "all" && args.replay.is_none() && !args.keep {
-        return every_target(args.seconds);
-    }
-    if !names.contains(target) {
-        bail!(
-            "there is no target {target}; the targets are {}",
-            names.join(", ")
-        );
-    }
+    let all = args.target == "all" && args.replay.is_none() && !args.keep;
+    let is_wanted = |name: &&String| all || **name == args.target;
+    let wanted: Vec<&String> = names.iter().filter(is_wanted).collect();
+    let Some(target) = wanted.first() else {
+        let (target, names) = (&args.target, names.join(", "));
+        bail!("there is no target {target}; the targets are {names}");
+    };
     let fuzzer = Fuzzer::build()?;
-    match &args.replay {
-        Some(file) => run::run(fuzzer.command(target).arg(file)),
-        None if args.keep => fuzzer.keep(target),
-        None => run::run(&mut fuzzer.search(target, args.seconds)?),
+    if let Some(file) = &args.replay {
+        return run::run(fuzzer.command(target).arg(file));
     }
-}
-
-/// Every target, one after another.
-fn every_target(seconds: u64) -> Result<()> {
-    let fuzzer = Fuzzer::build()?;
+    if args.keep {
+        return fuzzer.keep(target);
+    }
     let mut wrong = Vec::new();
-    for target in targets()? {
-        let mut search = fuzzer.search(&target, seconds)?;
-        // Otherwise hundreds of lines, one for each input that it keeps.
-        search.args(["-verbosity=0", "-print_final_stats=1"]);
+    for target in wanted {
+        let mut search = fuzzer.search(target, args.seconds)?;
+        if all {
+            // Otherwise hundreds of lines, one for each input that it keeps.
+            search.args(["-verbosity=0", "-print_final_stats=1"]);
+        }
         if let Err(error) = run::run(&mut search) {
             wrong.push(format!("{target}: {error:#}"));
         }
     }
-    if !wrong.is_empty() {
-        bail!(
-            "failing inputs are in {}; run one again with cargo xtask fuzz TARGET --replay FILE \
-             ({})",
-            folder().display(),
-            wrong.join("; ")
-        );
-    }
+    ensure!(
+        wrong.is_empty(),
+        "failing inputs are in {}; run one again with cargo xtask fuzz TARGET --replay FILE ({})",
+        folder().display(),
+        wrong.join("; ")
+    );
     Ok(())
 }
 

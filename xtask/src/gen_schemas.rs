@@ -18,25 +18,16 @@ const OPERATOR: (&str, &str) = (
     "v0.85.0",
 );
 
-/// Groups and kinds of all objects that the chart may render, in version v1.
-const KINDS: [(&str, &str); 7] = [
-    (
-        "",
-        "ConfigMap Namespace ResourceQuota Service ServiceAccount",
-    ),
-    (
-        "admissionregistration.k8s.io",
-        "ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding",
-    ),
-    ("apps", "DaemonSet Deployment"),
-    ("discovery.k8s.io", "EndpointSlice"),
-    ("networking.k8s.io", "NetworkPolicy"),
-    ("policy", "PodDisruptionBudget"),
-    (
-        "rbac.authorization.k8s.io",
-        "ClusterRole ClusterRoleBinding Role RoleBinding",
-    ),
-];
+/// All objects that the chart may render: versions, and the kinds of each.
+const KINDS: &str = "
+    v1 | ConfigMap Namespace ResourceQuota Service ServiceAccount
+    admissionregistration.k8s.io/v1 | ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding
+    apps/v1 | DaemonSet Deployment
+    discovery.k8s.io/v1 | EndpointSlice
+    networking.k8s.io/v1 | NetworkPolicy
+    policy/v1 | PodDisruptionBudget
+    rbac.authorization.k8s.io/v1 | ClusterRole ClusterRoleBinding Role RoleBinding
+";
 
 /// Prometheus Operator's, by the files of its module.
 const CUSTOM: [&str; 3] = ["podmonitors", "prometheusrules", "servicemonitors"];
@@ -85,24 +76,20 @@ struct Extract {
 fn of_kubernetes(swagger: &Value) -> Extract {
     let mut all = Extract::default();
     let known = swagger["definitions"].as_object();
-    let each = |(group, kinds): (&'static str, &'static str)| {
-        kinds.split(' ').map(move |kind| (group, kind))
-    };
-    for (group, kind) in KINDS.into_iter().flat_map(each) {
-        let wanted = json!({ "group": group, "kind": kind, "version": "v1" });
-        let is_it = |(_, schema): &(&String, &Value)| {
-            let kinds = schema["x-kubernetes-group-version-kind"].as_array();
-            kinds.is_some_and(|kinds| kinds.contains(&wanted))
-        };
-        let Some((name, _)) = known.into_iter().flatten().find(is_it) else {
-            continue;
-        };
-        let version = match group {
-            "" => "v1".to_owned(),
-            group => format!("{group}/v1"),
-        };
-        all.kinds.insert(format!("{version} {kind}"), name.clone());
-        all.add(name, &swagger["definitions"]);
+    for row in run::rows(KINDS) {
+        let (version, kinds) = (row[0], row[1]);
+        let group = version.trim_end_matches("v1").trim_end_matches('/');
+        for kind in kinds.split(' ') {
+            let wanted = json!({ "group": group, "kind": kind, "version": "v1" });
+            let is_it = |(_, schema): &(&String, &Value)| {
+                let kinds = schema["x-kubernetes-group-version-kind"].as_array();
+                kinds.is_some_and(|kinds| kinds.contains(&wanted))
+            };
+            if let Some((name, _)) = known.into_iter().flatten().find(is_it) {
+                all.kinds.insert(format!("{version} {kind}"), name.clone());
+                all.add(name, &swagger["definitions"]);
+            }
+        }
     }
     all
 }

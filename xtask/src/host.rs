@@ -129,10 +129,8 @@ pub(crate) fn cgroup_version() -> Result<&'static str> {
 /// are not in v2, whose only line names none.
 fn version_of(own: &str) -> Option<&'static str> {
     let controllers = own.lines().filter_map(|line| line.split(':').nth(1));
-    if controllers
-        .flat_map(|all| all.split(','))
-        .any(|one| one == "memory")
-    {
+    let mut controllers = controllers.flat_map(|all| all.split(','));
+    if controllers.any(|one| one == "memory") {
         return Some("v1");
     }
     let has_v2 = own.lines().any(|line| line.starts_with("0::"));

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write as _;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
@@ -29,14 +29,7 @@ use package::{Kernel, Unpacked};
 use page::{Feature, Found};
 use payload::{FEATURES, Payload};
 
-/// MiB of a machine; the archives lie in it, twice while they are unpacked.
-const MEMORY: u32 = 1280;
-/// Maximum run time of one machine.
-const PATIENCE: Duration = Duration::from_secs(1800);
-/// The same with a whole Kubernetes.
-const MEMORY_OF_KUBERNETES: u32 = 4096;
-const PATIENCE_FOR_KUBERNETES: Duration = Duration::from_secs(3600);
-/// The kernel for it: cgroup version 2 is all that it has of memory.
+/// The kernel for a whole Kubernetes: cgroup version 2 is all that it has of memory.
 const OF_KUBERNETES: &str = "6.12-cloud";
 
 /// Runs the tests on these kernels; without names on the usual ones.
@@ -106,21 +99,17 @@ fn on(kernel: &Unpacked, payload: &Payload, filter: Option<&str>) -> Result<Foun
     let control_plane = payload.control_plane(&wanted)?;
     let jobs = payload.jobs(&wanted, control_plane.is_some());
     let base = initramfs::base(kernel, &payload.userland, &jobs, control_plane.as_ref())?;
-    let mut machine = Machine {
-        kernel,
-        archives: vec![base],
-        disk: None,
-        namespace: control_plane.as_ref().map(|one| one.namespace.clone()),
-        memory: MEMORY,
-        patience: PATIENCE,
+    let tests = payload.archive.clone();
+    let (archives, disk) = match payload.install {
+        true => (vec![base], Some(tests)),
+        false => (vec![base, tests], None),
     };
-    if payload.install {
-        machine.disk = Some(payload.archive.clone());
-        machine.memory = MEMORY_OF_KUBERNETES;
-        machine.patience = PATIENCE_FOR_KUBERNETES;
-    } else {
-        machine.archives.push(payload.archive.clone());
-    }
+    let machine = Machine {
+        kernel,
+        archives,
+        disk,
+        namespace: control_plane.as_ref().map(|one| one.namespace.clone()),
+    };
     for _ in 0..2 {
         if let Some(mut found) = once(&machine)? {
             found.counted += Counted::skips(payload.skipped(&wanted));

@@ -30,9 +30,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let documents = format!("]({github}/blob/v{VERSION}/docs/");
     let notes = notes(args.tag.as_deref())?.replace("](docs/", &documents);
     let folder = root.join("target/release-files");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
+    let _ = fs::remove_dir_all(&folder);
     let (files, context) = (folder.join("files"), folder.join("image"));
     fs::create_dir_all(&files)?;
     fs::create_dir(&context)?;
@@ -99,10 +97,8 @@ fn archive(program: &Path, arch: &str, files: &Path) -> Result<()> {
     fs::copy(program, folder.path().join("pathproof"))?;
     let mut tar = Command::new("tar");
     tar.args("--create --sort=name --format=ustar --numeric-owner --owner=0 --group=0".split(' '))
-        .args([
-            "--mode=u+w,a+rX,go-w",
-            &format!("--mtime=@{}", image::created()),
-        ])
+        .arg("--mode=u+w,a+rX,go-w")
+        .arg(format!("--mtime=@{}", image::created()))
         .args(["--use-compress-program", "gzip -9 --no-name", "--file"])
         .arg(files.join(format!("pathproof-{VERSION}-linux-{arch}.tar.gz")))
         .arg("--directory")

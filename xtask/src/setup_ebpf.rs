@@ -54,19 +54,17 @@ fn found_or(way: Way, install: impl FnOnce() -> Result<()>) -> Result<Toolchain>
 fn of_record(made: &Provenance) -> Result<Toolchain> {
     let find = || toolchain::find(made.way, Some(&made.rustc));
     let (version, name) = (&made.rustc, &made.toolchain);
-    match made.way {
-        Way::Rustup => find()
-            .or_else(|_| add_rust_src("nightly").and_then(|()| find()))
-            .or_else(|_| {
-                eprintln!(
-                    "the checked-in object was built by {version}: installing {name} with rustup"
-                );
-                run::run(rustup().args(["toolchain", "install", name, "--profile", "minimal"]))?;
-                add_rust_src(name)?;
-                find()
-            }),
-        Way::Debian => find().or_else(|_| install_debian().and_then(|()| find())),
-    }
+    let install = || match made.way {
+        Way::Rustup => {
+            eprintln!(
+                "the checked-in object was built by {version}: installing {name} with rustup"
+            );
+            let install = ["toolchain", "install", name, "--profile", "minimal"];
+            run::run(rustup().args(install).args(["--component", "rust-src"]))
+        }
+        Way::Debian => install_debian(),
+    };
+    find().or_else(|_| install().and_then(|()| find()))
 }
 
 fn install_debian() -> Result<()> {

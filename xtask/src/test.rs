@@ -11,7 +11,7 @@ mod tests;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::excused::Budget;
 use crate::tally::{Counted, Tally, slowest};
@@ -70,15 +70,14 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     } = run_all(args)?;
     print!("{}", slowest(&mut times));
     println!("{tally}");
-    if tally.failed > 0 {
-        bail!("{} tests failed", tally.failed);
-    }
-    if args.install && tally.skipped > 0 {
-        bail!(
-            "{} tests were skipped; see above what each one needs",
-            tally.skipped
-        );
-    }
+    let Tally {
+        failed, skipped, ..
+    } = tally;
+    ensure!(failed == 0, "{failed} tests failed");
+    ensure!(
+        !args.install || skipped == 0,
+        "{skipped} tests were skipped; see above what each one needs"
+    );
     Ok(())
 }
 
@@ -412,8 +411,6 @@ fn left_out(args: &Args, targets: &[&str], why: &str) -> Result<Counted> {
         let name = line.strip_suffix(": test");
         names.extend(name.map(|name| format!("{name}: {why}")));
     })?;
-    if !status.success() {
-        bail!("the tests of node-tests do not compile");
-    }
+    ensure!(status.success(), "the tests of node-tests do not compile");
     Ok(Counted::skips(names))
 }

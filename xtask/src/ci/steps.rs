@@ -173,11 +173,9 @@ fn core_is_pure() -> Result<()> {
             .args(["--edges", "normal", "--prefix", "none", "--format", "{lib}"]),
     )?;
     let tree = String::from_utf8_lossy(&tree);
-    let mut found: Vec<&str> = tree
-        .lines()
-        .map(|line| line.trim_end_matches(" (*)"))
-        .collect();
-    found.retain(|name| IMPURE.split(' ').any(|impure| impure == *name));
+    let is_impure = |name: &&str| IMPURE.split(' ').any(|impure| impure == *name);
+    let names = tree.lines().map(|line| line.trim_end_matches(" (*)"));
+    let found: Vec<&str> = names.filter(is_impure).collect();
     ensure!(
         found.is_empty(),
         "agent-core must not depend on {}",

@@ -59,10 +59,8 @@ pub(crate) fn find(way: Way, version: Option<&str>) -> Result<Toolchain> {
     if reasons.is_empty() {
         reasons.push("none is installed".to_owned());
     }
-    bail!(
-        "{what} ({way}) is not here: {}; {SETUP}",
-        reasons.join("; ")
-    )
+    let why = reasons.join("; ");
+    bail!("{what} ({way}) is not here: {why}; {SETUP}")
 }
 
 fn inspect(way: Way, sysroot: &Path) -> Result<Toolchain> {
@@ -85,9 +83,7 @@ fn nightlies() -> Result<Vec<PathBuf>> {
     let list = run::output(command.args(["toolchain", "list"]))
         .context("rustup is not here, or does not answer")?;
     let list = String::from_utf8(list)?;
-    let names = list
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
+    let names = list.lines().filter_map(|line| line.split(' ').next());
     let mut names: Vec<&str> = names.filter(|name| name.starts_with("nightly")).collect();
     names.sort_by_key(|name| name.starts_with("nightly-2"));
     Ok(names.into_iter().filter_map(sysroot).collect())

@@ -35,14 +35,6 @@ impl Arch {
         }
     }
 
-    /// Name in the output of readelf.
-    pub(super) fn machine(self) -> &'static str {
-        match self {
-            Arch::Amd64 => "X86-64",
-            Arch::Arm64 => "AArch64",
-        }
-    }
-
     pub(crate) fn is_here(self) -> bool {
         Arch::here().is_ok_and(|here| here == self)
     }

@@ -82,8 +82,7 @@ fn finds_its_server(root: &Path, mut command: Command) -> Result<()> {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(
         matches!(came, Ok(Ok(_))),
-        "{SERVER} was not found by name: {}",
-        said.trim()
+        "{SERVER} was not found by name: {said}"
     );
     Ok(())
 }

@@ -15,6 +15,13 @@ use super::package::Unpacked;
 use crate::image::Arch;
 use crate::{host, run};
 
+/// MiB of a machine; the archives lie in it, twice while they are unpacked.
+const MEMORY: &str = "1280";
+/// Maximum run time of one machine.
+const PATIENCE: Duration = Duration::from_secs(1800);
+/// The same with a whole Kubernetes.
+const MEMORY_OF_KUBERNETES: &str = "4096";
+const PATIENCE_FOR_KUBERNETES: Duration = Duration::from_secs(3600);
 /// Maximum time from the start to the first test; seconds on an idle machine.
 const BOOT: Duration = Duration::from_secs(120);
 
@@ -23,12 +30,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) kernel: &'a Unpacked,
     /// The archives, one behind the other.
     pub(crate) archives: Vec<PathBuf>,
-    /// The file of its disk, which it changes for itself alone.
+    /// The file of its disk, which it changes for itself alone; only a whole Kubernetes has one.
     pub(crate) disk: Option<PathBuf>,
-    /// MiB.
-    pub(crate) memory: u32,
-    /// Maximum run time in all.
-    pub(crate) patience: Duration,
     /// The network namespace that it reaches, and runs in; without one it has no network.
     pub(crate) namespace: Option<String>,
 }
@@ -92,7 +95,8 @@ impl Machine<'_> {
     pub(crate) fn run(&self, mut take: impl FnMut(Line)) -> Result<End> {
         let scratch = tempfile::tempdir_in(&self.kernel.folder)?;
         let archive = scratch.path().join("initramfs");
-        join(&self.archives, &archive)?;
+        let mut join = Command::new("cat");
+        run::run_quietly(join.args(&self.archives).stdout(File::create(&archive)?))?;
         let mut child = self.command(&archive)?.spawn().context("start QEMU")?;
         let output = child.stdout.take().context("a piped child has an output")?;
         let (send, lines) = mpsc::channel();
@@ -104,10 +108,14 @@ impl Machine<'_> {
                 }
             }
         });
+        let patience = self
+            .disk
+            .as_ref()
+            .map_or(PATIENCE, |_| PATIENCE_FOR_KUBERNETES);
         let start = Instant::now();
         let (mut started, mut finished) = (false, false);
         let end = loop {
-            let limit = if started { self.patience } else { BOOT };
+            let limit = if started { patience } else { BOOT };
             match lines.recv_timeout(limit.saturating_sub(start.elapsed())) {
                 Ok(text) => {
                     let line = Line::of(&text);
@@ -166,16 +174,17 @@ impl Machine<'_> {
         words(&mut command, OPTIONS);
         command
             .current_dir(run::root())
-            .args(["-m", &self.memory.to_string(), "-serial"])
+            .arg("-serial")
             .arg(format!("file:{}", self.console().display()));
         words(&mut command, hardware);
-        let mut disk = "";
+        let (mut disk, mut memory) = ("", MEMORY);
         if let Some(file) = &self.disk {
             let drive = format!("file={},if=virtio,format=raw,snapshot=on", file.display());
             command.args(["-drive", &drive]);
-            disk = "disk=vda ";
+            (disk, memory) = ("disk=vda ", MEMORY_OF_KUBERNETES);
         }
         command
+            .args(["-m", memory])
             .arg("-kernel")
             .arg(self.kernel.image())
             .arg("-initrd")
@@ -216,16 +225,6 @@ fn hardware(arch: Arch) -> (&'static str, &'static str) {
             "console=ttyAMA0 results=ttyS0",
         ),
     }
-}
-
-fn join(archives: &[PathBuf], to: &Path) -> Result<()> {
-    let mut whole = File::create(to)?;
-    for archive in archives {
-        let mut part =
-            File::open(archive).with_context(|| format!("open {}", archive.display()))?;
-        std::io::copy(&mut part, &mut whole)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

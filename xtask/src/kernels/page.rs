@@ -53,10 +53,8 @@ pub(super) fn write(found: &[Found]) -> Result<()> {
 /// Differences of the page, in words.
 pub(super) fn differences(found: &[Found]) -> Result<Vec<String>> {
     let page = fs::read_to_string(run::root().join(PAGE));
-    Ok(missing(
-        &page.with_context(|| format!("read {PAGE}"))?,
-        found,
-    ))
+    let page = page.with_context(|| format!("read {PAGE}"))?;
+    Ok(missing(&page, found))
 }
 
 fn missing(page: &str, found: &[Found]) -> Vec<String> {

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::control_plane::{ControlPlane, Servers};
 use super::initramfs::Tree;
@@ -44,7 +44,12 @@ pub(super) fn build(arch: Arch, install: bool) -> Result<Payload> {
     let probe = run::build_for(arch, &["build", "--bin", probe], probe)?;
     tree.stripped(&probe, "tests/kernel-features")?;
     let mut tests = Vec::new();
-    let servers = servers(arch);
+    let servers = match arch.is_here() {
+        true => Servers::ready(),
+        false => Err(anyhow!(
+            "kube-proxy is built for this machine's architecture alone"
+        )),
+    };
     for program in PROGRAMS
         .into_iter()
         .filter(|one| (*one == "install") == install)
@@ -124,14 +129,6 @@ fn agent(arch: Arch, install: bool) -> Result<PathBuf> {
     }
     ebpf::insist_on_sources()?;
     image::program_for(arch)
-}
-
-fn servers(arch: Arch) -> Result<Servers> {
-    ensure!(
-        arch.is_here(),
-        "kube-proxy is built for this machine's architecture alone"
-    );
-    Servers::ready()
 }
 
 /// A program, and its tests that run on a kernel.

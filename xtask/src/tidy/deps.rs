@@ -76,8 +76,7 @@ const AGENT_CORE: &str = "agent-core/src/";
 const TABLES: &str = "xtask/src/tidy/deps.rs";
 
 /// Rooms of the core name only rooms below them; tests may name any.
-pub(super) fn core(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn core(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let Some((room, depth)) = module_of(AGENT_CORE, path) else {
             continue;
@@ -106,12 +105,10 @@ pub(super) fn core(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
 }
 
 /// Modules of the agent name only modules that they may name, and no libraries of others.
-pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn modules(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let Some((module, depth)) = module_of(AGENT, path) else {
             continue;
@@ -136,7 +133,6 @@ pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
 }
 
 /// The top-level modules that code names by `crate::`, `pathproof::` or enough `super::`.
@@ -201,8 +197,7 @@ const OURS: &str = "agent-common agent-core agent-ebpf pathproof node-tests path
 const KERNEL_SIDE: &str = "agent-common aya-ebpf aya-log-ebpf";
 
 /// Crates depend only on what they may.
-pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn crates(tree: &Tree, findings: &mut Vec<Finding>) {
     for (folder, allowed) in CRATES {
         let path = format!("{folder}/Cargo.toml");
         for entry in manifests::dependencies(tree.text(&path).unwrap_or_default()) {
@@ -219,7 +214,6 @@ pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(&path, line, message));
         }
     }
-    findings
 }
 
 #[cfg(test)]

@@ -8,8 +8,7 @@ use crate::commands::{self, PAGES, Run};
 const MAP: &str = "docs/internal/architecture.md";
 
 /// Relative links name a file or folder of the repository.
-pub(super) fn links(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn links(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".md") {
         let mut in_fence = false;
         for (number, line) in text.lines().enumerate() {
@@ -27,12 +26,10 @@ pub(super) fn links(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
 }
 
 /// Tests that a page names as `path/of/file.rs::name` exist.
-pub(super) fn tests_named(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn tests_named(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".md") {
         for (number, line) in text.lines().enumerate() {
             for word in line.split('`').skip(1).step_by(2) {
@@ -41,7 +38,6 @@ pub(super) fn tests_named(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
 }
 
 /// The complaint about a `path/of/file.rs::name` that does not exist.
@@ -55,9 +51,8 @@ fn no_function(tree: &Tree, word: &str) -> Option<String> {
 
 /// Each command of the first pages is run by a test, or the list has the reason why it is not; and
 /// nothing else is on the list.
-pub(super) fn commands_run(tree: &Tree) -> Vec<Finding> {
+pub(super) fn commands_run(tree: &Tree, findings: &mut Vec<Finding>) {
     const SOURCE: &str = "xtask/src/commands.txt";
-    let mut findings = Vec::new();
     let mut used: Vec<&str> = Vec::new();
     for page in PAGES {
         for (line, command) in commands::of_page(tree.text(page).unwrap_or_default()) {
@@ -81,7 +76,6 @@ pub(super) fn commands_run(tree: &Tree) -> Vec<Finding> {
             findings.extend(missing.map(|message| Finding::new(SOURCE, 0, message)));
         }
     }
-    findings
 }
 
 /// A line without what stands between backticks.
@@ -125,11 +119,11 @@ fn leads_somewhere(tree: &Tree, from: &str, target: &str) -> bool {
 }
 
 /// The code map names each module of the agent and each room of the core.
-pub(super) fn architecture(tree: &Tree) -> Vec<Finding> {
+pub(super) fn architecture(tree: &Tree, findings: &mut Vec<Finding>) {
     let Some(map) = tree.text(MAP) else {
-        return vec![Finding::new(MAP, 0, "the code map is missing")];
+        findings.push(Finding::new(MAP, 0, "the code map is missing"));
+        return;
     };
-    let mut findings = Vec::new();
     for (path, _) in tree.ending(".rs") {
         let inside = ["agent/src/", "agent-core/src/"].into_iter();
         let Some(module) = inside.filter_map(|source| path.strip_prefix(source)).next() else {
@@ -142,7 +136,6 @@ pub(super) fn architecture(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(path, 0, message));
         }
     }
-    findings
 }
 
 #[cfg(test)]

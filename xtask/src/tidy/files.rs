@@ -8,20 +8,17 @@ use super::tree::Tree;
 const LONGEST: usize = 500;
 
 /// Every file begins with what it is. The name `tests.rs` says it already.
-pub(super) fn module_docs(tree: &Tree) -> Vec<Finding> {
-    const MESSAGE: &str = "begin with a module doc: //! purpose of this file";
-    let is_bare =
-        |path: &str, text: &str| !path.ends_with("/tests.rs") && !text.starts_with("//! ");
-    let bare = tree
-        .ending(".rs")
-        .filter(|(path, text)| is_bare(path, text));
-    bare.map(|(path, _)| Finding::new(path, 1, MESSAGE))
-        .collect()
+pub(super) fn module_docs(tree: &Tree, findings: &mut Vec<Finding>) {
+    for (path, text) in tree.ending(".rs") {
+        if !path.ends_with("/tests.rs") && !text.starts_with("//! ") {
+            let message = "begin with a module doc: //! purpose of this file";
+            findings.push(Finding::new(path, 1, message));
+        }
+    }
 }
 
 /// A longer file says why in its module doc, in a sentence that begins with `Length:`.
-pub(super) fn length(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn length(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let lines = text.lines().count();
         let mut doc = text.lines().take_while(|line| line.starts_with("//!"));
@@ -35,20 +32,21 @@ pub(super) fn length(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(path, 0, message));
         }
     }
-    findings
 }
 
 /// `name.rs` beside `name/`.
-pub(super) fn names(tree: &Tree) -> Vec<Finding> {
-    tree.paths()
+pub(super) fn names(tree: &Tree, findings: &mut Vec<Finding>) {
+    for path in tree
+        .paths()
         .filter(|path| path.rsplit('/').next() == Some("mod.rs"))
-        .map(|path| Finding::new(path, 0, "move it to NAME.rs beside the folder NAME"))
-        .collect()
+    {
+        let message = "move it to NAME.rs beside the folder NAME";
+        findings.push(Finding::new(path, 0, message));
+    }
 }
 
 /// Nothing unfinished, and no test that never runs.
-pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn leftovers(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let code = code::only(text);
         for left in ["todo!(", "unimplemented!(", "#[ignore"] {
@@ -59,12 +57,10 @@ pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
 }
 
 /// Tasks run no tests of documentation, so no block of code in it may be one.
-pub(super) fn doc_tests(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn doc_tests(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let mut inside = false;
         for (at, line) in text.lines().map(str::trim_start).enumerate() {
@@ -80,7 +76,6 @@ pub(super) fn doc_tests(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
 }
 
 #[cfg(test)]

@@ -56,8 +56,7 @@ fn members(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Versions stand in the workspace's table alone.
-pub(super) fn versions(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn versions(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in members(tree) {
         for entry in dependencies(text) {
             let short = entry.name.ends_with(".workspace") && entry.value == "true";
@@ -68,25 +67,23 @@ pub(super) fn versions(tree: &Tree) -> Vec<Finding> {
                 findings.push(Finding::new(path, entry.line, message));
             }
         }
-        for field in ["version", "edition", "rust-version", "publish"] {
-            if package_field(text, &format!("{field}.workspace")).is_none() {
-                let message = format!("[package] needs `{field}.workspace = true`");
+        for name in ["version", "edition", "rust-version", "publish"] {
+            if field(text, "[package]", &format!("{name}.workspace")).is_none() {
+                let message = format!("[package] needs `{name}.workspace = true`");
                 findings.push(Finding::new(path, 0, message));
             }
         }
     }
-    findings
 }
 
 /// Text before the version of pathproof, wherever people or tests name a release.
 const RELEASE_MARKS: [&str; 4] = ["pathproof:", "newTag: \"", "VERSION=", "appVersion: \""];
 
 /// The release stands in Cargo.toml; who names it in another place names that one.
-pub(super) fn one_release(tree: &Tree) -> Vec<Finding> {
+pub(super) fn one_release(tree: &Tree, findings: &mut Vec<Finding>) {
     let Some(release) = tree.text("Cargo.toml").and_then(release) else {
-        return Vec::new();
+        return;
     };
-    let mut findings = Vec::new();
     // The changelog names older ones, and the fuzzers' bytes are what they are.
     let elsewhere = |path: &str| path == "CHANGELOG.md" || path.starts_with("fuzz/");
     for (path, text) in tree.ending("").filter(|(path, _)| !elsewhere(path)) {
@@ -108,7 +105,6 @@ pub(super) fn one_release(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
 }
 
 /// The version of the workspace.
@@ -139,18 +135,17 @@ const LICENCES: [(&str, &str); 2] = [
 ];
 
 /// Every crate says its licence, the right one, and what it is.
-pub(super) fn licences(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn licences(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in members(tree) {
         let own = LICENCES.iter().find(|(own, _)| *own == path);
-        let (field, wanted) = own.map_or(("license.workspace", "true"), |(_, licence)| {
+        let (name, wanted) = own.map_or(("license.workspace", "true"), |(_, licence)| {
             ("license", *licence)
         });
-        if package_field(text, field) != Some(wanted) {
-            let message = format!("[package] needs `{field} = {wanted}`");
+        if field(text, "[package]", name) != Some(wanted) {
+            let message = format!("[package] needs `{name} = {wanted}`");
             findings.push(Finding::new(path, 0, message));
         }
-        if package_field(text, "description").is_none() {
+        if field(text, "[package]", "description").is_none() {
             findings.push(Finding::new(path, 0, "[package] needs a description"));
         }
     }
@@ -161,11 +156,6 @@ pub(super) fn licences(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
-}
-
-fn package_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    field(text, "[package]", name)
 }
 
 fn field<'a>(text: &'a str, table: &str, name: &str) -> Option<&'a str> {

@@ -8,12 +8,11 @@ use super::tree::Tree;
 const TYPES: [&str; 4] = ["Counter", "Gauge", "Histogram", "Family"];
 
 /// Every metric that a metrics file declares is changed somewhere in the agent.
-pub(super) fn unused(tree: &Tree) -> Vec<Finding> {
+pub(super) fn unused(tree: &Tree, findings: &mut Vec<Finding>) {
     let rust = tree.ending(".rs");
     let agent = rust.filter(|(path, _)| path.starts_with("agent/src/"));
     let agent = agent.map(|(path, text)| (path, code::only(text)));
     let agent: Vec<(&str, String)> = agent.collect();
-    let mut findings = Vec::new();
     let metrics = |(path, _): &&(&str, String)| path.starts_with("agent/src/metrics");
     for (path, code) in agent.iter().filter(metrics) {
         for (line, field) in fields(code) {
@@ -23,7 +22,6 @@ pub(super) fn unused(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
 }
 
 /// Fields of structs whose type is a metric: lines `name: Type<...>,`.
