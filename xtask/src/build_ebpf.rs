@@ -12,9 +12,8 @@ use crate::ebpf::sources::{self, OBJECT, PROVENANCE, REBUILD};
 use crate::ebpf::toolchain::{self, Toolchain, Way};
 use crate::ebpf::{self, SETUP};
 use crate::run;
-use crate::tools::BPF_LINKER;
 
-#[derive(Debug, Default, clap::Args)]
+#[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Only check: build elsewhere with the compiler that built the checked-in object, and compare
     /// the bytes
@@ -29,14 +28,6 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// Arguments of CI.
-    pub(crate) fn for_check() -> Self {
-        Args {
-            check: true,
-            ..Args::default()
-        }
-    }
-
     /// A folder to each compiler, so that neither builds the other's parts again.
     fn target(&self, way: Way) -> PathBuf {
         let folder = self.target_dir.clone();
@@ -51,25 +42,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn build(args: &Args) -> Result<()> {
-    let ways = args
-        .way
-        .map_or(vec![Way::Rustup, Way::Debian], |way| vec![way]);
-    let mut missing = Vec::new();
-    let find = |way| {
-        let found = toolchain::find(way, None);
-        found
-            .map_err(|error| missing.push(format!("{error:#}")))
-            .ok()
+    let compiler = match args.way {
+        Some(way) => toolchain::find(way, None),
+        None => toolchain::find(Way::Rustup, None).or_else(|missing| {
+            toolchain::find(Way::Debian, None).with_context(|| format!("{missing:#}"))
+        }),
     };
-    let Some(compiler) = ways.into_iter().find_map(find) else {
-        bail!("no compiler for eBPF: {}", missing.join("; "));
-    };
+    let compiler = compiler.context("no compiler for eBPF")?;
     let bytes = ebpf::compile(&compiler, &args.target(compiler.way))?;
     let made = describe(&compiler, &bytes)?;
-    let object = run::root().join(OBJECT);
-    let folder = object.parent().context("the object lies in no folder")?;
-    fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
-    fs::write(&object, &bytes).with_context(|| format!("cannot write {OBJECT}"))?;
+    fs::write(run::root().join(OBJECT), &bytes)
+        .with_context(|| format!("cannot write {OBJECT}"))?;
     made.write()?;
     println!(
         "{OBJECT}: {} bytes, sha256 {}",
@@ -99,7 +82,7 @@ fn check(args: &Args) -> Result<()> {
         built.len(),
         toolchain.version
     );
-    lint(&toolchain, &target)
+    ebpf::clippy(&toolchain, &target)
 }
 
 /// The compiler that made the checked-in object. Another one gives other bytes: what it builds says
@@ -113,21 +96,8 @@ fn compiler_of_record(recorded: &Provenance) -> Result<Toolchain> {
     })
 }
 
-/// Warnings of the eBPF side are errors; a compiler without clippy is no reason not to build.
-fn lint(toolchain: &Toolchain, target: &Path) -> Result<()> {
-    if ebpf::clippy(toolchain, target)?.is_none() {
-        eprintln!(
-            "note: {} has no clippy: agent-ebpf was not linted",
-            toolchain.version
-        );
-    }
-    Ok(())
-}
-
 fn describe(toolchain: &Toolchain, bytes: &[u8]) -> Result<Provenance> {
-    let linker = BPF_LINKER
-        .find()
-        .with_context(|| format!("no bpf-linker; {SETUP}"))?;
+    let linker = ebpf::linker()?;
     Ok(Provenance {
         object_sha256: sources::sha256(bytes),
         sources_sha256: sources::hash(&run::root()).context("cannot read the eBPF sources")?,

@@ -8,10 +8,10 @@ mod steps;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
+use crate::excused;
 use crate::tally::{Counted, Tally, slowest};
-use crate::{ahead, excused};
 use beside::{Running, Time};
 pub(crate) use steps::{CI, NIGHTLY};
 use steps::{Place, Step};
@@ -23,90 +23,69 @@ pub(crate) struct Args {
     only: Vec<String>,
 }
 
-/// Builds the tools of a step: the process that [`ahead::begin`] starts.
-pub(crate) fn prepare(name: &str) -> Result<()> {
-    match CI.iter().find(|step| step.name == name) {
-        Some(step) => step.tools.map_or(Ok(()), |tools| tools()),
-        None => bail!("there is no step {name}"),
+/// Runs a step alone, or only builds its tools: the processes that [`beside`] starts.
+pub(crate) fn play(name: &str, only_tools: bool) -> Result<()> {
+    let step = CI.iter().find(|step| step.name == name);
+    let step = step.with_context(|| format!("there is no step {name}"))?;
+    if only_tools {
+        return step.tools.map_or(Ok(()), |tools| tools());
     }
-}
-
-/// Runs a step alone: the process that [`Running`] is.
-pub(crate) fn play(name: &str) -> Result<()> {
-    let Some(step) = CI.iter().find(|step| step.name == name) else {
-        bail!("there is no step {name}");
-    };
     let tally = step.act()?.tally;
-    match tally.failed {
-        0 => Ok(()),
-        _ => bail!("{tally}"),
-    }
+    ensure!(tally.failed == 0, "{tally}");
+    Ok(())
 }
 
-pub(crate) fn run(steps: &[Step], args: &Args) -> Result<()> {
+pub(crate) fn run(steps: &'static [Step], args: &Args) -> Result<()> {
     let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
-    if let Some(unknown) = args
-        .only
-        .iter()
-        .find(|only| !names.contains(&only.as_str()))
-    {
-        bail!(
-            "there is no step {unknown}; the steps are {}",
+    for only in &args.only {
+        ensure!(
+            names.contains(&only.as_str()),
+            "there is no step {only}; the steps are {}",
             names.join(", ")
         );
     }
     let all = args.only.is_empty();
     let wanted = |step: &&Step| all || args.only.iter().any(|only| only == step.name);
+    let wanted: Vec<&Step> = steps.iter().filter(wanted).collect();
     let accepted = skips::Accepted::read()?;
     let with_tools = steps.iter().filter(|step| step.tools.is_some());
-    let ahead = all.then(|| ahead::begin(with_tools.map(|step| step.name).collect()));
-    let wanted: Vec<&Step> = steps.iter().filter(wanted).collect();
+    let ahead = all.then(|| beside::build_tools(with_tools.map(|step| step.name).collect()));
     let mut ended = play_all(&wanted, all);
     // Its last part is what the last step with tools built, or waited for.
     ahead.map(JoinHandle::join);
-    let place = |name: &str| wanted.iter().position(|step| step.name == name);
-    ended.sort_by_key(|(name, ..)| place(name));
-    let mut sum = Tally::default();
-    let (mut lines, mut unsteady, mut panics) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut unlisted, mut times) = (Vec::new(), Vec::new());
+    ended.sort_by_key(|(name, ..)| names.iter().position(|step| step == name));
+    let mut sum = Counted::default();
+    let (mut rows, mut unlisted) = (Vec::new(), Vec::new());
     for (name, took, result) in ended {
-        let (tally, error) = match result {
-            Ok(mut counted) => {
-                unlisted.extend(accepted.hold(&mut counted));
-                unsteady.extend(counted.unsteady);
-                panics.extend(counted.panics);
-                times.extend(counted.times);
-                let failed = counted.tally.failed > 0;
-                let error = failed.then(|| anyhow::anyhow!("{}", counted.tally));
-                (counted.tally, error)
-            }
-            Err(error) => (Tally::FAILED, Some(error)),
+        let (mut counted, error) = match result {
+            Ok(counted) => (counted, None),
+            Err(error) => (Tally::FAILED.into(), Some(error)),
         };
-        sum += tally;
-        lines.push((name, took, error));
+        unlisted.extend(accepted.hold(&mut counted));
+        let failed = (counted.tally.failed > 0).then(|| anyhow!("{}", counted.tally));
+        rows.push((name.to_owned(), took, outcome(error.or(failed))));
+        sum += counted;
     }
-    let kept = excused::keep(&unsteady, &panics)?;
-    for panic in panics {
+    let repeated = excused::keep(&sum.unsteady, &sum.panics)?;
+    for panic in sum.panics {
         println!("\n{panic}");
     }
-    report(&lines);
-    print!("{}", slowest(&mut times));
-    println!();
+    println!("\n{}{}", table(&rows), slowest(&mut sum.times));
     for skip in unlisted {
         println!("UNLISTED     {skip}: CI accepts only the skips in .ci/skips.txt");
     }
-    for test in &unsteady {
-        let kept = kept.path.display();
-        println!("UNSTEADY     {test} failed in parallel and passed alone: fix it ({kept})");
+    for test in &sum.unsteady {
+        let file = excused::FILE;
+        println!("UNSTEADY     {test} failed in parallel and passed alone: fix it ({file})");
     }
-    for test in &kept.repeated {
+    for test in &repeated {
         println!("UNSTEADY     {test} was excused less than a week ago: it counts as failed");
     }
-    sum.passed -= kept.repeated.len();
-    sum.failed += kept.repeated.len();
-    println!("{sum}");
+    sum.tally.passed -= repeated.len();
+    sum.tally.failed += repeated.len();
+    println!("{}", sum.tally);
     // The closing line stays the last one: what failed was said above.
-    std::process::exit(i32::from(sum.failed > 0))
+    std::process::exit(i32::from(sum.tally.failed > 0))
 }
 
 /// A step that has ended, and how long it took.
@@ -115,31 +94,22 @@ type Ended = (&'static str, Duration, Result<Counted>);
 /// Runs steps, each at its place; not in their order. `all`: those that wait for idle time get it.
 fn play_all(steps: &[&Step], all: bool) -> Vec<Ended> {
     let (mut ended, mut idle) = (Vec::new(), Vec::new());
-    let mut steps = steps.iter().peekable();
-    while let Some(step) = steps.next() {
-        let mut together = vec![*step];
-        match step.place {
-            Place::Idle if all => {
+    let beside = |step: &Step| matches!(step.place, Place::Together(_));
+    for steps in steps.chunk_by(|step, next| beside(step) && beside(next)) {
+        match *steps {
+            [step] if all && matches!(step.place, Place::Idle) => {
                 idle.push((step.name, Running::start(step.name, Time::Idle)));
-                continue;
             }
-            Place::Together(_) => {
-                let beside = |next: &&&Step| matches!(next.place, Place::Together(_));
-                while let Some(next) = steps.next_if(beside) {
-                    together.push(next);
-                }
+            [step] => {
+                let (took, result) = timed(step.name, || step.act());
+                ended.push((step.name, took, result));
             }
-            Place::InTurn | Place::Idle => {}
-        }
-        if let [step] = together[..] {
-            let (took, result) = timed(step.name, || step.act());
-            ended.push((step.name, took, result));
-        } else {
-            ended.extend(play_together(&together));
+            _ => ended.extend(play_together(steps)),
         }
     }
-    let stopped = |(name, running): (_, Result<_>)| (name, running.map(Running::stop_idle));
-    let idle: Vec<_> = idle.into_iter().map(stopped).collect();
+    for (_, running) in &mut idle {
+        let _ = running.as_mut().map(Running::stop_idle);
+    }
     ended.extend(idle.into_iter().map(end));
     ended
 }
@@ -167,7 +137,8 @@ fn end((name, running): (&'static str, Result<Running>)) -> Ended {
     (name, took, result)
 }
 
-fn timed<T>(name: &str, act: impl FnOnce() -> Result<T>) -> (Duration, Result<T>) {
+/// Names a part of the work, and runs it: how long it took, and what it gave.
+pub(crate) fn timed<T>(name: &str, act: impl FnOnce() -> Result<T>) -> (Duration, Result<T>) {
     eprintln!("\n== {name}");
     let start = Instant::now();
     let result = act();
@@ -177,13 +148,17 @@ fn timed<T>(name: &str, act: impl FnOnce() -> Result<T>) -> (Duration, Result<T>
     (start.elapsed(), result)
 }
 
-fn report(lines: &[(&str, Duration, Option<anyhow::Error>)]) {
-    println!();
-    for (name, took, error) in lines {
-        let outcome = match error {
-            None => "ok".to_owned(),
-            Some(error) => format!("FAILED: {error:#}"),
-        };
-        println!("{name:<12} {:>7.1} s   {outcome}", took.as_secs_f64());
-    }
+/// The word for a part of the work that succeeded or failed.
+pub(crate) fn outcome(error: Option<anyhow::Error>) -> String {
+    error.map_or("ok".to_owned(), |error| format!("FAILED: {error:#}"))
+}
+
+/// Rows of what was run, how long it took, and what came of it.
+pub(crate) fn table(rows: &[(String, Duration, String)]) -> String {
+    let width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    let row = |(name, took, outcome): &(String, Duration, String)| {
+        let seconds = took.as_secs_f64();
+        format!("{name:<width$} {seconds:>7.1} s   {outcome}\n")
+    };
+    rows.iter().map(row).collect()
 }

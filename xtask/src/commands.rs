@@ -1,91 +1,35 @@
 //! The commands that README, quickstart and install show, and the list of what runs each of them.
 //! `cargo xtask tidy` refuses a command that is not on the list, `cargo xtask newcomer` runs README's.
 
+use crate::run;
+
 /// Pages whose commands have to be on the list.
 pub(crate) const PAGES: [&str; 3] = ["README.md", "docs/quickstart.md", "docs/install.md"];
 
 /// The runner of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Run {
-    /// By `cargo xtask newcomer`, as it stands in README.
+    /// `cargo xtask newcomer`, as the command stands in README.
     Newcomer,
-    /// By this function, in other words perhaps: `path/of/file.rs::name`.
+    /// This function, in other words perhaps: `path/of/file.rs::name`.
     By(&'static str),
-    /// Nowhere, for this reason.
-    Nowhere(&'static str),
+    /// Nothing; the list has the reason.
+    Nowhere,
 }
 
-const ROLLOUT: Run =
-    Run::By("tests/install/rollout.rs::the_way_from_shadow_to_enforce_is_as_the_page_says");
-const FIRST: Run = Run::By(
-    "tests/install/first.rs::the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name",
-);
-const STATUS: Run = Run::By("tests/node/agent_http.rs::status_and_version_tell");
-const SYSTEMD: Run = Run::Nowhere("it would install a unit on the machine that runs the tests");
-
 /// Beginnings of commands. The first entry that fits counts.
-pub(crate) const LIST: [(&str, Run); 24] = [
-    ("cargo xtask demo", Run::Newcomer),
-    ("cargo xtask test", Run::Newcomer),
-    ("cargo build --profile dist", Run::Newcomer),
-    ("cargo xtask image", Run::By("xtask/src/image.rs::run")),
-    (
-        "mkdir manifests && kubectl get node,",
-        Run::Nowhere("it reads the reader's cluster"),
-    ),
-    (
-        "sudo target/dist/pathproof run --manifests",
-        Run::Nowhere("it needs the reader's cluster and runs until it is ended"),
-    ),
-    ("target/dist/pathproof status --watch", STATUS),
-    ("kubectl create namespace pathproof", ROLLOUT),
-    (
-        "kubectl label namespace pathproof",
-        Run::By("tests/cluster/shipped.rs::a_namespace_that_forbids_the_agents_is_refused"),
-    ),
-    ("helm install pathproof deploy/chart", ROLLOUT),
-    ("kubectl -n pathproof rollout status", ROLLOUT),
-    (
-        "kubectl pathproof",
-        Run::By("tests/install/fleet.rs::kubectl_pathproof_runs_commands_of_the_nodes_agent"),
-    ),
-    ("curl -i http://NODE:10256/healthz", FIRST),
-    (
-        "helm uninstall pathproof",
-        Run::By(
-            "tests/install/remove.rs::an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing",
-        ),
-    ),
-    ("oc adm policy", Run::Nowhere("there is no OpenShift here")),
-    ("kubectl apply -k .", FIRST),
-    (
-        "kubectl get nodes -o custom-columns",
-        Run::By("tests/cluster/publish.rs::the_nodes_condition_follows_the_datapath"),
-    ),
-    (
-        "kubectl -n pathproof exec",
-        Run::By("tests/cluster/fleet.rs::an_exec_takes_the_second_role"),
-    ),
-    (
-        "kubectl -n pathproof get pods -o wide",
-        Run::Nowhere("kubectl's own"),
-    ),
-    (
-        "helm upgrade pathproof deploy/chart --namespace pathproof --reuse-values --set agent.enf",
-        ROLLOUT,
-    ),
-    (
-        "helm upgrade pathproof deploy/chart --namespace pathproof --reuse-values --set 'agent.ad",
-        Run::By("tests/deploy/args.rs::a_value_becomes_the_option"),
-    ),
-    ("sudo ", SYSTEMD),
-    ("echo PATHPROOF_ENFORCEMENT=audit", SYSTEMD),
-    ("pathproof status", STATUS),
-];
+pub(crate) fn list() -> impl Iterator<Item = (&'static str, Run)> {
+    run::rows(include_str!("commands.txt")).map(|row| match row[..] {
+        [begin, "newcomer"] => (begin, Run::Newcomer),
+        [begin, "by", function] => (begin, Run::By(function)),
+        [begin, "nowhere", _why] => (begin, Run::Nowhere),
+        _ => panic!("commands.txt: {row:?} does not say what runs it"),
+    })
+}
 
 /// The list's entry for a command.
-pub(crate) fn known(command: &str) -> Option<&'static (&'static str, Run)> {
-    LIST.iter().find(|(begin, _)| command.starts_with(begin))
+pub(crate) fn known(command: &str) -> Option<(&'static str, Run)> {
+    list().find(|(begin, _)| command.starts_with(begin))
 }
 
 /// Commands of a page's fenced shell blocks, with their lines: continued lines joined, comments cut

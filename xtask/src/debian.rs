@@ -21,28 +21,22 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    pub(crate) fn name(&self) -> &'static str {
-        self.path.rsplit('/').next().unwrap_or(self.path)
+    /// Path of this machine's program, or of the package's, unpacked first.
+    pub(crate) fn ready(&self) -> Result<PathBuf> {
+        self.ready_in(&run::root().join("target/tools/debian"))
     }
 
-    /// Path of this machine's program, or of the package's, unpacked into `folder`.
-    pub(crate) fn ready(&self, folder: &Path) -> Result<PathBuf> {
-        let own = folder.join(self.name());
+    /// The same, unpacked into this folder.
+    pub(crate) fn ready_in(&self, folder: &Path) -> Result<PathBuf> {
+        let (package, path, origin) = (self.package, self.path, self.origin);
+        let name = path.rsplit('/').next().unwrap_or(path);
+        let own = folder.join(name);
         if own.is_file() {
             return Ok(own);
         }
-        if let Some(installed) = host::find(self.name()) {
+        if let Some(installed) = host::find(name) {
             return Ok(installed);
         }
-        self.unpack(folder, &own)?;
-        Ok(own)
-    }
-
-    fn unpack(&self, folder: &Path, own: &Path) -> Result<()> {
-        let Self {
-            package, origin, ..
-        } = self;
-        let name = self.name();
         if host::find("apt-get").is_none() || host::find("dpkg-deb").is_none() {
             bail!(
                 "{name} is missing, and there is no apt-get here: put it into PATH ({origin}) and \
@@ -54,8 +48,9 @@ impl Program {
         let scratch = tempfile::tempdir_in(folder)?;
         let root = scratch.path().join("root");
         Apt::here().fetch(package, scratch.path(), &root)?;
-        fs::rename(root.join(self.path), own)
-            .with_context(|| format!("no {} in Debian's {package}", self.path))
+        fs::rename(root.join(path), &own)
+            .with_context(|| format!("no {path} in Debian's {package}"))?;
+        Ok(own)
     }
 }
 
@@ -117,21 +112,16 @@ impl Apt {
         command
     }
 
-    pub(crate) fn update_lists(&self) -> Result<()> {
+    fn update_lists(&self) -> Result<()> {
         if self.options.is_empty() {
             return host::update_lists();
         }
         run::run(self.command("apt-get").args(["update", "--quiet"]))
     }
 
-    /// Runs a command, and once more with new lists where it fails: a fresh machine has none, or
-    /// stale ones.
-    fn with_lists(&self, command: impl Fn() -> Command) -> Result<()> {
-        if run::run(&mut command()).is_ok() {
-            return Ok(());
-        }
-        self.update_lists()?;
-        run::run(&mut command())
+    /// Acts, and once more with new lists where that fails: a fresh machine has none, or stale ones.
+    pub(crate) fn with_lists<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
+        act().or_else(|_| self.update_lists().and_then(|()| act()))
     }
 
     /// Fetches a package by way of `scratch` and unpacks it into `root`; gives its version.
@@ -139,17 +129,12 @@ impl Apt {
         self.with_lists(|| {
             let mut download = self.command("apt-get");
             download.current_dir(scratch);
-            download.args(["download", "--quiet", package]);
-            download
+            run::run(download.args(["download", "--quiet", package]))
         })?;
         let file = archives_in(scratch)?.pop();
         let file = file.context("apt-get download left no package")?;
-        let version = run::output(
-            Command::new("dpkg-deb")
-                .arg("--field")
-                .arg(&file)
-                .arg("Version"),
-        )?;
+        let mut ask = Command::new("dpkg-deb");
+        let version = run::output(ask.arg("--field").arg(&file).arg("Version"))?;
         extract(&file, root)?;
         fs::remove_file(&file)?;
         Ok(String::from_utf8_lossy(&version).trim().to_owned())
@@ -163,8 +148,7 @@ impl Apt {
         self.with_lists(|| {
             let mut download = self.command("apt-get");
             download.args(["install", "--download-only", "--yes", "--quiet"]);
-            download.arg("--no-install-recommends").args(packages);
-            download
+            run::run(download.arg("--no-install-recommends").args(packages))
         })?;
         for file in archives_in(archives)? {
             extract(&file, root)?;

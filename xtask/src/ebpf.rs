@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 
 use crate::tools::BPF_LINKER;
 use crate::{host, run};
@@ -50,32 +50,25 @@ pub(crate) fn compile(toolchain: &Toolchain, target: &Path) -> Result<Vec<u8>> {
     let mut strip = Command::new(objcopy()?);
     run::run_quietly(strip.arg("--strip-debug").arg(&built).arg(&stripped))?;
     let bytes = fs::read(&stripped).with_context(|| format!("cannot read {stripped:?}"))?;
-    if !bytes.windows(5).any(|w| w == b".BTF\0") {
-        bail!(
-            "{} holds no BTF; is the linker too old?",
-            stripped.display()
-        );
-    }
+    let has_btf = bytes.windows(5).any(|w| w == b".BTF\0");
+    ensure!(has_btf, "{stripped:?} holds no BTF; is the linker too old?");
     Ok(bytes)
 }
 
-/// Clippy of the eBPF side with the eBPF compiler; `None` where that compiler has no clippy.
-pub(crate) fn clippy(toolchain: &Toolchain, target: &Path) -> Result<Option<()>> {
+/// Clippy of the eBPF side with the eBPF compiler; one without clippy is no reason not to build.
+pub(crate) fn clippy(toolchain: &Toolchain, target: &Path) -> Result<()> {
     if !toolchain.bin.join("cargo-clippy").exists() {
-        return Ok(None);
+        let version = &toolchain.version;
+        eprintln!("note: {version} has no clippy: agent-ebpf was not linted");
+        return Ok(());
     }
     let mut clippy = cargo(toolchain, "clippy", target)?;
-    run::run(clippy.args(["--", "-D", "warnings"])).map(Some)
+    run::run(clippy.args(["--", "-D", "warnings"]))
 }
 
 fn cargo(toolchain: &Toolchain, act: &str, target: &Path) -> Result<Command> {
     let root = run::root();
-    let linker = BPF_LINKER.find().with_context(|| {
-        format!(
-            "{} {} is not here; {SETUP}",
-            BPF_LINKER.package, BPF_LINKER.version
-        )
-    })?;
+    let linker = linker()?;
     let mut command = Command::new(toolchain.bin.join("cargo"));
     command
         .current_dir(&root)
@@ -93,87 +86,53 @@ fn cargo(toolchain: &Toolchain, act: &str, target: &Path) -> Result<Command> {
     ] {
         command.env(format!("CARGO_PROFILE_RELEASE_{name}"), value);
     }
+    let flags = rustflags(&root, toolchain)?.join("\x1f");
     command
         .env("RUSTC", toolchain.bin.join("rustc"))
         .env("RUSTC_BOOTSTRAP", "1")
-        .env(
-            "CARGO_ENCODED_RUSTFLAGS",
-            rustflags(&root, toolchain)?.join("\x1f"),
-        );
+        .env("CARGO_ENCODED_RUSTFLAGS", flags);
     // clippy-driver and the linker are looked up in PATH.
     let folder = linker.parent().context("the linker lies in no folder")?;
-    let path = [toolchain.bin.as_path(), folder];
+    let mut path = vec![toolchain.bin.clone(), folder.to_owned()];
     let old = std::env::var_os("PATH").unwrap_or_default();
-    let folders = path
-        .into_iter()
-        .map(Path::to_path_buf)
-        .chain(std::env::split_paths(&old));
-    command.env(
-        "PATH",
-        std::env::join_paths(folders).context("a folder has a colon")?,
-    );
+    path.extend(std::env::split_paths(&old));
+    let path = std::env::join_paths(path).context("a folder has a colon")?;
+    command.env("PATH", path);
     Ok(command)
 }
+
+/// Variables of cargo's, rustup's and the shell's that would change the build, and all that begin with
+/// `CARGO_` but for some.
+const FOREIGN: &str = "CARGO RUSTFLAGS RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER RUSTUP_TOOLCHAIN RUSTDOC \
+    RUSTDOCFLAGS LD_LIBRARY_PATH";
+/// Where cargo lies and how to reach the package registry (mirrors, proxies): they change no byte.
+const HARMLESS: &str =
+    "CARGO_HOME CARGO_HTTP_ CARGO_NET_ CARGO_REGISTRY CARGO_REGISTRIES_ CARGO_SOURCE_";
 
 /// Removes what the caller's cargo, rustup and shell would add to the build.
 fn isolate(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        let foreign = text.starts_with("CARGO_") && text != "CARGO_HOME" && !is_network(&text);
-        let rust = [
-            "CARGO",
-            "RUSTFLAGS",
-            "RUSTC_WRAPPER",
-            "RUSTC_WORKSPACE_WRAPPER",
-        ];
-        if foreign
-            || rust.contains(&text.as_ref())
-            || [
-                "RUSTUP_TOOLCHAIN",
-                "RUSTDOC",
-                "RUSTDOCFLAGS",
-                "LD_LIBRARY_PATH",
-            ]
-            .contains(&text.as_ref())
-        {
+        let is_harmless = HARMLESS.split(' ').any(|begin| text.starts_with(begin));
+        let is_cargos = text.starts_with("CARGO_") && !is_harmless;
+        if is_cargos || FOREIGN.split(' ').any(|foreign| foreign == text) {
             command.env_remove(&name);
         }
     }
 }
 
-/// Settings that say how to reach the package registry (mirrors, proxies): they change no byte.
-fn is_network(name: &str) -> bool {
-    [
-        "CARGO_HTTP_",
-        "CARGO_NET_",
-        "CARGO_REGISTRY",
-        "CARGO_REGISTRIES_",
-        "CARGO_SOURCE_",
-    ]
-    .iter()
-    .any(|prefix| name.starts_with(prefix))
-}
-
 fn rustflags(root: &Path, toolchain: &Toolchain) -> Result<Vec<String>> {
-    let mut flags: Vec<String> = [
-        "--cfg=bpf_target_arch=\"x86_64\"",
-        "-Cdebuginfo=2",
-        "-Clink-arg=--btf",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    flags.push(format!("-Ctarget-cpu={TARGET_CPU}"));
-    // rustc takes the last match: the widest prefix stands first.
-    flags.push(remap(&toolchain.sysroot, "rust"));
-    flags.push(remap(root, "pathproof"));
-    let registry = cargo_home()?.join("registry/src");
-    flags.push(remap(&registry, "registry"));
-    // The folder of a registry is named after its address, which a mirror changes.
-    if let Ok(folders) = fs::read_dir(&registry) {
-        let mut folders: Vec<PathBuf> = folders.flatten().map(|entry| entry.path()).collect();
-        folders.sort();
-        flags.extend(folders.iter().map(|folder| remap(folder, "registry")));
-    }
+    let mut flags = vec![
+        "--cfg=bpf_target_arch=\"x86_64\"".to_owned(),
+        "-Cdebuginfo=2".to_owned(),
+        "-Clink-arg=--btf".to_owned(),
+        format!("-Ctarget-cpu={TARGET_CPU}"),
+        // rustc takes the last match: the widest prefix stands first.
+        remap(&toolchain.sysroot, "rust"),
+        remap(root, "pathproof"),
+    ];
+    let registries = run::registries()?;
+    flags.extend(registries.iter().map(|one| remap(one, "registry")));
     Ok(flags)
 }
 
@@ -181,31 +140,25 @@ fn remap(from: &Path, to: &str) -> String {
     format!("--remap-path-prefix={}={to}", from.display())
 }
 
-fn cargo_home() -> Result<PathBuf> {
-    if let Some(home) = std::env::var_os("CARGO_HOME") {
-        return Ok(home.into());
-    }
-    let home = std::env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?;
-    Ok(PathBuf::from(home).join(".cargo"))
+pub(crate) fn linker() -> Result<PathBuf> {
+    let linker = BPF_LINKER.find();
+    linker.with_context(|| format!("{} is not here; {SETUP}", BPF_LINKER.package))
 }
 
 /// llvm-objcopy of LLVM 22.
 pub(crate) fn objcopy() -> Result<PathBuf> {
-    let versioned = host::find("llvm-objcopy-22");
     let own = Path::new(LLVM).join("bin/llvm-objcopy");
-    versioned
-        .or_else(|| own.is_file().then_some(own))
-        .with_context(|| format!("llvm-objcopy-22 is not here; {SETUP}"))
+    let found = host::find("llvm-objcopy-22").or_else(|| own.is_file().then_some(own));
+    found.with_context(|| format!("llvm-objcopy-22 is not here; {SETUP}"))
 }
 
 /// The version of LLVM that linker and llvm-objcopy belong to.
 pub(crate) fn llvm_version() -> Result<String> {
     let mut command = Command::new(objcopy()?);
     let output = String::from_utf8(run::output(command.arg("--version"))?)?;
-    output
+    let mut words = output
         .split_whitespace()
-        .skip_while(|word| *word != "version")
-        .nth(1)
-        .map(str::to_owned)
-        .context("llvm-objcopy does not say its version")
+        .skip_while(|word| *word != "version");
+    let version = words.nth(1).map(str::to_owned);
+    version.context("llvm-objcopy does not say its version")
 }

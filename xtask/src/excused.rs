@@ -5,7 +5,6 @@ use std::cell::Cell;
 use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
@@ -48,10 +47,8 @@ impl Budget {
 
 fn is_false_503(test: &str, panics: &[String]) -> bool {
     let thread = format!("thread '{test}'");
-    NAMES.iter().any(|name| test.contains(name))
-        || panics
-            .iter()
-            .any(|panic| panic.starts_with(&thread) && panic.contains(WORDS))
+    let saw_it = |panic: &String| panic.starts_with(&thread) && panic.contains(WORDS);
+    NAMES.iter().any(|name| test.contains(name)) || panics.iter().any(saw_it)
 }
 
 /// Days in which no test is excused twice.
@@ -59,28 +56,23 @@ const DAYS: i32 = 7;
 /// Days that the history goes back.
 const KEPT_DAYS: i32 = 90;
 
-/// The history of excused tests.
-pub(crate) struct Kept {
-    pub(crate) path: PathBuf,
-    /// Tests of this run that were excused less than a week before.
-    pub(crate) repeated: Vec<String>,
-}
+/// The history of this clone, which the workflow of CI carries from run to run.
+pub(crate) const FILE: &str = "target/ci/excused.txt";
 
-/// Adds the excused tests of this run, with their panics, to target/ci/excused.txt: the history of
-/// this clone, which the workflow of CI carries from run to run.
-pub(crate) fn keep(unsteady: &[String], panics: &[String]) -> Result<Kept> {
-    let path = run::root().join("target/ci/excused.txt");
-    let folder = path.parent().context("a folder")?;
-    fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+/// Adds the excused tests of this run, with their panics, to the history; gives those of them that were
+/// excused less than a week before.
+pub(crate) fn keep(unsteady: &[String], panics: &[String]) -> Result<Vec<String>> {
+    let path = run::root().join(FILE);
+    fs::create_dir_all(run::root().join("target/ci")).context("make target/ci")?;
     let before = match fs::read_to_string(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-        read => read.with_context(|| format!("read {}", path.display()))?,
+        read => read.with_context(|| format!("read {FILE}"))?,
     };
     let today = Timestamp::now().to_zoned(TimeZone::UTC).date();
     let repeated = repeated(&before, unsteady, today);
     let all = recent(&before, today) + &text(unsteady, panics, today);
-    fs::write(&path, all).with_context(|| format!("write {}", path.display()))?;
-    Ok(Kept { path, repeated })
+    fs::write(&path, all).with_context(|| format!("write {FILE}"))?;
+    Ok(repeated)
 }
 
 /// Days since the date that a line of the history begins with, and the test behind it. Lines of panics
@@ -93,10 +85,8 @@ fn entry(line: &str, today: Date) -> Option<(i32, &str)> {
 
 fn repeated(before: &str, unsteady: &[String], today: Date) -> Vec<String> {
     let lately = |test: &&String| {
-        let entries = before.lines().filter_map(|line| entry(line, today));
-        entries
-            .filter(|(days, _)| *days < DAYS)
-            .any(|(_, name)| name == *test)
+        let mut entries = before.lines().filter_map(|line| entry(line, today));
+        entries.any(|(days, name)| days < DAYS && name == *test)
     };
     unsteady.iter().filter(lately).cloned().collect()
 }

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
-use crate::{host, run};
+use crate::{host, image, run};
 
 /// Flags that libFuzzer needs to record which code an input reaches.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -34,44 +34,37 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let names = targets()?;
-    let target = &args.target;
-    if target == "all" && args.replay.is_none() && !args.keep {
-        return every_target(args.seconds);
-    }
-    if !names.contains(target) {
-        bail!(
-            "there is no target {target}; the targets are {}",
-            names.join(", ")
-        );
-    }
+    let all = args.target == "all" && args.replay.is_none() && !args.keep;
+    let is_wanted = |name: &&String| all || **name == args.target;
+    let wanted: Vec<&String> = names.iter().filter(is_wanted).collect();
+    let Some(target) = wanted.first() else {
+        let (target, names) = (&args.target, names.join(", "));
+        bail!("there is no target {target}; the targets are {names}");
+    };
     let fuzzer = Fuzzer::build()?;
-    match &args.replay {
-        Some(file) => run::run(fuzzer.command(target).arg(file)),
-        None if args.keep => fuzzer.keep(target),
-        None => run::run(&mut fuzzer.search(target, args.seconds)?),
+    if let Some(file) = &args.replay {
+        return run::run(fuzzer.command(target).arg(file));
     }
-}
-
-/// Every target, one after another.
-fn every_target(seconds: u64) -> Result<()> {
-    let fuzzer = Fuzzer::build()?;
+    if args.keep {
+        return fuzzer.keep(target);
+    }
     let mut wrong = Vec::new();
-    for target in targets()? {
-        let mut search = fuzzer.search(&target, seconds)?;
-        // Otherwise hundreds of lines, one for each input that it keeps.
-        search.args(["-verbosity=0", "-print_final_stats=1"]);
+    for target in wanted {
+        let mut search = fuzzer.search(target, args.seconds)?;
+        if all {
+            // Otherwise hundreds of lines, one for each input that it keeps.
+            search.args(["-verbosity=0", "-print_final_stats=1"]);
+        }
         if let Err(error) = run::run(&mut search) {
             wrong.push(format!("{target}: {error:#}"));
         }
     }
-    if !wrong.is_empty() {
-        bail!(
-            "failing inputs are in {}; run one again with cargo xtask fuzz TARGET --replay FILE \
-             ({})",
-            folder().display(),
-            wrong.join("; ")
-        );
-    }
+    ensure!(
+        wrong.is_empty(),
+        "failing inputs are in {}; run one again with cargo xtask fuzz TARGET --replay FILE ({})",
+        folder().display(),
+        wrong.join("; ")
+    );
     Ok(())
 }
 
@@ -81,12 +74,11 @@ fn corpus() -> PathBuf {
 
 /// All, by what is kept of each.
 fn targets() -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for path in files(&corpus())? {
+    let names = files(&corpus())?.into_iter().map(|path| {
         let name = path.file_name().unwrap_or_default();
-        names.push(name.to_string_lossy().into_owned());
-    }
-    Ok(names)
+        name.to_string_lossy().into_owned()
+    });
+    Ok(names.collect())
 }
 
 /// Files of a folder, in the order of their names.
@@ -104,11 +96,8 @@ struct Fuzzer(PathBuf);
 
 impl Fuzzer {
     fn build() -> Result<Self> {
-        if host::find("c++").is_none() {
-            host::install("libFuzzer", &["g++"])?;
-        }
-        let host = run::first_line(Command::new("rustc").args(["--print", "host-tuple"]))
-            .context("rustc does not say what it builds for")?;
+        host::install_programs("libFuzzer", &[("c++", "g++")])?;
+        let host = image::rustc(&["--print", "host-tuple"])?;
         let mut build = run::cargo();
         build
             .args(["build", "--package", "pathproof-fuzz", "--bin", "fuzz"])
@@ -159,20 +148,22 @@ impl Fuzzer {
         let mut sum = files(&kept)?.iter().map(|file| size(file)).sum::<u64>();
         let mut files = files(fresh.path())?;
         files.sort_by_key(|file| size(file));
-        let mut left_out = 0;
-        for file in &files {
-            let name = file.file_name().context("a file without a name")?;
+        let found = files.len();
+        files.retain(|file| {
             sum += size(file);
-            if sum > KEPT {
-                left_out += 1;
-                continue;
-            }
-            fs::copy(file, kept.join(name))?;
+            sum <= KEPT
+        });
+        for file in &files {
+            fs::copy(
+                file,
+                kept.join(file.file_name().context("a file has a name")?),
+            )?;
         }
         println!(
-            "{target}: {} inputs are kept in {}, {left_out} more exceed the limit of {KEPT} bytes",
-            files.len() - left_out,
-            kept.display()
+            "{target}: {} inputs are kept in {}, {} more exceed the limit of {KEPT} bytes",
+            files.len(),
+            kept.display(),
+            found - files.len()
         );
         Ok(())
     }

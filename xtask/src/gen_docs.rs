@@ -13,7 +13,7 @@ use crate::run;
 pub(crate) struct Args {
     /// Only check that the checked-in pages are current
     #[arg(long)]
-    pub(crate) check: bool,
+    check: bool,
 }
 
 /// Page and the argument of `pathproof docs` that prints it.

@@ -18,46 +18,23 @@ const OPERATOR: (&str, &str) = (
     "v0.85.0",
 );
 
-/// Group and kind of all objects that the chart may render, in version v1.
-const KINDS: [(&str, &str); 16] = [
-    ("", "ConfigMap"),
-    ("", "Namespace"),
-    ("", "ResourceQuota"),
-    ("", "Service"),
-    ("", "ServiceAccount"),
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"),
-    (
-        "admissionregistration.k8s.io",
-        "ValidatingAdmissionPolicyBinding",
-    ),
-    ("apps", "DaemonSet"),
-    ("apps", "Deployment"),
-    ("discovery.k8s.io", "EndpointSlice"),
-    ("networking.k8s.io", "NetworkPolicy"),
-    ("policy", "PodDisruptionBudget"),
-    ("rbac.authorization.k8s.io", "ClusterRole"),
-    ("rbac.authorization.k8s.io", "ClusterRoleBinding"),
-    ("rbac.authorization.k8s.io", "Role"),
-    ("rbac.authorization.k8s.io", "RoleBinding"),
-];
+/// All objects that the chart may render: versions, and the kinds of each.
+const KINDS: &str = "
+    v1 | ConfigMap Namespace ResourceQuota Service ServiceAccount
+    admissionregistration.k8s.io/v1 | ValidatingAdmissionPolicy ValidatingAdmissionPolicyBinding
+    apps/v1 | DaemonSet Deployment
+    discovery.k8s.io/v1 | EndpointSlice
+    networking.k8s.io/v1 | NetworkPolicy
+    policy/v1 | PodDisruptionBudget
+    rbac.authorization.k8s.io/v1 | ClusterRole ClusterRoleBinding Role RoleBinding
+";
 
 /// Prometheus Operator's, by the files of its module.
 const CUSTOM: [&str; 3] = ["podmonitors", "prometheusrules", "servicemonitors"];
 
 /// Parts of a schema that are compared.
-const KEPT: [&str; 11] = [
-    "$ref",
-    "additionalProperties",
-    "anyOf",
-    "enum",
-    "format",
-    "items",
-    "properties",
-    "required",
-    "type",
-    "x-kubernetes-int-or-string",
-    "x-kubernetes-preserve-unknown-fields",
-];
+const KEPT: &str = "$ref additionalProperties anyOf enum format items properties required type \
+    x-kubernetes-int-or-string x-kubernetes-preserve-unknown-fields";
 
 pub(crate) fn run() -> Result<()> {
     for version in [OLDEST, KUBERNETES] {
@@ -99,21 +76,20 @@ struct Extract {
 fn of_kubernetes(swagger: &Value) -> Extract {
     let mut all = Extract::default();
     let known = swagger["definitions"].as_object();
-    for (group, kind) in KINDS {
-        let wanted = json!({ "group": group, "kind": kind, "version": "v1" });
-        let is_it = |(_, schema): &(&String, &Value)| {
-            let kinds = schema["x-kubernetes-group-version-kind"].as_array();
-            kinds.is_some_and(|kinds| kinds.contains(&wanted))
-        };
-        let Some((name, _)) = known.into_iter().flatten().find(is_it) else {
-            continue;
-        };
-        let version = match group {
-            "" => "v1".to_owned(),
-            group => format!("{group}/v1"),
-        };
-        all.kinds.insert(format!("{version} {kind}"), name.clone());
-        all.add(name, &swagger["definitions"]);
+    for row in run::rows(KINDS) {
+        let (version, kinds) = (row[0], row[1]);
+        let group = version.trim_end_matches("v1").trim_end_matches('/');
+        for kind in kinds.split(' ') {
+            let wanted = json!({ "group": group, "kind": kind, "version": "v1" });
+            let is_it = |(_, schema): &(&String, &Value)| {
+                let kinds = schema["x-kubernetes-group-version-kind"].as_array();
+                kinds.is_some_and(|kinds| kinds.contains(&wanted))
+            };
+            if let Some((name, _)) = known.into_iter().flatten().find(is_it) {
+                all.kinds.insert(format!("{version} {kind}"), name.clone());
+                all.add(name, &swagger["definitions"]);
+            }
+        }
     }
     all
 }
@@ -137,10 +113,8 @@ impl Extract {
         let kind = definition["spec"]["names"]["kind"].as_str();
         let kind = kind.context("a CRD has no kind")?;
         let versions = definition["spec"]["versions"].as_array();
-        let version = versions
-            .into_iter()
-            .flatten()
-            .find(|one| one["name"] == "v1");
+        let mut versions = versions.into_iter().flatten();
+        let version = versions.find(|one| one["name"] == "v1");
         let version = version.with_context(|| format!("{kind} has no v1"))?;
         let mut schema = trimmed(&version["schema"]["openAPIV3Schema"]);
         let metadata = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -156,7 +130,7 @@ impl Extract {
 fn trimmed(schema: &Value) -> Value {
     let mut kept = Map::new();
     for (key, value) in schema.as_object().into_iter().flatten() {
-        if !KEPT.contains(&key.as_str()) {
+        if KEPT.split(' ').all(|kept| kept != key) {
             continue;
         }
         let value = match (key.as_str(), value) {
@@ -178,12 +152,8 @@ fn trimmed(schema: &Value) -> Value {
 fn references(schema: &Value, names: &mut Vec<String>) {
     match schema {
         Value::Object(fields) => {
-            names.extend(
-                fields
-                    .get("$ref")
-                    .and_then(Value::as_str)
-                    .map(str::to_owned),
-            );
+            let name = fields.get("$ref").and_then(Value::as_str);
+            names.extend(name.map(str::to_owned));
             fields.values().for_each(|field| references(field, names));
         }
         Value::Array(items) => items.iter().for_each(|item| references(item, names)),

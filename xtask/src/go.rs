@@ -6,12 +6,10 @@
 mod find;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::run;
 
@@ -24,7 +22,9 @@ pub(crate) struct Module {
     pub(crate) path: &'static str,
     /// Its release, as go.mod pins it.
     pub(crate) version: &'static str,
-    /// Sets variables at link time: the version that a program says it has.
+    /// Variable of the release, set at link time; none if this is empty.
+    pub(crate) version_variable: &'static str,
+    /// Other variables that are set at link time.
     pub(crate) variables: &'static [(&'static str, &'static str)],
     /// Packages below `path`, or "." for itself; the last part is the program's name.
     pub(crate) programs: &'static [&'static str],
@@ -32,116 +32,110 @@ pub(crate) struct Module {
     pub(crate) needs_c: bool,
     /// Expected time of the first build, for people: "5 min".
     pub(crate) takes: &'static str,
-    /// Packages that a build from nothing compiles, about: for the progress alone.
-    pub(crate) compiles: usize,
 }
 
 /// The folder of a module's sources, in Go's cache.
 pub(crate) fn module(path: &str, version: &str) -> Result<PathBuf> {
-    let go = find::find()?;
-    let elsewhere = tempfile::tempdir()?;
-    let mut command = Command::new(&go.program);
+    download(&find::find()?, &format!("{path}@{version}"))
+}
+
+fn download(go: &Path, module: &str) -> Result<PathBuf> {
+    let mut command = Command::new(go);
+    command.args(["mod", "download", "-json", module]);
+    // No module of the user's has a part in it.
     command
-        .current_dir(elsewhere.path())
+        .current_dir("/")
         .env("GOWORK", "off")
-        .env("GOFLAGS", "")
-        .args(["mod", "download", "-json"])
-        .arg(format!("{path}@{version}"));
+        .env("GOFLAGS", "");
     let answer: serde_json::Value = serde_json::from_slice(&run::output(&mut command)?)?;
-    let folder = answer["Dir"].as_str();
-    let folder = folder.with_context(|| format!("go names no folder of {path} {version}"))?;
-    Ok(PathBuf::from(folder))
+    let folder = answer["Dir"].as_str().map(PathBuf::from);
+    folder.with_context(|| format!("go names no folder of {module}"))
 }
 
 impl Module {
+    /// Names nothing: for the fields that a module does not need.
+    pub(crate) const EMPTY: Self = Self {
+        name: "",
+        path: "",
+        version: "",
+        version_variable: "",
+        variables: &[],
+        programs: &[],
+        needs_c: false,
+        takes: "",
+    };
+
     /// The folder of the programs, of which missing ones are built first.
     pub(crate) fn ready(&self) -> Result<PathBuf> {
         let _alone = run::alone(self.name)?;
         let folder = self.folder();
         fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
-        let missing: Vec<&str> = self
-            .programs
-            .iter()
-            .copied()
-            .filter(|package| !folder.join(self.program(package)).is_file())
-            .collect();
+        let mut missing = self.programs.to_vec();
+        missing.retain(|package| !folder.join(self.program(package)).is_file());
         if !missing.is_empty() {
             self.build(&missing)?;
         }
         Ok(folder)
     }
 
-    /// Folder of the programs, whether they are there or not.
-    pub(crate) fn folder(&self) -> PathBuf {
-        run::root()
-            .join("target/tools")
-            .join(self.name)
-            .join(self.version)
+    fn folder(&self) -> PathBuf {
+        let tools = run::root().join("target/tools");
+        tools.join(self.name).join(self.version)
     }
 
     /// Copies folders of the module to where its programs are: pairs of there and here.
     pub(crate) fn bring(&self, folders: &[(&str, &str)]) -> Result<()> {
-        let missing = |(_, here): &&(&str, &str)| !self.folder().join(here).is_dir();
-        let missing: Vec<_> = folders.iter().filter(missing).collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let module = module(self.path, self.version)?;
-        for (there, here) in missing {
+        for (there, here) in folders {
             let to = self.folder().join(here);
+            if to.is_dir() {
+                continue;
+            }
             fs::create_dir_all(to.parent().context("a folder in a folder")?)?;
-            // Modules are stored without the right to write. Half a copy must not pass for a whole one.
+            // Half a copy must not pass for a whole one.
             let part = to.with_extension("part");
             if part.exists() {
                 fs::remove_dir_all(&part)?;
             }
-            run::run(
-                Command::new("cp")
-                    .args(["-r", "--no-preserve=mode"])
-                    .arg(module.join(there))
-                    .arg(&part),
-            )?;
+            // Modules are stored without the right to write.
+            let mut copy = Command::new("cp");
+            copy.args(["-r", "--no-preserve=mode"]);
+            copy.arg(module(self.path, self.version)?.join(there));
+            run::run(copy.arg(&part))?;
             fs::rename(part, to)?;
         }
         Ok(())
     }
 
-    fn source(&self) -> PathBuf {
+    pub(crate) fn source(&self) -> PathBuf {
         run::root().join("xtask/go").join(self.name)
     }
 
     fn build(&self, packages: &[&str]) -> Result<()> {
-        let go = find::find()?;
-        let names: Vec<&str> = packages
-            .iter()
-            .map(|package| self.program(package))
-            .collect();
+        let names: Vec<&str> = packages.iter().map(|one| self.program(one)).collect();
         eprintln!(
-            "building {} {} with {} into target/tools: once, about {} on 2 processors",
+            "building {} {} into target/tools: once, about {} on 2 processors",
             names.join(", "),
             self.version,
-            go.version,
             self.takes
         );
-        let mut command = Command::new(&go.program);
-        command
-            .current_dir(self.source())
-            .env("CGO_ENABLED", if self.needs_c { "1" } else { "0" })
-            .env("GOTOOLCHAIN", "auto")
-            // A workspace file or flags of the user's must not change what is built.
-            .env("GOWORK", "off")
-            .env("GOFLAGS", "")
-            .args(["build", "-v", "-trimpath", "-buildvcs=false", "-ldflags"])
-            .arg(self.link_flags())
-            .arg("-o")
-            // With the separator it is a folder, also for one program.
-            .arg(self.folder().join(""))
-            .args(packages.iter().map(|package| self.package(package)))
-            .stderr(Stdio::piped());
-        self.follow(&mut command)
+        run::run(
+            Command::new(find::find()?)
+                .current_dir(self.source())
+                .env("CGO_ENABLED", if self.needs_c { "1" } else { "0" })
+                .env("GOTOOLCHAIN", "auto")
+                // A workspace file or flags of the user's must not change what is built.
+                .env("GOWORK", "off")
+                .env("GOFLAGS", "")
+                .args(["build", "-trimpath", "-buildvcs=false", "-ldflags"])
+                .arg(self.link_flags())
+                .arg("-o")
+                // With the separator it is a folder, also for one program.
+                .arg(self.folder().join(""))
+                .args(packages.iter().map(|package| self.package(package))),
+        )
     }
 
-    fn package(&self, package: &str) -> String {
+    pub(crate) fn package(&self, package: &str) -> String {
         match package {
             "." => self.path.to_owned(),
             package => format!("{}/{package}", self.path),
@@ -156,65 +150,11 @@ impl Module {
 
     /// Small, and of the version that others are told.
     fn link_flags(&self) -> String {
-        self.variables
-            .iter()
+        let version = (self.version_variable, self.version);
+        let set = self.variables.iter().chain([&version]);
+        set.filter(|(name, _)| !name.is_empty())
             .fold("-s -w".to_owned(), |flags, (name, value)| {
                 flags + &format!(" -X {name}={value}")
             })
-    }
-
-    /// `go build -v` names each package that it compiles, and `go: downloading` each module.
-    fn follow(&self, command: &mut Command) -> Result<()> {
-        eprintln!("+ {}", run::shown(command));
-        let mut child = command.spawn().context("cannot start go")?;
-        let stderr = child
-            .stderr
-            .take()
-            .context("a piped child has no standard error")?;
-        let (mut compiled, mut downloaded, mut told) = (0, 0, Instant::now());
-        let mut complaints = Vec::new();
-        for line in BufReader::new(stderr).lines() {
-            let line = line.context("reading what go says")?;
-            if line.starts_with("go: downloading ") {
-                downloaded += 1;
-            } else if line.contains(' ') {
-                complaints.push(line);
-            } else {
-                compiled += 1;
-            }
-            if told.elapsed() > Duration::from_secs(10) {
-                told = Instant::now();
-                eprintln!(
-                    "  {downloaded} modules downloaded, {compiled} of about {} packages compiled",
-                    self.compiles
-                );
-            }
-        }
-        let status = child.wait()?;
-        if !status.success() {
-            bail!("go build failed ({status}):\n{}", complaints.join("\n"));
-        }
-        Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::setup_cluster::modules;
-    use crate::workflows::ACTIONLINT;
-
-    #[test]
-    fn modules_pin_the_releases_that_are_built() {
-        for module in modules().chain([ACTIONLINT]) {
-            let file = module.source().join("go.mod");
-            let text = fs::read_to_string(&file).unwrap();
-            let pin = format!("{} {}", module.path, module.version);
-            assert!(text.contains(&pin), "{} has no {pin}", file.display());
-            for package in module.programs {
-                let tool = format!("{}\n", module.package(package));
-                assert!(text.contains(&tool), "{} has no {tool}", file.display());
-            }
-        }
     }
 }

@@ -49,35 +49,28 @@ pub(crate) fn install(purpose: &str, packages: &[&str]) -> Result<()> {
         return Ok(());
     }
     let list = packages.join(" ");
-    let Some(apt) = find("apt-get") else {
+    if find("apt-get").is_none() {
         bail!("{purpose} needs {list}, and there is no apt-get here; install them by hand");
-    };
+    }
     if !is_root() && find("sudo").is_none() {
         bail!("{purpose} needs {list}; run as root: apt-get install {list}");
     }
     eprintln!("{purpose} needs {list}: installing with apt-get");
-    if apt_get(&apt, &install_arguments(packages)).is_ok() {
-        return Ok(());
-    }
+    let options = ["install", "--yes", "--quiet", "--no-install-recommends"];
+    let install = [&options, packages].concat();
     // A fresh machine has no package lists, or stale ones.
-    update_lists()?;
-    apt_get(&apt, &install_arguments(packages))
+    apt_get(&install)
+        .or_else(|_| update_lists().and_then(|()| apt_get(&install)))
         .with_context(|| format!("{purpose} needs {list}; install them and try again"))
 }
 
 /// Brings apt-get's package lists up to date.
 pub(crate) fn update_lists() -> Result<()> {
+    apt_get(&["update", "--quiet"])
+}
+
+fn apt_get(arguments: &[&str]) -> Result<()> {
     let apt = find("apt-get").context("there is no apt-get here")?;
-    apt_get(&apt, &["update", "--quiet"])
-}
-
-fn install_arguments<'a>(packages: &[&'a str]) -> Vec<&'a str> {
-    let mut arguments = vec!["install", "--yes", "--quiet", "--no-install-recommends"];
-    arguments.extend(packages);
-    arguments
-}
-
-fn apt_get(apt: &Path, arguments: &[&str]) -> Result<()> {
     let silent = [("DEBIAN_FRONTEND", OsStr::new("noninteractive"))];
     let _alone = run::alone("apt-get")?;
     run::run(as_root_with(apt, &silent)?.args(arguments))
@@ -132,22 +125,16 @@ pub(crate) fn cgroup_version() -> Result<&'static str> {
     )
 }
 
-/// The version by /proc/PID/cgroup. Controllers that v1 has are not in v2.
+/// The version by the lines of /proc/PID/cgroup, `NUMBER:CONTROLLERS:GROUP`. Controllers that v1 has
+/// are not in v2, whose only line names none.
 fn version_of(own: &str) -> Option<&'static str> {
-    if has_memory_hierarchy(own) {
+    let controllers = own.lines().filter_map(|line| line.split(':').nth(1));
+    let mut controllers = controllers.flat_map(|all| all.split(','));
+    if controllers.any(|one| one == "memory") {
         return Some("v1");
     }
-    own.lines()
-        .any(|line| line.starts_with("0::"))
-        .then_some("v2")
-}
-
-/// Whether a line of /proc/PID/cgroup, `NUMBER:CONTROLLERS:GROUP`, names the controller memory: of
-/// version 2 the only line names none.
-fn has_memory_hierarchy(own: &str) -> bool {
-    own.lines()
-        .filter_map(|line| line.split(':').nth(1))
-        .any(|all| all.split(',').any(|one| one == "memory"))
+    let has_v2 = own.lines().any(|line| line.starts_with("0::"));
+    has_v2.then_some("v2")
 }
 
 /// Installs the programs of the namespace worlds that this machine lacks.
@@ -157,30 +144,20 @@ pub(crate) fn install_world(purpose: &str) -> Result<()> {
 
 /// Installs those of these programs that this machine lacks, each with its Debian package.
 pub(crate) fn install_programs(purpose: &str, programs: &[(&str, &str)]) -> Result<()> {
-    let missing: Vec<&str> = programs
-        .iter()
-        .filter(|(program, _)| find(program).is_none())
-        .map(|(_, p)| *p)
-        .collect();
+    let missing = programs.iter().filter(|(one, _)| find(one).is_none());
+    let missing: Vec<&str> = missing.map(|(_, package)| *package).collect();
     install(purpose, &missing)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{has_memory_hierarchy, version_of};
-
-    #[test]
-    fn memory_has_a_hierarchy_in_version_1_alone() {
-        assert!(has_memory_hierarchy("5:cpu,memory:/jobs\n0::/\n"));
-        assert!(has_memory_hierarchy("2:memory:/\n"));
-        assert!(!has_memory_hierarchy("0::/user.slice/memory\n"));
-        assert!(!has_memory_hierarchy("1:name=memory:/\n"));
-    }
+    use super::version_of;
 
     #[test]
     fn version_1_is_used_where_it_has_the_controllers() {
         assert_eq!(version_of("5:cpu,memory:/jobs\n0::/\n"), Some("v1"));
-        assert_eq!(version_of("0::/user.slice\n"), Some("v2"));
-        assert_eq!(version_of("1:name=systemd:/\n"), None);
+        assert_eq!(version_of("2:memory:/\n"), Some("v1"));
+        assert_eq!(version_of("0::/user.slice/memory\n"), Some("v2"));
+        assert_eq!(version_of("1:name=memory:/\n"), None);
     }
 }

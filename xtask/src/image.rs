@@ -14,8 +14,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 
 use crate::tidy::tracked;
-use crate::{build_ebpf, host, run};
-pub(crate) use program::{Arch, prepare};
+use crate::{host, run};
+pub(crate) use program::{Arch, prepare, rustc};
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The name that container runtimes complete `pathproof:VERSION` to. Kubelet finds an imported
@@ -37,13 +37,12 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let here = [Arch::here()];
     let arches = match args.arch.as_slice() {
-        [] => here.into_iter().collect::<Result<_>>()?,
+        [] => vec![Arch::here()?],
         named => named.to_vec(),
     };
     if args.check {
-        build_ebpf::run(&build_ebpf::Args::for_check())?;
+        crate::task("build-ebpf --check")?;
     }
     for arch in arches {
         let program = placed(arch)?;
@@ -64,12 +63,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         for sbom in sboms {
             println!("  SBOM     {}", sbom.display());
         }
-        println!("load it:");
         let archive = archive.display();
-        println!("  node     ctr --namespace k8s.io images import {archive}");
-        println!("  desk     podman load --input {archive}    (or docker load)");
         println!(
-            "  registry skopeo copy docker-archive:{archive} docker://REGISTRY/pathproof:{VERSION}"
+            "load it:
+  node     ctr --namespace k8s.io images import {archive}
+  desk     podman load --input {archive}    (or docker load)
+  registry skopeo copy docker-archive:{archive} docker://REGISTRY/pathproof:{VERSION}"
         );
     }
     Ok(())
@@ -100,8 +99,7 @@ pub(crate) fn program_for(arch: Arch) -> Result<PathBuf> {
 
 /// The static program, where the Dockerfile expects it.
 fn placed(arch: Arch) -> Result<PathBuf> {
-    program::prepare(arch)?;
-    let built = program::build(arch, &run::root(), None)?;
+    let built = program_for(arch)?;
     let to = folder().join(format!("pathproof-linux-{}", arch.name()));
     fs::create_dir_all(folder())?;
     fs::copy(&built, &to).with_context(|| format!("cannot write {}", to.display()))?;
@@ -126,36 +124,27 @@ fn pack(arch: Arch) -> Result<PathBuf> {
 
 /// Builds the image with a store of its own, so that no other image or cached layer has a part in it.
 fn buildah(arch: Arch, archive: &Path) -> Result<()> {
-    if host::find("buildah").is_none() {
-        host::install("the image", &["buildah"])?;
-    }
+    host::install_programs("the image", &[("buildah", "buildah")])?;
     if archive.exists() {
         // buildah adds to no archive and replaces none.
         fs::remove_file(archive)?;
     }
     let store = tempfile::tempdir()?;
-    run::run(
-        Command::new("buildah")
-            .current_dir(run::root())
-            .arg("--root")
-            .arg(store.path().join("images"))
-            .arg("--runroot")
-            .arg(store.path().join("run"))
-            .args(["--storage-driver", "vfs", "build", "--quiet"])
-            .args(["--isolation", "chroot"])
-            // The history names the owner of the program, and the label the version of buildah.
-            .args(["--omit-history", "--identity-label=false"])
-            .args(["--timestamp", &created()])
-            .arg(format!("--platform=linux/{}", arch.name()))
-            .arg(format!("--build-arg=VERSION={VERSION}"))
-            .arg(format!("--build-arg=REVISION={}", revision()))
-            .arg("--file=deploy/image/Dockerfile")
-            .arg(format!(
-                "--tag=docker-archive:{}:{REFERENCE}",
-                archive.display()
-            ))
-            .arg(folder()),
-    )
+    let mut buildah = Command::new("buildah");
+    buildah.current_dir(run::root());
+    buildah.arg("--root").arg(store.path().join("images"));
+    buildah.arg("--runroot").arg(store.path().join("run"));
+    buildah
+        .args("--storage-driver vfs build --quiet --isolation chroot".split(' '))
+        // The history names the owner of the program, and the label the version of buildah.
+        .args(["--omit-history", "--identity-label=false"])
+        .args(["--timestamp", &created()])
+        .arg(format!("--platform=linux/{}", arch.name()))
+        .arg(format!("--build-arg=VERSION={VERSION}"))
+        .arg(format!("--build-arg=REVISION={}", revision()))
+        .arg("--file=deploy/image/Dockerfile");
+    let tag = format!("--tag=docker-archive:{}:{REFERENCE}", archive.display());
+    run::run(buildah.arg(tag).arg(folder()))
 }
 
 /// Builds the program again, from a copy of the sources with a target folder of its own.
@@ -193,33 +182,20 @@ fn folder() -> PathBuf {
 
 /// The commit, marked where files differ from it; "unknown" outside a clone.
 fn revision() -> String {
-    git(&[
-        "describe",
-        "--always",
-        "--abbrev=40",
-        "--exclude=*",
-        "--dirty",
-    ])
-    .unwrap_or_else(|| "unknown".to_owned())
+    let describe = "describe --always --abbrev=40 --exclude=* --dirty";
+    git(describe).unwrap_or_else(|| "unknown".to_owned())
 }
 
 /// The only time in an image or archive, in seconds: `SOURCE_DATE_EPOCH` where it is set
 /// (reproducible-builds.org), else the commit's.
 pub(crate) fn created() -> String {
     let said = env::var("SOURCE_DATE_EPOCH").ok();
-    said.or_else(|| git(&["log", "-1", "--format=%ct"]))
+    said.or_else(|| git("log -1 --format=%ct"))
         .unwrap_or_else(|| "0".to_owned())
 }
 
-fn git(arguments: &[&str]) -> Option<String> {
-    // A clone that belongs to another user is still this clone: CI often runs as root.
-    let safe = format!("safe.directory={}", run::root().display());
-    run::first_line(
-        Command::new("git")
-            .current_dir(run::root())
-            .args(["-c", &safe])
-            .args(arguments),
-    )
+fn git(arguments: &str) -> Option<String> {
+    run::first_line(run::git(&run::root()).args(arguments.split(' ')))
 }
 
 #[cfg(test)]

@@ -13,96 +13,67 @@ mod payload;
 mod selection;
 mod userland;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::Write as _;
-use std::path::Path;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, Result, bail};
 
 use crate::image::Arch;
 use crate::tally::{Counted, Reader, Tally};
+use crate::test::Args;
 use machine::{End, Line, Machine};
 use package::{Kernel, Unpacked};
 use page::{Feature, Found};
 use payload::{FEATURES, Payload};
 
-/// MiB of a machine; the archives lie in it, twice while they are unpacked.
-const MEMORY: u32 = 1280;
-/// Maximum run time of one machine.
-const PATIENCE: Duration = Duration::from_secs(1800);
-/// The same with a whole Kubernetes.
-const MEMORY_OF_KUBERNETES: u32 = 4096;
-const PATIENCE_FOR_KUBERNETES: Duration = Duration::from_secs(3600);
-/// The kernel for it: cgroup version 2 is all that it has of memory.
+/// The kernel for a whole Kubernetes: cgroup version 2 is all that it has of memory.
 const OF_KUBERNETES: &str = "6.12-cloud";
 
-/// The requested run.
-#[derive(Debug, Default)]
-pub(crate) struct Wanted<'a> {
-    /// Names of kernels; none stands for the usual ones.
-    pub(crate) kernels: &'a [String],
-    /// Run only tests whose name contains this, whether chosen or not.
-    pub(crate) filter: Option<&'a str>,
-    /// Writes docs/kernels.md instead of holding it against what was found.
-    pub(crate) write_page: bool,
-    /// A whole Kubernetes in each machine, and the tests on that alone.
-    pub(crate) install: bool,
-}
-
-/// Runs it: the sum, and the tests that were skipped with their reasons.
-pub(crate) fn run(wanted: &Wanted<'_>) -> Result<(Tally, Vec<String>)> {
-    let kernels = match wanted.kernels {
-        [] if wanted.install => package::chosen(&[OF_KUBERNETES.to_owned()])?,
+/// Runs the tests on these kernels; without names on the usual ones.
+pub(crate) fn run(names: &[String], args: &Args) -> Result<Counted> {
+    let kernels = match names {
+        [] if args.install => package::chosen(&[OF_KUBERNETES.to_owned()])?,
         names => package::chosen(names)?,
     };
     let arches: BTreeSet<Arch> = kernels.iter().map(|kernel| kernel.arch).collect();
-    let arches: Vec<Arch> = arches.into_iter().collect();
     initramfs::install_packages(&arches)?;
-    let payloads: Vec<Payload> = arches
-        .into_iter()
-        .map(|arch| payload::build(arch, wanted.install))
-        .collect::<Result<_>>()?;
-    let kernels: Vec<Unpacked> = kernels
-        .into_iter()
-        .map(Kernel::ready)
-        .collect::<Result<_>>()?;
+    let payloads = arches.into_iter();
+    let payloads = payloads.map(|arch| Ok((arch, payload::build(arch, args.install)?)));
+    let payloads: BTreeMap<Arch, Payload> = payloads.collect::<Result<_>>()?;
+    let kernels = kernels.into_iter().map(Kernel::ready);
+    let kernels: Vec<Unpacked> = kernels.collect::<Result<_>>()?;
     // Side by side: each waits for packets much of the time.
     let found: Vec<Found> = thread::scope(|scope| {
-        let runs: Vec<_> = kernels
-            .iter()
-            .map(|kernel| {
-                let of_arch = |payload: &&Payload| payload.arch == kernel.kernel.arch;
-                let payload = payloads.iter().find(of_arch);
-                scope.spawn(move || {
-                    let payload = payload.context("programs of each architecture")?;
-                    on(kernel, payload, wanted.filter)
-                })
-            })
-            .collect();
+        let runs = kernels.iter().map(|kernel| {
+            let payload = &payloads[&kernel.kernel.arch];
+            scope.spawn(move || on(kernel, payload, args.filter.as_deref()))
+        });
+        let runs: Vec<_> = runs.collect();
         let ended = runs.into_iter().map(|run| {
             run.join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         ended.collect::<Result<_>>()
     })?;
-    let mut sum = Tally::default();
-    let mut skipped = Vec::new();
+    let mut sum = Counted::default();
     for one in &found {
-        println!(
-            "[{}] {}: {:.0} s, {} MiB, {}",
-            one.kernel.name, one.package, one.seconds, one.memory, one.tally
-        );
         let name = one.kernel.name;
-        sum += one.tally;
-        skipped.extend(one.skipped.iter().map(|line| format!("[{name}] {line}")));
+        println!(
+            "[{name}] {}: {:.0} s, {} MiB, {}",
+            one.package, one.seconds, one.memory, one.counted.tally
+        );
+        sum.tally += one.counted.tally;
+        let skipped = one.counted.skipped.iter();
+        sum.skipped
+            .extend(skipped.map(|line| format!("[{name}] {line}")));
     }
-    if wanted.filter.is_none() && wanted.kernels.is_empty() && !wanted.install {
-        sum += page(&found, wanted.write_page)?;
+    if args.filter.is_none() && names.is_empty() && !args.install {
+        sum.tally += page(&found, args.write_docs)?;
     }
-    Ok((sum, skipped))
+    Ok(sum)
 }
 
 /// The page written, or held against what was found, which counts as a test.
@@ -111,45 +82,37 @@ fn page(found: &[Found], write: bool) -> Result<Tally> {
         page::write(found)?;
         return Ok(Tally::default());
     }
-    Ok(match page::differences(found)?.as_slice() {
-        [] => Tally::PASSED,
-        differences => {
-            for difference in differences {
-                println!("docs/kernels.md: {difference}");
-            }
-            println!("if that is right: cargo xtask test --kernels --write-docs");
-            Tally::FAILED
-        }
-    })
+    let differences = page::differences(found)?;
+    if differences.is_empty() {
+        return Ok(Tally::PASSED);
+    }
+    for difference in differences {
+        println!("docs/kernels.md: {difference}");
+    }
+    println!("if that is right: cargo xtask test --kernels --write-docs");
+    Ok(Tally::FAILED)
 }
 
 /// One kernel; a boot that comes to nothing is tried twice.
 fn on(kernel: &Unpacked, payload: &Payload, filter: Option<&str>) -> Result<Found> {
-    let control_plane = payload.control_plane(kernel.kernel, filter)?;
-    let mut machine = Machine {
-        kernel,
-        archives: vec![
-            initramfs::base(kernel, &payload.userland)?,
-            payload.jobs(kernel, filter, control_plane.as_ref())?,
-        ],
-        disk: None,
-        namespace: control_plane.as_ref().map(|one| one.namespace.clone()),
-        memory: MEMORY,
-        patience: PATIENCE,
+    let wanted = payload.wanted(kernel.kernel, filter)?;
+    let control_plane = payload.control_plane(&wanted)?;
+    let jobs = payload.jobs(&wanted, control_plane.is_some());
+    let base = initramfs::base(kernel, &payload.userland, &jobs, control_plane.as_ref())?;
+    let tests = payload.archive.clone();
+    let (archives, disk) = match payload.install {
+        true => (vec![base], Some(tests)),
+        false => (vec![base, tests], None),
     };
-    match payload.install {
-        true => {
-            machine.disk = Some(payload.archive.clone());
-            machine.memory = MEMORY_OF_KUBERNETES;
-            machine.patience = PATIENCE_FOR_KUBERNETES;
-        }
-        false => machine.archives.push(payload.archive.clone()),
-    }
+    let machine = Machine {
+        kernel,
+        archives,
+        disk,
+        namespace: control_plane.as_ref().map(|one| one.namespace.clone()),
+    };
     for _ in 0..2 {
         if let Some(mut found) = once(&machine)? {
-            let skipped = payload.skipped(kernel.kernel, filter)?;
-            found.tally.skipped += skipped.len();
-            found.skipped.extend(skipped);
+            found.counted += Counted::skips(payload.skipped(&wanted));
             return Ok(found);
         }
         let name = kernel.kernel.name;
@@ -197,19 +160,13 @@ fn once(machine: &Machine<'_>) -> Result<Option<Found>> {
             bad = true;
         }
     }
-    let Counted { tally, skipped, .. } = reader.finish(!bad && complaints.is_empty());
     Ok(Some(Found {
         kernel: kernel.kernel,
         package: kernel.package.clone(),
         version: kernel.version.clone(),
         features,
-        tally,
-        skipped,
+        counted: reader.finish(!bad && complaints.is_empty()),
         memory,
         seconds: start.elapsed().as_secs_f64(),
     }))
-}
-
-fn page_file() -> std::path::PathBuf {
-    crate::run::root().join(Path::new("docs/kernels.md"))
 }

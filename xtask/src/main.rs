@@ -4,7 +4,6 @@
 //! `cargo xtask ci`, at night `cargo xtask nightly`, and nothing else, so that whatever they find can
 //! be found at a desk.
 
-mod ahead;
 mod bench;
 mod build_ebpf;
 mod ci;
@@ -92,12 +91,13 @@ enum Task {
     /// Run what CI leaves out: machines, a real node, long storms, fuzzing, Miri, the image twice (a
     /// working day; needs root)
     Nightly(ci::Args),
-    /// Build the tools of a step of CI: started by it, in idle time
+    /// Run a step of CI as a process of its own, or only build its tools: started by it, beside others
     #[command(hide = true)]
-    Ahead { step: String },
-    /// Run a step of CI as a process of its own: started by it, beside others
-    #[command(hide = true)]
-    Step { name: String },
+    Step {
+        name: String,
+        #[arg(long)]
+        tools: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -141,7 +141,6 @@ fn run_task(task: Task) -> Result<()> {
         Task::GenSchemas => gen_schemas::run(),
         Task::Ci(args) => ci::run(ci::CI, &args),
         Task::Nightly(args) => ci::run(ci::NIGHTLY, &args),
-        Task::Ahead { step } => ci::prepare(&step),
-        Task::Step { name } => ci::play(&name),
+        Task::Step { name, tools } => ci::play(&name, tools),
     }
 }

@@ -8,39 +8,21 @@ use anyhow::{Context, Result, bail};
 
 use crate::run;
 
-/// Packages to interpret, the tests that are meant, and those of them that are left out: each plays
+/// Packages to interpret, and tests that are left out: each plays
 /// thousands of rounds.
-const PARTS: [Part; 2] = [
-    Part {
-        what: "agent-common, which the kernel runs",
-        package: &["--package", "agent-common", "--all-features"],
-        tests: None,
-        left_out: &[
-            "sources_are_spread",
-            "one_connection_one_outcome",
-            "dns_at_the_full_rate",
-        ],
-    },
-    Part {
-        what: "the core",
-        package: &["--package", "agent-core"],
-        tests: None,
-        left_out: &[
-            "within_a_budget",
-            "in_the_end_what_stands_is_written",
-            "nodes_are_spread_evenly",
-            "a_cluster_in_flames_is_not_asked_whole",
-        ],
-    },
+const PARTS: [[&str; 3]; 2] = [
+    [
+        "agent-common, which the kernel runs",
+        "--package agent-common --all-features",
+        "sources_are_spread one_connection_one_outcome dns_at_the_full_rate",
+    ],
+    [
+        "the core",
+        "--package agent-core",
+        "within_a_budget in_the_end_what_stands_is_written nodes_are_spread_evenly \
+                   a_cluster_in_flames_is_not_asked_whole",
+    ],
 ];
-
-struct Part {
-    what: &'static str,
-    package: &'static [&'static str],
-    /// Part of their names; all, where it is none.
-    tests: Option<&'static str>,
-    left_out: &'static [&'static str],
-}
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -50,16 +32,15 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     ready()?;
-    for part in PARTS {
-        println!("interpreting {}", part.what);
+    for [what, package, left_out] in PARTS {
+        println!("interpreting {what}");
         run::run(
             rustup_cargo()
                 .args(["miri", "test", "--no-fail-fast"])
-                .args(part.package)
+                .args(package.split(' '))
                 .arg("--")
-                // libtest takes the tests that fit any of several names.
-                .args(args.filter.as_deref().or(part.tests))
-                .args(part.left_out.iter().flat_map(|test| ["--skip", test]))
+                .args(args.filter.as_deref())
+                .args(left_out.split(' ').flat_map(|test| ["--skip", test]))
                 // proptest reads its variable and the folder it is in.
                 .env("MIRIFLAGS", "-Zmiri-disable-isolation")
                 .env("PROPTEST_CASES", "2"),
@@ -74,16 +55,9 @@ fn ready() -> Result<()> {
     if there() {
         return Ok(());
     }
-    run::run(Command::new("rustup").args([
-        "toolchain",
-        "install",
-        "nightly",
-        "--profile",
-        "minimal",
-        "--component",
-        "miri,rust-src",
-    ]))
-    .context("Miri needs rustup's nightly compiler with miri and rust-src")?;
+    let install = "toolchain install nightly --profile minimal --component miri,rust-src";
+    run::run(Command::new("rustup").args(install.split(' ')))
+        .context("Miri needs rustup's nightly compiler with miri and rust-src")?;
     if !there() {
         bail!("rustup brought no Miri: try `rustup component add miri --toolchain nightly`");
     }

@@ -10,14 +10,7 @@ use anyhow::Result;
 use crate::run;
 use crate::tools::Tool;
 
-const CARGO_MUTANTS: Tool = Tool {
-    package: "cargo-mutants",
-    program: "cargo-mutants",
-    version: "27.1.0",
-    arguments: &[],
-    env: crate::tools::QUICK_BUILD,
-    wheels: &[],
-};
+const CARGO_MUTANTS: Tool = Tool::new("cargo-mutants", "27.1.0");
 
 /// The files between a verdict and its answer: a wrong line here is a wrong 503 or 200 by itself.
 const FILES: [&str; 3] = ["answer.rs", "brake.rs", "damping.rs"];

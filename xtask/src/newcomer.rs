@@ -1,16 +1,15 @@
 //! `cargo xtask newcomer`: clones HEAD into a folder of its own, with an empty target folder, and runs
 //! README's commands there as they stand. Libraries that cargo has downloaded are not downloaded again.
 
-use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use crate::commands::{self, Run};
-use crate::run;
+use crate::{ci, run};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -18,33 +17,27 @@ pub(crate) struct Args {
     filter: Option<String>,
 }
 
-/// A command that was run, and its complaint.
-struct Row {
-    command: String,
-    took: Duration,
-    failed: Option<String>,
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let folder = tempfile::tempdir().context("make a folder for the clone (TMPDIR)")?;
     let clone = folder.path().join("pathproof");
-    let mut rows = vec![timed("git clone", || git_clone(&clone))];
-    if rows[0].failed.is_none() {
+    let mut rows = vec![row("git clone", || git_clone(&clone))];
+    if rows[0].2 == "ok" {
         let readme = clone.join("README.md");
         let readme = fs::read_to_string(&readme)
             .with_context(|| format!("cannot read {}", readme.display()))?;
         let wanted = of_readme(&readme, args.filter.as_deref());
         ensure!(!wanted.is_empty(), "no command of README is wanted");
-        for command in wanted {
-            rows.push(timed(&command, || shell(&command, &clone)));
-        }
+        rows.extend(wanted.iter().map(|line| row(line, || shell(line, &clone))));
     }
-    print!("\n{}", table(&rows));
-    let failed = rows.iter().filter(|row| row.failed.is_some()).count();
-    if failed > 0 {
-        bail!("{failed} of README's commands failed");
-    }
+    print!("\n{}", ci::table(&rows));
+    let failed = rows.iter().filter(|(.., outcome)| outcome != "ok").count();
+    ensure!(failed == 0, "{failed} of README's commands failed");
     Ok(())
+}
+
+fn row(command: &str, act: impl FnOnce() -> Result<()>) -> (String, Duration, String) {
+    let (took, result) = ci::timed(command, act);
+    (command.to_owned(), took, ci::outcome(result.err()))
 }
 
 /// Those that the list gives to the newcomer, in README's order.
@@ -55,16 +48,6 @@ fn of_readme(text: &str, filter: Option<&str>) -> Vec<String> {
     all.filter(|command| matches!(commands::known(command), Some((_, Run::Newcomer))))
         .filter(|command| filter.is_none_or(|word| command.contains(word)))
         .collect()
-}
-
-fn timed(command: &str, act: impl FnOnce() -> Result<()>) -> Row {
-    let start = Instant::now();
-    let failed = act().err().map(|error| format!("{error:#}"));
-    Row {
-        command: command.to_owned(),
-        took: start.elapsed(),
-        failed,
-    }
 }
 
 fn git_clone(to: &Path) -> Result<()> {
@@ -80,24 +63,6 @@ fn shell(line: &str, folder: &Path) -> Result<()> {
     let mut shell = Command::new("sh");
     shell.args(["-c", line]).current_dir(folder);
     run::run(shell.env_remove("CARGO_TARGET_DIR"))
-}
-
-fn table(rows: &[Row]) -> String {
-    let mut table = String::new();
-    for Row {
-        command,
-        took,
-        failed,
-    } in rows
-    {
-        let outcome = failed
-            .as_deref()
-            .map_or("ok".to_owned(), |why| format!("FAILED: {why}"));
-        let seconds = took.as_secs_f64();
-        // Writing to a String cannot fail.
-        let _ = writeln!(table, "{seconds:>8.1} s   {command:<44} {outcome}");
-    }
-    table
 }
 
 #[cfg(test)]
@@ -116,10 +81,10 @@ mod tests {
     #[test]
     fn a_command_that_fails_is_named_with_its_time() {
         let rows = [
-            timed("true", || Ok(())),
-            timed("false", || shell("exit 3", Path::new("/"))),
+            row("true", || Ok(())),
+            row("false", || shell("exit 3", Path::new("/"))),
         ];
-        let table = table(&rows);
+        let table = ci::table(&rows);
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[0].ends_with("ok"), "{table}");
         assert!(

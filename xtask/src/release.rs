@@ -1,8 +1,8 @@
 //! `cargo xtask release`: every file of a release, below target/release-files. It publishes nothing:
 //! that is the workflow's part (docs/internal/releasing.md).
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::fs::{self, DirEntry};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -26,19 +26,14 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = run::root();
     // Relative links lead nowhere from the page of a release.
-    let documents = format!(
-        "](https://github.com/{}/blob/v{VERSION}/docs/",
-        args.repository
-    );
+    let github = format!("https://github.com/{}", args.repository);
+    let documents = format!("]({github}/blob/v{VERSION}/docs/");
     let notes = notes(args.tag.as_deref())?.replace("](docs/", &documents);
     let folder = root.join("target/release-files");
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    let [files, context] = ["files", "image"].map(|name| folder.join(name));
-    for made in [&files, &context] {
-        fs::create_dir_all(made).with_context(|| format!("make {}", made.display()))?;
-    }
+    let _ = fs::remove_dir_all(&folder);
+    let (files, context) = (folder.join("files"), folder.join("image"));
+    fs::create_dir_all(&files)?;
+    fs::create_dir(&context)?;
     fs::write(folder.join("notes.md"), notes)?;
     fs::write(context.join("created"), image::created())?;
     copy(&root.join("deploy/image/Dockerfile"), &context)?;
@@ -76,28 +71,20 @@ fn notes(tag: Option<&str>) -> Result<String> {
 
 /// The text below a heading of the changelog, without the heading.
 fn section(changelog: &str, name: &str) -> Result<String> {
-    // "## 0.2.0 - 2026-01-31", of which the date is no part of the name.
-    let text: Vec<&str> = changelog
-        .lines()
-        .skip_while(|line| {
-            let words = line
-                .strip_prefix("## ")
-                .map(|line| line.replace(['[', ']'], " "));
-            words
-                .as_deref()
-                .and_then(|words| words.split_whitespace().next())
-                != Some(name)
-        })
-        .skip(1)
-        .take_while(|line| !line.starts_with("## "))
-        .collect();
-    let text = text.join("\n").trim().to_owned();
+    // "## 0.2.0 - 2026-01-31" or "## [0.2.0]": the name is the first word.
+    let is_it = |section: &&str| {
+        let mut words = section.split(['[', ']', ' ', '\n']);
+        words.find(|word| !word.is_empty()) == Some(name)
+    };
+    let section = changelog.split("\n## ").skip(1).find(is_it);
+    let text = section.and_then(|section| section.split_once('\n'));
+    let text = text.map_or("", |(_, text)| text.trim());
     ensure!(
         text.lines().any(|line| line.starts_with("- ")),
         "CHANGELOG.md has no entry below `## {name}`: add the version and date to the section of \
          the release"
     );
-    Ok(text + "\n")
+    Ok(text.to_owned() + "\n")
 }
 
 /// The program with its licences, the same bytes each time.
@@ -110,10 +97,8 @@ fn archive(program: &Path, arch: &str, files: &Path) -> Result<()> {
     fs::copy(program, folder.path().join("pathproof"))?;
     let mut tar = Command::new("tar");
     tar.args("--create --sort=name --format=ustar --numeric-owner --owner=0 --group=0".split(' '))
-        .args([
-            "--mode=u+w,a+rX,go-w",
-            &format!("--mtime=@{}", image::created()),
-        ])
+        .arg("--mode=u+w,a+rX,go-w")
+        .arg(format!("--mtime=@{}", image::created()))
         .args(["--use-compress-program", "gzip -9 --no-name", "--file"])
         .arg(files.join(format!("pathproof-{VERSION}-linux-{arch}.tar.gz")))
         .arg("--directory")
@@ -179,14 +164,12 @@ fn krew(template: &str, repository: &str, sums: &str) -> Result<String> {
 
 /// Lines of `sha256sum` for the files of a folder.
 fn sums(files: &Path) -> Result<String> {
-    let mut names = fs::read_dir(files)?
-        .map(|entry| Ok(PathBuf::from(entry?.file_name())))
-        .collect::<Result<Vec<_>>>()?;
+    let entries = fs::read_dir(files)?.collect::<Result<Vec<_>, _>>()?;
+    let mut names: Vec<_> = entries.iter().map(DirEntry::file_name).collect();
     names.sort();
     let mut command = Command::new("sha256sum");
-    Ok(String::from_utf8(run::output(
-        command.current_dir(files).args(names),
-    )?)?)
+    let sums = run::output(command.current_dir(files).args(names))?;
+    Ok(String::from_utf8(sums)?)
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Running other programs: one line that says what runs, an error that names it.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -16,19 +17,46 @@ pub(crate) fn root() -> PathBuf {
     root
 }
 
+/// Rows of a table in a text file: the parts between ` | `. Empty lines and comments (`#`) are none.
+pub(crate) fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    let lines = text.lines().map(str::trim);
+    let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.map(|line| line.split(" | ").map(str::trim).collect())
+}
+
+/// git, in a folder.
+pub(crate) fn git(folder: &Path) -> Command {
+    // A clone that belongs to another user is still this clone: CI often runs as root.
+    let safe = format!("safe.directory={}", folder.display());
+    let mut git = Command::new("git");
+    git.current_dir(folder).args(["-c", &safe]);
+    git
+}
+
+/// Folders into which cargo unpacks libraries, the widest first. A registry has one that is named after
+/// its address, which a mirror changes.
+pub(crate) fn registries() -> Result<Vec<PathBuf>> {
+    let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let cargo = cargo.or_else(|| Some(std::env::home_dir()?.join(".cargo")));
+    let all = cargo.context("neither CARGO_HOME nor HOME is set")?;
+    let all = all.join("registry/src");
+    let each = fs::read_dir(&all).into_iter().flatten().flatten();
+    let mut folders: Vec<PathBuf> = each.map(|entry| entry.path()).collect();
+    folders.push(all);
+    folders.sort();
+    Ok(folders)
+}
+
 /// The cargo that runs this task.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     // `cargo run` sets these for this package: the build scripts of others would take them for a
     // change.
-    let of_this = ["CARGO_PKG_", "CARGO_MANIFEST_"];
     for (name, _) in std::env::vars_os() {
-        if of_this
-            .iter()
-            .any(|of| name.as_encoded_bytes().starts_with(of.as_bytes()))
-        {
-            command.env_remove(name);
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(&name);
         }
     }
     command
@@ -50,17 +78,10 @@ pub(crate) fn alone(what: &str) -> Result<File> {
 
 /// The command as a person would type it, for messages.
 pub(crate) fn shown(command: &Command) -> String {
-    let program = PathBuf::from(command.get_program());
-    let mut line = program
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy()
-        .into_owned();
-    for argument in command.get_args() {
-        line.push(' ');
-        line.push_str(&argument.to_string_lossy());
-    }
-    line
+    let program = Path::new(command.get_program()).file_name();
+    let words = program.into_iter().chain(command.get_args());
+    let words: Vec<_> = words.map(OsStr::to_string_lossy).collect();
+    words.join(" ")
 }
 
 /// Runs a command with this terminal and wants it to succeed.
@@ -96,12 +117,11 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
 
 /// The first line that a command prints, or none if it cannot be run: for version questions.
 pub(crate) fn first_line(command: &mut Command) -> Option<String> {
-    let output = command
-        .stderr(Stdio::null())
-        .output()
-        .ok()
-        .filter(|o| o.status.success())?;
+    let output = command.stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
+    if !output.status.success() {
+        return None;
+    }
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
@@ -117,16 +137,10 @@ pub(crate) fn lines(command: &mut Command, mut line: impl FnMut(&str)) -> Result
         .stdout
         .take()
         .context("a piped child has no standard output")?;
-    let mut reader = BufReader::new(stdout);
-    let mut bytes = Vec::new();
     // Tests may print what is not UTF-8.
-    while reader
-        .read_until(b'\n', &mut bytes)
-        .with_context(|| format!("reading `{shown}`"))?
-        > 0
-    {
-        line(String::from_utf8_lossy(&bytes).trim_end_matches('\n'));
-        bytes.clear();
+    for bytes in BufReader::new(stdout).split(b'\n') {
+        let bytes = bytes.with_context(|| format!("reading `{shown}`"))?;
+        line(&String::from_utf8_lossy(&bytes));
     }
     child
         .wait()
@@ -137,54 +151,33 @@ pub(crate) fn lines(command: &mut Command, mut line: impl FnMut(&str)) -> Result
 pub(crate) fn build_program(package: &str, program: &str, profile: &str) -> Result<PathBuf> {
     // With the tests selected too, libraries have the same features, and are built once, whatever
     // of this workspace is built.
-    let what = ["build", "-p", "node-tests", "-p", package, "--bin", program];
-    executable(&what, program, profile)
-}
-
-/// The same for an architecture, linked to its C library as Debian has it.
-pub(crate) fn build_program_for(
-    arch: Arch,
-    package: &str,
-    program: &str,
-    profile: &str,
-) -> Result<PathBuf> {
-    let what = ["build", "-p", "node-tests", "-p", package, "--bin", program];
-    executable_for(arch, &what, program, profile)
+    let mut command = cargo();
+    command.args(["build", "-p", "node-tests", "-p", package]);
+    command.args(["--bin", program, "--profile", profile]);
+    built(&mut command, program)
 }
 
 /// The same for a test's program.
 pub(crate) fn build_test(package: &str, test: &str, profile: &str) -> Result<PathBuf> {
-    let what = ["test", "--no-run", "--package", package, "--test", test];
-    executable(&what, test, profile)
-}
-
-/// The same for an architecture.
-pub(crate) fn build_test_for(
-    arch: Arch,
-    package: &str,
-    test: &str,
-    profile: &str,
-) -> Result<PathBuf> {
-    let what = ["test", "--no-run", "--package", package, "--test", test];
-    executable_for(arch, &what, test, profile)
-}
-
-fn executable(what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
     let mut command = cargo();
-    command.args(what).args(["--profile", profile]);
-    built(&mut command, name)
+    command.args(["test", "--no-run", "--package", package]);
+    command.args(["--test", test, "--profile", profile]);
+    built(&mut command, test)
 }
 
-fn executable_for(arch: Arch, what: &[&str], name: &str, profile: &str) -> Result<PathBuf> {
-    if Arch::here()? == arch {
-        return executable(what, name, profile);
+/// Builds a program or test of package node-tests for an architecture, linked to its C library as
+/// Debian has it. `what`: the words of cargo that choose it.
+pub(crate) fn build_for(arch: Arch, what: &[&str], name: &str) -> Result<PathBuf> {
+    let mut command = cargo();
+    command
+        .args(what)
+        .args(["--package", "node-tests", "--profile", "dev"]);
+    if !arch.is_here() {
+        image::prepare(arch)?;
+        command.args(["--target", &arch.target()]);
+        command.env(arch.linker_variable(), arch.compiler());
+        eprintln!("+ {}", shown(&command));
     }
-    image::prepare(arch)?;
-    let mut command = cargo();
-    command.args(what).args(["--profile", profile]);
-    command.args(["--target", arch.target()]);
-    command.env(arch.linker_variable(), arch.compiler());
-    eprintln!("+ {}", shown(&command));
     built(&mut command, name)
 }
 

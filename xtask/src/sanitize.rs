@@ -4,12 +4,9 @@
 //!
 //! The runtime is in the stable compiler's own library; only the flag asks for RUSTC_BOOTSTRAP.
 
-use std::process::Command;
+use anyhow::{Result, bail};
 
-use anyhow::{Context, Result, bail};
-
-use crate::ebpf::provenance::Provenance;
-use crate::{host, run};
+use crate::{ebpf, host, image, run};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -27,7 +24,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !host::is_root() {
         bail!("the namespace tests need root: sudo -E env \"PATH=$PATH\" cargo xtask sanitize");
     }
-    Provenance::read()?.insist_on_sources()?;
+    ebpf::insist_on_sources()?;
     host::install_world("the namespace tests")?;
     let agent = agent()?;
     let mut test = run::cargo();
@@ -46,8 +43,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn agent() -> Result<std::path::PathBuf> {
-    let host = run::first_line(Command::new("rustc").args(["--print", "host-tuple"]))
-        .context("rustc does not say what it builds for")?;
+    let host = image::rustc(&["--print", "host-tuple"])?;
     let mut build = run::cargo();
     build
         .args(["build", "--package", "pathproof", "--bin", "pathproof"])

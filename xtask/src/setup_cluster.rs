@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 
 use crate::debian::Program;
 use crate::go::Module;
-use crate::{host, run};
+use crate::host;
 
 /// Versions that the tests expect.
 #[path = "../../tests/src/built/versions.rs"]
@@ -21,58 +21,43 @@ mod versions;
 
 pub(crate) use versions::KUBERNETES;
 
-/// A variable of Kubernetes: the version that its programs report.
-const GIT_VERSION: &str = "k8s.io/component-base/version.gitVersion";
-
 /// API server and kube-proxy: the cluster tests need no more, beside etcd.
 const SERVERS: Module = Module {
     name: "kubernetes",
     path: "k8s.io/kubernetes",
     version: versions::KUBERNETES,
+    version_variable: "k8s.io/component-base/version.gitVersion",
     // Charts and clients ask for the version.
     variables: &[
-        (GIT_VERSION, versions::KUBERNETES),
         ("k8s.io/component-base/version.gitMajor", "1"),
         ("k8s.io/component-base/version.gitMinor", "36"),
     ],
     programs: &["cmd/kube-apiserver", "cmd/kube-proxy"],
-    needs_c: false,
     takes: "5 min",
-    compiles: 2000,
+    ..Module::EMPTY
 };
 
 /// kubectl, which knows kustomize as well.
 const KUBECTL: Module = Module {
     programs: &["cmd/kubectl"],
-    needs_c: false,
     takes: "1 min",
-    compiles: 900,
     ..SERVERS
 };
 
 /// kube-proxies of other releases.
 const PROXIES: [Module; 3] = [
-    Module {
-        variables: &[(GIT_VERSION, versions::KUBE_PROXY_1_28.version)],
-        ..proxy(versions::KUBE_PROXY_1_28)
-    },
-    Module {
-        variables: &[(GIT_VERSION, versions::KUBE_PROXY_1_32.version)],
-        ..proxy(versions::KUBE_PROXY_1_32)
-    },
-    Module {
-        variables: &[(GIT_VERSION, versions::KUBE_PROXY_1_37.version)],
-        ..proxy(versions::KUBE_PROXY_1_37)
-    },
+    proxy(versions::KUBE_PROXY_1_28),
+    proxy(versions::KUBE_PROXY_1_32),
+    proxy(versions::KUBE_PROXY_1_37),
 ];
 
 const fn proxy(release: versions::Release) -> Module {
     Module {
         name: release.folder,
         version: release.version,
+        variables: &[],
         programs: &["cmd/kube-proxy"],
         takes: "2 min",
-        compiles: 1000,
         ..SERVERS
     }
 }
@@ -84,9 +69,7 @@ const NODE: Module = Module {
         "cmd/kube-controller-manager",
         "cmd/kube-scheduler",
     ],
-    needs_c: false,
     takes: "4 min",
-    compiles: 1500,
     ..SERVERS
 };
 
@@ -95,22 +78,17 @@ const CONTAINERD: Module = Module {
     name: "containerd",
     path: "github.com/containerd/containerd/v2",
     version: versions::CONTAINERD,
-    variables: &[(
-        "github.com/containerd/containerd/v2/version.Version",
-        versions::CONTAINERD,
-    )],
+    version_variable: "github.com/containerd/containerd/v2/version.Version",
     programs: &["cmd/containerd", "cmd/containerd-shim-runc-v2", "cmd/ctr"],
-    needs_c: false,
     takes: "2 min",
-    compiles: 1000,
+    ..Module::EMPTY
 };
 
-/// Pod networks.
-const CNI: Module = Module {
+/// Pod networks, and worlds that these plugins make.
+pub(crate) const CNI: Module = Module {
     name: "cni",
     path: "github.com/containernetworking/plugins",
     version: versions::CNI,
-    variables: &[],
     programs: &[
         "plugins/ipam/host-local",
         "plugins/main/loopback",
@@ -118,56 +96,45 @@ const CNI: Module = Module {
         "plugins/meta/bandwidth",
         "plugins/meta/portmap",
     ],
-    needs_c: false,
     takes: "10 s",
-    compiles: 100,
+    ..Module::EMPTY
 };
 
 /// The overlay of one of the cluster tests.
-const FLANNEL: Module = Module {
+pub(crate) const FLANNEL: Module = Module {
     name: "flannel",
     path: "github.com/flannel-io/flannel",
     version: versions::FLANNEL,
-    variables: &[],
     programs: &["."],
     // For a back end that no test uses.
     needs_c: true,
     takes: "1 min",
-    compiles: 900,
+    ..Module::EMPTY
 };
-
-/// A variable of Cilium: the version that it reports.
-const CILIUM_VERSION: &str = "github.com/cilium/cilium/pkg/version.ciliumVersion";
 
 /// Cilium's agent.
 const CILIUM: Module = Module {
     name: versions::CILIUM.folder,
     path: "github.com/cilium/cilium",
     version: versions::CILIUM.version,
-    variables: &[(CILIUM_VERSION, versions::CILIUM.version)],
+    version_variable: "github.com/cilium/cilium/pkg/version.ciliumVersion",
     programs: &["daemon"],
-    needs_c: false,
     takes: "6 min",
-    compiles: 2000,
+    ..Module::EMPTY
 };
 
 /// The agent of an older release.
 const CILIUM_1_15: Module = Module {
     name: versions::CILIUM_1_15.folder,
     version: versions::CILIUM_1_15.version,
-    variables: &[(CILIUM_VERSION, versions::CILIUM_1_15.version)],
     ..CILIUM
 };
 
 /// Files that it runs with: the sources of its eBPF programs, which it compiles itself, and the kinds of
 /// objects that its operator would bring.
-const CILIUM_FILES: [(&str, &str); 3] = [
+const CILIUM_FILES: [(&str, &str); 2] = [
     ("bpf", "bpf"),
-    ("pkg/k8s/apis/cilium.io/client/crds/v2", "crds/v2"),
-    (
-        "pkg/k8s/apis/cilium.io/client/crds/v2alpha1",
-        "crds/v2alpha1",
-    ),
+    ("pkg/k8s/apis/cilium.io/client/crds", "crds"),
 ];
 
 /// Compiles Cilium's programs.
@@ -180,16 +147,15 @@ const HELM: Module = Module {
     name: "helm",
     path: "helm.sh/helm/v3",
     version: versions::HELM,
+    version_variable: "helm.sh/helm/v3/internal/version.version",
     variables: &[
-        ("helm.sh/helm/v3/internal/version.version", versions::HELM),
         // The release that charts are rendered for where no cluster is asked.
         ("helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor", "1"),
         ("helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor", "36"),
     ],
     programs: &["cmd/helm"],
-    needs_c: false,
     takes: "1 min",
-    compiles: 1100,
+    ..Module::EMPTY
 };
 
 const ETCD: Program = Program {
@@ -215,23 +181,6 @@ const PROMTOOL: Program = Program {
     ..PROMETHEUS
 };
 
-#[cfg(test)]
-pub(crate) fn modules() -> impl Iterator<Item = Module> {
-    [
-        SERVERS,
-        KUBECTL,
-        NODE,
-        CONTAINERD,
-        CNI,
-        FLANNEL,
-        CILIUM,
-        CILIUM_1_15,
-        HELM,
-    ]
-    .into_iter()
-    .chain(PROXIES)
-}
-
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Also build the programs of a real node (kubelet, containerd), helm, kubectl and Prometheus
@@ -246,46 +195,31 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let folder = ready()?;
-    let mut places = vec![folder];
+    ready()?;
     if args.all {
-        let ChartTools { helm, kubectl } = chart_tools()?;
-        let Node {
-            containerd,
-            cni,
-            runc,
-        } = node()?;
-        let Prometheus {
-            prometheus,
-            promtool,
-        } = prometheus()?;
-        places.extend([helm, kubectl, containerd, cni, runc, prometheus, promtool]);
-        places.push(flannel()?);
+        chart_tools()?;
+        node()?;
+        prometheus()?;
+        FLANNEL.ready()?;
     }
     if args.cilium {
-        places.extend([cilium()?, old_cilium()?]);
+        cilium()?;
+        old_cilium()?;
     }
     if args.proxies {
-        places.extend(proxies()?);
+        proxies()?;
     }
-    for place in places {
-        println!("ready: {}", place.display());
-    }
-    println!("use them with: cargo xtask test");
+    println!("ready in target/tools; use them with: cargo xtask test");
     Ok(())
 }
 
 /// The tools of CI's tests, in the order of their use. Without namespaces no server runs.
 pub(crate) fn for_ci() -> Result<()> {
-    let in_world = host::no_world().is_none();
     let mut got = vec![prometheus().map(drop)];
-    if in_world {
-        got.push(cni_plugins().map(drop));
+    if host::no_world().is_none() {
+        got.extend([CNI.ready(), ready(), FLANNEL.ready(), cilium()].map(|got| got.map(drop)));
     }
     got.push(chart_tools().map(drop));
-    if in_world {
-        got.extend([ready().map(drop), flannel().map(drop), cilium().map(drop)]);
-    }
     let failed = got.into_iter().filter_map(Result::err);
     let failed: Vec<String> = failed.map(|error| format!("{error:#}")).collect();
     ensure!(failed.is_empty(), "{}", failed.join("; "));
@@ -295,7 +229,7 @@ pub(crate) fn for_ci() -> Result<()> {
 /// The folder of the servers of the cluster tests, which are built first where one is missing.
 pub(crate) fn ready() -> Result<PathBuf> {
     let folder = SERVERS.ready()?;
-    ETCD.ready(&folder)?;
+    ETCD.ready_in(&folder)?;
     Ok(folder)
 }
 
@@ -321,23 +255,12 @@ pub(crate) fn chart_tools() -> Result<ChartTools> {
     })
 }
 
-/// Programs of a real cluster's node, beside [`ready`] and [`chart_tools`].
-pub(crate) struct Node {
-    /// The folder of containerd, its shim and ctr.
-    pub(crate) containerd: PathBuf,
-    /// The folder of the CNI plugins.
-    pub(crate) cni: PathBuf,
-    pub(crate) runc: PathBuf,
-}
-
-/// kubelet and its like go to the folder of [`ready`].
-pub(crate) fn node() -> Result<Node> {
+/// Programs of a real cluster's node, beside [`ready`] and [`chart_tools`]: the folder of containerd,
+/// its shim and ctr, the folder of the CNI plugins, and runc. kubelet and its like go to the folder of
+/// [`ready`].
+pub(crate) fn node() -> Result<[PathBuf; 3]> {
     NODE.ready()?;
-    Ok(Node {
-        containerd: CONTAINERD.ready()?,
-        cni: cni_plugins()?,
-        runc: RUNC.ready(&debian())?,
-    })
+    Ok([CONTAINERD.ready()?, CNI.ready()?, RUNC.ready()?])
 }
 
 /// Prometheus, and its tool for rules.
@@ -349,24 +272,14 @@ pub(crate) struct Prometheus {
 /// Prometheus and promtool.
 pub(crate) fn prometheus() -> Result<Prometheus> {
     Ok(Prometheus {
-        prometheus: PROMETHEUS.ready(&debian())?,
-        promtool: PROMTOOL.ready(&debian())?,
+        prometheus: PROMETHEUS.ready()?,
+        promtool: PROMTOOL.ready()?,
     })
 }
 
-/// The CNI plugins, for the worlds that they make.
-pub(crate) fn cni_plugins() -> Result<PathBuf> {
-    CNI.ready()
-}
-
-/// flannel's daemon, for the cluster test of it.
-pub(crate) fn flannel() -> Result<PathBuf> {
-    FLANNEL.ready()
-}
-
-/// The folders of the kube-proxies of other releases.
-pub(crate) fn proxies() -> Result<Vec<PathBuf>> {
-    PROXIES.iter().map(Module::ready).collect()
+/// The kube-proxies of other releases.
+pub(crate) fn proxies() -> Result<()> {
+    PROXIES.iter().try_for_each(|proxy| proxy.ready().map(drop))
 }
 
 /// Cilium's agent with its files, and the compiler that it asks for.
@@ -386,6 +299,32 @@ fn cilium_of(release: &Module, programs: &[(&str, &str)]) -> Result<PathBuf> {
     Ok(folder)
 }
 
-fn debian() -> PathBuf {
-    run::root().join("target/tools/debian")
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workflows::ACTIONLINT;
+
+    #[test]
+    fn modules_pin_the_releases_that_are_built() {
+        let kubernetes = [SERVERS, KUBECTL, NODE];
+        let others = [
+            CONTAINERD,
+            CNI,
+            FLANNEL,
+            CILIUM,
+            CILIUM_1_15,
+            HELM,
+            ACTIONLINT,
+        ];
+        for module in kubernetes.iter().chain(&others).chain(&PROXIES) {
+            let file = module.source().join("go.mod");
+            let text = std::fs::read_to_string(&file).unwrap();
+            let pin = format!("{} {}", module.path, module.version);
+            assert!(text.contains(&pin), "{} has no {pin}", file.display());
+            for package in module.programs {
+                let tool = format!("{}\n", module.package(package));
+                assert!(text.contains(&tool), "{} has no {tool}", file.display());
+            }
+        }
+    }
 }

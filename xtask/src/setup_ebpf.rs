@@ -8,21 +8,20 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::ebpf::LLVM;
 use crate::ebpf::provenance::Provenance;
 use crate::ebpf::toolchain::{self, Toolchain, Way};
+use crate::ebpf::{self, LLVM};
 use crate::tools::BPF_LINKER;
 use crate::{host, run};
 
 pub(crate) fn run() -> Result<()> {
-    let wanted = Provenance::read()
-        .ok()
-        .map(|p| (p.way, p.rustc, p.toolchain));
+    let wanted = Provenance::read().ok();
     let compiler = compiler(wanted.as_ref())?;
     println!("compiler: {} ({})", compiler.version, compiler.way);
-    if let Some((way, version, _)) = wanted.filter(|(_, version, _)| *version != compiler.version) {
+    if let Some(Provenance { rustc, way, .. }) = wanted.filter(|one| one.rustc != compiler.version)
+    {
         eprintln!(
-            "note: the checked-in object was built by {version} ({way}), which cannot be installed \
+            "note: the checked-in object was built by {rustc} ({way}), which cannot be installed \
              here: `cargo xtask build-ebpf --check` will fail"
         );
     }
@@ -34,48 +33,38 @@ pub(crate) fn run() -> Result<()> {
 }
 
 /// The compiler that made the checked-in object if it can be had, else the first that can.
-fn compiler(wanted: Option<&(Way, String, String)>) -> Result<Toolchain> {
-    if let Some((way, version, name)) = wanted {
-        if let Ok(found) = toolchain::find(*way, Some(version)) {
-            return Ok(found);
-        }
-        match way {
-            Way::Rustup => {
-                let _ = add_rust_src("nightly");
-                if let Ok(found) = toolchain::find(*way, Some(version)) {
-                    return Ok(found);
-                }
-                eprintln!(
-                    "the checked-in object was built by {version}: installing {name} with \
-                     rustup"
-                );
-                let install = ["toolchain", "install", name, "--profile", "minimal"];
-                let _ = run::run(rustup().args(install)).and_then(|()| add_rust_src(name));
-            }
-            Way::Debian => {
-                let _ = install_debian();
-            }
-        }
-        if let Ok(found) = toolchain::find(*way, Some(version)) {
-            return Ok(found);
-        }
-    }
-    if let Ok(found) = toolchain::find(Way::Rustup, None) {
+fn compiler(wanted: Option<&Provenance>) -> Result<Toolchain> {
+    if let Some(made) = wanted
+        && let Ok(found) = of_record(made)
+    {
         return Ok(found);
     }
-    let rustup = add_rust_src("nightly").and_then(|()| toolchain::find(Way::Rustup, None));
-    match rustup {
-        Ok(found) => Ok(found),
-        Err(error) => {
-            eprintln!("rustup's nightly cannot be used ({error:#}): trying Debian's packages");
-            if let Ok(found) = toolchain::find(Way::Debian, None) {
-                return Ok(found);
-            }
-            install_debian()?;
-            toolchain::find(Way::Debian, None)
-                .context("neither rustup's nightly nor Debian's compiler can be used")
+    found_or(Way::Rustup, || add_rust_src("nightly")).or_else(|error| {
+        eprintln!("rustup's nightly cannot be used ({error:#}): trying Debian's packages");
+        found_or(Way::Debian, install_debian)
+            .context("neither rustup's nightly nor Debian's compiler can be used")
+    })
+}
+
+fn found_or(way: Way, install: impl FnOnce() -> Result<()>) -> Result<Toolchain> {
+    toolchain::find(way, None).or_else(|_| install().and_then(|()| toolchain::find(way, None)))
+}
+
+/// The compiler that made the checked-in object, installed first where that can be.
+fn of_record(made: &Provenance) -> Result<Toolchain> {
+    let find = || toolchain::find(made.way, Some(&made.rustc));
+    let (version, name) = (&made.rustc, &made.toolchain);
+    let install = || match made.way {
+        Way::Rustup => {
+            eprintln!(
+                "the checked-in object was built by {version}: installing {name} with rustup"
+            );
+            let install = ["toolchain", "install", name, "--profile", "minimal"];
+            run::run(rustup().args(install).args(["--component", "rust-src"]))
         }
-    }
+        Way::Debian => install_debian(),
+    };
+    find().or_else(|_| install().and_then(|()| find()))
 }
 
 fn install_debian() -> Result<()> {
@@ -98,8 +87,8 @@ fn llvm() -> Result<()> {
     if BPF_LINKER.find().is_none() && !has_libraries {
         host::install("the eBPF linker", &["llvm-22-dev", "clang-22"])?;
     }
-    if crate::ebpf::objcopy().is_err() {
-        host::install("stripping the eBPF object", &["llvm-22"])?;
+    match ebpf::objcopy() {
+        Ok(_) => Ok(()),
+        Err(_) => host::install("stripping the eBPF object", &["llvm-22"]),
     }
-    Ok(())
 }

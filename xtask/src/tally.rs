@@ -71,16 +71,33 @@ impl From<Tally> for Counted {
     }
 }
 
+impl AddAssign for Counted {
+    fn add_assign(&mut self, other: Self) {
+        self.tally += other.tally;
+        self.failed.extend(other.failed);
+        self.skipped.extend(other.skipped);
+        self.unsteady.extend(other.unsteady);
+        self.panics.extend(other.panics);
+        self.died |= other.died;
+        self.times.extend(other.times);
+    }
+}
+
 impl Counted {
     /// A step of CI that cannot run on this machine; prints why.
     pub(crate) fn skip(step: &str, why: &str) -> Self {
         println!("SKIPPED  {step}: {why}");
+        Self::skips(vec![format!("{step}: {why}")])
+    }
+
+    /// Skips alone: "test: why".
+    pub(crate) fn skips(skipped: Vec<String>) -> Self {
         Self {
             tally: Tally {
-                skipped: 1,
+                skipped: skipped.len(),
                 ..Tally::default()
             },
-            skipped: vec![format!("{step}: {why}")],
+            skipped,
             ..Self::default()
         }
     }
@@ -131,22 +148,17 @@ const PANIC_WIDTH: usize = 600;
 /// `SKIPPED: why`. Those are found in the output of passed tests, which is otherwise not shown.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    tally: Tally,
-    /// Names of failed tests, of all binaries.
-    failed: Vec<String>,
+    /// Of all binaries.
+    counted: Counted,
     /// Binaries that began, less those that gave a result.
     open: usize,
-    /// "test: why", of all binaries.
-    reasons: Vec<String>,
     /// Tests of the present binary that skipped themselves.
     skipping: BTreeSet<String>,
-    panics: Vec<String>,
     /// Lines that still belong to the last panic.
     panicking: usize,
     /// Inside the part that repeats what passed tests printed.
     in_successes: bool,
     test: String,
-    times: Vec<(f64, String)>,
 }
 
 impl Reader {
@@ -166,14 +178,12 @@ impl Reader {
             self.result(line);
             return true;
         }
-        if let Some(test) = line
-            .strip_prefix("---- ")
-            .and_then(|l| l.strip_suffix(" stdout ----"))
-        {
+        let test = line.strip_prefix("---- ");
+        if let Some(test) = test.and_then(|rest| rest.strip_suffix(" stdout ----")) {
             test.clone_into(&mut self.test);
         }
         if let Some(why) = line.strip_prefix("SKIPPED: ") {
-            self.reasons.push(format!("{}: {why}", self.test));
+            self.counted.skipped.push(format!("{}: {why}", self.test));
             self.skipping.insert(self.test.clone());
         }
         false
@@ -188,12 +198,12 @@ impl Reader {
             return;
         };
         if outcome == "FAILED" {
-            self.failed.push(test.to_owned());
+            self.counted.failed.push(test.to_owned());
         } else if outcome.starts_with("ignored") {
-            self.reasons.push(format!("{test}: ignored"));
+            self.counted.skipped.push(format!("{test}: ignored"));
         }
         if let Some((_, seconds)) = time {
-            self.times.push((seconds, test.to_owned()));
+            self.counted.times.push((seconds, test.to_owned()));
         }
     }
 
@@ -201,9 +211,9 @@ impl Reader {
     fn panic(&mut self, line: &str) {
         let short: String = line.chars().take(PANIC_WIDTH).collect();
         if line.starts_with("thread '") && line.contains(" panicked at ") {
-            self.panics.push(short);
+            self.counted.panics.push(short);
             self.panicking = PANIC_LINES;
-        } else if let (Some(panic), 1..) = (self.panics.last_mut(), self.panicking) {
+        } else if let (Some(panic), 1..) = (self.counted.panics.last_mut(), self.panicking) {
             *panic += "\n    ";
             *panic += &short;
             self.panicking -= 1;
@@ -216,18 +226,17 @@ impl Reader {
             return;
         };
         self.open = self.open.saturating_sub(1);
-        for part in rest.split([';', '.']) {
-            let mut words = part.split_whitespace();
-            let (Some(number), Some(word)) = (words.next(), words.next()) else {
-                continue;
-            };
-            let Ok(number) = number.parse::<usize>() else {
-                continue;
-            };
+        let tally = &mut self.counted.tally;
+        let parts = rest.split([';', '.']);
+        let numbers = parts.filter_map(|part| {
+            let (number, word) = part.trim().split_once(' ')?;
+            Some((number.parse::<usize>().ok()?, word))
+        });
+        for (number, word) in numbers {
             match word {
-                "passed" => self.tally.passed += number.saturating_sub(self.skipping.len()),
-                "failed" => self.tally.failed += number,
-                "ignored" => self.tally.skipped += number + self.skipping.len(),
+                "passed" => tally.passed += number.saturating_sub(self.skipping.len()),
+                "failed" => tally.failed += number,
+                "ignored" => tally.skipped += number + self.skipping.len(),
                 _ => {}
             }
         }
@@ -236,28 +245,17 @@ impl Reader {
 
     /// `well`: what ran them ended well.
     pub(crate) fn finish(self, well: bool) -> Counted {
-        let died = self.open > 0 || (!well && self.tally.failed == 0);
-        let mut tally = self.tally;
-        tally.failed += usize::from(died);
-        Counted {
-            tally,
-            failed: self.failed,
-            skipped: self.reasons,
-            unsteady: Vec::new(),
-            panics: self.panics,
-            died,
-            times: self.times,
-        }
+        let mut counted = self.counted;
+        counted.died = self.open > 0 || (!well && counted.tally.failed == 0);
+        counted.tally.failed += usize::from(counted.died);
+        counted
     }
 }
 
 /// `running 12 tests`.
 fn is_start(line: &str) -> bool {
-    let number = line.strip_prefix("running ").and_then(|rest| {
-        rest.strip_suffix(" tests")
-            .or_else(|| rest.strip_suffix(" test"))
-    });
-    number.is_some_and(|number| number.parse::<usize>().is_ok())
+    let words: Vec<&str> = line.split(' ').collect();
+    matches!(words[..], ["running", number, "test" | "tests"] if number.parse::<usize>().is_ok())
 }
 
 #[cfg(test)]

@@ -13,11 +13,9 @@ pub(crate) const ACTIONLINT: Module = Module {
     name: "actionlint",
     path: "github.com/rhysd/actionlint",
     version: "v1.7.12",
-    variables: &[],
     programs: &["cmd/actionlint"],
-    needs_c: false,
     takes: "15 s",
-    compiles: 90,
+    ..Module::EMPTY
 };
 
 /// Skipped where actionlint cannot be built: without Go, or without a module proxy.

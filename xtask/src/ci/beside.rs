@@ -1,31 +1,83 @@
-//! Steps that run beside others: each is a process of its own. Its output goes to a file, and is shown
-//! whole once it has ended.
+//! Steps that run beside others, and tools that are built beside them: each is a process of its own. Its
+//! output goes to a file; that of a step is shown whole once it has ended.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, ensure};
 
+use crate::run;
 use crate::tally::{Counted, Tally};
-use crate::{ahead, run};
 
-/// The processor time that a step gets.
+/// The processor time that a process gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Time {
     /// As much as any other.
     Shared,
-    /// The time that other steps leave. It builds in a target folder of its own, or cargo's lock would hold
-    /// up the builds of the others.
+    /// The time that others leave. It ends with the thread that started it.
     Idle,
 }
 
-/// Where idle steps build.
+/// Where idle steps build: cargo's lock would hold up the builds of the others.
 const IDLE_TARGET: &str = "target/idle";
+
+/// Starts `cargo xtask step WORDS`, with this target folder if it is not the usual one.
+fn start(words: &str, time: Time, target: Option<&str>) -> Result<Child> {
+    let xtask = std::env::current_exe()?;
+    let mut command = match time {
+        Time::Idle if cfg!(target_os = "linux") => {
+            let mut command = Command::new("setpriv");
+            // Programs that it starts in turn have this class too.
+            command.args(["--pdeathsig", "KILL", "chrt", "--idle", "0"]);
+            command.arg(xtask);
+            command
+        }
+        _ => Command::new(xtask),
+    };
+    command.arg("step").args(words.split(' '));
+    if let Some(folder) = target {
+        command.env("CARGO_TARGET_DIR", run::root().join(folder));
+    }
+    if time == Time::Idle {
+        command.process_group(0);
+    }
+    fs::create_dir_all(run::root().join("target/ci")).context("make target/ci")?;
+    let log = log(words);
+    let file = File::create(&log).with_context(|| format!("make {}", log.display()))?;
+    command.stdin(Stdio::null()).stdout(file.try_clone()?);
+    let child = command.stderr(file).spawn();
+    child.with_context(|| format!("cannot start {}", run::shown(&command)))
+}
+
+fn log(words: &str) -> PathBuf {
+    let name = words.replace(' ', "");
+    run::root().join(format!("target/ci/{name}.log"))
+}
+
+/// Builds the tools of these steps, in the order of the steps. While tests wait for packets, the
+/// processors are free for it. A step that begins before its tools are ready waits for them, by the locks
+/// of cargo and of [`run::alone`]. A failure repeats in the step itself, which reports it.
+pub(super) fn build_tools(steps: Vec<&'static str>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        for step in steps {
+            if let Err(error) = build_tools_of(step) {
+                eprintln!("building ahead for {step}: {error:#}");
+            }
+        }
+    })
+}
+
+fn build_tools_of(step: &str) -> Result<()> {
+    let words = format!("{step} --tools");
+    let status = start(&words, Time::Idle, None)?.wait()?;
+    ensure!(status.success(), "{status}; see {}", log(&words).display());
+    Ok(())
+}
 
 /// A step that was started.
 pub(super) struct Running {
@@ -33,8 +85,9 @@ pub(super) struct Running {
     since: Instant,
     /// Of its process, which leads a group of its own if it is idle.
     pid: libc::pid_t,
-    /// When it ended, and how; nothing once it was stopped.
-    ended: Option<JoinHandle<(Instant, io::Result<ExitStatus>)>>,
+    /// When it ended, and how.
+    ended: JoinHandle<(Instant, io::Result<ExitStatus>)>,
+    was_stopped: bool,
 }
 
 impl Running {
@@ -44,26 +97,8 @@ impl Running {
     }
 
     fn begin(name: &'static str, time: Time, target: Option<&str>) -> Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.args(["step", name]);
-        if let Some(folder) = target {
-            command.env("CARGO_TARGET_DIR", run::root().join(folder));
-        }
-        let log = log(name);
-        let folder = log.parent().context("a folder")?;
-        fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
-        let file = File::create(&log).with_context(|| format!("make {}", log.display()))?;
-        command
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file);
         let since = Instant::now();
-        let started = match time {
-            Time::Shared => command.spawn(),
-            Time::Idle => ahead::start(command.process_group(0)),
-        };
-        let mut child =
-            started.with_context(|| format!("cannot start {}", run::shown(&command)))?;
+        let mut child = start(name, time, target)?;
         let pid = libc::pid_t::try_from(child.id())?;
         let ended = thread::spawn(move || {
             let status = child.wait();
@@ -73,38 +108,34 @@ impl Running {
             name,
             since,
             pid,
-            ended: Some(ended),
+            ended,
+            was_stopped: false,
         })
     }
 
     /// Stops an idle step that has not ended, when nothing else is left to do: processes that are not
     /// ours may leave no idle time. [`Running::end`] begins it again. All idle ones are stopped first,
     /// since they wait for each other's locks.
-    pub(super) fn stop_idle(mut self) -> Self {
-        if self
-            .ended
-            .as_ref()
-            .is_some_and(|ended| !ended.is_finished())
-        {
+    pub(super) fn stop_idle(&mut self) {
+        if !self.ended.is_finished() {
             // SAFETY: takes numbers alone. The group is that of a process which was there just now.
             unsafe { libc::kill(-self.pid, libc::SIGKILL) };
-            let _ = self.ended.take().map(JoinHandle::join);
+            self.was_stopped = true;
         }
-        self
     }
 
-    /// Waits for its end, shows its output, and tells how long it took.
+    /// Waits for its end, shows its output, and gives how long it took.
     pub(super) fn end(mut self) -> Result<(Duration, Result<Counted>)> {
         let (name, since) = (self.name, self.since);
-        if self.ended.is_none() {
+        if self.was_stopped {
+            let _ = self.ended.join();
             // With what it built so far.
             self = Self::begin(name, Time::Shared, Some(IDLE_TARGET))?;
         }
-        let (end, status) = match self.ended.map(JoinHandle::join) {
-            Some(Ok(ended)) => ended,
-            _ => bail!("nothing waited for its process"),
-        };
-        let text = output(&log(name));
+        let ended = self.ended.join();
+        let (end, status) = ended.map_err(|_| anyhow!("nothing waited for its process"))?;
+        let text = fs::read(log(name)).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
         eprintln!("\n== {name}\n{}", text.trim_end());
         let status = status.context("wait for its process")?;
         let result = match status.success() {
@@ -115,43 +146,25 @@ impl Running {
     }
 }
 
-fn log(name: &str) -> PathBuf {
-    run::root().join(format!("target/ci/{name}.log"))
-}
-
-fn output(log: &Path) -> String {
-    let bytes = fs::read(log).unwrap_or_default();
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 /// A step that ended well passed, or said with [`Counted::skip`] why it did not run.
 fn counted(name: &str, text: &str) -> Counted {
     let begin = format!("{name}: ");
     let skips = text
         .lines()
         .filter_map(|line| line.strip_prefix("SKIPPED  "));
-    let skipped: Vec<String> = skips
-        .filter(|skip| skip.starts_with(&begin))
-        .map(str::to_owned)
-        .collect();
-    let tally = match skipped.len() {
-        0 => Tally::PASSED,
-        skipped => Tally {
-            skipped,
-            ..Tally::default()
-        },
-    };
-    Counted {
-        tally,
-        skipped,
-        ..Counted::default()
+    let skips = skips.filter(|skip| skip.starts_with(&begin));
+    let skips: Vec<String> = skips.map(str::to_owned).collect();
+    match skips.is_empty() {
+        true => Tally::PASSED.into(),
+        false => Counted::skips(skips),
     }
 }
 
 /// The error that the process ended with.
 fn why(text: &str) -> Option<String> {
-    let last = text.lines().rfind(|line| line.starts_with("error: "))?;
-    last.strip_prefix("error: ").map(str::to_owned)
+    let mut lines = text.lines().rev();
+    let last = lines.find_map(|line| line.strip_prefix("error: "));
+    last.map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -10,37 +10,21 @@ use crate::tally::Counted;
 
 const FILE: &str = ".ci/skips.txt";
 
-/// The list.
-pub(super) struct Accepted(Vec<Entry>);
-
-struct Entry {
-    name: String,
-    reason: String,
-}
+/// The list: names, and parts of the reasons.
+pub(super) struct Accepted(Vec<(String, String)>);
 
 impl Accepted {
     pub(super) fn read() -> Result<Self> {
-        let path = run::root().join(FILE);
-        let text =
-            std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        Self::of(&text)
+        let text = std::fs::read_to_string(run::root().join(FILE));
+        Self::of(&text.with_context(|| format!("read {FILE}"))?)
     }
 
     fn of(text: &str) -> Result<Self> {
-        let lines = text.lines().map(str::trim);
-        let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
-        let entries = lines.map(|line| {
-            let parts: Vec<&str> = line.split(" | ").map(str::trim).collect();
-            let [name, reason, why] = parts[..] else {
-                bail!("{FILE}: `{line}` is not NAME | PART OF THE REASON | WHY");
-            };
-            if name.is_empty() || reason.is_empty() || why.is_empty() {
-                bail!("{FILE}: `{line}` has an empty part");
+        let entries = run::rows(text).map(|parts| match parts[..] {
+            [name, reason, why] if ![name, reason, why].contains(&"") => {
+                Ok((name.to_owned(), reason.to_owned()))
             }
-            Ok(Entry {
-                name: name.to_owned(),
-                reason: reason.to_owned(),
-            })
+            _ => bail!("{FILE}: {parts:?} is not NAME | PART OF THE REASON | WHY"),
         });
         Ok(Self(entries.collect::<Result<_>>()?))
     }
@@ -48,9 +32,9 @@ impl Accepted {
     /// Whether the list has this skip, `MODULE::TEST: why`.
     fn has(&self, line: &str) -> bool {
         let (name, why) = line.split_once(": ").unwrap_or((line, ""));
-        let has = |entry: &Entry| {
+        let has = |(entry, reason): &(String, String)| {
             // Around the name of a test: the kernel, modules, and the case.
-            name.split([' ', ':']).any(|part| part == entry.name) && why.contains(&entry.reason)
+            name.split([' ', ':']).any(|part| part == entry) && why.contains(reason)
         };
         self.0.iter().any(has)
     }
@@ -157,7 +141,7 @@ mod tests {
         let texts: Vec<String> = rust
             .filter_map(|path| std::fs::read_to_string(root.join(path)).ok())
             .collect();
-        for Entry { name, .. } in entries {
+        for (name, _) in entries {
             let is_step = CI.iter().chain(NIGHTLY).any(|step| step.name == name);
             let test = format!("fn {name}(");
             let is_test = texts.iter().any(|text| text.contains(&test));

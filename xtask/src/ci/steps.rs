@@ -2,13 +2,11 @@
 
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 
 use crate::tally::{Counted, Tally};
 use crate::tools::{CARGO_DENY, TYPOS};
-use crate::{
-    build_ebpf, demo, gen_docs, run, setup_cluster, setup_ebpf, storm, test, tidy, workflows,
-};
+use crate::{demo, run, setup_cluster, setup_ebpf, storm, test, workflows};
 
 pub(crate) struct Step {
     pub(super) name: &'static str,
@@ -35,7 +33,7 @@ enum Act {
     Count(fn() -> Result<Counted>),
     /// These count as one test in the closing line.
     One(fn() -> Result<()>),
-    /// The command line of another task of xtask.
+    /// The command line of another task of xtask. Tests count as they do in it.
     Task(&'static str),
 }
 
@@ -76,7 +74,10 @@ impl Step {
         match self.act {
             Count(act) => return act(),
             One(act) => act()?,
-            Task(line) => crate::task(line)?,
+            Task(line) => match crate::parsed(line)? {
+                crate::Task::Test(args) => return test::run_all(&args),
+                task => crate::run_task(task)?,
+            },
         }
         Ok(Tally::PASSED.into())
     }
@@ -86,15 +87,12 @@ impl Step {
 /// Clippy and rustdoc take the time in which tests wait as well: nothing needs their results.
 pub(crate) const CI: &[Step] = &[
     step("fmt", One(fmt)),
-    step("tidy", One(tidy::run)),
+    step("tidy", Task("tidy")),
     step("clippy", One(clippy)).idle(),
     step("doc", One(doc)).idle(),
-    step(
-        "gen-docs",
-        One(|| gen_docs::run(&gen_docs::Args { check: true })),
-    ),
+    step("gen-docs", Task("gen-docs --check")),
     step("core", One(core_is_pure)),
-    step("test", Count(|| test::run_all(&test::Args::for_ci()))).needs(setup_cluster::for_ci),
+    step("test", Task("test --in-ci")).needs(setup_cluster::for_ci),
     // Alone: beside the storm's floods it misses a fault.
     step("demo", Count(demo::for_ci)),
     step("storm", Count(storm::for_ci)).together(storm::build_for_ci),
@@ -110,27 +108,12 @@ pub(crate) const CI: &[Step] = &[
 /// Steps that take too long for each landing, or that few changes can break. Each step is a job of
 /// .github/workflows/nightly.yml.
 pub(crate) const NIGHTLY: &[Step] = &[
-    step("worlds", Count(|| test::run_all(&test::Args::all_worlds()))),
-    step(
-        "cilium",
-        Count(|| test::run_all(&test::Args::all_of_cilium())),
-    ),
-    step(
-        "proxies",
-        Count(|| test::run_all(&test::Args::all_proxies())),
-    ),
-    step(
-        "install",
-        Count(|| test::run_all(&test::Args::on_a_real_node())),
-    ),
-    step(
-        "install-v2",
-        Count(|| test::run_all(&test::Args::in_machines(true))),
-    ),
-    step(
-        "kernels",
-        Count(|| test::run_all(&test::Args::in_machines(false))),
-    ),
+    step("worlds", Task("test --worlds")),
+    step("cilium", Task("test --cilium")),
+    step("proxies", Task("test --proxies")),
+    step("install", Task("test --only-install")),
+    step("install-v2", Task("test --kernels --install")),
+    step("kernels", Task("test --kernels")),
     step("fuzz", Task("fuzz all --seconds 900")),
     step("miri", Task("miri")),
     step("mutants", Task("mutants")),
@@ -183,31 +166,21 @@ fn doc() -> Result<()> {
 
 /// No library that does I/O is in the dependency tree of agent-core, however far down.
 fn core_is_pure() -> Result<()> {
-    const IMPURE: [&str; 9] = [
-        "aya",
-        "axum",
-        "hyper",
-        "k8s_openapi",
-        "kube",
-        "libc",
-        "mio",
-        "socket2",
-        "tokio",
-    ];
+    const IMPURE: &str = "aya axum hyper k8s_openapi kube libc mio socket2 tokio";
     let tree = run::output(
         run::cargo()
             .args(["tree", "--package", "agent-core"])
             .args(["--edges", "normal", "--prefix", "none", "--format", "{lib}"]),
     )?;
     let tree = String::from_utf8_lossy(&tree);
-    let found: Vec<&str> = tree
-        .lines()
-        .map(|line| line.trim_end_matches(" (*)"))
-        .filter(|name| IMPURE.contains(name))
-        .collect();
-    if !found.is_empty() {
-        bail!("agent-core must not depend on {}", found.join(", "));
-    }
+    let is_impure = |name: &&str| IMPURE.split(' ').any(|impure| impure == *name);
+    let names = tree.lines().map(|line| line.trim_end_matches(" (*)"));
+    let found: Vec<&str> = names.filter(is_impure).collect();
+    ensure!(
+        found.is_empty(),
+        "agent-core must not depend on {}",
+        found.join(", ")
+    );
     Ok(())
 }
 
@@ -241,7 +214,7 @@ fn typos() -> Result<()> {
 
 fn ebpf() -> Result<()> {
     setup_ebpf::run()?;
-    build_ebpf::run(&build_ebpf::Args::for_check())
+    crate::task("build-ebpf --check")
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
 use super::sources::{self, PROVENANCE, REBUILD, STALE};
@@ -40,9 +40,8 @@ impl Provenance {
 
     /// Refuses an object that the present sources did not make.
     pub(crate) fn insist_on_sources(&self) -> Result<()> {
-        if self.sources_sha256 != sources::hash(&run::root())? {
-            bail!("{STALE}; run: {REBUILD}");
-        }
+        let current = sources::hash(&run::root())?;
+        ensure!(self.sources_sha256 == current, "{STALE}; run: {REBUILD}");
         Ok(())
     }
 

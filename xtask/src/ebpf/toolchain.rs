@@ -4,7 +4,8 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use jiff::civil::Date;
 use serde::{Deserialize, Serialize};
 
 use super::SETUP;
@@ -55,11 +56,10 @@ pub(crate) fn find(way: Way, version: Option<&str>) -> Result<Toolchain> {
         }
     }
     let what = version.unwrap_or("a compiler with library sources");
-    let why = if reasons.is_empty() {
-        "none is installed".to_owned()
-    } else {
-        reasons.join("; ")
-    };
+    if reasons.is_empty() {
+        reasons.push("none is installed".to_owned());
+    }
+    let why = reasons.join("; ");
     bail!("{what} ({way}) is not here: {why}; {SETUP}")
 }
 
@@ -67,12 +67,8 @@ fn inspect(way: Way, sysroot: &Path) -> Result<Toolchain> {
     let bin = sysroot.join("bin");
     let version = run::first_line(Command::new(bin.join("rustc")).arg("--version"))
         .with_context(|| format!("no compiler in {}", bin.display()))?;
-    if !sysroot
-        .join("lib/rustlib/src/rust/library/Cargo.lock")
-        .exists()
-    {
-        bail!("{version} has no library sources");
-    }
+    let sources = sysroot.join("lib/rustlib/src/rust/library/Cargo.lock");
+    ensure!(sources.exists(), "{version} has no library sources");
     Ok(Toolchain {
         way,
         bin,
@@ -87,9 +83,7 @@ fn nightlies() -> Result<Vec<PathBuf>> {
     let list = run::output(command.args(["toolchain", "list"]))
         .context("rustup is not here, or does not answer")?;
     let list = String::from_utf8(list)?;
-    let names = list
-        .lines()
-        .filter_map(|line| line.split_whitespace().next());
+    let names = list.lines().filter_map(|line| line.split(' ').next());
     let mut names: Vec<&str> = names.filter(|name| name.starts_with("nightly")).collect();
     names.sort_by_key(|name| name.starts_with("nightly-2"));
     Ok(names.into_iter().filter_map(sysroot).collect())
@@ -105,38 +99,13 @@ fn sysroot(toolchain: &str) -> Option<PathBuf> {
 /// The name under which rustup can install a nightly: it is published the day after the date of
 /// its last commit, which is the one in its version. For Debian's compiler, the package.
 pub(crate) fn rustup_name(way: Way, version: &str) -> String {
-    let date = version
-        .rsplit(' ')
-        .next()
-        .unwrap_or_default()
-        .trim_end_matches(')');
-    match (way, next_day(date)) {
-        (Way::Rustup, Some(day)) => format!("nightly-{day}"),
-        (Way::Rustup, None) => "nightly".to_owned(),
+    let date = version.rsplit(' ').next().unwrap_or_default();
+    let date = date.trim_end_matches(')').parse::<Date>();
+    match (way, date.and_then(Date::tomorrow)) {
+        (Way::Rustup, Ok(day)) => format!("nightly-{day}"),
+        (Way::Rustup, Err(_)) => "nightly".to_owned(),
         (Way::Debian, _) => "rustc-web".to_owned(),
     }
-}
-
-/// The day after an ISO date.
-fn next_day(date: &str) -> Option<String> {
-    let mut parts = date.split('-').map(str::parse::<u32>);
-    let (year, month, day) = (
-        parts.next()?.ok()?,
-        parts.next()?.ok()?,
-        parts.next()?.ok()?,
-    );
-    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
-    let days = match month {
-        2 if leap => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    };
-    Some(match (month, day) {
-        (12, 31) => format!("{}-01-01", year + 1),
-        (_, last) if last >= days => format!("{year}-{:02}-01", month + 1),
-        _ => format!("{year}-{month:02}-{:02}", day + 1),
-    })
 }
 
 #[cfg(test)]

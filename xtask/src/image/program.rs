@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 
 use crate::{host, run};
@@ -35,28 +35,33 @@ impl Arch {
         }
     }
 
-    /// Name in the output of readelf.
-    pub(super) fn machine(self) -> &'static str {
+    pub(crate) fn is_here(self) -> bool {
+        Arch::here().is_ok_and(|here| here == self)
+    }
+
+    /// Name of the processor, in Rust, GNU and QEMU.
+    pub(crate) fn processor(self) -> &'static str {
         match self {
-            Arch::Amd64 => "X86-64",
-            Arch::Arm64 => "AArch64",
+            Arch::Amd64 => "x86_64",
+            Arch::Arm64 => "aarch64",
         }
     }
 
     /// Name of the target in rustc.
-    pub(crate) fn target(self) -> &'static str {
-        match self {
-            Arch::Amd64 => "x86_64-unknown-linux-gnu",
-            Arch::Arm64 => "aarch64-unknown-linux-gnu",
-        }
+    pub(crate) fn target(self) -> String {
+        format!("{}-unknown-linux-gnu", self.processor())
+    }
+
+    /// The same in Debian: of folders of libraries, and before the names of tools.
+    pub(crate) fn triplet(self) -> String {
+        format!("{}-linux-gnu", self.processor())
     }
 
     /// The C compiler that links for it, here.
-    pub(crate) fn compiler(self) -> &'static str {
-        match self {
-            here if Arch::here().is_ok_and(|machine| machine == here) => "cc",
-            Arch::Amd64 => "x86_64-linux-gnu-gcc",
-            Arch::Arm64 => "aarch64-linux-gnu-gcc",
+    pub(crate) fn compiler(self) -> String {
+        match self.is_here() {
+            true => "cc".to_owned(),
+            false => format!("{}-gcc", self.triplet()),
         }
     }
 
@@ -70,11 +75,12 @@ impl Arch {
     }
 
     /// Debian's packages with compiler and static C library.
-    fn packages(self) -> &'static [&'static str] {
-        match self {
-            here if Arch::here().is_ok_and(|machine| machine == here) => &["gcc", "libc6-dev"],
-            Arch::Amd64 => &["gcc-x86-64-linux-gnu", "libc6-dev-amd64-cross"],
-            Arch::Arm64 => &["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross"],
+    fn packages(self) -> [String; 2] {
+        let gcc = format!("gcc-{}", self.triplet().replace('_', "-"));
+        let libc = format!("libc6-dev-{}-cross", self.name());
+        match self.is_here() {
+            true => ["gcc", "libc6-dev"].map(str::to_owned),
+            false => [gcc, libc],
         }
     }
 
@@ -88,21 +94,16 @@ impl Arch {
 /// Installs what building for an architecture takes and this machine lacks.
 pub(crate) fn prepare(arch: Arch) -> Result<()> {
     let purpose = format!("the image for {}", arch.name());
-    if !has_static_library(arch) {
-        host::install(&purpose, arch.packages())?;
-    }
-    if !has_static_library(arch) {
-        bail!(
-            "{purpose} needs the static C library libc.a, and {} has none",
-            arch.compiler()
-        );
+    // The compiler answers with the bare name if it has no such file.
+    let ask = run::first_line(Command::new(arch.compiler()).arg("-print-file-name=libc.a"));
+    if !ask.is_some_and(|file| Path::new(&file).is_absolute()) {
+        host::install(&purpose, &arch.packages().each_ref().map(String::as_str))?;
     }
     let target = arch.target();
-    if !has_std(target)? {
+    let std = rustc(&["--print", "target-libdir", "--target", &target])?;
+    if !Path::new(&std).is_dir() {
         eprintln!("{purpose} needs Rust's library for {target}: asking rustup for it");
-        run::run(Command::new("rustup").args(["target", "add", target])).with_context(|| {
-            format!("{purpose} needs Rust's library for {target}; run: rustup target add {target}")
-        })?;
+        run::run(Command::new("rustup").args(["target", "add", &target]))?;
     }
     Ok(())
 }
@@ -111,14 +112,19 @@ pub(crate) fn prepare(arch: Arch) -> Result<()> {
 /// builds anyway.
 pub(super) fn build(arch: Arch, root: &Path, target_folder: Option<&Path>) -> Result<PathBuf> {
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
-    for (from, to) in remapped(root)? {
+    let mut remap = |from: &Path, to| {
         flags.push(format!("--remap-path-prefix={}={to}", from.display()));
+    };
+    // Folders of this machine; the last one that fits is taken.
+    remap(root, "/pathproof");
+    for registry in run::registries()? {
+        remap(&registry, "/registry");
     }
     let mut command = run::cargo();
     command
         .current_dir(root)
         .args(["build", "--package", "pathproof", "--bin", "pathproof"])
-        .args(["--locked", "--profile", "dist", "--target", arch.target()])
+        .args(["--locked", "--profile", "dist", "--target", &arch.target()])
         // Not RUSTFLAGS: paths may have blanks. These outrank what the user has set.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env(arch.linker_variable(), arch.linker())
@@ -130,41 +136,8 @@ pub(super) fn build(arch: Arch, root: &Path, target_folder: Option<&Path>) -> Re
     run::built(&mut command, "pathproof")
 }
 
-/// Folders of this machine, and what the program calls them.
-fn remapped(root: &Path) -> Result<Vec<(PathBuf, &'static str)>> {
-    let mut pairs = vec![(root.to_owned(), "/pathproof")];
-    let home = cargo_home()?;
-    let registries = home.join("registry/src");
-    pairs.push((registries.clone(), "/registry"));
-    // One folder for each registry or mirror of it; the crates are the same.
-    let folders = std::fs::read_dir(&registries).into_iter().flatten();
-    let mut folders: Vec<PathBuf> = folders.flatten().map(|entry| entry.path()).collect();
-    folders.sort();
-    // The last one that fits is taken.
-    pairs.extend(folders.into_iter().map(|folder| (folder, "/registry")));
-    Ok(pairs)
-}
-
-fn cargo_home() -> Result<PathBuf> {
-    let said = std::env::var_os("CARGO_HOME").map(PathBuf::from);
-    let home = || std::env::home_dir().map(|home| home.join(".cargo"));
-    said.or_else(home)
-        .context("neither CARGO_HOME nor HOME is set")
-}
-
-fn has_std(target: &str) -> Result<bool> {
-    let folder = rustc(&["--print", "target-libdir", "--target", target])?;
-    Ok(Path::new(&folder).is_dir())
-}
-
-fn has_static_library(arch: Arch) -> bool {
-    // The compiler answers with the bare name if it has none.
-    run::first_line(Command::new(arch.compiler()).arg("-print-file-name=libc.a"))
-        .is_some_and(|file| Path::new(&file).is_absolute())
-}
-
 /// Output of rustc for these arguments.
-pub(super) fn rustc(arguments: &[&str]) -> Result<String> {
+pub(crate) fn rustc(arguments: &[&str]) -> Result<String> {
     let mut rustc = Command::new(std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
     rustc.current_dir(run::root()).args(arguments);
     Ok(String::from_utf8(run::output(&mut rustc)?)?

@@ -72,8 +72,9 @@ fn is_static(arch: Arch, program: &Path) -> Result<()> {
     readelf.env("LC_ALL", "C").arg("--wide").arg("--dynamic");
     readelf.args(["--file-header", "--segments"]).arg(program);
     let text = String::from_utf8(run::output(&mut readelf)?)?;
+    let machine = arch.processor().replace('_', "-");
     ensure!(
-        text.contains(arch.machine()) && text.contains("DYN (Position-Independent"),
+        text.to_lowercase().contains(&machine) && text.contains("DYN (Position-Independent"),
         "the program is not position-independent code for {}",
         arch.name()
     );
@@ -85,13 +86,8 @@ fn is_static(arch: Arch, program: &Path) -> Result<()> {
 }
 
 fn untar(archive: &Path, to: &Path) -> Result<()> {
-    run::run_quietly(
-        Command::new("tar")
-            .arg("-xf")
-            .arg(archive)
-            .arg("-C")
-            .arg(to),
-    )
+    let mut tar = Command::new("tar");
+    run::run_quietly(tar.arg("-xf").arg(archive).arg("-C").arg(to))
 }
 
 fn document(file: &Path) -> Result<Value> {

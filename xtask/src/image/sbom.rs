@@ -22,7 +22,7 @@ pub(super) fn write(arch: Arch) -> Result<Vec<PathBuf>> {
             .current_dir(sources.path())
             .args(["cyclonedx", "--quiet", "--no-build-deps"])
             .args(["--format", "json", "--spec-version", "1.5"])
-            .args(["--target", arch.target(), "--override-filename", "sbom"])
+            .args(["--target", &arch.target(), "--override-filename", "sbom"])
             .env("SOURCE_DATE_EPOCH", created()),
     )?;
     let place = sources.path().to_str().context("a path in UTF-8")?;

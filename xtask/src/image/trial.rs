@@ -4,14 +4,14 @@
 //! without files of its own. Another architecture's runs in qemu where that is installed.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::program::Arch;
 use crate::{host, run};
@@ -32,7 +32,7 @@ pub(super) fn trial(arch: Arch, root: &Path) -> Result<String> {
         return Ok("runs here (not tried in the image's root, which needs root)".to_owned());
     }
     let chroot = || {
-        let mut command = Command::new(host::find("chroot").unwrap_or_else(|| "chroot".into()));
+        let mut command = Command::new("chroot");
         command.arg(root).arg("/pathproof");
         command
     };
@@ -52,11 +52,8 @@ fn says_version(command: &mut Command) -> Result<()> {
 }
 
 fn emulated(arch: Arch, program: &Path) -> Result<String> {
-    let emulator = match arch {
-        Arch::Amd64 => "qemu-x86_64-static",
-        Arch::Arm64 => "qemu-aarch64-static",
-    };
-    let Some(emulator) = host::find(emulator) else {
+    let emulator = format!("qemu-{}-static", arch.processor());
+    let Some(emulator) = host::find(&emulator) else {
         return Ok(format!(
             "not run here: for that install {emulator} (Debian: qemu-user-static)"
         ));
@@ -68,35 +65,25 @@ fn emulated(arch: Arch, program: &Path) -> Result<String> {
 /// The program, given a kubeconfig with a host name, comes to the server that /etc/hosts names.
 fn finds_its_server(root: &Path, mut command: Command) -> Result<()> {
     let server = TcpListener::bind("127.0.0.1:0")?;
-    server.set_nonblocking(true)?;
     let port = server.local_addr()?.port();
     fs::create_dir(root.join("etc"))?;
     fs::write(root.join("etc/hosts"), format!("127.0.0.1 {SERVER}\n"))?;
     fs::write(root.join("kubeconfig"), kubeconfig("http", port))?;
     command.args(["rotate", "--kubeconfig", "/kubeconfig"]);
-    let child = command
+    let mut child = command
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()?;
-    let result = wait_for_it(&server, child);
-    result.with_context(|| format!("{SERVER} was not found by name"))
-}
-
-fn wait_for_it(server: &TcpListener, mut child: Child) -> Result<()> {
-    let start = Instant::now();
-    let came = loop {
-        match server.accept() {
-            Ok(_) => break true,
-            Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error.into()),
-            Err(_) if start.elapsed() > PATIENCE || child.try_wait()?.is_some() => break false,
-            Err(_) => thread::sleep(Duration::from_millis(20)),
-        }
-    };
+    let (send, came) = mpsc::channel();
+    thread::spawn(move || send.send(server.accept()));
+    let came = came.recv_timeout(PATIENCE);
     let _ = child.kill();
     let output = child.wait_with_output()?;
-    if !came {
-        bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
-    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        matches!(came, Ok(Ok(_))),
+        "{SERVER} was not found by name: {said}"
+    );
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 //! emulator runs in it too: the guest reaches it, and nothing else.
 
 use std::io::{BufRead as _, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -19,21 +19,6 @@ pub(super) struct Servers {
     program: PathBuf,
 }
 
-impl Servers {
-    /// Builds what is missing.
-    pub(super) fn ready() -> Result<Self> {
-        Ok(Self {
-            folder: setup_cluster::ready()?,
-            program: run::build_program("node-tests", "control-plane", "dev")?,
-        })
-    }
-
-    /// Starts an API server for a machine.
-    pub(super) fn start(&self) -> Result<ControlPlane> {
-        ControlPlane::start(&self.program, &self.folder)
-    }
-}
-
 /// One for a machine; ends when dropped.
 #[derive(Debug)]
 pub(super) struct ControlPlane {
@@ -43,11 +28,19 @@ pub(super) struct ControlPlane {
     child: Child,
 }
 
-impl ControlPlane {
-    /// Starts it and waits until it is ready.
-    fn start(program: &Path, servers: &Path) -> Result<Self> {
-        let mut child = Command::new(program)
-            .env("PATHPROOF_CLUSTER_SERVERS", servers)
+impl Servers {
+    /// Builds what is missing.
+    pub(super) fn ready() -> Result<Self> {
+        Ok(Self {
+            folder: setup_cluster::ready()?,
+            program: run::build_program("node-tests", "control-plane", "dev")?,
+        })
+    }
+
+    /// Starts an API server for a machine and waits until it is ready.
+    pub(super) fn start(&self) -> Result<ControlPlane> {
+        let mut child = Command::new(&self.program)
+            .env("PATHPROOF_CLUSTER_SERVERS", &self.folder)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -59,7 +52,7 @@ impl ControlPlane {
             let _ = child.wait();
             bail!("the API server of a machine did not start; why is said above");
         };
-        Ok(Self {
+        Ok(ControlPlane {
             namespace: namespace.to_owned(),
             ca: PathBuf::from(ca),
             child,

@@ -2,53 +2,31 @@
 //! modules, and the tests. It is all that a machine has, but for one with a whole Kubernetes, whose
 //! programs are on a disk: no network but the way to an API server.
 //!
-//! Two archives, one behind the other, which the kernel unpacks in turn: what changes seldom, kept
-//! under target/kernels, and the tests.
+//! Two archives, one behind the other, which the kernel unpacks in turn: that of a kernel, and that of the
+//! tests, which are the same for all kernels of an architecture.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Write as _;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
+use super::control_plane::ControlPlane;
 use super::package::Unpacked;
-use super::userland::{Part, Userland};
+use super::userland::Userland;
 use crate::image::Arch;
 use crate::{host, run};
 
 /// The first process.
 const INIT: &str = include_str!("init.sh");
 /// Programs of the guest. Busybox has the rest.
-const TOOLS: [&str; 25] = [
-    "sh",
-    "cp",
-    "bash",
-    "ip",
-    "tc",
-    "nft",
-    "iptables",
-    "iptables-save",
-    "iptables-restore",
-    "ip6tables",
-    "ip6tables-save",
-    "ip6tables-restore",
-    "iptables-legacy",
-    "iptables-legacy-restore",
-    "ip6tables-legacy",
-    "ip6tables-legacy-restore",
-    "xtables-legacy-multi",
-    "iptables-nft",
-    "iptables-nft-restore",
-    "ip6tables-nft",
-    "ip6tables-nft-restore",
-    "conntrack",
-    "setpriv",
-    "ipset",
-    "ipvsadm",
-];
+const TOOLS: &str = "
+    sh cp bash ip tc nft conntrack setpriv ipset ipvsadm
+    iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore
+    iptables-legacy iptables-legacy-restore ip6tables-legacy ip6tables-legacy-restore xtables-legacy-multi
+    iptables-nft iptables-nft-restore ip6tables-nft ip6tables-nft-restore";
 /// Modules by name; what they depend on comes with them. One that a kernel has built in, or not at
 /// all, is none.
 const MODULES: &str = "
@@ -71,13 +49,9 @@ const MODULES: &str = "
 const DISK: &str = "4G";
 
 /// Installs the packages that machines of these architectures need on this one.
-pub(crate) fn install_packages(arches: &[Arch]) -> Result<()> {
+pub(crate) fn install_packages(arches: &BTreeSet<Arch>) -> Result<()> {
     host::install_world("the tests on other kernels")?;
-    let emulators = arches.iter().map(|arch| match arch {
-        Arch::Amd64 => ("qemu-system-x86_64", "qemu-system-x86"),
-        Arch::Arm64 => ("qemu-system-aarch64", "qemu-system-arm"),
-    });
-    let programs = [
+    let mut programs = vec![
         ("busybox", "busybox-static"),
         ("cpio", "cpio"),
         ("depmod", "kmod"),
@@ -86,18 +60,20 @@ pub(crate) fn install_packages(arches: &[Arch]) -> Result<()> {
         ("xz", "xz-utils"),
         ("strip", "binutils"),
     ];
-    let programs: Vec<_> = emulators.chain(programs).collect();
+    programs.extend(arches.iter().map(|arch| match arch {
+        Arch::Amd64 => ("qemu-system-x86_64", "qemu-system-x86"),
+        Arch::Arm64 => ("qemu-system-aarch64", "qemu-system-arm"),
+    }));
     host::install_programs("the tests on other kernels", &programs)
 }
 
-/// Everything but the tests, as an archive; made anew where the kernel or this file changed.
-pub(crate) fn base(kernel: &Unpacked, userland: &Userland) -> Result<PathBuf> {
-    let archive = kernel.folder.join("base.cpio");
-    let stamp = kernel.folder.join("base.stamp");
-    let wanted = stamp_of(kernel);
-    if archive.is_file() && fs::read_to_string(&stamp).is_ok_and(|made| made == wanted) {
-        return Ok(archive);
-    }
+/// Everything but the programs under test, with a list of jobs, as an archive.
+pub(crate) fn base(
+    kernel: &Unpacked,
+    userland: &Userland,
+    jobs: &str,
+    control_plane: Option<&ControlPlane>,
+) -> Result<PathBuf> {
     let scratch = tempfile::tempdir_in(&kernel.folder)?;
     let tree = Tree::new(scratch.path(), userland);
     for folder in [
@@ -110,33 +86,28 @@ pub(crate) fn base(kernel: &Unpacked, userland: &Userland) -> Result<PathBuf> {
     tree.file("etc/hosts", b"127.0.0.1 localhost\n", false)?;
     tree.file("etc/resolv.conf", b"", false)?;
     tree.put(&userland.program("busybox")?, "bin/busybox")?;
-    for tool in TOOLS {
+    for tool in TOOLS.split_whitespace() {
         tree.program(&userland.program(tool)?, &format!("usr/sbin/{tool}"))?;
     }
     for shell in ["sh", "bash"] {
-        symlink(
-            format!("/usr/sbin/{shell}"),
-            scratch.path().join("bin").join(shell),
-        )?;
+        let link = scratch.path().join("bin").join(shell);
+        symlink(format!("/usr/sbin/{shell}"), link)?;
     }
-    for Part { inside, file } in userland.data() {
-        tree.folder(&file, &inside)?;
+    for inside in userland.data() {
+        tree.folder(&userland.file_of(&inside), &inside)?;
     }
-    let extensions = userland.extensions();
-    tree.libraries_of_folder(&tree.inside(&extensions))?;
+    let extensions = fs::read_dir(tree.inside(&userland.extensions()));
+    for extension in extensions.into_iter().flatten() {
+        tree.libraries_of(&extension?.path())?;
+    }
     modules(kernel, &tree)?;
+    tree.file("tests/jobs", jobs.as_bytes(), false)?;
+    if let Some(control_plane) = control_plane {
+        tree.file("tests/ca.crt", &fs::read(&control_plane.ca)?, false)?;
+    }
+    let archive = kernel.folder.join("base.cpio");
     tree.pack(&archive)?;
-    fs::write(stamp, wanted)?;
     Ok(archive)
-}
-
-/// Sources of the archive, as text.
-fn stamp_of(kernel: &Unpacked) -> String {
-    let Unpacked {
-        package, version, ..
-    } = kernel;
-    let sources = [include_str!("initramfs.rs"), include_str!("userland.rs")];
-    [INIT, sources[0], sources[1], package, version].concat()
 }
 
 fn found(program: &str) -> Result<PathBuf> {
@@ -171,12 +142,9 @@ fn modules(kernel: &Unpacked, tree: &Tree<'_>) -> Result<()> {
             run::run_quietly(tool("xz")?.arg("--decompress").arg(&copy))?;
         }
     }
-    for list in [
-        "modules.builtin",
-        "modules.builtin.modinfo",
-        "modules.order",
-    ] {
-        tree.put(&root.join(&folder).join(list), folder.join(list))?;
+    for list in ["builtin", "builtin.modinfo", "order"] {
+        let list = format!("modules.{list}");
+        tree.put(&root.join(&folder).join(&list), folder.join(&list))?;
     }
     run::run_quietly(tool("depmod")?.arg("-b").arg(&tree.root).arg(release))
 }
@@ -201,13 +169,17 @@ impl<'a> Tree<'a> {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
+    /// The same with its folder, which is made.
+    fn place(&self, path: &Path) -> Result<PathBuf> {
+        let place = self.inside(path);
+        fs::create_dir_all(place.parent().context("a file in a folder")?)?;
+        Ok(place)
+    }
+
     /// Writes a file of its own.
     pub(crate) fn file(&self, to: &str, text: &[u8], runs: bool) -> Result<()> {
         use std::os::unix::fs::PermissionsExt as _;
-        let to = self.root.join(to);
-        if let Some(folder) = to.parent() {
-            fs::create_dir_all(folder)?;
-        }
+        let to = self.place(Path::new(to))?;
         fs::write(&to, text)?;
         let mode = if runs { 0o755 } else { 0o644 };
         Ok(fs::set_permissions(&to, fs::Permissions::from_mode(mode))?)
@@ -215,10 +187,7 @@ impl<'a> Tree<'a> {
 
     /// Copies a file, through links; gives the copy.
     fn put(&self, from: &Path, to: impl AsRef<Path>) -> Result<PathBuf> {
-        let to = self.inside(to.as_ref());
-        if let Some(folder) = to.parent() {
-            fs::create_dir_all(folder)?;
-        }
+        let to = self.place(to.as_ref())?;
         fs::copy(from, &to).with_context(|| format!("copy {}", from.display()))?;
         Ok(to)
     }
@@ -230,9 +199,9 @@ impl<'a> Tree<'a> {
     }
 
     fn libraries_of(&self, program: &Path) -> Result<()> {
-        for Part { inside, file } in self.userland.libraries(program)? {
+        for inside in self.userland.libraries(program)? {
             if !self.inside(&inside).exists() {
-                self.put(&file, &inside)?;
+                self.put(&self.userland.file_of(&inside), &inside)?;
             }
         }
         Ok(())
@@ -257,16 +226,6 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    fn libraries_of_folder(&self, folder: &Path) -> Result<()> {
-        let Ok(entries) = fs::read_dir(folder) else {
-            return Ok(());
-        };
-        for entry in entries {
-            self.libraries_of(&entry?.path())?;
-        }
-        Ok(())
-    }
-
     /// Writes a disk with all of it, and space for what a machine writes.
     pub(crate) fn disk(&self, file: &Path) -> Result<()> {
         let _ = fs::remove_file(file);
@@ -278,55 +237,15 @@ impl<'a> Tree<'a> {
     /// Writes the archive, whole or not at all.
     pub(crate) fn pack(&self, archive: &Path) -> Result<()> {
         let half = archive.with_extension("half");
-        let mut names = Vec::new();
-        list(&self.root, Path::new(""), &mut names)?;
-        let mut cpio = Command::new(found("cpio")?)
-            .current_dir(&self.root)
-            .args(["--create", "--format=newc", "--quiet", "--owner=0:0"])
-            .stdin(Stdio::piped())
-            .stdout(fs::File::create(&half)?)
-            .spawn()
-            .context("start cpio")?;
-        let mut input = cpio.stdin.take().context("a piped child has an input")?;
-        for name in names {
-            writeln!(input, "{}", name.display())?;
-        }
-        drop(input);
-        let status = cpio.wait()?;
-        if !status.success() {
-            bail!("cpio failed ({status})");
-        }
+        // Folders before what is in them.
+        let pack =
+            "find . -mindepth 1 | LC_ALL=C sort | cpio --create --format=newc --quiet --owner=0:0";
+        run::run_quietly(
+            Command::new("bash")
+                .args(["-o", "pipefail", "-c", pack])
+                .current_dir(&self.root)
+                .stdout(fs::File::create(&half)?),
+        )?;
         Ok(fs::rename(half, archive)?)
-    }
-}
-
-/// Every name below a folder, folders before what is in them.
-fn list(root: &Path, below: &Path, names: &mut Vec<PathBuf>) -> Result<()> {
-    let mut entries = fs::read_dir(root.join(below))?.collect::<Result<Vec<_>, _>>()?;
-    entries.sort_by_key(fs::DirEntry::file_name);
-    for entry in entries {
-        let name = below.join(entry.file_name());
-        names.push(name.clone());
-        if entry.file_type()?.is_dir() {
-            list(root, &name, names)?;
-        }
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn folders_come_before_what_is_in_them() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir_all(folder.path().join("b/c")).unwrap();
-        fs::write(folder.path().join("b/c/d"), "").unwrap();
-        fs::write(folder.path().join("a"), "").unwrap();
-        let mut names = Vec::new();
-        list(folder.path(), Path::new(""), &mut names).unwrap();
-        let names: Vec<_> = names.iter().map(|name| name.to_str().unwrap()).collect();
-        assert_eq!(names, ["a", "b", "b/c", "b/c/d"]);
     }
 }

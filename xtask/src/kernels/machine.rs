@@ -15,8 +15,13 @@ use super::package::Unpacked;
 use crate::image::Arch;
 use crate::{host, run};
 
-/// Processors of the guest.
-const PROCESSORS: &str = "2";
+/// MiB of a machine; the archives lie in it, twice while they are unpacked.
+const MEMORY: &str = "1280";
+/// Maximum run time of one machine.
+const PATIENCE: Duration = Duration::from_secs(1800);
+/// The same with a whole Kubernetes.
+const MEMORY_OF_KUBERNETES: &str = "4096";
+const PATIENCE_FOR_KUBERNETES: Duration = Duration::from_secs(3600);
 /// Maximum time from the start to the first test; seconds on an idle machine.
 const BOOT: Duration = Duration::from_secs(120);
 
@@ -25,12 +30,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) kernel: &'a Unpacked,
     /// The archives, one behind the other.
     pub(crate) archives: Vec<PathBuf>,
-    /// The file of its disk, which it changes for itself alone.
+    /// The file of its disk, which it changes for itself alone; only a whole Kubernetes has one.
     pub(crate) disk: Option<PathBuf>,
-    /// MiB.
-    pub(crate) memory: u32,
-    /// Maximum run time in all.
-    pub(crate) patience: Duration,
     /// The network namespace that it reaches, and runs in; without one it has no network.
     pub(crate) namespace: Option<String>,
 }
@@ -38,8 +39,8 @@ pub(crate) struct Machine<'a> {
 /// A line of the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// The first process runs on this kernel.
-    Started(String),
+    /// The first process runs.
+    Started,
     /// A program begins.
     Job(String),
     /// It ended with this status.
@@ -56,24 +57,22 @@ pub(crate) enum Line {
 
 impl Line {
     fn of(text: &str) -> Self {
-        let other = || Self::Text(text.to_owned());
-        let Some((mark, rest)) = text.strip_prefix("::").map(|rest| {
-            let (mark, rest) = rest.split_once(' ').unwrap_or((rest, ""));
-            (mark, rest.to_owned())
-        }) else {
-            return other();
+        let other = Self::Text(text.to_owned());
+        let Some(mark) = text.strip_prefix("::") else {
+            return other;
         };
+        let (mark, rest) = mark.split_once(' ').unwrap_or((mark, ""));
         match mark {
-            "started" => Self::Started(rest),
-            "job" => Self::Job(rest),
+            "started" => Self::Started,
+            "job" => Self::Job(rest.to_owned()),
             "ended" => rest
                 .rsplit_once(' ')
                 .and_then(|(job, status)| Some(Self::Ended(job.to_owned(), status.parse().ok()?)))
-                .unwrap_or_else(other),
-            "complaint" => Self::Complaint(rest),
-            "memory" => rest.parse().map_or_else(|_| other(), Self::Memory),
+                .unwrap_or(other),
+            "complaint" => Self::Complaint(rest.to_owned()),
+            "memory" => rest.parse().map_or(other, Self::Memory),
             "finished" => Self::Finished,
-            _ => other(),
+            _ => other,
         }
     }
 }
@@ -96,64 +95,45 @@ impl Machine<'_> {
     pub(crate) fn run(&self, mut take: impl FnMut(Line)) -> Result<End> {
         let scratch = tempfile::tempdir_in(&self.kernel.folder)?;
         let archive = scratch.path().join("initramfs");
-        join(&self.archives, &archive)?;
-        let console = self.console();
-        let mut child = self
-            .command(&archive, &console)?
-            .spawn()
-            .context("start QEMU")?;
+        let mut join = Command::new("cat");
+        run::run_quietly(join.args(&self.archives).stdout(File::create(&archive)?))?;
+        let mut child = self.command(&archive)?.spawn().context("start QEMU")?;
         let output = child.stdout.take().context("a piped child has an output")?;
         let (send, lines) = mpsc::channel();
         let reader = thread::spawn(move || {
-            let mut reader = BufReader::new(output);
-            let mut bytes = Vec::new();
-            while reader
-                .read_until(b'\n', &mut bytes)
-                .is_ok_and(|count| count > 0)
-            {
-                let text = String::from_utf8_lossy(&bytes);
-                if send
-                    .send(text.trim_end_matches(['\n', '\r']).to_owned())
-                    .is_err()
-                {
+            for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
+                let text = String::from_utf8_lossy(&line);
+                if send.send(text.trim_end_matches('\r').to_owned()).is_err() {
                     return;
                 }
-                bytes.clear();
             }
         });
+        let patience = self
+            .disk
+            .as_ref()
+            .map_or(PATIENCE, |_| PATIENCE_FOR_KUBERNETES);
         let start = Instant::now();
-        let (mut started, mut end) = (false, None);
-        loop {
-            let limit = if started {
-                self.patience
-            } else {
-                BOOT.min(self.patience)
-            };
+        let (mut started, mut finished) = (false, false);
+        let end = loop {
+            let limit = if started { patience } else { BOOT };
             match lines.recv_timeout(limit.saturating_sub(start.elapsed())) {
                 Ok(text) => {
                     let line = Line::of(&text);
-                    started |= matches!(line, Line::Started(_));
-                    if line == Line::Finished {
-                        end = Some(End::Finished);
-                    }
+                    started |= line == Line::Started;
+                    finished |= line == Line::Finished;
                     take(line);
                 }
-                Err(RecvTimeoutError::Timeout) => {
-                    end = end.or(started.then_some(End::TooLong));
-                    break;
-                }
-                Err(RecvTimeoutError::Disconnected) => break,
+                Err(_) if finished => break End::Finished,
+                Err(_) if !started => break End::NeverStarted,
+                Err(RecvTimeoutError::Timeout) => break End::TooLong,
+                Err(RecvTimeoutError::Disconnected) => break End::Died,
             }
-        }
+        };
         // An error is ignored: a machine that has ended of itself cannot be killed.
         let _ = child.kill();
         child.wait().context("wait for QEMU")?;
         let _ = reader.join();
-        Ok(end.unwrap_or(if started {
-            End::Died
-        } else {
-            End::NeverStarted
-        }))
+        Ok(end)
     }
 
     /// File of the kernel's own messages.
@@ -174,114 +154,77 @@ impl Machine<'_> {
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    fn command(&self, archive: &Path, console: &Path) -> Result<Command> {
-        let hardware = Hardware::of(self.kernel.kernel.arch);
-        let qemu = hardware.program;
-        let qemu = host::find(qemu).with_context(|| format!("no {qemu}"))?;
-        let mut command = Command::new("ip");
-        match &self.namespace {
+    fn command(&self, archive: &Path) -> Result<Command> {
+        let arch = self.kernel.kernel.arch;
+        let qemu = format!("qemu-system-{}", arch.processor());
+        let qemu = host::find(&qemu).with_context(|| format!("no {qemu}"))?;
+        let (hardware, lines) = hardware(arch);
+        let words = |command: &mut Command, words: &str| {
+            command.args(words.split(' '));
+        };
+        let mut command = match &self.namespace {
             Some(name) => {
+                let mut command = Command::new("ip");
                 command.args(["netns", "exec", name]).arg(qemu);
-                let network = "user,id=uplink,ipv6=off";
-                command.args([
-                    "-netdev",
-                    network,
-                    "-device",
-                    "virtio-net-pci,netdev=uplink,romfile=",
-                ]);
+                words(&mut command, NETWORK);
+                command
             }
-            None => command = Command::new(qemu),
-        }
+            None => Command::new(qemu),
+        };
+        words(&mut command, OPTIONS);
         command
             .current_dir(run::root())
-            .args(["-accel", "tcg,thread=multi", "-cpu", hardware.processor])
-            .args(["-machine", hardware.machine, "-smp", PROCESSORS, "-m"])
-            .arg(self.memory.to_string())
-            .args([
-                "-nodefaults",
-                "-no-user-config",
-                "-display",
-                "none",
-                "-no-reboot",
-            ])
             .arg("-serial")
-            .arg(format!("file:{}", console.display()))
-            .args(hardware.results)
+            .arg(format!("file:{}", self.console().display()));
+        words(&mut command, hardware);
+        let (mut disk, mut memory) = ("", MEMORY);
+        if let Some(file) = &self.disk {
+            let drive = format!("file={},if=virtio,format=raw,snapshot=on", file.display());
+            command.args(["-drive", &drive]);
+            (disk, memory) = ("disk=vda ", MEMORY_OF_KUBERNETES);
+        }
+        command
+            .args(["-m", memory])
             .arg("-kernel")
             .arg(self.kernel.image())
             .arg("-initrd")
-            .arg(archive);
-        let mut disk = "";
-        if let Some(file) = &self.disk {
-            let file = file.display();
-            command.args([
-                "-drive",
-                &format!("file={file},if=virtio,format=raw,snapshot=on"),
-            ]);
-            disk = "disk=vda ";
-        }
-        command
+            .arg(archive)
             .arg("-append")
-            .arg(format!(
-                "{} {disk}quiet loglevel=4 panic=-1 oops=panic random.trust_cpu=on mitigations=off",
-                hardware.lines
-            ))
+            .arg(format!("{lines} {disk}{KERNEL_OPTIONS}"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
         Ok(command)
     }
 }
 
-/// Differences between the machines of two architectures.
-struct Hardware {
-    program: &'static str,
-    machine: &'static str,
-    processor: &'static str,
-    /// Options of the serial line that carries results; the first one is the kernel's console.
-    results: &'static [&'static str],
-    /// Names of both lines on the kernel's command line. The first process has `results` in its
-    /// environment, as the kernel does with words that it does not know.
-    lines: &'static str,
-}
+/// Options of every machine, with two processors.
+const OPTIONS: &str =
+    "-accel tcg,thread=multi -smp 2 -nodefaults -no-user-config -display none -no-reboot";
+const KERNEL_OPTIONS: &str =
+    "quiet loglevel=4 panic=-1 oops=panic random.trust_cpu=on mitigations=off";
+/// The way to an API server.
+const NETWORK: &str =
+    "-netdev user,id=uplink,ipv6=off -device virtio-net-pci,netdev=uplink,romfile=";
 
-impl Hardware {
-    fn of(arch: Arch) -> Self {
-        match arch {
-            Arch::Amd64 => Self {
-                program: "qemu-system-x86_64",
-                // Not microvm: without HPET and PM timer its clock cannot be calibrated on a busy
-                // machine, and it hangs at boot.
-                machine: "q35",
-                processor: "max",
-                results: &["-serial", "stdio"],
-                lines: "console=ttyS0 results=ttyS1",
-            },
-            Arch::Arm64 => Self {
-                program: "qemu-system-aarch64",
-                machine: "virt,gic-version=3",
-                // Not max: emulated pointer authentication takes most of the time.
-                processor: "neoverse-n1",
-                // This machine has one serial line, of another kind.
-                results: &[
-                    "-chardev",
-                    "stdio,id=results",
-                    "-device",
-                    "pci-serial,chardev=results",
-                ],
-                lines: "console=ttyAMA0 results=ttyS0",
-            },
-        }
+/// Differences between the machines of two architectures: options of QEMU, with the serial line that
+/// carries results behind the kernel's console; and the names of both on the kernel's command line. The
+/// first process has `results` in its environment, as the kernel does with words that it does not know.
+fn hardware(arch: Arch) -> (&'static str, &'static str) {
+    match arch {
+        // Not microvm: without HPET and PM timer its clock cannot be calibrated on a busy machine, and it
+        // hangs at boot.
+        Arch::Amd64 => (
+            "-machine q35 -cpu max -serial stdio",
+            "console=ttyS0 results=ttyS1",
+        ),
+        // Not the processor max: emulated pointer authentication takes most of the time. This machine has
+        // one serial line, of another kind.
+        Arch::Arm64 => (
+            "-machine virt,gic-version=3 -cpu neoverse-n1 \
+             -chardev stdio,id=results -device pci-serial,chardev=results",
+            "console=ttyAMA0 results=ttyS0",
+        ),
     }
-}
-
-fn join(archives: &[PathBuf], to: &Path) -> Result<()> {
-    let mut whole = File::create(to)?;
-    for archive in archives {
-        let mut part =
-            File::open(archive).with_context(|| format!("open {}", archive.display()))?;
-        std::io::copy(&mut part, &mut whole)?;
-    }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -290,10 +233,7 @@ mod tests {
 
     #[test]
     fn marks_are_told_from_what_programs_print() {
-        assert_eq!(
-            Line::of("::started 6.1.0-56-cloud-amd64"),
-            Line::Started("6.1.0-56-cloud-amd64".to_owned())
-        );
+        assert_eq!(Line::of("::started 6.1.0-56-cloud-amd64"), Line::Started);
         assert_eq!(
             Line::of("::ended node 101"),
             Line::Ended("node".to_owned(), 101)

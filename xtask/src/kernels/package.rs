@@ -6,11 +6,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::debian::Apt;
-use crate::image::Arch;
-use crate::{host, run};
+use crate::image::Arch::{self, Amd64, Arm64};
+use crate::run;
 
 /// A kernel that the tests can run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,56 +20,38 @@ pub(crate) struct Kernel {
     pub(crate) arch: Arch,
     /// The package that names the newest of this series.
     meta: &'static str,
-    /// Whether it is tried unless others are named.
-    usual: bool,
 }
 
-impl Kernel {
-    const fn new(name: &'static str, arch: Arch, meta: &'static str) -> Self {
-        Self {
-            name,
-            arch,
-            meta,
-            usual: false,
-        }
-    }
-
-    const fn usual(self) -> Self {
-        Self {
-            usual: true,
-            ..self
-        }
-    }
+const fn kernel(name: &'static str, arch: Arch, meta: &'static str) -> Kernel {
+    Kernel { name, arch, meta }
 }
 
 /// Debian 12 has two series. Its cloud kernels are the same without drivers: a quarter of the size.
 const KERNELS: [Kernel; 6] = [
-    Kernel::new("6.1-cloud", Arch::Amd64, "linux-image-cloud-amd64").usual(),
-    Kernel::new("6.12-cloud", Arch::Amd64, "linux-image-6.12-cloud-amd64").usual(),
-    Kernel::new("6.1-cloud-arm64", Arch::Arm64, "linux-image-cloud-arm64"),
-    Kernel::new(
-        "6.12-cloud-arm64",
-        Arch::Arm64,
-        "linux-image-6.12-cloud-arm64",
-    )
-    .usual(),
-    Kernel::new("6.1", Arch::Amd64, "linux-image-amd64"),
-    Kernel::new("6.12", Arch::Amd64, "linux-image-6.12-amd64"),
+    kernel("6.1-cloud", Amd64, "linux-image-cloud-amd64"),
+    kernel("6.12-cloud", Amd64, "linux-image-6.12-cloud-amd64"),
+    kernel("6.1-cloud-arm64", Arm64, "linux-image-cloud-arm64"),
+    kernel("6.12-cloud-arm64", Arm64, "linux-image-6.12-cloud-arm64"),
+    kernel("6.1", Amd64, "linux-image-amd64"),
+    kernel("6.12", Amd64, "linux-image-6.12-amd64"),
 ];
+/// Those that are tried unless others are named.
+const USUAL: [&str; 3] = ["6.1-cloud", "6.12-cloud", "6.12-cloud-arm64"];
 
 /// The kernels of these names, or the usual ones.
 pub(crate) fn chosen(names: &[String]) -> Result<Vec<Kernel>> {
-    if names.is_empty() {
-        return Ok(KERNELS.into_iter().filter(|kernel| kernel.usual).collect());
-    }
-    let one = |name: &String| {
+    let names: Vec<&str> = match names {
+        [] => USUAL.to_vec(),
+        names => names.iter().map(String::as_str).collect(),
+    };
+    let one = |name| {
         let found = KERNELS.into_iter().find(|kernel| kernel.name == name);
         found.with_context(|| {
             let known: Vec<&str> = KERNELS.iter().map(|kernel| kernel.name).collect();
             format!("there is no kernel {name}; there are {}", known.join(", "))
         })
     };
-    names.iter().map(one).collect()
+    names.into_iter().map(one).collect()
 }
 
 /// A kernel on this machine's disk.
@@ -89,8 +71,7 @@ pub(crate) struct Unpacked {
 impl Unpacked {
     /// The bootable image.
     pub(crate) fn image(&self) -> PathBuf {
-        self.folder
-            .join(format!("root/boot/vmlinuz-{}", self.release))
+        self.root().join(format!("boot/vmlinuz-{}", self.release))
     }
 
     /// Folder that holds the package's `lib/modules`.
@@ -108,16 +89,13 @@ impl Kernel {
                 .with_context(|| format!("fetch the kernel {}", self.name))?;
         }
         let text = fs::read_to_string(folder.join("package"))?;
-        let (package, version) = text
-            .trim()
-            .split_once(' ')
-            .with_context(|| format!("{} says nothing; remove it", folder.display()))?;
-        let release = package
-            .strip_prefix("linux-image-")
-            .context("a package of another name")?;
+        let name = text.trim().strip_prefix("linux-image-");
+        let (release, version) = name
+            .and_then(|name| name.split_once(' '))
+            .with_context(|| format!("{} names no kernel; remove it", folder.display()))?;
         Ok(Unpacked {
             kernel: self,
-            package: package.to_owned(),
+            package: format!("linux-image-{release}"),
             version: version.to_owned(),
             release: release.to_owned(),
             folder,
@@ -125,15 +103,8 @@ impl Kernel {
     }
 
     fn unpack(self, folder: &Path) -> Result<()> {
-        if host::find("apt-cache").is_none() || host::find("dpkg-deb").is_none() {
-            bail!("kernels come out of Debian's packages, and there is no apt-get here");
-        }
         let apt = Apt::of(self.arch)?;
-        let package = self.package(&apt).or_else(|_| {
-            // A fresh machine has no package lists.
-            apt.update_lists()?;
-            self.package(&apt)
-        })?;
+        let package = apt.with_lists(|| self.package(&apt))?;
         eprintln!("fetching {package} into target/kernels");
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder)?;
@@ -153,14 +124,13 @@ impl Kernel {
 
 /// The kernel's package among what a package depends on.
 fn image_of(depends: &str) -> Option<String> {
-    let names = depends
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Depends: "));
-    let mut images = names.filter(|name| {
-        let rest = name.strip_prefix("linux-image-").unwrap_or_default();
-        rest.starts_with(|c: char| c.is_ascii_digit())
-    });
-    images.next().map(str::to_owned)
+    let lines = depends.lines().map(str::trim);
+    let mut names = lines.filter_map(|line| line.strip_prefix("Depends: "));
+    let is_image = |name: &&str| {
+        let release = name.strip_prefix("linux-image-").unwrap_or_default();
+        release.starts_with(|c: char| c.is_ascii_digit())
+    };
+    names.find(is_image).map(str::to_owned)
 }
 
 #[cfg(test)]

@@ -1,129 +1,117 @@
 //! docs/kernels.md: what the runs found, kernel by kernel. Written on demand; otherwise what it says
 //! of features is held against what was found.
 
-use std::fmt::Write as _;
 use std::fs;
 
 use anyhow::{Context as _, Result};
 
 use super::package::Kernel;
-use super::page_file;
-use super::selection::{Choice, Program};
-use crate::tally::Tally;
+use super::selection::Choice;
+use crate::run;
+use crate::tally::Counted;
 
 /// A feature that was tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Feature {
     name: String,
     there: bool,
-    /// Reason it is not there.
-    why: String,
 }
 
 impl Feature {
-    /// A line of `kernel-features`: name, yes or no, why.
+    /// A line of `kernel-features`: name, yes or no, the reason.
     pub(super) fn of(line: &str) -> Option<Self> {
-        let mut parts = line.split('\t');
-        let (name, there) = (parts.next()?, parts.next()?);
+        let (name, there) = line.split_once('\t')?;
+        let there = there.split('\t').next() == Some("yes");
         Some(Self {
             name: name.to_owned(),
-            there: there == "yes",
-            why: parts.next().unwrap_or_default().to_owned(),
+            there,
         })
     }
 }
 
 /// Findings of a run on one kernel.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Found {
     pub(super) kernel: Kernel,
     pub(super) package: String,
     pub(super) version: String,
     pub(super) features: Vec<Feature>,
-    pub(super) tally: Tally,
-    pub(super) skipped: Vec<String>,
+    pub(super) counted: Counted,
     /// MiB in use at the end.
     pub(super) memory: u32,
     pub(super) seconds: f64,
 }
 
+const PAGE: &str = "docs/kernels.md";
+
 /// Writes the page.
 pub(super) fn write(found: &[Found]) -> Result<()> {
     let date = jiff::Zoned::now().date().to_string();
-    let file = page_file();
-    fs::write(&file, render(found, &date)).with_context(|| format!("write {}", file.display()))
+    fs::write(run::root().join(PAGE), render(found, &date)).with_context(|| format!("write {PAGE}"))
 }
 
 /// Differences of the page, in words.
 pub(super) fn differences(found: &[Found]) -> Result<Vec<String>> {
-    let file = page_file();
-    let page = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    let page = fs::read_to_string(run::root().join(PAGE));
+    let page = page.with_context(|| format!("read {PAGE}"))?;
     Ok(missing(&page, found))
 }
 
 fn missing(page: &str, found: &[Found]) -> Vec<String> {
-    let rows = feature_rows(found)
-        .into_iter()
-        .chain(lost(found))
-        .chain(test_rows());
-    rows.filter(|row| !page.lines().any(|line| line == row))
+    let rows = [feature_rows(found), lost(found), test_rows()].concat();
+    let missing = rows
+        .iter()
+        .filter(|row| page.lines().all(|line| line != *row));
+    missing
         .map(|row| format!("the page lacks the line `{row}`"))
         .collect()
 }
 
 fn render(found: &[Found], date: &str) -> String {
-    let mut page = format!(
+    let kernel = |one: &Found| {
+        format!(
+            "| {} | {} | {} |",
+            one.kernel.name, one.package, one.version
+        )
+    };
+    let kernels: Vec<String> = found.iter().map(kernel).collect();
+    let heads: Vec<&str> = found.iter().map(|one| one.kernel.name).collect();
+    format!(
         "# Kernels\n\n\
          On which kernels was pathproof tried, and what is missing on each?\n\n\
          `cargo xtask test --kernels --write-docs` wrote this page on {date}. The nightly run repeats the tests and fails if the results differ.\n\
          The kernels are Debian's, in virtual machines with an emulated processor ([ADR 20](adr/0020-kernels-in-machines.md)).\n\n\
-         | kernel | package | version |\n|---|---|---|\n"
-    );
-    for one in found {
-        let _ = writeln!(
-            page,
-            "| {} | {} | {} |",
-            one.kernel.name, one.package, one.version
-        );
-    }
-    page.push_str(
-        "\nKernels before 6.1 and those between 6.1 and 6.12 were not tried. Statements about them elsewhere are from the kernel's sources.\n\
+         | kernel | package | version |\n|---|---|---|\n{}\n\n\
+         Kernels before 6.1 and those between 6.1 and 6.12 were not tried. Statements about them elsewhere are from the kernel's sources.\n\
          On arm64 the agent is the static program of the image.\n\n\
          ## Kernel features that pathproof uses\n\n\
-         The agent's own code tried each of them (`tests/src/bin/kernel-features.rs`).\n\n",
-    );
-    let heads: Vec<&str> = found.iter().map(|one| one.kernel.name).collect();
-    let _ = writeln!(page, "| feature | {} |", heads.join(" | "));
-    let _ = writeln!(page, "|---|{}", "---|".repeat(heads.len()));
-    for row in feature_rows(found) {
-        let _ = writeln!(page, "{row}");
-    }
-    page.push_str(
-        "\nNot used, and therefore not tried: fentry, fexit, kprobes, XDP, BPF LSM, programs at cgroups, netkit's own hooks.\n\n\
-         ## What is missing\n\n",
-    );
-    for line in lost(found) {
-        let _ = writeln!(page, "{line}");
-    }
-    page.push_str(
-        "\n## Tests\n\nAn emulated processor is too slow for all tests. The others run on the kernel of the machine that runs them.\n\n\
-         | tests | kernels | show |\n|---|---|---|\n",
-    );
-    for row in test_rows() {
-        let _ = writeln!(page, "{row}");
-    }
-    page
+         The agent's own code tried each of them (`tests/src/bin/kernel-features.rs`).\n\n\
+         | feature | {} |\n|---|{}\n{}\n\n\
+         Not used, and therefore not tried: fentry, fexit, kprobes, XDP, BPF LSM, programs at cgroups, netkit's own hooks.\n\n\
+         ## What is missing\n\n{}\n\n\
+         ## Tests\n\nAn emulated processor is too slow for all tests. The others run on the kernel of the machine that runs them.\n\n\
+         | tests | kernels | show |\n|---|---|---|\n{}\n",
+        kernels.join("\n"),
+        heads.join(" | "),
+        "---|".repeat(heads.len()),
+        feature_rows(found).join("\n"),
+        lost(found).join("\n"),
+        test_rows().join("\n"),
+    )
 }
 
 /// One row for each choice of tests.
-fn test_rows() -> impl Iterator<Item = String> {
-    let row = |program: Program, choice: &Choice| {
-        let (name, tests) = (program.name(), choice.tests);
-        let kernels = choice.kernels();
-        format!("| tests/{name}, `{tests}` | {kernels} | {} |", choice.shows)
+fn test_rows() -> Vec<String> {
+    let row = |choice: Choice| {
+        let Choice {
+            program,
+            tests,
+            kernels,
+            shows,
+        } = choice;
+        format!("| tests/{program}, `{tests}` | {kernels} | {shows} |")
     };
-    let rows = move |program: Program| program.chosen().iter().map(move |one| row(program, one));
-    Program::ALL.into_iter().flat_map(rows)
+    Choice::all().map(row).collect()
 }
 
 /// One row for each feature.
@@ -146,46 +134,26 @@ fn find<'a>(found: &'a Found, name: &str) -> Option<&'a Feature> {
 }
 
 /// Cost of a missing feature.
-const COSTS: [(&str, &str); 9] = [
-    (
-        "the verifier accepts the observer",
-        "nothing is observed: the verdict is Unknown",
-    ),
-    (
-        "the verifier accepts the sentinel",
-        "no probes: an idle node is Unknown",
-    ),
-    (
-        "TCX links",
-        "clsact filters are used. They are not pinned, stay after a crash until the next agent or `pathproof cleanup`, and their order is that of their priorities",
-    ),
-    ("clsact filters", "nothing, while there is TCX"),
-    (
-        "being first at a hook, with confirmation",
-        "packets that another program drops first are not observed",
-    ),
-    (
-        "port steering (sk_lookup)",
-        "the agent listens on the healthz port itself, which must be free",
-    ),
-    (
-        "maps read and emptied many elements at a time",
-        "lost connections are not reported",
-    ),
-    ("pins in bpffs", "a restart is a gap in observation"),
-    ("IPVS", "kube-proxy's ipvs mode cannot run"),
-];
+const COSTS: &str = "
+    the verifier accepts the observer | nothing is observed: the verdict is Unknown
+    the verifier accepts the sentinel | no probes: an idle node is Unknown
+    TCX links | clsact filters are used. They are not pinned, stay after a crash until the next agent or \
+`pathproof cleanup`, and their order is that of their priorities
+    clsact filters | nothing, while there is TCX
+    being first at a hook, with confirmation | packets that another program drops first are not observed
+    port steering (sk_lookup) | the agent listens on the healthz port itself, which must be free
+    maps read and emptied many elements at a time | lost connections are not reported
+    pins in bpffs | a restart is a gap in observation
+    IPVS | kube-proxy's ipvs mode cannot run
+";
 
 fn lost(found: &[Found]) -> Vec<String> {
     let mut lines = Vec::new();
     for one in found {
-        for feature in one.features.iter().filter(|feature| !feature.there) {
-            let cost = COSTS.iter().find(|(name, _)| *name == feature.name);
-            let cost = cost.map_or("", |(_, cost)| cost);
-            lines.push(format!(
-                "- {}: no {}: {cost}.",
-                one.kernel.name, feature.name
-            ));
+        for Feature { name, .. } in one.features.iter().filter(|feature| !feature.there) {
+            let cost = run::rows(COSTS).find(|row| row[0] == name);
+            let cost = cost.map_or("", |row| row[1]);
+            lines.push(format!("- {}: no {name}: {cost}.", one.kernel.name));
         }
     }
     if lines.is_empty() {
@@ -210,8 +178,7 @@ mod tests {
             package: "linux-image-6.1.0-56-cloud-amd64".to_owned(),
             version: "6.1.181-1".to_owned(),
             features: Feature::of(line).into_iter().collect(),
-            tally: Tally::PASSED,
-            skipped: vec!["a::b: needs TCX".to_owned()],
+            counted: Counted::default(),
             memory: 300,
             seconds: 1.0,
         }
@@ -236,6 +203,6 @@ mod tests {
     fn lines_that_are_no_features_are_none() {
         assert_eq!(Feature::of("Error: run as root"), None);
         let feature = Feature::of("IPVS\tno\tnot in this kernel").unwrap();
-        assert!(!feature.there && feature.why == "not in this kernel");
+        assert!(feature.name == "IPVS" && !feature.there);
     }
 }

@@ -1,16 +1,15 @@
 //! Contents of the machines of an architecture: the compiled tests, the agent, and the list of jobs that the first
 //! process reads.
 
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, ensure};
 
 use super::control_plane::{ControlPlane, Servers};
 use super::initramfs::Tree;
-use super::package::{Kernel, Unpacked};
-use super::selection::Program;
+use super::package::Kernel;
+use super::selection::{self, PROGRAMS, asks_api_server};
 use super::userland::Userland;
 use crate::image::{self, Arch};
 use crate::{ebpf, run, setup_cluster};
@@ -24,12 +23,11 @@ const SLOWER_WITH_KUBERNETES: u32 = 10;
 
 /// The archive of programs of one architecture, and the names of their tests.
 pub(super) struct Payload {
-    pub(super) arch: Arch,
     /// The archive; with a whole Kubernetes a disk.
     pub(super) archive: PathBuf,
     pub(super) install: bool,
     pub(super) userland: Userland,
-    tests: Vec<(Program, Vec<String>)>,
+    tests: Vec<(&'static str, Vec<String>)>,
     /// Programs for tests at an API server, or the reason there are none.
     servers: Result<Servers>,
 }
@@ -42,19 +40,28 @@ pub(super) fn build(arch: Arch, install: bool) -> Result<Payload> {
     let scratch = tempfile::tempdir_in(&folder)?;
     let tree = Tree::new(scratch.path(), &userland);
     tree.stripped(&agent(arch, install)?, "tests/pathproof")?;
-    let probe = run::build_program_for(arch, "node-tests", "kernel-features", "dev")?;
+    let probe = "kernel-features";
+    let probe = run::build_for(arch, &["build", "--bin", probe], probe)?;
     tree.stripped(&probe, "tests/kernel-features")?;
     let mut tests = Vec::new();
-    let servers = servers(arch);
-    let without_cluster = Arch::here()? != arch;
-    for program in Program::of_machine(install) {
-        if without_cluster && program.asks_api_server() {
+    let servers = match arch.is_here() {
+        true => Servers::ready(),
+        false => Err(anyhow!(
+            "kube-proxy is built for this machine's architecture alone"
+        )),
+    };
+    for program in PROGRAMS
+        .into_iter()
+        .filter(|one| (*one == "install") == install)
+    {
+        if asks_api_server(program) && !arch.is_here() {
             continue;
         }
         // This machine runs its own programs alone: they have the same tests.
-        let build = |arch| run::build_test_for(arch, "node-tests", program.name(), "dev");
+        let what = ["test", "--no-run", "--test", program];
+        let build = |arch| run::build_for(arch, &what, program);
         tests.push((program, names(&build(Arch::here()?)?)?));
-        tree.stripped(&build(arch)?, &format!("tests/{}", program.name()))?;
+        tree.stripped(&build(arch)?, &format!("tests/{program}"))?;
     }
     if let Ok(servers) = &servers {
         tree.program(&servers.folder.join("kube-proxy"), "tests/kube-proxy")?;
@@ -64,20 +71,15 @@ pub(super) fn build(arch: Arch, install: bool) -> Result<Payload> {
             tree.folder(&part, &part)?;
         }
     }
-    let archive = folder.join(format!("tests-{}.cpio", arch.name()));
-    let archive = match install {
-        true => archive.with_extension("disk"),
-        false => archive,
-    };
+    let mut archive = folder.join(format!("tests-{}.cpio", arch.name()));
     if install {
+        archive.set_extension("disk");
         kubernetes(&tree)?;
         tree.disk(&archive)?;
     } else {
         tree.pack(&archive)?;
     }
-    drop(scratch);
     Ok(Payload {
-        arch,
         archive,
         install,
         userland,
@@ -89,19 +91,13 @@ pub(super) fn build(arch: Arch, install: bool) -> Result<Payload> {
 /// The rest of a Kubernetes, for a machine with kubelet and containerd.
 fn kubernetes(tree: &Tree<'_>) -> Result<()> {
     let servers = setup_cluster::real_node()?;
-    for name in [
-        "kubelet",
-        "kube-controller-manager",
-        "kube-scheduler",
-        "kubectl",
-    ] {
+    for name in "kubelet kube-controller-manager kube-scheduler kubectl".split(' ') {
         tree.program(&servers.join(name), &format!("tests/{name}"))?;
     }
     // The tests find these where they are on this machine.
-    let helm = setup_cluster::chart_tools()?.helm;
-    let node = setup_cluster::node()?;
-    let mut files = vec![helm, node.runc];
-    for folder in [node.containerd, node.cni] {
+    let [containerd, cni, runc] = setup_cluster::node()?;
+    let mut files = vec![setup_cluster::chart_tools()?.helm, runc];
+    for folder in [containerd, cni] {
         for entry in std::fs::read_dir(folder)? {
             files.push(entry?.path());
         }
@@ -128,44 +124,33 @@ fn text(path: &Path) -> Result<&str> {
 /// The agent under test. For another architecture it is the image's own: nothing else runs that one. So it
 /// is below kubelet: one without optimisation takes minutes there before it listens.
 fn agent(arch: Arch, install: bool) -> Result<PathBuf> {
-    if Arch::here()? == arch && !install {
+    if arch.is_here() && !install {
         return ebpf::agent("dev");
     }
     ebpf::insist_on_sources()?;
     image::program_for(arch)
 }
 
-fn servers(arch: Arch) -> Result<Servers> {
-    if Arch::here()? != arch {
-        bail!("kube-proxy is built for this machine's architecture alone");
-    }
-    Servers::ready()
-}
+/// A program, and its tests that run on a kernel.
+type Tests<'a> = (&'static str, Vec<&'a str>);
 
 impl Payload {
     /// The tests that run on a kernel. With a filter: those of that name, whether chosen or not.
-    fn wanted(&self, kernel: Kernel, filter: Option<&str>) -> Result<Vec<(Program, Vec<&str>)>> {
-        let mut wanted = Vec::new();
-        for (program, names) in &self.tests {
+    pub(super) fn wanted(&self, kernel: Kernel, filter: Option<&str>) -> Result<Vec<Tests<'_>>> {
+        let wanted = self.tests.iter().map(|(program, names)| {
             let tests = match filter {
                 Some(part) => having(names, part),
-                None => chosen(names, *program, kernel)?,
+                None => chosen(names, program, kernel)?,
             };
-            if !tests.is_empty() {
-                wanted.push((*program, tests));
-            }
-        }
-        Ok(wanted)
+            Ok((*program, tests))
+        });
+        let wanted = wanted.collect::<Result<Vec<_>>>()?.into_iter();
+        Ok(wanted.filter(|(_, tests)| !tests.is_empty()).collect())
     }
 
     /// An API server for one machine, if a test wants one.
-    pub(super) fn control_plane(
-        &self,
-        kernel: Kernel,
-        filter: Option<&str>,
-    ) -> Result<Option<ControlPlane>> {
-        let wanted = self.wanted(kernel, filter)?;
-        let is_wanted = wanted.iter().any(|(program, _)| program.asks_api_server());
+    pub(super) fn control_plane(&self, wanted: &[Tests<'_>]) -> Result<Option<ControlPlane>> {
+        let is_wanted = wanted.iter().any(|(program, _)| asks_api_server(program));
         match &self.servers {
             Ok(servers) if is_wanted => servers.start().map(Some),
             _ => Ok(None),
@@ -173,25 +158,19 @@ impl Payload {
     }
 
     /// Tests that cannot run, with the reason.
-    pub(super) fn skipped(&self, kernel: Kernel, filter: Option<&str>) -> Result<Vec<String>> {
+    pub(super) fn skipped(&self, wanted: &[Tests<'_>]) -> Vec<String> {
         let Err(error) = &self.servers else {
-            return Ok(Vec::new());
+            return Vec::new();
         };
-        let wanted = self.wanted(kernel, filter)?.into_iter();
-        let cluster = wanted.filter(|(program, _)| program.asks_api_server());
+        let cluster = wanted
+            .iter()
+            .filter(|(program, _)| asks_api_server(program));
         let names = cluster.flat_map(|(_, tests)| tests);
-        Ok(names.map(|name| format!("{name}: {error:#}")).collect())
+        names.map(|name| format!("{name}: {error:#}")).collect()
     }
 
-    /// A small archive with the list of jobs for a kernel.
-    pub(super) fn jobs(
-        &self,
-        kernel: &Unpacked,
-        filter: Option<&str>,
-        control_plane: Option<&ControlPlane>,
-    ) -> Result<PathBuf> {
-        let scratch = tempfile::tempdir_in(&kernel.folder)?;
-        let tree = Tree::new(scratch.path(), &self.userland);
+    /// The list of jobs for a kernel.
+    pub(super) fn jobs(&self, wanted: &[Tests<'_>], with_server: bool) -> String {
         let slower = match self.install {
             true => SLOWER_WITH_KUBERNETES,
             false => SLOWER,
@@ -200,30 +179,25 @@ impl Payload {
             "export PATHPROOF_AGENT=/tests/pathproof PATHPROOF_TEST_PATIENCE={slower} PATHPROOF_TEST_OWN_CLOCK=yes\n"
         );
         if !self.install {
-            let _ = writeln!(jobs, "job {FEATURES} /tests/kernel-features");
+            jobs += &format!("job {FEATURES} /tests/kernel-features\n");
         }
-        if let Some(control_plane) = control_plane {
-            tree.file("tests/ca.crt", &std::fs::read(&control_plane.ca)?, false)?;
-            jobs.push_str(
-                "export PATHPROOF_CLUSTER_SERVERS=/tests PATHPROOF_TEST_API_CA=/tests/ca.crt\n\
-                 uplink\n",
-            );
+        if with_server {
+            jobs += "export PATHPROOF_CLUSTER_SERVERS=/tests PATHPROOF_TEST_API_CA=/tests/ca.crt\n\
+                     uplink\n";
         }
-        for (program, tests) in self.wanted(kernel.kernel, filter)? {
-            if program.asks_api_server() && control_plane.is_none() {
+        for (program, tests) in wanted {
+            if asks_api_server(program) && !with_server {
                 continue;
             }
-            let (name, threads) = (program.name(), program.threads());
-            let _ = writeln!(
-                jobs,
-                "job {name} /tests/{name} --exact --show-output --test-threads {threads} {}",
-                tests.join(" ")
+            // The guest has two processors; of two agents that start at once neither was ready within
+            // minutes.
+            let threads = if *program == "kernel" { 2 } else { 1 };
+            let tests = tests.join(" ");
+            jobs += &format!(
+                "job {program} /tests/{program} --exact --show-output --test-threads {threads} {tests}\n"
             );
         }
-        tree.file("tests/jobs", jobs.as_bytes(), false)?;
-        let archive = kernel.folder.join("jobs.cpio");
-        tree.pack(&archive)?;
-        Ok(archive)
+        jobs
     }
 }
 
@@ -242,17 +216,15 @@ fn having<'a>(names: &'a [String], part: &str) -> Vec<&'a str> {
 
 /// The tests that were chosen for a kernel. A choice that names none is a mistake: the test was
 /// renamed, and nobody would miss it.
-fn chosen(names: &[String], program: Program, kernel: Kernel) -> Result<Vec<&str>> {
+fn chosen<'a>(names: &'a [String], program: &str, kernel: Kernel) -> Result<Vec<&'a str>> {
     let mut tests = Vec::new();
-    for choice in program.chosen() {
+    for choice in selection::chosen(program) {
         let found = having(names, choice.tests);
-        if found.is_empty() {
-            bail!(
-                "no test of tests/{} is named {}: put its new name into xtask/src/kernels/selection.rs",
-                program.name(),
-                choice.tests
-            );
-        }
+        ensure!(
+            !found.is_empty(),
+            "no test of tests/{program} is named {}: put its new name into xtask/src/kernels/selection.txt",
+            choice.tests
+        );
         if choice.is_for(kernel) {
             tests.extend(found);
         }
@@ -267,15 +239,13 @@ mod tests {
 
     #[test]
     fn a_choice_that_names_no_test_is_refused() {
-        let all = Program::Kernel.chosen().iter();
+        let all = selection::chosen("kernel");
         let mut names: Vec<String> = all.map(|one| format!("a::{}::b", one.tests)).collect();
         let kernel = package::chosen(&["6.1".to_owned()]).unwrap()[0];
-        let found = chosen(&names, Program::Kernel, kernel).unwrap();
+        let found = chosen(&names, "kernel", kernel).unwrap();
         assert_eq!(found.len(), names.len());
         let lost = names.remove(0);
-        let error = chosen(&names, Program::Kernel, kernel)
-            .unwrap_err()
-            .to_string();
+        let error = chosen(&names, "kernel", kernel).unwrap_err().to_string();
         let part = lost.trim_start_matches("a::").trim_end_matches("::b");
         assert!(error.contains(part), "{error}");
     }

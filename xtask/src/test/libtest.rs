@@ -1,18 +1,12 @@
 //! Running `cargo test` and following what the tests' programs print.
 
-use std::ffi::OsStr;
 use std::process::Command;
 
 use anyhow::Result;
 
-use super::Args;
 use crate::excused::Budget;
 use crate::run;
 use crate::tally::{Counted, Reader};
-
-pub(super) fn filter(args: &Args) -> Option<&OsStr> {
-    args.filter.as_deref().map(OsStr::new)
-}
 
 /// Tests of `--kernels` alone: of IPVS, which few kernels at hand have, and of a clock and a limit that
 /// are set, which are everybody's. Elsewhere they would be skipped each time.
@@ -31,7 +25,8 @@ pub(super) fn cargo_test() -> Command {
     command
 }
 
-fn skipped<'a>(names: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
+/// Arguments that leave tests out.
+pub(super) fn skip<'a>(names: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
     names.iter().flat_map(|name| ["--skip", name])
 }
 
@@ -39,29 +34,22 @@ const RUNNER: &str = r#"target.'cfg(all())'.runner = ["env", "RUSTC_BOOTSTRAP=1"
 /// Arguments of the programs, in every run that is counted.
 const REPORT: [&str; 3] = ["--show-output", "-Zunstable-options", "--report-time"];
 
-/// Runs `cargo test ...`, shows what it prints and counts.
-pub(super) fn follow(command: &mut Command, args: &Args) -> Result<Counted> {
-    command
-        .arg("--no-fail-fast")
-        .args(filter(args))
-        .arg("--")
-        .args(REPORT)
-        .args(args.choice)
-        .args(skipped(&IN_MACHINES_ONLY))
-        .args(skipped(args.but));
-    count(command)
-}
-
-/// [`follow`] for tests on a real kernel, which wait for packets beside many others on two
-/// processors. In CI a few that fail there run once more, alone. A test that passes then is a bug of the
-/// test or of the agent all the same: it is named at the end, and blocks no unrelated change.
-pub(super) fn follow_in_world(
+/// Runs `cargo test ...` with this selection of tests, shows what it prints and counts.
+///
+/// Tests on a real kernel wait for packets beside many others on two processors. In CI a few that fail
+/// there run once more, alone. A test that passes then is a bug of the test or of the agent all the
+/// same: it is named at the end, and blocks no unrelated change.
+pub(super) fn follow(
     command: &mut Command,
-    args: &Args,
+    selection: &[&str],
     budget: &Budget,
 ) -> Result<Counted> {
-    let mut alone = same(command);
-    let counted = follow(command, args)?;
+    let mut alone = run::cargo();
+    alone.args(command.get_args());
+    let envs = command.get_envs();
+    alone.envs(envs.filter_map(|(name, value)| Some((name, value?))));
+    command.args(["--no-fail-fast", "--"]).args(REPORT);
+    let counted = count(command.args(selection).args(skip(&IN_MACHINES_ONLY)))?;
     if !counted.is_whole() {
         return Ok(counted);
     }
@@ -70,28 +58,11 @@ pub(super) fn follow_in_world(
         return Ok(counted);
     }
     eprintln!("running again, alone: {}", again.join(", "));
-    alone
-        .args(["--no-fail-fast", "--", "--exact"])
-        .args(REPORT)
-        .args(&again)
-        .env("RUST_TEST_THREADS", "1");
-    let second = count(&mut alone)?;
+    alone.args(["--no-fail-fast", "--", "--exact"]).args(REPORT);
+    let second = count(alone.args(&again).env("RUST_TEST_THREADS", "1"))?;
     let counted = counted.after(&again, &second);
     budget.spend(counted.unsteady.len());
     Ok(counted)
-}
-
-/// The same command once more, as it is now.
-fn same(command: &Command) -> Command {
-    let mut copy = run::cargo();
-    copy.args(command.get_args());
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => copy.env(name, value),
-            None => copy.env_remove(name),
-        };
-    }
-    copy
 }
 
 fn count(command: &mut Command) -> Result<Counted> {

@@ -21,14 +21,10 @@ fn files(folder: &Path) -> Vec<PathBuf> {
 /// Cargo is told the names of test programs, so a new one would be left out in silence.
 #[test]
 fn every_test_program_is_named() {
+    let groups = [&KERNEL, &NODE, &WORLDS, &CLUSTER, &CILIUM, &INSTALL];
     let named = [
-        KERNEL_TARGET.as_slice(),
-        &NODE_TARGET,
-        &WORLDS_TARGET,
-        &CLUSTER_TARGET,
-        &CILIUM_TARGET,
+        &groups.map(|group| group.targets).concat()[..],
         &DEPLOY_TARGET,
-        &INSTALL_TARGET,
     ]
     .concat();
     let tests = run::root().join("tests");

@@ -30,16 +30,13 @@ fn blank(part: &mut [u8]) {
 }
 
 fn is_word(bytes: &[u8], at: usize) -> bool {
-    bytes
-        .get(at)
-        .is_some_and(|b| b.is_ascii_alphanumeric() || *b == b'_')
+    let byte = bytes.get(at);
+    byte.is_some_and(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }
 
 fn line_end(bytes: &[u8], at: usize) -> usize {
-    bytes[at..]
-        .iter()
-        .position(|b| *b == b'\n')
-        .map_or(bytes.len(), |n| at + n)
+    let line = bytes[at..].iter().take_while(|byte| **byte != b'\n');
+    at + line.count()
 }
 
 fn comment_end(bytes: &[u8], start: usize) -> usize {
@@ -70,15 +67,12 @@ fn string_end(bytes: &[u8], mut at: usize) -> usize {
 
 /// The end of `r"..."` or `r#"..."#`; the start itself if it is an ordinary name.
 fn raw_string_end(bytes: &[u8], start: usize) -> usize {
-    let hashes = bytes[start + 1..]
-        .iter()
-        .take_while(|b| **b == b'#')
-        .count();
+    let after = &bytes[start + 1..];
+    let hashes = after.iter().take_while(|byte| **byte == b'#').count();
     if bytes.get(start + 1 + hashes) != Some(&b'"') {
         return start;
     }
-    let mut close = vec![b'"'];
-    close.resize(hashes + 1, b'#');
+    let close = format!("\"{}", "#".repeat(hashes)).into_bytes();
     let body = start + 2 + hashes;
     let found = bytes[body..].windows(close.len()).position(|w| w == close);
     found.map_or(bytes.len(), |n| body + n + close.len())
@@ -92,47 +86,28 @@ fn char_end(bytes: &[u8], start: usize) -> usize {
     }
     // One character of up to four bytes, then a quote.
     let close = (2..=5).find(|n| bytes.get(start + n) == Some(&b'\''));
-    let is_char = close.is_some_and(|n| {
-        std::str::from_utf8(&bytes[start + 1..start + n]).is_ok_and(|s| s.chars().count() == 1)
-    });
-    if is_char {
-        start + close.unwrap_or(0) + 1
-    } else {
-        start
-    }
+    let is_one = |n: &usize| {
+        let inside = std::str::from_utf8(&bytes[start + 1..start + n]);
+        inside.is_ok_and(|text| text.chars().count() == 1)
+    };
+    close.filter(is_one).map_or(start, |n| start + n + 1)
 }
 
 /// Lines (from 1) on which `needle` stands as whole words; its ends may also be signs.
 pub(super) fn lines_with(code: &str, needle: &str) -> Vec<usize> {
     let bytes = code.as_bytes();
-    let first = needle
-        .bytes()
-        .next()
-        .is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
-    let last = needle
-        .bytes()
-        .last()
-        .is_some_and(|b| b.is_ascii_alphanumeric() || b == b'_');
-    let whole = |at: usize| {
-        (!first || at == 0 || !is_word(bytes, at - 1))
-            && (!last || !is_word(bytes, at + needle.len()))
-    };
-    let mut lines: Vec<usize> = code
-        .match_indices(needle)
-        .filter(|(at, _)| whole(*at))
-        .map(|(at, _)| line_of(code, at))
-        .collect();
+    // Whether both of two neighbours are parts of words.
+    let inside = |at: usize| is_word(bytes, at.wrapping_sub(1)) && is_word(bytes, at);
+    let found = code.match_indices(needle).map(|(at, _)| at);
+    let whole = found.filter(|at| !inside(*at) && !inside(at + needle.len()));
+    let mut lines: Vec<usize> = whole.map(|at| line_of(code, at)).collect();
     lines.dedup();
     lines
 }
 
 /// The line (from 1) of a position.
 pub(super) fn line_of(code: &str, at: usize) -> usize {
-    code.as_bytes()[..at]
-        .iter()
-        .filter(|b| **b == b'\n')
-        .count()
-        + 1
+    1 + code[..at].matches('\n').count()
 }
 
 #[cfg(test)]

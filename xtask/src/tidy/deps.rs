@@ -3,119 +3,66 @@
 
 use super::Finding;
 use super::code;
-use super::manifests::{self, Dependency};
+use super::manifests;
 use super::tree::Tree;
 
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of agent-core.
-const MODULES: [(&str, &[&str]); 25] = [
-    ("causes", &[]),
-    ("input", &[]),
-    ("args", &["config"]),
-    ("config", &["http", "lifecycle", "metrics"]),
-    ("confine", &["cluster", "config", "datapath", "hardening"]),
-    ("clock", &[]),
-    ("lifecycle", &[]),
-    ("hardening", &["causes"]),
-    ("metrics", &[]),
-    ("cluster", &["input"]),
-    ("netlink", &[]),
-    ("datapath", &["causes", "netlink"]),
-    ("netfilter", &["netlink"]),
-    ("port", &["config", "datapath", "http", "lifecycle"]),
-    ("state", &["clock"]),
-    ("sentinel", &["config", "netfilter"]),
-    ("publish", &["causes", "clock", "metrics"]),
-    ("rotate", &["clock", "cluster", "config", "lifecycle"]),
-    ("echo", &["args"]),
-    (
-        "kube_proxy_compat",
-        &["args", "config", "input", "netfilter"],
-    ),
-    ("http", &["lifecycle", "metrics"]),
+const MODULES: [(&str, &str); 24] = [
+    ("causes", ""),
+    ("input", ""),
+    ("args", "config"),
+    ("config", "http lifecycle metrics"),
+    ("confine", "cluster config datapath hardening"),
+    ("clock", ""),
+    ("lifecycle", ""),
+    ("hardening", "causes"),
+    ("metrics", ""),
+    ("cluster", "input"),
+    ("netlink", ""),
+    ("datapath", "causes netlink"),
+    ("netfilter", "netlink"),
+    ("port", "config datapath http lifecycle"),
+    ("state", "clock"),
+    ("sentinel", "config netfilter"),
+    ("publish", "causes clock metrics"),
+    ("rotate", "clock cluster config lifecycle"),
+    ("echo", "args"),
+    ("kube_proxy_compat", "args config input netfilter"),
+    ("http", "lifecycle metrics"),
     (
         "cli",
-        &[
-            "args",
-            "causes",
-            "config",
-            "http",
-            "input",
-            "lifecycle",
-            "metrics",
-            "state",
-        ],
+        "args causes config http input lifecycle metrics state",
     ),
-    ("docs", &["args", "config", "metrics"]),
     ("app", ALL),
     ("main", ALL),
 ];
 /// Stands for every module.
-const ALL: &[&str] = &["*"];
+const ALL: &str = "*";
 
 /// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
 /// and there is no circle.
-const CORE: [&str; 39] = [
-    "text",
-    "time",
-    "brake",
-    "cause",
-    "names",
-    "owners",
-    "limits",
-    "trace",
-    "cluster",
-    "evidence",
-    "conntrack",
-    "drops",
-    "peers",
-    "shape",
-    "freshness",
-    "view",
-    "expect",
-    "health_ports",
-    "plan",
-    "programming",
-    "coverage",
-    "eligibility",
-    "drain",
-    "probes",
-    "ledger",
-    "verdict",
-    "explain",
-    "answer",
-    "switches",
-    "damping",
-    "condition",
-    "event",
-    "effect",
-    "record",
-    "node",
-    "replay",
-    "report",
-    "fleet",
-    "sim",
-];
+const CORE: &str = "
+    text time brake cause names owners limits trace cluster evidence conntrack drops peers shape
+    freshness view expect health_ports plan programming coverage eligibility drain probes ledger verdict
+    explain answer switches damping condition event effect record node replay report fleet sim";
 
 /// Names that the pure core must not use: it is deterministic, and `now` is an argument. Libraries
 /// are refused by its dependency tree.
-const NOT_IN_CORE: [&str; 6] = [
-    "std::fs",
-    "TcpStream",
-    "TcpListener",
-    "UdpSocket",
-    "Instant",
-    "SystemTime",
-];
+const NOT_IN_CORE: &str = "std::fs TcpStream TcpListener UdpSocket Instant SystemTime";
 
 /// Libraries that stay in one module of the agent.
-const HOMES: [(&str, &[&str]); 4] = [
-    ("k8s_openapi", &["cluster", "publish", "rotate"]),
-    ("kube", &["cluster", "publish", "rotate"]),
-    ("aya", &["datapath"]),
-    ("aya_log", &["datapath"]),
+const HOMES: [(&str, &str); 4] = [
+    ("k8s_openapi", "cluster publish rotate"),
+    ("kube", "cluster publish rotate"),
+    ("aya", "datapath"),
+    ("aya_log", "datapath"),
 ];
+
+fn has(words: &str, word: &str) -> bool {
+    words.split_whitespace().any(|one| one == word)
+}
 
 /// The module of a crate that a file belongs to, and how deep in it the file lies.
 fn module_of<'a>(source: &str, path: &'a str) -> Option<(&'a str, usize)> {
@@ -126,64 +73,66 @@ fn module_of<'a>(source: &str, path: &'a str) -> Option<(&'a str, usize)> {
 
 const AGENT: &str = "agent/src/";
 const AGENT_CORE: &str = "agent-core/src/";
+const TABLES: &str = "xtask/src/tidy/deps.rs";
 
 /// Rooms of the core name only rooms below them; tests may name any.
-pub(super) fn core(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn core(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let Some((room, depth)) = module_of(AGENT_CORE, path) else {
             continue;
         };
-        let Some(place) = CORE.iter().position(|name| *name == room) else {
-            let message = format!("room {room} is not in the table of xtask/src/tidy/deps.rs");
+        if !has(CORE, room) {
+            let message = format!("room {room} is not in the table of {TABLES}");
             findings.push(Finding::new(path, 0, message));
-            continue;
-        };
+        }
         if path.contains("/tests/") || path.ends_with("/tests.rs") {
             continue;
         }
         let code = code::only(text);
-        for name in NOT_IN_CORE {
+        for name in NOT_IN_CORE.split(' ') {
             for line in code::lines_with(&code, name) {
                 let message = format!("agent-core is pure and must not name {name}");
                 findings.push(Finding::new(path, line, message));
             }
         }
         let end = code.find("mod tests {").unwrap_or(code.len());
+        let above = CORE.split_whitespace().skip_while(|name| *name != room);
+        let above: Vec<&str> = above.skip(1).collect();
         for (line, used) in uses(&code[..end], depth) {
-            if CORE[place + 1..].contains(&used.as_str()) {
+            if above.contains(&used.as_str()) {
                 let message = format!("{room} lies below {used} and must not name it");
                 findings.push(Finding::new(path, line, message));
             }
         }
     }
-    findings
 }
 
-/// Modules of the agent name only modules that they may name.
-pub(super) fn modules(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+/// Modules of the agent name only modules that they may name, and no libraries of others.
+pub(super) fn modules(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let Some((module, depth)) = module_of(AGENT, path) else {
             continue;
         };
+        let code = code::only(text);
+        for (library, homes) in HOMES.iter().filter(|(_, homes)| !has(homes, module)) {
+            for line in code::lines_with(&code, &format!("{library}::")) {
+                let message = format!("{library} stays in {homes}");
+                findings.push(Finding::new(path, line, message));
+            }
+        }
         let Some((_, allowed)) = MODULES.iter().find(|(name, _)| *name == module) else {
-            let message = format!("module {module} is not in the table of xtask/src/tidy/deps.rs");
+            let message = format!("module {module} is not in the table of {TABLES}");
             findings.push(Finding::new(path, 0, message));
             continue;
         };
-        for (line, used) in uses(&code::only(text), depth) {
+        for (line, used) in uses(&code, depth) {
             let known = MODULES.iter().any(|(name, _)| *name == used);
-            if known && used != module && *allowed != ALL && !allowed.contains(&used.as_str()) {
-                let message = match *allowed {
-                    [] => format!("{module} may name no other module, and names {used}"),
-                    some => format!("{module} may name {}, not {used}", some.join(", ")),
-                };
+            if known && used != module && *allowed != ALL && !has(allowed, &used) {
+                let message = format!("{module} may not name {used}, only: {allowed}");
                 findings.push(Finding::new(path, line, message));
             }
         }
     }
-    findings
 }
 
 /// The top-level modules that code names by `crate::`, `pathproof::` or enough `super::`.
@@ -205,96 +154,59 @@ fn uses(code: &str, depth: usize) -> Vec<(usize, String)> {
 
 /// The first names of a path or of a group in braces: `a::b` gives a; `{a::{b, c}, d}` a and d.
 fn heads(rest: &str) -> Vec<String> {
-    let word = |s: &str| -> String {
-        s.trim_start()
-            .chars()
-            .take_while(|c| c.is_alphanumeric() || *c == '_')
-            .collect()
+    let not_in_name = |sign: char| !sign.is_alphanumeric() && sign != '_';
+    let head = |part: &str| {
+        part.trim_start()
+            .split(not_in_name)
+            .next()
+            .map(str::to_owned)
     };
     let Some(group) = rest.strip_prefix('{') else {
-        return vec![word(rest)];
+        return head(rest).into_iter().collect();
     };
-    let (mut depth, mut start, mut names) = (0, 0, Vec::new());
-    for (at, sign) in group.char_indices() {
-        match sign {
-            '{' => depth += 1,
-            '}' if depth == 0 => {
-                names.push(word(&group[start..at]));
-                break;
-            }
-            '}' => depth -= 1,
-            ',' if depth == 0 => {
-                names.push(word(&group[start..at]));
-                start = at + 1;
-            }
-            _ => {}
-        }
-    }
-    names.retain(|name| !name.is_empty());
-    names
-}
-
-/// Libraries stay where they belong.
-pub(super) fn libraries(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (path, text) in tree.ending(".rs") {
-        let Some((module, _)) = module_of(AGENT, path) else {
-            continue;
-        };
-        let code = code::only(text);
-        for (library, homes) in HOMES.iter().filter(|(_, homes)| !homes.contains(&module)) {
-            for line in code::lines_with(&code, &format!("{library}::")) {
-                let message = format!("{library} stays in {}", homes.join(", "));
-                findings.push(Finding::new(path, line, message));
-            }
-        }
-    }
-    findings
+    let deeper = |sign: char| i32::from(sign == '{') - i32::from(sign == '}');
+    let mut depth = 1;
+    let end = group.find(|sign| {
+        depth += deeper(sign);
+        depth == 0
+    });
+    let mut depth = 0;
+    let parts = group[..end.unwrap_or(group.len())].split(|sign| {
+        depth += deeper(sign);
+        depth == 0 && sign == ','
+    });
+    parts
+        .filter_map(head)
+        .filter(|name| !name.is_empty())
+        .collect()
 }
 
 /// Crates of the workspace and the crates of ours that each may use.
-const CRATES: [(&str, &[&str]); 7] = [
-    ("agent-common", &[]),
+const CRATES: [(&str, &str); 7] = [
+    ("agent-common", ""),
     // Its tests from outside turn its own feature on.
-    ("agent-core", &["agent-common", "agent-core"]),
-    ("agent-ebpf", &["agent-common"]),
-    ("agent", &["agent-common", "agent-core"]),
-    ("fuzz", &["agent-common", "agent-core", "pathproof"]),
-    ("tests", &["agent-common", "agent-core", "pathproof"]),
-    ("xtask", &[]),
+    ("agent-core", "agent-common agent-core"),
+    ("agent-ebpf", "agent-common"),
+    ("agent", "agent-common agent-core"),
+    ("fuzz", "agent-common agent-core pathproof"),
+    ("tests", "agent-common agent-core pathproof"),
+    ("xtask", ""),
 ];
-const OURS: [&str; 7] = [
-    "agent-common",
-    "agent-core",
-    "agent-ebpf",
-    "pathproof",
-    "node-tests",
-    "pathproof-fuzz",
-    "xtask",
-];
+const OURS: &str = "agent-common agent-core agent-ebpf pathproof node-tests pathproof-fuzz xtask";
 /// All that the kernel side may link.
-const KERNEL_SIDE: [&str; 3] = ["agent-common", "aya-ebpf", "aya-log-ebpf"];
+const KERNEL_SIDE: &str = "agent-common aya-ebpf aya-log-ebpf";
 
 /// Crates depend only on what they may.
-pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn crates(tree: &Tree, findings: &mut Vec<Finding>) {
     for (folder, allowed) in CRATES {
         let path = format!("{folder}/Cargo.toml");
-        let Some(text) = tree.text(&path) else {
-            continue;
-        };
-        for Dependency {
-            name, line, dev, ..
-        } in manifests::dependencies(text)
-        {
-            let message = if OURS.contains(&name) && !allowed.contains(&name) {
+        for entry in manifests::dependencies(tree.text(&path).unwrap_or_default()) {
+            let (name, line) = (entry.dependency(), entry.line);
+            let message = if has(OURS, name) && !has(allowed, name) {
                 format!("{folder} must not use {name}")
-            } else if folder == "agent-ebpf" && !KERNEL_SIDE.contains(&name) {
-                format!(
-                    "the kernel side may use {}, not {name}",
-                    KERNEL_SIDE.join(", ")
-                )
-            } else if folder == "agent-common" && !dev && name != "aya" {
+            } else if folder == "agent-ebpf" && !has(KERNEL_SIDE, name) {
+                format!("the kernel side may use {KERNEL_SIDE}, not {name}")
+            } else if folder == "agent-common" && !entry.table.contains("dev-") && name != "aya" {
                 format!("agent-common may use aya alone (feature user), not {name}")
             } else {
                 continue;
@@ -302,7 +214,6 @@ pub(super) fn crates(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(&path, line, message));
         }
     }
-    findings
 }
 
 #[cfg(test)]
@@ -346,7 +257,7 @@ mod tests {
 
     #[test]
     fn the_core_is_pure_and_no_arrow_runs_up() {
-        for name in NOT_IN_CORE {
+        for name in NOT_IN_CORE.split(' ') {
             let fault = format!("//! x\nuse {name}::thing;\n");
             let twin = format!("//! not {name}\nuse my_{}_x::y;\n", name.replace(':', "_"));
             fault_and_twin(core, "agent-core/src/ledger.rs", (&fault, 2), &twin);
@@ -364,15 +275,15 @@ mod tests {
     fn libraries_stay_at_home() {
         let path = "agent/src/http/admin.rs";
         fault_and_twin(
-            libraries,
+            modules,
             path,
             ("use aya::Ebpf;", 1),
             "use crate::metrics::aya_says;",
         );
         let fault = ("use k8s_openapi::api::core::v1::Node;", 1);
-        fault_and_twin(libraries, "agent/src/app.rs", fault, "// k8s_openapi::api");
+        fault_and_twin(modules, "agent/src/app.rs", fault, "// k8s_openapi::api");
         let home = [("agent/src/datapath/load.rs", "use aya::Ebpf;")];
-        assert_eq!(check(libraries, &home), [""; 0]);
+        assert_eq!(check(modules, &home), [""; 0]);
     }
 
     #[test]

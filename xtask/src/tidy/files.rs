@@ -8,26 +8,22 @@ use super::tree::Tree;
 const LONGEST: usize = 500;
 
 /// Every file begins with what it is. The name `tests.rs` says it already.
-pub(super) fn module_docs(tree: &Tree) -> Vec<Finding> {
-    let bare = tree
-        .ending(".rs")
-        .filter(|(path, text)| !path.ends_with("/tests.rs") && !text.starts_with("//! "));
-    bare.map(|(path, _)| Finding::new(path, 1, "begin with a module doc: //! purpose of this file"))
-        .collect()
+pub(super) fn module_docs(tree: &Tree, findings: &mut Vec<Finding>) {
+    for (path, text) in tree.ending(".rs") {
+        if !path.ends_with("/tests.rs") && !text.starts_with("//! ") {
+            let message = "begin with a module doc: //! purpose of this file";
+            findings.push(Finding::new(path, 1, message));
+        }
+    }
 }
 
 /// A longer file says why in its module doc, in a sentence that begins with `Length:`.
-pub(super) fn length(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn length(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let lines = text.lines().count();
-        let reason = text
-            .lines()
-            .take_while(|line| line.starts_with("//!"))
-            .any(|line| {
-                line.split_once("Length: ")
-                    .is_some_and(|(_, why)| !why.is_empty())
-            });
+        let mut doc = text.lines().take_while(|line| line.starts_with("//!"));
+        let why = doc.find_map(|line| Some(line.split_once("Length: ")?.1));
+        let reason = why.is_some_and(|why| !why.is_empty());
         if lines > LONGEST && !reason {
             let message = format!(
                 "{lines} lines, {LONGEST} is the limit; split it, or say why in the module doc \
@@ -36,39 +32,35 @@ pub(super) fn length(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(path, 0, message));
         }
     }
-    findings
 }
 
 /// `name.rs` beside `name/`.
-pub(super) fn names(tree: &Tree) -> Vec<Finding> {
-    tree.paths()
+pub(super) fn names(tree: &Tree, findings: &mut Vec<Finding>) {
+    for path in tree
+        .paths()
         .filter(|path| path.rsplit('/').next() == Some("mod.rs"))
-        .map(|path| Finding::new(path, 0, "move it to NAME.rs beside the folder NAME"))
-        .collect()
+    {
+        let message = "move it to NAME.rs beside the folder NAME";
+        findings.push(Finding::new(path, 0, message));
+    }
 }
 
 /// Nothing unfinished, and no test that never runs.
-pub(super) fn leftovers(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn leftovers(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let code = code::only(text);
-        for (left, advice) in [
-            ("todo!(", "finish it, or leave its place out"),
-            ("unimplemented!(", "finish it, or leave its place out"),
-            ("#[ignore", "a test must run, or report that it is skipped"),
-        ] {
+        for left in ["todo!(", "unimplemented!(", "#[ignore"] {
             for line in code::lines_with(&code, left) {
-                let name = left.trim_end_matches('(');
-                findings.push(Finding::new(path, line, format!("{name}: {advice}")));
+                let message =
+                    "finish it, or leave it out; a test must run, or report that it is skipped";
+                findings.push(Finding::new(path, line, message));
             }
         }
     }
-    findings
 }
 
 /// Tasks run no tests of documentation, so no block of code in it may be one.
-pub(super) fn doc_tests(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn doc_tests(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let mut inside = false;
         for (at, line) in text.lines().map(str::trim_start).enumerate() {
@@ -84,7 +76,6 @@ pub(super) fn doc_tests(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
 }
 
 #[cfg(test)]

@@ -4,63 +4,48 @@
 use super::Finding;
 use super::tree::Tree;
 
-/// A line of a dependency table.
+/// A line `name = value` of a manifest.
 #[derive(Debug)]
-pub(super) struct Dependency<'a> {
-    pub(super) name: &'a str,
+pub(super) struct Entry<'a> {
+    /// The table that it is in, with its brackets.
+    pub(super) table: &'a str,
     pub(super) line: usize,
-    pub(super) dev: bool,
-    /// Text after the equals sign.
-    pub(super) value: &'a str,
+    name: &'a str,
+    value: &'a str,
 }
 
-/// The dependencies of a manifest, of all kinds, one line each.
-pub(super) fn dependencies(text: &str) -> Vec<Dependency<'_>> {
-    let mut found = Vec::new();
-    let mut section = "";
-    for (number, line) in text.lines().enumerate() {
-        let line = line.trim();
-        if line.starts_with('[') {
-            section = line;
-            // The long form: [dependencies.name]
-            if let Some((_, name)) = line.trim_end_matches(']').split_once("dependencies.") {
-                let dev = line.contains("dev-");
-                found.push(Dependency {
-                    name,
-                    line: number + 1,
-                    dev,
-                    value: "",
-                });
-            }
-            continue;
-        }
-        if !section.ends_with("dependencies]") || line.starts_with('#') {
-            continue;
-        }
-        if let Some((name, value)) = line.split_once('=') {
-            let name = name.trim();
-            let (name, value) = name
-                .strip_suffix(".workspace")
-                .map_or((name, value.trim()), |n| {
-                    (
-                        n,
-                        if value.trim() == "true" {
-                            "workspace = true"
-                        } else {
-                            ""
-                        },
-                    )
-                });
-            let dev = section.contains("dev-");
-            found.push(Dependency {
-                name,
-                line: number + 1,
-                dev,
-                value,
-            });
-        }
+impl<'a> Entry<'a> {
+    /// The dependency that it names: of `[dependencies]` `name` or `name.workspace`, or of the long form
+    /// `[dependencies.name]`.
+    pub(super) fn dependency(&self) -> &'a str {
+        let long = self.table.split_once("dependencies.");
+        long.map_or_else(
+            || self.name.trim_end_matches(".workspace"),
+            |(_, name)| name.trim_end_matches(']'),
+        )
     }
-    found
+}
+
+fn entries(text: &str) -> impl Iterator<Item = Entry<'_>> {
+    let mut table = "";
+    text.lines().zip(1..).filter_map(move |(text, line)| {
+        if text.starts_with('[') {
+            table = text.trim();
+        }
+        let (name, value) = text.split_once('=')?;
+        let (name, value) = (name.trim(), value.trim());
+        (!name.starts_with(['#', '['])).then_some(Entry {
+            table,
+            line,
+            name,
+            value,
+        })
+    })
+}
+
+/// Entries of all tables of dependencies.
+pub(super) fn dependencies(text: &str) -> impl Iterator<Item = Entry<'_>> {
+    entries(text).filter(|entry| entry.table.contains("dependencies"))
 }
 
 /// The manifests of members: the root's holds the table. What has a table of its own is none.
@@ -71,47 +56,42 @@ fn members(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Versions stand in the workspace's table alone.
-pub(super) fn versions(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn versions(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in members(tree) {
-        for Dependency {
-            name, line, value, ..
-        } in dependencies(text)
-        {
-            if !value.contains("workspace = true") {
+        for entry in dependencies(text) {
+            let short = entry.name.ends_with(".workspace") && entry.value == "true";
+            if !short && !entry.value.contains("workspace = true") {
+                let name = entry.dependency();
                 let message =
                     format!("{name}: write `workspace = true`; versions belong in Cargo.toml");
-                findings.push(Finding::new(path, line, message));
+                findings.push(Finding::new(path, entry.line, message));
             }
         }
-        for field in ["version", "edition", "rust-version", "publish"] {
-            if package_field(text, &format!("{field}.workspace")).is_none() {
-                let message = format!("[package] needs `{field}.workspace = true`");
+        for name in ["version", "edition", "rust-version", "publish"] {
+            if field(text, "[package]", &format!("{name}.workspace")).is_none() {
+                let message = format!("[package] needs `{name}.workspace = true`");
                 findings.push(Finding::new(path, 0, message));
             }
         }
     }
-    findings
 }
 
 /// Text before the version of pathproof, wherever people or tests name a release.
 const RELEASE_MARKS: [&str; 4] = ["pathproof:", "newTag: \"", "VERSION=", "appVersion: \""];
 
 /// The release stands in Cargo.toml; who names it in another place names that one.
-pub(super) fn one_release(tree: &Tree) -> Vec<Finding> {
+pub(super) fn one_release(tree: &Tree, findings: &mut Vec<Finding>) {
     let Some(release) = tree.text("Cargo.toml").and_then(release) else {
-        return Vec::new();
+        return;
     };
-    let mut findings = Vec::new();
     // The changelog names older ones, and the fuzzers' bytes are what they are.
     let elsewhere = |path: &str| path == "CHANGELOG.md" || path.starts_with("fuzz/");
     for (path, text) in tree.ending("").filter(|(path, _)| !elsewhere(path)) {
         let chart = path.ends_with("/Chart.yaml");
         for (number, line) in text.lines().enumerate() {
             let of_chart = line.strip_prefix("version: ").filter(|_| chart);
-            let marked = RELEASE_MARKS
-                .iter()
-                .flat_map(|mark| line.split(mark).skip(1));
+            let marked = RELEASE_MARKS.iter();
+            let marked = marked.flat_map(|mark| line.split(mark).skip(1));
             for said in of_chart
                 .into_iter()
                 .chain(marked)
@@ -125,17 +105,12 @@ pub(super) fn one_release(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
 }
 
 /// The version of the workspace.
 fn release(root: &str) -> Option<&str> {
-    let mut package = root
-        .lines()
-        .skip_while(|line| *line != "[workspace.package]")
-        .skip(1)
-        .take_while(|line| !line.starts_with('['));
-    package.find_map(|line| line.strip_prefix("version = \"")?.strip_suffix('"'))
+    let value = field(root, "[workspace.package]", "version")?;
+    Some(value.trim_matches('"'))
 }
 
 /// "0.1.0-rc.1" of "0.1.0-rc.1 --file": three numbers, and what belongs to them.
@@ -160,19 +135,17 @@ const LICENCES: [(&str, &str); 2] = [
 ];
 
 /// Every crate says its licence, the right one, and what it is.
-pub(super) fn licences(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn licences(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in members(tree) {
-        let own = LICENCES
-            .iter()
-            .find(|(crate_, _)| *crate_ == path)
-            .map(|(_, licence)| *licence);
-        let (field, wanted) = own.map_or(("license.workspace", "true"), |own| ("license", own));
-        if package_field(text, field) != Some(wanted) {
-            let message = format!("[package] needs `{field} = {wanted}`");
+        let own = LICENCES.iter().find(|(own, _)| *own == path);
+        let (name, wanted) = own.map_or(("license.workspace", "true"), |(_, licence)| {
+            ("license", *licence)
+        });
+        if field(text, "[package]", name) != Some(wanted) {
+            let message = format!("[package] needs `{name} = {wanted}`");
             findings.push(Finding::new(path, 0, message));
         }
-        if package_field(text, "description").is_none() {
+        if field(text, "[package]", "description").is_none() {
             findings.push(Finding::new(path, 0, "[package] needs a description"));
         }
     }
@@ -183,19 +156,12 @@ pub(super) fn licences(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
 }
 
-fn package_field<'a>(text: &'a str, field: &str) -> Option<&'a str> {
-    let package = text
-        .lines()
-        .skip_while(|line| line.trim() != "[package]")
-        .skip(1);
-    package
-        .take_while(|line| !line.starts_with('['))
-        .filter_map(|line| line.split_once('='))
-        .find(|(name, _)| name.trim() == field)
-        .map(|(_, value)| value.trim())
+fn field<'a>(text: &'a str, table: &str, name: &str) -> Option<&'a str> {
+    let mut entries = entries(text);
+    let found = entries.find(|entry| entry.table == table && entry.name == name);
+    found.map(|entry| entry.value)
 }
 
 #[cfg(test)]

@@ -8,14 +8,13 @@ use super::tree::Tree;
 const TYPES: [&str; 4] = ["Counter", "Gauge", "Histogram", "Family"];
 
 /// Every metric that a metrics file declares is changed somewhere in the agent.
-pub(super) fn unused(tree: &Tree) -> Vec<Finding> {
-    let agent: Vec<(&str, String)> = tree
-        .ending(".rs")
-        .filter(|(path, _)| path.starts_with("agent/src/"))
-        .map(|(path, text)| (path, code::only(text)))
-        .collect();
-    let mut findings = Vec::new();
-    for (path, code) in agent.iter().filter(|(path, _)| is_metrics(path)) {
+pub(super) fn unused(tree: &Tree, findings: &mut Vec<Finding>) {
+    let rust = tree.ending(".rs");
+    let agent = rust.filter(|(path, _)| path.starts_with("agent/src/"));
+    let agent = agent.map(|(path, text)| (path, code::only(text)));
+    let agent: Vec<(&str, String)> = agent.collect();
+    let metrics = |(path, _): &&(&str, String)| path.starts_with("agent/src/metrics");
+    for (path, code) in agent.iter().filter(metrics) {
         for (line, field) in fields(code) {
             if !agent.iter().any(|(_, code)| changes(code, field)) {
                 let message = format!("nothing changes the metric {field}; remove it or count it");
@@ -23,11 +22,6 @@ pub(super) fn unused(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
-}
-
-fn is_metrics(path: &str) -> bool {
-    path.starts_with("agent/src/metrics")
 }
 
 /// Fields of structs whose type is a metric: lines `name: Type<...>,`.
@@ -36,14 +30,13 @@ fn fields(code: &str) -> impl Iterator<Item = (usize, &str)> {
         let line = line.trim().strip_suffix(',')?;
         let (name, kind) = line.split_once(": ")?;
         let name = name.rsplit(' ').next()?;
-        let is_name = name
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        let in_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        let is_name = name.chars().all(in_name);
+        let (kind, parameters) = kind
+            .split_once('<')
+            .map_or((kind, false), |(k, _)| (k, true));
         // Our own Family, of addresses, has no parameters.
-        let is_metric = TYPES.iter().any(|t| {
-            kind.strip_prefix(t)
-                .is_some_and(|rest| rest.starts_with('<') || (rest.is_empty() && *t != "Family"))
-        });
+        let is_metric = TYPES.contains(&kind) && (parameters || kind != "Family");
         (is_name && is_metric).then_some((number + 1, name))
     })
 }

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result};
 
@@ -11,19 +10,9 @@ use crate::run;
 
 /// Paths of the files that git tracks, or would track: what lies in target/ is nobody's business.
 pub(crate) fn tracked(root: &Path) -> Result<Vec<String>> {
-    // A clone that belongs to another user is still this clone: CI often runs as root.
-    let mut list = Command::new("git");
-    list.current_dir(root)
-        .arg("-c")
-        .arg(format!("safe.directory={}", root.display()));
-    list.args([
-        "ls-files",
-        "-z",
-        "--cached",
-        "--others",
-        "--exclude-standard",
-    ]);
-    let list = run::output(&mut list).context("git cannot list the repository's files")?;
+    let mut git = run::git(root);
+    git.args("ls-files -z --cached --others --exclude-standard".split(' '));
+    let list = run::output(&mut git).context("git cannot list the repository's files")?;
     Ok(String::from_utf8(list)?
         .split_terminator('\0')
         // Some are deleted, but still in git's index.
@@ -79,14 +68,9 @@ impl Tree {
     }
 
     /// Text files whose name ends so, in order.
-    pub(super) fn ending<'a>(
-        &'a self,
-        suffix: &'a str,
-    ) -> impl Iterator<Item = (&'a str, &'a str)> + 'a {
-        let texts = self
-            .texts
-            .iter()
-            .filter(move |(path, _)| path.ends_with(suffix));
+    pub(super) fn ending(&self, suffix: &'static str) -> impl Iterator<Item = (&str, &str)> {
+        let texts = self.texts.iter();
+        let texts = texts.filter(move |(path, _)| path.ends_with(suffix));
         texts.map(|(path, text)| (path.as_str(), text.as_str()))
     }
 

@@ -6,8 +6,7 @@ use super::tree::Tree;
 const FOLDER: &str = ".github/workflows/";
 
 /// A workflow has no rights but those of single jobs, runs only code that a hash names, and ends.
-pub(super) fn safe(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
+pub(super) fn safe(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending("").filter(|(path, _)| path.starts_with(FOLDER)) {
         if !text.lines().any(|line| line == "permissions: {}") {
             let message = "write `permissions: {}` at the top, and rights at each job";
@@ -21,7 +20,6 @@ pub(super) fn safe(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    findings
 }
 
 fn fault(line: &str, after: &[&str]) -> Option<&'static str> {
