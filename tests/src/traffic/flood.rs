@@ -1,6 +1,6 @@
 //! A SYN flood: each SYN from another address outside, or all from one pod, at a bounded rate.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use fastrand::Rng;
 
-use super::{RawSender, Syn};
+use super::RawSender;
 use crate::worker::Worker;
 use crate::world::{Pod, World};
 
@@ -51,9 +51,9 @@ impl Flood {
             while !stop.load(Ordering::Relaxed) {
                 let due = (start.elapsed().as_secs_f64() * f64::from(rate)) as u64;
                 while count.load(Ordering::Relaxed) < due && !stop.load(Ordering::Relaxed) {
-                    let host = source(&mut rng);
+                    let from = (source(&mut rng), rng.u16(1024..)).into();
                     // What the device cannot take is lost, as on any wire.
-                    let _ = sender.send_syn(&syn(&mut rng, host, target));
+                    let _ = sender.send_syn(from, target, rng.u32(..));
                     count.fetch_add(1, Ordering::Relaxed);
                 }
                 thread::sleep(BATCH);
@@ -68,13 +68,5 @@ impl Flood {
     /// SYNs so far.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
-    }
-}
-
-fn syn(rng: &mut Rng, host: Ipv4Addr, destination: SocketAddr) -> Syn {
-    Syn {
-        source: SocketAddr::new(IpAddr::V4(host), rng.u16(1024..)),
-        destination,
-        sequence: rng.u32(..),
     }
 }
