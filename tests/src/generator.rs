@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use anyhow::{Context, Result};
 use aya::programs::SchedClassifier;
 
-use crate::bpf::{Code, Kind, Program, call, descriptor};
+use crate::bpf::{Code, Hook, Program, call, descriptor};
 
 /// Which packet of a connection is made, by what is written where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl Generator {
         ];
         call(MAP_UPDATE_ELEM, &mut update).context("put the program under test into a map")?;
         let code = instructions(shape, ranges, targets.as_raw_fd());
-        let program = Program::load(Kind::Classifier, "generator", &code)?;
+        let program = Program::load(Hook::Ingress, "generator", &code)?;
         Ok(Self {
             program,
             _targets: targets,
