@@ -243,10 +243,6 @@ impl Datapath {
         self.rules.entry((device.to_owned(), hook)).or_default()
     }
 
-    fn push(&mut self, device: &str, hook: Hook, rule: Rule) {
-        self.at(device, hook).push(rule);
-    }
-
     /// What a pod sends to a frontend goes to an endpoint: to a local one past every egress hook, its
     /// answer too.
     pub fn pod(
@@ -276,8 +272,8 @@ impl Datapath {
             then: back,
             ..Rule::default()
         };
-        self.push(&client.device, Hook::Ingress, request);
-        self.push(device, Hook::Ingress, answer);
+        self.at(&client.device, Hook::Ingress).push(request);
+        self.at(device, Hook::Ingress).push(answer);
         Ok(())
     }
 
@@ -315,8 +311,8 @@ impl Datapath {
             request.then = Then::Peer(world.node.ifindex(&backend.device)?);
             Hook::Egress
         };
-        self.push(UPLINK, Hook::Ingress, request);
-        self.push(UPLINK, leaves, answer);
+        self.at(UPLINK, Hook::Ingress).push(request);
+        self.at(UPLINK, leaves).push(answer);
         Ok(())
     }
 

@@ -83,16 +83,15 @@ impl Chains {
         let is_local = |(endpoint, _): &(&Value, _)| endpoint["nodeName"] == NODE_NAME;
         let all = serving(endpoints.iter().copied());
         let local = serving(endpoints.iter().copied().filter(is_local));
-        let external_local = spec["externalTrafficPolicy"] == "Local";
+        let is_policy_local = spec["externalTrafficPolicy"] == "Local";
 
         let number = self.nat.len();
         let chain = |kind| format!("{kind}-{number}");
         let (to_all, to_local, external) = (chain("svc"), chain("local"), chain("ext"));
-        let protocol = protocol(port).to_lowercase();
-        self.choice(&to_all, &protocol, &all);
-        self.choice(&to_local, &protocol, &local);
+        self.choice(&to_all, protocol(port), &all);
+        self.choice(&to_local, protocol(port), &local);
         let goto = |chain: &String| Word::Goto(chain.clone());
-        let rules = match external_local {
+        let rules = match is_policy_local {
             // Pods and the node itself are served as by the ClusterIP.
             true => vec![
                 vec![Word::From(pods(family)), goto(&to_all)],
@@ -104,53 +103,59 @@ impl Chains {
         };
         self.nat.insert(external.clone(), rules);
 
-        let services = self.nat.entry(SERVICES.to_owned()).or_default();
-        let at = |address, port: &Value| {
-            let port = port.as_u64().unwrap_or_default();
-            Word::To(address, protocol.clone(), port)
-        };
         for address in cluster_ips {
-            let to = at(Some(address), &port["port"]);
+            let to = to(Some(address), port, "port");
             if all.is_empty() {
                 self.refusals.push(vec![to, Word::Reject]);
                 continue;
             }
             let outside = Word::NotFrom(pods(family));
-            services.push(vec![to.clone(), outside, Word::Masquerade]);
-            services.push(vec![to, goto(&to_all)]);
+            self.serve(vec![to.clone(), outside, Word::Masquerade]);
+            self.serve(vec![to, goto(&to_all)]);
         }
-        // What of each Service comes from outside, and who may dial the load balancer.
+        let refusal = match is_policy_local && local.is_empty() {
+            _ if all.is_empty() => Some(Word::Reject),
+            true => Some(Word::Drop),
+            false => None,
+        };
+        self.frontends(service, port, &goto(&external), refusal.as_ref());
+    }
+
+    fn serve(&mut self, rule: Rule) {
+        let services = self.nat.entry(SERVICES.to_owned()).or_default();
+        services.push(rule);
+    }
+
+    /// The addresses of load balancers, the external ones, and the node port.
+    fn frontends(&mut self, service: &Value, port: &Value, then: &Word, refusal: Option<&Word>) {
+        let (spec, family) = (&service["spec"], self.family);
         let vips: Vec<IpAddr> = vips(service, family).collect();
         let others = addresses(items(&spec["externalIPs"]), family);
-        let addresses = vips.iter().copied().chain(others);
-        let addresses = addresses.map(|address| (Some(address), &port["port"]));
-        let node_port = port.get("nodePort").map(|port| (None, port));
+        let addresses = vips.iter().copied().chain(others).map(Some);
+        let addresses = addresses.map(|address| (address, to(address, port, "port")));
+        let node_port = port.get("nodePort");
+        let node_port = node_port.map(|_| (None, to(None, port, "nodePort")));
         let ranges = source_ranges(spec, family);
-        for (address, port) in addresses.chain(node_port) {
-            let to = at(address, port);
-            let is_vip = address.is_some_and(|address| vips.contains(&address));
-            let is_restricted = is_vip && !ranges.is_empty();
-            let rules = match is_restricted {
-                true => ranges
-                    .iter()
-                    .map(|range| vec![to.clone(), Word::From(range.clone()), goto(&external)])
-                    .collect(),
-                false => vec![vec![to.clone(), goto(&external)]],
-            };
-            services.extend(rules.into_iter().filter(|_| !all.is_empty()));
-            let refusal = match external_local && local.is_empty() {
-                _ if all.is_empty() => Word::Reject,
-                true => Word::Drop,
+        for (address, to) in addresses.chain(node_port) {
+            let mut refusal = refusal;
+            let is_served = !matches!(refusal, Some(Word::Reject));
+            if address.is_some_and(|address| vips.contains(&address)) && !ranges.is_empty() {
+                for range in ranges.iter().filter(|_| is_served) {
+                    self.serve(vec![to.clone(), Word::From(range.clone()), then.clone()]);
+                }
                 // Sources within the ranges are translated before they come to the refusals.
-                false if is_restricted => Word::Drop,
-                false => continue,
-            };
-            self.refusals.push(vec![to, refusal]);
+                refusal = refusal.or(Some(&Word::Drop));
+            } else if is_served {
+                self.serve(vec![to.clone(), then.clone()]);
+            }
+            let refusal = refusal.cloned();
+            self.refusals
+                .extend(refusal.map(|refusal| vec![to, refusal]));
         }
     }
 
     /// A chain that picks an endpoint at random, and the endpoints' chains.
-    fn choice(&mut self, name: &str, protocol: &str, endpoints: &[SocketAddr]) {
+    fn choice(&mut self, name: &str, protocol: String, endpoints: &[SocketAddr]) {
         let mut choice = Vec::new();
         for (number, endpoint) in endpoints.iter().enumerate() {
             let chain = format!("{name}-{number}");
@@ -159,7 +164,7 @@ impl Chains {
             choice.push(vec![chance, Word::Goto(chain.clone())]);
             // Hairpin: a pod that is its own endpoint must see another source than itself.
             let itself = Word::From(endpoint.ip().to_string());
-            let there = Word::Translate(protocol.to_owned(), *endpoint);
+            let there = Word::Translate(protocol.clone(), *endpoint);
             let rules = vec![vec![itself, Word::Masquerade], vec![there]];
             self.nat.insert(chain, rules);
         }
@@ -211,8 +216,15 @@ fn belongs(slice: &Value, service: &Value) -> bool {
         && slice["labels"]["kubernetes.io/service-name"] == service["name"]
 }
 
-fn protocol(port: &Value) -> &str {
-    port["protocol"].as_str().unwrap_or("TCP")
+/// "tcp" or "udp".
+fn protocol(port: &Value) -> String {
+    port["protocol"].as_str().unwrap_or("TCP").to_lowercase()
+}
+
+/// This address, or any of the node's own, at a Service's port of this kind.
+fn to(address: Option<IpAddr>, port: &Value, kind: &str) -> Word {
+    let number = port[kind].as_u64().unwrap_or_default();
+    Word::To(address, protocol(port), number)
 }
 
 /// Every endpoint of a port, with its address.

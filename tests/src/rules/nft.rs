@@ -4,31 +4,16 @@
 use super::chains::{Chains, Rule, SERVICES, Word};
 use crate::world::Family;
 
-const HOOKS: &str = "\
-  chain prerouting {
-    type nat hook prerouting priority dstnat; policy accept;
-    jump services
-  }
-  chain output {
-    type nat hook output priority -100; policy accept;
-    jump services
-  }
+const HOOKS: &str = "
+  chain prerouting { type nat hook prerouting priority dstnat; jump services; }
+  chain output { type nat hook output priority -100; jump services; }
   chain postrouting {
-    type nat hook postrouting priority srcnat; policy accept;
+    type nat hook postrouting priority srcnat;
     meta mark & 0x4000 == 0x4000 meta mark set meta mark ^ 0x4000 masquerade fully-random
   }
-  chain filter-input {
-    type filter hook input priority filter; policy accept;
-    ct state new jump refusals
-  }
-  chain filter-forward {
-    type filter hook forward priority filter; policy accept;
-    ct state new jump refusals
-  }
-  chain filter-output {
-    type filter hook output priority filter; policy accept;
-    ct state new jump refusals
-  }
+  chain filter-input { type filter hook input priority filter; ct state new jump refusals; }
+  chain filter-forward { type filter hook forward priority filter; ct state new jump refusals; }
+  chain filter-output { type filter hook output priority filter; ct state new jump refusals; }
 ";
 
 fn ip(family: Family) -> &'static str {

@@ -1,7 +1,6 @@
 //! Makes the namespaces, devices, addresses and routes of a [`World`].
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Mutex;
@@ -181,33 +180,26 @@ fn router(world: &World) -> String {
     let (v4, v6) = ROUTER;
     let (node4, node6) = NODE;
     let (vips4, vips6) = layout::VIP_CIDRS;
-    let mut batch = format!(
-        "link set lo up\nlink add lan0 address {} type bridge\n",
-        mac(ROUTER_HARDWARE)
-    );
-    for (port, peer, hardware) in [
-        ("node", world.node.name(), NODE_HARDWARE),
-        ("worker", world.worker.name(), WORKER_HARDWARE),
-    ] {
-        let mac = mac(hardware);
-        let _ = writeln!(
-            batch,
+    let own = mac(ROUTER_HARDWARE);
+    let mut batch = format!("link set lo up\nlink add lan0 address {own} type bridge\n");
+    let ports = [
+        ("node", &world.node, NODE_HARDWARE),
+        ("worker", &world.worker, WORKER_HARDWARE),
+    ];
+    for (port, peer, hardware) in ports {
+        let (peer, mac) = (peer.name(), mac(hardware));
+        batch += &format!(
             "link add {port} type veth peer name {UPLINK} address {mac} netns {peer}\n\
-             link set {port} master lan0\nlink set {port} up"
+             link set {port} master lan0\nlink set {port} up\n"
         );
     }
-    let _ = writeln!(
-        batch,
+    batch += &format!(
         "link set lan0 up\naddr add {v4}/24 dev lan0\naddr add {v6}/64 dev lan0 nodad\n\
          route add {vips4} via {node4}\nroute add {vips6} via {node6}\n\
-         route add blackhole default\nroute add blackhole ::/0 metric 4096"
+         route add blackhole default\nroute add blackhole ::/0 metric 4096\n"
     );
-    for index in 0..CLIENTS {
-        let (v4, v6) = layout::outside_client(index);
-        let _ = writeln!(
-            batch,
-            "addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad"
-        );
+    for (v4, v6) in (0..CLIENTS).map(layout::outside_client) {
+        batch += &format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad\n");
     }
     batch
 }
@@ -258,12 +250,10 @@ pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()
     let (mut on_node, mut on_worker) = (String::new(), String::new());
     let is_bridged = |(_, place): &(String, Place)| *place == Place::Bridged;
     if pods.iter().any(is_bridged) && world.indexes[Place::Bridged as usize] == 0 {
-        let (v4, v6) = BRIDGE_ADDRESS;
-        let _ = writeln!(
-            on_node,
-            "link add {BRIDGE} address {} type bridge\nlink set {BRIDGE} up\n\
-             addr add {v4}/25 dev {BRIDGE}\naddr add {v6}/80 dev {BRIDGE} nodad",
-            mac(BRIDGE_HARDWARE)
+        let ((v4, v6), own) = (BRIDGE_ADDRESS, mac(BRIDGE_HARDWARE));
+        on_node += &format!(
+            "link add {BRIDGE} address {own} type bridge\nlink set {BRIDGE} up\n\
+             addr add {v4}/25 dev {BRIDGE}\naddr add {v6}/80 dev {BRIDGE} nodad\n"
         );
     }
     let mut made = Vec::new();
