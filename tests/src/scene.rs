@@ -173,7 +173,9 @@ impl Scene {
     pub fn start_on(&mut self, kernel: OldKernel, extra: &[&str]) {
         let binary = agent_binary().expect("the agent's binary");
         let folder = self.manifests.dir();
-        let agent = self.world.spawn_agent_on(kernel, &binary, folder, extra);
+        let agent = self
+            .world
+            .spawn_agent_on(Some(kernel), &binary, folder, extra);
         self.agent = Some(agent.expect("start the agent"));
         self.wait_ready();
     }

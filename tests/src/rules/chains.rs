@@ -184,8 +184,7 @@ fn items(list: &Value) -> impl Iterator<Item = &Value> {
 
 /// Addresses of pods: sources that are not masqueraded for ClusterIPs.
 fn pods(family: Family) -> String {
-    let (v4, v6) = layout::CLUSTER_CIDRS;
-    [v4, v6][family as usize].to_owned()
+    layout::range(layout::CLUSTER_CIDRS, family).to_owned()
 }
 
 fn addresses<'a>(

@@ -27,23 +27,21 @@ impl Flood {
     /// From outside to a port of the node, so many SYNs a second, or as many as go out. Sources are
     /// drawn from 11.0.0.0/8, which nobody here has.
     pub fn start(world: &World, target: SocketAddr, rate: u32) -> Result<Self> {
-        let sender = RawSender::from_outside(world)?;
-        let source = |rng: &mut Rng| Ipv4Addr::new(11, rng.u8(..), rng.u8(..), rng.u8(1..));
-        Ok(Self::run(sender, source, target, rate))
+        Ok(Self::run(
+            RawSender::from_outside(world)?,
+            None,
+            target,
+            rate,
+        ))
     }
 
     /// The same from a pod, under its own address.
     pub fn of_pod(pod: &Pod, target: SocketAddr, rate: u32) -> Result<Self> {
-        let (sender, source) = (RawSender::from_pod(pod)?, pod.v4);
-        Ok(Self::run(sender, move |_| source, target, rate))
+        let sender = RawSender::from_pod(pod)?;
+        Ok(Self::run(sender, Some(pod.v4), target, rate))
     }
 
-    fn run(
-        sender: RawSender,
-        source: impl Fn(&mut Rng) -> Ipv4Addr + Send + 'static,
-        target: SocketAddr,
-        rate: u32,
-    ) -> Self {
+    fn run(sender: RawSender, own: Option<Ipv4Addr>, target: SocketAddr, rate: u32) -> Self {
         let sent = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&sent);
         let worker = Worker::here(move |stop| {
@@ -51,7 +49,8 @@ impl Flood {
             while !stop.load(Ordering::Relaxed) {
                 let due = (start.elapsed().as_secs_f64() * f64::from(rate)) as u64;
                 while count.load(Ordering::Relaxed) < due && !stop.load(Ordering::Relaxed) {
-                    let from = (source(&mut rng), rng.u16(1024..)).into();
+                    let any = Ipv4Addr::new(11, rng.u8(..), rng.u8(..), rng.u8(1..));
+                    let from = (own.unwrap_or(any), rng.u16(1024..)).into();
                     // What the device cannot take is lost, as on any wire.
                     let _ = sender.send_syn(from, target, rng.u32(..));
                     count.fetch_add(1, Ordering::Relaxed);

@@ -60,21 +60,11 @@ impl World {
     /// that thread ends, so that a killed test leaves none. That of a world that may be kept outlives
     /// this process.
     pub fn spawn_agent(&self, binary: &Path, manifests: &Path, extra: &[&str]) -> Result<Agent> {
-        self.start_agent(None, binary, manifests, extra)
+        self.spawn_agent_on(None, binary, manifests, extra)
     }
 
     /// Like [`World::spawn_agent`], on a kernel that can do less than this one.
     pub fn spawn_agent_on(
-        &self,
-        kernel: OldKernel,
-        binary: &Path,
-        manifests: &Path,
-        extra: &[&str],
-    ) -> Result<Agent> {
-        self.start_agent(Some(kernel), binary, manifests, extra)
-    }
-
-    fn start_agent(
         &self,
         kernel: Option<OldKernel>,
         binary: &Path,
