@@ -20,7 +20,7 @@ pub(crate) struct Peer {
 
 impl Peer {
     pub(crate) fn start(scene: &Scene, name: &'static str) -> Self {
-        let world = World::builder().outside_clients(1).node_name(name).build();
+        let world = World::builder().node_name(name).build();
         let world = world.expect("build a world");
         let server = scene.far();
         let (door, beyond) = (&world.worker, &scene.world.worker);

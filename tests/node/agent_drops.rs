@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use node_tests::bpf::{Attached, Code, Hook, Kind, Program};
+use node_tests::bpf::{Attached, Code, Hook, Program};
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, eventually, throughout};
 use node_tests::skip;
@@ -133,13 +133,12 @@ fn checksum(scene: &Scene) -> Option<Attached> {
 fn tc_program(scene: &Scene) -> Option<Attached> {
     /// `TC_ACT_SHOT`.
     const DROP: i32 = 2;
-    let mut code = Code::default();
-    code.answer(DROP);
-    let program = Program::load(Kind::Classifier, "drops", &code).expect("a program");
+    let code = Code::returning(DROP);
+    let program = Program::load(Hook::Ingress, "drops", &code).expect("a program");
     let node = &scene.world.node;
     let device = &scene.world.pod("client-1").device;
     let index = node.ifindex(device).expect("an interface");
-    let attach = || program.attach(Hook::Ingress(index));
+    let attach = || program.attach(index);
     Some(node.run(attach).expect("attach"))
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use agent_common::abi;
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
-use node_tests::traffic::{RawSender, Syn};
+use node_tests::traffic::RawSender;
 use node_tests::world::Family;
 
 use crate::agent_kernel::pending;
@@ -27,13 +27,9 @@ fn a_flood_of_one_source_is_bounded() {
     let raw = RawSender::from_pod(pod).expect("a packet socket");
     let (source, destination) = (pod.address(family), scene.cluster_ip("db", family));
     for number in 0..20_000_u32 {
-        let syn = Syn {
-            source: SocketAddr::new(source, 20_000 + (number % 20_000) as u16),
-            destination,
-            sequence: number.wrapping_mul(2_654_435_761),
-        };
+        let from = SocketAddr::new(source, 20_000 + (number % 20_000) as u16);
         // A full queue drops what we send: no matter.
-        let _ = raw.send_syn(&syn);
+        let _ = raw.send_syn(from, destination, number.wrapping_mul(2_654_435_761));
     }
     assert!(
         pending(&scene.world) < abi::MAX_PENDING as usize / 8,
@@ -80,13 +76,10 @@ fn a_flood_that_nobody_answers_hides_no_fault() {
     let raw = RawSender::from_pod(scene.world.pod("client-2")).expect("a packet socket");
     let send = |number: u32| {
         let source = Ipv4Addr::from(0x0af4_0020 + number % SOURCES);
-        let syn = Syn {
-            source: SocketAddr::from((source, 1_024 + (number / SOURCES) as u16)),
-            destination: scene.cluster_ip(services[number as usize % 2], family),
-            sequence: number.wrapping_mul(2_654_435_761),
-        };
+        let from = SocketAddr::from((source, 1_024 + (number / SOURCES) as u16));
+        let to = scene.cluster_ip(services[number as usize % 2], family);
         // A full queue drops what we send: no matter.
-        let _ = raw.send_syn(&syn);
+        let _ = raw.send_syn(from, to, number.wrapping_mul(2_654_435_761));
     };
     eventually("both known", || {
         (0..2).for_each(send);

@@ -1,13 +1,13 @@
 //! Beside a datapath in the shape of Cilium's, as it was measured with real agents
 //! (docs/cilium.md): what is recognised, what proves, what accuses, and what must not.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use node_tests::bpf::{Attached, Hook, Kind, Program};
+use node_tests::bpf::{Attached, Code, Hook, Program};
 use node_tests::cgroup::Cgroup;
-use node_tests::cilium::{Datapath, Match, Rule, Then, Way, connector, index, socket, xdp_pass};
+use node_tests::cilium::{Datapath, Rule, Then, connector, socket};
 use node_tests::manifests::{Manifests, Sentinel};
 use node_tests::rules::{Backend, Rules};
 use node_tests::skip;
@@ -136,10 +136,11 @@ fn wait_both(scene: &Scene) -> Value {
 }
 
 fn xdp(scene: &Scene) -> Attached {
-    let uplink = index(&scene.world.node, "eth0").expect("the uplink");
+    let uplink = scene.world.node.ifindex("eth0").expect("the uplink");
     let attach = || {
-        let program = Program::load(Kind::Xdp, "cil_xdp_entry", &xdp_pass());
-        program?.attach(Hook::Xdp(uplink))
+        // XDP_PASS.
+        let program = Program::load(Hook::Xdp, "cil_xdp_entry", &Code::returning(2));
+        program?.attach(uplink)
     };
     scene.world.node.run(attach).expect("an XDP program")
 }
@@ -176,16 +177,13 @@ fn sentinel(family: Family) -> (SocketAddr, SocketAddr) {
 /// Sockets of a cgroup that connect to the sentinel are translated.
 fn translate_sockets(cgroup: &Cgroup) -> [Attached; 2] {
     let handle = cgroup.handle();
-    let hooks = [
-        (Family::V4, Kind::Connect4, Hook::Connect4(handle)),
-        (Family::V6, Kind::Connect6, Hook::Connect6(handle)),
-    ];
-    hooks.map(|(family, kind, hook)| {
+    let hooks = [(Family::V4, Hook::Connect4), (Family::V6, Hook::Connect6)];
+    hooks.map(|(family, hook)| {
         let (frontend, endpoint) = sentinel(family);
-        let program = Program::load(kind, "cil_sock_lb", &connector(frontend, endpoint));
+        let program = Program::load(hook, "cil_sock_lb", &connector(frontend, endpoint));
         program
             .expect("a program")
-            .attach(hook)
+            .attach(handle as u32)
             .expect("at the cgroup")
     })
 }
@@ -262,9 +260,7 @@ fn past_every_egress_hook_answers_prove() {
     // The map of Services is emptied: all of it leaks, or is refused.
     let devices = CLIENTS.map(|client| scene.world.pod(client).device.clone());
     for device in devices.iter().map(String::as_str).chain(["eth0"]) {
-        programs
-            .replace(&scene.world, device, Way::In, &[])
-            .expect("programs");
+        programs.empty(&scene.world, device).expect("programs");
     }
     wait_answers(&watch, 503);
     let report = scene.report();
@@ -391,31 +387,22 @@ fn the_sentinels_interfaces_on_ciliums_list(#[case] let_go: bool) {
     drop(programs);
     let (frontend, endpoint) = sentinel(Family::V4);
     let (frontend, endpoint) = (socket(frontend), socket(endpoint));
-    datapath.at(CLIENT_NEAR, Way::In).push(Rule {
-        when: Match {
-            destination: Some(*frontend.ip()),
-            destination_port: Some(frontend.port()),
-            ..Match::default()
-        },
-        source: None,
+    datapath.at(CLIENT_NEAR, Hook::Ingress).push(Rule {
+        to: Some(frontend),
         destination: Some(endpoint),
-        then: Then::End,
+        ..Rule::default()
     });
-    let client_near = index(&scene.world.node, CLIENT_NEAR).expect("an interface");
-    datapath.at(SERVER_NEAR, Way::In).push(Rule {
-        when: Match {
-            source: Some(*endpoint.ip()),
-            source_port: Some(endpoint.port()),
-            destination: Some([198, 18, 0, 1].into()),
-            ..Match::default()
-        },
+    let client_near = scene.world.node.ifindex(CLIENT_NEAR);
+    datapath.at(SERVER_NEAR, Hook::Ingress).push(Rule {
+        from: Some(endpoint),
+        to: Some(SocketAddrV4::new([198, 18, 0, 1].into(), 0)),
         source: Some(frontend),
-        destination: None,
         // Past the stack, as Cilium does: the interface has no address, and a reverse path filter
         // would drop what comes in by it from elsewhere.
-        then: Then::Neighbour(client_near),
+        then: Then::Neighbour(client_near.expect("an interface")),
+        ..Rule::default()
     });
-    datapath.at(SERVER_NEAR, Way::Out);
+    datapath.at(SERVER_NEAR, Hook::Egress);
     let mut programs = datapath.attach(&scene.world).expect("programs");
     // The next agent finds Cilium's programs there before its own.
     scene.take_agent().kill().expect("kill");
@@ -429,8 +416,8 @@ fn the_sentinels_interfaces_on_ciliums_list(#[case] let_go: bool) {
     let watch = scene.watch();
     if let_go {
         // Taken off the list: nobody's users meet these interfaces.
-        programs.detach(CLIENT_NEAR, Way::In);
-        programs.detach(SERVER_NEAR, Way::In);
+        programs.detach(CLIENT_NEAR);
+        programs.detach(SERVER_NEAR);
         scene.wait("let go", |report| {
             report["datapath"]["sentinel_managed"] == "no"
         });
@@ -439,9 +426,7 @@ fn the_sentinels_interfaces_on_ciliums_list(#[case] let_go: bool) {
         });
         assert_never_503(&watch);
     } else {
-        programs
-            .replace(&scene.world, CLIENT_NEAR, Way::In, &[])
-            .expect("programs");
+        programs.empty(&scene.world, CLIENT_NEAR).expect("programs");
         wait_answers(&watch, 503);
         let report = scene.report();
         assert_eq!(report["verdict"]["cause"], "leaked", "{report:#}");

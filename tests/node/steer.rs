@@ -288,7 +288,7 @@ fn where_nothing_can_be_steered_the_port_is_bound() {
     let folder = scene.manifests.dir();
     let agent = scene
         .world
-        .spawn_agent_on(OldKernel::NoTcx, &binary, folder, &[]);
+        .spawn_agent_on(Some(OldKernel::NoTcx), &binary, folder, &[]);
     let agent = scene.agent.insert(agent.expect("start the agent"));
     let status = until(PATIENCE, || agent.exited().ok().flatten()).expect("it ends");
     let log = agent.log();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use node_tests::manifests::{Manifests, Service};
 use node_tests::rules::{Backend, Rules};
 use node_tests::skip;
-use node_tests::traffic::{Answer, Client, Failure, Plan, RawSender, Server, Syn};
+use node_tests::traffic::{Answer, Client, Failure, Plan, RawSender, Server};
 use node_tests::world::{Family, Place, World};
 use rstest::rstest;
 
@@ -84,7 +84,7 @@ fn many(plan: &Plan, count: u16) -> (BTreeSet<String>, BTreeSet<IpAddr>) {
     for number in 0..count {
         let Answer { server, seen_as } = plan
             .once(number)
-            .unwrap_or_else(|why| panic!("{} -> {}: {why}", plan.name, plan.target));
+            .unwrap_or_else(|why| panic!("{} -> {}: {why:?}", plan.name, plan.target));
         servers.insert(server);
         sources.insert(seen_as.ip());
     }
@@ -404,20 +404,13 @@ fn crafted_syns_reach_the_servers() {
     watch("tcp dport 8080");
     for (family, number) in [(Family::V4, 1), (Family::V6, 2)] {
         let raw = RawSender::from_pod(scene.world.pod("client-1")).expect("a packet socket");
-        let syn = Syn {
-            source: scene.world.pod("client-1").endpoint(family, 45_000),
-            destination: scene.cluster_ip("db", family),
-            sequence: 0x1234_5678,
-        };
-        raw.send_syn(&syn).expect("send");
+        let from = scene.world.pod("client-1").endpoint(family, 45_000);
+        let to = scene.cluster_ip("db", family);
+        raw.send_syn(from, to, 0x1234_5678).expect("send");
         let raw = RawSender::from_outside(&scene.world).expect("a packet socket");
         let from = SocketAddr::new(scene.world.outside_client(0, family), 45_000);
-        let syn = Syn {
-            source: from,
-            destination: scene.node_port(30081, family),
-            ..syn
-        };
-        raw.send_syn(&syn).expect("send");
+        let to = scene.node_port(30081, family);
+        raw.send_syn(from, to, 0x1234_5678).expect("send");
         let wanted = format!("packets {}", number * 2);
         let ns = &scene.world.pod("db-1").ns;
         let end = Instant::now() + Duration::from_secs(2);

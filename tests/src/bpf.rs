@@ -17,36 +17,36 @@ const LINK_CREATE: libc::c_int = 28;
 /// The verifier's words, where it refuses.
 const LOG: usize = 64 * 1024;
 
-/// What a program is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Packets at an interface (`BPF_PROG_TYPE_SCHED_CLS`).
-    Classifier,
-    /// Packets before the stack (`BPF_PROG_TYPE_XDP`).
+/// Where a program is attached, which decides what it is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Hook {
+    /// TCX, what comes in by an interface; at the tail.
+    Ingress,
+    /// TCX, what leaves by it; at the tail.
+    Egress,
+    /// Generic XDP at an interface.
     Xdp,
-    /// IPv4 sockets that connect (`BPF_PROG_TYPE_CGROUP_SOCK_ADDR`).
+    /// IPv4 sockets of a cgroup that connect.
     Connect4,
-    /// IPv6 sockets that connect.
+    /// IPv6 sockets of a cgroup that connect.
     Connect6,
-    /// IPv4 sockets that were bound (`BPF_PROG_TYPE_CGROUP_SOCK`).
+    /// IPv4 sockets of a cgroup that were bound.
     PostBind4,
 }
 
-/// Where a program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hook {
-    /// TCX, what comes in by this interface; at the tail.
-    Ingress(u32),
-    /// TCX, what leaves by it; at the tail.
-    Egress(u32),
-    /// Generic XDP at this interface.
-    Xdp(u32),
-    /// IPv4 sockets of this cgroup (a descriptor) that connect.
-    Connect4(RawFd),
-    /// IPv6 sockets of this cgroup that connect.
-    Connect6(RawFd),
-    /// IPv4 sockets of this cgroup that were bound.
-    PostBind4(RawFd),
+impl Hook {
+    /// `bpf_prog_type`, the `bpf_attach_type` that it expects, that of its link, and flags.
+    fn numbers(self) -> (u32, u32, u32, u32) {
+        match self {
+            Self::Ingress => (3, 0, 46, 0),
+            Self::Egress => (3, 0, 47, 0),
+            // In the stack, for every kind of device.
+            Self::Xdp => (6, 0, 37, 2),
+            Self::Connect4 => (18, 10, 10, 0),
+            Self::Connect6 => (18, 11, 11, 0),
+            Self::PostBind4 => (9, 12, 12, 0),
+        }
+    }
 }
 
 pub type Register = u8;
@@ -68,6 +68,13 @@ const fn word(code: u8, dst: Register, src: Register, offset: i16, value: i32) -
 }
 
 impl Code {
+    /// A program that does nothing but return a number.
+    pub fn returning(value: i32) -> Self {
+        let mut code = Self::default();
+        code.answer(value);
+        code
+    }
+
     fn push(&mut self, word: u64) -> &mut Self {
         self.words.push(word);
         self
@@ -198,21 +205,15 @@ pub fn call<T: ?Sized>(command: libc::c_int, attr: &mut T) -> io::Result<libc::c
 
 /// A program in the kernel.
 #[derive(Debug)]
-pub struct Program(pub OwnedFd);
+pub struct Program(pub OwnedFd, Hook);
 
 impl Program {
     /// Loads it; the kernel keeps 15 bytes of its name.
-    pub fn load(kind: Kind, name: &str, code: &Code) -> Result<Self> {
+    pub fn load(hook: Hook, name: &str, code: &Code) -> Result<Self> {
         let mut log = vec![0u8; LOG];
-        let (number, attach_type) = match kind {
-            Kind::Classifier => (3, 0),
-            Kind::Xdp => (6, 0),
-            Kind::Connect4 => (18, 10),
-            Kind::Connect6 => (18, 11),
-            Kind::PostBind4 => (9, 12),
-        };
+        let (kind, attach_type, ..) = hook.numbers();
         let mut attr = LoadAttr {
-            kind: number,
+            kind,
             count: code.words.len() as u32,
             instructions: code.words.as_ptr() as u64,
             license: c"GPL".as_ptr() as u64,
@@ -226,7 +227,7 @@ impl Program {
             *to = from;
         }
         match descriptor(PROG_LOAD, &mut attr) {
-            Ok(program) => Ok(Self(program)),
+            Ok(program) => Ok(Self(program, hook)),
             Err(error) => {
                 let said = log.split(|byte| *byte == 0).next().unwrap_or_default();
                 bail!("load {name}: {error}\n{}", String::from_utf8_lossy(said))
@@ -234,21 +235,13 @@ impl Program {
         }
     }
 
-    /// Attaches it. Call inside the namespace that has the interface.
-    pub fn attach(self, hook: Hook) -> Result<Attached> {
-        let (target, attach_type, flags) = match hook {
-            Hook::Ingress(index) => (index, 46, 0),
-            Hook::Egress(index) => (index, 47, 0),
-            // In the stack, for every kind of device.
-            Hook::Xdp(index) => (index, 37, 2),
-            Hook::Connect4(cgroup) => (cgroup as u32, 10, 0),
-            Hook::Connect6(cgroup) => (cgroup as u32, 11, 0),
-            Hook::PostBind4(cgroup) => (cgroup as u32, 12, 0),
-        };
+    /// Attaches it to an interface of the calling thread's namespace, or to a cgroup (a descriptor).
+    pub fn attach(self, target: u32) -> Result<Attached> {
+        let (.., attach_type, flags) = self.1.numbers();
         let mut attr = [0; 16];
         attr[..4].copy_from_slice(&[self.0.as_raw_fd() as u32, target, attach_type, flags]);
-        let link =
-            descriptor(LINK_CREATE, &mut attr).with_context(|| format!("attach to {hook:?}"))?;
+        let link = descriptor(LINK_CREATE, &mut attr);
+        let link = link.with_context(|| format!("attach to {:?}", self.1))?;
         Ok(Attached {
             link,
             program: self,

@@ -3,10 +3,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
+use etherparse::{IpSlice, SlicedPacket, TransportSlice};
+use socket2::{Domain, Socket, Type};
+
+use crate::traffic::set_option;
 use crate::world::Namespace;
-use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
 /// Room for all that a test sends: nothing may be missed.
 const BUFFER: libc::c_int = 32 << 20;
@@ -40,7 +43,7 @@ pub struct Frame {
 pub struct Capture {
     /// The namespace's name.
     pub name: String,
-    socket: OwnedFd,
+    socket: Socket,
     devices: BTreeMap<i32, String>,
     /// Taken from the kernel so far.
     pub frames: Vec<Frame>,
@@ -66,21 +69,20 @@ impl Capture {
 
     /// Takes what came since.
     pub fn drain(&mut self) {
-        let mut bytes = vec![0; SNAP];
-        while let Some((length, from)) = receive(&self.socket, &mut bytes) {
-            assert!(length < SNAP, "a frame of {length} bytes");
+        let mut frame = Vec::with_capacity(SNAP);
+        while let Some(from) = receive(&self.socket, &mut frame) {
+            assert!(frame.len() < SNAP, "a frame of {} bytes", frame.len());
             let direction = if from.sll_pkttype == libc::PACKET_OUTGOING {
                 Direction::Out
             } else {
                 Direction::In
             };
-            let unknown = || format!("device {}", from.sll_ifindex);
             let device = self.devices.get(&from.sll_ifindex).cloned();
             self.frames.push(Frame {
-                device: device.unwrap_or_else(unknown),
+                device: device.unwrap_or_default(),
                 direction,
                 at: stamp(&self.socket),
-                bytes: bytes[..length].to_vec(),
+                bytes: frame.clone(),
             });
         }
     }
@@ -109,82 +111,51 @@ impl Frame {
     /// Whether somebody sent it: not the kernel's own talk of neighbours and multicast groups,
     /// which comes when it likes.
     pub fn is_somebodys(&self) -> bool {
-        match self.bytes.get(12..14) {
+        match (self.bytes.get(12..14), self.transport()) {
             // Multicast listeners of IPv4 (IGMP).
-            Some([0x08, 0x00]) => self.bytes.get(23) != Some(&2),
-            Some([0x86, 0xdd]) => match SlicedPacket::from_ethernet(&self.bytes) {
-                Ok(packet) => match packet.transport {
-                    // Multicast listeners, routers, neighbours, redirects, and listeners again.
-                    Some(TransportSlice::Icmpv6(icmp)) => {
-                        !matches!(icmp.type_u8(), 130..=137 | 143)
-                    }
-                    _ => true,
-                },
-                Err(_) => true,
-            },
+            (Some([0x08, 0x00]), _) => self.bytes.get(23) != Some(&2),
+            // Multicast listeners, routers, neighbours, redirects, and listeners again.
+            (Some([0x86, 0xdd]), Some(TransportSlice::Icmpv6(icmp))) => {
+                !matches!(icmp.type_u8(), 130..=137 | 143)
+            }
+            (Some([0x86, 0xdd]), _) => true,
             _ => false,
         }
     }
 
+    fn transport(&self) -> Option<TransportSlice<'_>> {
+        SlicedPacket::from_ethernet(&self.bytes).ok()?.transport
+    }
+
     /// Whether it opens a TCP connection.
     pub fn is_syn(&self) -> bool {
-        let packet = SlicedPacket::from_ethernet(&self.bytes).ok();
-        let transport = packet.and_then(|packet| packet.transport);
-        matches!(transport, Some(TransportSlice::Tcp(tcp)) if tcp.syn() && !tcp.ack())
+        matches!(self.transport(), Some(TransportSlice::Tcp(tcp)) if tcp.syn() && !tcp.ack())
     }
 
     /// Its addresses, with ports where it has some.
     pub fn ends(&self) -> Option<[(IpAddr, u16); 2]> {
-        let packet = SlicedPacket::from_ethernet(&self.bytes).ok()?;
-        let (from, to): (IpAddr, IpAddr) = match packet.net? {
-            NetSlice::Ipv4(ip) => (
-                ip.header().source_addr().into(),
-                ip.header().destination_addr().into(),
-            ),
-            NetSlice::Ipv6(ip) => (
-                ip.header().source_addr().into(),
-                ip.header().destination_addr().into(),
-            ),
-            NetSlice::Arp(_) => return None,
-        };
-        let (source, destination) = match packet.transport {
+        let ip = IpSlice::from_slice(self.bytes.get(14..)?).ok()?;
+        let (source, destination) = match self.transport() {
             Some(TransportSlice::Tcp(tcp)) => (tcp.source_port(), tcp.destination_port()),
             Some(TransportSlice::Udp(udp)) => (udp.source_port(), udp.destination_port()),
             _ => (0, 0),
         };
+        let (from, to) = (ip.source_addr(), ip.destination_addr());
         Some([(from, source), (to, destination)])
     }
 }
 
-fn socket() -> io::Result<OwnedFd> {
+fn socket() -> io::Result<Socket> {
     let every = (libc::ETH_P_ALL as u16).to_be();
-    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-    // SAFETY: socket takes numbers only.
-    let fd = unsafe { libc::socket(libc::AF_PACKET, kind, libc::c_int::from(every)) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    let buffer = BUFFER;
-    // SAFETY: the pointer is that of a live number of the size given.
-    let set = unsafe {
-        libc::setsockopt(
-            fd,
-            libc::SOL_SOCKET,
-            libc::SO_RCVBUFFORCE,
-            (&raw const buffer).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if set < 0 {
-        return Err(io::Error::last_os_error());
-    }
+    let protocol = libc::c_int::from(every).into();
+    let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
+    socket.set_nonblocking(true)?;
+    set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, BUFFER)?;
     Ok(socket)
 }
 
 /// Time of the frame that was received last.
-fn stamp(socket: &OwnedFd) -> i128 {
+fn stamp(socket: &Socket) -> i128 {
     /// Of a `timespec`, which the kernel fills in.
     const SIOCGSTAMPNS: libc::c_ulong = 0x8907;
     // SAFETY: an all-zero timespec is valid.
@@ -195,21 +166,12 @@ fn stamp(socket: &OwnedFd) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-fn receive(socket: &OwnedFd, bytes: &mut [u8]) -> Option<(usize, libc::sockaddr_ll)> {
-    // SAFETY: an all-zero sockaddr_ll is valid.
-    let mut from: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    let mut length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-    // SAFETY: all pointers are live for the call, with the lengths given.
-    let got = unsafe {
-        libc::recvfrom(
-            socket.as_raw_fd(),
-            bytes.as_mut_ptr().cast(),
-            bytes.len(),
-            0,
-            (&raw mut from).cast(),
-            &raw mut length,
-        )
-    };
-    // Nothing left: the socket does not block.
-    usize::try_from(got).ok().map(|got| (got, from))
+/// Nothing where nothing is left: the socket does not block.
+fn receive(socket: &Socket, frame: &mut Vec<u8>) -> Option<libc::sockaddr_ll> {
+    frame.clear();
+    let (length, from) = socket.recv_from(frame.spare_capacity_mut()).ok()?;
+    // SAFETY: the kernel wrote so many bytes.
+    unsafe { frame.set_len(length) };
+    // SAFETY: the kernel gives a packet socket an address of this kind.
+    Some(unsafe { *from.as_ptr().cast::<libc::sockaddr_ll>() })
 }

@@ -6,44 +6,32 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::bpf::{Attached, Code, Hook, Kind, Program};
+use crate::bpf::{Attached, Code, Hook, Program};
 use crate::world::layout::UPLINK;
-use crate::world::{Namespace, Place, Pod, World};
-
-/// What a packet must be; what is not said does not matter.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Match {
-    /// Its source address.
-    pub source: Option<Ipv4Addr>,
-    /// Its source port.
-    pub source_port: Option<u16>,
-    /// Its destination address.
-    pub destination: Option<Ipv4Addr>,
-    /// Its destination port.
-    pub destination_port: Option<u16>,
-}
+use crate::world::{Family, Place, Pod, World};
 
 /// What becomes of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Then {
     /// On to the stack; whatever stands behind in the chain does not run.
+    #[default]
     End,
     /// Into the namespace at the other end of this interface; no egress hook runs.
     Peer(u32),
     /// Out of this interface, by its neighbours.
     Neighbour(u32),
-    /// Dropped.
-    Drop,
 }
 
-/// One rule; the first that fits decides.
-#[derive(Clone, Copy, Debug)]
+/// One rule; the first that fits decides. What is not said does not matter, and port 0 is any port.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Rule {
-    /// Which packets.
-    pub when: Match,
-    /// Their new source.
+    /// Where packets come from.
+    pub from: Option<SocketAddrV4>,
+    /// Where they go to.
+    pub to: Option<SocketAddrV4>,
+    /// Their new source; port 0 keeps the port.
     pub source: Option<SocketAddrV4>,
     /// Their new destination.
     pub destination: Option<SocketAddrV4>,
@@ -58,10 +46,9 @@ const fn at(offset: i16) -> i16 {
 }
 const ETHERTYPE: i16 = 12;
 const PROTOCOL: i16 = 23;
-const SOURCE: i16 = 26;
-const DESTINATION: i16 = 30;
-const SOURCE_PORT: i16 = 34;
-const DESTINATION_PORT: i16 = 36;
+/// An address and its port.
+const SOURCE: (i16, i16) = (26, 34);
+const DESTINATION: (i16, i16) = (30, 36);
 const LENGTH: i32 = 26;
 const IP_CHECKSUM: i32 = 24;
 const TCP_CHECKSUM: i32 = 50;
@@ -87,7 +74,7 @@ fn raw_port(port: u16) -> i32 {
 }
 
 /// A classifier of these rules; what fits none goes on to the stack, and ends the chain.
-pub fn classifier(rules: &[Rule]) -> Code {
+fn classifier(rules: &[Rule]) -> Code {
     let mut code = Code::default();
     code.copy(CONTEXT, 1).set(2, 12).copy(3, STACK);
     code.add(3, i32::from(FRAME))
@@ -97,26 +84,19 @@ pub fn classifier(rules: &[Rule]) -> Code {
         code.load(2, 1, STACK, at(ETHERTYPE))
             .only_if(1, raw_port(0x0800));
         code.load(1, 1, STACK, at(PROTOCOL)).only_if(1, 6);
-        let when = &rule.when;
-        for (field, address) in [(SOURCE, when.source), (DESTINATION, when.destination)] {
-            if let Some(address) = address {
-                code.load(4, 1, STACK, at(field)).only_if(1, raw(address));
+        for ((field, port_field), wanted) in [(SOURCE, rule.from), (DESTINATION, rule.to)] {
+            let Some(wanted) = wanted else { continue };
+            code.load(4, 1, STACK, at(field))
+                .only_if(1, raw(*wanted.ip()));
+            if wanted.port() != 0 {
+                code.load(2, 1, STACK, at(port_field))
+                    .only_if(1, raw_port(wanted.port()));
             }
         }
-        let ports = [
-            (SOURCE_PORT, when.source_port),
-            (DESTINATION_PORT, when.destination_port),
-        ];
-        for (field, port) in ports {
-            if let Some(port) = port {
-                code.load(2, 1, STACK, at(field)).only_if(1, raw_port(port));
+        for (fields, new) in [(SOURCE, rule.source), (DESTINATION, rule.destination)] {
+            if let Some(new) = new {
+                rewrite(&mut code, fields, new);
             }
-        }
-        if let Some(new) = rule.source {
-            rewrite(&mut code, (SOURCE, SOURCE_PORT), new);
-        }
-        if let Some(new) = rule.destination {
-            rewrite(&mut code, (DESTINATION, DESTINATION_PORT), new);
         }
         end(&mut code, rule.then);
         code.end();
@@ -128,52 +108,33 @@ pub fn classifier(rules: &[Rule]) -> Code {
 fn end(code: &mut Code, then: Then) {
     match then {
         Then::End => code.answer(0),
-        Then::Drop => code.answer(2),
-        Then::Peer(index) => code
-            .set(1, index as i32)
-            .set(2, 0)
-            .call(REDIRECT_PEER)
-            .exit(),
-        Then::Neighbour(index) => code
-            .set(1, index as i32)
-            .set(2, 0)
-            .set(3, 0)
-            .set(4, 0)
-            .call(REDIRECT_NEIGH)
-            .exit(),
+        Then::Peer(index) => redirect(code, index, REDIRECT_PEER),
+        Then::Neighbour(index) => redirect(code, index, REDIRECT_NEIGH),
     };
+}
+
+fn redirect(code: &mut Code, index: u32, helper: i32) -> &mut Code {
+    code.set(1, index as i32).set(2, 0).set(3, 0).set(4, 0);
+    code.call(helper).exit()
 }
 
 /// Checksums first, by difference, then the fields themselves. Port 0 keeps the port.
 fn rewrite(code: &mut Code, (field, port_field): (i16, i16), new: SocketAddrV4) {
     let address = raw(*new.ip());
-    checksum(
-        code,
-        L4_CHECKSUM,
-        TCP_CHECKSUM,
-        (4, field),
-        address,
-        ADDRESS,
-    );
-    checksum(code, L3_CHECKSUM, IP_CHECKSUM, (4, field), address, 4);
+    checksum(code, (L4_CHECKSUM, TCP_CHECKSUM), field, address, ADDRESS);
+    checksum(code, (L3_CHECKSUM, IP_CHECKSUM), field, address, 4);
     store(code, field, address, 4);
     if new.port() != 0 {
         let port = raw_port(new.port());
-        checksum(code, L4_CHECKSUM, TCP_CHECKSUM, (2, port_field), port, 2);
+        checksum(code, (L4_CHECKSUM, TCP_CHECKSUM), port_field, port, 2);
         store(code, port_field, port, 2);
     }
 }
 
-fn checksum(
-    code: &mut Code,
-    helper: i32,
-    place: i32,
-    (size, field): (usize, i16),
-    new: i32,
-    flags: i32,
-) {
+/// `flags` hold the number of bytes.
+fn checksum(code: &mut Code, (helper, place): (i32, i32), field: i16, new: i32, flags: i32) {
     code.copy(1, CONTEXT).set(2, place);
-    code.load(size, 3, STACK, at(field));
+    code.load((flags & 0xf) as usize, 3, STACK, at(field));
     code.set(4, new).set(5, flags).call(helper);
 }
 
@@ -195,18 +156,18 @@ pub fn connector(frontend: SocketAddr, backend: SocketAddr) -> Code {
     let mut code = Code::default();
     code.copy(CONTEXT, 1);
     let fields = |address: SocketAddr| {
-        let mut fields = vec![(USER_PORT, raw_port(address.port()))];
-        match address.ip() {
-            IpAddr::V4(address) => fields.push((USER_IP4, raw(address))),
-            IpAddr::V6(address) => {
-                let places = (USER_IP6..).step_by(4);
-                let words = address.octets();
-                let words = words.chunks_exact(4).map(<[u8; 4]>::try_from);
-                let words = words.map(|word| i32::from_ne_bytes(word.unwrap_or_default()));
-                fields.extend(places.zip(words));
-            }
-        }
-        fields
+        let (first, octets) = match address.ip() {
+            IpAddr::V4(address) => (USER_IP4, address.octets().to_vec()),
+            IpAddr::V6(address) => (USER_IP6, address.octets().to_vec()),
+        };
+        let words = octets.chunks_exact(4).map(<[u8; 4]>::try_from);
+        let words = words.map(|word| i32::from_ne_bytes(word.unwrap_or_default()));
+        let port = (USER_PORT, raw_port(address.port()));
+        (first..)
+            .step_by(4)
+            .zip(words)
+            .chain([port])
+            .collect::<Vec<_>>()
     };
     for (place, value) in fields(frontend) {
         code.load(4, 1, CONTEXT, place).only_if(1, value);
@@ -219,60 +180,29 @@ pub fn connector(frontend: SocketAddr, backend: SocketAddr) -> Code {
     code
 }
 
-/// A program at bound sockets that lets everything be.
-pub fn bind_pass() -> Code {
-    let mut code = Code::default();
-    code.answer(1);
-    code
-}
-
-/// An XDP program that lets everything pass.
-pub fn xdp_pass() -> Code {
-    let mut code = Code::default();
-    code.answer(2);
-    code
-}
-
-/// Which way packets cross an interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Way {
-    /// Into the node.
-    In,
-    /// Out of it.
-    Out,
-}
-
 /// The rules of all interfaces, before they are attached.
 #[derive(Clone, Debug, Default)]
 pub struct Datapath {
-    rules: BTreeMap<(String, Way), Vec<Rule>>,
+    rules: BTreeMap<(String, Hook), Vec<Rule>>,
     /// The programs have names that are not Cilium's.
     is_foreign: bool,
 }
 
 /// The programs of all interfaces. Dropped, they are gone.
 #[derive(Debug)]
-pub struct Programs {
-    attached: BTreeMap<(String, Way), Attached>,
-}
-
-/// Index of an interface of a namespace.
-pub fn index(namespace: &Namespace, device: &str) -> Result<u32> {
-    let text = namespace.ip(&format!("-o link show dev {device}"))?;
-    let number = text.split(':').next().unwrap_or_default().trim();
-    number.parse().with_context(|| format!("index of {device}"))
-}
-
-fn v4(address: IpAddr) -> Ipv4Addr {
-    match address {
-        IpAddr::V4(address) => address,
-        IpAddr::V6(_) => unreachable!("this datapath is IPv4 alone"),
-    }
-}
+pub struct Programs(BTreeMap<(String, Hook), Attached>);
 
 /// An IPv4 address and port; panics for IPv6, which this datapath does not know.
 pub fn socket(address: SocketAddr) -> SocketAddrV4 {
-    SocketAddrV4::new(v4(address.ip()), address.port())
+    match address {
+        SocketAddr::V4(address) => address,
+        SocketAddr::V6(_) => unreachable!("this datapath is IPv4 alone"),
+    }
+}
+
+/// A host, at any port.
+fn host(address: impl Into<IpAddr>) -> SocketAddrV4 {
+    socket(SocketAddr::new(address.into(), 0))
 }
 
 impl Datapath {
@@ -286,13 +216,13 @@ impl Datapath {
             )?;
         }
         let mut datapath = Self::default();
-        datapath.at(UPLINK, Way::In);
+        datapath.at(UPLINK, Hook::Ingress);
         if replacing {
-            datapath.at(UPLINK, Way::Out);
+            datapath.at(UPLINK, Hook::Egress);
         }
-        datapath.at("cilium_host", Way::Out);
+        datapath.at("cilium_host", Hook::Egress);
         for pod in world.pods().filter(|pod| pod.place != Place::Remote) {
-            datapath.at(&pod.device, Way::In);
+            datapath.at(&pod.device, Hook::Ingress);
         }
         Ok(datapath)
     }
@@ -303,14 +233,14 @@ impl Datapath {
             is_foreign: true,
             ..Self::default()
         };
-        datapath.at(UPLINK, Way::In);
-        datapath.at(UPLINK, Way::Out);
+        datapath.at(UPLINK, Hook::Ingress);
+        datapath.at(UPLINK, Hook::Egress);
         datapath
     }
 
     /// Rules of an interface, to which more may be added.
-    pub fn at(&mut self, device: &str, way: Way) -> &mut Vec<Rule> {
-        self.rules.entry((device.to_owned(), way)).or_default()
+    pub fn at(&mut self, device: &str, hook: Hook) -> &mut Vec<Rule> {
+        self.rules.entry((device.to_owned(), hook)).or_default()
     }
 
     /// What a pod sends to a frontend goes to an endpoint: to a local one past every egress hook, its
@@ -321,43 +251,30 @@ impl Datapath {
         client: &Pod,
         frontend: SocketAddr,
         (backend, port): (&Pod, u16),
-    ) -> Result<&mut Self> {
+    ) -> Result<()> {
         let frontend = socket(frontend);
         let endpoint = SocketAddrV4::new(backend.v4, port);
-        let local = backend.place != Place::Remote;
-        let peer = |device: &str| index(&world.node, device).map(Then::Peer);
-        let to = Match {
-            destination: Some(*frontend.ip()),
-            destination_port: Some(frontend.port()),
-            ..Match::default()
+        let peer = |pod: &Pod| world.node.ifindex(&pod.device).map(Then::Peer);
+        let (device, there, back) = match backend.place {
+            Place::Remote => (UPLINK, Then::End, Then::End),
+            _ => (backend.device.as_str(), peer(backend)?, peer(client)?),
         };
-        let then = match local {
-            true => peer(&backend.device)?,
-            false => Then::End,
-        };
-        self.at(&client.device, Way::In).push(Rule {
-            when: to,
-            source: None,
+        let request = Rule {
+            to: Some(frontend),
             destination: Some(endpoint),
-            then,
-        });
-        let back = Match {
-            source: Some(*endpoint.ip()),
-            source_port: Some(port),
-            destination: Some(client.v4),
-            ..Match::default()
+            then: there,
+            ..Rule::default()
         };
-        let (device, then) = match local {
-            true => (backend.device.as_str(), peer(&client.device)?),
-            false => (UPLINK, Then::End),
-        };
-        self.at(device, Way::In).push(Rule {
-            when: back,
+        let answer = Rule {
+            from: Some(endpoint),
+            to: Some(host(client.v4)),
             source: Some(frontend),
-            destination: None,
-            then,
-        });
-        Ok(self)
+            then: back,
+            ..Rule::default()
+        };
+        self.at(&client.device, Hook::Ingress).push(request);
+        self.at(device, Hook::Ingress).push(answer);
+        Ok(())
     }
 
     /// What an outside client sends to a frontend goes to a local endpoint past every egress hook;
@@ -369,82 +286,56 @@ impl Datapath {
         client: IpAddr,
         frontend: SocketAddr,
         (backend, port): (&Pod, u16),
-    ) -> Result<&mut Self> {
-        let (client, frontend) = (v4(client), socket(frontend));
+    ) -> Result<()> {
+        let (client, frontend) = (host(client), socket(frontend));
         let endpoint = SocketAddrV4::new(backend.v4, port);
-        let there = Match {
-            source: Some(client),
-            destination: Some(*frontend.ip()),
-            destination_port: Some(frontend.port()),
-            ..Match::default()
-        };
-        let back = Match {
-            source: Some(*endpoint.ip()),
-            source_port: Some(port),
-            ..Match::default()
-        };
-        if backend.place != Place::Remote {
-            let then = Then::Peer(index(&world.node, &backend.device)?);
-            self.at(UPLINK, Way::In).push(Rule {
-                when: there,
-                source: None,
-                destination: Some(endpoint),
-                then,
-            });
-            self.at(UPLINK, Way::Out).push(Rule {
-                when: Match {
-                    destination: Some(client),
-                    ..back
-                },
-                source: Some(frontend),
-                destination: None,
-                then: Then::End,
-            });
-            return Ok(self);
-        }
-        let node = v4(world.node_address(crate::world::Family::V4));
-        let then = Then::Neighbour(index(&world.node, UPLINK)?);
-        let uplink = self.at(UPLINK, Way::In);
-        uplink.push(Rule {
-            when: there,
-            source: Some(SocketAddrV4::new(node, 0)),
+        let mut request = Rule {
+            from: Some(client),
+            to: Some(frontend),
             destination: Some(endpoint),
-            then,
-        });
-        uplink.push(Rule {
-            when: Match {
-                destination: Some(node),
-                ..back
-            },
+            ..Rule::default()
+        };
+        let mut answer = Rule {
+            from: Some(endpoint),
+            to: Some(client),
             source: Some(frontend),
-            destination: Some(SocketAddrV4::new(client, 0)),
-            then,
-        });
-        Ok(self)
+            ..Rule::default()
+        };
+        let leaves = if backend.place == Place::Remote {
+            let node = host(world.node_address(Family::V4));
+            let uplink = Then::Neighbour(world.node.ifindex(UPLINK)?);
+            (request.source, request.then) = (Some(node), uplink);
+            (answer.to, answer.destination, answer.then) = (Some(node), Some(client), uplink);
+            Hook::Ingress
+        } else {
+            request.then = Then::Peer(world.node.ifindex(&backend.device)?);
+            Hook::Egress
+        };
+        self.at(UPLINK, Hook::Ingress).push(request);
+        self.at(UPLINK, leaves).push(answer);
+        Ok(())
     }
 
     /// Loads and attaches a program for every interface, behind what is there.
     pub fn attach(&self, world: &World) -> Result<Programs> {
-        let attached = self.rules.iter().map(|((device, way), rules)| {
-            let name = match self.is_foreign {
-                true => "foreign_tc",
-                false => name(device, *way),
+        let attached = self.rules.iter().map(|((device, hook), rules)| {
+            let name = match (device.as_str(), hook) {
+                _ if self.is_foreign => "foreign_tc",
+                (UPLINK, Hook::Egress) => "cil_to_netdev",
+                ("cilium_host", _) => "cil_from_host",
+                (device, _) => name(device),
             };
-            let program = program(world, name, (device, *way), rules)?;
-            Ok(((device.clone(), *way), program))
+            let program = program(world, name, (device, *hook), rules)?;
+            Ok(((device.clone(), *hook), program))
         });
-        Ok(Programs {
-            attached: attached.collect::<Result<_>>()?,
-        })
+        attached.collect::<Result<_>>().map(Programs)
     }
 }
 
-/// Cilium's name of a program.
-fn name(device: &str, way: Way) -> &'static str {
-    match (device, way) {
-        (UPLINK, Way::In) => "cil_from_netdev",
-        (UPLINK, Way::Out) => "cil_to_netdev",
-        ("cilium_host", _) => "cil_from_host",
+/// Cilium's name of a program at what comes in.
+fn name(device: &str) -> &'static str {
+    match device {
+        UPLINK => "cil_from_netdev",
         _ => "cil_from_contai",
     }
 }
@@ -452,30 +343,25 @@ fn name(device: &str, way: Way) -> &'static str {
 fn program(
     world: &World,
     name: &str,
-    (device, way): (&str, Way),
+    (device, hook): (&str, Hook),
     rules: &[Rule],
 ) -> Result<Attached> {
-    let index = index(&world.node, device)?;
-    let hook = match way {
-        Way::In => Hook::Ingress(index),
-        Way::Out => Hook::Egress(index),
-    };
-    let code = classifier(rules);
-    world
-        .node
-        .run(|| Program::load(Kind::Classifier, name, &code)?.attach(hook))
+    let index = world.node.ifindex(device)?;
+    let load = || Program::load(hook, name, &classifier(rules))?.attach(index);
+    world.node.run(load)
 }
 
 impl Programs {
-    /// Detaches the program of one interface.
-    pub fn detach(&mut self, device: &str, way: Way) {
-        self.attached.remove(&(device.to_owned(), way));
+    /// Detaches the program at what comes in by an interface.
+    pub fn detach(&mut self, device: &str) {
+        self.0.remove(&(device.to_owned(), Hook::Ingress));
     }
 
-    /// Attaches other rules in place of one interface's, under Cilium's name.
-    pub fn replace(&mut self, world: &World, device: &str, way: Way, rules: &[Rule]) -> Result<()> {
-        let new = program(world, name(device, way), (device, way), rules)?;
-        self.attached.insert((device.to_owned(), way), new);
+    /// Attaches a program without rules in its place.
+    pub fn empty(&mut self, world: &World, device: &str) -> Result<()> {
+        let place = (device, Hook::Ingress);
+        let new = program(world, name(device), place, &[])?;
+        self.0.insert((device.to_owned(), Hook::Ingress), new);
         Ok(())
     }
 }

@@ -51,29 +51,20 @@ pub fn request(
         stream,
         "{method} {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
     )?;
-    let mut bytes = Vec::new();
-    stream
-        .read_to_end(&mut bytes)
-        .with_context(|| format!("read {path} of {address}"))?;
-    let text = String::from_utf8(bytes).context("an answer in UTF-8")?;
-    let (head, body) = text
-        .split_once("\r\n\r\n")
-        .context("an answer with a head")?;
+    let mut text = String::new();
+    let read = stream.read_to_string(&mut text);
+    read.with_context(|| format!("read {path} of {address}"))?;
+    let parts = text.split_once("\r\n\r\n");
+    let (head, body) = parts.context("an answer with a head")?;
     let mut lines = head.lines();
-    let status = lines
-        .next()
-        .and_then(|line| line.split(' ').nth(1))
-        .context("a status line")?;
-    let headers: Vec<String> = lines.map(str::to_owned).collect();
+    let status = lines.next().and_then(|line| line.split(' ').nth(1));
     let mut response = Response {
-        status: status.parse()?,
-        headers,
+        status: status.context("a status line")?.parse()?,
+        headers: lines.map(str::to_owned).collect(),
         body: body.to_owned(),
     };
-    if response
-        .header("transfer-encoding")
-        .is_some_and(|v| v.eq_ignore_ascii_case("chunked"))
-    {
+    let encoding = response.header("transfer-encoding").unwrap_or_default();
+    if encoding.eq_ignore_ascii_case("chunked") {
         response.body = unchunk(body).context("a chunked body")?;
     }
     Ok(response)

@@ -5,7 +5,7 @@
 //! ([`manifests`], [`scale`]). What is shipped for clusters is rendered by [`deploy`].
 //!
 //! Nothing here touches the host's own network namespace: every device, rule and sysctl lives in a
-//! namespace that a [`world::World`] made and removes. The harness reads YAML with types of its own
+//! namespace that a [`world::World`] made and removes. The harness reads YAML without the agent's types
 //! ([`rules`]), so that a parsing mistake of the agent's cannot hide in the tests.
 
 pub mod abuse;

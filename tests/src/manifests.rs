@@ -40,10 +40,9 @@ impl From<&Pod> for Endpoint {
         Self {
             pod: pod.name.clone(),
             addresses: [pod.v4.into(), pod.v6.into()],
-            node: if pod.place == Place::Remote {
-                WORKER_NAME
-            } else {
-                NODE_NAME
+            node: match pod.place {
+                Place::Remote => WORKER_NAME,
+                Place::Local | Place::Bridged => NODE_NAME,
             },
             ready: true,
             serving: true,
@@ -54,7 +53,7 @@ impl From<&Pod> for Endpoint {
 
 /// A dual-stack Service with one port, of TCP and named "http" at first, in the namespace "demo" if no
 /// other is said.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
     pub namespace: &'static str,
     pub name: String,
@@ -78,8 +77,6 @@ pub struct Service {
     pub external_local: bool,
     /// `healthCheckNodePort`.
     pub health_port: Option<u16>,
-    /// `internalTrafficPolicy: Local`.
-    pub internal_local: bool,
     /// `loadBalancerSourceRanges`.
     pub source_ranges: Vec<String>,
     pub endpoints: Vec<Endpoint>,
@@ -96,15 +93,8 @@ impl Service {
             protocol: "TCP",
             port: 80,
             target_port: 8080,
-            second: None,
-            node_port: None,
-            load_balancer: false,
-            external_ips: false,
-            external_local: false,
-            health_port: None,
-            internal_local: false,
-            source_ranges: Vec::new(),
             endpoints: pods.into_iter().map(Endpoint::from).collect(),
+            ..Self::default()
         }
     }
 
@@ -145,12 +135,6 @@ impl Service {
         self.external_local()
     }
 
-    /// With `internalTrafficPolicy: Local`.
-    pub fn internal_local(mut self) -> Self {
-        self.internal_local = true;
-        self
-    }
-
     /// ClusterIP of a family.
     pub fn cluster_ip(&self, family: Family) -> IpAddr {
         layout::pick(layout::cluster_ip(self.index), family)
@@ -171,46 +155,45 @@ impl Service {
         [self.object(), v4, v6]
     }
 
+    /// Name, protocol, port and target port of each.
+    fn ports(&self) -> impl Iterator<Item = (&str, &str, u16, u16)> {
+        let name = self.port_name.as_str();
+        let first = (name, self.protocol, self.port, self.target_port);
+        let second = self.second.map(|(name, port)| (name, "TCP", port, port));
+        [first].into_iter().chain(second)
+    }
+
     fn object(&self) -> Value {
         let policy = |local| if local { "Local" } else { "Cluster" };
-        let mut ports = vec![json!({
-            "name": self.port_name, "port": self.port, "protocol": self.protocol,
-            "targetPort": self.target_port,
-        })];
+        let ports = self.ports().map(|(name, protocol, port, target)| {
+            json!({ "name": name, "port": port, "protocol": protocol, "targetPort": target })
+        });
+        let mut ports: Vec<Value> = ports.collect();
         if let Some(port) = self.node_port {
             ports[0]["nodePort"] = json!(port);
         }
-        if let Some((name, port)) = self.second {
-            ports
-                .push(json!({ "name": name, "port": port, "protocol": "TCP", "targetPort": port }));
-        }
+        let kind = match (self.load_balancer, self.node_port) {
+            (true, _) => "LoadBalancer",
+            (false, Some(_)) => "NodePort",
+            (false, None) => "ClusterIP",
+        };
+        let is_external = self.node_port.is_some() || self.external_ips;
+        let external_ips = || Family::ALL.map(|family| self.external_ip(family));
         let (v4, v6) = layout::cluster_ip(self.index);
-        let mut spec = json!({
-            "type": match (self.load_balancer, self.node_port) {
-                (true, _) => "LoadBalancer",
-                (false, Some(_)) => "NodePort",
-                (false, None) => "ClusterIP",
-            },
+        let spec = without_nulls(json!({
+            "type": kind,
             "clusterIP": v4,
             "clusterIPs": [v4, v6],
-            "internalTrafficPolicy": policy(self.internal_local),
+            "externalIPs": self.external_ips.then(external_ips),
+            "externalTrafficPolicy": is_external.then(|| policy(self.external_local)),
+            "healthCheckNodePort": self.health_port,
+            "internalTrafficPolicy": "Cluster",
             "ipFamilies": ["IPv4", "IPv6"],
             "ipFamilyPolicy": "RequireDualStack",
+            "loadBalancerSourceRanges": some(&self.source_ranges),
             "ports": ports,
             "selector": { "app": self.name },
-        });
-        if self.external_ips {
-            spec["externalIPs"] = json!(Family::ALL.map(|family| self.external_ip(family)));
-        }
-        if self.node_port.is_some() || self.external_ips {
-            spec["externalTrafficPolicy"] = json!(policy(self.external_local));
-        }
-        if let Some(port) = self.health_port {
-            spec["healthCheckNodePort"] = json!(port);
-        }
-        if !self.source_ranges.is_empty() {
-            spec["loadBalancerSourceRanges"] = json!(self.source_ranges);
-        }
+        }));
         let mut object = service(self.namespace, &self.name, spec);
         if self.load_balancer {
             let ip = |family| json!({ "ip": self.load_balancer_ip(family), "ipMode": "VIP" });
@@ -220,12 +203,10 @@ impl Service {
     }
 
     fn slice(&self, family: Family) -> Value {
-        let mut ports = vec![
-            json!({ "name": self.port_name, "port": self.target_port, "protocol": self.protocol }),
-        ];
-        if let Some((name, port)) = self.second {
-            ports.push(json!({ "name": name, "port": port, "protocol": "TCP" }));
-        }
+        let ports = self.ports().map(
+            |(name, protocol, _, port)| json!({ "name": name, "port": port, "protocol": protocol }),
+        );
+        let ports: Vec<Value> = ports.collect();
         let endpoint = |endpoint: &Endpoint| {
             json!({
                 "addresses": [endpoint.addresses[family as usize]],
@@ -239,14 +220,22 @@ impl Service {
             })
         };
         let endpoints: Vec<Value> = self.endpoints.iter().map(endpoint).collect();
-        managed(slice(
-            self.namespace,
-            &self.name,
-            family,
-            &ports,
-            &endpoints,
-        ))
+        let slice = slice(self.namespace, &self.name, family, &ports, &endpoints);
+        managed(slice)
     }
+}
+
+/// An object without its fields that are null: those that an API server would leave out.
+fn without_nulls(mut object: Value) -> Value {
+    if let Some(fields) = object.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    object
+}
+
+/// A list, unless it is empty.
+fn some<T>(list: &[T]) -> Option<&[T]> {
+    (!list.is_empty()).then_some(list)
 }
 
 /// A Service with this specification.
@@ -287,10 +276,7 @@ pub fn slice(
     ports: &[Value],
     endpoints: &[Value],
 ) -> Value {
-    let (kind, suffix) = match family {
-        Family::V4 => ("IPv4", "v4"),
-        Family::V6 => ("IPv6", "v6"),
-    };
+    let (kind, suffix) = [("IPv4", "v4"), ("IPv6", "v6")][family as usize];
     json!({
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -307,10 +293,8 @@ pub fn slice(
 
 /// Objects as the text of a file.
 pub fn yaml(objects: &[Value]) -> Result<String> {
-    let documents: Vec<String> = objects
-        .iter()
-        .map(serde_saphyr::to_string)
-        .collect::<Result<_, _>>()?;
+    let documents = objects.iter().map(serde_saphyr::to_string);
+    let documents: Vec<String> = documents.collect::<Result<_, _>>()?;
     Ok(documents.join("---\n"))
 }
 
@@ -320,7 +304,7 @@ pub const NODE_FILE: &str = "node.yaml";
 pub const SENTINEL_FILE: &str = "sentinel.yaml";
 
 /// The folder, and what is written in it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Manifests {
     dir: PathBuf,
     services: Vec<Service>,
@@ -340,8 +324,7 @@ impl Manifests {
         let manifests = Self {
             dir,
             services,
-            taints: Vec::new(),
-            deleting: false,
+            ..Self::default()
         };
         manifests.write_node()?;
         for service in &manifests.services {
@@ -362,10 +345,9 @@ impl Manifests {
 
     /// A Service by name. Panics where there is none.
     pub fn service(&self, name: &str) -> &Service {
-        self.services
-            .iter()
-            .find(|service| service.name == name)
-            .unwrap_or_else(|| panic!("no Service {name}"))
+        let mut services = self.services.iter();
+        let found = services.find(|service| service.name == name);
+        found.unwrap_or_else(|| panic!("no Service {name}"))
     }
 
     pub fn services(&self) -> &[Service] {
@@ -374,12 +356,9 @@ impl Manifests {
 
     /// Changes a Service and writes it.
     pub fn change(&mut self, name: &str, change: impl FnOnce(&mut Service)) -> Result<()> {
-        let service = self
-            .services
-            .iter_mut()
-            .find(|service| service.name == name)
-            .with_context(|| format!("no Service {name}"))?;
-        change(service);
+        let mut services = self.services.iter_mut();
+        let service = services.find(|service| service.name == name);
+        change(service.with_context(|| format!("no Service {name}"))?);
         self.write_service(self.service(name))
     }
 
@@ -445,34 +424,34 @@ impl Manifests {
     }
 
     fn write_service(&self, service: &Service) -> Result<()> {
-        self.write_file(
-            &Self::service_file(&service.name),
-            &yaml(&service.objects())?,
-        )
+        let file = Self::service_file(&service.name);
+        self.write_file(&file, &yaml(&service.objects())?)
     }
 
     fn write_node(&self) -> Result<()> {
         let (v4, v6) = layout::NODE;
         let (pods4, pods6) = layout::NODE_POD_CIDRS;
-        let mut node = json!({
+        let taint = |key| json!({ "effect": "NoSchedule", "key": key, "value": "1" });
+        let taints: Vec<Value> = self.taints.iter().map(taint).collect();
+        let node = json!({
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": { "name": NODE_NAME, "uid": "7a1c3f0e-52f4-4c57-9d6d-0d8f6d1f2a01" },
-            "spec": { "podCIDR": pods4, "podCIDRs": [pods4, pods6] },
+            "metadata": without_nulls(json!({
+                "name": NODE_NAME,
+                "uid": "7a1c3f0e-52f4-4c57-9d6d-0d8f6d1f2a01",
+                "deletionTimestamp": self.deleting.then_some("2026-01-01T00:00:00Z"),
+            })),
+            "spec": without_nulls(json!({
+                "podCIDR": pods4,
+                "podCIDRs": [pods4, pods6],
+                "taints": some(&taints),
+            })),
             "status": { "addresses": [
                 { "address": v4, "type": "InternalIP" },
                 { "address": v6, "type": "InternalIP" },
                 { "address": NODE_NAME, "type": "Hostname" },
             ] },
         });
-        if self.deleting {
-            node["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        }
-        if !self.taints.is_empty() {
-            let taint = |key| json!({ "effect": "NoSchedule", "key": key, "value": "1" });
-            let taints: Vec<Value> = self.taints.iter().map(taint).collect();
-            node["spec"]["taints"] = json!(taints);
-        }
         self.write_file(NODE_FILE, &yaml(&[node])?)
     }
 }

@@ -1,31 +1,33 @@
 //! Service NAT on the node by real rules, made from the same YAML that the agent reads: what
 //! kube-proxy would install, small enough to read, in nftables or iptables, both families.
 //!
-//! It reads the YAML with types of its own (`objects`), so that the agent's parser and this one
-//! cannot share a mistake. It knows what the tests need: ClusterIP, node port, load balancer and
+//! It reads the YAML without the agent's types, so that the agent's parser and this one cannot
+//! share a mistake. It knows what the tests need: ClusterIP, node port, load balancer and
 //! external addresses, a random ready endpoint (terminating ones that still serve where none is
-//! ready), masquerade, both traffic policies, source ranges, reject without endpoints; TCP and UDP.
+//! ready), masquerade, both external traffic policies, source ranges, reject without endpoints; TCP and UDP.
 //!
 //! The faults of the tests are its methods: [`Rules::flush_services`], [`Rules::redirect`].
 
+mod chains;
 mod iptables;
 mod nft;
-mod objects;
-mod wanted;
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
+use serde_json::Value;
 
+use crate::cluster::documents;
 use crate::world::{Family, Namespace, World};
-use wanted::Wanted;
+use chains::Chains;
 
 /// The program that does the NAT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
-    /// nftables: one numgen rule a Service.
+    /// nftables: numgen matches and a chain for each endpoint.
     Nftables,
     /// iptables by the legacy tables: statistic matches and a chain for each endpoint.
     IptablesLegacy,
@@ -46,13 +48,11 @@ impl Backend {
         }
     }
 
-    fn restore(self, family: Family) -> &'static str {
-        match (self, family) {
-            (Self::Nftables, _) => "nft",
-            (Self::IptablesLegacy, Family::V4) => "iptables-legacy-restore",
-            (Self::IptablesLegacy, Family::V6) => "ip6tables-legacy-restore",
-            (Self::IptablesNft, Family::V4) => "iptables-nft-restore",
-            (Self::IptablesNft, Family::V6) => "ip6tables-nft-restore",
+    fn restore(self, family: Family) -> String {
+        let tool = self.tool();
+        match family {
+            Family::V6 if self != Self::Nftables => tool.replacen("ip", "ip6", 1),
+            _ => tool.to_owned(),
         }
     }
 }
@@ -84,27 +84,20 @@ impl Rules {
     /// after every fault here, and the sync after a change of the manifests.
     pub fn install(&self) -> Result<()> {
         for (family, script) in self.scripts()? {
-            self.load(family, &script)?;
+            self.load(family, &script, &[])?;
         }
         Ok(())
     }
 
     /// The scripts that [`Rules::install`] would feed, per family, to the backend's tool.
     pub fn scripts(&self) -> Result<Vec<(Family, String)>> {
-        let objects = objects::read(&self.manifests)?;
-        let render = if self.backend == Backend::Nftables {
-            nft::render
-        } else {
-            iptables::render
+        let objects = read(&self.manifests)?;
+        let render = match self.backend {
+            Backend::Nftables => nft::render,
+            Backend::IptablesLegacy | Backend::IptablesNft => iptables::render,
         };
-        let script = |family| {
-            let wanted = Wanted::of(&objects, family, &self.redirected);
-            render(&wanted).with_context(|| format!("rules for {family:?}"))
-        };
-        Family::ALL
-            .into_iter()
-            .map(|family| Ok((family, script(family)?)))
-            .collect()
+        let script = |family| render(&Chains::of(&objects, family, &self.redirected));
+        Ok(Family::ALL.map(|family| (family, script(family))).into())
     }
 
     /// The fault of this project's name: the chain of all Services emptied, everything else left,
@@ -112,15 +105,8 @@ impl Rules {
     pub fn flush_services(&self) -> Result<()> {
         for family in Family::ALL {
             match self.backend {
-                Backend::Nftables => self.load(family, nft::flush(family))?,
-                Backend::IptablesLegacy | Backend::IptablesNft => {
-                    let program = self.backend.restore(family).trim_end_matches("-restore");
-                    self.run(
-                        program,
-                        &["-w", "5", "-t", "nat", "-F", "KUBE-SERVICES"],
-                        "",
-                    )?;
-                }
+                Backend::Nftables => self.load(family, &nft::flush(family), &[])?,
+                _ => self.load(family, iptables::FLUSH, &["--noflush"])?,
             }
         }
         Ok(())
@@ -141,42 +127,39 @@ impl Rules {
     /// Removes every rule.
     pub fn remove(&self) -> Result<()> {
         for family in Family::ALL {
-            let script = match self.backend {
-                Backend::Nftables => nft::remove(family),
-                Backend::IptablesLegacy | Backend::IptablesNft => iptables::remove(),
-            };
-            self.load(family, &script)?;
+            match self.backend {
+                Backend::Nftables => self.load(family, &nft::remove(family), &[])?,
+                _ => self.load(family, iptables::REMOVE, &[])?,
+            }
         }
         Ok(())
     }
 
-    fn load(&self, family: Family, script: &str) -> Result<()> {
+    fn load(&self, family: Family, script: &str, options: &[&str]) -> Result<()> {
         let args: &[&str] = match self.backend {
             Backend::Nftables => &["-f", "-"],
-            Backend::IptablesLegacy | Backend::IptablesNft => &["-w", "5"],
+            _ => &["-w", "5"],
         };
-        self.run(self.backend.restore(family), args, script)
-    }
-
-    fn run(&self, program: &str, args: &[&str], input: &str) -> Result<()> {
-        if crate::world::tool(program).is_none() {
-            bail!("{program} is not in PATH: install the nftables and iptables packages");
-        }
         // The lock file of the machine is not ours: worlds would wait for each other, and for the
         // machine's own firewall.
         let env = [("XTABLES_LOCKFILE", self.lock.as_os_str())];
-        self.node.feed_with(program, args, &env, input).map(drop)
+        let (program, args) = (self.backend.restore(family), [args, options].concat());
+        self.node.feed_with(&program, &args, &env, script)?;
+        Ok(())
     }
 }
 
-/// Numbers of Services and slices and all endpoint addresses of a folder, by the harness's own
-/// reading.
-#[cfg(test)]
-pub(crate) fn counted(dir: &Path) -> Result<(usize, usize, Vec<std::net::IpAddr>)> {
-    let objects = objects::read(dir)?;
-    let endpoints = objects.slices.iter().flat_map(|slice| &slice.endpoints);
-    let addresses = endpoints
-        .flat_map(|endpoint| endpoint.addresses.clone())
-        .collect();
-    Ok((objects.services.len(), objects.slices.len(), addresses))
+/// Every object of a folder, in the order of the files' names.
+pub(crate) fn read(dir: &Path) -> Result<Vec<Value>> {
+    let entries = fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
+    let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
+    files.retain(|file| file.extension().is_some_and(|x| x == "yaml" || x == "yml"));
+    files.sort();
+    let mut objects = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let read = documents(&text).with_context(|| format!("in {}", file.display()))?;
+        objects.extend(read);
+    }
+    Ok(objects)
 }

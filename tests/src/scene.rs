@@ -109,9 +109,8 @@ impl Scene {
         let mut scene = Self::idle(test, backend, extra)?;
         scene.traffic();
         scene.wait("pods' traffic proven", |report| {
-            Family::ALL
-                .iter()
-                .all(|family| path_of(report, *family, "pod") == "proven")
+            let proven = |family| path_of(report, family, "pod") == "proven";
+            Family::ALL.into_iter().all(proven)
         });
         Some(scene)
     }
@@ -143,11 +142,12 @@ impl Scene {
     /// Starts the agent and waits until it is ready.
     pub fn start(&mut self, extra: &[&str]) {
         self.spawn(extra);
-        self.agent
-            .as_mut()
-            .expect("just started")
-            .wait_ready(PATIENCE)
-            .expect("a ready agent");
+        self.wait_ready();
+    }
+
+    fn wait_ready(&mut self) {
+        let agent = self.agent.as_mut().expect("just started");
+        agent.wait_ready(PATIENCE).expect("a ready agent");
     }
 
     /// Starts the agent and does not wait.
@@ -173,9 +173,11 @@ impl Scene {
     pub fn start_on(&mut self, kernel: OldKernel, extra: &[&str]) {
         let binary = agent_binary().expect("the agent's binary");
         let folder = self.manifests.dir();
-        let agent = self.world.spawn_agent_on(kernel, &binary, folder, extra);
-        let agent = self.agent.insert(agent.expect("start the agent"));
-        agent.wait_ready(PATIENCE).expect("a ready agent");
+        let agent = self
+            .world
+            .spawn_agent_on(Some(kernel), &binary, folder, extra);
+        self.agent = Some(agent.expect("start the agent"));
+        self.wait_ready();
     }
 
     pub fn agent(&self) -> &Agent {
@@ -212,12 +214,11 @@ impl Scene {
         for family in Family::ALL {
             let vip = self.manifests.service("web").load_balancer_ip(family);
             let targets = [
-                SocketAddr::new(vip, 80),
-                self.node_port(30081, family),
-                self.node_port(30082, family),
+                (0, SocketAddr::new(vip, 80)),
+                (1, self.node_port(30081, family)),
+                (1, self.node_port(30082, family)),
             ];
-            for (number, target) in targets.into_iter().enumerate() {
-                let client = if number == 0 { 0 } else { 1 };
+            for (client, target) in targets {
                 let plan = Plan::from_outside(&self.world, client, target).rate(6.0);
                 self.run(plan);
             }
@@ -252,18 +253,11 @@ impl Scene {
     /// An answer of /healthz or /livez, asked from outside until one comes. For tests of what is
     /// answered: a test of whether probes are answered counts those that are not.
     pub fn get(&self, path: &str, family: Family) -> Response {
-        let mut refused = Vec::new();
         let answer = until(PATIENCE, || {
             let answer = self.agent().outside(path, family);
-            answer.map_err(|error| refused.push(error)).ok()
+            answer.inspect_err(|why| println!("{path}: {why:#}")).ok()
         });
-        if let Some(last) = refused.last() {
-            println!(
-                "{path}: {} attempts failed, the last: {last:#}",
-                refused.len()
-            );
-        }
-        answer.unwrap_or_else(|| panic!("no answer at {path}: {:?}", refused.last()))
+        answer.unwrap_or_else(|| panic!("no answer at {path}"))
     }
 
     /// Its status.
@@ -289,10 +283,8 @@ impl Scene {
     /// Waits until the node is proven in both families.
     pub fn wait_proven(&self) -> Value {
         self.wait("proven in both families", |report| {
-            Family::ALL
-                .iter()
-                .all(|family| family_of(report, *family)["state"] == "proven")
-                && report["verdict"]["state"] == "proven"
+            let proven = |family| family_of(report, family)["state"] == "proven";
+            Family::ALL.into_iter().all(proven) && report["verdict"]["state"] == "proven"
         })
     }
 
@@ -365,65 +357,57 @@ pub fn repairs(scene: &Scene) -> u64 {
     metric(&text, "pathproof_observer_reattached_total", &none)
 }
 
+/// An element of a list of a report; null where there is none.
+fn one(list: &Value, fits: impl Fn(&Value) -> bool) -> &Value {
+    let mut all = list.as_array().into_iter().flatten();
+    all.find(|one| fits(one)).unwrap_or(&Value::Null)
+}
+
 /// The verdict on a family, out of a report; null where there is none.
 pub fn family_of(report: &Value, family: Family) -> &Value {
-    let families = report["verdict"]["families"].as_array();
-    let found = families.and_then(|all| all.iter().find(|one| one["family"] == name(family)));
-    found.unwrap_or(&Value::Null)
+    let families = &report["verdict"]["families"];
+    one(families, |one| one["family"] == name(family))
 }
 
 /// A lane of the sentinel, out of a report.
 pub fn lane_of<'a>(report: &'a Value, family: Family, path: &str, transport: &str) -> &'a Value {
-    let lanes = family_of(report, family)["lanes"].as_array();
-    let found = lanes.and_then(|all| {
-        all.iter()
-            .find(|lane| lane["path"] == path && lane["transport"] == transport)
-    });
-    found.unwrap_or(&Value::Null)
+    one(&family_of(report, family)["lanes"], |lane| {
+        lane["path"] == path && lane["transport"] == transport
+    })
 }
 
 /// The state of a path, out of a report.
 pub fn path_of<'a>(report: &'a Value, family: Family, path: &str) -> &'a Value {
-    let paths = family_of(report, family)["paths"].as_array();
-    let found = paths.and_then(|all| all.iter().find(|one| one["path"] == path));
-    found.map_or(&Value::Null, |one| &one["state"])
+    let paths = &family_of(report, family)["paths"];
+    &one(paths, |one| one["path"] == path)["state"]
 }
 
 /// The device of this name, out of a report.
 pub fn device_of<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
-    report["devices"]
-        .as_array()?
-        .iter()
-        .find(|device| device["name"] == name)
+    let device = one(&report["devices"], |device| device["name"] == name);
+    (!device.is_null()).then_some(device)
 }
 
 /// Whether confirmed trouble names a Service ("namespace/name").
 pub fn blames(report: &Value, service: &str) -> bool {
-    let troubles = report["verdict"]["services"].as_array();
-    troubles.is_some_and(|all| {
-        all.iter().any(|one| {
-            one["confirmed"] == true
-                && one["service"]
-                    .as_str()
-                    .and_then(|name| name.split(':').next())
-                    == Some(service)
-        })
-    })
+    let is_it = |one: &Value| {
+        let name = one["service"]
+            .as_str()
+            .and_then(|name| name.split(':').next());
+        one["confirmed"] == true && name == Some(service)
+    };
+    !one(&report["verdict"]["services"], is_it).is_null()
 }
 
 /// Whether the coverage names a loss.
 pub fn lacks(report: &Value, loss: &str) -> bool {
-    report["verdict"]["coverage"]["losses"]
-        .to_string()
-        .contains(&format!("\"{loss}\""))
+    let losses = report["verdict"]["coverage"]["losses"].to_string();
+    losses.contains(&format!("\"{loss}\""))
 }
 
 /// A family as reports name it.
 pub fn name(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "IPv4",
-        Family::V6 => "IPv6",
-    }
+    ["IPv4", "IPv6"][family as usize]
 }
 
 /// Waits until something holds.
@@ -443,11 +427,10 @@ pub fn throughout(time: Duration, mut check: impl FnMut()) {
 
 /// Waits until both /healthz and /livez answer so.
 pub fn wait_answers(watch: &Watch, status: u16) {
-    watch
-        .wait(PATIENCE, |codes| {
-            codes.healthz == status && codes.livez == status
-        })
-        .unwrap_or_else(|error| panic!("never {status}: {error:#}"));
+    let answers = |codes: Codes| codes.healthz == status && codes.livez == status;
+    if let Err(error) = watch.wait(PATIENCE, answers) {
+        panic!("never {status}: {error:#}");
+    }
 }
 
 /// No 503 was ever seen, and the agent answers: silence is no calm. An answer that was too late for the
@@ -458,8 +441,7 @@ pub fn assert_never_503(watch: &Watch) {
         panic!("the agent does not answer: {error:#}");
     }
     let changes = watch.changes();
-    let bad = changes
-        .iter()
-        .any(|change| change.codes.healthz == 503 || change.codes.livez == 503);
+    let mut codes = changes.iter().map(|change| change.codes);
+    let bad = codes.any(|codes| codes.healthz == 503 || codes.livez == 503);
     assert!(!bad, "false 503: {changes:?}");
 }

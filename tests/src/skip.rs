@@ -1,36 +1,32 @@
 //! Tests that need what this machine or user lacks say so loudly and pass; they never fail for it.
 
-/// Whether the test must be skipped: it needs root (namespaces, rules, eBPF) and there is none.
-/// Says so on stderr. Use as `if skip::without_root("name") { return; }`.
-pub fn without_root(test: &str) -> bool {
-    if is_root() {
-        return false;
+/// Whether a test must be skipped; says so on stderr.
+fn skips(test: &str, has: bool, what: &str) -> bool {
+    if !has {
+        eprintln!("SKIPPED: {test} needs {what}");
     }
-    eprintln!("SKIPPED: {test} needs root (run `cargo xtask test` with sudo)");
-    true
+    !has
+}
+
+/// Whether the test must be skipped: it needs root (namespaces, rules, eBPF) and there is none.
+/// Use as `if skip::without_root("name") { return; }`.
+pub fn without_root(test: &str) -> bool {
+    skips(test, is_root(), "root (run `cargo xtask test` with sudo)")
 }
 
 /// Whether the test must be skipped for want of a tool in PATH, such as `nft`.
 pub fn without_tool(test: &str, tool: &str) -> bool {
-    if crate::world::tool(tool).is_some() {
-        return false;
-    }
-    eprintln!("SKIPPED: {test} needs {tool}, which is not in PATH");
-    true
+    let found = crate::world::tool(tool).is_some();
+    skips(test, found, &format!("{tool}, which is not in PATH"))
 }
 
 /// Whether the test must be skipped for want of IPVS in the kernel.
 pub fn without_ipvs(test: &str) -> bool {
-    if without_tool(test, "ipvsadm") {
-        return true;
-    }
     // It loads the module where there is one.
     let mut command = std::process::Command::new("ipvsadm");
-    if command.output().is_ok_and(|output| output.status.success()) {
-        return false;
-    }
-    eprintln!("SKIPPED: {test} needs a kernel with IPVS (see `cargo xtask test --kernels`)");
-    true
+    let mut works = || command.output().is_ok_and(|output| output.status.success());
+    let kernel = "a kernel with IPVS (see `cargo xtask test --kernels`)";
+    without_tool(test, "ipvsadm") || skips(test, works(), kernel)
 }
 
 /// Whether the kernel attaches programs to devices by TCX: since Linux 6.6. What the agent finds out
@@ -41,28 +37,23 @@ pub fn has_tcx() -> bool {
 
 fn is_linux(major: u32, minor: u32) -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let mut numbers = release
-        .split(['.', '-'])
-        .map_while(|part| part.parse::<u32>().ok());
+    let parts = release.split(['.', '-']);
+    let mut numbers = parts.map_while(|part| part.parse::<u32>().ok());
     (numbers.next(), numbers.next()) >= (Some(major), Some(minor))
 }
 
 /// Whether the test must be skipped on this version of the kernel.
 pub fn without_linux(test: &str, (major, minor): (u32, u32)) -> bool {
-    if is_linux(major, minor) {
-        return false;
-    }
-    eprintln!("SKIPPED: {test} needs Linux {major}.{minor}");
-    true
+    skips(
+        test,
+        is_linux(major, minor),
+        &format!("Linux {major}.{minor}"),
+    )
 }
 
 /// Whether the test must be skipped, since it looks at TCX itself.
 pub fn without_tcx(test: &str) -> bool {
-    if has_tcx() {
-        return false;
-    }
-    eprintln!("SKIPPED: {test} needs TCX, which is in Linux 6.6 and newer");
-    true
+    skips(test, has_tcx(), "TCX, which is in Linux 6.6 and newer")
 }
 
 /// Whether the kernel has Landlock, as it answers itself: the agent's report must not decide which
@@ -77,11 +68,7 @@ pub fn has_landlock() -> bool {
 
 /// Whether the test must be skipped for want of Landlock in the kernel.
 pub fn without_landlock(test: &str) -> bool {
-    if has_landlock() {
-        return false;
-    }
-    eprintln!("SKIPPED: {test} needs a kernel with Landlock");
-    true
+    skips(test, has_landlock(), "a kernel with Landlock")
 }
 
 /// Whether this process runs as uid 0.

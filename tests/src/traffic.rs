@@ -9,14 +9,66 @@
 mod client;
 pub mod dns;
 mod flood;
-mod poll;
 mod raw;
 mod server;
 mod tally;
 
-pub use client::{Answer, Client, Ended, Failure, Plan, connect_once};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use libc::c_int;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::worker::Worker;
+use crate::world::Namespace;
+
+pub use client::{Answer, Client, Ended, Failure, Plan};
 pub use dns::{DnsClient, DnsServer};
 pub use flood::Flood;
-pub use raw::{RawSender, Syn};
+pub use raw::RawSender;
 pub use server::{Manner, Server};
 pub use tally::Tally;
+
+/// How long a thread waits before it looks whether it is to end.
+const TURN: Duration = Duration::from_millis(20);
+
+/// Runs a task on a thread in a namespace, until the thread is dropped.
+fn run(
+    ns: &Namespace,
+    name: &str,
+    task: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<Worker> {
+    Worker::within(ns, name, move |stop| {
+        let runtime = runtime();
+        runtime.spawn(task);
+        runtime.block_on(async {
+            while !stop.load(Ordering::Relaxed) {
+                tokio::time::sleep(TURN).await;
+            }
+        });
+    })
+}
+
+/// For tasks of the calling thread, so that their sockets are in its namespace.
+fn runtime() -> Runtime {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime")
+}
+
+/// Sets a socket's option that takes a number.
+pub(crate) fn set_option(
+    socket: &impl AsRawFd,
+    level: c_int,
+    option: c_int,
+    value: c_int,
+) -> io::Result<()> {
+    let length = size_of::<c_int>() as libc::socklen_t;
+    let fd = socket.as_raw_fd();
+    // SAFETY: the option reads one number of this length, which lives for the call.
+    match unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), length) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

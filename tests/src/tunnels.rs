@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use crate::world::layout::{NODE, NODE_POD_CIDRS, WORKER, WORKER_POD_CIDRS, pick};
+use crate::world::layout::{NODE, NODE_POD_CIDRS, WORKER, WORKER_POD_CIDRS, pick, range};
 use crate::world::{Family, World};
 
 /// Rules for `nft` in the table `path`, at one hook of a node: tunnel packets that match are dropped.
@@ -24,20 +24,17 @@ pub fn tunnels(world: &World) -> Result<()> {
             Family::V4 => ("flannel.1", 32),
             Family::V6 => ("flannel-v6.1", 128),
         };
-        // Namespace, address of the node, and of its end of the tunnel: the first of its pods' range.
-        let ends = [
-            (&world.node, NODE, NODE_POD_CIDRS, 1),
-            (&world.worker, WORKER, WORKER_POD_CIDRS, 2),
-        ]
-        .map(|(ns, node, (pods4, pods6), number)| {
-            let pods = if family == Family::V4 { pods4 } else { pods6 };
-            let inner = pods.split('/').next().unwrap_or_default();
-            let mac = format!("02:70:70:03:00:0{number}");
-            (ns, pick(node, family), pods, inner, mac)
-        });
-        for (own, other) in [(&ends[0], &ends[1]), (&ends[1], &ends[0])] {
-            let (ns, outer, _, inner, mac) = own;
-            let (_, far_outer, pods, far_inner, far_mac) = other;
+        // Namespace, address of the node, its pods' range, and the tunnel's hardware address.
+        let node = (&world.node, NODE, NODE_POD_CIDRS, "02:70:70:03:00:01");
+        let worker = (&world.worker, WORKER, WORKER_POD_CIDRS, "02:70:70:03:00:02");
+        for (own, other) in [(node, worker), (worker, node)] {
+            let (ns, outer, own_pods, mac) = own;
+            let (_, far_outer, far_pods, far_mac) = other;
+            let [outer, far_outer] = [outer, far_outer].map(|pair| pick(pair, family));
+            let [own_pods, pods] = [own_pods, far_pods].map(|pair| range(pair, family));
+            // The ends of the tunnel have the first address of their pods' range.
+            let first = |pods: &'static str| pods.split('/').next().unwrap_or_default();
+            let (inner, far_inner) = (first(own_pods), first(pods));
             let batch = format!(
                 "link add {device} address {mac} type vxlan id 1 dev eth0 dstport 8472 nolearning \
                  local {outer} remote {far_outer}\n\

@@ -69,7 +69,6 @@ impl Pod {
 /// The world; see the module's page.
 #[derive(Debug)]
 pub struct World {
-    name: String,
     node_name: String,
     /// The node under test.
     pub node: Namespace,
@@ -78,11 +77,12 @@ pub struct World {
     /// The other node.
     pub worker: Namespace,
     pods: BTreeMap<String, Pod>,
-    clients: u8,
-    dir: PathBuf,
-    pins: PathBuf,
+    /// Ranges of source ports that were handed out.
     ports: Mutex<HashMap<IpAddr, u16>>,
-    indexes: HashMap<&'static str, u8>,
+    /// Pods of each place so far.
+    indexes: [u8; 3],
+    /// Whether it may be kept: its agent outlives this process.
+    is_lasting: bool,
     // Last: removed after everything else of the world has gone.
     remains: Remains,
 }
@@ -96,7 +96,7 @@ impl World {
 
     /// Name, the prefix of its namespaces' names.
     pub fn name(&self) -> &str {
-        &self.name
+        &self.remains.name
     }
 
     /// Name of the Node that the node under test is.
@@ -106,19 +106,18 @@ impl World {
 
     /// A folder of its own for manifests, logs and state, removed with the world.
     pub fn dir(&self) -> &Path {
-        &self.dir
+        &self.remains.dir
     }
 
     /// Folder for what waits for a disk at every write: in memory, removed with the world.
     pub fn quick_dir(&self) -> std::io::Result<PathBuf> {
-        let dir = remains::quick_dir(&self.name);
-        std::fs::create_dir_all(&dir)?;
-        Ok(dir)
+        std::fs::create_dir_all(&self.remains.quick)?;
+        Ok(self.remains.quick.clone())
     }
 
     /// The folder of the agent's pins, under /sys/fs/bpf.
     pub fn pin_dir(&self) -> &Path {
-        &self.pins
+        &self.remains.pins
     }
 
     /// A pod by name. Panics where there is none: the name is a mistake in the test.
@@ -135,11 +134,7 @@ impl World {
 
     /// Address of an outside client, counted from 0.
     pub fn outside_client(&self, index: u8, family: Family) -> IpAddr {
-        assert!(
-            index < self.clients,
-            "the world has {} outside clients",
-            self.clients
-        );
+        assert!(index < build::CLIENTS, "no outside client {index}");
         layout::pick(layout::outside_client(index), family)
     }
 
@@ -160,18 +155,20 @@ impl World {
 
     /// Removes a pod: its namespace and both ends of its veth go at once, under traffic too.
     pub fn remove_pod(&mut self, name: &str) -> Result<()> {
-        let pod = self
-            .pods
-            .remove(name)
-            .with_context(|| format!("no pod {name}"))?;
-        let host = if pod.place == Place::Remote {
-            &self.worker
-        } else {
-            &self.node
-        };
+        let pod = self.pods.remove(name);
+        let pod = pod.with_context(|| format!("no pod {name}"))?;
         // The device first: a namespace with threads in it outlives its name.
+        let host = self.host(pod.place);
         host.ip(&format!("link del {}", pod.device))?;
-        self.remains.remove_namespace(pod.ns.name())
+        remains::remove_namespace(pod.ns.name())
+    }
+
+    /// The namespace at the other end of the pods' devices.
+    fn host(&self, place: Place) -> &Namespace {
+        match place {
+            Place::Remote => &self.worker,
+            Place::Local | Place::Bridged => &self.node,
+        }
     }
 
     /// A range of source ports that no other client of this world with the same source address
@@ -179,74 +176,50 @@ impl World {
     /// Avoids the NodePort range.
     pub fn source_ports(&self, source: IpAddr) -> std::ops::Range<u16> {
         const SIZE: u16 = 2500;
-        let mut next = self
-            .ports
-            .lock()
-            .expect("no panic while ports are handed out");
-        let slot = next.entry(source).or_insert(0);
-        let index = *slot % 18;
-        *slot += 1;
-        // 8 ranges from 10000 to 29999, 10 from 33000 to 57999.
-        let start = if index < 8 {
-            10_000 + index * SIZE
-        } else {
-            33_000 + (index - 8) * SIZE
-        };
+        let mut handed_out = self.ports.lock().expect("no panic in here");
+        let number = handed_out.entry(source).or_default();
+        let ranges = (10_000..30_000).chain(33_000..58_000);
+        let mut starts = ranges.step_by(SIZE.into()).cycle();
+        let start = starts.nth((*number).into()).expect("it never ends");
+        *number += 1;
         start..start + SIZE
     }
 
     /// Turns forwarding on the node on or off, for both families.
     pub fn set_forwarding(&self, on: bool) -> Result<()> {
-        let value = if on { "1" } else { "0" };
-        self.node.sysctls(&[
-            ("net/ipv4/ip_forward", value),
-            ("net/ipv6/conf/all/forwarding", value),
-        ])
+        build::forward(&self.node, on)
     }
 
     /// Removes the node's route to a pod, so that its traffic takes the default route (finding 10).
     pub fn cut_route(&self, pod: &str) -> Result<()> {
-        let pod = self.pod(pod);
-        self.node
-            .ip(&format!("route del {}/32 dev {}", pod.v4, pod.device))?;
-        self.node
-            .ip(&format!("-6 route del {}/128 dev {}", pod.v6, pod.device))?;
-        Ok(())
+        let Pod { v4, v6, device, .. } = self.pod(pod);
+        self.node.ip_batch(&format!(
+            "route del {v4}/32 dev {device}\nroute del {v6}/128 dev {device}\n"
+        ))
     }
 
     /// Puts the route back.
     pub fn mend_route(&self, pod: &str) -> Result<()> {
-        let pod = self.pod(pod);
-        self.node.ip(&format!(
-            "route replace {}/32 dev {} scope link",
-            pod.v4, pod.device
-        ))?;
-        self.node.ip(&format!(
-            "-6 route replace {}/128 dev {}",
-            pod.v6, pod.device
-        ))?;
-        Ok(())
+        let Pod { v4, v6, device, .. } = self.pod(pod);
+        self.node.ip_batch(&format!(
+            "route replace {v4}/32 dev {device} scope link\nroute replace {v6}/128 dev {device}\n"
+        ))
     }
 
     /// Drops everything that the node would forward, or stops doing so.
     pub fn block_forwarding(&self, on: bool) -> Result<()> {
-        let mut script = String::from("table inet fault {}\ndelete table inet fault\n");
-        if on {
-            script.push_str(
-                "table inet fault { chain block { type filter hook forward priority -10; policy drop; }\n}\n",
-            );
-        }
-        self.node.nft(&script).map(drop)
-    }
-
-    /// Notes a process that a kept world leaves running, so that [`remove_kept`] ends it.
-    pub fn record_process(&self, name: &str, pid: u32) -> Result<()> {
-        remains::record(&self.dir, name, pid)
+        let chain = match on {
+            true => "chain block { type filter hook forward priority -10; policy drop; }\n",
+            false => "",
+        };
+        let new = "table inet fault {}\ndelete table inet fault\n";
+        let table = format!("{new}table inet fault {{ {chain}}}\n");
+        self.node.nft(&table).map(drop)
     }
 
     /// Leaves the world up when this process ends; [`remove_kept`] removes it.
     pub fn keep(mut self) {
-        self.remains.keep();
+        self.remains.keep = true;
     }
 }
 

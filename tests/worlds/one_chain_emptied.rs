@@ -13,16 +13,17 @@ use crate::measured::{Fault, settled};
 
 const WATCHED: Duration = Duration::from_secs(25);
 
-/// The Service's own chain, by the comment of the rule that leads there.
-fn empty(scene: &Scene, backend: Backend, title: &str) {
+/// The Service's own chain, by the rule that leads there from its ClusterIP.
+fn empty(scene: &Scene, backend: Backend, service: &str) {
     let node = &scene.world.node;
     for (family, script) in scene.rules.scripts().expect("the rules") {
-        let rule = script.lines().find(|line| {
-            line.contains(&format!("\"{title}\"")) && !line.contains("EXT") && !line.contains("ext")
-        });
-        let words = rule.expect("its rule").split_whitespace();
+        let address = scene.manifests.service(service).cluster_ip(family);
+        let rules = script
+            .lines()
+            .filter(|line| line.contains(&format!(" {address} ")));
         let is_chain = |word: &&str| word.starts_with("svc-") || word.starts_with("KUBE-SVC-");
-        let chain = words.into_iter().find(is_chain).expect("its chain");
+        let mut words = rules.flat_map(str::split_whitespace);
+        let chain = words.find(is_chain).expect("its chain");
         let v4 = family == Family::V4;
         if backend == Backend::Nftables {
             let table = if v4 { "ip" } else { "ip6" };
@@ -50,7 +51,7 @@ fn one_service_is_named_once(#[case] backend: Backend, #[case] service: &str) {
     let before = lines();
     let object = format!("demo/{service}");
     let fault = Fault::inject(&scene, &watch, |scene| {
-        empty(scene, backend, &format!("{object}:http"));
+        empty(scene, backend, service);
     });
     let mut states: Vec<(u128, String)> = Vec::new();
     let begun = Instant::now();

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use node_tests::bpf::{Attached, Hook, Kind, Program};
+use node_tests::bpf::{Attached, Code, Hook, Program};
 use node_tests::cgroup::Cgroup;
-use node_tests::cilium::{Datapath, bind_pass};
+use node_tests::cilium::Datapath;
 use node_tests::manifests::Sentinel;
 use node_tests::world::Family;
 use rstest::rstest;
@@ -17,11 +17,11 @@ use node_tests::scene::{assert_never_503, lane_of, throughout, wait_answers};
 
 /// Cilium keeps the agent's cgroup from binding node ports, as where it serves these.
 fn guard_node_ports(cgroup: &Cgroup) -> Attached {
-    let program = Program::load(Kind::PostBind4, "cil_sock4_post_bind", &bind_pass());
-    let hook = Hook::PostBind4(cgroup.handle());
+    let pass = Code::returning(1);
+    let program = Program::load(Hook::PostBind4, "cil_sock4_post_bind", &pass);
     program
         .expect("a program")
-        .attach(hook)
+        .attach(cgroup.handle() as u32)
         .expect("at the cgroup")
 }
 

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -45,7 +44,6 @@ pub(super) struct Stage {
     pub(super) rules: Rules,
     pub(super) manifests: Manifests,
     pub(super) binary: PathBuf,
-    keep: bool,
     history: VecDeque<(Instant, Tally)>,
     pub(super) world: World,
 }
@@ -161,7 +159,6 @@ impl Stage {
             rules,
             manifests,
             binary: binary.to_owned(),
-            keep: fixed_name.is_some(),
             history: VecDeque::new(),
             world,
         };
@@ -179,13 +176,8 @@ impl Stage {
     /// Starts the agent and does not wait.
     pub(super) fn start_agent(&mut self) -> Result<()> {
         let manifests = self.manifests.dir();
-        let agent = if self.keep {
-            self.world
-                .spawn_lasting_agent(&self.binary, manifests, &OPTIONS)
-        } else {
-            self.world.spawn_agent(&self.binary, manifests, &OPTIONS)
-        };
-        self.agent = Some(agent?);
+        let agent = self.world.spawn_agent(&self.binary, manifests, &OPTIONS)?;
+        self.agent = Some(agent);
         Ok(())
     }
 
@@ -211,10 +203,9 @@ impl Stage {
         fs::write(dir.join("services.nft"), script)?;
         self.clients.clear();
         self.servers.clear();
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = self.world.node.command(std::env::current_exe()?);
         command.arg("--tend");
         let clients = Process::start_lasting(command, "clients", &dir)?;
-        self.world.record_process("traffic", clients.pid())?;
         clients.leave();
         self.agent.take().context("the agent runs")?.leave();
         how_to_play(timeline, self.world.name(), &dir, binary);

@@ -1,29 +1,27 @@
 //! A client that opens connections at a steady rate, whatever becomes of the earlier ones: each
 //! sends a byte, expects a line and ends with a reset (which keeps conntrack small).
-//!
-//! Length: one client, the options of its plan, and its account.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpSocket;
+use tokio::time::timeout;
 
-use super::poll::{self, Interest};
+use super::set_option;
 use super::tally::Tally;
 use crate::wait;
 use crate::worker::Worker;
 use crate::world::{Family, Namespace, Pod, World};
 
 /// Connections that one client may have open; more are not started and counted as skipped.
-const OPEN_LIMIT: usize = 512;
+const OPEN_LIMIT: u64 = 512;
 
 /// What a client does.
 #[derive(Clone, Debug)]
@@ -56,13 +54,8 @@ impl Plan {
     /// From an outside client.
     pub fn from_outside(world: &World, client: u8, target: SocketAddr) -> Self {
         let source = world.outside_client(client, Family::of(target.ip()));
-        Self::new(
-            world,
-            &format!("outside-{client}"),
-            &world.outside,
-            source,
-            target,
-        )
+        let name = format!("outside-{client}");
+        Self::new(world, &name, &world.outside, source, target)
     }
 
     /// From the node itself.
@@ -103,39 +96,87 @@ impl Plan {
     }
 
     pub fn start(self) -> Result<Client> {
-        let counters = Arc::new(Counters::default());
-        let mut run = Run {
-            counters: Arc::clone(&counters),
-            next_port: self.ports.start,
-            open: Vec::new(),
-            plan: self.clone(),
-        };
-        let name = format!("cli-{}", self.name);
-        let worker = Worker::within(&self.ns, &name, move |stop| run.run(stop))?;
+        let account = Arc::new(Mutex::default());
+        let task = self.clone().run(Arc::clone(&account));
+        let worker = super::run(&self.ns, &format!("cli-{}", self.name), task)?;
         Ok(Client {
             plan: self,
-            counters,
+            account,
             worker,
         })
     }
 
     /// Opens one connection with the first port of the range after `skip`.
     pub fn once(&self, skip: u16) -> Result<Answer, Failure> {
-        let port = self.ports.start + skip;
-        connect_once(
-            &self.ns,
-            SocketAddr::new(self.source, port),
-            self.target,
-            self.patience,
-        )
+        let dial = self.dial(self.ports.start + skip);
+        self.ns.run(|| super::runtime().block_on(dial))
     }
+
+    async fn run(self, account: Arc<Mutex<Account>>) {
+        let interval = Duration::from_secs_f64(1.0 / self.rate);
+        let mut due = Instant::now();
+        for port in self.ports.clone().cycle() {
+            tokio::time::sleep_until(due.into()).await;
+            due += interval;
+            // After a pause of the machine: no burst to catch up.
+            if due.elapsed() > Duration::from_millis(500) {
+                due = Instant::now();
+            }
+            if !lock(&account).begin() {
+                continue;
+            }
+            let (dial, account) = (self.dial(port), Arc::clone(&account));
+            tokio::spawn(async move {
+                let begun = Instant::now();
+                let result = dial.await;
+                lock(&account).count(begun, result);
+            });
+        }
+    }
+
+    fn dial(&self, port: u16) -> impl Future<Output = Result<Answer, Failure>> + use<> {
+        let source = SocketAddr::new(self.source, port);
+        let asked = ask(source, self.target, self.fast_open);
+        let patience = self.patience;
+        async move {
+            let asked = timeout(patience, asked).await;
+            let line = asked.map_err(|_| Failure::Timeout)??;
+            parse(&line).ok_or_else(|| Failure::Other(format!("a strange answer: {line}")))
+        }
+    }
+}
+
+async fn ask(source: SocketAddr, target: SocketAddr, fast_open: bool) -> io::Result<String> {
+    let domain = Domain::for_address(source);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    wait::bound(|| socket.bind(&source.into()))?;
+    if fast_open {
+        // `connect` then sends nothing: the first write does, with its bytes in the SYN.
+        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 1)?;
+    }
+    let socket = TcpSocket::from_std_stream(socket.into());
+    let mut stream = socket.connect(target).await?;
+    stream.write_all(b"?").await?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).await?;
+    Ok(line)
+}
+
+fn parse(line: &str) -> Option<Answer> {
+    let (server, seen_as) = line.trim_end().split_once(' ')?;
+    Some(Answer {
+        server: server.to_owned(),
+        seen_as: seen_as.parse().ok()?,
+    })
 }
 
 /// A running client; ends when dropped.
 #[derive(Debug)]
 pub struct Client {
     plan: Plan,
-    counters: Arc<Counters>,
+    account: Arc<Mutex<Account>>,
     worker: Worker,
 }
 
@@ -147,27 +188,23 @@ impl Client {
 
     /// Counts so far.
     pub fn tally(&self) -> Tally {
-        self.counters.tally()
+        lock(&self.account).tally
     }
 
     /// Who answered, and how often.
     pub fn servers(&self) -> BTreeMap<String, u64> {
-        self.counters
-            .servers
-            .lock()
-            .expect("no panic while counting")
-            .clone()
+        lock(&self.account).servers.clone()
     }
 
     /// Connections that ended since this was last asked.
     pub fn take_ended(&self) -> Vec<Ended> {
-        std::mem::take(&mut *self.counters.ended.lock().expect("no panic while counting"))
+        std::mem::take(&mut lock(&self.account).ended)
     }
 
     /// Ends it and gives the last counts.
     pub fn finish(self) -> Tally {
         drop(self.worker);
-        self.counters.tally()
+        lock(&self.account).tally
     }
 }
 
@@ -200,266 +237,53 @@ pub enum Failure {
     Other(String),
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused => f.write_str("refused"),
-            Self::Timeout => f.write_str("timeout"),
-            Self::Other(why) => f.write_str(why),
-        }
-    }
-}
-
-impl Failure {
-    fn of(error: &io::Error) -> Self {
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused,
-            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::Timeout,
+            io::ErrorKind::TimedOut => Self::Timeout,
             _ => Self::Other(error.to_string()),
         }
     }
 }
 
-/// Opens one connection from an explicit source, from a namespace.
-pub fn connect_once(
-    ns: &Namespace,
-    source: SocketAddr,
-    target: SocketAddr,
-    patience: Duration,
-) -> Result<Answer, Failure> {
-    ns.run(|| {
-        let socket = bound(source)?;
-        socket.set_nonblocking(false)?;
-        socket.connect_timeout(&target.into(), patience)?;
-        socket.set_read_timeout(Some(patience))?;
-        let mut stream = TcpStream::from(socket);
-        stream.write_all(b"?")?;
-        let mut line = Vec::new();
-        while !line.ends_with(b"\n") {
-            let mut byte = [0];
-            if stream.read(&mut byte)? == 0 {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-            }
-            line.push(byte[0]);
-        }
-        Ok(line)
-    })
-    .map_err(|error| Failure::of(&error))
-    .and_then(|line| parse(&line).ok_or_else(|| Failure::Other("a strange answer".to_owned())))
-}
-
-fn bound(source: SocketAddr) -> io::Result<Socket> {
-    let domain = Domain::for_address(source);
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_nonblocking(true)?;
-    socket.set_linger(Some(Duration::ZERO))?;
-    wait::bound(|| socket.bind(&source.into()))?;
-    Ok(socket)
-}
-
-fn parse(line: &[u8]) -> Option<Answer> {
-    let text = std::str::from_utf8(line).ok()?;
-    let (server, seen_as) = text.trim_end().split_once(' ')?;
-    Some(Answer {
-        server: server.to_owned(),
-        seen_as: seen_as.parse().ok()?,
-    })
-}
-
+/// What became of a client's connections.
 #[derive(Debug, Default)]
-struct Counters {
-    started: AtomicU64,
-    ok: AtomicU64,
-    refused: AtomicU64,
-    timeouts: AtomicU64,
-    other: AtomicU64,
-    skipped: AtomicU64,
-    servers: Mutex<BTreeMap<String, u64>>,
-    ended: Mutex<Vec<Ended>>,
+struct Account {
+    tally: Tally,
+    servers: BTreeMap<String, u64>,
+    ended: Vec<Ended>,
 }
 
-impl Counters {
-    fn tally(&self) -> Tally {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Tally {
-            started: read(&self.started),
-            ok: read(&self.ok),
-            refused: read(&self.refused),
-            timeouts: read(&self.timeouts),
-            other: read(&self.other),
-            skipped: read(&self.skipped),
-        }
+fn lock(account: &Mutex<Account>) -> MutexGuard<'_, Account> {
+    account.lock().expect("no panic while counting")
+}
+
+impl Account {
+    /// Counts a new connection; gives whether there may be one.
+    fn begin(&mut self) -> bool {
+        let tally = &mut self.tally;
+        let is_free = tally.started - tally.ok - tally.failed() < OPEN_LIMIT;
+        let counter = match is_free {
+            true => &mut tally.started,
+            false => &mut tally.skipped,
+        };
+        *counter += 1;
+        is_free
     }
 
-    fn count(&self, begun: Instant, result: Result<Answer, Failure>) {
+    fn count(&mut self, begun: Instant, result: Result<Answer, Failure>) {
         let ok = result.is_ok();
-        let mut ended = self.ended.lock().expect("no panic while counting");
-        ended.push(Ended { begun, ok });
-        drop(ended);
+        self.ended.push(Ended { begun, ok });
         let counter = match result {
             Ok(answer) => {
-                let mut servers = self.servers.lock().expect("no panic while counting");
-                *servers.entry(answer.server).or_insert(0) += 1;
-                &self.ok
+                *self.servers.entry(answer.server).or_default() += 1;
+                &mut self.tally.ok
             }
-            Err(Failure::Refused) => &self.refused,
-            Err(Failure::Timeout) => &self.timeouts,
-            Err(Failure::Other(_)) => &self.other,
+            Err(Failure::Refused) => &mut self.tally.refused,
+            Err(Failure::Timeout) => &mut self.tally.timeouts,
+            Err(Failure::Other(_)) => &mut self.tally.other,
         };
-        counter.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// One open connection.
-struct Connection {
-    stream: TcpStream,
-    since: Instant,
-    asked: bool,
-    line: Vec<u8>,
-}
-
-impl Connection {
-    fn interest(&self) -> Interest {
-        let fd = self.stream.as_raw_fd();
-        if self.asked {
-            Interest::read(fd)
-        } else {
-            Interest::write(fd)
-        }
-    }
-
-    /// Goes on after poll; gives a result when done.
-    fn advance(&mut self) -> Option<Result<Answer, Failure>> {
-        match self.step() {
-            Ok(()) if self.line.ends_with(b"\n") => {
-                Some(parse(&self.line).ok_or_else(|| Failure::Other("a strange answer".to_owned())))
-            }
-            Ok(()) => None,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
-            Err(error) => Some(Err(Failure::of(&error))),
-        }
-    }
-
-    fn step(&mut self) -> io::Result<()> {
-        if !self.asked {
-            if let Some(error) = SockRef::from(&self.stream).take_error()? {
-                return Err(error);
-            }
-            self.stream.write_all(b"?")?;
-            self.asked = true;
-            return Ok(());
-        }
-        let mut bytes = [0; 128];
-        let count = self.stream.read(&mut bytes)?;
-        if count == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        self.line.extend_from_slice(&bytes[..count]);
-        Ok(())
-    }
-}
-
-struct Run {
-    plan: Plan,
-    counters: Arc<Counters>,
-    next_port: u16,
-    open: Vec<Connection>,
-}
-
-impl Run {
-    fn run(&mut self, stop: &AtomicBool) {
-        let interval = Duration::from_secs_f64(1.0 / self.plan.rate);
-        let mut due = Instant::now();
-        while !stop.load(Ordering::Relaxed) {
-            let now = Instant::now();
-            if now >= due {
-                self.start_one(now);
-                due += interval;
-                // After a pause of the machine: no burst to catch up.
-                if now.saturating_duration_since(due) > Duration::from_millis(500) {
-                    due = now;
-                }
-                continue;
-            }
-            let mut interests: Vec<Interest> = self.open.iter().map(Connection::interest).collect();
-            let pause = (due - now).min(Duration::from_millis(20));
-            if poll::wait(&mut interests, pause).is_err() {
-                return;
-            }
-            self.collect(&interests);
-        }
-    }
-
-    fn start_one(&mut self, now: Instant) {
-        if self.open.len() >= OPEN_LIMIT {
-            self.counters.skipped.fetch_add(1, Ordering::Relaxed);
-            return;
-        }
-        let source = SocketAddr::new(self.plan.source, self.next_port);
-        self.next_port += 1;
-        if self.next_port >= self.plan.ports.end {
-            self.next_port = self.plan.ports.start;
-        }
-        self.counters.started.fetch_add(1, Ordering::Relaxed);
-        match connecting(source, self.plan.target, self.plan.fast_open) {
-            Ok(stream) => {
-                self.open.push(Connection {
-                    stream,
-                    since: now,
-                    asked: false,
-                    line: Vec::new(),
-                });
-            }
-            Err(error) => self.counters.count(now, Err(Failure::of(&error))),
-        }
-    }
-
-    fn collect(&mut self, interests: &[Interest]) {
-        let mut came = interests.iter().map(Interest::came);
-        let patience = self.plan.patience;
-        let counters = &self.counters;
-        self.open.retain_mut(|connection| {
-            let ready = came.next().unwrap_or(false);
-            let mut result = if ready { connection.advance() } else { None };
-            if result.is_none() && connection.since.elapsed() > patience {
-                result = Some(Err(Failure::Timeout));
-            }
-            let goes_on = result.is_none();
-            if let Some(result) = result {
-                counters.count(connection.since, result);
-            }
-            goes_on
-        });
-    }
-}
-
-fn connecting(source: SocketAddr, target: SocketAddr, fast_open: bool) -> io::Result<TcpStream> {
-    let socket = bound(source)?;
-    if fast_open {
-        put_off_until_written(&socket)?;
-    }
-    match socket.connect(&target.into()) {
-        Ok(()) => Ok(socket.into()),
-        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(socket.into()),
-        Err(error) => Err(error),
-    }
-}
-
-/// `connect` then sends nothing: the first write does, with its bytes in the SYN.
-fn put_off_until_written(socket: &Socket) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    // SAFETY: the option reads one int at `on`, which lives for the call.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_FASTOPEN_CONNECT,
-            (&raw const on).cast(),
-            size_of_val(&on) as libc::socklen_t,
-        )
-    };
-    match result {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
+        *counter += 1;
     }
 }

@@ -1,19 +1,20 @@
 //! DNS as far as the observer sees it: questions with an id over UDP, and servers that answer them
 //! or say nothing.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use tokio::net::UdpSocket;
+use tokio::time::{sleep, timeout};
 
 use super::server::Manner;
 use crate::worker::Worker;
-use crate::world::{Namespace, Pod};
+use crate::world::{Family, Namespace, Pod};
 
-/// How long a thread waits before it looks whether it is to end.
-const TURN: Duration = Duration::from_millis(20);
 /// How long a client waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(300);
 
@@ -42,7 +43,7 @@ pub fn answer(question: &[u8]) -> Vec<u8> {
 /// A server on both families in a pod; ends when dropped.
 #[derive(Debug)]
 pub struct DnsServer {
-    _thread: Worker,
+    _worker: Worker,
 }
 
 impl DnsServer {
@@ -59,20 +60,21 @@ impl DnsServer {
         address: SocketAddr,
         manner: Manner,
     ) -> Result<Self> {
-        let bind = || UdpSocket::bind(address);
+        let bind = || std::net::UdpSocket::bind(address);
         let socket = ns.run(bind).with_context(|| address.to_string())?;
-        socket.set_read_timeout(Some(TURN))?;
-        let thread = Worker::within(ns, &format!("dns-{name}"), move |stop| {
+        socket.set_nonblocking(true)?;
+        let worker = super::run(ns, &format!("dns-{name}"), async move {
+            let socket = UdpSocket::from_std(socket).expect("in a runtime");
             let mut bytes = [0; 512];
-            while !stop.load(Ordering::Relaxed) {
-                if let Ok((length, client)) = socket.recv_from(&mut bytes)
+            loop {
+                if let Ok((length, client)) = socket.recv_from(&mut bytes).await
                     && manner == Manner::Answers
                 {
-                    let _ = socket.send_to(&answer(&bytes[..length]), client);
+                    let _ = socket.send_to(&answer(&bytes[..length]), client).await;
                 }
             }
         })?;
-        Ok(Self { _thread: thread })
+        Ok(Self { _worker: worker })
     }
 }
 
@@ -80,34 +82,28 @@ impl DnsServer {
 #[derive(Debug)]
 pub struct DnsClient {
     answered: Arc<AtomicU64>,
-    _thread: Worker,
+    _worker: Worker,
 }
 
 impl DnsClient {
     /// Asks `target` so often a second from a pod's address, with ports from `first` on: a port that
     /// the kernel chooses may meet the conntrack entry of an earlier fault.
     pub fn start(pod: &Pod, target: SocketAddr, first: u16, rate: f64) -> Result<Self> {
-        let source: IpAddr = match target {
-            SocketAddr::V4(_) => pod.v4.into(),
-            SocketAddr::V6(_) => pod.v6.into(),
-        };
+        let source = pod.address(Family::of(target.ip()));
         let answered = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&answered);
-        let name = format!("ask-{}", pod.name);
-        let thread = Worker::within(&pod.ns, &name, move |stop| {
-            let mut id = 0_u16;
-            while !stop.load(Ordering::Relaxed) {
-                id = id.wrapping_add(1);
+        let worker = super::run(&pod.ns, &format!("ask-{}", pod.name), async move {
+            for id in (0..=u16::MAX).cycle() {
                 let from = SocketAddr::new(source, first + id % 2_000);
-                if ask(from, target, id, stop) {
+                if let Ok(Ok(true)) = timeout(PATIENCE, ask(from, target, id)).await {
                     count.fetch_add(1, Ordering::Relaxed);
                 }
-                std::thread::sleep(Duration::from_secs_f64(1.0 / rate));
+                sleep(Duration::from_secs_f64(1.0 / rate)).await;
             }
         })?;
         Ok(Self {
             answered,
-            _thread: thread,
+            _worker: worker,
         })
     }
 
@@ -117,21 +113,11 @@ impl DnsClient {
     }
 }
 
-fn ask(from: SocketAddr, to: SocketAddr, id: u16, stop: &AtomicBool) -> bool {
-    let Ok(socket) = UdpSocket::bind(from) else {
-        return false;
-    };
+async fn ask(from: SocketAddr, to: SocketAddr, id: u16) -> io::Result<bool> {
+    let socket = UdpSocket::bind(from).await?;
     let asked = question(id);
-    if socket.set_read_timeout(Some(TURN)).is_err() || socket.send_to(&asked, to).is_err() {
-        return false;
-    }
+    socket.send_to(&asked, to).await?;
     let mut bytes = [0; 512];
-    let mut waited = Duration::ZERO;
-    while waited < PATIENCE && !stop.load(Ordering::Relaxed) {
-        match socket.recv_from(&mut bytes) {
-            Ok((length, server)) => return server == to && bytes[..length] == answer(&asked),
-            Err(_) => waited += TURN,
-        }
-    }
-    false
+    let (length, server) = socket.recv_from(&mut bytes).await?;
+    Ok(server == to && bytes[..length] == answer(&asked))
 }

@@ -1,11 +1,10 @@
 //! Crafted packets: an AF_PACKET socket in a namespace, and SYNs for it.
 
 use std::io;
-use std::mem::size_of;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
+use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
 
 use crate::observer::index_of;
 use crate::packet::{self, Hardware};
@@ -14,8 +13,8 @@ use crate::world::{Namespace, Pod, World};
 /// Sends whole Ethernet frames out of one device. The sender bounds its own rate.
 #[derive(Debug)]
 pub struct RawSender {
-    socket: OwnedFd,
-    ifindex: i32,
+    socket: Socket,
+    device: SockAddr,
     /// Source and destination hardware addresses that fit the device.
     pub link: Hardware,
 }
@@ -31,75 +30,45 @@ impl RawSender {
         Self::open(&world.outside, "lan0", World::outside_link())
     }
 
+    fn open(ns: &Namespace, device: &str, link: Hardware) -> Result<Self> {
+        ns.run(|| Self::here(device, link))
+    }
+
     /// Out of a device of the calling thread's namespace.
     pub fn here(device: &str, link: Hardware) -> Result<Self> {
-        Self::new(packet_socket(), index_of(device)?, link)
-    }
-
-    fn open(ns: &Namespace, device: &str, link: Hardware) -> Result<Self> {
-        Self::new(ns.run(packet_socket), ns.ifindex(device)?, link)
-    }
-
-    fn new(fd: io::Result<i32>, ifindex: u32, link: Hardware) -> Result<Self> {
-        let ifindex = i32::try_from(ifindex)?;
-        let fd = fd.context("open a packet socket")?;
-        // SAFETY: the descriptor is new and nobody else's.
-        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        // Without a protocol: this socket only sends.
+        let socket = Socket::new(Domain::PACKET, Type::RAW, None);
         Ok(Self {
-            socket,
-            ifindex,
+            socket: socket.context("open a packet socket")?,
+            device: link_address(index_of(device)?)?,
             link,
         })
     }
 
     /// Sends a frame as it is, however malformed.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        // SAFETY: an all-zero sockaddr_ll is valid.
-        let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        to.sll_family = libc::AF_PACKET as u16;
-        to.sll_ifindex = self.ifindex;
-        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
-        // SAFETY: both pointers are valid for the lengths given during the call.
-        let sent = unsafe {
-            libc::sendto(
-                self.socket.as_raw_fd(),
-                frame.as_ptr().cast(),
-                frame.len(),
-                0,
-                (&raw const to).cast(),
-                length,
-            )
-        };
-        if sent < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        self.socket.send_to(frame, &self.device).map(drop)
     }
 
     /// Sends a SYN. The same SYN again is a retransmit.
-    pub fn send_syn(&self, syn: &Syn) -> io::Result<()> {
-        let packet = packet::syn(syn.source, syn.destination, syn.sequence);
-        self.send(&packet.between(self.link).bytes())
+    pub fn send_syn(&self, from: SocketAddr, to: SocketAddr, sequence: u32) -> io::Result<()> {
+        let syn = packet::syn(from, to, sequence).between(self.link);
+        self.send(&syn.bytes())
     }
 }
 
-fn packet_socket() -> io::Result<i32> {
-    // Protocol 0: this socket only sends.
-    // SAFETY: socket takes numbers only.
-    match unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, 0) } {
-        -1 => Err(io::Error::last_os_error()),
-        fd => Ok(fd),
-    }
-}
-
-/// A TCP SYN.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Syn {
-    /// Source address and port.
-    pub source: SocketAddr,
-    /// Destination address and port.
-    pub destination: SocketAddr,
-    /// Initial sequence number.
-    pub sequence: u32,
+fn link_address(index: u32) -> io::Result<SockAddr> {
+    let init = |storage: *mut SockAddrStorage, length: *mut libc::socklen_t| {
+        // SAFETY: the storage is zeroed, and has room and alignment for every kind of address.
+        unsafe {
+            let to = storage.cast::<libc::sockaddr_ll>();
+            (*to).sll_family = libc::AF_PACKET as u16;
+            (*to).sll_ifindex = index as i32;
+            *length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        }
+        Ok(())
+    };
+    // SAFETY: `init` writes an address of the length that it sets.
+    let ((), address) = unsafe { SockAddr::try_init(init) }?;
+    Ok(address)
 }

@@ -1,17 +1,18 @@
 //! A TCP server on a thread inside a pod. It answers a byte with its own name and the client's
 //! address as it sees it, so that a test can tell who served and whether NAT put another source.
 
-use std::io::{Read, Write};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{sleep, timeout};
 
-use super::poll::{self, Interest};
 use crate::wait::bound;
 use crate::worker::Worker;
 use crate::world::{Namespace, Pod};
@@ -49,15 +50,9 @@ impl Server {
         let listener = ns
             .run(|| bound(|| listen(port)))
             .with_context(|| format!("listen on {port} in {name}"))?;
-        let served = Arc::new(AtomicU64::new(0));
-        let service = Service {
-            listener,
-            name: name.to_owned(),
-            manner,
-            served: Arc::clone(&served),
-        };
-        let name = format!("srv-{name}");
-        let worker = Worker::within(ns, &name, move |stop| service.run(stop))?;
+        let served = Arc::default();
+        let task = serve(listener, name.to_owned(), manner, Arc::clone(&served));
+        let worker = super::run(ns, &format!("srv-{name}"), task)?;
         Ok(Self {
             served,
             _worker: worker,
@@ -70,7 +65,7 @@ impl Server {
     }
 }
 
-fn listen(port: u16) -> std::io::Result<TcpListener> {
+fn listen(port: u16) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::IPV6, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_only_v6(false)?;
     socket.set_reuse_address(true)?;
@@ -80,60 +75,36 @@ fn listen(port: u16) -> std::io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-struct Service {
-    listener: TcpListener,
-    name: String,
+async fn serve(listener: TcpListener, name: String, manner: Manner, served: Arc<AtomicU64>) {
+    let listener = tokio::net::TcpListener::from_std(listener).expect("in a runtime");
+    let patience = match manner {
+        Manner::Keeps => Duration::MAX,
+        Manner::Answers | Manner::Mute => PATIENCE,
+    };
+    loop {
+        let Ok((stream, peer)) = listener.accept().await else {
+            sleep(super::TURN).await;
+            continue;
+        };
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        let line = format!("{name} {peer}\n");
+        let answers = answer(stream, line, manner, Arc::clone(&served));
+        tokio::spawn(timeout(patience, answers));
+    }
+}
+
+async fn answer(
+    mut stream: TcpStream,
+    line: String,
     manner: Manner,
     served: Arc<AtomicU64>,
-}
-
-impl Service {
-    fn run(&self, stop: &AtomicBool) {
-        let mut open: Vec<(TcpStream, SocketAddr, Instant)> = Vec::new();
-        while !stop.load(Ordering::Relaxed) {
-            let mut interests = vec![Interest::read(self.listener.as_raw_fd())];
-            interests.extend(
-                open.iter()
-                    .map(|(stream, ..)| Interest::read(stream.as_raw_fd())),
-            );
-            if poll::wait(&mut interests, Duration::from_millis(20)).is_err() {
-                return;
-            }
-            let mut came = interests.iter().skip(1).map(Interest::came);
-            open.retain_mut(|(stream, peer, since)| {
-                let ready = came.next().unwrap_or(false);
-                let is_kept = self.manner == Manner::Keeps || since.elapsed() < PATIENCE;
-                is_kept && (!ready || self.serve(stream, *peer))
-            });
-            while let Ok((stream, peer)) = self.listener.accept() {
-                if stream.set_nonblocking(true).is_ok() {
-                    open.push((stream, unmapped(peer), Instant::now()));
-                }
-            }
+) -> io::Result<()> {
+    let mut bytes = [0; 16];
+    while stream.read(&mut bytes).await? > 0 {
+        if manner != Manner::Mute {
+            served.fetch_add(1, Ordering::Relaxed);
+            stream.write_all(line.as_bytes()).await?;
         }
     }
-
-    /// Answers what came; gives whether the connection goes on.
-    fn serve(&self, stream: &mut TcpStream, peer: SocketAddr) -> bool {
-        let mut byte = [0; 16];
-        match stream.read(&mut byte) {
-            Ok(0) => false,
-            Ok(_) if self.manner == Manner::Mute => true,
-            Ok(_) => {
-                self.served.fetch_add(1, Ordering::Relaxed);
-                stream
-                    .write_all(format!("{} {peer}\n", self.name).as_bytes())
-                    .is_ok()
-            }
-            Err(error) => error.kind() == std::io::ErrorKind::WouldBlock,
-        }
-    }
-}
-
-fn unmapped(peer: SocketAddr) -> SocketAddr {
-    let address = match peer.ip() {
-        IpAddr::V6(v6) => v6.to_ipv4_mapped().map_or(IpAddr::V6(v6), IpAddr::V4),
-        v4 => v4,
-    };
-    SocketAddr::new(address, peer.port())
+    Ok(())
 }

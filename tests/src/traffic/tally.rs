@@ -1,6 +1,7 @@
 //! How often what came of a client's connections.
 
-use std::ops::Sub;
+use std::iter::Sum;
+use std::ops::{Add, Sub};
 
 /// Counts of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,32 +25,29 @@ impl Tally {
     pub fn failed(&self) -> u64 {
         self.refused + self.timeouts + self.other
     }
+
+    fn with(self, other: Self, join: fn(u64, u64) -> u64) -> Self {
+        Self {
+            started: join(self.started, other.started),
+            ok: join(self.ok, other.ok),
+            refused: join(self.refused, other.refused),
+            timeouts: join(self.timeouts, other.timeouts),
+            other: join(self.other, other.other),
+            skipped: join(self.skipped, other.skipped),
+        }
+    }
 }
 
 impl Sub for Tally {
     type Output = Self;
 
     fn sub(self, earlier: Self) -> Self {
-        Self {
-            started: self.started - earlier.started,
-            ok: self.ok - earlier.ok,
-            refused: self.refused - earlier.refused,
-            timeouts: self.timeouts - earlier.timeouts,
-            other: self.other - earlier.other,
-            skipped: self.skipped - earlier.skipped,
-        }
+        self.with(earlier, u64::sub)
     }
 }
 
-impl std::iter::Sum for Tally {
+impl Sum for Tally {
     fn sum<I: Iterator<Item = Self>>(tallies: I) -> Self {
-        tallies.fold(Self::default(), |a, b| Self {
-            started: a.started + b.started,
-            ok: a.ok + b.ok,
-            refused: a.refused + b.refused,
-            timeouts: a.timeouts + b.timeouts,
-            other: a.other + b.other,
-            skipped: a.skipped + b.skipped,
-        })
+        tallies.fold(Self::default(), |all, one| all.with(one, u64::add))
     }
 }

@@ -1,18 +1,17 @@
 //! Makes the namespaces, devices, addresses and routes of a [`World`].
 
-use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::sync::Mutex;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::layout::{self, BRIDGE, NODE, NODE_NAME, Place, ROUTER, UPLINK, WORKER};
 use super::remains::{self, Remains};
 use super::{Namespace, Pod, World};
-use crate::wait::scaled;
+use crate::wait::until;
 
 /// Link-local gateway of pods with host routes, as Calico has it. No device bears it: a static
 /// neighbour entry in the pod stands for the node's end of the veth.
@@ -25,62 +24,43 @@ const BRIDGE_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0x02, 0, 0x01];
 /// The bridge's addresses on the node.
 const BRIDGE_ADDRESS: (&str, &str) = ("10.244.0.129", "fd00:10:244:0:1::1");
 
+/// Number of outside clients.
+pub(super) const CLIENTS: u8 = 3;
+
 /// Description of a world.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Builder {
     pods: Vec<(String, Place)>,
-    clients: u8,
-    node_name: &'static str,
+    node_name: Option<&'static str>,
     fixed_name: Option<String>,
-    masquerade_egress: bool,
-}
-
-impl Default for Builder {
-    fn default() -> Self {
-        Self {
-            pods: Vec::new(),
-            clients: 3,
-            node_name: NODE_NAME,
-            fixed_name: None,
-            masquerade_egress: true,
-        }
-    }
+    keeps_pod_addresses: bool,
 }
 
 impl Builder {
     /// Adds pods on the node with host routes. Names: at most 10 characters.
-    pub fn pods(mut self, names: &[&str]) -> Self {
-        self.pods
-            .extend(names.iter().map(|name| ((*name).to_owned(), Place::Local)));
-        self
+    pub fn pods(self, names: &[&str]) -> Self {
+        self.pods_at(Place::Local, names)
     }
 
     /// Adds pods on the node behind the bridge.
-    pub fn bridged_pods(mut self, names: &[&str]) -> Self {
-        self.pods.extend(
-            names
-                .iter()
-                .map(|name| ((*name).to_owned(), Place::Bridged)),
-        );
-        self
+    pub fn bridged_pods(self, names: &[&str]) -> Self {
+        self.pods_at(Place::Bridged, names)
     }
 
     /// Adds pods on the other node.
-    pub fn remote_pods(mut self, names: &[&str]) -> Self {
-        self.pods
-            .extend(names.iter().map(|name| ((*name).to_owned(), Place::Remote)));
-        self
+    pub fn remote_pods(self, names: &[&str]) -> Self {
+        self.pods_at(Place::Remote, names)
     }
 
-    /// Number of outside clients (3 unless told).
-    pub fn outside_clients(mut self, count: u8) -> Self {
-        self.clients = count;
+    fn pods_at(mut self, place: Place, names: &[&str]) -> Self {
+        let pods = names.iter().map(|name| ((*name).to_owned(), place));
+        self.pods.extend(pods);
         self
     }
 
     /// Name of its Node, for several worlds beside one API server ([`NODE_NAME`] unless told).
     pub fn node_name(mut self, name: &'static str) -> Self {
-        self.node_name = name;
+        self.node_name = Some(name);
         self
     }
 
@@ -93,7 +73,7 @@ impl Builder {
     /// Whether the node masquerades what pods send out of the cluster, as CNI plugins do
     /// (default), or lets it out with the pod's address.
     pub fn masquerade_egress(mut self, on: bool) -> Self {
-        self.masquerade_egress = on;
+        self.keeps_pod_addresses = !on;
         self
     }
 
@@ -101,14 +81,18 @@ impl Builder {
     pub fn build(self) -> Result<World> {
         remains::sweep()?;
         if let Some(name) = &self.fixed_name {
+            let is_new = !remains::exists(name);
             ensure!(
-                !remains::exists(name),
+                is_new,
                 "a world named {name} is still there; remove it first"
             );
         }
-        let mut world = self.world(true)?;
+        let remains = Remains::new(self.fixed_name.as_deref())?;
+        let names = ["node", "outside", "worker"].map(|part| format!("{}-{part}", remains.name));
+        remains::make_namespaces(&names)?;
+        let mut world = self.world(remains)?;
         network(&world)?;
-        if self.masquerade_egress {
+        if !self.keeps_pod_addresses {
             masquerade_egress(&world.node)?;
         }
         add_pods(&mut world, &self.pods)?;
@@ -118,7 +102,9 @@ impl Builder {
     /// Opens a kept world that was built from the same description, from another process. Dropping
     /// the value leaves the world as it is.
     pub fn attach(self) -> Result<World> {
-        let mut world = self.world(false)?;
+        let mut remains = Remains::new(self.fixed_name.as_deref())?;
+        remains.keep = true;
+        let mut world = self.world(remains)?;
         for (name, place) in &self.pods {
             let pod = new_pod(&mut world, name, *place)?;
             world.pods.insert(name.clone(), pod);
@@ -126,27 +112,17 @@ impl Builder {
         Ok(world)
     }
 
-    fn world(&self, make: bool) -> Result<World> {
-        let mut remains = Remains::new(self.fixed_name.as_deref())?;
-        let names = ["node", "outside", "worker"].map(|part| format!("{}-{part}", remains.name()));
-        if make {
-            remains.make_namespaces(&names)?;
-        } else {
-            remains.keep();
-        }
-        let [node, outside, worker] = names;
+    fn world(&self, remains: Remains) -> Result<World> {
+        let open = |part: &str| Namespace::open(&format!("{}-{part}", remains.name));
         Ok(World {
-            name: remains.name().to_owned(),
-            node_name: self.node_name.to_owned(),
-            node: Namespace::open(&node)?,
-            outside: Namespace::open(&outside)?,
-            worker: Namespace::open(&worker)?,
+            node_name: self.node_name.unwrap_or(NODE_NAME).to_owned(),
+            node: open("node")?,
+            outside: open("outside")?,
+            worker: open("worker")?,
             pods: BTreeMap::new(),
-            clients: self.clients,
-            dir: remains.dir().to_owned(),
-            pins: remains.pins().to_owned(),
-            ports: Mutex::new(HashMap::new()),
-            indexes: HashMap::new(),
+            ports: Mutex::default(),
+            indexes: [0; 3],
+            is_lasting: self.fixed_name.is_some(),
             remains,
         })
     }
@@ -175,70 +151,64 @@ const EVERYWHERE: [(&str, &str); 16] = [
     ("net/ipv6/conf/lo/disable_ipv6", "0"),
 ];
 
-const ROUTING: [(&str, &str); 2] = [
-    ("net/ipv4/ip_forward", "1"),
-    ("net/ipv6/conf/all/forwarding", "1"),
-];
+/// Turns forwarding on or off, for both families.
+pub(super) fn forward(namespace: &Namespace, on: bool) -> Result<()> {
+    let value = if on { "1" } else { "0" };
+    namespace.sysctls(&[
+        ("net/ipv4/ip_forward", value),
+        ("net/ipv6/conf/all/forwarding", value),
+    ])
+}
 
 /// The node network: router, node, worker and their routes.
 fn network(world: &World) -> Result<()> {
     for namespace in [&world.node, &world.outside, &world.worker] {
         namespace.sysctls(&EVERYWHERE)?;
-        namespace.sysctls(&ROUTING)?;
+        forward(namespace, true)?;
     }
     bridge_filter(&world.outside, "0");
     bridge_filter(&world.node, "1");
+    let node = member(NODE, layout::WORKER_POD_CIDRS, WORKER);
+    let worker = member(WORKER, layout::NODE_POD_CIDRS, NODE);
     world.outside.ip_batch(&router(world))?;
-    world
-        .node
-        .ip_batch(&member(NODE, layout::WORKER_POD_CIDRS, WORKER))?;
-    world
-        .worker
-        .ip_batch(&member(WORKER, layout::NODE_POD_CIDRS, NODE))?;
-    wait_up(&world.outside)?;
-    Ok(())
+    world.node.ip_batch(&node)?;
+    world.worker.ip_batch(&worker)?;
+    wait_up(&world.outside)
 }
 
 fn router(world: &World) -> String {
     let (v4, v6) = ROUTER;
     let (node4, node6) = NODE;
     let (vips4, vips6) = layout::VIP_CIDRS;
-    let mut batch = format!(
-        "link set lo up\nlink add lan0 address {} type bridge\n",
-        mac(ROUTER_HARDWARE)
-    );
-    for (port, peer, hardware) in [
-        ("node", world.node.name(), NODE_HARDWARE),
-        ("worker", world.worker.name(), WORKER_HARDWARE),
-    ] {
-        let mac = mac(hardware);
-        let _ = writeln!(
-            batch,
+    let own = mac(ROUTER_HARDWARE);
+    let mut batch = format!("link set lo up\nlink add lan0 address {own} type bridge\n");
+    let ports = [
+        ("node", &world.node, NODE_HARDWARE),
+        ("worker", &world.worker, WORKER_HARDWARE),
+    ];
+    for (port, peer, hardware) in ports {
+        let (peer, mac) = (peer.name(), mac(hardware));
+        batch += &format!(
             "link add {port} type veth peer name {UPLINK} address {mac} netns {peer}\n\
-             link set {port} master lan0\nlink set {port} up"
+             link set {port} master lan0\nlink set {port} up\n"
         );
     }
-    let _ = writeln!(
-        batch,
+    batch += &format!(
         "link set lan0 up\naddr add {v4}/24 dev lan0\naddr add {v6}/64 dev lan0 nodad\n\
          route add {vips4} via {node4}\nroute add {vips6} via {node6}\n\
-         route add blackhole default\nroute add blackhole ::/0 metric 4096"
+         route add blackhole default\nroute add blackhole ::/0 metric 4096\n"
     );
-    for index in 0..world.clients {
-        let (v4, v6) = layout::outside_client(index);
-        let _ = writeln!(
-            batch,
-            "addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad"
-        );
+    for (v4, v6) in (0..CLIENTS).map(layout::outside_client) {
+        batch += &format!("addr add {v4}/32 dev lo\naddr add {v6}/128 dev lo nodad\n");
     }
     batch
 }
 
 /// A node's uplink, default route, and route to the other node's pods.
 fn member(
-    (v4, v6): (std::net::Ipv4Addr, std::net::Ipv6Addr),
+    (v4, v6): (Ipv4Addr, Ipv6Addr),
     (pods4, pods6): (&str, &str),
-    (other4, other6): (std::net::Ipv4Addr, std::net::Ipv6Addr),
+    (other4, other6): (Ipv4Addr, Ipv6Addr),
 ) -> String {
     let (router4, router6) = ROUTER;
     format!(
@@ -274,21 +244,16 @@ fn bridge_filter(namespace: &Namespace, value: &str) {
 
 /// Adds pods: all namespaces in one process, then one batch for each host and pod.
 pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()> {
-    let names: Vec<String> = pods
-        .iter()
-        .map(|(name, _)| format!("{}-{name}", world.name))
-        .collect();
-    world.remains.make_namespaces(&names)?;
+    let names = pods.iter();
+    let names: Vec<String> = names.map(|(name, _)| namespace_of(world, name)).collect();
+    remains::make_namespaces(&names)?;
     let (mut on_node, mut on_worker) = (String::new(), String::new());
-    let needs_bridge = pods.iter().any(|(_, place)| *place == Place::Bridged)
-        && !world.pods.values().any(|pod| pod.place == Place::Bridged);
-    if needs_bridge {
-        let (v4, v6) = BRIDGE_ADDRESS;
-        let _ = writeln!(
-            on_node,
-            "link add {BRIDGE} address {} type bridge\nlink set {BRIDGE} up\n\
-             addr add {v4}/25 dev {BRIDGE}\naddr add {v6}/80 dev {BRIDGE} nodad",
-            mac(BRIDGE_HARDWARE)
+    let is_bridged = |(_, place): &(String, Place)| *place == Place::Bridged;
+    if pods.iter().any(is_bridged) && world.indexes[Place::Bridged as usize] == 0 {
+        let ((v4, v6), own) = (BRIDGE_ADDRESS, mac(BRIDGE_HARDWARE));
+        on_node += &format!(
+            "link add {BRIDGE} address {own} type bridge\nlink set {BRIDGE} up\n\
+             addr add {v4}/25 dev {BRIDGE}\naddr add {v6}/80 dev {BRIDGE} nodad\n"
         );
     }
     let mut made = Vec::new();
@@ -296,12 +261,10 @@ pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()
         ensure!(!world.pods.contains_key(name), "two pods named {name}");
         let pod = new_pod(world, name, *place)?;
         pod.ns.sysctls(&EVERYWHERE)?;
-        let host = if *place == Place::Remote {
-            &mut on_worker
-        } else {
-            &mut on_node
-        };
-        host.push_str(&host_side(&pod));
+        match place {
+            Place::Remote => on_worker += &host_side(&pod),
+            Place::Local | Place::Bridged => on_node += &host_side(&pod),
+        }
         made.push(pod);
     }
     world.node.ip_batch(&on_node)?;
@@ -317,40 +280,32 @@ pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()
     wait_up(&world.worker)
 }
 
+fn namespace_of(world: &World, pod: &str) -> String {
+    format!("{}-{pod}", world.name())
+}
+
 /// Waits until every device of a namespace works: the kernel notices a carrier by a work item,
 /// late on a loaded machine, and drops what is sent before.
 fn wait_up(namespace: &Namespace) -> Result<()> {
-    let start = Instant::now();
-    loop {
-        let links = namespace.ip("-o link show")?;
-        let waits = |line: &&str| !line.contains("LOOPBACK") && !line.contains("state UP");
-        let Some(waiting) = links.lines().find(waits) else {
-            return Ok(());
-        };
-        if start.elapsed() > scaled(Duration::from_secs(5)) {
-            bail!(
-                "a device of {} does not come up: {waiting}",
-                namespace.name()
-            );
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
+    let waits = |line: &str| !line.contains("LOOPBACK") && !line.contains("state UP");
+    let up = until(Duration::from_secs(5), || {
+        let links = namespace.ip("-o link show");
+        let is_up = links.is_ok_and(|links| !links.lines().any(waits));
+        is_up.then_some(())
+    });
+    up.with_context(|| format!("a device of {} does not come up", namespace.name()))
 }
 
 fn new_pod(world: &mut World, name: &str, place: Place) -> Result<Pod> {
     let device = format!("veth-{name}");
-    if device.len() > 15 {
-        bail!("pod name {name} is too long: its device {device} may have 15 characters");
-    }
-    let kind = match place {
-        Place::Local => "local",
-        Place::Bridged => "bridged",
-        Place::Remote => "remote",
-    };
-    let index = world.indexes.entry(kind).or_insert(0);
+    ensure!(
+        device.len() <= 15,
+        "the name of the device {device} is too long"
+    );
+    let ns = Namespace::open(&namespace_of(world, name)).context("open a pod")?;
+    let index = &mut world.indexes[place as usize];
     let (v4, v6) = layout::pod(place, *index);
     *index += 1;
-    let ns = Namespace::open(&format!("{}-{name}", world.name)).context("open a pod")?;
     Ok(Pod {
         name: name.to_owned(),
         place,
@@ -380,32 +335,21 @@ fn host_side(pod: &Pod) -> String {
     let Pod { device, v4, v6, .. } = pod;
     let (host, inside) = hardware(pod);
     let (host, inside) = (mac(host), mac(inside));
-    // A port has an address of its own; the bridge answers for the gateway.
-    let own = if pod.place == Place::Bridged {
-        String::new()
-    } else {
-        format!(" address {host}")
-    };
-    let mut batch = format!(
-        "link add {device}{own} type veth peer name eth0 address {inside} netns {}\n",
-        pod.ns.name()
-    );
+    let ns = pod.ns.name();
+    let link = format!("type veth peer name eth0 address {inside} netns {ns}");
     if pod.place == Place::Bridged {
-        let _ = writeln!(
-            batch,
-            "link set {device} master {BRIDGE}\nlink set {device} type bridge_slave hairpin on\n\
-             link set {device} up"
-        );
-    } else {
-        let _ = writeln!(
-            batch,
-            "link set {device} up\nroute add {v4}/32 dev {device} scope link\n\
-             route add {v6}/128 dev {device}\n\
-             neigh add {v4} lladdr {inside} dev {device} nud permanent\n\
-             neigh add {v6} lladdr {inside} dev {device} nud permanent"
+        // A port has an address of its own; the bridge answers for the gateway.
+        return format!(
+            "link add {device} {link}\nlink set {device} master {BRIDGE}\n\
+             link set {device} type bridge_slave hairpin on\nlink set {device} up\n"
         );
     }
-    batch
+    format!(
+        "link add {device} address {host} {link}\nlink set {device} up\n\
+         route add {v4}/32 dev {device} scope link\nroute add {v6}/128 dev {device}\n\
+         neigh add {v4} lladdr {inside} dev {device} nud permanent\n\
+         neigh add {v6} lladdr {inside} dev {device} nud permanent\n"
+    )
 }
 
 fn pod_side(pod: &Pod) -> String {

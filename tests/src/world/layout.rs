@@ -104,6 +104,11 @@ pub fn pick((v4, v6): (Ipv4Addr, Ipv6Addr), family: Family) -> IpAddr {
     }
 }
 
+/// One of a pair of address ranges.
+pub fn range((v4, v6): (&'static str, &'static str), family: Family) -> &'static str {
+    [v4, v6][family as usize]
+}
+
 /// From where on addresses of [`NODE_POD_CIDRS`] are free for pods that are not the world's.
 pub fn pod_range_start() -> (Ipv4Addr, Ipv6Addr) {
     (

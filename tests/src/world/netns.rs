@@ -9,14 +9,16 @@ use std::io::{self, Write};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
+
+use crate::observer::index_of;
 
 /// Where `ip netns` keeps names.
-const NETNS_DIR: &str = "/run/netns";
+pub(super) const NETNS_DIR: &str = "/run/netns";
 
 /// A named network namespace. Cheap to clone; whoever made it removes the name (see
 /// [`World`](super::World)), the kernel removes the rest after the last user.
@@ -61,18 +63,16 @@ impl Namespace {
             .map_or(Ok(()), |threads| fs::write(threads, "0"))
     }
 
+    fn inside<T>(&self, work: impl FnOnce() -> T) -> T {
+        self.enter()
+            .expect("enter a namespace of the test world (is this root?)");
+        work()
+    }
+
     /// Runs `work` on a thread inside the namespace and waits. Sockets made there stay there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        thread::scope(|scope| {
-            let inside = scope.spawn(|| {
-                self.enter()
-                    .expect("enter a namespace of the test world (is this root?)");
-                work()
-            });
-            inside
-                .join()
-                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
+        let ended = thread::scope(|scope| scope.spawn(|| self.inside(work)).join());
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     /// Starts a thread inside the namespace.
@@ -85,12 +85,7 @@ impl Namespace {
         // A thread's name holds 15 bytes.
         thread::Builder::new()
             .name(name.chars().take(15).collect())
-            .spawn(move || {
-                namespace
-                    .enter()
-                    .expect("enter a namespace of the test world (is this root?)");
-                work()
-            })
+            .spawn(move || namespace.inside(work))
     }
 
     /// A command that will run inside the namespace.
@@ -105,19 +100,12 @@ impl Namespace {
 
     /// Runs one `ip` command, words separated by spaces: `ip("route del 10.0.0.1/32")`.
     pub fn ip(&self, words: &str) -> Result<String> {
-        let mut command = self.command("ip");
-        command.args(words.split_whitespace());
-        let output = command
-            .output()
-            .with_context(|| format!("run ip {words}"))?;
-        self.success(&format!("ip {words}"), output)
+        let words: Vec<&str> = words.split_whitespace().collect();
+        self.feed("ip", &words, "")
     }
 
     /// Runs many `ip` commands in one process, one a line.
     pub fn ip_batch(&self, lines: &str) -> Result<()> {
-        if lines.is_empty() {
-            return Ok(());
-        }
         self.feed("ip", &["-batch", "-"], lines).map(drop)
     }
 
@@ -146,23 +134,7 @@ impl Namespace {
     ) -> Result<String> {
         let mut command = self.command(program);
         command.args(args).envs(env.iter().copied());
-        command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let mut child = command
-            .spawn()
-            .with_context(|| format!("start {program}"))?;
-        let mut stdin = child.stdin.take().context("standard input of a child")?;
-        let output = thread::scope(|scope| {
-            // On a thread: a child that answers before it has read all must not block us.
-            let writer = scope.spawn(move || stdin.write_all(input.as_bytes()));
-            let output = child.wait_with_output();
-            // A child that failed early leaves a broken pipe; its exit status tells more.
-            let _ = writer.join();
-            output
-        })?;
-        self.success(&format!("{program} {} <<< {input}", args.join(" ")), output)
+        feed(command, input).with_context(|| format!("in namespace {}", self.name))
     }
 
     /// Writes a sysctl of the namespace, such as `net/ipv4/ip_forward`.
@@ -183,27 +155,35 @@ impl Namespace {
 
     /// Index of a device in the namespace.
     pub fn ifindex(&self, device: &str) -> Result<u32> {
-        let name = std::ffi::CString::new(device)?;
-        // SAFETY: `name` is a string that ends in NUL and lives for the call.
-        let index = self.run(|| unsafe { libc::if_nametoindex(name.as_ptr()) });
-        if index == 0 {
-            bail!("no device {device} in {}", self.name);
-        }
-        Ok(index)
+        self.run(|| index_of(device))
+            .with_context(|| format!("in namespace {}", self.name))
     }
+}
 
-    fn success(&self, what: &str, output: Output) -> Result<String> {
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        bail!(
-            "in namespace {}: {what}: {}: {}{}",
-            self.name,
-            output.status,
-            String::from_utf8_lossy(&output.stderr),
-            String::from_utf8_lossy(&output.stdout),
-        )
-    }
+/// Runs a command with `input` on its standard input; gives its standard output.
+pub(super) fn feed(mut command: Command, input: &str) -> Result<String> {
+    command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("start {command:?}"))?;
+    let mut stdin = child.stdin.take().context("standard input of a child")?;
+    let output = thread::scope(|scope| {
+        // On a thread: a child that answers before it has read all must not block us. One that
+        // failed early leaves a broken pipe; its exit status tells more.
+        scope.spawn(move || stdin.write_all(input.as_bytes()));
+        child.wait_with_output()
+    })?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (told, failure) = (text(&output.stdout), text(&output.stderr));
+    let status = output.status;
+    ensure!(
+        status.success(),
+        "{command:?} <<< {input}: {status}: {failure}{told}"
+    );
+    Ok(told)
 }
 
 fn set_namespace(handle: RawFd) -> io::Result<()> {

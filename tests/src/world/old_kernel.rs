@@ -1,25 +1,12 @@
 //! A kernel that can do less than this one: a seccomp filter in the agent's process answers bpf(2)
 //! as an older kernel would. Nothing else of the machine is touched.
 
-use std::io;
+use std::collections::BTreeMap;
 
-use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JUMP, BPF_K, BPF_LD, BPF_RET, BPF_STMT, BPF_W};
-use libc::{sock_filter, sock_fprog};
-
-/// Commands of bpf(2) (linux/bpf.h).
-const BPF_MAP_CREATE: u32 = 0;
-const BPF_PROG_LOAD: u32 = 5;
-const BPF_MAP_LOOKUP_BATCH: u32 = 24;
-const BPF_MAP_DELETE_BATCH: u32 = 27;
-const BPF_LINK_CREATE: u32 = 28;
-
-/// Offsets in `struct seccomp_data` (linux/seccomp.h): the number of the call, and the low half of
-/// its first argument.
-const NUMBER: u32 = 0;
-const COMMAND: u32 = if cfg!(target_endian = "little") {
-    16
-} else {
-    20
+use anyhow::Result;
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
 };
 
 /// What an older kernel lacks.
@@ -40,59 +27,33 @@ pub enum OldKernel {
 }
 
 impl OldKernel {
-    /// Makes this thread, and whatever it starts, live on that kernel for good. Only calls that are
-    /// async-signal-safe: may be used between fork and exec.
-    pub fn begin(self) -> io::Result<()> {
-        let mut filter = self.filter();
-        let program = sock_fprog {
-            len: filter.len() as u16,
-            filter: filter.as_mut_ptr(),
-        };
-        // SAFETY: the filter outlives the calls, which copy it; nothing else is handed over.
-        let failed = unsafe {
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
-                || libc::prctl(
-                    libc::PR_SET_SECCOMP,
-                    libc::SECCOMP_MODE_FILTER,
-                    &raw const program,
-                ) != 0
-        };
-        if failed {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+    /// Makes this thread, and whatever it starts, live on that kernel for good.
+    pub fn begin(self) -> Result<()> {
+        Ok(seccompiler::apply_filter(&self.filter()?)?)
     }
 
-    /// Other calls and other commands are allowed; the last line is the refusal.
-    fn filter(self) -> [sock_filter; 6] {
+    /// Refuses one command of bpf(2) (linux/bpf.h), or all.
+    pub(super) fn filter(self) -> Result<BpfProgram> {
         let (command, error) = match self {
             Self::NoBpf => (None, libc::ENOSYS),
-            Self::NoMaps => (Some(BPF_MAP_CREATE), libc::EINVAL),
-            Self::NoPrograms => (Some(BPF_PROG_LOAD), libc::EINVAL),
-            Self::NoTcx => (Some(BPF_LINK_CREATE), libc::EINVAL),
-            Self::NoBatchLookup => (Some(BPF_MAP_LOOKUP_BATCH), libc::EINVAL),
-            Self::NoBatchDelete => (Some(BPF_MAP_DELETE_BATCH), libc::EINVAL),
+            Self::NoMaps => (Some(0), libc::EINVAL),
+            Self::NoPrograms => (Some(5), libc::EINVAL),
+            Self::NoTcx => (Some(28), libc::EINVAL),
+            Self::NoBatchLookup => (Some(24), libc::EINVAL),
+            Self::NoBatchDelete => (Some(27), libc::EINVAL),
         };
-        let answer = |answer| statement(BPF_RET | BPF_K, answer);
-        [
-            statement(BPF_LD | BPF_W | BPF_ABS, NUMBER),
-            jump_if(libc::SYS_bpf as u32, 0, 2),
-            statement(BPF_LD | BPF_W | BPF_ABS, COMMAND),
-            // Without a command every one is refused.
-            jump_if(command.unwrap_or_default(), 1, u8::from(command.is_none())),
-            answer(libc::SECCOMP_RET_ALLOW),
-            answer(libc::SECCOMP_RET_ERRNO | error as u32),
-        ]
+        let mut rules = Vec::new();
+        if let Some(command) = command {
+            let (number, equal) = (SeccompCmpArgLen::Dword, SeccompCmpOp::Eq);
+            let condition = SeccompCondition::new(0, number, equal, command)?;
+            rules.push(SeccompRule::new(vec![condition])?);
+        }
+        let filter = SeccompFilter::new(
+            BTreeMap::from([(libc::SYS_bpf, rules)]),
+            SeccompAction::Allow,
+            SeccompAction::Errno(error as u32),
+            std::env::consts::ARCH.try_into()?,
+        )?;
+        Ok(filter.try_into()?)
     }
-}
-
-fn statement(code: u32, value: u32) -> sock_filter {
-    // SAFETY: makes a value of its arguments.
-    unsafe { BPF_STMT(code as u16, value) }
-}
-
-/// How many lines are left out where the value is this one, and where it is another.
-fn jump_if(value: u32, same: u8, other: u8) -> sock_filter {
-    // SAFETY: makes a value of its arguments.
-    unsafe { BPF_JUMP((BPF_JMP | BPF_JEQ | BPF_K) as u16, value, same, other) }
 }

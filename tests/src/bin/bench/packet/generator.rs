@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
 use aya::programs::SchedClassifier;
-use node_tests::bpf::{Code, Kind, Program, call, descriptor};
+use node_tests::bpf::{Code, Hook, Program, call, descriptor};
 
 use super::{CLIENTS, ENDPOINTS, FIRST_ENDPOINT, FIRST_FRONTEND, PODS};
 
@@ -69,7 +69,7 @@ impl Generator {
         ];
         call(MAP_UPDATE_ELEM, &mut update).context("put the program under test into a map")?;
         let code = instructions(shape, frontends, targets.as_raw_fd());
-        let program = Program::load(Kind::Classifier, "generator", &code)?;
+        let program = Program::load(Hook::Ingress, "generator", &code)?;
         Ok(Self {
             program,
             _targets: targets,
