@@ -37,7 +37,6 @@ pub mod scale;
 pub mod scenario;
 pub mod scene;
 pub mod skip;
-pub mod soak;
 pub mod storm;
 pub mod traffic;
 pub mod tunnels;

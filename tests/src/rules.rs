@@ -23,7 +23,7 @@ use crate::world::{Family, Namespace, World};
 use wanted::Wanted;
 
 /// The program that does the NAT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Backend {
     /// nftables: one numgen rule a Service.
     Nftables,

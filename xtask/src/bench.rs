@@ -88,7 +88,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
         What::Http(rest) => measure("bench-http", rest, Some(agent()?)),
         What::Load(rest) => measure("bench-load", rest, Some(agent()?)),
-        What::Soak(rest) => measure("soak", rest, Some(agent()?)),
+        What::Soak(rest) => {
+            let hour = ["--soak", "--minutes=60", "--seed=1"].map(str::to_owned);
+            let arguments = [&hour[..], &rest.arguments].concat();
+            measure("storm", &Rest { arguments }, Some(agent()?))
+        }
         What::Idle(rest) => measure("bench-idle", rest, Some(agent()?)),
         What::Rotator(rest) => {
             setup_cluster::ready()?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Parser, ValueEnum};
-use node_tests::detect::{Eyes, Fault, Figure, Harmless, Load, Stage};
+use node_tests::detect::{Eyes, Fault, Figure, HARMLESS, Load, Stage};
 use node_tests::promises::Missed;
 use node_tests::rules::Backend;
 use node_tests::world::agent_binary;
@@ -150,14 +150,14 @@ fn inject(stage: &mut Stage, eyes: &Eyes, fault: Fault, times: &mut Times) -> Re
     thread::sleep(random(PAUSE));
     let failures = eyes.failures.now().unwrap_or_default();
     let start = Instant::now();
-    fault.inject(stage)?;
+    let mend = fault.inject(stage)?;
     let injected = start.elapsed();
     let unhealthy = eyes.healthz.first(start, NEVER, |status| *status == 503);
     let metrics = eyes.failures.first(start, NEVER, |count| *count > failures);
     // A while, so that the agent is not met just after it made up its mind.
     thread::sleep(random(PAUSE));
     let repair = Instant::now();
-    fault.mend(stage)?;
+    mend(stage)?;
     let healthy = eyes.healthz.first(repair, NEVER, |status| *status == 200);
     let since = |start: Instant| move |at: Instant| at.duration_since(start);
     let (metrics, unhealthy) = (metrics.map(since(start)), unhealthy.map(since(start)));
@@ -190,15 +190,15 @@ fn controls(
     load: Load,
     tables: &mut Tables,
 ) -> Result<()> {
-    let mut alarms = [(0, 0); Harmless::ALL.len()];
+    let mut alarms = [(0, 0); HARMLESS.len()];
     for number in 0..args.controls {
-        let place = number % Harmless::ALL.len();
-        let harmless = Harmless::ALL[place];
+        let place = number % HARMLESS.len();
+        let (harmless, happen) = HARMLESS[place];
         stage.settle()?;
         let start = Instant::now();
-        harmless.happen(stage)?;
+        let mend = happen(stage)?;
         thread::sleep(Duration::from_secs(args.seconds));
-        harmless.mend(stage)?;
+        mend(stage)?;
         thread::sleep(Duration::from_secs(1));
         let changes = eyes.healthz.changes().into_iter();
         let seen = changes.filter(|(at, status)| *at > start && *status == 503);
@@ -212,7 +212,7 @@ fn controls(
             args.controls
         );
     }
-    for (harmless, (rounds, alarmed)) in Harmless::ALL.into_iter().zip(alarms) {
+    for ((harmless, _), (rounds, alarmed)) in HARMLESS.into_iter().zip(alarms) {
         let what = format!("{load} node: no 503 beside {harmless}");
         let met = tables.missed.judge(what, alarmed == 0);
         tables.controls.push(format!(
