@@ -7,7 +7,9 @@ use super::Step;
 /// Every so many faults one keeps all that falls on it, and then it may not be judged.
 const UNSPARED: usize = 10;
 /// An action may take this much longer than planned.
-const LATE: Duration = Duration::from_secs(2);
+const LATE: Duration = Duration::from_secs(1);
+/// Trouble for the agent, which may have to start and to end.
+const AGENT_LATE: Duration = Duration::from_secs(2);
 /// Between troubles for the agent: an agent that starts, and what it sees after it.
 const BACK: Duration = Duration::from_secs(4);
 /// From the end of a fault to trouble for the agent that would have fallen on it.
@@ -41,11 +43,12 @@ pub(super) fn spared(steps: Vec<Step>) -> Vec<Step> {
 
 /// Whether the judge could not judge this fault beside it.
 fn hides(step: &Step, fault: &Step) -> bool {
-    let late = Step {
-        to: step.to + LATE,
-        ..*step
+    let late = match step.is_agent_fault() {
+        true => AGENT_LATE,
+        false => LATE,
     };
-    late.hides(fault).is_some()
+    let to = step.to + late;
+    Step { to, ..*step }.hides(fault).is_some()
 }
 
 #[cfg(test)]
