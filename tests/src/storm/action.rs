@@ -70,7 +70,7 @@ impl Injector {
             }
             spawn(world, manifests, &options, memory.as_ref())
         })?;
-        worlds::prepare(&mut stage)?;
+        stage.world.add_pod(worlds::DENIED, Place::Local)?;
         let users = tenants::prepare(&mut stage)?;
         let mut injector = Self {
             stage,

@@ -157,7 +157,14 @@ impl Record {
     /// Lets time pass.
     fn pass(&mut self, until: Duration, stage: &Stage) -> Result<()> {
         loop {
-            self.collect(stage);
+            let ended = stage.clients.iter().flat_map(Client::take_ended);
+            self.dialled.extend(ended.map(|one| Dialled {
+                begun: one.begun.saturating_duration_since(self.start),
+                ok: one.ok,
+            }));
+            // One that was just killed holds nothing.
+            let memory = usage::memory(stage.agent.pid()).unwrap_or_default();
+            self.peak_kib = self.peak_kib.max(memory.peak_kib);
             if let Some(soak) = &mut self.soak {
                 soak.look(self.start.elapsed(), stage)?;
             }
@@ -167,18 +174,6 @@ impl Record {
             }
             thread::sleep(left.min(TICK));
         }
-    }
-
-    fn collect(&mut self, stage: &Stage) {
-        let start = self.start;
-        let ended = stage.clients.iter().flat_map(Client::take_ended);
-        self.dialled.extend(ended.map(|one| Dialled {
-            begun: one.begun.saturating_duration_since(start),
-            ok: one.ok,
-        }));
-        // One that was just killed holds nothing.
-        let memory = usage::memory(stage.agent.pid()).unwrap_or_default();
-        self.peak_kib = self.peak_kib.max(memory.peak_kib);
     }
 
     fn answered(&self, watch: &Watch) -> Vec<Answered> {

@@ -15,7 +15,7 @@ use crate::traffic::{Client, Plan, Tally};
 use crate::world::{Family, Place, layout};
 
 /// A pod that no Service and no user has.
-const DENIED: &str = "denied";
+pub(super) const DENIED: &str = "denied";
 /// The outside client that no user is.
 const SCANNER: u8 = 2;
 const SCANNED: [u16; 3] = [30080, 30081, 30082];
@@ -26,11 +26,6 @@ const IFB: &str = "bwp0";
 const SHAPED: &str = "client-1";
 /// Connections a second of each client here.
 const RATE: f64 = 3.0;
-
-/// Adds the pod that is denied at times.
-pub(super) fn prepare(stage: &mut Stage) -> Result<()> {
-    stage.world.add_pod(DENIED, Place::Local).map(drop)
-}
 
 /// Starts the world.
 pub(super) fn begin(world: World, stage: &Stage) -> Result<Undo> {
