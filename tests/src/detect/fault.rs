@@ -74,8 +74,11 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What is no fault of the datapath: its name, and how it is done.
-pub const HARMLESS: [(&str, fn(&mut Stage) -> Result<Undo>); 2] = [
+/// Does something to a stage.
+pub type Deed = fn(&mut Stage) -> Result<Undo>;
+
+/// What is no fault of the datapath: its name, and what does it.
+pub const HARMLESS: [(&str, Deed); 2] = [
     ("backend killed", kill_backend),
     ("sentinel's range dropped", drop_range),
 ];

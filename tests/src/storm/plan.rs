@@ -105,8 +105,7 @@ pub(super) enum Tenant {
     ClaimsFirst,
     /// The same, and they do not.
     ClaimsLast,
-    /// His Services claim what the sentinel's probes dial. The port of /healthz is left out: load balancers
-    /// would get his answer, and the storm judges by theirs.
+    /// A Service of his claims what the sentinel's probes dial.
     ClaimsProbed,
     /// A Service of his claims the address of the sentinel's endpoint, and has it as its own.
     ClaimsEcho,
