@@ -10,6 +10,6 @@ mod figures;
 mod stage;
 
 pub use eyes::Eyes;
-pub use fault::{Fault, HARMLESS, drop_range, kill_backend};
+pub use fault::{Deed, Fault, HARMLESS, drop_range, kill_backend};
 pub use figures::{Figure, nearest_rank};
 pub use stage::{Load, Stage, Undo};
