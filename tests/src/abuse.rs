@@ -1,11 +1,11 @@
 //! Strangers at a health port: thousands of connections that say nothing or next to nothing, kept
 //! open against a server that closes them.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -24,13 +24,12 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// A crowd of connections. Dropped, all are closed.
 #[derive(Debug)]
 pub struct Crowd {
-    shared: Arc<Shared>,
-    holders: Vec<JoinHandle<()>>,
+    counts: Arc<Counts>,
+    _holders: Vec<Worker>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    stop: AtomicBool,
+struct Counts {
     open: AtomicUsize,
     opened: AtomicUsize,
 }
@@ -40,57 +39,51 @@ impl Crowd {
     /// say nothing; half begin a header and send a byte of it a second.
     pub fn gather(from: &Namespace, target: SocketAddr, size: usize) -> Result<Self> {
         raise_open_files();
-        let shared = Arc::new(Shared::default());
+        let counts = Arc::new(Counts::default());
         let holders = (0..HOLDERS).map(|holder| {
-            let shared = Arc::clone(&shared);
+            let counts = Arc::clone(&counts);
             let mine = size / HOLDERS + usize::from(holder < size % HOLDERS);
-            let started = from.spawn("stranger", move || hold(&shared, target, mine));
-            started.context("start a stranger")
+            Worker::within(from, "stranger", move |stop| {
+                hold(stop, &counts, target, mine)
+            })
         });
-        let holders = holders.collect::<Result<_>>()?;
-        Ok(Self { shared, holders })
+        let holders = holders.collect::<Result<_, _>>();
+        Ok(Self {
+            _holders: holders.context("start a stranger")?,
+            counts,
+        })
     }
 
     /// Connections that are open, as last looked at.
     pub fn open(&self) -> usize {
-        self.shared.open.load(Ordering::Relaxed)
+        self.counts.open.load(Ordering::Relaxed)
     }
 
     /// Connections that were opened so far.
     pub fn opened(&self) -> usize {
-        self.shared.opened.load(Ordering::Relaxed)
+        self.counts.opened.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Crowd {
-    fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
-        for holder in self.holders.drain(..) {
-            let _ = holder.join();
-        }
-    }
-}
-
-fn hold(shared: &Shared, target: SocketAddr, size: usize) {
+fn hold(stop: &AtomicBool, counts: &Counts, target: SocketAddr, size: usize) {
     let mut connections: Vec<Option<TcpStream>> = Vec::new();
     connections.resize_with(size, || None);
-    while !shared.stop.load(Ordering::Relaxed) {
+    while !stop.load(Ordering::Relaxed) {
         let round = Instant::now();
         for (index, place) in connections.iter_mut().enumerate() {
-            if shared.stop.load(Ordering::Relaxed) {
+            if stop.load(Ordering::Relaxed) {
                 return;
             }
             let slow = index % 2 == 1;
             if place.as_mut().is_some_and(|stream| !goes_on(stream, slow)) {
                 *place = None;
-                shared.open.fetch_sub(1, Ordering::Relaxed);
+                counts.open.fetch_sub(1, Ordering::Relaxed);
             }
             if place.is_none() {
                 *place = connect(target, slow);
-                if place.is_some() {
-                    shared.open.fetch_add(1, Ordering::Relaxed);
-                    shared.opened.fetch_add(1, Ordering::Relaxed);
-                }
+                let opened = usize::from(place.is_some());
+                counts.open.fetch_add(opened, Ordering::Relaxed);
+                counts.opened.fetch_add(opened, Ordering::Relaxed);
             }
         }
         thread::sleep(ROUND.saturating_sub(round.elapsed()));
@@ -99,30 +92,24 @@ fn hold(shared: &Shared, target: SocketAddr, size: usize) {
 
 /// Whether the server still has it.
 fn goes_on(stream: &mut TcpStream, slow: bool) -> bool {
-    if slow
-        && stream
-            .write(b"x")
-            .is_err_and(|error| error.kind() != ErrorKind::WouldBlock)
-    {
-        return false;
-    }
-    let mut some = [0; 64];
-    match stream.read(&mut some) {
-        Ok(read) => read > 0,
-        Err(error) => error.kind() == ErrorKind::WouldBlock,
-    }
+    let waits = |error: &io::Error| error.kind() == ErrorKind::WouldBlock;
+    let written = if slow { stream.write(b"x") } else { Ok(0) };
+    let read = stream.read(&mut [0; 64]);
+    written.as_ref().err().is_none_or(waits)
+        && match read {
+            Ok(bytes) => bytes > 0,
+            Err(error) => waits(&error),
+        }
 }
 
 fn connect(target: SocketAddr, slow: bool) -> Option<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&target, CONNECT).ok()?;
     // A reset instead of TIME_WAIT, of which there would be tens of thousands.
-    SockRef::from(&stream)
-        .set_linger(Some(Duration::ZERO))
-        .ok()?;
+    let socket = SockRef::from(&stream);
+    socket.set_linger(Some(Duration::ZERO)).ok()?;
     if slow {
-        stream
-            .write_all(b"GET /healthz HTTP/1.1\r\nX-Slow: ")
-            .ok()?;
+        let begun = b"GET /healthz HTTP/1.1\r\nX-Slow: ";
+        stream.write_all(begun).ok()?;
     }
     stream.set_nonblocking(true).ok()?;
     Some(stream)
@@ -141,7 +128,9 @@ pub fn raise_open_files() {
 
 /// Threads that do nothing but keep processors busy. Dropped, they end.
 #[derive(Debug)]
-pub struct Burners(#[expect(dead_code, reason = "dropped with it")] Vec<Worker>);
+pub struct Burners {
+    _workers: Vec<Worker>,
+}
 
 impl Burners {
     /// Two for each processor.
@@ -152,6 +141,9 @@ impl Burners {
                 std::hint::spin_loop();
             }
         };
-        Self((0..2 * processors).map(|_| Worker::here(burn)).collect())
+        let workers = (0..2 * processors).map(|_| Worker::here(burn));
+        Self {
+            _workers: workers.collect(),
+        }
     }
 }

@@ -10,6 +10,6 @@ mod figures;
 mod stage;
 
 pub use eyes::Eyes;
-pub use fault::{Fault, Harmless};
+pub use fault::{Deed, Fault, HARMLESS, drop_range, kill_backend};
 pub use figures::{Figure, ms, nearest_rank};
-pub use stage::{Load, Stage};
+pub use stage::{Load, Stage, Undo};

@@ -35,7 +35,6 @@ pub mod scale;
 pub mod scenario;
 pub mod scene;
 pub mod skip;
-pub mod soak;
 pub mod storm;
 pub mod traffic;
 pub mod tunnels;

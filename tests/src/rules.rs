@@ -25,7 +25,7 @@ use crate::world::{Family, Namespace, World};
 use chains::Chains;
 
 /// The program that does the NAT.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Backend {
     /// nftables: numgen matches and a chain for each endpoint.
     Nftables,

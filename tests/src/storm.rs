@@ -7,15 +7,11 @@
 
 mod action;
 mod api;
-mod churn;
 mod judge;
 mod plan;
 mod run;
+mod soak;
 mod tenants;
 mod worlds;
 
-pub use action::Injector;
-pub use churn::Churn;
-pub use judge::{Findings, Violation};
-pub use plan::{Plan, Source, seed_of_the_day};
 pub use run::{Settings, storm};

@@ -2,14 +2,14 @@
 //! one of them, [`Watch`]: /healthz and /livez from outside, the load balancer's view of the node.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 use crate::http;
-use crate::wait::scaled;
+use crate::wait::{scaled, until};
 use crate::worker::Worker;
 use crate::world::{Family, HEALTHZ_PORT, Namespace, World};
 
@@ -35,15 +35,14 @@ pub struct Change {
 /// A question that is asked until this is dropped.
 #[derive(Debug)]
 pub struct Poll<T> {
-    shared: Arc<Shared<T>>,
+    seen: Arc<Mutex<Answers<T>>>,
     worker: Worker,
 }
 
 #[derive(Debug)]
-struct Shared<T> {
-    asked: AtomicU64,
-    changes: Mutex<Vec<(Instant, T)>>,
-    changed: Condvar,
+struct Answers<T> {
+    asked: u64,
+    changes: Vec<(Instant, T)>,
 }
 
 impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
@@ -54,45 +53,41 @@ impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
         every: Duration,
         ask: impl Fn() -> Option<(Instant, T)> + Send + 'static,
     ) -> Result<Self> {
-        let shared = Arc::new(Shared {
-            asked: AtomicU64::new(0),
-            changes: Mutex::new(Vec::new()),
-            changed: Condvar::new(),
-        });
-        let seen = Arc::clone(&shared);
+        let (asked, changes) = (0, Vec::new());
+        let seen = Arc::new(Mutex::new(Answers { asked, changes }));
+        let answers = Arc::clone(&seen);
         let worker = Worker::within(ns, name, move |stop| {
             while !stop.load(Ordering::Relaxed) {
                 let start = Instant::now();
-                if let Some((at, answer)) = ask() {
-                    seen.note(at, answer);
-                }
-                seen.asked.fetch_add(1, Ordering::Relaxed);
+                let answer = ask();
+                lock(&answers).note(answer);
                 std::thread::sleep(every.saturating_sub(start.elapsed()));
             }
         })?;
-        Ok(Self { shared, worker })
+        Ok(Self { seen, worker })
     }
 
     /// Questions that are over.
     pub fn asked(&self) -> u64 {
-        self.shared.asked.load(Ordering::Relaxed)
+        lock(&self.seen).asked
     }
 
     /// All changes so far; the first is the first answer.
     pub fn changes(&self) -> Vec<(Instant, T)> {
-        self.shared.lock().clone()
+        lock(&self.seen).changes.clone()
     }
 
     /// The last answer.
     pub fn now(&self) -> Option<T> {
-        self.shared.lock().last().map(|(_, answer)| answer.clone())
+        let seen = lock(&self.seen);
+        seen.changes.last().map(|(_, answer)| answer.clone())
     }
 
     /// Ends it. Gives the number of questions, and all changes.
     pub fn end(self) -> (u64, Vec<(Instant, T)>) {
-        let Self { shared, worker } = self;
-        drop(worker);
-        (shared.asked.load(Ordering::Relaxed), shared.lock().clone())
+        drop(self.worker);
+        let seen = lock(&self.seen);
+        (seen.asked, seen.changes.clone())
     }
 
     /// Waits until something is found among the changes.
@@ -101,10 +96,7 @@ impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
         timeout: Duration,
         find: impl Fn(&[(Instant, T)]) -> Option<R>,
     ) -> Option<R> {
-        let missing = |changes: &mut Vec<(Instant, T)>| find(changes).is_none();
-        let changed = &self.shared.changed;
-        let waited = changed.wait_timeout_while(self.shared.lock(), timeout, missing);
-        find(&waited.unwrap_or_else(PoisonError::into_inner).0)
+        until(timeout, || find(&lock(&self.seen).changes))
     }
 
     /// The moment after `since` at which an answer was first `wanted`; nothing where that did not
@@ -123,20 +115,18 @@ impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
     }
 }
 
-impl<T: PartialEq> Shared<T> {
-    fn lock(&self) -> MutexGuard<'_, Vec<(Instant, T)>> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(seen: &Mutex<T>) -> MutexGuard<'_, T> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
+impl<T: PartialEq> Answers<T> {
     /// An equal answer keeps the moment of the one before.
-    fn note(&self, at: Instant, answer: T) {
-        let mut changes = self.lock();
-        match changes.last_mut() {
+    fn note(&mut self, answer: Option<(Instant, T)>) {
+        self.asked += 1;
+        let Some((at, answer)) = answer else { return };
+        match self.changes.last_mut() {
             Some((_, last)) if *last == answer => *last = answer,
-            _ => {
-                changes.push((at, answer));
-                self.changed.notify_all();
-            }
+            _ => self.changes.push((at, answer)),
         }
     }
 }
@@ -179,13 +169,13 @@ impl Watch {
 
     /// Waits until the codes are so; gives the moment from which they are.
     pub fn wait(&self, timeout: Duration, wanted: impl Fn(Codes) -> bool) -> Result<Instant> {
-        let timeout = scaled(timeout);
         let last = |changes: &[(Instant, Codes)]| {
             let (at, codes) = changes.last()?;
             wanted(*codes).then_some(*at)
         };
         self.0.wait(timeout, last).with_context(|| {
             let last = self.changes().pop();
+            let timeout = scaled(timeout);
             format!("not seen within {timeout:?}; the last change was {last:?}")
         })
     }

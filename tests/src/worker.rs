@@ -17,13 +17,9 @@ pub struct Worker {
 impl Worker {
     /// Starts one here. `work` returns soon after its argument is true.
     pub fn here(work: impl FnOnce(&AtomicBool) + Send + 'static) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stop);
-        let thread = thread::spawn(move || work(&seen));
-        Self {
-            stop,
-            thread: Some(thread),
-        }
+        let (stop, work) = stoppable(work);
+        let thread = Some(thread::spawn(work));
+        Self { stop, thread }
     }
 
     /// Starts one in a namespace.
@@ -32,14 +28,19 @@ impl Worker {
         name: &str,
         work: impl FnOnce(&AtomicBool) + Send + 'static,
     ) -> io::Result<Self> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let seen = Arc::clone(&stop);
-        let thread = ns.spawn(name, move || work(&seen))?;
-        Ok(Self {
-            stop,
-            thread: Some(thread),
-        })
+        let (stop, work) = stoppable(work);
+        let thread = Some(ns.spawn(name, work)?);
+        Ok(Self { stop, thread })
     }
+}
+
+/// `work` with what tells it to stop.
+fn stoppable(
+    work: impl FnOnce(&AtomicBool) + Send + 'static,
+) -> (Arc<AtomicBool>, impl FnOnce() + Send + 'static) {
+    let stop = Arc::new(AtomicBool::new(false));
+    let seen = Arc::clone(&stop);
+    (stop, move || work(&seen))
 }
 
 impl Drop for Worker {

@@ -123,7 +123,8 @@ fn measure(name: &str, rest: &Rest, agent: Option<PathBuf>) -> Result<()> {
 fn soak(rest: &Rest) -> Result<()> {
     let agent = agent()?;
     let variables = [("PATHPROOF_AGENT", agent.as_os_str())];
-    measure_with("soak", &[], rest, &variables)
+    let hour = ["--soak", "--minutes=60", "--seed=1"];
+    measure_with("storm", &hour, rest, &variables)
 }
 
 fn measure_with(

@@ -17,10 +17,10 @@ pub(crate) fn run(rest: &Rest) -> Result<()> {
 
 /// Actions that the seed of CI has to draw.
 const DRAWN: [&str; 4] = [
-    "agent: SIGKILL",
-    "fault: data dropped after the handshake",
-    "processors taken",
-    "way to the API server: slow",
+    "Agent(Killed)",
+    "Fault(DataDropped)",
+    "Harmless(ProcessorsTaken)",
+    "Api(Slow(500ms))",
 ];
 
 /// Two minutes of a fixed seed; the nightly run plays hours, and another seed each day. A storm that
@@ -56,9 +56,12 @@ fn play(profile: &str, options: &[String]) -> Result<()> {
     let (agent, storm) = build(profile)?;
     let servers = options.iter().any(|option| option == "--api");
     let servers = servers.then(setup_cluster::ready).transpose()?;
-    let env = servers.as_ref();
-    let env = env.map(|folder| ("PATHPROOF_CLUSTER_SERVERS", folder.as_os_str()));
-    let mut command = host::as_root_with(storm, env.as_slice())?;
-    command.arg("--agent").arg(agent).args(options);
-    run::run_through_interrupts(&mut command)
+    let mut env = vec![("PATHPROOF_AGENT", agent.as_os_str())];
+    env.extend(
+        servers
+            .iter()
+            .map(|folder| ("PATHPROOF_CLUSTER_SERVERS", folder.as_os_str())),
+    );
+    let mut command = host::as_root_with(storm, &env)?;
+    run::run_through_interrupts(command.args(options))
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use crate::http;
+use crate::scene::metric;
 use crate::watch::Poll;
 use crate::world::{ADMIN_PORT, Family, HEALTHZ_PORT, World};
 
@@ -45,13 +46,8 @@ impl Eyes {
 
 /// Probes whose outcome accuses something.
 fn failed_probes(metrics: &str) -> u64 {
-    let says_nothing = ["outcome=\"passed\"", "outcome=\"void\""];
-    let failed = metrics.lines().filter(|line| {
-        line.starts_with("pathproof_probes_total{")
-            && !says_nothing.iter().any(|label| line.contains(label))
-    });
-    let value = |line: &str| line.rsplit(' ').next()?.parse::<f64>().ok();
-    failed.filter_map(value).sum::<f64>() as u64
+    let count = |labels: &[&str]| metric(metrics, "pathproof_probes_total", labels);
+    count(&[]) - count(&["outcome=\"passed\""]) - count(&["outcome=\"void\""])
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
-//! Faults that the agent must tell with certainty, and harmless things that must cost nothing.
+//! Faults that the agent must tell, and harmless things that must cost nothing.
 
 use std::fmt;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use clap::ValueEnum;
 
-use super::Stage;
+use super::stage::{Stage, Undo};
 
 /// A fault of the datapath that no new connection survives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fault {
     /// The chain of all Services is emptied.
     ChainFlushed,
@@ -24,15 +25,6 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Every one.
-    pub const ALL: [Self; 6] = [
-        Self::ChainFlushed,
-        Self::ForwardingOff,
-        Self::TableGone,
-        Self::DataDropped,
-        Self::ForwardDropped,
-        Self::RoutesGone,
-    ];
     /// Those with an unambiguous cause.
     pub const CERTAIN: [Self; 4] = [
         Self::ChainFlushed,
@@ -42,40 +34,32 @@ impl Fault {
     ];
 
     /// Breaks the node. It is broken when this returns.
-    pub fn inject(self, stage: &mut Stage) -> Result<()> {
+    pub fn inject(self, stage: &mut Stage) -> Result<Undo> {
         match self {
-            Self::ChainFlushed => stage.rules.flush_services(),
-            Self::TableGone => stage.rules.remove(),
-            Self::ForwardingOff => stage.world.set_forwarding(false),
-            Self::DataDropped => stage.filter(
-                "data",
-                "type filter hook forward priority -10; tcp flags & (psh | ack) == psh | ack drop;",
-            ),
-            Self::ForwardDropped => stage.filter(
-                "forward",
-                "type filter hook forward priority -10; policy drop;",
-            ),
+            Self::ChainFlushed => stage.rules.flush_services()?,
+            Self::TableGone => stage.rules.remove()?,
+            Self::ForwardingOff => {
+                stage.world.set_forwarding(false)?;
+                return Ok(Box::new(|stage| stage.world.set_forwarding(true)));
+            }
+            Self::DataDropped => {
+                let drop_data = "tcp flags & (psh | ack) == psh | ack drop;";
+                return stage.filter("data", &format!("{FORWARDED} {drop_data}"));
+            }
+            Self::ForwardDropped => {
+                return stage.filter("forward", &format!("{FORWARDED} policy drop;"));
+            }
             Self::RoutesGone => {
-                stage.cut = Some(stage.world.cut_pod_routes()?);
-                Ok(())
+                let cut = stage.world.cut_pod_routes()?;
+                return Ok(Box::new(move |stage| stage.world.mend_pod_routes(&cut)));
             }
         }
-    }
-
-    /// Takes it back.
-    pub fn mend(self, stage: &mut Stage) -> Result<()> {
-        match self {
-            Self::ChainFlushed | Self::TableGone => stage.rules.install(),
-            Self::ForwardingOff => stage.world.set_forwarding(true),
-            Self::DataDropped => stage.unfilter("data"),
-            Self::ForwardDropped => stage.unfilter("forward"),
-            Self::RoutesGone => {
-                let cut = stage.cut.take().context("routes that were cut")?;
-                stage.world.mend_pod_routes(&cut)
-            }
-        }
+        Ok(Box::new(|stage| stage.rules.install()))
     }
 }
+
+/// Beginning of a chain of what is forwarded, before all others.
+const FORWARDED: &str = "type filter hook forward priority -10;";
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -90,43 +74,24 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What is no fault of the datapath.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Harmless {
-    BackendKilled,
-    /// A filter drops the sentinel's ranges and nothing else.
-    RangeDropped,
+/// Does something to a stage.
+pub type Deed = fn(&mut Stage) -> Result<Undo>;
+
+/// What is no fault of the datapath: its name, and what does it.
+pub const HARMLESS: [(&str, Deed); 2] = [
+    ("backend killed", kill_backend),
+    ("sentinel's range dropped", drop_range),
+];
+
+/// Kills one of three backends of a Service.
+pub fn kill_backend(stage: &mut Stage) -> Result<Undo> {
+    stage.servers.remove("web-1");
+    Ok(Box::new(|stage| stage.serve("web-1")))
 }
 
-impl Harmless {
-    /// Every one.
-    pub const ALL: [Self; 2] = [Self::BackendKilled, Self::RangeDropped];
-
-    /// Makes it happen.
-    pub fn happen(self, stage: &mut Stage) -> Result<()> {
-        match self {
-            Self::BackendKilled => {
-                stage.kill_backend();
-                Ok(())
-            }
-            Self::RangeDropped => stage.drop_range(),
-        }
-    }
-
-    /// Takes it back.
-    pub fn mend(self, stage: &mut Stage) -> Result<()> {
-        match self {
-            Self::BackendKilled => stage.revive_backend(),
-            Self::RangeDropped => stage.unfilter("range"),
-        }
-    }
-}
-
-impl fmt::Display for Harmless {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::BackendKilled => "backend killed",
-            Self::RangeDropped => "sentinel's range dropped",
-        })
-    }
+/// A filter drops the sentinel's ranges and nothing else.
+pub fn drop_range(stage: &mut Stage) -> Result<Undo> {
+    let v4 = "ip saddr 198.18.0.0/15 drop; ip daddr 198.18.0.0/15 drop;";
+    let v6 = "ip6 saddr 2001:2::/48 drop; ip6 daddr 2001:2::/48 drop;";
+    stage.filter("range", &format!("{FORWARDED} {v4} {v6}"))
 }

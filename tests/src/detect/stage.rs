@@ -3,19 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::manifests::{Manifests, Sentinel, Service};
+use crate::manifests::{Manifests, Sentinel};
 use crate::rules::{Backend, Rules};
-use crate::scene::is_probed;
-use crate::traffic::{Client, Plan, Server, Tally};
-use crate::world::{Agent, Family, Routes, World};
+use crate::scene::{Scene, is_probed, services};
+use crate::traffic::{Client, Server, Tally};
+use crate::wait::until;
+use crate::world::{Agent, World};
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,12 +32,12 @@ pub enum Load {
 
 impl fmt::Display for Load {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Idle => "idle",
-            Self::Busy => "busy",
-        })
+        f.pad(&format!("{self:?}").to_lowercase())
     }
 }
+
+/// Takes back what was done to a stage.
+pub type Undo = Box<dyn FnOnce(&mut Stage) -> Result<()>>;
 
 /// Everything that is up. Dropped in this order: who dials, who answers, the agent, the world.
 #[derive(Debug)]
@@ -54,8 +53,6 @@ pub struct Stage {
     pub manifests: Manifests,
     /// The node, its pods and everyone else.
     pub world: World,
-    /// Routes that a fault has taken away.
-    pub(super) cut: Option<Routes>,
     /// Since when failed probes count.
     settled: Instant,
     /// How often the agent had said that the sentinel's devices were damaged.
@@ -65,10 +62,8 @@ pub struct Stage {
 impl Stage {
     /// Port of the servers.
     pub const PORT: u16 = 8080;
-    /// One of three backends of a Service.
-    const VICTIM: &str = "web-1";
 
-    /// Puts everything up. Where `probed`, waits until every path is proven.
+    /// Puts everything up, with a ready agent. Where `probed`, waits until every path is proven.
     pub fn build(
         binary: &Path,
         backend: Backend,
@@ -76,17 +71,20 @@ impl Stage {
         options: &[&str],
         probed: bool,
     ) -> Result<Self> {
-        let options = options.iter().map(|&word| word.to_owned()).collect();
-        Self::build_with(binary, backend, load, probed, |_, _| Ok(options))
+        let mut stage = Self::build_with(backend, load, |world, manifests| {
+            world.ready_agent(binary, manifests.dir(), options)
+        })?;
+        if probed {
+            stage.settle()?;
+        }
+        Ok(stage)
     }
 
-    /// The same, with options of the agent that depend on the node and its cluster.
+    /// The same with an agent that is started otherwise.
     pub fn build_with(
-        binary: &Path,
         backend: Backend,
         load: Load,
-        probed: bool,
-        options: impl FnOnce(&World, &Manifests) -> Result<Vec<String>>,
+        agent: impl FnOnce(&World, &Manifests) -> Result<Agent>,
     ) -> Result<Self> {
         let world = World::builder()
             .pods(&["web-1", "web-2", "api-1", "client-1", "client-2"])
@@ -97,57 +95,56 @@ impl Stage {
         manifests.put_sentinel(&Sentinel::default())?;
         let rules = Rules::new(&world, backend, manifests.dir());
         rules.install()?;
-        let mut servers = BTreeMap::new();
-        for pod in world.pods().filter(|pod| !pod.name.starts_with("client")) {
-            servers.insert(pod.name.clone(), Server::start(pod, Self::PORT)?);
-        }
-        let options = options(&world, &manifests)?;
-        let words: Vec<&str> = options.iter().map(String::as_str).collect();
-        let agent = world.ready_agent(binary, manifests.dir(), &words)?;
-        let mut stage = Self {
+        let agent = agent(&world, &manifests)?;
+        let mut scene = Scene {
             clients: Vec::new(),
-            servers,
-            agent,
+            servers: BTreeMap::new(),
+            agent: None,
             rules,
             manifests,
             world,
-            cut: None,
+        };
+        for pod in ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1"] {
+            scene.serve(pod);
+        }
+        if load == Load::Busy {
+            scene.traffic();
+        }
+        Ok(Self {
+            clients: scene.clients,
+            servers: scene.servers,
+            agent,
+            rules: scene.rules,
+            manifests: scene.manifests,
+            world: scene.world,
             settled: Instant::now() + SETTLED,
             damages: 0,
-        };
-        if load == Load::Busy {
-            stage.clients = clients(&stage.world, &stage.manifests)?;
-        }
-        if probed {
-            stage.settle()?;
-        }
-        Ok(stage)
+        })
+    }
+
+    /// Starts the server of a pod.
+    pub fn serve(&mut self, pod: &str) -> Result<()> {
+        let server = Server::start(self.world.pod(pod), Self::PORT)?;
+        self.servers.insert(pod.to_owned(), server);
+        Ok(())
     }
 
     /// Waits until every path is probed and proven, /healthz says 200, and failures would count.
     pub fn settle(&mut self) -> Result<()> {
-        let end = Instant::now() + PATIENCE;
         let mut last = Value::Null;
-        loop {
+        let settled = until(PATIENCE, || {
             let damages = self.agent.log().matches("interfaces are damaged").count();
             if damages > self.damages {
                 self.damages = damages;
                 self.settled = Instant::now() + SETTLED;
             }
-            if let Ok(report) = self.agent.verdict() {
-                last = report;
-            }
-            if Instant::now() >= self.settled && is_proven(&last) {
-                return Ok(());
-            }
-            if Instant::now() >= end {
-                bail!(
-                    "not proven within {PATIENCE:?}; the last verdict was {last:#}\nand the agent said:\n{}",
-                    self.agent.log()
-                );
-            }
-            thread::sleep(Duration::from_millis(40));
-        }
+            last = self.agent.verdict().ok()?;
+            (Instant::now() >= self.settled && is_proven(&last)).then_some(())
+        });
+        settled.with_context(|| {
+            let log = self.agent.log();
+            format!("not proven within {PATIENCE:?}; the last verdict was {last:#}\nand the agent said:\n{log}")
+        })
     }
 
     /// How many lanes are probed, in both families.
@@ -163,76 +160,17 @@ impl Stage {
         self.clients.iter().map(Client::tally).sum()
     }
 
-    /// Kills one of three backends of a Service.
-    pub fn kill_backend(&mut self) {
-        self.servers.remove(Self::VICTIM);
-    }
-
-    /// Starts it again.
-    pub fn revive_backend(&mut self) -> Result<()> {
-        let server = Server::start(self.world.pod(Self::VICTIM), Self::PORT)?;
-        self.servers.insert(Self::VICTIM.to_owned(), server);
-        Ok(())
-    }
-
-    /// A filter named "range" drops the sentinel's ranges and nothing else.
-    pub fn drop_range(&self) -> Result<()> {
-        self.filter(
-            "range",
-            "type filter hook forward priority -10; \
-             ip saddr 198.18.0.0/15 drop; ip daddr 198.18.0.0/15 drop; \
-             ip6 saddr 2001:2::/48 drop; ip6 daddr 2001:2::/48 drop;",
-        )
-    }
-
-    /// Adds a chain in a table of its own, until [`Stage::unfilter`].
-    pub fn filter(&self, name: &str, chain: &str) -> Result<()> {
+    /// Adds a chain, in a table of its own.
+    pub fn filter(&self, name: &'static str, chain: &str) -> Result<Undo> {
         let script = format!("table inet fault-{name} {{ chain it {{ {chain} }}\n}}\n");
-        self.world.node.nft(&script).map(drop)
-    }
-
-    /// Removes it.
-    pub fn unfilter(&self, name: &str) -> Result<()> {
-        let script = format!("delete table inet fault-{name}");
-        self.world.node.nft(&script).map(drop)
+        self.world.node.nft(&script)?;
+        Ok(Box::new(move |stage| {
+            let script = format!("delete table inet fault-{name}");
+            stage.world.node.nft(&script).map(drop)
+        }))
     }
 }
 
 fn is_proven(report: &Value) -> bool {
     report["answers"]["healthz"]["status"] == 200 && is_probed(report)
-}
-
-fn services(world: &World) -> Vec<Service> {
-    let pods = |names: &[&str]| names.iter().map(|name| world.pod(name)).collect::<Vec<_>>();
-    vec![
-        Service::new("web", 0, pods(&["web-1", "web-2", "web-3"])).load_balancer(30080),
-        Service::new("api", 1, pods(&["api-1", "api-2"])).node_port(30081),
-        Service::new("db", 2, pods(&["db-1"])).node_port(30082),
-    ]
-}
-
-/// 14 connections a second from pods and 6 from outside to each Service, in each family.
-fn clients(world: &World, manifests: &Manifests) -> Result<Vec<Client>> {
-    let mut clients = Vec::new();
-    for service in manifests.services() {
-        for family in Family::ALL {
-            let inside = SocketAddr::new(service.cluster_ip(family), service.port);
-            for pod in ["client-1", "client-2"] {
-                let plan = Plan::from_pod(world, world.pod(pod), inside);
-                clients.push(plan.rate(7.0).start()?);
-            }
-            let (client, outside) = match service.node_port {
-                Some(port) if !service.load_balancer => {
-                    (1, SocketAddr::new(world.node_address(family), port))
-                }
-                _ => (
-                    0,
-                    SocketAddr::new(service.load_balancer_ip(family), service.port),
-                ),
-            };
-            let plan = Plan::from_outside(world, client, outside);
-            clients.push(plan.rate(6.0).start()?);
-        }
-    }
-    Ok(clients)
 }

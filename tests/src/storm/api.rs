@@ -3,26 +3,25 @@
 //! those of a kube-proxy do that is connected to another API server.
 
 use std::fs;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
 use super::tenants;
 use crate::cluster::{
-    Api, ControlPlane, Manner, Relay, Servers, account_kubeconfig, base, documents, install,
-    namespace, put_file,
+    Api, ControlPlane, Relay, Servers, account_kubeconfig, base, documents, install, namespace,
+    put_file,
 };
 use crate::manifests::{Manifests, NODE_FILE, SENTINEL_FILE};
 use crate::world::World;
 
 /// The server, and the agent's way to it.
-#[derive(Debug)]
 pub(super) struct ApiServer {
-    way: Relay,
+    pub(super) way: Relay,
     api: Api,
     _control: ControlPlane,
-    kubeconfig: PathBuf,
+    /// What the agent is started with.
+    pub(super) kubeconfig: PathBuf,
     manifests: PathBuf,
 }
 
@@ -34,7 +33,8 @@ impl ApiServer {
         };
         let control = ControlPlane::start(world, &servers)?;
         let api = control.api()?;
-        let near = beside(ControlPlane::address());
+        let mut near = ControlPlane::address();
+        near.set_port(near.port() + 1);
         let way = Relay::start(&world.worker, near, ControlPlane::address())?;
         install(&api, &manifests.dir().join(NODE_FILE))?;
         namespace(&api, "demo")?;
@@ -56,16 +56,6 @@ impl ApiServer {
         Ok(server)
     }
 
-    /// What the agent is started with.
-    pub(super) fn kubeconfig(&self) -> &Path {
-        &self.kubeconfig
-    }
-
-    /// Changes the agent's way.
-    pub(super) fn set(&self, manner: Manner) {
-        self.way.set(manner);
-    }
-
     /// Brings a manifest as it is now.
     pub(super) fn announce(&self, file: &str) -> Result<()> {
         put_file(&self.api, &self.manifests.join(file))
@@ -80,10 +70,4 @@ impl ApiServer {
         }
         Ok(())
     }
-}
-
-/// The relay's port, by the server's.
-fn beside(mut address: SocketAddr) -> SocketAddr {
-    address.set_port(address.port() + 1);
-    address
 }

@@ -6,10 +6,10 @@
 //! - Never silent for as long as load balancers bear, but where the agent is away.
 //! - /healthz alone is 503 while the node is marked, and only then, as far as the agent can know.
 
-use std::fmt;
 use std::time::Duration;
 
-use super::plan::{Action, AgentFault, Fault, Harmless, Tenant, World};
+use super::plan::{Action, AgentFault, Fault, Harmless, Step, Tenant, World};
+use crate::watch::Codes;
 
 /// How long after a repair 503 may stand: 1 s without failures, and what a connection and an answer
 /// take to be over.
@@ -31,350 +31,311 @@ const NEWS: Duration = Duration::from_secs(20);
 /// Fewer connections than these say nothing.
 const ENOUGH: usize = 20;
 
-/// An action as it was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Spell {
-    /// What it was.
-    pub action: Action,
-    /// When it began to be done.
-    pub from: Duration,
-    /// When it was taken back whole.
-    pub to: Duration,
-}
+/// Least share of the faults that has to be judged, in percent.
+const JUDGED: usize = 80;
 
 /// A connection that a client began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Dialled {
     /// When.
-    pub begun: Duration,
+    pub(super) begun: Duration,
     /// Whether it was answered.
-    pub ok: bool,
+    pub(super) ok: bool,
 }
 
 /// Codes of both paths for some time; 0 where nobody answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answered {
     /// From when.
-    pub from: Duration,
+    pub(super) from: Duration,
     /// Until when.
-    pub to: Duration,
-    pub healthz: u16,
-    pub livez: u16,
+    pub(super) to: Duration,
+    pub(super) codes: Codes,
 }
 
 /// Everything that was seen.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     /// What was done.
-    pub spells: Vec<Spell>,
-    /// What clients felt, in the order of beginnings.
-    pub dialled: Vec<Dialled>,
+    pub(super) steps: Vec<Step>,
+    /// What clients felt.
+    pub(super) dialled: Vec<Dialled>,
     /// What was answered.
-    pub answered: Vec<Answered>,
+    pub(super) answered: Vec<Answered>,
+    /// Added to what is promised, for machines that do much else.
+    pub(super) slack: Duration,
 }
-
-/// An answer that was wrong.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
-    /// When.
-    pub at: Duration,
-    /// What was wrong with it.
-    pub what: String,
-}
-
-impl fmt::Display for Violation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at {:.1} s: {}", self.at.as_secs_f64(), self.what)
-    }
-}
-
-/// Least share of the faults that has to be judged, in percent.
-const JUDGED: usize = 80;
 
 /// What came of a storm.
 #[derive(Clone, Debug, Default)]
-pub struct Findings {
-    /// Wrong answers.
-    pub violations: Vec<Violation>,
+pub(super) struct Findings {
+    /// When an answer was wrong, and what was wrong with it.
+    pub(super) violations: Vec<(Duration, String)>,
     /// Faults, judged or not.
-    pub faults: usize,
+    pub(super) faults: usize,
     /// From each fault that was judged to 503.
-    pub detected: Vec<Duration>,
+    pub(super) detected: Vec<Duration>,
     /// Faults that were not judged, and why.
-    pub unjudged: Vec<(Duration, &'static str)>,
-    /// Connections that clients began.
-    pub connections: usize,
-    /// How many of them were not answered.
-    pub failed: usize,
-    /// Memory that an agent held at most, in KiB.
-    pub peak_kib: u64,
+    pub(super) unjudged: Vec<(Duration, &'static str)>,
 }
 
 impl Findings {
     /// Whether too few faults were judged for the storm to show anything.
-    pub fn are_blind(&self) -> bool {
+    pub(super) fn are_blind(&self) -> bool {
         (self.faults - self.unjudged.len()) * 100 < self.faults * JUDGED
+    }
+
+    pub(super) fn accuse(&mut self, at: Duration, what: impl Into<String>) {
+        self.violations.push((at, what.into()));
     }
 }
 
-/// Judges; `slack` is added to what is promised, for machines that do much else.
-pub(super) fn judge(seen: &Seen, slack: Duration) -> Findings {
+pub(super) fn judge(seen: &Seen) -> Findings {
     let mut findings = Findings::default();
     for answered in &seen.answered {
-        seen.false_alarm(answered, slack, &mut findings);
-        seen.silent(answered, slack, &mut findings);
-        for code in [answered.healthz, answered.livez] {
+        seen.false_alarm(answered, &mut findings);
+        seen.silent(answered, &mut findings);
+        for code in [answered.codes.healthz, answered.codes.livez] {
             if ![0, 200, 503].contains(&code) {
-                findings.violations.push(Violation {
-                    at: answered.from,
-                    what: format!("{code} was answered, which is neither 200 nor 503"),
-                });
+                let what = format!("{code} was answered, which is neither 200 nor 503");
+                findings.accuse(answered.from, what);
             }
         }
     }
-    for spell in &seen.spells {
-        match spell.action {
-            Action::Fault(fault) => {
-                findings.faults += 1;
-                seen.missed(spell, fault, slack, &mut findings);
-            }
-            Action::Harmless(Harmless::NodeMarked) => seen.unmarked(spell, slack, &mut findings),
+    for step in &seen.steps {
+        match step.action {
+            Action::Fault(kind) => seen.missed(step, kind, &mut findings),
+            Action::Harmless(Harmless::NodeMarked) => seen.unmarked(step, &mut findings),
             _ => {}
         }
     }
-    findings.violations.sort_by_key(|violation| violation.at);
+    findings.violations.sort_by_key(|(at, _)| *at);
     findings
 }
 
 impl Seen {
-    /// 503 that nothing excuses.
-    fn false_alarm(&self, answered: &Answered, slack: Duration, findings: &mut Findings) {
-        let mut accuse = |at: Duration, what: &str| {
-            findings.violations.push(Violation {
-                at,
-                what: what.to_owned(),
-            });
-        };
-        let mut moments = moments(answered);
-        if answered.livez == 503 {
-            if let Some(at) = moments.find(|at| !self.is_broken(*at, slack)) {
-                accuse(at, "503 at /livez without a fault in the last seconds");
-            } else if self.failed_within(answered, slack) == 0 {
-                accuse(answered.from, "503 at /livez while every connection worked");
-            }
-        } else if answered.healthz == 503
-            && let Some(at) = moments.find(|at| !self.is_marked(*at, slack))
-        {
-            accuse(at, "503 at /healthz alone, and the node was not marked");
-        }
+    fn grace(&self) -> Duration {
+        GRACE + self.slack
     }
 
-    /// Silence that nothing excuses: an agent that is stopped, or killed with nobody behind it, says
-    /// nothing, and one whose pages are taken away waits for them.
-    fn silent(&self, answered: &Answered, slack: Duration, findings: &mut Findings) {
-        let lasts = answered.to.saturating_sub(answered.from);
-        if (answered.healthz != 0 && answered.livez != 0) || lasts < SILENCE + slack {
-            return;
-        }
-        let excuses = [
-            Action::Agent(AgentFault::Stopped),
-            Action::Agent(AgentFault::Killed),
-            Action::Harmless(Harmless::MemoryTight),
-        ];
-        let excused = self.spells.iter().any(|spell| {
-            let near = spell.from < answered.to && spell.to + BACK + slack > answered.from;
-            near && excuses.contains(&spell.action)
-        });
-        if !excused {
-            findings.violations.push(Violation {
-                at: answered.from,
-                what: format!("no answer for {:.1} s", lasts.as_secs_f64()),
-            });
+    fn agent_faults(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().filter(|step| step.is_agent_fault())
+    }
+
+    fn dialled(&self, from: Duration, to: Duration) -> impl Iterator<Item = &Dialled> {
+        let dialled = self.dialled.iter();
+        dialled.filter(move |one| (from..to).contains(&one.begun))
+    }
+
+    /// 503 that nothing excuses.
+    fn false_alarm(&self, answered: &Answered, findings: &mut Findings) {
+        let mut moments = moments(answered);
+        if answered.codes.livez == 503 {
+            if let Some(at) = moments.find(|at| !self.is_broken(*at)) {
+                findings.accuse(at, "503 at /livez without a fault in the last seconds");
+            } else if !self.was_felt(answered) {
+                let what = "503 at /livez while every connection worked";
+                findings.accuse(answered.from, what);
+            }
+        } else if answered.codes.healthz == 503
+            && let Some(at) = moments.find(|at| !self.is_marked(*at))
+        {
+            findings.accuse(at, "503 at /healthz alone, and the node was not marked");
         }
     }
 
     /// Whether a fault lasts, or ended a moment ago; an agent that was away meanwhile has longer.
-    fn is_broken(&self, at: Duration, slack: Duration) -> bool {
-        let faults = self.spells.iter().filter(|spell| spell.is_fault());
-        faults.clone().any(|fault| {
-            let mut end = fault.to + GRACE + slack;
-            for spell in self.spells.iter().filter(|spell| spell.is_agent_fault()) {
-                if spell.from < end && spell.to > fault.from {
-                    end = end.max(spell.to + GRACE + slack);
+    fn is_broken(&self, at: Duration) -> bool {
+        let mut faults = self.steps.iter().filter(|step| step.is_fault());
+        faults.any(|fault| {
+            let mut end = fault.to + self.grace();
+            for away in self.agent_faults() {
+                if away.touches(fault.from, end, Duration::ZERO) {
+                    end = end.max(away.to + self.grace());
                 }
             }
             (fault.from..end).contains(&at)
         })
     }
 
-    fn is_marked(&self, at: Duration, slack: Duration) -> bool {
-        self.spells.iter().any(|spell| {
-            let marks = spell.action == Action::Harmless(Harmless::NodeMarked);
-            // The two paths are asked one after the other: of a moment of change each may tell its own.
-            let changes = spell.is_fault() || spell.is_agent_fault();
-            let end = if marks { self.told(spell.to) } else { spell.to };
-            (marks || changes) && (spell.from..end + GRACE + slack).contains(&at)
+    /// Whether a connection failed shortly before or while this was answered, or before an agent was away
+    /// that answers as before for its first second.
+    fn was_felt(&self, answered: &Answered) -> bool {
+        let since = answered.from;
+        let away = self.agent_faults();
+        let away = away.filter(|step| step.touches(since, since, self.grace()));
+        let since = away.map(|step| step.from).fold(since, Duration::min);
+        let mut dialled = self.dialled(since.saturating_sub(self.grace()), answered.to);
+        dialled.any(|one| !one.ok)
+    }
+
+    fn is_marked(&self, at: Duration) -> bool {
+        self.steps.iter().any(|step| {
+            let end = match step.action {
+                Action::Harmless(Harmless::NodeMarked) => self.told(step.to),
+                // The two paths are asked one after the other: of a moment of change each may tell its own.
+                Action::Fault(_) | Action::Agent(_) => step.to,
+                _ => return false,
+            };
+            (step.from..end + self.grace()).contains(&at)
         })
     }
 
     /// Until when the agent may not have heard of what happened at the API server then.
-    fn told(&self, at: Duration) -> Duration {
-        let troubles = self.spells.iter().filter(|spell| spell.is_trouble());
-        troubles.fold(at, |told, trouble| {
-            let unheard = trouble.from <= told && trouble.to + NEWS > told;
-            if unheard { trouble.to + NEWS } else { told }
-        })
+    fn told(&self, mut at: Duration) -> Duration {
+        for step in &self.steps {
+            let is_trouble = matches!(step.action, Action::Api(_));
+            if is_trouble && step.from <= at && step.to + NEWS > at {
+                at = step.to + NEWS;
+            }
+        }
+        at
     }
 
-    /// Connections that failed shortly before or while this was answered, or before an agent was away
-    /// that answers as before for its first second.
-    fn failed_within(&self, answered: &Answered, slack: Duration) -> usize {
-        let grace = GRACE + slack;
-        let away = self.spells.iter().filter(|spell| {
-            spell.is_agent_fault() && spell.from < answered.from && spell.to + grace > answered.from
-        });
-        let since = away.map(|spell| spell.from).chain([answered.from]);
-        let from = since.min().unwrap_or_default().saturating_sub(grace);
-        self.dialled(from, answered.to)
-            .filter(|one| !one.ok)
-            .count()
-    }
-
-    fn dialled(&self, from: Duration, to: Duration) -> impl Iterator<Item = &Dialled> {
-        self.dialled
+    /// Silence that nothing excuses: an agent that is stopped, or killed with nobody behind it, says
+    /// nothing, and one whose pages are taken away waits for them.
+    fn silent(&self, answered: &Answered, findings: &mut Findings) {
+        const EXCUSES: [Action; 3] = [
+            Action::Agent(AgentFault::Stopped),
+            Action::Agent(AgentFault::Killed),
+            Action::Harmless(Harmless::MemoryTight),
+        ];
+        let (from, to) = (answered.from, answered.to);
+        let lasts = to.saturating_sub(from);
+        let is_silent = answered.codes.healthz == 0 || answered.codes.livez == 0;
+        let mut excuses = self
+            .steps
             .iter()
-            .filter(move |one| (from..to).contains(&one.begun))
+            .filter(|step| EXCUSES.contains(&step.action));
+        let mut is_excused = || excuses.any(|step| step.touches(from, to, BACK + self.slack));
+        if is_silent && lasts >= SILENCE + self.slack && !is_excused() {
+            findings.accuse(from, format!("no answer for {:.1} s", lasts.as_secs_f64()));
+        }
     }
 
     /// A fault that 503 did not follow in time.
-    fn missed(&self, fault: &Spell, kind: Fault, slack: Duration, findings: &mut Findings) {
+    fn missed(&self, fault: &Step, kind: Fault, findings: &mut Findings) {
+        findings.faults += 1;
         let promised = match self.promised(fault, kind) {
             Ok(promised) => promised,
             Err(why) => return findings.unjudged.push((fault.from, why)),
         };
-        let deadline = fault.from + promised + slack;
-        // What was begun at the very end may have met the repair.
-        let end = fault.to.saturating_sub(Duration::from_secs(1));
-        let mut all = self.dialled(fault.from + Duration::from_millis(500), end);
-        let count = self.dialled(fault.from, end).count();
-        let why = match () {
-            () if deadline > fault.to => "it was mended before 503 was due",
-            () if count < ENOUGH => "too few connections were begun",
-            () if all.any(|one| one.ok) => "some connection worked",
-            () => "",
-        };
-        if !why.is_empty() {
-            return findings.unjudged.push((fault.from, why));
+        let alarm = |one: &&Answered| one.codes.livez == 503 && one.to > fault.from;
+        let first = self.answered.iter().find(alarm);
+        let first = first.filter(|first| first.from < fault.to);
+        let after = first.map(|first| first.from.saturating_sub(fault.from));
+        if let Some(after) = after.filter(|after| *after <= promised) {
+            return findings.detected.push(after);
         }
-        let first = self.answered.iter().find_map(|answered| {
-            let overlaps = answered.livez == 503 && answered.to > fault.from;
-            overlaps.then(|| answered.from.max(fault.from))
+        let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
+        let lasts = seconds(fault.to - fault.from);
+        let came = after.map_or("never".to_owned(), |after| {
+            format!("after {}", seconds(after))
         });
-        match first.filter(|at| *at < fault.to) {
-            Some(at) if at <= deadline => findings.detected.push(at - fault.from),
-            later => findings.violations.push(Violation {
-                at: fault.from,
-                what: format!(
-                    "{} for {:.1} s, no connection worked, and 503 came {} (promised within {:.1} s, and {:.1} s of slack)",
-                    fault.action,
-                    (fault.to - fault.from).as_secs_f64(),
-                    later.map_or_else(|| "never".to_owned(), |at| {
-                        format!("after {:.1} s", (at - fault.from).as_secs_f64())
-                    }),
-                    promised.as_secs_f64(),
-                    slack.as_secs_f64(),
-                ),
-            }),
-        }
+        let what = format!(
+            "{:?} for {lasts}, no connection worked, and 503 came {came} (promised, with the slack, within {})",
+            fault.action,
+            seconds(promised),
+        );
+        findings.accuse(fault.from, what);
     }
 
-    /// When 503 has to be there, or why it need not.
-    fn promised(&self, fault: &Spell, kind: Fault) -> Result<Duration, &'static str> {
-        let beside = |actions: &[Action], before: Duration| {
-            self.spells.iter().any(|spell| {
-                actions.contains(&spell.action)
-                    && spell.from < fault.to
-                    && self.followed(spell) + before > fault.from
-            })
+    /// How soon 503 has to be there, with the slack, or why it need not.
+    fn promised(&self, fault: &Step, kind: Fault) -> Result<Duration, &'static str> {
+        let (from, to) = (fault.from, fault.to);
+        let followed: Vec<Step> = self.steps.iter().map(|step| self.followed(step)).collect();
+        if let Some(why) = followed.iter().find_map(|step| step.hides(fault)) {
+            return Err(why);
+        }
+        let beside = |actions: &[Action], after| {
+            let mut steps = followed.iter();
+            steps.any(|step| actions.contains(&step.action) && step.touches(from, to, after))
         };
-        let away = self.spells.iter().any(|spell| {
-            spell.is_agent_fault() && spell.from < fault.to && spell.to + BACK > fault.from
-        });
-        let blind = [
-            Action::Harmless(Harmless::RangeDropped),
-            Action::Harmless(Harmless::SentinelDeleted),
-            Action::Harmless(Harmless::DeviceDeleted),
-            Action::Tenant(Tenant::ClaimsProbed),
-        ];
-        let starved = [
-            Action::Harmless(Harmless::SynFlood),
-            Action::Harmless(Harmless::ProcessorsTaken),
-            Action::Harmless(Harmless::MemoryTight),
-        ];
-        let is_blind = beside(&blind, UNARMED);
-        match kind {
-            _ if away => Err("the agent was away"),
-            // He may deny his own pods besides (ADR 33).
-            Fault::ForwardDropped if beside(&[Action::Tenant(Tenant::ClaimsProbed)], UNARMED) => {
-                Err("a tenant claimed all that probes dial, and pods that are denied look the same")
-            }
-            // Real traffic shows handshakes, and they work.
-            Fault::DataDropped if is_blind => {
-                Err("only the sentinel sends data, and it was disturbed")
-            }
-            _ if beside(&starved, GRACE) => Ok(STARVED),
+        let promised = match kind {
+            _ if beside(&STARVING, GRACE) => STARVED,
             // The sentinel's own routes are no pods': its probes pass without those.
-            Fault::ForwardDropped | Fault::RoutesGone => Ok(BY_TRAFFIC),
-            _ if is_blind => Ok(BY_TRAFFIC),
-            _ => Ok(CERTAIN),
+            Fault::ForwardDropped | Fault::RoutesGone => BY_TRAFFIC,
+            _ if beside(&BLINDING, UNARMED) => BY_TRAFFIC,
+            _ => CERTAIN,
+        };
+        let promised = promised + self.slack;
+        // What was begun at the very end may have met the repair.
+        let end = to.saturating_sub(Duration::from_secs(1));
+        let mut settled = self.dialled(from + Duration::from_millis(500), end);
+        if from + promised > to {
+            Err("it was mended before 503 was due")
+        } else if self.dialled(from, end).count() < ENOUGH {
+            Err("too few connections were begun")
+        } else if settled.any(|one| one.ok) {
+            Err("some connection worked")
+        } else {
+            Ok(promised)
         }
     }
 
-    /// When the rules are again what the cluster's view is. A sentinel that comes back while the
-    /// proxy is frozen may have none until then.
-    fn followed(&self, spell: &Spell) -> Duration {
-        if spell.action != Action::Harmless(Harmless::SentinelDeleted) {
-            return spell.to;
-        }
-        let frozen = self.spells.iter().filter(|one| {
-            one.action == Action::World(World::ProxyFrozen)
-                && (one.from..one.to).contains(&spell.to)
+    /// It lasts until the rules are again what the cluster's view is. A sentinel that comes back while
+    /// the proxy is frozen may have none until then.
+    fn followed(&self, step: &Step) -> Step {
+        let is_deleted = step.action == Action::Harmless(Harmless::SentinelDeleted);
+        let frozen = self.steps.iter().filter(|one| {
+            let is_frozen = one.action == Action::World(World::ProxyFrozen);
+            is_deleted && is_frozen && (one.from..one.to).contains(&step.to)
         });
-        frozen.map(|one| one.to).fold(spell.to, Duration::max)
+        let to = frozen.map(|one| one.to).fold(step.to, Duration::max);
+        Step { to, ..*step }
     }
 
     /// A marked node that /healthz does not tell.
-    fn unmarked(&self, marked: &Spell, slack: Duration, findings: &mut Findings) {
-        let from = self.told(marked.from) + Duration::from_secs(1) + slack;
-        let away = self.spells.iter().any(|spell| {
-            spell.is_agent_fault() && spell.from < marked.to && spell.to + GRACE > marked.from
-        });
-        let told = self.answered.iter().find(|answered| {
-            answered.healthz == 200 && answered.to > from && answered.from < marked.to
-        });
-        if let Some(answered) = told
-            && !away
+    fn unmarked(&self, marked: &Step, findings: &mut Findings) {
+        let from = self.told(marked.from) + Duration::from_secs(1) + self.slack;
+        let mut answers = self.answered.iter().filter(|one| one.codes.healthz == 200);
+        let wrong = answers.find(|one| one.to > from && one.from < marked.to);
+        let away = |step: &Step| step.touches(marked.from, marked.to, GRACE);
+        if let Some(wrong) = wrong
             && from < marked.to
+            && !self.agent_faults().any(away)
         {
-            findings.violations.push(Violation {
-                at: answered.from.max(from),
-                what: "200 at /healthz while the node is marked for deletion".to_owned(),
-            });
+            let what = "200 at /healthz while the node is marked for deletion";
+            findings.accuse(wrong.from.max(from), what);
         }
     }
 }
 
-impl Spell {
-    fn is_fault(&self) -> bool {
-        matches!(self.action, Action::Fault(_))
-    }
+/// What takes or disturbs what the sentinel knows by.
+const BLINDING: [Action; 4] = [
+    Action::Harmless(Harmless::RangeDropped),
+    Action::Harmless(Harmless::SentinelDeleted),
+    Action::Harmless(Harmless::DeviceDeleted),
+    Action::Tenant(Tenant::ClaimsProbed),
+];
+/// What takes processors.
+const STARVING: [Action; 3] = [
+    Action::Harmless(Harmless::SynFlood),
+    Action::Harmless(Harmless::ProcessorsTaken),
+    Action::Harmless(Harmless::MemoryTight),
+];
 
-    fn is_trouble(&self) -> bool {
-        matches!(self.action, Action::Api(_))
-    }
-
-    fn is_agent_fault(&self) -> bool {
-        matches!(self.action, Action::Agent(_))
+impl Step {
+    /// Why a fault cannot be judged beside this action.
+    pub(super) fn hides(&self, fault: &Self) -> Option<&'static str> {
+        let Action::Fault(kind) = fault.action else {
+            return None;
+        };
+        let (after, why) = match (self.action, kind) {
+            (Action::Agent(_), _) => (BACK, "the agent was away"),
+            // He may deny his own pods besides (ADR 33).
+            (Action::Tenant(Tenant::ClaimsProbed), Fault::ForwardDropped) => (
+                UNARMED,
+                "a tenant claimed all that probes dial, and pods that are denied look the same",
+            ),
+            // Real traffic shows handshakes, and they work.
+            (action, Fault::DataDropped) if BLINDING.contains(&action) => (
+                UNARMED,
+                "only the sentinel sends data, and it was disturbed",
+            ),
+            _ => return None,
+        };
+        self.touches(fault.from, fault.to, after).then_some(why)
     }
 }
 

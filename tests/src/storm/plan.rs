@@ -1,32 +1,29 @@
 //! What happens when: a function of a seed, so that a storm can be played again.
 
 mod spared;
-mod tenant;
 
-use std::collections::BTreeSet;
-use std::fmt;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use fastrand::Rng;
 use jiff::Timestamp;
-use jiff::tz::TimeZone;
 
+use crate::cluster::Manner;
 pub(super) use crate::detect::Fault;
 use spared::spared;
-pub(super) use tenant::Tenant;
 
 /// What happens for some time, and is taken back then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Action {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
     /// The datapath is broken for every client.
     Fault(Fault),
     /// Nothing that a load balancer should hear of.
     Harmless(Harmless),
     /// Something befalls the agent.
     Agent(AgentFault),
-    /// The agent's way to the API server is not as it should be.
-    Api(Trouble),
+    /// The agent's way to the API server is not as it should be, while the rules follow the cluster all
+    /// the same.
+    Api(Manner),
     /// Other software does something to the packets of a healthy node.
     World(World),
     /// A tenant does what he may in his namespace.
@@ -34,8 +31,8 @@ pub enum Action {
 }
 
 /// What is no fault of the datapath.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Harmless {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Harmless {
     /// One of three backends of a Service is killed.
     BackendKilled,
     /// A filter drops the sentinel's ranges and nothing else.
@@ -65,8 +62,8 @@ pub enum Harmless {
 }
 
 /// What befalls the agent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum AgentFault {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum AgentFault {
     /// SIGSTOP, and SIGCONT.
     Stopped,
     /// SIGKILL, and a new start.
@@ -75,23 +72,18 @@ pub enum AgentFault {
     Replaced,
 }
 
-/// What the agent's way to the API server is, while the rules follow the cluster all the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
-    /// Connections are refused and ended.
-    Closed,
-    /// Connections hang.
-    Silent,
-    /// Those that there were hang; new ones do not.
-    Hung,
-    /// Everything takes half a second longer.
-    Slow,
-}
+/// Troubles on the agent's way to the API server.
+const TROUBLES: [Manner; 4] = [
+    Manner::Closed,
+    Manner::Silent,
+    Manner::Hung,
+    Manner::Slow(Duration::from_millis(500)),
+];
 
 /// Worlds of other software in which a node is healthy (docs/internal/worlds.md). A filter of the
 /// sentinel's addresses belongs here too; it is older, and stays [`Harmless::RangeDropped`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum World {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum World {
     /// Every packet of the pods and of the uplink is copied to another device.
     Mirrored,
     /// The packets that one pod sends take a detour by an ifb device.
@@ -106,237 +98,116 @@ pub enum World {
     ProxyFrozen,
 }
 
-/// Where the agent reads the cluster.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Source {
-    /// In a folder of manifests.
-    #[default]
-    Folder,
-    /// At an API server, to which the way is troubled at times.
-    ApiServer,
+/// Action of a tenant, who may edit one namespace. None of them is a fault of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Tenant {
+    /// A Service of his claims the addresses of another's, and its rules win.
+    ClaimsFirst,
+    /// The same, and they do not.
+    ClaimsLast,
+    /// A Service of his claims what the sentinel's probes dial.
+    ClaimsProbed,
+    /// A Service of his claims the address of the sentinel's endpoint, and has it as its own.
+    ClaimsEcho,
+    /// His slices hold others' pods and addresses outside, as pods of this node.
+    ForeignSlices,
+    /// Services of a thousand ports with a hundred endpoints each.
+    Products,
+    /// A pod of his keeps its source port while an endpoint leaves.
+    KeepsPort,
+    /// A policy of his drops what his pods send.
+    Dropped,
+    /// It rejects it.
+    Rejected,
+    /// SYNs to a Service without endpoints.
+    Floods,
 }
 
-/// An action with its time.
+/// An action with its time, from the start of the storm: as it is planned, or as it was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Step {
-    /// From the start of the storm.
-    pub at: Duration,
-    /// How long it lasts.
-    pub lasts: Duration,
-    /// What it is.
-    pub action: Action,
-}
-
-/// Actions in the order of their beginnings. Of each kind one lasts at a time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    /// All of them.
-    pub steps: Vec<Step>,
-}
-
-/// Milliseconds of rest before actions of a kind, and of the actions.
-struct Pace {
-    rest: RangeInclusive<u64>,
-    lasts: RangeInclusive<u64>,
-}
-
-/// Rests long enough for the node to be sound again and for an agent to come back, faults long enough
-/// to have to be seen on a machine whose processors are taken.
-const FAULTS: Pace = Pace {
-    rest: 10_000..=16_000,
-    lasts: 12_000..=16_000,
-};
-const HARMLESS: Pace = Pace {
-    rest: 500..=5_000,
-    lasts: 1_000..=7_000,
-};
-const AGENT_FAULTS: Pace = Pace {
-    rest: 15_000..=40_000,
-    lasts: 300..=4_000,
-};
-const TROUBLES: Pace = Pace {
-    rest: 5_000..=20_000,
-    lasts: 1_000..=15_000,
-};
-
-/// Long enough to lie over several harmless actions, and often over the beginning of a fault.
-const WORLDS: Pace = Pace {
-    rest: 2_000..=10_000,
-    lasts: 6_000..=25_000,
-};
-
-/// Long enough for what has to last 15 s.
-const TENANTS: Pace = Pace {
-    rest: 3_000..=8_000,
-    lasts: 8_000..=25_000,
-};
-
-impl Trouble {
-    /// Every one.
-    pub const ALL: [Self; 4] = [Self::Closed, Self::Silent, Self::Hung, Self::Slow];
-}
-
-impl Harmless {
-    /// Every one.
-    pub const ALL: [Self; 13] = [
-        Self::BackendKilled,
-        Self::RangeDropped,
-        Self::EndpointMoved,
-        Self::ServiceAdded,
-        Self::PodAdded,
-        Self::SentinelDeleted,
-        Self::DeviceDeleted,
-        Self::BadManifest,
-        Self::NodeMarked,
-        Self::SynFlood,
-        Self::ProcessorsTaken,
-        Self::DiskFull,
-        Self::MemoryTight,
-    ];
-}
-
-impl AgentFault {
-    /// Every one.
-    pub const ALL: [Self; 3] = [Self::Stopped, Self::Killed, Self::Replaced];
-}
-
-impl World {
-    /// Every one.
-    pub const ALL: [Self; 6] = [
-        Self::Mirrored,
-        Self::Bandwidth,
-        Self::Scanned,
-        Self::PodDropped,
-        Self::PodRejected,
-        Self::ProxyFrozen,
-    ];
-}
-
-/// The seed of a day in UTC: 20261123.
-pub fn seed_of_the_day(now: Timestamp) -> u64 {
-    let date = now.to_zoned(TimeZone::UTC).date();
-    let [year, month, day] = [
-        u64::from(date.year().unsigned_abs()),
-        u64::from(date.month().unsigned_abs()),
-        u64::from(date.day().unsigned_abs()),
-    ];
-    year * 10_000 + month * 100 + day
-}
-
-impl Plan {
-    /// The storm of a seed that is over after so long.
-    pub fn of(seed: u64, length: Duration, source: Source) -> Self {
-        let mut rng = Rng::with_seed(seed);
-        let mut steps = Vec::new();
-        // A fault beyond the end moves what falls on it, as in a longer storm.
-        let (wanted, length) = (length, length + Duration::from_secs(60));
-        // Each kind draws from a generator of its own: a new action of one moves no other's.
-        let mut track = |pace: &Pace, kinds: &dyn Fn(&mut Rng) -> Vec<Action>| {
-            let mut rng = Rng::with_seed(rng.u64(..));
-            steps.extend(drawn(&mut rng, length, pace, kinds));
-        };
-        track(&FAULTS, &|rng| shuffled(rng, &Fault::ALL, Action::Fault));
-        track(&HARMLESS, &|rng| {
-            shuffled(rng, &Harmless::ALL, Action::Harmless)
-        });
-        track(&AGENT_FAULTS, &|rng| {
-            shuffled(rng, &AgentFault::ALL, Action::Agent)
-        });
-        // Without an API server it stays empty, and still takes its seed: the tracks behind it are
-        // the same for both sources.
-        track(&TROUBLES, &|rng| match source {
-            Source::ApiServer => shuffled(rng, &Trouble::ALL, Action::Api),
-            Source::Folder => Vec::new(),
-        });
-        track(&WORLDS, &|rng| shuffled(rng, &World::ALL, Action::World));
-        track(&TENANTS, &|rng| shuffled(rng, &Tenant::ALL, Action::Tenant));
-        steps.sort_by_key(|step| (step.at, step.action));
-        let mut steps = spared(steps);
-        steps.retain(|step| step.end() <= wanted);
-        steps.sort_by_key(|step| (step.at, step.action));
-        Self { steps }
-    }
-}
-
-impl Plan {
-    /// Words of what it draws, as storms print them.
-    pub fn actions(&self) -> BTreeSet<String> {
-        let words = |step: &Step| step.action.to_string();
-        self.steps.iter().map(words).collect()
-    }
+pub(super) struct Step {
+    pub(super) action: Action,
+    /// When it begins.
+    pub(super) from: Duration,
+    /// When it is taken back whole.
+    pub(super) to: Duration,
 }
 
 impl Step {
-    fn end(&self) -> Duration {
-        self.at + self.lasts
+    pub(super) fn is_fault(&self) -> bool {
+        matches!(self.action, Action::Fault(_))
+    }
+
+    pub(super) fn is_agent_fault(&self) -> bool {
+        matches!(self.action, Action::Agent(_))
+    }
+
+    /// Whether it lasts at any moment of a time, or ended less than `after` before it.
+    pub(super) fn touches(&self, from: Duration, to: Duration, after: Duration) -> bool {
+        self.from < to && self.to + after > from
     }
 }
 
-/// Actions one after another, each kind once before any comes again.
-fn drawn(
-    rng: &mut Rng,
-    length: Duration,
-    pace: &Pace,
-    kinds: &dyn Fn(&mut Rng) -> Vec<Action>,
-) -> Vec<Step> {
-    let (mut steps, mut left) = (Vec::new(), Vec::new());
-    let mut at = Duration::ZERO;
-    loop {
-        at += Duration::from_millis(rng.u64(pace.rest.clone()));
-        let lasts = Duration::from_millis(rng.u64(pace.lasts.clone()));
-        if at + lasts > length {
-            return steps;
+/// The seed of a day in UTC: 20261123.
+pub(super) fn seed_of_the_day(now: Timestamp) -> u64 {
+    let date = now.strftime("%Y%m%d").to_string();
+    date.parse().expect("eight digits")
+}
+
+/// The storm of a seed that is over after so long, in the order of beginnings. Of each kind one action
+/// lasts at a time. `api`: the agent reads an API server.
+pub(super) fn plan(seed: u64, length: Duration, api: bool) -> Vec<Step> {
+    let troubles = TROUBLES.map(Action::Api);
+    // Actions of a kind, milliseconds of rest before one, and milliseconds that one lasts.
+    let kinds = [
+        // Rests long enough for the node to be sound again and for an agent to come back, faults long
+        // enough to have to be seen on a machine whose processors are taken.
+        (all(Action::Fault), 10_000..=16_000, 12_000..=16_000),
+        (all(Action::Harmless), 500..=5_000, 1_000..=7_000),
+        (all(Action::Agent), 15_000..=40_000, 300..=4_000),
+        // Without an API server there are none, and the kind still takes its seed: those behind it are
+        // the same for both.
+        (
+            if api { troubles.into() } else { Vec::new() },
+            5_000..=20_000,
+            1_000..=15_000,
+        ),
+        // Long enough to lie over several harmless actions, and often over the beginning of a fault.
+        (all(Action::World), 2_000..=10_000, 6_000..=25_000),
+        // Long enough for what has to last 15 s.
+        (all(Action::Tenant), 3_000..=8_000, 8_000..=25_000),
+    ];
+    // A fault beyond the end moves what falls on it, as in a longer storm.
+    let beyond = length + Duration::from_secs(60);
+    let mut seeds = Rng::with_seed(seed);
+    let mut steps = Vec::new();
+    for (actions, rest, lasts) in kinds {
+        // Each kind draws from a generator of its own: a new action of one moves no other's.
+        let mut rng = Rng::with_seed(seeds.u64(..));
+        let (mut to, mut left) = (Duration::ZERO, Vec::new());
+        while !actions.is_empty() && to <= beyond {
+            let from = to + Duration::from_millis(rng.u64(rest.clone()));
+            to = from + Duration::from_millis(rng.u64(lasts.clone()));
+            // Each once before any comes again.
+            if left.is_empty() {
+                left.clone_from(&actions);
+                rng.shuffle(&mut left);
+            }
+            let step = |action| Step { action, from, to };
+            steps.extend(left.pop().map(step));
         }
-        if left.is_empty() {
-            left = kinds(rng);
-        }
-        let Some(action) = left.pop() else {
-            return steps;
-        };
-        steps.push(Step { at, lasts, action });
-        at += lasts;
     }
+    steps.retain(|step| step.to <= beyond);
+    steps.sort_by_key(|step| step.from);
+    let mut steps = spared(steps);
+    steps.retain(|step| step.to <= length);
+    steps.sort_by_key(|step| step.from);
+    steps
 }
 
-fn shuffled<T: Copy>(rng: &mut Rng, all: &[T], action: fn(T) -> Action) -> Vec<Action> {
-    let mut actions: Vec<Action> = all.iter().copied().map(action).collect();
-    rng.shuffle(&mut actions);
-    actions
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Fault(fault) => return f.pad(&format!("fault: {fault}")),
-            Self::Harmless(Harmless::BackendKilled) => "backend killed",
-            Self::Harmless(Harmless::RangeDropped) => "sentinel's range dropped",
-            Self::Harmless(Harmless::EndpointMoved) => "endpoint moved",
-            Self::Harmless(Harmless::ServiceAdded) => "Service added",
-            Self::Harmless(Harmless::PodAdded) => "pod added",
-            Self::Harmless(Harmless::SentinelDeleted) => "sentinel deleted",
-            Self::Harmless(Harmless::DeviceDeleted) => "sentinel's device deleted",
-            Self::Harmless(Harmless::BadManifest) => "file that is no manifest",
-            Self::Harmless(Harmless::NodeMarked) => "node marked for deletion",
-            Self::Harmless(Harmless::SynFlood) => "SYN flood",
-            Self::Harmless(Harmless::ProcessorsTaken) => "processors taken",
-            Self::Harmless(Harmless::DiskFull) => "disk of the state full",
-            Self::Harmless(Harmless::MemoryTight) => "memory tight",
-            Self::Agent(AgentFault::Stopped) => "agent: SIGSTOP",
-            Self::Agent(AgentFault::Killed) => "agent: SIGKILL",
-            Self::Agent(AgentFault::Replaced) => "agent: replaced",
-            Self::Api(Trouble::Closed) => "way to the API server: closed",
-            Self::Api(Trouble::Silent) => "way to the API server: silent",
-            Self::Api(Trouble::Hung) => "way to the API server: hung",
-            Self::Api(Trouble::Slow) => "way to the API server: slow",
-            Self::World(World::Mirrored) => "world: packets mirrored",
-            Self::World(World::Bandwidth) => "world: one pod's packets by an ifb",
-            Self::World(World::Scanned) => "world: filtered node ports scanned",
-            Self::World(World::PodDropped) => "world: one pod denied, dropped",
-            Self::World(World::PodRejected) => "world: one pod denied, rejected",
-            Self::World(World::ProxyFrozen) => "world: proxy frozen",
-            Self::Tenant(tenant) => tenant.words(),
-        })
-    }
+fn all<T: ValueEnum>(action: fn(T) -> Action) -> Vec<Action> {
+    let variants = T::value_variants().iter().cloned();
+    variants.map(action).collect()
 }
 
 #[cfg(test)]
@@ -345,28 +216,28 @@ mod tests {
 
     const TEN_MINUTES: Duration = Duration::from_secs(600);
 
-    fn plan(seed: u64, length: Duration) -> Plan {
-        Plan::of(seed, length, Source::ApiServer)
+    fn with_api(seed: u64, length: Duration) -> Vec<Step> {
+        plan(seed, length, true)
     }
 
     #[test]
     fn a_seed_is_a_storm() {
-        assert_eq!(plan(7, TEN_MINUTES), plan(7, TEN_MINUTES));
-        assert_ne!(plan(7, TEN_MINUTES), plan(8, TEN_MINUTES));
+        assert_eq!(with_api(7, TEN_MINUTES), with_api(7, TEN_MINUTES));
+        assert_ne!(with_api(7, TEN_MINUTES), with_api(8, TEN_MINUTES));
     }
 
     /// A longer storm begins as the shorter one.
     #[test]
     fn length_only_cuts_off() {
-        let short = plan(7, TEN_MINUTES / 2).steps;
-        let long = plan(7, TEN_MINUTES).steps;
+        let short = with_api(7, TEN_MINUTES / 2);
+        let long = with_api(7, TEN_MINUTES);
         assert!(short.iter().all(|step| long.contains(step)));
     }
 
     #[test]
     fn an_api_server_brings_its_troubles_and_changes_nothing_else() {
-        let folder = Plan::of(7, TEN_MINUTES, Source::Folder).steps;
-        let mut api = plan(7, TEN_MINUTES).steps;
+        let folder = plan(7, TEN_MINUTES, false);
+        let mut api = with_api(7, TEN_MINUTES);
         let before = api.len();
         api.retain(|step| !matches!(step.action, Action::Api(_)));
         assert!(api.len() < before);
@@ -378,14 +249,16 @@ mod tests {
     fn worlds_lie_over_the_others() {
         let mut over = [false; 3];
         for seed in 0..10 {
-            let steps = plan(seed, TEN_MINUTES).steps;
+            let steps = with_api(seed, TEN_MINUTES);
             let worlds: Vec<&Step> = steps.iter().filter(|step| is_world(step)).collect();
             for pair in worlds.windows(2) {
-                assert!(pair[0].at + pair[0].lasts < pair[1].at);
+                assert!(pair[0].to < pair[1].from);
             }
             for world in &worlds {
-                let (from, to) = (world.at, world.at + world.lasts);
-                for step in steps.iter().filter(|step| (from..to).contains(&step.at)) {
+                for step in steps
+                    .iter()
+                    .filter(|step| (world.from..world.to).contains(&step.from))
+                {
                     match step.action {
                         Action::Fault(_) => over[0] = true,
                         Action::Harmless(_) => over[1] = true,
@@ -402,10 +275,10 @@ mod tests {
     /// a fault comes after it: the second.
     #[test]
     fn worlds_move_nothing_else() {
-        let steps = plan(7, TEN_MINUTES).steps;
+        let steps = with_api(7, TEN_MINUTES);
         let begins = |is: fn(&Action) -> bool| {
             let mut all = steps.iter().filter(|step| is(&step.action));
-            let mut next = || all.next().map(|step| (step.at.as_millis(), step.action));
+            let mut next = || all.next().map(|step| (step.from.as_millis(), step.action));
             [next(), next()]
         };
         let harmless = [
@@ -425,8 +298,8 @@ mod tests {
             agent_faults
         );
         let troubles = [
-            Some((6_593, Action::Api(Trouble::Silent))),
-            Some((34_116, Action::Api(Trouble::Closed))),
+            Some((6_593, Action::Api(Manner::Silent))),
+            Some((34_116, Action::Api(Manner::Closed))),
         ];
         assert_eq!(begins(|action| matches!(action, Action::Api(_))), troubles);
     }
@@ -447,16 +320,16 @@ mod tests {
     #[test]
     fn twenty_minutes_hold_everything() {
         for seed in 0..50 {
-            let steps = plan(seed, 2 * TEN_MINUTES).steps;
+            let steps = with_api(seed, 2 * TEN_MINUTES);
             let happens = |action| steps.iter().any(|step| step.action == action);
-            assert!(Fault::ALL.map(Action::Fault).into_iter().all(happens));
-            assert!(Harmless::ALL.map(Action::Harmless).into_iter().all(happens));
-            assert!(AgentFault::ALL.map(Action::Agent).into_iter().all(happens));
-            assert!(Trouble::ALL.map(Action::Api).into_iter().all(happens));
-            assert!(World::ALL.map(Action::World).into_iter().all(happens));
-            assert!(Tenant::ALL.map(Action::Tenant).into_iter().all(happens));
-            assert!(steps.is_sorted_by_key(|step| step.at));
-            assert!(steps.iter().all(|step| step.end() <= 2 * TEN_MINUTES));
+            assert!(all(Action::Fault).into_iter().all(happens));
+            assert!(all(Action::Harmless).into_iter().all(happens));
+            assert!(all(Action::Agent).into_iter().all(happens));
+            assert!(TROUBLES.map(Action::Api).into_iter().all(happens));
+            assert!(all(Action::World).into_iter().all(happens));
+            assert!(all(Action::Tenant).into_iter().all(happens));
+            assert!(steps.is_sorted_by_key(|step| step.from));
+            assert!(steps.iter().all(|step| step.to <= 2 * TEN_MINUTES));
         }
     }
 }

@@ -1,24 +1,25 @@
-//! Plays a storm: does what the plan says at its time, and keeps what was seen meanwhile.
+//! Plays a storm: does what the plan says at its time, keeps what was seen meanwhile, and reports what
+//! came of it.
 
 use std::fs;
-use std::path::PathBuf;
+use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use clap::Parser;
+use jiff::Timestamp;
 
-use super::action::{Injector, SmallDisk};
-use super::api::ApiServer;
-use super::judge::{self, Answered, Dialled, Findings, Seen, Spell, Violation};
-use super::plan::{Action, AgentFault, Plan, Source};
-use super::tenants::{self, Tenants};
-use super::worlds::Worlds;
-use crate::detect::{Load, Stage};
-use crate::little_memory::MemoryGroup;
+use super::action::Injector;
+use super::judge::{Answered, Dialled, Findings, Seen, judge};
+use super::plan::{Step, plan, seed_of_the_day};
+use super::soak::{Soak, is_churn};
+use crate::detect::{Stage, nearest_rank};
+use crate::promises::Missed;
 use crate::rules::Backend;
-use crate::traffic::Ended;
+use crate::traffic::Client;
 use crate::usage;
-use crate::watch::{Codes, Watch};
+use crate::watch::{Change, Codes, Watch};
 
 /// How often the load balancer asks.
 const EVERY: Duration = Duration::from_millis(50);
@@ -30,258 +31,207 @@ const ECHO: Duration = Duration::from_secs(8);
 /// Memory that the agent's container may have (deploy/base), in KiB.
 const MEMORY: u64 = 128 * 1024;
 
-/// A storm to be played.
-#[derive(Clone, Debug)]
+/// A storm of faults, judged by what real clients felt
+#[derive(Parser)]
+#[command(args_override_self = true)]
 pub struct Settings {
-    /// The agent.
-    pub binary: PathBuf,
-    /// Who does the node's NAT.
-    pub backend: Backend,
-    /// Where the agent reads the cluster.
-    pub source: Source,
-    /// What decides everything.
-    pub seed: u64,
-    /// How long.
-    pub length: Duration,
-    /// Added to what is promised.
-    pub slack: Duration,
+    /// Seed that decides every action and its moment; default: the UTC date, as yyyymmdd
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Duration
+    #[arg(long, default_value_t = 5.0, value_name = "MINUTES")]
+    minutes: f64,
+    /// Seconds that are added to every promise, for machines that do much else
+    #[arg(long, default_value_t = 1.0, value_name = "SECONDS")]
+    slack: f64,
+    /// The agent reads an API server, to which its way is troubled at times
+    #[arg(long)]
+    pub(super) api: bool,
+    /// Who does the node's NAT
+    #[arg(long, default_value = "nftables")]
+    pub(super) backend: Backend,
+    /// Faults that have to be told by 503: a storm in which none can be judged shows little
+    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
+    told: usize,
+    /// An action that the seed has to draw, such as `Agent(Killed)`
+    #[arg(long, value_name = "ACTION")]
+    draws: Vec<String>,
+    /// Play only what every cluster does every day, and report what the agent holds: nothing may grow
+    #[arg(long)]
+    soak: bool,
 }
 
-impl Settings {
-    /// The actions to come.
-    pub fn plan(&self) -> Plan {
-        Plan::of(self.seed, self.length, self.source)
+/// Plays it, reports what happens, and judges.
+pub fn storm(settings: &Settings) -> Result<ExitCode> {
+    let seed = settings.seed;
+    let seed = seed.unwrap_or_else(|| seed_of_the_day(Timestamp::now()));
+    let length = Duration::try_from_secs_f64(settings.minutes * 60.0)?;
+    let mut steps = plan(seed, length, settings.api);
+    if settings.soak {
+        steps.retain(|step| is_churn(step.action));
     }
-}
-
-/// A moment of the plan.
-#[derive(Clone, Copy, Debug)]
-enum Moment {
-    Begin(Action),
-    End(Action),
-}
-
-/// Plays it, telling what happens, and judges.
-pub fn storm(settings: &Settings) -> Result<Findings> {
-    let plan = settings.plan();
-    let mut injector = build(settings)?;
+    for wanted in &settings.draws {
+        let draws = |step: &Step| format!("{:?}", step.action) == *wanted;
+        ensure!(
+            steps.iter().any(draws),
+            "seed {seed} does not draw {wanted} in this time"
+        );
+    }
+    println!("seed {seed}: the same storm again by `--seed {seed}` and the same other options");
+    let mut injector = Injector::build(settings)?;
     let watch = Watch::start(&injector.stage.world, EVERY)?;
     watch.wait(ECHO, |codes| codes.healthz == 200)?;
-    let mut record = Record::new();
-    for (at, moment) in moments(&plan) {
-        record.sleep_until(at, &injector.stage);
-        injector.check()?;
-        record.act(&mut injector, moment)?;
-    }
-    let end = record.start.elapsed() + ECHO;
-    record.sleep_until(end, &injector.stage);
-    let peak_kib = record.peak_kib;
-    let seen = record.seen(&watch);
-    let mut findings = judge::judge(&seen, settings.slack);
-    findings.peak_kib = peak_kib;
-    if peak_kib > MEMORY {
-        findings.violations.push(Violation {
-            at: end,
-            what: format!("the agent held {peak_kib} KiB of memory, and may have {MEMORY}"),
-        });
-    }
-    findings.connections = seen.dialled.len();
-    findings.failed = seen.dialled.iter().filter(|one| !one.ok).count();
-    if let Err(error) = injector.stage.settle() {
-        findings.violations.push(Violation {
-            at: end,
-            what: format!("everything is mended, and it is not proven again: {error:#}"),
-        });
+    let mut record = Record {
+        start: Instant::now(),
+        soak: settings.soak.then(Soak::default),
+        dialled: Vec::new(),
+        peak_kib: 0,
+    };
+    record.play(&mut steps, &mut injector)?;
+    let end = length + ECHO;
+    record.pass(end, &injector.stage)?;
+    let seen = Seen {
+        steps,
+        answered: record.answered(&watch),
+        dialled: std::mem::take(&mut record.dialled),
+        slack: Duration::try_from_secs_f64(settings.slack)?,
+    };
+    let mut findings = judge(&seen);
+    let held = record.peak_kib;
+    if held > MEMORY {
+        let what = format!("the agent held {held} KiB of memory, and may have {MEMORY}");
+        findings.accuse(end, what);
     }
     let sound = |codes: Codes| codes.healthz == 200 && codes.livez == 200;
-    if let Err(error) = watch.wait(ECHO, sound) {
-        findings.violations.push(Violation {
-            at: end,
-            what: format!("everything is mended, and 200 is not answered again: {error:#}"),
-        });
+    let settled = injector.stage.settle();
+    if let Err(error) = settled.and_then(|()| watch.wait(ECHO, sound)) {
+        findings.accuse(
+            end,
+            format!("everything is mended, and not sound again: {error:#}"),
+        );
     }
-    drop(watch);
     if !findings.violations.is_empty() {
-        let file = std::env::temp_dir().join(format!("storm-{}.pathproof", settings.seed));
-        let path = file.to_string_lossy().into_owned();
-        let agent = injector
-            .stage
-            .world
-            .node
-            .command(&settings.binary)
-            .args(["record", "--output", &path])
-            .status();
-        if agent.is_ok_and(|status| status.success()) {
-            println!("recorded: pathproof replay {path}");
-        }
-        let log = file.with_extension("log");
-        fs::write(&log, injector.stage.agent.log())?;
-        println!("the agent's log: {}", log.display());
-        println!("what was answered at /healthz and /livez:");
-        for one in &seen.answered {
-            let from = one.from.as_secs_f64();
-            println!("{from:>7.1} s  {} {}", one.healthz, one.livez);
-        }
+        keep(seed, &injector.stage, &seen.answered)?;
     }
-    Ok(findings)
+    let mut missed = report(&findings, &seen, settings.told);
+    println!("{held} KiB of memory held at most");
+    if let Some(soak) = &record.soak {
+        soak.report(&injector.stage, length, &mut missed);
+    }
+    Ok(missed.close())
 }
 
-fn build(settings: &Settings) -> Result<Injector> {
-    // Beside the worlds' own folders, which end with the world.
-    let state = SmallDisk::mount(
-        std::env::temp_dir().join(format!("pathproof-storm-{}", std::process::id())),
-    )?;
-    let mut options: Vec<String> = [
-        "--flap-dwell",
-        "0",
-        "--log-filter",
-        "info",
-        "--state-dir",
-        &state.place().to_string_lossy(),
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    let memory = MemoryGroup::new();
-    if let Err(error) = &memory {
-        println!("memory is never tight: {error:#}");
-    }
-    let (binary, mut api) = (settings.binary.clone(), None);
-    let mut stage = Stage::build_with(
-        &binary,
-        settings.backend,
-        Load::Busy,
-        true,
-        |world, manifests| {
-            if settings.source == Source::ApiServer {
-                let server = api.insert(ApiServer::start(world, manifests)?);
-                let file = server.kubeconfig().to_string_lossy().into_owned();
-                options.extend(["--kubeconfig".to_owned(), file]);
-            }
-            Ok(options.clone())
-        },
-    )?;
-    let worlds = Worlds::prepare(&mut stage)?;
-    let tenants = Tenants::prepare(&mut stage)?;
-    if let Some(api) = &api {
-        api.announce(tenants::SERVICES_FILE)?;
-    }
-    let mut injector = Injector::new(stage, binary, options);
-    injector.worlds = Some(worlds);
-    injector.tenants = Some(tenants);
-    injector.state = Some(state);
-    injector.memory = memory.ok();
-    injector.api = api;
-    // The one that stays is started in the group: servers, started before it, are not to be in there.
-    injector.begin(Action::Agent(AgentFault::Killed))?;
-    injector.end(Action::Agent(AgentFault::Killed))?;
-    injector.stage.settle()?;
-    Ok(injector)
-}
-
-/// Beginnings and ends in their order.
-fn moments(plan: &Plan) -> Vec<(Duration, Moment)> {
-    let both = plan.steps.iter().flat_map(|step| {
-        [
-            (step.at, Moment::Begin(step.action)),
-            (step.at + step.lasts, Moment::End(step.action)),
-        ]
-    });
-    let mut moments: Vec<_> = both.collect();
-    moments.sort_by_key(|(at, _)| *at);
-    moments
-}
-
-/// What was done and felt so far.
+/// What was felt so far.
 struct Record {
     start: Instant,
-    spells: Vec<Spell>,
-    /// Actions that last.
-    lasting: Vec<(Action, Duration)>,
+    soak: Option<Soak>,
     dialled: Vec<Dialled>,
     /// Memory that an agent held at most, in KiB.
     peak_kib: u64,
 }
 
 impl Record {
-    fn new() -> Self {
-        Self {
-            start: Instant::now(),
-            spells: Vec::new(),
-            lasting: Vec::new(),
-            dialled: Vec::new(),
-            peak_kib: 0,
-        }
-    }
-
-    /// Since the start.
-    fn since(&self, at: Instant) -> Duration {
-        at.saturating_duration_since(self.start)
-    }
-
-    fn act(&mut self, injector: &mut Injector, moment: Moment) -> Result<()> {
-        let from = self.start.elapsed();
-        match moment {
-            Moment::Begin(action) => {
-                println!("{:>7.1} s  {action}", from.as_secs_f64());
-                injector.begin(action)?;
-                self.lasting.push((action, from));
-            }
-            Moment::End(action) => {
-                injector.end(action)?;
-                let to = self.start.elapsed();
-                println!("{:>7.1} s  {action}: over", to.as_secs_f64());
-                if let Some(place) = self.lasting.iter().position(|(one, _)| *one == action) {
-                    let (action, from) = self.lasting.remove(place);
-                    self.spells.push(Spell { action, from, to });
-                }
+    /// Does what is planned, and notes when it was done.
+    fn play(&mut self, steps: &mut [Step], injector: &mut Injector) -> Result<()> {
+        let numbered = steps.iter().enumerate();
+        let both = numbered.flat_map(|(n, step)| [(step.from, n, true), (step.to, n, false)]);
+        let mut moments: Vec<(Duration, usize, bool)> = both.collect();
+        moments.sort_by_key(|(at, ..)| *at);
+        for (at, number, begins) in moments {
+            self.pass(at, &injector.stage)?;
+            injector.check()?;
+            let step = &mut steps[number];
+            if begins {
+                step.from = self.start.elapsed();
+                println!("{:>7.1} s  {:?}", step.from.as_secs_f64(), step.action);
+                injector.begin(step.action)?;
+            } else {
+                injector.end(step.action)?;
+                step.to = self.start.elapsed();
+                println!("{:>7.1} s  {:?}: over", step.to.as_secs_f64(), step.action);
             }
         }
         Ok(())
     }
 
-    fn sleep_until(&mut self, at: Duration, stage: &Stage) {
+    /// Lets time pass.
+    fn pass(&mut self, until: Duration, stage: &Stage) -> Result<()> {
         loop {
-            self.collect(stage);
-            let left = at.saturating_sub(self.start.elapsed());
+            let ended = stage.clients.iter().flat_map(Client::take_ended);
+            self.dialled.extend(ended.map(|one| Dialled {
+                begun: one.begun.saturating_duration_since(self.start),
+                ok: one.ok,
+            }));
+            // One that was just killed holds nothing.
+            let memory = usage::memory(stage.agent.pid()).unwrap_or_default();
+            self.peak_kib = self.peak_kib.max(memory.peak_kib);
+            if let Some(soak) = &mut self.soak {
+                soak.look(self.start.elapsed(), stage)?;
+            }
+            let left = until.saturating_sub(self.start.elapsed());
             if left.is_zero() {
-                return;
+                return Ok(());
             }
             thread::sleep(left.min(TICK));
         }
     }
 
-    fn collect(&mut self, stage: &Stage) {
-        let ended = stage.clients.iter().flat_map(|client| client.take_ended());
-        let new: Vec<Ended> = ended.collect();
-        let dialled = new.into_iter().map(|one| Dialled {
-            begun: self.since(one.begun),
-            ok: one.ok,
-        });
-        let dialled: Vec<Dialled> = dialled.collect();
-        self.dialled.extend(dialled);
-        // One that was just killed holds nothing.
-        let memory = usage::memory(stage.agent.pid()).unwrap_or_default();
-        self.peak_kib = self.peak_kib.max(memory.peak_kib);
-    }
-
-    fn seen(mut self, watch: &Watch) -> Seen {
-        self.dialled.sort_by_key(|one| one.begun);
-        let changes = watch.changes();
-        let now = self.start.elapsed();
-        let ends = changes.iter().skip(1).map(|change| self.since(change.at));
-        let answered = changes
-            .iter()
-            .zip(ends.chain([now]))
-            .map(|(change, to)| Answered {
-                from: self.since(change.at),
-                to,
-                healthz: change.codes.healthz,
-                livez: change.codes.livez,
-            });
-        Seen {
-            answered: answered.collect(),
-            spells: self.spells,
-            dialled: self.dialled,
+    fn answered(&self, watch: &Watch) -> Vec<Answered> {
+        let (mut to, mut answered) = (self.start.elapsed(), Vec::new());
+        for Change { at, codes } in watch.changes().into_iter().rev() {
+            let from = at.saturating_duration_since(self.start);
+            answered.push(Answered { from, to, codes });
+            to = from;
         }
+        answered.reverse();
+        answered
     }
+}
+
+/// Keeps what tells why the answers were wrong.
+fn keep(seed: u64, stage: &Stage, answered: &[Answered]) -> Result<()> {
+    let file = std::env::temp_dir().join(format!("storm-{seed}.pathproof"));
+    let path = file.to_string_lossy();
+    let mut record = stage.agent.command(&["record", "--output", &path]);
+    if record.status().is_ok_and(|status| status.success()) {
+        println!("recorded: pathproof replay {path}");
+    }
+    let log = file.with_extension("log");
+    fs::write(&log, stage.agent.log())?;
+    println!("the agent's log: {}", log.display());
+    println!("what was answered at /healthz and /livez:");
+    for one in answered {
+        let from = one.from.as_secs_f64();
+        println!("{from:>7.1} s  {} {}", one.codes.healthz, one.codes.livez);
+    }
+    Ok(())
+}
+
+/// Prints what came of it. `wanted`: so many faults have to be told.
+fn report(findings: &Findings, seen: &Seen, wanted: usize) -> Missed {
+    let failed = seen.dialled.iter().filter(|one| !one.ok).count();
+    let connections = seen.dialled.len();
+    println!("\n{connections} connections, {failed} of them failed");
+    let mut detected = findings.detected.clone();
+    detected.sort();
+    let [median, longest] = [50, 100].map(|percent| {
+        let time = nearest_rank(&detected, percent);
+        time.map_or("-".to_owned(), |time| format!("{:.2}", time.as_secs_f64()))
+    });
+    let (told, unjudged) = (detected.len(), findings.unjudged.len());
+    println!("{told} faults told by 503, after {median} s (median) and {longest} s (longest)");
+    println!("{unjudged} faults could not be judged");
+    for (at, why) in &findings.unjudged {
+        println!("  at {:.1} s: {why}", at.as_secs_f64());
+    }
+    println!("{} wrong answers", findings.violations.len());
+    for (at, what) in &findings.violations {
+        println!("  at {:.1} s: {what}", at.as_secs_f64());
+    }
+    let mut missed = Missed::default();
+    missed.judge("no wrong answer", findings.violations.is_empty());
+    let enough = told >= wanted;
+    missed.judge(format!("{wanted} faults told by 503"), enough);
+    missed.judge("80 % of the faults judged", !findings.are_blind());
+    missed
 }

@@ -3,6 +3,7 @@
 //! His pods use his Services all the while; they are not taken for users. What he does besides lies over
 //! everything else, and must neither take the node out nor hide a fault.
 
+use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
@@ -10,7 +11,8 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::plan::Tenant;
+use super::action::{Injector, Undo, on_stage, then};
+use super::plan::{Action, Tenant};
 use crate::detect::Stage;
 use crate::manifests::{self, Sentinel, slice, yaml};
 use crate::traffic::{Client, Flood, Plan};
@@ -25,8 +27,10 @@ const FIRST_FILE: &str = "a-tenant.yaml";
 const LAST_FILE: &str = "z-tenant.yaml";
 /// The agent reads it, and the rules do not: no proxy is under test, and they would take minutes.
 const UNRULED_FILE: &str = "tenant.json";
-const TABLE: &str = "storm-tenant";
 
+/// Ports of his Services: those that probes dial are among them. The port of /healthz is not: load balancers
+/// would get his answer, and the storm judges by theirs.
+const PORTS: [u16; 2] = [Sentinel::PORT, 30_999];
 /// Pods that dial, and the one that serves.
 const CLIENTS: [&str; 2] = ["tenant-1", "tenant-2"];
 const SERVER: &str = "tenant-3";
@@ -43,207 +47,144 @@ const ONE: u8 = 60;
 const TWO: u8 = 61;
 const EMPTY: u8 = 62;
 const CLAIM: u8 = 63;
-const PROBED: u8 = 64;
 const KEPT: u8 = 65;
 const FOREIGN: u8 = 66;
 /// Of products, so many Services.
 const PRODUCTS: std::ops::Range<u8> = 70..73;
 
-/// The tenant's objects and pods, and the actions that last.
-#[derive(Debug)]
-pub(super) struct Tenants {
-    /// Made once: the world has few ranges of source ports.
-    kept: Plan,
-    foreign: Plan,
-    next_port: u16,
-    _users: Vec<Client>,
-    running: Option<Client>,
-    flood: Option<Flood>,
+/// Adds his pods, and his Services to the folder. Gives those of the former that use the latter.
+pub(super) fn prepare(stage: &mut Stage) -> Result<Vec<Client>> {
+    for pod in CLIENTS.into_iter().chain([SERVER]) {
+        stage.world.add_pod(pod, Place::Local)?;
+    }
+    stage.world.pod(SERVER).ns.nft(&format!(
+        "table inet silent {{ chain it {{ type filter hook prerouting priority -300;\n\
+         tcp dport {SILENT} drop\n}}\n}}\n"
+    ))?;
+    stage.serve(SERVER)?;
+    let server = [pod_of(stage, SERVER)];
+    let mut all = objects(ONE, &[], &server, Stage::PORT);
+    all.extend(objects(TWO, &[], &server, Stage::PORT));
+    all.push(service("empty", EMPTY, &[], &PORTS));
+    let manifests = &stage.manifests;
+    manifests.write_file(SERVICES_FILE, &yaml(&all)?)?;
+    stage.rules.install()?;
+    let dials = |pod| [ONE, TWO].map(|index| plan(stage, pod, index));
+    let plans = CLIENTS.into_iter().flat_map(dials);
+    plans.map(Plan::start).collect()
 }
 
-/// Change of the cluster that an action asks for.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Written {
-    pub(super) file: &'static str,
-    /// The rules follow.
-    pub(super) ruled: bool,
+/// Begins it.
+pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
+    let (stage, mut client) = (&injector.stage, None);
+    let (web, server) = (stage.manifests.service("web"), [pod_of(stage, SERVER)]);
+    let web = || Family::ALL.map(|family| web.cluster_ip(family));
+    let (file, objects) = match tenant {
+        Tenant::ClaimsFirst => (FIRST_FILE, objects(CLAIM, &web(), &server, Stage::PORT)),
+        Tenant::ClaimsLast => (LAST_FILE, objects(CLAIM, &web(), &server, Stage::PORT)),
+        Tenant::ClaimsProbed => {
+            let clusters = Family::ALL.map(Sentinel::cluster_ip);
+            let nodes = Family::ALL.map(|family| stage.world.node_address(family));
+            let probed = [clusters, nodes].concat();
+            (FIRST_FILE, objects(CLAIM, &probed, &server, Stage::PORT))
+        }
+        Tenant::ClaimsEcho => {
+            let echo = Sentinel::default().endpoints;
+            (LAST_FILE, objects(CLAIM, &echo, &[echo], Stage::PORT))
+        }
+        Tenant::ForeignSlices => {
+            let outside = |client| {
+                let (v4, v6) = layout::outside_client(client);
+                [IpAddr::V4(v4), IpAddr::V6(v6)]
+            };
+            let node = Family::ALL.map(|family| stage.world.node_address(family));
+            let pods = ["web-1", "web-3"].map(|pod| pod_of(stage, pod));
+            let endpoints = [pods[0], pods[1], outside(200), outside(201), node];
+            client = Some(plan(stage, CLIENTS[1], FOREIGN).start()?);
+            (LAST_FILE, objects(FOREIGN, &[], &endpoints, Stage::PORT))
+        }
+        Tenant::Products => {
+            let ports: Vec<u16> = (1..=1_000).collect();
+            let nobody = |of: u8| [Ipv4Addr::new(10, 244, 1, 100 + of).into(); 2];
+            let nobody: Vec<[IpAddr; 2]> = (0..100).map(nobody).collect();
+            let product = |index| {
+                let name = format!("product-{index}");
+                let [v4, _] = slices(&name, &nobody, &ports, Stage::PORT);
+                [service(&name, index, &[], &ports), v4]
+            };
+            (UNRULED_FILE, PRODUCTS.flat_map(product).collect())
+        }
+        Tenant::KeepsPort => {
+            client = Some(keep_port(injector)?);
+            (LAST_FILE, objects(KEPT, &[], &server, Stage::PORT))
+        }
+        Tenant::Dropped => return deny(stage, "drop"),
+        Tenant::Rejected => return deny(stage, "reject with icmpx type port-unreachable"),
+        Tenant::Floods => {
+            let target = SocketAddr::new(layout::cluster_ip(EMPTY).0.into(), 80);
+            let flood = Flood::of_pod(stage.world.pod(CLIENTS[0]), target, FLOOD)?;
+            return Ok(then(|_| drop(flood)));
+        }
+    };
+    stage.manifests.write_file(file, &yaml(&objects)?)?;
+    injector.announce(file)?;
+    // A claim of what is dialled is known by the watches alone, as a real proxy knows it.
+    let is_troubled = injector.lasts(|action| matches!(action, Action::Api(_)));
+    if tenant != Tenant::ClaimsProbed || !is_troubled {
+        injector.follow()?;
+    }
+    Ok(Box::new(move |injector: &mut Injector| {
+        drop(client);
+        injector.withdraw(file)?;
+        fs::remove_file(injector.stage.manifests.dir().join(file))?;
+        injector.follow()
+    }))
 }
 
-impl Tenants {
-    /// Adds his pods, and his Services to the folder, and lets the former use the latter.
-    pub(super) fn prepare(stage: &mut Stage) -> Result<Self> {
-        for pod in CLIENTS.into_iter().chain([SERVER]) {
-            stage.world.add_pod(pod, Place::Local)?;
-        }
-        let server = stage.world.pod(SERVER);
-        server.ns.nft(&format!(
-            "table inet silent {{ chain it {{ type filter hook prerouting priority -300;\n\
-             tcp dport {SILENT} drop\n}}\n}}\n"
-        ))?;
-        let serves = crate::traffic::Server::start(server, Stage::PORT)?;
-        stage.servers.insert(SERVER.to_owned(), serves);
-        let world = &stage.world;
-        let mut objects = Vec::new();
-        for (name, index) in [("one", ONE), ("two", TWO), ("empty", EMPTY)] {
-            objects.push(service(name, index, &[], &[80]));
-            if name != "empty" {
-                objects.extend(slices(name, &[pod_of(stage, SERVER)], Stage::PORT));
-            }
-        }
-        stage
-            .manifests
-            .write_file(SERVICES_FILE, &yaml(&objects)?)?;
-        stage.rules.install()?;
-        let dialled = |index| SocketAddr::new(layout::cluster_ip(index).0.into(), 80);
-        let plan = |pod: &str, index| {
-            let plan = Plan::from_pod(world, world.pod(pod), dialled(index));
-            plan.rate(RATE)
-        };
-        let mut users = Vec::new();
-        for pod in CLIENTS {
-            for index in [ONE, TWO] {
-                users.push(plan(pod, index).start()?);
-            }
-        }
-        let kept = plan(CLIENTS[0], KEPT).rate(1.0);
-        Ok(Self {
-            next_port: kept.ports.start,
-            kept: kept.patience(Duration::from_millis(700)),
-            foreign: plan(CLIENTS[1], FOREIGN),
-            _users: users,
-            running: None,
-            flood: None,
-        })
-    }
+/// An endpoint that is silent gets a connection, and then leaves. The client's port is of its own range:
+/// the entry of an earlier one is still there.
+fn keep_port(injector: &Injector) -> Result<Client> {
+    let stage = &injector.stage;
+    let silent = objects(KEPT, &[], &[pod_of(stage, SERVER)], SILENT);
+    stage.manifests.write_file(LAST_FILE, &yaml(&silent)?)?;
+    injector.announce(LAST_FILE)?;
+    injector.follow()?;
+    let mut plan = plan(stage, CLIENTS[0], KEPT).rate(1.0);
+    plan.patience = Duration::from_millis(700);
+    plan.ports.end = plan.ports.start + 1;
+    let client = plan.start()?;
+    thread::sleep(Duration::from_millis(300));
+    Ok(client)
+}
 
-    /// Begins it. Gives what the cluster and the rules are to follow.
-    pub(super) fn begin(&mut self, tenant: Tenant, stage: &Stage) -> Result<Option<Written>> {
-        let server = || vec![pod_of(stage, SERVER)];
-        let (file, objects) = match tenant {
-            Tenant::ClaimsFirst | Tenant::ClaimsLast => {
-                let file = match tenant {
-                    Tenant::ClaimsFirst => FIRST_FILE,
-                    _ => LAST_FILE,
-                };
-                let web = stage.manifests.service("web");
-                let claimed = Family::ALL.map(|family| web.cluster_ip(family));
-                let mut objects = vec![service("claim", CLAIM, &claimed, &[80])];
-                objects.extend(slices("claim", &server(), Stage::PORT));
-                (file, objects)
-            }
-            Tenant::ClaimsProbed => {
-                let clusters = Family::ALL.map(Sentinel::cluster_ip);
-                let nodes = Family::ALL.map(|family| stage.world.node_address(family));
-                let mut objects = vec![
-                    service("claim", CLAIM, &clusters, &[Sentinel::PORT]),
-                    service("probed", PROBED, &nodes, &[30_999]),
-                ];
-                objects.extend(slices("claim", &server(), Stage::PORT));
-                objects.extend(slices("probed", &server(), Stage::PORT));
-                (FIRST_FILE, objects)
-            }
-            Tenant::ClaimsEcho => {
-                let echo = Sentinel::default().endpoints;
-                let mut objects = vec![service("claim", CLAIM, &echo, &[80])];
-                objects.extend(slices("claim", &[echo], Stage::PORT));
-                (LAST_FILE, objects)
-            }
-            Tenant::ForeignSlices => {
-                self.running = Some(self.foreign.clone().start()?);
-                let outside = [0, 1].map(|client| {
-                    let (v4, v6) = layout::outside_client(200 + client);
-                    [IpAddr::V4(v4), IpAddr::V6(v6)]
-                });
-                let mut endpoints = vec![pod_of(stage, "web-1"), pod_of(stage, "web-3")];
-                endpoints.extend(outside);
-                endpoints.push(Family::ALL.map(|family| stage.world.node_address(family)));
-                let mut objects = vec![service("foreign", FOREIGN, &[], &[80])];
-                objects.extend(slices("foreign", &endpoints, Stage::PORT));
-                (LAST_FILE, objects)
-            }
-            Tenant::Products => {
-                let ports: Vec<u16> = (1..=1_000).collect();
-                let nobody = |of: u8| [Ipv4Addr::new(10, 244, 1, 100 + of).into(); 2];
-                let nobody: Vec<[IpAddr; 2]> = (0..100).map(nobody).collect();
-                let mut objects = Vec::new();
-                for index in PRODUCTS {
-                    let name = format!("product-{index}");
-                    objects.push(service(&name, index, &[], &ports));
-                    let served = manifests::ports(ports.iter().copied(), "TCP", Some(Stage::PORT));
-                    objects.push(slice_of(&name, &nobody, &served, Family::V4));
-                }
-                (UNRULED_FILE, objects)
-            }
-            Tenant::KeepsPort => {
-                let mut objects = vec![service("kept", KEPT, &[], &[80])];
-                objects.extend(slices("kept", &server(), SILENT));
-                (LAST_FILE, objects)
-            }
-            Tenant::Dropped | Tenant::Rejected => {
-                let verdict = match tenant {
-                    Tenant::Dropped => "drop",
-                    _ => "reject with icmpx type port-unreachable",
-                };
-                let [one, two] = CLIENTS.map(|pod| &stage.world.pod(pod).device);
-                stage.world.node.nft(&format!(
-                    "table inet {TABLE} {{ chain it {{ type filter hook forward priority -5;\n\
-                     iifname {{ {one}, {two} }} {verdict}\n}}\n}}\n"
-                ))?;
-                return Ok(None);
-            }
-            Tenant::Floods => {
-                let target = SocketAddr::new(layout::cluster_ip(EMPTY).0.into(), 80);
-                let pod = stage.world.pod(CLIENTS[0]);
-                self.flood = Some(Flood::of_pod(pod, target, FLOOD)?);
-                return Ok(None);
-            }
-        };
-        stage.manifests.write_file(file, &yaml(&objects)?)?;
-        let ruled = file != UNRULED_FILE;
-        Ok(Some(Written { file, ruled }))
-    }
+fn deny(stage: &Stage, verdict: &str) -> Result<Undo> {
+    let [one, two] = CLIENTS.map(|pod| &stage.world.pod(pod).device);
+    let chain =
+        format!("type filter hook forward priority -5; iifname {{ {one}, {two} }} {verdict};");
+    stage.filter("tenant", &chain).map(on_stage)
+}
 
-    /// Goes on once the rules have followed. An endpoint that is silent gets a connection, and leaves.
-    pub(super) fn go_on(&mut self, tenant: Tenant, stage: &Stage) -> Result<bool> {
-        if tenant != Tenant::KeepsPort {
-            return Ok(false);
-        }
-        // The entry of an earlier one is still there.
-        let ports = self.next_port..self.next_port + 1;
-        self.next_port = (self.next_port + 1).min(self.kept.ports.end - 1);
-        let plan = Plan {
-            ports,
-            ..self.kept.clone()
-        };
-        self.running = Some(plan.start()?);
-        thread::sleep(Duration::from_millis(300));
-        let mut objects = vec![service("kept", KEPT, &[], &[80])];
-        objects.extend(slices("kept", &[pod_of(stage, SERVER)], Stage::PORT));
-        stage.manifests.write_file(LAST_FILE, &yaml(&objects)?)?;
-        Ok(true)
-    }
-
-    /// Takes it back. Gives the file that goes.
-    pub(super) fn end(&mut self, tenant: Tenant, stage: &Stage) -> Result<Option<Written>> {
-        (self.running, self.flood) = (None, None);
-        let (file, ruled) = match tenant {
-            Tenant::ClaimsFirst | Tenant::ClaimsProbed => (FIRST_FILE, true),
-            Tenant::Products => (UNRULED_FILE, false),
-            Tenant::Dropped | Tenant::Rejected => {
-                let script = format!("delete table inet {TABLE}");
-                stage.world.node.nft(&script)?;
-                return Ok(None);
-            }
-            Tenant::Floods => return Ok(None),
-            _ => (LAST_FILE, true),
-        };
-        Ok(Some(Written { file, ruled }))
-    }
+/// A client in a pod that uses one of his Services.
+fn plan(stage: &Stage, pod: &str, index: u8) -> Plan {
+    let target = SocketAddr::new(layout::cluster_ip(index).0.into(), 80);
+    Plan::from_pod(&stage.world, stage.world.pod(pod), target).rate(RATE)
 }
 
 fn pod_of(stage: &Stage, pod: &str) -> [IpAddr; 2] {
     let pod = stage.world.pod(pod);
     Family::ALL.map(|family| pod.address(family))
+}
+
+/// A Service with its slices.
+fn objects(
+    index: u8,
+    external_ips: &[IpAddr],
+    endpoints: &[[IpAddr; 2]],
+    target: u16,
+) -> Vec<Value> {
+    let name = format!("service-{index}");
+    let [v4, v6] = slices(&name, endpoints, &PORTS, target);
+    vec![service(&name, index, external_ips, &PORTS), v4, v6]
 }
 
 fn service(name: &str, index: u8, external_ips: &[IpAddr], ports: &[u16]) -> Value {
@@ -257,15 +198,13 @@ fn service(name: &str, index: u8, external_ips: &[IpAddr], ports: &[u16]) -> Val
     manifests::service(NAMESPACE, name, spec)
 }
 
-/// A slice of each family, of a Service with port 80 or those that are claimed.
-fn slices(name: &str, endpoints: &[[IpAddr; 2]], port: u16) -> [Value; 2] {
-    let ports = manifests::ports([80, 30_999, 10_256], "TCP", Some(port));
-    Family::ALL.map(|family| slice_of(name, endpoints, &ports, family))
-}
-
-fn slice_of(name: &str, endpoints: &[[IpAddr; 2]], ports: &[Value], family: Family) -> Value {
-    // He places all of them on this node.
-    let endpoint = |addresses: &[IpAddr; 2]| json!({ "addresses": [addresses[family as usize]], "nodeName": layout::NODE_NAME });
-    let endpoints: Vec<Value> = endpoints.iter().map(endpoint).collect();
-    slice(NAMESPACE, name, family, ports, &endpoints)
+/// A slice of each family. He places all endpoints on this node.
+fn slices(name: &str, endpoints: &[[IpAddr; 2]], ports: &[u16], target: u16) -> [Value; 2] {
+    let ports = manifests::ports(ports.iter().copied(), "TCP", Some(target));
+    Family::ALL.map(|family| {
+        let address = |of: &[IpAddr; 2]| of[family as usize];
+        let endpoint = |of| json!({ "addresses": [address(of)], "nodeName": layout::NODE_NAME });
+        let endpoints: Vec<Value> = endpoints.iter().map(endpoint).collect();
+        slice(NAMESPACE, name, family, &ports, &endpoints)
+    })
 }

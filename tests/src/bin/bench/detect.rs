@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use node_tests::detect::{Eyes, Fault, Figure, Harmless, Load, Stage, ms};
+use node_tests::detect::{Eyes, Fault, Figure, HARMLESS, Load, Stage, ms};
 use node_tests::promises::{Missed, head};
 
 use crate::stage;
@@ -87,14 +87,14 @@ fn inject(
     thread::sleep(PAUSE.mul_f64(fastrand::f64()));
     let failures = eyes.failures.now().unwrap_or_default();
     let start = Instant::now();
-    fault.inject(stage)?;
+    let mend = fault.inject(stage)?;
     let injected = start.elapsed();
     let unhealthy = eyes.healthz.first(start, NEVER, |status| *status == 503);
     let metrics = eyes.failures.first(start, NEVER, |count| *count > failures);
     // A while, so that the agent is not met just after it made up its mind.
     thread::sleep(PAUSE.mul_f64(fastrand::f64()));
     let repair = Instant::now();
-    fault.mend(stage)?;
+    mend(stage)?;
     let healthy = eyes.healthz.first(repair, NEVER, |status| *status == 200);
     let since = |start: Instant| move |at: Instant| at.duration_since(start);
     let times = [
@@ -115,14 +115,14 @@ fn inject(
 
 /// Harmless things, which must not show.
 fn harmless(stage: &mut Stage, eyes: &Eyes, load: Load, missed: &mut Missed) -> Result<()> {
-    let mut alarmed = [0; Harmless::ALL.len()];
-    for (harmless, alarmed) in Harmless::ALL.into_iter().zip(&mut alarmed) {
+    let mut alarmed = [0; HARMLESS.len()];
+    for ((harmless, deed), alarmed) in HARMLESS.into_iter().zip(&mut alarmed) {
         for _ in 0..CONTROLS {
             stage.settle()?;
             let start = Instant::now();
-            harmless.happen(stage)?;
+            let mend = deed(stage)?;
             thread::sleep(LASTS);
-            harmless.mend(stage)?;
+            mend(stage)?;
             thread::sleep(Duration::from_secs(1));
             let mut changes = eyes.healthz.changes().into_iter();
             let seen = changes.any(|(at, status)| at > start && status == 503);
@@ -131,7 +131,7 @@ fn harmless(stage: &mut Stage, eyes: &Eyes, load: Load, missed: &mut Missed) -> 
         }
     }
     head("node | harmless | rounds | rounds with a 503 | promise | met");
-    for (harmless, alarmed) in Harmless::ALL.into_iter().zip(alarmed) {
+    for ((harmless, _), alarmed) in HARMLESS.into_iter().zip(alarmed) {
         let name = format!("{load} node: no 503 beside {harmless}");
         let met = missed.judge(name, alarmed == 0);
         println!("| {load} | {harmless} | {CONTROLS} | {alarmed} | 0 | {met} |");

@@ -1,5 +1,7 @@
-use super::super::plan::Trouble;
+use clap::ValueEnum as _;
+
 use super::*;
+use crate::cluster::Manner;
 
 const SLACK: Duration = Duration::from_millis(500);
 const FLUSHED: Action = Action::Fault(Fault::ChainFlushed);
@@ -15,9 +17,10 @@ fn calm() -> Seen {
         ok: true,
     });
     Seen {
-        spells: Vec::new(),
+        steps: Vec::new(),
         dialled: dialled.collect(),
         answered: vec![codes(0.0, 60.0, 200, 200)],
+        slack: SLACK,
     }
 }
 
@@ -25,13 +28,12 @@ fn codes(from: f64, to: f64, healthz: u16, livez: u16) -> Answered {
     Answered {
         from: seconds(from),
         to: seconds(to),
-        healthz,
-        livez,
+        codes: Codes { healthz, livez },
     }
 }
 
-fn spell(action: Action, from: f64, to: f64) -> Spell {
-    Spell {
+fn step(action: Action, from: f64, to: f64) -> Step {
+    Step {
         action,
         from: seconds(from),
         to: seconds(to),
@@ -50,7 +52,7 @@ fn alarmed(mut seen: Seen, from: f64, to: f64) -> Seen {
 
 /// With a fault that every client feels.
 fn broken(mut seen: Seen, action: Action, from: f64, to: f64) -> Seen {
-    seen.spells.push(spell(action, from, to));
+    seen.steps.push(step(action, from, to));
     for one in &mut seen.dialled {
         one.ok &= !(seconds(from)..seconds(to)).contains(&one.begun);
     }
@@ -58,8 +60,8 @@ fn broken(mut seen: Seen, action: Action, from: f64, to: f64) -> Seen {
 }
 
 fn violations(seen: &Seen) -> Vec<String> {
-    let found = judge(seen, SLACK).violations;
-    found.into_iter().map(|one| one.what).collect()
+    let found = judge(seen).violations;
+    found.into_iter().map(|(_, what)| what).collect()
 }
 
 #[test]
@@ -70,7 +72,7 @@ fn a_calm_minute_is_sound() {
 #[test]
 fn a_fault_that_is_told_in_time_is_sound() {
     let seen = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.2, 28.5);
-    let found = judge(&seen, SLACK);
+    let found = judge(&seen);
     assert_eq!(found.violations, []);
     assert_eq!(found.detected, [seconds(1.2)]);
     assert_eq!(found.unjudged, []);
@@ -89,22 +91,22 @@ fn a_fault_that_is_told_late_or_never_is_found() {
 fn what_disturbs_the_sentinel_gives_it_time() {
     let dropped = Action::Harmless(Harmless::RangeDropped);
     let mut late = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
-    late.spells.push(spell(dropped, 14.0, 16.0));
+    late.steps.push(step(dropped, 14.0, 16.0));
     assert_eq!(violations(&late), [""; 0]);
     let data = Action::Fault(Fault::DataDropped);
     let mut never = broken(calm(), data, 20.0, 29.0);
     assert_eq!(violations(&never).len(), 1);
-    never.spells.push(spell(dropped, 14.0, 16.0));
+    never.steps.push(step(dropped, 14.0, 16.0));
     assert_eq!(violations(&never), [""; 0]);
-    assert_eq!(judge(&never, SLACK).unjudged.len(), 1);
+    assert_eq!(judge(&never).unjudged.len(), 1);
 }
 
 #[test]
 fn an_agent_that_is_away_owes_nothing() {
     let mut never = broken(calm(), FLUSHED, 20.0, 27.0);
     never
-        .spells
-        .push(spell(Action::Agent(AgentFault::Stopped), 19.0, 22.0));
+        .steps
+        .push(step(Action::Agent(AgentFault::Stopped), 19.0, 22.0));
     assert_eq!(violations(&never), [""; 0]);
 }
 
@@ -121,9 +123,9 @@ fn an_alarm_without_a_fault_is_found() {
 /// Clients that a world denies do not count as users.
 #[test]
 fn a_world_excuses_no_alarm() {
-    for world in World::ALL {
+    for &world in World::value_variants() {
         let mut seen = alarmed(calm(), 20.0, 21.0);
-        seen.spells.push(spell(Action::World(world), 15.0, 25.0));
+        seen.steps.push(step(Action::World(world), 15.0, 25.0));
         assert!(
             violations(&seen)[0].contains("without a fault"),
             "{world:?}"
@@ -139,10 +141,10 @@ fn a_world_excuses_no_alarm() {
 /// A world does not extend the deadline.
 #[test]
 fn a_world_excuses_no_missed_fault() {
-    for world in World::ALL {
+    for &world in World::value_variants() {
         let beside = |seen: Seen| {
             let mut seen = broken(seen, FLUSHED, 20.0, 29.0);
-            seen.spells.push(spell(Action::World(world), 10.0, 30.0));
+            seen.steps.push(step(Action::World(world), 10.0, 30.0));
             seen
         };
         assert_eq!(violations(&alarmed(beside(calm()), 21.5, 30.0)), [""; 0]);
@@ -159,28 +161,28 @@ fn a_world_excuses_no_missed_fault() {
 #[test]
 fn cut_routes_are_told_by_connections_alone() {
     let cut = || broken(calm(), Action::Fault(Fault::RoutesGone), 20.0, 29.0);
-    let found = judge(&alarmed(cut(), 24.9, 30.5), SLACK);
+    let found = judge(&alarmed(cut(), 24.9, 30.5));
     assert_eq!((found.violations.len(), found.detected.len()), (0, 1));
     assert!(violations(&alarmed(cut(), 25.1, 30.5))[0].contains("after 5.1 s"));
     // And the sentinel is not needed for it.
     let mut blind = cut();
     let dropped = Action::Harmless(Harmless::RangeDropped);
-    blind.spells.push(spell(dropped, 14.0, 28.0));
+    blind.steps.push(step(dropped, 14.0, 28.0));
     assert!(violations(&blind)[0].contains("never"));
 }
 
 /// The sentinel is announced again, and its rules come when the proxy follows.
 #[test]
 fn a_frozen_proxy_keeps_a_new_sentinel_from_its_rules() {
-    let deleted = spell(Action::Harmless(Harmless::SentinelDeleted), 2.0, 4.0);
+    let deleted = step(Action::Harmless(Harmless::SentinelDeleted), 2.0, 4.0);
     let mut seen = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
-    seen.spells.push(deleted);
+    seen.steps.push(deleted);
     assert!(violations(&seen)[0].contains("after 4.0 s"));
     let frozen = Action::World(World::ProxyFrozen);
     let mut before = seen.clone();
-    before.spells.push(spell(frozen, 5.0, 12.0));
+    before.steps.push(step(frozen, 5.0, 12.0));
     assert!(violations(&before)[0].contains("after 4.0 s"));
-    seen.spells.push(spell(frozen, 3.0, 12.0));
+    seen.steps.push(step(frozen, 3.0, 12.0));
     assert_eq!(violations(&seen), [""; 0]);
 }
 
@@ -190,8 +192,8 @@ fn an_alarm_that_outlasts_its_fault_is_found() {
     assert!(violations(&long)[0].contains("without a fault"));
     let mut excused = long.clone();
     excused
-        .spells
-        .push(spell(Action::Agent(AgentFault::Stopped), 27.0, 31.0));
+        .steps
+        .push(step(Action::Agent(AgentFault::Stopped), 27.0, 31.0));
     assert_eq!(violations(&excused), [""; 0]);
 }
 
@@ -201,15 +203,15 @@ fn an_alarm_that_outlasts_its_fault_is_found() {
 fn an_agent_that_was_away_answers_as_before_for_a_moment() {
     let mut seen = alarmed(broken(calm(), FLUSHED, 10.0, 20.0), 26.0, 27.0);
     assert_eq!(violations(&seen).len(), 2, "and nothing was told");
-    seen.spells
-        .push(spell(Action::Agent(AgentFault::Killed), 19.0, 22.0));
+    seen.steps
+        .push(step(Action::Agent(AgentFault::Killed), 19.0, 22.0));
     assert_eq!(violations(&seen), [""; 0]);
 }
 
 #[test]
 fn an_alarm_while_every_connection_works_is_found() {
     let mut seen = alarmed(calm(), 21.0, 28.0);
-    seen.spells.push(spell(FLUSHED, 20.0, 27.0));
+    seen.steps.push(step(FLUSHED, 20.0, 27.0));
     assert!(violations(&seen)[0].contains("every connection worked"));
 }
 
@@ -217,7 +219,7 @@ fn an_alarm_while_every_connection_works_is_found() {
 fn a_marked_node_is_503_at_healthz_alone() {
     let marked = Action::Harmless(Harmless::NodeMarked);
     let mut seen = calm();
-    seen.spells.push(spell(marked, 20.0, 26.0));
+    seen.steps.push(step(marked, 20.0, 26.0));
     assert!(violations(&seen)[0].contains("marked for deletion"));
     seen.answered = vec![
         codes(0.0, 20.2, 200, 200),
@@ -225,7 +227,7 @@ fn a_marked_node_is_503_at_healthz_alone() {
         codes(26.2, 60.0, 200, 200),
     ];
     assert_eq!(violations(&seen), [""; 0]);
-    seen.spells.clear();
+    seen.steps.clear();
     assert!(violations(&seen)[0].contains("not marked"));
 }
 
@@ -234,19 +236,19 @@ fn a_marked_node_is_503_at_healthz_alone() {
 fn a_mark_that_could_not_be_heard_of_is_excused() {
     let marked = Action::Harmless(Harmless::NodeMarked);
     let mut unheard = calm();
-    unheard.spells.push(spell(marked, 20.0, 26.0));
+    unheard.steps.push(step(marked, 20.0, 26.0));
     let mut heard = unheard.clone();
-    let trouble = Action::Api(Trouble::Closed);
-    unheard.spells.push(spell(trouble, 12.0, 21.0));
+    let trouble = Action::Api(Manner::Closed);
+    unheard.steps.push(step(trouble, 12.0, 21.0));
     assert_eq!(violations(&unheard), [""; 0]);
-    heard.spells.push(spell(trouble, 27.0, 30.0));
+    heard.steps.push(step(trouble, 27.0, 30.0));
     assert!(violations(&heard)[0].contains("marked for deletion"));
     // And that the mark is gone is heard late too.
     let mut late = calm();
-    late.spells.push(spell(marked, 20.0, 26.0));
+    late.steps.push(step(marked, 20.0, 26.0));
     late.answered = vec![codes(0.0, 20.2, 200, 200), codes(20.2, 40.0, 503, 200)];
     assert!(violations(&late)[0].contains("not marked"));
-    late.spells.push(spell(trouble, 25.0, 38.0));
+    late.steps.push(step(trouble, 25.0, 38.0));
     assert_eq!(violations(&late), [""; 0]);
 }
 
@@ -265,7 +267,7 @@ fn silence_is_wrong_unless_the_agent_was_away() {
     assert!(violations(&silent(24.0))[0].contains("no answer for 4.0 s"));
     let beside = |action: Action, from: f64, to: f64| {
         let mut seen = silent(24.0);
-        seen.spells.push(spell(action, from, to));
+        seen.steps.push(step(action, from, to));
         violations(&seen).len()
     };
     assert_eq!(beside(Action::Agent(AgentFault::Killed), 19.0, 22.0), 0);
@@ -294,9 +296,9 @@ fn a_storm_that_judges_less_than_four_fifths_of_its_faults_is_blind() {
     }
     // Counted by the judge itself.
     let mut seen = broken(calm(), FLUSHED, 20.0, 27.0);
-    seen.spells
-        .push(spell(Action::Agent(AgentFault::Stopped), 19.0, 22.0));
-    assert!(judge(&seen, SLACK).are_blind());
+    seen.steps
+        .push(step(Action::Agent(AgentFault::Stopped), 19.0, 22.0));
+    assert!(judge(&seen).are_blind());
 }
 
 #[test]

@@ -1,0 +1,157 @@
+//! A soak: a storm of what every cluster does every day, and what the agent holds all the while. What
+//! grows from the second quarter to the last one leaks.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::plan::{Action, Harmless};
+use crate::detect::{Stage, nearest_rank};
+use crate::promises::Missed;
+use crate::usage;
+
+/// From one look to the next.
+const LOOK: Duration = Duration::from_secs(10);
+/// A small number may grow by so much without a leak.
+const SOME: u64 = 8;
+/// Bytes of log a second that nobody calls a flood: some lines for each thing that comes or goes.
+const LOG: f64 = 2_000.0;
+/// What is looked at: its name, its unit, and the share by which it may grow. Connections to backends
+/// that are killed stay in conntrack for two minutes, whoever looks.
+const ROWS: [(&str, &str, f64); 4] = [
+    ("memory (RSS)", "KiB", 0.05),
+    ("open files", "files", 0.05),
+    ("its maps", "entries", 0.05),
+    ("conntrack of the node", "entries", 0.25),
+];
+
+/// Whether Services, endpoints or pods come and go by it.
+pub(super) fn is_churn(action: Action) -> bool {
+    const CHURN: [Action; 4] = [
+        Action::Harmless(Harmless::EndpointMoved),
+        Action::Harmless(Harmless::ServiceAdded),
+        Action::Harmless(Harmless::PodAdded),
+        Action::Harmless(Harmless::BackendKilled),
+    ];
+    CHURN.contains(&action)
+}
+
+/// What was seen so far.
+#[derive(Default)]
+pub(super) struct Soak {
+    /// Values of the rows, one look after another.
+    looks: [Vec<u64>; 4],
+    /// Counters by series.
+    counters: BTreeMap<String, f64>,
+    /// Counters that went back.
+    went_back: Vec<String>,
+}
+
+impl Soak {
+    /// Looks where it is time.
+    pub(super) fn look(&mut self, now: Duration, stage: &Stage) -> Result<()> {
+        if now < LOOK * (self.looks[0].len() as u32 + 1) {
+            return Ok(());
+        }
+        let pid = stage.agent.pid();
+        let files = fs::read_dir(format!("/proc/{pid}/fd")).context("read the agent's files")?;
+        let conntrack = stage
+            .world
+            .node
+            .run(|| fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count"))?;
+        let values = [
+            usage::memory(pid)?.rss_kib,
+            files.count() as u64,
+            usage::map_entries(pid)?,
+            conntrack.trim().parse()?,
+        ];
+        for (row, value) in self.looks.iter_mut().zip(values) {
+            row.push(value);
+        }
+        self.compare(&stage.agent.metrics()?);
+        Ok(())
+    }
+
+    /// Notes counters that are lower than before.
+    fn compare(&mut self, metrics: &str) {
+        let series = metrics.lines().filter_map(|line| line.rsplit_once(' '));
+        for (series, value) in series.filter(|(series, _)| is_counter(series)) {
+            let Ok(value) = value.parse() else { continue };
+            let before = self.counters.insert(series.to_owned(), value);
+            if let Some(before) = before.filter(|before| *before > value) {
+                let back = format!("{series}: {before} and then {value}");
+                self.went_back.push(back);
+            }
+        }
+    }
+
+    /// Prints a table, and judges it.
+    pub(super) fn report(&self, stage: &Stage, length: Duration, missed: &mut Missed) {
+        println!("\n| of the agent | second quarter | last quarter | unit | ratio | flat |");
+        println!("|---|---:|---:|---|---:|---|");
+        for ((name, unit, may_grow), values) in ROWS.into_iter().zip(&self.looks) {
+            let (before, after) = quarters(values);
+            let most = (before as f64 * (1.0 + may_grow)) as u64 + SOME;
+            let flat = missed.judge(format!("flat {name}"), after <= most);
+            let ratio = after as f64 / before as f64;
+            println!("| {name} | {before} | {after} | {unit} | {ratio:.3} | {flat} |");
+        }
+        let log = stage.agent.log().len() as f64 / length.as_secs_f64();
+        println!("\nlog: {log:.0} bytes a second");
+        println!("{} counters went back", self.went_back.len());
+        for series in &self.went_back {
+            println!("  {series}");
+        }
+        let what = format!("at most {LOG:.0} bytes of log a second");
+        missed.judge(what, log <= LOG);
+        missed.judge("no counter goes back", self.went_back.is_empty());
+    }
+}
+
+fn is_counter(series: &str) -> bool {
+    let name = series.split('{').next().unwrap_or_default();
+    name.ends_with("_total") && !name.starts_with('#')
+}
+
+/// The median of values in the second quarter and in the last one, once all that is there from the start
+/// has grown to its size.
+fn quarters(values: &[u64]) -> (u64, u64) {
+    let quarter = values.len() / 4;
+    let median = |values: &[u64]| {
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable();
+        nearest_rank(&sorted, 50).unwrap_or_default()
+    };
+    let last = values.len() - quarter;
+    (
+        median(&values[quarter..2 * quarter]),
+        median(&values[last..]),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quarters_are_compared_by_their_medians() {
+        let values = (0..40).map(|number| match number {
+            0..10 => 5,
+            15 => 999,
+            10..30 => 20,
+            _ => 21,
+        });
+        assert_eq!(quarters(&values.collect::<Vec<u64>>()), (20, 21));
+        assert_eq!(quarters(&[]), (0, 0));
+    }
+
+    #[test]
+    fn only_counters_that_went_back_are_noted() {
+        let mut soak = Soak::default();
+        soak.compare("# HELP a_total b 9\na_total{b=\"c\"} 5\nd_total 7\ngauge 9\n");
+        soak.compare("# HELP a_total b 8\na_total{b=\"c\"} 4\nd_total 8\ngauge 1\n");
+        assert_eq!(soak.went_back, ["a_total{b=\"c\"}: 5 and then 4"]);
+    }
+}
