@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use node_tests::cluster::{Mode, Process, base, node_pod, put_file};
+use node_tests::cluster::{Mode, Process, base, node_token, put_file};
 use node_tests::world::{NODE_NAME, agent_binary};
 use serde_json::{Value, json};
 
@@ -94,8 +94,7 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
 
 /// The right to patch Nodes is one to patch all of them; the policy narrows it.
 fn the_policy_keeps_the_right_to_one_label(scene: &Scene) {
-    let pod = node_pod(&scene.api, base::ROTATOR, NODE_NAME).expect("a pod");
-    let token = scene.api.token(base::NAMESPACE, base::ROTATOR, &pod);
+    let token = node_token(&scene.api, base::ROTATOR, NODE_NAME);
     let rotator = scene
         .control
         .api_as(&token.expect("a token"))

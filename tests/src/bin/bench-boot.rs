@@ -9,11 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Parser;
 use node_tests::cluster::{
-    Api, ControlPlane, KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, Servers, account_kubeconfig, base,
-    install, namespace, put_file,
+    ControlPlane, KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, Servers, base, install,
 };
 use node_tests::detect::Figure;
 use node_tests::http;
@@ -49,7 +48,6 @@ struct Args {
 /// The cluster that the node joins. Dropped in this order.
 struct Site {
     _server: Server,
-    api: Api,
     control: ControlPlane,
     manifests: Manifests,
     world: World,
@@ -67,9 +65,7 @@ struct Times {
 fn main() -> Result<ExitCode> {
     let args = Args::parse();
     let binary = args.agent.clone().map_or_else(agent_binary, Ok)?;
-    let Ok(servers) = Servers::find() else {
-        bail!("there are no servers; run `cargo xtask setup-cluster`");
-    };
+    let servers = Servers::find()?;
     let site = build(&servers)?;
     let mut rows = Vec::new();
     let mut missed = Missed::default();
@@ -104,14 +100,10 @@ fn build(servers: &Servers) -> Result<Site> {
     let web = Service::new("web", 0, vec![world.pod("web")]);
     let manifests = Manifests::write(&world, vec![web])?;
     let control = ControlPlane::start(&world, servers)?;
-    let api = control.api()?;
-    install(&api, &manifests.dir().join("node.yaml"))?;
-    namespace(&api, "demo")?;
-    put_file(&api, &manifests.dir().join("service-web.yaml"))?;
+    install(&control.api()?, &manifests)?;
     let server = Server::start(world.pod("web"), PORT)?;
     Ok(Site {
         _server: server,
-        api,
         control,
         manifests,
         world,
@@ -147,7 +139,14 @@ impl Site {
 
         let start = Instant::now();
         let config = self.control.proxy_kubeconfig(ControlPlane::address());
-        let proxy = KubeProxy::spawn(&self.world, servers, mode, &config)?;
+        let proxy = KubeProxy::spawn(
+            &self.world,
+            servers,
+            mode,
+            &config,
+            KUBE_PROXY_HEALTHZ_PORT,
+            &[],
+        )?;
         let mut works = start;
         for pod in pods {
             let first = pod?.first(start, PATIENCE, |answered| *answered == 1);
@@ -191,8 +190,10 @@ impl Site {
     }
 
     fn agent(&self, binary: &Path) -> Result<Agent> {
-        let (server, ca) = (ControlPlane::address(), self.control.ca());
-        let file = account_kubeconfig(&self.world, &self.api, server, ca, base::AGENT)?;
+        let server = ControlPlane::address();
+        let file = self
+            .control
+            .account_kubeconfig(&self.world, server, base::AGENT)?;
         let file = file.to_str().context("a path in UTF-8")?;
         // Two minutes after the machine's own boot nothing proven is Unknown: 503, too, that way.
         let closed = ["--unknown-policy", "closed"];

@@ -5,13 +5,12 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Parser;
-use node_tests::cluster::{self, Api, ControlPlane, Process, Servers, account_kubeconfig, base};
+use node_tests::cluster::{Api, ControlPlane, Process, Servers, base, each, install};
 use node_tests::deploy::Tool;
 use node_tests::manifests::Manifests;
 use node_tests::promises::Missed;
@@ -57,16 +56,14 @@ struct Used {
 fn main() -> Result<ExitCode> {
     let args = Args::parse();
     let binary = args.agent.clone().map_or_else(agent_binary, Ok)?;
-    let Ok(servers) = Servers::find() else {
-        bail!("there are no servers; run `cargo xtask setup-cluster`");
-    };
+    let servers = Servers::find()?;
     let kubectl = Tool::Kubectl.find();
     let kubectl = kubectl.context("there is no kubectl; run `cargo xtask setup-cluster --all`")?;
     let world = World::builder().build()?;
     let control = ControlPlane::start(&world, &servers)?;
     let apis: Vec<Api> = (0..WRITERS).map(|_| control.api()).collect::<Result<_>>()?;
     let manifests = Manifests::write(&world, Vec::new())?;
-    cluster::install(&apis[0], &manifests.dir().join("node.yaml"))?;
+    install(&apis[0], &manifests)?;
 
     let start = Instant::now();
     each(&apis, args.nodes, |api, index| {
@@ -81,7 +78,7 @@ fn main() -> Result<ExitCode> {
     );
 
     let server: SocketAddr = ControlPlane::address();
-    let config = account_kubeconfig(&world, &apis[0], server, control.ca(), base::ROTATOR)?;
+    let config = control.account_kubeconfig(&world, server, base::ROTATOR)?;
     let mut command = world.node.command(&binary);
     command.args(["rotate", "--kubeconfig"]).arg(config);
     let start = Instant::now();
@@ -140,27 +137,6 @@ fn main() -> Result<ExitCode> {
     }
     let missed = print_table(&args, counted, used[0], used[1]);
     Ok(missed.close())
-}
-
-/// Does something so many times, with every client at once.
-fn each(apis: &[Api], count: usize, act: impl Fn(&Api, usize) -> Result<()> + Sync) -> Result<()> {
-    let next = AtomicUsize::new(0);
-    let work = |api: &Api| -> Result<()> {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            if index >= count {
-                return Ok(());
-            }
-            act(api, index)?;
-        }
-    };
-    thread::scope(|scope| {
-        let workers: Vec<_> = apis.iter().map(|api| scope.spawn(|| work(api))).collect();
-        workers.into_iter().try_for_each(|worker| {
-            let done = worker.join();
-            done.map_err(|_| anyhow::anyhow!("a writer panicked"))?
-        })
-    })
 }
 
 fn processors(pids: &[u32]) -> Result<Vec<Duration>> {

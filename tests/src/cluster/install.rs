@@ -1,28 +1,32 @@
-//! What an administrator and a kubelet bring to a new cluster: deploy/base, the Node, tokens of
-//! ServiceAccounts.
+//! What an administrator and a kubelet bring to a new cluster: deploy/base, the Node, Services.
 
-use std::fs;
-use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::{Api, base, create, documents, kubeconfig, node_pod};
+use super::{Api, base, create, namespace, put_file};
+use crate::manifests::{Manifests, NODE_FILE};
 use crate::wait::until;
-use crate::world::{NODE_NAME, World};
+use crate::world::NODE_NAME;
 
 /// The API server makes its own namespaces a moment after it is ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Brings deploy/base, and the Node of a YAML file. Without the policies of [`reserve`]: what agents do
-/// about claims is shown where nobody refuses them.
-pub fn install(api: &Api, node: &Path) -> Result<()> {
+/// Brings deploy/base, and the Node and the Services of the manifests. Without the policies of
+/// [`reserve`]: what agents do about claims is shown where nobody refuses them.
+pub fn install(api: &Api, manifests: &Manifests) -> Result<()> {
     until(PATIENCE, || api.get("/api/v1/namespaces/default").ok())
         .context("a namespace default")?;
     create_where(api, |object| !is_reserving(object))?;
-    install_node(api, node, NODE_NAME)
+    install_node(api, &manifests.dir().join(NODE_FILE), NODE_NAME)?;
+    namespace(api, "demo")?;
+    for service in manifests.services() {
+        let file = Manifests::service_file(&service.name);
+        put_file(api, &manifests.dir().join(file))?;
+    }
+    Ok(())
 }
 
 /// Brings the rest of deploy/base: the policies that refuse claims of what is pathproof's.
@@ -31,10 +35,8 @@ pub fn reserve(api: &Api) -> Result<()> {
 }
 
 fn create_where(api: &Api, filter: impl Fn(&Value) -> bool) -> Result<()> {
-    for object in base::objects()?.into_iter().filter(filter) {
-        create(api, object).context("deploy/base fits the API")?;
-    }
-    Ok(())
+    let mut objects = base::objects()?.into_iter().filter(filter);
+    objects.try_for_each(|object| create(api, object))
 }
 
 fn is_reserving(object: &Value) -> bool {
@@ -47,40 +49,6 @@ pub fn install_node(api: &Api, file: &Path, name: &str) -> Result<()> {
     put_file(api, file)?;
     // The API server taints a Node that is new; nobody here takes that back.
     let untainted = json!({ "spec": { "taints": null } });
-    api.patch(&format!("/api/v1/nodes/{name}"), &untainted)?;
-    Ok(())
-}
-
-/// Brings every document of a YAML file.
-pub fn put_file(api: &Api, file: &Path) -> Result<()> {
-    let text = fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-    for object in documents(&text)? {
-        create(api, object).with_context(|| format!("of {}", file.display()))?;
-    }
-    Ok(())
-}
-
-/// Makes a namespace.
-pub fn namespace(api: &Api, name: &str) -> Result<()> {
-    let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
-    create(api, object)
-}
-
-/// Writes a kubeconfig that leads to `server` as a ServiceAccount of deploy/base, with a token for
-/// its pod on the node.
-pub fn account_kubeconfig(
-    world: &World,
-    api: &Api,
-    server: SocketAddr,
-    ca: &str,
-    account: &str,
-) -> Result<PathBuf> {
-    let pod = node_pod(api, account, world.node_name())?;
-    let bearer = api.token(base::NAMESPACE, account, &pod)?;
-    let token = world.dir().join(format!("{account}.token"));
-    fs::write(&token, bearer)?;
-    let config = kubeconfig(server, ca, &json!({ "tokenFile": token }));
-    let file = world.dir().join(format!("{account}.kubeconfig"));
-    fs::write(&file, config)?;
-    Ok(file)
+    api.patch(&format!("/api/v1/nodes/{name}"), &untainted)
+        .map(drop)
 }

@@ -1,4 +1,7 @@
-//! Objects for the API out of YAML: the world's folder of manifests, and what only an API has.
+//! Objects for the API: out of YAML, and what a kubelet and an administrator bring.
+
+use std::fs;
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -7,54 +10,78 @@ use super::{Api, base};
 
 /// The documents of a YAML text.
 pub fn documents(text: &str) -> Result<Vec<Value>> {
-    text.split("\n---\n")
-        .filter(|document| {
-            document
-                .lines()
-                .any(|line| !line.is_empty() && !line.starts_with('#'))
-        })
-        .map(|document| Ok(serde_saphyr::from_str(document)?))
-        .collect()
+    Ok(serde_saphyr::from_multiple(text)?)
+}
+
+/// The documents of a YAML file.
+pub fn read_documents(file: &Path) -> Result<Vec<Value>> {
+    let of = || format!("read {}", file.display());
+    documents(&fs::read_to_string(file).with_context(of)?).with_context(of)
+}
+
+/// Brings every document of a YAML file.
+pub fn put_file(api: &Api, file: &Path) -> Result<()> {
+    let mut objects = read_documents(file)?.into_iter();
+    objects.try_for_each(|object| create(api, object))
 }
 
 /// Brings an object to the API: makes it, or makes it so. A status goes its own way, as the
 /// kubelet's or a cloud's would.
 pub fn create(api: &Api, mut object: Value) -> Result<()> {
-    let name = object["metadata"]["name"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned();
-    let status = object
-        .as_object_mut()
-        .and_then(|object| object.remove("status"));
+    let what = format!("apply {} {}", object["kind"], object["metadata"]["name"]);
+    let fields = object.as_object_mut().context("no object")?;
+    let status = fields.remove("status");
     if let Some(metadata) = object["metadata"].as_object_mut() {
         // The API gives these.
         metadata.remove("uid");
         metadata.remove("deletionTimestamp");
     }
-    api.apply(&object)
-        .with_context(|| format!("apply {} {name}", object["kind"]))?;
+    api.apply(&object).with_context(|| what.clone())?;
     if let Some(status) = status {
-        api.apply_status(&object, &status)
-            .with_context(|| format!("apply the status of {} {name}", object["kind"]))?;
+        let written = api.apply_status(&object, &status);
+        written.with_context(|| format!("{what}: its status"))?;
     }
     Ok(())
 }
 
-/// The agent's pod on a node, as the DaemonSet's controller and the scheduler would leave it: the
-/// token of a pod names its node.
+/// Makes a namespace.
+pub fn namespace(api: &Api, name: &str) -> Result<()> {
+    let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+    create(api, object)
+}
+
+/// The pod of a ServiceAccount of deploy/base on a node, as the DaemonSet's controller and the
+/// scheduler would leave it: the token of a pod names its node.
 pub fn node_pod(api: &Api, account: &str, node: &str) -> Result<Value> {
-    let name = format!("{account}-{node}");
-    let pod = json!({
+    api.apply(&json!({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": { "name": name, "namespace": base::NAMESPACE },
+        "metadata": { "name": format!("{account}-{node}"), "namespace": base::NAMESPACE },
         "spec": {
             "serviceAccountName": account,
             "nodeName": node,
             "hostNetwork": true,
             "containers": [{ "name": "agent", "image": "pathproof" }],
         },
+    }))
+}
+
+/// A token for this pod, as its kubelet would ask for it.
+pub fn node_token(api: &Api, account: &str, node: &str) -> Result<String> {
+    let pod = node_pod(api, account, node)?;
+    let (namespace, of) = (base::NAMESPACE, &pod["metadata"]);
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {
+            "expirationSeconds": 3600,
+            "boundObjectRef": {
+                "apiVersion": "v1", "kind": "Pod", "name": of["name"], "uid": of["uid"],
+            },
+        },
     });
-    api.apply(&pod)
+    let answer = api.post(&path, &request)?;
+    let token = answer["status"]["token"].as_str();
+    Ok(token.context("a token")?.to_owned())
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use node_tests::capture::Capture;
-use node_tests::cluster::{Api, ControlPlane, KubeProxy, Process, account_kubeconfig, base};
+use node_tests::cluster::{Api, ControlPlane, KubeProxy, Process, base};
 use node_tests::detect::Figure;
 use node_tests::wait::until;
 use node_tests::world::{Agent, Family, World};
@@ -47,8 +47,7 @@ pub(crate) fn measure(
     rotations: usize,
 ) -> Result<[Lags; 2]> {
     let api = control.api()?;
-    let server = ControlPlane::address();
-    let file = account_kubeconfig(world, &api, server, control.ca(), base::ROTATOR)?;
+    let file = control.account_kubeconfig(world, ControlPlane::address(), base::ROTATOR)?;
     let mut command = world.node.command(binary);
     command
         .args(["rotate", "--interval", "10", "--kubeconfig"])

@@ -8,10 +8,10 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Parser;
 use node_tests::cluster::{
-    Api, ControlPlane, Crowd, KubeProxy, MapEye, Mode, Servers, account_kubeconfig, base, install,
+    Api, ControlPlane, Crowd, KubeProxy, MapEye, Mode, Servers, base, install,
 };
 use node_tests::detect::Figure;
 use node_tests::manifests::{AUTOSCALER_TAINT, Manifests};
@@ -89,9 +89,7 @@ struct Spell {
 fn main() -> Result<ExitCode> {
     let args = Args::parse();
     let binary = args.agent.clone().map_or_else(agent_binary, Ok)?;
-    let Ok(servers) = Servers::find() else {
-        bail!("there are no servers; run `cargo xtask setup-cluster`");
-    };
+    let servers = Servers::find()?;
     let site = build(&args, &servers)?;
     let time = Duration::from_secs(args.seconds);
 
@@ -103,7 +101,7 @@ fn main() -> Result<ExitCode> {
     let (agent, first) = site.start_agent(&binary)?;
     thread::sleep(CALM);
     let maps = usage::maps_kib(agent.pid())?;
-    let proxy_rss = usage::memory(site.proxy.process().pid())?.rss_kib;
+    let proxy_rss = usage::memory(site.proxy.process.pid())?.rss_kib;
     println!("the same with the agent");
     let with = site.churn(Some(&agent), args.rate, time)?;
     println!("{} taints", args.taints);
@@ -228,7 +226,7 @@ fn build(args: &Args, servers: &Servers) -> Result<Site> {
     let apis = (0..CLIENTS)
         .map(|_| control.api())
         .collect::<Result<Vec<_>>>()?;
-    install(&apis[0], &manifests.dir().join("node.yaml"))?;
+    install(&apis[0], &manifests)?;
     let crowd = Crowd {
         services: args.size.services,
         endpoints: args.size.endpoints / args.size.services.max(1),
@@ -248,7 +246,7 @@ fn build(args: &Args, servers: &Servers) -> Result<Site> {
     let proxy = KubeProxy::start(&world, servers, Mode::Nftables, &config)?;
     // Its health server says 200 before that. One sync for each family.
     until(PATIENCE, || {
-        let log = proxy.process().log();
+        let log = proxy.process.log();
         (log.matches("SyncProxyRules complete").count() >= 2).then_some(())
     })
     .context("kube-proxy's first sync")?;
@@ -269,8 +267,10 @@ fn build(args: &Args, servers: &Servers) -> Result<Site> {
 impl Site {
     /// Starts the agent; how long until it has judged with all Services in view.
     fn start_agent(&self, binary: &std::path::Path) -> Result<(Agent, Duration)> {
-        let (server, ca) = (ControlPlane::address(), self.control.ca());
-        let file = account_kubeconfig(&self.world, &self.apis[0], server, ca, base::AGENT)?;
+        let server = ControlPlane::address();
+        let file = self
+            .control
+            .account_kubeconfig(&self.world, server, base::AGENT)?;
         let file = file.to_str().context("a path in UTF-8")?;
         let options = [
             "--kubeconfig",
@@ -349,10 +349,10 @@ impl Site {
     /// Processor time so far: the API server's, kube-proxy's, the agent's.
     fn processors(&self, agent: Option<&Agent>) -> Result<[Duration; 3]> {
         let of = |pid: u32| usage::processor(pid).map(|(user, system)| user + system);
-        let apiserver = self.control.apiserver_pid().context("an API server")?;
+        let apiserver = self.control.apiserver.as_ref().context("an API server")?;
         Ok([
-            of(apiserver)?,
-            of(self.proxy.process().pid())?,
+            of(apiserver.pid())?,
+            of(self.proxy.process.pid())?,
             agent.map_or(Ok(Duration::ZERO), |agent| of(agent.pid()))?,
         ])
     }
