@@ -9,7 +9,6 @@ mod api;
 pub mod base;
 mod control_plane;
 mod crowd;
-mod install;
 mod kube_proxy;
 mod map_eye;
 mod objects;
@@ -21,10 +20,12 @@ pub use crate::process::Process;
 pub use api::{Api, refused};
 pub use control_plane::ControlPlane;
 pub use crowd::{Crowd, each};
-pub use install::{install, install_node, reserve};
 pub use kube_proxy::{HEALTHZ_PORT as KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, flush_services};
 pub use map_eye::MapEye;
-pub use objects::{create, documents, namespace, node_pod, node_token, put_file, read_documents};
+pub use objects::{
+    create, documents, install, install_node, namespace, node_pod, node_token, put_file,
+    read_documents, reserve,
+};
 pub use relay::{Manner, Relay};
 pub use scene::{PATIENCE, PORT, Scene, services, wait_proven, wait_report};
 pub use servers::Servers;

@@ -98,7 +98,7 @@ impl RealNode {
             _containerd: containerd(&machine, tools, &folder)?,
             machine,
             _scheduler: beside(&world, &tools.scheduler, &desk, "")?,
-            _controllers: controllers(&world, tools, &control, &desk)?,
+            _controllers: controllers(&world, tools, &control.ca, &desk)?,
             api: control.api()?,
             control,
             tools: tools.clone(),
@@ -284,25 +284,15 @@ fn containerd(machine: &Machine, tools: &Tools, folder: &Path) -> Result<Process
     Ok(containerd)
 }
 
-fn controllers(
-    world: &World,
-    tools: &Tools,
-    control: &ControlPlane,
-    desk: &Desk,
-) -> Result<Process> {
-    let ca = world.dir().join("ca.crt");
-    fs::write(&ca, &control.ca)?;
+fn controllers(world: &World, tools: &Tools, ca: &str, desk: &Desk) -> Result<Process> {
+    let file = world.dir().join("ca.crt");
+    fs::write(&file, ca)?;
     // The folder for plugins is one of the machine's else, which it makes.
-    let mut more = format!(
+    let more = format!(
         "--use-service-account-credentials --root-ca-file={} --flex-volume-plugin-dir={}",
-        ca.display(),
+        file.display(),
         world.dir().join("volume-plugins").display()
     );
-    // It signs tokens of a kind that nothing here uses. An API server elsewhere keeps it there.
-    let key = control.accounts_key();
-    if key.exists() {
-        more += &format!(" --service-account-private-key-file={}", key.display());
-    }
     beside(world, &tools.controllers, desk, &more)
 }
 

@@ -37,7 +37,7 @@ pub struct ControlPlane {
     servers: Servers,
     /// The API server. Dropped, its connections end and its port refuses.
     pub apiserver: Option<Process>,
-    /// Certificate of the authority behind the API server, in PEM.
+    /// Certificates of the API server and of the authority behind it, in PEM.
     pub ca: String,
     // After the API server, which ends before it.
     _etcd: Option<Process>,
@@ -64,31 +64,21 @@ impl ControlPlane {
             _way: None,
         };
         if let Some(file) = elsewhere() {
+            let address = Self::address();
             control.ca = fs::read_to_string(&file)?;
-            control._way = Some(Relay::start(
-                &control.ns,
-                Self::address(),
-                None,
-                Self::address(),
-            )?);
+            control._way = Some(Relay::start(&control.ns, address, None, address)?);
             let api = control.api()?;
             until(PATIENCE, || api.is_ready().then_some(())).context("no API server elsewhere")?;
-        } else {
-            control.start_etcd(world)?;
-            control.start_apiserver()?;
+            return Ok(control);
         }
-        Ok(control)
-    }
-
-    fn start_etcd(&mut self, world: &World) -> Result<()> {
-        fs::create_dir_all(&self.dir)?;
-        let mut command = self.ns.command(&self.servers.etcd);
+        fs::create_dir_all(&control.dir)?;
+        let mut command = control.ns.command(&servers.etcd);
         // It waits for its disk at every write, and so would everything here.
-        command
-            .arg("--data-dir")
-            .arg(world.quick_dir()?.join("etcd"));
-        self._etcd = Some(Process::start(command, "etcd", &self.dir)?);
-        Ok(())
+        let data = world.quick_dir()?.join("etcd");
+        command.arg("--data-dir").arg(data);
+        control._etcd = Some(Process::start(command, "etcd", &control.dir)?);
+        control.start_apiserver()?;
+        Ok(control)
     }
 
     /// Address of the API server on the node network.
@@ -98,11 +88,7 @@ impl ControlPlane {
 
     /// Starts the API server, the first time or again.
     pub fn start_apiserver(&mut self) -> Result<()> {
-        let is_here = elsewhere().is_none();
-        ensure!(
-            is_here,
-            "no test starts or stops an API server on another machine"
-        );
+        ensure!(self._way.is_none(), "the API server is another machine's");
         fs::write(self.dir.join("tokens.csv"), TOKENS)?;
         fs::write(self.dir.join("audit-policy.json"), audit_policy())?;
         let mut command = self.ns.command(&self.servers.apiserver);
@@ -110,13 +96,10 @@ impl ControlPlane {
         command.args(options.split_whitespace());
         let mut apiserver = Process::start(command, "kube-apiserver", &self.dir)?;
         let certificate = self.dir.join("pki/apiserver.crt");
-        apiserver.wait("a certificate", PATIENCE, || {
-            let chain = fs::read_to_string(&certificate).unwrap_or_default();
-            self.ca = issuer(&chain).unwrap_or_default();
-            !self.ca.is_empty()
+        apiserver.wait("/readyz", PATIENCE, || {
+            self.ca = fs::read_to_string(&certificate).unwrap_or_default();
+            self.api().is_ok_and(|api| api.is_ready())
         })?;
-        let api = self.api()?;
-        apiserver.wait("/readyz", PATIENCE, || api.is_ready())?;
         self.apiserver = Some(apiserver);
         Ok(())
     }
@@ -150,11 +133,6 @@ impl ControlPlane {
         Relay::start(&self.ns, near, Some(&self.ns), Self::address())
     }
 
-    /// The key that signs tokens of ServiceAccounts: the one that the server makes for itself.
-    pub fn accounts_key(&self) -> PathBuf {
-        self.dir.join("pki/apiserver.key")
-    }
-
     /// A kubeconfig for kube-proxy that leads to `server`.
     pub fn proxy_kubeconfig(&self, server: SocketAddr) -> String {
         kubeconfig(server, &self.ca, &json!({ "token": PROXY }))
@@ -185,7 +163,8 @@ impl ControlPlane {
     }
 }
 
-/// Options of the API server, whose files are in a folder.
+/// Options of the API server, whose files are in a folder. It makes a certificate for itself; that key
+/// signs tokens of ServiceAccounts as well.
 fn apiserver_options(dir: &str) -> String {
     let (v4, v6) = layout::SERVICE_CIDRS;
     let address = ControlPlane::address().ip();
@@ -213,14 +192,6 @@ fn audit_policy() -> String {
         "rules": [{ "level": "Metadata", "users": [agent] }, { "level": "None" }],
     })
     .to_string()
-}
-
-/// The last certificate of a chain: the one that signed the others. None of half a file, while the
-/// server writes it.
-fn issuer(chain: &str) -> Option<String> {
-    let last = &chain[chain.rfind("-----BEGIN CERTIFICATE-----")?..];
-    last.ends_with("-----END CERTIFICATE-----\n")
-        .then(|| last.to_owned())
 }
 
 /// A kubeconfig. JSON is YAML as well.
