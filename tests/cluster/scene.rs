@@ -80,11 +80,12 @@ impl Scene {
     }
 
     /// Starts a rotator that has something to count, and does not rotate meanwhile.
-    pub(crate) fn rotator(&self, name: &str) -> Process {
+    pub(crate) fn rotator(&self, name: &str, more: &[&str]) -> Process {
         let mut command = self.world.node.command(agent_binary().expect("a binary"));
         command
             .args(["rotate", "--interval", "600", "--kubeconfig"])
-            .arg(self.kubeconfig_of(base::ROTATOR));
+            .arg(self.kubeconfig_of(base::ROTATOR))
+            .args(more);
         Process::start(command, name, self.world.dir()).expect("a rotator")
     }
 
