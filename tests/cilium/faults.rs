@@ -43,7 +43,7 @@ fn emptied_tables_are_503_until_they_are_filled_again(#[case] shape: Shape) {
     };
     let watch = scene.watch();
     thread::sleep(SETTLED);
-    let tables = scene.mounts.frontends().expect("its tables");
+    let tables = scene.cilium().frontends().expect("its tables");
     let start = Instant::now();
     let entries = tables.each_ref().map(|table| table.empty().expect("empty"));
     let broken = told(&scene, &watch, start);
@@ -71,7 +71,7 @@ fn without_forwarding_clients_outside_are_503() {
     scene.clients.clear();
     let before = scene.outside_felt(Duration::from_secs(12));
     assert_eq!(before.ok, 0, "{before:?}");
-    assert_eq!(scene.asked("/healthz"), 503);
+    assert_eq!(scene.agent().healthz().expect("an answer"), 503);
     let start = Instant::now();
     scene.world.set_forwarding(true).expect("forwarding");
     let repaired = scene.answers(&watch, 200, start);
@@ -90,7 +90,7 @@ fn a_program_that_is_detached_from_the_uplink_is_503(#[case] shape: Shape) {
         return;
     };
     let start = Instant::now();
-    let detached = scene.mounts.detach_from_uplink(&scene.world);
+    let detached = scene.cilium().detach_from_uplink(&scene.world);
     detached.expect("detach");
     let broken = told(&scene, &watch, start);
     scene.assert_cause("program_missing");
@@ -110,7 +110,7 @@ fn with_xdp_a_program_that_is_detached_from_the_uplink_is_200() {
     let Some((scene, watch)) = busy(name, XDP) else {
         return;
     };
-    let detached = scene.mounts.detach_from_uplink(&scene.world);
+    let detached = scene.cilium().detach_from_uplink(&scene.world);
     detached.expect("detach");
     let felt = scene.outside_felt(Duration::from_secs(12));
     assert!(felt.ok > 0 && felt.failed() == 0, "{felt:?}");

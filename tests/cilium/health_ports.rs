@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use node_tests::cluster::put_file;
 use node_tests::http::{self, Response};
 use node_tests::wait::until;
 use node_tests::world::{Family, Namespace};
@@ -21,8 +20,7 @@ impl Scene {
             *service = service.clone().health_port(PORT);
         };
         self.manifests.change("web", port).expect("web");
-        let file = self.manifests.dir().join("service-web.yaml");
-        put_file(&self.api, &file).expect("a Service");
+        self.put("web");
         for family in Family::ALL {
             let served = until(PATIENCE, || {
                 let answer = self.ask(&self.world.outside, family)?;
@@ -46,7 +44,7 @@ impl Scene {
     }
 
     fn empty_tables(&self) -> impl FnOnce() + use<> {
-        let tables = self.mounts.frontends().expect("its tables");
+        let tables = self.cilium().frontends().expect("its tables");
         let entries = tables.each_ref().map(|table| table.empty().expect("empty"));
         move || {
             for (table, entries) in tables.iter().zip(&entries) {
@@ -88,9 +86,7 @@ fn outsiders_get_our_answer_and_ciliums_when_the_agent_is_gone() {
             scene.ask(&scene.world.outside, Family::V4)
         );
         let mend = scene.empty_tables();
-        scene.wait("broken", PATIENCE, |report| {
-            report["verdict"]["state"] == "broken"
-        });
+        scene.wait("broken", |report| report["verdict"]["state"] == "broken");
         let told = until(PATIENCE, || (scene.outside() == [broken; 2]).then_some(()));
         assert!(told.is_some(), "{options:?}: {:?}", scene.outside());
         let own = scene.ask(&scene.world.node, Family::V4);

@@ -59,7 +59,7 @@ fn changes_of_endpoints_and_settings_are_never_503() {
     let watch = scene.watch();
     for _ in 0..4 {
         for (from, to) in [("web-1", "spare"), ("spare", "web-1")] {
-            scene.swap_endpoint(from, to);
+            scene.replace("web", from, to);
             thread::sleep(Duration::from_secs(2));
         }
     }

@@ -17,8 +17,8 @@ fn left_behind(test: &str, shape: Shape) -> Option<Scene> {
     let mut scene = Scene::proven(test, shape)?;
     scene.traffic();
     thread::sleep(SETTLED);
-    scene.cilium.as_ref().expect("Cilium's agent").freeze();
-    scene.swap_endpoint("web-1", "spare");
+    scene.cilium().freeze();
+    scene.replace("web", "web-1", "spare");
     Some(scene)
 }
 
@@ -48,18 +48,18 @@ fn an_endpoint_that_left_and_is_silent_is_named() {
         "table inet mute { chain in { type filter hook input priority 0; policy drop; }\n}\n";
     scene.world.pod("web-1").ns.nft(mute).expect("a silent pod");
     let start = Instant::now();
-    scene.wait("web is named as stale", 2 * PATIENCE, is_named);
+    scene.wait_within(2 * PATIENCE, "web is named as stale", is_named);
     let took = start.elapsed();
     assert!(
         took >= scaled(NAMED) - Duration::from_secs(1),
         "named after {took:?}"
     );
     println!("named {took:?} after it left: {}", scene.status());
-    scene.wait("degraded", PATIENCE, |report| {
+    scene.wait("degraded", |report| {
         report["verdict"]["state"] == "degraded"
     });
     let before = scene.felt();
-    scene.cilium.as_ref().expect("Cilium's agent").thaw();
+    scene.cilium().thaw();
     let start = Instant::now();
     scene.wait_for("proven", 200, PATIENCE);
     println!(

@@ -35,8 +35,7 @@ impl Shop {
         let control = ControlPlane::start(&world, &programs).expect("a control plane");
         let admin = control.api().expect("a client");
         let manifests = Manifests::write(&world, Vec::new()).expect("write manifests");
-        let node = manifests.dir().join("node.yaml");
-        install(&admin, &node).expect("deploy/base and a Node");
+        install(&admin, &manifests).expect("deploy/base and a Node");
         namespace(&admin, "shop").expect("a namespace");
         let shop = Self {
             admin,

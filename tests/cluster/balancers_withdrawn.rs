@@ -6,8 +6,8 @@
 use std::path::Path;
 use std::time::Duration;
 
-use node_tests::cluster::{Mode, Process, base, node_pod, put_file};
-use node_tests::world::{NODE_NAME, agent_binary};
+use node_tests::cluster::{Mode, base, node_token, put_file};
+use node_tests::world::NODE_NAME;
 use serde_json::{Value, json};
 
 use crate::scene::{NODE, PATIENCE, Scene, flush, until};
@@ -15,14 +15,6 @@ use crate::scene::{NODE, PATIENCE, Scene, flush, until};
 const LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 
 impl Scene {
-    fn withdrawer(&self, name: &str, more: &[&str]) -> Process {
-        let mut command = self.world.node.command(agent_binary().expect("a binary"));
-        let config = self.kubeconfig_of(base::ROTATOR);
-        let rotate = ["rotate", "--interval", "600", "--kubeconfig"];
-        command.args(rotate).arg(config).args(more);
-        Process::start(command, name, self.world.dir()).expect("a rotator")
-    }
-
     fn label(&self, node: &str) -> Value {
         let node = self.api.get(node).expect("a Node");
         node["metadata"]["labels"][LABEL].clone()
@@ -47,7 +39,7 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     scene.api.patch(peers[1], &theirs).expect("a label");
 
     let way = ["--withdraw", "label", "--withdraw-after", "2s"];
-    let without = scene.withdrawer("without-rights", &way);
+    let without = scene.rotator("without-rights", &way);
     let log = || without.log();
     let refused = until(PATIENCE, || {
         log().contains("refuses to label node peer-1").then_some(())
@@ -83,7 +75,7 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
             &json!({ "metadata": { "labels": { LABEL: ours } } }),
         )
         .expect("a label");
-    let off = scene.withdrawer("off", &[]);
+    let off = scene.rotator("off", &[]);
     let told = until(2 * PATIENCE, || {
         off.log().contains("kubectl label nodes -l").then_some(())
     });
@@ -94,8 +86,7 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
 
 /// The right to patch Nodes is one to patch all of them; the policy narrows it.
 fn the_policy_keeps_the_right_to_one_label(scene: &Scene) {
-    let pod = node_pod(&scene.api, base::ROTATOR, NODE_NAME).expect("a pod");
-    let token = scene.api.token(base::NAMESPACE, base::ROTATOR, &pod);
+    let token = node_token(&scene.api, base::ROTATOR, NODE_NAME);
     let rotator = scene
         .control
         .api_as(&token.expect("a token"))

@@ -60,7 +60,7 @@ fn one_node_is_503_and_one_of_many_keeps_its_200() {
         return;
     };
     scene.fleet(0);
-    let rotator = scene.rotator("rotator");
+    let rotator = scene.rotator("rotator", &[]);
     a_node_that_fails_alone_is_503_and_switches_are_in_force_at_once(&scene);
     a_node_that_fails_with_many_others_keeps_its_200(&scene, rotator);
 }
@@ -129,7 +129,7 @@ fn a_node_that_fails_with_many_others_keeps_its_200(scene: &Scene, mut rotator: 
     rotator.kill().expect("kill");
     scene.peers(0);
     // The next one publishes that the others are sound again.
-    let _next = scene.rotator("next");
+    let _next = scene.rotator("next", &[]);
     scene.counted(1, 5);
     let all_200 = |codes: &Codes| (codes.healthz, codes.livez) == (200, 200);
     assert!(

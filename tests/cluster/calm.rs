@@ -70,9 +70,7 @@ fn calm(scene: &mut Scene, calm: &mut Calm) {
     scene.traffic();
     thread::sleep(Duration::from_secs(2));
 
-    if let Some(proxy) = scene.proxy.take() {
-        proxy.kill().expect("kill kube-proxy");
-    }
+    scene.proxy = None;
     scene.start_proxy();
     thread::sleep(Duration::from_secs(3));
     calm.still("a restart of kube-proxy");
@@ -95,7 +93,7 @@ fn calm_beside(scene: &mut Scene, calm: &mut Calm) {
     }
     calm.still("rolling updates of the agent");
 
-    scene.control.stop_apiserver();
+    scene.control.apiserver = None;
     thread::sleep(AWAY);
     calm.still("an API server that is away");
     scene

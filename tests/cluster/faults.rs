@@ -94,12 +94,12 @@ impl Fault {
                 leave(scene);
             }
             Self::LockHeldEndpointReplaced => {
-                scene.lock = Some(scene.proxy().hold_lock().expect("the lock"));
+                hold_lock(scene);
                 leave(scene);
             }
             Self::ServicesFlushed => flush(scene, &["ip", "ip6"]),
             Self::OnlyIpv6 => flush(scene, &["ip6"]),
-            Self::TablesGone => match scene.proxy().mode() {
+            Self::TablesGone => match scene.mode {
                 Mode::Nftables => nft(
                     scene,
                     "delete table ip kube-proxy\ndelete table ip6 kube-proxy\n",
@@ -132,9 +132,8 @@ impl Fault {
             Self::ForwardDropped => scene.world.block_forwarding(false).expect("no filter"),
             Self::PodRoutesGone => pods(scene, |name| scene.world.mend_route(name)),
             _ => {
-                scene.lock = None;
                 kill_proxy(scene);
-                if scene.mode() == Mode::Nftables {
+                if scene.mode == Mode::Nftables {
                     // A table that was damaged by hand is made anew.
                     let script = "table ip kube-proxy\ndelete table ip kube-proxy\n\
                                   table ip6 kube-proxy\ndelete table ip6 kube-proxy\n";
@@ -173,9 +172,13 @@ pub(crate) fn leave(scene: &mut Scene) {
 }
 
 fn kill_proxy(scene: &mut Scene) {
-    if let Some(proxy) = scene.proxy.take() {
-        proxy.kill().expect("kill kube-proxy");
-    }
+    scene.proxy = None;
+}
+
+/// Nobody writes rules by the tools of iptables until kube-proxy is killed.
+pub(crate) fn hold_lock(scene: &mut Scene) {
+    let proxy = scene.proxy.as_mut().expect("a kube-proxy");
+    proxy.hold_lock().expect("the lock");
 }
 
 /// Does something for every pod of the node.
@@ -195,7 +198,7 @@ fn dial_the_other_node(scene: &mut Scene) {
 
 /// As another firewall does that owns the chain after NAT.
 fn stop_masquerading(scene: &Scene) {
-    match scene.mode() {
+    match scene.mode {
         Mode::Nftables => nft(
             scene,
             "flush chain ip kube-proxy masquerading\nflush chain ip6 kube-proxy masquerading\n",
@@ -209,7 +212,7 @@ fn stop_masquerading(scene: &Scene) {
 
 /// As someone does who "resets the firewall".
 fn wipe(scene: &Scene) {
-    match scene.mode() {
+    match scene.mode {
         Mode::Nftables => nft(scene, "flush ruleset\n"),
         Mode::Iptables | Mode::IptablesLegacy => {
             for table in ["filter", "nat", "mangle", "raw"] {
@@ -229,7 +232,7 @@ fn nft(scene: &Scene, script: &str) {
 pub(crate) fn flush(scene: &Scene, families: &[&str]) {
     let proxy = scene.proxy();
     for family in families {
-        match proxy.mode() {
+        match proxy.mode {
             Mode::Nftables => nft(
                 scene,
                 &format!("flush chain {family} kube-proxy services\n"),
@@ -253,7 +256,7 @@ pub(crate) fn flush(scene: &Scene, families: &[&str]) {
 fn empty_service(scene: &Scene, port: &str) {
     let proxy = scene.proxy();
     let rules = proxy.rules().expect("the rules");
-    match proxy.mode() {
+    match proxy.mode {
         Mode::Nftables => {
             // Such as "service-ABCDEFGH-demo/api/tcp/http".
             let (service, name) = port.split_once(':').expect("a port's name");

@@ -106,7 +106,7 @@ fn five_nodes_that_fail_at_once_keep_their_200_and_one_alone_does_not() {
     let Some(scene) = Scene::proven(name, Mode::Nftables, &[]) else {
         return;
     };
-    let _rotator = scene.rotator("rotator-1");
+    let _rotator = scene.rotator("rotator-1", &[]);
     let peers = PEERS.map(|name| Peer::start(&scene, name)).into();
     let five = Five { peers, scene };
     five.scene.counted(0, 5);

@@ -7,9 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use node_tests::cluster::{
-    self, Api, ControlPlane, Servers, account_kubeconfig, base, create, documents,
-};
+use node_tests::cluster::{Api, ControlPlane, Servers, base, create, install, put_file};
 use node_tests::deploy::Tool;
 use node_tests::manifests::Manifests;
 use node_tests::skip;
@@ -55,7 +53,7 @@ impl Desk {
         let control = ControlPlane::start(&world, &programs).expect("a control plane");
         let admin = control.api().expect("a client");
         let manifests = Manifests::write(&world, Vec::new()).expect("write manifests");
-        cluster::install(&admin, &manifests.dir().join("node.yaml")).expect("deploy/base");
+        install(&admin, &manifests).expect("deploy/base");
         let plugin = world.dir().join("kubectl-pathproof");
         symlink(agent_binary().expect("a binary"), &plugin).expect("a link");
         let desk = Self {
@@ -72,10 +70,7 @@ impl Desk {
     /// The roles of deploy/examples, bound to accounts of their own.
     fn rights(&self) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples/fleet-rbac.yaml");
-        let text = std::fs::read_to_string(file).expect("the example");
-        for object in documents(&text).expect("YAML") {
-            create(&self.admin, object).expect("roles");
-        }
+        put_file(&self.admin, &file).expect("roles");
         for account in ["nobody", "lister", "asker"] {
             let object = json!({
                 "apiVersion": "v1", "kind": "ServiceAccount",
@@ -151,8 +146,10 @@ impl Desk {
     }
 
     fn run(&self, account: &str, arguments: &[&str]) -> Said {
-        let (server, ca) = (ControlPlane::address(), self.control.ca());
-        let config = account_kubeconfig(&self.world, &self.admin, server, ca, account);
+        let server = ControlPlane::address();
+        let config = self
+            .control
+            .account_kubeconfig(&self.world, server, account);
         let mut command = self.world.worker.command(&self.plugin);
         command
             .args(arguments)

@@ -20,7 +20,7 @@ const NEW_TOKEN: std::time::Duration = std::time::Duration::from_secs(150);
 fn pod(scene: &Scene) -> PathBuf {
     let dir = scene.world.dir().join("mount");
     fs::create_dir_all(&dir).expect("a folder");
-    fs::write(dir.join("ca.crt"), scene.control.ca()).expect("a certificate");
+    fs::write(dir.join("ca.crt"), &scene.control.ca).expect("a certificate");
     fs::write(dir.join("namespace"), base::NAMESPACE).expect("a namespace");
     fs::copy(token(scene), dir.join("token")).expect("a token");
     let agent = agent_binary().expect("the agent's binary");
@@ -107,7 +107,7 @@ fn a_pod_reaches_the_api_server_whatever_the_node_does() {
     });
     assert!(made.is_some(), "the pod again");
     fs::copy(token(&scene), scene.world.dir().join("mount/token")).expect("a new token");
-    scene.control.stop_apiserver();
+    scene.control.apiserver = None;
     scene.control.start_apiserver().expect("the API server");
     hears(&scene, NEW_TOKEN);
 }

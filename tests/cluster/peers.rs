@@ -4,11 +4,11 @@
 use std::fs;
 use std::time::Duration;
 
-use node_tests::cluster::{ControlPlane, KubeProxy, Relay, account_kubeconfig, base, install_node};
+use node_tests::cluster::{ControlPlane, KubeProxy, Relay, base, install_node, wait_proven};
 use node_tests::watch::Watch;
 use node_tests::world::{Agent, NODE_NAME, World, agent_binary};
 
-use crate::scene::{PATIENCE, Scene, proven};
+use crate::scene::{PATIENCE, Scene};
 
 /// A node. Dropped in this order.
 pub(crate) struct Peer {
@@ -24,7 +24,7 @@ impl Peer {
         let world = world.expect("build a world");
         let server = scene.far();
         let (door, beyond) = (&world.worker, &scene.world.worker);
-        let relay = Relay::across(door, server, beyond, ControlPlane::address());
+        let relay = Relay::start(door, server, Some(beyond), ControlPlane::address());
         let relay = relay.expect("a relay");
 
         let node = scene.manifests.dir().join("node.yaml");
@@ -34,10 +34,11 @@ impl Peer {
         install_node(&scene.api, &file, name).expect("a Node");
 
         let config = scene.control.proxy_kubeconfig(server);
-        let proxy = KubeProxy::start(&world, &scene.programs, scene.mode(), &config);
+        let proxy = KubeProxy::start(&world, &scene.programs, scene.mode, &config);
         let proxy = proxy.expect("a kube-proxy");
-        let ca = scene.control.ca();
-        let config = account_kubeconfig(&world, &scene.api, server, ca, base::AGENT);
+        let config = scene
+            .control
+            .account_kubeconfig(&world, server, base::AGENT);
         let config = config.expect("a kubeconfig");
         let options = ["--kubeconfig", config.to_str().expect("a path in UTF-8")];
         let binary = agent_binary().expect("the agent's binary");
@@ -53,7 +54,7 @@ impl Peer {
     }
 
     pub(crate) fn wait_proven(&self) {
-        proven(&self.agent);
+        wait_proven(&self.agent);
     }
 
     pub(crate) fn watch(&self) -> Watch {

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
-use node_tests::cluster::{Mode, Request};
+use node_tests::cluster::Mode;
 use node_tests::scene::{family_of, metric, path_of};
 use node_tests::skip;
 use node_tests::watch::Watch;
@@ -104,11 +104,43 @@ fn silences(scene: &Scene) -> Vec<Duration> {
         .collect()
 }
 
+/// A request of the agent's, as the API server's audit log has it.
+#[derive(Clone, Debug)]
+struct Request {
+    /// Time of its arrival.
+    at: Timestamp,
+    /// The server's word for it, such as `watch`.
+    verb: String,
+    /// Such as `services`, or `pods/status`; empty where the path names none.
+    resource: String,
+    /// Whether the answer contains every object: a list, or a watch that begins with one.
+    is_list: bool,
+}
+
+impl From<Value> for Request {
+    fn from(event: Value) -> Self {
+        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let mut resource = word(&event["objectRef"]["resource"]);
+        if let Some(part) = event["objectRef"]["subresource"].as_str() {
+            resource = format!("{resource}/{part}");
+        }
+        let is_streamed = word(&event["requestURI"]).contains("sendInitialEvents=true");
+        Self {
+            at: word(&event["requestReceivedTimestamp"])
+                .parse()
+                .expect("a time"),
+            verb: word(&event["verb"]),
+            resource,
+            is_list: event["verb"] == "list" || is_streamed,
+        }
+    }
+}
+
 /// Requests by verb and resource; a watch that begins with a list has a line of its own.
 fn table<'a>(requests: impl IntoIterator<Item = &'a Request>) -> BTreeMap<(&'a str, &'a str), u32> {
     let mut table = BTreeMap::new();
     for request in requests {
-        let verb = match (&*request.verb, request.is_list()) {
+        let verb = match (&*request.verb, request.is_list) {
             ("watch", true) => "watch with list",
             (verb, _) => verb,
         };
@@ -130,7 +162,7 @@ fn check(requests: &[Request], began: Timestamp, ended: Timestamp) {
             .filter(|of| of.resource == resource)
             .collect();
         // A server that refuses to stream a list is asked for pages, and then for a watch.
-        let listed = mine.iter().rposition(|of| of.is_list());
+        let listed = mine.iter().rposition(|of| of.is_list);
         let listed = listed.unwrap_or_else(|| panic!("{resource} was never listed: {}", shown()));
         assert!(
             mine[listed].at < began,
@@ -195,6 +227,7 @@ fn keep_quiet(scene: &Scene, span: Duration) {
     }
     let ended = Timestamp::now();
     let requests = scene.control.agent_requests().expect("an audit log");
+    let requests: Vec<Request> = requests.into_iter().map(Request::from).collect();
     println!("\nrequests of the agent | before | in {span:?} of quiet");
     let begins = |request: &&Request| request.at < began;
     let first = table(requests.iter().filter(begins));
@@ -244,12 +277,12 @@ fn a_silent_api_server_hides_no_fault() {
     let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
         return;
     };
-    if scene.control.apiserver_pid().is_none() {
+    if scene.control.apiserver.is_none() {
         eprintln!("SKIPPED: {name} restarts the API server, which runs on another machine");
         return;
     }
     // An API server that saw no change since it started sends no bookmarks.
-    scene.control.stop_apiserver();
+    scene.control.apiserver = None;
     scene.control.start_apiserver().expect("an API server");
     // The condition's heartbeat would change the Node every 5 minutes.
     scene.start_agent(&["--publish-condition=off", "--publish-events=off"]);

@@ -8,10 +8,11 @@ use std::time::Duration;
 use node_tests::built::versions::{KUBE_PROXY_1_28, KUBE_PROXY_1_32, KUBE_PROXY_1_37, Release};
 use node_tests::cluster::{KUBE_PROXY_HEALTHZ_PORT, Mode, Servers};
 use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::skip;
 use rstest::rstest;
 use serde_json::json;
 
-use crate::faults::{Fault, judge, leave};
+use crate::faults::{Fault, hold_lock, judge, leave};
 use crate::health_ports::agree_at_ports;
 use crate::kube_proxy_cleanup::clean;
 use crate::kube_proxy_compat::other_flags;
@@ -25,7 +26,8 @@ const GATE: &str = "--feature-gates=KubeProxyDrainingTerminatingNodes=true";
 const KEPT: [&str; 2] = ["KUBE-MARK-MASQ", "KUBE-PROXY-CANARY"];
 
 fn programs(test: &str, release: Release) -> Option<Servers> {
-    Servers::or_skip_beside(&format!("releases::{test} {}", release.version), release)
+    let test = format!("releases::{test} {}", release.version);
+    skip::needed(&test, Servers::beside(release))
 }
 
 fn bare(test: &str, release: Release, mode: Mode) -> Option<Scene> {
@@ -157,7 +159,7 @@ fn an_overdue_sync_beside(#[case] release: Release) {
     scene.wait_proven();
     scene.traffic();
     let (ours, theirs) = (scene.watch_healthy(), scene.watch_proxy());
-    scene.lock = Some(scene.proxy().hold_lock().expect("the lock"));
+    hold_lock(&mut scene);
     leave(&mut scene);
     let is_503 = |codes: node_tests::watch::Codes| codes.healthz == 503 && codes.livez == 503;
     ours.wait(PATIENCE, is_503).expect("ours: 503");

@@ -1,13 +1,15 @@
 //! The roles of deploy/base give what is needed and nothing else: the API server says so.
 
 use http::Method;
-use node_tests::cluster::{Api, ControlPlane, Mode, Refused, Servers, base, create, node_pod};
+use node_tests::cluster::{
+    Api, ControlPlane, Mode, Servers, base, create, install, node_token, refused,
+};
 use node_tests::manifests::Manifests;
 use node_tests::skip;
 use node_tests::world::{NODE_NAME, World};
 use serde_json::{Value, json};
 
-use crate::scene::{NODE, PATIENCE, install, until};
+use crate::scene::{NODE, PATIENCE, until};
 
 const SLICE: &str =
     "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices/pathproof-sentinel-ipv4";
@@ -18,10 +20,7 @@ const STRATEGIC: &str = "application/strategic-merge-patch+json";
 pub(crate) fn code(answer: anyhow::Result<Value>) -> u16 {
     match answer {
         Ok(_) => 200,
-        Err(error) => match error.downcast_ref::<Refused>() {
-            Some(refused) => refused.code,
-            None => panic!("no answer: {error:#}"),
-        },
+        Err(error) => refused(&error).unwrap_or_else(|| panic!("no answer: {error:#}")),
     }
 }
 
@@ -72,14 +71,11 @@ fn roles_give_what_is_needed_and_nothing_else() {
     let control = ControlPlane::start(&world, &programs).expect("a control plane");
     let admin = control.api().expect("a client");
     let manifests = Manifests::write(&world, Vec::new()).expect("write manifests");
-    install(&admin, &manifests);
+    install(&admin, &manifests).expect("deploy/base and a Node");
     let other = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": "node-2" } });
     create(&admin, other).expect("another Node");
     let bearer = |account| {
-        let pod = node_pod(&admin, account, NODE_NAME).expect("a pod");
-        let token = admin
-            .token(base::NAMESPACE, account, &pod)
-            .expect("a token");
+        let token = node_token(&admin, account, NODE_NAME).expect("a token");
         control.api_as(&token).expect("a client")
     };
     let strange = json!({

@@ -163,7 +163,7 @@ fn a_tenant_who_claims_what_is_probed_takes_no_node_out(
         }
     };
     scene.claim(&addresses, &[port]);
-    let is_judged_beside = scene.mode() == Mode::Nftables && claim != Claim::ClusterIp;
+    let is_judged_beside = scene.mode == Mode::Nftables && claim != Claim::ClusterIp;
     if is_judged_beside {
         let element = format!("{} . tcp . {port} ", addresses[0]);
         let served = || {
@@ -255,7 +255,7 @@ fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(scene: &mut Scene)
 /// The first chain of kube-proxy's translation goes, and it writes all of it again.
 fn break_and_mend(scene: &mut Scene, what: &str) {
     println!("tables gone: {what}");
-    match scene.mode() {
+    match scene.mode {
         Mode::Nftables => {
             let gone = "delete table ip kube-proxy\ndelete table ip6 kube-proxy\n";
             scene.world.node.nft(gone).expect("no tables");

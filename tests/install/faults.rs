@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
+use node_tests::cluster::flush_services;
 use node_tests::real_node::PATIENCE;
 use node_tests::traffic::{Client, Plan};
-use node_tests::wait::scaled;
 use node_tests::watch::{Change, Codes};
 use node_tests::world::Family;
 
@@ -23,7 +23,7 @@ fn a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200() {
     let Some(mut scene) = Scene::installed(name) else {
         return;
     };
-    scene.serve();
+    scene.node.serve().expect("a Service with pods");
     let client = scene.client();
     scene.assert_served(&client);
     let prober = scene.node.watch().expect("a prober");
@@ -31,10 +31,7 @@ fn a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200() {
     // A sentinel that is new accuses nobody for 10 s.
     thread::sleep(Duration::from_secs(10));
 
-    for family in ["ip", "ip6"] {
-        let flush = format!("flush chain {family} kube-proxy services\n");
-        scene.node.world.node.nft(&flush).expect("flush");
-    }
+    flush_services(&scene.node.world.node).expect("flush");
     let broken = |codes: Codes| codes.healthz == 503 && codes.livez == 503;
     prober.wait(PATIENCE, broken).expect("503");
     let before = client.tally();
@@ -64,7 +61,7 @@ fn clients_and_10256_go_on_without_kubelet_and_over_the_agents_end() {
     let Some(mut scene) = Scene::installed(name) else {
         return;
     };
-    scene.serve();
+    scene.node.serve().expect("a Service with pods");
     let client = scene.client();
     scene.assert_served(&client);
     let prober = scene.node.watch().expect("a prober");
@@ -109,20 +106,6 @@ fn clients_and_10256_go_on_without_kubelet_and_over_the_agents_end() {
 }
 
 impl Scene {
-    /// Two pods behind a node port, answering.
-    fn serve(&self) {
-        for object in [deployment(), service()] {
-            self.node
-                .desk()
-                .apply(&object)
-                .expect("a Service with pods");
-        }
-        let seconds = scaled(Duration::from_secs(60)).as_secs();
-        self.kubectl(&format!(
-            "rollout status deployment/web --timeout {seconds}s"
-        ));
-    }
-
     /// A client outside, from now on, ten times a second.
     fn client(&self) -> Client {
         let world = &self.node.world;
@@ -141,42 +124,4 @@ impl Scene {
             felt.ok > 0 && felt.failed() == 0
         });
     }
-}
-
-fn deployment() -> serde_json::Value {
-    serde_json::json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": { "name": "web", "namespace": "default" },
-        "spec": {
-            "replicas": 2,
-            "selector": { "matchLabels": { "app": "web" } },
-            "template": {
-                "metadata": { "labels": { "app": "web" } },
-                "spec": {
-                    "terminationGracePeriodSeconds": 1,
-                    "containers": [{
-                        "name": "web",
-                        "image": "pod:1",
-                        "args": ["serve", "8080"],
-                        "readinessProbe": { "tcpSocket": { "port": 8080 }, "periodSeconds": 1 },
-                    }],
-                },
-            },
-        },
-    })
-}
-
-fn service() -> serde_json::Value {
-    serde_json::json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": { "name": "web", "namespace": "default" },
-        "spec": {
-            "type": "NodePort",
-            "ipFamilyPolicy": "RequireDualStack",
-            "selector": { "app": "web" },
-            "ports": [{ "port": 80, "targetPort": 8080, "nodePort": NODE_PORT }],
-        },
-    })
 }

@@ -184,7 +184,7 @@ impl Scene {
         let (_forward, address) = desk.forward("pathproof", name, 19256).expect("a forward");
         let get = |path| {
             let ask = || http::get(address, path, Duration::from_secs(5));
-            desk.place().run(ask).expect("an answer")
+            desk.place.run(ask).expect("an answer")
         };
         let verdict: Value = serde_json::from_str(&get("/verdict").body).expect("JSON");
         assert_eq!(verdict["verdict"]["state"], "proven", "{verdict:#}");

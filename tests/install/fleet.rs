@@ -1,11 +1,11 @@
 //! `kubectl pathproof` and node-problem-detector's plugin where a real kubelet carries the exec,
 //! with the rights of deploy/examples and no more.
 
-use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Output;
 
+use node_tests::cluster::flush_services;
 use node_tests::real_node::Desk;
 use node_tests::world::{NODE_NAME, agent_binary};
 use serde_json::Value;
@@ -37,10 +37,7 @@ fn kubectl_pathproof_runs_commands_of_the_nodes_agent() {
     let check = scene.check_npd();
     assert_eq!(check.status.code(), Some(0), "{check:?}");
 
-    for family in ["ip", "ip6"] {
-        let flush = format!("flush chain {family} kube-proxy services\n");
-        scene.node.world.node.nft(&flush).expect("flush");
-    }
+    flush_services(&scene.node.world.node).expect("flush");
     scene.wait_codes(503, 503);
     scene.wait_condition("False");
     let page = lister.tell(&[]);
@@ -58,24 +55,19 @@ fn kubectl_pathproof_runs_commands_of_the_nodes_agent() {
 }
 
 /// Somebody who runs `kubectl pathproof`.
-struct Person {
-    desk: Desk,
-    plugins: PathBuf,
-}
+struct Person(Desk);
 
 impl Person {
     fn new(scene: &Scene, name: &str, groups: &[&str]) -> Self {
         let desk = scene.node.desk().of(name, groups).expect("a desk");
-        let plugins = scene.node.world.dir().join(name);
-        fs::create_dir(&plugins).expect("a folder");
         let agent = agent_binary().expect("the agent's binary");
-        symlink(agent, plugins.join("kubectl-pathproof")).expect("a link");
-        Self { desk, plugins }
+        symlink(agent, desk.home.join("kubectl-pathproof")).expect("a link");
+        Self(desk)
     }
 
     fn run(&self, words: &[&str]) -> Output {
-        let all = [&["pathproof"], words].concat();
-        let run = self.desk.kubectl_plugin(&self.plugins, &all);
+        let mut command = self.0.command("kubectl");
+        let run = command.arg("pathproof").args(words).output();
         run.expect("kubectl runs")
     }
 

@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::time::Instant;
 
+use node_tests::cluster::flush_services;
 use node_tests::deploy;
 use node_tests::scene::metric;
 use node_tests::watch::Change;
@@ -93,10 +94,7 @@ impl Scene {
     }
 
     fn flush(&self) {
-        for family in ["ip", "ip6"] {
-            let flush = format!("flush chain {family} kube-proxy services\n");
-            self.node.world.node.nft(&flush).expect("flush");
-        }
+        flush_services(&self.node.world.node).expect("flush");
         self.wait("broken", || {
             let report = self.node.verdict().unwrap_or_default();
             report["verdict"]["state"] == "broken"

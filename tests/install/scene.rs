@@ -10,7 +10,8 @@ use aya::programs::tc::TcAttachType;
 use node_tests::cluster::base;
 use node_tests::deploy;
 pub(crate) use node_tests::real_node::PATIENCE;
-use node_tests::real_node::{Programs, RealNode, is_forgotten};
+use node_tests::real_node::{Programs, RealNode, is_forgotten, is_ready};
+use node_tests::scene::is_probed;
 use node_tests::wait::until;
 use node_tests::watch::{Codes, Watch};
 use node_tests::world::agent_binary;
@@ -39,13 +40,13 @@ pub(crate) struct Scene {
 impl Scene {
     /// A ready node without pathproof. Nothing, loudly, where the machine lacks what it takes.
     pub(crate) fn bare(test: &str) -> Option<Self> {
-        RealNode::possible(test)?;
+        let tools = RealNode::possible(test)?;
         let agent = std::env::var_os("PATHPROOF_IMAGE").map(PathBuf::from);
         let programs = Programs {
             agent: agent.unwrap_or_else(|| agent_binary().expect("the agent's binary")),
             pod: env!("CARGO_BIN_EXE_pod").into(),
         };
-        let node = RealNode::or_skip(test, &programs)?;
+        let node = RealNode::start(&tools, &programs).expect("a real node");
         Some(Self { node })
     }
 
@@ -88,8 +89,7 @@ impl Scene {
 
     /// Applies a kustomization.
     fn install(&self, folder: &Path) {
-        let folder = folder.to_str().expect("a path in UTF-8");
-        self.kubectl_with(&["apply", "-k", folder]);
+        self.kubectl(&format!("apply -k {}", folder.display()));
     }
 
     /// Runs kubectl, words separated by spaces.
@@ -128,30 +128,20 @@ impl Scene {
     /// The id of its process, on the node.
     pub(crate) fn agent_process(&self) -> String {
         let container = self.agent_container();
-        let tasks = self
-            .node
-            .ctr(&["task", "list"])
-            .expect("containerd's tasks");
-        let line = tasks.lines().find(|line| line.starts_with(&container));
-        let process = line.and_then(|line| line.split_whitespace().nth(1));
-        process
-            .unwrap_or_else(|| panic!("no {container} in {tasks}"))
-            .to_owned()
+        let tasks = self.node.ctr(&["task", "list"]).expect("tasks");
+        let task = tasks.lines().find_map(|line| line.strip_prefix(&container));
+        let process = task.and_then(|rest| rest.split_whitespace().next());
+        process.expect("a task of the container").to_owned()
     }
 
     /// Changes the agent's DaemonSet: operations of a JSON patch, their paths and values.
     pub(crate) fn patch_agent(&self, operations: &[(&str, &str, Value)]) {
-        let operation = |(op, path, value): &(&str, &str, Value)| json!({ "op": op, "path": path, "value": value });
-        let patch = Value::Array(operations.iter().map(operation).collect()).to_string();
-        self.kubectl_with(&[
-            "-n",
-            "pathproof",
-            "patch",
-            AGENT,
-            "--type=json",
-            "-p",
-            &patch,
-        ]);
+        let operations = operations
+            .iter()
+            .map(|(op, path, value)| json!({ "op": op, "path": path, "value": value }));
+        let patch = Value::from_iter(operations).to_string();
+        let words = ["-n", "pathproof", "patch", AGENT, "--type=json", "-p"];
+        self.kubectl_with(&[&words[..], &[&patch]].concat());
     }
 
     /// Waits until a rollout is complete, and the agent has been ready for `minReadySeconds`. Where
@@ -185,15 +175,9 @@ impl Scene {
     /// The agent's log, also of one that has ended.
     pub(crate) fn agent_log(&self) -> String {
         let pods = self.agents();
-        let logs = pods.iter().map(|pod| {
-            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
-            let words = format!("-n pathproof logs {name}");
-            self.node
-                .desk()
-                .kubectl(&words)
-                .unwrap_or_else(|error| format!("{error:#}"))
-        });
-        logs.collect()
+        let names = pods.iter().map(|pod| pod["metadata"]["name"].as_str());
+        let log = |name: &str| self.try_kubectl(&format!("-n pathproof logs {name}"));
+        names.flatten().map(log).collect()
     }
 
     /// Waits until something holds; says what is so instead.
@@ -208,27 +192,23 @@ impl Scene {
 
     /// What helps to see why something did not come.
     pub(crate) fn told(&self) -> String {
-        let kubectl = |words: &str| match self.node.desk().kubectl(words) {
-            Ok(text) => text,
-            Err(error) => format!("{error:#}\n"),
-        };
-        format!(
-            "{}{}\n{}\n{:#}",
-            kubectl("get node,pod -A -o wide"),
-            kubectl("get events -A"),
-            self.agent_log(),
-            self.node.verdict().unwrap_or_default(),
-        )
+        let objects = self.try_kubectl("get node,pod -A -o wide");
+        let events = self.try_kubectl("get events -A");
+        let verdict = self.node.verdict().unwrap_or_default();
+        format!("{objects}{events}\n{}\n{verdict:#}", self.agent_log())
+    }
+
+    /// Output of kubectl, or why there is none.
+    fn try_kubectl(&self, words: &str) -> String {
+        let output = self.node.desk().kubectl(words);
+        output.unwrap_or_else(|error| format!("{error:#}\n"))
     }
 
     /// Waits until the agent's pod is ready, the sentinel's paths are armed and the node is proven.
     pub(crate) fn wait_proven(&self) {
         self.wait("a ready agent, the node proven", || {
-            let ready = self.agents().iter().any(|pod| {
-                let statuses = pod["status"]["containerStatuses"].as_array();
-                statuses.is_some_and(|all| all.iter().all(|one| one["ready"] == true))
-            });
-            ready && self.node.verdict().is_ok_and(|verdict| proven(&verdict))
+            let ready = self.agents().iter().any(is_ready);
+            ready && self.node.verdict().is_ok_and(|verdict| is_probed(&verdict))
         });
     }
 
@@ -255,20 +235,4 @@ impl Scene {
         });
         start.elapsed()
     }
-}
-
-/// Proven in both families, with every lane that is on armed and passing.
-fn proven(report: &Value) -> bool {
-    let families = report["verdict"]["families"].as_array();
-    let sound = |family: &Value| {
-        let lanes = family["lanes"].as_array();
-        lanes.is_some_and(|lanes| {
-            !lanes.is_empty()
-                && lanes.iter().all(|lane| {
-                    lane["state"] == "off" || (lane["armed"] == true && lane["state"] == "passing")
-                })
-        })
-    };
-    report["verdict"]["state"] == "proven"
-        && families.is_some_and(|families| families.len() == 2 && families.iter().all(sound))
 }

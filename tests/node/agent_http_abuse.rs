@@ -10,6 +10,7 @@ use node_tests::abuse::{Burners, Crowd};
 use node_tests::http;
 use node_tests::little_memory::MemoryGroup;
 use node_tests::rules::Backend;
+use node_tests::skip;
 use node_tests::usage;
 use node_tests::wait::scaled;
 use node_tests::world::{ADMIN_PORT, Family, HEALTHZ_PORT};
@@ -212,11 +213,8 @@ fn strangers_fit_into_the_memory_that_is_left() {
     let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
         return;
     };
-    let group = match MemoryGroup::new() {
-        Ok(group) => group,
-        Err(error) => {
-            return eprintln!("SKIPPED: {name} needs control groups for memory: {error:#}");
-        }
+    let Some(group) = skip::needed(name, MemoryGroup::new()) else {
+        return;
     };
     group.take(scene.agent().pid()).expect("a group");
     group.limit((128 - 72) << 20).expect("a limit");

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::world;
+
 pub mod versions;
 
 /// The folder of a version of something. Of Debian's packages, `debian`, there is one, without name.
@@ -10,4 +12,21 @@ pub fn folder(name: &str, version: &str) -> PathBuf {
         .join("../target/tools")
         .join(name)
         .join(version)
+}
+
+/// The folder of Kubernetes' own programs. `PATHPROOF_CLUSTER_SERVERS` names another one.
+pub fn kubernetes() -> PathBuf {
+    let other = std::env::var_os("PATHPROOF_CLUSTER_SERVERS");
+    other.map_or_else(|| folder("kubernetes", versions::KUBERNETES), PathBuf::from)
+}
+
+/// A program in a folder, by a path that leads there from everywhere.
+pub fn program(folder: &Path, name: &str) -> Option<PathBuf> {
+    let file = folder.join(name).canonicalize().ok()?;
+    file.is_file().then_some(file)
+}
+
+/// A program of Debian's package, or of this machine.
+pub fn unpacked(name: &str) -> Option<PathBuf> {
+    program(&folder("debian", ""), name).or_else(|| world::tool(name))
 }

@@ -6,25 +6,26 @@
 //! is no controller manager, no scheduler and no kubelet: what they would do, tests do.
 
 mod api;
-mod audit;
 pub mod base;
 mod control_plane;
 mod crowd;
-mod install;
 mod kube_proxy;
 mod map_eye;
 mod objects;
 mod relay;
+mod scene;
 mod servers;
 
 pub use crate::process::Process;
-pub use api::{Api, Refused};
-pub use audit::Request;
-pub use control_plane::{ControlPlane, kubeconfig};
+pub use api::{Api, refused};
+pub use control_plane::ControlPlane;
 pub use crowd::{Crowd, each};
-pub use install::{account_kubeconfig, install, install_node, namespace, put_file, reserve};
 pub use kube_proxy::{HEALTHZ_PORT as KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, flush_services};
 pub use map_eye::MapEye;
-pub use objects::{create, documents, node_pod};
+pub use objects::{
+    create, documents, install, install_node, namespace, node_pod, node_token, put_file,
+    read_documents, reserve,
+};
 pub use relay::{Manner, Relay};
+pub use scene::{PATIENCE, PORT, Scene, services, wait_proven, wait_report};
 pub use servers::Servers;

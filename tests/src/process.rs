@@ -1,5 +1,6 @@
 //! A process of a world, with a log of its own. Dropping it ends it.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::mem::ManuallyDrop;
 use std::os::unix::process::CommandExt;
@@ -84,15 +85,13 @@ impl Process {
         let patience = scaled(patience);
         let start = Instant::now();
         while !holds() {
-            if let Some(status) = self.exited()? {
-                bail!("{} ended with {status}:\n{}", self.name, self.log());
+            let ended = self.exited()?;
+            let name = &self.name;
+            if let Some(status) = ended {
+                bail!("{name} ended with {status}:\n{}", self.log());
             }
             if start.elapsed() > patience {
-                bail!(
-                    "{}: {what}: not within {patience:?}:\n{}",
-                    self.name,
-                    self.log()
-                );
+                bail!("{name}: {what}: not within {patience:?}:\n{}", self.log());
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -138,6 +137,14 @@ impl Drop for Process {
             tail.iter().for_each(|line| eprintln!("{line}"));
         }
     }
+}
+
+/// PATH with these folders before its own.
+pub fn path_with<'a>(folders: impl IntoIterator<Item = &'a Path>) -> OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = folders.into_iter().map(Path::to_owned);
+    let all = folders.chain(std::env::split_paths(&path));
+    std::env::join_paths(all).expect("no folder has a colon in its name")
 }
 
 /// Sends a signal to a process. Gives whether there is one.

@@ -73,7 +73,7 @@ impl Prometheus {
         let near = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
         let relays = nodes
             .iter()
-            .map(|(_, node)| Relay::across(namespace, near, node, agent))
+            .map(|(_, node)| Relay::start(namespace, near, Some(*node), agent))
             .collect::<Result<Vec<_>>>()?;
         let names = nodes.iter().map(|(name, _)| *name);
         let targets: Vec<_> = names.zip(relays.iter().map(Relay::address)).collect();

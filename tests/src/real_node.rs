@@ -15,25 +15,24 @@ mod rollout;
 mod tools;
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 pub use desk::Desk;
-pub use rollout::is_forgotten;
-pub use tools::{Tools, prometheus};
+pub use rollout::{is_forgotten, is_ready};
+pub use tools::Tools;
 
-use crate::cluster::{Api, ControlPlane, KubeProxy, Mode, Process};
-use crate::wait::until;
+use crate::cluster::{Api, ControlPlane, KubeProxy, Mode};
+use crate::process::{Process, path_with};
+use crate::wait::{scaled, until};
 use crate::watch::Watch;
-use crate::world::{ADMIN_PORT, Family, HEALTHZ_PORT, NODE_NAME, World, layout};
+use crate::world::{ADMIN_PORT, Family, HEALTHZ_PORT, NODE_NAME, Namespace, World, layout};
 use crate::{http, skip};
-pub use cgroups::Version;
-use machine::{Daemon, Machine};
+use machine::Machine;
 
 /// For what takes seconds, on machines that do much else.
 pub const PATIENCE: Duration = Duration::from_secs(90);
@@ -56,9 +55,9 @@ pub struct Programs {
 /// The running cluster. Dropped in this order.
 #[derive(Debug)]
 pub struct RealNode {
-    kubelet: Option<Daemon>,
+    kubelet: Option<Process>,
     proxy: Option<KubeProxy>,
-    _containerd: Daemon,
+    _containerd: Process,
     machine: Machine,
     _scheduler: Process,
     _controllers: Process,
@@ -73,33 +72,14 @@ pub struct RealNode {
 }
 
 impl RealNode {
-    /// A ready node; nothing, loudly, where the machine lacks what it takes.
-    pub fn or_skip(test: &str, programs: &Programs) -> Option<Self> {
-        let tools = Self::possible(test)?;
-        Some(Self::start(&tools, programs).expect("a real node"))
-    }
-
     /// The tools, where such a node can run on this machine; nothing, loudly, where it can not.
     pub fn possible(test: &str) -> Option<Tools> {
         if skip::without_root(test) {
             return None;
         }
-        match Version::of_machine() {
-            Ok(version) => println!("{test} uses cgroup {version}"),
-            Err(missing) => {
-                eprintln!("SKIPPED: {test} needs {missing}");
-                return None;
-            }
-        }
-        match Tools::find() {
-            Ok(tools) => Some(tools),
-            Err(missing) => {
-                eprintln!(
-                    "SKIPPED: {test} needs {missing} (run `cargo xtask setup-cluster --all`)"
-                );
-                None
-            }
-        }
+        let version = skip::needed(test, cgroups::version())?;
+        println!("{test} uses cgroup v{version}");
+        skip::needed(test, Tools::find())
     }
 
     /// Starts everything, and waits until the node is ready and kube-proxy says 200.
@@ -110,25 +90,21 @@ impl RealNode {
         let folder = world.quick_dir()?.join("node");
         fs::create_dir_all(folder.join("cni"))?;
         let control = ControlPlane::start(&world, &tools.servers)?;
-        let api = control.api()?;
         let desk = Desk::new(&world, tools, &folder, &control.admin_kubeconfig())?;
-        let controllers = controllers(&world, tools, &control, &desk)?;
-        let scheduler = scheduler(&world, tools, &desk)?;
         let machine = Machine::start(&world, &folder)?;
-        let containerd = containerd(&machine, tools, &folder)?;
         let mut node = Self {
             kubelet: None,
             proxy: None,
-            _containerd: containerd,
+            _containerd: containerd(&machine, tools, &folder)?,
             machine,
-            _scheduler: scheduler,
-            _controllers: controllers,
-            api,
+            _scheduler: beside(&world, &tools.scheduler, &desk, "")?,
+            _controllers: controllers(&world, tools, &control.ca, &desk)?,
+            api: control.api()?,
+            control,
             tools: tools.clone(),
             folder,
             desk,
             world,
-            control,
         };
         node.load_all(programs)?;
         node.start_kubelet()?;
@@ -154,41 +130,34 @@ impl RealNode {
         fs::remove_file(&file).context("remove an archive")
     }
 
-    /// Imports an image from an archive.
-    pub fn load(&self, archive: &Path) -> Result<()> {
-        // Where containerd looks for it, and the node sees it.
-        let ctr = self.tools.containerd.join("ctr");
+    fn load(&self, archive: &Path) -> Result<()> {
         let archive = archive.to_str().context("a path in UTF-8")?;
-        let words = ["-n", "k8s.io", "images", "import", "--local", archive];
-        self.machine.run(ctr, &words).map(drop)
+        self.ctr(&["images", "import", "--local", archive])
+            .map(drop)
     }
 
     /// Starts kubelet, which takes over whatever runs.
     pub fn start_kubelet(&mut self) -> Result<()> {
+        let file = self.folder.join("kubelet.yaml");
+        let config = config::kubelet(&self.folder, self.machine.version());
+        fs::write(&file, config)?;
         let (v4, v6) = layout::NODE;
-        let folder = &self.folder;
-        fs::write(
-            folder.join("kubelet.json"),
-            config::kubelet(folder, self.machine.version()),
-        )?;
+        let options = format!(
+            "--v=2 --kubeconfig={} --config={} --cert-dir={} --root-dir=/var/lib/kubelet \
+             --hostname-override={NODE_NAME} --node-ip={v4},{v6}",
+            self.desk.kubeconfig.display(),
+            file.display(),
+            self.folder.join("pki").display(),
+        );
         let mut command = self.machine.command(&self.tools.kubelet);
-        command
-            .arg(format!("--kubeconfig={}", self.desk.kubeconfig().display()))
-            .arg(format!(
-                "--config={}",
-                folder.join("kubelet.json").display()
-            ))
-            .arg(format!("--cert-dir={}", folder.join("pki").display()))
-            .args(["--root-dir=/var/lib/kubelet", "--v=2"])
-            .arg(format!("--hostname-override={NODE_NAME}"))
-            .arg(format!("--node-ip={v4},{v6}"));
+        command.args(options.split_whitespace());
         self.kubelet = Some(self.machine.daemon(command, "kubelet")?);
         Ok(())
     }
 
     /// Kills kubelet; its pods run on.
     pub fn kill_kubelet(&mut self) -> Result<()> {
-        self.kubelet.take().context("kubelet runs")?.kill()
+        machine::kill(self.kubelet.take().context("kubelet runs")?)
     }
 
     /// Starts kube-proxy with its health server where it always is.
@@ -197,7 +166,7 @@ impl RealNode {
         self.proxy = None;
         let config = self.control.proxy_kubeconfig(ControlPlane::address());
         let (servers, mode) = (&self.tools.servers, Mode::Nftables);
-        let proxy = KubeProxy::spawn_at(&self.world, servers, mode, &config, HEALTHZ_PORT, &[])?;
+        let proxy = KubeProxy::spawn(&self.world, servers, mode, &config, HEALTHZ_PORT, &[])?;
         self.proxy = Some(proxy);
         Ok(())
     }
@@ -214,7 +183,7 @@ impl RealNode {
         let (v4, v6) = layout::NODE_POD_CIDRS;
         let range = json!({ "spec": { "podCIDR": v4, "podCIDRs": [v4, v6] } });
         let api = &self.api;
-        kubelet.process().wait("a ready node", PATIENCE, || {
+        kubelet.wait("a ready node", PATIENCE, || {
             let Ok(node) = api.get(&path) else {
                 return false;
             };
@@ -226,6 +195,16 @@ impl RealNode {
             (answer.status == 200).then_some(())
         })
         .context("kube-proxy says 200")
+    }
+
+    /// Two pods behind node port 30080, which are ready.
+    pub fn serve(&self) -> Result<()> {
+        let file = self.folder.join("web.yaml");
+        fs::write(&file, include_str!("real_node/web.yaml"))?;
+        self.desk.kubectl(&format!("apply -f {}", file.display()))?;
+        let seconds = scaled(Duration::from_secs(60)).as_secs();
+        let rollout = format!("rollout status deployment/web --timeout {seconds}s");
+        self.desk.kubectl(&rollout).map(drop)
     }
 
     /// What an administrator runs: kubectl, helm.
@@ -240,8 +219,8 @@ impl RealNode {
 
     /// A command of containerd's client, about Kubernetes' containers.
     pub fn ctr(&self, words: &[&str]) -> Result<String> {
-        let mut command = self.machine.command(self.tools.containerd.join("ctr"));
-        machine::output(command.args(["-n", "k8s.io"]).args(words))
+        let ctr = self.tools.containerd.join("ctr");
+        self.machine.run(ctr, &[&["-n", "k8s.io"], words].concat())
     }
 
     pub fn node(&self) -> Result<Value> {
@@ -262,16 +241,14 @@ impl RealNode {
 
     /// One answer at 10256 from outside.
     pub fn ask(&self, path: &str) -> Result<http::Response> {
-        let address = SocketAddr::new(self.world.node_address(Family::V4), HEALTHZ_PORT);
-        let ask = || http::get(address, path, Duration::from_secs(2));
-        self.world.outside.run(ask)
+        let address = self.world.node_address(Family::V4);
+        get(&self.world.outside, (address, HEALTHZ_PORT), path)
     }
 
     /// What the agent says at its admin port, which is the node's own alone.
     pub fn admin(&self, path: &str) -> Result<http::Response> {
-        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT));
-        let ask = || http::get(address, path, Duration::from_secs(2));
-        self.world.node.run(ask)
+        let address = Ipv4Addr::LOCALHOST.into();
+        get(&self.world.node, (address, ADMIN_PORT), path)
     }
 
     /// The agent's verdict.
@@ -280,67 +257,52 @@ impl RealNode {
     }
 }
 
+fn get(from: &Namespace, at: (IpAddr, u16), path: &str) -> Result<http::Response> {
+    from.run(|| http::get(at.into(), path, Duration::from_secs(2)))
+}
+
 fn status_of<'a>(node: &'a Value, kind: &str) -> &'a str {
     let conditions = node["status"]["conditions"].as_array();
-    conditions
-        .and_then(|all| all.iter().find(|one| one["type"] == kind))
+    let found = conditions.and_then(|all| all.iter().find(|one| one["type"] == kind));
+    found
         .and_then(|one| one["status"].as_str())
         .unwrap_or_default()
 }
 
-fn containerd(machine: &Machine, tools: &Tools, folder: &Path) -> Result<Daemon> {
+fn containerd(machine: &Machine, tools: &Tools, folder: &Path) -> Result<Process> {
     let file = folder.join("containerd.toml");
     fs::write(&file, config::containerd(tools, folder))?;
     fs::write(folder.join("cni/10-pods.conflist"), config::network())?;
     let mut command = machine.command(tools.containerd.join("containerd"));
     // It looks for its shim in PATH.
-    let mut path = tools.containerd.clone().into_os_string();
-    path.push(":");
-    path.push(std::env::var_os("PATH").unwrap_or_default());
+    let path = path_with([tools.containerd.as_path()]);
     command.env("PATH", path).arg("--config").arg(file);
     let mut containerd = machine.daemon(command, "containerd")?;
     let ctr = tools.containerd.join("ctr");
     let answers = || machine.run(&ctr, &["version"]).is_ok();
-    containerd.process().wait("an answer", PATIENCE, answers)?;
+    containerd.wait("an answer", PATIENCE, answers)?;
     Ok(containerd)
 }
 
-fn controllers(
-    world: &World,
-    tools: &Tools,
-    control: &ControlPlane,
-    desk: &Desk,
-) -> Result<Process> {
-    let ca = world.dir().join("ca.crt");
-    fs::write(&ca, control.ca())?;
-    let mut command = beside(world, &tools.controllers, desk);
-    command
-        .arg("--use-service-account-credentials")
-        .arg(format!("--root-ca-file={}", ca.display()))
-        // Its default is a folder of the machine's, which it makes.
-        .arg(format!(
-            "--flex-volume-plugin-dir={}",
-            world.dir().join("volume-plugins").display()
-        ));
-    // It signs tokens of a kind that nothing here uses. An API server elsewhere keeps it there.
-    let key = control.accounts_key();
-    if key.exists() {
-        let key = key.display();
-        command.arg(format!("--service-account-private-key-file={key}"));
-    }
-    Process::start(command, "kube-controller-manager", world.dir())
+fn controllers(world: &World, tools: &Tools, ca: &str, desk: &Desk) -> Result<Process> {
+    let file = world.dir().join("ca.crt");
+    fs::write(&file, ca)?;
+    // The folder for plugins is one of the machine's else, which it makes.
+    let more = format!(
+        "--use-service-account-credentials --root-ca-file={} --flex-volume-plugin-dir={}",
+        file.display(),
+        world.dir().join("volume-plugins").display()
+    );
+    beside(world, &tools.controllers, desk, &more)
 }
 
-fn scheduler(world: &World, tools: &Tools, desk: &Desk) -> Result<Process> {
-    let command = beside(world, &tools.scheduler, desk);
-    Process::start(command, "kube-scheduler", world.dir())
-}
-
-/// A server beside the API server.
-fn beside(world: &World, program: &Path, desk: &Desk) -> Command {
+/// Starts a server beside the API server.
+fn beside(world: &World, program: &Path, desk: &Desk, more: &str) -> Result<Process> {
     let mut command = world.worker.command(program);
     command
-        .arg(format!("--kubeconfig={}", desk.kubeconfig().display()))
-        .args(["--leader-elect=false", "--bind-address=127.0.0.1"]);
-    command
+        .arg(format!("--kubeconfig={}", desk.kubeconfig.display()))
+        .args(["--leader-elect=false", "--bind-address=127.0.0.1"])
+        .args(more.split_whitespace());
+    let name = program.file_name().unwrap_or_default();
+    Process::start(command, &name.to_string_lossy(), world.dir())
 }

@@ -1,5 +1,11 @@
 //! Tests that need what this machine or user lacks say so loudly and pass; they never fail for it.
 
+/// What a test needs. Nothing, loudly, where this machine lacks it; the error says what.
+pub fn needed<T>(test: &str, found: anyhow::Result<T>) -> Option<T> {
+    let skipped = |missing| eprintln!("SKIPPED: {test} needs {missing:#}");
+    found.map_err(skipped).ok()
+}
+
 /// Whether a test must be skipped; says so on stderr.
 fn skips(test: &str, has: bool, what: &str) -> bool {
     if !has {

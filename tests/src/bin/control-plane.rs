@@ -7,19 +7,17 @@
 
 use std::io::Read as _;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use node_tests::cluster::{ControlPlane, Servers};
 use node_tests::skip;
 use node_tests::world::World;
 
 fn main() -> Result<()> {
     ensure!(skip::is_root(), "run as root");
-    let servers = Servers::find()
-        .map_err(|missing| anyhow!("no {missing}: run `cargo xtask setup-cluster`"))?;
     let world = World::builder().build().context("make a namespace")?;
-    let control = ControlPlane::start(&world, &servers)?;
+    let control = ControlPlane::start(&world, &Servers::find()?)?;
     let ca = world.dir().join("ca.crt");
-    std::fs::write(&ca, control.ca())?;
+    std::fs::write(&ca, &control.ca)?;
     println!("{} {}", world.worker.name(), ca.display());
     std::io::stdin().read_to_end(&mut Vec::new())?;
     Ok(())

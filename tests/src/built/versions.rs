@@ -21,29 +21,18 @@ pub struct Release {
     pub version: &'static str,
 }
 
+const fn release(folder: &'static str, version: &'static str) -> Release {
+    Release { folder, version }
+}
+
 /// Cilium.
-pub const CILIUM: Release = Release {
-    folder: "cilium",
-    version: "v1.20.2",
-};
+pub const CILIUM: Release = release("cilium", "v1.20.2");
 /// The last minor release that attaches by clsact alone.
-pub const CILIUM_1_15: Release = Release {
-    folder: "cilium-1.15",
-    version: "v1.15.19",
-};
+pub const CILIUM_1_15: Release = release("cilium-1.15", "v1.15.19");
 
 /// The first release with /livez.
-pub const KUBE_PROXY_1_28: Release = Release {
-    folder: "kube-proxy-1.28",
-    version: "v1.28.15",
-};
+pub const KUBE_PROXY_1_28: Release = release("kube-proxy-1.28", "v1.28.15");
 /// The last release of Kubernetes that RKE 1 installs.
-pub const KUBE_PROXY_1_32: Release = Release {
-    folder: "kube-proxy-1.32",
-    version: "v1.32.13",
-};
+pub const KUBE_PROXY_1_32: Release = release("kube-proxy-1.32", "v1.32.13");
 /// The newest release.
-pub const KUBE_PROXY_1_37: Release = Release {
-    folder: "kube-proxy-1.37",
-    version: "v1.37.2",
-};
+pub const KUBE_PROXY_1_37: Release = release("kube-proxy-1.37", "v1.37.2");

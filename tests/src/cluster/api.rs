@@ -1,16 +1,15 @@
 //! The API of the cluster: a client that waits for each answer, inside a namespace of the world.
 
-use std::fmt;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, ensure};
 use http::{Method, Request};
 use kube::client::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
+use tokio::time::timeout;
 
 use super::control_plane::kubeconfig;
 use crate::world::Namespace;
@@ -20,23 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Who owns the fields that tests write.
 const MANAGER: &str = "pathproof-tests";
 
-/// The server said no.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
-    /// Status code, such as 403.
-    pub code: u16,
-    /// What it said.
-    pub message: String,
-}
-
-impl fmt::Display for Refused {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.code, self.message)
-    }
-}
-
-impl std::error::Error for Refused {}
-
 /// A client with the rights of one token.
 pub struct Api {
     ns: Namespace,
@@ -44,8 +26,8 @@ pub struct Api {
     client: Client,
 }
 
-impl fmt::Debug for Api {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Api").finish_non_exhaustive()
     }
 }
@@ -69,17 +51,7 @@ impl Api {
         })
     }
 
-    /// Sockets belong to the namespace of the thread that opens them.
-    fn wait<T: Send>(&self, work: impl Future<Output = T> + Send) -> Result<T> {
-        self.ns
-            .run(|| {
-                self.runtime
-                    .block_on(async { tokio::time::timeout(PATIENCE, work).await })
-            })
-            .with_context(|| format!("no answer of the API server within {PATIENCE:?}"))
-    }
-
-    /// One request; the error is a [`Refused`] where the server said no.
+    /// One request; the error is a [`kube::Error::Api`] if the server refuses it.
     pub fn request(
         &self,
         method: Method,
@@ -97,21 +69,22 @@ impl Api {
             .uri(path)
             .header("content-type", content_type)
             .body(bytes)?;
-        match self.wait(self.client.request_text(request))? {
-            Ok(text) if text.is_empty() => Ok(Value::Null),
-            Ok(text) => Ok(serde_json::from_str(&text).unwrap_or(Value::String(text))),
-            Err(kube::Error::Api(status)) => Err(anyhow!(Refused {
-                code: status.code,
-                message: status.message.clone(),
-            })),
-            Err(error) => Err(error).with_context(|| format!("ask for {path}")),
-        }
+        let answer = async { timeout(PATIENCE, self.client.request_text(request)).await };
+        // Sockets belong to the namespace of the thread that opens them.
+        let answer = self.ns.run(|| self.runtime.block_on(answer));
+        let late = || format!("no answer of the API server within {PATIENCE:?}");
+        let text = answer
+            .with_context(late)?
+            .with_context(|| format!("ask for {path}"))?;
+        Ok(match text.as_str() {
+            "" => Value::Null,
+            text => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
+        })
     }
 
     /// Whether the server is ready.
     pub fn is_ready(&self) -> bool {
-        self.request(Method::GET, "/readyz", "application/json", &Value::Null)
-            .is_ok()
+        self.get("/readyz").is_ok()
     }
 
     /// Makes an object, or makes it so (server-side apply). Gives it as it is then.
@@ -123,12 +96,7 @@ impl Api {
     /// Writes the status of an object.
     pub fn apply_status(&self, object: &Value, status: &Value) -> Result<Value> {
         let path = format!("{}/status?fieldManager={MANAGER}", path_of(object)?);
-        self.request(
-            Method::PATCH,
-            &path,
-            "application/merge-patch+json",
-            &json!({ "status": status }),
-        )
+        self.patch(&path, &json!({ "status": status }))
     }
 
     /// Changes fields of an object (JSON merge patch).
@@ -154,38 +122,17 @@ impl Api {
     /// Deletes this object, unless it is gone: a controller may have been faster.
     pub fn delete_object(&self, object: &Value) -> Result<()> {
         match self.delete(&path_of(object)?) {
-            Err(error)
-                if error
-                    .downcast_ref::<Refused>()
-                    .is_none_or(|no| no.code != 404) =>
-            {
-                Err(error)
-            }
+            Err(error) if refused(&error) != Some(404) => Err(error),
             _ => Ok(()),
         }
     }
+}
 
-    /// A token of a ServiceAccount, bound to a pod as the kubelet's are.
-    pub fn token(&self, namespace: &str, account: &str, pod: &Value) -> Result<String> {
-        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
-        let request = json!({
-            "apiVersion": "authentication.k8s.io/v1",
-            "kind": "TokenRequest",
-            "spec": {
-                "expirationSeconds": 3600,
-                "boundObjectRef": {
-                    "apiVersion": "v1",
-                    "kind": "Pod",
-                    "name": pod["metadata"]["name"],
-                    "uid": pod["metadata"]["uid"],
-                },
-            },
-        });
-        let answer = self.post(&path, &request)?;
-        let token = answer["status"]["token"].as_str();
-        token
-            .map(str::to_owned)
-            .with_context(|| format!("no token in {answer}"))
+/// Status code of a refusal of the server's.
+pub fn refused(error: &anyhow::Error) -> Option<u16> {
+    match error.downcast_ref() {
+        Some(kube::Error::Api(status)) => Some(status.code),
+        _ => None,
     }
 }
 
@@ -193,24 +140,20 @@ impl Api {
 fn path_of(object: &Value) -> Result<String> {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (word(&object["apiVersion"]), word(&object["kind"]));
-    let (name, namespace) = (
-        word(&object["metadata"]["name"]),
-        word(&object["metadata"]["namespace"]),
-    );
-    if version.is_empty() || kind.is_empty() || name.is_empty() {
-        bail!("no object: {object}");
-    }
+    let name = word(&object["metadata"]["name"]);
+    let is_whole = [&version, &kind, &name].iter().all(|word| !word.is_empty());
+    ensure!(is_whole, "no object: {object}");
     let root = if version == "v1" { "api" } else { "apis" };
+    let namespace = match object["metadata"]["namespace"].as_str() {
+        Some(namespace) => format!("/namespaces/{namespace}"),
+        None => String::new(),
+    };
     let resource = kind.to_lowercase();
     let resource = match resource.strip_suffix('y') {
         Some(stem) => format!("{stem}ies"),
         None => format!("{resource}s"),
     };
-    Ok(if namespace.is_empty() {
-        format!("/{root}/{version}/{resource}/{name}")
-    } else {
-        format!("/{root}/{version}/namespaces/{namespace}/{resource}/{name}")
-    })
+    Ok(format!("/{root}/{version}{namespace}/{resource}/{name}"))
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! deploy/base, read as kustomize reads it: the files that kustomization.yaml names.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::documents;
+use super::read_documents;
+use crate::deploy;
 
 /// Namespace of everything in it.
 pub const NAMESPACE: &str = "pathproof";
@@ -16,27 +16,19 @@ pub const AGENT: &str = "pathproof-agent";
 pub const ROTATOR: &str = "pathproof-rotator";
 
 pub fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/base")
+    deploy::folder().join("base")
 }
 
 /// Every object, in the order of the files.
 pub fn objects() -> Result<Vec<Value>> {
-    let kustomization = read("kustomization.yaml")?;
-    let files = kustomization
-        .first()
-        .and_then(|document| document["resources"].as_array())
-        .context("kustomization.yaml names resources")?;
+    let kustomization = read_documents(&folder().join("kustomization.yaml"))?;
+    let files = kustomization[0]["resources"].as_array();
     let mut objects = Vec::new();
-    for file in files {
-        objects.extend(read(file.as_str().context("a resource is a file")?)?);
+    for file in files.context("kustomization.yaml names resources")? {
+        let file = file.as_str().context("a resource is a file")?;
+        objects.extend(read_documents(&folder().join(file))?);
     }
     Ok(objects)
-}
-
-fn read(file: &str) -> Result<Vec<Value>> {
-    let path = folder().join(file);
-    let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-    documents(&text).with_context(|| format!("in {}", path.display()))
 }
 
 #[cfg(test)]
@@ -45,8 +37,9 @@ mod tests {
 
     #[test]
     fn every_file_of_the_folder_is_named() {
-        let named = read("kustomization.yaml").expect("a kustomization");
-        for entry in fs::read_dir(folder()).expect("list deploy/base") {
+        let file = folder().join("kustomization.yaml");
+        let named = read_documents(&file).expect("a kustomization");
+        for entry in std::fs::read_dir(folder()).expect("list deploy/base") {
             let name = entry.expect("an entry").file_name();
             let name = name.to_str().expect("a name");
             let known = named[0]["resources"]

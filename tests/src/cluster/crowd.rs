@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::{Api, namespace};
@@ -36,28 +36,19 @@ impl Crowd {
             namespace(first, &name(index).0)?;
         }
         each(apis, self.services, |api, index| {
-            let (namespace, name) = name(index);
-            let core = format!("/api/v1/namespaces/{namespace}/services");
-            api.post(&core, &service(index))
-                .with_context(|| format!("make the Service {name}"))?;
-            let slices = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices");
-            api.post(&slices, &self.slice(index))
-                .with_context(|| format!("make the slice of {name}"))?;
-            Ok(())
+            let services = format!("/api/v1/namespaces/{}/services", name(index).0);
+            api.post(&services, &service(index))?;
+            api.post(&slices(index), &self.slice(index)).map(drop)
         })
     }
 
     /// Replaces one endpoint of a Service by one with this address.
     pub fn change(&self, api: &Api, index: usize, address: Ipv4Addr) -> Result<()> {
-        let mut endpoints = self.endpoints_of(index);
-        if let Some(first) = endpoints.first_mut() {
-            first["addresses"] = json!([address]);
-        }
-        let (namespace, name) = name(index);
-        let path =
-            format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{name}-v4");
-        api.patch(&path, &json!({ "endpoints": endpoints }))
-            .map(drop)
+        let mut slice = self.slice(index);
+        slice["endpoints"][0]["addresses"] = json!([address]);
+        let path = format!("{}/{}-v4", slices(index), name(index).1);
+        let change = json!({ "endpoints": slice["endpoints"] });
+        api.patch(&path, &change).map(drop)
     }
 
     /// How many Services from the first on [`Crowd::churn`] changes; the others are the caller's.
@@ -84,13 +75,6 @@ impl Crowd {
     }
 
     fn slice(&self, index: usize) -> Value {
-        let (namespace, name) = name(index);
-        let ports = [json!({ "name": "http", "port": 8080, "protocol": "TCP" })];
-        let endpoints = self.endpoints_of(index);
-        managed(slice(&namespace, &name, Family::V4, &ports, &endpoints))
-    }
-
-    fn endpoints_of(&self, index: usize) -> Vec<Value> {
         let (namespace, service) = name(index);
         let endpoint = |number: usize| {
             let (address, node) = endpoint_at(number);
@@ -106,8 +90,16 @@ impl Crowd {
             })
         };
         let first = index * self.endpoints;
-        (first..first + self.endpoints).map(endpoint).collect()
+        let endpoints: Vec<Value> = (first..first + self.endpoints).map(endpoint).collect();
+        let ports = [json!({ "name": "http", "port": 8080, "protocol": "TCP" })];
+        managed(slice(&namespace, &service, Family::V4, &ports, &endpoints))
     }
+}
+
+/// Where the slices of a Service are.
+fn slices(index: usize) -> String {
+    let (namespace, _) = name(index);
+    format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
 }
 
 fn service(index: usize) -> Value {
@@ -148,11 +140,8 @@ pub fn each(
     };
     thread::scope(|scope| {
         let workers: Vec<_> = apis.iter().map(|api| scope.spawn(|| work(api))).collect();
-        workers.into_iter().try_for_each(|worker| {
-            worker
-                .join()
-                .map_err(|_| anyhow!("a client's thread panicked"))?
-        })
+        let mut ends = workers.into_iter().map(|worker| worker.join());
+        ends.try_for_each(|end| end.expect("no client panics"))
     })
 }
 
@@ -166,9 +155,11 @@ mod tests {
             services: 3,
             endpoints: 2,
         };
-        let all: Vec<Value> = (0..3).flat_map(|index| crowd.endpoints_of(index)).collect();
-        let mut addresses: Vec<String> = all
+        let slices: Vec<Value> = (0..3).map(|index| crowd.slice(index)).collect();
+        let all = slices
             .iter()
+            .flat_map(|slice| slice["endpoints"].as_array().expect("endpoints"));
+        let mut addresses: Vec<String> = all
             .map(|endpoint| endpoint["addresses"][0].to_string())
             .collect();
         addresses.sort();

@@ -1,6 +1,6 @@
 //! The real kube-proxy on the node of the world.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::{Process, Servers};
+use super::Servers;
 use crate::http::{self, Response};
+use crate::process::{Process, path_with};
 use crate::wait::until;
 use crate::world::{self, Family, Namespace, World, layout};
 
@@ -26,8 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub fn flush_services(node: &Namespace) -> Result<String> {
     let mut rules = String::new();
     for family in ["ip", "ip6"] {
-        let chain = ["list", "chain", family, "kube-proxy", "services"];
-        let list = || node.feed("nft", &chain, "");
+        let list = || node.nft(&format!("list chain {family} kube-proxy services\n"));
         rules += &until(PATIENCE, || list().ok()).map_or_else(list, Ok)?;
     }
     node.nft("flush chain ip kube-proxy services\nflush chain ip6 kube-proxy services\n")?;
@@ -73,19 +73,22 @@ impl Mode {
 /// A kube-proxy; ends when dropped.
 #[derive(Debug)]
 pub struct KubeProxy {
-    process: Process,
-    address: SocketAddr,
+    pub process: Process,
+    /// Where its health server listens.
+    pub address: SocketAddr,
+    /// Who writes the rules.
+    pub mode: Mode,
     outside: Namespace,
     node: Namespace,
-    mode: Mode,
     lock: PathBuf,
+    held: Option<File>,
     path: OsString,
 }
 
 impl KubeProxy {
     /// Starts it, as the bearer of a kubeconfig, and waits until its /healthz says 200.
     pub fn start(world: &World, servers: &Servers, mode: Mode, kubeconfig: &str) -> Result<Self> {
-        let mut proxy = Self::spawn(world, servers, mode, kubeconfig)?;
+        let mut proxy = Self::spawn(world, servers, mode, kubeconfig, HEALTHZ_PORT, &[])?;
         let (outside, address) = (proxy.outside.clone(), proxy.address);
         proxy.process.wait("200 of its /healthz", PATIENCE, || {
             let answer = outside.run(|| http::get(address, "/healthz", Duration::from_secs(1)));
@@ -94,13 +97,8 @@ impl KubeProxy {
         Ok(proxy)
     }
 
-    /// Starts it with its health server at a port of its own and does not wait.
-    pub fn spawn(world: &World, servers: &Servers, mode: Mode, kubeconfig: &str) -> Result<Self> {
-        Self::spawn_at(world, servers, mode, kubeconfig, HEALTHZ_PORT, &[])
-    }
-
     /// Starts it with its health server at this port, and more options, and does not wait.
-    pub fn spawn_at(
+    pub fn spawn(
         world: &World,
         servers: &Servers,
         mode: Mode,
@@ -108,37 +106,32 @@ impl KubeProxy {
         port: u16,
         more: &[&str],
     ) -> Result<Self> {
-        let file = world.dir().join("kube-proxy.kubeconfig");
+        let dir = world.dir();
+        let (file, lock) = (dir.join("kube-proxy.kubeconfig"), dir.join("xtables.lock"));
         fs::write(&file, kubeconfig)?;
+        let path = Self::search_path(dir, mode)?;
         let (v4, v6) = layout::CLUSTER_CIDRS;
-        let lock = world.dir().join("xtables.lock");
+        // Limits of connection tracking are the machine's.
+        let options = format!(
+            "--v=2 --kubeconfig={} --hostname-override={} --proxy-mode={} --cluster-cidr={v4},{v6} \
+             --healthz-bind-address=0.0.0.0:{port} --conntrack-max-per-core=0 --conntrack-min=0 \
+             --conntrack-tcp-timeout-established=0 --conntrack-tcp-timeout-close-wait=0",
+            file.display(),
+            world.node_name(),
+            mode.name(),
+        );
         let mut command = world.node.command(&servers.proxy);
-        let path = Self::search_path(world.dir(), mode)?;
+        command.args(options.split_whitespace()).args(more);
         // The machine's own lock is not ours.
         command.env("XTABLES_LOCKFILE", &lock).env("PATH", &path);
-        for (option, value) in [
-            ("kubeconfig", file.display().to_string()),
-            ("hostname-override", world.node_name().to_owned()),
-            ("proxy-mode", mode.name().to_owned()),
-            ("cluster-cidr", format!("{v4},{v6}")),
-            ("healthz-bind-address", format!("0.0.0.0:{port}")),
-            // Limits of connection tracking are the machine's.
-            ("conntrack-max-per-core", "0".to_owned()),
-            ("conntrack-min", "0".to_owned()),
-            ("conntrack-tcp-timeout-established", "0".to_owned()),
-            ("conntrack-tcp-timeout-close-wait", "0".to_owned()),
-            ("v", "2".to_owned()),
-        ] {
-            command.arg(format!("--{option}={value}"));
-        }
-        command.args(more);
         Ok(Self {
-            process: Process::start(command, "kube-proxy", world.dir())?,
+            process: Process::start(command, "kube-proxy", dir)?,
             address: SocketAddr::new(world.node_address(Family::V4), port),
+            mode,
             outside: world.outside.clone(),
             node: world.node.clone(),
-            mode,
             lock,
+            held: None,
             path,
         })
     }
@@ -156,25 +149,6 @@ impl KubeProxy {
             .run(|| http::get(here, path, Duration::from_secs(2)))
     }
 
-    /// Where its health server listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    pub fn process(&self) -> &Process {
-        &self.process
-    }
-
-    /// Whether it has not ended.
-    pub fn is_running(&mut self) -> bool {
-        matches!(self.process.exited(), Ok(None))
-    }
-
-    /// Ends it at once.
-    pub fn kill(mut self) -> Result<()> {
-        self.process.kill()
-    }
-
     /// Stops it in its tracks.
     pub fn freeze(&self) {
         self.process.signal(libc::SIGSTOP);
@@ -185,11 +159,6 @@ impl KubeProxy {
         self.process.signal(libc::SIGCONT);
     }
 
-    /// Who writes the rules.
-    pub fn mode(&self) -> Mode {
-        self.mode
-    }
-
     /// Runs an iptables command in both families, as someone on the node would.
     pub fn iptables(&self, words: &str) -> Result<()> {
         self.run("iptables", words)?;
@@ -198,46 +167,43 @@ impl KubeProxy {
 
     /// Runs one command, `iptables` or `ip6tables`.
     pub fn run(&self, program: &str, words: &str) -> Result<()> {
-        let mut args = vec!["-w", "5"];
-        args.extend(words.split_whitespace());
-        self.node
-            .feed_with(program, &args, &self.env(), "")
-            .map(drop)
+        let words = format!("-w 5 {words}");
+        let words: Vec<&str> = words.split_whitespace().collect();
+        self.output(program, &words).map(drop)
     }
 
-    /// Takes the lock of iptables, as long as the file is open: nobody else changes rules meanwhile.
-    pub fn hold_lock(&self) -> Result<File> {
+    /// Takes the lock of iptables until it ends: nobody else changes rules meanwhile.
+    pub fn hold_lock(&mut self) -> Result<()> {
         let file = File::options().create(true).append(true).open(&self.lock)?;
         file.lock()?;
-        Ok(file)
+        self.held = Some(file);
+        Ok(())
     }
 
     /// What kube-proxy's rules are, as text.
     pub fn rules(&self) -> Result<String> {
         match self.mode {
             Mode::Nftables => self.node.nft("list ruleset\n"),
-            Mode::Ipvs => self.node.feed("ipvsadm", &["--list", "--numeric"], ""),
+            Mode::Ipvs => self.output("ipvsadm", &["--list", "--numeric"]),
             Mode::Iptables | Mode::IptablesLegacy => {
-                let env = self.env();
-                let v4 = self.node.feed_with("iptables-save", &[], &env, "")?;
-                let v6 = self.node.feed_with("ip6tables-save", &[], &env, "")?;
-                Ok(v4 + &v6)
+                Ok(self.output("iptables-save", &[])? + &self.output("ip6tables-save", &[])?)
             }
         }
     }
 
-    fn env(&self) -> [(&'static str, &OsStr); 2] {
-        [
+    /// Runs one of its mode's tools.
+    fn output(&self, program: &str, words: &[&str]) -> Result<String> {
+        let env = [
             ("XTABLES_LOCKFILE", self.lock.as_os_str()),
             ("PATH", &self.path),
-        ]
+        ];
+        self.node.feed_with(program, words, &env, "")
     }
 
     /// Where the tools of a mode are found: for legacy tables first in a folder of links.
     pub fn search_path(dir: &Path, mode: Mode) -> Result<OsString> {
-        let path = std::env::var_os("PATH").unwrap_or_default();
         if mode != Mode::IptablesLegacy {
-            return Ok(path);
+            return Ok(path_with([]));
         }
         let tool = world::tool(LEGACY).with_context(|| format!("no {LEGACY}"))?;
         let links = dir.join("legacy");
@@ -250,9 +216,6 @@ impl KubeProxy {
                 }
             }
         }
-        let mut all = links.into_os_string();
-        all.push(":");
-        all.push(path);
-        Ok(all)
+        Ok(path_with([links.as_path()]))
     }
 }

@@ -19,12 +19,6 @@ pub struct MapEye {
     endpoints: HashMap<MapData, EndpointKey, EndpointEntry>,
 }
 
-impl std::fmt::Debug for MapEye {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MapEye").finish_non_exhaustive()
-    }
-}
-
 impl MapEye {
     /// Opens those that the process holds.
     pub fn open(pid: u32) -> Result<Self> {
@@ -51,9 +45,8 @@ impl MapEye {
             padding: 0,
         };
         let value = self.frontends.get(&key, 0);
-        Ok(value
-            .with_context(|| format!("no frontend {cluster_ip}"))?
-            .service)
+        let value = value.with_context(|| format!("no frontend {cluster_ip}"))?;
+        Ok(value.service)
     }
 
     /// When an endpoint of a Service is there; nothing if it does not come in time.

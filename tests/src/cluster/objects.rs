@@ -1,60 +1,133 @@
-//! Objects for the API out of YAML: the world's folder of manifests, and what only an API has.
+//! Objects for the API: out of YAML, and what an administrator and a kubelet bring to a new cluster.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::{Api, base};
+use crate::manifests::{Manifests, NODE_FILE};
+use crate::wait::until;
+use crate::world::NODE_NAME;
+
+/// The API server makes its own namespaces a moment after it is ready.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The documents of a YAML text.
 pub fn documents(text: &str) -> Result<Vec<Value>> {
-    text.split("\n---\n")
-        .filter(|document| {
-            document
-                .lines()
-                .any(|line| !line.is_empty() && !line.starts_with('#'))
-        })
-        .map(|document| Ok(serde_saphyr::from_str(document)?))
-        .collect()
+    Ok(serde_saphyr::from_multiple(text)?)
+}
+
+/// The documents of a YAML file.
+pub fn read_documents(file: &Path) -> Result<Vec<Value>> {
+    let of = || format!("read {}", file.display());
+    documents(&fs::read_to_string(file).with_context(of)?).with_context(of)
+}
+
+/// Brings every document of a YAML file.
+pub fn put_file(api: &Api, file: &Path) -> Result<()> {
+    let mut objects = read_documents(file)?.into_iter();
+    objects.try_for_each(|object| create(api, object))
 }
 
 /// Brings an object to the API: makes it, or makes it so. A status goes its own way, as the
 /// kubelet's or a cloud's would.
 pub fn create(api: &Api, mut object: Value) -> Result<()> {
-    let name = object["metadata"]["name"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned();
-    let status = object
-        .as_object_mut()
-        .and_then(|object| object.remove("status"));
+    let what = format!("apply {} {}", object["kind"], object["metadata"]["name"]);
+    let fields = object.as_object_mut().context("no object")?;
+    let status = fields.remove("status");
     if let Some(metadata) = object["metadata"].as_object_mut() {
         // The API gives these.
         metadata.remove("uid");
         metadata.remove("deletionTimestamp");
     }
-    api.apply(&object)
-        .with_context(|| format!("apply {} {name}", object["kind"]))?;
+    api.apply(&object).with_context(|| what.clone())?;
     if let Some(status) = status {
-        api.apply_status(&object, &status)
-            .with_context(|| format!("apply the status of {} {name}", object["kind"]))?;
+        let written = api.apply_status(&object, &status);
+        written.with_context(|| format!("{what}: its status"))?;
     }
     Ok(())
 }
 
-/// The agent's pod on a node, as the DaemonSet's controller and the scheduler would leave it: the
-/// token of a pod names its node.
+/// Makes a namespace.
+pub fn namespace(api: &Api, name: &str) -> Result<()> {
+    let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
+    create(api, object)
+}
+
+/// Brings deploy/base, and the Node and the Services of the manifests. Without the policies of
+/// [`reserve`]: what agents do about claims is shown where nobody refuses them.
+pub fn install(api: &Api, manifests: &Manifests) -> Result<()> {
+    until(PATIENCE, || api.get("/api/v1/namespaces/default").ok())
+        .context("a namespace default")?;
+    create_where(api, |object| !is_reserving(object))?;
+    install_node(api, &manifests.dir().join(NODE_FILE), NODE_NAME)?;
+    namespace(api, "demo")?;
+    for service in manifests.services() {
+        let file = Manifests::service_file(&service.name);
+        put_file(api, &manifests.dir().join(file))?;
+    }
+    Ok(())
+}
+
+/// Brings the rest of deploy/base: the policies that refuse claims of what is pathproof's.
+pub fn reserve(api: &Api) -> Result<()> {
+    create_where(api, is_reserving)
+}
+
+fn create_where(api: &Api, filter: impl Fn(&Value) -> bool) -> Result<()> {
+    let mut objects = base::objects()?.into_iter().filter(filter);
+    objects.try_for_each(|object| create(api, object))
+}
+
+fn is_reserving(object: &Value) -> bool {
+    let name = object["metadata"]["name"].as_str();
+    name.is_some_and(|name| name.starts_with("pathproof-reserved-"))
+}
+
+/// Brings the Node of a YAML file.
+pub fn install_node(api: &Api, file: &Path, name: &str) -> Result<()> {
+    put_file(api, file)?;
+    // The API server taints a Node that is new; nobody here takes that back.
+    let untainted = json!({ "spec": { "taints": null } });
+    api.patch(&format!("/api/v1/nodes/{name}"), &untainted)
+        .map(drop)
+}
+
+/// The pod of a ServiceAccount of deploy/base on a node, as the DaemonSet's controller and the
+/// scheduler would leave it: the token of a pod names its node.
 pub fn node_pod(api: &Api, account: &str, node: &str) -> Result<Value> {
-    let name = format!("{account}-{node}");
-    let pod = json!({
+    api.apply(&json!({
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": { "name": name, "namespace": base::NAMESPACE },
+        "metadata": { "name": format!("{account}-{node}"), "namespace": base::NAMESPACE },
         "spec": {
             "serviceAccountName": account,
             "nodeName": node,
             "hostNetwork": true,
             "containers": [{ "name": "agent", "image": "pathproof" }],
         },
+    }))
+}
+
+/// A token for this pod, as its kubelet would ask for it.
+pub fn node_token(api: &Api, account: &str, node: &str) -> Result<String> {
+    let pod = node_pod(api, account, node)?;
+    let (namespace, of) = (base::NAMESPACE, &pod["metadata"]);
+    let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {
+            "expirationSeconds": 3600,
+            "boundObjectRef": {
+                "apiVersion": "v1", "kind": "Pod", "name": of["name"], "uid": of["uid"],
+            },
+        },
     });
-    api.apply(&pod)
+    let answer = api.post(&path, &request)?;
+    let token = answer["status"]["token"].as_str();
+    Ok(token.context("a token")?.to_owned())
 }

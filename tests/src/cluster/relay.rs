@@ -3,13 +3,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Socket, Type};
 
 use crate::worker::Worker;
 use crate::world::Namespace;
@@ -37,84 +37,55 @@ pub enum Manner {
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    state: State,
     _worker: Worker,
 }
 
-#[derive(Debug)]
-struct Shared {
-    manner: Mutex<Manner>,
-    /// Counts changes of the manner.
-    age: AtomicU64,
-}
+/// The manner, and the moment at which it changed.
+#[derive(Clone, Debug)]
+struct State(Arc<Mutex<(Manner, Instant)>>);
 
-impl Shared {
-    fn manner(&self) -> Manner {
-        *self.manner.lock().expect("no panic while it is held")
+impl State {
+    fn get(&self) -> (Manner, Instant) {
+        *self.0.lock().expect("no panic while it is held")
     }
 
     fn set(&self, manner: Manner) {
-        *self.manner.lock().expect("no panic while it is held") = manner;
-        self.age.fetch_add(1, Ordering::Relaxed);
+        *self.0.lock().expect("no panic while it is held") = (manner, Instant::now());
     }
 
-    /// Whether nothing is passed on for a connection that began at this age.
-    fn holds(&self, born: u64) -> bool {
-        match self.manner() {
-            Manner::Silent => true,
-            Manner::Hung => born < self.age.load(Ordering::Relaxed),
+    /// Whether nothing is passed on for a connection of this age.
+    fn holds(&self, born: Instant) -> bool {
+        match self.get() {
+            (Manner::Silent, _) => true,
+            (Manner::Hung, changed) => born < changed,
             _ => false,
         }
     }
 }
 
 impl Relay {
-    /// Listens at `at` inside a namespace and passes on to `to` in the same.
-    pub fn start(ns: &Namespace, at: SocketAddr, to: SocketAddr) -> Result<Self> {
-        Self::between(ns, at, Some(ns), to)
-    }
-
-    /// Listens at `at` inside a namespace and passes on to `to` as the calling process reaches it.
-    pub fn from_outside(ns: &Namespace, at: SocketAddr, to: SocketAddr) -> Result<Self> {
-        Self::between(ns, at, None, to)
-    }
-
-    /// Listens at `at` inside a namespace and passes on to `to` as another namespace reaches it. Port
-    /// 0 is a free one.
-    pub fn across(
-        ns: &Namespace,
-        at: SocketAddr,
-        beyond: &Namespace,
-        to: SocketAddr,
-    ) -> Result<Self> {
-        Self::between(ns, at, Some(beyond), to)
-    }
-
-    fn between(
+    /// Listens at `at` inside a namespace, where port 0 is a free one, and passes on to `to` as another
+    /// namespace reaches it, or the calling process.
+    pub fn start(
         ns: &Namespace,
         at: SocketAddr,
         beyond: Option<&Namespace>,
         to: SocketAddr,
     ) -> Result<Self> {
-        let shared = Arc::new(Shared {
-            manner: Mutex::new(Manner::Open),
-            age: AtomicU64::new(0),
-        });
+        let state = State(Arc::new(Mutex::new((Manner::Open, Instant::now()))));
         let listener = ns.run(|| listen(at)).context("listen for the relay")?;
         let address = listener.local_addr()?;
-        let door = Door {
-            ns: ns.clone(),
-            at: address,
-        };
-        let inside = Arc::clone(&shared);
-        let work = move |stop: &AtomicBool| serve(listener, &door, to, &inside, stop);
+        let (ns, seen) = (ns.clone(), state.clone());
+        let open = move || ns.run(|| listen(address)).ok();
+        let work = move |stop: &AtomicBool| serve(listener, open, to, &seen, stop);
         let worker = match beyond {
             Some(beyond) => Worker::within(beyond, "relay", work)?,
             None => Worker::here(work),
         };
         Ok(Self {
             address,
-            shared,
+            state,
             _worker: worker,
         })
     }
@@ -126,7 +97,7 @@ impl Relay {
 
     /// Changes what it does, for the connections that there are as well. In force within 50 ms.
     pub fn set(&self, manner: Manner) {
-        self.shared.set(manner);
+        self.state.set(manner);
         thread::sleep(2 * LOOK);
     }
 }
@@ -134,24 +105,12 @@ impl Relay {
 impl Drop for Relay {
     fn drop(&mut self) {
         // The threads of its connections end as well.
-        self.shared.set(Manner::Closed);
-    }
-}
-
-/// Where a relay listens.
-struct Door {
-    ns: Namespace,
-    at: SocketAddr,
-}
-
-impl Door {
-    fn open(&self) -> io::Result<TcpListener> {
-        self.ns.run(|| listen(self.at))
+        self.state.set(Manner::Closed);
     }
 }
 
 fn listen(at: SocketAddr) -> io::Result<TcpListener> {
-    let socket = Socket::new(Domain::for_address(at), Type::STREAM, Some(Protocol::TCP))?;
+    let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&at.into())?;
@@ -161,23 +120,22 @@ fn listen(at: SocketAddr) -> io::Result<TcpListener> {
 
 fn serve(
     listener: TcpListener,
-    door: &Door,
+    open: impl Fn() -> Option<TcpListener>,
     to: SocketAddr,
-    shared: &Arc<Shared>,
+    state: &State,
     stop: &AtomicBool,
 ) {
     let mut listener = Some(listener);
     while !stop.load(Ordering::Relaxed) {
-        if shared.manner() == Manner::Closed {
+        listener = match state.get() {
             // Without a listener the kernel refuses.
-            listener = None;
-        } else if listener.is_none() {
-            listener = door.open().ok();
-        }
+            (Manner::Closed, _) => None,
+            _ => listener.or_else(&open),
+        };
         while let Some((client, _)) = listener.as_ref().and_then(|l| l.accept().ok()) {
             // Without a server behind it the client's connection just ends.
             if let Ok(server) = TcpStream::connect_timeout(&to, Duration::from_secs(1)) {
-                join(client, server, shared);
+                join(client, server, state);
             }
         }
         thread::sleep(LOOK / 4);
@@ -185,25 +143,20 @@ fn serve(
 }
 
 /// One thread for each direction; they end with the connection.
-fn join(client: TcpStream, server: TcpStream, shared: &Arc<Shared>) {
-    let halves = [
-        (client.try_clone(), server.try_clone()),
-        (Ok(server), Ok(client)),
-    ];
-    for half in halves {
-        if let (Ok(from), Ok(to)) = half {
-            let shared = Arc::clone(shared);
-            let born = shared.age.load(Ordering::Relaxed);
-            thread::spawn(move || {
-                let _ = copy(&from, &to, &shared, born);
-                let _ = from.shutdown(Shutdown::Both);
-                let _ = to.shutdown(Shutdown::Both);
-            });
-        }
+fn join(client: TcpStream, server: TcpStream, state: &State) {
+    let born = Instant::now();
+    let ends = Arc::new([client, server]);
+    for from in [0, 1] {
+        let (ends, state) = (Arc::clone(&ends), state.clone());
+        thread::spawn(move || {
+            let _ = copy(&ends[from], &ends[1 - from], &state, born);
+            ends.iter()
+                .for_each(|end| drop(end.shutdown(Shutdown::Both)));
+        });
     }
 }
 
-fn copy(mut from: &TcpStream, mut to: &TcpStream, shared: &Shared, born: u64) -> io::Result<()> {
+fn copy(mut from: &TcpStream, mut to: &TcpStream, state: &State, born: Instant) -> io::Result<()> {
     from.set_nonblocking(false)?;
     from.set_read_timeout(Some(LOOK))?;
     to.set_nodelay(true)?;
@@ -215,15 +168,15 @@ fn copy(mut from: &TcpStream, mut to: &TcpStream, shared: &Shared, born: u64) ->
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
         };
-        if let Manner::Slow(delay) = shared.manner()
+        if let (Manner::Slow(delay), _) = state.get()
             && count > 0
         {
             thread::sleep(delay);
         }
-        while shared.holds(born) {
+        while state.holds(born) {
             thread::sleep(LOOK);
         }
-        if shared.manner() == Manner::Closed {
+        if state.get().0 == Manner::Closed {
             return Ok(());
         }
         to.write_all(&bytes[..count])?;

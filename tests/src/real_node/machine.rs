@@ -2,16 +2,16 @@
 //! and messages, and the network of the world's node. Its first process is a script (box.sh);
 //! killing that one ends everything in it and drops every mount.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
-use super::cgroups::{self, Groups, Version};
+use super::cgroups::{Groups, enter};
+use crate::deploy::said;
 use crate::process::{Process, signal};
 use crate::wait::until;
 use crate::world::{NODE_NAME, Namespace, World};
@@ -27,7 +27,7 @@ pub(super) struct Machine {
     /// Its first process, by the id that the rest of the world knows it by.
     first: u32,
     network: Namespace,
-    doors: Vec<CString>,
+    doors: Vec<PathBuf>,
     folder: PathBuf,
     // Last: groups go when they are empty.
     groups: Groups,
@@ -37,31 +37,21 @@ impl Machine {
     /// Starts it. `folder` is seen inside as outside; must not lie below /run or /var.
     pub(super) fn start(world: &World, folder: &Path) -> Result<Self> {
         let groups = Groups::make(world.name())?;
-        let script = folder.join("box.sh");
-        fs::write(&script, SCRIPT)?;
         let mut command = world.node.command("unshare");
         command
-            .args([
-                "--mount",
-                "--propagation",
-                "private",
-                "--cgroup",
-                "--uts",
-                "--ipc",
-            ])
-            .args(["--pid", "--fork", "--kill-child", "--mount-proc", "bash"])
-            .arg(&script)
-            .arg(NODE_NAME)
+            .args(["--mount", "--propagation", "private"])
+            .args(["--cgroup", "--uts", "--ipc", "--pid", "--fork"])
+            .args(["--kill-child", "--mount-proc"])
+            .args(["bash", "-c", SCRIPT, "box", NODE_NAME])
             .arg(folder)
             .args(groups.controllers());
-        join(&mut command, &groups.first_doors()?);
+        enter(&mut command, groups.first_doors());
         let mut outer = Process::start(command, "box", folder)?;
         let up = folder.join("up");
         outer.wait("its mounts", PATIENCE, || up.exists())?;
-        let first = child_of(outer.pid()).context("the box has a first process")?;
         Ok(Self {
+            first: child_of(outer.pid()).context("the box has a first process")?,
             outer,
-            first,
             network: world.node.clone(),
             doors: groups.doors()?,
             folder: folder.to_owned(),
@@ -70,7 +60,7 @@ impl Machine {
     }
 
     /// Version of its control groups.
-    pub(super) fn version(&self) -> Version {
+    pub(super) fn version(&self) -> u8 {
         self.groups.version
     }
 
@@ -82,20 +72,19 @@ impl Machine {
             .arg(format!("--wdns={}", self.folder.display()))
             .args(["--mount", "--pid", "--cgroup", "--uts", "--ipc", "--"])
             .arg(program);
-        join(&mut command, &self.doors);
+        enter(&mut command, self.doors.clone());
         command
     }
 
     /// Runs a command on the machine; gives its standard output.
     pub(super) fn run(&self, program: impl AsRef<OsStr>, words: &[&str]) -> Result<String> {
-        let mut command = self.command(program);
-        output(command.args(words))
+        said(self.command(program).args(words))
     }
 
-    /// Starts a daemon on the machine, with a log of its own in the folder.
-    pub(super) fn daemon(&self, command: Command, name: &str) -> Result<Daemon> {
-        let process = Process::start(command, name, &self.folder)?;
-        Ok(Daemon { process })
+    /// Starts a daemon on the machine, with a log of its own in the folder. Its process is `nsenter`,
+    /// which waits for the program proper.
+    pub(super) fn daemon(&self, command: Command, name: &str) -> Result<Process> {
+        Process::start(command, name, &self.folder)
     }
 }
 
@@ -107,46 +96,12 @@ impl Drop for Machine {
     }
 }
 
-/// A process of the machine: `nsenter`, which waits for the program proper.
-#[derive(Debug)]
-pub(super) struct Daemon {
-    process: Process,
-}
-
-impl Daemon {
-    pub(super) fn process(&mut self) -> &mut Process {
-        &mut self.process
-    }
-
-    /// Kills the program proper, and waits until it is gone.
-    pub(super) fn kill(mut self) -> Result<()> {
-        let program = child_of(self.process.pid()).context("it runs")?;
-        signal(program, libc::SIGKILL);
-        until(PATIENCE, || self.process.exited().ok().flatten()).context("it ends")?;
-        Ok(())
-    }
-}
-
-/// What a command wrote; an error with everything it said where it failed.
-pub(super) fn output(command: &mut Command) -> Result<String> {
-    let output = command
-        .output()
-        .with_context(|| format!("start {command:?}"))?;
-    let (said, complained) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    if !output.status.success() {
-        bail!("{command:?}: {}: {complained}{said}", output.status);
-    }
-    Ok(said.into_owned())
-}
-
-/// The command's process enters the node's control groups before anything else.
-fn join(command: &mut Command, doors: &[CString]) {
-    let doors = doors.to_vec();
-    // SAFETY: between fork and exec it calls open, write and close alone, and allocates nothing.
-    unsafe { command.pre_exec(move || cgroups::enter(&doors)) };
+/// Kills the program proper of a daemon, and waits until it is gone.
+pub(super) fn kill(mut daemon: Process) -> Result<()> {
+    let program = child_of(daemon.pid()).context("it runs")?;
+    signal(program, libc::SIGKILL);
+    until(PATIENCE, || daemon.exited().ok().flatten()).context("it ends")?;
+    Ok(())
 }
 
 /// A process whose parent is this one.
@@ -176,8 +131,7 @@ mod tests {
         if skip::without_root(name) {
             return;
         }
-        if let Err(missing) = Version::of_machine() {
-            eprintln!("SKIPPED: {name} needs {missing}");
+        if skip::needed(name, super::super::cgroups::version()).is_none() {
             return;
         }
         let world = World::builder().build().expect("a world");
@@ -193,15 +147,9 @@ mod tests {
         let mut command = machine.command("bash");
         command.args(["-c", orphan]);
         let sleeper = machine.daemon(command, "sleeper").expect("a daemon");
-        let shown = until(PATIENCE, || {
-            sleeper.process.log().contains(NODE_NAME).then_some(())
-        });
-        assert!(shown.is_some(), "{}", sleeper.process.log());
-        let groups: Vec<PathBuf> = machine
-            .doors
-            .iter()
-            .map(|door| PathBuf::from(door.to_str().expect("a path")))
-            .collect();
+        let shown = until(PATIENCE, || sleeper.log().contains(NODE_NAME).then_some(()));
+        assert!(shown.is_some(), "{}", sleeper.log());
+        let groups = machine.doors.clone();
         assert!(groups.iter().all(|group| group.exists()));
         let first = machine.first;
         let inside = machine

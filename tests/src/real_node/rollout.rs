@@ -6,23 +6,16 @@ use serde_json::Value;
 /// sync again: an older pod that stays, and a newer one that is ready. Every other rollout that hangs
 /// has another cause.
 pub fn is_forgotten(pods: &[Value]) -> bool {
-    let made = |pod: &Value| {
-        let made = pod["metadata"]["creationTimestamp"].as_str();
-        made.unwrap_or_default().to_owned()
-    };
+    let made = |pod: &&Value| pod["metadata"]["creationTimestamp"].to_string();
     let stays = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_null();
-    let is_ready = |pod: &Value| {
-        let all = pod["status"]["containerStatuses"].as_array();
-        all.is_some_and(|all| !all.is_empty() && all.iter().all(|one| one["ready"] == true))
-    };
-    let [first, second] = pods else {
-        return false;
-    };
-    let (older, newer) = match made(first) <= made(second) {
-        true => (first, second),
-        false => (second, first),
-    };
-    stays(older) && stays(newer) && is_ready(newer)
+    let newest = pods.iter().max_by_key(made);
+    pods.len() == 2 && pods.iter().all(stays) && newest.is_some_and(is_ready)
+}
+
+/// Whether all containers of a pod are ready.
+pub fn is_ready(pod: &Value) -> bool {
+    let all = pod["status"]["containerStatuses"].as_array();
+    all.is_some_and(|all| !all.is_empty() && all.iter().all(|one| one["ready"] == true))
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, Result};
+
 use crate::built::{self, versions};
 use crate::cluster::Servers;
 use crate::world;
@@ -29,45 +31,29 @@ pub struct Tools {
 }
 
 impl Tools {
-    /// The programs, or the name of the first that is missing.
-    pub fn find() -> Result<Self, &'static str> {
-        if let Some(missing) = SYSTEM.into_iter().find(|name| world::tool(name).is_none()) {
-            return Err(missing);
+    /// The programs; the error names the first that is missing.
+    pub fn find() -> Result<Self> {
+        for name in SYSTEM {
+            world::tool(name).context(name)?;
         }
-        let kubernetes = std::env::var_os("PATHPROOF_CLUSTER_SERVERS").map_or_else(
-            || built::folder("kubernetes", versions::KUBERNETES),
-            PathBuf::from,
-        );
-        let kubernetes = |name| in_folder(&kubernetes, name);
-        let helm = built::folder("helm", versions::HELM);
+        let missing = |name: &str| format!("{name} (run `cargo xtask setup-cluster --all`)");
+        let find = |folder: &Path, name| {
+            let found = built::program(folder, name);
+            found.with_context(|| missing(name))
+        };
+        let kubernetes = built::kubernetes();
         let containerd = built::folder("containerd", versions::CONTAINERD);
         let cni = built::folder("cni", versions::CNI);
         Ok(Self {
             servers: Servers::find()?,
-            kubelet: kubernetes("kubelet")?,
-            controllers: kubernetes("kube-controller-manager")?,
-            scheduler: kubernetes("kube-scheduler")?,
-            kubectl: kubernetes("kubectl")?,
-            helm: in_folder(&helm, "helm")?,
-            containerd: in_folder(&containerd, "containerd").map(|_| containerd)?,
-            cni: in_folder(&cni, "ptp").map(|_| cni)?,
-            runc: unpacked("runc")?,
+            kubelet: find(&kubernetes, "kubelet")?,
+            controllers: find(&kubernetes, "kube-controller-manager")?,
+            scheduler: find(&kubernetes, "kube-scheduler")?,
+            kubectl: find(&kubernetes, "kubectl")?,
+            helm: find(&built::folder("helm", versions::HELM), "helm")?,
+            containerd: find(&containerd, "containerd").map(|_| containerd)?,
+            cni: find(&cni, "ptp").map(|_| cni)?,
+            runc: built::unpacked("runc").with_context(|| missing("runc"))?,
         })
     }
-}
-
-/// prometheus, which the demo runs beside the node.
-pub fn prometheus() -> Result<PathBuf, &'static str> {
-    unpacked("prometheus")
-}
-
-/// Of Debian's package, or of this machine.
-fn unpacked(name: &'static str) -> Result<PathBuf, &'static str> {
-    in_folder(&built::folder("debian", ""), name).or_else(|name| world::tool(name).ok_or(name))
-}
-
-fn in_folder(folder: &Path, name: &'static str) -> Result<PathBuf, &'static str> {
-    // Whoever runs them does so from folders of their own.
-    let file = folder.join(name).canonicalize().map_err(|_| name)?;
-    if file.is_file() { Ok(file) } else { Err(name) }
 }

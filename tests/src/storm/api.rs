@@ -2,17 +2,15 @@
 //! by a way that can be closed, silent or slow. The node's rules follow the manifests all the while, as
 //! those of a kube-proxy do that is connected to another API server.
 
-use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::Result;
 
 use super::tenants;
 use crate::cluster::{
-    Api, ControlPlane, Relay, Servers, account_kubeconfig, base, documents, install, namespace,
-    put_file,
+    Api, ControlPlane, Relay, Servers, base, install, namespace, put_file, read_documents,
 };
-use crate::manifests::{Manifests, NODE_FILE, SENTINEL_FILE};
+use crate::manifests::{Manifests, SENTINEL_FILE};
 use crate::world::World;
 
 /// The server, and the agent's way to it.
@@ -28,18 +26,12 @@ pub(super) struct ApiServer {
 impl ApiServer {
     /// Starts one that holds what the manifests say, and gives the agent the rights that are shipped.
     pub(super) fn start(world: &World, manifests: &Manifests) -> Result<Self> {
-        let Ok(servers) = Servers::find() else {
-            bail!("there are no servers; run `cargo xtask setup-cluster`");
-        };
-        let control = ControlPlane::start(world, &servers)?;
+        let control = ControlPlane::start(world, &Servers::find()?)?;
         let api = control.api()?;
-        let mut near = ControlPlane::address();
-        near.set_port(near.port() + 1);
-        let way = Relay::start(&world.worker, near, ControlPlane::address())?;
-        install(&api, &manifests.dir().join(NODE_FILE))?;
-        namespace(&api, "demo")?;
+        let way = control.relay()?;
         namespace(&api, tenants::NAMESPACE)?;
-        let kubeconfig = account_kubeconfig(world, &api, near, control.ca(), base::AGENT)?;
+        install(&api, manifests)?;
+        let kubeconfig = control.account_kubeconfig(world, way.address(), base::AGENT)?;
         let server = Self {
             way,
             api,
@@ -50,9 +42,6 @@ impl ApiServer {
         // Its addresses would be others than those that the rules are made of.
         server.withdraw(SENTINEL_FILE)?;
         server.announce(SENTINEL_FILE)?;
-        for service in manifests.services() {
-            server.announce(&Manifests::service_file(&service.name))?;
-        }
         Ok(server)
     }
 
@@ -63,11 +52,7 @@ impl ApiServer {
 
     /// Deletes what a manifest holds, before it is removed.
     pub(super) fn withdraw(&self, file: &str) -> Result<()> {
-        let path = self.manifests.join(file);
-        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        for object in documents(&text)? {
-            self.api.delete_object(&object)?;
-        }
-        Ok(())
+        let mut objects = read_documents(&self.manifests.join(file))?.into_iter();
+        objects.try_for_each(|object| self.api.delete_object(&object))
     }
 }

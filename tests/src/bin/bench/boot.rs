@@ -87,7 +87,14 @@ fn boot(site: &Site, mode: Mode, seen: &mut [Seen; 2]) -> Result<String> {
 
     let start = Instant::now();
     let config = site.control.proxy_kubeconfig(ControlPlane::address());
-    let _proxy = KubeProxy::spawn(&site.world, &site.servers, mode, &config)?;
+    let _proxy = KubeProxy::spawn(
+        &site.world,
+        &site.servers,
+        mode,
+        &config,
+        KUBE_PROXY_HEALTHZ_PORT,
+        &[],
+    )?;
     let mut works = start;
     for service in services {
         let first = service?.first(start, PATIENCE, |answered| *answered);

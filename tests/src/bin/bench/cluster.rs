@@ -64,7 +64,7 @@ pub(crate) fn run(seconds: u64, missed: &mut Missed) -> Result<()> {
     let first = judged(&agent, start)?.as_secs_f64();
     thread::sleep(CALM);
     let maps = mib(usage::maps_kib(agent.pid())?);
-    let proxy_rss = mib(usage::memory(proxy.process().pid())?.rss_kib);
+    let proxy_rss = mib(usage::memory(proxy.process.pid())?.rss_kib);
     println!("the same with the agent");
     let with = churn(&site, &proxy, Some(&agent), seconds)?;
     println!("{TAINTS} taints");
@@ -113,7 +113,7 @@ fn start_proxy(site: &Site) -> Result<KubeProxy> {
     let proxy = KubeProxy::start(&site.world, &site.servers, Mode::Nftables, &config)?;
     // Its health server says 200 before that. One sync for each family.
     until(PATIENCE, || {
-        let log = proxy.process().log();
+        let log = proxy.process.log();
         (log.matches("SyncProxyRules complete").count() >= 2).then_some(())
     })
     .context("kube-proxy's first sync")?;
@@ -153,10 +153,10 @@ struct Spell {
 }
 
 fn churn(site: &Site, proxy: &KubeProxy, agent: Option<&Agent>, seconds: u64) -> Result<Spell> {
-    let apiserver = site.control.apiserver_pid().context("an API server")?;
+    let apiserver = site.control.apiserver.as_ref().context("an API server")?;
     let pids = [
-        Some(apiserver),
-        Some(proxy.process().pid()),
+        Some(apiserver.pid()),
+        Some(proxy.process.pid()),
         agent.map(Agent::pid),
     ];
     let used = || {

@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, anyhow};
-use node_tests::cluster::{Api, ControlPlane, Process, Servers, account_kubeconfig, base, install};
-use node_tests::manifests::{Manifests, NODE_FILE};
+use anyhow::{Context, Result};
+use node_tests::cluster::{Api, ControlPlane, Process, Servers, base, install};
+use node_tests::manifests::Manifests;
 use node_tests::world::{Agent, World, agent_binary};
 
 /// Clients of the API that bring and change objects at once.
@@ -22,14 +22,13 @@ pub(crate) struct Site {
 impl Site {
     /// With the pods `web` and `client`, and no Service of theirs.
     pub(crate) fn build() -> Result<Self> {
-        let servers = Servers::find()
-            .map_err(|missing| anyhow!("no {missing}; run `cargo xtask setup-cluster`"))?;
+        let servers = Servers::find()?;
         let world = World::builder().pods(&["web", "client"]).build()?;
         let manifests = Manifests::write(&world, Vec::new())?;
         let control = ControlPlane::start(&world, &servers)?;
         let apis = (0..CLIENTS).map(|_| control.api());
         let apis = apis.collect::<Result<Vec<_>>>()?;
-        install(&apis[0], &manifests.dir().join(NODE_FILE))?;
+        install(&apis[0], &manifests)?;
         Ok(Self {
             apis,
             control,
@@ -40,8 +39,8 @@ impl Site {
     }
 
     fn kubeconfig(&self, account: &str) -> Result<PathBuf> {
-        let (server, ca) = (ControlPlane::address(), self.control.ca());
-        account_kubeconfig(&self.world, &self.apis[0], server, ca, account)
+        self.control
+            .account_kubeconfig(&self.world, ControlPlane::address(), account)
     }
 
     /// Starts the agent and does not wait.

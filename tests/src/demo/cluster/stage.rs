@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use crate::built::versions::KUBERNETES;
+use crate::built::{self, versions::KUBERNETES};
 use crate::cluster::documents;
 use crate::demo::summary::time;
 use crate::demo::teller::Node;
@@ -48,10 +48,9 @@ pub(super) struct Stage {
 impl Stage {
     /// A node with a Service, without pathproof.
     pub(super) fn build(programs: &Programs, timeline: &mut Timeline) -> Result<Self> {
-        let missing =
-            |name| anyhow::anyhow!("{name} is missing: run `cargo xtask setup-cluster --all`");
-        let tools = real_node::Tools::find().map_err(missing)?;
-        let prometheus_program = real_node::prometheus().map_err(missing)?;
+        let tools = real_node::Tools::find().context("a program is missing")?;
+        let missing = "prometheus is missing: run `cargo xtask setup-cluster --all`";
+        let prometheus_program = built::unpacked("prometheus").context(missing)?;
         timeline.tell(
             Kind::Act,
             "start Kubernetes: etcd, API server, controllers and scheduler on one machine, containerd, \
@@ -72,7 +71,7 @@ impl Stage {
             Kind::Act,
             "a Service with a node port and two pods; a client outside connects ten times a second",
         );
-        serve(&node)?;
+        node.serve()?;
         let target = SocketAddr::new(node.world.node_address(Family::V4), NODE_PORT);
         let client = Plan::from_outside(&node.world, 0, target).start()?;
         let answered = until(Duration::from_secs(20), || {
@@ -209,35 +208,4 @@ fn chart() -> Result<PathBuf> {
 
 fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path in UTF-8")
-}
-
-fn serve(node: &RealNode) -> Result<()> {
-    let labels = json!({ "app": "web" });
-    node.desk().apply(&json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": { "name": "web", "namespace": "default" },
-        "spec": {
-            "replicas": 2,
-            "selector": { "matchLabels": labels },
-            "template": {
-                "metadata": { "labels": labels },
-                "spec": { "containers": [
-                    { "name": "web", "image": "pod:1", "args": ["serve", "8080"] },
-                ] },
-            },
-        },
-    }))?;
-    node.desk().apply(&json!({
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": { "name": "web", "namespace": "default" },
-        "spec": {
-            "type": "NodePort",
-            "selector": labels,
-            "ports": [{ "port": 80, "targetPort": 8080, "nodePort": NODE_PORT }],
-        },
-    }))?;
-    let rollout = "rollout status deployment/web --timeout 60s";
-    node.desk().kubectl(rollout).map(drop)
 }
