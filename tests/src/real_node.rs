@@ -25,7 +25,7 @@ use serde_json::{Value, json};
 
 pub use desk::Desk;
 pub use rollout::is_forgotten;
-pub use tools::{Tools, prometheus};
+pub use tools::Tools;
 
 use crate::cluster::{Api, ControlPlane, KubeProxy, Mode, Process};
 use crate::wait::until;

@@ -52,7 +52,6 @@ struct Args {
 
 fn main() -> Result<()> {
     let args = Args::parse();
-    let program = prometheus::program("the benchmark").context("there is no Prometheus")?;
     let name = "bench_dashboard";
     let mut scene = Scene::bare(name, Backend::Nftables).context("see above")?;
     let pages = expositions(&mut scene)?;
@@ -74,13 +73,13 @@ fn main() -> Result<()> {
     serve(listener, histories, Arc::clone(&loaded))?;
     let dir = scene.world.dir().join("prometheus");
     std::fs::create_dir_all(&dir)?;
-    let configuration = configuration(address, args.nodes).to_string();
+    let configuration = configuration(address, args.nodes);
     // Samples of the last hours are not too old for it.
     let long = [
         "--storage.tsdb.min-block-duration=12h",
         "--storage.tsdb.max-block-duration=12h",
     ];
-    let prometheus = Prometheus::configured(&program, outside, &dir, &configuration, &long)?;
+    let prometheus = Prometheus::configured(outside, &dir, &configuration, &long)?;
     let start = Instant::now();
     let span = Span {
         start: (end - HISTORY) as f64,

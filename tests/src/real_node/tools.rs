@@ -56,11 +56,6 @@ impl Tools {
     }
 }
 
-/// prometheus, which the demo runs beside the node.
-pub fn prometheus() -> Result<PathBuf, &'static str> {
-    unpacked("prometheus")
-}
-
 /// Of Debian's package, or of this machine.
 fn unpacked(name: &'static str) -> Result<PathBuf, &'static str> {
     in_folder(&built::folder("debian", ""), name).or_else(|name| world::tool(name).ok_or(name))
