@@ -86,7 +86,9 @@ fn built_in(span: Span, scrape: f64) -> Variables {
         ("__interval", span.step),
     ];
     let seconds = |number: f64| format!("{}s", number.max(1.0) as u64);
-    numbers.map(|(name, number)| (name.to_owned(), seconds(number))).into()
+    numbers
+        .map(|(name, number)| (name.to_owned(), seconds(number)))
+        .into()
 }
 
 /// The value of a variable of type query whose choice is "All".
@@ -95,7 +97,9 @@ fn chosen(variable: &Value, prometheus: &Prometheus, known: &Variables) -> Resul
         return Ok(all.to_owned());
     }
     let query = resolved(text(&variable["query"]["query"]), known);
-    let inside = query.strip_prefix("label_values(").and_then(|rest| rest.strip_suffix(')'));
+    let inside = query
+        .strip_prefix("label_values(")
+        .and_then(|rest| rest.strip_suffix(')'));
     let (selector, label) = inside
         .and_then(|inside| inside.rsplit_once(','))
         .with_context(|| format!("{query} is no label_values(SELECTOR, LABEL)"))?;

@@ -51,7 +51,11 @@ impl Tool {
         };
         let named = std::env::var_os(format!("PATHPROOF_{}", name.to_uppercase()));
         let file = named.map_or_else(|| folder.join(&name), PathBuf::from);
-        if file.is_file() { Some(file) } else { installed }
+        if file.is_file() {
+            Some(file)
+        } else {
+            installed
+        }
     }
 
     /// Whether the test must be skipped for want of it. Says so loudly.

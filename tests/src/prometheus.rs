@@ -65,7 +65,10 @@ impl Prometheus {
             "scrape_configs": [{ "job_name": JOB, "static_configs": targets }],
         });
         fs::create_dir_all(dir)?;
-        fs::write(dir.join("rules.yml"), json!({ "groups": rules()? }).to_string())?;
+        fs::write(
+            dir.join("rules.yml"),
+            json!({ "groups": rules()? }).to_string(),
+        )?;
         let prometheus = Self::configured(ns, dir, &configuration, &[])?;
         Ok(Self {
             _relays: relays,
@@ -86,7 +89,10 @@ impl Prometheus {
         let mut command = namespace.command(program);
         command
             .arg(format!("--config.file={}", file.display()))
-            .arg(format!("--storage.tsdb.path={}", dir.join("data").display()))
+            .arg(format!(
+                "--storage.tsdb.path={}",
+                dir.join("data").display()
+            ))
             .arg(format!("--web.listen-address=127.0.0.1:{PORT}"))
             .arg("--log.level=warn")
             .args(arguments);

@@ -75,7 +75,10 @@ pub(crate) fn for_ci() -> Result<Counted> {
         }
     })?;
     let missed = missed.join("; ");
-    ensure!(status.success(), "the demo did not show what was expected: {missed}");
+    ensure!(
+        status.success(),
+        "the demo did not show what was expected: {missed}"
+    );
     Ok(Tally::PASSED.into())
 }
 

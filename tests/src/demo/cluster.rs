@@ -64,7 +64,10 @@ fn built(programs: &Programs, timeline: &mut Timeline) -> Result<(RealNode, Clie
     let (object, took) = (node.node()?, time(start.elapsed()));
     let version = object["status"]["nodeInfo"]["kubeletVersion"].as_str();
     let version = version.unwrap_or_default();
-    timeline.tell(Kind::SEEN, &format!("the node is ready after {took}: kubelet {version}"));
+    timeline.tell(
+        Kind::SEEN,
+        &format!("the node is ready after {took}: kubelet {version}"),
+    );
     timeline.tell(
         Kind::ACT,
         "a Service with a node port and two pods; a client outside connects ten times a second",
@@ -93,7 +96,8 @@ struct Play<'a> {
 impl Play<'_> {
     fn installed(&mut self) -> Result<()> {
         self.tell.linger(1)?;
-        self.tell.note("kube-proxy answered: it listens on the port, and keeps it");
+        self.tell
+            .note("kube-proxy answered: it listens on the port, and keeps it");
         self.tell.act(
             "helm install pathproof deploy/chart --set agent.enforcement=enforce: an agent on the \
              node with four capabilities, and the sentinel's rotator",
@@ -107,7 +111,8 @@ impl Play<'_> {
             view.is(200, "proven") && node.condition(CONDITION) == "True"
         })?;
         self.tell.never(("10256 meanwhile", KEPT), is_not_sound);
-        self.tell.act("Prometheus on the node scrapes the agent, with the chart's alerts");
+        self.tell
+            .act("Prometheus on the node scrapes the agent, with the chart's alerts");
         let world = &self.node.world;
         let nodes = [(NODE_NAME, &world.node)];
         let prometheus = Prometheus::start(&world.node, &world.dir().join("prometheus"), &nodes)?;
@@ -130,9 +135,11 @@ impl Play<'_> {
         self.tell.expect(wanted, |view| view.is(503, ""))?;
         let theirs = node.proxy().ask_here("/healthz")?;
         let text = "kube-proxy's own /healthz, requested on the node:";
-        self.tell.seen(&format!("{text} {}", theirs.status), &theirs.body);
+        self.tell
+            .seen(&format!("{text} {}", theirs.status), &theirs.body);
         let wanted = ("the Node's condition", "ServiceDatapathReady=False", 10.0);
-        self.tell.expect(wanted, |_| node.condition(CONDITION) == "False")
+        self.tell
+            .expect(wanted, |_| node.condition(CONDITION) == "False")
     }
 
     fn alerted(&mut self) -> Result<()> {
@@ -140,16 +147,30 @@ impl Play<'_> {
             "a load balancer has removed the node by now; a single node opens a ticket after 2 \
              minutes, and pages after 10",
         );
-        let firing = || self.prometheus.as_ref().map(datapath_alerts).unwrap_or_default();
+        let firing = || {
+            self.prometheus
+                .as_ref()
+                .map(datapath_alerts)
+                .unwrap_or_default()
+        };
         let wanted = ("still broken", "an alert fires", 150.0);
         self.tell.expect(wanted, |_| !firing().is_empty())?;
         for alert in firing() {
-            let [name, severity, summary] =
-                ["/labels/alertname", "/labels/severity", "/annotations/summary"]
-                    .map(|path| alert.pointer(path).and_then(Value::as_str).unwrap_or_default());
+            let [name, severity, summary] = [
+                "/labels/alertname",
+                "/labels/severity",
+                "/annotations/summary",
+            ]
+            .map(|path| {
+                alert
+                    .pointer(path)
+                    .and_then(Value::as_str)
+                    .unwrap_or_default()
+            });
             self.tell.seen(&format!("{name} ({severity})"), summary);
         }
-        self.tell.act("restart kube-proxy, which writes all of its rules");
+        self.tell
+            .act("restart kube-proxy, which writes all of its rules");
         self.node.start_proxy()?;
         let wanted = ("rules repaired", "200 again", 20.0);
         self.tell.expect(wanted, |view| view.is(200, ""))?;
@@ -164,7 +185,8 @@ impl Play<'_> {
         self.helm(UNINSTALL.split(' '))?;
         self.tell.linger(2)?;
         self.tell.never(("helm uninstall", KEPT), is_not_sound);
-        self.tell.unharmed(("the client meanwhile", "feels nothing"));
+        self.tell
+            .unharmed(("the client meanwhile", "feels nothing"));
         Ok(())
     }
 

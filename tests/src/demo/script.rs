@@ -66,8 +66,9 @@ fn built(keep: bool, timeline: &mut Timeline) -> Result<Scene> {
     scene.manifests.put_sentinel(&Sentinel::default())?;
     scene.rules.install()?;
     let (pods, time) = (scene.world.pods().count(), start.elapsed().as_millis());
-    let text =
-        format!("a node, {pods} pods, another node and outside clients as namespaces, in {time} ms");
+    let text = format!(
+        "a node, {pods} pods, another node and outside clients as namespaces, in {time} ms"
+    );
     timeline.tell(Kind::ACT, &text);
     for line in SKETCH.lines().skip(1) {
         timeline.print(vec![span(Style::DIM, line)]);
@@ -145,13 +146,19 @@ impl Play<'_> {
         let state = agent.dir().join("state");
         let folder = state.to_string_lossy();
         let why = said(&mut agent.command(&["why", "--at", time, "--state-dir", &folder]))?;
-        why.split("\n\n").take(2).for_each(|part| self.tell.quote(part));
+        why.split("\n\n")
+            .take(2)
+            .for_each(|part| self.tell.quote(part));
         let files = fs::read_dir(state.join("recordings")).context("find the recordings")?;
         let file = files.flatten().map(|file| file.path()).max();
         let file = file.context("a recording")?;
         let replay = said(&mut agent.command(&["replay", &file.to_string_lossy()]))?;
-        self.tell.act("pathproof replay judges the recorded events again");
-        let mut lines: Vec<&str> = replay.lines().filter(|line| line.contains("/healthz")).collect();
+        self.tell
+            .act("pathproof replay judges the recorded events again");
+        let mut lines: Vec<&str> = replay
+            .lines()
+            .filter(|line| line.contains("/healthz"))
+            .collect();
         // The verdict changes more often than what a load balancer sees.
         lines.dedup_by_key(|line| line.split_whitespace().nth(2));
         lines.extend(replay.lines().next_back());
@@ -169,7 +176,8 @@ impl Play<'_> {
         );
         self.scene.world.set_forwarding(false)?;
         let wanted = ("idle: forwarding off", "503, names it", 1.5);
-        self.tell.expect(wanted, |view| view.is(503, "forwarding_off"))?;
+        self.tell
+            .expect(wanted, |view| view.is(503, "forwarding_off"))?;
         self.tell.act("forwarding on again");
         self.scene.world.set_forwarding(true)?;
         self.tell.note(
@@ -185,7 +193,12 @@ impl Play<'_> {
             "a VXLAN overlay to the other node, and `pathproof echo` in a pod on each: small pods \
              that connect to their own Service",
         );
-        let Scene { world, manifests, rules, .. } = &mut self.scene;
+        let Scene {
+            world,
+            manifests,
+            rules,
+            ..
+        } = &mut self.scene;
         tunnels(world)?;
         manifests.add(pod_probe::service(world, PROBE_INDEX, &PROBED))?;
         rules.install()?;
@@ -224,9 +237,8 @@ impl Play<'_> {
         self.scene.traffic();
         self.tell.clients.append(&mut self.scene.clients);
         self.tell.linger(3)?;
-        self.tell.fault(
-            "the firewall drops everything again, and connections that worked are lost",
-        );
+        self.tell
+            .fault("the firewall drops everything again, and connections that worked are lost");
         self.scene.world.block_forwarding(true)?;
         let wanted = ("busy: FORWARD drops", "broken, 503", 4.0);
         self.tell.expect(wanted, |view| view.is(503, "broken"))?;
@@ -244,7 +256,11 @@ impl Play<'_> {
         let spare = self.scene.world.pod("spare");
         self.scene.manifests.swap_endpoint("web", "web-2", spare)?;
         self.scene.servers.remove("web-2");
-        let wanted = ("endpoint swapped, rules not", "degraded, names demo/web, still 200", 10.0);
+        let wanted = (
+            "endpoint swapped, rules not",
+            "degraded, names demo/web, still 200",
+            10.0,
+        );
         self.tell.expect(wanted, |view| {
             view.is(200, "degraded") && blames(&view.report, "demo/web")
         })?;
@@ -265,7 +281,8 @@ impl Play<'_> {
         );
         self.scene.manifests.taint(AUTOSCALER_TAINT)?;
         let wanted = ("node tainted", "/healthz 503, /livez 200", 0.2);
-        self.tell.expect(wanted, |view| view.codes == Some([503, 200]))?;
+        self.tell
+            .expect(wanted, |view| view.codes == Some([503, 200]))?;
         self.tell.act("remove the taint");
         self.scene.manifests.untaint()?;
         self.mended("taint removed", 1.0)
@@ -279,12 +296,14 @@ impl Play<'_> {
         let row = ("agent killed", "its programs stay");
         let pins = self.scene.world.pin_dir();
         self.tell.judge(row, pins.exists(), "in the kernel");
-        self.tell.act("start it again: it takes over programs, counts and verdict");
+        self.tell
+            .act("start it again: it takes over programs, counts and verdict");
         self.start_agent()?;
         let wanted = ("agent restarted", "200 again", 3.0);
         self.tell.expect(wanted, |view| view.is(200, ""))?;
         let row = ("agent restarted", "200 from its first answer");
-        self.tell.never(row, |view| view.codes.is_some_and(|codes| codes[0] == 503));
+        self.tell
+            .never(row, |view| view.codes.is_some_and(|codes| codes[0] == 503));
         Ok(())
     }
 }

@@ -19,7 +19,11 @@ pub(super) fn write(file: &Path, lines: &[Line]) -> Result<()> {
     let width = (columns as f64 * COLUMN) as usize + 2 * MARGIN;
     let height = lines.len() * LINE + BAR + 2 * MARGIN;
     let rows = (BAR + MARGIN..).step_by(LINE);
-    let texts: String = lines.iter().zip(rows).map(|(line, y)| texts(line, y)).collect();
+    let texts: String = lines
+        .iter()
+        .zip(rows)
+        .map(|(line, y)| texts(line, y))
+        .collect();
     let svg = format!(
         r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" role="img" aria-label="timeline of the demo">
 <rect width="100%" height="100%" rx="8" fill="#0d1117"/>
@@ -43,7 +47,11 @@ fn texts(line: &[Span], y: usize) -> String {
         let lead = length - shown.chars().count();
         let x = MARGIN as f64 + (column + lead) as f64 * COLUMN;
         let extent = shown.trim_end().chars().count() as f64 * COLUMN;
-        let weight = if style.0.starts_with('1') { " font-weight=\"bold\"" } else { "" };
+        let weight = if style.0.starts_with('1') {
+            " font-weight=\"bold\""
+        } else {
+            ""
+        };
         if !shown.is_empty() {
             svg += &format!(
                 "<text x=\"{x:.1}\" y=\"{y}\" fill=\"{}\"{weight} textLength=\"{extent:.1}\" \

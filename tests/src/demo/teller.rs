@@ -228,7 +228,11 @@ impl<'a> Teller<'a> {
         let (timeline, rows) = (self.timeline, self.rows);
         timeline.title("Expected and observed results");
         let line = |[what, expected, took, limit]: [&str; 4]| {
-            [format!("{what:28} {expected:36} "), format!("{took:>8}"), format!("  {limit:>8}")]
+            [
+                format!("{what:28} {expected:36} "),
+                format!("{took:>8}"),
+                format!("  {limit:>8}"),
+            ]
         };
         let heading = line(["what happened", "expected", "took", "allowed"]).concat();
         timeline.print(vec![span(Style::DIM, format!("   {heading}"))]);

@@ -49,7 +49,12 @@ impl View {
         };
         let [healthz, livez] = self.codes.unwrap_or_default().map(code);
         let (before, between) = ("/healthz ", "   /livez ");
-        vec![span(Style::PLAIN, before), healthz, span(Style::PLAIN, between), livez]
+        vec![
+            span(Style::PLAIN, before),
+            healthz,
+            span(Style::PLAIN, between),
+            livez,
+        ]
     }
 
     pub(super) fn verdict_line(&self) -> Line {
@@ -63,7 +68,11 @@ impl View {
 
     /// In words.
     pub(super) fn shown(&self) -> String {
-        format!("{}   {}", plain(&self.codes_line()), plain(&self.verdict_line()))
+        format!(
+            "{}   {}",
+            plain(&self.codes_line()),
+            plain(&self.verdict_line())
+        )
     }
 }
 
@@ -76,13 +85,22 @@ pub(super) fn watch(world: &World) -> Result<Poll<View>> {
     Poll::start(&world.outside, "watch", EVERY, move || {
         let codes = Some(["/healthz", "/livez"].map(code));
         let answer = node.run(|| http::get(admin, "/verdict", PATIENCE));
-        let report = answer.ok().and_then(|answer| serde_json::from_str(&answer.body).ok());
+        let report = answer
+            .ok()
+            .and_then(|answer| serde_json::from_str(&answer.body).ok());
         let report: Value = report.unwrap_or_default();
         let word = |name: &str| report["verdict"][name].as_str();
         let verdict = match (word("state"), word("cause")) {
             (Some(state), Some(cause)) => format!("{state} ({cause})"),
             (state, _) => state.unwrap_or_default().to_owned(),
         };
-        Some((Instant::now(), View { codes, verdict, report }))
+        Some((
+            Instant::now(),
+            View {
+                codes,
+                verdict,
+                report,
+            },
+        ))
     })
 }

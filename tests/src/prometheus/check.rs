@@ -66,10 +66,12 @@ fn is_empty(result: &Value) -> bool {
         number.is_ok_and(f64::is_finite)
     };
     let series = result.as_array().into_iter().flatten();
-    !series.into_iter().any(|one| match one["values"].as_array() {
-        Some(points) => points.iter().any(is_number),
-        None => is_number(&one["value"]),
-    })
+    !series
+        .into_iter()
+        .any(|one| match one["values"].as_array() {
+            Some(points) => points.iter().any(is_number),
+            None => is_number(&one["value"]),
+        })
 }
 
 /// Every metric of the reference, histograms by their parts.
@@ -95,9 +97,12 @@ pub fn documented() -> BTreeSet<String> {
 pub fn metrics(expression: &str) -> BTreeSet<String> {
     // Without strings, which may hold anything.
     let text = expression.split('"').step_by(2);
-    let words = text.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c)));
+    let words =
+        text.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c)));
     let is_metric = |word: &&str| {
-        let begins = ["pathproof_", "process_"].iter().any(|start| word.starts_with(start));
+        let begins = ["pathproof_", "process_"]
+            .iter()
+            .any(|start| word.starts_with(start));
         let recorded = word.contains(':') && word.starts_with(|c: char| c.is_ascii_alphabetic());
         begins || recorded || *word == "up"
     };
