@@ -65,10 +65,8 @@ impl Prometheus {
             "scrape_configs": [{ "job_name": JOB, "static_configs": targets }],
         });
         fs::create_dir_all(dir)?;
-        fs::write(
-            dir.join("rules.yml"),
-            json!({ "groups": rules()? }).to_string(),
-        )?;
+        let rules = json!({ "groups": rules()? }).to_string();
+        fs::write(dir.join("rules.yml"), rules)?;
         let prometheus = Self::configured(ns, dir, &configuration, &[])?;
         Ok(Self {
             _relays: relays,
@@ -83,16 +81,12 @@ impl Prometheus {
         configuration: &Value,
         arguments: &[&str],
     ) -> Result<Self> {
-        let file = dir.join("prometheus.yml");
-        fs::write(&file, configuration.to_string())?;
+        fs::write(dir.join("prometheus.yml"), configuration.to_string())?;
         let program = Tool::Prometheus.find().context("there is no Prometheus")?;
         let mut command = namespace.command(program);
         command
-            .arg(format!("--config.file={}", file.display()))
-            .arg(format!(
-                "--storage.tsdb.path={}",
-                dir.join("data").display()
-            ))
+            .current_dir(dir)
+            .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
             .arg(format!("--web.listen-address=127.0.0.1:{PORT}"))
             .arg("--log.level=warn")
             .args(arguments);
@@ -172,11 +166,5 @@ pub fn rules() -> Result<Value> {
 
 /// For a query string.
 fn encoded(text: &str) -> String {
-    let escape = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'.' => {
-            char::from(byte).to_string()
-        }
-        _ => format!("%{byte:02X}"),
-    };
-    text.bytes().map(escape).collect()
+    text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }

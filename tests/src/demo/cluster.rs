@@ -34,15 +34,15 @@ pub(super) fn play(programs: &Programs, timeline: &mut Timeline) -> Result<bool>
     let (node, client) = built(programs, timeline)?;
     let mut play = Play {
         tell: Teller::new(&node.world, timeline)?,
-        prometheus: None,
         node,
     };
     play.tell.clients.push(client);
-    play.installed()?;
+    let prometheus = play.installed()?;
     play.broken()?;
-    play.alerted()?;
+    play.alerted(&prometheus)?;
+    drop(prometheus);
     play.uninstalled()?;
-    let Play { tell, node, .. } = play;
+    let Play { tell, node } = play;
     let is_met = tell.finish();
     drop(node);
     let text = "node removed: no process, namespace, control group, program or file is left";
@@ -64,10 +64,8 @@ fn built(programs: &Programs, timeline: &mut Timeline) -> Result<(RealNode, Clie
     let (object, took) = (node.node()?, time(start.elapsed()));
     let version = object["status"]["nodeInfo"]["kubeletVersion"].as_str();
     let version = version.unwrap_or_default();
-    timeline.tell(
-        Kind::SEEN,
-        &format!("the node is ready after {took}: kubelet {version}"),
-    );
+    let text = format!("the node is ready after {took}: kubelet {version}");
+    timeline.tell(Kind::SEEN, &text);
     timeline.tell(
         Kind::ACT,
         "a Service with a node port and two pods; a client outside connects ten times a second",
@@ -87,14 +85,13 @@ fn built(programs: &Programs, timeline: &mut Timeline) -> Result<(RealNode, Clie
 }
 
 struct Play<'a> {
-    // Dropped in this order: who looks and dials, who scrapes, the node.
+    // Dropped in this order: who looks and dials, the node.
     tell: Teller<'a>,
-    prometheus: Option<Prometheus>,
     node: RealNode,
 }
 
 impl Play<'_> {
-    fn installed(&mut self) -> Result<()> {
+    fn installed(&mut self) -> Result<Prometheus> {
         self.tell.linger(1)?;
         self.tell
             .note("kube-proxy answered: it listens on the port, and keeps it");
@@ -116,12 +113,12 @@ impl Play<'_> {
         let world = &self.node.world;
         let nodes = [(NODE_NAME, &world.node)];
         let prometheus = Prometheus::start(&world.node, &world.dir().join("prometheus"), &nodes)?;
-        self.prometheus = Some(prometheus);
         self.tell.note(
             "wait 10 s: failing probes of a new sentinel do not count yet, because its rules may \
              lag",
         );
-        self.tell.linger(12)
+        self.tell.linger(12)?;
+        Ok(prometheus)
     }
 
     fn broken(&mut self) -> Result<()> {
@@ -134,40 +131,27 @@ impl Play<'_> {
         let wanted = ("rules flushed", "503 from outside", 3.0);
         self.tell.expect(wanted, |view| view.is(503, ""))?;
         let theirs = node.proxy().ask_here("/healthz")?;
-        let text = "kube-proxy's own /healthz, requested on the node:";
-        self.tell
-            .seen(&format!("{text} {}", theirs.status), &theirs.body);
+        let status = theirs.status;
+        let text = format!("kube-proxy's own /healthz, requested on the node: {status}");
+        self.tell.seen(&text, &theirs.body);
         let wanted = ("the Node's condition", "ServiceDatapathReady=False", 10.0);
         self.tell
             .expect(wanted, |_| node.condition(CONDITION) == "False")
     }
 
-    fn alerted(&mut self) -> Result<()> {
+    fn alerted(&mut self, prometheus: &Prometheus) -> Result<()> {
         self.tell.note(
             "a load balancer has removed the node by now; a single node opens a ticket after 2 \
              minutes, and pages after 10",
         );
-        let firing = || {
-            self.prometheus
-                .as_ref()
-                .map(datapath_alerts)
-                .unwrap_or_default()
-        };
         let wanted = ("still broken", "an alert fires", 150.0);
-        self.tell.expect(wanted, |_| !firing().is_empty())?;
-        for alert in firing() {
-            let [name, severity, summary] = [
-                "/labels/alertname",
-                "/labels/severity",
-                "/annotations/summary",
-            ]
-            .map(|path| {
-                alert
-                    .pointer(path)
-                    .and_then(Value::as_str)
-                    .unwrap_or_default()
-            });
-            self.tell.seen(&format!("{name} ({severity})"), summary);
+        self.tell
+            .expect(wanted, |_| !firing(prometheus).is_empty())?;
+        for alert in firing(prometheus) {
+            let text = |path| alert.pointer(path).and_then(Value::as_str).unwrap_or("?");
+            let (name, severity) = (text("/labels/alertname"), text("/labels/severity"));
+            let line = format!("{name} ({severity})");
+            self.tell.seen(&line, text("/annotations/summary"));
         }
         self.tell
             .act("restart kube-proxy, which writes all of its rules");
@@ -175,12 +159,11 @@ impl Play<'_> {
         let wanted = ("rules repaired", "200 again", 20.0);
         self.tell.expect(wanted, |view| view.is(200, ""))?;
         let wanted = ("Prometheus", "the alert is resolved", 20.0);
-        self.tell.expect(wanted, |_| firing().is_empty())
+        self.tell.expect(wanted, |_| firing(prometheus).is_empty())
     }
 
     fn uninstalled(&mut self) -> Result<()> {
         self.tell.linger(1)?;
-        self.prometheus = None;
         self.tell.act("helm uninstall pathproof");
         self.helm(UNINSTALL.split(' '))?;
         self.tell.linger(2)?;
@@ -201,7 +184,7 @@ fn is_not_sound(view: &View) -> bool {
 }
 
 /// Alerts about the node's datapath that fire, whatever their severity.
-fn datapath_alerts(prometheus: &Prometheus) -> Vec<Value> {
+fn firing(prometheus: &Prometheus) -> Vec<Value> {
     let mut alerts = prometheus.alerts().unwrap_or_default();
     alerts.retain(|alert| {
         let name = alert["labels"]["alertname"].as_str().unwrap_or_default();

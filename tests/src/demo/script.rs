@@ -49,12 +49,11 @@ pub(super) fn play(agent: &Path, keep: bool, timeline: &mut Timeline) -> Result<
         stage::keep(scene, agent, timeline)?;
     } else {
         drop(scene);
-        for note in [
-            "the world is removed: no namespace, program or file is left",
-            "next: `cargo xtask demo --keep` leaves the world up; docs/quickstart.md continues in a cluster",
-        ] {
-            timeline.tell(Kind::NOTE, note);
-        }
+        timeline.tell(
+            Kind::NOTE,
+            "the world is removed: no namespace, program or file is left; next: `cargo xtask demo \
+             --keep` leaves the world up, and docs/quickstart.md continues in a cluster",
+        );
     }
     Ok(is_met)
 }
@@ -146,9 +145,8 @@ impl Play<'_> {
         let state = agent.dir().join("state");
         let folder = state.to_string_lossy();
         let why = said(&mut agent.command(&["why", "--at", time, "--state-dir", &folder]))?;
-        why.split("\n\n")
-            .take(2)
-            .for_each(|part| self.tell.quote(part));
+        let page: Vec<&str> = why.split("\n\n").take(2).collect();
+        self.tell.quote(&page.join("\n"));
         let files = fs::read_dir(state.join("recordings")).context("find the recordings")?;
         let file = files.flatten().map(|file| file.path()).max();
         let file = file.context("a recording")?;
@@ -193,31 +191,27 @@ impl Play<'_> {
             "a VXLAN overlay to the other node, and `pathproof echo` in a pod on each: small pods \
              that connect to their own Service",
         );
-        let Scene {
-            world,
-            manifests,
-            rules,
-            ..
-        } = &mut self.scene;
-        tunnels(world)?;
-        manifests.add(pod_probe::service(world, PROBE_INDEX, &PROBED))?;
-        rules.install()?;
-        let probes = Probes::start(world, self.binary, PROBE_INDEX, &PROBED)?;
+        let scene = &mut self.scene;
+        tunnels(&scene.world)?;
+        let service = pod_probe::service(&scene.world, PROBE_INDEX, &PROBED);
+        scene.manifests.add(service)?;
+        scene.rules.install()?;
+        let probes = Probes::start(&scene.world, self.binary, PROBE_INDEX, &PROBED)?;
         self.tell.linger(6)?;
         self.tell.fault(
             "the other node's firewall drops UDP port 8472: the rules are intact, packets leave, \
              and nothing comes back",
         );
-        world.worker.nft(&path("input", ""))?;
+        scene.world.worker.nft(&path("input", ""))?;
         let wanted = ("idle: overlay dead", "degraded, names it, 200", 15.0);
         self.tell.expect(wanted, |view| view.is(200, "overlay"))?;
         self.tell.act("port 8472 open again");
-        world.worker.nft("delete table inet path")?;
+        scene.world.worker.nft("delete table inet path")?;
         let wanted = ("overlay repaired", "proven", 10.0);
         self.tell.expect(wanted, |view| view.is(200, "proven"))?;
         drop(probes);
-        manifests.remove("pathproof-echo")?;
-        rules.install()
+        scene.manifests.remove("pathproof-echo")?;
+        scene.rules.install()
     }
 
     fn dropped(&mut self) -> Result<()> {

@@ -15,17 +15,20 @@ use crate::world::World;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Time beyond a limit, at least, to tell late from never.
 const LATE: Duration = Duration::from_secs(4);
+/// Over the columns of the table at the end.
+const HEADING: &str =
+    "   what happened                expected                                 took   allowed";
 
-/// An expectation: the event, in words what should follow, and within how many seconds.
-pub(super) type Wanted = (&'static str, &'static str, f64);
+/// An expectation: the event, and in words what should follow.
+pub(super) type Named<'a> = (&'a str, &'a str);
+/// The same, and within how many seconds.
+pub(super) type Wanted<'a> = (&'a str, &'a str, f64);
 
 /// A row of the table at the end.
 #[derive(Debug)]
 struct Row {
-    what: &'static str,
-    expected: &'static str,
-    took: String,
-    limit: String,
+    /// The event, what was expected, how long it took, and how long it may take.
+    words: [String; 4],
     /// Not late, and not missed.
     sound: bool,
     /// What was seen instead.
@@ -108,31 +111,21 @@ impl<'a> Teller<'a> {
                 break (view, None);
             }
         };
+        let (shown, limit_shown) = (took.map_or("-".to_owned(), time), time(limit));
+        let text = format!("{expected} after {shown} (allowed: {limit_shown})");
         let row = Row {
-            what,
-            expected,
-            took: took.map_or("-".to_owned(), time),
-            limit: time(limit),
+            words: [what, expected, &shown, &limit_shown].map(str::to_owned),
             sound: took.is_some_and(|took| took <= limit),
             missed: took.is_none().then(|| view.shown()),
         };
-        let text = format!("{expected} after {} (allowed: {})", row.took, row.limit);
         self.row(row, &text);
         self.linger(1)
     }
 
     /// Notes whether what was seen is as expected.
-    pub(super) fn judge(
-        &mut self,
-        (what, expected): (&'static str, &'static str),
-        sound: bool,
-        seen: &str,
-    ) {
+    pub(super) fn judge(&mut self, (what, expected): Named, sound: bool, seen: &str) {
         let row = Row {
-            what,
-            expected,
-            took: "-".to_owned(),
-            limit: "-".to_owned(),
+            words: [what, expected, "-", "-"].map(str::to_owned),
             sound,
             missed: (!sound).then(|| seen.to_owned()),
         };
@@ -140,11 +133,7 @@ impl<'a> Teller<'a> {
     }
 
     /// Notes whether something was never seen since the last act or fault.
-    pub(super) fn never(
-        &mut self,
-        row: (&'static str, &'static str),
-        unwanted: impl Fn(&View) -> bool,
-    ) {
+    pub(super) fn never(&mut self, row: Named, unwanted: impl Fn(&View) -> bool) {
         let mut changes = self.views.changes();
         changes.retain(|(at, view)| *at > self.began && unwanted(view));
         let seen = changes.first().map(|(_, view)| view.shown());
@@ -152,7 +141,7 @@ impl<'a> Teller<'a> {
     }
 
     /// Notes whether clients felt nothing since the last act or fault.
-    pub(super) fn unharmed(&mut self, row: (&'static str, &'static str)) {
+    pub(super) fn unharmed(&mut self, row: Named) {
         let felt = self.tally() - self.before;
         let seen = format!("{} answered, {} failed", felt.ok, felt.failed());
         self.judge(row, felt.ok > 0 && felt.failed() == 0, &seen);
@@ -164,7 +153,7 @@ impl<'a> Teller<'a> {
             None if row.sound => self.timeline.tell(Kind::GOOD, text),
             None => self.timeline.tell(Kind::BAD, text),
             Some(seen) => {
-                let text = format!("not seen: {}; seen: {seen}", row.expected);
+                let text = format!("not seen: {}; seen: {seen}", row.words[1]);
                 self.timeline.tell(Kind::BAD, &text);
             }
         }
@@ -227,27 +216,19 @@ impl<'a> Teller<'a> {
         let Tally { started, ok, .. } = self.tally();
         let (timeline, rows) = (self.timeline, self.rows);
         timeline.title("Expected and observed results");
-        let line = |[what, expected, took, limit]: [&str; 4]| {
-            [
-                format!("{what:28} {expected:36} "),
-                format!("{took:>8}"),
-                format!("  {limit:>8}"),
-            ]
-        };
-        let heading = line(["what happened", "expected", "took", "allowed"]).concat();
-        timeline.print(vec![span(Style::DIM, format!("   {heading}"))]);
+        timeline.print(vec![span(Style::DIM, HEADING)]);
         for row in &rows {
             let (mark, style) = match row.sound {
                 true => (" ✔ ", Style::GOOD),
                 false => (" ✘ ", Style::BAD),
             };
-            let [words, took, limit] = line([row.what, row.expected, &row.took, &row.limit]);
+            let [what, expected, took, limit] = &row.words;
             let missed = row.missed.as_ref().map(|seen| format!("  seen: {seen}"));
             timeline.print(vec![
                 span(style, mark),
-                span(Style::PLAIN, words),
-                span(style, took),
-                span(Style::DIM, limit),
+                span(Style::PLAIN, format!("{what:28} {expected:36} ")),
+                span(style, format!("{took:>8}")),
+                span(Style::DIM, format!("  {limit:>8}")),
                 span(Style::BAD, missed.unwrap_or_default()),
             ]);
         }

@@ -42,19 +42,17 @@ impl View {
     }
 
     pub(super) fn codes_line(&self) -> Line {
-        let code = |code: u16| match code {
-            0 => span(Style::WARN, "no answer"),
-            200 => span(Style::GOOD, "200"),
-            code => span(Style::BAD, code.to_string()),
+        let codes = self.codes.unwrap_or_default();
+        let words = |(path, code): (&str, u16)| {
+            let code = match code {
+                0 => span(Style::WARN, "no answer"),
+                200 => span(Style::GOOD, "200"),
+                code => span(Style::BAD, code.to_string()),
+            };
+            [span(Style::PLAIN, path), code]
         };
-        let [healthz, livez] = self.codes.unwrap_or_default().map(code);
-        let (before, between) = ("/healthz ", "   /livez ");
-        vec![
-            span(Style::PLAIN, before),
-            healthz,
-            span(Style::PLAIN, between),
-            livez,
-        ]
+        let paths = ["/healthz ", "   /livez "].into_iter();
+        paths.zip(codes).flat_map(words).collect()
     }
 
     pub(super) fn verdict_line(&self) -> Line {
@@ -68,11 +66,8 @@ impl View {
 
     /// In words.
     pub(super) fn shown(&self) -> String {
-        format!(
-            "{}   {}",
-            plain(&self.codes_line()),
-            plain(&self.verdict_line())
-        )
+        let lines = [self.codes_line(), self.verdict_line()];
+        lines.map(|line| plain(&line)).join("   ")
     }
 }
 
@@ -85,22 +80,18 @@ pub(super) fn watch(world: &World) -> Result<Poll<View>> {
     Poll::start(&world.outside, "watch", EVERY, move || {
         let codes = Some(["/healthz", "/livez"].map(code));
         let answer = node.run(|| http::get(admin, "/verdict", PATIENCE));
-        let report = answer
-            .ok()
-            .and_then(|answer| serde_json::from_str(&answer.body).ok());
-        let report: Value = report.unwrap_or_default();
+        let body = answer.map(|answer| answer.body).unwrap_or_default();
+        let report: Value = serde_json::from_str(&body).unwrap_or_default();
         let word = |name: &str| report["verdict"][name].as_str();
         let verdict = match (word("state"), word("cause")) {
             (Some(state), Some(cause)) => format!("{state} ({cause})"),
             (state, _) => state.unwrap_or_default().to_owned(),
         };
-        Some((
-            Instant::now(),
-            View {
-                codes,
-                verdict,
-                report,
-            },
-        ))
+        let view = View {
+            codes,
+            verdict,
+            report,
+        };
+        Some((Instant::now(), view))
     })
 }

@@ -75,7 +75,7 @@ fn is_empty(result: &Value) -> bool {
 }
 
 /// Every metric of the reference, histograms by their parts.
-pub fn documented() -> BTreeSet<String> {
+fn documented() -> BTreeSet<String> {
     let reference = pathproof::metrics::reference();
     let rows = reference.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `")?.split(" | ");
@@ -94,15 +94,13 @@ pub fn documented() -> BTreeSet<String> {
 }
 
 /// The metrics of agents that an expression names, those of recording rules, and `up`.
-pub fn metrics(expression: &str) -> BTreeSet<String> {
+fn metrics(expression: &str) -> BTreeSet<String> {
     // Without strings, which may hold anything.
     let text = expression.split('"').step_by(2);
     let words =
         text.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c)));
     let is_metric = |word: &&str| {
-        let begins = ["pathproof_", "process_"]
-            .iter()
-            .any(|start| word.starts_with(start));
+        let begins = word.starts_with("pathproof_") || word.starts_with("process_");
         let recorded = word.contains(':') && word.starts_with(|c: char| c.is_ascii_alphabetic());
         begins || recorded || *word == "up"
     };
