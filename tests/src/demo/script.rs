@@ -14,6 +14,7 @@ use crate::manifests::{AUTOSCALER_TAINT, Sentinel};
 use crate::pod_probe::{self, Placed, Probes};
 use crate::scene::{Scene, blames};
 use crate::tunnels::{path, tunnels};
+use crate::world::Agent;
 
 /// Options of the agent beside the world's: a short dwell, or the demo would mostly wait for it.
 const OPTIONS: [&str; 2] = ["--flap-dwell", "1s"];
@@ -88,14 +89,13 @@ struct Play<'a> {
 }
 
 impl Play<'_> {
-    fn start_agent(&mut self) -> Result<()> {
+    fn start_agent(&mut self) -> Result<&mut Agent> {
         let (world, manifests) = (&self.scene.world, self.scene.manifests.dir());
         let agent = match self.keep {
             true => world.spawn_lasting_agent(self.binary, manifests, &OPTIONS),
             false => world.spawn_agent(self.binary, manifests, &OPTIONS),
         };
-        let agent = self.scene.agent.insert(agent?);
-        agent.wait_ready(Duration::from_secs(10))
+        Ok(self.scene.agent.insert(agent?))
     }
 
     /// After a repair.
@@ -109,7 +109,8 @@ impl Play<'_> {
             "start the agent: it observes every interface, and probes its own Service, the \
              sentinel, through the node's rules, because the node is idle",
         );
-        self.start_agent()?;
+        // An agent that this kernel refuses ends the demo.
+        self.start_agent()?.wait_ready(Duration::from_secs(10))?;
         let wanted = ("agent started, idle node", "proven, /healthz 200", 10.0);
         self.tell.expect(wanted, |view| view.is(200, "proven"))?;
         // A sentinel that just appeared accuses nobody: its rules may lag behind.

@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::signals;
 use super::timeline::{Kind, Style, Timeline, span};
 use super::view::{self, View};
-use crate::traffic::{Client, Tally};
+use crate::traffic::{Client, Ended, Tally};
 use crate::watch::Poll;
 use crate::world::World;
 
@@ -44,9 +44,9 @@ pub(super) struct Teller<'a> {
     /// What was told last, and how many changes were.
     last: View,
     told: usize,
-    /// The last act or fault: its time, and what clients had felt by then.
+    /// Time of the last act or fault, and connections that ended since then.
     began: Instant,
-    before: Tally,
+    ended: Vec<Ended>,
 }
 
 impl<'a> Teller<'a> {
@@ -60,7 +60,7 @@ impl<'a> Teller<'a> {
             last: View::default(),
             told: 0,
             began: Instant::now(),
-            before: Tally::default(),
+            ended: Vec::new(),
         })
     }
 
@@ -76,7 +76,7 @@ impl<'a> Teller<'a> {
 
     fn begin(&mut self, kind: Kind, text: &str) {
         self.timeline.tell(kind, text);
-        (self.began, self.before) = (Instant::now(), self.tally());
+        self.began = Instant::now();
     }
 
     pub(super) fn note(&mut self, text: &str) {
@@ -119,6 +119,7 @@ impl<'a> Teller<'a> {
             missed: took.is_none().then(|| view.shown()),
         };
         self.row(row, &text);
+        self.bar();
         self.linger(1)
     }
 
@@ -142,12 +143,21 @@ impl<'a> Teller<'a> {
 
     /// Notes whether clients felt nothing since the last act or fault.
     pub(super) fn unharmed(&mut self, row: Named) {
-        let felt = self.tally() - self.before;
-        let seen = format!("{} answered, {} failed", felt.ok, felt.failed());
-        self.judge(row, felt.ok > 0 && felt.failed() == 0, &seen);
+        let (ok, failed) = self.felt();
+        let seen = format!("{ok} answered, {failed} failed");
+        self.judge(row, ok > 0 && failed == 0, &seen);
     }
 
-    /// Notes a row, and tells how clients fare.
+    /// Connections that clients began since the last act or fault: how many were answered, and failed.
+    fn felt(&mut self) -> (usize, usize) {
+        let ended = self.clients.iter().flat_map(Client::take_ended);
+        self.ended.extend(ended);
+        self.ended.retain(|one| one.begun >= self.began);
+        let ok = self.ended.iter().filter(|one| one.ok).count();
+        (ok, self.ended.len() - ok)
+    }
+
+    /// Notes a row.
     fn row(&mut self, row: Row, text: &str) {
         match &row.missed {
             None if row.sound => self.timeline.tell(Kind::GOOD, text),
@@ -158,10 +168,14 @@ impl<'a> Teller<'a> {
             }
         }
         self.rows.push(row);
-        let felt = self.tally() - self.before;
-        let ended = felt.ok + felt.failed();
-        if let Some(share) = (felt.ok * 100).checked_div(ended) {
-            let filled = (share / 5) as usize;
+    }
+
+    /// Tells how many connections were answered, where there are clients.
+    fn bar(&mut self) {
+        let (ok, failed) = self.felt();
+        let ended = ok + failed;
+        if let Some(share) = (ok * 100).checked_div(ended) {
+            let filled = share / 5;
             let words = format!(" {share} % of {ended} connections answered since then");
             let bar = vec![
                 span(Style::DIM, "clients "),
@@ -205,15 +219,10 @@ impl<'a> Teller<'a> {
         Ok(self.views.now().unwrap_or_default())
     }
 
-    /// What the clients felt so far, together.
-    fn tally(&self) -> Tally {
-        self.clients.iter().map(Client::tally).sum()
-    }
-
     /// The table at the end. Gives whether everything happened, maybe late: on a busy machine that
     /// says nothing of the agent.
     pub(super) fn finish(self) -> bool {
-        let Tally { started, ok, .. } = self.tally();
+        let Tally { started, ok, .. } = self.clients.iter().map(Client::tally).sum();
         let (timeline, rows) = (self.timeline, self.rows);
         timeline.title("Expected and observed results");
         timeline.print(vec![span(Style::DIM, HEADING)]);

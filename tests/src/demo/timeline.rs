@@ -124,7 +124,8 @@ fn wrap(line: &str, width: usize) -> Vec<String> {
     let mut parts = vec![String::new()];
     for word in line.split_inclusive(' ') {
         let last = parts.last_mut().expect("there is always one");
-        if last.chars().count() + word.trim_end().chars().count() <= width {
+        let columns = last.chars().count() + word.trim_end().chars().count();
+        if last.is_empty() || columns <= width {
             last.push_str(word);
         } else {
             parts.push(word.to_owned());
