@@ -179,8 +179,10 @@ fn everything_follows_the_namespace_and_the_addresses() {
     }
     let sentinel = json!({ "endpointIPv4": "192.0.2.2", "clientIPv4": "192.0.2.1" });
     let agent = json!({ "healthzBindAddress": ":10300", "admin": { "port": 19300 } });
-    let chart = Chart::with(json!({ "sentinel": sentinel, "agent": agent }));
-    let chart = chart.into_namespace("elsewhere");
+    let chart = Chart {
+        namespace: "elsewhere",
+        ..Chart::with(json!({ "sentinel": sentinel, "agent": agent }))
+    };
     let objects = chart.render().expect("the chart");
     check(&objects);
     let service = "--sentinel-service=elsewhere/pathproof-sentinel";

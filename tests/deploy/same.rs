@@ -143,7 +143,7 @@ fn components_are_values(
 #[case("1.30.2", &["before-1.31"], json!({}))]
 #[case(KUBERNETES, &["without-bpffs"], json!({ "agent": { "pins": false } }))]
 fn what_is_lacking_is_left_out_alike(
-    #[case] version: &str,
+    #[case] version: &'static str,
     #[case] components: &[&str],
     #[case] mut values: Value,
     #[values("beside-kube-proxy", "rke1")] profile: &str,

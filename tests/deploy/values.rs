@@ -325,7 +325,7 @@ fn older_clusters_get_what_they_know() {
     true
 )]
 fn without_a_policy_agents_write_nothing(
-    #[case] version: &str,
+    #[case] version: &'static str,
     #[case] values: Value,
     #[case] publishes: bool,
 ) {

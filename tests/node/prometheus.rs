@@ -5,9 +5,10 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use node_tests::dashboard::Dashboard;
+use node_tests::deploy::Tool;
 use node_tests::manifests::{AUTOSCALER_TAINT, Sentinel};
-use node_tests::prometheus::check::{Evaluated, evaluate};
-use node_tests::prometheus::{self, Prometheus, Span};
+use node_tests::prometheus::check::evaluate;
+use node_tests::prometheus::{Prometheus, Span};
 use node_tests::rules::Backend;
 use node_tests::watch::Watch;
 use node_tests::world::Family;
@@ -36,7 +37,9 @@ struct Fleet {
 impl Fleet {
     /// Sound nodes with a sentinel and traffic; the second does not watch all of its interfaces.
     fn start(test: &str) -> Option<Self> {
-        let program = prometheus::program(test)?;
+        if Tool::Prometheus.skip_without(test) {
+            return None;
+        }
         let worlds = NODES.map(|_| Scene::bare(test, Backend::Nftables));
         let mut nodes = worlds.into_iter().collect::<Option<Vec<_>>>()?;
         let names = NODES.into_iter().zip(&nodes);
@@ -44,7 +47,7 @@ impl Fleet {
             .map(|(name, scene)| (name, &scene.world.node))
             .collect();
         let dir = nodes[0].world.dir().join("prometheus");
-        let prometheus = Prometheus::start(&program, &nodes[0].world.outside, &dir, &targets);
+        let prometheus = Prometheus::start(&nodes[0].world.outside, &dir, &targets);
         let prometheus = prometheus.expect("start Prometheus");
         let began = SystemTime::now();
         for (number, scene) in nodes.iter_mut().enumerate() {
@@ -60,7 +63,7 @@ impl Fleet {
         }
         // A rate needs a beginning.
         eventually("every node is scraped", || {
-            let scraped = prometheus.label_values("node", Some("pathproof_build_info"));
+            let scraped = prometheus.label_values("node", "pathproof_build_info");
             scraped.is_ok_and(|names| names.len() == NODES.len())
         });
         Some(Self {
@@ -137,20 +140,16 @@ fn play(fleet: &mut Fleet) {
     thread::sleep(Duration::from_secs(8));
 }
 
-/// The dashboard over the time of the fleet, looking at its second node.
-fn over(fleet: &Fleet, dashboard: &Dashboard) -> (Vec<Evaluated>, Vec<String>) {
+/// The dashboard over the time of the fleet, looking at its second node: what gave nothing and should have,
+/// and what is wrong.
+fn over(fleet: &Fleet, dashboard: &Dashboard) -> (Vec<String>, Vec<String>) {
     let span = fleet.span();
     let variables = dashboard.variables(&fleet.prometheus, NODES[1], span, 1.0);
     let expressions = dashboard.expressions(&variables.expect("variables"));
-    evaluate(&fleet.prometheus, &expressions, span).expect("an answer")
-}
-
-fn empty(gave: &[Evaluated]) -> Vec<&str> {
-    let empty = gave.iter().filter(|one| one.is_empty());
-    let places = empty.map(|one| one.expression.place.as_str());
-    places
-        .filter(|place| !RIGHTLY_EMPTY.contains(place))
-        .collect()
+    let evaluated = evaluate(&fleet.prometheus, &expressions, span);
+    let (mut empty, problems) = evaluated.expect("an answer");
+    empty.retain(|place| !RIGHTLY_EMPTY.contains(&place.as_str()));
+    (empty, problems)
 }
 
 #[test]
@@ -160,9 +159,9 @@ fn the_dashboard_shows_a_fleet_with_faults() {
     };
     play(&mut fleet);
     let dashboard = Dashboard::read().expect("the dashboard");
-    let (gave, problems) = over(&fleet, &dashboard);
+    let (empty, problems) = over(&fleet, &dashboard);
     assert_eq!(problems, [""; 0]);
-    assert_eq!(empty(&gave), [""; 0], "these gave nothing");
+    assert_eq!(empty, [""; 0], "these gave nothing");
     misspelt(&fleet, &dashboard);
 }
 
@@ -193,9 +192,9 @@ fn misspelt(fleet: &Fleet, dashboard: &Dashboard) {
         "by (loss) (pathproof_coverage_loss{los=\\\"x\\\",",
     );
     let copy = Dashboard(serde_json::from_str(&text).expect("still JSON"));
-    let (gave, problems) = over(fleet, &copy);
+    let (empty, problems) = over(fleet, &copy);
     assert_eq!(problems, [""; 0]);
-    assert_eq!(empty(&gave), ["Nodes with partial coverage, A"]);
+    assert_eq!(empty, ["Nodes with partial coverage, A"]);
     // And what is no PromQL at all is told as Prometheus says it.
     let text = dashboard
         .0

@@ -33,8 +33,7 @@ impl Dashboard {
 
     /// Panels in their order, rows too.
     pub fn panels(&self) -> impl Iterator<Item = &Value> {
-        let all = self.0["panels"].as_array();
-        all.map(Vec::as_slice).unwrap_or_default().iter()
+        self.0["panels"].as_array().into_iter().flatten()
     }
 
     /// Its variables, asked of Prometheus as Grafana does when the page opens; `node` is the one
@@ -49,12 +48,10 @@ impl Dashboard {
         let mut known = built_in(span, scrape);
         let list = self.0["templating"]["list"].as_array();
         for variable in list.context("the dashboard has no variables")? {
-            let name = variable["name"]
-                .as_str()
-                .context("a variable without a name")?;
-            let value = match variable["type"].as_str() {
-                Some("query") if name == "node" => node.to_owned(),
-                Some("query") => chosen(variable, prometheus, &known)?,
+            let name = text(&variable["name"]);
+            let value = match text(&variable["type"]) {
+                "query" if name == "node" => node.to_owned(),
+                "query" => chosen(variable, prometheus, &known)?,
                 _ => text(&variable["query"]).to_owned(),
             };
             known.insert(name.to_owned(), value);
@@ -62,24 +59,18 @@ impl Dashboard {
         Ok(known)
     }
 
-    /// Every expression of every panel.
+    /// Every expression of every panel. Its place is "Title, A".
     pub fn expressions(&self, variables: &Variables) -> Vec<Expression> {
         let panels = self.panels().flat_map(|panel| {
-            let targets = panel["targets"].as_array();
-            let targets = targets.map(Vec::as_slice).unwrap_or_default();
-            targets.iter().map(move |target| Expression {
-                place: place(panel, target),
+            let targets = panel["targets"].as_array().into_iter().flatten();
+            targets.map(move |target| Expression {
+                place: format!("{}, {}", text(&panel["title"]), text(&target["refId"])),
                 text: resolved(text(&target["expr"]), variables),
                 instant: target["instant"] == true,
             })
         });
         panels.collect()
     }
-}
-
-/// Where an expression stands: "Title, A".
-fn place(panel: &Value, target: &Value) -> String {
-    format!("{}, {}", text(&panel["title"]), text(&target["refId"]))
 }
 
 /// A string, or nothing.
@@ -89,16 +80,15 @@ fn text(value: &Value) -> &str {
 
 /// Grafana's own.
 fn built_in(span: Span, scrape: f64) -> Variables {
-    let range = format!("{}s", (span.end - span.start).max(1.0) as u64);
-    let rate = format!("{}s", (span.step + scrape).max(4.0 * scrape) as u64);
-    let interval = format!("{}s", span.step.max(1.0) as u64);
-    [
-        ("__range", range),
-        ("__rate_interval", rate),
-        ("__interval", interval),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .into()
+    let numbers = [
+        ("__range", span.end - span.start),
+        ("__rate_interval", (span.step + scrape).max(4.0 * scrape)),
+        ("__interval", span.step),
+    ];
+    let seconds = |number: f64| format!("{}s", number.max(1.0) as u64);
+    numbers
+        .map(|(name, number)| (name.to_owned(), seconds(number)))
+        .into()
 }
 
 /// The value of a variable of type query whose choice is "All".
@@ -106,17 +96,14 @@ fn chosen(variable: &Value, prometheus: &Prometheus, known: &Variables) -> Resul
     if let Some(all) = variable["allValue"].as_str() {
         return Ok(all.to_owned());
     }
-    let query = variable["query"]["query"]
-        .as_str()
-        .unwrap_or(text(&variable["query"]));
-    let query = resolved(query, known);
+    let query = resolved(text(&variable["query"]["query"]), known);
     let inside = query
         .strip_prefix("label_values(")
         .and_then(|rest| rest.strip_suffix(')'));
     let (selector, label) = inside
         .and_then(|inside| inside.rsplit_once(','))
         .with_context(|| format!("{query} is no label_values(SELECTOR, LABEL)"))?;
-    let values = prometheus.label_values(label.trim(), Some(selector.trim()))?;
+    let values = prometheus.label_values(label.trim(), selector.trim())?;
     let values: Vec<String> = values.into_iter().collect();
     Ok(format!("({})", values.join("|")))
 }

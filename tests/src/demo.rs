@@ -9,12 +9,10 @@ mod cluster;
 mod script;
 mod signals;
 mod stage;
-mod summary;
 mod svg;
 mod teller;
 mod timeline;
-mod verdict;
-mod words;
+mod view;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,38 +20,32 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use clap::Parser;
 
+use crate::real_node::Programs;
 use crate::{skip, world};
-use stage::Stage;
-use summary::Outcome;
-use timeline::{Kind, Timeline};
+use timeline::Timeline;
 
-/// Name of a kept world.
-const KEPT: &str = "pp-demo";
 /// Exit code for missing permissions (sysexits.h).
 const NO_PERMISSION: u8 = 77;
+/// Lines of an error that are shown, and their columns: it may quote a log, and that of a verifier
+/// is megabytes.
+const SHOWN: (usize, usize) = (20, 300);
 
 /// The real agent on real packets, told as a timeline
 #[derive(Debug, Parser)]
 #[command(name = "demo")]
 struct Args {
-    /// The agent's binary
-    #[arg(long, value_name = "FILE", env = "PATHPROOF_AGENT")]
+    /// The agent's binary; with --cluster also its image, as an archive
+    #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
     /// On a real one-node Kubernetes: install, fault, alert, repair, uninstall
     #[arg(long, conflicts_with_all = ["keep", "remove"])]
     cluster: bool,
-    /// The agent's image as an archive, for --cluster; made of the binary without it
-    #[arg(long, value_name = "FILE", env = "PATHPROOF_IMAGE")]
-    image: Option<PathBuf>,
     /// Leave the world up at the end, and say how to play with it
     #[arg(long)]
     keep: bool,
     /// Remove a world that --keep left, and stop
     #[arg(long)]
     remove: bool,
-    /// Write the timeline to a file
-    #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
     /// Write the timeline as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
@@ -81,98 +73,42 @@ pub fn main() -> ExitCode {
             ExitCode::from(130)
         }
         Err(error) => {
-            eprintln!("the demo stopped: {error:#}");
+            let text = format!("the demo stopped: {error:#}");
+            let lines: Vec<&str> = text.lines().collect();
+            for line in &lines[lines.len().saturating_sub(SHOWN.0)..] {
+                eprintln!("{line:.*}", SHOWN.1);
+            }
             ExitCode::FAILURE
         }
     }
 }
 
+/// Gives whether everything came that was expected.
 fn run(args: &Args) -> Result<bool> {
     if args.tend {
-        return stage::tend(KEPT).map(|()| true);
+        return stage::tend().map(|()| true);
     }
     if args.remove {
-        let found = world::remove_kept(KEPT)?;
-        println!(
-            "{}",
-            if found {
-                "the world is removed"
-            } else {
-                "there is no world to remove"
-            }
-        );
+        let words = match world::remove_kept(stage::KEPT)? {
+            true => "the world is removed",
+            false => "there is no world to remove",
+        };
+        println!("{words}");
         return Ok(true);
     }
-    check_tools()?;
+    let agent = args.agent.clone().map_or_else(world::agent_binary, Ok)?;
+    let found = agent.canonicalize();
+    let agent = found.with_context(|| format!("find {}", agent.display()))?;
     let mut timeline = Timeline::new();
     let outcome = if args.cluster {
-        on_a_real_node(args, &mut timeline)
+        let pod = std::env::current_exe()?.with_file_name("pod");
+        cluster::play(&Programs { agent, pod }, &mut timeline)
     } else {
-        in_a_world(args, &mut timeline)
+        script::play(&agent, args.keep, &mut timeline)
     };
-    // What was told is worth keeping, also where the end failed.
-    if let Some(file) = &args.record {
-        timeline.record(file)?;
-    }
+    // What was told is worth a picture, also where the end failed.
     if let Some(file) = &args.svg {
-        svg::write(file, timeline.lines())?;
+        svg::write(file, &timeline.lines)?;
     }
     outcome
-}
-
-fn on_a_real_node(args: &Args, timeline: &mut Timeline) -> Result<bool> {
-    let programs = cluster::Programs {
-        agent: match &args.image {
-            Some(image) => image.clone(),
-            None => binary(args)?,
-        },
-        pod: beside("pod")?,
-    };
-    cluster::play(&programs, timeline)
-}
-
-/// A program of this package.
-fn beside(name: &str) -> Result<PathBuf> {
-    let file = std::env::current_exe()?.with_file_name(name);
-    file.canonicalize()
-        .with_context(|| format!("find {}", file.display()))
-}
-
-fn binary(args: &Args) -> Result<PathBuf> {
-    let agent = args.agent.clone().map_or_else(world::agent_binary, Ok)?;
-    agent
-        .canonicalize()
-        .with_context(|| format!("find {}", agent.display()))
-}
-
-fn in_a_world(args: &Args, timeline: &mut Timeline) -> Result<bool> {
-    perform(args, &binary(args)?, timeline)
-}
-
-fn perform(args: &Args, agent: &std::path::Path, timeline: &mut Timeline) -> Result<bool> {
-    timeline.title("pathproof: is this node really routing Service traffic, right now?");
-    let mut stage = Stage::build(agent, args.keep.then_some(KEPT), timeline)?;
-    let outcome = script::play(&mut stage, timeline)?;
-    if args.keep {
-        stage.keep(agent, timeline)?;
-    } else {
-        drop(stage);
-        timeline.tell(
-            Kind::Note,
-            "the world is removed: no namespace, program or file is left",
-        );
-        timeline.tell(
-            Kind::Note,
-            "next: `cargo xtask demo --keep` leaves the world up; docs/quickstart.md continues in a cluster",
-        );
-    }
-    Ok(outcome != Outcome::Missed)
-}
-
-fn check_tools() -> Result<()> {
-    for (tool, package) in [("ip", "iproute2"), ("nft", "nftables")] {
-        world::tool(tool)
-            .with_context(|| format!("{tool} is not in PATH: install the package {package}"))?;
-    }
-    Ok(())
 }

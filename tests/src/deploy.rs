@@ -1,7 +1,6 @@
 //! What is shipped for clusters, rendered as users render it: the chart by helm, the folders by
 //! kubectl's kustomize. Objects come back as values, to be compared and looked at.
 
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +12,7 @@ use tempfile::TempDir;
 use crate::built;
 use crate::built::versions::{HELM, KUBERNETES};
 use crate::cluster::documents;
+use crate::world;
 
 /// The four profiles, by the names of the chart's value and of the overlays.
 pub const PROFILES: [&str; 4] = ["beside-kube-proxy", "cilium", "rke1", "standalone"];
@@ -22,40 +22,47 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
-/// A program of target/tools that renders or checks what is shipped.
+/// A program that renders or checks what is shipped.
 #[derive(Clone, Copy, Debug)]
 pub enum Tool {
     /// Installs charts.
     Helm,
     /// Renders kustomizations.
     Kubectl,
+    /// Evaluates alerts.
+    Prometheus,
     /// Tests alerts.
     Promtool,
 }
 
 impl Tool {
-    /// Where it lies: what its variable says, else this clone's target/tools.
+    fn name(self) -> String {
+        format!("{self:?}").to_lowercase()
+    }
+
+    /// Where it lies: what its variable says, else this clone's target/tools. Debian's packages
+    /// are unpacked there if the machine does not have them.
     pub fn find(self) -> Option<PathBuf> {
-        let (variable, built) = match self {
-            Self::Helm => ("PATHPROOF_HELM", built::folder("helm", HELM).join("helm")),
-            Self::Kubectl => (
-                "PATHPROOF_KUBECTL",
-                built::folder("kubernetes", KUBERNETES).join("kubectl"),
-            ),
-            Self::Promtool => (
-                "PATHPROOF_PROMTOOL",
-                built::folder("debian", "").join("promtool"),
-            ),
+        let name = self.name();
+        let (folder, installed) = match self {
+            Self::Helm => (built::folder("helm", HELM), None),
+            Self::Kubectl => (built::folder("kubernetes", KUBERNETES), None),
+            Self::Prometheus | Self::Promtool => (built::folder("debian", ""), world::tool(&name)),
         };
-        let file = std::env::var_os(variable).map_or(built, PathBuf::from);
-        file.is_file().then_some(file)
+        let named = std::env::var_os(format!("PATHPROOF_{}", name.to_uppercase()));
+        let file = named.map_or_else(|| folder.join(&name), PathBuf::from);
+        if file.is_file() {
+            Some(file)
+        } else {
+            installed
+        }
     }
 
     /// Whether the test must be skipped for want of it. Says so loudly.
     pub fn skip_without(self, test: &str) -> bool {
         let missing = self.find().is_none();
         if missing {
-            let name = format!("{self:?}").to_lowercase();
+            let name = self.name();
             eprintln!("SKIPPED: {test} needs {name} (run `cargo xtask setup-cluster --all`)");
         }
         missing
@@ -70,17 +77,18 @@ impl Tool {
 /// One rendering of the chart.
 #[derive(Clone, Debug)]
 pub struct Chart {
-    values: Value,
-    namespace: String,
-    kubernetes: String,
+    pub values: Value,
+    pub namespace: &'static str,
+    /// Release of Kubernetes.
+    pub kubernetes: &'static str,
 }
 
 impl Default for Chart {
     fn default() -> Self {
         Self {
             values: json!({}),
-            namespace: "pathproof".to_owned(),
-            kubernetes: KUBERNETES.to_owned(),
+            namespace: "pathproof",
+            kubernetes: KUBERNETES,
         }
     }
 }
@@ -94,16 +102,9 @@ impl Chart {
         }
     }
 
-    /// Into another namespace than `pathproof`.
-    pub fn into_namespace(mut self, name: &str) -> Self {
-        name.clone_into(&mut self.namespace);
-        self
-    }
-
     /// For another release of Kubernetes.
-    pub fn kubernetes(mut self, version: &str) -> Self {
-        version.clone_into(&mut self.kubernetes);
-        self
+    pub fn kubernetes(self, kubernetes: &'static str) -> Self {
+        Self { kubernetes, ..self }
     }
 
     /// The objects.
@@ -111,7 +112,7 @@ impl Chart {
     /// # Errors
     /// What helm says, where the values are refused.
     pub fn render(&self) -> Result<Vec<Value>> {
-        documents(&self.run(&["template"])?)
+        documents(&self.run(["template", "pathproof"])?)
     }
 
     /// What helm finds wrong with the chart.
@@ -119,50 +120,36 @@ impl Chart {
     /// # Errors
     /// That.
     pub fn lint(&self) -> Result<String> {
-        self.run(&["lint", "--strict"])
+        self.run(["lint", "--strict"])
     }
 
-    fn run(&self, verb: &[&str]) -> Result<String> {
+    fn run(&self, words: [&str; 2]) -> Result<String> {
         let dir = tempfile::tempdir()?;
         let values = dir.path().join("values.json");
         fs::write(&values, self.values.to_string())?;
         let mut command = Tool::Helm.command()?;
-        let release = (verb[0] != "lint").then_some("pathproof");
         command
-            .args(verb)
-            .args(release)
+            .args(words)
             .arg(folder().join("chart"))
-            .args(["--namespace", &self.namespace, "--values"])
+            .args(["--namespace", self.namespace, "--values"])
             .arg(values)
-            .args(["--kube-version", &self.kubernetes])
-            .env("HELM_CACHE_HOME", dir.path())
-            .env("HELM_CONFIG_HOME", dir.path())
-            .env("HELM_DATA_HOME", dir.path())
-            .env("KUBECONFIG", dir.path().join("none"));
+            .args(["--kube-version", self.kubernetes])
+            // Whoever tests may have plugins, repositories and a cluster.
+            .env_clear()
+            .env("HOME", dir.path());
         said(&mut command)
     }
 }
 
-/// What `kubectl kustomize` makes of a folder.
-///
-/// # Errors
-/// What it says.
-pub fn kustomize(folder: impl AsRef<OsStr>) -> Result<Vec<Value>> {
-    let mut command = Tool::Kubectl.command()?;
-    command.arg("kustomize").arg(folder.as_ref());
-    documents(&said(&mut command)?)
-}
-
-/// An overlay together with components, as a user's kustomization puts them together.
+/// What kustomize makes of an overlay together with components, as a user's kustomization puts them
+/// together.
 ///
 /// # Errors
 /// What kustomize says.
 pub fn overlay(profile: &str, components: &[&str]) -> Result<Vec<Value>> {
-    let overlay = folder().join("overlays").join(profile);
-    if components.is_empty() {
-        return kustomize(overlay);
-    }
-    kustomize(overlay_folder(profile, components)?.path())
+    let dir = overlay_folder(profile, components)?;
+    let mut command = Tool::Kubectl.command()?;
+    documents(&said(command.arg("kustomize").arg(dir.path()))?)
 }
 
 /// The folder of such a kustomization.
@@ -173,10 +160,8 @@ pub fn overlay_folder(profile: &str, components: &[&str]) -> Result<TempDir> {
     // Resources outside of a kustomization's folder are named by relative paths.
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     let dir = tempfile::tempdir_in(target)?;
-    let components: Vec<String> = components
-        .iter()
-        .map(|name| format!("../../deploy/components/{name}"))
-        .collect();
+    let component = |name: &&str| format!("../../deploy/components/{name}");
+    let components: Vec<String> = components.iter().map(component).collect();
     let text = json!({
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -198,19 +183,15 @@ pub fn said(command: &mut Command) -> Result<String> {
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);
         let words = String::from_utf8_lossy(&output.stdout);
-        bail!("{}{}", words, errors);
+        bail!("{words}{errors}");
     }
     Ok(String::from_utf8(output.stdout)?)
 }
 
 /// What names an object: kind, namespace and name.
 pub fn identity(object: &Value) -> String {
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let metadata = &object["metadata"];
-    format!(
-        "{} {}/{}",
-        text(&object["kind"]),
-        text(&metadata["namespace"]),
-        text(&metadata["name"])
-    )
+    let paths = ["/kind", "/metadata/namespace", "/metadata/name"];
+    let text = |path| object.pointer(path).and_then(Value::as_str);
+    let [kind, namespace, name] = paths.map(|path| text(path).unwrap_or_default());
+    format!("{kind} {namespace}/{name}")
 }

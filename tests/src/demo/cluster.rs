@@ -1,29 +1,194 @@
 //! `demo --cluster`: a real one-node Kubernetes, the chart, a fault, an alert in a real Prometheus,
 //! the repair and the uninstall.
 
-mod script;
-mod stage;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
 
-use super::summary;
+use super::teller::{Teller, time};
 use super::timeline::{Kind, Timeline};
-use script::Script;
-pub(super) use stage::Programs;
-use stage::Stage;
+use super::view::View;
+use crate::cluster::flush_services;
+use crate::deploy;
+use crate::prometheus::Prometheus;
+use crate::real_node::{Programs, RealNode, Tools};
+use crate::traffic::{Client, Plan};
+use crate::wait::until;
+use crate::world::{Family, NODE_NAME};
 
-/// Plays it; gives whether all of it happened.
+/// Port of the Service on the node.
+const NODE_PORT: u16 = 30080;
+const CONDITION: &str = "ServiceDatapathReady";
+const INSTALL: &str = "--namespace pathproof --create-namespace --set \
+                       agent.enforcement=enforce,agent.flapDwell=1s";
+const UNINSTALL: &str = "uninstall pathproof --namespace pathproof --wait --timeout 60s";
+const KEPT: &str = "10256 never refused, never 503";
+
+/// Plays it. Gives whether everything came that was expected.
 pub(super) fn play(programs: &Programs, timeline: &mut Timeline) -> Result<bool> {
     timeline.title(
         "pathproof on a real Kubernetes node: installed, broken, alerted, repaired, removed",
     );
-    let mut stage = Stage::build(programs, timeline)?;
-    let rows = Script::new(&mut stage, timeline).play()?;
-    let outcome = summary::tell(&rows, stage.tally(), timeline);
-    drop(stage);
+    let (node, client) = built(programs, timeline)?;
+    let mut play = Play {
+        tell: Teller::new(&node.world, timeline)?,
+        node,
+    };
+    play.tell.clients.push(client);
+    let prometheus = play.installed()?;
+    play.broken()?;
+    play.alerted(&prometheus)?;
+    drop(prometheus);
+    play.uninstalled()?;
+    let Play { tell, node } = play;
+    let is_met = tell.finish();
+    drop(node);
+    let text = "node removed: no process, namespace, control group, program or file is left";
+    timeline.tell(Kind::NOTE, text);
+    Ok(is_met)
+}
+
+/// A node without pathproof, with a Service and a client of it.
+fn built(programs: &Programs, timeline: &mut Timeline) -> Result<(RealNode, Client)> {
+    let missing = |name| anyhow!("{name} is missing: run `cargo xtask setup-cluster --all`");
+    let tools = Tools::find().map_err(missing)?;
     timeline.tell(
-        Kind::Note,
-        "node removed: no process, namespace, control group, program or file is left",
+        Kind::ACT,
+        "start Kubernetes: etcd, API server, controllers and scheduler on one machine, containerd, \
+         kubelet and kube-proxy on another, all as namespaces",
     );
-    Ok(outcome != summary::Outcome::Missed)
+    let start = Instant::now();
+    let node = RealNode::start(&tools, programs)?;
+    let (object, took) = (node.node()?, time(start.elapsed()));
+    let version = object["status"]["nodeInfo"]["kubeletVersion"].as_str();
+    let version = version.unwrap_or_default();
+    let text = format!("the node is ready after {took}: kubelet {version}");
+    timeline.tell(Kind::SEEN, &text);
+    timeline.tell(
+        Kind::ACT,
+        "a Service with a node port and two pods; a client outside connects ten times a second",
+    );
+    for words in [
+        "create deployment web --image=pod:1 --replicas=2 -- /pod serve 8080",
+        &format!("create service nodeport web --tcp=80:8080 --node-port={NODE_PORT}"),
+        "rollout status deployment/web --timeout 60s",
+    ] {
+        node.desk().kubectl(words)?;
+    }
+    let target = SocketAddr::new(node.world.node_address(Family::V4), NODE_PORT);
+    let client = Plan::from_outside(&node.world, 0, target).start()?;
+    let answered = || (client.tally().ok > 0).then_some(());
+    until(Duration::from_secs(20), answered).context("the Service answers")?;
+    Ok((node, client))
+}
+
+struct Play<'a> {
+    // Dropped in this order: who looks and dials, the node.
+    tell: Teller<'a>,
+    node: RealNode,
+}
+
+impl Play<'_> {
+    fn installed(&mut self) -> Result<Prometheus> {
+        self.tell.linger(1)?;
+        self.tell
+            .note("kube-proxy answered: it listens on the port, and keeps it");
+        self.tell.act(
+            "helm install pathproof deploy/chart --set agent.enforcement=enforce: an agent on the \
+             node with four capabilities, and the sentinel's rotator",
+        );
+        let chart = deploy::folder().join("chart").display().to_string();
+        let words = ["install", "pathproof", &chart].into_iter();
+        self.helm(words.chain(INSTALL.split(' ')))?;
+        let wanted = ("helm install", "proven, 200, condition True", 45.0);
+        let node = &self.node;
+        self.tell.expect(wanted, |view| {
+            view.is(200, "proven") && node.condition(CONDITION) == "True"
+        })?;
+        self.tell.never(("10256 meanwhile", KEPT), is_not_sound);
+        self.tell
+            .act("Prometheus on the node scrapes the agent, with the chart's alerts");
+        let world = &self.node.world;
+        let nodes = [(NODE_NAME, &world.node)];
+        let prometheus = Prometheus::start(&world.node, &world.dir().join("prometheus"), &nodes)?;
+        self.tell.note(
+            "wait 10 s: failing probes of a new sentinel do not count yet, because its rules may \
+             lag",
+        );
+        self.tell.linger(12)?;
+        Ok(prometheus)
+    }
+
+    fn broken(&mut self) -> Result<()> {
+        self.tell.fault(
+            "flush kube-proxy's rules (nft flush chain ip kube-proxy services); all processes \
+             still run",
+        );
+        let node = &self.node;
+        flush_services(&node.world.node)?;
+        let wanted = ("rules flushed", "503 from outside", 3.0);
+        self.tell.expect(wanted, |view| view.is(503, ""))?;
+        let theirs = node.proxy().ask_here("/healthz")?;
+        let status = theirs.status;
+        let text = format!("kube-proxy's own /healthz, requested on the node: {status}");
+        self.tell.seen(&text, &theirs.body);
+        let wanted = ("the Node's condition", "ServiceDatapathReady=False", 10.0);
+        self.tell
+            .expect(wanted, |_| node.condition(CONDITION) == "False")
+    }
+
+    fn alerted(&mut self, prometheus: &Prometheus) -> Result<()> {
+        self.tell.note(
+            "a load balancer has removed the node by now; a single node opens a ticket after 2 \
+             minutes, and pages after 10",
+        );
+        let wanted = ("still broken", "an alert fires", 150.0);
+        self.tell
+            .expect(wanted, |_| !firing(prometheus).is_empty())?;
+        for alert in firing(prometheus) {
+            let text = |path| alert.pointer(path).and_then(Value::as_str).unwrap_or("?");
+            let (name, severity) = (text("/labels/alertname"), text("/labels/severity"));
+            let line = format!("{name} ({severity})");
+            self.tell.seen(&line, text("/annotations/summary"));
+        }
+        self.tell
+            .act("restart kube-proxy, which writes all of its rules");
+        self.node.start_proxy()?;
+        let wanted = ("rules repaired", "200 again", 20.0);
+        self.tell.expect(wanted, |view| view.is(200, ""))?;
+        let wanted = ("Prometheus", "the alert is resolved", 20.0);
+        self.tell.expect(wanted, |_| firing(prometheus).is_empty())
+    }
+
+    fn uninstalled(&mut self) -> Result<()> {
+        self.tell.linger(1)?;
+        self.tell.act("helm uninstall pathproof");
+        self.helm(UNINSTALL.split(' '))?;
+        self.tell.linger(2)?;
+        self.tell.never(("helm uninstall", KEPT), is_not_sound);
+        self.tell
+            .unharmed(("the client meanwhile", "feels nothing"));
+        Ok(())
+    }
+
+    fn helm<'a>(&self, words: impl Iterator<Item = &'a str>) -> Result<()> {
+        let words: Vec<&str> = words.collect();
+        self.node.desk().helm(&words).map(drop)
+    }
+}
+
+fn is_not_sound(view: &View) -> bool {
+    !view.is(200, "")
+}
+
+/// Alerts about the node's datapath that fire, whatever their severity.
+fn firing(prometheus: &Prometheus) -> Vec<Value> {
+    let mut alerts = prometheus.alerts().unwrap_or_default();
+    alerts.retain(|alert| {
+        let name = alert["labels"]["alertname"].as_str().unwrap_or_default();
+        alert["state"] == "firing" && name.starts_with("PathproofDatapath")
+    });
+    alerts
 }

@@ -1,348 +1,298 @@
 //! What happens in the demo, what is expected each time, and how fast.
 
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
-use super::stage::Stage;
-use super::summary::{self, Outcome, Row};
-use super::teller::{Teller, seconds};
-use super::timeline::{Kind, Timeline};
-use crate::manifests::AUTOSCALER_TAINT;
+use super::stage;
+use super::teller::Teller;
+use super::timeline::{Kind, Style, Timeline, span};
+use crate::deploy::said;
+use crate::manifests::{AUTOSCALER_TAINT, Sentinel};
+use crate::pod_probe::{self, Placed, Probes};
+use crate::scene::{Scene, blames};
+use crate::tunnels::{path, tunnels};
+use crate::world::Agent;
 
-mod overlay;
+/// Options of the agent beside the world's: a short dwell, or the demo would mostly wait for it.
+const OPTIONS: [&str; 2] = ["--flap-dwell", "1s"];
+/// The pod probe's place in the address plan, and its pods.
+const PROBE_INDEX: u8 = 4;
+const PROBED: [Placed; 2] = [("client-1", None), ("web-3", None)];
+const SKETCH: &str = "
+           outside clients ── router ──┬── eth0 NODE ──┬─ veth ─ web-1 web-2 spare api-1, clients
+           203.0.113.11..   192.0.2.1  │   192.0.2.10  └─ cni0 ─ db-1 db-2
+                                       └── another node ─ veth ─ web-3 api-2";
 
-/// The Service whose endpoint is swapped, as the verdict names it.
-const SWAPPED: &str = "demo/web";
-
-/// What an unambiguous cause may take to 503.
-const ONE_AND_A_HALF: Duration = Duration::from_millis(1_500);
-
-type Play<'a> = Teller<'a, Stage>;
-
-/// Plays the whole script.
-pub(super) fn play(stage: &mut Stage, timeline: &mut Timeline) -> Result<Outcome> {
-    let mut play = Play::new(stage, timeline);
+/// Plays the whole script. Gives whether everything came that was expected.
+pub(super) fn play(agent: &Path, keep: bool, timeline: &mut Timeline) -> Result<bool> {
+    timeline.title("pathproof: is this node really routing Service traffic, right now?");
+    let scene = built(keep, timeline)?;
+    let mut play = Play {
+        tell: Teller::new(&scene.world, timeline)?,
+        scene,
+        binary: agent,
+    };
     play.comes_up()?;
-    let doubted = play.flushed()?;
-    play.doubted(&doubted)?;
+    play.flushed()?;
     play.forwarding_off()?;
     play.overlay_dead()?;
     play.dropped()?;
     play.swapped()?;
     play.tainted()?;
     play.killed()?;
-    let tally = play.stage.tally();
-    Ok(summary::tell(&play.rows, tally, play.timeline))
+    let Play { tell, scene, .. } = play;
+    let is_met = tell.finish();
+    if keep {
+        stage::keep(scene, agent, timeline)?;
+    } else {
+        drop(scene);
+        timeline.tell(
+            Kind::NOTE,
+            "the world is removed: no namespace, program or file is left; next: `cargo xtask demo \
+             --keep` leaves the world up, and docs/quickstart.md continues in a cluster",
+        );
+    }
+    Ok(is_met)
+}
+
+/// The world with its rules, as the timeline tells it.
+fn built(keep: bool, timeline: &mut Timeline) -> Result<Scene> {
+    let start = Instant::now();
+    let scene = stage::build(keep)?;
+    scene.manifests.put_sentinel(&Sentinel::default())?;
+    scene.rules.install()?;
+    let (pods, time) = (scene.world.pods().count(), start.elapsed().as_millis());
+    let text = format!(
+        "a node, {pods} pods, another node and outside clients as namespaces, in {time} ms"
+    );
+    timeline.tell(Kind::ACT, &text);
+    for line in SKETCH.lines().skip(1) {
+        timeline.print(vec![span(Style::DIM, line)]);
+    }
+    let text = "Service NAT: real nftables rules from the same YAML as the agent's; no traffic yet";
+    timeline.tell(Kind::ACT, text);
+    Ok(scene)
+}
+
+struct Play<'a> {
+    // Dropped in this order: who looks and dials, the world.
+    tell: Teller<'a>,
+    scene: Scene,
+    /// The agent's.
+    binary: &'a Path,
 }
 
 impl Play<'_> {
+    fn start_agent(&mut self) -> Result<&mut Agent> {
+        let (world, manifests) = (&self.scene.world, self.scene.manifests.dir());
+        let agent = world.spawn_agent(self.binary, manifests, &OPTIONS)?;
+        Ok(self.scene.agent.insert(agent))
+    }
+
+    /// After a repair.
+    fn mended(&mut self, what: &'static str, limit: f64) -> Result<()> {
+        let wanted = (what, "200 again", limit);
+        self.tell.expect(wanted, |view| view.is(200, "proven"))
+    }
+
     fn comes_up(&mut self) -> Result<()> {
-        self.timeline.tell(
-            Kind::Act,
+        self.tell.act(
             "start the agent: it observes every interface, and probes its own Service, the \
              sentinel, through the node's rules, because the node is idle",
         );
-        let start = Instant::now();
-        self.await_row(
-            (
-                "agent started, idle node",
-                "proven, /healthz 200",
-                seconds(10),
-            ),
-            start,
-            |view, _| view.is(200, 200) && view.verdict.state == "proven",
-        )?;
+        // An agent that this kernel refuses ends the demo.
+        self.start_agent()?.wait_ready(Duration::from_secs(10))?;
+        let wanted = ("agent started, idle node", "proven, /healthz 200", 10.0);
+        self.tell.expect(wanted, |view| view.is(200, "proven"))?;
         // A sentinel that just appeared accuses nobody: its rules may lag behind.
-        self.timeline.tell(
-            Kind::Note,
+        self.tell.note(
             "wait 10 s: failing probes of a new sentinel do not count yet, because its rules may \
              lag",
         );
-        self.linger(seconds(11))
+        self.tell.linger(10)
     }
 
-    /// Gives a time at which it was 503, as a load balancer's log has it.
-    fn flushed(&mut self) -> Result<String> {
-        self.timeline.tell(
-            Kind::Fault,
+    fn flushed(&mut self) -> Result<()> {
+        self.tell.fault(
             "flush the Service chain (nft flush chain ip kube-proxy services): the datapath is \
              gone, all processes still run, and there is no traffic",
         );
-        let start = Instant::now();
-        self.stage.rules.flush_services()?;
-        self.await_row(
-            (
-                "idle: Service chain flushed",
-                "503 with the cause",
-                ONE_AND_A_HALF,
-            ),
-            start,
-            |view, _| view.is(503, 503) && view.verdict.state == "broken",
-        )?;
-        self.linger(seconds(1))?;
+        self.scene.rules.flush_services()?;
+        let wanted = ("idle: Service chain flushed", "503 with the cause", 1.5);
+        self.tell.expect(wanted, |view| view.is(503, "broken"))?;
         let failing = jiff::Timestamp::now();
-        self.timeline.tell(Kind::Act, "put the rules back");
-        let start = Instant::now();
-        self.stage.rules.install()?;
-        self.await_row(
-            ("rules repaired", "200 again", seconds(3)),
-            start,
-            |view, _| view.is(200, 200) && view.verdict.state == "proven",
-        )?;
-        self.linger(seconds(1))?;
-        Ok(failing.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+        self.tell.act("put the rules back");
+        self.scene.rules.install()?;
+        self.mended("rules repaired", 3.0)?;
+        // As a load balancer's log has it.
+        self.explained(&failing.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
     }
 
     /// The node works again, and somebody doubts that it did not.
-    fn doubted(&mut self, time: &str) -> Result<()> {
-        self.timeline.tell(
-            Kind::Act,
-            &format!("the node works again; explain the 503 afterwards: pathproof why --at {time}"),
-        );
-        let agent = self.stage.agent.as_ref().context("the agent runs")?;
+    fn explained(&mut self, time: &str) -> Result<()> {
+        self.tell.act(&format!(
+            "the node works again; explain the 503 afterwards: pathproof why --at {time}"
+        ));
+        let agent = self.scene.agent();
         let state = agent.dir().join("state");
-        let printed = |args: &[&str]| -> Result<(bool, String)> {
-            let output = agent.command(args).output().context("run the agent")?;
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            Ok((output.status.success(), text))
-        };
-        let state_dir = state.to_string_lossy();
-        let (found, page) = printed(&["why", "--at", time, "--state-dir", &state_dir])?;
-        let mut parts = page.split("\n\n");
-        for line in parts.next().unwrap_or_default().lines() {
-            self.timeline.quote_as_is(line);
-        }
-        self.timeline.quote(parts.next().unwrap_or_default());
-        let folder = state.join("recordings");
-        let files = fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))?;
-        let mut files: Vec<_> = files.flatten().map(|file| file.path()).collect();
-        files.sort();
-        let file = files.last().context("a recording")?;
-        self.timeline.tell(
-            Kind::Act,
-            "pathproof replay judges the recorded events again",
-        );
-        let (same, timeline) = printed(&["replay", &file.to_string_lossy()])?;
-        let mut before = None;
-        for line in timeline.lines().filter(|line| line.contains("/healthz")) {
-            // The verdict changes more often than what a load balancer sees.
-            let code = line.split_whitespace().nth(2);
-            if before != code {
-                self.timeline.quote_as_is(line);
-            }
-            before = code;
-        }
-        self.timeline
-            .quote_as_is(timeline.lines().last().unwrap_or_default());
-        // As in "node-1, pathproof 0.1.0, 501 events from ... to ...".
-        let head = timeline.split(" from ").next().unwrap_or_default();
-        let events = head.rsplit(", ").next().unwrap_or_default();
-        self.row(Row {
-            what: "past 503",
-            expected: "explained, same verdicts replayed",
-            seen: events.to_owned(),
-            took: None,
-            limit: seconds(0),
-            sound: found && same && page.contains("leaked"),
-        });
-        self.linger(seconds(1))
+        let folder = state.to_string_lossy();
+        let why = said(&mut agent.command(&["why", "--at", time, "--state-dir", &folder]))?;
+        let page: Vec<&str> = why.split("\n\n").take(2).collect();
+        self.tell.quote(&page.join("\n"));
+        let files = fs::read_dir(state.join("recordings")).context("find the recordings")?;
+        let file = files.flatten().map(|file| file.path()).max();
+        let file = file.context("a recording")?;
+        let replay = said(&mut agent.command(&["replay", &file.to_string_lossy()]))?;
+        self.tell
+            .act("pathproof replay judges the recorded events again");
+        let mut lines: Vec<&str> = replay
+            .lines()
+            .filter(|line| line.contains("/healthz"))
+            .collect();
+        // The verdict changes more often than what a load balancer sees.
+        lines.dedup_by_key(|line| line.split_whitespace().nth(2));
+        lines.extend(replay.lines().next_back());
+        self.tell.quote(&lines.join("\n"));
+        let row = ("past 503", "explained, same verdicts replayed");
+        let recorded = replay.lines().next().unwrap_or_default();
+        self.tell.judge(row, why.contains("leaked"), recorded);
+        self.tell.linger(1)
     }
 
     fn forwarding_off(&mut self) -> Result<()> {
-        self.timeline.tell(
-            Kind::Fault,
+        self.tell.fault(
             "sysctl net.ipv4.ip_forward=0 and the same for IPv6: the rules are intact, and nothing \
              is forwarded",
         );
-        let start = Instant::now();
-        self.stage.world.set_forwarding(false)?;
-        self.await_row(
-            ("idle: forwarding off", "503, names it", ONE_AND_A_HALF),
-            start,
-            |view, _| view.is(503, 503) && view.verdict.cause.as_deref() == Some("forwarding_off"),
-        )?;
-        self.linger(seconds(1))?;
-        self.timeline.tell(Kind::Act, "forwarding on again");
-        let start = Instant::now();
-        self.stage.world.set_forwarding(true)?;
-        self.timeline.tell(
-            Kind::Note,
+        self.scene.world.set_forwarding(false)?;
+        let wanted = ("idle: forwarding off", "503, names it", 1.5);
+        self.tell
+            .expect(wanted, |view| view.is(503, "forwarding_off"))?;
+        self.tell.act("forwarding on again");
+        self.scene.world.set_forwarding(true)?;
+        self.tell.note(
             "broken twice within 30 s: the 503 lasts a little longer each time (from 10 s on; here \
              from 1 s on), so that load balancers don't flap",
         );
-        self.await_row(
-            ("forwarding on", "200 again", seconds(6)),
-            start,
-            |view, _| view.is(200, 200) && view.verdict.state == "proven",
-        )?;
-        self.linger(seconds(1))
+        self.mended("forwarding on", 6.0)
+    }
+
+    /// Nobody dials but the pod probe.
+    fn overlay_dead(&mut self) -> Result<()> {
+        self.tell.act(
+            "a VXLAN overlay to the other node, and `pathproof echo` in a pod on each: small pods \
+             that connect to their own Service",
+        );
+        let scene = &mut self.scene;
+        tunnels(&scene.world)?;
+        let service = pod_probe::service(&scene.world, PROBE_INDEX, &PROBED);
+        scene.manifests.add(service)?;
+        scene.rules.install()?;
+        let probes = Probes::start(&scene.world, self.binary, PROBE_INDEX, &PROBED)?;
+        self.tell.linger(6)?;
+        self.tell.fault(
+            "the other node's firewall drops UDP port 8472: the rules are intact, packets leave, \
+             and nothing comes back",
+        );
+        scene.world.worker.nft(&path("input", ""))?;
+        let wanted = ("idle: overlay dead", "degraded, names it, 200", 15.0);
+        self.tell.expect(wanted, |view| view.is(200, "overlay"))?;
+        self.tell.act("port 8472 open again");
+        scene.world.worker.nft("delete table inet path")?;
+        let wanted = ("overlay repaired", "proven", 10.0);
+        self.tell.expect(wanted, |view| view.is(200, "proven"))?;
+        drop(probes);
+        scene.manifests.remove("pathproof-echo")?;
+        scene.rules.install()
     }
 
     fn dropped(&mut self) -> Result<()> {
-        self.timeline
-            .tell(Kind::Fault, "a firewall drops all forwarded packets");
-        let start = Instant::now();
-        self.stage.world.block_forwarding(true)?;
-        self.await_row(
-            ("idle: FORWARD drops", "suspect, still 200", seconds(2)),
-            start,
-            |view, _| view.is(200, 200) && view.verdict.state == "suspect",
-        )?;
-        self.timeline.tell(
-            Kind::Note,
+        self.tell.fault("a firewall drops all forwarded packets");
+        self.scene.world.block_forwarding(true)?;
+        let wanted = ("idle: FORWARD drops", "suspect, still 200", 2.0);
+        self.tell.expect(wanted, |view| view.is(200, "suspect"))?;
+        self.tell.note(
             "a filter on the probes' own addresses would look the same: not a reason for 503 yet",
         );
-        self.linger(seconds(2))?;
-        self.timeline.tell(
-            Kind::Act,
+        self.tell.linger(1)?;
+        self.tell.act(
             "remove the firewall rule, and start clients: 20 connections a second to each of web, \
-             api and db, IPv4 and IPv6, from pods and from outside",
+             api and db, in IPv4 and in IPv6, from pods and from outside",
         );
-        self.stage.world.block_forwarding(false)?;
-        self.stage.start_traffic()?;
-        self.linger(seconds(3))?;
-        self.timeline.tell(
-            Kind::Fault,
-            "the firewall drops everything again, and connections that worked are lost",
-        );
-        let start = Instant::now();
-        self.stage.world.block_forwarding(true)?;
-        self.await_row(
-            ("busy: FORWARD drops", "broken, 503", seconds(4)),
-            start,
-            |view, _| view.is(503, 503) && view.verdict.state == "broken",
-        )?;
-        self.timeline.tell(Kind::Act, "remove the firewall rule");
-        let start = Instant::now();
-        self.stage.world.block_forwarding(false)?;
-        self.await_row(
-            ("filter removed", "200 again", seconds(8)),
-            start,
-            |view, _| view.is(200, 200) && view.verdict.state == "proven",
-        )?;
-        self.linger(seconds(2))
+        self.scene.world.block_forwarding(false)?;
+        self.scene.traffic();
+        self.tell.clients.append(&mut self.scene.clients);
+        self.tell.linger(3)?;
+        self.tell
+            .fault("the firewall drops everything again, and connections that worked are lost");
+        self.scene.world.block_forwarding(true)?;
+        let wanted = ("busy: FORWARD drops", "broken, 503", 4.0);
+        self.tell.expect(wanted, |view| view.is(503, "broken"))?;
+        self.tell.act("remove the firewall rule");
+        self.scene.world.block_forwarding(false)?;
+        self.mended("filter removed", 8.0)?;
+        self.tell.linger(1)
     }
 
     fn swapped(&mut self) -> Result<()> {
-        self.timeline.tell(
-            Kind::Fault,
-            "pod web-2 is replaced by web-4 in the API, but not in the rules, which still send a \
-             third of web's connections to web-2",
+        self.tell.fault(
+            "pod web-2 is replaced by the pod spare in the API, but not in the rules, which still \
+             send a third of web's connections to web-2",
         );
-        let start = Instant::now();
-        let replacement = self.stage.world.pod("web-4").clone();
-        self.stage
-            .manifests
-            .swap_endpoint("web", "web-2", &replacement)?;
-        self.stage.stop_server("web-2");
-        self.await_row(
-            (
-                "endpoint swapped, rules not",
-                "degraded, names demo/web, still 200",
-                seconds(10),
-            ),
-            start,
-            |view, _| {
-                view.is(200, 200)
-                    && view.verdict.state == "degraded"
-                    && view.verdict.blames(SWAPPED)
-            },
-        )?;
-        self.timeline.tell(
-            Kind::Note,
+        let spare = self.scene.world.pod("spare");
+        self.scene.manifests.swap_endpoint("web", "web-2", spare)?;
+        self.scene.servers.remove("web-2");
+        let wanted = (
+            "endpoint swapped, rules not",
+            "degraded, names demo/web, still 200",
+            10.0,
+        );
+        self.tell.expect(wanted, |view| {
+            view.is(200, "degraded") && blames(&view.report, "demo/web")
+        })?;
+        self.tell.note(
             "one failing Service is not a reason to remove the node; rules that lag for 15 s are",
         );
-        self.await_row(
-            ("rules 15 s behind", "stale, 503", seconds(22)),
-            start,
-            |view, _| view.is(503, 503) && view.verdict.state == "stale",
-        )?;
-        self.timeline.tell(Kind::Act, "update the rules");
-        let start = Instant::now();
-        self.stage.rules.install()?;
-        self.await_row(
-            ("rules repaired", "200 again", seconds(18)),
-            start,
-            |view, _| view.is(200, 200) && view.verdict.state == "proven",
-        )?;
-        self.linger(seconds(1))
+        let wanted = ("rules 15 s behind", "stale, 503", 22.0);
+        self.tell.expect(wanted, |view| view.is(503, "stale"))?;
+        self.tell.act("update the rules");
+        self.scene.rules.install()?;
+        self.mended("rules repaired", 18.0)
     }
 
     fn tainted(&mut self) -> Result<()> {
-        self.timeline.tell(
-            Kind::Act,
+        self.tell.act(
             "the cluster autoscaler marks the node for removal (taint \
              ToBeDeletedByClusterAutoscaler)",
         );
-        let start = Instant::now();
-        self.stage.manifests.taint(AUTOSCALER_TAINT)?;
-        self.await_row(
-            (
-                "node tainted",
-                "/healthz 503, /livez 200",
-                Duration::from_millis(200),
-            ),
-            start,
-            |view, _| view.is(503, 200),
-        )?;
-        self.linger(seconds(1))?;
-        self.timeline.tell(Kind::Act, "remove the taint");
-        let start = Instant::now();
-        self.stage.manifests.untaint()?;
-        self.await_row(
-            ("taint removed", "200 again", seconds(1)),
-            start,
-            |view, _| view.is(200, 200),
-        )?;
-        self.linger(seconds(1))
+        self.scene.manifests.taint(AUTOSCALER_TAINT)?;
+        let wanted = ("node tainted", "/healthz 503, /livez 200", 0.2);
+        self.tell
+            .expect(wanted, |view| view.codes == Some([503, 200]))?;
+        self.tell.act("remove the taint");
+        self.scene.manifests.untaint()?;
+        self.mended("taint removed", 1.0)
     }
 
     fn killed(&mut self) -> Result<()> {
-        self.timeline.tell(Kind::Fault, "kill -9 the agent");
-        let before = self.stage.tally();
-        let start = Instant::now();
-        self.stage.agent.take().context("the agent runs")?.kill()?;
-        self.linger(seconds(2))?;
-        let felt = self.stage.tally() - before;
-        let pinned = self.stage.world.pin_dir().exists();
-        self.row(Row {
-            what: "agent killed",
-            expected: "clients unaffected, programs stay",
-            seen: format!(
-                "{} answered, {} failed; programs {}",
-                felt.ok,
-                felt.failed(),
-                if pinned { "still watch" } else { "gone" }
-            ),
-            took: None,
-            limit: seconds(0),
-            sound: felt.ok > 0 && felt.failed() == 0 && pinned,
-        });
-        self.timeline.tell(
-            Kind::Act,
-            "start it again: it takes over programs, counts and verdict",
-        );
-        let told = self.codes_told;
-        let again = Instant::now();
-        self.stage.start_agent()?;
-        self.await_row(
-            ("agent restarted", "200 from its first answer", seconds(3)),
-            again,
-            |view, _| view.is(200, 200),
-        )?;
-        let wrong = self.stage.watch.changes().into_iter().skip(told);
-        let wrong = wrong
-            .filter(|change| change.at > start && change.codes.healthz == 503)
-            .count();
-        if wrong > 0 {
-            self.timeline
-                .tell(Kind::Bad, "the restarted agent answered 503 at first");
-            if let Some(row) = self.rows.last_mut() {
-                (row.sound, row.took) = (false, None);
-            }
-        }
-        self.linger(seconds(1))
+        self.tell.fault("kill -9 the agent");
+        self.scene.take_agent().kill()?;
+        self.tell.linger(2)?;
+        self.tell.unharmed(("agent killed", "clients unaffected"));
+        let row = ("agent killed", "its programs stay");
+        let pins = self.scene.world.pin_dir();
+        self.tell.judge(row, pins.exists(), "in the kernel");
+        self.tell
+            .act("start it again: it takes over programs, counts and verdict");
+        self.start_agent()?;
+        let wanted = ("agent restarted", "200 again", 3.0);
+        self.tell.expect(wanted, |view| view.is(200, ""))?;
+        let row = ("agent restarted", "200 from its first answer");
+        self.tell
+            .never(row, |view| view.codes.is_some_and(|codes| codes[0] == 503));
+        Ok(())
     }
 }

@@ -1,134 +1,195 @@
 //! Tells what is seen at a node while a script plays, and keeps a row for each thing that is expected.
 
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
 use super::signals;
-use super::summary::Row;
 use super::timeline::{Kind, Style, Timeline, span};
-use super::verdict::Seen;
-use super::words::{codes_line, described, shown, verdict_line};
-use crate::traffic::Tally;
-use crate::watch::{Codes, Poll, Watch};
+use super::view::{self, View};
+use crate::traffic::{Client, Ended, Tally};
+use crate::watch::Poll;
+use crate::world::World;
 
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Time beyond a limit, at least, to tell late from never.
 const LATE: Duration = Duration::from_secs(4);
+/// Over the columns of the table at the end.
+const HEADING: &str =
+    "   what happened                expected                                 took   allowed";
 
-/// An expectation: the event, in words what should follow, and within which time.
-pub(super) type Wanted = (&'static str, &'static str, Duration);
+/// An expectation: the event, and in words what should follow.
+pub(super) type Named<'a> = (&'a str, &'a str);
+/// The same, and within how many seconds.
+pub(super) type Wanted<'a> = (&'a str, &'a str, f64);
 
-pub(super) const fn seconds(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-/// The node that a script plays on.
-pub(super) trait Node {
-    fn watch(&self) -> &Watch;
-
-    fn verdicts(&self) -> &Poll<Seen>;
-
-    /// Fails where the script cannot go on.
-    fn check(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    /// Results of clients within the last second or so.
-    fn recent(&mut self) -> Tally {
-        Tally::default()
-    }
-}
-
-/// State of the node as it shows now.
+/// A row of the table at the end.
 #[derive(Debug)]
-pub(super) struct View {
-    pub(super) codes: Codes,
-    pub(super) verdict: Seen,
+struct Row {
+    /// The event, what was expected, how long it took, and how long it may take.
+    words: [String; 4],
+    /// Not late, and not missed.
+    sound: bool,
+    /// What was seen instead.
+    missed: Option<String>,
 }
 
-impl View {
-    pub(super) fn is(&self, healthz: u16, livez: u16) -> bool {
-        self.codes == Codes { healthz, livez }
-    }
+pub(super) struct Teller<'a> {
+    // Dropped in this order: who asks, who dials.
+    views: Poll<View>,
+    pub(super) clients: Vec<Client>,
+    timeline: &'a mut Timeline,
+    rows: Vec<Row>,
+    /// What was told last, and how many changes were.
+    last: View,
+    told: usize,
+    /// Time of the last act or fault, and connections that ended since then.
+    began: Instant,
+    ended: Vec<Ended>,
 }
 
-pub(super) struct Teller<'a, N> {
-    pub(super) stage: &'a mut N,
-    pub(super) timeline: &'a mut Timeline,
-    pub(super) rows: Vec<Row>,
-    pub(super) codes_told: usize,
-    verdicts_told: usize,
-}
-
-impl<'a, N: Node> Teller<'a, N> {
-    pub(super) fn new(stage: &'a mut N, timeline: &'a mut Timeline) -> Self {
-        Self {
-            stage,
+impl<'a> Teller<'a> {
+    /// Looks at the node of a world from now on.
+    pub(super) fn new(world: &World, timeline: &'a mut Timeline) -> Result<Self> {
+        Ok(Self {
+            views: view::watch(world)?,
+            clients: Vec::new(),
             timeline,
             rows: Vec::new(),
-            codes_told: 0,
-            verdicts_told: 0,
-        }
+            last: View::default(),
+            told: 0,
+            began: Instant::now(),
+            ended: Vec::new(),
+        })
     }
 
-    /// Waits for what is expected, telling what is seen meanwhile, and notes a row. Goes on after a
-    /// disappointment: the later steps are worth seeing.
-    pub(super) fn await_row(
+    /// The demo does something good. What is expected next is measured from here.
+    pub(super) fn act(&mut self, text: &str) {
+        self.begin(Kind::ACT, text);
+    }
+
+    /// The demo breaks something. What is expected next is measured from here.
+    pub(super) fn fault(&mut self, text: &str) {
+        self.begin(Kind::FAULT, text);
+    }
+
+    fn begin(&mut self, kind: Kind, text: &str) {
+        self.timeline.tell(kind, text);
+        self.began = Instant::now();
+    }
+
+    pub(super) fn note(&mut self, text: &str) {
+        self.timeline.tell(Kind::NOTE, text);
+    }
+
+    /// Something was seen, and these are the words of it.
+    pub(super) fn seen(&mut self, text: &str, quotation: &str) {
+        self.timeline.tell(Kind::SEEN, text);
+        self.quote(quotation);
+    }
+
+    pub(super) fn quote(&mut self, text: &str) {
+        self.timeline.quote(text);
+    }
+
+    /// Waits for what is expected, telling what is seen meanwhile, notes a row, and lingers. Goes on
+    /// after a disappointment: the later steps are worth seeing.
+    pub(super) fn expect(
         &mut self,
         (what, expected, limit): Wanted,
-        start: Instant,
-        wanted: impl Fn(&View, &N) -> bool,
+        wanted: impl Fn(&View) -> bool,
     ) -> Result<()> {
+        let limit = Duration::from_secs_f64(limit);
         let patience = limit + LATE.max(limit / 2);
-        loop {
+        let (view, took) = loop {
             let view = self.pump()?;
-            let took = wanted(&view, self.stage).then(|| start.elapsed());
-            if took.is_none() && start.elapsed() < patience {
-                continue;
+            let took = self.began.elapsed();
+            if wanted(&view) {
+                break (view, Some(took));
+            } else if took > patience {
+                break (view, None);
             }
-            self.row(Row {
-                what,
-                expected,
-                seen: format!("{} {}", shown(view.codes), described(&view.verdict)),
-                took,
-                limit,
-                sound: took.is_some_and(|took| took <= limit),
-            });
-            return Ok(());
-        }
+        };
+        let (shown, limit_shown) = (took.map_or("-".to_owned(), time), time(limit));
+        let text = format!("{expected} after {shown} (allowed: {limit_shown})");
+        let row = Row {
+            words: [what, expected, &shown, &limit_shown].map(str::to_owned),
+            sound: took.is_some_and(|took| took <= limit),
+            missed: took.is_none().then(|| view.shown()),
+        };
+        self.row(row, &text);
+        self.bar();
+        self.linger(1)
     }
 
-    /// Notes a row, and tells how clients fare.
-    pub(super) fn row(&mut self, row: Row) {
-        let (kind, text) = row.sentence();
-        self.timeline.tell(kind, &text);
+    /// Notes whether what was seen is as expected.
+    pub(super) fn judge(&mut self, (what, expected): Named, sound: bool, seen: &str) {
+        let row = Row {
+            words: [what, expected, "-", "-"].map(str::to_owned),
+            sound,
+            missed: (!sound).then(|| seen.to_owned()),
+        };
+        self.row(row, &format!("{expected}: {seen}"));
+    }
+
+    /// Notes whether something was never seen since the last act or fault.
+    pub(super) fn never(&mut self, row: Named, unwanted: impl Fn(&View) -> bool) {
+        let mut changes = self.views.changes();
+        changes.retain(|(at, view)| *at > self.began && unwanted(view));
+        let seen = changes.first().map(|(_, view)| view.shown());
+        self.judge(row, seen.is_none(), &seen.unwrap_or("so it was".to_owned()));
+    }
+
+    /// Notes whether clients felt nothing since the last act or fault.
+    pub(super) fn unharmed(&mut self, row: Named) {
+        let (ok, failed) = self.felt();
+        let seen = format!("{ok} answered, {failed} failed");
+        self.judge(row, ok > 0 && failed == 0, &seen);
+    }
+
+    /// Connections that clients began since the last act or fault: how many were answered, and failed.
+    fn felt(&mut self) -> (usize, usize) {
+        let ended = self.clients.iter().flat_map(Client::take_ended);
+        self.ended.extend(ended);
+        self.ended.retain(|one| one.begun >= self.began);
+        let ok = self.ended.iter().filter(|one| one.ok).count();
+        (ok, self.ended.len() - ok)
+    }
+
+    /// Notes a row.
+    fn row(&mut self, row: Row, text: &str) {
+        match &row.missed {
+            None if row.sound => self.timeline.tell(Kind::GOOD, text),
+            None => self.timeline.tell(Kind::BAD, text),
+            Some(seen) => {
+                let text = format!("not seen: {}; seen: {seen}", row.words[1]);
+                self.timeline.tell(Kind::BAD, &text);
+            }
+        }
         self.rows.push(row);
-        let recent = self.stage.recent();
-        let ended = recent.ok + recent.failed();
-        if let Some(share) = (recent.ok * 100).checked_div(ended) {
-            let filled = usize::try_from(share / 5).unwrap_or(0);
-            self.timeline.tell_at(
-                Instant::now(),
-                Kind::Note,
-                vec![
-                    span(Style::Dim, "clients "),
-                    span(Style::Good, "█".repeat(filled)),
-                    span(Style::Bad, "░".repeat(20 - filled)),
-                    span(
-                        Style::Dim,
-                        format!(" {share} % of the last {ended} connections answered"),
-                    ),
-                ],
-            );
+    }
+
+    /// Tells how many connections were answered, where there are clients.
+    fn bar(&mut self) {
+        let (ok, failed) = self.felt();
+        let ended = ok + failed;
+        if let Some(share) = (ok * 100).checked_div(ended) {
+            let filled = share / 5;
+            let words = format!(" {share} % of {ended} connections answered since then");
+            let bar = vec![
+                span(Style::DIM, "clients "),
+                span(Style::GOOD, "█".repeat(filled)),
+                span(Style::BAD, "░".repeat(20 - filled)),
+                span(Style::DIM, words),
+            ];
+            self.timeline.tell_at(Instant::now(), Kind::NOTE, bar);
         }
     }
 
-    /// Goes on telling for a while.
-    pub(super) fn linger(&mut self, time: Duration) -> Result<()> {
-        let end = Instant::now() + time;
+    /// Goes on telling for so many seconds.
+    pub(super) fn linger(&mut self, seconds: u64) -> Result<()> {
+        let end = Instant::now() + Duration::from_secs(seconds);
         while Instant::now() < end {
             self.pump()?;
         }
@@ -138,29 +199,64 @@ impl<'a, N: Node> Teller<'a, N> {
     /// Tells what has changed, and gives what is now.
     fn pump(&mut self) -> Result<View> {
         signals::check()?;
-        thread::sleep(PAUSE);
-        self.stage.check()?;
-        let mut news = Vec::new();
-        let codes = self.stage.watch().changes();
-        for change in &codes[self.codes_told..] {
-            news.push((change.at, codes_line(change.codes), None));
-        }
-        self.codes_told = codes.len();
-        let verdicts = self.stage.verdicts().changes();
-        for (at, seen) in &verdicts[self.verdicts_told..] {
-            news.push((*at, verdict_line(seen), Some(&seen.reason)));
-        }
-        self.verdicts_told = verdicts.len();
-        news.sort_by_key(|(at, ..)| *at);
-        for (at, line, reason) in news {
-            self.timeline.tell_at(at, Kind::Seen, line);
-            if let Some(reason) = reason {
-                self.timeline.quote(reason);
+        let told = self.told;
+        let news = |changes: &[(Instant, View)]| {
+            let new = changes[told..].to_vec();
+            (!new.is_empty()).then_some(new)
+        };
+        for (at, view) in self.views.wait(PAUSE, news).unwrap_or_default() {
+            self.told += 1;
+            if view.codes != self.last.codes {
+                self.timeline.tell_at(at, Kind::SEEN, view.codes_line());
             }
+            if view.verdict != self.last.verdict && !view.verdict.is_empty() {
+                self.timeline.tell_at(at, Kind::SEEN, view.verdict_line());
+                let reason = view.report["verdict"]["reason"].as_str();
+                self.quote(reason.unwrap_or_default());
+            }
+            self.last = view;
         }
-        Ok(View {
-            codes: self.stage.watch().now(),
-            verdict: self.stage.verdicts().now().unwrap_or_default(),
-        })
+        Ok(self.views.now().unwrap_or_default())
+    }
+
+    /// The table at the end. Gives whether everything happened, maybe late: on a busy machine that
+    /// says nothing of the agent.
+    pub(super) fn finish(self) -> bool {
+        let Tally { started, ok, .. } = self.clients.iter().map(Client::tally).sum();
+        let (timeline, rows) = (self.timeline, self.rows);
+        timeline.title("Expected and observed results");
+        timeline.print(vec![span(Style::DIM, HEADING)]);
+        for row in &rows {
+            let (mark, style) = match row.sound {
+                true => (" ✔ ", Style::GOOD),
+                false => (" ✘ ", Style::BAD),
+            };
+            let [what, expected, took, limit] = &row.words;
+            let missed = row.missed.as_ref().map(|seen| format!("  seen: {seen}"));
+            timeline.print(vec![
+                span(style, mark),
+                span(Style::PLAIN, format!("{what:28} {expected:36} ")),
+                span(style, format!("{took:>8}")),
+                span(Style::DIM, format!("  {limit:>8}")),
+                span(Style::BAD, missed.unwrap_or_default()),
+            ]);
+        }
+        let is_met = rows.iter().all(|row| row.missed.is_none());
+        let words = match is_met {
+            true if rows.iter().all(|row| row.sound) => "all results as expected",
+            true => "all results as expected, some late",
+            false => "NOT all results as expected",
+        };
+        timeline.title(&format!("{words} ({started} connections, {ok} answered)"));
+        is_met
+    }
+}
+
+/// As a person writes it.
+pub(super) fn time(time: Duration) -> String {
+    if time < Duration::from_secs(1) {
+        format!("{} ms", time.as_millis())
+    } else {
+        format!("{:.1} s", time.as_secs_f64())
     }
 }

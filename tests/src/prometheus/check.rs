@@ -2,7 +2,8 @@
 //! metrics that agents have, and gives data unless it is known that there is none.
 //!
 //! A misspelt metric is no error to Prometheus: it is just not there, and behind `or vector(0)` not
-//! even empty. So names are looked up, in what was scraped and in docs/metrics.md.
+//! even empty. So names that begin like metrics of agents are looked up, in what was scraped and in
+//! docs/metrics.md, and an expression without any is reported.
 
 use std::collections::BTreeSet;
 
@@ -22,69 +23,59 @@ pub struct Expression {
     pub instant: bool,
 }
 
-/// An expression with what it gave.
-#[derive(Clone, Debug)]
-pub struct Evaluated {
-    /// Which.
-    pub expression: Expression,
-    /// The API's `result`.
-    pub result: Value,
-}
-
-impl Evaluated {
-    /// No series, or none with a number.
-    pub fn is_empty(&self) -> bool {
-        let series = self
-            .result
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        !series.iter().any(|one| {
-            let points = one["values"].as_array().cloned();
-            let points = points.unwrap_or_else(|| vec![one["value"].clone()]);
-            points.iter().any(|point| {
-                let number = point[1].as_str().unwrap_or("NaN");
-                number.parse().is_ok_and(f64::is_finite)
-            })
-        })
-    }
-}
-
-/// All of them over a time range: what they gave, and what is wrong, in sentences.
+/// All of them over a time range: the places of those that gave nothing, and what is wrong, in
+/// sentences.
 pub fn evaluate(
     prometheus: &Prometheus,
     expressions: &[Expression],
     span: Span,
-) -> Result<(Vec<Evaluated>, Vec<String>)> {
-    let mut known = prometheus.label_values("__name__", None)?;
+) -> Result<(Vec<String>, Vec<String>)> {
+    let mut known = prometheus.label_values("__name__", "{__name__!=\"\"}")?;
     known.extend(documented());
-    let (mut evaluated, mut problems) = (Vec::new(), Vec::new());
-    for expression in expressions {
-        let Expression {
-            place,
-            text,
-            instant,
-        } = expression;
-        for name in metrics(text).difference(&known) {
+    let (mut empty, mut problems) = (Vec::new(), Vec::new());
+    for Expression {
+        place,
+        text,
+        instant,
+    } in expressions
+    {
+        let names = metrics(text);
+        for name in names.difference(&known) {
             problems.push(format!("{place}: there is no metric {name}"));
+        }
+        if names.is_empty() {
+            problems.push(format!("{place}: names no metric of an agent: {text}"));
         }
         let result = match instant {
             true => prometheus.at(text, span.end),
             false => prometheus.over(text, span),
         };
         match result {
-            Ok(result) => evaluated.push(Evaluated {
-                expression: expression.clone(),
-                result,
-            }),
+            Ok(result) if is_empty(&result) => empty.push(place.clone()),
+            Ok(_) => {}
             Err(error) => problems.push(format!("{place}: {error:#}: {text}")),
         }
     }
-    Ok((evaluated, problems))
+    Ok((empty, problems))
+}
+
+/// No series, or none with a number.
+fn is_empty(result: &Value) -> bool {
+    let is_number = |point: &Value| {
+        let number = point[1].as_str().unwrap_or("NaN").parse();
+        number.is_ok_and(f64::is_finite)
+    };
+    let series = result.as_array().into_iter().flatten();
+    !series
+        .into_iter()
+        .any(|one| match one["values"].as_array() {
+            Some(points) => points.iter().any(is_number),
+            None => is_number(&one["value"]),
+        })
 }
 
 /// Every metric of the reference, histograms by their parts.
-pub fn documented() -> BTreeSet<String> {
+fn documented() -> BTreeSet<String> {
     let reference = pathproof::metrics::reference();
     let rows = reference.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| `")?.split(" | ");
@@ -102,83 +93,18 @@ pub fn documented() -> BTreeSet<String> {
     .collect()
 }
 
-/// Words that are neither metrics nor functions.
-const KEYWORDS: [&str; 8] = [
-    "and", "or", "unless", "bool", "offset", "inf", "nan", "atan2",
-];
-/// Words before a list of labels.
-const GROUPING: [&str; 6] = [
-    "by",
-    "without",
-    "on",
-    "ignoring",
-    "group_left",
-    "group_right",
-];
-
-/// The metrics that an expression names.
-pub fn metrics(expression: &str) -> BTreeSet<String> {
-    let text = without_labels(expression);
-    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
-    let mut found = BTreeSet::new();
-    let mut rest = text.as_str();
-    while let Some(start) = rest.find(is_part) {
-        let end = rest[start..]
-            .find(|c| !is_part(c))
-            .map_or(rest.len(), |end| start + end);
-        let (word, after) = (&rest[start..end], rest[end..].trim_start());
-        // `@ end()` and the like are functions too; numbers and durations begin with a digit.
-        let is_name = !word.starts_with(|c: char| c.is_ascii_digit());
-        rest = &rest[end..];
-        if GROUPING.contains(&word) && after.starts_with('(') {
-            rest = after.split_once(')').map_or("", |(_, rest)| rest);
-        } else if is_name
-            && !after.starts_with('(')
-            && !KEYWORDS.contains(&word.to_lowercase().as_str())
-            && !is_aggregation(word)
-        {
-            found.insert(word.to_owned());
-        }
-    }
-    found
-}
-
-/// `sum by (node) (...)`: the only functions that no bracket need follow at once.
-fn is_aggregation(word: &str) -> bool {
-    const NAMES: [&str; 12] = [
-        "sum",
-        "min",
-        "max",
-        "avg",
-        "group",
-        "stddev",
-        "stdvar",
-        "count",
-        "count_values",
-        "bottomk",
-        "topk",
-        "quantile",
-    ];
-    NAMES.contains(&word)
-}
-
-/// Without strings, selectors in braces and ranges in brackets.
-fn without_labels(expression: &str) -> String {
-    let (mut out, mut depth, mut quote) = (String::new(), 0_usize, None);
-    let mut characters = expression.chars();
-    while let Some(c) = characters.next() {
-        match (quote, c) {
-            (Some(_), '\\') => drop(characters.next()),
-            (Some(open), _) if open == c => quote = None,
-            (Some(_), _) => {}
-            (None, '"' | '\'' | '`') => quote = Some(c),
-            (None, '{' | '[') => depth += 1,
-            (None, '}' | ']') => depth = depth.saturating_sub(1),
-            (None, _) if depth == 0 => out.push(c),
-            (None, _) => {}
-        }
-    }
-    out
+/// The metrics of agents that an expression names, those of recording rules, and `up`.
+fn metrics(expression: &str) -> BTreeSet<String> {
+    // Without strings, which may hold anything.
+    let text = expression.split('"').step_by(2);
+    let words =
+        text.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c)));
+    let is_metric = |word: &&str| {
+        let begins = word.starts_with("pathproof_") || word.starts_with("process_");
+        let recorded = word.contains(':') && word.starts_with(|c: char| c.is_ascii_alphabetic());
+        begins || recorded || *word == "up"
+    };
+    words.filter(is_metric).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -194,21 +120,15 @@ mod tests {
         for (expression, expected) in [
             ("up == 0", vec!["up"]),
             (
-                "sum by (node, le) (rate(a_bucket{x=\"y_total\"}[5m]))",
-                vec!["a_bucket"],
+                "sum by (node, le) (rate(pathproof_a_bucket{x=\"pathproof_b\"}[5m]))",
+                vec!["pathproof_a_bucket"],
             ),
             (
-                "(a{b=~\"c|d\"} > 1.5e3) * on (node) group_left (state) d or vector(0)",
-                vec!["a", "d"],
+                "(process_a{b=~\"c|d\"} > 1.5e3) * on (node) group_left (state) pathproof_d or vector(0)",
+                vec!["pathproof_d", "process_a"],
             ),
-            (
-                "max_over_time(a[1h:30s] @ end()) unless on(node) b offset 5m",
-                vec!["a", "b"],
-            ),
-            ("topk by (node) (1, max without(x) (a))", vec!["a"]),
-            ("sum(a) by (b)", vec!["a"]),
-            ("count_values(\"state\", a)", vec!["a"]),
-            ("time() - a:b", vec!["a:b"]),
+            ("max_over_time(a_b:c[1h:30s] @ end())", vec!["a_b:c"]),
+            ("time() - vector(1)", vec![]),
         ] {
             assert_eq!(named(expression), expected, "{expression}");
         }

@@ -51,7 +51,6 @@ const LONG_BLOCKS: [&str; 2] = [
 ];
 
 pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
-    let program = prometheus::program("the benchmark").context("there is no Prometheus")?;
     let scene = Scene::bare("the benchmark", Backend::Nftables);
     let mut scene = scene.context("no world can be made")?;
     let [sound, broken] = expositions(&mut scene)?;
@@ -75,8 +74,8 @@ pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
     serve(listener, histories, Arc::clone(&loaded))?;
     let dir = scene.world.dir().join("prometheus");
     std::fs::create_dir_all(&dir)?;
-    let configuration = configuration(address, nodes).to_string();
-    let prometheus = Prometheus::configured(&program, outside, &dir, &configuration, &LONG_BLOCKS)?;
+    let configuration = configuration(address, nodes);
+    let prometheus = Prometheus::configured(outside, &dir, &configuration, &LONG_BLOCKS)?;
     let start = Instant::now();
     let span = Span {
         start: (end - HISTORY) as f64,
