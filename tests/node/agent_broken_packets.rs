@@ -13,10 +13,7 @@ type Hardware = ([u8; 6], [u8; 6]);
 /// no sense is counted.
 #[test]
 fn broken_packets_pass_as_they_came() {
-    let name = "broken_packets_pass_as_they_came";
-    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
     let (from, to) = (scene.world.pod("db-2"), scene.world.pod("db-1"));
     // A plain bridge: with netfilter in it, the kernel itself drops what is broken.

@@ -92,10 +92,7 @@ fn settled(world: &World) -> String {
 
 #[test]
 fn why_tells_where_a_probe_was_last_seen() {
-    let name = "why_tells_where_a_probe_was_last_seen";
-    let Some(scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::Nftables, &[]);
     let sound = text(&output(command(&scene.world, &["why"])));
     assert!(sound.starts_with("PROVEN"), "{sound}");
     assert!(sound.contains("Nothing to do."), "{sound}");
@@ -148,9 +145,7 @@ fn why_tells_where_a_probe_was_last_seen() {
 
 #[test]
 fn a_report_shows_the_sentinel() {
-    let Some(scene) = Scene::idle("a_report_shows_the_sentinel", Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::Nftables, &[]);
     let report = scene.report();
     let sentinel = &report["sentinel"];
     assert_eq!(sentinel["state"], "probing", "{report:#}");
@@ -171,10 +166,7 @@ fn a_report_shows_the_sentinel() {
 
 #[test]
 fn a_check_of_a_sound_node_leaves_nothing() {
-    let name = "a_check_of_a_sound_node_leaves_nothing";
-    let Some(scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let scene = Scene::bare(Backend::Nftables);
     scene.add_sentinel(&Sentinel::default());
     let before = settled(&scene.world);
     let checked = output(check(&scene, &["--seconds", "3"]));
@@ -194,10 +186,7 @@ fn a_check_of_a_sound_node_leaves_nothing() {
 
 #[test]
 fn a_check_of_a_flushed_node_names_the_cause() {
-    let name = "a_check_of_a_flushed_node_names_the_cause";
-    let Some(scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let scene = Scene::bare(Backend::Nftables);
     scene.add_sentinel(&Sentinel::default());
     let before = settled(&scene.world);
     scene.rules.flush_services().expect("flush");
@@ -215,10 +204,7 @@ fn a_check_of_a_flushed_node_names_the_cause() {
 
 #[test]
 fn a_check_that_can_tell_nothing_says_so() {
-    let name = "a_check_that_can_tell_nothing_says_so";
-    let Some(scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let scene = Scene::bare(Backend::Nftables);
     let absent = output(check(&scene, &[]));
     assert_eq!(absent.status.code(), Some(3), "{}", text(&absent));
     assert!(
@@ -272,10 +258,7 @@ fn a_check_that_can_tell_nothing_says_so() {
 
 #[test]
 fn a_check_that_is_ended_leaves_nothing() {
-    let name = "a_check_that_is_ended_leaves_nothing";
-    let Some(scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let scene = Scene::bare(Backend::Nftables);
     scene.add_sentinel(&Sentinel::default());
     let before = settled(&scene.world);
     for signal in [libc::SIGINT, libc::SIGTERM] {
@@ -295,10 +278,7 @@ fn a_check_that_is_ended_leaves_nothing() {
 
 #[test]
 fn a_check_beside_an_agent_reads_its_verdict() {
-    let name = "a_check_beside_an_agent_reads_its_verdict";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let devices = remains(&scene.world);
     let checked = output(check(&scene, &[]));
     assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));

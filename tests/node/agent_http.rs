@@ -17,10 +17,7 @@ use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 /// default address.
 #[test]
 fn answers_are_those_of_kube_proxy_to_the_byte() {
-    let name = "answers_are_those_of_kube_proxy_to_the_byte";
-    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::proven(Backend::Nftables, &[]);
     for family in Family::ALL {
         for path in ["/healthz", "/livez"] {
             let answer = scene.get(path, family);
@@ -69,12 +66,9 @@ fn answers_are_those_of_kube_proxy_to_the_byte() {
 
 #[test]
 fn sources_beyond_the_allow_list_are_cut_off() {
-    let name = "sources_beyond_the_allow_list";
     // The router's addresses are the source of what the outside namespace sends of its own.
     let extra = ["--healthz-allow-cidr", "192.0.2.1/32,2001:db8:0:1::1"];
-    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else {
-        return;
-    };
+    let scene = Scene::new(Backend::Nftables, &extra);
     for family in Family::ALL {
         let answer = scene.get("/healthz", family);
         assert_eq!(answer.status, 200);
@@ -98,10 +92,7 @@ fn sources_beyond_the_allow_list_are_cut_off() {
 /// Ten thousand that say nothing: the next one is answered all the same.
 #[test]
 fn idle_connections_do_not_silence_it() {
-    let name = "idle_connections_do_not_silence_it";
-    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::new(Backend::Nftables, &[]);
     raise_open_files();
     let address = SocketAddr::new(scene.world.node_address(Family::V4), HEALTHZ_PORT);
     let idle: Vec<TcpStream> = scene.world.outside.run(|| {
@@ -151,9 +142,7 @@ fn command(scene: &Scene, args: &[&str]) -> (i32, String, String) {
 
 #[test]
 fn status_and_version_tell() {
-    let Some(mut scene) = Scene::proven("status_and_version_tell", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::proven(Backend::Nftables, &[]);
     let (code, said, _) = command(&scene, &["status"]);
     assert_eq!(code, 0, "{said}");
     for word in ["node-1", "proven", "IPv4", "IPv6", "pod", "200"] {
@@ -208,10 +197,7 @@ fn status_and_version_tell() {
 /// A restart has no effect on what is answered but the gap itself: never 503 for a sound node.
 #[test]
 fn a_restart_answers_nothing_but_the_verdict() {
-    let name = "a_restart_answers_nothing_but_the_verdict";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
     scene.take_agent().terminate().expect("an end in order");
     thread::sleep(Duration::from_millis(200));

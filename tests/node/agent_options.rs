@@ -4,16 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use node_tests::skip;
 use node_tests::traffic::{Manner, Server};
 use node_tests::world::{World, agent_binary};
 use rstest::rstest;
 
-fn world(test: &str) -> Option<World> {
-    if skip::without_root(test) {
-        return None;
-    }
-    Some(World::builder().build().expect("build a world"))
+fn world() -> World {
+    World::builder().build().expect("build a world")
 }
 
 /// Runs the agent's binary on the node; what runs on after a while is a failure of the test.
@@ -55,9 +51,7 @@ const UNSOUND: [(&str, &str, &str); 11] = [
 
 #[test]
 fn unsound_options_are_64() {
-    let Some(world) = world("unsound_options_are_64") else {
-        return;
-    };
+    let world = world();
     let folder = world.dir().to_string_lossy().into_owned();
     let sound = ["run", "--node-name", "node-1", "--manifests", &folder];
     for (option, value, named) in UNSOUND {
@@ -72,9 +66,7 @@ fn unsound_options_are_64() {
 
 #[test]
 fn no_folder_is_64() {
-    let Some(world) = world("no_folder_is_64") else {
-        return;
-    };
+    let world = world();
     let missing = world.dir().join("nowhere").to_string_lossy().into_owned();
     let args = ["run", "--node-name", "node-1", "--manifests", &missing];
     assert_said(
@@ -95,11 +87,7 @@ fn no_folder_is_64() {
 
 #[test]
 fn an_unreadable_folder_is_77() {
-    let name = "an_unreadable_folder_is_77";
-    let Some(world) = world(name) else { return };
-    if skip::without_tool(name, "setpriv") {
-        return;
-    }
+    let world = world();
     let folder = world.dir().join("secret");
     fs::create_dir(&folder).expect("make a folder");
     // root without CAP_DAC_OVERRIDE is held to the permissions of its own files.
@@ -123,9 +111,7 @@ fn set_mode(path: &Path, mode: u32) {
 #[case::healthz(10256, "--healthz-bind-address")]
 #[case::admin(19256, "--admin-bind-address")]
 fn a_port_in_use_is_64(#[case] port: u16, #[case] option: &str) {
-    let Some(world) = world("a_port_in_use_is_64") else {
-        return;
-    };
+    let world = world();
     let _holder =
         Server::start_as(&world.node, "holder", port, Manner::Mute).expect("hold the port");
     let folder = world.dir().to_string_lossy().into_owned();

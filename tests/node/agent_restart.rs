@@ -70,10 +70,7 @@ fn assert_all_counted(scene: &mut Scene) {
 
 #[test]
 fn a_restart_misses_no_connection() {
-    let name = "a_restart_misses_no_connection";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     fast_clients(&mut scene);
     for _ in 0..2 {
         thread::sleep(Duration::from_millis(700));
@@ -92,9 +89,7 @@ fn a_killed_agent_leaves_the_node_as_it_was() {
     if skip::without_tcx(name) {
         return;
     }
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     fast_clients(&mut scene);
     thread::sleep(Duration::from_millis(500));
     scene.wait_proven();
@@ -143,10 +138,7 @@ fn a_killed_agent_leaves_the_node_as_it_was() {
 #[test]
 fn what_was_lost_is_told_once() {
     const LOST: u64 = 5;
-    let name = "what_was_lost_is_told_once";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     let address = scene.world.pod("db-1").v4;
     let drop_forwarded = format!(
         "table inet lossy {{\n chain drops {{\n type filter hook forward priority -5;\n \
@@ -186,9 +178,7 @@ fn what_was_lost_is_told_once() {
 /// Devices that go while no agent runs leave dead pins; one of the same name may be back.
 #[test]
 fn dead_pins_are_swept() {
-    let Some(mut scene) = Scene::new("dead_pins_are_swept", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     let pins_of = |scene: &Scene, device: &str| {
         let index = scene.world.node.ifindex(device).expect("a device");
         ["ingress", "egress"].map(|direction| link(&scene.world, index, direction))
@@ -231,10 +221,7 @@ fn dead_pins_are_swept() {
 /// The same device index, and a link that is dead all the same [finding 22].
 #[test]
 fn a_dead_link_under_a_living_index_is_replaced() {
-    let name = "a_dead_link_under_a_living_index";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     let index = scene.world.node.ifindex("veth-client-2").expect("a device");
     scene.take_agent().kill().expect("kill");
     scene.world.remove_pod("client-2").expect("remove a pod");
@@ -259,9 +246,7 @@ fn a_dead_link_under_a_living_index_is_replaced() {
 
 #[test]
 fn cleanup_removes_everything() {
-    let Some(mut scene) = Scene::new("cleanup_removes_everything", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     let state = scene.world.dir().join("state");
     eventually("state kept", || state.join("state.json").exists());
     let status = scene.take_agent().terminate().expect("an end in order");
@@ -296,10 +281,7 @@ fn cleanup_removes_everything() {
 #[case::of_this_boot(true)]
 #[case::of_another_boot(false)]
 fn a_marked_node_stays_marked_over_a_kill(#[case] same_boot: bool) {
-    let name = "a_marked_node_stays_marked_over_a_kill";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
     eventually("503", || {
         scene.agent().healthz().is_ok_and(|code| code == 503)
@@ -334,10 +316,7 @@ fn a_marked_node_stays_marked_over_a_kill(#[case] same_boot: bool) {
 /// A fault that was confirmed stays answered while the agent is replaced.
 #[test]
 fn a_broken_node_stays_broken_over_a_kill() {
-    let name = "a_broken_node_stays_broken_over_a_kill";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
     scene.rules.flush_services().expect("flush");
     wait_answers(&watch, 503);
@@ -362,10 +341,7 @@ fn a_broken_node_stays_broken_over_a_kill() {
 /// the kernel then is no run of failures.
 #[test]
 fn a_frozen_agent_wakes_up_sound() {
-    let name = "a_frozen_agent_wakes_up_sound";
-    let Some(mut scene) = Scene::busy(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::busy(Backend::Nftables, &[]);
     let watch = scene.watch();
     assert!(scene.agent().signal(libc::SIGSTOP));
     thread::sleep(Duration::from_secs(2));

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
-use node_tests::skip;
 use node_tests::traffic::{DnsClient, DnsServer, Manner};
 use node_tests::worker::Worker;
 use node_tests::world::{Family, agent_binary};
@@ -29,8 +28,8 @@ struct Dns {
 }
 
 impl Dns {
-    fn up(test: &str, backend: Backend, manner: Manner) -> Option<Self> {
-        let mut scene = Scene::proven(test, backend, &[])?;
+    fn up(backend: Backend, manner: Manner) -> Self {
+        let mut scene = Scene::proven(backend, &[]);
         let pods = ["api-1", "spare"].map(|pod| scene.world.pod(pod).clone());
         let service = Service::new("names", 7, &pods).udp("dns", DNS, TARGET);
         scene.manifests.add(service).expect("add a Service");
@@ -48,7 +47,7 @@ impl Dns {
         eventually("the Service is known", || {
             dns.counts(Family::V6, "arrived") > 0
         });
-        Some(dns)
+        dns
     }
 
     fn ask(&mut self, first: u16) {
@@ -89,10 +88,7 @@ impl Dns {
 
 #[test]
 fn questions_are_answered() {
-    let name = "questions_are_answered";
-    let Some(dns) = Dns::up(name, Backend::Nftables, Manner::Answers) else {
-        return;
-    };
+    let dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 20);
     for family in Family::ALL {
         eventually("timed", || {
@@ -124,9 +120,7 @@ fn questions_are_answered() {
 /// the same of their Service.
 #[test]
 fn flushed_rules_leak() {
-    let Some(mut dns) = Dns::up("flushed_rules_leak", Backend::Nftables, Manner::Answers) else {
-        return;
-    };
+    let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 5);
     dns.scene.rules.flush_services().expect("flush");
     // Conntrack keeps the ports of before.
@@ -137,10 +131,7 @@ fn flushed_rules_leak() {
 /// One Service's rule points elsewhere; every TCP Service works. Told, and no verdict.
 #[test]
 fn a_rewritten_rule_is_told_and_judges_nobody() {
-    let test = "a_rewritten_rule_is_told_and_judges_nobody";
-    let Some(mut dns) = Dns::up(test, Backend::Nftables, Manner::Answers) else {
-        return;
-    };
+    let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 5);
     let watch = dns.scene.watch();
     let nobody = dns.scene.world.pod("client-2").clone();
@@ -164,10 +155,7 @@ fn a_rewritten_rule_is_told_and_judges_nobody() {
 /// Nobody answers: forwarded, never a failure of the node.
 #[test]
 fn silent_servers_are_forwarded_to() {
-    let test = "silent_servers_are_forwarded_to";
-    let Some(dns) = Dns::up(test, Backend::IptablesNft, Manner::Mute) else {
-        return;
-    };
+    let dns = Dns::up(Backend::IptablesNft, Manner::Mute);
     let watch = dns.scene.watch();
     dns.wait_more("forwarded", 20);
     for family in Family::ALL {
@@ -183,10 +171,7 @@ fn silent_servers_are_forwarded_to() {
 /// A policy of the node drops one Service's questions: they arrive and go nowhere.
 #[test]
 fn dropped_questions_are_lost() {
-    let test = "dropped_questions_are_lost";
-    let Some(mut dns) = Dns::up(test, Backend::Nftables, Manner::Answers) else {
-        return;
-    };
+    let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 5);
     let watch = dns.scene.watch();
     let script = format!(
@@ -204,13 +189,7 @@ fn dropped_questions_are_lost() {
 /// fault (kubernetes #125467). Innocent twin: clients with new ports.
 #[test]
 fn entries_that_lead_to_endpoints_that_left_are_told() {
-    let test = "entries_that_lead_to_endpoints_that_left_are_told";
-    if skip::without_tool(test, "conntrack") {
-        return;
-    }
-    let Some(mut dns) = Dns::up(test, Backend::Nftables, Manner::Answers) else {
-        return;
-    };
+    let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 5);
     let watch = dns.scene.watch();
     let clients = Family::ALL.map(|family| dns.ask_from_one_port(family));

@@ -10,7 +10,6 @@ use node_tests::cgroup::Cgroup;
 use node_tests::cilium::{Datapath, Match, Rule, Then, Way, connector, index, socket, xdp_pass};
 use node_tests::manifests::{Manifests, Sentinel};
 use node_tests::rules::{Backend, Rules};
-use node_tests::skip;
 use node_tests::traffic::Plan;
 use node_tests::world::{Family, agent_binary, write_script};
 use rstest::rstest;
@@ -32,10 +31,7 @@ const SERVER_NEAR: &str = "pathproof-s0";
 const PODS: [&str; 7] = ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1", "spare"];
 
 /// Services and servers, and neither rules nor an agent.
-fn bare(test: &str) -> Option<Scene> {
-    if skip::without_root(test) {
-        return None;
-    }
+fn bare() -> Scene {
     // Nobody but the datapath translates: a rule that masquerades would take answers up in their
     // middle, whose beginning went past it.
     let world = pods().masquerade_egress(false).build();
@@ -53,7 +49,7 @@ fn bare(test: &str) -> Option<Scene> {
     for pod in PODS {
         scene.serve(pod);
     }
-    Some(scene)
+    scene
 }
 
 /// The frontends that outside clients dial, with client and endpoint.
@@ -222,9 +218,7 @@ fn assert_served(scene: &Scene) {
 
 #[test]
 fn past_every_egress_hook_answers_prove() {
-    let Some(mut scene) = bare("past_every_egress_hook_answers_prove") else {
-        return;
-    };
+    let mut scene = bare();
     let datapath = replacing(&scene);
     let mut programs = datapath.attach(&scene.world).expect("programs");
     scene.start(&[]);
@@ -277,9 +271,7 @@ fn past_every_egress_hook_answers_prove() {
 
 #[test]
 fn an_xdp_program_at_the_uplink_is_told() {
-    let Some(mut scene) = bare("an_xdp_program_at_the_uplink_is_told") else {
-        return;
-    };
+    let mut scene = bare();
     let _programs = replacing(&scene).attach(&scene.world).expect("programs");
     scene.start(&[]);
     dial_from_outside(&mut scene);
@@ -320,12 +312,10 @@ fn an_xdp_program_at_the_uplink_is_told() {
 #[case::with_four_capabilities(FOUR_CAPABILITIES)]
 fn sockets_that_are_translated_are_probed_from_the_node(#[case] wrapper: &str) {
     let name = "sockets_that_are_translated_are_probed_from_the_node";
-    if skip::without_root(name) || skip::without_tool(name, "setpriv") {
-        return;
-    }
-    let (Some(cgroup), Some(mut scene)) = (Cgroup::new(name), bare(name)) else {
+    let Some(cgroup) = Cgroup::new(name) else {
         return;
     };
+    let mut scene = bare();
     scene
         .manifests
         .put_sentinel(&Sentinel::default())
@@ -374,9 +364,10 @@ fn sockets_that_are_translated_are_probed_from_the_node(#[case] wrapper: &str) {
 #[case::emptied(false)]
 fn the_sentinels_interfaces_on_ciliums_list(#[case] let_go: bool) {
     let name = "the_sentinels_interfaces_on_ciliums_list";
-    let (Some(cgroup), Some(mut scene)) = (Cgroup::new(name), bare(name)) else {
+    let Some(cgroup) = Cgroup::new(name) else {
         return;
     };
+    let mut scene = bare();
     scene
         .manifests
         .put_sentinel(&Sentinel::default())

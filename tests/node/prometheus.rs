@@ -37,8 +37,7 @@ impl Fleet {
     /// Sound nodes with a sentinel and traffic; the second does not watch all of its interfaces.
     fn start(test: &str) -> Option<Self> {
         let program = prometheus::program(test)?;
-        let worlds = NODES.map(|_| Scene::bare(test, Backend::Nftables));
-        let mut nodes = worlds.into_iter().collect::<Option<Vec<_>>>()?;
+        let mut nodes: Vec<_> = NODES.map(|_| Scene::bare(Backend::Nftables)).into();
         let names = NODES.into_iter().zip(&nodes);
         let targets: Vec<_> = names
             .map(|(name, scene)| (name, &scene.world.node))

@@ -102,9 +102,7 @@ const ONE_BY_ONE: [&str; 2] = ["--flap-dwell", "0"];
 /// No traffic at all, one fault after the other: 503 with the cause, and 200 once it is mended.
 #[rstest]
 fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] backend: Backend) {
-    let Some(mut scene) = Scene::idle("an_idle_node_is_judged", backend, &ONE_BY_ONE) else {
-        return;
-    };
+    let mut scene = Scene::idle(backend, &ONE_BY_ONE);
     for fault in [
         Fault::Flushed,
         Fault::NoRules,
@@ -119,10 +117,7 @@ fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] 
 /// Node ports may be served on other addresses now: somebody outside has to be refused as well.
 #[test]
 fn node_ports_that_are_gone_accuse_once_somebody_is_refused() {
-    let name = "node_ports_that_are_gone";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let watch = scene.watch();
     wait_answers(&watch, 200);
     Fault::NoNodePorts.inject(&mut scene);
@@ -152,10 +147,7 @@ fn node_ports_that_are_gone_accuse_once_somebody_is_refused() {
 /// The same among traffic.
 #[test]
 fn a_busy_node_is_judged() {
-    let name = "a_busy_node_is_judged";
-    let Some(mut scene) = Scene::busy(name, Backend::IptablesNft, &ONE_BY_ONE) else {
-        return;
-    };
+    let mut scene = Scene::busy(Backend::IptablesNft, &ONE_BY_ONE);
     for fault in [Fault::Flushed, Fault::ForwardingOff, Fault::DataDropped] {
         told_and_mended(&mut scene, fault);
     }
@@ -182,10 +174,7 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
 /// Faults of a part of the datapath, each mended before the next.
 #[test]
 fn a_part_that_is_broken_is_named() {
-    let name = "a_part_that_is_broken_is_named";
-    let Some(scene) = Scene::idle(name, Backend::Nftables, &ONE_BY_ONE) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::Nftables, &ONE_BY_ONE);
     let parts: [fn(&Scene); 5] = [
         only_ipv6_is_broken,
         only_the_host_path_is_degraded,
@@ -285,13 +274,7 @@ fn lost_answers_are_named(scene: &Scene) {
 /// Somebody deletes the probes' conntrack entries between handshake and data, over and over.
 #[test]
 fn deleted_conntrack_entries_are_no_phantom_cause() {
-    let name = "deleted_conntrack_entries";
-    if node_tests::skip::without_tool(name, "conntrack") {
-        return;
-    }
-    let Some(scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::Nftables, &[]);
     let end = std::time::Instant::now() + std::time::Duration::from_secs(6);
     while std::time::Instant::now() < end {
         let flush = scene.world.node.command("conntrack").arg("-F").output();
@@ -313,10 +296,7 @@ fn deleted_conntrack_entries_are_no_phantom_cause() {
 /// Lost alone may be a filter of our own range; real connections lost beside it settle it.
 #[test]
 fn a_dropping_forward_chain_is_suspect_until_traffic_is_lost() {
-    let name = "a_dropping_forward_chain_is_suspect";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     // Services have to work before they accuse.
     scene.pod_traffic();
     eventually("all pods are served", || {
@@ -346,10 +326,7 @@ fn a_dropping_forward_chain_is_suspect_until_traffic_is_lost() {
 /// One Service is broken while the sentinel and the others work.
 #[test]
 fn one_broken_service_is_degraded_and_named() {
-    let name = "one_broken_service_is_degraded_and_named";
-    let Some(mut scene) = Scene::busy(name, Backend::IptablesLegacy, &[]) else {
-        return;
-    };
+    let mut scene = Scene::busy(Backend::IptablesLegacy, &[]);
     // The wrong pod has no such application: its kernel refuses.
     scene.servers.remove("spare");
     for family in Family::ALL {
@@ -368,10 +345,7 @@ fn one_broken_service_is_degraded_and_named() {
 /// sentinel's address leaves as it did before: it is no probe.
 #[test]
 fn probes_that_nothing_translates_stay_on_the_node() {
-    let name = "probes_that_nothing_translates_stay_on_the_node";
-    let Some(scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::Nftables, &[]);
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     let mut capture = Capture::start(&scene.world.outside);

@@ -16,7 +16,6 @@ use node_tests::capture::{Capture, Direction, Frame};
 use node_tests::manifests::{Manifests, Sentinel, Service};
 use node_tests::packet::{self, Hardware, Packet, flag};
 use node_tests::rules::{Backend, Rules};
-use node_tests::skip;
 use node_tests::traffic::RawSender;
 use node_tests::world::{Family, Namespace, World};
 use rstest::rstest;
@@ -75,14 +74,7 @@ struct Stage {
 
 const PODS: [&str; 4] = ["client", "server", "bridged", "remote"];
 
-fn scene(test: &str, backend: Backend) -> Option<Scene> {
-    if skip::without_root(test)
-        || skip::without_tool(test, backend.tool())
-        || skip::without_tool(test, Backend::Nftables.tool())
-        || skip::without_tool(test, "conntrack")
-    {
-        return None;
-    }
+fn scene(backend: Backend) -> Scene {
     let world = World::builder()
         .pods(&["client", "server"])
         .bridged_pods(&["bridged"])
@@ -109,7 +101,7 @@ fn scene(test: &str, backend: Backend) -> Option<Scene> {
     };
     // With the agent or without it, the rules are the same.
     scene.add_sentinel(&Sentinel::default());
-    Some(scene)
+    scene
 }
 
 fn flows(scene: &Scene, family: Family, round: u16) -> Vec<Flow> {
@@ -386,9 +378,7 @@ fn probes(scene: &Scene) -> u64 {
 #[case::tcx(Backend::Nftables, &[])]
 #[case::clsact(Backend::IptablesLegacy, &["--attach", "clsact"])]
 fn no_users_packet_is_touched(#[case] backend: Backend, #[case] options: &[&str]) {
-    let Some(mut scene) = scene("no_users_packet_is_touched", backend) else {
-        return;
-    };
+    let mut scene = scene(backend);
     silence(&scene.world);
     // Bridges learn, neighbours are found.
     traffic(&scene);
@@ -432,9 +422,7 @@ fn is_sentinels(frame: &Frame) -> bool {
 #[case::nftables(Backend::Nftables)]
 #[case::iptables(Backend::IptablesNft)]
 fn the_sentinels_packets_stay_on_its_devices(#[case] backend: Backend) {
-    let Some(mut scene) = scene("the_sentinels_packets_stay_on_its_devices", backend) else {
-        return;
-    };
+    let mut scene = scene(backend);
     scene.start(&[]);
     scene.wait_probed();
     let mut stage = Stage::new(&scene.world);

@@ -111,10 +111,7 @@ fn way(scene: &Scene) -> (String, Option<bool>) {
 
 #[test]
 fn outsiders_get_ours_and_the_node_the_owners() {
-    let name = "outsiders_get_ours_and_the_node_the_owners";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let owner = Owner::start(&scene.world.node);
     assert_eq!(outside(&scene), [Who::Owner; 2]);
     scene.start(&[]);
@@ -145,10 +142,7 @@ fn outsiders_get_ours_and_the_node_the_owners() {
 /// The owner opens its port as if nobody were there, also while connections to it are open.
 #[test]
 fn an_owner_may_come_and_go_at_any_time() {
-    let name = "an_owner_may_come_and_go_at_any_time";
-    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::new(Backend::Nftables, &[]);
     assert_eq!(inside(&scene), [Who::Pathproof; 4]);
     let kept: Vec<TcpStream> = Family::ALL
         .into_iter()
@@ -198,10 +192,7 @@ fn ask_and_keep(mut stream: impl std::io::Read + std::io::Write) {
 /// Nothing of the agent's outlives it: the next connection is the owner's.
 #[test]
 fn a_killed_agent_leaves_the_port_to_its_owner() {
-    let name = "a_killed_agent_leaves_the_port_to_its_owner";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let _owner = Owner::start(&scene.world.node);
     for _ in 0..5 {
         scene.start(&[]);
@@ -220,10 +211,7 @@ fn a_killed_agent_leaves_the_port_to_its_owner() {
 
 #[test]
 fn one_address_is_one_address() {
-    let name = "one_address_is_one_address";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let _owner = Owner::start(&scene.world.node);
     for family in Family::ALL {
         let address = node_address(&scene, family).to_string();
@@ -240,10 +228,7 @@ fn one_address_is_one_address() {
 
 #[test]
 fn the_allow_list_holds_for_what_is_steered() {
-    let name = "the_allow_list_holds_for_what_is_steered";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let _owner = Owner::start(&scene.world.node);
     scene.start(&["--healthz-allow-cidr", "192.0.2.1/32,2001:db8:0:1::1"]);
     assert_eq!(outside(&scene), [Who::Pathproof; 2]);
@@ -262,10 +247,7 @@ fn the_allow_list_holds_for_what_is_steered() {
 /// Linux before 5.7 has no links to a network namespace: the port is bound, and that is said.
 #[test]
 fn where_nothing_can_be_steered_the_port_is_bound() {
-    let name = "where_nothing_can_be_steered";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     scene.start_on(OldKernel::NoTcx, &[]);
     assert_eq!(way(&scene).0, "bound");
     let report = scene.report();
@@ -300,10 +282,7 @@ fn where_nothing_can_be_steered_the_port_is_bound() {
 
 #[test]
 fn bound_is_bound() {
-    let name = "bound_is_bound";
-    let Some(scene) = Scene::new(name, Backend::Nftables, &["--port-takeover", "bind"]) else {
-        return;
-    };
+    let scene = Scene::new(Backend::Nftables, &["--port-takeover", "bind"]);
     assert_eq!(way(&scene), ("bound".to_owned(), None));
     assert_eq!(outside(&scene), [Who::Pathproof; 2]);
     assert_eq!(inside(&scene), [Who::Pathproof; 4]);
@@ -315,11 +294,8 @@ fn bound_is_bound() {
 #[case::steered("steer")]
 #[case::bound("bind")]
 fn the_last_verdict_is_served_for_the_grace(#[case] way: &str) {
-    let name = "the_last_verdict_is_served_for_the_grace";
     let extra = ["--port-takeover", way, "--shutdown-grace", "2s"];
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &extra) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &extra);
     let agent = scene.take_agent();
     assert!(agent.signal(libc::SIGTERM));
     throughout(Duration::from_millis(1_500), || {
@@ -332,10 +308,7 @@ fn the_last_verdict_is_served_for_the_grace(#[case] way: &str) {
 /// An owner that answers outsiders is all the successor that a node needs.
 #[test]
 fn an_owner_is_not_kept_waiting() {
-    let name = "an_owner_is_not_kept_waiting";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let _owner = Owner::start(&scene.world.node);
     scene.start(&["--shutdown-grace", "10m"]);
     let watch = scene.watch();
@@ -351,10 +324,7 @@ fn an_owner_is_not_kept_waiting() {
 /// One that hears outsiders of one family alone is none for the others.
 #[test]
 fn an_owner_of_one_family_is_no_successor() {
-    let name = "an_owner_of_one_family_is_no_successor";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTHZ_PORT));
     let _owner = Owner::at(&scene.world.node, address);
     scene.start(&["--shutdown-grace", "2s"]);
@@ -370,10 +340,7 @@ fn an_owner_of_one_family_is_no_successor() {
 /// A process that listens at the port, but at another address, gets none of the agent's connections.
 #[test]
 fn an_owner_beside_a_bound_port_is_no_successor() {
-    let name = "an_owner_beside_a_bound_port_is_no_successor";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTHZ_PORT));
     let owner = Owner::at(&scene.world.node, loopback);
     let own = node_address(&scene, Family::V4).to_string();

@@ -114,10 +114,7 @@ fn succeed(scene: &mut Scene, extra: &[&str]) -> Duration {
 #[case::tcx(20, &[])]
 #[case::clsact(5, &["--attach", "clsact"])]
 fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
-    let name = "upgrades_lose_no_answer";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     scene.add_sentinel(&Sentinel::default());
     let extra = [&["--shutdown-grace", "5s"], attach].concat();
     scene.start(&extra);
@@ -157,10 +154,7 @@ fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
 /// A successor that dies gives the connections back: a rollback is no gap either.
 #[test]
 fn a_successor_that_dies_gives_them_back() {
-    let name = "a_successor_that_dies_gives_them_back";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &["--shutdown-grace", "5s"]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &["--shutdown-grace", "5s"]);
     let succeeded = |scene: &Scene| scene.report()["port"]["succeeded"] == true;
     assert!(!succeeded(&scene));
     let started = scene.report()["agent"]["started"].clone();
@@ -184,11 +178,8 @@ fn a_successor_that_dies_gives_them_back() {
 #[case::steered("steer")]
 #[case::bound("bind")]
 fn a_late_successor_is_waited_for(#[case] way: &str) {
-    let name = "a_late_successor_is_waited_for";
     let extra = ["--port-takeover", way, "--shutdown-grace", "30s"];
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &extra) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &extra);
     let pollers = Pollers::start(&scene);
     let mut old = scene.take_agent();
     let ended = pollers.during("a late successor", || {
@@ -216,11 +207,8 @@ fn a_late_successor_is_waited_for(#[case] way: &str) {
 /// leaves behind is removed. It is not waited for anyone else, since it may take the connections.
 #[test]
 fn a_strange_program_is_no_successor() {
-    let name = "a_strange_program_is_no_successor";
     let extra = ["--shutdown-grace", "10m"];
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &extra) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &extra);
     let node = scene.world.node.clone();
     let mut ebpf = Ebpf::load(load::OBJECT).expect("load the object");
     let program: &mut SkLookup = ebpf
@@ -249,10 +237,7 @@ fn a_strange_program_is_no_successor() {
 /// While a successor stands, its predecessor leaves alone what both would put back.
 #[test]
 fn a_predecessor_lets_its_successor_be() {
-    let name = "a_predecessor_lets_its_successor_be";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     let next = successor(&scene, &[]);
     let earlier = scene.take_agent();
     // New devices are its own: a hook that both attach would be the last one's.

@@ -49,10 +49,7 @@ fn pending(agent: &Agent) -> String {
 /// lasts it answers from memory, as an agent does whose API server is away.
 #[test]
 fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
-    let name = "a_successor_without_a_view_leaves_the_answers_to_its_predecessor";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let kubeconfig = scene.world.dir().join("nowhere.json");
     fs::write(&kubeconfig, NOWHERE).expect("write");
     let before = scene.report();
@@ -87,9 +84,7 @@ fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
 /// Both agents' probes get through: an upgrade leaves no node unjudged.
 #[test]
 fn both_of_two_agents_probe() {
-    let Some(mut scene) = Scene::idle("both_of_two_agents_probe", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let before = scene.report();
     let mut next = spawn(&scene, &[]);
     next.wait_ready(PATIENCE).expect("ready");
@@ -121,10 +116,7 @@ fn both_of_two_agents_probe() {
 /// stops at this node; once it does not, it is.
 #[test]
 fn an_update_stops_where_the_verdict_begins_to_fail() {
-    let name = "an_update_stops_where_the_verdict_begins_to_fail";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let mut next = spawn(&scene, &[]);
     next.wait_ready(PATIENCE).expect("ready");
     scene.rules.flush_services().expect("flush");
@@ -141,10 +133,7 @@ fn an_update_stops_where_the_verdict_begins_to_fail() {
 /// The innocent twin: a fault that was there before is not the new version's.
 #[test]
 fn an_update_goes_on_where_the_node_was_broken_before() {
-    let name = "an_update_goes_on_where_the_node_was_broken_before";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     let before = scene.report();
@@ -168,10 +157,7 @@ fn an_update_goes_on_where_the_node_was_broken_before() {
 #[case::the_successor(true)]
 #[case::the_predecessor(false)]
 fn services_that_come_during_an_update_count_for_themselves(#[case] successor_lives: bool) {
-    let name = "services_that_come_during_an_update_count_for_themselves";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::proven(Backend::Nftables, &[]);
     let before = scene.report();
     let mut next = spawn(&scene, &[]);
     // Until the successor answers its predecessor does, which is ready.
@@ -220,10 +206,7 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
 /// before its predecessor looks for one.
 #[test]
 fn what_a_successor_that_lived_for_a_moment_left_is_mended() {
-    let name = "what_a_successor_that_lived_for_a_moment_left_is_mended";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::proven(Backend::Nftables, &[]);
     let known = frontends(&scene);
     let folder = scene.world.dir().join("less");
     fs::create_dir(&folder).expect("a folder");
@@ -249,10 +232,7 @@ fn what_a_successor_that_lived_for_a_moment_left_is_mended() {
 /// the maps and answers, before it does.
 #[test]
 fn names_that_a_pod_holds_stop_no_upgrade() {
-    let name = "names_that_a_pod_holds_stop_no_upgrade";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let names = squatter(&scene);
     let kubeconfig = scene.world.dir().join("nowhere.json");
     fs::write(&kubeconfig, NOWHERE).expect("write");

@@ -58,12 +58,9 @@ pub fn services(world: &World) -> Vec<Service> {
 }
 
 impl Scene {
-    /// World, Services, servers and rules, without an agent. Nothing, loudly, where the machine
-    /// lacks what it takes.
-    pub fn bare(test: &str, backend: Backend) -> Option<Self> {
-        if skip::without_root(test) || skip::without_tool(test, backend.tool()) {
-            return None;
-        }
+    /// World, Services, servers and rules, without an agent.
+    pub fn bare(backend: Backend) -> Self {
+        assert!(skip::is_root(), "needs root: run `cargo xtask test` with sudo");
         let world = pods().build().expect("build a world");
         let manifests = Manifests::write(&world, services(&world)).expect("write manifests");
         let rules = Rules::new(&world, backend, manifests.dir());
@@ -77,43 +74,43 @@ impl Scene {
             world,
         };
         scene.serve_all();
-        Some(scene)
+        scene
     }
 
     /// With a ready agent.
-    pub fn new(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
-        let mut scene = Self::bare(test, backend)?;
+    pub fn new(backend: Backend, extra: &[&str]) -> Self {
+        let mut scene = Self::bare(backend);
         scene.start(extra);
-        Some(scene)
+        scene
     }
 
     /// With a ready agent and traffic, and the node proven in both families.
-    pub fn proven(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
-        let mut scene = Self::new(test, backend, extra)?;
+    pub fn proven(backend: Backend, extra: &[&str]) -> Self {
+        let mut scene = Self::new(backend, extra);
         scene.traffic();
         scene.wait_proven();
-        Some(scene)
+        scene
     }
 
     /// An idle node with a sentinel and an agent, proven in both families by probes alone.
-    pub fn idle(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
-        let mut scene = Self::bare(test, backend)?;
+    pub fn idle(backend: Backend, extra: &[&str]) -> Self {
+        let mut scene = Self::bare(backend);
         scene.add_sentinel(&Sentinel::default());
         scene.start(extra);
         scene.wait_probed();
-        Some(scene)
+        scene
     }
 
     /// The same with the usual traffic.
-    pub fn busy(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
-        let mut scene = Self::idle(test, backend, extra)?;
+    pub fn busy(backend: Backend, extra: &[&str]) -> Self {
+        let mut scene = Self::idle(backend, extra);
         scene.traffic();
         scene.wait("pods' traffic proven", |report| {
             Family::ALL
                 .iter()
                 .all(|family| path_of(report, *family, "pod") == "proven")
         });
-        Some(scene)
+        scene
     }
 
     /// Writes the sentinel, and its rules.

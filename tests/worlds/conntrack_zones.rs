@@ -8,7 +8,7 @@ use crate::parts::healthy;
 
 #[test]
 fn another_zone_is_the_same_node() {
-    healthy("conntrack_zones", Backend::Nftables, |scene| {
+    healthy(Backend::Nftables, |scene| {
         scene
             .world
             .node

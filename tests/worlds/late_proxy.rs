@@ -13,9 +13,7 @@ use crate::parts::{NAMED, SOUND, flushed, some_fail, stays};
 
 #[test]
 fn new_services_are_no_fault_of_the_node() {
-    let Some(mut scene) = Scene::idle("late_proxy", Backend::IptablesNft, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::IptablesNft, &[]);
     let watch = scene.watch();
     for (name, index, pod, client) in [
         ("new-one", 4, "web-1", "client-1"),

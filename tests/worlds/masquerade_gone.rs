@@ -32,9 +32,7 @@ fn is_named(scene: &Scene, state: &str) {
 
 #[test]
 fn a_quarter_lost_outside_is_a_fault() {
-    let Some(scene) = Scene::busy("masquerade_gone", Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::busy(Backend::Nftables, &[]);
     let watch = settled(&scene);
     let fault = Fault::inject(&scene, &watch, flush);
     let felt = fault.is_503_within(BUSY);
@@ -48,9 +46,7 @@ fn a_quarter_lost_outside_is_a_fault() {
 /// The negative control: clients outside dial endpoints of this node alone, and all are served.
 #[test]
 fn nobody_feels_it_where_endpoints_are_local() {
-    let Some(mut scene) = Scene::idle("masquerade_gone", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     scene.pod_traffic();
     for family in Family::ALL {
         let plan = Plan::from_outside(&scene.world, 1, scene.node_port(30082, family));

@@ -31,9 +31,10 @@ fn guard_node_ports(cgroup: &Cgroup) -> Attached {
 #[case::not_taken_over(false)]
 fn rules_that_kube_proxy_leaves_behind_may_go(#[case] taken_over: bool) {
     let name = "rules_that_kube_proxy_leaves_behind_may_go";
-    let (Some(cgroup), Some(mut scene)) = (Cgroup::new(name), bare(name)) else {
+    let Some(cgroup) = Cgroup::new(name) else {
         return;
     };
+    let mut scene = bare();
     scene.rules.install().expect("the rules");
     scene.add_sentinel(&Sentinel::default());
     start_in(&mut scene, &cgroup, "");

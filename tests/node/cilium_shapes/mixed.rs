@@ -13,21 +13,19 @@ use super::{
 use node_tests::scene::{Scene, assert_never_503, lane_of, path_of, throughout, wait_answers};
 
 /// Two proxies: Cilium at the pods, kube-proxy for the rest.
-fn mixed(test: &str) -> Option<(Scene, Datapath)> {
-    let mut scene = bare(test)?;
+fn mixed() -> (Scene, Datapath) {
+    let mut scene = bare();
     scene.rules.install().expect("the rules");
     scene.add_sentinel(&Sentinel::default());
     let mut datapath = Datapath::new(&scene.world, false).expect("Cilium's devices");
     from_pods(&scene, &mut datapath);
     scene.start(&[]);
-    Some((scene, datapath))
+    (scene, datapath)
 }
 
 #[test]
 fn of_two_proxies_the_broken_one_is_named() {
-    let Some((mut scene, datapath)) = mixed("of_two_proxies_the_broken_one_is_named") else {
-        return;
-    };
+    let (mut scene, datapath) = mixed();
     let mut programs = datapath.attach(&scene.world).expect("programs");
     dial_from_pods(&mut scene);
     dial_from_outside(&mut scene);
@@ -79,9 +77,7 @@ fn of_two_proxies_the_broken_one_is_named() {
 
 #[test]
 fn of_two_proxies_the_stale_one_is_named() {
-    let Some((mut scene, datapath)) = mixed("of_two_proxies_the_stale_one_is_named") else {
-        return;
-    };
+    let (mut scene, datapath) = mixed();
     let programs = datapath.attach(&scene.world).expect("programs");
     dial_from_pods(&mut scene);
     dial_from_outside(&mut scene);

@@ -53,8 +53,7 @@ struct Args {
 fn main() -> Result<()> {
     let args = Args::parse();
     let program = prometheus::program("the benchmark").context("there is no Prometheus")?;
-    let name = "bench_dashboard";
-    let mut scene = Scene::bare(name, Backend::Nftables).context("see above")?;
+    let mut scene = Scene::bare(Backend::Nftables);
     let pages = expositions(&mut scene)?;
     let series = pages.each_ref().map(|page| samples(page).count());
     println!(
