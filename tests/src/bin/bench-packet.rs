@@ -16,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use agent_common::abi::{FOLLOW_ALL, map, program};
 use agent_common::evidence::{Outcome, PendingKey};
 use agent_common::service::{
-    Family, FrontendKind, FrontendValue, Owed, SourceClass, device_flag, endpoint_flag, mapped,
+    Family, FrontendKind, FrontendValue, Owed, SourceClass, device_flag, endpoint_flag,
 };
 use anyhow::{Result, ensure};
 use aya::programs::SchedClassifier;
@@ -124,15 +124,15 @@ impl<'a> Bench<'a> {
                 owed: [Owed::Forward as u8; 3],
                 ..FrontendValue::default()
             };
-            observer.put_frontend(mapped(frontend(service).ip().octets()), PORT, value)?;
+            observer.put_frontend(frontend(service).into(), value)?;
             for index in 0..ENDPOINTS {
-                let address = mapped(endpoint(service, index).ip().octets());
-                observer.put_endpoint(service, address, PORT, endpoint_flag::LOCAL)?;
+                let at = endpoint(service, index).into();
+                observer.put_endpoint(service, at, endpoint_flag::LOCAL)?;
             }
         }
         observer.put_device(sandbox.uplink, device_flag::UPLINK)?;
-        observer.put_source(mapped([10, 244, 1, 0]), 120, SourceClass::Pod)?;
-        observer.put_source(mapped([192, 0, 2, 2]), 128, SourceClass::Host)?;
+        observer.put_source([10, 244, 1, 0].into(), 120, SourceClass::Pod)?;
+        observer.put_source([192, 0, 2, 2].into(), 128, SourceClass::Host)?;
         Ok(Self {
             observer,
             sandbox,
@@ -152,8 +152,7 @@ impl<'a> Bench<'a> {
         figures.push(self.repeated("the same SYN to a frontend", None, &again.bytes())?);
         let quic = SocketAddr::from(([10, 96, 255, 1], 443));
         let value = FrontendValue::default();
-        self.observer
-            .put_udp_frontend(mapped([10, 96, 255, 1]), 443, value)?;
+        self.observer.put_udp_frontend(quic, value)?;
         let udp = |to, byte: u8| packet::udp(client(7), to, &[byte; 1_200]).bytes();
         self.observer.run(program::INGRESS, &udp(quic, 1), LO)?;
         for (name, promise, to) in [
