@@ -233,15 +233,11 @@ fn a_check_that_can_tell_nothing_says_so() {
     // A filter that a policy may well be.
     let filter = "table inet fault { chain drops { type filter hook forward priority -10; \
                   ip saddr 198.18.0.1 drop; ip6 saddr 2001:2::1 drop; }\n}\n";
-    scene.world.node.nft(filter).expect("nft");
+    scene.nft(filter);
     let dropped = output(check(&scene, &["--seconds", "3"]));
     assert_eq!(dropped.status.code(), Some(3), "{}", text(&dropped));
     assert!(text(&dropped).contains("lost"), "{}", text(&dropped));
-    scene
-        .world
-        .node
-        .nft("delete table inet fault")
-        .expect("nft");
+    scene.nft("delete table inet fault");
 
     // Nothing to read, and no right to look.
     let nowhere = output(command(&scene.world, &["check"]));

@@ -104,7 +104,7 @@ fn leave_out_agent(scene: &Scene) {
         rules("prerouting"),
         rules("output")
     );
-    scene.world.node.nft(&table).expect("a table");
+    scene.nft(&table);
 }
 
 /// Connections of one pod to another, by way of the node.

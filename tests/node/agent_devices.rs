@@ -125,34 +125,6 @@ fn a_kind_that_is_not_followed_is_told() {
     scene.wait("all is seen again", |report| !lacks(report, "left_out"));
 }
 
-#[test]
-fn only_included_interfaces_are_watched() {
-    let extra = [
-        "--interface-include",
-        "veth-*,eth?",
-        "--interface-exclude",
-        "veth-web-*",
-    ];
-    let scene = Scene::new(Backend::Nftables, &extra);
-    let report = scene.report();
-    let devices = report["devices"].as_array().expect("devices");
-    let mut names: Vec<_> = devices
-        .iter()
-        .filter_map(|device| device["name"].as_str())
-        .collect();
-    names.sort_unstable();
-    let wanted = [
-        "eth0",
-        "veth-api-1",
-        "veth-client-1",
-        "veth-client-2",
-        "veth-db-1",
-        "veth-db-2",
-        "veth-spare",
-    ];
-    assert_eq!(names, wanted);
-}
-
 /// The device's hook is ours first again, and its clients are proven.
 fn assert_watched_again(scene: &Scene, direction: TcAttachType) {
     let node = &scene.world.node;

@@ -4,7 +4,7 @@ use std::process::Output;
 
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
-use node_tests::traffic::{Plan, Tally};
+use node_tests::traffic::Tally;
 use node_tests::world::{Family, layout};
 use serde_json::Value;
 
@@ -44,9 +44,7 @@ pub(crate) fn text(output: &Output) -> String {
 /// Clients from outside, at a node port in both families.
 fn dial(scene: &mut Scene, client: u8) {
     for family in Family::ALL {
-        let target = scene.node_port(30081, family);
-        let plan = Plan::from_outside(&scene.world, client, target);
-        scene.run(plan);
+        scene.dial_outside(client, scene.node_port(30081, family), 10.0);
     }
 }
 

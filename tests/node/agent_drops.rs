@@ -234,11 +234,7 @@ fn it_is_attached_while_something_is_lost() {
     let why = String::from_utf8_lossy(&why.stdout).into_owned();
     println!("{why}");
     assert!(why.contains("NETFILTER_DROP"), "{why}");
-    scene
-        .world
-        .node
-        .nft("delete table inet loses\n")
-        .expect("mend");
+    scene.nft("delete table inet loses\n");
     scene.wait("detached", |report| watch(report) == "off");
     eventually("no link", || tracepoints(&scene) == 0);
     let kept = scene.report();

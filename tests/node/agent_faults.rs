@@ -7,10 +7,7 @@ use node_tests::manifests::{Manifests, Service};
 use node_tests::rules::{Backend, Rules};
 use node_tests::world::Family;
 
-use node_tests::scene::{
-    Scene, assert_never_503, blames, eventually, family_of, path_of, services, throughout,
-    wait_answers,
-};
+use node_tests::scene::{in_both, Scene, assert_never_503, blames, eventually, path_of, services, throughout, wait_answers};
 
 /// The project's own fault: the chain of all Services flushed.
 #[test]
@@ -21,9 +18,7 @@ fn a_flushed_chain_is_503_until_it_is_mended() {
     scene.rules.flush_services().expect("flush");
     wait_answers(&watch, 503);
     let report = scene.wait("broken in both families", |report| {
-        Family::ALL
-            .iter()
-            .all(|family| family_of(report, *family)["state"] == "broken")
+        in_both(report, |of| of["state"] == "broken")
     });
     let cause = report["verdict"]["cause"].as_str().unwrap_or_default();
     assert!(["leaked", "refused"].contains(&cause), "{report:#}");
@@ -78,15 +73,9 @@ fn outsiders_alone_never_flip_it() {
 fn the_wrong_device_proves_nothing() {
     let mut scene = Scene::proven(Backend::Nftables, &[]);
     let spare = scene.world.pod("spare").clone();
-    scene
-        .manifests
-        .add(Service::new("solo", 3, [&spare]))
-        .expect("add a Service");
-    scene.rules.install().expect("install");
+    scene.add(Service::new("solo", 3, [&spare]));
     for family in Family::ALL {
-        let target = scene.cluster_ip("solo", family);
-        let plan = scene.pod_plan("client-1", target).rate(10.0);
-        scene.run(plan);
+        scene.dial("client-1", "solo", family, 10.0);
     }
     let proven = |family| scene.count("solo", family, "pod", "proven");
     eventually("solo proven", || {

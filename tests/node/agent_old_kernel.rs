@@ -8,16 +8,14 @@ use node_tests::world::{Family, OldKernel};
 use serde_json::Value;
 
 use crate::agent_kernel::counted;
-use node_tests::scene::{Scene, device_of, eventually, family_of, lacks, metric, throughout};
+use node_tests::scene::{in_both, Scene, device_of, eventually, lacks, metric, throughout};
 
 /// The verdict is Unknown for want of an observer, for this reason, and traffic changes nothing.
 fn assert_blind(scene: &Scene, loss: &str, why: &str) {
     let blind = |report: &Value| {
         report["verdict"]["state"] == "unknown"
             && lacks(report, loss)
-            && Family::ALL
-                .iter()
-                .all(|family| family_of(report, *family)["state"] != "proven")
+            && in_both(report, |of| of["state"] != "proven")
     };
     let report = scene.wait("unknown", |report| {
         blind(report)

@@ -154,26 +154,6 @@ fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backen
     assert_eq!(scene.asked("/livez"), 200);
 }
 
-/// The masquerade of outside clients is what an observer that matched addresses would stumble over.
-#[rstest]
-#[case::nftables(Backend::Nftables)]
-#[case::iptables_legacy(Backend::IptablesLegacy)]
-fn masqueraded_connections_are_proven(#[case] backend: Backend) {
-    let scene = Scene::new(backend, &[]);
-    for family in Family::ALL {
-        let plan = Plan::from_outside(&scene.world, 0, scene.node_port(30082, family));
-        let answer = plan.once(0).expect("an answer");
-        assert_ne!(
-            answer.seen_as.ip(),
-            scene.world.outside_client(0, family),
-            "masqueraded"
-        );
-        eventually("the masqueraded connection proven", || {
-            scene.count("db", family, "external", "proven") == 1
-        });
-    }
-}
-
 /// The node's own connections are translated before they meet a device: they count nowhere, and
 /// accuse nobody.
 #[test]

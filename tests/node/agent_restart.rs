@@ -12,7 +12,7 @@ use node_tests::http;
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
 use node_tests::skip;
-use node_tests::traffic::{Plan, Tally};
+use node_tests::traffic::Tally;
 use node_tests::wait::slowness;
 use node_tests::world::{Family, HEALTHZ_PORT, Place, agent_binary};
 use rstest::rstest;
@@ -24,17 +24,9 @@ use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until, wa
 fn fast_clients(scene: &mut Scene) {
     let rate = 50.0 / f64::from(slowness());
     for family in Family::ALL {
-        let plan = scene
-            .pod_plan("client-1", scene.cluster_ip("web", family))
-            .rate(rate);
-        scene.run(plan);
-        let plan = scene
-            .pod_plan("db-2", scene.cluster_ip("db", family))
-            .rate(rate);
-        scene.run(plan);
-        let target = scene.node_port(30081, family);
-        let plan = Plan::from_outside(&scene.world, 0, target).rate(rate);
-        scene.run(plan);
+        scene.dial("client-1", "web", family, rate);
+        scene.dial("db-2", "db", family, rate);
+        scene.dial_outside(0, scene.node_port(30081, family), rate);
     }
 }
 
@@ -146,7 +138,7 @@ fn what_was_lost_is_told_once() {
     );
     let target = scene.cluster_ip("db", Family::V4);
     let lose = |scene: &Scene, skip: u16| {
-        scene.world.node.nft(&drop_forwarded).expect("drop");
+        scene.nft(&drop_forwarded);
         let plan = scene.pod_plan("client-1", target);
         let plan = plan.patience(Duration::from_millis(100));
         for number in 0..LOST as u16 {
@@ -155,7 +147,7 @@ fn what_was_lost_is_told_once() {
         let lost = || scene.count("db", Family::V4, "pod", "lost");
         eventually("told", || lost() == LOST);
         let mend = "delete table inet lossy\n";
-        scene.world.node.nft(mend).expect("drop no more");
+        scene.nft(mend);
     };
     lose(&scene, 0);
     scene.take_agent().kill().expect("kill");

@@ -76,24 +76,6 @@ fn a_marked_node_leaves_and_comes_back() {
     assert_eq!(watch.changes().len(), seen, "{:?}", watch.changes());
 }
 
-/// Without its preset another autoscaler's taint means nothing.
-#[test]
-fn a_preset_is_off_unless_asked_for() {
-    let mut scene = Scene::proven(Backend::Nftables, &[]);
-    let watch = scene.watch();
-    scene
-        .manifests
-        .taint("karpenter.sh/disrupted")
-        .expect("taint");
-    throughout(Duration::from_secs(1), || {
-        assert!(staying(watch.now()), "{:?}", watch.changes())
-    });
-    scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
-    watch
-        .wait(PATIENCE, leaving)
-        .expect("503 on /healthz alone");
-}
-
 /// A mounted ConfigMap: every file is a link into a folder that a link names, and an update swaps
 /// that one link.
 #[test]

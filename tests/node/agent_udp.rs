@@ -32,8 +32,7 @@ impl Dns {
         let mut scene = Scene::proven(backend, &[]);
         let pods = ["api-1", "spare"].map(|pod| scene.world.pod(pod).clone());
         let service = Service::new("names", 7, &pods).udp("dns", DNS, TARGET);
-        scene.manifests.add(service).expect("add a Service");
-        scene.rules.install().expect("install");
+        scene.add(service);
         let serve = |pod| DnsServer::start(pod, TARGET, manner).expect("a server");
         let servers = pods.iter().map(serve).collect();
         let clients = Vec::new();

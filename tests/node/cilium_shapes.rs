@@ -10,15 +10,11 @@ use node_tests::cgroup::Cgroup;
 use node_tests::cilium::{Datapath, Match, Rule, Then, Way, connector, index, socket, xdp_pass};
 use node_tests::manifests::{Manifests, Sentinel};
 use node_tests::rules::{Backend, Rules};
-use node_tests::traffic::Plan;
 use node_tests::world::{Family, agent_binary, write_script};
 use rstest::rstest;
 use serde_json::Value;
 
-use node_tests::scene::{
-    PATIENCE, PORT, Scene, assert_never_503, family_of, lane_of, path_of, pods, repairs, services,
-    throughout, wait_answers,
-};
+use node_tests::scene::{PATIENCE, PORT, Scene, assert_never_503, family_of, lane_of, path_of, pods, services, throughout, wait_answers};
 
 mod migration;
 mod mixed;
@@ -103,17 +99,14 @@ fn from_pods_to(scene: &Scene, datapath: &mut Datapath, to: [(&str, &str); 3]) {
 fn dial_from_pods(scene: &mut Scene) {
     for client in CLIENTS {
         for (service, _) in INSIDE {
-            let target = scene.cluster_ip(service, Family::V4);
-            let plan = scene.pod_plan(client, target).rate(6.0);
-            scene.run(plan);
+            scene.dial(client, service, Family::V4, 6.0);
         }
     }
 }
 
 fn dial_from_outside(scene: &mut Scene) {
     for (client, target, _) in outside(scene) {
-        let plan = Plan::from_outside(&scene.world, client, target).rate(6.0);
-        scene.run(plan);
+        scene.dial_outside(client, target, 6.0);
     }
 }
 
@@ -163,7 +156,7 @@ fn in_cgroup(scene: &Scene, cgroup: &Cgroup, wrapper: &str) -> PathBuf {
 }
 
 /// The sentinel's cluster IP and its endpoint.
-fn sentinel(family: Family) -> (SocketAddr, SocketAddr) {
+fn of_sentinel(family: Family) -> (SocketAddr, SocketAddr) {
     let frontend = SocketAddr::new(Sentinel::cluster_ip(family), Sentinel::PORT);
     let endpoint = Sentinel::default().endpoints[family as usize];
     (frontend, SocketAddr::new(endpoint, 20_001))
@@ -177,7 +170,7 @@ fn translate_sockets(cgroup: &Cgroup) -> [Attached; 2] {
         (Family::V6, Kind::Connect6, Hook::Connect6(handle)),
     ];
     hooks.map(|(family, kind, hook)| {
-        let (frontend, endpoint) = sentinel(family);
+        let (frontend, endpoint) = of_sentinel(family);
         let program = Program::load(kind, "cil_sock_lb", &connector(frontend, endpoint));
         program
             .expect("a program")
@@ -186,15 +179,11 @@ fn translate_sockets(cgroup: &Cgroup) -> [Attached; 2] {
     })
 }
 
-fn owners(report: &Value, path: &str) -> String {
-    let paths = report["datapath"]["paths"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    let mut of_path = paths.into_iter().filter(|one| one["path"] == path);
-    of_path
-        .next()
-        .map_or_else(String::new, |one| one["owners"].to_string())
+/// What is recognised of a path.
+fn recognised<'a>(report: &'a Value, path: &str) -> &'a Value {
+    let paths = report["datapath"]["paths"].as_array();
+    let of_path = paths.and_then(|all| all.iter().find(|one| one["path"] == path));
+    of_path.unwrap_or(&Value::Null)
 }
 
 fn replacement(report: &Value) -> &Value {
@@ -217,113 +206,42 @@ fn assert_served(scene: &Scene) {
 }
 
 #[test]
-fn past_every_egress_hook_answers_prove() {
-    let mut scene = bare();
-    let datapath = replacing(&scene);
-    let mut programs = datapath.attach(&scene.world).expect("programs");
-    scene.start(&[]);
-    dial_from_pods(&mut scene);
-    dial_from_outside(&mut scene);
-    let report = wait_both(&scene);
-    assert_served(&scene);
-    assert_eq!(
-        scene.fault("answered_locally"),
-        0,
-        "every answer is an endpoint's"
-    );
-    assert_eq!(
-        replacement(&report),
-        "unknown",
-        "no socket is translated, nobody else is there"
-    );
-    let watch = scene.watch();
-
-    // Cilium's programs come back, at the tail: ours stay the first, and nobody is accused. The new ones come
-    // before the old ones go: a gap between them is an outage, and on a busy machine a long one.
-    let new = datapath.attach(&scene.world).expect("programs");
-    drop(std::mem::replace(&mut programs, new));
-    assert_served(&scene);
-    wait_both(&scene);
-    assert_eq!(repairs(&scene), 0);
-    // As does a filter of somebody's, deleted with all others of its direction.
-    for way in ["ingress", "egress"] {
-        let mut tc = scene.world.node.command("tc");
-        let _ = tc.args(["filter", "del", "dev", "eth0", way]).output();
-    }
-    assert_served(&scene);
-    assert_never_503(&watch);
-
-    // The map of Services is emptied: all of it leaks, or is refused.
-    let devices = CLIENTS.map(|client| scene.world.pod(client).device.clone());
-    for device in devices.iter().map(String::as_str).chain(["eth0"]) {
-        programs
-            .replace(&scene.world, device, Way::In, &[])
-            .expect("programs");
-    }
-    wait_answers(&watch, 503);
-    let report = scene.report();
-    assert_eq!(report["verdict"]["state"], "broken", "{report:#}");
-    assert_eq!(path_of(&report, Family::V4, "pod"), "failing");
-    drop(programs);
-    let _programs = datapath.attach(&scene.world).expect("programs");
-    wait_answers(&watch, 200);
-}
-
-#[test]
 fn an_xdp_program_at_the_uplink_is_told() {
     let mut scene = bare();
     let _programs = replacing(&scene).attach(&scene.world).expect("programs");
     scene.start(&[]);
     dial_from_outside(&mut scene);
-    let seen = |report: &Value| {
-        let paths = report["datapath"]["paths"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let external = paths.into_iter().find(|path| path["path"] == "external");
-        external.map_or(Value::Null, |path| path["seen"].clone())
-    };
-    scene.wait("all of it seen", |report| seen(report) == "full");
+    let seen = |report: &Value, wanted| recognised(report, "external")["seen"] == wanted;
+    scene.wait("all of it seen", |report| seen(report, "full"));
     let program = xdp(&scene);
     // A link brings no notification: another change of the interface does.
-    scene
-        .world
-        .node
-        .ip("link set eth0 alias uplink")
-        .expect("a change");
-    let report = scene.wait("a part of it seen", |report| seen(report) == "partial");
+    let node = &scene.world.node;
+    node.ip("link set eth0 alias uplink").expect("a change");
+    let report = scene.wait("a part of it seen", |report| seen(report, "partial"));
     assert_eq!(report["datapath"]["accelerated"][0], "eth0");
     let metrics = scene.metrics();
     assert!(metrics.contains("xdp=\"yes\""), "{metrics}");
     drop(program);
-    scene
-        .world
-        .node
-        .ip("link set eth0 alias again")
-        .expect("a change");
-    scene.wait("all of it seen", |report| seen(report) == "full");
+    node.ip("link set eth0 alias again").expect("a change");
+    scene.wait("all of it seen", |report| seen(report, "full"));
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
 /// Where the wire never carries a cluster IP the node's own probes tell, with the four capabilities
-/// that read no names of programs too.
-#[rstest]
-#[case::as_root("")]
-#[case::with_four_capabilities(FOUR_CAPABILITIES)]
-fn sockets_that_are_translated_are_probed_from_the_node(#[case] wrapper: &str) {
+/// that read no names of programs.
+#[test]
+fn sockets_that_are_translated_are_probed_from_the_node() {
     let name = "sockets_that_are_translated_are_probed_from_the_node";
     let Some(cgroup) = Cgroup::new(name) else {
         return;
     };
     let mut scene = bare();
-    scene
-        .manifests
-        .put_sentinel(&Sentinel::default())
-        .expect("the sentinel");
+    let sentinel = Sentinel::default();
+    scene.manifests.put_sentinel(&sentinel).expect("a sentinel");
     let datapath = replacing(&scene);
     let _programs = datapath.attach(&scene.world).expect("programs");
     let [sockets, _v6] = translate_sockets(&cgroup);
-    start_in(&mut scene, &cgroup, wrapper);
+    start_in(&mut scene, &cgroup, FOUR_CAPABILITIES);
     let report = scene.wait("proven by the node's own probes", |report| {
         v4(report)["state"] == "proven"
             && replacement(report) == "yes"
@@ -368,10 +286,8 @@ fn the_sentinels_interfaces_on_ciliums_list(#[case] let_go: bool) {
         return;
     };
     let mut scene = bare();
-    scene
-        .manifests
-        .put_sentinel(&Sentinel::default())
-        .expect("the sentinel");
+    let sentinel = Sentinel::default();
+    scene.manifests.put_sentinel(&sentinel).expect("a sentinel");
     let mut datapath = replacing(&scene);
     let _sockets = translate_sockets(&cgroup);
     let programs = datapath.attach(&scene.world).expect("programs");
@@ -380,7 +296,7 @@ fn the_sentinels_interfaces_on_ciliums_list(#[case] let_go: bool) {
         v4(report)["state"] == "proven"
     });
     drop(programs);
-    let (frontend, endpoint) = sentinel(Family::V4);
+    let (frontend, endpoint) = of_sentinel(Family::V4);
     let (frontend, endpoint) = (socket(frontend), socket(endpoint));
     datapath.at(CLIENT_NEAR, Way::In).push(Rule {
         when: Match {

@@ -93,11 +93,7 @@ impl Fleet {
     fn swap_db(&mut self, node: usize, from: &str, to: &str) {
         let scene = &mut self.nodes[node];
         scene.servers.remove(from);
-        let to = scene.world.pod(to).clone();
-        scene
-            .manifests
-            .swap_endpoint("db", from, &to)
-            .expect("swap");
+        scene.swap_endpoint("db", from, to);
     }
 
     /// From the first scrape until now.

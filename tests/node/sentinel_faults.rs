@@ -13,7 +13,7 @@ use node_tests::traffic::Plan;
 use node_tests::world::Family;
 use rstest::rstest;
 
-use node_tests::scene::{
+use node_tests::scene::{in_both, 
     PORT, Scene, blames, eventually, family_of, lane_of, metric, throughout, wait_answers,
 };
 
@@ -70,11 +70,7 @@ impl Fault {
             Self::Rewritten => scene.rules.repair().expect("repair"),
             Self::ForwardingOff => scene.world.set_forwarding(true).expect("sysctl"),
             Self::DataDropped | Self::NoNodePorts => {
-                scene
-                    .world
-                    .node
-                    .nft("delete table inet fault")
-                    .expect("delete");
+                scene.nft("delete table inet fault");
             }
         }
     }
@@ -93,7 +89,7 @@ impl Fault {
 
 fn nft(scene: &Scene, chain: &str) {
     let script = format!("table inet fault {{ {chain}\n}}\n");
-    scene.world.node.nft(&script).expect("nft");
+    scene.nft(&script);
 }
 
 /// Several faults in a row are no flapping.
@@ -122,10 +118,9 @@ fn node_ports_that_are_gone_accuse_once_somebody_is_refused() {
     wait_answers(&watch, 200);
     Fault::NoNodePorts.inject(&mut scene);
     scene.wait("degraded in both families", |report| {
-        Family::ALL.iter().all(|family| {
-            let verdict = family_of(report, *family);
+        in_both(report, |verdict| {
             verdict["state"] == "degraded" && verdict["cause"] == "refused"
-        })
+})
     });
     throughout(std::time::Duration::from_secs(3), || {
         assert_eq!(scene.asked("/healthz"), 200);
@@ -133,9 +128,7 @@ fn node_ports_that_are_gone_accuse_once_somebody_is_refused() {
     Fault::NoNodePorts.mend(&mut scene);
     scene.wait_probed();
     for family in Family::ALL {
-        let target = scene.node_port(30081, family);
-        let plan = Plan::from_outside(&scene.world, 0, target).rate(4.0);
-        scene.run(plan);
+        scene.dial_outside(0, scene.node_port(30081, family), 4.0);
     }
     eventually("clients outside are served, as the agent knows", || {
         let known = |family| scene.count("api", family, "external", "proven") > 0;
@@ -160,11 +153,10 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
     fault.inject(scene);
     wait_answers(&watch, 503);
     scene.wait(&format!("{fault:?} named in both families"), |report| {
-        Family::ALL.iter().all(|family| {
-            let verdict = family_of(report, *family);
+        in_both(report, |verdict| {
             let cause = verdict["cause"].as_str().unwrap_or_default();
             verdict["state"] == "broken" && fault.causes().contains(&cause)
-        })
+})
     });
     fault.mend(scene);
     wait_answers(&watch, 200);
@@ -184,11 +176,7 @@ fn a_part_that_is_broken_is_named() {
     ];
     for part in parts {
         part(&scene);
-        scene
-            .world
-            .node
-            .nft("table inet fault\ndelete table inet fault\n")
-            .expect("no filter");
+        scene.nft("table inet fault\ndelete table inet fault\n");
         scene.rules.install().expect("install");
         scene.wait_probed();
         eventually("200 again", || scene.asked("/healthz") == 200);
@@ -197,11 +185,7 @@ fn a_part_that_is_broken_is_named() {
 
 /// One family's rules are gone: the other's verdict stands.
 fn only_ipv6_is_broken(scene: &Scene) {
-    scene
-        .world
-        .node
-        .nft("flush chain ip6 kube-proxy services")
-        .expect("flush");
+    scene.nft("flush chain ip6 kube-proxy services");
     scene.wait("IPv6 broken and IPv4 proven", |report| {
         family_of(report, Family::V6)["state"] == "broken"
             && family_of(report, Family::V4)["state"] == "proven"
@@ -214,7 +198,7 @@ fn only_ipv6_is_broken(scene: &Scene) {
 fn only_the_host_path_is_degraded(scene: &Scene) {
     for family in ["ip", "ip6"] {
         let script = format!("flush chain {family} kube-proxy output");
-        scene.world.node.nft(&script).expect("flush");
+        scene.nft(&script);
     }
     scene.wait("degraded in both families", |report| {
         Family::ALL.iter().all(|family| {
@@ -245,13 +229,12 @@ fn udp_is_judged_apart(scene: &Scene) {
 fn missing_masquerade_is_named(scene: &Scene) {
     for family in ["ip", "ip6"] {
         let script = format!("flush chain {family} kube-proxy postrouting");
-        scene.world.node.nft(&script).expect("flush");
+        scene.nft(&script);
     }
     scene.wait("not masqueraded in both families", |report| {
-        Family::ALL.iter().all(|family| {
-            let verdict = family_of(report, *family);
+        in_both(report, |verdict| {
             verdict["state"] == "broken" && verdict["cause"] == "not_masqueraded"
-        })
+})
     });
 }
 
@@ -262,9 +245,7 @@ fn lost_answers_are_named(scene: &Scene) {
         "chain back { type filter hook forward priority -10; iifname pathproof-s0 drop; }",
     );
     let report = scene.wait("answers lost in both families", |report| {
-        Family::ALL
-            .iter()
-            .all(|family| family_of(report, *family)["cause"] == "answer_lost")
+        in_both(report, |of| of["cause"] == "answer_lost")
     });
     // A filter of the sentinel's own address looks the same.
     assert_eq!(report["verdict"]["state"], "suspect", "{report:#}");
@@ -305,18 +286,14 @@ fn a_dropping_forward_chain_is_suspect_until_traffic_is_lost() {
     scene.clients.clear();
     scene.world.block_forwarding(true).expect("block");
     scene.wait("suspect in both families", |report| {
-        Family::ALL
-            .iter()
-            .all(|family| family_of(report, *family)["state"] == "suspect")
+        in_both(report, |of| of["state"] == "suspect")
     });
     throughout(std::time::Duration::from_secs(3), || {
         assert_eq!(scene.asked("/healthz"), 200);
     });
     scene.pod_traffic();
     scene.wait("broken with real connections lost", |report| {
-        Family::ALL
-            .iter()
-            .all(|family| family_of(report, *family)["state"] == "broken")
+        in_both(report, |of| of["state"] == "broken")
     });
     assert_eq!(scene.asked("/healthz"), 503);
     scene.world.block_forwarding(false).expect("unblock");

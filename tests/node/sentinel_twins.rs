@@ -12,7 +12,7 @@ use rstest::rstest;
 
 use crate::agent_attach::tc;
 use crate::agent_kernel::detach_all;
-use node_tests::scene::{Scene, assert_never_503, eventually, family_of};
+use node_tests::scene::{in_both, Scene, assert_never_503, eventually, family_of};
 
 /// Several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);
@@ -154,7 +154,7 @@ impl Harmless {
             }
             Self::RangeDropped | Self::RangeReset => {
                 let open = "delete table inet filtered\n";
-                scene.world.node.nft(open).expect("no filter");
+                scene.nft(open);
             }
             Self::BackendsKilled => scene.serve_all(),
             Self::DevicesDown
@@ -183,9 +183,7 @@ impl Harmless {
             Self::RangeDropped | Self::RangeReset => {
                 let state = if busy { "degraded" } else { "suspect" };
                 scene.wait("probes are lost, and no more", |report| {
-                    Family::ALL
-                        .iter()
-                        .all(|family| family_of(report, *family)["state"] == state)
+                    in_both(report, |of| of["state"] == state)
                 });
             }
             Self::DevicesDown | Self::RoutesFlushed | Self::DeviceDeleted => {

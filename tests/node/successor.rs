@@ -172,16 +172,14 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
     let (first, second) = ("zebra", "ant");
     for (name, index) in [(first, 3), (second, 4)] {
         let service = Service::new(name, index, [scene.world.pod("web-1")]);
-        scene.manifests.add(service).expect("add a Service");
-        scene.rules.install().expect("install");
+        scene.add(service);
         std::thread::sleep(Duration::from_secs(1));
     }
     assert!(ends.signal(libc::SIGCONT));
     std::thread::sleep(Duration::from_secs(2));
     ends.kill().expect("kill");
     for family in Family::ALL {
-        let plan = scene.pod_plan("client-1", scene.cluster_ip(first, family));
-        scene.run(plan);
+        scene.dial("client-1", first, family, 10.0);
     }
     for family in Family::ALL {
         let proven = until(PATIENCE, || {

@@ -195,10 +195,8 @@ impl Scene {
     pub fn pod_traffic(&mut self) {
         for service in ["web", "api", "db"] {
             for family in Family::ALL {
-                let target = self.cluster_ip(service, family);
                 for pod in ["client-1", "client-2"] {
-                    let plan = self.pod_plan(pod, target).rate(7.0);
-                    self.run(plan);
+                    self.dial(pod, service, family, 7.0);
                 }
             }
         }
@@ -215,8 +213,7 @@ impl Scene {
             ];
             for (number, target) in targets.into_iter().enumerate() {
                 let client = if number == 0 { 0 } else { 1 };
-                let plan = Plan::from_outside(&self.world, client, target).rate(6.0);
-                self.run(plan);
+                self.dial_outside(client, target, 6.0);
             }
         }
     }
@@ -224,6 +221,36 @@ impl Scene {
     /// Starts a client.
     pub fn run(&mut self, plan: Plan) {
         self.clients.push(plan.start().expect("start a client"));
+    }
+
+    /// Starts a client in a pod, of so many connections a second to a cluster IP.
+    pub fn dial(&mut self, pod: &str, service: &str, family: Family, rate: f64) {
+        let plan = self.pod_plan(pod, self.cluster_ip(service, family));
+        self.run(plan.rate(rate));
+    }
+
+    /// Starts a client outside.
+    pub fn dial_outside(&mut self, client: u8, target: SocketAddr, rate: f64) {
+        let plan = Plan::from_outside(&self.world, client, target);
+        self.run(plan.rate(rate));
+    }
+
+    /// Adds a Service, and its rules.
+    pub fn add(&mut self, service: Service) {
+        self.manifests.add(service).expect("add a Service");
+        self.rules.install().expect("its rules");
+    }
+
+    /// Another pod takes an endpoint's place; the rules stay.
+    pub fn swap_endpoint(&mut self, service: &str, from: &str, to: &str) {
+        let to = self.world.pod(to);
+        let swapped = self.manifests.swap_endpoint(service, from, to);
+        swapped.expect("swap an endpoint");
+    }
+
+    /// Runs an nft script on the node.
+    pub fn nft(&self, script: &str) {
+        self.world.node.nft(script).expect("nft");
     }
 
     /// A client in a pod.
@@ -286,10 +313,7 @@ impl Scene {
     /// Waits until the node is proven in both families.
     pub fn wait_proven(&self) -> Value {
         self.wait("proven in both families", |report| {
-            Family::ALL
-                .iter()
-                .all(|family| family_of(report, *family)["state"] == "proven")
-                && report["verdict"]["state"] == "proven"
+            in_both(report, |of| of["state"] == "proven") && report["verdict"]["state"] == "proven"
         })
     }
 
@@ -367,6 +391,12 @@ pub fn family_of(report: &Value, family: Family) -> &Value {
     let families = report["verdict"]["families"].as_array();
     let found = families.and_then(|all| all.iter().find(|one| one["family"] == name(family)));
     found.unwrap_or(&Value::Null)
+}
+
+/// Whether something holds of the verdict on each family.
+pub fn in_both(report: &Value, is: impl Fn(&Value) -> bool) -> bool {
+    let families = Family::ALL.into_iter();
+    families.map(|family| family_of(report, family)).all(is)
 }
 
 /// A lane of the sentinel, out of a report.

@@ -9,7 +9,6 @@ use node_tests::built;
 use node_tests::built::versions::CNI;
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;
-use node_tests::traffic::Plan;
 use node_tests::world::{Family, Namespace, Place, Pod};
 use serde_json::{Value, json};
 
@@ -35,8 +34,7 @@ fn the_way_by_an_ifb_is_no_leak() {
     let config = json!({ "runtimeConfig": { "portMappings": ports }, "snat": true });
     add(&scene.world.node, &plugins, "portmap", web, config);
     let host_port = scene.node_port(HOST_PORT, Family::V4);
-    let plan = Plan::from_outside(&scene.world, 0, host_port);
-    scene.run(plan);
+    scene.dial_outside(0, host_port, 10.0);
     idle_then_busy(&mut scene);
 }
 

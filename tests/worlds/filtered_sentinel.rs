@@ -23,14 +23,12 @@ fn filtered_probes_and_one_denied_pod_accuse_nobody() {
         ],
     );
     for family in Family::ALL {
-        let plan = scene.pod_plan("client-1", scene.cluster_ip("web", family));
-        scene.run(plan.rate(4.0));
+        scene.dial("client-1", "web", family, 4.0);
     }
     some_fail(&scene);
     stays(&scene, &watch, &NAMED);
     for family in Family::ALL {
-        let plan = scene.pod_plan("client-2", scene.cluster_ip("db", family));
-        scene.run(plan.rate(4.0));
+        scene.dial("client-2", "db", family, 4.0);
     }
     stays(&scene, &watch, &NAMED);
 }

@@ -10,11 +10,7 @@ use crate::parts::{NAMED, everybody_is_served, flushed, stays};
 fn who_left_and_still_answers_harms_nobody() {
     let mut scene = Scene::busy(Backend::Nftables, &[]);
     let watch = scene.watch();
-    let spare = scene.world.pod("spare").clone();
-    scene
-        .manifests
-        .swap_endpoint("api", "api-1", &spare)
-        .expect("swap");
+    scene.swap_endpoint("api", "api-1", "spare");
     stays(&scene, &watch, &NAMED);
     everybody_is_served(&scene);
     scene.rules.install().expect("the rules follow");

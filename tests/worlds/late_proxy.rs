@@ -25,8 +25,7 @@ fn new_services_are_no_fault_of_the_node() {
             .add(Service::new(name, index, [&pod]))
             .expect("add a Service");
         for family in Family::ALL {
-            let plan = scene.pod_plan(client, scene.cluster_ip(name, family));
-            scene.run(plan.rate(5.0));
+            scene.dial(client, name, family, 5.0);
         }
     }
     some_fail(&scene);

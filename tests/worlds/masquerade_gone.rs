@@ -5,8 +5,7 @@
 use std::time::Duration;
 
 use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, family_of};
-use node_tests::traffic::Plan;
+use node_tests::scene::{in_both, Scene, assert_never_503};
 use node_tests::world::Family;
 
 use crate::measured::{Fault, settled};
@@ -17,16 +16,15 @@ const BUSY: Duration = Duration::from_secs(12);
 fn flush(scene: &Scene) {
     let flush = |family| format!("flush chain {family} kube-proxy postrouting\n");
     let both = flush("ip") + &flush("ip6");
-    scene.world.node.nft(&both).expect("flush");
+    scene.nft(&both);
 }
 
 /// Both families are named.
 fn is_named(scene: &Scene, state: &str) {
     scene.wait("not masqueraded in both families", |report| {
-        Family::ALL.iter().all(|family| {
-            let verdict = family_of(report, *family);
+        in_both(report, |verdict| {
             verdict["state"] == state && verdict["cause"] == "not_masqueraded"
-        })
+})
     });
 }
 
@@ -49,8 +47,7 @@ fn nobody_feels_it_where_endpoints_are_local() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     scene.pod_traffic();
     for family in Family::ALL {
-        let plan = Plan::from_outside(&scene.world, 1, scene.node_port(30082, family));
-        scene.run(plan.rate(6.0));
+        scene.dial_outside(1, scene.node_port(30082, family), 6.0);
     }
     let watch = scene.watch();
     stays(&scene, &watch, &SOUND);

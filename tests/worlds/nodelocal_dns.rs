@@ -44,8 +44,7 @@ pub(crate) fn dial(scene: &mut Scene) -> Vec<DnsClient> {
     for pod in ["client-1", "client-2"] {
         for address in ADDRESSES {
             let target = SocketAddr::new(address.parse().expect("an address"), 53);
-            let plan = scene.pod_plan(pod, target);
-            scene.run(plan);
+            scene.run(scene.pod_plan(pod, target));
             let client = DnsClient::start(scene.world.pod(pod), target, 60_000, 10.0);
             asking.push(client.expect("a resolver"));
         }

@@ -15,11 +15,9 @@ fn a_dead_overlay_proves_nothing() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     tunnels(&scene.world).expect("tunnels");
     let far = Service::new("far", 4, [scene.world.pod("web-3")]);
-    scene.manifests.add(far).expect("a Service");
-    scene.rules.install().expect("its rules");
+    scene.add(far);
     for family in Family::ALL {
-        let plan = scene.pod_plan("client-1", scene.cluster_ip("far", family));
-        scene.run(plan);
+        scene.dial("client-1", "far", family, 10.0);
     }
     wait_pods_proven(&scene);
     let watch = scene.watch();
@@ -76,8 +74,7 @@ fn dial_three_nodes(scene: &mut Scene) {
     for family in Family::ALL {
         for service in ["far-a", "far-b", "far-c"] {
             for pod in ["client-1", "client-2"] {
-                let plan = scene.pod_plan(pod, scene.cluster_ip(service, family));
-                scene.run(plan.rate(4.0));
+                scene.dial(pod, service, family, 4.0);
             }
         }
     }

@@ -28,8 +28,7 @@ const NODES: [(&str, Option<&str>); 3] = [
 fn probes(scene: &mut Scene) -> Probes {
     tunnels(&scene.world).expect("tunnels");
     let service = service(&scene.world, 4, &NODES);
-    scene.manifests.add(service).expect("a Service");
-    scene.rules.install().expect("its rules");
+    scene.add(service);
     let agent = agent_binary().expect("the agent");
     Probes::start(&scene.world, &agent, 4, &NODES).expect("the pod probes")
 }

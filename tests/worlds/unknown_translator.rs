@@ -44,8 +44,7 @@ fn dial(scene: &mut Scene) {
     for (service, _) in SERVICES {
         let target = scene.cluster_ip(service, V4);
         for pod in CLIENTS {
-            let plan = scene.pod_plan(pod, target).rate(7.0);
-            scene.run(plan);
+            scene.run(scene.pod_plan(pod, target).rate(7.0));
         }
     }
 }
