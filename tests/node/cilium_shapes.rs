@@ -156,7 +156,7 @@ fn in_cgroup(scene: &Scene, cgroup: &Cgroup, wrapper: &str) -> PathBuf {
 }
 
 /// The sentinel's cluster IP and its endpoint.
-fn of_sentinel(family: Family) -> (SocketAddr, SocketAddr) {
+fn sentinel(family: Family) -> (SocketAddr, SocketAddr) {
     let frontend = SocketAddr::new(Sentinel::cluster_ip(family), Sentinel::PORT);
     let endpoint = Sentinel::default().endpoints[family as usize];
     (frontend, SocketAddr::new(endpoint, 20_001))
@@ -170,7 +170,7 @@ fn translate_sockets(cgroup: &Cgroup) -> [Attached; 2] {
         (Family::V6, Kind::Connect6, Hook::Connect6(handle)),
     ];
     hooks.map(|(family, kind, hook)| {
-        let (frontend, endpoint) = of_sentinel(family);
+        let (frontend, endpoint) = sentinel(family);
         let program = Program::load(kind, "cil_sock_lb", &connector(frontend, endpoint));
         program
             .expect("a program")
@@ -236,8 +236,8 @@ fn sockets_that_are_translated_are_probed_from_the_node() {
         return;
     };
     let mut scene = bare();
-    let sentinel = Sentinel::default();
-    scene.manifests.put_sentinel(&sentinel).expect("a sentinel");
+    let default = Sentinel::default();
+    scene.manifests.put_sentinel(&default).expect("a sentinel");
     let datapath = replacing(&scene);
     let _programs = datapath.attach(&scene.world).expect("programs");
     let [sockets, _v6] = translate_sockets(&cgroup);
@@ -286,8 +286,8 @@ fn the_sentinels_interfaces_on_ciliums_list(#[case] let_go: bool) {
         return;
     };
     let mut scene = bare();
-    let sentinel = Sentinel::default();
-    scene.manifests.put_sentinel(&sentinel).expect("a sentinel");
+    let default = Sentinel::default();
+    scene.manifests.put_sentinel(&default).expect("a sentinel");
     let mut datapath = replacing(&scene);
     let _sockets = translate_sockets(&cgroup);
     let programs = datapath.attach(&scene.world).expect("programs");
@@ -296,7 +296,7 @@ fn the_sentinels_interfaces_on_ciliums_list(#[case] let_go: bool) {
         v4(report)["state"] == "proven"
     });
     drop(programs);
-    let (frontend, endpoint) = of_sentinel(Family::V4);
+    let (frontend, endpoint) = sentinel(Family::V4);
     let (frontend, endpoint) = (socket(frontend), socket(endpoint));
     datapath.at(CLIENT_NEAR, Way::In).push(Rule {
         when: Match {

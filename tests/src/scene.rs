@@ -213,7 +213,8 @@ impl Scene {
             ];
             for (number, target) in targets.into_iter().enumerate() {
                 let client = if number == 0 { 0 } else { 1 };
-                self.dial_outside(client, target, 6.0);
+                let plan = Plan::from_outside(&self.world, client, target).rate(6.0);
+                self.run(plan);
             }
         }
     }
@@ -313,7 +314,10 @@ impl Scene {
     /// Waits until the node is proven in both families.
     pub fn wait_proven(&self) -> Value {
         self.wait("proven in both families", |report| {
-            in_both(report, |of| of["state"] == "proven") && report["verdict"]["state"] == "proven"
+            Family::ALL
+                .iter()
+                .all(|family| family_of(report, *family)["state"] == "proven")
+                && report["verdict"]["state"] == "proven"
         })
     }
 
