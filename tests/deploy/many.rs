@@ -223,10 +223,7 @@ fn a_503_that_is_held_back(#[case] reason: &str, #[case] alert: Option<&'static 
     let in_east = |firing: Firing| firing.in_cluster("east");
     let east: Vec<Firing> = told.into_iter().map(in_east).collect();
     let west = Fleet::healthy(10).in_cluster("west");
-    expect(
-        &fleet.in_cluster("east").beside(west),
-        &[("11m30s", &east)],
-    );
+    expect(&fleet.in_cluster("east").beside(west), &[("11m30s", &east)]);
 }
 
 /// A braked fleet is one page, and a warning beside it.

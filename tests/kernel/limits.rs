@@ -73,7 +73,10 @@ fn flood_of_one_source(#[case] hook: &str) {
         let windows = ((monotonic() >> BUDGET_WINDOW_SHIFT) - (began >> BUDGET_WINDOW_SHIFT)) + 1;
         let followed = stage.connections().len() as u64;
         let budget = u64::from(BUDGET_PER_WINDOW);
-        assert!((budget..=windows * budget).contains(&followed), "{followed}");
+        assert!(
+            (budget..=windows * budget).contains(&followed),
+            "{followed}"
+        );
         let over = stage.fault(Fault::OverBudget);
         assert_eq!(over, u64::from(FLOOD) - followed);
     });

@@ -111,7 +111,12 @@ impl Node {
             seen.failed
                 .extend(failed.map(|failed| (pending.service, class, failed)));
         }
-        seen.faults = self.observer.faults().expect("faults").into_iter().collect();
+        seen.faults = self
+            .observer
+            .faults()
+            .expect("faults")
+            .into_iter()
+            .collect();
         let records = self.observer.anomalies().expect("a ring buffer");
         seen.anomalies = records
             .iter()

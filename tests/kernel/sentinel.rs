@@ -132,7 +132,8 @@ fn only(told: &[ProbeEvent], name: &str) -> (ProbeKey, u32) {
 fn stamped(probe: &Probe) -> Vec<(Phase, Way)> {
     let stages = |phase| Way::ALL.map(|stage| (phase, stage));
     let all = [Handshake, Data].into_iter().flat_map(stages);
-    let is_stamped = |(phase, stage): &(Phase, Way)| probe.stamps[*phase as usize][*stage as usize] != 0;
+    let is_stamped =
+        |(phase, stage): &(Phase, Way)| probe.stamps[*phase as usize][*stage as usize] != 0;
     all.filter(is_stamped).collect()
 }
 

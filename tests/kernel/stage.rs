@@ -33,10 +33,7 @@ pub(crate) fn load(capacities: &[(&'static str, u32)]) -> Observer {
 /// Runs `test` with an observer of its own, with the capacities given, in a network namespace of
 /// its own. [`SERVICE`] has one frontend in each family, and all sources in 10.244.0.0/16 and
 /// fd00:10:244::/48 are pods.
-pub(crate) fn on_stage(
-    capacities: &[(&'static str, u32)],
-    test: impl FnOnce(&mut Stage) + Send,
-) {
+pub(crate) fn on_stage(capacities: &[(&'static str, u32)], test: impl FnOnce(&mut Stage) + Send) {
     let observer = load(capacities);
     let furnished = |at: Sandbox| {
         let mut stage = Stage { observer, at };
@@ -67,7 +64,11 @@ pub(crate) fn choose<T>(family: Family, v4: T, v6: T) -> T {
 
 /// A pod.
 pub(crate) fn client(family: Family) -> SocketAddr {
-    at(choose(family, "10.244.1.5:40001", "[fd00:10:244:1::5]:40001"))
+    at(choose(
+        family,
+        "10.244.1.5:40001",
+        "[fd00:10:244:1::5]:40001",
+    ))
 }
 
 /// The frontend of [`SERVICE`].

@@ -294,7 +294,11 @@ fn without_a_link_layer() {
             stage.reset();
             let (client, pods) = (stage.at.client, stage.at.pods);
             for (hook, packet, device) in [
-                (program::INGRESS_L3, asked(of.client, of.frontend, 7), client),
+                (
+                    program::INGRESS_L3,
+                    asked(of.client, of.frontend, 7),
+                    client,
+                ),
                 (program::EGRESS_L3, asked(of.client, of.endpoint, 7), pods),
                 (program::EGRESS_L3, said(of.frontend, of.client, 7), client),
             ] {

@@ -54,7 +54,7 @@ pub(crate) fn filters(scene: &Scene, device: &str) -> usize {
 
 #[test]
 fn clsact_works_as_well() {
-    let (name, extra) = ("clsact_works_as_well", ["--attach", "clsact"]);
+    let extra = ["--attach", "clsact"];
     let mut scene = Scene::proven(Backend::IptablesLegacy, &extra);
     let report = scene.report();
     let devices = report["devices"].as_array().expect("devices");

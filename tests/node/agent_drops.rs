@@ -13,6 +13,8 @@ use node_tests::world::{Family, Namespace};
 use rstest::rstest;
 use serde_json::Value;
 
+use crate::commands::{assert_says, pathproof, told};
+
 /// How long one is waited for on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The kernel has reasons since this version; those of most causes came with it and the next three.
@@ -230,10 +232,9 @@ fn it_is_attached_while_something_is_lost() {
             .contains("NETFILTER_DROP")
     });
     println!("{}", page["verdict"]["reason"]);
-    let why = scene.agent().command(&["why"]).output().expect("why");
-    let why = String::from_utf8_lossy(&why.stdout).into_owned();
+    let why = told(pathproof(&scene.world, &["why"]), 0);
     println!("{why}");
-    assert!(why.contains("NETFILTER_DROP"), "{why}");
+    assert_says(&why, &["NETFILTER_DROP"]);
     scene.nft("delete table inet loses\n");
     scene.wait("detached", |report| watch(report) == "off");
     eventually("no link", || tracepoints(&scene) == 0);

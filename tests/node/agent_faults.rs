@@ -7,7 +7,10 @@ use node_tests::manifests::{Manifests, Service};
 use node_tests::rules::{Backend, Rules};
 use node_tests::world::Family;
 
-use node_tests::scene::{in_both, Scene, assert_never_503, blames, eventually, path_of, services, throughout, wait_answers};
+use node_tests::scene::{
+    Scene, assert_never_503, blames, eventually, in_both, path_of, services, throughout,
+    wait_answers,
+};
 
 /// The project's own fault: the chain of all Services flushed.
 #[test]

@@ -8,7 +8,7 @@ use node_tests::world::{Family, OldKernel};
 use serde_json::Value;
 
 use crate::agent_kernel::counted;
-use node_tests::scene::{in_both, Scene, device_of, eventually, lacks, metric, throughout};
+use node_tests::scene::{Scene, device_of, eventually, in_both, lacks, metric, throughout};
 
 /// The verdict is Unknown for want of an observer, for this reason, and traffic changes nothing.
 fn assert_blind(scene: &Scene, loss: &str, why: &str) {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use agent_common::abi::{ABI_VERSION, map};
 use aya::programs::TcAttachType;
 use node_tests::rules::Backend;
-use node_tests::world::agent_binary;
 
 use crate::agent_kernel::{Foreign, link, programs_at};
+use crate::commands::{pathproof, told};
 use node_tests::scene::{Scene, eventually, throughout};
 
 /// Names that are no layout version's, though some look like it.
@@ -44,11 +44,9 @@ fn pins_of_others_are_left_alone() {
     all_there("a sweep of dead links");
 
     scene.take_agent().terminate().expect("an end in order");
-    let binary = agent_binary().expect("the agent's binary");
-    let mut command = scene.world.node.command(binary);
-    command.args(["cleanup", "--state-dir", "none", "--pin-dir"]);
-    let output = command.arg(&pins).output().expect("run cleanup");
-    assert!(output.status.success(), "{output:?}");
+    let folder = pins.to_string_lossy();
+    let cleanup = ["cleanup", "--state-dir", "none", "--pin-dir", &folder];
+    told(pathproof(&scene.world, &cleanup), 0);
     all_there("cleanup");
     let ours = pins.join(format!("v{ABI_VERSION}"));
     assert!(!ours.exists(), "nothing of ours is left");

@@ -18,6 +18,7 @@ use node_tests::world::{Family, HEALTHZ_PORT, Place, agent_binary};
 use rstest::rstest;
 
 use crate::agent_kernel::{counted, link, link_id, links, pending, programs_at};
+use crate::commands::{pathproof, told};
 use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until, wait_answers};
 
 /// Fast clients on three ways through the node; slower ones where the processor is emulated.
@@ -244,18 +245,10 @@ fn cleanup_removes_everything() {
     let status = scene.take_agent().terminate().expect("an end in order");
     assert_eq!(status.code(), Some(0));
     assert!(!programs_at(&scene.world.node, "eth0", TcAttachType::Ingress).is_empty());
-    let mut command = scene
-        .world
-        .node
-        .command(agent_binary().expect("the agent's binary"));
-    command
-        .arg("cleanup")
-        .arg("--pin-dir")
-        .arg(scene.world.pin_dir());
-    command.arg("--state-dir").arg(&state);
-    let output = command.output().expect("run cleanup");
-    assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut cleanup = pathproof(&scene.world, &["cleanup", "--pin-dir"]);
+    cleanup.arg(scene.world.pin_dir());
+    cleanup.arg("--state-dir").arg(&state);
+    let said = told(cleanup, 0);
     assert!(said.starts_with("removed "), "{said}");
     assert!(!scene.world.pin_dir().exists(), "no pins");
     assert!(!state.join("state.json").exists(), "no state");

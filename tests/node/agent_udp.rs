@@ -10,8 +10,10 @@ use node_tests::manifests::Service;
 use node_tests::rules::Backend;
 use node_tests::traffic::{DnsClient, DnsServer, Manner};
 use node_tests::worker::Worker;
-use node_tests::world::{Family, agent_binary};
+use node_tests::world::Family;
 use serde_json::Value;
+
+use crate::commands::{assert_says, pathproof, told};
 
 use node_tests::scene::{Scene, assert_never_503, eventually};
 
@@ -210,17 +212,8 @@ fn entries_that_lead_to_endpoints_that_left_are_told() {
     );
     dns.servers.drain(..2);
     dns.wait_more("stale", 5);
-    let mut status = dns
-        .scene
-        .world
-        .node
-        .command(agent_binary().expect("the agent's binary"));
-    let status = status.arg("status").output().expect("run status").stdout;
-    let status = String::from_utf8_lossy(&status);
-    assert!(
-        status.contains("stale of") && status.contains("operations.md#udp"),
-        "{status}"
-    );
+    let status = told(pathproof(&dns.scene.world, &["status"]), 0);
+    assert_says(&status, &["stale of", "operations.md#udp"]);
     // What the page tells to do.
     for family in Family::ALL {
         let frontend = dns.scene.manifests.service("names").cluster_ip(family);

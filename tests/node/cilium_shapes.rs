@@ -14,7 +14,10 @@ use node_tests::world::{Family, agent_binary, write_script};
 use rstest::rstest;
 use serde_json::Value;
 
-use node_tests::scene::{PATIENCE, PORT, Scene, assert_never_503, family_of, lane_of, path_of, pods, services, throughout, wait_answers};
+use node_tests::scene::{
+    PATIENCE, PORT, Scene, assert_never_503, family_of, lane_of, path_of, pods, services,
+    throughout, wait_answers,
+};
 
 mod migration;
 mod mixed;

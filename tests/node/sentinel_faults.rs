@@ -13,8 +13,8 @@ use node_tests::traffic::Plan;
 use node_tests::world::Family;
 use rstest::rstest;
 
-use node_tests::scene::{in_both, 
-    PORT, Scene, blames, eventually, family_of, lane_of, metric, throughout, wait_answers,
+use node_tests::scene::{
+    PORT, Scene, blames, eventually, family_of, in_both, lane_of, metric, throughout, wait_answers,
 };
 
 /// What goes wrong with the datapath.
@@ -120,7 +120,7 @@ fn node_ports_that_are_gone_accuse_once_somebody_is_refused() {
     scene.wait("degraded in both families", |report| {
         in_both(report, |verdict| {
             verdict["state"] == "degraded" && verdict["cause"] == "refused"
-})
+        })
     });
     throughout(std::time::Duration::from_secs(3), || {
         assert_eq!(scene.asked("/healthz"), 200);
@@ -156,7 +156,7 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
         in_both(report, |verdict| {
             let cause = verdict["cause"].as_str().unwrap_or_default();
             verdict["state"] == "broken" && fault.causes().contains(&cause)
-})
+        })
     });
     fault.mend(scene);
     wait_answers(&watch, 200);
@@ -234,7 +234,7 @@ fn missing_masquerade_is_named(scene: &Scene) {
     scene.wait("not masqueraded in both families", |report| {
         in_both(report, |verdict| {
             verdict["state"] == "broken" && verdict["cause"] == "not_masqueraded"
-})
+        })
     });
 }
 

@@ -144,9 +144,11 @@ fn a_reserved_pod_address_is_a_path_of_its_own() {
     // Masquerade and policies treat pods otherwise: what drops the range of the off-cluster
     // probes alone is named so.
     std::thread::sleep(std::time::Duration::from_secs(11));
-    scene.nft("table inet filtered { chain bogons { type filter hook forward priority -10; \
+    scene.nft(
+        "table inet filtered { chain bogons { type filter hook forward priority -10; \
              ip saddr 198.18.0.1 drop; \
-             ip6 saddr 2001:2::1 drop; }\n}\n");
+             ip6 saddr 2001:2::1 drop; }\n}\n",
+    );
     scene.wait("our range is filtered", |report| {
         Family::ALL.iter().all(|family| {
             family_of(report, *family)["state"] == "degraded"

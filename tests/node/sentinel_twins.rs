@@ -12,7 +12,7 @@ use rstest::rstest;
 
 use crate::agent_attach::tc;
 use crate::agent_kernel::detach_all;
-use node_tests::scene::{in_both, Scene, assert_never_503, eventually, family_of};
+use node_tests::scene::{Scene, assert_never_503, eventually, family_of, in_both};
 
 /// Several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);

@@ -269,7 +269,11 @@ fn steady_clients_tell_what_they_feel() {
         .into_iter()
         .flat_map(|family| {
             [
-                start(from_pod(&scene, "client-1", scene.cluster_ip("web", family))),
+                start(from_pod(
+                    &scene,
+                    "client-1",
+                    scene.cluster_ip("web", family),
+                )),
                 start(from_outside(&scene, scene.node_port(30080, family))),
             ]
         })
@@ -295,4 +299,3 @@ fn steady_clients_tell_what_they_feel() {
         assert!(tally.ok == 0 && tally.failed() >= 5, "{target}: {tally:?}");
     }
 }
-

@@ -420,7 +420,10 @@ fn build() -> Result<Sandbox> {
 pub fn feed(program: &str, words: &str, input: &str) -> Result<String> {
     let mut command = Command::new(program);
     let command = command.args(words.split_whitespace());
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
     let mut pipe = child.stdin.take().context("a pipe")?;
     pipe.write_all(input.as_bytes())?;
     drop(pipe);

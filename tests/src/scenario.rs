@@ -187,10 +187,20 @@ impl Stage {
         };
         let mut all = [
             frontend(self.web, WEB, ClusterIp, [Forward; 3]),
-            frontend(self.no_local, NO_LOCAL, NodePort, [Forward, Forward, Nothing]),
+            frontend(
+                self.no_local,
+                NO_LOCAL,
+                NodePort,
+                [Forward, Forward, Nothing],
+            ),
             frontend(self.empty, EMPTY, ClusterIp, [Reject; 3]),
             frontend(self.internal, INTERNAL, ClusterIp, [LocalOnly; 3]),
-            frontend(self.local, LOCAL, LoadBalancer, [Forward, Forward, LocalOnly]),
+            frontend(
+                self.local,
+                LOCAL,
+                LoadBalancer,
+                [Forward, Forward, LocalOnly],
+            ),
             frontend(self.api, API, ClusterIp, [Forward; 3]),
             frontend(self.former, WEB, ExternalIp, [Forward, Nothing, Nothing]),
         ];
@@ -385,8 +395,11 @@ fn forwarding(s: &Stage) -> Vec<Scenario> {
     vec![
         s.answered("forwarded to a pod of this node, and answered")
             .seen(WEB, Pod, &answered),
-        s.forwarded("forwarded to a pod of this node")
-            .seen(WEB, Pod, &[Arrived, Forwarded, Proven]),
+        s.forwarded("forwarded to a pod of this node").seen(
+            WEB,
+            Pod,
+            &[Arrived, Forwarded, Proven],
+        ),
         s.dialled("the route to a pod of this node is gone [10]")
             .syn_out(Uplink, s.pod, s.here)
             .seen(WEB, Pod, &[Arrived, Misrouted])
@@ -579,8 +592,14 @@ fn fast_open(s: &Stage) -> Vec<Scenario> {
     let data = [7; 10];
     let begins = |name| {
         scenario(name)
-            .step(Step::In(Client, packet::syn_with_data(s.pod, s.web, ISN, &data)))
-            .step(Step::Out(Pods, packet::syn_with_data(s.pod, s.here, ISN, &data)))
+            .step(Step::In(
+                Client,
+                packet::syn_with_data(s.pod, s.web, ISN, &data),
+            ))
+            .step(Step::Out(
+                Pods,
+                packet::syn_with_data(s.pod, s.here, ISN, &data),
+            ))
     };
     let flags = flag::SYN | flag::ACK;
     let accepts = packet::tcp(s.here, s.pod, flags, 1, ISN.wrapping_add(11), &[]);
@@ -629,8 +648,7 @@ fn leaks(s: &Stage) -> Vec<Scenario> {
             .syn_out(Uplink, s.node, s.local),
         scenario("a cluster IP leaves by a device that is no uplink [17]")
             .syn_out(Pods, s.node, s.web),
-        scenario("a cluster IP without endpoints leaves [17]")
-            .syn_out(Uplink, s.node, s.empty),
+        scenario("a cluster IP without endpoints leaves [17]").syn_out(Uplink, s.node, s.empty),
     ]
 }
 
@@ -795,11 +813,9 @@ fn departed(s: &Stage) -> Vec<Scenario> {
             .answer_out(Client, s.former, s.pod),
         dialled("an endpoint that left is dialled, and its answer is redirected to the pod")
             .answer_in(Pods, s.former, s.pod),
-        dialled("an endpoint that left is dialled, and refuses")
-            .reset_in(Pods, s.former, s.pod),
+        dialled("an endpoint that left is dialled, and refuses").reset_in(Pods, s.former, s.pod),
         scenario("an endpoint that left is dialled from outside")
             .syn_in(Uplink, s.outside, s.former),
-        scenario("an endpoint that left is dialled by the node")
-            .syn_out(Uplink, s.node, s.former),
+        scenario("an endpoint that left is dialled by the node").syn_out(Uplink, s.node, s.former),
     ]
 }

@@ -60,7 +60,10 @@ pub fn services(world: &World) -> Vec<Service> {
 impl Scene {
     /// World, Services, servers and rules, without an agent.
     pub fn bare(backend: Backend) -> Self {
-        assert!(skip::is_root(), "needs root: run `cargo xtask test` with sudo");
+        assert!(
+            skip::is_root(),
+            "needs root: run `cargo xtask test` with sudo"
+        );
         let world = pods().build().expect("build a world");
         let manifests = Manifests::write(&world, services(&world)).expect("write manifests");
         let rules = Rules::new(&world, backend, manifests.dir());

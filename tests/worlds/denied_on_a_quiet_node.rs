@@ -11,8 +11,10 @@ use crate::parts::{NAMED, everybody_is_served, flushed, policy, some_fail, stays
 fn nobody_who_may_is_affected() {
     let mut scene = Scene::idle(Backend::IptablesNft, &[]);
     let device = scene.world.pod("client-1").device.clone();
-    scene.nft("table inet filter { chain ports { type filter hook prerouting priority -300;\n\
-             iifname eth0 tcp dport { 30081, 30082 } drop\n}\n}\n");
+    scene.nft(
+        "table inet filter { chain ports { type filter hook prerouting priority -300;\n\
+             iifname eth0 tcp dport { 30081, 30082 } drop\n}\n}\n",
+    );
     policy(&scene.world.node, &[format!("iifname {device} drop")]);
     let watch = scene.watch();
     for family in Family::ALL {

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use node_tests::rules::Backend;
-use node_tests::scene::{in_both, Scene, assert_never_503};
+use node_tests::scene::{Scene, assert_never_503, in_both};
 use node_tests::world::Family;
 
 use crate::measured::{Fault, settled};
@@ -24,7 +24,7 @@ fn is_named(scene: &Scene, state: &str) {
     scene.wait("not masqueraded in both families", |report| {
         in_both(report, |verdict| {
             verdict["state"] == state && verdict["cause"] == "not_masqueraded"
-})
+        })
     });
 }
 

@@ -21,18 +21,20 @@ fn probes_prove_nothing() {
             let (pod, frontend) = (pod(family), frontend(family));
             let endpoint = at(choose(family, "10.244.1.9:8080", "[fd00:10:244:1::9]:8080"));
             on.stage.put_frontend(SERVICE, frontend, flags);
-            on.stage.put_endpoint(SERVICE, endpoint, endpoint_flag::LOCAL);
+            on.stage
+                .put_endpoint(SERVICE, endpoint, endpoint_flag::LOCAL);
             // The second one leaks.
             let devices = on.stage.at;
             for (isn, to, device) in [
                 (TOKEN, endpoint, devices.pods),
                 (TOKEN + 1, frontend, devices.uplink),
             ] {
-                on.stage.comes(&packet::syn(pod, frontend, isn), devices.client);
+                on.stage
+                    .comes(&packet::syn(pod, frontend, isn), devices.client);
                 on.stage.goes(&packet::syn(pod, to, isn), device);
             }
-            let states = [TOKEN, TOKEN + 1, TOKEN + 2]
-                .map(|token| on.maps.connection_state(token, family));
+            let states =
+                [TOKEN, TOKEN + 1, TOKEN + 2].map(|token| on.maps.connection_state(token, family));
             let reached = state::FORWARDED | state::PROVEN;
             assert_eq!(states, [Some(reached), Some(state::LEAKED), None]);
             let expected = [
@@ -57,7 +59,8 @@ fn nothing_of_a_probe_leaves_by_an_uplink() {
         for family in Family::ALL {
             let (from, sentinel) = (client(family), host(family, 9, 9_000));
             let (user, stranger) = (host(family, 8, 9_000), host(family, 7, 9_000));
-            on.stage.put_frontend(SERVICE, sentinel, frontend_flag::SENTINEL);
+            on.stage
+                .put_frontend(SERVICE, sentinel, frontend_flag::SENTINEL);
             on.stage.put_frontend(SERVICE, user, 0);
             for protocol in [TCP, UDP] {
                 on.register(key(family, protocol, TOKEN), 0);

@@ -74,7 +74,10 @@ fn strangers(#[values(V4, V6)] family: Family) {
         ("unknown SYN-ACK", packet::syn_ack(echo, client, other)),
         ("unknown RST", packet::reset(echo, client, other)),
         ("unknown data", tcp_data(client, echo, other)),
-        ("unknown datagram", packet::udp(client, echo, &payload(other))),
+        (
+            "unknown datagram",
+            packet::udp(client, echo, &payload(other)),
+        ),
         ("wrong magic", tcp(flag::ACK, &wrong)),
         ("wrong magic, UDP", packet::udp(client, echo, &wrong)),
         ("datagram of others", packet::udp(client, echo, b"hello")),

@@ -105,7 +105,9 @@ fn a_flood() {
 #[test]
 fn a_flood_over_many_services() {
     stage(|stage| {
-        let frontends: Vec<SocketAddr> = (0..10).map(|index| ([10, 96, 1, index], 53).into()).collect();
+        let frontends: Vec<SocketAddr> = (0..10)
+            .map(|index| ([10, 96, 1, index], 53).into())
+            .collect();
         for (service, at) in (NAMES + 1..).zip(&frontends) {
             stage.put_udp_frontend(service, *at);
         }

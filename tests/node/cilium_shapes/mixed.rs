@@ -1,6 +1,5 @@
 //! Two proxies on one node: which of them fails is told, and the other is not blamed.
 
-
 use node_tests::cilium::Datapath;
 use node_tests::manifests::Sentinel;
 use node_tests::world::Family;
