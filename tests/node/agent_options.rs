@@ -49,17 +49,31 @@ const UNSOUND: [(&str, &str, &str); 11] = [
     ("--healthz-bind-address", "192.0.2.77:10256", "192.0.2.77"),
 ];
 
+/// A command line that would do, from a folder of nothing.
+fn sound(folder: &str) -> [&str; 9] {
+    [
+        "run",
+        "--node-name",
+        "node-1",
+        "--manifests",
+        folder,
+        "--pin-dir",
+        "none",
+        "--state-dir",
+        "none",
+    ]
+}
+
 #[test]
 fn unsound_options_are_64() {
     let world = world();
     let folder = world.dir().to_string_lossy().into_owned();
-    let sound = ["run", "--node-name", "node-1", "--manifests", &folder];
     for (option, value, named) in UNSOUND {
-        let mut args = sound.to_vec();
-        if option != "--pin-dir" {
-            args.extend(["--pin-dir", "none"]);
+        let mut args = sound(&folder).to_vec();
+        match args.iter().position(|arg| *arg == option) {
+            Some(at) => args[at + 1] = value,
+            None => args.extend([option, value]),
         }
-        args.extend(["--state-dir", "none", option, value]);
         assert_said(&run(&world, &args), 64, &[option, named]);
     }
 }
@@ -69,20 +83,14 @@ fn no_folder_is_64() {
     let world = world();
     let missing = world.dir().join("nowhere").to_string_lossy().into_owned();
     let args = ["run", "--node-name", "node-1", "--manifests", &missing];
-    assert_said(
-        &run(&world, &args),
-        64,
-        &["--manifests", &missing, "create it"],
-    );
+    let said = ["--manifests", &missing, "create it"];
+    assert_said(&run(&world, &args), 64, &said);
     let file = world.dir().join("file").to_string_lossy().into_owned();
     fs::write(&file, "").expect("write a file");
     let args = ["run", "--node-name", "node-1", "--manifests", &file];
     assert_said(&run(&world, &args), 64, &["--manifests", &file]);
-    assert_said(
-        &run(&world, &["run", "--node-name", "node-1"]),
-        64,
-        &["--manifests"],
-    );
+    let without = run(&world, &["run", "--node-name", "node-1"]);
+    assert_said(&without, 64, &["--manifests"]);
 }
 
 #[test]
@@ -115,23 +123,8 @@ fn a_port_in_use_is_64(#[case] port: u16, #[case] option: &str) {
     let _holder =
         Server::start_as(&world.node, "holder", port, Manner::Mute).expect("hold the port");
     let folder = world.dir().to_string_lossy().into_owned();
-    let args = [
-        "run",
-        "--node-name",
-        "node-1",
-        "--manifests",
-        &folder,
-        "--pin-dir",
-        "none",
-        "--state-dir",
-        "none",
-        // Else the healthz port is left to who holds it.
-        "--port-takeover",
-        "bind",
-    ];
-    assert_said(
-        &run(&world, &args),
-        64,
-        &[option, &port.to_string(), "in use"],
-    );
+    // Else the healthz port is left to who holds it.
+    let args = [&sound(&folder)[..], &["--port-takeover", "bind"]].concat();
+    let said = [option, &port.to_string(), "in use"];
+    assert_said(&run(&world, &args), 64, &said);
 }

@@ -5,43 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
-use agent_common::abi;
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
 use node_tests::traffic::{RawSender, Syn};
 use node_tests::world::Family;
 
 use crate::agent_kernel::pending;
-use node_tests::scene::{PORT, Scene, assert_never_503, blames, eventually, lacks, throughout};
-
-/// One source, as fast as one thread can: bounded in the kernel, told, and no verdict.
-#[test]
-fn a_flood_of_one_source_is_bounded() {
-    let scene = Scene::proven(Backend::Nftables, &[]);
-    let watch = scene.watch();
-    let family = Family::V4;
-    let pod = scene.world.pod("web-2");
-    let raw = RawSender::from_pod(pod).expect("a packet socket");
-    let (source, destination) = (pod.address(family), scene.cluster_ip("db", family));
-    for number in 0..20_000_u32 {
-        let syn = Syn {
-            source: SocketAddr::new(source, 20_000 + (number % 20_000) as u16),
-            destination,
-            sequence: number.wrapping_mul(2_654_435_761),
-        };
-        // A full queue drops what we send: no matter.
-        let _ = raw.send_syn(&syn);
-    }
-    assert!(
-        pending(&scene.world) < abi::MAX_PENDING as usize / 8,
-        "sampled"
-    );
-    throughout(Duration::from_secs(4), || {
-        let report = scene.report();
-        assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
-    });
-    assert_never_503(&watch);
-}
+use node_tests::scene::{PORT, Scene, assert_never_503, blames, eventually, lacks};
 
 /// SYNs that nobody answers, more than the map of connections has room for: to a Service without
 /// endpoints and to a silent one. They evict each other; nothing is uncertain, and a fault of an

@@ -5,7 +5,9 @@ use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
 use node_tests::world::Family;
 
-use node_tests::scene::{PATIENCE, Scene, eventually, family_of, lane_of, path_of, until};
+use node_tests::scene::{
+    PATIENCE, Scene, eventually, family_of, lane_of, path_of, until, wait_answers,
+};
 
 /// A world with a sentinel and no agent yet.
 fn scene() -> Scene {
@@ -173,9 +175,7 @@ fn a_restart_on_a_broken_idle_node_says_nothing_else() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     scene.rules.flush_services().expect("flush");
     let watch = scene.watch();
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 503)
-        .expect("503");
+    wait_answers(&watch, 503);
     scene.take_agent().kill().expect("kill");
     drop(watch);
     scene.spawn(&[]);
@@ -192,7 +192,5 @@ fn a_restart_on_a_broken_idle_node_says_nothing_else() {
         watch.changes()
     );
     scene.rules.install().expect("mend");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200)
-        .expect("200");
+    wait_answers(&watch, 200);
 }

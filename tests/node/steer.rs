@@ -355,11 +355,7 @@ fn an_owner_beside_a_bound_port_is_no_successor() {
     // Of two agents the later one is.
     let admin = "127.0.0.1:19257";
     let extra = [&bound[..], &["--admin-bind-address", admin]].concat();
-    let binary = agent_binary().expect("the agent's binary");
-    let later = scene
-        .world
-        .spawn_agent(&binary, scene.manifests.dir(), &extra)
-        .expect("start another");
+    let later = scene.spawn_beside(&extra);
     eventually("the earlier one is told", || succeeded(&scene));
     let port_of_later = || {
         let admin: SocketAddr = admin.parse().expect("an address");

@@ -13,7 +13,7 @@ use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
 use node_tests::wait::{scaled, slowness};
 use node_tests::watch::Poll;
-use node_tests::world::{Agent, Family, HEALTHZ_PORT, agent_binary};
+use node_tests::world::{Agent, Family, HEALTHZ_PORT};
 use pathproof::datapath::load;
 use rstest::rstest;
 
@@ -85,11 +85,7 @@ fn successor(scene: &Scene, extra: &[&str]) -> Agent {
     let started =
         |report: serde_json::Value| report["agent"]["started"].as_str().map(str::to_owned);
     let before = scene.agent().verdict().ok().and_then(started);
-    let binary = agent_binary().expect("the agent's binary");
-    let agent = scene
-        .world
-        .spawn_agent(&binary, scene.manifests.dir(), extra);
-    let mut agent = agent.expect("start a successor");
+    let mut agent = scene.spawn_beside(extra);
     // Of two agents the later one answers at the admin port, once it steers.
     let answers = || {
         let now = agent.verdict().ok().and_then(started);

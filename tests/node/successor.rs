@@ -24,13 +24,6 @@ const NOWHERE: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context
 "users": [{"name": "u", "user": {}}],
 "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}"#;
 
-fn spawn(scene: &Scene, extra: &[&str]) -> Agent {
-    let binary = agent_binary().expect("the agent's binary");
-    let folder = scene.manifests.dir();
-    let agent = scene.world.spawn_agent(&binary, folder, extra);
-    agent.expect("start a successor")
-}
-
 /// What the successor says: of two agents it answers at the admin port, as soon as it can.
 fn said_by(successor: &Agent, before: &Value) -> Value {
     let started = |report: &Value| report["agent"]["started"].clone();
@@ -53,10 +46,7 @@ fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
     let kubeconfig = scene.world.dir().join("nowhere.json");
     fs::write(&kubeconfig, NOWHERE).expect("write");
     let before = scene.report();
-    let next = spawn(
-        &scene,
-        &["--kubeconfig", kubeconfig.to_str().expect("UTF-8")],
-    );
+    let next = scene.spawn_beside(&["--kubeconfig", kubeconfig.to_str().expect("UTF-8")]);
     let said = said_by(&next, &before);
     assert_eq!(said["port"]["waits"], true, "{:#}", said["port"]);
     let missing = pending(&next);
@@ -86,7 +76,7 @@ fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
 fn both_of_two_agents_probe() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     let before = scene.report();
-    let mut next = spawn(&scene, &[]);
+    let mut next = scene.spawn_beside(&[]);
     next.wait_ready(PATIENCE).expect("ready");
     let passed = |report: &Value, family: Family| -> Vec<u64> {
         let lanes = family_of(report, family)["lanes"].as_array().cloned();
@@ -117,7 +107,7 @@ fn both_of_two_agents_probe() {
 #[test]
 fn an_update_stops_where_the_verdict_begins_to_fail() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
-    let mut next = spawn(&scene, &[]);
+    let mut next = scene.spawn_beside(&[]);
     next.wait_ready(PATIENCE).expect("ready");
     scene.rules.flush_services().expect("flush");
     eventually("it is not ready", || {
@@ -137,7 +127,7 @@ fn an_update_goes_on_where_the_node_was_broken_before() {
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     let before = scene.report();
-    let mut next = spawn(&scene, &[]);
+    let mut next = scene.spawn_beside(&[]);
     next.wait_ready(PATIENCE).expect("ready");
     said_by(&next, &before);
     eventually("it is broken", || {
@@ -159,7 +149,7 @@ fn an_update_goes_on_where_the_node_was_broken_before() {
 fn services_that_come_during_an_update_count_for_themselves(#[case] successor_lives: bool) {
     let mut scene = Scene::proven(Backend::Nftables, &[]);
     let before = scene.report();
-    let mut next = spawn(&scene, &[]);
+    let mut next = scene.spawn_beside(&[]);
     // Until the successor answers its predecessor does, which is ready.
     said_by(&next, &before);
     next.wait_ready(PATIENCE).expect("ready");
@@ -236,7 +226,7 @@ fn names_that_a_pod_holds_stop_no_upgrade() {
     fs::write(&kubeconfig, NOWHERE).expect("write");
     let before = scene.report();
     let kubeconfig = kubeconfig.to_str().expect("UTF-8");
-    let blind = spawn(&scene, &["--kubeconfig", kubeconfig]);
+    let blind = scene.spawn_beside(&["--kubeconfig", kubeconfig]);
     said_by(&blind, &before);
     let said = blind.log();
     assert!(said.contains("Address already in use"), "{said}");
@@ -246,7 +236,7 @@ fn names_that_a_pod_holds_stop_no_upgrade() {
     scene.manifests.add(service).expect("add a Service");
     eventually("the predecessor writes", || frontends(&scene) > expected);
     blind.kill().expect("kill");
-    let mut next = spawn(&scene, &[]);
+    let mut next = scene.spawn_beside(&[]);
     next.wait_ready(PATIENCE).expect("ready");
     let status = scene.take_agent().terminate().expect("an end in order");
     assert_eq!(status.code(), Some(0));

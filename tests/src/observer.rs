@@ -25,6 +25,7 @@ use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, PerCpuValues, RingBuf
 use aya::programs::SchedClassifier;
 use aya::{Ebpf, Pod, TestRun as _, TestRunOptions};
 use pathproof::causes::chain;
+use pathproof::clock;
 use pathproof::datapath::load;
 use pathproof::datapath::probes::ProbeMaps;
 
@@ -329,13 +330,7 @@ fn context(device: u32) -> [u8; CONTEXT_LEN] {
 
 /// `CLOCK_MONOTONIC` in nanoseconds, as the programs read it.
 pub fn monotonic() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a timespec that lives for the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    clock::mono().0
 }
 
 /// Index of the loopback device of every network namespace.

@@ -185,22 +185,14 @@ impl Stage {
             };
             (at, value)
         };
+        // Of policy Local, without a local endpoint and with one.
+        let (without, with) = ([Forward, Forward, Nothing], [Forward, Forward, LocalOnly]);
         let mut all = [
             frontend(self.web, WEB, ClusterIp, [Forward; 3]),
-            frontend(
-                self.no_local,
-                NO_LOCAL,
-                NodePort,
-                [Forward, Forward, Nothing],
-            ),
+            frontend(self.no_local, NO_LOCAL, NodePort, without),
             frontend(self.empty, EMPTY, ClusterIp, [Reject; 3]),
             frontend(self.internal, INTERNAL, ClusterIp, [LocalOnly; 3]),
-            frontend(
-                self.local,
-                LOCAL,
-                LoadBalancer,
-                [Forward, Forward, LocalOnly],
-            ),
+            frontend(self.local, LOCAL, LoadBalancer, with),
             frontend(self.api, API, ClusterIp, [Forward; 3]),
             frontend(self.former, WEB, ExternalIp, [Forward, Nothing, Nothing]),
         ];

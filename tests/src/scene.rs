@@ -155,6 +155,13 @@ impl Scene {
         self.spawn_binary(agent_binary().expect("the agent's binary"), extra);
     }
 
+    /// Starts an agent more, beside the one that runs.
+    pub fn spawn_beside(&self, extra: &[&str]) -> Agent {
+        let binary = agent_binary().expect("the agent's binary");
+        let agent = self.world.spawn_agent(&binary, self.manifests.dir(), extra);
+        agent.expect("start an agent")
+    }
+
     /// Starts another program as the agent.
     pub fn spawn_binary(&mut self, binary: PathBuf, extra: &[&str]) {
         let agent = self.world.spawn_agent(&binary, self.manifests.dir(), extra);
@@ -280,18 +287,11 @@ impl Scene {
     /// An answer of /healthz or /livez, asked from outside until one comes. For tests of what is
     /// answered: a test of whether probes are answered counts those that are not.
     pub fn get(&self, path: &str, family: Family) -> Response {
-        let mut refused = Vec::new();
         let answer = until(PATIENCE, || {
             let answer = self.agent().outside(path, family);
-            answer.map_err(|error| refused.push(error)).ok()
+            answer.inspect_err(|why| println!("{path}: {why:#}")).ok()
         });
-        if let Some(last) = refused.last() {
-            println!(
-                "{path}: {} attempts failed, the last: {last:#}",
-                refused.len()
-            );
-        }
-        answer.unwrap_or_else(|| panic!("no answer at {path}: {:?}", refused.last()))
+        answer.unwrap_or_else(|| panic!("no answer at {path}"))
     }
 
     /// Its status.
