@@ -9,6 +9,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::find::of_kind;
 use crate::fleet::{ALWAYS_0, FROM_MINUTE_10, Firing, Fleet, UNTIL_MINUTE_10};
 
 const BROKEN: &str = "PathproofDatapathBroken";
@@ -385,12 +386,9 @@ fn rules_rely_on_what_the_pod_monitor_sets() {
         return;
     }
     let objects = overlay("beside-kube-proxy", &["pod-monitor"]).expect("an overlay");
-    let of = |kind: &str| {
-        let found = objects.iter().find(|object| object["kind"] == kind);
-        found.unwrap_or_else(|| panic!("a {kind}"))
-    };
-    let monitor = &of("PodMonitor")["spec"];
-    let pod = &of("DaemonSet")["spec"]["template"]["metadata"]["labels"];
+    let monitor = &of_kind(&objects, "PodMonitor")["spec"];
+    let agent = of_kind(&objects, "DaemonSet");
+    let pod = &agent["spec"]["template"]["metadata"]["labels"];
     let job = monitor["jobLabel"].as_str().expect("a label");
     assert_eq!(pod[job], "pathproof", "job is the pod's label {job}");
     assert_eq!(&monitor["selector"]["matchLabels"], pod);

@@ -36,56 +36,37 @@ enum Left {
 
 /// Packets with an Ethernet header.
 fn packets() -> Vec<(&'static str, Vec<u8>, Left)> {
-    let mut packets = packets_of_ip()
-        .into_iter()
-        .map(|(name, packet, left)| (name, packet.bytes(), left))
-        .collect::<Vec<_>>();
     let whole = syn(V4).bytes();
+    let tagged = syn(V4).tagged(VLAN);
+    let two_tags = || syn(V4).tagged(QINQ).tagged(VLAN);
+    let extended = syn(V6).extension(Extension::Routing(4)).bytes();
     let mut arp = whole.clone();
     arp[12..14].copy_from_slice(&[8, 6]);
-    packets.extend([
-        ("VLAN", syn(V4).tagged(VLAN).bytes(), Connection),
-        ("VLAN, IPv6", syn(V6).tagged(VLAN).bytes(), Connection),
-        (
-            "QinQ",
-            syn(V4).tagged(QINQ).tagged(VLAN).bytes(),
-            Connection,
-        ),
-        (
-            "three tags",
-            syn(V4).tagged(QINQ).tagged(VLAN).tagged(VLAN).bytes(),
-            Left::Fault(TooDeep),
-        ),
-        ("no IP", arp, Nothing),
-        (
-            "cut within the IP header",
-            // Behind a tag: of others the kernel itself sees it, and refuses the test packet.
-            syn(V4).tagged(VLAN).bytes()[..30].to_vec(),
-            Left::Fault(Truncated),
-        ),
-        (
-            "cut within the TCP header",
-            whole[..44].to_vec(),
-            Left::Fault(Truncated),
-        ),
-        (
-            "cut within TCP options",
-            whole[..56].to_vec(),
-            Left::Fault(Truncated),
-        ),
-        (
-            "cut within an extension header",
-            syn(V6).extension(Extension::Routing(4)).bytes()[..64].to_vec(),
-            Left::Fault(Truncated),
-        ),
-    ]);
     let mut contradicts = whole.clone();
     // An IPv4 header of 16 bytes.
     contradicts[14] = 0x44;
-    packets.push(("contradicts itself", contradicts, Left::Fault(Malformed)));
-    let mut padded = whole;
-    padded.extend([0; 6]);
-    packets.push(("padded", padded, Connection));
+    let padded = [whole.as_slice(), &[0; 6]].concat();
+    let cut = |name, bytes: &[u8], length| {
+        let bytes = bytes[..length].to_vec();
+        (name, bytes, Left::Fault(Truncated))
+    };
+    let three_tags = two_tags().tagged(VLAN).bytes();
+    let mut packets = vec![
+        // Behind a tag: of others the kernel itself sees it, and refuses the test packet.
+        cut("cut within the IP header", &tagged.bytes(), 30),
+        cut("cut within the TCP header", &whole, 44),
+        cut("cut within TCP options", &whole, 56),
+        cut("cut within an extension header", &extended, 64),
+        ("VLAN", tagged.bytes(), Connection),
+        ("VLAN, IPv6", syn(V6).tagged(VLAN).bytes(), Connection),
+        ("QinQ", two_tags().bytes(), Connection),
+        ("three tags", three_tags, Left::Fault(TooDeep)),
+        ("no IP", arp, Nothing),
+        ("contradicts itself", contradicts, Left::Fault(Malformed)),
+        ("padded", padded, Connection),
+    ];
+    let of_ip = packets_of_ip().into_iter();
+    packets.extend(of_ip.map(|(name, packet, left)| (name, packet.bytes(), left)));
     packets
 }
 
@@ -101,72 +82,36 @@ fn packets_of_ip() -> Vec<(&'static str, Packet, Left)> {
         many = many.extension(Extension::Destination(0));
     }
     let stranger = |family, at: &str| packet::syn(client(family), SocketAddr::new(ip(at), 80), ISN);
+    let data = |family| packet::data(client(family), frontend(family), &[7; 900]);
+    let extensions = syn(V6)
+        .extension(Extension::HopByHop(0))
+        .extension(Extension::Routing(2))
+        .extension(Extension::Authentication(3))
+        .extension(Extension::Destination(1));
+    let fragment = |offset| syn(V6).extension(Extension::Fragment(offset));
+    let mapped = stranger(V6, "::ffff:10.96.0.1");
+    let answer = packet::syn_ack(frontend(V4), client(V4), ISN);
+    let reset = packet::reset(frontend(V6), client(V6), ISN);
+    let error = packet::icmp_error(ip("192.0.2.1"), client(V4).ip(), 3, 3, &syn(V4));
+    let later = Left::Fault(LaterFragment);
     vec![
         ("SYN", syn(V4), Connection),
         ("SYN, IPv6", syn(V6), Connection),
         ("SYN with IPv4 options", syn(V4).ip_options(4), Connection),
-        (
-            "SYN behind extension headers",
-            syn(V6)
-                .extension(Extension::HopByHop(0))
-                .extension(Extension::Routing(2))
-                .extension(Extension::Authentication(3))
-                .extension(Extension::Destination(1)),
-            Connection,
-        ),
+        ("SYN behind extension headers", extensions, Connection),
         ("too many extension headers", many, Left::Fault(TooDeep)),
         ("first fragment", syn(V4).fragment(0), Connection),
-        (
-            "first fragment, IPv6",
-            syn(V6).extension(Extension::Fragment(0)),
-            Connection,
-        ),
-        (
-            "later fragment",
-            syn(V4).fragment(3),
-            Left::Fault(LaterFragment),
-        ),
-        (
-            "later fragment, IPv6",
-            syn(V6).extension(Extension::Fragment(3)),
-            Left::Fault(LaterFragment),
-        ),
+        ("first fragment, IPv6", fragment(0), Connection),
+        ("later fragment", syn(V4).fragment(3), later),
+        ("later fragment, IPv6", fragment(3), later),
         ("SYN to a stranger", stranger(V4, "203.0.113.1"), Nothing),
-        (
-            "SYN to a stranger, IPv6",
-            stranger(V6, "2001:db8::99"),
-            Nothing,
-        ),
-        (
-            "SYN to an IPv4 frontend, by IPv6",
-            stranger(V6, "::ffff:10.96.0.1"),
-            Left::Fault(Malformed),
-        ),
-        (
-            "data",
-            packet::data(client(V4), frontend(V4), &[7; 900]),
-            Nothing,
-        ),
-        (
-            "data, IPv6",
-            packet::data(client(V6), frontend(V6), &[7; 900]),
-            Nothing,
-        ),
-        (
-            "answer of nobody",
-            packet::syn_ack(frontend(V4), client(V4), ISN),
-            Nothing,
-        ),
-        (
-            "reset of nobody",
-            packet::reset(frontend(V6), client(V6), ISN),
-            Nothing,
-        ),
-        (
-            "ICMP about nobody",
-            packet::icmp_error(ip("192.0.2.1"), client(V4).ip(), 3, 3, &syn(V4)),
-            Nothing,
-        ),
+        ("the same, IPv6", stranger(V6, "2001:db8::99"), Nothing),
+        ("to IPv4, by IPv6", mapped, Left::Fault(Malformed)),
+        ("data", data(V4), Nothing),
+        ("data, IPv6", data(V6), Nothing),
+        ("answer of nobody", answer, Nothing),
+        ("reset of nobody", reset, Nothing),
+        ("ICMP about nobody", error, Nothing),
         ("UDP", datagram(17), Nothing),
         ("SCTP", datagram(132), Nothing),
         ("later fragment of UDP", datagram(17).fragment(3), Nothing),

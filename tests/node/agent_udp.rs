@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
+use node_tests::traffic::dns::question;
 use node_tests::traffic::{DnsClient, DnsServer, Manner};
 use node_tests::worker::Worker;
 use node_tests::world::Family;
@@ -15,7 +16,7 @@ use serde_json::Value;
 
 use crate::commands::{assert_says, pathproof, told};
 
-use node_tests::scene::{Scene, assert_never_503, eventually};
+use node_tests::scene::{Scene, assert_never_503, eventually, name};
 
 /// Port of the Service.
 const DNS: u16 = 53;
@@ -53,10 +54,7 @@ impl Dns {
 
     fn ask(&mut self, first: u16) {
         for (number, family) in Family::ALL.into_iter().enumerate() {
-            let target = SocketAddr::new(
-                self.scene.manifests.service("names").cluster_ip(family),
-                DNS,
-            );
+            let target = self.frontend(family);
             let pod = self.scene.world.pod("client-1");
             let first = first + 2_000 * number as u16;
             let client = DnsClient::start(pod, target, first, 20.0);
@@ -64,14 +62,18 @@ impl Dns {
         }
     }
 
+    fn frontend(&self, family: Family) -> SocketAddr {
+        let names = self.scene.manifests.service("names");
+        SocketAddr::new(names.cluster_ip(family), DNS)
+    }
+
     fn line(&self, family: Family) -> Value {
         let report = self.scene.report();
-        let services = report["udp"]["services"].as_array().cloned();
-        let wanted = if family == Family::V4 { "IPv4" } else { "IPv6" };
-        let mut services = services.unwrap_or_default().into_iter();
-        services
-            .find(|line| line["service"] == "demo/names:dns" && line["family"] == wanted)
-            .unwrap_or_default()
+        let services = report["udp"]["services"].as_array();
+        let is_it =
+            |line: &&Value| line["service"] == "demo/names:dns" && line["family"] == name(family);
+        let found = services.and_then(|all| all.iter().find(is_it));
+        found.cloned().unwrap_or_default()
     }
 
     fn counts(&self, family: Family, outcome: &str) -> u64 {
@@ -140,10 +142,8 @@ fn a_rewritten_rule_is_told_and_judges_nobody() {
         for family in Family::ALL {
             let endpoint = dns.scene.world.pod(pod).endpoint(family, TARGET);
             let elsewhere = nobody.endpoint(family, TARGET);
-            dns.scene
-                .rules
-                .redirect(endpoint, elsewhere)
-                .expect("redirect");
+            let redirected = dns.scene.rules.redirect(endpoint, elsewhere);
+            redirected.expect("redirect");
         }
     }
     dns.ask(40_000);
@@ -216,7 +216,7 @@ fn entries_that_lead_to_endpoints_that_left_are_told() {
     assert_says(&status, &["stale of", "operations.md#udp"]);
     // What the page tells to do.
     for family in Family::ALL {
-        let frontend = dns.scene.manifests.service("names").cluster_ip(family);
+        let frontend = dns.frontend(family).ip();
         let mut delete = dns.scene.world.node.command("conntrack");
         delete.args(["-D", "-p", "udp", "-d", &frontend.to_string()]);
         assert!(delete.output().expect("conntrack").status.success());
@@ -235,10 +235,7 @@ fn entries_that_lead_to_endpoints_that_left_are_told() {
 impl Dns {
     fn ask_from_one_port(&self, family: Family) -> Worker {
         let pod = self.scene.world.pod("client-2");
-        let target = SocketAddr::new(
-            self.scene.manifests.service("names").cluster_ip(family),
-            DNS,
-        );
+        let target = self.frontend(family);
         let source = SocketAddr::new(pod.address(family), 45_000);
         let socket = pod.ns.run(|| UdpSocket::bind(source)).expect("a socket");
         Worker::here(move |stop| {
@@ -246,11 +243,7 @@ impl Dns {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
-                let [high, low] = number.to_be_bytes();
-                let question = [
-                    high, low, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 0, 0, 1, 0, 1,
-                ];
-                let _ = socket.send_to(&question, target);
+                let _ = socket.send_to(&question(number), target);
                 thread::sleep(Duration::from_millis(100));
             }
         })

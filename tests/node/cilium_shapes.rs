@@ -8,8 +8,8 @@ use std::time::Duration;
 use node_tests::bpf::{Attached, Hook, Kind, Program};
 use node_tests::cgroup::Cgroup;
 use node_tests::cilium::{Datapath, Match, Rule, Then, Way, connector, index, socket, xdp_pass};
-use node_tests::manifests::{Manifests, Sentinel};
-use node_tests::rules::{Backend, Rules};
+use node_tests::manifests::Sentinel;
+use node_tests::rules::Backend;
 use node_tests::world::{Family, agent_binary, write_script};
 use rstest::rstest;
 use serde_json::Value;
@@ -27,27 +27,15 @@ mod upgrade;
 const CLIENT_NEAR: &str = "pathproof-c0";
 const SERVER_NEAR: &str = "pathproof-s0";
 
-const PODS: [&str; 7] = ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1", "spare"];
-
 /// Services and servers, and neither rules nor an agent.
 fn bare() -> Scene {
     // Nobody but the datapath translates: a rule that masquerades would take answers up in their
     // middle, whose beginning went past it.
     let world = pods().masquerade_egress(false).build();
     let world = world.expect("build a world");
-    let manifests = Manifests::write(&world, services(&world)).expect("write manifests");
-    let rules = Rules::new(&world, Backend::Nftables, manifests.dir());
-    let mut scene = Scene {
-        clients: Vec::new(),
-        servers: Default::default(),
-        agent: None,
-        rules,
-        manifests,
-        world,
-    };
-    for pod in PODS {
-        scene.serve(pod);
-    }
+    let services = services(&world);
+    let mut scene = Scene::of(world, services, Backend::Nftables);
+    scene.serve_all();
     scene
 }
 

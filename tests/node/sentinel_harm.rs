@@ -13,9 +13,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use node_tests::capture::{Capture, Direction, Frame};
-use node_tests::manifests::{Manifests, Sentinel, Service};
+use node_tests::manifests::{Sentinel, Service};
 use node_tests::packet::{self, Hardware, Packet, flag};
-use node_tests::rules::{Backend, Rules};
+use node_tests::rules::Backend;
 use node_tests::traffic::RawSender;
 use node_tests::world::{Family, Namespace, World};
 use rstest::rstest;
@@ -89,16 +89,7 @@ fn scene(backend: Backend) -> Scene {
         one("bridged", 1, "bridged"),
         one("remote", 2, "remote"),
     ];
-    let manifests = Manifests::write(&world, services).expect("write manifests");
-    let rules = Rules::new(&world, backend, manifests.dir());
-    let scene = Scene {
-        clients: Vec::new(),
-        servers: BTreeMap::new(),
-        agent: None,
-        rules,
-        manifests,
-        world,
-    };
+    let scene = Scene::of(world, services, backend);
     // With the agent or without it, the rules are the same.
     scene.add_sentinel(&Sentinel::default());
     scene

@@ -6,15 +6,17 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use agent_common::abi::{ABI_VERSION, map};
+use agent_common::abi::map;
 use agent_common::service::{FrontendKey, FrontendValue};
-use aya::maps::{HashMap, Map, MapData};
+use aya::maps::{HashMap, Map};
 
 use node_tests::manifests::{AUTOSCALER_TAINT, Service};
 use node_tests::rules::Backend;
 use node_tests::world::{Agent, Family, agent_binary};
 use rstest::rstest;
 use serde_json::Value;
+
+use crate::agent_kernel::map_data;
 
 use node_tests::scene::{PATIENCE, Scene, eventually, family_of, until};
 
@@ -172,18 +174,9 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
         scene.dial("client-1", first, family, 10.0);
     }
     for family in Family::ALL {
-        let proven = until(PATIENCE, || {
-            (scene.count(first, family, "pod", "proven") > 3).then_some(())
+        eventually("what is dialled is proven", || {
+            scene.count(first, family, "pod", "proven") > 3
         });
-        if proven.is_none() {
-            eprintln!(
-                "{:#}\n{}\n{}",
-                scene.report(),
-                scene.metrics(),
-                scene.agent().log()
-            );
-            panic!("what is dialled is not proven");
-        }
         assert_eq!(scene.count(second, family, "", "arrived"), 0, "{family:?}");
     }
     scene.wait_proven();
@@ -274,9 +267,7 @@ fn squatter(scene: &Scene) -> Vec<UnixDatagram> {
 
 /// Frontends that are written in the kernel.
 fn frontends(scene: &Scene) -> usize {
-    let folder = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
-    let map = MapData::from_pin(folder.join(map::FRONTENDS)).expect("a pinned map");
-    let map: HashMap<_, FrontendKey, FrontendValue> =
-        Map::HashMap(map).try_into().expect("a map of frontends");
+    let map = Map::HashMap(map_data(&scene.world, map::FRONTENDS));
+    let map: HashMap<_, FrontendKey, FrontendValue> = map.try_into().expect("a map of frontends");
     map.keys().flatten().count()
 }

@@ -65,19 +65,24 @@ impl Scene {
             "needs root: run `cargo xtask test` with sudo"
         );
         let world = pods().build().expect("build a world");
-        let manifests = Manifests::write(&world, services(&world)).expect("write manifests");
-        let rules = Rules::new(&world, backend, manifests.dir());
-        rules.install().expect("install the rules");
-        let mut scene = Self {
+        let services = services(&world);
+        let mut scene = Self::of(world, services, backend);
+        scene.rules.install().expect("install the rules");
+        scene.serve_all();
+        scene
+    }
+
+    /// A world with Services, and neither servers nor rules nor an agent.
+    pub fn of(world: World, services: Vec<Service>, backend: Backend) -> Self {
+        let manifests = Manifests::write(&world, services).expect("write manifests");
+        Self {
             clients: Vec::new(),
             servers: BTreeMap::new(),
             agent: None,
-            rules,
+            rules: Rules::new(&world, backend, manifests.dir()),
             manifests,
             world,
-        };
-        scene.serve_all();
-        scene
+        }
     }
 
     /// With a ready agent.
@@ -109,9 +114,8 @@ impl Scene {
         let mut scene = Self::idle(backend, extra);
         scene.traffic();
         scene.wait("pods' traffic proven", |report| {
-            Family::ALL
-                .iter()
-                .all(|family| path_of(report, *family, "pod") == "proven")
+            let proven = |family| path_of(report, family, "pod") == "proven";
+            Family::ALL.into_iter().all(proven)
         });
         scene
     }
@@ -317,10 +321,8 @@ impl Scene {
     /// Waits until the node is proven in both families.
     pub fn wait_proven(&self) -> Value {
         self.wait("proven in both families", |report| {
-            Family::ALL
-                .iter()
-                .all(|family| family_of(report, *family)["state"] == "proven")
-                && report["verdict"]["state"] == "proven"
+            let proven = |family| family_of(report, family)["state"] == "proven";
+            Family::ALL.into_iter().all(proven) && report["verdict"]["state"] == "proven"
         })
     }
 
@@ -477,11 +479,10 @@ pub fn throughout(time: Duration, mut check: impl FnMut()) {
 
 /// Waits until both /healthz and /livez answer so.
 pub fn wait_answers(watch: &Watch, status: u16) {
-    watch
-        .wait(PATIENCE, |codes| {
-            codes.healthz == status && codes.livez == status
-        })
-        .unwrap_or_else(|error| panic!("never {status}: {error:#}"));
+    let answers = |codes: Codes| codes.healthz == status && codes.livez == status;
+    if let Err(error) = watch.wait(PATIENCE, answers) {
+        panic!("never {status}: {error:#}");
+    }
 }
 
 /// No 503 was ever seen, and the agent answers: silence is no calm. An answer that was too late for the
