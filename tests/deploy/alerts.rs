@@ -1,13 +1,15 @@
 //! Each alert fires for its fault and not for the fault's innocent twin, and no other does.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use anyhow::Result;
 use node_tests::deploy::{Tool, overlay, said};
 use rstest::rstest;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::find::of_kind;
 use crate::fleet::{ALWAYS_0, FROM_MINUTE_10, Firing, Fleet, UNTIL_MINUTE_10};
 
 const BROKEN: &str = "PathproofDatapathBroken";
@@ -27,13 +29,30 @@ pub(crate) fn rules() -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-pub(crate) fn promtool(arguments: &[&str], file: &PathBuf) -> String {
+/// What promtool says of a file; nothing, loudly, where there is none.
+fn asked(arguments: &[&str], file: &Path) -> Option<Result<String>> {
+    if Tool::Promtool.skip_without("alerts") {
+        return None;
+    }
     let mut command = Tool::Promtool.command().expect("promtool");
-    said(command.args(arguments).arg(file)).unwrap_or_else(|error| panic!("{error:#}"))
+    Some(said(command.args(arguments).arg(file)))
 }
 
-pub(crate) fn without_promtool() -> bool {
-    Tool::Promtool.skip_without("alerts")
+/// Promtool finds nothing wrong with a file.
+#[track_caller]
+pub(crate) fn promtool(arguments: &[&str], file: &Path) {
+    if let Some(Err(error)) = asked(arguments, file) {
+        panic!("{error:#}");
+    }
+}
+
+/// Promtool tests the rules so.
+#[track_caller]
+pub(crate) fn test_rules(test: &Value) {
+    let (dir, _) = rules();
+    let file = dir.path().join("test.yaml");
+    fs::write(&file, test.to_string()).expect("write the test");
+    promtool(&["test", "rules"], &file);
 }
 
 #[track_caller]
@@ -44,13 +63,10 @@ pub(crate) fn expect(fleet: &Fleet, expected: &[(&str, &[Firing])]) {
 /// The same with a sample, and an evaluation of the rules, every `interval`.
 #[track_caller]
 pub(crate) fn expect_every(interval: &str, fleet: &Fleet, expected: &[(&str, &[Firing])]) {
-    let (dir, _) = rules();
-    let file = dir.path().join("test.yaml");
     let mut test = fleet.test("rules.yaml", expected);
     test["evaluation_interval"] = json!(interval);
     test["tests"][0]["interval"] = json!(interval);
-    fs::write(&file, test.to_string()).expect("write the test");
-    promtool(&["test", "rules"], &file);
+    test_rules(&test);
 }
 
 pub(crate) fn firing(alert: &'static str, severity: &'static str) -> Vec<Firing> {
@@ -81,12 +97,8 @@ pub(crate) fn first_broken(nodes: usize, of: usize) -> Fleet {
 
 #[test]
 fn rules_are_sound() {
-    if without_promtool() {
-        return;
-    }
     let (_dir, path) = rules();
-    let said = promtool(&["check", "rules"], &path);
-    assert!(said.contains("SUCCESS"), "{said}");
+    promtool(&["check", "rules"], &path);
 }
 
 /// An alert that no test fires would be a promise that nothing shows.
@@ -109,9 +121,6 @@ fn every_alert_is_fired_by_a_test() {
 
 #[test]
 fn nothing_fires_where_all_is_well() {
-    if without_promtool() {
-        return;
-    }
     expect(&Fleet::healthy(10), &[("5m", &[]), ("55m", &[])]);
 }
 
@@ -129,9 +138,6 @@ fn a_state_that_lasts(
     #[case] alert: &'static str,
     #[case] severity: &'static str,
 ) {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     fleet.state("node-2", "IPv6", state, FROM_MINUTE_10);
     expect(&fleet, &[(short, &[]), (long, &firing(alert, severity))]);
@@ -142,9 +148,6 @@ fn a_state_that_lasts(
 #[case("broken")]
 #[case("stale")]
 fn a_single_node_is_a_warning_before_it_is_critical(#[case] state: &str) {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     fleet.state("node-2", "IPv4", state, FROM_MINUTE_10);
     let warned = firing(BROKEN, WARNING);
@@ -158,9 +161,6 @@ fn a_single_node_is_a_warning_before_it_is_critical(#[case] state: &str) {
 /// Both families of a node: one alert each.
 #[test]
 fn families_are_told_apart() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     for family in ["IPv4", "IPv6"] {
         fleet.state("node-2", family, "broken", FROM_MINUTE_10);
@@ -172,9 +172,6 @@ fn families_are_told_apart() {
 
 #[test]
 fn an_alert_ends_with_its_fault() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     fleet.state("node-2", "IPv4", "broken", UNTIL_MINUTE_10);
     let fires = firing(BROKEN, WARNING);
@@ -183,9 +180,6 @@ fn an_alert_ends_with_its_fault() {
 
 #[test]
 fn who_leaves_wakes_nobody() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     fleet.set("pathproof_node_eligible", &["node=\"node-2\""], ALWAYS_0);
     expect(&fleet, &[("30m", &[])]);
@@ -197,9 +191,6 @@ fn who_leaves_wakes_nobody() {
 /// Whoever was never seen is not leaving.
 #[test]
 fn a_node_that_was_never_seen_counts() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     fleet.remove("pathproof_node_eligible", "node=\"node-2\"");
     fleet.state("node-2", "IPv4", "broken", FROM_MINUTE_10);
@@ -209,9 +200,6 @@ fn a_node_that_was_never_seen_counts() {
 /// While an update runs two agents speak for a node: the later one answers, the worse one counts.
 #[test]
 fn two_agents_of_one_node_are_one_alert() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     fleet.add_agent("node-2", "-new");
     expect(&fleet, &[("30m", &[])]);
@@ -227,9 +215,6 @@ fn two_agents_of_one_node_are_one_alert() {
 /// Each time for less than the minute that a broken node takes.
 #[test]
 fn a_node_that_breaks_again_and_again() {
-    if without_promtool() {
-        return;
-    }
     let livez = ["node=\"node-2\",", "check=\"livez\""];
     let mut fleet = Fleet::healthy(10);
     fleet.set("pathproof_would_fail", &livez, "0x19 1 0x100");
@@ -244,9 +229,6 @@ fn a_node_that_breaks_again_and_again() {
 /// A page comes when it does not stop: each recovery lasts for three minutes.
 #[test]
 fn a_node_that_keeps_flapping() {
-    if without_promtool() {
-        return;
-    }
     let livez = ["node=\"node-2\",", "check=\"livez\""];
     let cycle = "1 0x5 ".repeat(16);
     let mut fleet = Fleet::healthy(10);
@@ -264,9 +246,6 @@ fn a_node_that_keeps_flapping() {
 
 #[test]
 fn rules_that_lag() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     let path = ["node=\"node-2\",", "family=\"IPv4\""];
     fleet.set("pathproof_programming_lag_seconds", &path, "0.2x19 9x100");
@@ -278,9 +257,6 @@ fn rules_that_lag() {
 
 #[test]
 fn traffic_that_is_not_seen() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     let labels = "job=\"pathproof\",node=\"node-2\",loss=\"not_first\"";
     fleet.put("pathproof_coverage_loss", labels, FROM_MINUTE_10);
@@ -291,9 +267,6 @@ fn traffic_that_is_not_seen() {
 /// Nothing but that it is down is known of a node whose agent is, whatever it said before.
 #[test]
 fn an_agent_that_cannot_be_scraped() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     fleet.state("node-2", "IPv4", "broken", UNTIL_MINUTE_10);
     for (metric, values) in [
@@ -309,9 +282,6 @@ fn an_agent_that_cannot_be_scraped() {
 
 #[test]
 fn a_node_without_an_agent() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     fleet.add_bare_node("windows", "Windows Server 2022 Datacenter");
     expect(&fleet, &[("30m", &[])]);
@@ -323,9 +293,6 @@ fn a_node_without_an_agent() {
 /// One alert says it, not one for each node.
 #[test]
 fn nobody_is_scraped() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::default();
     for node in 1..=10 {
         fleet.add_bare_node(&format!("node-{node}"), "Debian GNU/Linux 12 (bookworm)");
@@ -336,9 +303,6 @@ fn nobody_is_scraped() {
 
 #[test]
 fn an_agent_that_does_not_judge() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     let one = ["node=\"node-2\","];
     fleet.set(
@@ -352,9 +316,6 @@ fn an_agent_that_does_not_judge() {
 
 #[test]
 fn an_endpoint_that_does_not_move() {
-    if without_promtool() {
-        return;
-    }
     const MOVES: &str = "pathproof_rotation_lag_seconds_count";
     let all: [&str; 0] = [];
     let mut fleet = Fleet::healthy(3);
@@ -377,9 +338,6 @@ fn an_endpoint_that_does_not_move() {
 /// What people read: the words of an alert name the node, and have no empty label.
 #[test]
 fn words_are_filled_in() {
-    if without_promtool() {
-        return;
-    }
     let labels = json!({ "severity": WARNING, "node": "node-1", "family": "IPv4" });
     let words = [
         "Node node-1 does not route Services over IPv4",
@@ -393,7 +351,6 @@ fn words_are_filled_in() {
 /// Summary and description of the only alert of this name, which fires at minute 13.
 #[track_caller]
 pub(crate) fn expect_words(fleet: &Fleet, alert: &str, labels: &Value, words: [&str; 2]) {
-    let (dir, _) = rules();
     let mut test = fleet.test("rules.yaml", &[]);
     let runbook = format!("{}#{}", crate::references::RUNBOOKS, alert.to_lowercase());
     test["tests"][0]["alert_rule_test"] = json!([{
@@ -406,24 +363,20 @@ pub(crate) fn expect_words(fleet: &Fleet, alert: &str, labels: &Value, words: [&
             },
         }],
     }]);
-    let file = dir.path().join("words.yaml");
-    fs::write(&file, test.to_string()).expect("write the test");
-    promtool(&["test", "rules"], &file);
+    test_rules(&test);
 }
 
 /// A test that expects nothing of a fault fails: promtool compares what this module writes.
 #[test]
 fn an_alert_that_is_not_expected_is_found() {
-    if without_promtool() {
-        return;
-    }
     let (dir, _) = rules();
     let test = first_broken(1, 10).test("rules.yaml", &[("13m", &[])]);
     let file = dir.path().join("wrong.yaml");
     fs::write(&file, test.to_string()).expect("write the test");
-    let mut command = Tool::Promtool.command().expect("promtool");
-    let error = said(command.args(["test", "rules"]).arg(file)).expect_err("an alert");
-    assert!(format!("{error:#}").contains(BROKEN), "{error:#}");
+    if let Some(told) = asked(&["test", "rules"], &file) {
+        let error = format!("{:#}", told.expect_err("an alert"));
+        assert!(error.contains(BROKEN), "{error}");
+    }
 }
 
 /// What relabels in the PodMonitor and what the rules select by are the same labels.
@@ -433,12 +386,9 @@ fn rules_rely_on_what_the_pod_monitor_sets() {
         return;
     }
     let objects = overlay("beside-kube-proxy", &["pod-monitor"]).expect("an overlay");
-    let of = |kind: &str| {
-        let found = objects.iter().find(|object| object["kind"] == kind);
-        found.unwrap_or_else(|| panic!("a {kind}"))
-    };
-    let monitor = &of("PodMonitor")["spec"];
-    let pod = &of("DaemonSet")["spec"]["template"]["metadata"]["labels"];
+    let monitor = &of_kind(&objects, "PodMonitor")["spec"];
+    let agent = of_kind(&objects, "DaemonSet");
+    let pod = &agent["spec"]["template"]["metadata"]["labels"];
     let job = monitor["jobLabel"].as_str().expect("a label");
     assert_eq!(pod[job], "pathproof", "job is the pod's label {job}");
     assert_eq!(&monitor["selector"]["matchLabels"], pod);

@@ -8,6 +8,8 @@ use pathproof::config::{Config, Surroundings};
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use crate::find::named;
+
 /// The arguments of the only container of an object.
 /// Of the pods of `pathproof-NAME`.
 fn args_of(objects: &[Value], name: &str) -> Option<Vec<String>> {
@@ -192,10 +194,7 @@ fn everything_follows_the_namespace_and_the_addresses() {
         assert!(args.iter().any(|arg| arg == service), "{args:?}");
         assert!(args.iter().any(|arg| arg == endpoint), "{args:?}");
     }
-    let slice = objects
-        .iter()
-        .find(|object| object["addressType"] == "IPv4")
-        .expect("a slice");
+    let slice = named(&objects, "EndpointSlice", "pathproof-sentinel-ipv4");
     assert_eq!(slice["endpoints"][0]["addresses"], json!(["192.0.2.2"]));
     policies_follow(&objects);
     for object in &objects {
@@ -214,11 +213,7 @@ fn everything_follows_the_namespace_and_the_addresses() {
 
 /// Whom policies restrict, and what they reserve.
 fn policies_follow(objects: &[Value]) {
-    let of = |kind: &str, name: &str| {
-        let is = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
-        objects.iter().find(is).expect("a policy")["spec"].clone()
-    };
-    let policy = |name: &str| of("ValidatingAdmissionPolicy", name);
+    let policy = |name: &str| &named(objects, "ValidatingAdmissionPolicy", name)["spec"];
     let condition = |policy: &Value| policy["matchConditions"][0]["expression"].clone();
     for (name, account) in [
         ("pathproof-agent", "pathproof-agent"),
@@ -227,7 +222,7 @@ fn policies_follow(objects: &[Value]) {
     ] {
         let who = format!("system:serviceaccount:elsewhere:{account}");
         let expected = format!("request.userInfo.username == \"{who}\"");
-        assert_eq!(condition(&policy(name)), json!(expected), "{name}");
+        assert_eq!(condition(policy(name)), json!(expected), "{name}");
     }
     let addresses = r#"["192.0.2.1", "192.0.2.2", "2001:2::1", "2001:2::2"]"#;
     for name in [
@@ -236,7 +231,7 @@ fn policies_follow(objects: &[Value]) {
     ] {
         let policy = policy(name);
         let expected = r#"request.namespace != "elsewhere""#;
-        assert_eq!(condition(&policy), json!(expected), "{name}");
+        assert_eq!(condition(policy), json!(expected), "{name}");
         let variables = policy["variables"].as_array().expect("variables");
         let expressions = || {
             variables
@@ -250,11 +245,9 @@ fn policies_follow(objects: &[Value]) {
     let endpoints = r#"["192.0.2.2", "2001:2::2"]"#;
     let rotator = policy("pathproof-rotator").to_string();
     assert!(rotator.replace('\\', "").contains(endpoints), "{rotator}");
-    let binding = of(
-        "ValidatingAdmissionPolicyBinding",
-        "pathproof-reserved-services",
-    );
-    assert_eq!(binding["paramRef"]["namespace"], "elsewhere");
+    let kind = "ValidatingAdmissionPolicyBinding";
+    let binding = named(objects, kind, "pathproof-reserved-services");
+    assert_eq!(binding["spec"]["paramRef"]["namespace"], "elsewhere");
 }
 
 /// Whoever may ask from afar, the kubelet's probes go on.
@@ -266,10 +259,8 @@ fn probes_follow_the_admin_port_and_stay_on_loopback() {
     let admin = json!({ "port": 19300, "allowCidrs": ["10.0.0.0/8"] });
     let objects = Chart::with(json!({ "agent": { "admin": admin } })).render();
     let objects = objects.expect("the chart");
-    let agent = objects.iter().find(|object| {
-        object["metadata"]["name"] == "pathproof-agent" && object["kind"] == "DaemonSet"
-    });
-    let container = &agent.expect("an agent")["spec"]["template"]["spec"]["containers"][0];
+    let agent = named(&objects, "DaemonSet", "pathproof-agent");
+    let container = &agent["spec"]["template"]["spec"]["containers"][0];
     for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
         assert_eq!(container[probe]["httpGet"]["host"], "127.0.0.1");
         assert_eq!(container[probe]["httpGet"]["port"], 19300);

@@ -3,6 +3,7 @@
 
 mod alerts;
 mod args;
+mod find;
 mod fleet;
 mod gitops;
 mod listed;

@@ -6,7 +6,6 @@ use serde_json::json;
 
 use crate::alerts::{
     CRITICAL, WARNING, broken, expect, expect_every, expect_words, first_broken, stay_broken,
-    without_promtool,
 };
 use crate::fleet::{ALWAYS_0, FROM_MINUTE_10, Firing, Fleet, MINUTES_10_TO_30};
 
@@ -29,9 +28,6 @@ fn many() -> Vec<Firing> {
 #[case(20, 110, false)]
 #[case(21, 110, true)]
 fn many_nodes_at_once(#[case] nodes: usize, #[case] of: usize, #[case] is_many: bool) {
-    if without_promtool() {
-        return;
-    }
     let fleet = first_broken(nodes, of);
     let (soon, later) = if is_many {
         (many(), many())
@@ -47,9 +43,6 @@ fn many_nodes_at_once(#[case] nodes: usize, #[case] of: usize, #[case] is_many: 
 /// One page for each cause; a node whose agent names none is counted apart.
 #[test]
 fn many_nodes_are_grouped_by_cause() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = first_broken(3, 10);
     fleet.broken("node-4", "IPv4", "refused", FROM_MINUTE_10);
     fleet.broken("node-4", "IPv6", "refused", FROM_MINUTE_10);
@@ -63,9 +56,6 @@ fn many_nodes_are_grouped_by_cause() {
 /// One fault of the fleet opens no ticket for each node; the nodes have theirs once it is over.
 #[test]
 fn alerts_of_nodes_are_held_back_while_many_are_broken() {
-    if without_promtool() {
-        return;
-    }
     const FLAPS: &str = "0x19 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x50";
     let mut fleet = Fleet::healthy(10);
     fleet.state("node-6", "IPv4", "degraded", FROM_MINUTE_10);
@@ -109,9 +99,6 @@ fn alerts_of_nodes_are_held_back_while_many_are_broken() {
 /// Nodes that fall one after another: the page is there before the tickets of the first ones.
 #[test]
 fn the_page_comes_before_the_tickets() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     for (node, values) in [(1, "0x18 1x101"), (2, FROM_MINUTE_10), (3, "0x20 1x99")] {
         fleet.broken(&format!("node-{node}"), "IPv4", "leaked", values);
@@ -134,9 +121,6 @@ fn the_page_comes_before_the_tickets() {
 /// names: the other cluster's nodes neither fire nor excuse nor hold back anything.
 #[test]
 fn clusters_are_told_apart() {
-    if without_promtool() {
-        return;
-    }
     let mut west = first_broken(2, 10);
     west.set("pathproof_node_eligible", &["node=\"node-2\","], ALWAYS_0);
     let mut north = Fleet::healthy(10);
@@ -158,9 +142,6 @@ fn clusters_are_told_apart() {
 /// Three of a small cluster are many, however many nodes another one has.
 #[test]
 fn many_are_counted_in_each_cluster() {
-    if without_promtool() {
-        return;
-    }
     let large = Fleet::healthy(100).in_cluster("large");
     let fleet = first_broken(3, 10).in_cluster("small").beside(large);
     let page = many()[0].clone().in_cluster("small");
@@ -170,9 +151,6 @@ fn many_are_counted_in_each_cluster() {
 /// What is missing in one cluster is there in the other under the same names.
 #[test]
 fn what_one_cluster_lacks_another_does_not_replace() {
-    if without_promtool() {
-        return;
-    }
     let other = || Fleet::healthy(3).in_cluster("west");
     let mut bare = Fleet::healthy(2);
     bare.add_bare_node("node-3", "Debian GNU/Linux 12 (bookworm)");
@@ -197,9 +175,6 @@ fn what_one_cluster_lacks_another_does_not_replace() {
 /// One of several clusters is told for a day, so that one which was given up does not fire for ever.
 #[test]
 fn a_cluster_that_is_not_scraped_any_more() {
-    if without_promtool() {
-        return;
-    }
     let up = |values| {
         let mut fleet = Fleet::default();
         fleet.put("up", "job=\"pathproof\",node=\"node-1\"", values);
@@ -235,38 +210,25 @@ fn a_cluster_that_is_not_scraped_any_more() {
 #[case("uncounted", Some("PathproofFleetNotCounted"))]
 #[case("waiting", None)]
 fn a_503_that_is_held_back(#[case] reason: &str, #[case] alert: Option<&'static str>) {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::healthy(10);
     for node in ["node-2", "node-3"] {
         let of = [format!("node=\"{node}\","), format!("reason=\"{reason}\"")];
         fleet.set("pathproof_braked", &of, FROM_MINUTE_10);
     }
-    let told: Vec<Firing> = alert
-        .map(|alert| Firing::of_fleet(alert, WARNING))
-        .into_iter()
-        .collect();
+    let told = Vec::from_iter(alert.map(|alert| Firing::of_fleet(alert, WARNING)));
     expect(
         &fleet,
         &[("10m30s", &[]), ("11m30s", &told), ("40m", &told)],
     );
-    let east: Vec<Firing> = told
-        .into_iter()
-        .map(|firing| firing.in_cluster("east"))
-        .collect();
-    let both = fleet
-        .in_cluster("east")
-        .beside(Fleet::healthy(10).in_cluster("west"));
-    expect(&both, &[("11m30s", &east)]);
+    let in_east = |firing: Firing| firing.in_cluster("east");
+    let east: Vec<Firing> = told.into_iter().map(in_east).collect();
+    let west = Fleet::healthy(10).in_cluster("west");
+    expect(&fleet.in_cluster("east").beside(west), &[("11m30s", &east)]);
 }
 
 /// A braked fleet is one page, and a warning beside it.
 #[test]
 fn a_braked_fleet_is_one_page() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = first_broken(10, 10);
     for node in 3..=10 {
         let of = [
@@ -285,9 +247,6 @@ fn a_braked_fleet_is_one_page() {
 
 #[test]
 fn nodes_that_leave_are_not_many() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = first_broken(5, 10);
     for node in 1..=3 {
         let label = format!("node=\"node-{node}\",");
@@ -299,9 +258,6 @@ fn nodes_that_leave_are_not_many() {
 /// Cluster and cause are named where they are known.
 #[test]
 fn words_of_the_fleet_are_filled_in() {
-    if without_promtool() {
-        return;
-    }
     let after = "Check first what these nodes share: a rollout of the proxy or of a firewall, the \
                  control plane, or pathproof itself. `kubectl pathproof` lists the nodes. Alerts of single \
                  nodes are suppressed while this alert fires.";

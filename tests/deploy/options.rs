@@ -4,20 +4,12 @@ use node_tests::deploy::{Chart, Tool, identity};
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use crate::find::named;
+
 fn rendered(values: Value) -> Vec<Value> {
     let shown = values.to_string();
     let objects = Chart::with(values).render();
     objects.unwrap_or_else(|error| panic!("{shown}: {error:#}"))
-}
-
-#[track_caller]
-fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
-    let is = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
-    let found = objects.iter().find(is);
-    found.unwrap_or_else(|| {
-        let all: Vec<String> = objects.iter().map(identity).collect();
-        panic!("no {kind} {name} in {all:?}")
-    })
 }
 
 /// Value, object, where it arrives, and what arrives there.

@@ -8,6 +8,8 @@ use node_tests::deploy::{Tool, folder, said};
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use crate::find::of_kind;
+
 fn chart() -> Value {
     let text = fs::read_to_string(folder().join("chart/Chart.yaml")).expect("Chart.yaml");
     documents(&text).expect("YAML").remove(0)
@@ -48,8 +50,8 @@ fn versions_are_those_of_the_binary() {
 fn every_taint_is_tolerated(#[case] file: &str) {
     let text = fs::read_to_string(folder().join(file)).expect("a file");
     let objects = documents(&text).expect("YAML");
-    let set = objects.iter().find(|object| object["kind"] == "DaemonSet");
-    let tolerations = &set.expect("a DaemonSet")["spec"]["template"]["spec"]["tolerations"];
+    let set = of_kind(&objects, "DaemonSet");
+    let tolerations = &set["spec"]["template"]["spec"]["tolerations"];
     assert_eq!(*tolerations, json!([{ "operator": "Exists" }]));
 }
 

@@ -1,16 +1,13 @@
 //! The recording rules give the right values, and keep clusters apart.
 
-use std::fs;
-
 use serde_json::{Value, json};
 
-use crate::alerts::{promtool, rules, without_promtool};
+use crate::alerts::test_rules;
 use crate::fleet::{ALWAYS_1, FROM_MINUTE_10, Fleet};
 
 /// Compares an expression at minute 20 with what is expected of it: labels and value.
 #[track_caller]
 fn expect(fleet: &Fleet, expression: &str, expected: &[(&str, f64)]) {
-    let (dir, _) = rules();
     let mut test = fleet.test("rules.yaml", &[]);
     let samples: Vec<Value> = expected
         .iter()
@@ -19,16 +16,11 @@ fn expect(fleet: &Fleet, expression: &str, expected: &[(&str, f64)]) {
     test["tests"][0]["promql_expr_test"] = json!([{
         "expr": expression, "eval_time": "20m", "exp_samples": samples,
     }]);
-    let file = dir.path().join("records.yaml");
-    fs::write(&file, test.to_string()).expect("write the test");
-    promtool(&["test", "rules"], &file);
+    test_rules(&test);
 }
 
 #[test]
 fn the_worst_state_of_a_node_is_recorded() {
-    if without_promtool() {
-        return;
-    }
     let mut east = Fleet::healthy(2);
     east.state("node-2", "IPv6", "broken", FROM_MINUTE_10);
     let both = east
@@ -54,9 +46,6 @@ fn the_worst_state_of_a_node_is_recorded() {
 
 #[test]
 fn connections_are_summed_up_by_cluster_and_outcome() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::default();
     for node in ["node-1", "node-2"] {
         for path in ["pod", "external"] {
@@ -92,9 +81,6 @@ fn connections_are_summed_up_by_cluster_and_outcome() {
 /// Two nodes with failures of one Service, and a connection to a removed endpoint on one of them.
 #[test]
 fn failures_of_services_and_late_connections_are_recorded() {
-    if without_promtool() {
-        return;
-    }
     let mut fleet = Fleet::default();
     for (node, name, outcome) in [
         ("node-1", "web", "lost"),

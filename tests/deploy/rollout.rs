@@ -7,6 +7,7 @@ use node_tests::deploy::{Chart, Tool};
 use serde_json::{Value, json};
 
 use crate::alerts::promtool;
+use crate::find::of_kind;
 use crate::references::{TARGET_LABELS, document, documented, selectors};
 
 /// Nodes of the page's table.
@@ -26,9 +27,6 @@ fn queries() -> Vec<String> {
 
 #[test]
 fn queries_are_sound() {
-    if Tool::Promtool.skip_without("queries_are_sound") {
-        return;
-    }
     let queries = queries();
     assert!(queries.len() > 8, "{queries:?}");
     let rule = |query: &String| json!({ "alert": "query", "expr": query });
@@ -80,8 +78,7 @@ fn times_of_a_rollout_are_those_of_the_chart() {
         return;
     }
     let objects = Chart::default().render().expect("the chart");
-    let agent = objects.iter().find(|object| object["kind"] == "DaemonSet");
-    let spec = &agent.expect("an agent")["spec"];
+    let spec = &of_kind(&objects, "DaemonSet")["spec"];
     let update = &spec["updateStrategy"]["rollingUpdate"];
     let seconds = spec["minReadySeconds"].as_u64().expect("seconds");
     let surge = update["maxSurge"].as_u64().expect("a number");

@@ -86,6 +86,15 @@ fn without_tools(test: &str) -> bool {
     Tool::Helm.skip_without(test) || Tool::Kubectl.skip_without(test)
 }
 
+/// The chart's objects are those of an overlay with components.
+#[track_caller]
+fn assert_same(chart: &Objects, profile: &str, components: &[&str]) {
+    let kustomize = overlay(profile, components).expect("the overlay");
+    let mut kustomize = by_identity(kustomize);
+    take_namespace(&mut kustomize);
+    assert_eq!(first_difference(chart, &kustomize), None);
+}
+
 /// The chart brings no Namespace: helm keeps its own records in it, and makes it before.
 fn take_namespace(objects: &mut Objects) {
     let namespace = objects.remove("Namespace /pathproof").expect("a Namespace");
@@ -101,9 +110,7 @@ fn the_chart_and_the_overlay_are_the_same(
         return;
     }
     let chart = of_chart(Chart::with(json!({ "profile": profile })));
-    let mut kustomize = by_identity(overlay(profile, &[]).expect("the overlay"));
-    take_namespace(&mut kustomize);
-    assert_eq!(first_difference(&chart, &kustomize), None);
+    assert_same(&chart, profile, &[]);
 }
 
 /// The values that say what a component says.
@@ -129,11 +136,7 @@ fn components_are_values(
         return;
     }
     values["profile"] = json!(profile);
-    let chart = of_chart(Chart::with(values));
-    let kustomize = overlay(profile, components).expect("the overlay");
-    let mut kustomize = by_identity(kustomize);
-    take_namespace(&mut kustomize);
-    assert_eq!(first_difference(&chart, &kustomize), None);
+    assert_same(&of_chart(Chart::with(values)), profile, components);
 }
 
 /// Components for what older clusters and other nodes lack.
@@ -157,9 +160,7 @@ fn what_is_lacking_is_left_out_alike(
     }
     values["profile"] = json!(profile);
     let chart = of_chart(Chart::with(values).kubernetes(version));
-    let mut kustomize = by_identity(overlay(profile, components).expect("the overlay"));
-    take_namespace(&mut kustomize);
-    assert_eq!(first_difference(&chart, &kustomize), None);
+    assert_same(&chart, profile, components);
 }
 
 /// For tools that apply rendered objects the chart brings the Namespace too. Helm keeps it at an uninstall.
@@ -190,10 +191,7 @@ fn the_dashboard_is_the_same_file() {
     }
     let values = json!({ "metrics": { "dashboard": { "enabled": true } } });
     let chart = of_chart(Chart::with(values));
-    let kustomize = overlay("beside-kube-proxy", &["dashboard"]).expect("the overlay");
-    let mut kustomize = by_identity(kustomize);
-    take_namespace(&mut kustomize);
-    assert_eq!(first_difference(&chart, &kustomize), None);
+    assert_same(&chart, "beside-kube-proxy", &["dashboard"]);
     let map = &chart["ConfigMap pathproof/pathproof-dashboard"];
     let json = map["data"]["pathproof.json"].as_str().expect("a dashboard");
     serde_json::from_str::<Value>(json).expect("JSON");

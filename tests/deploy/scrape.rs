@@ -5,6 +5,8 @@ use std::fs;
 use node_tests::deploy::{Chart, Tool, said};
 use serde_json::{Map, Value, json};
 
+use crate::find::of_kind;
+
 /// A relabeling as Prometheus spells what Prometheus Operator's objects say.
 fn native(relabeling: &Value) -> Value {
     let names = [
@@ -67,8 +69,7 @@ fn a_service_monitor_gives_the_same_labels() {
             "metrics": { value: { "enabled": true } },
         }));
         let objects = objects.render().expect("the chart");
-        let found = objects.iter().find(|object| object["kind"] == kind);
-        let spec = &found.expect("a monitor")["spec"];
+        let spec = &of_kind(&objects, kind)["spec"];
         let relabelings = spec[endpoints][0]["relabelings"].as_array().cloned();
         let mut relabelings = relabelings.expect("relabelings");
         relabelings.retain(|one| one["targetLabel"] != "__address__");
@@ -92,9 +93,8 @@ fn agents_are_scraped_at_their_admin_port_by_the_nodes_name() {
         "metrics": { "podMonitor": { "enabled": true } },
     });
     let objects = Chart::with(values).render().expect("the chart");
-    let monitor = objects.iter().find(|object| object["kind"] == "PodMonitor");
     let pods = [("10.0.0.7", "node-1"), ("fd00::7", "node-2")];
-    let text = configuration(&monitor.expect("a PodMonitor")["spec"], &pods);
+    let text = configuration(&of_kind(&objects, "PodMonitor")["spec"], &pods);
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("prometheus.yaml");
     fs::write(&file, text.to_string()).expect("write it");

@@ -7,17 +7,17 @@ use node_tests::deploy::{Chart, Tool};
 use rstest::rstest;
 use serde_json::{Value, json};
 
+use crate::find::{named, of_kind};
+
 /// Lets agents write about all Nodes.
 const WORDS: &str = "every agent may write about every Node";
 
 fn kinds(objects: &[Value]) -> BTreeSet<String> {
     let named = |object: &Value| {
         let text = |value: &Value| value.as_str().expect("a name").to_owned();
-        format!(
-            "{}/{}",
-            text(&object["kind"]),
-            text(&object["metadata"]["name"])
-        )
+        [&object["kind"], &object["metadata"]["name"]]
+            .map(text)
+            .join("/")
     };
     objects.iter().map(named).collect()
 }
@@ -295,8 +295,7 @@ fn older_clusters_get_what_they_know() {
             let is_there = kinds(&objects).contains(&kind);
             assert_eq!(is_there, is_new && version != "1.30.0", "{version} {name}");
         }
-        let agent = objects.iter().find(|object| object["kind"] == "DaemonSet");
-        let template = &agent.expect("an agent")["spec"]["template"];
+        let template = &of_kind(&objects, "DaemonSet")["spec"]["template"];
         let context = &template["spec"]["containers"][0]["securityContext"];
         assert_eq!(context["appArmorProfile"].is_null(), !is_new, "{version}");
         let annotation = &template["metadata"]["annotations"][key];
@@ -334,18 +333,14 @@ fn without_a_policy_agents_write_nothing(
     }
     let objects = Chart::with(values).kubernetes(version).render();
     let objects = objects.expect("the chart");
-    let named = |kind: &str, name: &str| {
-        let is = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
-        objects.iter().find(is)
-    };
-    let role = named("ClusterRole", "pathproof-agent").expect("a role");
+    let role = named(&objects, "ClusterRole", "pathproof-agent");
     let may_patch = role.to_string().contains("nodes/status");
     assert_eq!(may_patch, publishes, "{role}");
     for kind in ["Role", "RoleBinding"] {
-        let events = named(kind, "pathproof-agent-events");
-        assert_eq!(events.is_some(), publishes, "{kind}");
+        let events = format!("{kind}/pathproof-agent-events");
+        assert_eq!(kinds(&objects).contains(&events), publishes, "{kind}");
     }
-    let agent = named("DaemonSet", "pathproof-agent").expect("an agent");
+    let agent = named(&objects, "DaemonSet", "pathproof-agent");
     let args = &agent["spec"]["template"]["spec"]["containers"][0]["args"];
     let args = args.as_array().expect("arguments");
     for option in ["--publish-condition=off", "--publish-events=off"] {
@@ -367,8 +362,7 @@ fn the_folder_of_the_pins_alone_is_mounted(
     }
     let objects = Chart::with(json!({ "agent": { "pins": pins } })).render();
     let objects = objects.expect("the chart");
-    let agent = objects.iter().find(|object| object["kind"] == "DaemonSet");
-    let pod = &agent.expect("an agent")["spec"]["template"]["spec"];
+    let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
     let of = |list: &Value, key: &str, value: &str| {
         let mut entries = list.as_array().into_iter().flatten();
@@ -392,16 +386,12 @@ fn an_image_is_named_by_tag_or_digest() {
         return;
     }
     let digest = format!("sha256:{}", "0".repeat(64));
+    let other = json!({ "repository": "example.com/p", "tag": "2" });
+    let exact = json!({ "tag": "2", "digest": digest });
     for (image, wanted) in [
-        (json!({}), "pathproof:0.1.0".to_owned()),
-        (
-            json!({ "repository": "example.com/p", "tag": "2" }),
-            "example.com/p:2".to_owned(),
-        ),
-        (
-            json!({ "tag": "2", "digest": digest }),
-            format!("pathproof@{digest}"),
-        ),
+        (json!({}), "pathproof:0.1.0"),
+        (other, "example.com/p:2"),
+        (exact, &format!("pathproof@{digest}")),
     ] {
         let objects = Chart::with(json!({ "image": image })).render();
         for object in objects.expect("the chart") {
@@ -416,10 +406,7 @@ fn an_image_is_named_by_tag_or_digest() {
 
 fn alerts(values: &Value) -> String {
     let objects = Chart::with(values.clone()).render().expect("the chart");
-    let rule = objects
-        .iter()
-        .find(|object| object["kind"] == "PrometheusRule");
-    rule.expect("alerts").to_string()
+    of_kind(&objects, "PrometheusRule").to_string()
 }
 
 /// An endpoint that is not meant to move raises nothing; and the runbook may lie elsewhere.

@@ -16,8 +16,9 @@ use agent_common::service::{
 };
 use agent_common::steer::{PORT_WORDS, RULES, SOCKETS, SteerRule};
 use aya::maps::{Map, MapData, MapInfo};
-use node_tests::observer::Observer;
 use pathproof::datapath::load::{ATTACHED, OBJECT, SENTINEL};
+
+use crate::stage::load;
 
 /// Bytes of the object, which the agent's binary holds.
 /// The observer's four programs are most of it; the sentinel's five were 45 KiB, datagrams took 105,
@@ -35,90 +36,49 @@ fn size<T>() -> u32 {
     size_of::<T>() as u32
 }
 
-/// Name, size of key and value, entries.
-fn expected() -> [(&'static str, u32, u32, u32); 17] {
-    let word = size::<u32>();
+/// A map: its name, the sizes of key and value, and its entries.
+type Layout = (&'static str, u32, u32, u32);
+
+fn of<K, V>(name: &'static str, entries: u32) -> Layout {
+    (name, size::<K>(), size::<V>(), entries)
+}
+
+fn pinned() -> [Layout; 17] {
     [
-        (
-            map::FRONTENDS,
-            size::<FrontendKey>(),
-            size::<FrontendValue>(),
-            abi::MAX_FRONTENDS,
-        ),
-        (
-            map::ENDPOINTS,
-            size::<EndpointKey>(),
-            size::<EndpointEntry>(),
-            abi::MAX_ENDPOINTS,
-        ),
+        of::<FrontendKey, FrontendValue>(map::FRONTENDS, abi::MAX_FRONTENDS),
+        of::<EndpointKey, EndpointEntry>(map::ENDPOINTS, abi::MAX_ENDPOINTS),
         // A trie's key begins with its length.
-        (
-            map::SOURCES,
-            word + size::<Address>(),
-            word,
-            abi::MAX_SOURCES,
-        ),
-        (map::DEVICES, word, word, abi::MAX_DEVICES),
-        (
-            map::PENDING,
-            size::<PendingKey>(),
-            size::<Pending>(),
-            abi::MAX_PENDING,
-        ),
-        (
-            map::COUNTS,
-            word,
-            size::<ServiceCounts>(),
-            abi::MAX_SERVICES,
-        ),
-        (map::TOUCHED, word, size::<Touched>(), 1),
-        (map::PROOFS, word, size::<u64>(), PROOF_SLOTS),
-        (map::DELAYS, word, size::<Delays>(), FAMILIES as u32),
-        (map::BUDGETS, word, size::<Budget>(), abi::MAX_BUDGETS),
-        (map::FAULTS, word, size::<u64>(), FAULTS as u32),
-        (map::LIMITER, word, size::<Budget>(), 1),
-        (map::ANOMALIES, 0, 0, abi::ANOMALY_BYTES),
-        (
-            map::UDP_PENDING,
-            size::<PendingKey>(),
-            size::<Pending>(),
-            abi::MAX_UDP_PENDING,
-        ),
-        (map::UDP_PORTS, word, size::<UdpPorts>(), 1),
-        (map::UDP_RATES, word, size::<Budget>(), abi::UDP_RATES),
-        (map::MARKS, word, size::<Marks>(), 1),
+        of::<(u32, Address), u32>(map::SOURCES, abi::MAX_SOURCES),
+        of::<u32, u32>(map::DEVICES, abi::MAX_DEVICES),
+        of::<PendingKey, Pending>(map::PENDING, abi::MAX_PENDING),
+        of::<u32, ServiceCounts>(map::COUNTS, abi::MAX_SERVICES),
+        of::<u32, Touched>(map::TOUCHED, 1),
+        of::<u32, u64>(map::PROOFS, PROOF_SLOTS),
+        of::<u32, Delays>(map::DELAYS, FAMILIES as u32),
+        of::<u32, Budget>(map::BUDGETS, abi::MAX_BUDGETS),
+        of::<u32, u64>(map::FAULTS, FAULTS as u32),
+        of::<u32, Budget>(map::LIMITER, 1),
+        of::<(), ()>(map::ANOMALIES, abi::ANOMALY_BYTES),
+        of::<PendingKey, Pending>(map::UDP_PENDING, abi::MAX_UDP_PENDING),
+        of::<u32, UdpPorts>(map::UDP_PORTS, 1),
+        of::<u32, Budget>(map::UDP_RATES, abi::UDP_RATES),
+        of::<u32, Marks>(map::MARKS, 1),
     ]
 }
 
 /// The sentinel's, those of the port and those of drops, which end with the agent.
-fn unpinned() -> [(&'static str, u32, u32, u32); 10] {
-    let word = size::<u32>();
+fn unpinned() -> [Layout; 10] {
     [
-        (
-            map::PROBES,
-            size::<ProbeKey>(),
-            size::<Probe>(),
-            abi::MAX_PROBES,
-        ),
-        (
-            map::HOST_PROBES,
-            size::<u64>(),
-            size::<HostProbe>(),
-            abi::MAX_HOST_PROBES,
-        ),
-        (map::PROBE_EVENTS, 0, 0, abi::PROBE_EVENT_BYTES),
-        (map::RATES, word, size::<Rate>(), abi::MAX_SERVICES),
-        (map::STEER_RULES, word, size::<SteerRule>(), RULES),
-        (map::STEER_SOCKETS, word, word, SOCKETS),
-        (map::STEER_PORTS, word, size::<u64>(), PORT_WORDS),
-        (
-            map::STEER_OWNERS,
-            size::<Address>(),
-            word,
-            abi::MAX_STEER_OWNERS,
-        ),
-        (map::DROPS, size::<DropKey>(), size::<u64>(), abi::MAX_DROPS),
-        (map::SKB_LAYOUT, word, size::<SkbLayout>(), 1),
+        of::<ProbeKey, Probe>(map::PROBES, abi::MAX_PROBES),
+        of::<u64, HostProbe>(map::HOST_PROBES, abi::MAX_HOST_PROBES),
+        of::<(), ()>(map::PROBE_EVENTS, abi::PROBE_EVENT_BYTES),
+        of::<u32, Rate>(map::RATES, abi::MAX_SERVICES),
+        of::<u32, SteerRule>(map::STEER_RULES, RULES),
+        of::<u32, u32>(map::STEER_SOCKETS, SOCKETS),
+        of::<u32, u64>(map::STEER_PORTS, PORT_WORDS),
+        of::<Address, u32>(map::STEER_OWNERS, abi::MAX_STEER_OWNERS),
+        of::<DropKey, u64>(map::DROPS, abi::MAX_DROPS),
+        of::<u32, SkbLayout>(map::SKB_LAYOUT, 1),
     ]
 }
 
@@ -137,26 +97,16 @@ fn info(map: &Map) -> MapInfo {
 
 #[test]
 fn maps_are_those_of_the_layout() {
-    let Some(observer) = Observer::load(&[]).expect("load the observer") else {
-        return;
-    };
-    let expected = expected();
-    assert_eq!(
-        expected.map(|(name, ..)| name),
-        map::PINNED,
-        "every pinned map is looked at"
-    );
-    for (name, key, value, entries) in expected {
-        let map = observer.ebpf().map(name).expect(name);
-        let info = info(map);
+    let observer = load(&[]);
+    let names = pinned().map(|(name, ..)| name);
+    assert_eq!(names, map::PINNED, "every pinned map is looked at");
+    for (name, key, value, entries) in pinned().into_iter().chain(unpinned()) {
+        let info = info(observer.map(name).expect(name));
         let found = (info.key_size(), info.value_size(), info.max_entries());
         assert_eq!(found, (key, value, entries), "{name}");
         assert_eq!(info.name_as_str(), Some(name));
     }
-    for (name, key, value, entries) in unpinned() {
-        let info = info(observer.ebpf().map(name).expect(name));
-        let found = (info.key_size(), info.value_size(), info.max_entries());
-        assert_eq!(found, (key, value, entries), "{name}");
+    for (name, ..) in unpinned() {
         assert!(!map::PINNED.contains(&name), "{name}");
     }
     // A report has room in the ring buffer many times over: the reader looks four times a second.
@@ -166,30 +116,20 @@ fn maps_are_those_of_the_layout() {
 #[test]
 fn object_and_programs_keep_to_their_budget() {
     assert!(OBJECT.len() <= MOST_OBJECT_BYTES, "{} bytes", OBJECT.len());
-    let Some(mut observer) = Observer::load(&[]).expect("load the observer") else {
-        return;
-    };
+    let mut observer = load(&[]);
     observer.load_sentinel().expect("load the sentinel");
     for name in ATTACHED.into_iter().chain(SENTINEL) {
-        let info = observer
-            .program(name)
-            .expect(name)
-            .info()
-            .expect("its information");
+        let info = observer.program(name).expect(name).info();
+        let info = info.expect("its information");
         let verified = info.verified_instruction_count().expect("since Linux 5.16");
         let translated = info.size_translated().expect("shown to root");
         println!("{name}: {verified} instructions verified, {translated} bytes");
-        assert!(
-            verified <= MOST_VERIFIED,
-            "{name}: {verified} instructions verified"
-        );
-        assert!(translated <= MOST_TRANSLATED, "{name}: {translated} bytes");
+        assert!(verified <= MOST_VERIFIED, "{name}");
+        assert!(translated <= MOST_TRANSLATED, "{name}");
         assert_eq!(info.gpl_compatible(), Some(true));
     }
     let empty = observer.program(program::EMPTY).expect("the empty program");
-    let verified = empty
-        .info()
-        .expect("its information")
-        .verified_instruction_count();
+    let info = empty.info().expect("its information");
+    let verified = info.verified_instruction_count();
     assert_eq!(verified, Some(2), "nothing but a verdict and an exit");
 }

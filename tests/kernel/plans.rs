@@ -11,9 +11,10 @@ use agent_common::service::{
 };
 use agent_core::plan::MapChange;
 use agent_core::time::Mono;
-use node_tests::observer::Observer;
 use pathproof::datapath::program::Programmer;
 use rstest::rstest;
+
+use crate::stage::load;
 
 /// More than go into one call, and no multiple of those.
 const MANY: u32 = 2_500;
@@ -54,18 +55,14 @@ fn put_frontend(index: u32) -> MapChange {
     }
 }
 
-/// A Programmer on maps of its own, of other capacities where they are named; nothing, loudly,
-/// without the privileges.
-fn programmer(capacities: &[(&'static str, u32)]) -> Option<Programmer> {
-    let mut observer = Observer::load(capacities).expect("load the observer")?;
-    Some(Programmer::open(observer.ebpf_mut()).expect("the maps"))
+/// A Programmer on maps of its own, of other capacities where they are named.
+fn programmer(capacities: &[(&'static str, u32)]) -> Programmer {
+    Programmer::open(load(capacities).ebpf_mut()).expect("the maps")
 }
 
 #[test]
 fn a_plan_of_all_kinds() {
-    let Some(mut programmer) = programmer(&[]) else {
-        return;
-    };
+    let mut programmer = programmer(&[]);
     let mut plan: Vec<_> = (0..MANY).map(put_endpoint).collect();
     plan.extend((0..MANY).map(put_frontend));
     let outcome = programmer.apply(&plan);
@@ -108,9 +105,7 @@ fn a_plan_of_all_kinds() {
 #[case::within_the_last_call(2_300)]
 fn a_full_map(#[case] room: u32) {
     let capacities = [(map::ENDPOINTS, room), (map::FRONTENDS, room)];
-    let Some(mut programmer) = programmer(&capacities) else {
-        return;
-    };
+    let mut programmer = programmer(&capacities);
     let mut plan: Vec<_> = (0..MANY).map(put_endpoint).collect();
     plan.extend((0..MANY).map(put_frontend));
     let outcome = programmer.apply(&plan);
@@ -118,21 +113,16 @@ fn a_full_map(#[case] room: u32) {
     let installed = programmer.installed();
     assert_eq!(installed.endpoints.len() as u32, room);
     assert_eq!(installed.frontends.len() as u32, room);
-    let endpoints = installed.endpoints.iter().map(|(key, _)| *key);
-    let frontends = installed.frontends.iter().map(|(key, _)| *key);
-    let refused = |change: &MapChange| match change {
-        MapChange::PutEndpoint { key, .. } => Ok(*key),
-        MapChange::PutFrontend { key, .. } => Err(*key),
-        other => panic!("{other:?} needs no room"),
-    };
-    let refused: Vec<_> = outcome.full.iter().map(refused).collect();
-    assert_eq!(refused.len() as u32, 2 * (MANY - room));
-    let endpoints: BTreeSet<_> = endpoints
-        .chain(refused.iter().filter_map(|r| r.ok()))
-        .collect();
-    let frontends: BTreeSet<_> = frontends
-        .chain(refused.iter().filter_map(|r| r.err()))
-        .collect();
+    assert_eq!(outcome.full.len() as u32, 2 * (MANY - room));
+    let mut endpoints: BTreeSet<_> = installed.endpoints.iter().map(|(key, _)| *key).collect();
+    let mut frontends: BTreeSet<_> = installed.frontends.iter().map(|(key, _)| *key).collect();
+    for refused in outcome.full {
+        match refused {
+            MapChange::PutEndpoint { key, .. } => endpoints.insert(key),
+            MapChange::PutFrontend { key, .. } => frontends.insert(key),
+            other => panic!("{other:?} needs no room"),
+        };
+    }
     assert_eq!(endpoints, (0..MANY).map(endpoint).collect());
     assert_eq!(frontends, (0..MANY).map(frontend).collect());
 }
@@ -140,8 +130,9 @@ fn a_full_map(#[case] room: u32) {
 /// Ports of UDP Services are marked while something of them stands in the maps, and for a minute more.
 #[test]
 fn ports_of_udp_services_are_unmarked_when_they_went() {
-    let Some(mut programmer) = programmer(&[]) else {
-        return;
+    let mut programmer = programmer(&[]);
+    let value = EndpointValue {
+        flags: endpoint_flag::UDP,
     };
     let of = |port: u16| {
         let key = FrontendKey {
@@ -149,22 +140,20 @@ fn ports_of_udp_services_are_unmarked_when_they_went() {
             protocol: UDP,
             ..frontend(u32::from(port))
         };
-        let value = FrontendValue::default();
         let end = EndpointKey {
             port: (port + 5_000).to_be_bytes(),
             ..endpoint(u32::from(port))
         };
-        let flags = endpoint_flag::UDP;
-        (key, value, end, EndpointValue { flags })
+        (key, end)
     };
     let put = |port| {
-        let (key, value, end, flags) = of(port);
+        let (frontend, key) = of(port);
         [
-            MapChange::PutEndpoint {
-                key: end,
-                value: flags,
+            MapChange::PutEndpoint { key, value },
+            MapChange::PutFrontend {
+                key: frontend,
+                value: FrontendValue::default(),
             },
-            MapChange::PutFrontend { key, value },
         ]
     };
     let marked = |programmer: &Programmer, ports: [u16; 4]| {
@@ -180,7 +169,7 @@ fn ports_of_udp_services_are_unmarked_when_they_went() {
     programmer.unmark_ports(minutes(1)).expect("the maps");
     assert_eq!(marked(&programmer, ports), [true; 4], "they stand");
 
-    let (key, _, end, _) = of(53);
+    let (key, end) = of(53);
     programmer.apply(&[MapChange::DeleteFrontend { key }]);
     programmer.unmark_ports(minutes(2)).expect("the maps");
     assert_eq!(marked(&programmer, ports), [true; 4], "answers may come");
@@ -194,16 +183,12 @@ fn ports_of_udp_services_are_unmarked_when_they_went() {
     assert_eq!(marked(&programmer, ports), [true; 4]);
 
     // Another Service has the port still.
+    let other = EndpointKey {
+        service: 9_999,
+        ..end
+    };
     programmer.apply(&[
-        MapChange::PutEndpoint {
-            key: EndpointKey {
-                service: 9_999,
-                ..end
-            },
-            value: EndpointValue {
-                flags: endpoint_flag::UDP,
-            },
-        },
+        MapChange::PutEndpoint { key: other, value },
         MapChange::DeleteEndpoint { key: end },
     ]);
     for minute in 6..9 {

@@ -4,23 +4,26 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 
-use agent_common::abi::{FOLLOW_ALL, program};
+use agent_common::abi::FOLLOW_ALL;
 use agent_common::evidence::{Fault, Outcome};
-use agent_common::service::{FrontendKind, FrontendValue, Owed, endpoint_flag};
+use agent_common::service::{Owed, endpoint_flag};
 use agent_core::cause::Failure;
 use agent_core::event::KernelSample;
 use agent_core::time::Mono;
-use node_tests::observer::{Observer, Sandbox, monotonic};
-use node_tests::packet;
-use node_tests::scenario::mapped;
+use node_tests::observer::monotonic;
+use node_tests::packet::{self, Packet};
 use node_tests::world::OldKernel;
 use rstest::rstest;
 
-use crate::{SERVICE, on_stage};
+use crate::stage::{SERVICE, Stage, at, cluster_ip, on_stage};
 
 fn counted(look: &KernelSample, outcome: Outcome) -> u32 {
     let counts = look.counts.iter();
     counts.map(|delta| delta.counts[outcome as usize]).sum()
+}
+
+fn syn(client: &str, to: &str, number: u32) -> Packet {
+    packet::syn(at(client), at(to), number)
 }
 
 /// A look that fails half-way; the next one finds everything that the failed one had read, once.
@@ -28,19 +31,13 @@ fn counted(look: &KernelSample, outcome: Outcome) -> u32 {
 #[case::before_the_sweep(OldKernel::NoBatchLookup)]
 #[case::in_the_sweep(OldKernel::NoBatchDelete)]
 fn a_failed_look_loses_nothing(#[case] kernel: OldKernel) {
-    on_stage(&[], |observer, sandbox| {
-        let mut sampler = observer.sampler().expect("the maps");
+    on_stage(&[], |stage| {
+        let mut sampler = stage.sampler();
         let now = || Mono(monotonic());
         sampler.sample(now()).expect("a first look");
-        let address = |text: &str| text.parse::<SocketAddr>().expect("an address");
-        let web = address("10.96.0.1:80");
-        for (hook, client, number, device) in [
-            (program::INGRESS, "10.244.0.5:40001", 1_000, sandbox.client),
-            (program::EGRESS, "10.244.0.6:40001", 2_000, sandbox.uplink),
-        ] {
-            let syn = packet::syn(address(client), web, number).bytes();
-            observer.run(hook, &syn, device).expect("a run");
-        }
+        let web = "10.96.0.1:80";
+        stage.comes(&syn("10.244.0.5:40001", web, 1_000), stage.at.client);
+        stage.goes(&syn("10.244.0.6:40001", web, 2_000), stage.at.uplink);
 
         // Long after: one connection is lost, and both are to be forgotten.
         let later = Mono(now().0 + 200_000_000_000);
@@ -72,48 +69,27 @@ fn a_failed_look_loses_nothing(#[case] kernel: OldKernel) {
 
 /// The Service that is flooded.
 const FLOODED: u32 = SERVICE + 1;
+const FLOODED_AT: &str = "10.96.0.2:80";
 /// As many as come before a second is over, from so many clients.
 const WAVE: u32 = 10_000;
 const CLIENTS: u32 = 250;
 const SECOND: u64 = 1_000_000_000;
 
-fn address(text: &str) -> SocketAddr {
-    text.parse().expect("an address")
-}
-
-fn owe(observer: &mut Observer, owed: Owed) {
-    let value = FrontendValue {
-        service: FLOODED,
-        kind: FrontendKind::ClusterIp as u8,
-        owed: [owed as u8; 3],
-        ..FrontendValue::default()
-    };
-    let frontend = mapped(address("10.96.0.2:80").ip());
-    observer.put_frontend(frontend, 80, value).expect("room");
-}
-
-fn sees(observer: &Observer, hook: &str, bytes: &[u8], device: u32) {
-    observer.run(hook, bytes, device).expect("a run");
+fn owe(stage: &mut Stage, owed: Owed) {
+    let mut value = cluster_ip(FLOODED, 0);
+    value.owed = [owed as u8; 3];
+    let put = stage.observer.put_frontend(at(FLOODED_AT), value);
+    put.expect("room");
 }
 
 /// A SYN of the flood comes in, and goes on where it is owed that.
-fn syn(observer: &Observer, sandbox: Sandbox, number: u32, owed: Owed) {
+fn flood(stage: &Stage, number: u32, owed: Owed) {
     let client = Ipv4Addr::from(0x0af4_0100 + number % CLIENTS);
     let client = SocketAddr::from((client, 1_024 + (number / CLIENTS) as u16));
-    let comes = |to| packet::syn(client, address(to), 1_000 + number * 7).bytes();
-    sees(
-        observer,
-        program::INGRESS,
-        &comes("10.96.0.2:80"),
-        sandbox.client,
-    );
+    let syn = |to| packet::syn(client, at(to), 1_000 + number * 7);
+    stage.comes(&syn(FLOODED_AT), stage.at.client);
     if owed.is_forward() {
-        sees(
-            observer,
-            program::EGRESS,
-            &comes("10.244.9.9:80"),
-            sandbox.pods,
-        );
+        stage.goes(&syn("10.244.9.9:80"), stage.at.pods);
     }
 }
 
@@ -129,13 +105,11 @@ fn failures(look: &KernelSample) -> Vec<(u32, Failure)> {
 #[case::to_a_service_without_endpoints(Owed::Reject, WAVE)]
 #[case::to_a_silent_endpoint(Owed::Forward, WAVE + 4_096)]
 fn a_flood_that_nobody_answers(#[case] owed: Owed, #[case] most: u32) {
-    on_stage(&[(FOLLOW_ALL, 1)], |observer, sandbox| {
-        owe(observer, owed);
-        let endpoint = mapped(address("10.244.9.9:80").ip());
-        observer
-            .put_endpoint(FLOODED, endpoint, 80, 0)
-            .expect("room");
-        let mut sampler = observer.sampler().expect("the maps");
+    on_stage(&[(FOLLOW_ALL, 1)], |stage| {
+        owe(stage, owed);
+        let endpoint = at("10.244.9.9:80");
+        stage.put_endpoint(FLOODED, endpoint, 0);
+        let mut sampler = stage.sampler();
         sampler.sample(Mono(monotonic())).expect("a first look");
         let mut look = || {
             let later = Mono(monotonic() + 10 * SECOND);
@@ -147,30 +121,23 @@ fn a_flood_that_nobody_answers(#[case] owed: Owed, #[case] most: u32) {
         };
         for wave in 0..4 {
             for number in 0..WAVE {
-                syn(observer, sandbox, wave * WAVE + number, owed);
+                flood(stage, wave * WAVE + number, owed);
             }
             assert_eq!(look(), []);
         }
 
         // Now there are endpoints, and rules that lead to one that left.
-        owe(observer, Owed::Forward);
-        let left = endpoint_flag::LEFT;
-        observer
-            .put_endpoint(FLOODED, endpoint, 80, left)
-            .expect("room");
+        owe(stage, Owed::Forward);
+        stage.put_endpoint(FLOODED, endpoint, endpoint_flag::LEFT);
         for number in 0..20 {
-            syn(observer, sandbox, number, Owed::Forward);
+            flood(stage, number, Owed::Forward);
         }
         assert_eq!(look(), [], "they come again");
-        syn(observer, sandbox, 5 * WAVE, Owed::Forward);
+        flood(stage, 5 * WAVE, Owed::Forward);
         assert_eq!(look(), [(FLOODED, Failure::Stale)]);
-        for (hook, to, device) in [
-            (program::INGRESS, "10.96.0.1:80", sandbox.client),
-            (program::EGRESS, "10.244.7.7:80", sandbox.pods),
-        ] {
-            let bytes = packet::syn(address("10.244.0.5:40001"), address(to), 5).bytes();
-            sees(observer, hook, &bytes, device);
-        }
+        let pod = "10.244.0.5:40001";
+        stage.comes(&syn(pod, "10.96.0.1:80", 5), stage.at.client);
+        stage.goes(&syn(pod, "10.244.7.7:80", 5), stage.at.pods);
         assert_eq!(look(), [(SERVICE, Failure::Misrouted)]);
     });
 }
@@ -179,45 +146,36 @@ fn a_flood_that_nobody_answers(#[case] owed: Owed, #[case] most: u32) {
 /// place is told. After the next look there is room, although nothing is over yet.
 #[test]
 fn a_flood_that_fills_the_map_at_once() {
-    on_stage(&[(FOLLOW_ALL, 1)], |observer, sandbox| {
-        owe(observer, Owed::Forward);
-        let mut sampler = observer.sampler().expect("the maps");
+    on_stage(&[(FOLLOW_ALL, 1)], |stage| {
+        owe(stage, Owed::Forward);
+        let mut sampler = stage.sampler();
         sampler.sample(Mono(monotonic())).expect("a first look");
-        let honest = |number: u32| {
-            let client = SocketAddr::from(([10, 244, 0, 5], 40_000 + number as u16));
-            packet::syn(client, address("10.96.0.1:80"), number).bytes()
-        };
-        for number in 0..100 {
-            sees(observer, program::INGRESS, &honest(number), sandbox.client);
+        for number in 0..100_u16 {
+            let client = SocketAddr::from(([10, 244, 0, 5], 40_000 + number));
+            let honest = packet::syn(client, at("10.96.0.1:80"), number.into());
+            stage.comes(&honest, stage.at.client);
         }
         for number in 0..4 * WAVE {
-            syn(observer, sandbox, number, Owed::Reject);
+            flood(stage, number, Owed::Reject);
         }
-        let read = sampler
-            .sample(Mono(monotonic() + SECOND / 10))
-            .expect("a look");
-        let missed = read.sample.faults[Fault::PendingFull as usize];
+        let first = sampler.sample(Mono(monotonic() + SECOND / 10));
+        let first = first.expect("a look").sample;
+        let missed = first.faults[Fault::PendingFull as usize];
         assert!(missed > 0);
-        // On a slow machine they are old enough already.
-        let mut lost = lost_of(&read.sample, SERVICE);
-        let heaviest = read.sample.heaviest.expect("a crowded map");
+        let heaviest = first.heaviest.as_ref().expect("a crowded map");
         assert_eq!(heaviest.service, FLOODED);
         assert!(heaviest.to_service > 32_000, "{heaviest:?}");
         for number in 4 * WAVE..5 * WAVE {
-            syn(observer, sandbox, number, Owed::Reject);
+            flood(stage, number, Owed::Reject);
         }
-        let read = sampler
-            .sample(Mono(monotonic() + 2 * SECOND))
-            .expect("a look");
-        assert_eq!(read.sample.faults[Fault::PendingFull as usize], missed);
-        assert_eq!(read.sample.forgotten_early, 0);
-        lost += lost_of(&read.sample, SERVICE);
+        let second = sampler.sample(Mono(monotonic() + 2 * SECOND));
+        let second = second.expect("a look").sample;
+        assert_eq!(second.faults[Fault::PendingFull as usize], missed);
+        assert_eq!(second.forgotten_early, 0);
+        // On a slow machine they are old enough at the first look already.
+        let counts = first.counts.iter().chain(&second.counts);
+        let of_service = counts.filter(|delta| delta.service == SERVICE);
+        let lost: u32 = of_service.map(|delta| delta.lost).sum();
         assert_eq!(lost, 100, "nobody else's was evicted");
     });
-}
-
-fn lost_of(look: &KernelSample, service: u32) -> u32 {
-    let counts = look.counts.iter();
-    let of = counts.filter(|delta| delta.service == service);
-    of.map(|delta| delta.lost).sum()
 }

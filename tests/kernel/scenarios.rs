@@ -3,18 +3,20 @@
 
 use std::collections::HashMap;
 
-use agent_common::abi::program;
+use agent_common::abi::{map, program};
 use agent_common::evidence::Outcome;
-use agent_common::service::{Family, FrontendValue, SourceClass, device_flag, endpoint_flag};
+use agent_common::service::{Family, SourceClass, device_flag, endpoint_flag};
 use agent_common::transition::failed;
-use node_tests::observer::{Observer, Sandbox, in_sandbox};
+use node_tests::observer::{Observer, Sandbox, in_sandbox, monotonic};
 use node_tests::packet::Packet;
-use node_tests::scenario::{self, Device, Reported, SERVICES, Seen, Stage, Step, WEB, mapped};
+use node_tests::scenario::{self, Device, Reported, SERVICES, Seen, Stage, Step, WEB};
 use rstest::rstest;
 
+use crate::stage::load;
+
 /// A node made of maps.
-struct Node<'a> {
-    observer: &'a mut Observer,
+struct Node {
+    observer: Observer,
     sandbox: Sandbox,
     stage: Stage,
     /// Time passes by making connections older.
@@ -22,24 +24,14 @@ struct Node<'a> {
     arrived: HashMap<u32, u64>,
 }
 
-impl Node<'_> {
+impl Node {
     fn furnish(&mut self) {
-        for frontend in self.stage.frontends() {
-            let value = FrontendValue {
-                service: frontend.service,
-                kind: frontend.kind as u8,
-                flags: frontend.flags,
-                owed: frontend.owed.map(|owed| owed as u8),
-                padding: [0; 3],
-            };
-            let address = mapped(frontend.at.ip());
-            let put = self
-                .observer
-                .put_frontend(address, frontend.at.port(), value);
+        for (at, value) in self.stage.frontends() {
+            let put = self.observer.put_frontend(at, value);
             put.expect("room for a frontend");
         }
         for (source, class) in self.stage.sources() {
-            let put = self.observer.put_source(mapped(source.ip()), 128, class);
+            let put = self.observer.put_source(source.ip(), 128, class);
             put.expect("room for a source");
         }
         for (device, flags) in [
@@ -56,15 +48,9 @@ impl Node<'_> {
         self.now = 0;
         self.arrived.clear();
         for (service, at, flags) in self.stage.endpoints() {
-            self.put_endpoint(service, at, flags);
+            let put = self.observer.put_endpoint(service, at, flags);
+            put.expect("room for an endpoint");
         }
-    }
-
-    fn put_endpoint(&mut self, service: u32, at: std::net::SocketAddr, flags: u32) {
-        let put = self
-            .observer
-            .put_endpoint(service, mapped(at.ip()), at.port(), flags);
-        put.expect("room for an endpoint");
     }
 
     fn take(&mut self, step: &Step, name: &str) {
@@ -73,7 +59,9 @@ impl Node<'_> {
             Step::Out(device, packet) => self.run(program::EGRESS, *device, packet, name),
             Step::Wait(ms) => self.now += ms * 1_000_000,
             Step::Leaves(at) => {
-                self.put_endpoint(WEB, *at, endpoint_flag::LOCAL | endpoint_flag::LEFT);
+                let flags = endpoint_flag::LOCAL | endpoint_flag::LEFT;
+                let put = self.observer.put_endpoint(WEB, *at, flags);
+                put.expect("an endpoint");
             }
         }
     }
@@ -88,8 +76,14 @@ impl Node<'_> {
             Device::Uplink => self.sandbox.uplink,
         };
         let (now, arrived) = (self.now, &self.arrived);
-        let age = |isn| now - arrived.get(&isn).copied().unwrap_or(now);
-        self.observer.set_ages(age).expect("connections");
+        let aged = self.observer.change_pending(map::PENDING, |key, of| {
+            of.arrived_ns = match now - arrived.get(&key.isn).copied().unwrap_or(now) {
+                // "Just now", however slow the machine: it lies in the future.
+                0 => monotonic() + 60_000_000_000,
+                age => monotonic().saturating_sub(age),
+            };
+        });
+        aged.expect("connections");
         let bytes = packet.bytes();
         let passed = self.observer.run(hook, &bytes, index).expect(name);
         assert_eq!((passed.verdict, passed.bytes), (-1, bytes), "{name}");
@@ -111,7 +105,7 @@ impl Node<'_> {
                 seen.proven.push(class);
             }
         }
-        for pending in self.observer.followed_whole().expect("connections") {
+        for (_, pending) in self.observer.pending(map::PENDING).expect("connections") {
             let class = SourceClass::from_index(pending.class.into());
             let failed = failed(&pending, u64::MAX);
             seen.failed
@@ -138,12 +132,10 @@ impl Node<'_> {
 
 #[rstest]
 fn host_and_kernel_agree(#[values(Family::V4, Family::V6)] family: Family) {
-    let Some(mut observer) = Observer::load(&[]).expect("load the observer") else {
-        return;
-    };
-    in_sandbox(|sandbox| {
+    let observer = load(&[]);
+    let agree = |sandbox| {
         let mut node = Node {
-            observer: &mut observer,
+            observer,
             sandbox,
             stage: Stage::new(family),
             now: 0,
@@ -157,6 +149,6 @@ fn host_and_kernel_agree(#[values(Family::V4, Family::V6)] family: Family) {
             }
             assert_eq!(node.seen(), scenario.seen, "{family:?}: {}", scenario.name);
         }
-    })
-    .expect("a network namespace");
+    };
+    in_sandbox(agree).expect("a network namespace");
 }

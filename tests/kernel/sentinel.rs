@@ -8,24 +8,22 @@ mod evidence;
 mod path;
 mod strangers;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use agent_common::abi::program;
 use agent_common::probe::Phase::{self, Data, Handshake};
 use agent_common::probe::{
-    DATA_LEN, Probe, ProbeEvent, ProbeKey, Stage, UDP, UDP_MAGIC, echo_isn, probe_event,
+    DATA_LEN, Probe, ProbeEvent, ProbeKey, Stage as Way, UDP, UDP_MAGIC, echo_isn, probe_event,
 };
-use agent_common::service::Family::{self, V4, V6};
+use agent_common::service::Family;
 use agent_common::service::TCP;
-use node_tests::observer::{LO, Observer, Passed, Sandbox};
+use node_tests::observer::{LO, Passed};
 use node_tests::packet::{self, Packet, flag};
 use pathproof::datapath::probes::ProbeMaps;
 
-use crate::on_stage;
+use crate::stage::{Stage, choose, on_stage};
 
 const TOKEN: u32 = 0x0102_0304;
-/// `TCX_NEXT`.
-const PASS: i32 = -1;
 /// `TC_ACT_SHOT`.
 const DROP: i32 = 2;
 /// `TC_ACT_REDIRECT`.
@@ -35,20 +33,18 @@ const NEAR: [&str; 3] = [program::ARRIVED, program::TRANSLATED, program::RETURNE
 /// Far ends, behind which nothing may come.
 const FAR: [&str; 2] = [program::ECHO, program::COLLECT];
 
-fn at(family: Family, host: u8, port: u16) -> SocketAddr {
-    let text = match family {
-        V4 => format!("198.18.0.{host}:{port}"),
-        V6 => format!("[2001:2::{host}]:{port}"),
-    };
-    text.parse().expect("an address")
+fn host(family: Family, number: u16, port: u16) -> SocketAddr {
+    let v4 = IpAddr::from([198, 18, 0, number as u8]);
+    let v6 = IpAddr::from([0x2001, 2, 0, 0, 0, 0, 0, number]);
+    SocketAddr::new(choose(family, v4, v6), port)
 }
 
 fn client(family: Family) -> SocketAddr {
-    at(family, 1, 40_001)
+    host(family, 1, 40_001)
 }
 
 fn echo(family: Family) -> SocketAddr {
-    at(family, 2, 8_080)
+    host(family, 2, 8_080)
 }
 
 fn key(family: Family, protocol: u8, token: u32) -> ProbeKey {
@@ -75,26 +71,48 @@ fn tcp_data(from: SocketAddr, to: SocketAddr, token: u32) -> Packet {
 }
 
 /// The sentinel's programs on a stage, and its maps.
-fn with_sentinel(test: impl FnOnce(&mut Observer, &mut ProbeMaps, Sandbox) + Send) {
-    on_stage(&[], |observer, sandbox| {
-        observer.load_sentinel().expect("load the sentinel");
-        let mut maps = observer.probes().expect("the probes' maps");
-        test(observer, &mut maps, sandbox);
+struct Sentinel<'a> {
+    stage: &'a mut Stage,
+    maps: ProbeMaps,
+}
+
+fn with_sentinel(test: impl FnOnce(&mut Sentinel<'_>) + Send) {
+    on_stage(&[], |stage| {
+        stage.observer.load_sentinel().expect("load the sentinel");
+        let maps = stage.observer.probes().expect("the probes' maps");
+        test(&mut Sentinel { stage, maps });
     });
 }
 
-/// Registers a probe anew, runs one packet through a program, and tells what was made of it.
-fn run(
-    observer: &Observer,
-    maps: &mut ProbeMaps,
-    (key, flags): (ProbeKey, u32),
-    program: &str,
-    bytes: &[u8],
-) -> (Passed, Probe, Vec<ProbeEvent>) {
-    maps.register(key, flags).expect("room for a probe");
-    let passed = observer.run(program, bytes, LO).expect(program);
-    let probe = maps.read(&key).expect("a map").expect("the probe");
-    (passed, probe, events(maps))
+impl Sentinel<'_> {
+    /// Registers a probe anew, runs one packet through a program, and tells what was made of it.
+    fn run(
+        &mut self,
+        (key, flags): (ProbeKey, u32),
+        program: &str,
+        bytes: &[u8],
+    ) -> (Passed, Probe, Vec<ProbeEvent>) {
+        self.register(key, flags);
+        let passed = self.again(program, bytes);
+        (passed, self.read(&key), self.events())
+    }
+
+    fn register(&mut self, key: ProbeKey, flags: u32) {
+        self.maps.register(key, flags).expect("room for a probe");
+    }
+
+    /// Runs a packet once more.
+    fn again(&self, program: &str, bytes: &[u8]) -> Passed {
+        self.stage.observer.run(program, bytes, LO).expect(program)
+    }
+
+    fn read(&self, key: &ProbeKey) -> Probe {
+        self.maps.read(key).expect("a map").expect("the probe")
+    }
+
+    fn events(&mut self) -> Vec<ProbeEvent> {
+        std::iter::from_fn(|| self.maps.next_event()).collect()
+    }
 }
 
 /// The packet ended there, as it was.
@@ -110,21 +128,13 @@ fn only(told: &[ProbeEvent], name: &str) -> (ProbeKey, u32) {
     (event.key, event.kind)
 }
 
-fn events(maps: &mut ProbeMaps) -> Vec<ProbeEvent> {
-    std::iter::from_fn(|| maps.next_event()).collect()
-}
-
 /// Everything that was stamped.
-fn stamped(probe: &Probe) -> Vec<(Phase, Stage)> {
-    let mut found = Vec::new();
-    for phase in [Handshake, Data] {
-        for stage in Stage::ALL {
-            if probe.stamps[phase as usize][stage as usize] != 0 {
-                found.push((phase, stage));
-            }
-        }
-    }
-    found
+fn stamped(probe: &Probe) -> Vec<(Phase, Way)> {
+    let stages = |phase| Way::ALL.map(|stage| (phase, stage));
+    let all = [Handshake, Data].into_iter().flat_map(stages);
+    let is_stamped =
+        |(phase, stage): &(Phase, Way)| probe.stamps[*phase as usize][*stage as usize] != 0;
+    all.filter(is_stamped).collect()
 }
 
 /// Packets of a probe on their way to the echo.

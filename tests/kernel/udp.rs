@@ -2,20 +2,17 @@
 
 use std::net::SocketAddr;
 
-use agent_common::abi::program;
+use agent_common::abi::{map, program};
 use agent_common::evidence::Fault;
 use agent_common::evidence::Outcome::{self, Answered, Arrived, Forwarded, Proven, Retransmitted};
-use agent_common::service::{
-    Family, FrontendKind, FrontendValue, Owed, SourceClass, endpoint_flag, frontend_flag,
-};
-use agent_common::transition::{Failed, failed};
-use node_tests::observer::{Observer, Sandbox};
+use agent_common::service::Family::{self, V4, V6};
+use agent_common::service::{FrontendKind, FrontendValue, Owed, endpoint_flag, frontend_flag};
+use agent_common::transition::Failed;
 use node_tests::packet::{self, Extension, Packet, VLAN};
-use node_tests::scenario::mapped;
 use node_tests::traffic::dns::{self, question};
 use rstest::rstest;
 
-use crate::{SERVICE, on_stage};
+use crate::stage::{SERVICE, Stage, at, choose, cluster_ip, failures, on_stage};
 
 mod limits;
 
@@ -35,128 +32,51 @@ struct Ends {
 }
 
 fn ends(family: Family) -> Ends {
-    let texts = match family {
-        Family::V4 => [
-            "10.244.1.5:40001",
-            "10.244.1.6:40001",
-            "10.96.0.10:53",
-            "10.244.2.7:53",
-            "10.244.2.8:53",
-            "10.244.2.9:53",
-        ],
-        Family::V6 => [
-            "[fd00:10:244:1::5]:40001",
-            "[fd00:10:244:1::6]:40001",
-            "[fd00:10:96::a]:53",
-            "[fd00:10:244:2::7]:53",
-            "[fd00:10:244:2::8]:53",
-            "[fd00:10:244:2::9]:53",
-        ],
-    };
-    let [client, other, frontend, endpoint, left, stranger] =
-        texts.map(|text| text.parse().expect("an address"));
+    let at = |v4, v6| at(choose(family, v4, v6));
     Ends {
-        client,
-        other,
-        frontend,
-        endpoint,
-        left,
-        stranger,
+        client: at("10.244.1.5:40001", "[fd00:10:244:1::5]:40001"),
+        other: at("10.244.1.6:40001", "[fd00:10:244:1::6]:40001"),
+        frontend: at("10.96.0.10:53", "[fd00:10:96::a]:53"),
+        endpoint: at("10.244.2.7:53", "[fd00:10:244:2::7]:53"),
+        left: at("10.244.2.8:53", "[fd00:10:244:2::8]:53"),
+        stranger: at("10.244.2.9:53", "[fd00:10:244:2::9]:53"),
     }
 }
 
-fn answer(id: u16) -> Vec<u8> {
-    dns::answer(&question(id))
-}
-
-fn stage(test: impl FnOnce(&mut Observer, Sandbox) + Send) {
+fn stage(test: impl FnOnce(&mut Stage) + Send) {
     stage_with(&[], test);
 }
 
-fn stage_with(
-    capacities: &[(&'static str, u32)],
-    test: impl FnOnce(&mut Observer, Sandbox) + Send,
-) {
-    on_stage(capacities, |observer, sandbox| {
-        for family in Family::ALL {
-            let of = ends(family);
-            put_frontend(observer, NAMES, of.frontend);
-            for (endpoint, flags) in [
-                (of.endpoint, endpoint_flag::LOCAL),
-                (of.left, endpoint_flag::LEFT),
-            ] {
-                observer
-                    .put_endpoint(NAMES, mapped(endpoint.ip()), endpoint.port(), flags)
-                    .expect("room for an endpoint");
-            }
+fn stage_with(capacities: &[(&'static str, u32)], test: impl FnOnce(&mut Stage) + Send) {
+    on_stage(capacities, |stage| {
+        for of in Family::ALL.map(ends) {
+            stage.put_udp_frontend(NAMES, of.frontend);
+            stage.put_endpoint(NAMES, of.endpoint, endpoint_flag::LOCAL);
+            stage.put_endpoint(NAMES, of.left, endpoint_flag::LEFT);
         }
-        test(observer, sandbox);
+        test(stage);
     });
 }
 
-fn put_frontend(observer: &mut Observer, service: u32, at: SocketAddr) {
-    let value = FrontendValue {
-        service,
-        kind: FrontendKind::ClusterIp as u8,
-        owed: [Owed::Forward as u8; 3],
-        ..FrontendValue::default()
-    };
-    observer
-        .put_udp_frontend(mapped(at.ip()), at.port(), value)
-        .expect("room for a frontend");
+/// A question of a number from one to another.
+fn asked(from: SocketAddr, to: SocketAddr, id: u16) -> Packet {
+    packet::udp(from, to, &question(id))
 }
 
-fn run(observer: &Observer, hook: &str, packet: &Packet, device: u32) {
-    let bytes = packet.bytes();
-    let passed = observer.run(hook, &bytes, device).expect("a run");
-    assert_eq!(
-        (passed.verdict, passed.bytes),
-        (-1, bytes),
-        "passed on as it was"
-    );
-}
-
-fn comes(observer: &Observer, packet: &Packet, device: u32) {
-    run(observer, program::INGRESS, packet, device);
-}
-
-fn goes(observer: &Observer, packet: &Packet, device: u32) {
-    run(observer, program::EGRESS, packet, device);
-}
-
-fn udp_comes(observer: &Observer, from: SocketAddr, to: SocketAddr, data: &[u8], device: u32) {
-    comes(observer, &packet::udp(from, to, data), device);
+/// Its answer.
+fn said(from: SocketAddr, to: SocketAddr, id: u16) -> Packet {
+    packet::udp(from, to, &dns::answer(&question(id)))
 }
 
 /// The client's question arrives.
-fn asks(observer: &Observer, of: Ends, sandbox: Sandbox) {
-    let data = question(7);
-    udp_comes(observer, of.client, of.frontend, &data, sandbox.client);
+fn asks(stage: &Stage, of: Ends) {
+    stage.comes(&asked(of.client, of.frontend, 7), stage.at.client);
 }
 
-fn udp_goes(observer: &Observer, from: SocketAddr, to: SocketAddr, data: &[u8], device: u32) {
-    goes(observer, &packet::udp(from, to, data), device);
-}
-
-fn outcomes(observer: &Observer) -> Vec<Outcome> {
-    let counted = observer.outcomes(NAMES, SourceClass::Pod).expect("counts");
-    let counted = counted.into_iter();
-    counted
-        .flat_map(|(outcome, count)| (0..count).map(move |_| outcome))
-        .collect()
-}
-
-/// What became of those that failed, once the loss window is over.
-fn failures(observer: &Observer) -> Vec<Failed> {
-    let followed = observer.followed_datagrams().expect("datagrams");
-    followed
-        .iter()
-        .filter_map(|datagram| failed(datagram, u64::MAX))
-        .collect()
-}
-
-fn faults(observer: &Observer) -> Vec<(Fault, u64)> {
-    observer.faults().expect("faults")
+fn outcomes(stage: &Stage) -> Vec<Outcome> {
+    let counted = stage.outcomes(NAMES).into_iter();
+    let each = |(outcome, count)| (0..count).map(move |_| outcome);
+    counted.flat_map(each).collect()
 }
 
 /// The whole way of a question and its answer, in both families, also behind a VLAN tag, IP options
@@ -164,37 +84,28 @@ fn faults(observer: &Observer) -> Vec<(Fault, u64)> {
 #[test]
 fn a_question_and_its_answer() {
     let dress = |family| ["plain", "VLAN", "options"].map(|dress| (family, dress));
-    stage(|observer, sandbox| {
+    stage(|stage| {
         for (family, dress) in Family::ALL.into_iter().flat_map(dress) {
-            observer.reset(NAMES + 1).expect("no evidence");
+            stage.reset();
             let of = ends(family);
             let dressed = |packet: Packet| match (dress, family) {
                 ("VLAN", _) => packet.tagged(VLAN),
-                ("options", Family::V4) => packet.ip_options(2),
-                ("options", Family::V6) => packet.extension(Extension::Routing(4)),
+                ("options", V4) => packet.ip_options(2),
+                ("options", V6) => packet.extension(Extension::Routing(4)),
                 _ => packet,
             };
-            let udp = |from, to, payload: &[u8]| dressed(packet::udp(from, to, payload));
-            let asks = udp(of.client, of.frontend, &question(7));
-            comes(observer, &asks, sandbox.client);
-            assert_eq!(outcomes(observer), [Arrived]);
-            let forwarded = udp(of.client, of.endpoint, &question(7));
-            goes(observer, &forwarded, sandbox.pods);
-            assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven]);
-            let answered = udp(of.endpoint, of.client, &answer(7));
-            comes(observer, &answered, sandbox.pods);
-            let translated = udp(of.frontend, of.client, &answer(7));
-            goes(observer, &translated, sandbox.client);
-            assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven, Answered]);
-            assert_eq!(faults(observer), []);
-            assert_eq!(
-                observer
-                    .last_proof(family, SourceClass::Pod)
-                    .expect("proofs"),
-                0
-            );
-            assert_eq!(observer.connections().expect("connections"), 0);
-            assert_eq!(observer.delays(family).expect("delays"), 0);
+            let (client, pods) = (stage.at.client, stage.at.pods);
+            stage.comes(&dressed(asked(of.client, of.frontend, 7)), client);
+            assert_eq!(outcomes(stage), [Arrived]);
+            stage.goes(&dressed(asked(of.client, of.endpoint, 7)), pods);
+            assert_eq!(outcomes(stage), [Arrived, Forwarded, Proven]);
+            stage.comes(&dressed(said(of.endpoint, of.client, 7)), pods);
+            stage.goes(&dressed(said(of.frontend, of.client, 7)), client);
+            assert_eq!(outcomes(stage), [Arrived, Forwarded, Proven, Answered]);
+            assert_eq!(stage.faults(), []);
+            assert_eq!(stage.last_proof(family), 0);
+            assert_eq!(stage.connections(), []);
+            assert_eq!(stage.observer.delays(family).expect("delays"), 0);
         }
     });
 }
@@ -203,63 +114,40 @@ fn a_question_and_its_answer() {
 /// that leaves for the client is.
 #[test]
 fn an_answer_behind_masquerade() {
-    stage(|observer, sandbox| {
-        let of = ends(Family::V4);
-        let node = "192.0.2.2:60000".parse().expect("an address");
-        asks(observer, of, sandbox);
-        udp_goes(observer, node, of.endpoint, &question(7), sandbox.pods);
-        udp_comes(observer, of.endpoint, node, &answer(7), sandbox.pods);
-        assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven]);
-        udp_goes(observer, of.frontend, of.client, &answer(7), sandbox.client);
-        assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven, Answered]);
+    stage(|stage| {
+        let of = ends(V4);
+        let node = at("192.0.2.2:60000");
+        asks(stage, of);
+        stage.goes(&asked(node, of.endpoint, 7), stage.at.pods);
+        stage.comes(&said(of.endpoint, node, 7), stage.at.pods);
+        assert_eq!(outcomes(stage), [Arrived, Forwarded, Proven]);
+        stage.goes(&said(of.frontend, of.client, 7), stage.at.client);
+        assert_eq!(outcomes(stage), [Arrived, Forwarded, Proven, Answered]);
     });
 }
 
-/// Where a datagram goes, what is counted of it, and what became of it once the loss window is over.
-type Way = (
-    fn(Ends) -> SocketAddr,
-    &'static str,
-    &'static [Outcome],
-    Option<Failed>,
-);
-
-const WAYS: [Way; 5] = [
-    (|of| of.frontend, "uplink", &[Arrived], Some(Failed::Leaked)),
-    (
-        |of| of.stranger,
-        "pods",
-        &[Arrived],
-        Some(Failed::Misrouted),
-    ),
-    (|of| of.left, "pods", &[Arrived], Some(Failed::Stale)),
-    (|of| of.frontend, "pods", &[Arrived], Some(Failed::Lost)),
-    (
-        |of| of.endpoint,
-        "pods",
-        &[Arrived, Forwarded, Proven],
-        None,
-    ),
-];
-
 #[test]
 fn where_it_goes() {
-    let ways = |family| WAYS.map(|way| (family, way));
-    stage(|observer, sandbox| {
-        for (family, (to, device, expected, became)) in Family::ALL.into_iter().flat_map(ways) {
-            observer.reset(NAMES + 1).expect("no evidence");
-            let of = ends(family);
-            let to = to(of);
-            let index = match device {
-                "uplink" => sandbox.uplink,
-                _ => sandbox.pods,
-            };
-            asks(observer, of, sandbox);
-            udp_goes(observer, of.client, to, &question(7), index);
-            let way = format!("to {to}, {device}");
-            assert_eq!(outcomes(observer), expected, "{way}");
-            assert_eq!(failures(observer), Vec::from_iter(became), "{way}");
-            let anomalies = observer.anomalies().expect("a ring buffer");
-            assert!(anomalies.is_empty(), "{way}: judged apart");
+    stage(|stage| {
+        let (uplink, pods) = (stage.at.uplink, stage.at.pods);
+        for of in Family::ALL.map(ends) {
+            let proven: &[Outcome] = &[Arrived, Forwarded, Proven];
+            // What is counted of it, and what became of it once the loss window is over.
+            for (to, device, expected, became) in [
+                (of.frontend, uplink, &proven[..1], Some(Failed::Leaked)),
+                (of.stranger, pods, &proven[..1], Some(Failed::Misrouted)),
+                (of.left, pods, &proven[..1], Some(Failed::Stale)),
+                (of.frontend, pods, &proven[..1], Some(Failed::Lost)),
+                (of.endpoint, pods, proven, None),
+            ] {
+                stage.reset();
+                asks(stage, of);
+                stage.goes(&asked(of.client, to, 7), device);
+                let failed = failures(&stage.datagrams());
+                let became = (expected.to_vec(), Vec::from_iter(became));
+                assert_eq!((outcomes(stage), failed), became, "to {to}");
+                assert_eq!(stage.anomalies(), [], "to {to}: judged apart");
+            }
         }
     });
 }
@@ -273,101 +161,75 @@ fn to_an_endpoint_that_left_by_its_own_address(
     #[case] answered: Option<&str>,
     #[case] expected: &[Failed],
 ) {
-    stage(|observer, sandbox| {
-        let of = ends(Family::V4);
+    stage(|stage| {
+        let of = ends(V4);
         let value = FrontendValue {
-            service: NAMES,
             kind: FrontendKind::ExternalIp as u8,
-            flags: frontend_flag::DEPARTED,
             owed: [Owed::Forward, Owed::Nothing, Owed::Nothing].map(|owed| owed as u8),
-            ..FrontendValue::default()
+            ..cluster_ip(NAMES, frontend_flag::DEPARTED)
         };
-        let (left, port) = (mapped(of.left.ip()), of.left.port());
-        let put = observer.put_udp_frontend(left, port, value);
+        let put = stage.observer.put_udp_frontend(of.left, value);
         put.expect("room for a frontend");
-        udp_comes(observer, of.client, of.left, &question(7), sandbox.client);
-        udp_goes(observer, of.client, of.left, &question(7), sandbox.uplink);
+        let question = asked(of.client, of.left, 7);
+        stage.comes(&question, stage.at.client);
+        stage.goes(&question, stage.at.uplink);
         if let Some(hook) = answered {
             let device = match hook {
-                program::INGRESS => sandbox.uplink,
-                _ => sandbox.client,
+                program::INGRESS => stage.at.uplink,
+                _ => stage.at.client,
             };
-            let back = packet::udp(of.left, of.client, &answer(7));
-            run(observer, hook, &back, device);
+            stage.pass(hook, &said(of.left, of.client, 7).bytes(), device);
         }
-        assert_eq!(failures(observer), expected);
-        assert_eq!(outcomes(observer), []);
+        assert_eq!(failures(&stage.datagrams()), expected);
+        assert_eq!(outcomes(stage), []);
     });
 }
 
 /// A pod's datagram that leaves the uplink for a cluster IP, though it was not seen coming in.
 #[test]
 fn leaked_without_an_arrival() {
-    stage(|observer, sandbox| {
-        let of = ends(Family::V4);
-        udp_goes(
-            observer,
-            of.client,
-            of.frontend,
-            &question(7),
-            sandbox.uplink,
-        );
-        assert_eq!(failures(observer), [Failed::Leaked]);
-        udp_goes(observer, of.client, of.frontend, &question(8), sandbox.pods);
-        assert_eq!(
-            failures(observer),
-            [Failed::Leaked],
-            "a device that is no uplink"
-        );
+    stage(|stage| {
+        let of = ends(V4);
+        for (id, device) in [(7, stage.at.uplink), (8, stage.at.pods)] {
+            stage.goes(&asked(of.client, of.frontend, id), device);
+            let failed = failures(&stage.datagrams());
+            assert_eq!(failed, [Failed::Leaked], "by the uplink alone");
+        }
     });
 }
 
 /// One socket asks for two addresses at once, as resolvers do, and both answers are told apart.
 #[test]
 fn two_questions_of_one_socket() {
-    stage(|observer, sandbox| {
-        let of = ends(Family::V4);
+    stage(|stage| {
+        let of = ends(V4);
         for id in [7, 8] {
-            udp_comes(
-                observer,
-                of.client,
-                of.frontend,
-                &question(id),
-                sandbox.client,
-            );
-            udp_goes(
-                observer,
-                of.client,
-                of.endpoint,
-                &question(id),
-                sandbox.pods,
-            );
+            stage.comes(&asked(of.client, of.frontend, id), stage.at.client);
+            stage.goes(&asked(of.client, of.endpoint, id), stage.at.pods);
         }
-        udp_goes(observer, of.frontend, of.client, &answer(8), sandbox.client);
-        udp_goes(observer, of.frontend, of.client, &answer(8), sandbox.client);
-        let seen = outcomes(observer);
-        let count = |wanted| seen.iter().filter(|outcome| **outcome == wanted).count();
-        assert_eq!(
-            (count(Arrived), count(Forwarded), count(Answered)),
-            (2, 2, 1),
-            "{seen:?}"
-        );
+        for _ in 0..2 {
+            stage.goes(&said(of.frontend, of.client, 8), stage.at.client);
+        }
+        let counts = [Arrived, Forwarded, Answered].map(|of| stage.count(NAMES, of));
+        assert_eq!(counts, [2, 2, 1]);
     });
 }
 
 /// What is sent again is no further datagram; nor is a copy at another device of its way.
 #[test]
 fn sent_again() {
-    stage(|observer, sandbox| {
-        let of = ends(Family::V4);
-        let asks = packet::udp(of.client, of.frontend, &question(7));
-        comes(observer, &asks, sandbox.client);
-        comes(observer, &asks, sandbox.bridge);
-        assert_eq!(outcomes(observer), [Arrived]);
-        observer.age_datagrams(300_000_000).expect("datagrams");
-        comes(observer, &asks, sandbox.client);
-        assert_eq!(outcomes(observer), [Arrived, Retransmitted]);
-        assert_eq!(faults(observer), []);
+    stage(|stage| {
+        let of = ends(V4);
+        asks(stage, of);
+        stage.comes(&asked(of.client, of.frontend, 7), stage.at.bridge);
+        assert_eq!(outcomes(stage), [Arrived]);
+        let older = stage.observer.change_pending(map::UDP_PENDING, |_, of| {
+            of.arrived_ns = of.arrived_ns.saturating_sub(300_000_000);
+        });
+        older.expect("datagrams");
+        asks(stage, of);
+        assert_eq!(outcomes(stage), [Arrived, Retransmitted]);
+        assert_eq!(stage.faults(), []);
     });
 }
 
@@ -375,69 +237,74 @@ fn sent_again() {
 /// such, and is no evidence against anybody.
 #[test]
 fn two_clients_with_one_payload() {
-    stage(|observer, sandbox| {
-        let of = ends(Family::V4);
+    stage(|stage| {
+        let of = ends(V4);
         for client in [of.client, of.other] {
-            udp_comes(observer, client, of.frontend, &question(7), sandbox.client);
+            stage.comes(&asked(client, of.frontend, 7), stage.at.client);
         }
-        udp_goes(observer, of.other, of.stranger, &question(7), sandbox.pods);
-        assert_eq!(outcomes(observer), [Arrived]);
-        assert_eq!(faults(observer), [(Fault::UdpAmbiguous, 1)]);
+        stage.goes(&asked(of.other, of.stranger, 7), stage.at.pods);
+        assert_eq!(outcomes(stage), [Arrived]);
+        assert_eq!(stage.faults(), [(Fault::UdpAmbiguous, 1)]);
     });
 }
 
 /// An answer to somebody else, from somebody else, or to another question is none.
 #[test]
 fn what_is_no_answer() {
-    stage(|observer, sandbox| {
-        let of = ends(Family::V4);
-        asks(observer, of, sandbox);
+    stage(|stage| {
+        let of = ends(V4);
+        asks(stage, of);
         for (from, to, id) in [
             (of.frontend, of.other, 7),
             (of.endpoint, of.client, 7),
             (of.frontend, of.client, 8),
         ] {
-            udp_goes(observer, from, to, &answer(id), sandbox.client);
+            stage.goes(&said(from, to, id), stage.at.client);
         }
-        udp_comes(observer, of.stranger, of.client, &answer(7), sandbox.pods);
-        assert_eq!(outcomes(observer), [Arrived]);
+        stage.comes(&said(of.stranger, of.client, 7), stage.at.pods);
+        assert_eq!(outcomes(stage), [Arrived]);
     });
 }
 
 /// Datagrams that are no Service's, and parts of datagrams, leave nothing.
 #[test]
 fn what_is_not_followed() {
-    stage(|observer, sandbox| {
-        let of = ends(Family::V4);
-        let elsewhere = "10.96.0.99:53".parse().expect("an address");
-        udp_comes(observer, of.client, elsewhere, &question(7), sandbox.client);
-        let tcp_alone = "10.96.0.1:80".parse().expect("an address");
-        udp_comes(observer, of.client, tcp_alone, &question(7), sandbox.client);
-        let later = packet::udp(of.client, of.frontend, &question(7)).fragment(100);
-        comes(observer, &later, sandbox.client);
-        assert_eq!(observer.datagrams().expect("datagrams"), 0);
-        assert_eq!(
-            observer
-                .outcomes(SERVICE, SourceClass::Pod)
-                .expect("counts"),
-            []
-        );
-        assert_eq!(faults(observer), []);
+    stage(|stage| {
+        let of = ends(V4);
+        let (elsewhere, tcp_alone) = (at("10.96.0.99:53"), at("10.96.0.1:80"));
+        let later = asked(of.client, of.frontend, 7).fragment(100);
+        for packet in [
+            asked(of.client, elsewhere, 7),
+            asked(of.client, tcp_alone, 7),
+            later,
+        ] {
+            stage.comes(&packet, stage.at.client);
+        }
+        assert_eq!(stage.datagrams(), []);
+        assert_eq!(stage.outcomes(SERVICE), []);
+        assert_eq!(stage.faults(), []);
     });
 }
 
 /// Devices without a link-layer header: a client behind a tunnel.
-#[rstest]
-fn without_a_link_layer(#[values(Family::V4, Family::V6)] family: Family) {
-    stage(|observer, sandbox| {
-        let of = ends(family);
-        let bare = |from, to, payload: &[u8]| packet::udp(from, to, payload).without_link();
-        let asks = bare(of.client, of.frontend, &question(7));
-        run(observer, program::INGRESS_L3, &asks, sandbox.client);
-        let sent = bare(of.client, of.endpoint, &question(7));
-        run(observer, program::EGRESS_L3, &sent, sandbox.pods);
-        let said = bare(of.frontend, of.client, &answer(7));
-        run(observer, program::EGRESS_L3, &said, sandbox.client);
-        assert_eq!(outcomes(observer), [Arrived, Forwarded, Proven, Answered]);
+#[test]
+fn without_a_link_layer() {
+    stage(|stage| {
+        for of in Family::ALL.map(ends) {
+            stage.reset();
+            let (client, pods) = (stage.at.client, stage.at.pods);
+            for (hook, packet, device) in [
+                (
+                    program::INGRESS_L3,
+                    asked(of.client, of.frontend, 7),
+                    client,
+                ),
+                (program::EGRESS_L3, asked(of.client, of.endpoint, 7), pods),
+                (program::EGRESS_L3, said(of.frontend, of.client, 7), client),
+            ] {
+                stage.pass(hook, &packet.without_link().bytes(), device);
+            }
+            assert_eq!(outcomes(stage), [Arrived, Forwarded, Proven, Answered]);
+        }
     });
 }

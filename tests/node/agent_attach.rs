@@ -10,9 +10,7 @@ use node_tests::scene::{Scene, eventually, lacks, repairs};
 
 #[test]
 fn no_pins_is_told_and_works() {
-    let Some(mut scene) = Scene::bare("no_pins_is_told_and_works", Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let pins = scene
         .world
         .dir()
@@ -56,10 +54,8 @@ pub(crate) fn filters(scene: &Scene, device: &str) -> usize {
 
 #[test]
 fn clsact_works_as_well() {
-    let (name, extra) = ("clsact_works_as_well", ["--attach", "clsact"]);
-    let Some(mut scene) = Scene::proven(name, Backend::IptablesLegacy, &extra) else {
-        return;
-    };
+    let extra = ["--attach", "clsact"];
+    let mut scene = Scene::proven(Backend::IptablesLegacy, &extra);
     let report = scene.report();
     let devices = report["devices"].as_array().expect("devices");
     assert!(
@@ -99,10 +95,7 @@ fn clsact_works_as_well() {
 #[case::a_filter("filter del dev veth-client-1 ingress", 1)]
 fn a_removed_filter_is_put_back(#[case] words: &str, #[case] removed: usize) {
     let extra = ["--attach", "clsact"];
-    let name = "a_removed_filter_is_put_back";
-    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else {
-        return;
-    };
+    let scene = Scene::new(Backend::Nftables, &extra);
     assert_eq!(filters(&scene, "veth-client-1"), 2);
     tc(&scene, words);
     assert_eq!(filters(&scene, "veth-client-1"), 2 - removed);

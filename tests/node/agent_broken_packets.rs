@@ -13,10 +13,7 @@ type Hardware = ([u8; 6], [u8; 6]);
 /// no sense is counted.
 #[test]
 fn broken_packets_pass_as_they_came() {
-    let name = "broken_packets_pass_as_they_came";
-    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
     let (from, to) = (scene.world.pod("db-2"), scene.world.pod("db-1"));
     // A plain bridge: with netfilter in it, the kernel itself drops what is broken.
@@ -64,22 +61,8 @@ fn broken((from, to): Hardware, source: [u8; 4], target: [u8; 4]) -> Vec<(&'stat
         frame(0x0800, &header)
     };
     let tcp = |offset: u8, flags: u8| {
-        let mut header = vec![
-            0x9c,
-            0x40,
-            0x1f,
-            0x90,
-            1,
-            2,
-            3,
-            4,
-            0,
-            0,
-            0,
-            0,
-            offset << 4,
-            flags,
-        ];
+        let mut header = vec![0x9c, 0x40, 0x1f, 0x90, 1, 2, 3, 4];
+        header.extend([0, 0, 0, 0, offset << 4, flags]);
         header.extend([0xfa, 0xf0, 0, 0, 0, 0]);
         header
     };

@@ -24,10 +24,7 @@ const NO_LABELS: [&str; 0] = [];
 
 #[test]
 fn the_table_of_connections_is_read() {
-    let name = "the_table_of_connections_is_read";
-    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::proven(Backend::Nftables, &[]);
     let shown = |metric_name: &str| metric(&scene.metrics(), metric_name, &NO_LABELS);
     eventually("entries", || shown("pathproof_conntrack_entries") > 0);
     assert_eq!(shown("pathproof_conntrack_limit"), read(LIMIT));
@@ -43,9 +40,7 @@ fn a_full_conntrack_table_is_named_and_stays_503_until_there_is_room() {
         );
         return;
     }
-    let Some(scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::Nftables, &[]);
     leave_out_agent(&scene);
     let watch = scene.watch();
     wait_answers(&watch, 200);
@@ -107,7 +102,7 @@ fn leave_out_agent(scene: &Scene) {
         rules("prerouting"),
         rules("output")
     );
-    scene.world.node.nft(&table).expect("a table");
+    scene.nft(&table);
 }
 
 /// Connections of one pod to another, by way of the node.

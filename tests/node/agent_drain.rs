@@ -1,13 +1,14 @@
 //! Drain insight: /drainz and `pathproof drain` tell when nothing comes from outside any more.
 
-use std::process::Output;
+use std::process::Command;
 
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
-use node_tests::traffic::{Plan, Tally};
+use node_tests::traffic::Tally;
 use node_tests::world::{Family, layout};
 use serde_json::Value;
 
+use crate::commands::{assert_says, object, pathproof, told};
 use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 
 /// The outside client that stands for a load balancer's probes.
@@ -31,22 +32,15 @@ fn reason(scene: &Scene, query: &str) -> (u16, String) {
     (status, reason)
 }
 
-pub(crate) fn drain(scene: &Scene, args: &[&str]) -> Output {
-    let mut command = scene.agent().command(&["drain"]);
-    command.args(args).output().expect("run the command")
-}
-
-pub(crate) fn text(output: &Output) -> String {
-    let [out, err] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
-    format!("{out}{err}")
+/// `pathproof drain` with these options.
+pub(crate) fn drain(scene: &Scene, args: &[&str]) -> Command {
+    pathproof(&scene.world, &[&["drain"], args].concat())
 }
 
 /// Clients from outside, at a node port in both families.
 fn dial(scene: &mut Scene, client: u8) {
     for family in Family::ALL {
-        let target = scene.node_port(30081, family);
-        let plan = Plan::from_outside(&scene.world, client, target);
-        scene.run(plan);
+        scene.dial_outside(client, scene.node_port(30081, family), 10.0);
     }
 }
 
@@ -66,13 +60,10 @@ fn hang_up(scene: &mut Scene, client: u8) -> Tally {
 /// Traffic of pods, of the sentinel and of probers goes on all the while.
 #[test]
 fn a_leaving_node_is_quiet_once_its_clients_stay_away() {
-    let name = "a_leaving_node_is_quiet_once_its_clients_stay_away";
     let (v4, v6) = layout::outside_client(PROBER);
     let ranges = format!("{v4},{v6}/128");
     let extra = ["--drain-ignore-cidr", &ranges];
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &extra) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &extra);
     scene.pod_traffic();
     dial(&mut scene, PROBER);
     dial(&mut scene, 0);
@@ -85,13 +76,7 @@ fn a_leaving_node_is_quiet_once_its_clients_stay_away() {
         );
         body["total"].as_u64() > Some(9) && body["ignored"].as_u64() > Some(9)
     });
-    let once = drain(&scene, &[]);
-    assert_eq!(once.status.code(), Some(1), "{}", text(&once));
-    assert!(
-        text(&once).contains("is not being removed"),
-        "{}",
-        text(&once)
-    );
+    assert_says(&told(drain(&scene, &[]), 1), &["is not being removed"]);
 
     scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
     eventually("counted since it leaves", || {
@@ -121,9 +106,9 @@ fn a_leaving_node_is_quiet_once_its_clients_stay_away() {
     assert!(counted[0] > 0 && counted[1] > 0, "{counted:?}");
     assert_eq!(counted[0] + counted[1], made);
 
-    let waited = drain(&scene, &["--wait", "--quiet", "2s", "--timeout", "40s"]);
-    assert_eq!(waited.status.code(), Some(0), "{}", text(&waited));
-    assert!(text(&waited).starts_with("QUIET"), "{}", text(&waited));
+    let waiting = drain(&scene, &["--wait", "--quiet", "2s", "--timeout", "40s"]);
+    let waited = told(waiting, 0);
+    assert!(waited.starts_with("QUIET"), "{waited}");
     scene.manifests.untaint().expect("untaint");
     eventually("it stays", || reason(&scene, "").1 == "notLeaving");
 }
@@ -131,53 +116,21 @@ fn a_leaving_node_is_quiet_once_its_clients_stay_away() {
 /// A hook on a node that nothing taints: it waits from its own start on.
 #[test]
 fn a_hook_waits_on_a_node_without_a_taint() {
-    let name = "a_hook_waits_on_a_node_without_a_taint";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     dial(&mut scene, 0);
     eventually("connections", || {
         drainz(&scene, "").1["total"].as_u64() > Some(9)
     });
     let busy = drain(&scene, &["--wait", "--quiet", "1s", "--timeout", "3s"]);
-    assert_eq!(busy.status.code(), Some(1), "{}", text(&busy));
-    assert!(text(&busy).contains("still arrive"), "{}", text(&busy));
+    assert_says(&told(busy, 1), &["still arrive"]);
     hang_up(&mut scene, 0);
     let args = ["--wait", "--quiet", "2s", "--timeout", "40s", "-o", "json"];
-    let idle = drain(&scene, &args);
-    assert_eq!(idle.status.code(), Some(0), "{}", text(&idle));
-    let told: Value = serde_json::from_slice(&idle.stdout).expect("JSON");
-    assert_eq!(
-        (&told["reason"], &told["node"]),
-        (&"quiet".into(), &"eligible".into())
-    );
+    let idle = object(drain(&scene, &args));
+    assert_eq!(idle["reason"], "quiet", "{idle:#}");
+    assert_eq!(idle["node"], "eligible", "{idle:#}");
     // Quiet as it is: nobody said that the node leaves.
     assert_eq!(reason(&scene, ""), (503, "notLeaving".to_owned()));
-    let misspelt = drain(&scene, &["--quiet", "soon"]);
-    assert_eq!(misspelt.status.code(), Some(64), "{}", text(&misspelt));
-
-    let gone = ["--admin-address", "127.0.0.1:1"];
-    let nobody = drain(&scene, &gone);
-    assert_eq!(nobody.status.code(), Some(3), "{}", text(&nobody));
-    assert!(
-        text(&nobody).contains("no agent answers"),
-        "{}",
-        text(&nobody)
-    );
-}
-
-/// Where the way in is not watched, nothing that came is nothing that was seen.
-#[test]
-fn who_does_not_see_the_way_in_is_never_quiet() {
-    let name = "who_does_not_see_the_way_in_is_never_quiet";
-    let extra = ["--interface-exclude", "eth0"];
-    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else {
-        return;
-    };
-    eventually("blind", || {
-        reason(&scene, "?quiet=1&waited=60").1 == "blind"
-    });
-    let blind = drain(&scene, &["--wait", "--quiet", "1s", "--timeout", "2s"]);
-    assert_eq!(blind.status.code(), Some(3), "{}", text(&blind));
-    assert!(text(&blind).contains("default route"), "{}", text(&blind));
+    told(drain(&scene, &["--quiet", "soon"]), 64);
+    let nobody = drain(&scene, &["--admin-address", "127.0.0.1:1"]);
+    assert_says(&told(nobody, 3), &["no agent answers"]);
 }

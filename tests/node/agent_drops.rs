@@ -13,6 +13,8 @@ use node_tests::world::{Family, Namespace};
 use rstest::rstest;
 use serde_json::Value;
 
+use crate::commands::{assert_says, pathproof, told};
+
 /// How long one is waited for on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// The kernel has reasons since this version; those of most causes came with it and the next three.
@@ -179,9 +181,7 @@ fn the_kernels_reason_is_named(
     if skip::without_linux(name, LINUX) {
         return;
     }
-    let Some(scene) = Scene::busy(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::busy(Backend::Nftables, &[]);
     let began = Instant::now();
     let kept = fault(&scene);
     let mut last = Value::Null;
@@ -203,10 +203,7 @@ fn the_kernels_reason_is_named(
 /// Nothing is lost: nothing is attached, whatever the kernel drops of others.
 #[test]
 fn nothing_is_attached_where_nothing_is_lost() {
-    let name = "nothing_is_attached_where_nothing_is_lost";
-    let Some(scene) = Scene::busy(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::busy(Backend::Nftables, &[]);
     // Others' packets are dropped meanwhile.
     nft(&scene.world.node, FORWARD, "tcp dport 9 drop");
     throughout(scaled(Duration::from_secs(5)), || {
@@ -224,9 +221,7 @@ fn it_is_attached_while_something_is_lost() {
     if skip::without_linux(name, LINUX) {
         return;
     }
-    let Some(scene) = Scene::busy(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::busy(Backend::Nftables, &[]);
     forward(&scene);
     let report = scene.wait("attached", |report| watch(report) == "on");
     assert_eq!(tracepoints(&scene), 1, "{:#}", report["verdict"]["drops"]);
@@ -236,15 +231,10 @@ fn it_is_attached_while_something_is_lost() {
             .contains("NETFILTER_DROP")
     });
     println!("{}", page["verdict"]["reason"]);
-    let why = scene.agent().command(&["why"]).output().expect("why");
-    let why = String::from_utf8_lossy(&why.stdout).into_owned();
+    let why = told(pathproof(&scene.world, &["why"]), 0);
     println!("{why}");
-    assert!(why.contains("NETFILTER_DROP"), "{why}");
-    scene
-        .world
-        .node
-        .nft("delete table inet loses\n")
-        .expect("mend");
+    assert_says(&why, &["NETFILTER_DROP"]);
+    scene.nft("delete table inet loses\n");
     scene.wait("detached", |report| watch(report) == "off");
     eventually("no link", || tracepoints(&scene) == 0);
     let kept = scene.report();

@@ -8,25 +8,20 @@ use node_tests::rules::{Backend, Rules};
 use node_tests::world::Family;
 
 use node_tests::scene::{
-    Scene, assert_never_503, blames, eventually, family_of, path_of, services, throughout,
+    Scene, assert_never_503, blames, eventually, in_both, path_of, services, throughout,
     wait_answers,
 };
 
 /// The project's own fault: the chain of all Services flushed.
 #[test]
 fn a_flushed_chain_is_503_until_it_is_mended() {
-    let name = "a_flushed_chain_is_503";
-    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
     wait_answers(&watch, 200);
     scene.rules.flush_services().expect("flush");
     wait_answers(&watch, 503);
     let report = scene.wait("broken in both families", |report| {
-        Family::ALL
-            .iter()
-            .all(|family| family_of(report, *family)["state"] == "broken")
+        in_both(report, |of| of["state"] == "broken")
     });
     let cause = report["verdict"]["cause"].as_str().unwrap_or_default();
     assert!(["leaked", "refused"].contains(&cause), "{report:#}");
@@ -43,10 +38,7 @@ fn a_flushed_chain_is_503_until_it_is_mended() {
 /// Beside pods that work, and alone.
 #[test]
 fn outsiders_alone_never_flip_it() {
-    let name = "outsiders_alone_never_flip_it";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
     // Pods find their ClusterIPs, node ports and load balancer addresses are gone.
     let mut inside = services(&scene.world);
@@ -82,20 +74,11 @@ fn outsiders_alone_never_flip_it() {
 /// route [finding 10].
 #[test]
 fn the_wrong_device_proves_nothing() {
-    let name = "the_wrong_device_proves_nothing";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::proven(Backend::Nftables, &[]);
     let spare = scene.world.pod("spare").clone();
-    scene
-        .manifests
-        .add(Service::new("solo", 3, [&spare]))
-        .expect("add a Service");
-    scene.rules.install().expect("install");
+    scene.add(Service::new("solo", 3, [&spare]));
     for family in Family::ALL {
-        let target = scene.cluster_ip("solo", family);
-        let plan = scene.pod_plan("client-1", target).rate(10.0);
-        scene.run(plan);
+        scene.dial("client-1", "solo", family, 10.0);
     }
     let proven = |family| scene.count("solo", family, "pod", "proven");
     eventually("solo proven", || {

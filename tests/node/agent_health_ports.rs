@@ -10,7 +10,6 @@ use node_tests::http;
 use node_tests::little_memory::anonymous;
 use node_tests::manifests::Manifests;
 use node_tests::scene::PATIENCE;
-use node_tests::skip;
 use node_tests::usage;
 use node_tests::wait::until;
 use node_tests::world::{Agent, Family, World, agent_binary};
@@ -74,10 +73,6 @@ fn least(world: &World, manifests: &Path, settled: impl Fn() -> bool) -> (u64, u
 
 #[test]
 fn a_thousand_health_check_node_ports_cost_little_and_take_no_listener_each() {
-    let name = "a_thousand_health_check_node_ports_cost_little_and_take_no_listener_each";
-    if skip::without_root(name) {
-        return;
-    }
     let world = World::builder().build().expect("a world");
     let without = write(&world, "without", |_| None);
     let with = write(&world, "with", |index| Some(FIRST + index));

@@ -8,8 +8,10 @@ use std::time::Duration;
 use node_tests::abuse::raise_open_files;
 use node_tests::http;
 use node_tests::rules::Backend;
-use node_tests::world::{Family, HEALTHZ_PORT};
+use node_tests::world::{Family, HEALTHZ_PORT, agent_binary};
 use serde_json::Value;
+
+use crate::commands::{assert_says, object, pathproof, told};
 
 use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 
@@ -17,10 +19,7 @@ use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 /// default address.
 #[test]
 fn answers_are_those_of_kube_proxy_to_the_byte() {
-    let name = "answers_are_those_of_kube_proxy_to_the_byte";
-    let Some(scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::proven(Backend::Nftables, &[]);
     for family in Family::ALL {
         for path in ["/healthz", "/livez"] {
             let answer = scene.get(path, family);
@@ -69,12 +68,9 @@ fn answers_are_those_of_kube_proxy_to_the_byte() {
 
 #[test]
 fn sources_beyond_the_allow_list_are_cut_off() {
-    let name = "sources_beyond_the_allow_list";
     // The router's addresses are the source of what the outside namespace sends of its own.
     let extra = ["--healthz-allow-cidr", "192.0.2.1/32,2001:db8:0:1::1"];
-    let Some(scene) = Scene::new(name, Backend::Nftables, &extra) else {
-        return;
-    };
+    let scene = Scene::new(Backend::Nftables, &extra);
     for family in Family::ALL {
         let answer = scene.get("/healthz", family);
         assert_eq!(answer.status, 200);
@@ -98,10 +94,7 @@ fn sources_beyond_the_allow_list_are_cut_off() {
 /// Ten thousand that say nothing: the next one is answered all the same.
 #[test]
 fn idle_connections_do_not_silence_it() {
-    let name = "idle_connections_do_not_silence_it";
-    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::new(Backend::Nftables, &[]);
     raise_open_files();
     let address = SocketAddr::new(scene.world.node_address(Family::V4), HEALTHZ_PORT);
     let idle: Vec<TcpStream> = scene.world.outside.run(|| {
@@ -139,79 +132,46 @@ fn idle_connections_do_not_silence_it() {
     });
 }
 
-fn command(scene: &Scene, args: &[&str]) -> (i32, String, String) {
-    let output = scene.agent().command(args).output().expect("run a command");
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    (
-        output.status.code().unwrap_or(-1),
-        text(&output.stdout),
-        text(&output.stderr),
-    )
-}
-
 #[test]
 fn status_and_version_tell() {
-    let Some(mut scene) = Scene::proven("status_and_version_tell", Backend::Nftables, &[]) else {
-        return;
-    };
-    let (code, said, _) = command(&scene, &["status"]);
-    assert_eq!(code, 0, "{said}");
-    for word in ["node-1", "proven", "IPv4", "IPv6", "pod", "200"] {
-        assert!(
-            said.to_lowercase().contains(&word.to_lowercase()),
-            "{word} is not in {said}"
-        );
-    }
-    let (code, said, _) = command(&scene, &["status", "--output", "json"]);
-    assert_eq!(code, 0, "{said}");
-    let report: Value = serde_json::from_str(&said).expect("JSON");
+    let scene = Scene::proven(Backend::Nftables, &[]);
+    let pathproof = |args: &[&str]| pathproof(&scene.world, args);
+    let said = told(pathproof(&["status"]), 0).to_lowercase();
+    assert_says(&said, &["node-1", "proven", "ipv4", "ipv6", "pod", "200"]);
+    let report = object(pathproof(&["status", "--output", "json"]));
     assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
     assert_eq!(report["node"], "node-1");
 
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
-    let (code, said, _) = command(&scene, &["status"]);
-    assert_eq!(code, 0, "status tells; it does not judge: {said}");
-    assert!(
-        said.to_lowercase().contains("broken") && said.contains("503"),
-        "{said}"
-    );
+    // It tells; it does not judge.
+    let said = told(pathproof(&["status"]), 0).to_lowercase();
+    assert_says(&said, &["broken", "503"]);
 
-    let (code, said, _) = command(&scene, &["version"]);
-    assert_eq!(code, 0);
-    assert!(said.contains(env!("CARGO_PKG_VERSION")), "{said}");
-    let (code, said, _) = command(&scene, &["version", "--output", "json"]);
-    assert_eq!(code, 0);
-    let version: Value = serde_json::from_str(&said).expect("JSON");
-    assert_eq!(version["version"], env!("CARGO_PKG_VERSION"), "{said}");
+    let version = env!("CARGO_PKG_VERSION");
+    assert_says(&told(pathproof(&["version"]), 0), &[version]);
+    let said = object(pathproof(&["version", "--output", "json"]));
+    assert_eq!(said["version"], version, "{said}");
 
     // Drawn again each second until it is ended.
     let mut watching = scene.world.node.command("timeout");
-    let binary = node_tests::world::agent_binary().expect("the agent's binary");
-    let output = watching
-        .arg("2.5")
-        .arg(binary)
-        .args(["status", "--watch"])
-        .output();
-    let pages = String::from_utf8(output.expect("run status").stdout).expect("text");
+    let binary = agent_binary().expect("the agent's binary");
+    watching.arg("2.5").arg(binary).args(["status", "--watch"]);
+    let output = watching.output().expect("run status");
+    let pages = String::from_utf8(output.stdout).expect("text");
     assert!(pages.matches("node-1").count() >= 2, "{pages}");
 
     // Nobody there, and no address at all.
-    let (code, _, complaint) = command(&scene, &["status", "--admin-address", "127.0.0.1:1"]);
-    assert_eq!(code, 1, "{complaint}");
-    assert!(complaint.contains("127.0.0.1:1"), "{complaint}");
-    let (code, _, complaint) = command(&scene, &["status", "--output", "pictures"]);
-    assert_eq!(code, 64, "{complaint}");
-    scene.clients.clear();
+    let nobody = "127.0.0.1:1";
+    let complaint = told(pathproof(&["status", "--admin-address", nobody]), 1);
+    assert_says(&complaint, &[nobody]);
+    told(pathproof(&["status", "--output", "pictures"]), 64);
 }
 
 /// A restart has no effect on what is answered but the gap itself: never 503 for a sound node.
 #[test]
 fn a_restart_answers_nothing_but_the_verdict() {
-    let name = "a_restart_answers_nothing_but_the_verdict";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
     scene.take_agent().terminate().expect("an end in order");
     thread::sleep(Duration::from_millis(200));

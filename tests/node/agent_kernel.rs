@@ -29,7 +29,8 @@ pub(crate) fn link(world: &World, device: u32, direction: &str) -> PathBuf {
     links(world).join(format!("{device}-{direction}"))
 }
 
-fn map_data(world: &World, name: &str) -> MapData {
+/// A pinned map.
+pub(crate) fn map_data(world: &World, name: &str) -> MapData {
     let path = world.pin_dir().join(format!("v{ABI_VERSION}/maps/{name}"));
     MapData::from_pin(path).expect("open a pinned map")
 }

@@ -8,16 +8,14 @@ use node_tests::world::{Family, OldKernel};
 use serde_json::Value;
 
 use crate::agent_kernel::counted;
-use node_tests::scene::{Scene, device_of, eventually, family_of, lacks, metric, throughout};
+use node_tests::scene::{Scene, device_of, eventually, in_both, lacks, metric, throughout};
 
 /// The verdict is Unknown for want of an observer, for this reason, and traffic changes nothing.
 fn assert_blind(scene: &Scene, loss: &str, why: &str) {
     let blind = |report: &Value| {
         report["verdict"]["state"] == "unknown"
             && lacks(report, loss)
-            && Family::ALL
-                .iter()
-                .all(|family| family_of(report, *family)["state"] != "proven")
+            && in_both(report, |of| of["state"] != "proven")
     };
     let report = scene.wait("unknown", |report| {
         blind(report)
@@ -51,10 +49,7 @@ fn assert_blind(scene: &Scene, loss: &str, why: &str) {
 
 #[test]
 fn a_kernel_that_refuses_the_observer_is_unknown() {
-    let name = "a_kernel_that_refuses_the_observer";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     scene.pod_traffic();
     for (kernel, said) in [
         (OldKernel::NoBpf, "(os error 38)"),
@@ -89,10 +84,7 @@ fn a_kernel_that_refuses_the_observer_is_unknown() {
 /// agent pinned: its programs go on counting in them, and the next agent finds them.
 #[test]
 fn a_refusal_leaves_pinned_maps_alone() {
-    let name = "a_refusal_leaves_pinned_maps_alone";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     let plan = scene.pod_plan("client-1", scene.cluster_ip("web", Family::V4));
     for (turn, kernel) in [OldKernel::NoMaps, OldKernel::NoPrograms]
         .into_iter()
@@ -115,10 +107,7 @@ fn a_refusal_leaves_pinned_maps_alone() {
 /// Told to use TCX alone where there is none.
 #[test]
 fn nothing_but_tcx_where_there_is_none_is_unknown() {
-    let name = "nothing_but_tcx_where_there_is_none";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     scene.start_on(OldKernel::NoTcx, &["--attach", "tcx"]);
     scene.pod_traffic();
     assert_blind(&scene, "detached", "cannot attach to ");
@@ -135,9 +124,7 @@ fn nothing_but_tcx_where_there_is_none_is_unknown() {
 /// Linux before 6.6.
 #[test]
 fn without_tcx_filters_do_the_same() {
-    let Some(mut scene) = Scene::bare("without_tcx_filters_do_the_same", Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     scene.start_on(OldKernel::NoTcx, &[]);
     scene.traffic();
     let report = scene.wait_proven();

@@ -18,7 +18,8 @@ use node_tests::worker::Worker;
 use node_tests::world::{Family, Namespace};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::agent_drain::{drain, drainz, text};
+use crate::agent_drain::{drain, drainz};
+use crate::commands::{assert_says, told};
 
 /// A connection that stays open; the server answers each byte with a line.
 struct Kept(TcpStream);
@@ -48,10 +49,7 @@ fn counted(scene: &Scene) -> (Option<u64>, Option<u64>) {
 /// servers have open does not count.
 #[test]
 fn open_connections_are_waited_for() {
-    let name = "open_connections_are_waited_for";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     for name in ["api-1", "api-2", "web-1", "web-2", "web-3"] {
         scene.servers.remove(name);
         let pod = scene.world.pod(name);
@@ -88,23 +86,16 @@ fn open_connections_are_waited_for() {
     assert!(seen.is_some(), "{:?}", drainz(&scene, "?until=open"));
 
     let args = ["--wait", "--until", "open", "--quiet", "1s", "--timeout"];
-    let busy = drain(&scene, &[&args[..], &["3s"]].concat());
-    assert_eq!(busy.status.code(), Some(1), "{}", text(&busy));
-    assert!(
-        text(&busy).contains("100 connections from outside were in use"),
-        "{}",
-        text(&busy)
-    );
-    let new = drain(&scene, &["--quiet", "1s"]);
-    assert_eq!(new.status.code(), Some(0), "no new ones: {}", text(&new));
+    let busy = told(drain(&scene, &[&args[..], &["3s"]].concat()), 1);
+    assert_says(&busy, &["100 connections from outside were in use"]);
+    // No new ones.
+    told(drain(&scene, &["--quiet", "1s"]), 0);
 
     // Requests of some seconds are under way when the hook begins; it ends once they have.
     let hook = std::thread::scope(|scope| {
         let hook = scope.spawn(|| {
-            (
-                drain(&scene, &[&args[..], &["40s"]].concat()),
-                Instant::now(),
-            )
+            let told = told(drain(&scene, &[&args[..], &["40s"]].concat()), 0);
+            (told, Instant::now())
         });
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(4) {
@@ -116,12 +107,7 @@ fn open_connections_are_waited_for() {
         assert!(at > ended, "it waited");
         told
     });
-    assert_eq!(hook.status.code(), Some(0), "{}", text(&hook));
-    assert!(
-        text(&hook).contains("the 20 open ones have been idle"),
-        "{}",
-        text(&hook)
-    );
+    assert_says(&hook, &["the 20 open ones have been idle"]);
     idle.iter_mut().for_each(Kept::use_it);
     let again = until(PATIENCE, || {
         (counted(&scene) == (Some(20), Some(0))).then_some(())
@@ -200,10 +186,7 @@ fn request(from: &Namespace, to: SocketAddr, kind: u8) -> JoinHandle<bool> {
 /// for; the other one ends as soon as no new connection comes.
 #[test]
 fn requests_of_20_s_are_cut_by_no_drain_that_waits_for_them() {
-    let name = "requests_of_20_s_are_cut_by_no_drain_that_waits_for_them";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     scene.servers.clear();
     let serve = |pods: &[&str]| -> Vec<Worker> {
         let pods = pods.iter().map(|pod| scene.world.pod(pod));
@@ -236,17 +219,16 @@ fn requests_of_20_s_are_cut_by_no_drain_that_waits_for_them() {
         "--timeout",
         "60s",
     ];
-    let told = thread::scope(|scope| {
-        let hook = scope.spawn(|| (drain(&scene, &open), begun.elapsed()));
-        let new = drain(&scene, &["--wait", "--quiet", "1s", "--timeout", "60s"]);
-        assert_eq!(new.status.code(), Some(0), "{}", text(&new));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            told(drain(&scene, &open), 0);
+            println!("none in use after {:?}", begun.elapsed());
+        });
+        let new = ["--wait", "--quiet", "1s", "--timeout", "60s"];
+        told(drain(&scene, &new), 0);
         println!("no new connection after {:?}", begun.elapsed());
         drop(hurries);
-        let (told, after) = hook.join().expect("the hook");
-        println!("none in use after {after:?}");
-        told
     });
-    assert_eq!(told.status.code(), Some(0), "{}", text(&told));
     drop(waits);
     let cut = |requests: Vec<JoinHandle<bool>>| {
         let ends = requests.into_iter().map(|of| of.join().expect("a request"));
@@ -335,10 +317,7 @@ fn open_flows(scene: &Scene) -> Vec<Socket> {
 /// The count is right to 1 % at 10,000 flows, of which some are in use.
 #[test]
 fn ten_thousand_open_connections_are_counted() {
-    let name = "ten_thousand_open_connections_are_counted";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     scene.servers.clear();
     let servers = ["api-1", "api-2"].map(|pod| silent_server(&scene.world.pod(pod).ns));
     let mut used = open_flows(&scene);

@@ -4,16 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Output;
 
-use node_tests::skip;
 use node_tests::traffic::{Manner, Server};
 use node_tests::world::{World, agent_binary};
 use rstest::rstest;
 
-fn world(test: &str) -> Option<World> {
-    if skip::without_root(test) {
-        return None;
-    }
-    Some(World::builder().build().expect("build a world"))
+fn world() -> World {
+    World::builder().build().expect("build a world")
 }
 
 /// Runs the agent's binary on the node; what runs on after a while is a failure of the test.
@@ -53,53 +49,53 @@ const UNSOUND: [(&str, &str, &str); 11] = [
     ("--healthz-bind-address", "192.0.2.77:10256", "192.0.2.77"),
 ];
 
+/// A command line that would do, from a folder of nothing.
+fn sound(folder: &str) -> [&str; 9] {
+    [
+        "run",
+        "--node-name",
+        "node-1",
+        "--manifests",
+        folder,
+        "--pin-dir",
+        "none",
+        "--state-dir",
+        "none",
+    ]
+}
+
 #[test]
 fn unsound_options_are_64() {
-    let Some(world) = world("unsound_options_are_64") else {
-        return;
-    };
+    let world = world();
     let folder = world.dir().to_string_lossy().into_owned();
-    let sound = ["run", "--node-name", "node-1", "--manifests", &folder];
     for (option, value, named) in UNSOUND {
-        let mut args = sound.to_vec();
-        if option != "--pin-dir" {
-            args.extend(["--pin-dir", "none"]);
+        let mut args = sound(&folder).to_vec();
+        match args.iter().position(|arg| *arg == option) {
+            Some(at) => args[at + 1] = value,
+            None => args.extend([option, value]),
         }
-        args.extend(["--state-dir", "none", option, value]);
         assert_said(&run(&world, &args), 64, &[option, named]);
     }
 }
 
 #[test]
 fn no_folder_is_64() {
-    let Some(world) = world("no_folder_is_64") else {
-        return;
-    };
+    let world = world();
     let missing = world.dir().join("nowhere").to_string_lossy().into_owned();
     let args = ["run", "--node-name", "node-1", "--manifests", &missing];
-    assert_said(
-        &run(&world, &args),
-        64,
-        &["--manifests", &missing, "create it"],
-    );
+    let said = ["--manifests", &missing, "create it"];
+    assert_said(&run(&world, &args), 64, &said);
     let file = world.dir().join("file").to_string_lossy().into_owned();
     fs::write(&file, "").expect("write a file");
     let args = ["run", "--node-name", "node-1", "--manifests", &file];
     assert_said(&run(&world, &args), 64, &["--manifests", &file]);
-    assert_said(
-        &run(&world, &["run", "--node-name", "node-1"]),
-        64,
-        &["--manifests"],
-    );
+    let without = run(&world, &["run", "--node-name", "node-1"]);
+    assert_said(&without, 64, &["--manifests"]);
 }
 
 #[test]
 fn an_unreadable_folder_is_77() {
-    let name = "an_unreadable_folder_is_77";
-    let Some(world) = world(name) else { return };
-    if skip::without_tool(name, "setpriv") {
-        return;
-    }
+    let world = world();
     let folder = world.dir().join("secret");
     fs::create_dir(&folder).expect("make a folder");
     // root without CAP_DAC_OVERRIDE is held to the permissions of its own files.
@@ -123,29 +119,12 @@ fn set_mode(path: &Path, mode: u32) {
 #[case::healthz(10256, "--healthz-bind-address")]
 #[case::admin(19256, "--admin-bind-address")]
 fn a_port_in_use_is_64(#[case] port: u16, #[case] option: &str) {
-    let Some(world) = world("a_port_in_use_is_64") else {
-        return;
-    };
+    let world = world();
     let _holder =
         Server::start_as(&world.node, "holder", port, Manner::Mute).expect("hold the port");
     let folder = world.dir().to_string_lossy().into_owned();
-    let args = [
-        "run",
-        "--node-name",
-        "node-1",
-        "--manifests",
-        &folder,
-        "--pin-dir",
-        "none",
-        "--state-dir",
-        "none",
-        // Else the healthz port is left to who holds it.
-        "--port-takeover",
-        "bind",
-    ];
-    assert_said(
-        &run(&world, &args),
-        64,
-        &[option, &port.to_string(), "in use"],
-    );
+    // Else the healthz port is left to who holds it.
+    let args = [&sound(&folder)[..], &["--port-takeover", "bind"]].concat();
+    let said = [option, &port.to_string(), "in use"];
+    assert_said(&run(&world, &args), 64, &said);
 }

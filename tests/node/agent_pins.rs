@@ -6,9 +6,9 @@ use std::time::Duration;
 use agent_common::abi::{ABI_VERSION, map};
 use aya::programs::TcAttachType;
 use node_tests::rules::Backend;
-use node_tests::world::agent_binary;
 
 use crate::agent_kernel::{Foreign, link, programs_at};
+use crate::commands::{pathproof, told};
 use node_tests::scene::{Scene, eventually, throughout};
 
 /// Names that are no layout version's, though some look like it.
@@ -16,10 +16,7 @@ const OTHERS: [&str; 5] = ["theirs", "v1-old", "v", "version1/theirs", "vlan/v1/
 
 #[test]
 fn pins_of_others_are_left_alone() {
-    let name = "pins_of_others_are_left_alone";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     scene.take_agent().kill().expect("kill");
     let pins = scene.world.pin_dir().to_owned();
     let mut foreign = Foreign::load(&scene.world.node);
@@ -47,11 +44,9 @@ fn pins_of_others_are_left_alone() {
     all_there("a sweep of dead links");
 
     scene.take_agent().terminate().expect("an end in order");
-    let binary = agent_binary().expect("the agent's binary");
-    let mut command = scene.world.node.command(binary);
-    command.args(["cleanup", "--state-dir", "none", "--pin-dir"]);
-    let output = command.arg(&pins).output().expect("run cleanup");
-    assert!(output.status.success(), "{output:?}");
+    let folder = pins.to_string_lossy();
+    let cleanup = ["cleanup", "--state-dir", "none", "--pin-dir", &folder];
+    told(pathproof(&scene.world, &cleanup), 0);
     all_there("cleanup");
     let ours = pins.join(format!("v{ABI_VERSION}"));
     assert!(!ours.exists(), "nothing of ours is left");
@@ -60,10 +55,7 @@ fn pins_of_others_are_left_alone() {
 /// What another version attached watches on until everything is attached anew.
 #[test]
 fn another_version_watches_until_all_is_attached() {
-    let name = "another_version_watches_until_all_is_attached";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     scene.take_agent().kill().expect("kill");
     let pins = scene.world.pin_dir().to_owned();
     fs::remove_dir_all(&pins).expect("remove every pin");
@@ -104,10 +96,7 @@ fn another_version_watches_until_all_is_attached() {
 /// Something that is no map where one was pinned: counting begins anew rather than not at all.
 #[test]
 fn maps_that_cannot_be_used_are_made_anew() {
-    let name = "maps_that_cannot_be_used_are_made_anew";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     scene.take_agent().kill().expect("kill");
     let maps = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
     let pin = maps.join(map::COUNTS);

@@ -4,17 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 
 use node_tests::rules::Backend;
-use serde_json::Value;
 
+use crate::commands::{assert_says, object, pathproof, told};
 use node_tests::scene::{Scene, eventually, wait_answers};
-
-/// What a command of the agent's binary prints, and whether it succeeded.
-fn run(scene: &Scene, args: &[&str]) -> (bool, String) {
-    let output = scene.agent().command(args).output().expect("a command");
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let problem = String::from_utf8_lossy(&output.stderr).into_owned();
-    (output.status.success(), text + &problem)
-}
 
 fn recordings(scene: &Scene) -> Vec<PathBuf> {
     let folder = scene.agent().dir().join("state/recordings");
@@ -26,10 +18,7 @@ fn recordings(scene: &Scene) -> Vec<PathBuf> {
 
 #[test]
 fn a_503_is_recorded_replayed_and_explained() {
-    let name = "a_503_is_recorded_replayed_and_explained";
-    let Some(scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::Nftables, &[]);
     scene.wait_probed();
     let watch = scene.watch();
     assert!(recordings(&scene).is_empty(), "nothing happened yet");
@@ -43,17 +32,13 @@ fn a_503_is_recorded_replayed_and_explained() {
 
     let files = recordings(&scene);
     let [into, out_of] = [&files[0], &files[1]].map(|path| path.to_string_lossy().into_owned());
-    let (same, text) = run(&scene, &["replay", &into]);
-    assert!(same, "{text}");
-    assert!(
-        text.contains("/healthz 503") && text.contains("broken"),
-        "{text}"
+    let pathproof = |args: &[&str]| pathproof(&scene.world, args);
+    let text = told(pathproof(&["replay", &into]), 0);
+    assert_says(
+        &text,
+        &["/healthz 503", "broken", "reached the same verdicts"],
     );
-    assert!(text.contains("reached the same verdicts"), "{text}");
-
-    let (same, text) = run(&scene, &["replay", &out_of, "--output", "json"]);
-    assert!(same, "{text}");
-    let timeline: Value = serde_json::from_str(&text).expect("JSON");
+    let timeline = object(pathproof(&["replay", &out_of, "--output", "json"]));
     let changes = timeline["changes"].as_array().expect("changes");
     let broken = changes.iter().find(|change| change["livez"] == 503);
     let broken = broken.expect("the 503 is in it too");
@@ -61,11 +46,8 @@ fn a_503_is_recorded_replayed_and_explained() {
 
     let at = broken["at"].as_str().expect("a time");
     let state = scene.agent().dir().join("state");
-    let (found, text) = run(
-        &scene,
-        &["why", "--at", at, "--state-dir", &state.to_string_lossy()],
-    );
-    assert!(found, "{text}");
+    let state = state.to_string_lossy();
+    let text = told(pathproof(&["why", "--at", at, "--state-dir", &state]), 0);
     assert!(text.contains("BROKEN") || text.contains("broken"), "{text}");
     assert!(!text.contains("There are no probes"), "{text}");
 }
@@ -74,22 +56,18 @@ fn a_503_is_recorded_replayed_and_explained() {
 /// and without its addresses, comes to the same.
 #[test]
 fn a_sound_node_records_nothing_by_itself() {
-    let name = "a_sound_node_records_nothing_by_itself";
-    let Some(mut scene) = Scene::busy(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::busy(Backend::Nftables, &[]);
     scene.wait_proven();
     let path = scene.agent().dir().join("taken.pathproof");
     let path = path.to_string_lossy().into_owned();
-    let (taken, text) = run(&scene, &["record", "--redact", "--output", &path]);
-    assert!(taken && text.contains("addresses replaced"), "{text}");
-    let (same, text) = run(&scene, &["replay", &path]);
-    assert!(same && !text.contains("503"), "{text}");
+    let taken = pathproof(&scene.world, &["record", "--redact", "--output", &path]);
+    assert_says(&told(taken, 0), &["addresses replaced"]);
+    let text = told(pathproof(&scene.world, &["replay", &path]), 0);
+    assert!(!text.contains("503"), "{text}");
     assert!(recordings(&scene).is_empty());
-    let (found, text) = run(
-        &scene,
-        &["why", "--at", "2001-01-01T00:00:00Z", "--recording", &path],
-    );
-    assert!(!found && text.contains("begins at"), "{text}");
+    let long_ago = ["why", "--at", "2001-01-01T00:00:00Z", "--recording", &path];
+    let why = pathproof(&scene.world, &long_ago).output().expect("why");
+    assert!(!why.status.success());
+    assert_says(&String::from_utf8_lossy(&why.stderr), &["begins at"]);
     scene.traffic();
 }

@@ -12,29 +12,22 @@ use node_tests::http;
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
 use node_tests::skip;
-use node_tests::traffic::{Plan, Tally};
+use node_tests::traffic::Tally;
 use node_tests::wait::slowness;
 use node_tests::world::{Family, HEALTHZ_PORT, Place, agent_binary};
 use rstest::rstest;
 
 use crate::agent_kernel::{counted, link, link_id, links, pending, programs_at};
+use crate::commands::{pathproof, told};
 use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until, wait_answers};
 
 /// Fast clients on three ways through the node; slower ones where the processor is emulated.
 fn fast_clients(scene: &mut Scene) {
     let rate = 50.0 / f64::from(slowness());
     for family in Family::ALL {
-        let plan = scene
-            .pod_plan("client-1", scene.cluster_ip("web", family))
-            .rate(rate);
-        scene.run(plan);
-        let plan = scene
-            .pod_plan("db-2", scene.cluster_ip("db", family))
-            .rate(rate);
-        scene.run(plan);
-        let target = scene.node_port(30081, family);
-        let plan = Plan::from_outside(&scene.world, 0, target).rate(rate);
-        scene.run(plan);
+        scene.dial("client-1", "web", family, rate);
+        scene.dial("db-2", "db", family, rate);
+        scene.dial_outside(0, scene.node_port(30081, family), rate);
     }
 }
 
@@ -70,10 +63,7 @@ fn assert_all_counted(scene: &mut Scene) {
 
 #[test]
 fn a_restart_misses_no_connection() {
-    let name = "a_restart_misses_no_connection";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     fast_clients(&mut scene);
     for _ in 0..2 {
         thread::sleep(Duration::from_millis(700));
@@ -92,9 +82,7 @@ fn a_killed_agent_leaves_the_node_as_it_was() {
     if skip::without_tcx(name) {
         return;
     }
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     fast_clients(&mut scene);
     thread::sleep(Duration::from_millis(500));
     scene.wait_proven();
@@ -143,10 +131,7 @@ fn a_killed_agent_leaves_the_node_as_it_was() {
 #[test]
 fn what_was_lost_is_told_once() {
     const LOST: u64 = 5;
-    let name = "what_was_lost_is_told_once";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     let address = scene.world.pod("db-1").v4;
     let drop_forwarded = format!(
         "table inet lossy {{\n chain drops {{\n type filter hook forward priority -5;\n \
@@ -154,7 +139,7 @@ fn what_was_lost_is_told_once() {
     );
     let target = scene.cluster_ip("db", Family::V4);
     let lose = |scene: &Scene, skip: u16| {
-        scene.world.node.nft(&drop_forwarded).expect("drop");
+        scene.nft(&drop_forwarded);
         let plan = scene.pod_plan("client-1", target);
         let plan = plan.patience(Duration::from_millis(100));
         for number in 0..LOST as u16 {
@@ -163,7 +148,7 @@ fn what_was_lost_is_told_once() {
         let lost = || scene.count("db", Family::V4, "pod", "lost");
         eventually("told", || lost() == LOST);
         let mend = "delete table inet lossy\n";
-        scene.world.node.nft(mend).expect("drop no more");
+        scene.nft(mend);
     };
     lose(&scene, 0);
     scene.take_agent().kill().expect("kill");
@@ -186,9 +171,7 @@ fn what_was_lost_is_told_once() {
 /// Devices that go while no agent runs leave dead pins; one of the same name may be back.
 #[test]
 fn dead_pins_are_swept() {
-    let Some(mut scene) = Scene::new("dead_pins_are_swept", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     let pins_of = |scene: &Scene, device: &str| {
         let index = scene.world.node.ifindex(device).expect("a device");
         ["ingress", "egress"].map(|direction| link(&scene.world, index, direction))
@@ -231,10 +214,7 @@ fn dead_pins_are_swept() {
 /// The same device index, and a link that is dead all the same [finding 22].
 #[test]
 fn a_dead_link_under_a_living_index_is_replaced() {
-    let name = "a_dead_link_under_a_living_index";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     let index = scene.world.node.ifindex("veth-client-2").expect("a device");
     scene.take_agent().kill().expect("kill");
     scene.world.remove_pod("client-2").expect("remove a pod");
@@ -259,26 +239,16 @@ fn a_dead_link_under_a_living_index_is_replaced() {
 
 #[test]
 fn cleanup_removes_everything() {
-    let Some(mut scene) = Scene::new("cleanup_removes_everything", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     let state = scene.world.dir().join("state");
     eventually("state kept", || state.join("state.json").exists());
     let status = scene.take_agent().terminate().expect("an end in order");
     assert_eq!(status.code(), Some(0));
     assert!(!programs_at(&scene.world.node, "eth0", TcAttachType::Ingress).is_empty());
-    let mut command = scene
-        .world
-        .node
-        .command(agent_binary().expect("the agent's binary"));
-    command
-        .arg("cleanup")
-        .arg("--pin-dir")
-        .arg(scene.world.pin_dir());
-    command.arg("--state-dir").arg(&state);
-    let output = command.output().expect("run cleanup");
-    assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut cleanup = pathproof(&scene.world, &["cleanup", "--pin-dir"]);
+    cleanup.arg(scene.world.pin_dir());
+    cleanup.arg("--state-dir").arg(&state);
+    let said = told(cleanup, 0);
     assert!(said.starts_with("removed "), "{said}");
     assert!(!scene.world.pin_dir().exists(), "no pins");
     assert!(!state.join("state.json").exists(), "no state");
@@ -296,10 +266,7 @@ fn cleanup_removes_everything() {
 #[case::of_this_boot(true)]
 #[case::of_another_boot(false)]
 fn a_marked_node_stays_marked_over_a_kill(#[case] same_boot: bool) {
-    let name = "a_marked_node_stays_marked_over_a_kill";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
     eventually("503", || {
         scene.agent().healthz().is_ok_and(|code| code == 503)
@@ -334,10 +301,7 @@ fn a_marked_node_stays_marked_over_a_kill(#[case] same_boot: bool) {
 /// A fault that was confirmed stays answered while the agent is replaced.
 #[test]
 fn a_broken_node_stays_broken_over_a_kill() {
-    let name = "a_broken_node_stays_broken_over_a_kill";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
     scene.rules.flush_services().expect("flush");
     wait_answers(&watch, 503);
@@ -362,10 +326,7 @@ fn a_broken_node_stays_broken_over_a_kill() {
 /// the kernel then is no run of failures.
 #[test]
 fn a_frozen_agent_wakes_up_sound() {
-    let name = "a_frozen_agent_wakes_up_sound";
-    let Some(mut scene) = Scene::busy(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::busy(Backend::Nftables, &[]);
     let watch = scene.watch();
     assert!(scene.agent().signal(libc::SIGSTOP));
     thread::sleep(Duration::from_secs(2));

@@ -16,17 +16,14 @@ use node_tests::scene::{Scene, until};
 const ALL: &str = "-all,+bpf,+net_admin,+perfmon,+net_raw";
 
 /// A world without an agent, and a program that runs the agent with less than root has.
-fn confined(test: &str, setpriv: &str) -> Option<(Scene, PathBuf)> {
-    if skip::without_tool(test, "setpriv") {
-        return None;
-    }
-    let scene = Scene::bare(test, Backend::Nftables)?;
+fn confined(setpriv: &str) -> (Scene, PathBuf) {
+    let scene = Scene::bare(Backend::Nftables);
     // A copy beside the manifests: another user need not be able to read the folder it was built in.
     let agent = scene.world.dir().join("pathproof");
     let built = agent_binary().expect("the agent's binary");
     copy_program(&built, &agent).expect("copy the binary");
     let binary = scene.wrapped(&format!("setpriv --no-new-privs {setpriv}"), &agent);
-    Some((scene, binary))
+    (scene, binary)
 }
 
 fn bounded_by(capabilities: &str) -> String {
@@ -38,10 +35,7 @@ fn bounded_by(capabilities: &str) -> String {
 // Reserved for the sentinel: nothing needs it yet.
 #[case::without_net_raw("-all,+bpf,+net_admin,+perfmon")]
 fn four_capabilities_are_enough(#[case] capabilities: &str) {
-    let name = "four_capabilities_are_enough";
-    let Some((mut scene, binary)) = confined(name, &bounded_by(capabilities)) else {
-        return;
-    };
+    let (mut scene, binary) = confined(&bounded_by(capabilities));
     scene.spawn_binary(binary, &[]);
     scene.traffic();
     let report = scene.wait_proven();
@@ -76,19 +70,14 @@ fn four_capabilities_are_enough(#[case] capabilities: &str) {
 #[case::net_admin("-all,+bpf,+perfmon,+net_raw", "CAP_NET_ADMIN")]
 #[case::nothing("-all", "CAP_BPF")]
 fn a_missing_capability_ends_it_with_77(#[case] capabilities: &str, #[case] named: &str) {
-    let name = "a_missing_capability";
-    let Some((mut scene, binary)) = confined(name, &bounded_by(capabilities)) else {
-        return;
-    };
+    let (mut scene, binary) = confined(&bounded_by(capabilities));
     assert_refused(&mut scene, binary, named);
 }
 
 #[test]
 fn another_user_ends_it_with_77() {
     let setpriv = "--reuid 65534 --regid 65534 --clear-groups";
-    let Some((mut scene, binary)) = confined("another_user", setpriv) else {
-        return;
-    };
+    let (mut scene, binary) = confined(setpriv);
     // The folders are this user's to read: only privileges are missing.
     for path in [scene.world.dir(), scene.manifests.dir()] {
         fs::set_permissions(path, Permissions::from_mode(0o755)).expect("readable");

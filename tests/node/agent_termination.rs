@@ -8,33 +8,31 @@ use std::time::Duration;
 
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::rules::Backend;
+use node_tests::watch::{Codes, Watch};
 use node_tests::world::Family;
 
-use node_tests::scene::{PATIENCE, Scene, throughout};
+use node_tests::scene::{PATIENCE, Scene, throughout, wait_answers};
 
-fn leaving(codes: node_tests::watch::Codes) -> bool {
-    codes.healthz == 503 && codes.livez == 200
+fn wait_leaving(watch: &Watch) {
+    let leaving = |codes: Codes| codes.healthz == 503 && codes.livez == 200;
+    let left = watch.wait(PATIENCE, leaving);
+    left.expect("503 on /healthz alone");
 }
 
-fn staying(codes: node_tests::watch::Codes) -> bool {
+fn staying(codes: Codes) -> bool {
     codes.healthz == 200 && codes.livez == 200
 }
 
 #[test]
 fn a_marked_node_leaves_and_comes_back() {
-    let name = "a_marked_node_leaves_and_comes_back";
     let extra = ["--terminating-taint", "karpenter"];
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &extra) else {
-        return;
-    };
+    let mut scene = Scene::proven(Backend::Nftables, &extra);
     let watch = scene.watch();
-    watch.wait(PATIENCE, staying).expect("200 on both");
+    wait_answers(&watch, 200);
 
     for key in [AUTOSCALER_TAINT, "karpenter.sh/disrupted"] {
         scene.manifests.taint(key).expect("taint");
-        watch
-            .wait(PATIENCE, leaving)
-            .expect("503 on /healthz alone");
+        wait_leaving(&watch);
         let report = scene.report();
         assert_eq!(
             report["verdict"]["eligibility"]["state"], "tainted",
@@ -51,13 +49,11 @@ fn a_marked_node_leaves_and_comes_back() {
             "{body}"
         );
         scene.manifests.untaint().expect("untaint");
-        watch.wait(PATIENCE, staying).expect("200 on both");
+        wait_answers(&watch, 200);
     }
 
     scene.manifests.set_deleting(true).expect("delete");
-    watch
-        .wait(PATIENCE, leaving)
-        .expect("503 on /healthz alone");
+    wait_leaving(&watch);
     assert_eq!(
         scene.report()["verdict"]["eligibility"]["state"],
         "deleting"
@@ -66,7 +62,7 @@ fn a_marked_node_leaves_and_comes_back() {
         .manifests
         .set_deleting(false)
         .expect("the Node is another one now");
-    watch.wait(PATIENCE, staying).expect("200 on both");
+    wait_answers(&watch, 200);
 
     // Its innocent twins: taints that say nothing of an end.
     for key in ["node.kubernetes.io/unschedulable", "example.com/dedicated"] {
@@ -79,34 +75,11 @@ fn a_marked_node_leaves_and_comes_back() {
     assert_eq!(watch.changes().len(), seen, "{:?}", watch.changes());
 }
 
-/// Without its preset another autoscaler's taint means nothing.
-#[test]
-fn a_preset_is_off_unless_asked_for() {
-    let name = "a_preset_is_off_unless_asked_for";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
-    let watch = scene.watch();
-    scene
-        .manifests
-        .taint("karpenter.sh/disrupted")
-        .expect("taint");
-    throughout(Duration::from_secs(1), || {
-        assert!(staying(watch.now()), "{:?}", watch.changes())
-    });
-    scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
-    watch
-        .wait(PATIENCE, leaving)
-        .expect("503 on /healthz alone");
-}
-
 /// A mounted ConfigMap: every file is a link into a folder that a link names, and an update swaps
 /// that one link.
 #[test]
 fn a_configmap_is_followed() {
-    let Some(mut scene) = Scene::bare("a_configmap_is_followed", Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let mount = scene.world.dir().join("mount");
     fs::create_dir(&mount).expect("make a folder");
     let publish = |scene: &Scene, version: &str| {
@@ -127,12 +100,10 @@ fn a_configmap_is_followed() {
     scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
     publish(&scene, "..2026_01_02");
     fs::remove_dir_all(mount.join("..2026_01_01")).expect("as kubelet does");
-    watch
-        .wait(PATIENCE, leaving)
-        .expect("503 on /healthz alone");
+    wait_leaving(&watch);
     scene.manifests.untaint().expect("untaint");
     publish(&scene, "..2026_01_03");
-    watch.wait(PATIENCE, staying).expect("200 on both");
+    wait_answers(&watch, 200);
     let report = scene.wait_proven();
     assert_eq!(
         report["cluster"]["problems"].as_array().map(Vec::len),

@@ -8,13 +8,15 @@ use std::time::Duration;
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
-use node_tests::skip;
+use node_tests::traffic::dns::question;
 use node_tests::traffic::{DnsClient, DnsServer, Manner};
 use node_tests::worker::Worker;
-use node_tests::world::{Family, agent_binary};
+use node_tests::world::Family;
 use serde_json::Value;
 
-use node_tests::scene::{Scene, assert_never_503, eventually};
+use crate::commands::{assert_says, pathproof, told};
+
+use node_tests::scene::{Scene, assert_never_503, eventually, name};
 
 /// Port of the Service.
 const DNS: u16 = 53;
@@ -29,12 +31,11 @@ struct Dns {
 }
 
 impl Dns {
-    fn up(test: &str, backend: Backend, manner: Manner) -> Option<Self> {
-        let mut scene = Scene::proven(test, backend, &[])?;
+    fn up(backend: Backend, manner: Manner) -> Self {
+        let mut scene = Scene::proven(backend, &[]);
         let pods = ["api-1", "spare"].map(|pod| scene.world.pod(pod).clone());
         let service = Service::new("names", 7, &pods).udp("dns", DNS, TARGET);
-        scene.manifests.add(service).expect("add a Service");
-        scene.rules.install().expect("install");
+        scene.add(service);
         let serve = |pod| DnsServer::start(pod, TARGET, manner).expect("a server");
         let servers = pods.iter().map(serve).collect();
         let clients = Vec::new();
@@ -48,15 +49,12 @@ impl Dns {
         eventually("the Service is known", || {
             dns.counts(Family::V6, "arrived") > 0
         });
-        Some(dns)
+        dns
     }
 
     fn ask(&mut self, first: u16) {
         for (number, family) in Family::ALL.into_iter().enumerate() {
-            let target = SocketAddr::new(
-                self.scene.manifests.service("names").cluster_ip(family),
-                DNS,
-            );
+            let target = self.frontend(family);
             let pod = self.scene.world.pod("client-1");
             let first = first + 2_000 * number as u16;
             let client = DnsClient::start(pod, target, first, 20.0);
@@ -64,14 +62,18 @@ impl Dns {
         }
     }
 
+    fn frontend(&self, family: Family) -> SocketAddr {
+        let names = self.scene.manifests.service("names");
+        SocketAddr::new(names.cluster_ip(family), DNS)
+    }
+
     fn line(&self, family: Family) -> Value {
         let report = self.scene.report();
-        let services = report["udp"]["services"].as_array().cloned();
-        let wanted = if family == Family::V4 { "IPv4" } else { "IPv6" };
-        let mut services = services.unwrap_or_default().into_iter();
-        services
-            .find(|line| line["service"] == "demo/names:dns" && line["family"] == wanted)
-            .unwrap_or_default()
+        let services = report["udp"]["services"].as_array();
+        let is_it =
+            |line: &&Value| line["service"] == "demo/names:dns" && line["family"] == name(family);
+        let found = services.and_then(|all| all.iter().find(is_it));
+        found.cloned().unwrap_or_default()
     }
 
     fn counts(&self, family: Family, outcome: &str) -> u64 {
@@ -89,10 +91,7 @@ impl Dns {
 
 #[test]
 fn questions_are_answered() {
-    let name = "questions_are_answered";
-    let Some(dns) = Dns::up(name, Backend::Nftables, Manner::Answers) else {
-        return;
-    };
+    let dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 20);
     for family in Family::ALL {
         eventually("timed", || {
@@ -124,9 +123,7 @@ fn questions_are_answered() {
 /// the same of their Service.
 #[test]
 fn flushed_rules_leak() {
-    let Some(mut dns) = Dns::up("flushed_rules_leak", Backend::Nftables, Manner::Answers) else {
-        return;
-    };
+    let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 5);
     dns.scene.rules.flush_services().expect("flush");
     // Conntrack keeps the ports of before.
@@ -137,10 +134,7 @@ fn flushed_rules_leak() {
 /// One Service's rule points elsewhere; every TCP Service works. Told, and no verdict.
 #[test]
 fn a_rewritten_rule_is_told_and_judges_nobody() {
-    let test = "a_rewritten_rule_is_told_and_judges_nobody";
-    let Some(mut dns) = Dns::up(test, Backend::Nftables, Manner::Answers) else {
-        return;
-    };
+    let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 5);
     let watch = dns.scene.watch();
     let nobody = dns.scene.world.pod("client-2").clone();
@@ -148,10 +142,8 @@ fn a_rewritten_rule_is_told_and_judges_nobody() {
         for family in Family::ALL {
             let endpoint = dns.scene.world.pod(pod).endpoint(family, TARGET);
             let elsewhere = nobody.endpoint(family, TARGET);
-            dns.scene
-                .rules
-                .redirect(endpoint, elsewhere)
-                .expect("redirect");
+            let redirected = dns.scene.rules.redirect(endpoint, elsewhere);
+            redirected.expect("redirect");
         }
     }
     dns.ask(40_000);
@@ -164,10 +156,7 @@ fn a_rewritten_rule_is_told_and_judges_nobody() {
 /// Nobody answers: forwarded, never a failure of the node.
 #[test]
 fn silent_servers_are_forwarded_to() {
-    let test = "silent_servers_are_forwarded_to";
-    let Some(dns) = Dns::up(test, Backend::IptablesNft, Manner::Mute) else {
-        return;
-    };
+    let dns = Dns::up(Backend::IptablesNft, Manner::Mute);
     let watch = dns.scene.watch();
     dns.wait_more("forwarded", 20);
     for family in Family::ALL {
@@ -183,10 +172,7 @@ fn silent_servers_are_forwarded_to() {
 /// A policy of the node drops one Service's questions: they arrive and go nowhere.
 #[test]
 fn dropped_questions_are_lost() {
-    let test = "dropped_questions_are_lost";
-    let Some(mut dns) = Dns::up(test, Backend::Nftables, Manner::Answers) else {
-        return;
-    };
+    let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 5);
     let watch = dns.scene.watch();
     let script = format!(
@@ -204,13 +190,7 @@ fn dropped_questions_are_lost() {
 /// fault (kubernetes #125467). Innocent twin: clients with new ports.
 #[test]
 fn entries_that_lead_to_endpoints_that_left_are_told() {
-    let test = "entries_that_lead_to_endpoints_that_left_are_told";
-    if skip::without_tool(test, "conntrack") {
-        return;
-    }
-    let Some(mut dns) = Dns::up(test, Backend::Nftables, Manner::Answers) else {
-        return;
-    };
+    let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 5);
     let watch = dns.scene.watch();
     let clients = Family::ALL.map(|family| dns.ask_from_one_port(family));
@@ -232,20 +212,11 @@ fn entries_that_lead_to_endpoints_that_left_are_told() {
     );
     dns.servers.drain(..2);
     dns.wait_more("stale", 5);
-    let mut status = dns
-        .scene
-        .world
-        .node
-        .command(agent_binary().expect("the agent's binary"));
-    let status = status.arg("status").output().expect("run status").stdout;
-    let status = String::from_utf8_lossy(&status);
-    assert!(
-        status.contains("stale of") && status.contains("operations.md#udp"),
-        "{status}"
-    );
+    let status = told(pathproof(&dns.scene.world, &["status"]), 0);
+    assert_says(&status, &["stale of", "operations.md#udp"]);
     // What the page tells to do.
     for family in Family::ALL {
-        let frontend = dns.scene.manifests.service("names").cluster_ip(family);
+        let frontend = dns.frontend(family).ip();
         let mut delete = dns.scene.world.node.command("conntrack");
         delete.args(["-D", "-p", "udp", "-d", &frontend.to_string()]);
         assert!(delete.output().expect("conntrack").status.success());
@@ -264,10 +235,7 @@ fn entries_that_lead_to_endpoints_that_left_are_told() {
 impl Dns {
     fn ask_from_one_port(&self, family: Family) -> Worker {
         let pod = self.scene.world.pod("client-2");
-        let target = SocketAddr::new(
-            self.scene.manifests.service("names").cluster_ip(family),
-            DNS,
-        );
+        let target = self.frontend(family);
         let source = SocketAddr::new(pod.address(family), 45_000);
         let socket = pod.ns.run(|| UdpSocket::bind(source)).expect("a socket");
         Worker::here(move |stop| {
@@ -275,11 +243,7 @@ impl Dns {
                 if stop.load(Ordering::Relaxed) {
                     return;
                 }
-                let [high, low] = number.to_be_bytes();
-                let question = [
-                    high, low, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 1, b'a', 0, 0, 1, 0, 1,
-                ];
-                let _ = socket.send_to(&question, target);
+                let _ = socket.send_to(&question(number), target);
                 thread::sleep(Duration::from_millis(100));
             }
         })

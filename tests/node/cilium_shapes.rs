@@ -8,16 +8,14 @@ use std::time::Duration;
 use node_tests::bpf::{Attached, Code, Hook, Program};
 use node_tests::cgroup::Cgroup;
 use node_tests::cilium::{Datapath, Rule, Then, connector, socket};
-use node_tests::manifests::{Manifests, Sentinel};
-use node_tests::rules::{Backend, Rules};
-use node_tests::skip;
-use node_tests::traffic::Plan;
+use node_tests::manifests::Sentinel;
+use node_tests::rules::Backend;
 use node_tests::world::{Family, agent_binary, write_script};
 use rstest::rstest;
 use serde_json::Value;
 
 use node_tests::scene::{
-    PATIENCE, PORT, Scene, assert_never_503, family_of, lane_of, path_of, pods, repairs, services,
+    PATIENCE, PORT, Scene, assert_never_503, family_of, lane_of, path_of, pods, services,
     throughout, wait_answers,
 };
 
@@ -29,31 +27,16 @@ mod upgrade;
 const CLIENT_NEAR: &str = "pathproof-c0";
 const SERVER_NEAR: &str = "pathproof-s0";
 
-const PODS: [&str; 7] = ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1", "spare"];
-
 /// Services and servers, and neither rules nor an agent.
-fn bare(test: &str) -> Option<Scene> {
-    if skip::without_root(test) {
-        return None;
-    }
+fn bare() -> Scene {
     // Nobody but the datapath translates: a rule that masquerades would take answers up in their
     // middle, whose beginning went past it.
     let world = pods().masquerade_egress(false).build();
     let world = world.expect("build a world");
-    let manifests = Manifests::write(&world, services(&world)).expect("write manifests");
-    let rules = Rules::new(&world, Backend::Nftables, manifests.dir());
-    let mut scene = Scene {
-        clients: Vec::new(),
-        servers: Default::default(),
-        agent: None,
-        rules,
-        manifests,
-        world,
-    };
-    for pod in PODS {
-        scene.serve(pod);
-    }
-    Some(scene)
+    let services = services(&world);
+    let mut scene = Scene::of(world, services, Backend::Nftables);
+    scene.serve_all();
+    scene
 }
 
 /// The frontends that outside clients dial, with client and endpoint.
@@ -107,17 +90,14 @@ fn from_pods_to(scene: &Scene, datapath: &mut Datapath, to: [(&str, &str); 3]) {
 fn dial_from_pods(scene: &mut Scene) {
     for client in CLIENTS {
         for (service, _) in INSIDE {
-            let target = scene.cluster_ip(service, Family::V4);
-            let plan = scene.pod_plan(client, target).rate(6.0);
-            scene.run(plan);
+            scene.dial(client, service, Family::V4, 6.0);
         }
     }
 }
 
 fn dial_from_outside(scene: &mut Scene) {
     for (client, target, _) in outside(scene) {
-        let plan = Plan::from_outside(&scene.world, client, target).rate(6.0);
-        scene.run(plan);
+        scene.dial_outside(client, target, 6.0);
     }
 }
 
@@ -188,15 +168,11 @@ fn translate_sockets(cgroup: &Cgroup) -> [Attached; 2] {
     })
 }
 
-fn owners(report: &Value, path: &str) -> String {
-    let paths = report["datapath"]["paths"]
-        .as_array()
-        .cloned()
-        .unwrap_or_default();
-    let mut of_path = paths.into_iter().filter(|one| one["path"] == path);
-    of_path
-        .next()
-        .map_or_else(String::new, |one| one["owners"].to_string())
+/// What is recognised of a path.
+fn recognised<'a>(report: &'a Value, path: &str) -> &'a Value {
+    let paths = report["datapath"]["paths"].as_array();
+    let of_path = paths.and_then(|all| all.iter().find(|one| one["path"] == path));
+    of_path.unwrap_or(&Value::Null)
 }
 
 fn replacement(report: &Value) -> &Value {
@@ -219,117 +195,42 @@ fn assert_served(scene: &Scene) {
 }
 
 #[test]
-fn past_every_egress_hook_answers_prove() {
-    let Some(mut scene) = bare("past_every_egress_hook_answers_prove") else {
-        return;
-    };
-    let datapath = replacing(&scene);
-    let mut programs = datapath.attach(&scene.world).expect("programs");
-    scene.start(&[]);
-    dial_from_pods(&mut scene);
-    dial_from_outside(&mut scene);
-    let report = wait_both(&scene);
-    assert_served(&scene);
-    assert_eq!(
-        scene.fault("answered_locally"),
-        0,
-        "every answer is an endpoint's"
-    );
-    assert_eq!(
-        replacement(&report),
-        "unknown",
-        "no socket is translated, nobody else is there"
-    );
-    let watch = scene.watch();
-
-    // Cilium's programs come back, at the tail: ours stay the first, and nobody is accused. The new ones come
-    // before the old ones go: a gap between them is an outage, and on a busy machine a long one.
-    let new = datapath.attach(&scene.world).expect("programs");
-    drop(std::mem::replace(&mut programs, new));
-    assert_served(&scene);
-    wait_both(&scene);
-    assert_eq!(repairs(&scene), 0);
-    // As does a filter of somebody's, deleted with all others of its direction.
-    for way in ["ingress", "egress"] {
-        let mut tc = scene.world.node.command("tc");
-        let _ = tc.args(["filter", "del", "dev", "eth0", way]).output();
-    }
-    assert_served(&scene);
-    assert_never_503(&watch);
-
-    // The map of Services is emptied: all of it leaks, or is refused.
-    let devices = CLIENTS.map(|client| scene.world.pod(client).device.clone());
-    for device in devices.iter().map(String::as_str).chain(["eth0"]) {
-        programs.empty(&scene.world, device).expect("programs");
-    }
-    wait_answers(&watch, 503);
-    let report = scene.report();
-    assert_eq!(report["verdict"]["state"], "broken", "{report:#}");
-    assert_eq!(path_of(&report, Family::V4, "pod"), "failing");
-    drop(programs);
-    let _programs = datapath.attach(&scene.world).expect("programs");
-    wait_answers(&watch, 200);
-}
-
-#[test]
 fn an_xdp_program_at_the_uplink_is_told() {
-    let Some(mut scene) = bare("an_xdp_program_at_the_uplink_is_told") else {
-        return;
-    };
+    let mut scene = bare();
     let _programs = replacing(&scene).attach(&scene.world).expect("programs");
     scene.start(&[]);
     dial_from_outside(&mut scene);
-    let seen = |report: &Value| {
-        let paths = report["datapath"]["paths"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default();
-        let external = paths.into_iter().find(|path| path["path"] == "external");
-        external.map_or(Value::Null, |path| path["seen"].clone())
-    };
-    scene.wait("all of it seen", |report| seen(report) == "full");
+    let seen = |report: &Value, wanted| recognised(report, "external")["seen"] == wanted;
+    scene.wait("all of it seen", |report| seen(report, "full"));
     let program = xdp(&scene);
     // A link brings no notification: another change of the interface does.
-    scene
-        .world
-        .node
-        .ip("link set eth0 alias uplink")
-        .expect("a change");
-    let report = scene.wait("a part of it seen", |report| seen(report) == "partial");
+    let node = &scene.world.node;
+    node.ip("link set eth0 alias uplink").expect("a change");
+    let report = scene.wait("a part of it seen", |report| seen(report, "partial"));
     assert_eq!(report["datapath"]["accelerated"][0], "eth0");
     let metrics = scene.metrics();
     assert!(metrics.contains("xdp=\"yes\""), "{metrics}");
     drop(program);
-    scene
-        .world
-        .node
-        .ip("link set eth0 alias again")
-        .expect("a change");
-    scene.wait("all of it seen", |report| seen(report) == "full");
+    node.ip("link set eth0 alias again").expect("a change");
+    scene.wait("all of it seen", |report| seen(report, "full"));
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
 /// Where the wire never carries a cluster IP the node's own probes tell, with the four capabilities
-/// that read no names of programs too.
-#[rstest]
-#[case::as_root("")]
-#[case::with_four_capabilities(FOUR_CAPABILITIES)]
-fn sockets_that_are_translated_are_probed_from_the_node(#[case] wrapper: &str) {
+/// that read no names of programs.
+#[test]
+fn sockets_that_are_translated_are_probed_from_the_node() {
     let name = "sockets_that_are_translated_are_probed_from_the_node";
-    if skip::without_root(name) || skip::without_tool(name, "setpriv") {
-        return;
-    }
-    let (Some(cgroup), Some(mut scene)) = (Cgroup::new(name), bare(name)) else {
+    let Some(cgroup) = Cgroup::new(name) else {
         return;
     };
-    scene
-        .manifests
-        .put_sentinel(&Sentinel::default())
-        .expect("the sentinel");
+    let mut scene = bare();
+    let default = Sentinel::default();
+    scene.manifests.put_sentinel(&default).expect("a sentinel");
     let datapath = replacing(&scene);
     let _programs = datapath.attach(&scene.world).expect("programs");
     let [sockets, _v6] = translate_sockets(&cgroup);
-    start_in(&mut scene, &cgroup, wrapper);
+    start_in(&mut scene, &cgroup, FOUR_CAPABILITIES);
     let report = scene.wait("proven by the node's own probes", |report| {
         v4(report)["state"] == "proven"
             && replacement(report) == "yes"
@@ -370,13 +271,12 @@ fn sockets_that_are_translated_are_probed_from_the_node(#[case] wrapper: &str) {
 #[case::emptied(false)]
 fn the_sentinels_interfaces_on_ciliums_list(#[case] let_go: bool) {
     let name = "the_sentinels_interfaces_on_ciliums_list";
-    let (Some(cgroup), Some(mut scene)) = (Cgroup::new(name), bare(name)) else {
+    let Some(cgroup) = Cgroup::new(name) else {
         return;
     };
-    scene
-        .manifests
-        .put_sentinel(&Sentinel::default())
-        .expect("the sentinel");
+    let mut scene = bare();
+    let default = Sentinel::default();
+    scene.manifests.put_sentinel(&default).expect("a sentinel");
     let mut datapath = replacing(&scene);
     let _sockets = translate_sockets(&cgroup);
     let programs = datapath.attach(&scene.world).expect("programs");

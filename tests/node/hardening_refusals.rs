@@ -236,9 +236,6 @@ fn a_program_for_credentials_is_started() {
 /// The loader may, and no thread beside it.
 #[test]
 fn the_loader_alone_loads() {
-    if skip::without_root("the_loader_alone_loads") {
-        return;
-    }
     let scene = Scene::new();
     let config = scene.of_folder();
     let load = || call(libc::SYS_bpf, [BPF_PROG_LOAD, 0, 0, 0]);

@@ -33,6 +33,7 @@ mod agent_termination;
 mod agent_twins;
 mod agent_udp;
 mod cilium_shapes;
+mod commands;
 mod hardening_refusals;
 mod prometheus;
 mod sentinel_devices;

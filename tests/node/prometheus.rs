@@ -40,8 +40,7 @@ impl Fleet {
         if Tool::Prometheus.skip_without(test) {
             return None;
         }
-        let worlds = NODES.map(|_| Scene::bare(test, Backend::Nftables));
-        let mut nodes = worlds.into_iter().collect::<Option<Vec<_>>>()?;
+        let mut nodes: Vec<_> = NODES.map(|_| Scene::bare(Backend::Nftables)).into();
         let names = NODES.into_iter().zip(&nodes);
         let targets: Vec<_> = names
             .map(|(name, scene)| (name, &scene.world.node))
@@ -97,11 +96,7 @@ impl Fleet {
     fn swap_db(&mut self, node: usize, from: &str, to: &str) {
         let scene = &mut self.nodes[node];
         scene.servers.remove(from);
-        let to = scene.world.pod(to).clone();
-        scene
-            .manifests
-            .swap_endpoint("db", from, &to)
-            .expect("swap");
+        scene.swap_endpoint("db", from, to);
     }
 
     /// From the first scrape until now.

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use agent_common::service::Family;
 use agent_core::cluster::ObjectName;
-use node_tests::skip;
 use node_tests::world::World;
 use pathproof::config::SentinelConfig;
 use pathproof::sentinel::devices::{
@@ -27,11 +26,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Nothing, loudly, without root.
-    pub(crate) fn new(test: &str) -> Option<Self> {
-        if skip::without_root(test) {
-            return None;
-        }
+    pub(crate) fn new() -> Self {
         let world = World::builder().build().expect("build a world");
         let ip = |text: &str| text.parse().expect("an address");
         let config = SentinelConfig {
@@ -42,7 +37,7 @@ impl Node {
             pod: [None, None],
             datapath: None,
         };
-        Some(Self { world, config })
+        Self { world, config }
     }
 
     /// Runs on a thread inside the node.
@@ -106,9 +101,7 @@ pub(crate) fn without<'a>(all: &'a [String], these: &[String]) -> Vec<&'a str> {
 
 #[test]
 fn made_once_and_the_same_ever_after() {
-    let Some(node) = Node::new("made_once_and_the_same_ever_after") else {
-        return;
-    };
+    let node = Node::new();
     let devices = node.ensure();
     assert_eq!(devices.families, Family::ALL);
     assert_eq!(node.verify(&devices), [""; 0]);
@@ -130,9 +123,7 @@ fn made_once_and_the_same_ever_after() {
 
 #[test]
 fn near_ends_inherit_and_far_ends_are_deaf() {
-    let Some(node) = Node::new("near_ends_inherit_and_far_ends_are_deaf") else {
-        return;
-    };
+    let node = Node::new();
     let set = [
         ("net/ipv4/ip_forward", "0"),
         ("net/ipv4/conf/default/rp_filter", "2"),
@@ -180,9 +171,7 @@ fn near_ends_inherit_and_far_ends_are_deaf() {
 /// where that end forwards.
 #[test]
 fn nothing_loops_without_programs() {
-    let Some(node) = Node::new("nothing_loops_without_programs") else {
-        return;
-    };
+    let node = Node::new();
     node.ensure();
     // Written anew, since the kernel passes only a change on to the devices.
     for on in [false, true] {
@@ -232,9 +221,7 @@ fn packets_of_one(node: &Node, to: IpAddr) -> u64 {
 
 #[test]
 fn half_made_ones_are_completed_or_removed() {
-    let Some(node) = Node::new("half_made_ones_are_completed_or_removed") else {
-        return;
-    };
+    let node = Node::new();
     let before = (node.ip("-o link"), node.tables());
     for break_it in [
         "link del pathproof-s0",
@@ -262,9 +249,7 @@ fn half_made_ones_are_completed_or_removed() {
 
 #[test]
 fn devices_of_other_settings_are_adapted() {
-    let Some(mut node) = Node::new("devices_of_other_settings_are_adapted") else {
-        return;
-    };
+    let mut node = Node::new();
     let first = node.ensure();
     let whole = node.tables();
     node.config.client[0] = [198, 19, 7, 1].into();
@@ -304,9 +289,7 @@ fn devices_of_other_settings_are_adapted() {
 
 #[test]
 fn a_node_without_ipv6_has_ipv4() {
-    let Some(node) = Node::new("a_node_without_ipv6_has_ipv4") else {
-        return;
-    };
+    let node = Node::new();
     let switch = |value| {
         let all = [("net/ipv6/conf/all/disable_ipv6", value)];
         node.world.node.sysctls(&all).expect("sysctls");

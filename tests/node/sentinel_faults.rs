@@ -14,7 +14,7 @@ use node_tests::world::Family;
 use rstest::rstest;
 
 use node_tests::scene::{
-    PORT, Scene, blames, eventually, family_of, lane_of, metric, throughout, wait_answers,
+    PORT, Scene, blames, eventually, family_of, in_both, lane_of, metric, throughout, wait_answers,
 };
 
 /// What goes wrong with the datapath.
@@ -70,11 +70,7 @@ impl Fault {
             Self::Rewritten => scene.rules.repair().expect("repair"),
             Self::ForwardingOff => scene.world.set_forwarding(true).expect("sysctl"),
             Self::DataDropped | Self::NoNodePorts => {
-                scene
-                    .world
-                    .node
-                    .nft("delete table inet fault")
-                    .expect("delete");
+                scene.nft("delete table inet fault");
             }
         }
     }
@@ -93,7 +89,7 @@ impl Fault {
 
 fn nft(scene: &Scene, chain: &str) {
     let script = format!("table inet fault {{ {chain}\n}}\n");
-    scene.world.node.nft(&script).expect("nft");
+    scene.nft(&script);
 }
 
 /// Several faults in a row are no flapping.
@@ -102,9 +98,7 @@ const ONE_BY_ONE: [&str; 2] = ["--flap-dwell", "0"];
 /// No traffic at all, one fault after the other: 503 with the cause, and 200 once it is mended.
 #[rstest]
 fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] backend: Backend) {
-    let Some(mut scene) = Scene::idle("an_idle_node_is_judged", backend, &ONE_BY_ONE) else {
-        return;
-    };
+    let mut scene = Scene::idle(backend, &ONE_BY_ONE);
     for fault in [
         Fault::Flushed,
         Fault::NoRules,
@@ -119,16 +113,12 @@ fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] 
 /// Node ports may be served on other addresses now: somebody outside has to be refused as well.
 #[test]
 fn node_ports_that_are_gone_accuse_once_somebody_is_refused() {
-    let name = "node_ports_that_are_gone";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let watch = scene.watch();
     wait_answers(&watch, 200);
     Fault::NoNodePorts.inject(&mut scene);
     scene.wait("degraded in both families", |report| {
-        Family::ALL.iter().all(|family| {
-            let verdict = family_of(report, *family);
+        in_both(report, |verdict| {
             verdict["state"] == "degraded" && verdict["cause"] == "refused"
         })
     });
@@ -138,9 +128,7 @@ fn node_ports_that_are_gone_accuse_once_somebody_is_refused() {
     Fault::NoNodePorts.mend(&mut scene);
     scene.wait_probed();
     for family in Family::ALL {
-        let target = scene.node_port(30081, family);
-        let plan = Plan::from_outside(&scene.world, 0, target).rate(4.0);
-        scene.run(plan);
+        scene.dial_outside(0, scene.node_port(30081, family), 4.0);
     }
     eventually("clients outside are served, as the agent knows", || {
         let known = |family| scene.count("api", family, "external", "proven") > 0;
@@ -152,10 +140,7 @@ fn node_ports_that_are_gone_accuse_once_somebody_is_refused() {
 /// The same among traffic.
 #[test]
 fn a_busy_node_is_judged() {
-    let name = "a_busy_node_is_judged";
-    let Some(mut scene) = Scene::busy(name, Backend::IptablesNft, &ONE_BY_ONE) else {
-        return;
-    };
+    let mut scene = Scene::busy(Backend::IptablesNft, &ONE_BY_ONE);
     for fault in [Fault::Flushed, Fault::ForwardingOff, Fault::DataDropped] {
         told_and_mended(&mut scene, fault);
     }
@@ -168,8 +153,7 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
     fault.inject(scene);
     wait_answers(&watch, 503);
     scene.wait(&format!("{fault:?} named in both families"), |report| {
-        Family::ALL.iter().all(|family| {
-            let verdict = family_of(report, *family);
+        in_both(report, |verdict| {
             let cause = verdict["cause"].as_str().unwrap_or_default();
             verdict["state"] == "broken" && fault.causes().contains(&cause)
         })
@@ -182,10 +166,7 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
 /// Faults of a part of the datapath, each mended before the next.
 #[test]
 fn a_part_that_is_broken_is_named() {
-    let name = "a_part_that_is_broken_is_named";
-    let Some(scene) = Scene::idle(name, Backend::Nftables, &ONE_BY_ONE) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::Nftables, &ONE_BY_ONE);
     let parts: [fn(&Scene); 5] = [
         only_ipv6_is_broken,
         only_the_host_path_is_degraded,
@@ -195,11 +176,7 @@ fn a_part_that_is_broken_is_named() {
     ];
     for part in parts {
         part(&scene);
-        scene
-            .world
-            .node
-            .nft("table inet fault\ndelete table inet fault\n")
-            .expect("no filter");
+        scene.nft("table inet fault\ndelete table inet fault\n");
         scene.rules.install().expect("install");
         scene.wait_probed();
         eventually("200 again", || scene.asked("/healthz") == 200);
@@ -208,11 +185,7 @@ fn a_part_that_is_broken_is_named() {
 
 /// One family's rules are gone: the other's verdict stands.
 fn only_ipv6_is_broken(scene: &Scene) {
-    scene
-        .world
-        .node
-        .nft("flush chain ip6 kube-proxy services")
-        .expect("flush");
+    scene.nft("flush chain ip6 kube-proxy services");
     scene.wait("IPv6 broken and IPv4 proven", |report| {
         family_of(report, Family::V6)["state"] == "broken"
             && family_of(report, Family::V4)["state"] == "proven"
@@ -225,7 +198,7 @@ fn only_ipv6_is_broken(scene: &Scene) {
 fn only_the_host_path_is_degraded(scene: &Scene) {
     for family in ["ip", "ip6"] {
         let script = format!("flush chain {family} kube-proxy output");
-        scene.world.node.nft(&script).expect("flush");
+        scene.nft(&script);
     }
     scene.wait("degraded in both families", |report| {
         Family::ALL.iter().all(|family| {
@@ -256,11 +229,10 @@ fn udp_is_judged_apart(scene: &Scene) {
 fn missing_masquerade_is_named(scene: &Scene) {
     for family in ["ip", "ip6"] {
         let script = format!("flush chain {family} kube-proxy postrouting");
-        scene.world.node.nft(&script).expect("flush");
+        scene.nft(&script);
     }
     scene.wait("not masqueraded in both families", |report| {
-        Family::ALL.iter().all(|family| {
-            let verdict = family_of(report, *family);
+        in_both(report, |verdict| {
             verdict["state"] == "broken" && verdict["cause"] == "not_masqueraded"
         })
     });
@@ -273,9 +245,7 @@ fn lost_answers_are_named(scene: &Scene) {
         "chain back { type filter hook forward priority -10; iifname pathproof-s0 drop; }",
     );
     let report = scene.wait("answers lost in both families", |report| {
-        Family::ALL
-            .iter()
-            .all(|family| family_of(report, *family)["cause"] == "answer_lost")
+        in_both(report, |of| of["cause"] == "answer_lost")
     });
     // A filter of the sentinel's own address looks the same.
     assert_eq!(report["verdict"]["state"], "suspect", "{report:#}");
@@ -285,13 +255,7 @@ fn lost_answers_are_named(scene: &Scene) {
 /// Somebody deletes the probes' conntrack entries between handshake and data, over and over.
 #[test]
 fn deleted_conntrack_entries_are_no_phantom_cause() {
-    let name = "deleted_conntrack_entries";
-    if node_tests::skip::without_tool(name, "conntrack") {
-        return;
-    }
-    let Some(scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::Nftables, &[]);
     let end = std::time::Instant::now() + std::time::Duration::from_secs(6);
     while std::time::Instant::now() < end {
         let flush = scene.world.node.command("conntrack").arg("-F").output();
@@ -313,10 +277,7 @@ fn deleted_conntrack_entries_are_no_phantom_cause() {
 /// Lost alone may be a filter of our own range; real connections lost beside it settle it.
 #[test]
 fn a_dropping_forward_chain_is_suspect_until_traffic_is_lost() {
-    let name = "a_dropping_forward_chain_is_suspect";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     // Services have to work before they accuse.
     scene.pod_traffic();
     eventually("all pods are served", || {
@@ -325,18 +286,14 @@ fn a_dropping_forward_chain_is_suspect_until_traffic_is_lost() {
     scene.clients.clear();
     scene.world.block_forwarding(true).expect("block");
     scene.wait("suspect in both families", |report| {
-        Family::ALL
-            .iter()
-            .all(|family| family_of(report, *family)["state"] == "suspect")
+        in_both(report, |of| of["state"] == "suspect")
     });
     throughout(std::time::Duration::from_secs(3), || {
         assert_eq!(scene.asked("/healthz"), 200);
     });
     scene.pod_traffic();
     scene.wait("broken with real connections lost", |report| {
-        Family::ALL
-            .iter()
-            .all(|family| family_of(report, *family)["state"] == "broken")
+        in_both(report, |of| of["state"] == "broken")
     });
     assert_eq!(scene.asked("/healthz"), 503);
     scene.world.block_forwarding(false).expect("unblock");
@@ -346,10 +303,7 @@ fn a_dropping_forward_chain_is_suspect_until_traffic_is_lost() {
 /// One Service is broken while the sentinel and the others work.
 #[test]
 fn one_broken_service_is_degraded_and_named() {
-    let name = "one_broken_service_is_degraded_and_named";
-    let Some(mut scene) = Scene::busy(name, Backend::IptablesLegacy, &[]) else {
-        return;
-    };
+    let mut scene = Scene::busy(Backend::IptablesLegacy, &[]);
     // The wrong pod has no such application: its kernel refuses.
     scene.servers.remove("spare");
     for family in Family::ALL {
@@ -368,10 +322,7 @@ fn one_broken_service_is_degraded_and_named() {
 /// sentinel's address leaves as it did before: it is no probe.
 #[test]
 fn probes_that_nothing_translates_stay_on_the_node() {
-    let name = "probes_that_nothing_translates_stay_on_the_node";
-    let Some(scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::Nftables, &[]);
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     let mut capture = Capture::start(&scene.world.outside);

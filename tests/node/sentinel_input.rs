@@ -6,13 +6,15 @@ use node_tests::rules::Backend;
 use node_tests::wait::settle;
 use node_tests::world::Family;
 
-use node_tests::scene::{PATIENCE, Scene, eventually, family_of, lane_of, path_of, until};
+use node_tests::scene::{
+    PATIENCE, Scene, eventually, family_of, lane_of, path_of, until, wait_answers,
+};
 
 /// A world with a sentinel and no agent yet.
-fn scene(test: &str) -> Option<Scene> {
-    let scene = Scene::bare(test, Backend::Nftables)?;
+fn scene() -> Scene {
+    let scene = Scene::bare(Backend::Nftables);
     scene.add_sentinel(&Sentinel::default());
-    Some(scene)
+    scene
 }
 
 /// The agent runs on by real traffic, and says why the sentinel is off.
@@ -30,9 +32,7 @@ fn is_off(scene: &mut Scene, words: &str) {
 /// What somebody else has on the node that the sentinel would need.
 #[test]
 fn what_is_in_use_is_left_alone() {
-    let Some(mut scene) = scene("what_is_in_use_is_left_alone") else {
-        return;
-    };
+    let mut scene = scene();
     for (add, del, words) in [
         (
             "addr add 198.18.0.2/32 dev eth0",
@@ -69,18 +69,14 @@ fn what_is_in_use_is_left_alone() {
 /// What the cluster has elsewhere that the sentinel would need.
 #[test]
 fn an_address_of_the_cluster_is_left_alone() {
-    let Some(mut scene) = scene("an_address_of_the_cluster_is_left_alone") else {
-        return;
-    };
+    let mut scene = scene();
     scene.start(&["--sentinel-client-address", "10.244.0.200,2001:2::1"]);
     is_off(&mut scene, "10.244.0.200");
 }
 
 #[test]
 fn without_node_ports_the_rest_is_probed() {
-    let Some(mut scene) = Scene::bare("without_node_ports", Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     scene.add_sentinel(&Sentinel {
         node_port: None,
         ..Sentinel::default()
@@ -100,9 +96,7 @@ fn without_node_ports_the_rest_is_probed() {
 /// A node port that nothing serves (nodePortAddresses) never worked: no fault.
 #[test]
 fn a_node_port_that_never_worked_accuses_nobody() {
-    let Some(mut scene) = Scene::bare("a_node_port_that_never_worked", Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     // The rules are made of a Service without a node port, the agent reads one that has it.
     scene.add_sentinel(&Sentinel {
         node_port: None,
@@ -125,9 +119,7 @@ fn a_node_port_that_never_worked_accuses_nobody() {
 
 #[test]
 fn a_node_without_ipv6_is_probed_by_ipv4() {
-    let Some(mut scene) = scene("a_node_without_ipv6") else {
-        return;
-    };
+    let mut scene = scene();
     let off = [
         ("net/ipv6/conf/all/disable_ipv6", "1"),
         ("net/ipv6/conf/default/disable_ipv6", "1"),
@@ -145,9 +137,7 @@ fn a_node_without_ipv6_is_probed_by_ipv4() {
 /// An address of this node's podCIDR that IPAM leaves alone: probes that are treated as a pod's.
 #[test]
 fn a_reserved_pod_address_is_a_path_of_its_own() {
-    let Some(mut scene) = scene("a_reserved_pod_address") else {
-        return;
-    };
+    let mut scene = scene();
     scene.start(&["--sentinel-pod-address", "10.244.0.250,fd00:10:244::fa"]);
     scene.wait("pods' path probed", |report| {
         Family::ALL
@@ -157,15 +147,11 @@ fn a_reserved_pod_address_is_a_path_of_its_own() {
     // Masquerade and policies treat pods otherwise: what drops the range of the off-cluster
     // probes alone is named so.
     settle();
-    scene
-        .world
-        .node
-        .nft(
-            "table inet filtered { chain bogons { type filter hook forward priority -10; \
+    scene.nft(
+        "table inet filtered { chain bogons { type filter hook forward priority -10; \
              ip saddr 198.18.0.1 drop; \
              ip6 saddr 2001:2::1 drop; }\n}\n",
-        )
-        .expect("nft");
+    );
     scene.wait("our range is filtered", |report| {
         Family::ALL.iter().all(|family| {
             family_of(report, *family)["state"] == "degraded"
@@ -177,9 +163,7 @@ fn a_reserved_pod_address_is_a_path_of_its_own() {
 
 #[test]
 fn off_is_off() {
-    let Some(mut scene) = scene("off_is_off") else {
-        return;
-    };
+    let mut scene = scene();
     scene.start(&["--sentinel", "off"]);
     scene.pod_traffic();
     scene.wait("proven", |report| report["verdict"]["state"] == "proven");
@@ -189,15 +173,10 @@ fn off_is_off() {
 /// A node that was broken stays so for the agent that comes next, without traffic.
 #[test]
 fn a_restart_on_a_broken_idle_node_says_nothing_else() {
-    let name = "a_restart_on_a_broken_idle_node";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     scene.rules.flush_services().expect("flush");
     let watch = scene.watch();
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 503)
-        .expect("503");
+    wait_answers(&watch, 503);
     scene.take_agent().kill().expect("kill");
     drop(watch);
     scene.spawn(&[]);
@@ -214,7 +193,5 @@ fn a_restart_on_a_broken_idle_node_says_nothing_else() {
         watch.changes()
     );
     scene.rules.install().expect("mend");
-    watch
-        .wait(PATIENCE, |codes| codes.healthz == 200)
-        .expect("200");
+    wait_answers(&watch, 200);
 }

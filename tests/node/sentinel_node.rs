@@ -15,7 +15,6 @@ use agent_core::expect::SourcePrefix;
 use agent_core::plan::MapChange;
 use agent_core::report::sentinel::SentinelAddresses;
 use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport};
-use node_tests::skip;
 use node_tests::world::World;
 use pathproof::clock;
 use pathproof::config::SentinelConfig;
@@ -132,14 +131,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Nothing, loudly, without root.
-    pub(crate) fn new(test: &str) -> Option<Self> {
-        if skip::without_root(test)
-            || skip::without_tool(test, "nft")
-            || skip::without_tool(test, "conntrack")
-        {
-            return None;
-        }
+    pub(crate) fn new() -> Self {
         let world = World::builder().build().expect("build a world");
         world.node.nft(RULES).expect("the proxy's rules");
         let config = config();
@@ -157,13 +149,13 @@ impl Node {
             prober.retarget(targets(&config));
             (observer, hooks.expect("the sentinel's programs"), prober)
         });
-        Some(Self {
+        Self {
             world,
             prober: Some(prober),
             results,
             _observer: observer,
             _hooks: hooks,
-        })
+        }
     }
 
     pub(crate) fn nft(&self, script: &str) {

@@ -14,9 +14,7 @@ fn of_cluster_ip(trace: &ProbeTrace) -> bool {
 
 #[test]
 fn every_path_of_a_sound_node_passes_and_leaves_nothing_open() {
-    let Some(mut node) = Node::new("every_path_of_a_sound_node_passes") else {
-        return;
-    };
+    let mut node = Node::new();
     for trace in node.wait("sound", is_sound) {
         let all = match trace.lane.path {
             ProbePath::Host => vec![Translated, Echoed, Returned, Collected],
@@ -42,9 +40,7 @@ fn every_path_of_a_sound_node_passes_and_leaves_nothing_open() {
 /// One fault after the other, each mended before the next.
 #[test]
 fn each_fault_shows_in_the_traces_and_leaves_nothing_open() {
-    let Some(mut node) = Node::new("each_fault_shows_in_the_traces") else {
-        return;
-    };
+    let mut node = Node::new();
     let faults: [fn(&mut Node); 6] = [
         a_flushed_chain_leaks_and_refuses,
         without_forwarding_probes_arrive_and_go_no_further,
@@ -154,9 +150,7 @@ fn without_a_route_to_the_echo_probes_leave_by_the_uplink(node: &mut Node) {
 
 #[test]
 fn devices_taken_down_fail_their_control_or_cannot_be_written_to() {
-    let Some(mut node) = Node::new("devices_taken_down_fail_their_control") else {
-        return;
-    };
+    let mut node = Node::new();
     node.wait("sound", is_sound);
     node.world
         .node

@@ -13,7 +13,7 @@ use rstest::rstest;
 
 use crate::agent_attach::tc;
 use crate::agent_kernel::detach_all;
-use node_tests::scene::{Scene, assert_never_503, eventually, family_of};
+use node_tests::scene::{Scene, assert_never_503, eventually, family_of, in_both};
 
 /// Several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);
@@ -54,9 +54,7 @@ fn never_503(
     #[values(false, true)] busy: bool,
 ) {
     let begin = if busy { Scene::busy } else { Scene::idle };
-    let Some(mut scene) = begin("sentinel_twins::never_503", backend, &[]) else {
-        return;
-    };
+    let mut scene = begin(backend, &[]);
     let watch = scene.watch();
     for harmless in all {
         println!("{harmless:?}");
@@ -155,7 +153,7 @@ impl Harmless {
             }
             Self::RangeDropped | Self::RangeReset => {
                 let open = "delete table inet filtered\n";
-                scene.world.node.nft(open).expect("no filter");
+                scene.nft(open);
             }
             Self::BackendsKilled => scene.serve_all(),
             Self::DevicesDown
@@ -184,9 +182,7 @@ impl Harmless {
             Self::RangeDropped | Self::RangeReset => {
                 let state = if busy { "degraded" } else { "suspect" };
                 scene.wait("probes are lost, and no more", |report| {
-                    Family::ALL
-                        .iter()
-                        .all(|family| family_of(report, *family)["state"] == state)
+                    in_both(report, |of| of["state"] == state)
                 });
             }
             Self::DevicesDown | Self::RoutesFlushed | Self::DeviceDeleted => {
@@ -217,10 +213,7 @@ impl Harmless {
 #[case::echo("pathproof-s1", &[])]
 #[case::collector_by_clsact("pathproof-c1", &["--attach", "clsact"])]
 fn detached_programs_are_put_back(#[case] device: &str, #[case] attach: &[&str]) {
-    let name = "detached_programs_are_put_back";
-    let Some(scene) = Scene::idle(name, Backend::Nftables, attach) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::Nftables, attach);
     let watch = scene.watch();
     if attach.is_empty() {
         let detached = detach_all(&scene.world.node, device).expect("detach");
@@ -239,9 +232,7 @@ fn detached_programs_are_put_back(#[case] device: &str, #[case] attach: &[&str])
 /// The node port is no open port: nobody gets an answer but a registered probe.
 #[test]
 fn strangers_get_no_answer() {
-    let Some(scene) = Scene::idle("strangers_get_no_answer", Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::Nftables, &[]);
     for family in Family::ALL {
         let of_sentinel = SocketAddr::new(Sentinel::cluster_ip(family), Sentinel::PORT);
         for plan in [
@@ -260,10 +251,7 @@ fn strangers_get_no_answer() {
 /// An agent that ends takes its devices along; one that is killed leaves them to the next.
 #[test]
 fn devices_go_with_the_agent_and_are_found_again() {
-    let name = "devices_go_with_the_agent_and_are_found_again";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let there = |scene: &Scene| scene.world.node.ifindex("pathproof-c0").ok();
     let before = there(&scene).expect("the device");
     scene.take_agent().kill().expect("kill");

@@ -111,10 +111,7 @@ fn way(scene: &Scene) -> (String, Option<bool>) {
 
 #[test]
 fn outsiders_get_ours_and_the_node_the_owners() {
-    let name = "outsiders_get_ours_and_the_node_the_owners";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let owner = Owner::start(&scene.world.node);
     assert_eq!(outside(&scene), [Who::Owner; 2]);
     scene.start(&[]);
@@ -145,10 +142,7 @@ fn outsiders_get_ours_and_the_node_the_owners() {
 /// The owner opens its port as if nobody were there, also while connections to it are open.
 #[test]
 fn an_owner_may_come_and_go_at_any_time() {
-    let name = "an_owner_may_come_and_go_at_any_time";
-    let Some(scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::new(Backend::Nftables, &[]);
     assert_eq!(inside(&scene), [Who::Pathproof; 4]);
     let kept: Vec<TcpStream> = Family::ALL
         .into_iter()
@@ -198,10 +192,7 @@ fn ask_and_keep(mut stream: impl std::io::Read + std::io::Write) {
 /// Nothing of the agent's outlives it: the next connection is the owner's.
 #[test]
 fn a_killed_agent_leaves_the_port_to_its_owner() {
-    let name = "a_killed_agent_leaves_the_port_to_its_owner";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let _owner = Owner::start(&scene.world.node);
     for _ in 0..5 {
         scene.start(&[]);
@@ -219,10 +210,7 @@ fn a_killed_agent_leaves_the_port_to_its_owner() {
 
 #[test]
 fn one_address_is_one_address() {
-    let name = "one_address_is_one_address";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let _owner = Owner::start(&scene.world.node);
     for family in Family::ALL {
         let address = node_address(&scene, family).to_string();
@@ -239,10 +227,7 @@ fn one_address_is_one_address() {
 
 #[test]
 fn the_allow_list_holds_for_what_is_steered() {
-    let name = "the_allow_list_holds_for_what_is_steered";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let _owner = Owner::start(&scene.world.node);
     scene.start(&["--healthz-allow-cidr", "192.0.2.1/32,2001:db8:0:1::1"]);
     assert_eq!(outside(&scene), [Who::Pathproof; 2]);
@@ -261,10 +246,7 @@ fn the_allow_list_holds_for_what_is_steered() {
 /// Linux before 5.7 has no links to a network namespace: the port is bound, and that is said.
 #[test]
 fn where_nothing_can_be_steered_the_port_is_bound() {
-    let name = "where_nothing_can_be_steered";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     scene.start_on(OldKernel::NoTcx, &[]);
     assert_eq!(way(&scene).0, "bound");
     let report = scene.report();
@@ -299,10 +281,7 @@ fn where_nothing_can_be_steered_the_port_is_bound() {
 
 #[test]
 fn bound_is_bound() {
-    let name = "bound_is_bound";
-    let Some(scene) = Scene::new(name, Backend::Nftables, &["--port-takeover", "bind"]) else {
-        return;
-    };
+    let scene = Scene::new(Backend::Nftables, &["--port-takeover", "bind"]);
     assert_eq!(way(&scene), ("bound".to_owned(), None));
     assert_eq!(outside(&scene), [Who::Pathproof; 2]);
     assert_eq!(inside(&scene), [Who::Pathproof; 4]);
@@ -314,11 +293,8 @@ fn bound_is_bound() {
 #[case::steered("steer")]
 #[case::bound("bind")]
 fn the_last_verdict_is_served_for_the_grace(#[case] way: &str) {
-    let name = "the_last_verdict_is_served_for_the_grace";
     let extra = ["--port-takeover", way, "--shutdown-grace", "2s"];
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &extra) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &extra);
     let agent = scene.take_agent();
     assert!(agent.signal(libc::SIGTERM));
     throughout(Duration::from_millis(1_500), || {
@@ -331,10 +307,7 @@ fn the_last_verdict_is_served_for_the_grace(#[case] way: &str) {
 /// An owner that answers outsiders is all the successor that a node needs.
 #[test]
 fn an_owner_is_not_kept_waiting() {
-    let name = "an_owner_is_not_kept_waiting";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let _owner = Owner::start(&scene.world.node);
     scene.start(&["--shutdown-grace", "10m"]);
     let watch = scene.watch();
@@ -350,10 +323,7 @@ fn an_owner_is_not_kept_waiting() {
 /// One that hears outsiders of one family alone is none for the others.
 #[test]
 fn an_owner_of_one_family_is_no_successor() {
-    let name = "an_owner_of_one_family_is_no_successor";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTHZ_PORT));
     let _owner = Owner::at(&scene.world.node, address);
     scene.start(&["--shutdown-grace", "2s"]);
@@ -369,10 +339,7 @@ fn an_owner_of_one_family_is_no_successor() {
 /// A process that listens at the port, but at another address, gets none of the agent's connections.
 #[test]
 fn an_owner_beside_a_bound_port_is_no_successor() {
-    let name = "an_owner_beside_a_bound_port_is_no_successor";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTHZ_PORT));
     let owner = Owner::at(&scene.world.node, loopback);
     let own = node_address(&scene, Family::V4).to_string();
@@ -387,11 +354,7 @@ fn an_owner_beside_a_bound_port_is_no_successor() {
     // Of two agents the later one is.
     let admin = "127.0.0.1:19257";
     let extra = [&bound[..], &["--admin-bind-address", admin]].concat();
-    let binary = agent_binary().expect("the agent's binary");
-    let later = scene
-        .world
-        .spawn_agent(&binary, scene.manifests.dir(), &extra)
-        .expect("start another");
+    let later = scene.spawn_beside(&extra);
     eventually("the earlier one is told", || succeeded(&scene));
     let port_of_later = || {
         let admin: SocketAddr = admin.parse().expect("an address");

@@ -13,7 +13,7 @@ use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
 use node_tests::wait::{scaled, slowness};
 use node_tests::watch::Poll;
-use node_tests::world::{Agent, Family, HEALTHZ_PORT, agent_binary};
+use node_tests::world::{Agent, Family, HEALTHZ_PORT};
 use pathproof::datapath::load;
 use rstest::rstest;
 
@@ -85,11 +85,7 @@ fn successor(scene: &Scene, extra: &[&str]) -> Agent {
     let started =
         |report: serde_json::Value| report["agent"]["started"].as_str().map(str::to_owned);
     let before = scene.agent().verdict().ok().and_then(started);
-    let binary = agent_binary().expect("the agent's binary");
-    let agent = scene
-        .world
-        .spawn_agent(&binary, scene.manifests.dir(), extra);
-    let mut agent = agent.expect("start a successor");
+    let mut agent = scene.spawn_beside(extra);
     // Of two agents the later one answers at the admin port, once it steers.
     let answers = || {
         let now = agent.verdict().ok().and_then(started);
@@ -114,10 +110,7 @@ fn succeed(scene: &mut Scene, extra: &[&str]) -> Duration {
 #[case::tcx(20, &[])]
 #[case::clsact(5, &["--attach", "clsact"])]
 fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
-    let name = "upgrades_lose_no_answer";
-    let Some(mut scene) = Scene::bare(name, Backend::Nftables) else {
-        return;
-    };
+    let mut scene = Scene::bare(Backend::Nftables);
     scene.add_sentinel(&Sentinel::default());
     let extra = [&["--shutdown-grace", "5s"], attach].concat();
     scene.start(&extra);
@@ -157,10 +150,7 @@ fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
 /// A successor that dies gives the connections back: a rollback is no gap either.
 #[test]
 fn a_successor_that_dies_gives_them_back() {
-    let name = "a_successor_that_dies_gives_them_back";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &["--shutdown-grace", "5s"]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &["--shutdown-grace", "5s"]);
     let succeeded = |scene: &Scene| scene.report()["port"]["succeeded"] == true;
     assert!(!succeeded(&scene));
     let started = scene.report()["agent"]["started"].clone();
@@ -184,11 +174,8 @@ fn a_successor_that_dies_gives_them_back() {
 #[case::steered("steer")]
 #[case::bound("bind")]
 fn a_late_successor_is_waited_for(#[case] way: &str) {
-    let name = "a_late_successor_is_waited_for";
     let extra = ["--port-takeover", way, "--shutdown-grace", "30s"];
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &extra) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &extra);
     let pollers = Pollers::start(&scene);
     let mut old = scene.take_agent();
     let ended = pollers.during("a late successor", || {
@@ -216,11 +203,8 @@ fn a_late_successor_is_waited_for(#[case] way: &str) {
 /// leaves behind is removed. It is not waited for anyone else, since it may take the connections.
 #[test]
 fn a_strange_program_is_no_successor() {
-    let name = "a_strange_program_is_no_successor";
     let extra = ["--shutdown-grace", "10m"];
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &extra) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &extra);
     let node = scene.world.node.clone();
     let mut ebpf = Ebpf::load(load::OBJECT).expect("load the object");
     let program: &mut SkLookup = ebpf
@@ -249,10 +233,7 @@ fn a_strange_program_is_no_successor() {
 /// While a successor stands, its predecessor leaves alone what both would put back.
 #[test]
 fn a_predecessor_lets_its_successor_be() {
-    let name = "a_predecessor_lets_its_successor_be";
-    let Some(mut scene) = Scene::new(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::new(Backend::Nftables, &[]);
     let next = successor(&scene, &[]);
     let earlier = scene.take_agent();
     // New devices are its own: a hook that both attach would be the last one's.

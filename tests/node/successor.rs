@@ -6,15 +6,17 @@ use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-use agent_common::abi::{ABI_VERSION, map};
+use agent_common::abi::map;
 use agent_common::service::{FrontendKey, FrontendValue};
-use aya::maps::{HashMap, Map, MapData};
+use aya::maps::{HashMap, Map};
 
 use node_tests::manifests::{AUTOSCALER_TAINT, Service};
 use node_tests::rules::Backend;
 use node_tests::world::{Agent, Family, agent_binary};
 use rstest::rstest;
 use serde_json::Value;
+
+use crate::agent_kernel::map_data;
 
 use node_tests::scene::{PATIENCE, Scene, eventually, family_of, until};
 
@@ -23,13 +25,6 @@ const NOWHERE: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context
 "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
 "users": [{"name": "u", "user": {}}],
 "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}"#;
-
-fn spawn(scene: &Scene, extra: &[&str]) -> Agent {
-    let binary = agent_binary().expect("the agent's binary");
-    let folder = scene.manifests.dir();
-    let agent = scene.world.spawn_agent(&binary, folder, extra);
-    agent.expect("start a successor")
-}
 
 /// What the successor says: of two agents it answers at the admin port, as soon as it can.
 fn said_by(successor: &Agent, before: &Value) -> Value {
@@ -49,17 +44,11 @@ fn pending(agent: &Agent) -> String {
 /// lasts it answers from memory, as an agent does whose API server is away.
 #[test]
 fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
-    let name = "a_successor_without_a_view_leaves_the_answers_to_its_predecessor";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let kubeconfig = scene.world.dir().join("nowhere.json");
     fs::write(&kubeconfig, NOWHERE).expect("write");
     let before = scene.report();
-    let next = spawn(
-        &scene,
-        &["--kubeconfig", kubeconfig.to_str().expect("UTF-8")],
-    );
+    let next = scene.spawn_beside(&["--kubeconfig", kubeconfig.to_str().expect("UTF-8")]);
     let said = said_by(&next, &before);
     assert_eq!(said["port"]["waits"], true, "{:#}", said["port"]);
     let missing = pending(&next);
@@ -87,11 +76,9 @@ fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
 /// Both agents' probes get through: an upgrade leaves no node unjudged.
 #[test]
 fn both_of_two_agents_probe() {
-    let Some(mut scene) = Scene::idle("both_of_two_agents_probe", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let before = scene.report();
-    let mut next = spawn(&scene, &[]);
+    let mut next = scene.spawn_beside(&[]);
     next.wait_ready(PATIENCE).expect("ready");
     let passed = |report: &Value, family: Family| -> Vec<u64> {
         let lanes = family_of(report, family)["lanes"].as_array().cloned();
@@ -121,11 +108,8 @@ fn both_of_two_agents_probe() {
 /// stops at this node; once it does not, it is.
 #[test]
 fn an_update_stops_where_the_verdict_begins_to_fail() {
-    let name = "an_update_stops_where_the_verdict_begins_to_fail";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
-    let mut next = spawn(&scene, &[]);
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
+    let mut next = scene.spawn_beside(&[]);
     next.wait_ready(PATIENCE).expect("ready");
     scene.rules.flush_services().expect("flush");
     eventually("it is not ready", || {
@@ -141,14 +125,11 @@ fn an_update_stops_where_the_verdict_begins_to_fail() {
 /// The innocent twin: a fault that was there before is not the new version's.
 #[test]
 fn an_update_goes_on_where_the_node_was_broken_before() {
-    let name = "an_update_goes_on_where_the_node_was_broken_before";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     let before = scene.report();
-    let mut next = spawn(&scene, &[]);
+    let mut next = scene.spawn_beside(&[]);
     next.wait_ready(PATIENCE).expect("ready");
     said_by(&next, &before);
     eventually("it is broken", || {
@@ -168,12 +149,9 @@ fn an_update_goes_on_where_the_node_was_broken_before() {
 #[case::the_successor(true)]
 #[case::the_predecessor(false)]
 fn services_that_come_during_an_update_count_for_themselves(#[case] successor_lives: bool) {
-    let name = "services_that_come_during_an_update_count_for_themselves";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::proven(Backend::Nftables, &[]);
     let before = scene.report();
-    let mut next = spawn(&scene, &[]);
+    let mut next = scene.spawn_beside(&[]);
     // Until the successor answers its predecessor does, which is ready.
     said_by(&next, &before);
     next.wait_ready(PATIENCE).expect("ready");
@@ -186,30 +164,19 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
     let (first, second) = ("zebra", "ant");
     for (name, index) in [(first, 3), (second, 4)] {
         let service = Service::new(name, index, [scene.world.pod("web-1")]);
-        scene.manifests.add(service).expect("add a Service");
-        scene.rules.install().expect("install");
+        scene.add(service);
         std::thread::sleep(Duration::from_secs(1));
     }
     assert!(ends.signal(libc::SIGCONT));
     std::thread::sleep(Duration::from_secs(2));
     ends.kill().expect("kill");
     for family in Family::ALL {
-        let plan = scene.pod_plan("client-1", scene.cluster_ip(first, family));
-        scene.run(plan);
+        scene.dial("client-1", first, family, 10.0);
     }
     for family in Family::ALL {
-        let proven = until(PATIENCE, || {
-            (scene.count(first, family, "pod", "proven") > 3).then_some(())
+        eventually("what is dialled is proven", || {
+            scene.count(first, family, "pod", "proven") > 3
         });
-        if proven.is_none() {
-            eprintln!(
-                "{:#}\n{}\n{}",
-                scene.report(),
-                scene.metrics(),
-                scene.agent().log()
-            );
-            panic!("what is dialled is not proven");
-        }
         assert_eq!(scene.count(second, family, "", "arrived"), 0, "{family:?}");
     }
     scene.wait_proven();
@@ -220,10 +187,7 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
 /// before its predecessor looks for one.
 #[test]
 fn what_a_successor_that_lived_for_a_moment_left_is_mended() {
-    let name = "what_a_successor_that_lived_for_a_moment_left_is_mended";
-    let Some(mut scene) = Scene::proven(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::proven(Backend::Nftables, &[]);
     let known = frontends(&scene);
     let folder = scene.world.dir().join("less");
     fs::create_dir(&folder).expect("a folder");
@@ -249,16 +213,13 @@ fn what_a_successor_that_lived_for_a_moment_left_is_mended() {
 /// the maps and answers, before it does.
 #[test]
 fn names_that_a_pod_holds_stop_no_upgrade() {
-    let name = "names_that_a_pod_holds_stop_no_upgrade";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let names = squatter(&scene);
     let kubeconfig = scene.world.dir().join("nowhere.json");
     fs::write(&kubeconfig, NOWHERE).expect("write");
     let before = scene.report();
     let kubeconfig = kubeconfig.to_str().expect("UTF-8");
-    let blind = spawn(&scene, &["--kubeconfig", kubeconfig]);
+    let blind = scene.spawn_beside(&["--kubeconfig", kubeconfig]);
     said_by(&blind, &before);
     let said = blind.log();
     assert!(said.contains("Address already in use"), "{said}");
@@ -268,7 +229,7 @@ fn names_that_a_pod_holds_stop_no_upgrade() {
     scene.manifests.add(service).expect("add a Service");
     eventually("the predecessor writes", || frontends(&scene) > expected);
     blind.kill().expect("kill");
-    let mut next = spawn(&scene, &[]);
+    let mut next = scene.spawn_beside(&[]);
     next.wait_ready(PATIENCE).expect("ready");
     let status = scene.take_agent().terminate().expect("an end in order");
     assert_eq!(status.code(), Some(0));
@@ -306,9 +267,7 @@ fn squatter(scene: &Scene) -> Vec<UnixDatagram> {
 
 /// Frontends that are written in the kernel.
 fn frontends(scene: &Scene) -> usize {
-    let folder = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
-    let map = MapData::from_pin(folder.join(map::FRONTENDS)).expect("a pinned map");
-    let map: HashMap<_, FrontendKey, FrontendValue> =
-        Map::HashMap(map).try_into().expect("a map of frontends");
+    let map = Map::HashMap(map_data(&scene.world, map::FRONTENDS));
+    let map: HashMap<_, FrontendKey, FrontendValue> = map.try_into().expect("a map of frontends");
     map.keys().flatten().count()
 }

@@ -1,11 +1,11 @@
 //! The observer loaded and attached to nothing, with maps of its own, and the means to run packets
 //! through its programs (BPF_PROG_TEST_RUN) as if they crossed a device.
-//!
-//! Length: one reader a map, and one way in a kind of packet.
 
 use std::ffi::CString;
+use std::io::Write as _;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ use agent_common::evidence::{
 };
 use agent_common::gate::Marks;
 use agent_common::service::{
-    Address, EndpointEntry, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue, Port,
-    SourceClass,
+    Address, EndpointEntry, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue,
+    SourceClass, TCP, UDP,
 };
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap, Map, PerCpuArray, PerCpuValues, RingBuf};
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::SchedClassifier;
 use aya::{Ebpf, Pod, TestRun as _, TestRunOptions};
 use pathproof::causes::chain;
-use pathproof::datapath::attach::Mode;
+use pathproof::clock;
 use pathproof::datapath::load;
-use pathproof::datapath::probes::{ProbeEnds, ProbeHooks, ProbeMaps};
-use pathproof::datapath::sample::Sampler;
+use pathproof::datapath::probes::ProbeMaps;
 
+use crate::scenario::mapped;
 use crate::skip;
 
 /// Bytes of `struct __sk_buff` (linux/bpf.h) that the kernel takes as context.
@@ -83,22 +83,7 @@ impl Observer {
         Ok(ProbeMaps::open(&self.ebpf, pending.fd().as_fd())?)
     }
 
-    /// The sentinel's programs attached to their devices; they stand as long as the value lives.
-    pub fn attach_sentinel(&mut self, ends: &ProbeEnds, mode: Mode) -> Result<ProbeHooks> {
-        Ok(ProbeHooks::attach(&mut self.ebpf, ends, mode)?)
-    }
-
-    /// The loaded object.
-    pub fn ebpf(&self) -> &Ebpf {
-        &self.ebpf
-    }
-
-    /// The reader of its evidence; takes the maps that it reads.
-    pub fn sampler(&mut self) -> Result<Sampler> {
-        Ok(Sampler::open(&mut self.ebpf)?)
-    }
-
-    /// As above, to take maps out of it.
+    /// The loaded object, to take maps and programs out of it.
     pub fn ebpf_mut(&mut self) -> &mut Ebpf {
         &mut self.ebpf
     }
@@ -132,10 +117,10 @@ impl Observer {
         time(self.program(name)?, packet, device, repeat)
     }
 
-    fn map(&self, name: &str) -> Result<&Map> {
-        self.ebpf
-            .map(name)
-            .with_context(|| format!("no map {name}"))
+    /// A map of the object.
+    pub fn map(&self, name: &str) -> Result<&Map> {
+        let map = self.ebpf.map(name);
+        map.with_context(|| format!("no map {name}"))
     }
 
     fn map_mut(&mut self, name: &str) -> Result<&mut Map> {
@@ -144,95 +129,55 @@ impl Observer {
     }
 
     fn put<K: Pod, V: Pod>(&mut self, name: &str, key: &K, value: &V) -> Result<()> {
-        let mut map: HashMap<_, K, V> = HashMap::try_from(self.map_mut(name)?)?;
+        let mut map: HashMap<_, K, V> = self.map_mut(name)?.try_into()?;
         Ok(map.insert(key, value, 0)?)
     }
 
-    pub fn put_frontend(
-        &mut self,
-        address: Address,
-        port: u16,
-        value: FrontendValue,
-    ) -> Result<()> {
-        let key = FrontendKey {
-            address,
-            port: port.to_be_bytes(),
-            protocol: agent_common::service::TCP,
-            padding: 0,
-        };
-        self.put(map::FRONTENDS, &key, &value)
+    /// A value of an array.
+    fn of_array<V: Pod>(&self, name: &str, index: u32) -> Result<V> {
+        let array: Array<&MapData, V> = self.map(name)?.try_into()?;
+        Ok(array.get(&index, 0)?)
     }
 
-    /// Puts a UDP frontend in, and marks its port.
-    pub fn put_udp_frontend(
-        &mut self,
-        address: Address,
-        port: u16,
-        value: FrontendValue,
-    ) -> Result<()> {
-        let port = port.to_be_bytes();
-        let key = FrontendKey {
-            address,
-            port,
-            protocol: agent_common::service::UDP,
-            padding: 0,
-        };
-        self.put(map::FRONTENDS, &key, &value)?;
-        let mut ports: Array<_, UdpPorts> = Array::try_from(self.map_mut(map::UDP_PORTS)?)?;
-        let mut marked = ports.get(&0, 0)?;
-        marked.mark(port);
-        Ok(ports.set(0, marked, 0)?)
-    }
-
-    /// Takes every mark away, as time does.
-    pub fn forget_marks(&mut self) -> Result<()> {
-        let mut marks: Array<_, Marks> = Array::try_from(self.map_mut(map::MARKS)?)?;
-        Ok(marks.set(0, Marks::default(), 0)?)
-    }
-
-    /// How many datagrams and flows are followed.
-    pub fn datagrams(&self) -> Result<usize> {
-        let pending: HashMap<_, PendingKey, Pending> =
-            HashMap::try_from(self.map(map::UDP_PENDING)?)?;
-        Ok(pending.keys().flatten().count())
-    }
-
-    /// Makes every datagram older by so many nanoseconds. A test need not sleep.
-    pub fn age_datagrams(&mut self, age: u64) -> Result<()> {
-        let mut pending: HashMap<_, PendingKey, Pending> =
-            HashMap::try_from(self.map_mut(map::UDP_PENDING)?)?;
-        let standing: Vec<(PendingKey, Pending)> = pending.iter().flatten().collect();
-        for (key, mut value) in standing {
-            value.arrived_ns = value.arrived_ns.saturating_sub(age);
-            pending.insert(key, value, 0)?;
+    /// Every value of an array, or as many.
+    fn clear_array<V: Pod + Default>(&mut self, name: &str, most: u32) -> Result<()> {
+        let mut array: Array<_, V> = self.map_mut(name)?.try_into()?;
+        for index in 0..array.len().min(most) {
+            array.set(index, V::default(), 0)?;
         }
         Ok(())
     }
 
-    pub fn put_endpoint(
-        &mut self,
-        service: u32,
-        address: Address,
-        port: u16,
-        flags: u32,
-    ) -> Result<()> {
+    /// Puts a TCP frontend in.
+    pub fn put_frontend(&mut self, at: SocketAddr, value: FrontendValue) -> Result<()> {
+        self.put(map::FRONTENDS, &frontend(at, TCP), &value)
+    }
+
+    /// Puts a UDP frontend in, and marks its port.
+    pub fn put_udp_frontend(&mut self, at: SocketAddr, value: FrontendValue) -> Result<()> {
+        let key = frontend(at, UDP);
+        self.put(map::FRONTENDS, &key, &value)?;
+        let mut marked: UdpPorts = self.of_array(map::UDP_PORTS, 0)?;
+        marked.mark(key.port);
+        let mut ports: Array<_, UdpPorts> = self.map_mut(map::UDP_PORTS)?.try_into()?;
+        Ok(ports.set(0, marked, 0)?)
+    }
+
+    pub fn put_endpoint(&mut self, service: u32, at: SocketAddr, flags: u32) -> Result<()> {
         let key = EndpointKey {
             service,
-            address,
-            port: Port::from(port.to_be_bytes()),
+            address: mapped(at.ip()),
+            port: at.port().to_be_bytes(),
             padding: [0; 2],
         };
-        self.put(
-            map::ENDPOINTS,
-            &key,
-            &EndpointEntry::from(EndpointValue { flags }),
-        )
+        let entry = EndpointEntry::from(EndpointValue { flags });
+        self.put(map::ENDPOINTS, &key, &entry)
     }
 
     /// Puts a prefix of sources in; `bits` of 128.
-    pub fn put_source(&mut self, address: Address, bits: u32, class: SourceClass) -> Result<()> {
-        let mut sources: LpmTrie<_, Address, u32> = LpmTrie::try_from(self.map_mut(map::SOURCES)?)?;
-        Ok(sources.insert(&Key::new(bits, address), class as u32, 0)?)
+    pub fn put_source(&mut self, address: IpAddr, bits: u32, class: SourceClass) -> Result<()> {
+        let mut sources: LpmTrie<_, Address, u32> = self.map_mut(map::SOURCES)?.try_into()?;
+        Ok(sources.insert(&Key::new(bits, mapped(address)), class as u32, 0)?)
     }
 
     /// Sets a device's flags.
@@ -240,152 +185,102 @@ impl Observer {
         self.put(map::DEVICES, &device, &flags)
     }
 
-    /// The connection of an initial sequence number.
-    pub fn connection(&self, isn: u32, family: Family) -> Result<Option<Pending>> {
-        let pending: HashMap<_, PendingKey, Pending> = HashMap::try_from(self.map(map::PENDING)?)?;
-        let key = PendingKey {
-            isn,
-            family: family as u32,
-        };
-        Ok(pending.get(&key, 0).ok())
+    /// What is followed: connections (`map::PENDING`) or datagrams (`map::UDP_PENDING`).
+    pub fn pending(&self, name: &str) -> Result<Vec<(PendingKey, Pending)>> {
+        let pending: HashMap<&MapData, PendingKey, Pending> = self.map(name)?.try_into()?;
+        Ok(pending.iter().flatten().collect())
+    }
+
+    /// Changes it. A test need not sleep: it makes them older.
+    pub fn change_pending(
+        &mut self,
+        name: &str,
+        change: impl Fn(&PendingKey, &mut Pending),
+    ) -> Result<()> {
+        for (key, mut value) in self.pending(name)? {
+            change(&key, &mut value);
+            self.put(name, &key, &value)?;
+        }
+        Ok(())
+    }
+
+    /// Initial sequence numbers of the connections that are followed.
+    pub fn followed(&self) -> Result<Vec<u32>> {
+        let all = self.pending(map::PENDING)?;
+        Ok(all.iter().map(|(key, _)| key.isn).collect())
     }
 
     /// Forgets connections that may be there.
     pub fn forget(&mut self, keys: impl Iterator<Item = PendingKey>) -> Result<()> {
-        let mut pending: HashMap<_, PendingKey, Pending> =
-            HashMap::try_from(self.map_mut(map::PENDING)?)?;
+        self.forget_in(map::PENDING, keys)
+    }
+
+    fn forget_in(&mut self, name: &str, keys: impl Iterator<Item = PendingKey>) -> Result<()> {
+        let mut pending: HashMap<_, PendingKey, Pending> = self.map_mut(name)?.try_into()?;
         for key in keys {
             let _ = pending.remove(&key);
         }
         Ok(())
     }
 
-    /// Makes every connection as old as `age` says for its initial sequence number. A test need
-    /// not sleep. Age zero stands for "just now", however slow the machine: it lies in the future.
-    pub fn set_ages(&mut self, age: impl Fn(u32) -> u64) -> Result<()> {
-        let now = monotonic();
-        let mut pending: HashMap<_, PendingKey, Pending> =
-            HashMap::try_from(self.map_mut(map::PENDING)?)?;
-        let standing: Vec<(PendingKey, Pending)> = pending.iter().flatten().collect();
-        for (key, mut value) in standing {
-            value.arrived_ns = match age(key.isn) {
-                0 => now + 60_000_000_000,
-                age => now.saturating_sub(age),
-            };
-            pending.insert(key, value, 0)?;
-        }
-        Ok(())
+    /// Takes every mark away, as time does.
+    pub fn forget_marks(&mut self) -> Result<()> {
+        self.clear_array::<Marks>(map::MARKS, 1)
     }
 
     /// Forgets all evidence of the Services below `services`; expectations stay.
     pub fn reset(&mut self, services: u32) -> Result<()> {
         for name in [map::PENDING, map::UDP_PENDING] {
-            let mut pending: HashMap<_, PendingKey, Pending> =
-                HashMap::try_from(self.map_mut(name)?)?;
-            let standing: Vec<PendingKey> = pending.keys().flatten().collect();
-            for key in standing {
-                pending.remove(&key)?;
-            }
+            let standing = self.pending(name)?.into_iter();
+            self.forget_in(name, standing.map(|(key, _)| key))?;
         }
         self.forget_marks()?;
-        let mut counts: Array<_, ServiceCounts> = Array::try_from(self.map_mut(map::COUNTS)?)?;
-        for service in 0..services {
-            counts.set(service, ServiceCounts::default(), 0)?;
-        }
-        let mut proofs: Array<_, u64> = Array::try_from(self.map_mut(map::PROOFS)?)?;
-        for slot in 0..PROOF_SLOTS {
-            proofs.set(slot, 0, 0)?;
-        }
-        let mut budgets: Array<_, Budget> = Array::try_from(self.map_mut(map::BUDGETS)?)?;
-        for slot in 0..budgets.len() {
-            budgets.set(slot, Budget::default(), 0)?;
-        }
-        let mut faults: PerCpuArray<_, u64> = PerCpuArray::try_from(self.map_mut(map::FAULTS)?)?;
+        self.clear_array::<ServiceCounts>(map::COUNTS, services)?;
+        self.clear_array::<u64>(map::PROOFS, PROOF_SLOTS)?;
+        self.clear_array::<Budget>(map::BUDGETS, u32::MAX)?;
+        let mut faults: PerCpuArray<_, u64> = self.map_mut(map::FAULTS)?.try_into()?;
         let processors = aya::util::nr_cpus().map_err(|(_, error)| error)?;
         for fault in Fault::ALL {
-            faults.set(
-                fault as u32,
-                PerCpuValues::try_from(vec![0; processors])?,
-                0,
-            )?;
+            let none = PerCpuValues::try_from(vec![0; processors])?;
+            faults.set(fault as u32, none, 0)?;
         }
-        self.anomalies()?;
-        Ok(())
+        self.anomalies().map(drop)
     }
 
     /// How many budgets of sources were drawn on.
     pub fn budgets_in_use(&self) -> Result<usize> {
-        let budgets: Array<_, Budget> = Array::try_from(self.map(map::BUDGETS)?)?;
-        Ok(budgets
-            .iter()
-            .flatten()
-            .filter(|budget| budget.used != 0)
-            .count())
-    }
-
-    /// How many connections are followed.
-    pub fn connections(&self) -> Result<usize> {
-        Ok(self.followed()?.len())
-    }
-
-    /// Initial sequence numbers of the connections that are followed.
-    pub fn followed(&self) -> Result<Vec<u32>> {
-        let pending: HashMap<_, PendingKey, Pending> = HashMap::try_from(self.map(map::PENDING)?)?;
-        Ok(pending.keys().flatten().map(|key| key.isn).collect())
-    }
-
-    /// The same with all that is known of them.
-    pub fn followed_whole(&self) -> Result<Vec<Pending>> {
-        self.whole(map::PENDING)
-    }
-
-    /// The same of datagrams.
-    pub fn followed_datagrams(&self) -> Result<Vec<Pending>> {
-        self.whole(map::UDP_PENDING)
-    }
-
-    fn whole(&self, name: &str) -> Result<Vec<Pending>> {
-        let pending: HashMap<_, PendingKey, Pending> = HashMap::try_from(self.map(name)?)?;
-        let entries = pending.iter().flatten();
-        Ok(entries.map(|(_, pending)| pending).collect())
-    }
-
-    /// Everything counted of a Service.
-    pub fn counts(&self, service: u32) -> Result<ServiceCounts> {
-        let counts: Array<_, ServiceCounts> = Array::try_from(self.map(map::COUNTS)?)?;
-        Ok(counts.get(&service, 0)?)
+        let budgets: Array<&MapData, Budget> = self.map(map::BUDGETS)?.try_into()?;
+        let used = budgets.iter().flatten().filter(|budget| budget.used != 0);
+        Ok(used.count())
     }
 
     /// Outcomes of a Service and class that are not zero, in the order of their indexes.
     pub fn outcomes(&self, service: u32, class: SourceClass) -> Result<Vec<(Outcome, u32)>> {
-        let counts = self.counts(service)?.counts[class as usize];
-        let all = Outcome::ALL.into_iter().zip(counts);
+        let counts: ServiceCounts = self.of_array(map::COUNTS, service)?;
+        let all = Outcome::ALL.into_iter().zip(counts.counts[class as usize]);
         Ok(all.filter(|(_, count)| *count != 0).collect())
     }
 
     /// Faults that are not zero, in the order of their indexes.
     pub fn faults(&self) -> Result<Vec<(Fault, u64)>> {
-        let faults: PerCpuArray<_, u64> = PerCpuArray::try_from(self.map(map::FAULTS)?)?;
+        let faults: PerCpuArray<&MapData, u64> = self.map(map::FAULTS)?.try_into()?;
         let mut found = Vec::new();
         for fault in Fault::ALL {
-            let count: u64 = faults.get(&(fault as u32), 0)?.iter().sum();
-            if count != 0 {
-                found.push((fault, count));
-            }
+            found.push((fault, faults.get(&(fault as u32), 0)?.iter().sum()));
         }
+        found.retain(|(_, count)| *count != 0);
         Ok(found)
     }
 
     /// When the last proof of a family and class was seen; zero for never.
     pub fn last_proof(&self, family: Family, class: SourceClass) -> Result<u64> {
-        let proofs: Array<_, u64> = Array::try_from(self.map(map::PROOFS)?)?;
-        Ok(proofs.get(&proof_slot(family as u32, class as u8), 0)?)
+        self.of_array(map::PROOFS, proof_slot(family as u32, class as u8))
     }
 
     /// How many delays from arrival to departure were noted of a family.
     pub fn delays(&self, family: Family) -> Result<u64> {
-        let delays: Array<_, Delays> = Array::try_from(self.map(map::DELAYS)?)?;
-        Ok(delays.get(&(family as u32), 0)?.buckets.iter().sum())
+        let delays: Delays = self.of_array(map::DELAYS, family as u32)?;
+        Ok(delays.buckets.iter().sum())
     }
 
     /// Takes the records out of the ring buffer.
@@ -398,6 +293,15 @@ impl Observer {
             records.push(unsafe { record.as_ptr().cast::<Anomaly>().read_unaligned() });
         }
         Ok(records)
+    }
+}
+
+fn frontend(at: SocketAddr, protocol: u8) -> FrontendKey {
+    FrontendKey {
+        address: mapped(at.ip()),
+        port: at.port().to_be_bytes(),
+        protocol,
+        padding: 0,
     }
 }
 
@@ -426,13 +330,7 @@ fn context(device: u32) -> [u8; CONTEXT_LEN] {
 
 /// `CLOCK_MONOTONIC` in nanoseconds, as the programs read it.
 pub fn monotonic() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a timespec that lives for the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+    clock::mono().0
 }
 
 /// Index of the loopback device of every network namespace.
@@ -472,40 +370,36 @@ pub fn in_sandbox<T: Send>(work: impl FnOnce(Sandbox) -> T + Send) -> Result<T> 
     })
 }
 
+const DEVICES: &str = "\
+link set lo up
+link add client type veth peer name bridge
+link add pods type veth peer name overlay
+link add redirecting type veth peer name redirect-far
+link add uplink type veth peer name uplink-far
+link set redirecting up
+link set redirect-far up
+link set client up
+link set bridge up
+link set pods up
+link set overlay up
+link set uplink up
+link set uplink-far up
+addr add 192.0.2.2/24 dev uplink
+addr add 2001:db8::2/64 dev uplink nodad
+route add 10.244.0.0/16 dev pods
+route add 10.245.0.0/16 dev overlay
+route add default via 192.0.2.1
+route add fd00:10:244::/48 dev pods
+route add fd00:10:245::/48 dev overlay
+route add default via 2001:db8::1
+";
+
 /// In the namespace of the calling thread, which its children inherit.
 fn build() -> Result<Sandbox> {
     for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
         std::fs::write(format!("/proc/sys/{key}"), "1").with_context(|| format!("set {key}"))?;
     }
-    for words in [
-        "link set lo up",
-        "link add client type veth peer name bridge",
-        "link add pods type veth peer name overlay",
-        "link add redirecting type veth peer name redirect-far",
-        "link add uplink type veth peer name uplink-far",
-        "link set redirecting up",
-        "link set redirect-far up",
-        "link set client up",
-        "link set bridge up",
-        "link set pods up",
-        "link set overlay up",
-        "link set uplink up",
-        "link set uplink-far up",
-        "addr add 192.0.2.2/24 dev uplink",
-        "addr add 2001:db8::2/64 dev uplink nodad",
-        "route add 10.244.0.0/16 dev pods",
-        "route add 10.245.0.0/16 dev overlay",
-        "route add default via 192.0.2.1",
-        "-6 route add fd00:10:244::/48 dev pods",
-        "-6 route add fd00:10:245::/48 dev overlay",
-        "-6 route add default via 2001:db8::1",
-    ] {
-        let mut ip = Command::new("ip");
-        let output = ip.args(words.split(' ')).output().context("run ip")?;
-        if !output.status.success() {
-            bail!("ip {words}: {}", String::from_utf8_lossy(&output.stderr));
-        }
-    }
+    feed("ip", "-batch -", DEVICES)?;
     Ok(Sandbox {
         client: index_of("client")?,
         bridge: index_of("bridge")?,
@@ -514,6 +408,23 @@ fn build() -> Result<Sandbox> {
         pods: index_of("pods")?,
         uplink: index_of("uplink")?,
     })
+}
+
+/// Runs a program in the namespace of the calling thread, with `input` on its standard input; gives
+/// its standard output.
+pub fn feed(program: &str, words: &str, input: &str) -> Result<String> {
+    let mut command = Command::new(program);
+    let command = command.args(words.split_whitespace());
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut pipe = child.stdin.take().context("a pipe")?;
+    pipe.write_all(input.as_bytes())?;
+    drop(pipe);
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "{program} {words}");
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// Index of a device of the calling thread's namespace.

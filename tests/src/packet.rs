@@ -4,12 +4,12 @@
 //! Every builder gives a sound packet with right lengths and checksums; tests damage the bytes
 //! afterwards. Nothing here may use `agent-common`: its own tests include this file.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{
     Ethernet2Header, IpAuthHeader, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader,
-    Ipv6Header, Ipv6RawExtHeader, NetSlice, SingleVlanHeader, SlicedPacket, TcpHeader,
-    TransportSlice, UdpHeader, VlanId,
+    Ipv6Header, Ipv6RawExtHeader, NetHeaders, PacketHeaders, SingleVlanHeader, TcpHeader,
+    TransportHeader, UdpHeader, VlanId,
 };
 
 /// EtherType of an 802.1Q tag.
@@ -51,39 +51,28 @@ pub enum Extension {
 }
 
 impl Extension {
-    fn number(self) -> u8 {
-        match self {
-            Self::HopByHop(_) => 0,
-            Self::Routing(_) => 43,
-            Self::Destination(_) => 60,
-            Self::Authentication(_) => 51,
-            Self::Fragment(_) => 44,
-        }
-    }
-
-    fn bytes(self, next: u8) -> Vec<u8> {
+    /// Its number, and its bytes in front of a header with the number `next`.
+    fn before(self, next: u8) -> (u8, Vec<u8>) {
         let next_header = IpNumber(next);
+        let options = |units: u8| {
+            let body = vec![0; 6 + usize::from(units) * 8];
+            let header = Ipv6RawExtHeader::new_raw(next_header, &body).expect("sound length");
+            header.to_bytes().to_vec()
+        };
         match self {
-            Self::HopByHop(units) | Self::Routing(units) | Self::Destination(units) => {
-                let body = vec![0; 6 + usize::from(units) * 8];
-                let header = Ipv6RawExtHeader::new_raw(next_header, &body).expect("sound length");
-                let mut bytes = Vec::new();
-                header.write(&mut bytes).expect("a Vec takes all");
-                bytes
-            }
+            Self::HopByHop(units) => (0, options(units)),
+            Self::Routing(units) => (43, options(units)),
+            Self::Destination(units) => (60, options(units)),
             Self::Authentication(words) => {
                 let value = vec![0; usize::from(words) * 4];
                 let header = IpAuthHeader::new(next_header, 1, 1, &value).expect("sound length");
-                header.to_bytes().to_vec()
+                (51, header.to_bytes().to_vec())
             }
-            Self::Fragment(offset) => Ipv6FragmentHeader {
-                next_header,
-                fragment_offset: IpFragOffset::try_new(offset).expect("13 bits"),
-                more_fragments: true,
-                identification: 7,
+            Self::Fragment(offset) => {
+                let offset = IpFragOffset::try_new(offset).expect("13 bits");
+                let header = Ipv6FragmentHeader::new(next_header, offset, true, 7);
+                (44, header.to_bytes().to_vec())
             }
-            .to_bytes()
-            .to_vec(),
         }
     }
 }
@@ -109,7 +98,6 @@ pub struct Packet {
 impl Packet {
     /// Any protocol over IP. Both addresses are of one family.
     pub fn ip(source: IpAddr, destination: IpAddr, protocol: u8, body: Vec<u8>) -> Self {
-        assert_eq!(source.is_ipv4(), destination.is_ipv4(), "one family");
         Self {
             source,
             destination,
@@ -161,29 +149,24 @@ impl Packet {
 
     /// The bytes on the wire.
     pub fn bytes(&self) -> Vec<u8> {
-        let mut packet = self.link();
-        packet.extend(self.network());
-        packet
+        [self.link(), self.network()].concat()
     }
 
     fn link(&self) -> Vec<u8> {
-        let mut bytes = Vec::new();
         let Some((source, destination)) = self.link else {
-            return bytes;
+            return Vec::new();
         };
-        let inner = if self.source.is_ipv4() {
-            0x0800
-        } else {
-            0x86dd
+        let inner = match self.source {
+            IpAddr::V4(_) => 0x0800,
+            IpAddr::V6(_) => 0x86dd,
         };
-        let mut types = self.tags.clone();
-        types.push(inner);
+        let types = [self.tags.as_slice(), &[inner]].concat();
         let header = Ethernet2Header {
             source,
             destination,
             ether_type: types[0].into(),
         };
-        bytes.extend(header.to_bytes());
+        let mut bytes = header.to_bytes().to_vec();
         for ethertype in &types[1..] {
             let tag = SingleVlanHeader {
                 vlan_id: VlanId::try_new(100).expect("12 bits"),
@@ -221,8 +204,9 @@ impl Packet {
                 let mut payload = self.body.clone();
                 let mut next = self.protocol;
                 for extension in self.extensions.iter().rev() {
-                    payload = [extension.bytes(next), payload].concat();
-                    next = extension.number();
+                    let (number, bytes) = extension.before(next);
+                    payload = [bytes, payload].concat();
+                    next = number;
                 }
                 let header = Ipv6Header {
                     payload_length: payload.len() as u16,
@@ -234,7 +218,7 @@ impl Packet {
                 };
                 [header.to_bytes().as_slice(), &payload].concat()
             }
-            _ => unreachable!("asserted in ip()"),
+            _ => panic!("one family"),
         }
     }
 }
@@ -263,93 +247,76 @@ pub fn tcp(
 }
 
 /// A TCP segment with this header, but for its checksum.
-pub fn segment(
-    mut header: TcpHeader,
-    source: IpAddr,
-    destination: IpAddr,
-    payload: &[u8],
-) -> Packet {
-    header.checksum = match (source, destination) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            header.calc_checksum_ipv4_raw(a.octets(), b.octets(), payload)
-        }
-        (IpAddr::V6(a), IpAddr::V6(b)) => {
-            header.calc_checksum_ipv6_raw(a.octets(), b.octets(), payload)
-        }
-        _ => panic!("one family"),
-    }
-    .expect("it fits");
-    let body = [header.to_bytes().as_slice(), payload].concat();
-    Packet::ip(source, destination, TCP, body)
+pub fn segment(header: TcpHeader, source: IpAddr, destination: IpAddr, payload: &[u8]) -> Packet {
+    summed(TransportHeader::Tcp(header), source, destination, payload)
 }
 
 /// A UDP datagram.
 pub fn udp(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Packet {
-    let (from, to) = (source.port(), destination.port());
-    let header = match (source.ip(), destination.ip()) {
-        (IpAddr::V4(a), IpAddr::V4(b)) => {
-            UdpHeader::with_ipv4_checksum(from, to, &ipv4(a, b, payload.len()), payload)
+    let header = UdpHeader {
+        source_port: source.port(),
+        destination_port: destination.port(),
+        length: (UdpHeader::LEN + payload.len()) as u16,
+        checksum: 0,
+    };
+    let header = TransportHeader::Udp(header);
+    summed(header, source.ip(), destination.ip(), payload)
+}
+
+/// With the right checksum.
+fn summed(
+    mut header: TransportHeader,
+    source: IpAddr,
+    destination: IpAddr,
+    payload: &[u8],
+) -> Packet {
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let ip = Ipv4Header {
+                source: source.octets(),
+                destination: destination.octets(),
+                ..Ipv4Header::default()
+            };
+            header.update_checksum_ipv4(&ip, payload).expect("it fits");
         }
-        (IpAddr::V6(a), IpAddr::V6(b)) => {
-            let addresses = Ipv6Header {
-                source: a.octets(),
-                destination: b.octets(),
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let ip = Ipv6Header {
+                source: source.octets(),
+                destination: destination.octets(),
                 ..Ipv6Header::default()
             };
-            UdpHeader::with_ipv6_checksum(from, to, &addresses, payload)
+            header.update_checksum_ipv6(&ip, payload).expect("it fits");
         }
         _ => panic!("one family"),
     }
-    .expect("it fits");
-    let body = [header.to_bytes().as_slice(), payload].concat();
-    Packet::ip(source.ip(), destination.ip(), UDP, body)
-}
-
-fn ipv4(source: Ipv4Addr, destination: Ipv4Addr, payload: usize) -> Ipv4Header {
-    let length = (UdpHeader::LEN + payload) as u16;
-    Ipv4Header::new(
-        length,
-        64,
-        IpNumber(UDP),
-        source.octets(),
-        destination.octets(),
-    )
-    .expect("it fits")
+    let protocol = match header {
+        TransportHeader::Tcp(_) => TCP,
+        _ => UDP,
+    };
+    let mut body = Vec::new();
+    header.write(&mut body).expect("a Vec takes all");
+    body.extend(payload);
+    Packet::ip(source, destination, protocol, body)
 }
 
 /// Whether the checksums of a packet's IPv4, TCP and UDP headers are right.
 pub fn is_sound(bytes: &[u8]) -> bool {
-    let Ok(sliced) = SlicedPacket::from_ethernet(bytes) else {
+    let Ok(headers) = PacketHeaders::from_ethernet_slice(bytes) else {
         return false;
     };
-    match (sliced.net, sliced.transport) {
-        (Some(NetSlice::Ipv4(ip)), Some(transport)) => {
-            let ip = ip.header().to_header();
-            let (a, b) = (ip.source, ip.destination);
-            let right = match transport {
-                TransportSlice::Tcp(tcp) => tcp
-                    .calc_checksum_ipv4(a, b)
-                    .is_ok_and(|sum| sum == tcp.checksum()),
-                TransportSlice::Udp(udp) => udp
-                    .to_header()
-                    .calc_checksum_ipv4_raw(a, b, udp.payload())
-                    .is_ok_and(|sum| udp.checksum() == 0 || sum == udp.checksum()),
-                _ => false,
-            };
-            right && ip.calc_header_checksum() == ip.header_checksum
+    let (payload, Some(sent)) = (headers.payload.slice(), headers.transport) else {
+        return false;
+    };
+    let mut right = sent.clone();
+    let unsummed = matches!(&sent, TransportHeader::Udp(udp) if udp.checksum == 0);
+    match headers.net {
+        Some(NetHeaders::Ipv4(ip, _)) => {
+            right.update_checksum_ipv4(&ip, payload).is_ok()
+                && (unsummed || right == sent)
+                && ip.calc_header_checksum() == ip.header_checksum
         }
-        (Some(NetSlice::Ipv6(ip)), Some(transport)) => {
-            let (a, b) = (ip.header().source(), ip.header().destination());
-            match transport {
-                TransportSlice::Tcp(tcp) => tcp
-                    .calc_checksum_ipv6(a, b)
-                    .is_ok_and(|sum| sum == tcp.checksum()),
-                TransportSlice::Udp(udp) => udp
-                    .to_header()
-                    .calc_checksum_ipv6_raw(a, b, udp.payload())
-                    .is_ok_and(|sum| sum == udp.checksum()),
-                _ => false,
-            }
+        Some(NetHeaders::Ipv6(ip, _)) => {
+            right.update_checksum_ipv6(&ip, payload).is_ok() && right == sent
         }
         _ => false,
     }
@@ -367,15 +334,8 @@ pub fn syn_with_data(client: SocketAddr, to: SocketAddr, isn: u32, payload: &[u8
 
 /// The answer to the SYN with this initial sequence number.
 pub fn syn_ack(from: SocketAddr, client: SocketAddr, isn: u32) -> Packet {
-    let acknowledged = isn.wrapping_add(1);
-    tcp(
-        from,
-        client,
-        flag::SYN | flag::ACK,
-        0x5eed,
-        acknowledged,
-        &[],
-    )
+    let (flags, acknowledged) = (flag::SYN | flag::ACK, isn.wrapping_add(1));
+    tcp(from, client, flags, 0x5eed, acknowledged, &[])
 }
 
 /// The refusal of the SYN with this initial sequence number.

@@ -14,11 +14,12 @@ use agent_common::evidence::Outcome::{
 };
 use agent_common::evidence::{Fault, anomaly_flag};
 use agent_common::service::SourceClass::{self, External, Host, Pod};
-use agent_common::service::{Address, Family, FrontendKind, Owed, endpoint_flag, frontend_flag};
+use agent_common::service::{
+    Address, Family, FrontendKind, FrontendValue, Owed, endpoint_flag, frontend_flag,
+};
 use agent_common::transition::Failed;
 
 use self::Device::{Bridge, Client, Overlay, Pods, Redirecting, Uplink};
-use self::Step::{Leaves, Wait};
 use crate::packet::{self, Packet, flag};
 
 /// A device of the node.
@@ -103,21 +104,6 @@ pub const INTERNAL: u32 = 6;
 /// Ids above all.
 pub const SERVICES: u32 = 7;
 
-/// A frontend of the stage.
-#[derive(Clone, Copy, Debug)]
-pub struct Frontend {
-    /// Service id.
-    pub service: u32,
-    /// What clients dial.
-    pub at: SocketAddr,
-    /// Which address of the Service.
-    pub kind: FrontendKind,
-    /// By [`SourceClass`].
-    pub owed: [Owed; 3],
-    /// Bits of `frontend_flag`.
-    pub flags: u8,
-}
-
 /// Who there is, in one family.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage {
@@ -186,50 +172,33 @@ impl Stage {
         }
     }
 
-    /// Every frontend.
-    pub fn frontends(&self) -> [Frontend; 7] {
-        use FrontendKind::{ClusterIp, LoadBalancer, NodePort};
+    /// Every frontend: what clients dial, and what the programs know of it.
+    pub fn frontends(&self) -> [(SocketAddr, FrontendValue); 7] {
+        use FrontendKind::{ClusterIp, ExternalIp, LoadBalancer, NodePort};
         use Owed::{Forward, LocalOnly, Nothing, Reject};
-        let frontend = |service, at, kind, owed, flags| Frontend {
-            service,
-            at,
-            kind,
-            owed,
-            flags,
+        let frontend = |at, service, kind: FrontendKind, owed: [Owed; 3]| {
+            let value = FrontendValue {
+                service,
+                kind: kind as u8,
+                owed: owed.map(|owed| owed as u8),
+                ..FrontendValue::default()
+            };
+            (at, value)
         };
-        [
-            frontend(WEB, self.web, ClusterIp, [Forward; 3], 0),
-            frontend(
-                NO_LOCAL,
-                self.no_local,
-                NodePort,
-                [Forward, Forward, Nothing],
-                0,
-            ),
-            frontend(EMPTY, self.empty, ClusterIp, [Reject; 3], 0),
-            frontend(INTERNAL, self.internal, ClusterIp, [LocalOnly; 3], 0),
-            frontend(
-                API,
-                self.api,
-                ClusterIp,
-                [Forward; 3],
-                frontend_flag::HOST_ENDPOINT,
-            ),
-            frontend(
-                LOCAL,
-                self.local,
-                LoadBalancer,
-                [Forward, Forward, LocalOnly],
-                0,
-            ),
-            frontend(
-                WEB,
-                self.former,
-                FrontendKind::ExternalIp,
-                [Forward, Nothing, Nothing],
-                frontend_flag::DEPARTED,
-            ),
-        ]
+        // Of policy Local, without a local endpoint and with one.
+        let (without, with) = ([Forward, Forward, Nothing], [Forward, Forward, LocalOnly]);
+        let mut all = [
+            frontend(self.web, WEB, ClusterIp, [Forward; 3]),
+            frontend(self.no_local, NO_LOCAL, NodePort, without),
+            frontend(self.empty, EMPTY, ClusterIp, [Reject; 3]),
+            frontend(self.internal, INTERNAL, ClusterIp, [LocalOnly; 3]),
+            frontend(self.local, LOCAL, LoadBalancer, with),
+            frontend(self.api, API, ClusterIp, [Forward; 3]),
+            frontend(self.former, WEB, ExternalIp, [Forward, Nothing, Nothing]),
+        ];
+        all[5].1.flags = frontend_flag::HOST_ENDPOINT;
+        all[6].1.flags = frontend_flag::DEPARTED;
+        all
     }
 
     /// Every endpoint with its flags.
@@ -246,6 +215,23 @@ impl Stage {
             (INTERNAL, self.here, endpoint_flag::LOCAL),
             (INTERNAL, self.tunnelled, 0),
         ]
+    }
+
+    /// A pod dials [`WEB`].
+    fn dialled(&self, name: &'static str) -> Scenario {
+        scenario(name).syn_in(Client, self.pod, self.web)
+    }
+
+    /// And its SYN goes on to a pod of this node.
+    fn forwarded(&self, name: &'static str) -> Scenario {
+        self.dialled(name).syn_out(Pods, self.pod, self.here)
+    }
+
+    /// And that is answered.
+    fn answered(&self, name: &'static str) -> Scenario {
+        self.forwarded(name)
+            .answer_in(Pods, self.here, self.pod)
+            .answer_out(Client, self.web, self.pod)
     }
 
     /// Sources whose class is not external.
@@ -267,10 +253,72 @@ pub fn mapped(ip: IpAddr) -> Address {
     }
 }
 
-impl Seen {
+/// The one initial sequence number of all scenarios: what is reckoned from it wraps around.
+pub const ISN: u32 = u32::MAX - 4;
+
+fn scenario(name: &'static str) -> Scenario {
+    Scenario {
+        name,
+        steps: Vec::new(),
+        seen: Seen::default(),
+    }
+}
+
+/// What happens, one step after the other.
+impl Scenario {
+    fn step(mut self, step: Step) -> Self {
+        self.steps.push(step);
+        self
+    }
+
+    fn syn_in(self, by: Device, client: SocketAddr, to: SocketAddr) -> Self {
+        self.step(Step::In(by, packet::syn(client, to, ISN)))
+    }
+
+    fn syn_out(self, by: Device, client: SocketAddr, to: SocketAddr) -> Self {
+        self.step(Step::Out(by, packet::syn(client, to, ISN)))
+    }
+
+    fn answer_in(self, by: Device, from: SocketAddr, client: SocketAddr) -> Self {
+        self.step(Step::In(by, packet::syn_ack(from, client, ISN)))
+    }
+
+    fn answer_out(self, by: Device, from: SocketAddr, client: SocketAddr) -> Self {
+        self.step(Step::Out(by, packet::syn_ack(from, client, ISN)))
+    }
+
+    fn reset_in(self, by: Device, from: SocketAddr, client: SocketAddr) -> Self {
+        self.step(Step::In(by, packet::reset(from, client, ISN)))
+    }
+
+    fn reset_out(self, by: Device, from: SocketAddr, client: SocketAddr) -> Self {
+        self.step(Step::Out(by, packet::reset(from, client, ISN)))
+    }
+
+    /// An ICMP error about the client's SYN, on its way to the client.
+    fn unreachable_out(
+        self,
+        by: Device,
+        from: SocketAddr,
+        client: SocketAddr,
+        to: SocketAddr,
+    ) -> Self {
+        let about = packet::syn(client, to, ISN);
+        // Port unreachable.
+        let (kind, code) = if from.is_ipv4() { (3, 3) } else { (1, 4) };
+        let error = packet::icmp_error(from.ip(), client.ip(), kind, code, &about);
+        self.step(Step::Out(by, error))
+    }
+
+    fn wait(self, milliseconds: u64) -> Self {
+        self.step(Step::Wait(milliseconds))
+    }
+}
+
+/// What must be seen of it.
+impl Scenario {
     /// Outcomes of one Service and class, once each. What failed is under `failed`.
-    fn of(service: u32, class: SourceClass, outcomes: &[Outcome]) -> Self {
-        let mut seen = Self::default();
+    fn seen(mut self, service: u32, class: SourceClass, outcomes: &[Outcome]) -> Self {
         for outcome in outcomes {
             let failed = match outcome {
                 Refused => Failed::Refused,
@@ -278,32 +326,34 @@ impl Seen {
                 Misrouted => Failed::Misrouted,
                 Stale => Failed::Stale,
                 _ => {
-                    *seen.counts.entry((service, class, *outcome)).or_default() += 1;
+                    let count = self.seen.counts.entry((service, class, *outcome));
+                    *count.or_default() += 1;
                     continue;
                 }
             };
-            seen.failed.push((service, class, failed));
+            self.seen.failed.push((service, class, failed));
         }
-        if outcomes.contains(&Outcome::Proven) {
-            seen.proven.push(class);
+        if outcomes.contains(&Proven) {
+            self.seen.proven.push(class);
         }
-        seen
-    }
-
-    /// Nothing was seen of it but its arrival, or its answer did not go on.
-    fn lost(mut self, service: u32, class: SourceClass) -> Self {
-        self.failed.push((service, class, Failed::Lost));
         self
     }
 
+    /// The same, and no more of it: its SYN or its answer did not go on.
+    fn lost(self, service: u32, class: SourceClass, outcomes: &[Outcome]) -> Self {
+        let mut lost = self.seen(service, class, outcomes);
+        lost.seen.failed.push((service, class, Failed::Lost));
+        lost
+    }
+
     fn fault(mut self, fault: Fault) -> Self {
-        *self.faults.entry(fault).or_default() += 1;
+        *self.seen.faults.entry(fault).or_default() += 1;
         self
     }
 
     fn reported(mut self, outcome: Outcome, flags: u8, destination: Option<SocketAddr>) -> Self {
         let destination = destination.map_or([0; 16], |at| mapped(at.ip()));
-        self.anomalies.push(Reported {
+        self.seen.anomalies.push(Reported {
             outcome,
             flags,
             destination,
@@ -311,9 +361,6 @@ impl Seen {
         self
     }
 }
-
-/// The one initial sequence number of all scenarios: what is reckoned from it wraps around.
-pub const ISN: u32 = u32::MAX - 4;
 
 /// Every scenario in a family. Each begins on an empty stage.
 pub fn all(family: Family) -> Vec<Scenario> {
@@ -334,755 +381,433 @@ pub fn all(family: Family) -> Vec<Scenario> {
     parts.iter().flat_map(|part| part(&stage)).collect()
 }
 
-fn scenario(name: &'static str, steps: Vec<Step>, seen: Seen) -> Scenario {
-    Scenario { name, steps, seen }
-}
-
-fn syn_in(by: Device, client: SocketAddr, to: SocketAddr) -> Step {
-    Step::In(by, packet::syn(client, to, ISN))
-}
-
-fn syn_out(by: Device, client: SocketAddr, to: SocketAddr) -> Step {
-    Step::Out(by, packet::syn(client, to, ISN))
-}
-
-fn answer_in(by: Device, from: SocketAddr, client: SocketAddr) -> Step {
-    Step::In(by, packet::syn_ack(from, client, ISN))
-}
-
-fn answer_out(by: Device, from: SocketAddr, client: SocketAddr) -> Step {
-    Step::Out(by, packet::syn_ack(from, client, ISN))
-}
-
-fn reset_out(by: Device, from: SocketAddr, client: SocketAddr) -> Step {
-    Step::Out(by, packet::reset(from, client, ISN))
-}
-
-/// An ICMP error about the client's SYN, on its way to the client.
-fn unreachable_out(by: Device, from: SocketAddr, client: SocketAddr, to: SocketAddr) -> Step {
-    let about = packet::syn(client, to, ISN);
-    // Port unreachable.
-    let (kind, code) = if from.is_ipv4() { (3, 3) } else { (1, 4) };
-    let error = packet::icmp_error(from.ip(), client.ip(), kind, code, &about);
-    Step::Out(by, error)
-}
-
 /// Forwarded is progress; proof is leaving by the device that the route names, or an answer (finding 10).
 fn forwarding(s: &Stage) -> Vec<Scenario> {
-    let arrives = syn_in(Client, s.pod, s.web);
+    let answered = [Arrived, Forwarded, Proven, Answered];
     vec![
-        scenario(
-            "forwarded to a pod of this node, and answered",
-            vec![
-                arrives.clone(),
-                syn_out(Pods, s.pod, s.here),
-                answer_in(Pods, s.here, s.pod),
-                answer_out(Client, s.web, s.pod),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]),
+        s.answered("forwarded to a pod of this node, and answered")
+            .seen(WEB, Pod, &answered),
+        s.forwarded("forwarded to a pod of this node").seen(
+            WEB,
+            Pod,
+            &[Arrived, Forwarded, Proven],
         ),
-        scenario(
-            "forwarded to a pod of this node",
-            vec![arrives.clone(), syn_out(Pods, s.pod, s.here)],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]),
-        ),
-        scenario(
-            "the route to a pod of this node is gone [10]",
-            vec![arrives.clone(), syn_out(Uplink, s.pod, s.here)],
-            Seen::of(WEB, Pod, &[Arrived, Misrouted]).reported(
-                Misrouted,
-                anomaly_flag::MISDELIVERED,
-                Some(s.here),
-            ),
-        ),
-        scenario(
-            "forwarded into the tunnel that the route names, which may lead nowhere",
-            vec![arrives.clone(), syn_out(Overlay, s.pod, s.tunnelled)],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded]),
-        ),
-        scenario(
-            "forwarded into the tunnel, and answered",
-            vec![
-                arrives.clone(),
-                syn_out(Overlay, s.pod, s.tunnelled),
-                answer_in(Overlay, s.tunnelled, s.pod),
-                answer_out(Client, s.web, s.pod),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Answered, Proven]),
-        ),
-        scenario(
-            "forwarded by a device that the route does not name [10]",
-            vec![arrives.clone(), syn_out(Pods, s.pod, s.tunnelled)],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded]),
-        ),
-        scenario(
-            "forwarded by the uplink, where the next hop may lead nowhere [10]",
-            vec![arrives.clone(), syn_out(Uplink, s.node, s.routed)],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded]),
-        ),
-        scenario(
-            "forwarded by the uplink, and answered",
-            vec![
-                arrives.clone(),
-                syn_out(Uplink, s.node, s.routed),
-                answer_in(Uplink, s.routed, s.node),
-                answer_out(Client, s.web, s.pod),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Answered, Proven]),
-        ),
-        scenario(
-            "forwarded by the uplink, and a router behind it knows no way [10]",
-            vec![
-                arrives,
-                syn_out(Uplink, s.node, s.routed),
-                unreachable_out(Client, s.outside, s.pod, s.web),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded]),
-        ),
-        scenario(
-            "from outside, masqueraded",
-            vec![
-                syn_in(Uplink, s.outside, s.local),
-                syn_out(Pods, s.node, s.here),
-            ],
-            Seen::of(LOCAL, External, &[Arrived, Forwarded, Proven]),
-        ),
-        scenario(
-            "to somebody else",
-            vec![
-                syn_in(Client, s.pod, s.stranger),
-                syn_out(Pods, s.pod, s.stranger),
-                answer_in(Pods, s.stranger, s.pod),
-                reset_out(Client, s.stranger, s.pod),
-            ],
-            Seen::default(),
-        ),
+        s.dialled("the route to a pod of this node is gone [10]")
+            .syn_out(Uplink, s.pod, s.here)
+            .seen(WEB, Pod, &[Arrived, Misrouted])
+            .reported(Misrouted, anomaly_flag::MISDELIVERED, Some(s.here)),
+        s.dialled("forwarded into the tunnel that the route names, which may lead nowhere")
+            .syn_out(Overlay, s.pod, s.tunnelled)
+            .seen(WEB, Pod, &[Arrived, Forwarded]),
+        s.dialled("forwarded into the tunnel, and answered")
+            .syn_out(Overlay, s.pod, s.tunnelled)
+            .answer_in(Overlay, s.tunnelled, s.pod)
+            .answer_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &answered),
+        s.dialled("forwarded by a device that the route does not name [10]")
+            .syn_out(Pods, s.pod, s.tunnelled)
+            .seen(WEB, Pod, &[Arrived, Forwarded]),
+        s.dialled("forwarded by the uplink, where the next hop may lead nowhere [10]")
+            .syn_out(Uplink, s.node, s.routed)
+            .seen(WEB, Pod, &[Arrived, Forwarded]),
+        s.dialled("forwarded by the uplink, and answered")
+            .syn_out(Uplink, s.node, s.routed)
+            .answer_in(Uplink, s.routed, s.node)
+            .answer_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &answered),
+        s.dialled("forwarded by the uplink, and a router behind it knows no way [10]")
+            .syn_out(Uplink, s.node, s.routed)
+            .unreachable_out(Client, s.outside, s.pod, s.web)
+            .seen(WEB, Pod, &[Arrived, Forwarded]),
+        scenario("from outside, masqueraded")
+            .syn_in(Uplink, s.outside, s.local)
+            .syn_out(Pods, s.node, s.here)
+            .seen(LOCAL, External, &[Arrived, Forwarded, Proven]),
+        scenario("to somebody else")
+            .syn_in(Client, s.pod, s.stranger)
+            .syn_out(Pods, s.pod, s.stranger)
+            .answer_in(Pods, s.stranger, s.pod)
+            .reset_out(Client, s.stranger, s.pod),
     ]
 }
 
 /// A retransmitted SYN follows the old conntrack entry: only a first one is evidence (finding 11).
 fn first_syns(s: &Stage) -> Vec<Scenario> {
-    let arrives = syn_in(Client, s.pod, s.web);
     vec![
-        scenario(
-            "a first SYN to an endpoint that left [11]",
-            vec![arrives.clone(), syn_out(Pods, s.pod, s.former)],
-            Seen::of(WEB, Pod, &[Arrived, Stale]).reported(Stale, 0, Some(s.former)),
-        ),
-        scenario(
-            "an endpoint leaves while its client tries again [11]",
-            vec![
-                arrives.clone(),
-                syn_out(Pods, s.pod, s.here),
-                Leaves(s.here),
-                Wait(1_100),
-                arrives.clone(),
-                syn_out(Pods, s.pod, s.here),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Retransmitted]),
-        ),
-        scenario(
-            "a first SYN to no endpoint",
-            vec![arrives.clone(), syn_out(Pods, s.pod, s.stranger)],
-            Seen::of(WEB, Pod, &[Arrived, Misrouted]).reported(Misrouted, 0, Some(s.stranger)),
-        ),
-        scenario(
-            "a SYN that came again, to no endpoint [11]",
-            vec![
-                arrives.clone(),
-                Wait(300),
-                arrives.clone(),
-                syn_out(Pods, s.pod, s.stranger),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Retransmitted]).lost(WEB, Pod),
-        ),
-        scenario(
-            "a SYN that came again, to an endpoint that left [11]",
-            vec![
-                arrives.clone(),
-                Wait(300),
-                arrives,
-                syn_out(Pods, s.pod, s.former),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Retransmitted]).lost(WEB, Pod),
-        ),
+        s.dialled("a first SYN to an endpoint that left [11]")
+            .syn_out(Pods, s.pod, s.former)
+            .seen(WEB, Pod, &[Arrived, Stale])
+            .reported(Stale, 0, Some(s.former)),
+        s.forwarded("an endpoint leaves while its client tries again [11]")
+            .step(Step::Leaves(s.here))
+            .wait(1_100)
+            .syn_in(Client, s.pod, s.web)
+            .syn_out(Pods, s.pod, s.here)
+            .seen(WEB, Pod, &[Arrived, Forwarded, Proven, Retransmitted]),
+        s.dialled("a first SYN to no endpoint")
+            .syn_out(Pods, s.pod, s.stranger)
+            .seen(WEB, Pod, &[Arrived, Misrouted])
+            .reported(Misrouted, 0, Some(s.stranger)),
+        s.dialled("a SYN that came again, to no endpoint [11]")
+            .wait(300)
+            .syn_in(Client, s.pod, s.web)
+            .syn_out(Pods, s.pod, s.stranger)
+            .lost(WEB, Pod, &[Arrived, Retransmitted]),
+        s.dialled("a SYN that came again, to an endpoint that left [11]")
+            .wait(300)
+            .syn_in(Client, s.pod, s.web)
+            .syn_out(Pods, s.pod, s.former)
+            .lost(WEB, Pod, &[Arrived, Retransmitted]),
     ]
 }
 
 /// An outcome belongs to the connection, however many devices it crosses (finding 12).
 fn one_connection(s: &Stage) -> Vec<Scenario> {
-    let arrives = syn_in(Client, s.pod, s.web);
     let tagged = packet::syn(s.pod, s.web, ISN).tagged(packet::VLAN);
+    let proven = [Arrived, Forwarded, Proven];
     vec![
-        scenario(
-            "one SYN at a port, its VLAN and the bridge [12]",
-            vec![
-                Step::In(Client, tagged),
-                syn_in(Bridge, s.pod, s.web),
-                syn_out(Pods, s.pod, s.here),
-                syn_out(Bridge, s.pod, s.here),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]),
-        ),
-        scenario(
-            "translated between a port and its bridge [12]",
-            vec![
-                arrives.clone(),
-                syn_in(Bridge, s.pod, s.here),
-                syn_out(Pods, s.pod, s.here),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]),
-        ),
-        scenario(
-            "leaked out of a VLAN and its parent [12]",
-            vec![
-                arrives.clone(),
-                syn_out(Bridge, s.pod, s.web),
-                syn_out(Uplink, s.pod, s.web),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Leaked]).reported(Leaked, 0, Some(s.web)),
-        ),
-        scenario(
-            "seen twice at one device, while links are exchanged",
-            vec![
-                arrives.clone(),
-                arrives.clone(),
-                syn_out(Pods, s.pod, s.here),
-                syn_out(Pods, s.pod, s.here),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]),
-        ),
-        scenario(
-            "leaked, turned back by a router, forwarded, and answered",
-            vec![
-                arrives,
-                syn_out(Uplink, s.pod, s.web),
-                syn_in(Uplink, s.pod, s.web),
-                syn_out(Pods, s.pod, s.here),
-                answer_in(Pods, s.here, s.pod),
-                answer_out(Uplink, s.here, s.pod),
-                answer_in(Uplink, s.web, s.pod),
-                answer_out(Client, s.web, s.pod),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Answered, Proven]).reported(
-                Leaked,
-                0,
-                Some(s.web),
-            ),
-        ),
+        scenario("one SYN at a port, its VLAN and the bridge [12]")
+            .step(Step::In(Client, tagged))
+            .syn_in(Bridge, s.pod, s.web)
+            .syn_out(Pods, s.pod, s.here)
+            .syn_out(Bridge, s.pod, s.here)
+            .seen(WEB, Pod, &proven),
+        s.dialled("translated between a port and its bridge [12]")
+            .syn_in(Bridge, s.pod, s.here)
+            .syn_out(Pods, s.pod, s.here)
+            .seen(WEB, Pod, &proven),
+        s.dialled("leaked out of a VLAN and its parent [12]")
+            .syn_out(Bridge, s.pod, s.web)
+            .syn_out(Uplink, s.pod, s.web)
+            .seen(WEB, Pod, &[Arrived, Leaked])
+            .reported(Leaked, 0, Some(s.web)),
+        s.dialled("seen twice at one device, while links are exchanged")
+            .syn_in(Client, s.pod, s.web)
+            .syn_out(Pods, s.pod, s.here)
+            .syn_out(Pods, s.pod, s.here)
+            .seen(WEB, Pod, &proven),
+        s.dialled("leaked, turned back by a router, forwarded, and answered")
+            .syn_out(Uplink, s.pod, s.web)
+            .syn_in(Uplink, s.pod, s.web)
+            .syn_out(Pods, s.pod, s.here)
+            .answer_in(Pods, s.here, s.pod)
+            .answer_out(Uplink, s.here, s.pod)
+            .answer_in(Uplink, s.web, s.pod)
+            .answer_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &[Arrived, Forwarded, Answered, Proven])
+            .reported(Leaked, 0, Some(s.web)),
     ]
 }
 
 /// Two connections under one initial sequence number are evidence of neither (finding 13).
 fn shared(s: &Stage) -> Vec<Scenario> {
-    let arrives = syn_in(Client, s.pod, s.web);
     vec![
-        scenario(
-            "another client, the same number [13]",
-            vec![
-                arrives.clone(),
-                syn_in(Client, s.pod2, s.web),
-                syn_out(Pods, s.pod, s.stranger),
-            ],
-            Seen::of(WEB, Pod, &[Arrived]).fault(Fault::Ambiguous),
-        ),
-        scenario(
-            "another client at another device, the same number [13]",
-            vec![
-                arrives.clone(),
-                syn_in(Bridge, s.pod2, s.web),
-                syn_out(Pods, s.pod, s.stranger),
-            ],
-            Seen::of(WEB, Pod, &[Arrived]).fault(Fault::Ambiguous),
-        ),
-        scenario(
-            "another client at another device, another frontend, the same number [13]",
-            vec![
-                arrives.clone(),
-                syn_in(Uplink, s.outside, s.local),
-                syn_out(Pods, s.pod, s.stranger),
-            ],
-            Seen::of(WEB, Pod, &[Arrived]).fault(Fault::Ambiguous),
-        ),
-        scenario(
-            "leaked with the node's address, and turned back by a router",
-            vec![
-                arrives.clone(),
-                syn_out(Uplink, s.node, s.web),
-                syn_in(Uplink, s.node, s.web),
-                syn_out(Uplink, s.node, s.web),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Leaked]).reported(Leaked, 0, Some(s.web)),
-        ),
-        scenario(
-            "misdelivered with the node's address, and turned back by a router",
-            vec![
-                arrives.clone(),
-                syn_out(Uplink, s.node, s.here),
-                syn_in(Uplink, s.node, s.here),
-                syn_out(Uplink, s.node, s.here),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Misrouted]).reported(
-                Misrouted,
-                anomaly_flag::MISDELIVERED,
-                Some(s.here),
-            ),
-        ),
-        scenario(
-            "misdelivered, and a copy leaves by another device",
-            vec![
-                arrives.clone(),
-                syn_out(Uplink, s.pod, s.here),
-                syn_out(Bridge, s.pod, s.here),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Misrouted]).reported(
-                Misrouted,
-                anomaly_flag::MISDELIVERED,
-                Some(s.here),
-            ),
-        ),
-        scenario(
-            "a scanner with a constant number, two frontends [13]",
-            vec![
-                arrives.clone(),
-                syn_in(Client, s.pod, s.empty),
-                syn_out(Pods, s.pod, s.stranger),
-                syn_out(Uplink, s.pod, s.web),
-            ],
-            Seen::of(WEB, Pod, &[Arrived]).fault(Fault::Ambiguous),
-        ),
-        scenario(
-            "the same number in the answer to somebody else",
-            vec![arrives, reset_out(Client, s.web, s.pod2)],
-            Seen::of(WEB, Pod, &[Arrived]).lost(WEB, Pod),
-        ),
+        s.dialled("another client, the same number [13]")
+            .syn_in(Client, s.pod2, s.web)
+            .syn_out(Pods, s.pod, s.stranger)
+            .seen(WEB, Pod, &[Arrived])
+            .fault(Fault::Ambiguous),
+        s.dialled("another client at another device, the same number [13]")
+            .syn_in(Bridge, s.pod2, s.web)
+            .syn_out(Pods, s.pod, s.stranger)
+            .seen(WEB, Pod, &[Arrived])
+            .fault(Fault::Ambiguous),
+        s.dialled("another client at another device, another frontend, the same number [13]")
+            .syn_in(Uplink, s.outside, s.local)
+            .syn_out(Pods, s.pod, s.stranger)
+            .seen(WEB, Pod, &[Arrived])
+            .fault(Fault::Ambiguous),
+        s.dialled("leaked with the node's address, and turned back by a router")
+            .syn_out(Uplink, s.node, s.web)
+            .syn_in(Uplink, s.node, s.web)
+            .syn_out(Uplink, s.node, s.web)
+            .seen(WEB, Pod, &[Arrived, Leaked])
+            .reported(Leaked, 0, Some(s.web)),
+        s.dialled("misdelivered with the node's address, and turned back by a router")
+            .syn_out(Uplink, s.node, s.here)
+            .syn_in(Uplink, s.node, s.here)
+            .syn_out(Uplink, s.node, s.here)
+            .seen(WEB, Pod, &[Arrived, Misrouted])
+            .reported(Misrouted, anomaly_flag::MISDELIVERED, Some(s.here)),
+        s.dialled("misdelivered, and a copy leaves by another device")
+            .syn_out(Uplink, s.pod, s.here)
+            .syn_out(Bridge, s.pod, s.here)
+            .seen(WEB, Pod, &[Arrived, Misrouted])
+            .reported(Misrouted, anomaly_flag::MISDELIVERED, Some(s.here)),
+        s.dialled("a scanner with a constant number, two frontends [13]")
+            .syn_in(Client, s.pod, s.empty)
+            .syn_out(Pods, s.pod, s.stranger)
+            .syn_out(Uplink, s.pod, s.web)
+            .seen(WEB, Pod, &[Arrived])
+            .fault(Fault::Ambiguous),
+        s.dialled("the same number in the answer to somebody else")
+            .reset_out(Client, s.web, s.pod2)
+            .lost(WEB, Pod, &[Arrived]),
     ]
 }
 
 /// What is owed depends on where a connection comes from (finding 15).
 fn owed(s: &Stage) -> Vec<Scenario> {
     vec![
-        scenario(
-            "policy Local without a local endpoint: refused to the outside [15]",
-            vec![
-                syn_in(Uplink, s.outside, s.no_local),
-                reset_out(Uplink, s.no_local, s.outside),
-            ],
-            Seen::of(NO_LOCAL, External, &[Arrived, Rejected]),
-        ),
-        scenario(
-            "policy Local without a local endpoint: refused to a pod [15]",
-            vec![
-                syn_in(Client, s.pod, s.no_local),
-                reset_out(Client, s.no_local, s.pod),
-            ],
-            Seen::of(NO_LOCAL, Pod, &[Arrived, Refused]).reported(Refused, 0, None),
-        ),
-        scenario(
-            "policy Local: from outside to another node [15]",
-            vec![
-                syn_in(Uplink, s.outside, s.local),
-                syn_out(Overlay, s.outside, s.tunnelled),
-            ],
-            // Perhaps a pod of another node, which may be taken there: no proof, no failure.
-            Seen::of(LOCAL, External, &[Arrived, Forwarded]),
-        ),
-        scenario(
-            "internal policy Local: from a pod to another node [15]",
-            vec![
-                syn_in(Client, s.pod, s.internal),
-                syn_out(Overlay, s.pod, s.tunnelled),
-            ],
-            Seen::of(INTERNAL, Pod, &[Arrived, Misrouted]).reported(
-                Misrouted,
-                0,
-                Some(s.tunnelled),
-            ),
-        ),
-        scenario(
-            "policy Local: from a pod to another node [15]",
-            vec![
-                syn_in(Client, s.pod, s.local),
-                syn_out(Overlay, s.pod, s.tunnelled),
-            ],
-            Seen::of(LOCAL, Pod, &[Arrived, Forwarded]),
-        ),
-        scenario(
-            "no endpoints: rejected",
-            vec![
-                syn_in(Client, s.pod, s.empty),
-                unreachable_out(Client, s.empty, s.pod, s.empty),
-            ],
-            Seen::of(EMPTY, Pod, &[Arrived, Rejected]),
-        ),
+        scenario("policy Local without a local endpoint: refused to the outside [15]")
+            .syn_in(Uplink, s.outside, s.no_local)
+            .reset_out(Uplink, s.no_local, s.outside)
+            .seen(NO_LOCAL, External, &[Arrived, Rejected]),
+        scenario("policy Local without a local endpoint: refused to a pod [15]")
+            .syn_in(Client, s.pod, s.no_local)
+            .reset_out(Client, s.no_local, s.pod)
+            .seen(NO_LOCAL, Pod, &[Arrived, Refused])
+            .reported(Refused, 0, None),
+        // Perhaps a pod of another node, which may be taken there: no proof, no failure.
+        scenario("policy Local: from outside to another node [15]")
+            .syn_in(Uplink, s.outside, s.local)
+            .syn_out(Overlay, s.outside, s.tunnelled)
+            .seen(LOCAL, External, &[Arrived, Forwarded]),
+        scenario("internal policy Local: from a pod to another node [15]")
+            .syn_in(Client, s.pod, s.internal)
+            .syn_out(Overlay, s.pod, s.tunnelled)
+            .seen(INTERNAL, Pod, &[Arrived, Misrouted])
+            .reported(Misrouted, 0, Some(s.tunnelled)),
+        scenario("policy Local: from a pod to another node [15]")
+            .syn_in(Client, s.pod, s.local)
+            .syn_out(Overlay, s.pod, s.tunnelled)
+            .seen(LOCAL, Pod, &[Arrived, Forwarded]),
+        scenario("no endpoints: rejected")
+            .syn_in(Client, s.pod, s.empty)
+            .unreachable_out(Client, s.empty, s.pod, s.empty)
+            .seen(EMPTY, Pod, &[Arrived, Rejected]),
     ]
 }
 
 /// The answer to a SYN with payload may acknowledge it (finding 16).
 fn fast_open(s: &Stage) -> Vec<Scenario> {
     let data = [7; 10];
-    let begins = || {
-        vec![
-            Step::In(Client, packet::syn_with_data(s.pod, s.web, ISN, &data)),
-            Step::Out(Pods, packet::syn_with_data(s.pod, s.here, ISN, &data)),
-        ]
+    let begins = |name| {
+        scenario(name)
+            .step(Step::In(
+                Client,
+                packet::syn_with_data(s.pod, s.web, ISN, &data),
+            ))
+            .step(Step::Out(
+                Pods,
+                packet::syn_with_data(s.pod, s.here, ISN, &data),
+            ))
     };
     let flags = flag::SYN | flag::ACK;
     let accepts = packet::tcp(s.here, s.pod, flags, 1, ISN.wrapping_add(11), &[]);
-    let with = |last| [begins(), vec![last, answer_out(Client, s.web, s.pod)]].concat();
-    let seen = Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]);
+    let answered = [Arrived, Forwarded, Proven, Answered];
     vec![
-        scenario(
-            "fast open, accepted [16]",
-            with(Step::In(Pods, accepts)),
-            seen.clone(),
-        ),
-        scenario(
-            "fast open, declined [16]",
-            with(answer_in(Pods, s.here, s.pod)),
-            seen,
-        ),
+        begins("fast open, accepted [16]")
+            .step(Step::In(Pods, accepts))
+            .answer_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &answered),
+        begins("fast open, declined [16]")
+            .answer_in(Pods, s.here, s.pod)
+            .answer_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &answered),
     ]
 }
 
 /// Clients on the node have no arrival; nested clusters may have the same ranges (finding 17).
 fn leaks(s: &Stage) -> Vec<Scenario> {
-    let unseen = |class| {
-        Seen::of(WEB, class, &[Leaked]).reported(Leaked, anomaly_flag::UNSEEN_ARRIVAL, Some(s.web))
-    };
-    let none = Seen::default;
+    let unseen = anomaly_flag::UNSEEN_ARRIVAL;
     vec![
-        scenario(
-            "leaked, from a pod",
-            vec![syn_in(Client, s.pod, s.web), syn_out(Uplink, s.pod, s.web)],
-            Seen::of(WEB, Pod, &[Arrived, Leaked]).reported(Leaked, 0, Some(s.web)),
-        ),
-        scenario(
-            "leaked, from a pod, masqueraded",
-            vec![syn_in(Client, s.pod, s.web), syn_out(Uplink, s.node, s.web)],
-            Seen::of(WEB, Pod, &[Arrived, Leaked]).reported(Leaked, 0, Some(s.web)),
-        ),
-        scenario(
-            "leaked, from the node [17]",
-            vec![syn_out(Uplink, s.node, s.web)],
-            unseen(Host),
-        ),
-        scenario(
-            "leaked, from a pod whose arrival was not seen [17]",
-            vec![syn_out(Uplink, s.pod, s.web)],
-            unseen(Pod),
-        ),
-        scenario(
-            "leaked, and tried again",
-            vec![
-                syn_out(Uplink, s.node, s.web),
-                Wait(1_100),
-                syn_out(Uplink, s.node, s.web),
-            ],
-            unseen(Host),
-        ),
-        scenario(
-            "a cluster IP passes through, of a nested cluster [17]",
-            vec![syn_out(Uplink, s.outside, s.web)],
-            none(),
-        ),
-        scenario(
-            "a load balancer's address leaves on purpose [17]",
-            vec![syn_out(Uplink, s.node, s.local)],
-            none(),
-        ),
-        scenario(
-            "a cluster IP leaves by a device that is no uplink [17]",
-            vec![syn_out(Pods, s.node, s.web)],
-            none(),
-        ),
-        scenario(
-            "a cluster IP without endpoints leaves [17]",
-            vec![syn_out(Uplink, s.node, s.empty)],
-            none(),
-        ),
+        s.dialled("leaked, from a pod")
+            .syn_out(Uplink, s.pod, s.web)
+            .seen(WEB, Pod, &[Arrived, Leaked])
+            .reported(Leaked, 0, Some(s.web)),
+        s.dialled("leaked, from a pod, masqueraded")
+            .syn_out(Uplink, s.node, s.web)
+            .seen(WEB, Pod, &[Arrived, Leaked])
+            .reported(Leaked, 0, Some(s.web)),
+        scenario("leaked, from the node [17]")
+            .syn_out(Uplink, s.node, s.web)
+            .seen(WEB, Host, &[Leaked])
+            .reported(Leaked, unseen, Some(s.web)),
+        scenario("leaked, from a pod whose arrival was not seen [17]")
+            .syn_out(Uplink, s.pod, s.web)
+            .seen(WEB, Pod, &[Leaked])
+            .reported(Leaked, unseen, Some(s.web)),
+        scenario("leaked, and tried again")
+            .syn_out(Uplink, s.node, s.web)
+            .wait(1_100)
+            .syn_out(Uplink, s.node, s.web)
+            .seen(WEB, Host, &[Leaked])
+            .reported(Leaked, unseen, Some(s.web)),
+        scenario("a cluster IP passes through, of a nested cluster [17]")
+            .syn_out(Uplink, s.outside, s.web),
+        scenario("a load balancer's address leaves on purpose [17]")
+            .syn_out(Uplink, s.node, s.local),
+        scenario("a cluster IP leaves by a device that is no uplink [17]")
+            .syn_out(Pods, s.node, s.web),
+        scenario("a cluster IP without endpoints leaves [17]").syn_out(Uplink, s.node, s.empty),
     ]
 }
 
 /// What answers prove.
 fn answers(s: &Stage) -> Vec<Scenario> {
-    let arrives = syn_in(Client, s.pod, s.web);
-    let answered = || {
-        vec![
-            arrives.clone(),
-            syn_out(Pods, s.pod, s.here),
-            answer_in(Pods, s.here, s.pod),
-            answer_out(Client, s.web, s.pod),
-            Wait(1_100),
-            arrives.clone(),
-        ]
+    let proven = [Arrived, Forwarded, Proven];
+    let answered = [Arrived, Forwarded, Proven, Answered];
+    let unheard = |name| {
+        s.answered(name)
+            .wait(1_100)
+            .syn_in(Client, s.pod, s.web)
+            .seen(WEB, Pod, &answered)
+            .seen(WEB, Pod, &[Unheard])
+            .reported(Unheard, 0, None)
     };
-    let leaves_by_the_uplink = |came_in| {
-        vec![
-            syn_in(came_in, s.routeless, s.web),
-            syn_out(Pods, s.routeless, s.here),
-            answer_in(Pods, s.here, s.routeless),
-            answer_out(Uplink, s.web, s.routeless),
-        ]
+    let leaves_by_the_uplink = |name, came_in| {
+        scenario(name)
+            .syn_in(came_in, s.routeless, s.web)
+            .syn_out(Pods, s.routeless, s.here)
+            .answer_in(Pods, s.here, s.routeless)
+            .answer_out(Uplink, s.web, s.routeless)
     };
-    let again = [Arrived, Forwarded, Proven, Answered, Unheard];
     vec![
-        scenario(
-            "the answer is not heard",
-            answered(),
-            Seen::of(WEB, Pod, &again).reported(Unheard, 0, None),
-        ),
-        scenario(
-            "the answer is not heard, twice",
-            [answered(), vec![Wait(200), arrives.clone()]].concat(),
-            Seen::of(WEB, Pod, &[again.as_slice(), &[Retransmitted]].concat())
-                .reported(Unheard, 0, None),
-        ),
-        scenario(
-            "redirected to the peer: an endpoint answers, and a program may carry that past all hooks",
-            vec![arrives.clone(), answer_in(Redirecting, s.here, s.pod)],
-            Seen::of(WEB, Pod, &[Arrived, Answered, Proven]),
-        ),
-        scenario(
-            "an endpoint answers, and that does not go on to the pod",
-            vec![arrives.clone(), answer_in(Pods, s.here, s.pod)],
-            Seen::of(WEB, Pod, &[Arrived]).lost(WEB, Pod),
-        ),
-        scenario(
-            "an endpoint answers a client outside, and that leaves by no uplink",
-            vec![
-                syn_in(Uplink, s.outside, s.local),
-                answer_in(Redirecting, s.here, s.outside),
-            ],
-            Seen::of(LOCAL, External, &[Arrived]).lost(LOCAL, External),
-        ),
-        scenario(
-            "an endpoint answers a client outside, and that leaves by an uplink",
-            vec![
-                syn_in(Uplink, s.outside, s.local),
-                answer_in(Redirecting, s.here, s.outside),
-                answer_out(Uplink, s.local, s.outside),
-            ],
-            Seen::of(LOCAL, External, &[Arrived, Answered, Proven]),
-        ),
-        scenario(
-            "an answer that leaves as the endpoint's own, which its client could not know",
-            vec![
-                arrives.clone(),
-                syn_out(Pods, s.pod, s.here),
-                answer_in(Pods, s.here, s.pod),
-                answer_out(Client, s.here, s.pod),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]).lost(WEB, Pod),
-        ),
-        scenario(
-            "an answer that leaves as the endpoint's own, and a program behind translates it",
-            vec![
-                syn_in(Redirecting, s.pod, s.web),
-                syn_out(Pods, s.pod, s.here),
-                answer_in(Pods, s.here, s.pod),
-                answer_out(Redirecting, s.here, s.pod),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]),
-        ),
-        scenario(
-            "a copy of an answer leaves by another device",
-            vec![
-                arrives.clone(),
-                syn_out(Pods, s.pod, s.here),
-                answer_in(Pods, s.here, s.pod),
-                answer_out(Bridge, s.web, s.pod),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]).lost(WEB, Pod),
-        ),
-        scenario(
+        unheard("the answer is not heard"),
+        unheard("the answer is not heard, twice")
+            .wait(200)
+            .syn_in(Client, s.pod, s.web)
+            .seen(WEB, Pod, &[Retransmitted]),
+        s.dialled("redirected to the peer: an endpoint answers, and a program may carry that past all hooks")
+            .answer_in(Redirecting, s.here, s.pod)
+            .seen(WEB, Pod, &[Arrived, Answered, Proven]),
+        s.dialled("an endpoint answers, and that does not go on to the pod")
+            .answer_in(Pods, s.here, s.pod)
+            .lost(WEB, Pod, &[Arrived]),
+        scenario("an endpoint answers a client outside, and that leaves by no uplink")
+            .syn_in(Uplink, s.outside, s.local)
+            .answer_in(Redirecting, s.here, s.outside)
+            .lost(LOCAL, External, &[Arrived]),
+        scenario("an endpoint answers a client outside, and that leaves by an uplink")
+            .syn_in(Uplink, s.outside, s.local)
+            .answer_in(Redirecting, s.here, s.outside)
+            .answer_out(Uplink, s.local, s.outside)
+            .seen(LOCAL, External, &[Arrived, Answered, Proven]),
+        s.forwarded("an answer that leaves as the endpoint's own, which its client could not know")
+            .answer_in(Pods, s.here, s.pod)
+            .answer_out(Client, s.here, s.pod)
+            .lost(WEB, Pod, &proven),
+        scenario("an answer that leaves as the endpoint's own, and a program behind translates it")
+            .syn_in(Redirecting, s.pod, s.web)
+            .syn_out(Pods, s.pod, s.here)
+            .answer_in(Pods, s.here, s.pod)
+            .answer_out(Redirecting, s.here, s.pod)
+            .seen(WEB, Pod, &answered),
+        s.forwarded("a copy of an answer leaves by another device")
+            .answer_in(Pods, s.here, s.pod)
+            .answer_out(Bridge, s.web, s.pod)
+            .lost(WEB, Pod, &proven),
+        leaves_by_the_uplink(
             "an answer for a pod without a route leaves by the uplink, which the default route names",
-            leaves_by_the_uplink(Client),
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven]).lost(WEB, Pod),
-        ),
-        scenario(
+            Client,
+        )
+        .lost(WEB, Pod, &proven),
+        leaves_by_the_uplink(
             "a client that comes in by the uplink under a pod's address is outside, and answered there",
-            leaves_by_the_uplink(Uplink),
-            Seen::of(WEB, External, &[Arrived, Forwarded, Proven, Answered]),
-        ),
-        scenario(
-            "a copy of a SYN leaves by another device",
-            vec![
-                arrives.clone(),
-                syn_out(Bridge, s.pod, s.web),
-                syn_out(Pods, s.pod, s.here),
-                answer_in(Pods, s.here, s.pod),
-                answer_out(Client, s.web, s.pod),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]),
-        ),
-        scenario(
-            "an endpoint that left still answers",
-            vec![
-                arrives.clone(),
-                syn_out(Pods, s.pod, s.former),
-                answer_in(Pods, s.former, s.pod),
-                answer_out(Client, s.web, s.pod),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Answered, Proven]).reported(Stale, 0, Some(s.former)),
-        ),
-        scenario(
-            "who is no endpoint refuses",
-            vec![
-                arrives.clone(),
-                syn_out(Pods, s.pod, s.stranger),
-                Step::In(Pods, packet::reset(s.stranger, s.pod, ISN)),
-                reset_out(Client, s.web, s.pod),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Misrouted]).reported(Misrouted, 0, Some(s.stranger)),
-        ),
-        scenario(
-            "a former endpoint answers that nothing was seen leaving for",
-            vec![arrives.clone(), answer_in(Pods, s.former, s.pod)],
-            Seen::of(WEB, Pod, &[Arrived]).lost(WEB, Pod),
-        ),
-        scenario(
-            "answered on this node by something else",
-            vec![arrives.clone(), answer_out(Client, s.web, s.pod)],
-            Seen::of(WEB, Pod, &[Arrived, Answered]).fault(Fault::AnsweredLocally),
-        ),
-        scenario(
-            "answered by an endpoint on the node itself",
-            vec![
-                syn_in(Client, s.pod, s.api),
-                answer_out(Client, s.api, s.pod),
-            ],
-            Seen::of(API, Pod, &[Arrived, Answered, Proven]),
-        ),
-        scenario(
-            "refused by an endpoint of the Service",
-            vec![
-                arrives.clone(),
-                syn_out(Pods, s.pod, s.here),
-                Step::In(Pods, packet::reset(s.here, s.pod, ISN)),
-                reset_out(Client, s.web, s.pod),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]),
-        ),
+            Uplink,
+        )
+        .seen(WEB, External, &answered),
+        s.dialled("a copy of a SYN leaves by another device")
+            .syn_out(Bridge, s.pod, s.web)
+            .syn_out(Pods, s.pod, s.here)
+            .answer_in(Pods, s.here, s.pod)
+            .answer_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &answered),
+        s.dialled("an endpoint that left still answers")
+            .syn_out(Pods, s.pod, s.former)
+            .answer_in(Pods, s.former, s.pod)
+            .answer_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &[Arrived, Answered, Proven])
+            .reported(Stale, 0, Some(s.former)),
+        s.dialled("who is no endpoint refuses")
+            .syn_out(Pods, s.pod, s.stranger)
+            .reset_in(Pods, s.stranger, s.pod)
+            .reset_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &[Arrived, Misrouted])
+            .reported(Misrouted, 0, Some(s.stranger)),
+        s.dialled("a former endpoint answers that nothing was seen leaving for")
+            .answer_in(Pods, s.former, s.pod)
+            .lost(WEB, Pod, &[Arrived]),
+        s.dialled("answered on this node by something else")
+            .answer_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &[Arrived, Answered])
+            .fault(Fault::AnsweredLocally),
+        scenario("answered by an endpoint on the node itself")
+            .syn_in(Client, s.pod, s.api)
+            .answer_out(Client, s.api, s.pod)
+            .seen(API, Pod, &[Arrived, Answered, Proven]),
+        s.forwarded("refused by an endpoint of the Service")
+            .reset_in(Pods, s.here, s.pod)
+            .reset_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &answered),
     ]
 }
 
 /// Who refused.
 fn refusals(s: &Stage) -> Vec<Scenario> {
-    let arrives = syn_in(Client, s.pod, s.web);
-    let refused = || Seen::of(WEB, Pod, &[Arrived, Refused]);
     vec![
-        scenario(
-            "refused by the node",
-            vec![arrives.clone(), reset_out(Client, s.web, s.pod)],
-            refused().reported(Refused, 0, None),
-        ),
-        scenario(
-            "refused by the node by ICMP",
-            vec![arrives, unreachable_out(Client, s.web, s.pod, s.web)],
-            refused().reported(Refused, anomaly_flag::ICMP, None),
-        ),
-        scenario(
-            "refused, perhaps by the endpoint on the node itself",
-            vec![
-                syn_in(Client, s.pod, s.api),
-                reset_out(Client, s.api, s.pod),
-            ],
-            Seen::of(API, Pod, &[Arrived]),
-        ),
+        s.dialled("refused by the node")
+            .reset_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &[Arrived, Refused])
+            .reported(Refused, 0, None),
+        s.dialled("refused by the node by ICMP")
+            .unreachable_out(Client, s.web, s.pod, s.web)
+            .seen(WEB, Pod, &[Arrived, Refused])
+            .reported(Refused, anomaly_flag::ICMP, None),
+        scenario("refused, perhaps by the endpoint on the node itself")
+            .syn_in(Client, s.pod, s.api)
+            .reset_out(Client, s.api, s.pod)
+            .seen(API, Pod, &[Arrived]),
     ]
 }
 
 /// After the loss window a connection is told as lost: no second outcome.
 fn lateness(s: &Stage) -> Vec<Scenario> {
-    let arrives = syn_in(Client, s.pod, s.web);
-    let late = |last: Vec<Step>| [vec![arrives.clone(), Wait(1_500)], last].concat();
+    let late = |name| s.dialled(name).wait(1_500);
+    let lost = |scenario: Scenario| scenario.lost(WEB, Pod, &[Arrived]);
     vec![
-        scenario(
-            "lost, then through: proof, and no second outcome",
-            late(vec![
-                arrives.clone(),
-                syn_out(Pods, s.pod, s.here),
-                answer_in(Pods, s.here, s.pod),
-                answer_out(Client, s.web, s.pod),
-            ]),
-            Seen::of(WEB, Pod, &[Arrived, Retransmitted, Proven]),
-        ),
-        scenario(
-            "lost, then redirected to the peer",
-            late(vec![answer_in(Redirecting, s.here, s.pod)]),
-            Seen::of(WEB, Pod, &[Arrived, Proven]),
-        ),
-        scenario(
-            "lost, then leaked",
-            late(vec![syn_out(Uplink, s.pod, s.web)]),
-            Seen::of(WEB, Pod, &[Arrived]).lost(WEB, Pod),
-        ),
-        scenario(
-            "lost, then misrouted",
-            late(vec![syn_out(Pods, s.pod, s.stranger)]),
-            Seen::of(WEB, Pod, &[Arrived]).lost(WEB, Pod),
-        ),
-        scenario(
-            "lost, then refused",
-            late(vec![reset_out(Client, s.web, s.pod)]),
-            Seen::of(WEB, Pod, &[Arrived]).lost(WEB, Pod),
-        ),
-        scenario(
-            "forwarded in time, answered late",
-            vec![
-                arrives,
-                syn_out(Pods, s.pod, s.here),
-                Wait(1_500),
-                answer_in(Pods, s.here, s.pod),
-                answer_out(Client, s.web, s.pod),
-            ],
-            Seen::of(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]),
-        ),
+        late("lost, then through: proof, and no second outcome")
+            .syn_in(Client, s.pod, s.web)
+            .syn_out(Pods, s.pod, s.here)
+            .answer_in(Pods, s.here, s.pod)
+            .answer_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &[Arrived, Retransmitted, Proven]),
+        late("lost, then redirected to the peer")
+            .answer_in(Redirecting, s.here, s.pod)
+            .seen(WEB, Pod, &[Arrived, Proven]),
+        lost(late("lost, then leaked").syn_out(Uplink, s.pod, s.web)),
+        lost(late("lost, then misrouted").syn_out(Pods, s.pod, s.stranger)),
+        lost(late("lost, then refused").reset_out(Client, s.web, s.pod)),
+        s.forwarded("forwarded in time, answered late")
+            .wait(1_500)
+            .answer_in(Pods, s.here, s.pod)
+            .answer_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &[Arrived, Forwarded, Proven, Answered]),
     ]
 }
 
 /// A pod dials an endpoint that left by the endpoint's own address: a failure only while it stays
 /// unanswered, and never a proof.
 fn departed(s: &Stage) -> Vec<Scenario> {
-    let dialled = vec![
-        syn_in(Client, s.pod, s.former),
-        syn_out(Uplink, s.pod, s.former),
-    ];
-    let then = |last: Vec<Step>| [dialled.clone(), last].concat();
+    let dialled = |name| {
+        scenario(name)
+            .syn_in(Client, s.pod, s.former)
+            .syn_out(Uplink, s.pod, s.former)
+    };
     vec![
-        scenario(
-            "an endpoint that left is dialled, and silent",
-            then(vec![Wait(1_500), syn_in(Client, s.pod, s.former)]),
-            Seen::of(WEB, Pod, &[Stale]),
-        ),
-        scenario(
-            "an endpoint that left is dialled, and answers",
-            then(vec![
-                answer_in(Pods, s.former, s.pod),
-                answer_out(Client, s.former, s.pod),
-            ]),
-            Seen::default(),
-        ),
-        scenario(
-            "an endpoint that left is dialled, and its answer is redirected to the pod",
-            then(vec![answer_in(Pods, s.former, s.pod)]),
-            Seen::default(),
-        ),
-        scenario(
-            "an endpoint that left is dialled, and refuses",
-            then(vec![Step::In(Pods, packet::reset(s.former, s.pod, ISN))]),
-            Seen::default(),
-        ),
-        scenario(
-            "an endpoint that left is dialled from outside",
-            vec![syn_in(Uplink, s.outside, s.former)],
-            Seen::default(),
-        ),
-        scenario(
-            "an endpoint that left is dialled by the node",
-            vec![syn_out(Uplink, s.node, s.former)],
-            Seen::default(),
-        ),
+        dialled("an endpoint that left is dialled, and silent")
+            .wait(1_500)
+            .syn_in(Client, s.pod, s.former)
+            .seen(WEB, Pod, &[Stale]),
+        dialled("an endpoint that left is dialled, and answers")
+            .answer_in(Pods, s.former, s.pod)
+            .answer_out(Client, s.former, s.pod),
+        dialled("an endpoint that left is dialled, and its answer is redirected to the pod")
+            .answer_in(Pods, s.former, s.pod),
+        dialled("an endpoint that left is dialled, and refuses").reset_in(Pods, s.former, s.pod),
+        scenario("an endpoint that left is dialled from outside")
+            .syn_in(Uplink, s.outside, s.former),
+        scenario("an endpoint that left is dialled by the node").syn_out(Uplink, s.node, s.former),
     ]
 }

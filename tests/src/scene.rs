@@ -58,61 +58,66 @@ pub fn services(world: &World) -> Vec<Service> {
 }
 
 impl Scene {
-    /// World, Services, servers and rules, without an agent. Nothing, loudly, where the machine
-    /// lacks what it takes.
-    pub fn bare(test: &str, backend: Backend) -> Option<Self> {
-        if skip::without_root(test) || skip::without_tool(test, backend.tool()) {
-            return None;
-        }
+    /// World, Services, servers and rules, without an agent.
+    pub fn bare(backend: Backend) -> Self {
+        assert!(
+            skip::is_root(),
+            "needs root: run `cargo xtask test` with sudo"
+        );
         let world = pods().build().expect("build a world");
-        let manifests = Manifests::write(&world, services(&world)).expect("write manifests");
-        let rules = Rules::new(&world, backend, manifests.dir());
-        rules.install().expect("install the rules");
-        let mut scene = Self {
+        let services = services(&world);
+        let mut scene = Self::of(world, services, backend);
+        scene.rules.install().expect("install the rules");
+        scene.serve_all();
+        scene
+    }
+
+    /// A world with Services, and neither servers nor rules nor an agent.
+    pub fn of(world: World, services: Vec<Service>, backend: Backend) -> Self {
+        let manifests = Manifests::write(&world, services).expect("write manifests");
+        Self {
             clients: Vec::new(),
             servers: BTreeMap::new(),
             agent: None,
-            rules,
+            rules: Rules::new(&world, backend, manifests.dir()),
             manifests,
             world,
-        };
-        scene.serve_all();
-        Some(scene)
+        }
     }
 
     /// With a ready agent.
-    pub fn new(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
-        let mut scene = Self::bare(test, backend)?;
+    pub fn new(backend: Backend, extra: &[&str]) -> Self {
+        let mut scene = Self::bare(backend);
         scene.start(extra);
-        Some(scene)
+        scene
     }
 
     /// With a ready agent and traffic, and the node proven in both families.
-    pub fn proven(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
-        let mut scene = Self::new(test, backend, extra)?;
+    pub fn proven(backend: Backend, extra: &[&str]) -> Self {
+        let mut scene = Self::new(backend, extra);
         scene.traffic();
         scene.wait_proven();
-        Some(scene)
+        scene
     }
 
     /// An idle node with a sentinel and an agent, proven in both families by probes alone.
-    pub fn idle(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
-        let mut scene = Self::bare(test, backend)?;
+    pub fn idle(backend: Backend, extra: &[&str]) -> Self {
+        let mut scene = Self::bare(backend);
         scene.add_sentinel(&Sentinel::default());
         scene.start(extra);
         scene.wait_probed();
-        Some(scene)
+        scene
     }
 
     /// The same with the usual traffic.
-    pub fn busy(test: &str, backend: Backend, extra: &[&str]) -> Option<Self> {
-        let mut scene = Self::idle(test, backend, extra)?;
+    pub fn busy(backend: Backend, extra: &[&str]) -> Self {
+        let mut scene = Self::idle(backend, extra);
         scene.traffic();
         scene.wait("pods' traffic proven", |report| {
             let proven = |family| path_of(report, family, "pod") == "proven";
             Family::ALL.into_iter().all(proven)
         });
-        Some(scene)
+        scene
     }
 
     /// Writes the sentinel, and its rules.
@@ -153,6 +158,13 @@ impl Scene {
     /// Starts the agent and does not wait.
     pub fn spawn(&mut self, extra: &[&str]) {
         self.spawn_binary(agent_binary().expect("the agent's binary"), extra);
+    }
+
+    /// Starts an agent more, beside the one that runs.
+    pub fn spawn_beside(&self, extra: &[&str]) -> Agent {
+        let binary = agent_binary().expect("the agent's binary");
+        let agent = self.world.spawn_agent(&binary, self.manifests.dir(), extra);
+        agent.expect("start an agent")
     }
 
     /// Starts another program as the agent.
@@ -200,10 +212,8 @@ impl Scene {
     pub fn pod_traffic(&mut self) {
         for service in ["web", "api", "db"] {
             for family in Family::ALL {
-                let target = self.cluster_ip(service, family);
                 for pod in ["client-1", "client-2"] {
-                    let plan = self.pod_plan(pod, target).rate(7.0);
-                    self.run(plan);
+                    self.dial(pod, service, family, 7.0);
                 }
             }
         }
@@ -228,6 +238,36 @@ impl Scene {
     /// Starts a client.
     pub fn run(&mut self, plan: Plan) {
         self.clients.push(plan.start().expect("start a client"));
+    }
+
+    /// Starts a client in a pod, of so many connections a second to a cluster IP.
+    pub fn dial(&mut self, pod: &str, service: &str, family: Family, rate: f64) {
+        let plan = self.pod_plan(pod, self.cluster_ip(service, family));
+        self.run(plan.rate(rate));
+    }
+
+    /// Starts a client outside.
+    pub fn dial_outside(&mut self, client: u8, target: SocketAddr, rate: f64) {
+        let plan = Plan::from_outside(&self.world, client, target);
+        self.run(plan.rate(rate));
+    }
+
+    /// Adds a Service, and its rules.
+    pub fn add(&mut self, service: Service) {
+        self.manifests.add(service).expect("add a Service");
+        self.rules.install().expect("its rules");
+    }
+
+    /// Another pod takes an endpoint's place; the rules stay.
+    pub fn swap_endpoint(&mut self, service: &str, from: &str, to: &str) {
+        let to = self.world.pod(to);
+        let swapped = self.manifests.swap_endpoint(service, from, to);
+        swapped.expect("swap an endpoint");
+    }
+
+    /// Runs an nft script on the node.
+    pub fn nft(&self, script: &str) {
+        self.world.node.nft(script).expect("nft");
     }
 
     /// A client in a pod.
@@ -367,6 +407,12 @@ fn one(list: &Value, fits: impl Fn(&Value) -> bool) -> &Value {
 pub fn family_of(report: &Value, family: Family) -> &Value {
     let families = &report["verdict"]["families"];
     one(families, |one| one["family"] == name(family))
+}
+
+/// Whether something holds of the verdict on each family.
+pub fn in_both(report: &Value, is: impl Fn(&Value) -> bool) -> bool {
+    let families = Family::ALL.into_iter();
+    families.map(|family| family_of(report, family)).all(is)
 }
 
 /// A lane of the sentinel, out of a report.

@@ -9,7 +9,6 @@ use node_tests::built;
 use node_tests::built::versions::CNI;
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;
-use node_tests::traffic::Plan;
 use node_tests::world::{Family, Namespace, Place, Pod};
 use serde_json::{Value, json};
 
@@ -21,9 +20,7 @@ const HOST_PORT: u16 = 18_080;
 #[test]
 fn the_way_by_an_ifb_is_no_leak() {
     let Some(plugins) = plugins() else { return };
-    let Some(mut scene) = Scene::idle("bandwidth", Backend::IptablesNft, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::IptablesNft, &[]);
     let here = scene.world.pods().filter(|pod| pod.place != Place::Remote);
     for pod in here {
         let rate = json!({
@@ -37,8 +34,7 @@ fn the_way_by_an_ifb_is_no_leak() {
     let config = json!({ "runtimeConfig": { "portMappings": ports }, "snat": true });
     add(&scene.world.node, &plugins, "portmap", web, config);
     let host_port = scene.node_port(HOST_PORT, Family::V4);
-    let plan = Plan::from_outside(&scene.world, 0, host_port);
-    scene.run(plan);
+    scene.dial_outside(0, host_port, 10.0);
     idle_then_busy(&mut scene);
 }
 

@@ -8,16 +8,12 @@ use crate::parts::healthy;
 
 #[test]
 fn another_zone_is_the_same_node() {
-    healthy("conntrack_zones", Backend::Nftables, |scene| {
-        scene
-            .world
-            .node
-            .nft(
-                "table inet zones {\n\
+    healthy(Backend::Nftables, |scene| {
+        scene.nft(
+            "table inet zones {\n\
                  chain prerouting { type filter hook prerouting priority raw; ct zone set 7\n}\n\
                  chain output { type filter hook output priority raw; ct zone set 7\n}\n}\n",
-            )
-            .expect("a zone");
+        );
         eventually("connections in the zone", || {
             let node = &scene.world.node;
             let entries = node.feed("cat", &["/proc/net/nf_conntrack"], "");

@@ -3,40 +3,30 @@
 
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;
-use node_tests::traffic::Plan;
 use node_tests::world::Family;
 
 use crate::parts::{NAMED, everybody_is_served, flushed, policy, some_fail, stays};
 
 #[test]
 fn nobody_who_may_is_affected() {
-    let Some(mut scene) = Scene::idle("denied_on_a_quiet_node", Backend::IptablesNft, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::IptablesNft, &[]);
     let device = scene.world.pod("client-1").device.clone();
-    scene
-        .world
-        .node
-        .nft(
-            "table inet filter { chain ports { type filter hook prerouting priority -300;\n\
+    scene.nft(
+        "table inet filter { chain ports { type filter hook prerouting priority -300;\n\
              iifname eth0 tcp dport { 30081, 30082 } drop\n}\n}\n",
-        )
-        .expect("a firewall");
+    );
     policy(&scene.world.node, &[format!("iifname {device} drop")]);
     let watch = scene.watch();
     for family in Family::ALL {
         for port in [30081, 30082] {
-            let plan = Plan::from_outside(&scene.world, 1, scene.node_port(port, family));
-            scene.run(plan.rate(2.0));
+            scene.dial_outside(1, scene.node_port(port, family), 2.0);
         }
-        let plan = scene.pod_plan("client-1", scene.cluster_ip("web", family));
-        scene.run(plan.rate(2.0));
+        scene.dial("client-1", "web", family, 2.0);
     }
     some_fail(&scene);
     stays(&scene, &watch, &NAMED);
     scene.clients.clear();
-    let plan = scene.pod_plan("client-2", scene.cluster_ip("web", Family::V4));
-    scene.run(plan);
+    scene.dial("client-2", "web", Family::V4, 10.0);
     stays(&scene, &watch, &NAMED);
     everybody_is_served(&scene);
     flushed(&scene, &watch);

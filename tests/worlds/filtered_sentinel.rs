@@ -9,9 +9,7 @@ use crate::parts::{NAMED, policy, some_fail, stays};
 
 #[test]
 fn filtered_probes_and_one_denied_pod_accuse_nobody() {
-    let Some(mut scene) = Scene::idle("filtered_sentinel", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let watch = scene.watch();
     let device = scene.world.pod("client-1").device.clone();
     policy(
@@ -25,14 +23,12 @@ fn filtered_probes_and_one_denied_pod_accuse_nobody() {
         ],
     );
     for family in Family::ALL {
-        let plan = scene.pod_plan("client-1", scene.cluster_ip("web", family));
-        scene.run(plan.rate(4.0));
+        scene.dial("client-1", "web", family, 4.0);
     }
     some_fail(&scene);
     stays(&scene, &watch, &NAMED);
     for family in Family::ALL {
-        let plan = scene.pod_plan("client-2", scene.cluster_ip("db", family));
-        scene.run(plan.rate(4.0));
+        scene.dial("client-2", "db", family, 4.0);
     }
     stays(&scene, &watch, &NAMED);
 }

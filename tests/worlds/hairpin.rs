@@ -10,7 +10,7 @@ use crate::parts::healthy;
 
 #[test]
 fn the_way_by_the_uplink_and_back_is_no_misrouting() {
-    healthy("hairpin", Backend::IptablesNft, |scene| turn_back(scene));
+    healthy(Backend::IptablesNft, |scene| turn_back(scene));
 }
 
 /// Pods' packets take table 1, which knows the router alone. Masqueraded connections and what comes

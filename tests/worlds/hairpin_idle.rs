@@ -10,9 +10,7 @@ use crate::parts::{SOUND, flushed, stays};
 
 #[test]
 fn a_flush_on_an_idle_node_is_seen() {
-    let Some(scene) = Scene::idle("hairpin_idle", Backend::IptablesNft, &[]) else {
-        return;
-    };
+    let scene = Scene::idle(Backend::IptablesNft, &[]);
     turn_back(&scene);
     let watch = scene.watch();
     stays(&scene, &watch, &SOUND);

@@ -13,9 +13,7 @@ use crate::parts::{NAMED, SOUND, flushed, some_fail, stays};
 
 #[test]
 fn new_services_are_no_fault_of_the_node() {
-    let Some(mut scene) = Scene::idle("late_proxy", Backend::IptablesNft, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::IptablesNft, &[]);
     let watch = scene.watch();
     for (name, index, pod, client) in [
         ("new-one", 4, "web-1", "client-1"),
@@ -27,8 +25,7 @@ fn new_services_are_no_fault_of_the_node() {
             .add(Service::new(name, index, [&pod]))
             .expect("add a Service");
         for family in Family::ALL {
-            let plan = scene.pod_plan(client, scene.cluster_ip(name, family));
-            scene.run(plan.rate(5.0));
+            scene.dial(client, name, family, 5.0);
         }
     }
     some_fail(&scene);

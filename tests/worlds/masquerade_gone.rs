@@ -5,8 +5,7 @@
 use std::time::Duration;
 
 use node_tests::rules::Backend;
-use node_tests::scene::{Scene, assert_never_503, family_of};
-use node_tests::traffic::Plan;
+use node_tests::scene::{Scene, assert_never_503, in_both};
 use node_tests::world::Family;
 
 use crate::measured::{Fault, settled};
@@ -17,14 +16,13 @@ const BUSY: Duration = Duration::from_secs(12);
 fn flush(scene: &Scene) {
     let flush = |family| format!("flush chain {family} kube-proxy postrouting\n");
     let both = flush("ip") + &flush("ip6");
-    scene.world.node.nft(&both).expect("flush");
+    scene.nft(&both);
 }
 
 /// Both families are named.
 fn is_named(scene: &Scene, state: &str) {
     scene.wait("not masqueraded in both families", |report| {
-        Family::ALL.iter().all(|family| {
-            let verdict = family_of(report, *family);
+        in_both(report, |verdict| {
             verdict["state"] == state && verdict["cause"] == "not_masqueraded"
         })
     });
@@ -32,9 +30,7 @@ fn is_named(scene: &Scene, state: &str) {
 
 #[test]
 fn a_quarter_lost_outside_is_a_fault() {
-    let Some(scene) = Scene::busy("masquerade_gone", Backend::Nftables, &[]) else {
-        return;
-    };
+    let scene = Scene::busy(Backend::Nftables, &[]);
     let watch = settled(&scene);
     let fault = Fault::inject(&scene, &watch, flush);
     let felt = fault.is_503_within(BUSY);
@@ -48,13 +44,10 @@ fn a_quarter_lost_outside_is_a_fault() {
 /// The negative control: clients outside dial endpoints of this node alone, and all are served.
 #[test]
 fn nobody_feels_it_where_endpoints_are_local() {
-    let Some(mut scene) = Scene::idle("masquerade_gone", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     scene.pod_traffic();
     for family in Family::ALL {
-        let plan = Plan::from_outside(&scene.world, 1, scene.node_port(30082, family));
-        scene.run(plan.rate(6.0));
+        scene.dial_outside(1, scene.node_port(30082, family), 6.0);
     }
     let watch = scene.watch();
     stays(&scene, &watch, &SOUND);

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(500);
 #[test]
 fn a_sidecars_connections_are_none_of_the_nodes() {
     let mut proxies = Vec::new();
-    healthy("mesh", Backend::Nftables, |scene| {
+    healthy(Backend::Nftables, |scene| {
         let upstream = ["web-1", "web-3"].map(|name| scene.world.pod(name).clone());
         for pod in ["client-1", "client-2"] {
             proxies.push(sidecar(scene.world.pod(pod), upstream.clone()));

@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, eventually, lane_of, wait_answers};
-use node_tests::traffic::Plan;
 use node_tests::world::Family;
 
 use crate::parts::{everybody_is_served, stays};
@@ -36,15 +35,13 @@ pub(crate) fn narrow(scene: &Scene) {
         };
         assert!(script.contains(any), "{script}");
         let script = script.replace(any, &format!("{only} {}", other(family)));
-        scene.world.node.nft(&script).expect("narrowed rules");
+        scene.nft(&script);
     }
 }
 
 #[test]
 fn narrowed_node_ports_are_a_fault_only_to_those_who_dial_them() {
-    let Some(mut scene) = Scene::idle("node_port_addresses", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     second_addresses(&scene);
     // Clients are served at the primary address, and leave.
     scene.outside_traffic();
@@ -63,17 +60,14 @@ fn narrowed_node_ports_are_a_fault_only_to_those_who_dial_them() {
     stays(&scene, &watch, &["degraded"]);
     // Where node ports are served now.
     for family in Family::ALL {
-        let target = SocketAddr::new(other(family), 30081);
-        let plan = Plan::from_outside(&scene.world, 0, target);
-        scene.run(plan);
+        scene.dial_outside(0, SocketAddr::new(other(family), 30081), 10.0);
     }
     stays(&scene, &watch, &["degraded"]);
     everybody_is_served(&scene);
     scene.clients.clear();
     // A load balancer with the old configuration.
     for family in Family::ALL {
-        let plan = Plan::from_outside(&scene.world, 1, scene.node_port(30081, family));
-        scene.run(plan);
+        scene.dial_outside(1, scene.node_port(30081, family), 10.0);
     }
     wait_answers(&watch, 503);
     let report = scene.report();

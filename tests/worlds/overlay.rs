@@ -7,7 +7,7 @@ use crate::parts::healthy;
 
 #[test]
 fn the_way_by_a_tunnel_is_sound() {
-    healthy("overlay", Backend::Nftables, |scene| {
+    healthy(Backend::Nftables, |scene| {
         tunnels(&scene.world).expect("tunnels");
     });
 }

@@ -12,16 +12,12 @@ use crate::parts::{NAMED, SOUND, named_until_mended, some_fail, stays};
 
 #[test]
 fn a_dead_overlay_proves_nothing() {
-    let Some(mut scene) = Scene::idle("dead_overlay", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     tunnels(&scene.world).expect("tunnels");
     let far = Service::new("far", 4, [scene.world.pod("web-3")]);
-    scene.manifests.add(far).expect("a Service");
-    scene.rules.install().expect("its rules");
+    scene.add(far);
     for family in Family::ALL {
-        let plan = scene.pod_plan("client-1", scene.cluster_ip("far", family));
-        scene.run(plan);
+        scene.dial("client-1", "far", family, 10.0);
     }
     wait_pods_proven(&scene);
     let watch = scene.watch();
@@ -78,8 +74,7 @@ fn dial_three_nodes(scene: &mut Scene) {
     for family in Family::ALL {
         for service in ["far-a", "far-b", "far-c"] {
             for pod in ["client-1", "client-2"] {
-                let plan = scene.pod_plan(pod, scene.cluster_ip(service, family));
-                scene.run(plan.rate(4.0));
+                scene.dial(pod, service, family, 4.0);
             }
         }
     }
@@ -94,9 +89,7 @@ fn dial_three_nodes(scene: &mut Scene) {
 #[case::nothing_comes_back("output")]
 fn a_dead_overlay_that_pods_feel_is_named(#[case] hook: &str) {
     let name = format!("dead_overlay_{hook}");
-    let Some(mut scene) = Scene::idle(&name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     dial_three_nodes(&mut scene);
     let report = named_until_mended(&scene, &path(hook, ""), "overlay");
     let reason = report["verdict"]["reason"].as_str().unwrap_or_default();
@@ -107,10 +100,7 @@ fn a_dead_overlay_that_pods_feel_is_named(#[case] hook: &str) {
 /// One node answers, the others do not: they are powered off, drained or cut off.
 #[test]
 fn nodes_that_are_silent_while_another_answers_accuse_themselves() {
-    let name = "nodes_that_are_silent_while_another_answers_accuse_themselves";
-    let Some(mut scene) = Scene::idle(name, Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     dial_three_nodes(&mut scene);
     let watch = scene.watch();
     let gone = scene.world.pod("web-3");

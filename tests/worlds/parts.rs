@@ -22,10 +22,8 @@ pub(crate) const NAMED: [&str; 3] = ["proven", "suspect", "degraded"];
 
 /// A healthy world: idle, then busy, the agent says so; and when the Service rules are flushed in
 /// it, the agent says that.
-pub(crate) fn healthy(test: &str, backend: Backend, make: impl FnOnce(&mut Scene)) {
-    let Some(mut scene) = Scene::idle(test, backend, &[]) else {
-        return;
-    };
+pub(crate) fn healthy(backend: Backend, make: impl FnOnce(&mut Scene)) {
+    let mut scene = Scene::idle(backend, &[]);
     make(&mut scene);
     idle_then_busy(&mut scene);
 }

@@ -28,15 +28,14 @@ const NODES: [(&str, Option<&str>); 3] = [
 fn probes(scene: &mut Scene) -> Probes {
     tunnels(&scene.world).expect("tunnels");
     let service = service(&scene.world, 4, &NODES);
-    scene.manifests.add(service).expect("a Service");
-    scene.rules.install().expect("its rules");
+    scene.add(service);
     let agent = agent_binary().expect("the agent");
     Probes::start(&scene.world, &agent, 4, &NODES).expect("the pod probes")
 }
 
 /// An idle node with pod probes that reach both other nodes.
-fn probed(test: &str, narrow: bool) -> Option<(Scene, Probes)> {
-    let mut scene = Scene::idle(test, Backend::Nftables, &[])?;
+fn probed(narrow: bool) -> (Scene, Probes) {
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     if narrow {
         let worker = &scene.world.worker;
         worker.nft(CLAMP).expect("clamped segments");
@@ -46,15 +45,12 @@ fn probed(test: &str, narrow: bool) -> Option<(Scene, Probes)> {
     scene.wait("two nodes dialled", |report| {
         report["peers"]["dialled"] == 2
     });
-    Some((scene, started))
+    (scene, started)
 }
 
 #[test]
 fn it_proves_the_way_of_pods_on_an_idle_node() {
-    let name = "it_proves_the_way_of_pods_on_an_idle_node";
-    let Some((scene, started)) = probed(name, false) else {
-        return;
-    };
+    let (scene, started) = probed(false);
     let watch = scene.watch();
     scene.wait("pods proven", |report| {
         let proven = |family| path_of(report, family, "pod") == "proven";
@@ -73,18 +69,14 @@ fn it_proves_the_way_of_pods_on_an_idle_node() {
 #[case::a_dead_overlay("", "overlay")]
 #[case::large_packets_that_vanish(LARGE, "mtu")]
 fn it_names_a_broken_path_on_an_idle_node(#[case] dropped: &str, #[case] cause: &str) {
-    let Some((scene, _started)) = probed(&format!("probed_{cause}"), false) else {
-        return;
-    };
+    let (scene, _started) = probed(false);
     named_until_mended(&scene, &path("input", dropped), cause);
 }
 
 /// Segments that fit the path, as CNIs and clouds clamp them: nothing is lost.
 #[test]
 fn clamped_segments_are_sound() {
-    let Some((scene, _started)) = probed("clamped_segments_are_sound", true) else {
-        return;
-    };
+    let (scene, _started) = probed(true);
     let watch = scene.watch();
     stays(&scene, &watch, &SOUND);
 }

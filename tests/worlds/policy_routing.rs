@@ -18,17 +18,15 @@ const SECOND: [[&str; 2]; 2] = [
 
 #[test]
 fn two_uplinks_are_sound() {
-    let Some(mut scene) = two_uplinks("policy_routing") else {
-        return;
-    };
+    let mut scene = two_uplinks();
     scene.add_sentinel(&Sentinel::default());
     scene.start(&[]);
     scene.wait_probed();
     idle_then_busy(&mut scene);
 }
 
-pub(crate) fn two_uplinks(test: &str) -> Option<Scene> {
-    let scene = Scene::bare(test, Backend::IptablesNft)?;
+pub(crate) fn two_uplinks() -> Scene {
+    let scene = Scene::bare(Backend::IptablesNft);
     let (outside, node) = (&scene.world.outside, &scene.world.node);
     let name = node.name();
     let second = format!("link add second type veth peer name eth1 netns {name}");
@@ -48,7 +46,7 @@ pub(crate) fn two_uplinks(test: &str) -> Option<Scene> {
     let (_, status) = tail.split_once("status:\n").expect("a status");
     let text = format!("{head}spec: {{}}\nstatus:\n{status}");
     scene.manifests.write_file(NODE_FILE, &text).expect("write");
-    Some(scene)
+    scene
 }
 
 /// client-2 and web-2 are of the second uplink.

@@ -14,20 +14,18 @@ use crate::parts::{SOUND, everybody_is_served, flushed, stays};
 /// The sentinel is settled by then: its earlier failures do not count.
 const SETTLED: Duration = Duration::from_secs(12);
 
-fn scene(busy: bool) -> Option<(Scene, Rules)> {
+fn scene(busy: bool) -> (Scene, Rules) {
     let make = if busy { Scene::busy } else { Scene::idle };
-    let scene = make("proxy_migrates", Backend::IptablesNft, &[])?;
+    let scene = make(Backend::IptablesNft, &[]);
     let second = Rules::new(&scene.world, Backend::Nftables, scene.manifests.dir());
-    Some((scene, second))
+    (scene, second)
 }
 
 #[rstest]
 #[case::idle(false)]
 #[case::busy(true)]
 fn a_second_owner_takes_over(#[case] busy: bool) {
-    let Some((mut scene, second)) = scene(busy) else {
-        return;
-    };
+    let (mut scene, second) = scene(busy);
     let watch = scene.watch();
     second.install().expect("rules of the second");
     thread::sleep(Duration::from_secs(3));
@@ -49,9 +47,7 @@ fn a_second_owner_takes_over(#[case] busy: bool) {
 #[case::idle(false)]
 #[case::busy(true)]
 fn the_second_cleans_up_first(#[case] busy: bool) {
-    let Some((mut scene, second)) = scene(busy) else {
-        return;
-    };
+    let (mut scene, second) = scene(busy);
     let watch = scene.watch();
     thread::sleep(SETTLED);
     scene.rules.remove().expect("those of the first go");
@@ -71,9 +67,7 @@ fn the_second_cleans_up_first(#[case] busy: bool) {
 #[case::idle(false)]
 #[case::busy(true)]
 fn nobody_takes_over(#[case] busy: bool) {
-    let Some((scene, second)) = scene(busy) else {
-        return;
-    };
+    let (scene, second) = scene(busy);
     let watch = scene.watch();
     thread::sleep(SETTLED);
     scene.rules.remove().expect("the rules of the first go");

@@ -8,9 +8,7 @@ use crate::parts::denied;
 
 #[test]
 fn a_rejection_is_not_the_nodes_fault() {
-    let Some(mut scene) = Scene::busy("rejecting_policy", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::busy(Backend::Nftables, &[]);
     let rules: Vec<String> = ["client-1", "client-2"]
         .map(|pod| {
             let device = &scene.world.pod(pod).device;

@@ -19,9 +19,7 @@ fn who_took_over_need_not_be_known() {
     if skip::without_tcx("unknown_translator") {
         return;
     }
-    let Some(mut scene) = Scene::idle("unknown_translator", Backend::Nftables, &[]) else {
-        return;
-    };
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
     let watch = scene.watch();
     let programs = programs(&scene);
     scene.wait("the programs are seen", |report| {
@@ -46,8 +44,7 @@ fn dial(scene: &mut Scene) {
     for (service, _) in SERVICES {
         let target = scene.cluster_ip(service, V4);
         for pod in CLIENTS {
-            let plan = scene.pod_plan(pod, target).rate(7.0);
-            scene.run(plan);
+            scene.run(scene.pod_plan(pod, target).rate(7.0));
         }
     }
 }

@@ -83,19 +83,12 @@ impl Node {
     pub fn new(family: Family) -> Self {
         let stage = Stage::new(family);
         let mut frontends = HashMap::new();
-        for frontend in stage.frontends() {
+        for (at, value) in stage.frontends() {
             let key = FrontendKey {
-                address: mapped(frontend.at.ip()),
-                port: frontend.at.port().to_be_bytes(),
+                address: mapped(at.ip()),
+                port: at.port().to_be_bytes(),
                 protocol: TCP,
                 padding: 0,
-            };
-            let value = FrontendValue {
-                service: frontend.service,
-                kind: frontend.kind as u8,
-                flags: frontend.flags,
-                owed: frontend.owed.map(|owed| owed as u8),
-                padding: [0; 3],
             };
             frontends.insert(key, value);
         }

@@ -5,46 +5,43 @@ use agent_common::probe::Stage::{Arrived, Collected, Echoed, Returned, Translate
 use agent_common::probe::{DATA_LEN, ProbeEvent, echo_isn, probe_flag};
 use agent_common::service::Family::{self, V4, V6};
 use agent_common::service::TCP;
-use node_tests::observer::{LO, monotonic};
+use node_tests::observer::monotonic;
 use node_tests::packet::{self, flag};
 use node_tests::scenario::mapped;
 use rstest::rstest;
 
 use super::{
-    DROP, NEAR, PASS, REDIRECT, TOKEN, answers, assert_dropped, at, client, echo, events, key,
-    only, payload, requests, run, stamped, with_sentinel,
+    DROP, NEAR, REDIRECT, TOKEN, answers, assert_dropped, client, echo, host, key, only, payload,
+    requests, stamped, with_sentinel,
 };
+use crate::stage::PASS;
 
 #[rstest]
 fn near_ends_stamp_and_pass(#[values(V4, V6)] family: Family) {
-    with_sentinel(|observer, maps, _| {
+    with_sentinel(|on| {
         for (program, stage) in [(NEAR[0], Arrived), (NEAR[1], Translated)] {
             for (name, packet, protocol, phase) in requests(family) {
                 let bytes = packet.bytes();
                 let probe = (key(family, protocol, TOKEN), 0);
                 let before = monotonic();
-                let (passed, found, told) = run(observer, maps, probe, program, &bytes);
+                let (passed, found, told) = on.run(probe, program, &bytes);
                 assert_eq!((passed.verdict, passed.bytes), (PASS, bytes), "{name}");
                 assert_eq!(stamped(&found), [(phase, stage)], "{program}: {name}");
                 let stamp = found.stamps[phase as usize][stage as usize];
                 assert!((before..=monotonic()).contains(&stamp), "{name}");
                 assert_eq!(told, [], "{name}");
             }
-            for (name, packet, protocol, ..) in answers(family) {
-                // Data are not told from data that come back, but by where they are.
-                if name != "SYN-ACK" {
-                    continue;
-                }
-                let probe = (key(family, protocol, TOKEN), 0);
-                let (passed, found, _) = run(observer, maps, probe, program, &packet.bytes());
-                assert_eq!(passed.verdict, PASS, "{name}");
-                assert_eq!(stamped(&found), [], "{program}: {name}");
-            }
+            // Data are not told from data that come back, but by where they are.
+            let [(_, syn_ack, ..), ..] = answers(family);
+            let probe = (key(family, TCP, TOKEN), 0);
+            let (passed, found, _) = on.run(probe, program, &syn_ack.bytes());
+            assert_eq!(passed.verdict, PASS);
+            assert_eq!(stamped(&found), [], "{program}");
         }
         for (name, packet, protocol, phase, _) in answers(family) {
             let bytes = packet.bytes();
             let probe = (key(family, protocol, TOKEN), 0);
-            let (passed, found, told) = run(observer, maps, probe, NEAR[2], &bytes);
+            let (passed, found, told) = on.run(probe, NEAR[2], &bytes);
             assert_eq!((passed.verdict, passed.bytes), (PASS, bytes), "{name}");
             assert_eq!(stamped(&found), [(phase, Returned)], "{name}");
             assert_eq!(told, [], "{name}");
@@ -54,38 +51,37 @@ fn near_ends_stamp_and_pass(#[values(V4, V6)] family: Family) {
 
 #[test]
 fn the_first_time_stays() {
-    with_sentinel(|observer, maps, _| {
+    with_sentinel(|on| {
         let bytes = packet::syn(client(V4), echo(V4), TOKEN).bytes();
         let probe = (key(V4, TCP, TOKEN), 0);
-        let (_, first, _) = run(observer, maps, probe, program::ARRIVED, &bytes);
-        observer.run(program::ARRIVED, &bytes, LO).expect("a run");
-        assert_eq!(maps.read(&probe.0).expect("a map"), Some(first));
+        let (_, first, _) = on.run(probe, program::ARRIVED, &bytes);
+        on.again(program::ARRIVED, &bytes);
+        assert_eq!(on.read(&probe.0), first);
 
         // The echo answers a retransmission, and keeps what it saw first.
-        let (_, first, _) = run(observer, maps, probe, program::ECHO, &bytes);
-        let again = packet::syn(at(V4, 9, 9), at(V4, 2, 9), TOKEN).bytes();
-        let passed = observer.run(program::ECHO, &again, LO).expect("a run");
-        assert_eq!(passed.verdict, REDIRECT);
-        assert_eq!(maps.read(&probe.0).expect("a map"), Some(first));
+        let (_, first, _) = on.run(probe, program::ECHO, &bytes);
+        let again = packet::syn(host(V4, 9, 9), host(V4, 2, 9), TOKEN).bytes();
+        assert_eq!(on.again(program::ECHO, &again).verdict, REDIRECT);
+        assert_eq!(on.read(&probe.0), first);
     });
 }
 
 /// An answer of a control probe ends where it comes in.
 #[test]
 fn control() {
-    with_sentinel(|observer, maps, _| {
+    with_sentinel(|on| {
         for family in Family::ALL {
             for (name, packet, protocol, phase, event) in answers(family) {
                 let probe = (key(family, protocol, TOKEN), probe_flag::CONTROL);
                 let bytes = packet.bytes();
-                let (passed, found, told) = run(observer, maps, probe, program::RETURNED, &bytes);
+                let (passed, found, told) = on.run(probe, program::RETURNED, &bytes);
                 assert_dropped(passed, &bytes, name);
                 assert_eq!(stamped(&found), [(phase, Returned)], "{name}");
                 assert_eq!(found.flags, probe_flag::CONTROL);
                 assert_eq!(only(&told, name), (probe.0, event), "{name}");
                 // Once more: dropped, and told once.
-                let again = observer.run(program::RETURNED, &bytes, LO).expect("a run");
-                assert_eq!((again.verdict, events(maps)), (DROP, Vec::new()), "{name}");
+                let again = on.again(program::RETURNED, &bytes);
+                assert_eq!((again.verdict, on.events()), (DROP, Vec::new()), "{name}");
             }
         }
     });
@@ -95,12 +91,12 @@ fn control() {
 #[test]
 fn the_echo_answers() {
     let flags = |family| [0, probe_flag::CONTROL].map(|flags| (family, flags));
-    with_sentinel(|observer, maps, _| {
+    with_sentinel(|on| {
         for (family, flags) in Family::ALL.into_iter().flat_map(flags) {
             for (name, packet, protocol, phase) in requests(family) {
                 let probe = (key(family, protocol, TOKEN), flags);
                 let bytes = packet.bytes();
-                let (passed, found, told) = run(observer, maps, probe, program::ECHO, &bytes);
+                let (passed, found, told) = on.run(probe, program::ECHO, &bytes);
                 assert_eq!(passed.verdict, REDIRECT, "{name}");
                 assert_eq!(passed.bytes, expected_answer(family, name), "{name}");
                 assert!(packet::is_sound(&passed.bytes), "{name}");
@@ -125,7 +121,7 @@ fn the_echo_answers() {
 /// Made by another hand: etherparse.
 fn expected_answer(family: Family, question: &str) -> Vec<u8> {
     let (from, to) = (echo(family), client(family));
-    let mut bytes = match question {
+    let bytes = match question {
         "SYN" => {
             let (sequence, acknowledged) = (echo_isn(TOKEN), TOKEN + 1);
             let flags = flag::SYN | flag::ACK;
@@ -142,8 +138,7 @@ fn expected_answer(family: Family, question: &str) -> Vec<u8> {
         }
         _ => packet::udp(from, to, &payload(TOKEN)).bytes(),
     };
-    bytes = turned_link(bytes);
-    bytes
+    turned_link(bytes)
 }
 
 /// The builder's link addresses, the other way round.
@@ -168,7 +163,7 @@ fn resummed(family: Family, mut bytes: Vec<u8>) -> Vec<u8> {
 #[test]
 fn options_are_not_accepted() {
     let words = |family| [0, 1, 4, 10].map(|words| (family, words));
-    with_sentinel(|observer, maps, _| {
+    with_sentinel(|on| {
         for (family, words) in Family::ALL.into_iter().flat_map(words) {
             let (from, to) = (client(family), echo(family));
             let mut header = etherparse::TcpHeader::new(from.port(), to.port(), TOKEN, 64_240);
@@ -178,7 +173,7 @@ fn options_are_not_accepted() {
             header.set_options_raw(&options).expect("whole words");
             let bytes = packet::segment(header, from.ip(), to.ip(), &[]).bytes();
             let probe = (key(family, TCP, TOKEN), 0);
-            let (passed, ..) = run(observer, maps, probe, program::ECHO, &bytes);
+            let (passed, ..) = on.run(probe, program::ECHO, &bytes);
             assert_eq!(passed.verdict, REDIRECT);
             assert!(packet::is_sound(&passed.bytes));
             assert_eq!(passed.bytes.len(), bytes.len());
@@ -195,13 +190,13 @@ fn options_are_not_accepted() {
 
 #[test]
 fn the_client_collects() {
-    with_sentinel(|observer, maps, _| {
+    with_sentinel(|on| {
         for family in Family::ALL {
             for (name, packet, protocol, phase, event) in answers(family) {
                 let probe = (key(family, protocol, TOKEN), 0);
                 let before = monotonic();
                 let bytes = packet.bytes();
-                let (passed, found, told) = run(observer, maps, probe, program::COLLECT, &bytes);
+                let (passed, found, told) = on.run(probe, program::COLLECT, &bytes);
                 assert_dropped(passed, &bytes, name);
                 assert_eq!(stamped(&found), [(phase, Collected)], "{name}");
                 let at_ns = found.stamps[phase as usize][Collected as usize];
@@ -220,8 +215,8 @@ fn the_client_collects() {
                     padding: 0,
                 };
                 assert_eq!(told, [expected], "{name}");
-                let again = observer.run(program::COLLECT, &bytes, LO).expect("a run");
-                assert_eq!((again.verdict, events(maps)), (DROP, Vec::new()), "{name}");
+                let again = on.again(program::COLLECT, &bytes);
+                assert_eq!((again.verdict, on.events()), (DROP, Vec::new()), "{name}");
             }
         }
     });

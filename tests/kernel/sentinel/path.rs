@@ -3,10 +3,9 @@
 //!
 //! The devices are made here with `ip`: how the agent makes them is shown elsewhere.
 
-use std::io::{Read, Write};
+use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use agent_common::packet::Link;
@@ -15,11 +14,11 @@ use agent_common::probe::Stage::{self, Arrived, Collected, Echoed, Returned, Tra
 use agent_common::probe::{
     DATA_LEN, Probe, ProbeEvent, ProbeKey, UDP, echo_isn, probe_event, probe_flag,
 };
-use agent_common::service::Family::{self, V4, V6};
+use agent_common::service::Family::{self, V4};
 use agent_common::service::TCP;
 use agent_core::time::Mono;
-use node_tests::observer::{Observer, in_sandbox, index_of};
-use node_tests::packet::{self, Packet, flag};
+use node_tests::observer::{Observer, feed, in_sandbox, index_of};
+use node_tests::packet::{self, Packet};
 use node_tests::scenario::mapped;
 use node_tests::traffic::RawSender;
 use pathproof::datapath;
@@ -28,7 +27,8 @@ use pathproof::datapath::devices::Device;
 use pathproof::datapath::probes::{ProbeEnds, ProbeHooks, ProbeHooksError, ProbeMaps};
 use rstest::rstest;
 
-use super::{key, payload};
+use super::{client, echo, host, key, payload, tcp_data};
+use crate::stage::{at, choose, load};
 
 const TOKEN: u32 = 0x7a3f_19c4;
 /// Longer than anything here can take, on any machine.
@@ -70,16 +70,7 @@ table inet rules {
 ";
 
 fn run(program: &str, words: &str, input: &str) -> String {
-    let mut command = Command::new(program);
-    let command = command.args(words.split_whitespace());
-    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.spawn().expect(program);
-    let mut pipe = child.stdin.take().expect("a pipe");
-    pipe.write_all(input.as_bytes()).expect("room in a pipe");
-    drop(pipe);
-    let output = child.wait_with_output().expect(program);
-    assert!(output.status.success(), "{program} {words}");
-    String::from_utf8(output.stdout).expect("text")
+    feed(program, words, input).expect(program)
 }
 
 fn furnish() -> ProbeEnds {
@@ -89,22 +80,20 @@ fn furnish() -> ProbeEnds {
             .join(":")
     };
     let [c0, c1, s0, s1] = DEVICES.map(|(_, last)| of(last));
-    let words = format!(
+    let batch = format!(
         "link add c0 address {c0} type veth peer name c1 address {c1}
          link add s0 address {s0} type veth peer name s1 address {s1}
          link set c0 up\nlink set c1 up\nlink set s0 up\nlink set s1 up
          route add 198.18.0.1/32 dev c0
          route add 198.18.0.2/32 dev s0
-         -6 route add 2001:2::1/128 dev c0
-         -6 route add 2001:2::2/128 dev s0
+         route add 2001:2::1/128 dev c0
+         route add 2001:2::2/128 dev s0
          neigh add 198.18.0.1 lladdr {c1} dev c0 nud permanent
          neigh add 198.18.0.2 lladdr {s1} dev s0 nud permanent
          neigh add 2001:2::1 lladdr {c1} dev c0 nud permanent
-         neigh add 2001:2::2 lladdr {s1} dev s0 nud permanent"
+         neigh add 2001:2::2 lladdr {s1} dev s0 nud permanent\n"
     );
-    for line in words.lines() {
-        run("ip", line, "");
-    }
+    run("ip", "-batch -", &batch);
     run("nft", "-f -", RULES);
     ends()
 }
@@ -121,31 +110,29 @@ fn ends() -> ProbeEnds {
 }
 
 /// The sentinel on its devices.
-struct Path<'a> {
-    observer: &'a mut Observer,
+struct Path {
+    observer: Observer,
     maps: ProbeMaps,
 }
 
-/// Runs `test` in a namespace with the devices. Skips, loudly, without the privileges.
-fn on_path(test: impl FnOnce(&mut Path<'_>, ProbeEnds) + Send) {
-    let Some(mut observer) = Observer::load(&[]).expect("load the observer") else {
-        return;
-    };
-    in_sandbox(|_| {
+/// Runs `test` in a namespace with the devices.
+fn on_path(test: impl FnOnce(&mut Path, ProbeEnds) + Send) {
+    let observer = load(&[]);
+    let furnished = |_| {
         let ends = furnish();
         let maps = observer.probes().expect("the probes' maps");
-        let mut path = Path {
-            observer: &mut observer,
-            maps,
-        };
-        test(&mut path, ends);
-    })
-    .expect("a network namespace");
+        test(&mut Path { observer, maps }, ends);
+    };
+    in_sandbox(furnished).expect("a network namespace");
 }
 
-impl Path<'_> {
+impl Path {
+    fn try_attach(&mut self, ends: &ProbeEnds, mode: Mode) -> Result<ProbeHooks, ProbeHooksError> {
+        ProbeHooks::attach(self.observer.ebpf_mut(), ends, mode)
+    }
+
     fn attach(&mut self, ends: &ProbeEnds, mode: Mode) -> ProbeHooks {
-        let hooks = self.observer.attach_sentinel(ends, mode);
+        let hooks = self.try_attach(ends, mode);
         hooks.expect("the sentinel's programs")
     }
 
@@ -173,32 +160,14 @@ impl Path<'_> {
     }
 }
 
-fn at(address: &str, port: u16) -> SocketAddr {
-    SocketAddr::new(address.parse().expect("an address"), port)
-}
-
-fn choose<T>(family: Family, v4: T, v6: T) -> T {
-    match family {
-        V4 => v4,
-        V6 => v6,
-    }
-}
-
-fn client(family: Family) -> SocketAddr {
-    at(choose(family, "198.18.0.1", "2001:2::1"), 40_001)
-}
-
 fn service(family: Family, port: u16) -> SocketAddr {
-    at(choose(family, "10.96.0.9", "fd00:10:96::9"), port)
-}
-
-fn echo(family: Family, port: u16) -> SocketAddr {
-    at(choose(family, "198.18.0.2", "2001:2::2"), port)
+    let address = choose(family, "10.96.0.9", "fd00:10:96::9");
+    SocketAddr::new(address.parse().expect("an address"), port)
 }
 
 /// This node's own address, which masquerade chooses.
 fn own(family: Family) -> IpAddr {
-    at(choose(family, "192.0.2.2", "2001:db8::2"), 0).ip()
+    at(choose(family, "192.0.2.2:0", "[2001:db8::2]:0")).ip()
 }
 
 /// Frames into the node, as a pod's come; from its far end, as the builder's address says.
@@ -233,7 +202,7 @@ fn stages(probe: &Probe, phase: Phase) -> Vec<Stage> {
 /// Once round and back: unknown, handshake, data, datagram, control, refusals.
 #[rstest]
 fn there_and_back(
-    #[values(V4, V6)] family: Family,
+    #[values(V4, Family::V6)] family: Family,
     #[values((Mode::Tcx, Mechanism::Tcx), (Mode::Clsact, Mechanism::Clsact))] how: (
         Mode,
         Mechanism,
@@ -250,7 +219,7 @@ fn there_and_back(
     });
 }
 
-fn unknown_and_handshake(path: &mut Path<'_>, family: Family) {
+fn unknown_and_handshake(path: &mut Path, family: Family) {
     // First one that nobody knows: had it an answer, that would come before the next one's.
     let (client, service) = (client(family), service(family, 80));
     let other = SocketAddr::new(client.ip(), 40_002);
@@ -271,20 +240,11 @@ fn unknown_and_handshake(path: &mut Path<'_>, family: Family) {
 }
 
 /// After the handshake, and the end of the connection after them.
-fn data(path: &mut Path<'_>, family: Family) {
+fn data(path: &mut Path, family: Family) {
     let (client, service) = (client(family), service(family, 80));
     let key = key(family, TCP, TOKEN);
     let (sequence, acknowledged) = (TOKEN.wrapping_add(1), echo_isn(TOKEN).wrapping_add(1));
-    let flags = flag::ACK | flag::PSH;
-    let sent = packet::tcp(
-        client,
-        service,
-        flags,
-        sequence,
-        acknowledged,
-        &payload(TOKEN),
-    );
-    from_client(&sent);
+    from_client(&tcp_data(client, service, TOKEN));
     let event = path.event(key);
     assert_eq!(event.kind, probe_event::DATA);
     assert_eq!(event.sequence, acknowledged);
@@ -293,7 +253,7 @@ fn data(path: &mut Path<'_>, family: Family) {
     path.maps.remove(&key);
 }
 
-fn datagram(path: &mut Path<'_>, family: Family) {
+fn datagram(path: &mut Path, family: Family) {
     let key = key(family, UDP, TOKEN);
     path.register(key, 0);
     let service = service(family, 53);
@@ -307,10 +267,10 @@ fn datagram(path: &mut Path<'_>, family: Family) {
 }
 
 /// Past the datapath.
-fn control(path: &mut Path<'_>, family: Family) {
+fn control(path: &mut Path, family: Family) {
     let key = key(family, TCP, TOKEN ^ 1);
     path.register(key, probe_flag::CONTROL);
-    let syn = packet::syn(client(family), echo(family, 8_080), key.token);
+    let syn = packet::syn(client(family), echo(family), key.token);
     send("s0", 0x51, &syn);
     assert_eq!(path.event(key).kind, probe_event::HANDSHAKE);
     let probe = path.probe(key);
@@ -318,7 +278,7 @@ fn control(path: &mut Path<'_>, family: Family) {
     assert_eq!(probe.echo_source, mapped(client(family).ip()));
 }
 
-fn refusals(path: &mut Path<'_>, family: Family) {
+fn refusals(path: &mut Path, family: Family) {
     let client = client(family);
     let cases = [
         (8_099, TCP, probe_flag::REFUSED),
@@ -328,7 +288,7 @@ fn refusals(path: &mut Path<'_>, family: Family) {
     for (index, (port, protocol, flags)) in (0..).zip(cases) {
         let key = key(family, protocol, TOKEN ^ 0x100 ^ index);
         path.register(key, 0);
-        let to = echo(family, port);
+        let to = host(family, 2, port);
         from_client(&match protocol {
             TCP => packet::syn(client, to, key.token),
             _ => packet::udp(client, to, &payload(key.token)),
@@ -346,7 +306,7 @@ fn refusals(path: &mut Path<'_>, family: Family) {
 /// packet's first part (finding 7).
 #[rstest]
 fn a_connection_of_the_nodes_own(
-    #[values(V4, V6)] family: Family,
+    #[values(V4, Family::V6)] family: Family,
     #[values(Mode::Tcx, Mode::Clsact)] mode: Mode,
 ) {
     on_path(|path, ends| {
@@ -469,9 +429,7 @@ fn devices_that_go(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
         assert!(hooks.stand());
         run("ip", "link del c0", "");
         assert!(!hooks.stand());
-        let refused = path.observer.attach_sentinel(&ends, mode);
-        let error = refused.err().expect("no device");
-        let error = error.downcast_ref::<ProbeHooksError>().expect("its error");
+        let error = path.try_attach(&ends, mode).err().expect("no device");
         assert!(matches!(error, ProbeHooksError::Device { .. }), "{error}");
         drop(hooks);
         run("ip", "link del s0", "");

@@ -5,77 +5,82 @@ use std::net::SocketAddr;
 use agent_common::abi::{BUDGET_WINDOW_SHIFT, UDP_PER_SERVICE, UDP_PER_WINDOW, map};
 use agent_common::evidence::Fault;
 use agent_common::evidence::Outcome::{Answered, Arrived, Forwarded};
-use agent_common::service::Family;
-use node_tests::observer::{Observer, monotonic};
-use node_tests::packet;
-use rstest::rstest;
+use agent_common::service::Family::{V4, V6};
+use node_tests::observer::monotonic;
+use node_tests::packet::udp;
 
-use super::{
-    NAMES, comes, ends, faults, outcomes, put_frontend, question, stage, stage_with, udp_comes,
-    udp_goes,
-};
+use super::{NAMES, asked, ends, outcomes, question, stage, stage_with};
+use crate::stage::{Stage, at};
 
-#[rstest]
-#[case::empty(0)]
-#[case::short(7)]
-fn too_little_to_be_known_by(#[case] length: usize) {
-    stage(|observer, sandbox| {
-        let of = ends(Family::V4);
-        let payload = vec![1; length];
-        udp_comes(observer, of.client, of.frontend, &payload, sandbox.client);
-        udp_goes(observer, of.client, of.stranger, &payload, sandbox.pods);
-        assert_eq!(outcomes(observer), []);
-        assert_eq!(faults(observer), [(Fault::UdpNotMatchable, 1)]);
+#[test]
+fn too_little_to_be_known_by() {
+    stage(|stage| {
+        let of = ends(V4);
+        for payload in [&[][..], &[1; 7]] {
+            stage.reset();
+            stage.comes(&udp(of.client, of.frontend, payload), stage.at.client);
+            stage.goes(&udp(of.client, of.stranger, payload), stage.at.pods);
+            assert_eq!(outcomes(stage), []);
+            assert_eq!(stage.faults(), [(Fault::UdpNotMatchable, 1)]);
+        }
     });
 }
 
 /// By IPv6 nothing comes to an IPv4 frontend.
 #[test]
 fn an_ipv4_address_in_an_ipv6_header() {
-    stage(|observer, sandbox| {
-        let to = "[::ffff:10.96.0.10]:53".parse().expect("an address");
-        let asked = packet::udp(ends(Family::V6).client, to, &question(7));
-        comes(observer, &asked, sandbox.client);
-        assert_eq!(outcomes(observer), []);
-        assert_eq!(faults(observer), [(Fault::Malformed, 1)]);
+    stage(|stage| {
+        let to = at("[::ffff:10.96.0.10]:53");
+        stage.comes(&asked(ends(V6).client, to, 7), stage.at.client);
+        assert_eq!(outcomes(stage), []);
+        assert_eq!(stage.faults(), [(Fault::Malformed, 1)]);
     });
 }
 
 /// Every length has a hash of its own beginning: 8 to 40 bytes are matched.
 #[test]
 fn payloads_of_every_length() {
-    stage(|observer, sandbox| {
-        let of = ends(Family::V4);
+    stage(|stage| {
+        let of = ends(V4);
         for length in 8..40_u16 {
             let mut client = of.client;
             client.set_port(30_000 + length);
             let payload: Vec<u8> = (0..length as u8).collect();
-            udp_comes(observer, client, of.frontend, &payload, sandbox.client);
-            udp_goes(observer, client, of.endpoint, &payload, sandbox.pods);
+            stage.comes(&udp(client, of.frontend, &payload), stage.at.client);
+            stage.goes(&udp(client, of.endpoint, &payload), stage.at.pods);
         }
-        let seen = outcomes(observer);
-        let forwarded = seen.iter().filter(|outcome| **outcome == Forwarded);
-        assert_eq!(forwarded.count(), 32);
-        assert_eq!(faults(observer), []);
+        assert_eq!(stage.count(NAMES, Forwarded), 32);
+        assert_eq!(stage.faults(), []);
     });
 }
 
-/// Datagrams of a flood that were passed without being followed. Of thousands of payloads two may
-/// have one hash.
-fn not_followed(observer: &Observer) -> u64 {
-    let counted = faults(observer);
-    let known = [Fault::UdpOverRate, Fault::UdpAmbiguous];
-    assert!(
-        counted.iter().all(|(fault, _)| known.contains(fault)),
-        "{counted:?}"
-    );
-    counted.iter().map(|(_, count)| count).sum()
+/// Datagrams of a flood, each of a flow of its own.
+const FLOOD: u32 = 5_000;
+
+/// A flood to these frontends in turn; gives the windows of the kernel's clock that it took.
+fn flood(stage: &Stage, frontends: &[SocketAddr]) -> u64 {
+    let began = monotonic() >> BUDGET_WINDOW_SHIFT;
+    let mut client = ends(V4).client;
+    for (index, to) in (0..FLOOD).zip(frontends.iter().cycle()) {
+        client.set_port(1_024 + index as u16);
+        let mut payload = question(index as u16);
+        payload[4..8].copy_from_slice(&index.to_be_bytes());
+        stage.comes(&udp(client, *to, &payload), stage.at.client);
+    }
+    (monotonic() >> BUDGET_WINDOW_SHIFT) - began + 1
 }
 
 /// What was not followed is counted, but for the few flows that the gate takes for others that it read
-/// a moment ago.
-fn is_counted(observer: &Observer, flood: u32, followed: u64) {
-    let (counted, rest) = (not_followed(observer), u64::from(flood) - followed);
+/// a moment ago. Of thousands of payloads two may have one hash.
+fn is_counted(stage: &Stage, followed: u64) {
+    let faults = stage.faults();
+    let known = [Fault::UdpOverRate, Fault::UdpAmbiguous];
+    assert!(
+        faults.iter().all(|(fault, _)| known.contains(fault)),
+        "{faults:?}"
+    );
+    let counted: u64 = faults.iter().map(|(_, count)| count).sum();
+    let rest = u64::from(FLOOD) - followed;
     assert!(
         counted <= rest && counted * 100 >= rest * 97,
         "{counted} of {rest}"
@@ -85,89 +90,65 @@ fn is_counted(observer: &Observer, flood: u32, followed: u64) {
 /// A flood costs a bounded number of entries and counts; one Service's leaves room for the others.
 #[test]
 fn a_flood() {
-    const FLOOD: u32 = 5_000;
-    stage(|observer, sandbox| {
-        let of = ends(Family::V4);
-        let began = monotonic() >> BUDGET_WINDOW_SHIFT;
-        for index in 0..FLOOD {
-            let mut client = of.client;
-            client.set_port(1_024 + index as u16);
-            let mut payload = question(index as u16);
-            payload[4..8].copy_from_slice(&index.to_be_bytes());
-            udp_comes(observer, client, of.frontend, &payload, sandbox.client);
-        }
-        let windows = ((monotonic() >> BUDGET_WINDOW_SHIFT) - began + 1) as usize;
-        let followed = outcomes(observer).len();
-        assert!(followed >= UDP_PER_SERVICE as usize, "{followed}");
-        assert!(followed <= windows * UDP_PER_SERVICE as usize, "{followed}");
-        is_counted(observer, FLOOD, followed as u64);
+    stage(|stage| {
+        let windows = flood(stage, &[ends(V4).frontend]);
+        let followed = outcomes(stage).len() as u64;
+        let rate = u64::from(UDP_PER_SERVICE);
+        assert!((rate..=windows * rate).contains(&followed), "{followed}");
+        is_counted(stage, followed);
         // Each has its flow beside it.
-        assert_eq!(observer.datagrams().expect("datagrams"), 2 * followed);
+        assert_eq!(stage.datagrams().len() as u64, 2 * followed);
     });
 }
 
 /// As many Services as you like: no more than the rate of all.
 #[test]
 fn a_flood_over_many_services() {
-    const FLOOD: u32 = 5_000;
-    const SERVICES: u32 = 10;
-    stage(|observer, sandbox| {
-        let at = |index: u32| SocketAddr::from(([10, 96, 1, (index % SERVICES) as u8], 53));
-        for index in 0..SERVICES {
-            put_frontend(observer, NAMES + 1 + index, at(index));
+    stage(|stage| {
+        let frontends: Vec<SocketAddr> = (0..10)
+            .map(|index| ([10, 96, 1, index], 53).into())
+            .collect();
+        for (service, at) in (NAMES + 1..).zip(&frontends) {
+            stage.put_udp_frontend(service, *at);
         }
-        let began = monotonic() >> BUDGET_WINDOW_SHIFT;
-        for index in 0..FLOOD {
-            let client = SocketAddr::from(([10, 244, 3, 1], 1_024 + index as u16));
-            let mut payload = question(index as u16);
-            payload[4..8].copy_from_slice(&index.to_be_bytes());
-            udp_comes(observer, client, at(index), &payload, sandbox.client);
-        }
-        let windows = (monotonic() >> BUDGET_WINDOW_SHIFT) - began + 1;
-        let followed = observer.datagrams().expect("datagrams") as u64 / 2;
+        let windows = flood(stage, &frontends);
+        let followed = stage.datagrams().len() as u64 / 2;
         assert!(
             followed <= windows * u64::from(UDP_PER_WINDOW),
             "{followed}"
         );
-        is_counted(observer, FLOOD, followed);
+        is_counted(stage, followed);
     });
 }
 
 /// The bulk of a flow is one datagram: the rest is not followed while that is.
 #[test]
 fn the_bulk_of_a_flow() {
-    stage(|observer, sandbox| {
-        let quic: SocketAddr = "10.96.0.20:443".parse().expect("an address");
-        put_frontend(observer, NAMES, quic);
-        let of = ends(Family::V4);
+    stage(|stage| {
+        let (client, quic) = (ends(V4).client, at("10.96.0.20:443"));
+        stage.put_udp_frontend(NAMES, quic);
         for index in 0..1_000_u32 {
             let mut payload = vec![0; 1_200];
             payload[..4].copy_from_slice(&index.to_be_bytes());
-            udp_comes(observer, of.client, quic, &payload, sandbox.client);
-            udp_goes(observer, quic, of.client, &payload, sandbox.client);
+            stage.comes(&udp(client, quic, &payload), stage.at.client);
+            stage.goes(&udp(quic, client, &payload), stage.at.client);
         }
-        assert_eq!(outcomes(observer), [Arrived, Answered]);
+        assert_eq!(outcomes(stage), [Arrived, Answered]);
         // Who answered is not known: something on this node.
-        assert_eq!(faults(observer), []);
+        assert_eq!(stage.faults(), []);
     });
 }
 
 #[test]
 fn full_map_of_datagrams() {
     const ROOM: u32 = 8;
-    stage_with(&[(map::UDP_PENDING, ROOM)], |observer, sandbox| {
-        let of = ends(Family::V4);
+    stage_with(&[(map::UDP_PENDING, ROOM)], |stage| {
+        let of = ends(V4);
         for id in 0..16 {
-            udp_comes(
-                observer,
-                of.client,
-                of.frontend,
-                &question(id),
-                sandbox.client,
-            );
+            stage.comes(&asked(of.client, of.frontend, id), stage.at.client);
         }
-        assert!(observer.datagrams().expect("datagrams") <= ROOM as usize);
-        let full = faults(observer);
+        assert!(stage.datagrams().len() as u32 <= ROOM);
+        let full = stage.faults();
         assert!(
             matches!(full[..], [(Fault::UdpFull, count)] if count >= 12),
             "{full:?}"

@@ -8,9 +8,10 @@ use node_tests::cilium::Datapath;
 use node_tests::manifests::Sentinel;
 use node_tests::world::Family;
 use rstest::rstest;
+use serde_json::json;
 
 use super::{
-    assert_served, bare, dial_from_outside, dial_from_pods, from_pods, owners, replacement,
+    assert_served, bare, dial_from_outside, dial_from_pods, from_pods, recognised, replacement,
     replacing, start_in, translate_sockets, wait_both,
 };
 use node_tests::scene::{assert_never_503, lane_of, throughout, wait_answers};
@@ -31,9 +32,10 @@ fn guard_node_ports(cgroup: &Cgroup) -> Attached {
 #[case::not_taken_over(false)]
 fn rules_that_kube_proxy_leaves_behind_may_go(#[case] taken_over: bool) {
     let name = "rules_that_kube_proxy_leaves_behind_may_go";
-    let (Some(cgroup), Some(mut scene)) = (Cgroup::new(name), bare(name)) else {
+    let Some(cgroup) = Cgroup::new(name) else {
         return;
     };
+    let mut scene = bare();
     scene.rules.install().expect("the rules");
     scene.add_sentinel(&Sentinel::default());
     start_in(&mut scene, &cgroup, "");
@@ -48,7 +50,7 @@ fn rules_that_kube_proxy_leaves_behind_may_go(#[case] taken_over: bool) {
     let sockets = taken_over.then(|| (translate_sockets(&cgroup), guard_node_ports(&cgroup)));
     let expected = if taken_over { "yes" } else { "no" };
     scene.wait("recognised", |report| {
-        replacement(report) == expected && owners(report, "pod") == "[\"cilium\"]"
+        replacement(report) == expected && recognised(report, "pod")["owners"] == json!(["cilium"])
     });
     scene.wait("armed again", |report| {
         lane_of(report, Family::V4, "host", "tcp")["armed"] == true

@@ -11,9 +11,7 @@ use super::Node;
 
 #[test]
 fn is_named_and_repaired() {
-    let Some(node) = Node::new("is_named_and_repaired") else {
-        return;
-    };
+    let node = Node::new();
     let mut devices = node.ensure();
     let harms: [(&str, &[&str]); 15] = [
         (
@@ -107,9 +105,7 @@ fn is_named_and_repaired() {
 /// What others put before our routes is theirs: it is named, and stays.
 #[test]
 fn what_overrides_is_named_and_left_alone() {
-    let Some(node) = Node::new("what_overrides_is_named_and_left_alone") else {
-        return;
-    };
+    let node = Node::new();
     let devices = node.ensure();
     for (harm, named) in [
         (
@@ -155,9 +151,7 @@ fn what_overrides_is_named_and_left_alone() {
 /// devices'.
 #[test]
 fn forwarding_off_is_no_damage() {
-    let Some(node) = Node::new("forwarding_off_is_no_damage") else {
-        return;
-    };
+    let node = Node::new();
     let devices = node.ensure();
     node.world.set_forwarding(false).expect("forwarding");
     assert_eq!(node.verify(&devices), [""; 0]);
@@ -174,9 +168,7 @@ fn forwarding_off_is_no_damage() {
 #[case::renamed("link set pathproof-c1 down; link set pathproof-c1 name odd0")]
 #[case::moved("link set pathproof-c1 netns NETNS")]
 fn a_torn_pair_is_refused_and_removed(#[case] harm: &str) {
-    let Some(node) = Node::new("a_torn_pair_is_refused_and_removed") else {
-        return;
-    };
+    let node = Node::new();
     let devices = node.ensure();
     node.ip(&harm.replace("NETNS", node.world.outside.name()));
     assert!(!node.verify(&devices).is_empty());
@@ -213,9 +205,7 @@ fn drop_net_admin() -> io::Result<()> {
 
 #[test]
 fn want_of_the_right_is_told_apart() {
-    let Some(node) = Node::new("want_of_the_right_is_told_apart") else {
-        return;
-    };
+    let node = Node::new();
     let confined = |made: bool| {
         let error = node.run(async || {
             drop_net_admin().expect("drop a capability");

@@ -51,8 +51,7 @@ const LONG_BLOCKS: [&str; 2] = [
 ];
 
 pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
-    let scene = Scene::bare("the benchmark", Backend::Nftables);
-    let mut scene = scene.context("no world can be made")?;
+    let mut scene = Scene::bare(Backend::Nftables);
     let [sound, broken] = expositions(&mut scene)?;
     let series = [&sound, &broken].map(|page| samples(page).count());
     println!(

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use agent_common::abi::program;
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use aya::programs::TcAttachType;
 use aya::programs::tc::SchedClassifierLink;
 use node_tests::detect::Figure;
@@ -59,8 +59,7 @@ const EMPTY_RUNS: u32 = 2_000_000;
 const OPTIONS: [&str; 2] = ["--log-filter", "warn"];
 
 pub(crate) fn run(rounds: usize, missed: &mut Missed) -> Result<()> {
-    let bare = Scene::bare("the benchmark", Backend::Nftables);
-    let mut scene = bare.context("no world can be made")?;
+    let mut scene = Scene::bare(Backend::Nftables);
     scene.add_sentinel(&Sentinel::default());
     scene.servers.remove("db-1");
     let _sink = bulk::sink(&scene.world.pod("db-1").ns, PORT)?;

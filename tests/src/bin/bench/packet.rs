@@ -11,7 +11,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use agent_common::abi::{FOLLOW_ALL, program};
 use agent_common::evidence::{Outcome, PendingKey};
 use agent_common::service::{
-    Family, FrontendKind, FrontendValue, Owed, SourceClass, device_flag, endpoint_flag, mapped,
+    Family, FrontendKind, FrontendValue, Owed, SourceClass, device_flag, endpoint_flag,
 };
 use anyhow::{Result, ensure};
 use node_tests::observer::{LO, Observer, Sandbox, in_sandbox};
@@ -99,15 +99,15 @@ impl<'a> Bench<'a> {
                 owed: [Owed::Forward as u8; 3],
                 ..FrontendValue::default()
             };
-            observer.put_frontend(mapped(frontend(service).ip().octets()), PORT, value)?;
+            observer.put_frontend(frontend(service).into(), value)?;
             for index in 0..ENDPOINTS {
-                let address = mapped(endpoint(service, index).ip().octets());
-                observer.put_endpoint(service, address, PORT, endpoint_flag::LOCAL)?;
+                let at = endpoint(service, index).into();
+                observer.put_endpoint(service, at, endpoint_flag::LOCAL)?;
             }
         }
         observer.put_device(sandbox.uplink, device_flag::UPLINK)?;
-        observer.put_source(mapped([10, 244, 1, 0]), 120, SourceClass::Pod)?;
-        observer.put_source(mapped([192, 0, 2, 2]), 128, SourceClass::Host)?;
+        observer.put_source([10, 244, 1, 0].into(), 120, SourceClass::Pod)?;
+        observer.put_source([192, 0, 2, 2].into(), 128, SourceClass::Host)?;
         Ok(Self {
             observer,
             sandbox,
@@ -139,8 +139,8 @@ impl<'a> Bench<'a> {
 
     fn datagrams(&mut self) -> Result<()> {
         let quic = SocketAddr::from(([10, 96, 255, 1], 443));
-        let (address, value) = (mapped([10, 96, 255, 1]), FrontendValue::default());
-        self.observer.put_udp_frontend(address, 443, value)?;
+        self.observer
+            .put_udp_frontend(quic, FrontendValue::default())?;
         let udp = |to, byte: u8| packet::udp(client(7), to, &[byte; 1_200]).bytes();
         self.observer.run(program::INGRESS, &udp(quic, 1), LO)?;
         let to = udp("203.0.113.80:8443".parse()?, 2);

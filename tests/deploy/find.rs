@@ -1,0 +1,22 @@
+//! Objects of a rendering, by what they are.
+
+use node_tests::deploy::identity;
+use serde_json::Value;
+
+/// The object of this kind and name.
+#[track_caller]
+pub(crate) fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
+    let is = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;
+    let found = objects.iter().find(is);
+    found.unwrap_or_else(|| {
+        let all: Vec<String> = objects.iter().map(identity).collect();
+        panic!("no {kind} {name} in {all:?}")
+    })
+}
+
+/// The first object of this kind.
+#[track_caller]
+pub(crate) fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+    let found = objects.iter().find(|object| object["kind"] == kind);
+    found.unwrap_or_else(|| panic!("no {kind}"))
+}

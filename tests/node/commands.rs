@@ -1,0 +1,51 @@
+//! Commands of the agent's binary on the node, and what they say.
+
+use std::process::Command;
+
+use node_tests::world::{World, agent_binary};
+use serde_json::Value;
+
+/// A command of the binary, with none of the tester's settings.
+pub(crate) fn pathproof(world: &World, args: &[&str]) -> Command {
+    let binary = agent_binary().expect("the agent's binary");
+    let mut command = world.node.command(binary);
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("PATHPROOF_") {
+            command.env_remove(name);
+        }
+    }
+    command.env("NO_COLOR", "1").args(args);
+    command
+}
+
+/// Runs a command, which ends with this code; gives what it printed on standard output, and all of it.
+#[track_caller]
+fn run(mut command: Command, code: i32) -> (String, String) {
+    let output = command.output().expect("run the command");
+    let [said, more] =
+        [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+    let all = format!("{said}{more}");
+    assert_eq!(output.status.code(), Some(code), "{all}");
+    (said, all)
+}
+
+/// All that a command says, which ends with this code.
+#[track_caller]
+pub(crate) fn told(command: Command, code: i32) -> String {
+    run(command, code).1
+}
+
+/// The object that a command prints.
+#[track_caller]
+pub(crate) fn object(command: Command) -> Value {
+    let (said, all) = run(command, 0);
+    serde_json::from_str(&said).unwrap_or_else(|_| panic!("no JSON: {all}"))
+}
+
+/// A text has all of these words.
+#[track_caller]
+pub(crate) fn assert_says(text: &str, words: &[&str]) {
+    for word in words {
+        assert!(text.contains(word), "{word:?} is not in\n{text}");
+    }
+}
