@@ -231,7 +231,8 @@ fn check_key(text: &str) -> Result<(), TaintError> {
     Ok(())
 }
 
-fn is_dns_name(prefix: &str) -> bool {
+/// Whether objects can have this name (RFC 1123 subdomain).
+pub fn is_dns_name(name: &str) -> bool {
     let is_label = |label: &str| {
         let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         !label.is_empty()
@@ -239,7 +240,7 @@ fn is_dns_name(prefix: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    prefix.len() <= 253 && prefix.split('.').all(is_label)
+    name.len() <= 253 && name.split('.').all(is_label)
 }
 
 #[cfg(test)]

@@ -90,12 +90,6 @@ fn without_sentinel() -> Scene {
     Scene::with(|settings, _| settings.sentinel = None)
 }
 
-fn synced_services() -> Vec<Change> {
-    let mut changes = services();
-    changes.push(Change::Synced);
-    changes
-}
-
 #[rstest]
 #[case::room_for_all(9, 9, 1, [0, 0])]
 #[case::one_frontend_too_many(1, 9, 2, [1, 0])]
