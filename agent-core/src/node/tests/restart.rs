@@ -145,14 +145,13 @@ fn connected() -> Scene {
 }
 
 fn know_services(scene: &mut Scene) {
-    let mut changes = services();
+    let mut changes = synced_services();
     changes.push(service("api", "10.96.0.2"));
     changes.push(slice(
         "api",
         crate::cluster::Protocol::Tcp,
         &["10.2.0.8", "10.2.0.9"],
     ));
-    changes.push(crate::cluster::Change::Synced);
     scene.view(changes);
     scene.feed(Event::Installed(Default::default()));
     scene.feed(Event::Hooks(hooks()));
