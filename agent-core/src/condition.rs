@@ -40,11 +40,7 @@ impl Status {
 
     /// The API's spelling.
     pub fn name(self) -> &'static str {
-        match self {
-            Status::True => "True",
-            Status::False => "False",
-            Status::Unknown => "Unknown",
-        }
+        ["True", "False", "Unknown"][self as usize]
     }
 
     /// The status of a name; `None` for a name that the API does not have.

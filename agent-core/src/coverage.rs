@@ -273,8 +273,7 @@ impl Coverage {
         }
         if uplinks.clone().next().is_none() && self.hooks.left_out > 0 {
             return Some(
-                "no interface with a default route is observed, and some interfaces are \
-                 excluded"
+                "no interface with a default route is observed, and some interfaces are excluded"
                     .to_owned(),
             );
         }

@@ -299,13 +299,8 @@ impl DrainView {
         match (&self.blind, age) {
             (Some(why), _) => Some(why.clone()),
             (None, None) => Some("the agent has not counted connections yet".to_owned()),
-            (None, Some(age)) => (age > UNSEEN).then(|| {
-                format!(
-                    "the agent last counted connections {} \
-                     ago",
-                    Spoken(age)
-                )
-            }),
+            (None, Some(age)) => (age > UNSEEN)
+                .then(|| format!("the agent last counted connections {} ago", Spoken(age))),
         }
     }
 
@@ -318,10 +313,8 @@ impl DrainView {
         let begun = self.watched.map_or(since, |watched| since.max(watched));
         if let Some(last) = self.last.filter(|last| *last >= begun) {
             let ago = Spoken(now.since(last));
-            let message = format!(
-                "new connections from outside still arrive, the last one {ago} \
-                 ago"
-            );
+            let message =
+                format!("new connections from outside still arrive, the last one {ago} ago");
             return (Reason::Connections, message);
         }
         let (quiet, wanted) = (Spoken(quiet), Spoken(wanted));

@@ -71,38 +71,24 @@ pub fn eligibility(node: Option<&NodeFacts>, terminating: &TerminatingTaints) ->
     }
 }
 
-/// A named set of taint keys that announce a node's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Preset {
-    /// Its name in `--terminating-taint`.
-    pub name: &'static str,
-    /// Its keys.
-    pub keys: &'static [&'static str],
-}
-
-/// Every preset. The first one always counts: it is what kube-proxy looks at.
-pub const PRESETS: [Preset; 4] = [
-    Preset {
-        name: "cluster-autoscaler",
-        keys: &["ToBeDeletedByClusterAutoscaler"],
-    },
+/// Names in `--terminating-taint`, each for taint keys that announce a node's end. The first one
+/// always counts: it is what kube-proxy looks at.
+pub const PRESETS: [(&str, &[&str]); 4] = [
+    ("cluster-autoscaler", &["ToBeDeletedByClusterAutoscaler"]),
     // karpenter.sh/disruption is the key of Karpenter's v1beta1.
-    Preset {
-        name: "karpenter",
-        keys: &["karpenter.sh/disrupted", "karpenter.sh/disruption"],
-    },
-    Preset {
-        name: "spot",
-        keys: &[
+    (
+        "karpenter",
+        &["karpenter.sh/disrupted", "karpenter.sh/disruption"],
+    ),
+    (
+        "spot",
+        &[
             "aws-node-termination-handler/spot-itn",
             "aws-node-termination-handler/asg-lifecycle-termination",
             "cloud.google.com/impending-node-termination",
         ],
-    },
-    Preset {
-        name: "shutdown",
-        keys: &["node.cloudprovider.kubernetes.io/shutdown"],
-    },
+    ),
+    ("shutdown", &["node.cloudprovider.kubernetes.io/shutdown"]),
 ];
 
 /// Keys of the taints that announce a node's end. Effects do not count, as with kube-proxy.
@@ -115,7 +101,7 @@ impl Default for TerminatingTaints {
     /// The cluster autoscaler's.
     fn default() -> Self {
         Self {
-            keys: PRESETS[0].keys.iter().map(ToString::to_string).collect(),
+            keys: PRESETS[0].1.iter().map(ToString::to_string).collect(),
         }
     }
 }
@@ -135,9 +121,8 @@ impl TerminatingTaints {
 
     fn add(&mut self, text: &str) -> Result<(), TaintError> {
         let text = text.trim();
-        if let Some(preset) = PRESETS.iter().find(|preset| preset.name == text) {
-            self.keys
-                .extend(preset.keys.iter().map(ToString::to_string));
+        if let Some((_, keys)) = PRESETS.iter().find(|(name, _)| *name == text) {
+            self.keys.extend(keys.iter().map(ToString::to_string));
             return Ok(());
         }
         check_key(text)?;
@@ -188,7 +173,7 @@ pub enum TaintError {
 }
 
 fn preset_names() -> String {
-    PRESETS.map(|preset| preset.name).join(", ")
+    PRESETS.map(|(name, _)| name).join(", ")
 }
 
 /// The rules of Kubernetes' `IsQualifiedName`.
@@ -231,7 +216,8 @@ fn check_key(text: &str) -> Result<(), TaintError> {
     Ok(())
 }
 
-fn is_dns_name(prefix: &str) -> bool {
+/// Whether objects can have this name (RFC 1123 subdomain).
+pub fn is_dns_name(name: &str) -> bool {
     let is_label = |label: &str| {
         let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         !label.is_empty()
@@ -239,7 +225,7 @@ fn is_dns_name(prefix: &str) -> bool {
             && !label.starts_with('-')
             && !label.ends_with('-')
     };
-    prefix.len() <= 253 && prefix.split('.').all(is_label)
+    name.len() <= 253 && name.split('.').all(is_label)
 }
 
 #[cfg(test)]

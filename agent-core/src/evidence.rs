@@ -18,8 +18,8 @@ use thiserror::Error;
 use crate::cause::Failure;
 use crate::cluster::ObjectName;
 use crate::time::Mono;
-pub(crate) use doubts::ip_of;
 pub use doubts::{Doubts, count};
+pub(crate) use doubts::{ip_of, socket_of};
 
 /// All that one look at the kernel's maps brought. Taken every 250 ms, and at once after the
 /// cluster view changed.
@@ -187,8 +187,7 @@ pub enum CoverageLoss {
     Settling,
     /// Nothing can be pinned: an upgrade will leave a gap in observation.
     #[error(
-        "BPF links and maps cannot be pinned, so an upgrade will leave a gap in observation: \
-         {why}"
+        "BPF links and maps cannot be pinned, so an upgrade will leave a gap in observation: {why}"
     )]
     NoPins { why: String },
     /// The source of the cluster view is silent, or was a moment ago: endpoints may have come and

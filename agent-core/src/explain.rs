@@ -248,8 +248,7 @@ impl Words<'_> {
                     .to_owned()
             }
             Lacking::Namespaces => {
-                "all failed Services are in one namespace, and other namespaces \
-                 have traffic"
+                "all failed Services are in one namespace, and other namespaces have traffic"
                     .to_owned()
             }
             Lacking::Sources => {
@@ -293,8 +292,7 @@ impl Words<'_> {
             }
             (Rule::Inconclusive, _) => {
                 format!(
-                    "new connections were observed within {age}, but none with a conclusive \
-                     outcome"
+                    "new connections were observed within {age}, but none with a conclusive outcome"
                 )
             }
             (Rule::NothingProven, _) => format!(

@@ -5,19 +5,12 @@ use serde::{Deserialize, Serialize};
 
 /// `IPv4` or `IPv6`, as Kubernetes writes them.
 pub fn of_family(family: Family) -> &'static str {
-    match family {
-        Family::V4 => "IPv4",
-        Family::V6 => "IPv6",
-    }
+    ["IPv4", "IPv6"][family as usize]
 }
 
 /// `pod`, `host` or `external`.
 pub fn of_path(path: SourceClass) -> &'static str {
-    match path {
-        SourceClass::Pod => "pod",
-        SourceClass::Host => "host",
-        SourceClass::External => "external",
-    }
+    ["pod", "host", "external"][path as usize]
 }
 
 /// For `#[serde(with)]`.

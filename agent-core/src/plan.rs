@@ -446,4 +446,4 @@ fn find_endpoint<'a>(sorted: &'a [Endpoint], endpoint: &Endpoint) -> Option<&'a 
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -21,7 +21,7 @@ use crate::node::Node;
 use crate::plan::Unjudged;
 use crate::replay::{Moment, Replayed};
 use crate::shape::Shape;
-use crate::time::{Mono, Wall};
+use crate::time::Mono;
 use crate::verdict::Verdict;
 
 mod answers;
@@ -39,9 +39,6 @@ pub const SCHEMA: u32 = 1;
 
 /// Services shown beside those in trouble, by traffic.
 pub const BUSIEST_SHOWN: usize = 50;
-
-/// Sightings shown, the latest first.
-pub const SIGHTINGS_SHOWN: usize = 20;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -295,10 +292,6 @@ pub struct ClusterReport {
     pub ignored: u64,
 }
 
-fn time(at: Wall) -> jiff::Timestamp {
-    jiff::Timestamp::from_nanosecond(at.0.into()).unwrap_or_default()
-}
-
 impl Report {
     /// Report on a moment of a replay. Facts that only the shell has (interfaces, listeners, the
     /// counts of Services) are left out.
@@ -309,11 +302,11 @@ impl Report {
             schema: SCHEMA,
             node: replayed.node.clone(),
             node_uid: None,
-            written: time(moment.at),
+            written: moment.at.timestamp(),
             agent: AgentInfo {
                 version: replayed.agent.clone(),
                 abi: agent_common::abi::ABI_VERSION,
-                started: time(node.judge().anchor.wall),
+                started: node.judge().anchor.wall.timestamp(),
                 enforcement: moment.judged.answers.enforcement(),
                 unknown_policy: settings.unknown_policy,
             },

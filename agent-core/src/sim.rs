@@ -73,7 +73,6 @@ pub struct Truths {
 }
 
 /// A node, its world and its agent.
-#[derive(Debug)]
 pub struct SimNode {
     world: World,
     dice: Dice,
@@ -377,7 +376,6 @@ impl SimNode {
 }
 
 /// Many nodes under one clock. A minute of 5,000 idle ones takes about 20 s and 130 MB (release).
-#[derive(Debug)]
 pub struct Fleet {
     nodes: Vec<SimNode>,
     now: Mono,

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// `CLOCK_MONOTONIC` in nanoseconds, the kernel's `bpf_ktime_get_ns`. It survives a restart of the
@@ -58,15 +59,28 @@ pub(crate) mod ns {
 #[serde(transparent)]
 pub struct Wall(pub i64);
 
+impl Wall {
+    /// Nothing where the time is too far away.
+    pub fn of(time: Timestamp) -> Option<Self> {
+        i64::try_from(time.as_nanosecond()).ok().map(Self)
+    }
+
+    /// Reads a time as RFC 3339 has it.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::of(text.parse().ok()?)
+    }
+
+    /// Every i64 of nanoseconds lies between the years 1677 and 2262, which jiff knows.
+    pub fn timestamp(self) -> Timestamp {
+        Timestamp::from_nanosecond(self.0.into()).unwrap_or_default()
+    }
+}
+
 impl fmt::Display for Wall {
     /// Writes the time as Go's `time.RFC3339Nano` in UTC: trailing zeros of the fraction are left
     /// out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match jiff::Timestamp::from_nanosecond(i128::from(self.0)) {
-            Ok(timestamp) => timestamp.fmt(f),
-            // Every i64 of nanoseconds lies between the years 1677 and 2262, which jiff knows.
-            Err(_) => f.write_str(GO_ZERO_TIME),
-        }
+        self.timestamp().fmt(f)
     }
 }
 

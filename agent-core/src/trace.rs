@@ -61,10 +61,7 @@ impl Transport {
 
     /// Name as metrics and `/verdict` show it.
     pub fn name(self) -> &'static str {
-        match self {
-            Transport::Tcp => "tcp",
-            Transport::Udp => "udp",
-        }
+        ["tcp", "udp"][self as usize]
     }
 }
 

@@ -14,7 +14,6 @@ use crate::config::ConfigError;
 use crate::http::bind::BindError;
 use crate::{args, metrics};
 use agent_core::text::{self, styled, visible};
-use agent_core::time::Wall;
 
 pub mod check;
 pub mod drain;
@@ -118,11 +117,6 @@ pub fn fail(error: &(dyn Error + 'static)) -> Exit {
 /// The error, as a line of its own.
 fn complaint(text: &str) -> String {
     format!("pathproof: {}\n", visible(&text.replace('\n', " ")))
-}
-
-fn wall(time: &str) -> Option<Wall> {
-    let time: jiff::Timestamp = time.parse().ok()?;
-    i64::try_from(time.as_nanosecond()).ok().map(Wall)
 }
 
 /// Says what went wrong, if anything did.

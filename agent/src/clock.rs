@@ -23,5 +23,5 @@ pub fn now() -> Timestamp {
 
 /// The wall clock in nanoseconds. A time after 2262 reads as the last one.
 pub fn wall() -> Wall {
-    Wall(i64::try_from(now().as_nanosecond()).unwrap_or(i64::MAX))
+    Wall::of(now()).unwrap_or(Wall(i64::MAX))
 }

@@ -52,8 +52,7 @@ pub fn confine(needs: &Needs) -> (HardeningReport, Loader) {
     let filtered = missing.unless("the seccomp filter cannot be installed", filtered);
     let loader = Loader::start();
     let loader = missing.unless(
-        "the capabilities for loading BPF programs are kept: no thread \
-         could be started for them",
+        "the capabilities for loading BPF programs are kept: no thread could be started for them",
         loader,
     );
     if loader.is_some() {

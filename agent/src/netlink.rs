@@ -93,6 +93,12 @@ pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])>
     })
 }
 
+/// The value of the first attribute of this kind.
+pub(crate) fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
+    let mut all = attributes(bytes);
+    all.find_map(|(kind, value)| (kind == wanted).then_some(value))
+}
+
 /// An attribute as [`attributes`] reads it, with its padding.
 pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();

@@ -7,6 +7,7 @@
 //! its result. Only a signal ends the process: a failure is logged once, and tried again with the
 //! next look.
 
+use std::error::Error;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -17,13 +18,13 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Precon
 use kube::{Api, Client};
 use serde_json::json;
 use thiserror::Error;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{sleep, timeout};
 
 use crate::clock;
-use crate::cluster::api::client::{ApiAccess, ClientError, client, root_cause};
+use crate::cluster::api::client::{ApiAccess, client, root_cause};
 use crate::cluster::api::{Nodes, follow_nodes};
 use crate::config::{RotateConfig, Withdraw};
+use crate::lifecycle::Shutdown;
 use agent_core::fleet::rotation::{
     Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Wanted, Write, slice_name,
 };
@@ -40,17 +41,6 @@ const LOOK: Duration = Duration::from_secs(5);
 const REQUEST: Duration = Duration::from_secs(5);
 /// Nodes that begin or cease to fail lead to the next look early, and no earlier than this.
 const EARLY: Duration = Duration::from_secs(1);
-
-/// Reason why the rotator could not run.
-#[derive(Debug, Error)]
-pub enum RotateError {
-    /// The API server cannot be asked.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// Signals cannot be received.
-    #[error("cannot receive signals: {0}")]
-    Signals(#[source] std::io::Error),
-}
 
 /// Reason why a request led to nothing.
 #[derive(Debug, Error)]
@@ -75,10 +65,8 @@ enum Trouble {
 ///
 /// # Errors
 /// The reason why it could not start.
-pub async fn run(config: RotateConfig) -> Result<(), RotateError> {
-    let listen = |kind| signal(kind).map_err(RotateError::Signals);
-    let mut terminate = listen(SignalKind::terminate())?;
-    let mut interrupt = listen(SignalKind::interrupt())?;
+pub async fn run(config: RotateConfig) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let mut shutdown = Shutdown::listen()?;
     let access = ApiAccess {
         kubeconfig: config.api.kubeconfig.clone(),
         server: config.api.server.clone(),
@@ -93,8 +81,7 @@ pub async fn run(config: RotateConfig) -> Result<(), RotateError> {
         // A request that is cut off is written or not: the next leader reads which.
         tokio::select! {
             biased;
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            _ = shutdown.requested() => break,
             () = turn => {}
         }
     }
@@ -147,8 +134,7 @@ impl Rotator {
             self.rotation.failed(now);
         } else if self.rotation.answered(now) {
             tracing::info!(
-                "the API server answers again; the sentinel's endpoint stays unchanged \
-                 for 10 min"
+                "the API server answers again; the sentinel's endpoint stays unchanged for 10 min"
             );
         }
         let leads = self.candidate.leads(now);
@@ -291,11 +277,9 @@ impl Rotator {
                     let fleet = wanted.fleet.as_deref().unwrap_or_default();
                     tracing::info!(%fleet, "wrote the number of failing nodes");
                 }
-                _ if plan.rotates => tracing::debug!(
-                    ?write,
-                    "changed the port of the sentinel's \
-                     endpoint"
-                ),
+                _ if plan.rotates => {
+                    tracing::debug!(?write, "changed the port of the sentinel's endpoint")
+                }
                 _ => tracing::info!(?write, "repaired an EndpointSlice of the sentinel"),
             }
         }
@@ -440,7 +424,7 @@ fn lease_of(found: Option<Lease>, name: &str, holder: Option<&str>, now: Wall) -
     let mut lease = found.unwrap_or_default();
     lease.metadata.name = Some(name.to_owned());
     let spec = lease.spec.get_or_insert_default();
-    let now = jiff::Timestamp::from_nanosecond(i128::from(now.0)).unwrap_or_default();
+    let now = now.timestamp();
     if holder.is_some() && spec.holder_identity.as_deref() != holder {
         spec.lease_transitions = Some(spec.lease_transitions.map_or(0, |n| n.saturating_add(1)));
         spec.acquire_time = Some(MicroTime(now));

@@ -7,7 +7,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::clock;
@@ -188,8 +187,8 @@ impl Recordings {
     /// # Errors
     /// The folder cannot be written.
     pub fn write(&self, now: Wall, recording: &[u8]) -> io::Result<PathBuf> {
-        let time = Timestamp::from_nanosecond(now.0.into()).unwrap_or_default();
-        let path = self.folder.join(format!("{}{ENDING}", time.strftime(NAME)));
+        let time = now.timestamp().strftime(NAME);
+        let path = self.folder.join(format!("{time}{ENDING}"));
         write(&path, &path.with_extension("tmp"), recording)?;
         let files = self.files()?;
         for old in &files[..files.len().saturating_sub(KEPT)] {

@@ -112,8 +112,7 @@ impl OpenView {
     pub(super) fn known(&self, leaves: bool, now: Mono) -> Result<&OpenConnections, String> {
         if !leaves {
             return Err(
-                "they are counted only while the Node object shows that the node is being \
-                 removed"
+                "they are counted only while the Node object shows that the node is being removed"
                     .into(),
             );
         }

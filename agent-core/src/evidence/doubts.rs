@@ -152,7 +152,7 @@ pub(crate) fn ip_of(address: &Address) -> IpAddr {
     Ipv6Addr::from(*address).to_canonical()
 }
 
-fn socket_of(address: &Address, port: Port) -> SocketAddr {
+pub(crate) fn socket_of(address: &Address, port: Port) -> SocketAddr {
     SocketAddr::new(ip_of(address), u16::from_be_bytes(port))
 }
 

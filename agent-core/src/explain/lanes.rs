@@ -118,8 +118,7 @@ fn void_reason(reason: VoidReason) -> &'static str {
         VoidReason::NotSent => "the probe could not be sent",
         VoidReason::SentLate => "the probe was sent too late because the agent got no CPU time",
         VoidReason::EndedLate => {
-            "the probe was evaluated too late because the agent got no CPU \
-             time"
+            "the probe was evaluated too late because the agent got no CPU time"
         }
         VoidReason::ControlFailed => {
             "the control probe, which bypasses the datapath, failed: the sentinel's interfaces are \
@@ -171,8 +170,7 @@ fn happened(cause: ProbeCause, path: ProbePath) -> &'static str {
         ProbeCause::LostBeforeLeaving => "arrived and were not forwarded (lost)",
         ProbeCause::NoData => "connected, but no data came back (no data)",
         ProbeCause::AnswerLost => {
-            "were answered, but the answer did not reach the client (answer \
-             lost)"
+            "were answered, but the answer did not reach the client (answer lost)"
         }
         ProbeCause::NotMasqueraded => "kept the client's own address (not masqueraded)",
         ProbeCause::ConntrackFull => "were dropped (conntrack full)",

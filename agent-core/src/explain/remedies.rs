@@ -213,12 +213,10 @@ pub fn of_why(why: Why) -> Remedy {
             "Grant the missing capability (docs/capabilities.md), or read the kernel's error in the agent's log."
         }
         Why::NotSampled => {
-            "The agent was stopped or got no CPU time: check its CPU limit and the \
-             node's load."
+            "The agent was stopped or got no CPU time: check its CPU limit and the node's load."
         }
         Why::ViewNotSynced => {
-            "Check the manifests folder, or the agent's connection to the API \
-             server."
+            "Check the manifests folder, or the agent's connection to the API server."
         }
         Why::NothingExpected => {
             "If there should be Services, check --view, --manifests and the node's name."
@@ -228,13 +226,11 @@ pub fn of_why(why: Why) -> Remedy {
         }
         Why::Idle => "There is neither traffic nor a sentinel: install the sentinel's Service.",
         Why::Inconclusive => {
-            "Wait for more connections, or open one to a Service from a pod of \
-             this node."
+            "Wait for more connections, or open one to a Service from a pod of this node."
         }
         Why::EvidenceTooOld => "Open a new connection to a Service from a pod of this node.",
         Why::SentinelAltered => {
-            "The sentinel's Service or EndpointSlices were edited: apply their \
-             manifest again."
+            "The sentinel's Service or EndpointSlices were edited: apply their manifest again."
         }
         Why::DatapathChanged => "Another proxy took over. The verdict returns once a probe passes.",
     };

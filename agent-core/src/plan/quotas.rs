@@ -162,10 +162,9 @@ impl Quotas {
             };
             let others = match others.len() {
                 0 => String::new(),
-                count => format!(
-                    ", and neither are those of {count} more Services in this \
-                     namespace"
-                ),
+                count => {
+                    format!(", and neither are those of {count} more Services in this namespace")
+                }
             };
             problems.push(format!(
                 "Service {name} {excess}: its connections are not judged{others}"

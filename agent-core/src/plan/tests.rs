@@ -16,9 +16,9 @@ mod claims;
 mod departed;
 mod properties;
 mod tenants;
-mod world;
+pub(crate) mod world;
 
-use world::World;
+use world::{UNBOUNDED, World};
 
 /// With fewer ids than the maps have.
 fn with_ids(ids: u32) -> Planner {
@@ -298,7 +298,7 @@ fn sources_are_ranges_and_addresses_and_no_endpoint() {
 #[test]
 fn a_full_map_withholds_frontends_and_lets_go_of_what_left() {
     let mut world = World::new();
-    world.maps.room = 3;
+    world.maps.room = [3; 3];
     world.apply(vec![
         service("a", "10.96.0.1"),
         slice("a", &["10.2.0.1", "10.2.0.2"]),
@@ -328,7 +328,7 @@ fn a_full_map_withholds_frontends_and_lets_go_of_what_left() {
 #[test]
 fn a_source_that_found_no_place_takes_that_of_one_that_goes() {
     let mut world = World::new();
-    world.maps.room = 1;
+    world.maps.room = [1; 3];
     let prefixes = ["10.1.0.0/16", "10.2.0.0/16"];
     world.apply(vec![node(&[], &prefixes)]);
     assert_eq!(world.planner.missing().sources, 1);

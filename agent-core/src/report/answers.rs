@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::time;
 use crate::answer::Answer;
 use crate::brake::{Count, Held};
 use crate::effect;
@@ -96,7 +95,7 @@ impl FleetSeen {
         Self {
             limit: judge.settings.fleet_brake,
             count: counted.map(|(count, _)| count),
-            counted: came.map(|at| time(judge.anchor.wall_of(at))),
+            counted: came.map(|at| judge.anchor.wall_of(at).timestamp()),
             ignored: ignored.chain(&judge.switches.ignored).cloned().collect(),
         }
     }

@@ -1,12 +1,11 @@
 //! Frontends that more than one claims, in the document behind `/verdict`: how many, whose, and what to
 //! do about them.
 
-use std::net::{IpAddr, SocketAddr};
-
 use agent_common::service::{FrontendKey, TCP};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::ObjectName;
+use crate::evidence::socket_of;
 use crate::node::Node;
 use crate::plan::Conflict;
 
@@ -139,10 +138,7 @@ impl ClaimReport {
 }
 
 fn spelled(key: &FrontendKey) -> String {
-    let at = SocketAddr::new(
-        IpAddr::from(key.address).to_canonical(),
-        u16::from_be_bytes(key.port),
-    );
+    let at = socket_of(&key.address, key.port);
     let protocol = if key.protocol == TCP { "tcp" } else { "udp" };
     format!("{at}/{protocol}")
 }

@@ -1,16 +1,13 @@
 //! Reports as they look in the field, for tests.
 
 use super::*;
-use crate::brake::Count;
 use crate::cause::{Cause, State};
 use crate::conntrack::Conntrack;
-use crate::drops::Drops;
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
-use crate::limits::Limits;
 use crate::switches::AuditBy;
 use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
-use crate::verdict::{Coverage, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
+use crate::verdict::{FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
 
 mod cilium;
 mod found;
@@ -35,148 +32,26 @@ pub fn written() -> jiff::Timestamp {
 
 /// A sound node under steady traffic.
 pub fn proven() -> Report {
-    let proven = AnswerReport {
-        status: 200,
-        healthy: true,
+    serde_json::from_str(include_str!("../../testdata/report.json")).unwrap()
+}
+
+fn answered(status: u16) -> Answers {
+    let answer = AnswerReport {
+        status,
+        healthy: status == 200,
         would_fail: false,
     };
-    Report {
-        schema: SCHEMA,
-        node: "worker-1".to_owned(),
-        node_uid: None,
-        udp: udp(),
-        peers: PeersReport::default(),
-        fleet: FleetSeen {
-            limit: Some(20),
-            count: Some(Count {
-                unsound: 1,
-                nodes: 200,
-            }),
-            counted: Some(written() - jiff::SignedDuration::from_secs(23)),
-            ignored: Vec::new(),
-        },
-        written: written(),
-        agent: AgentInfo {
-            version: "0.1.0".to_owned(),
-            abi: 1,
-            started: "2026-11-21T09:48:12Z".parse().unwrap(),
-            enforcement: Enforcement::Enforce,
-            unknown_policy: UnknownPolicy::Open,
-        },
-        hardening: HardeningReport {
-            wanted: true,
-            capabilities: vec!["CAP_NET_ADMIN".to_owned(), "CAP_NET_RAW".to_owned()],
-            no_new_privs: true,
-            seccomp_filters: 5,
-            files: FilesReport::Confined,
-            missing: Vec::new(),
-        },
-        verdict: Verdict {
-            at: AT,
-            state: State::Proven,
-            since: ago(3_540_000),
-            cause: None,
-            why: None,
-            finding: connected(Family::V4, 40),
-            limits: Limits::default(),
-            eligibility: Eligibility::Eligible,
-            families: vec![
-                family(
-                    Family::V4,
-                    State::Proven,
-                    [Some(40), None, Some(310)],
-                    [None; 3],
-                ),
-                family(
-                    Family::V6,
-                    State::Proven,
-                    [Some(1_200), None, None],
-                    [None; 3],
-                ),
-            ],
-            services: Vec::new(),
-            services_omitted: 0,
-            coverage: Coverage {
-                attached: 5,
-                wanted: 5,
-                sampled: Some(AT),
-                ..Coverage::default()
-            },
-            conntrack: Conntrack::default(),
-            drops: Drops::default(),
-        },
-        sentinel: probed::sentinel(),
-        port: PortReport {
-            way: PortWay::Steered,
-            owner: Some(true),
-            ..PortReport::default()
-        },
-        answers: Answers {
-            healthz: proven,
-            livez: proven,
-            audit: None,
-            held: None,
-            broken_services: Vec::new(),
-        },
-        services: vec![
-            service("shop/web:http", Family::V4, 3, 148_210, 148_207, 0),
-            service("shop/cart:grpc", Family::V4, 4, 52_044, 52_044, 0),
-            service("shop/web:http", Family::V6, 3, 9_811, 9_811, 0),
-            service(
-                "kube-system/kube-dns:dns-tcp",
-                Family::V4,
-                2,
-                1_204,
-                1_204,
-                0,
-            ),
-        ],
-        services_omitted: 0,
-        sightings: Vec::new(),
-        devices: vec![
-            device("eth0", 2, true),
-            device("cni0", 3, false),
-            device("veth7d0a11", 9, false),
-            device("veth7d0a12", 11, false),
-            device("veth9a11fe", 12, false),
-        ],
-        datapath: Shape::default(),
-        expectations: ExpectationReport {
-            services: 121,
-            frontends: 342,
-            endpoints: 907,
-            ..ExpectationReport::default()
-        },
-        claims: ClaimsReport::default(),
-        cluster: ClusterReport {
-            source: "folder /etc/pathproof/cluster".to_owned(),
-            synced: true,
-            changed: Some(ago(192_000)),
-            problems: Vec::new(),
-            ignored: 17,
-        },
-        publish: PublishReport::default(),
-        faults: [("truncated", 0), ("later_fragment", 12), ("over_budget", 0)]
-            .map(|(name, count)| (name.to_owned(), count))
-            .into(),
-        drain: DrainView {
-            counted: [91_204, 3_310],
-            ignored: 720,
-            last: Some(ago(310)),
-            watched: Some(ago(3_540_000)),
-            seen: Some(ago(60)),
-            ..DrainView::default()
-        },
+    Answers {
+        healthz: answer,
+        livez: answer,
+        audit: None,
+        held: None,
+        broken_services: Vec::new(),
     }
 }
 
 /// The Service chain was flushed a moment ago.
 pub fn broken() -> Report {
-    let failing = AnswerReport {
-        status: 503,
-        healthy: false,
-        would_fail: false,
-    };
     let mut report = proven();
     let verdict = &mut report.verdict;
     verdict.since = ago(8_700);
@@ -223,13 +98,7 @@ pub fn broken() -> Report {
     report.services[0].outcomes.leaked = 160;
     report.services[1].trouble = true;
     report.services[1].outcomes.refused = 48;
-    report.answers = Answers {
-        healthz: failing,
-        livez: failing,
-        audit: None,
-        held: None,
-        broken_services: Vec::new(),
-    };
+    report.answers = answered(503);
     report.sightings = vec![SightingReport {
         at: ago(110),
         service: "shop/web:http".to_owned(),
@@ -241,35 +110,6 @@ pub fn broken() -> Report {
         device: "eth0".to_owned(),
     }];
     report
-}
-
-/// DNS that is asked and answers, and what sends metrics to nobody.
-fn udp() -> UdpReport {
-    let of = |name: &str, arrived, answered, lost| {
-        let mut counted = service(name, Family::V4, 2, arrived, arrived - lost, lost);
-        counted.outcomes.answered = answered;
-        UdpServiceReport {
-            counted,
-            dns: false,
-            answers: None,
-        }
-    };
-    UdpReport {
-        services: vec![
-            UdpServiceReport {
-                dns: true,
-                answers: Some(AnswerTimes {
-                    count: 41_201,
-                    half_ns: 1 << 19,
-                    most_ns: 1 << 24,
-                }),
-                ..of("kube-system/kube-dns:dns", 41_230, 41_214, 0)
-            },
-            of("monitoring/statsd:udp", 9_120, 0, 0),
-            of("telephony/sip:sip", 412, 409, 3),
-        ],
-        omitted: 0,
-    }
 }
 
 /// An agent that may not load its programs, on a node that is being removed, in audit.
@@ -347,30 +187,6 @@ fn family(
         paths,
         by_sentinel: false,
         lanes: probed::passing(family),
-    }
-}
-
-fn service(
-    name: &str,
-    family: Family,
-    endpoints: u32,
-    arrived: u64,
-    proven: u64,
-    lost: u64,
-) -> ServiceReport {
-    ServiceReport {
-        service: name.to_owned(),
-        family,
-        endpoints,
-        trouble: false,
-        outcomes: OutcomeCounts {
-            arrived,
-            forwarded: proven,
-            proven,
-            answered: proven,
-            lost,
-            ..OutcomeCounts::default()
-        },
     }
 }
 

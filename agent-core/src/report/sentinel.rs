@@ -80,13 +80,7 @@ pub enum SentinelState {
 impl SentinelState {
     /// Name as `/verdict` shows it.
     pub fn name(self) -> &'static str {
-        match self {
-            SentinelState::Probing => "probing",
-            SentinelState::Off => "off",
-            SentinelState::Absent => "absent",
-            SentinelState::Altered => "altered",
-            SentinelState::Disabled => "disabled",
-        }
+        ["probing", "off", "absent", "altered", "disabled"][self as usize]
     }
 }
 

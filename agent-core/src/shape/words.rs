@@ -119,10 +119,9 @@ fn unprobed(shape: &Shape, replacement: Told, facts: &Facts) -> String {
         (Told::Unknown | Told::Yes, _) => {
             format!("it cannot be read whether Cilium translates packets that enter through {ends}")
         }
-        (Told::No, Told::Yes) => format!(
-            "Cilium does not translate packets that enter through \
-             {ends}"
-        ),
+        (Told::No, Told::Yes) => {
+            format!("Cilium does not translate packets that enter through {ends}")
+        }
         (Told::No, _) => {
             format!(
                 "if Cilium replaces kube-proxy, it does not translate packets that enter \

@@ -68,10 +68,10 @@ pub(super) struct Datapath {
     pub(super) node: Arc<NodeFacts>,
     pub(super) address: Ipv4Addr,
     pub(super) services: Vec<Service>,
-    sentinel: Option<Arc<ServiceFacts>>,
+    sentinel: Arc<ServiceFacts>,
     generation: u16,
     /// The generation of the sentinel's rules.
-    pub(super) echo: Option<u16>,
+    pub(super) echo: u16,
     pub(super) faults: BTreeSet<Fault>,
     pub(super) frozen: bool,
     pub(super) denials: Vec<(Option<Client>, Option<usize>, Denial)>,
@@ -104,6 +104,7 @@ impl Datapath {
         let [_, high, low, last] = number.to_be_bytes();
         let address = Ipv4Addr::new(172, 16 | high, low, last);
         let pod_range = ipnet::Ipv4Net::new_assert(pod_address(number, 0), 24);
+        let node_port = (!world.no_node_ports).then_some(SENTINEL_NODE_PORT);
         let mut datapath = Self {
             node: Arc::new(NodeFacts {
                 name: format!("node-{number}").into(),
@@ -113,9 +114,9 @@ impl Datapath {
             }),
             address,
             services: Vec::new(),
-            sentinel: None,
+            sentinel: Arc::new(facts(sentinel_rule().service, SENTINEL_IP, node_port)),
             generation: FIRST_GENERATION,
-            echo: None,
+            echo: FIRST_GENERATION,
             faults: BTreeSet::new(),
             frozen: false,
             denials: Vec::new(),
@@ -127,9 +128,6 @@ impl Datapath {
             pods_made: 0,
             number,
         };
-        let rule = sentinel_rule();
-        let node_port = (!world.no_node_ports).then_some(SENTINEL_NODE_PORT);
-        datapath.sentinel = Some(Arc::new(facts(rule.service, SENTINEL_IP, node_port)));
         for (place, spec) in world.services.iter().enumerate() {
             let service = datapath.service(place, spec);
             datapath.services.push(service);
@@ -209,7 +207,7 @@ impl Datapath {
 
     /// Address that a probe dials.
     pub(super) fn probed(&self, kind: FrontendKind) -> Option<SocketAddr> {
-        dialled(self.sentinel.as_ref()?, self.address, kind)
+        dialled(&self.sentinel, self.address, kind)
     }
 
     /// The proxy writes rules as the API has them.
@@ -229,7 +227,7 @@ impl Datapath {
             true => self.claims(),
             false => BTreeMap::new(),
         };
-        self.echo = self.sentinel.is_some().then_some(self.generation);
+        self.echo = self.generation;
     }
 
     /// The Service and its slice are deleted.
@@ -278,9 +276,7 @@ impl Datapath {
     }
 
     fn sentinel_changes(&self) -> Vec<Change> {
-        let Some(sentinel) = &self.sentinel else {
-            return Vec::new();
-        };
+        let sentinel = &self.sentinel;
         let echo = Pod {
             ip: ECHO,
             local: false,

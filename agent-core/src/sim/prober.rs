@@ -243,8 +243,7 @@ impl SimNode {
             ProbePath::Host => (Client::Host, FrontendKind::ClusterIp),
         };
         let datapath = &self.datapath;
-        let echo = datapath.echo.filter(|_| !datapath.is_flushed());
-        if echo.is_none() {
+        if datapath.is_flushed() {
             return (datapath.unruled(client, kind), None);
         }
         let stopped = !datapath.forwards() || (datapath.filtered && path != ProbePath::Pod);
@@ -260,7 +259,7 @@ impl SimNode {
             ip: ECHO,
             local: true,
         };
-        (Way::To(echo_pod), echo)
+        (Way::To(echo_pod), Some(datapath.echo))
     }
 }
 

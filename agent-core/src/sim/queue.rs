@@ -1,7 +1,6 @@
 //! Tasks that are due at a simulated node, in the order of their time.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 
 use super::traffic::Dialled;
 use crate::time::Mono;
@@ -56,58 +55,23 @@ pub(super) enum Passing {
     LoseSightings,
 }
 
-/// A task and its time; among equals in the order in which they came.
-#[derive(Debug)]
-struct Due {
-    at: Mono,
-    place: u64,
-    task: Task,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.place == other.place
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.place).cmp(&(other.at, other.place))
-    }
-}
-
-/// Tasks by their times.
+/// Tasks by their times; those of one time in the order in which they came.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    due: BinaryHeap<Reverse<Due>>,
+    due: BTreeMap<(Mono, u64), Task>,
     pushed: u64,
 }
 
 impl Queue {
     pub(super) fn push(&mut self, at: Mono, task: Task) {
         self.pushed += 1;
-        self.due.push(Reverse(Due {
-            at,
-            place: self.pushed,
-            task,
-        }));
+        self.due.insert((at, self.pushed), task);
     }
 
     /// The next that is due by then.
     pub(super) fn pop(&mut self, until: Mono) -> Option<(Mono, Task)> {
-        let Reverse(next) = self.due.peek()?;
-        if next.at > until {
-            return None;
-        }
-        let Reverse(Due { at, task, .. }) = self.due.pop()?;
-        Some((at, task))
+        let next = self.due.first_entry()?;
+        let (at, _) = *next.key();
+        (at <= until).then(|| (at, next.remove()))
     }
 }

@@ -9,6 +9,7 @@ use agent_common::service::FAMILIES;
 use super::datapath::sentinel_rule;
 use super::{Answered, Own, SimNode, Task, ms};
 use crate::answer::{Enforcement, UnknownPolicy};
+use crate::cluster::Change;
 use crate::coverage::{Hook, Hooks, ObserverStart};
 use crate::damping::DWELL_DEFAULT;
 use crate::drain::ProbeRanges;
@@ -47,15 +48,7 @@ pub(super) struct Agent {
     listed: bool,
     /// The watches failed, as far as the agent has noticed.
     knows_silence: bool,
-    /// Damage was reported.
-    knows_damage: bool,
     next_sample: Duration,
-}
-
-impl std::fmt::Debug for Agent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Agent")
-    }
 }
 
 impl SimNode {
@@ -100,7 +93,6 @@ impl SimNode {
             next_look: None,
             listed: false,
             knows_silence: false,
-            knows_damage: false,
             next_sample: SAMPLE_INTERVAL,
         });
         self.feed(Event::Tick, now);
@@ -153,13 +145,7 @@ impl SimNode {
                 }
                 self.undelivered.clear();
                 let changes = self.datapath.list();
-                self.feed(
-                    Event::View(ViewUpdate {
-                        changes,
-                        ..ViewUpdate::default()
-                    }),
-                    now,
-                );
+                self.feed(view_of(changes), now);
             }
             Own::Silent if self.silent => self.notice_silence(now),
             Own::Silent => {}
@@ -195,13 +181,7 @@ impl SimNode {
         }
         agent.knows_silence = false;
         let changes = std::mem::take(&mut self.undelivered);
-        self.feed(
-            Event::View(ViewUpdate {
-                changes,
-                ..ViewUpdate::default()
-            }),
-            now,
-        );
+        self.feed(view_of(changes), now);
     }
 
     /// Probes ended; those of a starved agent are seen to end late.
@@ -226,7 +206,6 @@ impl SimNode {
         (agent.looked, agent.next_look) = (now, None);
         let began = Mono(now.0.saturating_sub(LOOKED.as_nanos() as u64));
         let news = damaged.then(|| Parts::Damaged("an address is gone".to_owned()));
-        agent.knows_damage = damaged;
         let is_new = !std::mem::replace(&mut agent.made, true);
         let state = KernelState {
             sound_since: (!damaged && !is_new).then_some(began),
@@ -368,12 +347,8 @@ impl SimNode {
             state: judged.verdict.state,
             cause: judged.verdict.cause,
         };
-        let same = |last: &Answered| {
-            Answered {
-                at: answered.at,
-                ..*last
-            } == answered
-        };
+        let at = answered.at;
+        let same = |last: &Answered| Answered { at, ..*last } == answered;
         if !self.answers.last().is_some_and(same) {
             self.answers.push(answered);
         }
@@ -381,4 +356,12 @@ impl SimNode {
             log.judged.push(judged);
         }
     }
+}
+
+/// Changes of the cluster view.
+fn view_of(changes: Vec<Change>) -> Event {
+    Event::View(ViewUpdate {
+        changes,
+        ..ViewUpdate::default()
+    })
 }

@@ -364,11 +364,11 @@ impl Agent {
             schema: SCHEMA,
             node: self.config.node_name.to_string(),
             node_uid: node.uid(),
-            written: timestamp(node.judge().anchor.wall_of(verdict.at)),
+            written: node.judge().anchor.wall_of(verdict.at).timestamp(),
             agent: report::AgentInfo {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 abi: ABI_VERSION,
-                started: timestamp(self.output.started),
+                started: self.output.started.timestamp(),
                 enforcement: answers.enforcement(),
                 unknown_policy: options.unknown_policy,
             },
@@ -493,8 +493,4 @@ fn log(notice: &Notice) {
         Notice::SentinelOn | Notice::Shape(_) => tracing::info!("{notice}"),
         _ => tracing::warn!("{notice}"),
     }
-}
-
-fn timestamp(wall: Wall) -> jiff::Timestamp {
-    jiff::Timestamp::from_nanosecond(i128::from(wall.0)).unwrap_or_default()
 }

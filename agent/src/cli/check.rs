@@ -198,10 +198,9 @@ impl<'a> Checked<'a> {
         let time = Spoken(Duration::try_from_secs_f64(self.seconds).unwrap_or_default());
         let source = match &self.source {
             Source::Itself if self.paths.is_empty() => String::new(),
-            Source::Itself => format!(
-                "Probed for {time}; the sentinel's interfaces were removed \
-                 again."
-            ),
+            Source::Itself => {
+                format!("Probed for {time}; the sentinel's interfaces were removed again.")
+            }
             Source::Agent { address, version } => format!(
                 "Read from the agent at {address} (pathproof {version}, running for {time})."
             ),

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use thiserror::Error;
 
-use super::{Exit, FetchError, fetch, wall};
+use super::{Exit, FetchError, fetch};
 use crate::args::{Output, RecordArgs, ReplayArgs, WhyArgs};
 use crate::input;
 use crate::state::Recordings;
@@ -79,7 +79,7 @@ pub fn run_replay(args: &ReplayArgs) -> Exit {
 
 /// The report of a past moment, out of the recording that it is in.
 pub(super) fn report_at(text: &str, args: &WhyArgs) -> Result<Report, Problem> {
-    let at = wall(text).ok_or_else(|| Problem::Time(text.to_owned()))?;
+    let at = Wall::parse(text).ok_or_else(|| Problem::Time(text.to_owned()))?;
     let path = match &args.recording {
         Some(path) => path.clone(),
         None => recorded(&args.state_dir, at)?,
@@ -236,8 +236,11 @@ mod tests {
 
     #[test]
     fn times_are_rfc_3339() {
-        assert_eq!(wall("1970-01-01T00:00:01.5Z"), Some(Wall(1_500_000_000)));
-        assert_eq!(wall("yesterday"), None);
+        assert_eq!(
+            Wall::parse("1970-01-01T00:00:01.5Z"),
+            Some(Wall(1_500_000_000))
+        );
+        assert_eq!(Wall::parse("yesterday"), None);
     }
 
     #[test]

@@ -203,8 +203,7 @@ fn port(port: &PortReport) -> &'static str {
     match (port.way, port.owner) {
         _ if port.succeeded => "another agent has taken over",
         _ if port.waits => {
-            "the previous process still answers load balancers; the agent takes \
-             over soon"
+            "the previous process still answers load balancers; the agent takes over soon"
         }
         (PortWay::Bound, _) => "the agent listens on the healthz port",
         (PortWay::Steered, Some(true)) => {
@@ -212,12 +211,10 @@ fn port(port: &PortReport) -> &'static str {
              the node itself"
         }
         (PortWay::Steered, Some(false)) => {
-            "steered to the agent; no other process listens on the \
-             port"
+            "steered to the agent; no other process listens on the port"
         }
         (PortWay::Steered, None) => {
-            "steered to the agent; it is unknown whether another process \
-             listens on the port"
+            "steered to the agent; it is unknown whether another process listens on the port"
         }
     }
 }

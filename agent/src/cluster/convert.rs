@@ -214,7 +214,7 @@ impl Converter {
             ports: self.slice_ports(slice.ports.as_deref().unwrap_or_default())?,
             endpoints,
             fleet: lookup(&slice.metadata.annotations, FLEET).map(|text| cut(text, 1_024)),
-            triggered: lookup(&slice.metadata.annotations, TRIGGER).and_then(instant),
+            triggered: lookup(&slice.metadata.annotations, TRIGGER).and_then(Wall::parse),
         }))))
     }
 
@@ -306,12 +306,6 @@ impl Converter {
         self.shared.insert(Arc::clone(&new));
         new
     }
-}
-
-/// A time as RFC 3339 has it; nothing for anything else, as in kube-proxy.
-fn instant(text: &str) -> Option<Wall> {
-    let at: jiff::Timestamp = text.parse().ok()?;
-    i64::try_from(at.as_nanosecond()).ok().map(Wall)
 }
 
 /// The port at which load balancers ask about a Service.

@@ -256,10 +256,8 @@ impl Manifests {
                 }
                 Item::Broken(reason) => {
                     is_whole = false;
-                    let why = format!(
-                        "cannot be parsed: {reason}; its last good content stays in \
-                         use"
-                    );
+                    let why =
+                        format!("cannot be parsed: {reason}; its last good content stays in use");
                     file.problems.push(problem(&path, place, &why));
                     return;
                 }

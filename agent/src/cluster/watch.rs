@@ -57,8 +57,7 @@ pub fn follow(path: &Path, node_name: &str) -> Result<mpsc::Receiver<Update>, Op
     if let Err(source) = fs::read_dir(path) {
         let problem = match source.kind() {
             io::ErrorKind::NotFound => {
-                "does not exist; create it or give another folder with \
-                 --manifests"
+                "does not exist; create it or give another folder with --manifests"
             }
             io::ErrorKind::NotADirectory => {
                 "is not a folder; give the folder that contains the files"

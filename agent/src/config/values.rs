@@ -16,6 +16,7 @@ use tracing_subscriber::filter::EnvFilter;
 use crate::http::bind::BindAddress;
 use crate::http::unmapped;
 use agent_core::cluster::ObjectName;
+use agent_core::eligibility::is_dns_name;
 use agent_core::expect::node::address;
 
 /// A value, or the word `none`. The other name keeps clap from taking it for an option that may be
@@ -135,10 +136,9 @@ pub(super) fn url(text: &str) -> Result<String, &'static str> {
     };
     match uri.is_some_and(|uri| is_sound(&uri)) {
         true => Ok(text.to_owned()),
-        false => Err(
-            "it is not the URL of an API server: give http://HOST:PORT or \
-             https://HOST:PORT",
-        ),
+        false => {
+            Err("it is not the URL of an API server: give http://HOST:PORT or https://HOST:PORT")
+        }
     }
 }
 
@@ -154,12 +154,7 @@ pub(super) fn log_filter(text: &str) -> Result<String, &'static str> {
 
 /// A name that objects can have (RFC 1123 subdomain).
 pub(crate) fn dns_name(text: &str) -> Result<String, &'static str> {
-    let is_inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
-    let is_label = |label: &str| {
-        let has_ends = !label.is_empty() && !label.starts_with('-') && !label.ends_with('-');
-        has_ends && label.bytes().all(is_inner)
-    };
-    match text.len() <= 253 && text.split('.').all(is_label) {
+    match is_dns_name(text) {
         true => Ok(text.to_owned()),
         false => Err("give at most 253 lower-case letters, digits, '-' and '.'"),
     }

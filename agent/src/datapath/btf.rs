@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use agent_common::dropped::SkbLayout;
 use thiserror::Error;
 
+use crate::netlink::word;
+
 /// The kernel's types cannot be used.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum BtfError {
@@ -198,11 +200,6 @@ fn size(kind: u32, length: usize) -> Option<usize> {
         15 | 19 => length * 12,
         _ => return None,
     })
-}
-
-fn word(bytes: &[u8], at: usize) -> Option<u32> {
-    let word = bytes.get(at..at.checked_add(4)?)?;
-    Some(u32::from_ne_bytes(word.try_into().ok()?))
 }
 
 #[cfg(test)]

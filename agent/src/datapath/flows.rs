@@ -9,7 +9,7 @@ use agent_common::service::{Address, Port, mapped};
 use agent_core::drain::{Flow, OpenConnections, Outsiders};
 use netlink_sys::protocols::NETLINK_NETFILTER;
 
-use crate::netlink::{attributes, dump};
+use crate::netlink::{attributes, dump, find};
 
 /// `NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_GET`.
 const GET: u16 = 1 << 8 | 1;
@@ -129,11 +129,6 @@ fn tuple(value: &[u8]) -> Option<Tuple> {
         Some((v4().or_else(v6)?, port))
     };
     Some([end(0)?, end(1)?])
-}
-
-fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
-    let mut found = attributes(bytes);
-    found.find_map(|(kind, value)| (kind == wanted).then_some(value))
 }
 
 #[cfg(test)]

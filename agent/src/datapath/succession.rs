@@ -105,20 +105,9 @@ impl Marks {
 
     /// Programs with this mark, attached or not.
     fn bearers(&self, mark: &str) -> BTreeSet<u32> {
-        let mut bearers = BTreeSet::new();
-        for folder in &self.folders {
-            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                let name = entry.file_name();
-                let found = name.to_str().and_then(|name| name.split_once('.'));
-                if let Some((id, found)) = found
-                    && found == mark
-                    && self.counts(&entry.path())
-                {
-                    bearers.extend(id.parse::<u32>());
-                }
-            }
-        }
-        bearers
+        let marks = self.folders.iter().flat_map(|folder| marks_in(folder));
+        let borne = marks.filter(|(_, of, path)| of == mark && self.counts(path));
+        borne.map(|(id, ..)| id).collect()
     }
 
     fn counts(&self, path: &Path) -> bool {
@@ -129,19 +118,12 @@ impl Marks {
     /// newest.
     fn forget(&self, attached: &BTreeSet<u32>) {
         for folder in &self.folders {
-            let mut found = Vec::new();
-            for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-                let name = entry.file_name();
-                let marked = name.to_str().and_then(|name| name.split_once('.'));
-                if let Some(id) = marked.and_then(|(id, _)| id.parse::<u32>().ok()) {
-                    found.push((id, entry.path()));
-                }
-            }
-            let counting = found.iter().filter(|(_, path)| self.counts(path));
-            let ids: BTreeSet<u32> = counting.map(|(id, _)| *id).collect();
+            let found: Vec<_> = marks_in(folder).collect();
+            let counting = found.iter().filter(|(.., path)| self.counts(path));
+            let ids: BTreeSet<u32> = counting.map(|(id, ..)| *id).collect();
             let newest = ids.iter().rev().take(KEPT);
             let kept: BTreeSet<u32> = newest.chain(ids.intersection(attached)).copied().collect();
-            for (_, path) in found.iter().filter(|(id, _)| !kept.contains(id)) {
+            for (.., path) in found.iter().filter(|(id, ..)| !kept.contains(id)) {
                 let _ = fs::remove_file(path);
             }
         }
@@ -153,6 +135,16 @@ impl Marks {
         let pins = self.pins.as_ref();
         pins.is_none_or(|pins| pins.claimed().contains(&program))
     }
+}
+
+/// The marks in a folder, each with its program and path, whether they count or not.
+fn marks_in(folder: &Path) -> impl Iterator<Item = (u32, String, PathBuf)> + use<> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let (id, mark) = name.split_once('.')?;
+        Some((id.parse().ok()?, mark.to_owned(), entry.path()))
+    })
 }
 
 /// Removes the marks below a state folder; those among the pins go with these.

@@ -109,8 +109,7 @@ impl Flag {
         Some(match self.name {
             "cleanup" => "remove kube-proxy's rules and exit",
             "config" => {
-                "KubeProxyConfiguration; only addresses, kubeconfig, node name and logging \
-                 are used"
+                "KubeProxyConfiguration; only addresses, kubeconfig, node name and logging are used"
             }
             "healthz-bind-address" => "address of /healthz and /livez (default 0.0.0.0:10256)",
             "healthz-port" => "port of /healthz, if the address has none; 0 serves nothing",

@@ -3,13 +3,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use agent_common::evidence::{DELAY_BUCKETS, Delays, OUTCOMES, Outcome, delay_bucket};
 use agent_common::service::{FAMILIES, Family, SOURCE_CLASSES};
 
-use agent_core::cluster::ObjectName;
 use agent_core::evidence::{CountDelta, Directory, ServiceInfo};
 use agent_core::report::{AnswerTimes, UdpReport, UdpServiceReport};
 use agent_core::report::{OutcomeCounts, ServiceReport};
@@ -53,9 +51,8 @@ pub(super) struct Connections {
 /// One Service port and family.
 #[derive(Debug)]
 pub(super) struct Tally {
-    pub(super) name: ObjectName,
-    pub(super) port: Arc<str>,
-    pub(super) family: Family,
+    /// As it was when the first connection came.
+    pub(super) info: ServiceInfo,
     pub(super) sums: Box<Sums>,
     pub(super) handshakes: Handshakes,
     failed: Option<Failed>,
@@ -92,8 +89,8 @@ struct Failed {
 impl Tally {
     fn report(&self, endpoints: u32, trouble: bool) -> ServiceReport {
         ServiceReport {
-            service: self.service(),
-            family: self.family,
+            service: self.info.label(),
+            family: self.info.family,
             endpoints,
             trouble,
             outcomes: self.outcomes(),
@@ -102,9 +99,7 @@ impl Tally {
 
     fn of(info: &ServiceInfo) -> Self {
         Self {
-            name: info.name.clone(),
-            port: Arc::clone(&info.port),
-            family: info.family,
+            info: info.clone(),
             sums: Box::default(),
             handshakes: Handshakes::default(),
             failed: None,
@@ -128,7 +123,8 @@ impl Tally {
 
     /// Ids are given to other Services once theirs is gone.
     fn is_of(&self, info: &ServiceInfo) -> bool {
-        self.family == info.family && self.port == info.port && self.name == info.name
+        let known = &self.info;
+        (&known.name, &known.port, known.family) == (&info.name, &info.port, info.family)
     }
 
     /// On all paths.
@@ -141,14 +137,6 @@ impl Tally {
             &std::array::from_fn(|outcome| self.total(outcome)),
             self.total(OUTCOMES),
         )
-    }
-
-    /// `namespace/name`, and `:port` where the port has a name.
-    pub(super) fn service(&self) -> String {
-        match &*self.port {
-            "" => self.name.to_string(),
-            port => format!("{}:{port}", self.name),
-        }
     }
 }
 
@@ -207,7 +195,8 @@ impl Connections {
             .map(|trouble| (trouble.service.as_str(), trouble.family))
             .collect();
         let is_troubled = |tally: &Tally| {
-            !troubled.is_empty() && troubled.contains(&(tally.service().as_str(), tally.family))
+            !troubled.is_empty()
+                && troubled.contains(&(tally.info.label().as_str(), tally.info.family))
         };
         let known = self.services.iter().filter_map(|(id, tally)| {
             let info = directory.service(*id).filter(|info| tally.is_of(info))?;
@@ -217,7 +206,8 @@ impl Connections {
         // Trouble first, then the busiest; by name where that is the same.
         ranked.sort_by_cached_key(|(tally, trouble, _)| {
             let arrived = Reverse(tally.total(Outcome::Arrived as usize));
-            (!trouble, arrived, &tally.name, &tally.port, tally.family)
+            let of = &tally.info;
+            (!trouble, arrived, &of.name, &of.port, of.family)
         });
         let troubled = ranked.iter().filter(|(_, trouble, _)| *trouble).count();
         let omitted = ranked.len().saturating_sub(troubled + busiest);

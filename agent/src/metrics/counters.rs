@@ -37,11 +37,7 @@ pub enum Listener {
 impl Listener {
     /// Name in metrics and log.
     pub fn name(self) -> &'static str {
-        match self {
-            Listener::Healthz => "healthz",
-            Listener::Admin => "admin",
-            Listener::Service => "service",
-        }
+        ["healthz", "admin", "service"][self as usize]
     }
 }
 
@@ -186,10 +182,7 @@ pub enum Published {
 impl Published {
     /// Name in metrics and log.
     pub fn name(self) -> &'static str {
-        match self {
-            Published::Condition => "condition",
-            Published::Event => "event",
-        }
+        ["condition", "event"][self as usize]
     }
 }
 

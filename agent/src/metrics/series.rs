@@ -177,8 +177,8 @@ impl Connections {
             .collect();
         // Names are only written where some are looked for.
         let confirmed = |tally: &Tally| {
-            let name = (!named.is_empty()).then(|| tally.service())?;
-            named.get(&(name.as_str(), tally.family)).copied()
+            let name = (!named.is_empty()).then(|| tally.info.label())?;
+            named.get(&(name.as_str(), tally.info.family)).copied()
         };
         let mut ranked: Vec<(Option<bool>, u64, &Tally)> = self
             .services
@@ -188,7 +188,7 @@ impl Connections {
             .collect();
         ranked.sort_by_cached_key(|(named, failures, tally)| {
             let worst = Reverse((*named == Some(true), *failures, named.is_some()));
-            (worst, &tally.name, &tally.port, tally.family)
+            (worst, &tally.info.name, &tally.info.port, tally.info.family)
         });
         let in_trouble = ranked.len();
         let mut left = allowance.series;
@@ -221,13 +221,8 @@ impl<'a> Shown<'a> {
             .iter()
             .filter(|tally| tally.handshakes.count() > 0);
         accepting.take(most).map(|tally| {
-            let family = names::of_family(tally.family);
-            let labels = [
-                &*tally.name.namespace,
-                &tally.name.name,
-                &tally.port,
-                family,
-            ];
+            let [namespace, name, port] = names_of(tally);
+            let labels = [namespace, name, port, names::of_family(tally.info.family)];
             (labels, &tally.handshakes)
         })
     }
@@ -235,10 +230,8 @@ impl<'a> Shown<'a> {
     /// Labels and values: namespace, name, port, family, path, outcome. Only of paths with traffic.
     pub(super) fn series(&self) -> impl Iterator<Item = ([&'a str; 6], f64)> {
         let rule = self.rule;
-        let named = self.tallies.iter().map(|tally| {
-            let name: [&'a str; 3] = [&tally.name.namespace, &tally.name.name, &tally.port];
-            (name, tally.family, &*tally.sums)
-        });
+        let named = self.tallies.iter();
+        let named = named.map(|tally| (names_of(tally), tally.info.family, &*tally.sums));
         let others = self.others.into_iter().flatten();
         let others = Family::ALL.into_iter().zip(others);
         let others = others.map(|(family, sums)| (["", "other", ""], family, sums));
@@ -251,6 +244,12 @@ impl<'a> Shown<'a> {
             })
         })
     }
+}
+
+/// Labels of a Service: namespace, name, port.
+fn names_of(tally: &Tally) -> [&str; 3] {
+    let of = &tally.info;
+    [&of.name.namespace, &of.name.name, &of.port]
 }
 
 /// Path, outcome and count of what is shown of one Service.

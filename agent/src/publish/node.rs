@@ -106,7 +106,7 @@ fn written(condition: &NodeCondition) -> Option<Written> {
     Some(Written {
         status: Status::parse(&condition.status)?,
         reason: Reason::parse(condition.reason.as_deref().unwrap_or_default()),
-        transition: Wall(i64::try_from(at.as_nanosecond()).ok()?),
+        transition: Wall::of(at)?,
     })
 }
 

@@ -72,7 +72,7 @@ impl Outcomes {
         };
         if let Some(of) = of {
             if problem.is_none() {
-                of.written = jiff::Timestamp::from_nanosecond(i128::from(wall.0)).ok();
+                of.written = Some(wall.timestamp());
             }
             of.problem = problem;
         }

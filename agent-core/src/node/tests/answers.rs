@@ -1,6 +1,7 @@
 //! Answers: eligibility, enforcement, and the answer to an unknown verdict.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_common::evidence::Outcome;
 use agent_common::service::{Family, SourceClass};
@@ -12,8 +13,11 @@ use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::{Failure, State};
 use crate::cluster::{Change, NodeFacts};
 use crate::eligibility::{Eligibility, TerminatingTaints};
-use crate::event::{Event, KernelSample};
+use crate::event::{Event, KernelSample, ViewUpdate};
 use crate::freshness::FIRST_GENERATION;
+use crate::node::{Node, Start};
+use crate::shape;
+use crate::time::Mono;
 
 fn deleting() -> Change {
     Change::Node(Arc::new(NodeFacts {
@@ -80,10 +84,7 @@ fn an_unknown_verdict(#[case] policy: UnknownPolicy, #[case] statuses: [u16; 2])
 fn a_broken_node(#[case] enforcement: Enforcement, #[case] statuses: [u16; 2]) {
     let mut scene = Scene::probed_with(|settings, _| settings.enforcement = enforcement);
     let effects = scene.fault();
-    assert_eq!(
-        (effects.state(), effects.statuses()),
-        (State::Broken, statuses)
-    );
+    assert_eq!(effects.told(), (State::Broken, statuses));
     let answers = &effects.judged().answers;
     assert!(answers.healthz.would_fail && answers.livez.would_fail);
     // Its eligibility is not the datapath's: audit does not keep it from leaving.
@@ -110,10 +111,7 @@ const FEW: &str = r#"{"nodes":200,"unsound":{"DatapathBrokenLeaked":39},"written
 fn a_broken_node_among_others(#[case] fleet: &str, #[case] statuses: [u16; 2]) {
     let mut scene = braked(fleet);
     let effects = scene.fault();
-    assert_eq!(
-        (effects.state(), effects.statuses()),
-        (State::Broken, statuses)
-    );
+    assert_eq!(effects.told(), (State::Broken, statuses));
     let answers = &effects.judged().answers;
     assert!(answers.livez.would_fail, "the evidence is what it is");
     assert_eq!(answers.held.is_some(), statuses == [200, 200]);
@@ -131,13 +129,8 @@ fn a_young_503_is_taken_back_by_the_count() {
         .view(vec![counted(FIRST_GENERATION, Some(ALL))]);
     assert_eq!(effects.statuses(), [200, 200]);
     // The next agent goes on from there, before it has read the slices.
-    let remembered = scene.remembered.clone();
-    let mut heir = Scene::with(|settings, start| {
-        settings.fleet_brake = Some(20);
-        start.remembered = remembered;
-        start.now = ms(scene.now());
-    });
-    let effects = heir.at(scene.now() + 1).feed(Event::Tick);
+    let mut heir = scene.heir(1, |settings, _| settings.fleet_brake = Some(20));
+    let effects = heir.feed(Event::Tick);
     let answers = &effects.judged().answers;
     assert!(answers.livez.would_fail && answers.held.is_some());
     assert_eq!(effects.statuses(), [200, 200]);
@@ -152,10 +145,7 @@ fn a_503_by_policy_is_not_held_back() {
     });
     scene.synced();
     let effects = scene.view(vec![counted(FIRST_GENERATION, Some(ALL))]);
-    assert_eq!(
-        (effects.state(), effects.statuses()),
-        (State::Unknown, [503, 503])
-    );
+    assert_eq!(effects.told(), (State::Unknown, [503, 503]));
     assert!(effects.judged().answers.held.is_none());
 }
 
@@ -188,15 +178,8 @@ fn a_switch_is_in_force_with_its_event() {
     assert_eq!(switched(&mut scene, switched_service(30_080, "Audit")), 503);
     assert_eq!(switched(&mut scene, node(Some("audit"))), 200);
     // The API server is away while the next agent begins.
-    let remembered = scene.remembered.clone();
-    let mut heir = Scene::with(|_, start| {
-        start.remembered = remembered;
-        start.now = ms(scene.now());
-    });
-    assert_eq!(
-        heir.at(scene.now() + 1).feed(Event::Tick).statuses()[1],
-        200
-    );
+    let mut heir = scene.heir(1, |_, _| ());
+    assert_eq!(heir.feed(Event::Tick).statuses()[1], 200);
     assert_eq!(switched(&mut scene, node(None)), 503);
 }
 
@@ -206,10 +189,7 @@ fn a_node_that_works_again_is_answered_with_200_a_second_later() {
     scene.fault();
     for (after, status) in [(250, 503), (500, 503), (499, 503), (1, 200)] {
         let effects = scene.rest(after);
-        assert_eq!(
-            (effects.state(), effects.statuses()),
-            (State::Proven, [status; 2])
-        );
+        assert_eq!(effects.told(), (State::Proven, [status; 2]));
     }
 }
 
@@ -236,6 +216,48 @@ fn a_change_is_one_of_state_cause_or_reason_for_not_knowing() {
     assert!(!scene.idle().judged().changed);
 }
 
+const YOUNG: Mono = Mono(20_000_000_000);
+
+/// A node that began so long after its boot, and received the cluster with the pod probe.
+fn booted(now: Mono, probe: Option<bool>) -> Node {
+    let mut node = Node::new(settings(), Start { now, ..start() });
+    let mut changes = cluster();
+    let synced = changes.pop().expect("it ends so");
+    changes.extend(probe.map(pod_probe).into_iter().flatten());
+    changes.push(synced);
+    for event in [
+        view_of(changes),
+        Event::Installed(Default::default()),
+        Event::AddressesTaken(None),
+        Event::Hooks(hooks()),
+    ] {
+        node.step(event, now);
+    }
+    node
+}
+
+fn view_of(changes: Vec<Change>) -> Event {
+    Event::View(ViewUpdate {
+        changes,
+        ..ViewUpdate::default()
+    })
+}
+
+fn shape_of(netkit: u32) -> Event {
+    Event::Shape(Box::new(shape::Facts {
+        owners: kube_proxy(),
+        netkit,
+        ..shape::Facts::default()
+    }))
+}
+
+/// A connection from outside gets through.
+fn prove(node: &mut Node, now: Mono) -> Effects {
+    let mut sample = KernelSample::default();
+    sample.last_proofs[Family::V4 as usize][SourceClass::External as usize] = Some(now);
+    Effects(node.step(Event::Sample(Box::new(sample)), now))
+}
+
 /// With a sentinel that never worked, a young boot is a start.
 #[rstest]
 #[case::young(20, State::Starting, [503, 200])]
@@ -245,24 +267,10 @@ fn a_boot_in_which_nothing_was_proven(
     #[case] state: State,
     #[case] statuses: [u16; 2],
 ) {
-    use crate::time::Mono;
     let now = Mono(seconds * 1_000_000_000);
-    let mut start = start();
-    start.now = now;
-    let mut node = crate::node::Node::new(settings(), start);
-    for event in [
-        Event::View(crate::event::ViewUpdate {
-            changes: cluster(),
-            ..Default::default()
-        }),
-        Event::Installed(Default::default()),
-        Event::AddressesTaken(None),
-        Event::Hooks(hooks()),
-    ] {
-        node.step(event, now);
-    }
-    let effects = Effects(node.step(Event::Sample(Default::default()), now));
-    assert_eq!((effects.state(), effects.statuses()), (state, statuses));
+    let sample = Event::Sample(Default::default());
+    let effects = Effects(booted(now, None).step(sample, now));
+    assert_eq!(effects.told(), (state, statuses));
 }
 
 /// A boot of 20 s in which a connection from outside got through, and none of a pod.
@@ -277,110 +285,31 @@ fn a_boot_waits_for_the_pod_probe(
     #[case] state: State,
     #[case] statuses: [u16; 2],
 ) {
-    use crate::event::KernelSample;
-    use crate::time::Mono;
-    let now = Mono(20_000_000_000);
-    let mut start = start();
-    start.now = now;
-    let mut node = crate::node::Node::new(settings(), start);
-    let mut changes = cluster();
-    let synced = changes.pop().expect("it ends so");
-    changes.extend(probe.map(pod_probe).into_iter().flatten());
-    changes.push(synced);
-    for event in [
-        Event::View(crate::event::ViewUpdate {
-            changes,
-            ..Default::default()
-        }),
-        Event::Installed(Default::default()),
-        Event::AddressesTaken(None),
-        Event::Hooks(hooks()),
-        Event::Shape(Box::new(crate::shape::Facts {
-            owners: kube_proxy(),
-            netkit,
-            ..Default::default()
-        })),
-    ] {
-        node.step(event, now);
-    }
-    let mut sample = KernelSample::default();
-    sample.last_proofs[Family::V4 as usize][SourceClass::External as usize] = Some(now);
-    let effects = Effects(node.step(Event::Sample(Box::new(sample)), now));
-    assert_eq!((effects.state(), effects.statuses()), (state, statuses));
+    let mut node = booted(YOUNG, probe);
+    node.step(shape_of(netkit), YOUNG);
+    let effects = prove(&mut node, YOUNG);
+    assert_eq!(effects.told(), (state, statuses));
 }
 
 /// After a power failure every node is young, and their pod probes come one by one.
 #[test]
 fn a_node_that_serves_waits_for_no_pod_probe() {
-    use crate::time::Mono;
-    let mut start = start();
-    start.now = Mono(20_000_000_000);
-    let mut node = crate::node::Node::new(settings(), start);
-    let mut step = |seconds: u64, event| {
-        let now = Mono(seconds * 1_000_000_000);
-        Effects(node.step(event, now))
-    };
-    let view = |changes| {
-        Event::View(crate::event::ViewUpdate {
-            changes,
-            ..Default::default()
-        })
-    };
-    let proof = |seconds: u64| {
-        let mut sample = crate::event::KernelSample::default();
-        sample.last_proofs[Family::V4 as usize][SourceClass::External as usize] =
-            Some(Mono(seconds * 1_000_000_000));
-        Event::Sample(Box::new(sample))
-    };
-    step(20, view(cluster()));
-    step(20, Event::Installed(Default::default()));
-    step(20, Event::AddressesTaken(None));
-    step(20, Event::Hooks(hooks()));
-    assert_eq!(step(22, proof(22)).state(), State::Proven);
-    step(24, view(pod_probe(false).to_vec()));
-    assert_eq!(step(25, proof(25)).state(), State::Proven);
+    let later = |seconds| YOUNG.plus(Duration::from_secs(seconds));
+    let mut node = booted(YOUNG, None);
+    assert_eq!(prove(&mut node, later(2)).state(), State::Proven);
+    node.step(view_of(pod_probe(false).to_vec()), later(4));
+    assert_eq!(prove(&mut node, later(5)).state(), State::Proven);
 }
 
 /// What hides connections of pods may be known after the first proof.
-#[test]
-fn a_shape_that_comes_late_ends_the_wait_and_begins_none() {
-    use crate::time::Mono;
-    for (netkit, states) in [
-        (0, [State::Starting, State::Starting]),
-        (2, [State::Starting, State::Proven]),
-    ] {
-        let mut start = start();
-        start.now = Mono(20_000_000_000);
-        let mut node = crate::node::Node::new(settings(), start);
-        let mut changes = cluster();
-        let synced = changes.pop().expect("it ends so");
-        changes.extend(pod_probe(false));
-        changes.push(synced);
-        let shape = crate::shape::Facts {
-            owners: kube_proxy(),
-            netkit,
-            ..Default::default()
-        };
-        let view = crate::event::ViewUpdate {
-            changes,
-            ..Default::default()
-        };
-        let now = Mono(20_000_000_000);
-        node.step(Event::View(view), now);
-        node.step(Event::Installed(Default::default()), now);
-        node.step(Event::AddressesTaken(None), now);
-        node.step(Event::Hooks(hooks()), now);
-        let mut found = Vec::new();
-        for shape in [None, Some(shape)] {
-            if let Some(shape) = shape {
-                node.step(Event::Shape(Box::new(shape)), now);
-            }
-            let mut sample = crate::event::KernelSample::default();
-            sample.last_proofs[Family::V4 as usize][SourceClass::External as usize] = Some(now);
-            found.push(Effects(node.step(Event::Sample(Box::new(sample)), now)).state());
-        }
-        assert_eq!(found, states, "{netkit}");
-    }
+#[rstest]
+#[case::nothing_does(0, State::Starting)]
+#[case::something_does(2, State::Proven)]
+fn a_shape_that_comes_late_ends_the_wait_and_begins_none(#[case] netkit: u32, #[case] then: State) {
+    let mut node = booted(YOUNG, Some(false));
+    assert_eq!(prove(&mut node, YOUNG).state(), State::Starting);
+    node.step(shape_of(netkit), YOUNG);
+    assert_eq!(prove(&mut node, YOUNG).state(), then);
 }
 
 /// Feeds outcomes of connections of clients outside to `web`, and gives the Services that fail alone.

@@ -1,10 +1,8 @@
 //! From the view to the maps: what is programmed, and what finds no place in them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use agent_common::abi::MAX_SERVICES;
-use agent_common::service::{EndpointKey, EndpointValue, FrontendKey, FrontendValue};
 use rstest::rstest;
 
 use super::scene::*;
@@ -12,88 +10,28 @@ use super::world::*;
 use crate::cluster::{Change, ObjectName, Protocol, ServiceFacts};
 use crate::event::Event;
 use crate::evidence::CoverageLoss;
+use crate::plan::tests::world::{Maps, UNBOUNDED};
 use crate::plan::{Installed, MapChange};
 
-/// The maps of expectations, with room for so many frontends and endpoints.
-struct Maps {
-    room: [usize; 2],
-    frontends: BTreeMap<FrontendKey, FrontendValue>,
-    endpoints: BTreeMap<EndpointKey, EndpointValue>,
-}
-
 impl Maps {
-    fn new(frontends: usize, endpoints: usize) -> Self {
-        Self {
-            room: [frontends, endpoints],
-            frontends: BTreeMap::new(),
-            endpoints: BTreeMap::new(),
-        }
-    }
-
-    /// Applies a plan as the observer's maps do. Returns the changes that found no place.
-    fn apply(&mut self, plan: &[MapChange]) -> Vec<MapChange> {
-        let mut full = Vec::new();
-        for change in plan {
-            match *change {
-                MapChange::PutFrontend { key, .. }
-                    if self.frontends.len() == self.room[0]
-                        && !self.frontends.contains_key(&key) =>
-                {
-                    full.push(*change);
-                }
-                MapChange::PutEndpoint { key, .. }
-                    if self.endpoints.len() == self.room[1]
-                        && !self.endpoints.contains_key(&key) =>
-                {
-                    full.push(*change);
-                }
-                MapChange::PutFrontend { key, value } => drop(self.frontends.insert(key, value)),
-                MapChange::DeleteFrontend { key } => drop(self.frontends.remove(&key)),
-                MapChange::PutEndpoint { key, value }
-                | MapChange::RetireEndpoint { key, value } => {
-                    self.endpoints.insert(key, value);
-                }
-                MapChange::DeleteEndpoint { key } => drop(self.endpoints.remove(&key)),
-                _ => {}
-            }
-        }
-        full
-    }
-
     /// Applies a plan and those that follow from it. Returns how many there were.
     fn settle(&mut self, scene: &mut Scene, effects: Effects) -> usize {
-        let mut full = self.apply(&effects.plan());
+        let mut full = self.run(&effects.plan(), false);
         let mut rounds = 1;
         while !full.is_empty() {
             let effects = scene.feed(Event::Full(full));
             assert_eq!(effects.names()[0], "program");
             assert!(effects.has("publish"), "what is missing is judged");
-            full = self.apply(&effects.plan());
+            full = self.run(&effects.plan(), true);
             rounds += 1;
             assert!(rounds < 20, "each plan gives up an entry");
         }
         rounds
     }
-
-    fn installed(&self) -> Installed {
-        let frontends = self.frontends.iter().map(|(key, value)| (*key, *value));
-        let endpoints = self.endpoints.iter().map(|(key, value)| (*key, *value));
-        Installed {
-            frontends: frontends.collect(),
-            endpoints: endpoints.collect(),
-            ..Installed::default()
-        }
-    }
 }
 
 fn without_sentinel() -> Scene {
     Scene::with(|settings, _| settings.sentinel = None)
-}
-
-fn synced_services() -> Vec<Change> {
-    let mut changes = services();
-    changes.push(Change::Synced);
-    changes
 }
 
 #[rstest]
@@ -107,7 +45,7 @@ fn what_found_no_place_is_planned_again_until_nothing_is_full(
     #[case] missing: [u64; 2],
 ) {
     let mut scene = without_sentinel();
-    let mut maps = Maps::new(frontends, endpoints);
+    let mut maps = Maps::new([frontends, endpoints, usize::MAX]);
     scene.view(synced_services());
     let effects = scene.feed(Event::Installed(Installed::default()));
     assert_eq!(maps.settle(&mut scene, effects), rounds);
@@ -120,7 +58,7 @@ fn what_found_no_place_is_planned_again_until_nothing_is_full(
 #[test]
 fn a_service_without_room_for_its_endpoints_is_withheld() {
     let mut scene = without_sentinel();
-    let mut maps = Maps::new(9, 1);
+    let mut maps = Maps::new([9, 1, usize::MAX]);
     scene.view(synced_services());
     let effects = scene.feed(Event::Installed(Installed::default()));
     maps.settle(&mut scene, effects);
@@ -203,7 +141,7 @@ fn later_changes_program_what_differs() {
 #[test]
 fn maps_that_fit_the_view_are_adopted() {
     let mut before = without_sentinel();
-    let mut maps = Maps::new(9, 9);
+    let mut maps = Maps::new(UNBOUNDED);
     before.view(synced_services());
     let effects = before.feed(Event::Installed(Installed::default()));
     maps.settle(&mut before, effects);

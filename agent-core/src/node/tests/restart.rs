@@ -7,38 +7,18 @@ use rstest::rstest;
 use super::scene::*;
 use super::world::*;
 use crate::cause::{State, Why};
-use crate::coverage::ObserverStart;
 use crate::effect::Notice;
-use crate::effect::Remembered;
 use crate::event::Event;
 
-/// Memory that a node left which ended a second later.
-fn written(scene: &mut Scene) -> Remembered {
+/// The next agent, begun so much after one that ended.
+fn next(scene: &mut Scene, after: u64, continues: bool) -> Scene {
     scene.later(1_000).feed(Event::Tick);
-    scene
-        .remembered
-        .clone()
-        .expect("it was written at the start")
-}
-
-/// The next agent, begun so much later.
-fn next(scene: &mut Scene, remembered: Remembered, after: u64, continues: bool) -> Scene {
-    let now = scene.now() + after;
-    let mut next = Scene::with(|_, start| {
-        start.now = ms(now);
-        start.remembered = Some(remembered);
-        start.observer = ObserverStart {
-            continues,
-            ..ObserverStart::default()
-        };
-    });
-    next.at(now);
-    next
+    assert!(scene.remembered.is_some(), "written at the start");
+    scene.heir(after, |_, start| start.observer.continues = continues)
 }
 
 fn restarted(scene: &mut Scene, after: u64) -> Scene {
-    let remembered = written(scene);
-    next(scene, remembered, after, true)
+    next(scene, after, true)
 }
 
 fn broken() -> Scene {
@@ -76,10 +56,7 @@ fn a_broken_node_stays_at_503() {
         after.sound();
     }
     let effects = after.idle();
-    assert_eq!(
-        (effects.state(), effects.statuses()),
-        (State::Broken, [503, 503])
-    );
+    assert_eq!(effects.told(), (State::Broken, [503, 503]));
 }
 
 /// Failures of lanes that a former agent saw working accuse at once.
@@ -168,14 +145,13 @@ fn connected() -> Scene {
 }
 
 fn know_services(scene: &mut Scene) {
-    let mut changes = services();
+    let mut changes = synced_services();
     changes.push(service("api", "10.96.0.2"));
     changes.push(slice(
         "api",
         crate::cluster::Protocol::Tcp,
         &["10.2.0.8", "10.2.0.9"],
     ));
-    changes.push(crate::cluster::Change::Synced);
     scene.view(changes);
     scene.feed(Event::Installed(Default::default()));
     scene.feed(Event::Hooks(hooks()));
@@ -203,8 +179,7 @@ fn runs_of_real_failures_go_on_where_they_were_observed(
     let mut before = connected();
     leak(&mut before, 20);
     assert_eq!(before.state(), State::Broken);
-    let remembered = written(&mut before);
-    let mut after = next(&mut before, remembered, 500, continues);
+    let mut after = next(&mut before, 500, continues);
     after.feed(Event::Hooks(hooks()));
     assert_eq!(after.idle().state(), state);
 }
@@ -215,8 +190,7 @@ fn a_run_in_the_making_is_completed_by_the_next_agent() {
     let mut before = connected();
     leak(&mut before, 4);
     assert_eq!(before.state(), State::Suspect);
-    let remembered = written(&mut before);
-    let mut after = next(&mut before, remembered, 500, true);
+    let mut after = restarted(&mut before, 500);
     know_services(&mut after);
     leak(&mut after, 12);
     assert_eq!(after.state(), State::Broken);

@@ -169,12 +169,7 @@ fn the_nodes_addresses_are_followed() {
 /// The cluster IP and the node port are claimed.
 fn claim_all(scene: &mut Scene) {
     scene.view(vec![claim(NODE, Protocol::Tcp, 30_080)]);
-    let Change::Service(other) = claim(CLUSTER_IP, Protocol::Tcp, 80) else {
-        unreachable!("it is a Service");
-    };
-    let mut other = (*other).clone();
-    other.name = ObjectName::new("shop", "other");
-    scene.view(vec![Change::Service(std::sync::Arc::new(other))]);
+    scene.view(vec![claim_of("other", CLUSTER_IP, Protocol::Tcp, 80)]);
 }
 
 /// Every path fails in this way for so many rounds.
@@ -293,20 +288,11 @@ fn claims_are_named_with_their_owners() {
     let mut scene = scene();
     assert_eq!(ClaimsReport::of(&scene.node), ClaimsReport::default());
     let claims = [
-        ("a", "10.96.0.1", Protocol::Tcp, 80),
-        ("b", NODE, Protocol::Tcp, 10_256),
-        ("c", CLUSTER_IP, Protocol::Udp, 80),
-        ("d", NODE, Protocol::Tcp, 19_256),
+        claim_of("a", "10.96.0.1", Protocol::Tcp, 80),
+        claim_of("b", NODE, Protocol::Tcp, 10_256),
+        claim_of("c", CLUSTER_IP, Protocol::Udp, 80),
+        claim_of("d", NODE, Protocol::Tcp, 19_256),
     ];
-    let claims = claims.map(|(name, address, protocol, port)| {
-        let Change::Service(claim) = claim(address, protocol, port) else {
-            unreachable!("it is a Service");
-        };
-        let mut claim = (*claim).clone();
-        claim.name = ObjectName::new("shop", name);
-        claim.cluster_ips = vec![ip(&format!("10.96.7.{port}", port = name.as_bytes()[0]))];
-        Change::Service(std::sync::Arc::new(claim))
-    });
     scene.view(claims.to_vec());
     let report = ClaimsReport::of(&scene.node);
     assert_eq!((report.node, report.sentinel, report.services), (2, 1, 1));

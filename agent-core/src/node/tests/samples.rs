@@ -70,10 +70,7 @@ fn a_node_that_is_answered_with_503_is_read_fast() {
     let mut scene = Scene::probed();
     scene.fault();
     let effects = scene.rest(250);
-    assert_eq!(
-        (effects.state(), effects.statuses()),
-        (State::Proven, [503, 503])
-    );
+    assert_eq!(effects.told(), (State::Proven, [503, 503]));
     assert_eq!(effects.pause(), BUSY);
     let effects = scene.rest(1_000);
     assert_eq!((effects.statuses(), effects.pause()), ([200, 200], IDLE));
@@ -166,9 +163,7 @@ fn the_latest_sightings_are_kept() {
 #[test]
 fn proofs_of_real_connections_prove_the_node() {
     let mut scene = Scene::with(|settings, _| settings.sentinel = None);
-    let mut changes = services();
-    changes.push(crate::cluster::Change::Synced);
-    scene.view(changes);
+    scene.view(synced_services());
     scene.feed(Event::Installed(Default::default()));
     scene.feed(Event::Hooks(hooks()));
     let mut sample = KernelSample::default();
@@ -198,8 +193,7 @@ fn a_stale_connection_is_dated_by_when_its_endpoint_left() {
         _ => None,
     });
     assert_eq!(ages.collect::<Vec<_>>(), [19_900]);
-    let kept = scene.node.judge().sightings.iter().next().unwrap();
-    assert_eq!(kept.left_since, Some(ms(PROBED + 1_000)));
+    assert_eq!(scene.latest().left_since, Some(ms(PROBED + 1_000)));
 }
 
 #[rstest]
@@ -219,17 +213,7 @@ fn connections_that_cannot_be_dated_have_no_age(#[case] edit: fn(&mut crate::evi
     sighting.destination = Some(to);
     edit(&mut sighting);
     assert!(!scene.sighted(sighting).has("stale"));
-    assert_eq!(
-        scene
-            .node
-            .judge()
-            .sightings
-            .iter()
-            .next()
-            .unwrap()
-            .left_since,
-        None
-    );
+    assert_eq!(scene.latest().left_since, None);
 }
 
 #[test]
@@ -239,11 +223,19 @@ fn a_date_that_is_known_is_kept() {
     let mut sighting = scene.later(20_000).sighting(Failure::Stale);
     (sighting.destination, sighting.left_since) = (Some(to), Some(ms(7)));
     assert!(scene.sighted(sighting.clone()).has("stale"));
-    let kept = scene.node.judge().sightings.iter().next().unwrap();
-    assert_eq!(kept.left_since, Some(ms(7)));
+    assert_eq!(scene.latest().left_since, Some(ms(7)));
     sighting.failure = Failure::Misrouted;
     let effects = scene.sighted(sighting);
     assert!(!effects.has("stale"), "it says nothing of the rules' age");
+}
+
+/// Three connections of a pod to an endpoint that left.
+fn stale(scene: &mut Scene, to: SocketAddr) {
+    for _ in 0..3 {
+        let mut sighting = scene.sighting(Failure::Stale);
+        sighting.destination = Some(to);
+        scene.sighted(sighting);
+    }
 }
 
 /// Three connections of a pod to an endpoint that left more than 15 s before.
@@ -254,11 +246,7 @@ fn stale_connections_make_the_node_stale(#[case] age: u64, #[case] state: State)
     let mut scene = Scene::probed();
     let to = left(&mut scene);
     scene.rest(age);
-    for _ in 0..3 {
-        let mut sighting = scene.sighting(Failure::Stale);
-        sighting.destination = Some(to);
-        scene.sighted(sighting);
-    }
+    stale(&mut scene, to);
     scene.pass();
     assert_eq!(scene.idle().state(), state);
 }
@@ -283,10 +271,6 @@ fn what_is_stale_depends_on_the_usual_lag(#[case] age: u64, #[case] state: State
     for _ in 0..age / 500 {
         scene.later(500).pass();
     }
-    for _ in 0..3 {
-        let mut sighting = scene.sighting(Failure::Stale);
-        sighting.destination = Some(to);
-        scene.sighted(sighting);
-    }
+    stale(&mut scene, to);
     assert_eq!(scene.idle().state(), state);
 }

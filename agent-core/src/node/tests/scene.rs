@@ -97,6 +97,17 @@ impl Scene {
         }
     }
 
+    /// The next agent, begun so much later with what this one wrote down.
+    pub(super) fn heir(&self, after: u64, edit: impl FnOnce(&mut Settings, &mut Start)) -> Self {
+        let mut heir = Self::with(|settings, start| {
+            start.now = ms(self.now + after);
+            start.remembered = self.remembered.clone();
+            edit(settings, start);
+        });
+        heir.at(self.now + after);
+        heir
+    }
+
     /// The next events come at this time.
     pub(super) fn at(&mut self, ms: u64) -> &mut Self {
         self.now = ms;
@@ -303,6 +314,12 @@ impl Scene {
         (0..32).find(is_it).expect("the Service has an id")
     }
 
+    /// The last failure that was seen.
+    pub(super) fn latest(&self) -> &Sighting {
+        let mut kept = self.node.judge().sightings.iter();
+        kept.next().expect("one was seen")
+    }
+
     /// State of the last verdict.
     pub(super) fn state(&self) -> State {
         self.node.judge().last.expect("there was a verdict").state
@@ -384,6 +401,11 @@ impl Effects {
     pub(super) fn statuses(&self) -> [u16; 2] {
         let answers = &self.judged().answers;
         [answers.healthz.status, answers.livez.status]
+    }
+
+    /// The state, and what /healthz and /livez answer.
+    pub(super) fn told(&self) -> (State, [u16; 2]) {
+        (self.state(), self.statuses())
     }
 
     /// Every change of the maps.

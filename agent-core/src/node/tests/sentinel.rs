@@ -93,9 +93,7 @@ fn the_devices_are_wanted_in_the_families_of_the_sentinel() {
     let mut scene = Scene::new();
     assert_eq!(scene.synced().devices(), Some((true, &[Family::V4][..])));
     let mut scene = Scene::new();
-    let mut changes = services();
-    changes.push(Change::Synced);
-    scene.view(changes);
+    scene.view(synced_services());
     let effects = scene.feed(Event::Installed(Installed::default()));
     assert_eq!(effects.devices(), Some((false, &[][..])), "there is none");
 }
@@ -179,9 +177,7 @@ fn addresses_are_searched_for_at_once_and_then_at_checks() {
 #[test]
 fn a_sentinel_that_comes_later_is_searched_for_then() {
     let mut scene = Scene::new();
-    let mut changes = services();
-    changes.push(Change::Synced);
-    scene.view(changes);
+    scene.view(synced_services());
     scene.feed(Event::Installed(Installed::default()));
     assert!(!scene.check().has("search"), "there is none");
     assert_eq!(

@@ -5,7 +5,6 @@ use rstest::rstest;
 use super::scene::*;
 use super::world::*;
 use crate::cause::{State, Why};
-use crate::cluster::Change;
 use crate::effect::Notice;
 use crate::event::{Event, ViewUpdate};
 use crate::plan::Installed;
@@ -45,9 +44,7 @@ fn nothing_is_programmed_and_nothing_made_before_the_view_is_complete() {
 #[test]
 fn the_maps_are_read_before_they_are_programmed() {
     let mut scene = Scene::new();
-    let mut changes = services();
-    changes.push(Change::Synced);
-    assert_eq!(scene.view(changes).names(), ["read maps"]);
+    assert_eq!(scene.view(synced_services()).names(), ["read maps"]);
     let effects = scene.feed(Event::Installed(Installed::default()));
     assert_eq!(
         effects.names(),
@@ -98,9 +95,7 @@ fn facts_wait_for_the_maps_and_for_the_search(#[case] order: [Answer; 2], #[case
 #[test]
 fn the_first_plan_holds_the_whole_view() {
     let mut scene = Scene::new();
-    let mut changes = services();
-    changes.push(Change::Synced);
-    scene.view(changes);
+    scene.view(synced_services());
     let late = scene.view(vec![service("late", "10.96.0.2")]);
     assert_eq!(late.names(), NOTHING, "not planned by itself");
     scene.feed(Event::Installed(Installed::default()));
@@ -193,9 +188,6 @@ fn an_agent_that_starts_on_a_sound_node() {
         assert_eq!(effects.names(), ["probed"]);
     }
     let effects = scene.at(PROBED).idle();
-    assert_eq!(
-        (effects.state(), effects.statuses()),
-        (State::Proven, [200, 200])
-    );
+    assert_eq!(effects.told(), (State::Proven, [200, 200]));
     assert!(effects.judged().changed && effects.has("remember"));
 }

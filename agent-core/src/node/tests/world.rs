@@ -134,11 +134,17 @@ pub(super) fn pod_probe(local: bool) -> [Change; 2] {
 
 /// A Service of somebody who may edit one namespace, with an external IP of his choice.
 pub(super) fn claim(external_ip: &str, protocol: Protocol, number: u16) -> Change {
-    let name = ObjectName::new("shop", "claim");
+    claim_of("claim", external_ip, protocol, number)
+}
+
+/// The same under another name.
+pub(super) fn claim_of(name: &str, external_ip: &str, protocol: Protocol, number: u16) -> Change {
+    let cluster_ip = format!("10.96.7.{}", name.as_bytes()[0]);
+    let name = ObjectName::new("shop", name);
     let ports = vec![port("any", protocol, number, None)];
     Change::Service(Arc::new(ServiceFacts {
         external_ips: vec![ip(external_ip)],
-        ..facts(name, "10.96.7.7", ports)
+        ..facts(name, &cluster_ip, ports)
     }))
 }
 
@@ -194,6 +200,13 @@ pub(super) fn services() -> Vec<Change> {
         dns(),
         slice("dns", Protocol::Udp, &["10.2.0.53"]),
     ]
+}
+
+/// The same, complete.
+pub(super) fn synced_services() -> Vec<Change> {
+    let mut changes = services();
+    changes.push(Change::Synced);
+    changes
 }
 
 /// The whole cluster.

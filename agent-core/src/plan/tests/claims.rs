@@ -174,7 +174,7 @@ fn a_claim_is_no_heir() {
 #[test]
 fn a_frontend_that_is_contested_takes_no_room() {
     let mut world = World::new();
-    world.maps.room = 2;
+    world.maps.room = [2; 3];
     world.apply(vec![service("a", "10.96.0.4")]);
     world.apply(vec![claim("b", "10.96.0.1", "10.96.0.3")]);
     assert_eq!(world.planner.missing().frontends, 1);

@@ -134,9 +134,9 @@ fn a_frontend_takes_the_place_of_an_address_that_is_watched() {
 fn watched_addresses_make_room_for_frontends() {
     let mut world = world();
     check(&mut world);
-    world.maps.room = world.maps.frontends.len();
+    world.maps.room = [world.maps.frontends.len(); 3];
     world.apply(vec![service("b", "10.96.0.2"), slice("b", &["10.2.0.3"])]);
-    world.maps.room = 0;
+    world.maps.room = UNBOUNDED;
     check(&mut world);
     assert_eq!(world.planner.missing(), Missing::default());
     let standing = world.maps.frontends.keys().map(|key| key.address);

@@ -289,12 +289,12 @@ proptest! {
     ) {
         let mut world = World::new();
         world.planner.watch_sockets([true; 2]);
-        world.maps.room = room;
+        world.maps.room = [room; 3];
         for step in steps {
             pass(&mut world, step);
             world.assert_nothing_wrong();
         }
-        world.maps.room = 0;
+        world.maps.room = UNBOUNDED;
         world.step(Step::Restart);
         world.assert_as_expected();
     }

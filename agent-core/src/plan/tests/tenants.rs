@@ -66,7 +66,7 @@ fn delete(namespace: &str, number: u8) -> Vec<Change> {
 
 fn world() -> World {
     let mut world = World::new();
-    world.maps.room = MAP;
+    world.maps.room = [MAP; 3];
     world.planner.quotas = Quotas::new([ROOM; 3]);
     world
 }

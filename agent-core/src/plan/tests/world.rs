@@ -14,26 +14,38 @@ use crate::time::Mono;
 use crate::view::ClusterView;
 
 /// The maps as a kernel would hold them, with room for so many.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Maps {
-    pub(super) frontends: BTreeMap<FrontendKey, FrontendValue>,
+#[derive(Debug, Clone)]
+pub(crate) struct Maps {
+    pub(crate) frontends: BTreeMap<FrontendKey, FrontendValue>,
     pub(super) endpoints: BTreeMap<EndpointKey, EndpointValue>,
     pub(super) sources: BTreeMap<SourcePrefix, SourceClass>,
-    /// Room in each; zero is without bound.
-    pub(super) room: usize,
+    /// Room for frontends, endpoints and sources.
+    pub(super) room: [usize; 3],
 }
 
+pub(crate) const UNBOUNDED: [usize; 3] = [usize::MAX; 3];
+
 fn fits<K: Ord, V>(map: &BTreeMap<K, V>, key: &K, room: usize) -> bool {
-    room == 0 || map.len() < room || map.contains_key(key)
+    map.len() < room || map.contains_key(key)
 }
 
 impl Maps {
+    pub(crate) fn new(room: [usize; 3]) -> Self {
+        Self {
+            frontends: BTreeMap::new(),
+            endpoints: BTreeMap::new(),
+            sources: BTreeMap::new(),
+            room,
+        }
+    }
+
     /// Applies a change; false where there is no room.
     pub(super) fn apply(&mut self, change: &MapChange) -> bool {
+        let [frontends, endpoints, sources] = self.room;
         match *change {
             MapChange::ResetCounts { .. } => {}
             MapChange::PutSource { prefix, class } => {
-                if !fits(&self.sources, &prefix, self.room) {
+                if !fits(&self.sources, &prefix, sources) {
                     return false;
                 }
                 self.sources.insert(prefix, class);
@@ -42,7 +54,7 @@ impl Maps {
                 assert!(self.sources.remove(&prefix).is_some(), "{change:?}");
             }
             MapChange::PutEndpoint { key, value } => {
-                if !fits(&self.endpoints, &key, self.room) {
+                if !fits(&self.endpoints, &key, endpoints) {
                     return false;
                 }
                 assert_ne!(
@@ -52,7 +64,7 @@ impl Maps {
                 );
             }
             MapChange::PutFrontend { key, value } => {
-                if !fits(&self.frontends, &key, self.room) {
+                if !fits(&self.frontends, &key, frontends) {
                     return false;
                 }
                 assert_ne!(
@@ -76,7 +88,7 @@ impl Maps {
 
     /// Applies a plan; returns what found no room. Up to the first such change the order holds,
     /// unless the plan mends what an earlier one left (`mends`).
-    pub(super) fn run(&mut self, plan: &[MapChange], mends: bool) -> Vec<MapChange> {
+    pub(crate) fn run(&mut self, plan: &[MapChange], mends: bool) -> Vec<MapChange> {
         let mut failed = Vec::new();
         for change in plan {
             if !self.apply(change) {
@@ -129,7 +141,7 @@ impl Maps {
             .collect()
     }
 
-    pub(super) fn installed(&self) -> Installed {
+    pub(crate) fn installed(&self) -> Installed {
         Installed {
             frontends: self.frontends.iter().map(|(k, v)| (*k, *v)).collect(),
             endpoints: self.endpoints.iter().map(|(k, v)| (*k, *v)).collect(),
@@ -151,7 +163,7 @@ impl World {
         Self {
             view: ClusterView::new(),
             planner: Planner::new(),
-            maps: Maps::default(),
+            maps: Maps::new(UNBOUNDED),
             now: Mono(1_000_000_000),
         }
     }

@@ -69,14 +69,18 @@ fn failures(ledger: &SentinelLedger) -> u32 {
     run.as_ref().map_or(0, |run| run.failures)
 }
 
-/// Armed, settled, with `n` leaks every 250 ms from 20 s on.
-fn failing(n: u64) -> SentinelLedger {
+/// Armed, settled, with `n` failures every 250 ms from 20 s on.
+fn failing_by(cause: ProbeCause, n: u64) -> SentinelLedger {
     let mut ledger = settled();
     pass(&mut ledger, PATH, 19_750, true);
     for step in 0..n {
-        fail(&mut ledger, 20_000 + 250 * step, ProbeCause::Leaked);
+        fail(&mut ledger, 20_000 + 250 * step, cause);
     }
     ledger
+}
+
+fn failing(n: u64) -> SentinelLedger {
+    failing_by(ProbeCause::Leaked, n)
 }
 
 #[test]
@@ -106,11 +110,7 @@ fn a_silence_ends_what_is_not_confirmed() {
     let mut four = failing(4);
     fail(&mut four, 30_750, ProbeCause::Leaked);
     assert_eq!(failures(&four), 5, "confirmed before the silence");
-    let mut doubtful = settled();
-    pass(&mut doubtful, PATH, 19_750, true);
-    for step in 0..6 {
-        fail(&mut doubtful, 20_000 + 250 * step, ProbeCause::AnswerLost);
-    }
+    let mut doubtful = failing_by(ProbeCause::AnswerLost, 6);
     fail(&mut doubtful, 31_000, ProbeCause::AnswerLost);
     assert_eq!(failures(&doubtful), 1, "these do not accuse by themselves");
 }
@@ -197,8 +197,7 @@ fn a_rotation_heals_nothing_that_was_broken_long_before() {
 /// As by a recording whose clock was set back.
 #[test]
 fn a_change_that_is_yet_to_come_counts_from_now_on() {
-    let mut ledger = settled();
-    pass(&mut ledger, PATH, 19_750, true);
+    let mut ledger = failing(0);
     ledger.view_changed(ms(20_000), view(2, ms(90_000)));
     for step in 0..4 {
         fail(&mut ledger, 40_000 + 250 * step, ProbeCause::Leaked);
@@ -275,10 +274,7 @@ fn damage_heals_nothing_that_was_broken_long_before() {
     assert_eq!(failures(&ledger), 80);
     fail(&mut ledger, 40_250, ProbeCause::Leaked);
     assert_eq!(failures(&ledger), 80, "but nothing is added for a while");
-    let mut doubtful = failing(0);
-    for step in 0..80 {
-        fail(&mut doubtful, 20_000 + 250 * step, ProbeCause::AnswerLost);
-    }
+    let mut doubtful = failing_by(ProbeCause::AnswerLost, 80);
     doubtful.damaged(ms(40_000), "pathproof-c0 is down".to_owned());
     assert_eq!(failures(&doubtful), 0, "it never accused by itself");
 }
@@ -385,15 +381,9 @@ fn the_first_owner_disarms_nothing_unless_none_was_there_for_long() {
 fn an_owner_that_left_for_good_is_another_when_it_comes_back() {
     let mut ledger = settled();
     pass(&mut ledger, PATH, 1_000, true);
-    let (old, new) = (
-        set(&[Owner::KubeProxyIptables]),
-        set(&[Owner::KubeProxyNftables]),
-    );
-    ledger.owner_seen(
-        Family::V4,
-        set(&[Owner::KubeProxyIptables, Owner::KubeProxyNftables]),
-        ms(2_000),
-    );
+    let owners = [Owner::KubeProxyIptables, Owner::KubeProxyNftables];
+    let [old, new] = owners.map(|owner| set(&[owner]));
+    ledger.owner_seen(Family::V4, set(&owners), ms(2_000));
     pass(&mut ledger, PATH, 2_250, true);
     ledger.owner_seen(Family::V4, new, ms(3_000));
     pass(&mut ledger, PATH, 3_250, true);
@@ -410,8 +400,7 @@ fn an_owner_that_left_for_good_is_another_when_it_comes_back() {
 
 #[test]
 fn what_was_sent_before_another_owner_came_arms_nothing() {
-    let mut ledger = settled();
-    pass(&mut ledger, PATH, 19_750, true);
+    let mut ledger = failing(0);
     let (early, late) = (passed(tcp(PATH), ms(20_000)), passed(tcp(PATH), ms(20_300)));
     ledger.owner_seen(Family::V4, set(&[Owner::Cilium]), ms(20_100));
     let outcome = ProbeOutcome::Passed { masqueraded: true };

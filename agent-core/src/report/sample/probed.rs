@@ -3,41 +3,9 @@
 use super::*;
 use crate::cause::ProbeCause;
 use crate::conntrack::Table;
-use crate::report::sentinel::{SentinelAddresses, SentinelDevices};
-use crate::trace::{ProbePath, Transport};
+use crate::trace::ProbePath;
 use crate::verdict::finding::{FailedLane, LaneLacking, NeverWorked};
 use crate::verdict::{LaneState, LaneView, StageDelays};
-
-/// It is probed in both families, without pods' own path.
-pub fn sentinel() -> SentinelReport {
-    SentinelReport {
-        state: SentinelState::Probing,
-        sentence: "Service pathproof/pathproof-sentinel is probed".to_owned(),
-        service: Some("pathproof/pathproof-sentinel".to_owned()),
-        devices: Some(SentinelDevices {
-            client_far: "pathproof-c1".to_owned(),
-            client_near: "pathproof-c0".to_owned(),
-            server_near: "pathproof-s0".to_owned(),
-            server_far: "pathproof-s1".to_owned(),
-        }),
-        families: vec![
-            addresses(
-                Family::V4,
-                "198.18.0.1",
-                "10.96.240.1:80",
-                "192.0.2.10:30999",
-                "198.18.0.2:20001",
-            ),
-            addresses(
-                Family::V6,
-                "2001:2::1",
-                "[fd00:96::f0]:80",
-                "[2001:db8::10]:30999",
-                "[2001:2::2]:20001",
-            ),
-        ],
-    }
-}
 
 /// It is not probed.
 pub fn unprobed(state: SentinelState, sentence: &str) -> SentinelReport {
@@ -45,85 +13,13 @@ pub fn unprobed(state: SentinelState, sentence: &str) -> SentinelReport {
         state,
         sentence: sentence.to_owned(),
         families: Vec::new(),
-        ..sentinel()
-    }
-}
-
-fn addresses(
-    family: Family,
-    client: &str,
-    cluster_ip: &str,
-    node_port: &str,
-    endpoint: &str,
-) -> SentinelAddresses {
-    let socket = |text: &str| -> SocketAddr { text.parse().unwrap() };
-    SentinelAddresses {
-        family,
-        client: client.parse().unwrap(),
-        pod_client: None,
-        cluster_ip: socket(cluster_ip),
-        cluster_ip_udp: Some(socket(cluster_ip)),
-        node_port: Some(socket(node_port)),
-        node_port_udp: Some(socket(node_port)),
-        endpoint: socket(endpoint),
-        outside_rests: false,
+        ..proven().sentinel
     }
 }
 
 /// Lanes of a sound family.
 pub fn passing(family: Family) -> Vec<LaneView> {
-    [
-        (ProbePath::OffCluster, Transport::Tcp),
-        (ProbePath::NodePort, Transport::Tcp),
-        (ProbePath::Host, Transport::Tcp),
-        (ProbePath::OffCluster, Transport::Udp),
-        (ProbePath::NodePort, Transport::Udp),
-    ]
-    .into_iter()
-    .enumerate()
-    .map(|(index, (path, transport))| {
-        let ms = 40 + 50 * index as u64;
-        LaneView {
-            path,
-            transport,
-            armed: true,
-            state: LaneState::Passing,
-            cause: None,
-            failures: 0,
-            failing_since: None,
-            last_pass: Some(ago(ms)),
-            last_failure: None,
-            delays: StageDelays {
-                arrived: (path != ProbePath::Host).then_some(9_000),
-                translated: Some(31_000),
-                echoed: Some(4_000),
-                returned: Some(6_000),
-                collected: Some(22_000),
-                round_trip: Some(118_000 + 7_000 * index as u64),
-            },
-            generation: Some(20_001),
-            wanted: Some(20_001),
-            lag: Some(180_000_000),
-            late: None,
-            passed: 14_200,
-            failed: 0,
-            void: 2,
-            client: client(family, path),
-            local: false,
-            void_cause: None,
-            beside_cilium: false,
-            rival: None,
-        }
-    })
-    .collect()
-}
-
-fn client(family: Family, path: ProbePath) -> Option<IpAddr> {
-    let client: IpAddr = match family {
-        Family::V4 => "198.18.0.1".parse().unwrap(),
-        Family::V6 => "2001:2::1".parse().unwrap(),
-    };
-    (path != ProbePath::Host).then_some(client)
+    proven().verdict.families.swap_remove(family as usize).lanes
 }
 
 /// The lane fails for so many probes.
@@ -191,18 +87,7 @@ pub fn flushed() -> Report {
     family.failing_since = Some(ago(2_110));
     family.last_failure = Some(ago(110));
     flush(&mut family.lanes);
-    let answer = AnswerReport {
-        status: 503,
-        healthy: false,
-        would_fail: false,
-    };
-    report.answers = Answers {
-        healthz: answer,
-        livez: answer,
-        audit: None,
-        held: None,
-        broken_services: Vec::new(),
-    };
+    report.answers = answered(503);
     report
 }
 

@@ -81,9 +81,7 @@ impl Agent {
             answers: Vec::new(),
         }
     }
-}
 
-impl Agent {
     pub(super) fn lose(&mut self, now: Mono) {
         self.is_deaf = true;
         self.brake.source(true, now);

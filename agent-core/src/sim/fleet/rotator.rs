@@ -211,9 +211,9 @@ impl Run {
     }
 
     pub(super) fn write_slice(&mut self, number: usize, plan: Plan) {
+        let away = self.is_away();
         let rotator = &mut self.rotators[number];
-        if rotator.leads && !self.is_away() && plan.version == self.slice.version {
-            let rotator = &mut self.rotators[number];
+        if rotator.leads && !away && plan.version == self.slice.version {
             if let Some(generation) = plan.generation {
                 rotator.rotation.wrote(generation, true, self.now);
                 self.writes.0 += 1;

@@ -48,6 +48,21 @@ pub struct Wave {
 }
 
 impl Wave {
+    /// Begins so many seconds after the first one.
+    const fn after(self, at: u64) -> Self {
+        Self { at, ..self }
+    }
+
+    /// Fails one node after the other within so many seconds.
+    const fn over(self, spread: u64) -> Self {
+        Self { spread, ..self }
+    }
+
+    const fn lasting(self, seconds: u64) -> Self {
+        let lasts = Some(seconds);
+        Self { lasts, ..self }
+    }
+
     pub(super) fn detection(&self) -> (Duration, Duration) {
         match self.certain {
             true => CERTAIN,
@@ -106,13 +121,6 @@ const fn wave(whom: Whom, certain: bool) -> Wave {
     }
 }
 
-const fn over(spread: u64, certain: bool) -> Wave {
-    Wave {
-        spread,
-        ..wave(ALL, certain)
-    }
-}
-
 const fn scenario(name: &'static str, waves: &'static [Wave]) -> Scenario {
     Scenario {
         name,
@@ -125,139 +133,87 @@ const fn scenario(name: &'static str, waves: &'static [Wave]) -> Scenario {
     }
 }
 
-const fn counted_by(rotators: Rotators, of: Scenario) -> Scenario {
-    Scenario { rotators, ..of }
-}
+impl Scenario {
+    const fn counted_by(self, rotators: Rotators) -> Self {
+        Self { rotators, ..self }
+    }
 
-const fn unbraked(of: Scenario) -> Scenario {
-    Scenario {
-        percent: None,
-        ..of
+    const fn unbraked(self) -> Self {
+        let percent = None;
+        Self { percent, ..self }
+    }
+
+    const fn lasting(self, seconds: u64) -> Self {
+        let lasts = Duration::from_secs(seconds);
+        Self { lasts, ..self }
+    }
+
+    /// The API server is away from then until then.
+    const fn away(self, from: i32, to: i32) -> Self {
+        let away = Some((from, to));
+        let calm = Duration::from_secs(1_500);
+        Self { away, calm, ..self }.lasting(1_500)
     }
 }
 
-/// The API server is away from then until then.
-const fn away(from: i32, to: i32, of: Scenario) -> Scenario {
-    Scenario {
-        away: Some((from, to)),
-        calm: Duration::from_secs(1_500),
-        lasts: Duration::from_secs(1_500),
-        ..of
-    }
-}
-
+const TENTH: Whom = Whom::Percent(0, 10);
 const ONE_CERTAIN: &[Wave] = &[wave(Whom::One, true)];
 const ONE_UNCERTAIN: &[Wave] = &[wave(Whom::One, false)];
 const ALL_CERTAIN: &[Wave] = &[wave(ALL, true)];
 const ALL_UNCERTAIN: &[Wave] = &[wave(ALL, false)];
+const WITHIN_10_S: &[Wave] = &[wave(ALL, true).over(10)];
+const UNCERTAIN_WITHIN_10_S: &[Wave] = &[wave(ALL, false).over(10)];
+const WITHIN_60_S: &[Wave] = &[wave(ALL, true).over(60)];
+const WITHIN_10_MIN: &[Wave] = &[wave(ALL, true).over(600)];
+const TWO_WAVES: &[Wave] = &[
+    wave(Whom::Percent(0, 15), true),
+    wave(Whom::Percent(15, 100), true).after(60),
+];
+const TWICE: &[Wave] = &[wave(ALL, true).lasting(40), wave(ALL, true).after(60)];
+const MENDED: &[Wave] = &[
+    wave(TENTH, true),
+    wave(Whom::Percent(10, 100), true).lasting(60),
+];
 
 /// All that is played.
 pub const SCENARIOS: [Scenario; 26] = [
     scenario("one node, certain", ONE_CERTAIN),
     scenario("one node, uncertain", ONE_UNCERTAIN),
-    scenario("10 % of the nodes", &[wave(Whom::Percent(0, 10), true)]),
+    scenario("10 % of the nodes", &[wave(TENTH, true)]),
     scenario("60 % of the nodes", &[wave(Whom::Percent(0, 60), true)]),
     scenario("all nodes, certain", ALL_CERTAIN),
     scenario("all nodes, uncertain", ALL_UNCERTAIN),
-    scenario("all nodes, certain, within 10 s", &[over(10, true)]),
-    scenario("all nodes, uncertain, within 10 s", &[over(10, false)]),
-    scenario("all nodes, certain, within 60 s", &[over(60, true)]),
-    Scenario {
-        lasts: Duration::from_secs(900),
-        ..scenario("all nodes, certain, within 10 min", &[over(600, true)])
-    },
+    scenario("all nodes, certain, within 10 s", WITHIN_10_S),
+    scenario("all nodes, uncertain, within 10 s", UNCERTAIN_WITHIN_10_S),
+    scenario("all nodes, certain, within 60 s", WITHIN_60_S),
+    scenario("all nodes, certain, within 10 min", WITHIN_10_MIN).lasting(900),
+    scenario("15 %, and all others a minute later", TWO_WAVES),
+    scenario("all nodes for 40 s, and again 20 s later", TWICE),
+    scenario("all nodes; 90 % are mended after 60 s", MENDED),
+    scenario("all nodes, rotator killed", ALL_CERTAIN).counted_by(Rotators::Killed),
     scenario(
-        "15 %, and all others a minute later",
-        &[
-            wave(Whom::Percent(0, 15), true),
-            Wave {
-                at: 60,
-                ..wave(Whom::Percent(15, 100), true)
-            },
-        ],
-    ),
+        "all nodes, rotator killed with its first count",
+        ALL_CERTAIN,
+    )
+    .counted_by(Rotators::KilledCounting),
+    scenario("all nodes, uncertain, rotator killed", ALL_UNCERTAIN).counted_by(Rotators::Killed),
+    scenario("all nodes, two rotators, one 10 s late", ALL_CERTAIN)
+        .counted_by(Rotators::Two { behind: 10 }),
+    scenario("all nodes, certain, no API for 5 min", ALL_CERTAIN).away(-300, 300),
+    scenario("all nodes, uncertain, no API for 5 min", ALL_UNCERTAIN).away(-300, 300),
+    scenario("all nodes, certain, no API for 20 min", ALL_CERTAIN).away(-1_200, 300),
+    scenario("all nodes, uncertain, no API for 20 min", ALL_UNCERTAIN).away(-1_200, 300),
     scenario(
-        "all nodes for 40 s, and again 20 s later",
-        &[
-            Wave {
-                lasts: Some(40),
-                ..wave(ALL, true)
-            },
-            Wave {
-                at: 60,
-                ..wave(ALL, true)
-            },
-        ],
-    ),
+        "all nodes, certain, no API from 4 s on for 5 min",
+        ALL_CERTAIN,
+    )
+    .away(4, 300),
     scenario(
-        "all nodes; 90 % are mended after 60 s",
-        &[
-            wave(Whom::Percent(0, 10), true),
-            Wave {
-                lasts: Some(60),
-                ..wave(Whom::Percent(10, 100), true)
-            },
-        ],
-    ),
-    counted_by(
-        Rotators::Killed,
-        scenario("all nodes, rotator killed", ALL_CERTAIN),
-    ),
-    counted_by(
-        Rotators::KilledCounting,
-        scenario(
-            "all nodes, rotator killed with its first count",
-            ALL_CERTAIN,
-        ),
-    ),
-    counted_by(
-        Rotators::Killed,
-        scenario("all nodes, uncertain, rotator killed", ALL_UNCERTAIN),
-    ),
-    counted_by(
-        Rotators::Two { behind: 10 },
-        scenario("all nodes, two rotators, one 10 s late", ALL_CERTAIN),
-    ),
-    away(
-        -300,
-        300,
-        scenario("all nodes, certain, no API for 5 min", ALL_CERTAIN),
-    ),
-    away(
-        -300,
-        300,
-        scenario("all nodes, uncertain, no API for 5 min", ALL_UNCERTAIN),
-    ),
-    away(
-        -1_200,
-        300,
-        scenario("all nodes, certain, no API for 20 min", ALL_CERTAIN),
-    ),
-    away(
-        -1_200,
-        300,
-        scenario("all nodes, uncertain, no API for 20 min", ALL_UNCERTAIN),
-    ),
-    away(
-        4,
-        300,
-        scenario(
-            "all nodes, certain, no API from 4 s on for 5 min",
-            ALL_CERTAIN,
-        ),
-    ),
-    away(
-        60,
-        1_260,
-        scenario(
-            "all nodes, certain, no API after a minute for 20 min",
-            ALL_CERTAIN,
-        ),
-    ),
-    unbraked(scenario("all nodes, certain, brake off", ALL_CERTAIN)),
-    unbraked(scenario("all nodes, uncertain, brake off", ALL_UNCERTAIN)),
-    Scenario {
-        lasts: Duration::from_secs(3_600),
-        ..scenario("an hour without a fault", &[])
-    },
+        "all nodes, certain, no API after a minute for 20 min",
+        ALL_CERTAIN,
+    )
+    .away(60, 1_260),
+    scenario("all nodes, certain, brake off", ALL_CERTAIN).unbraked(),
+    scenario("all nodes, uncertain, brake off", ALL_UNCERTAIN).unbraked(),
+    scenario("an hour without a fault", &[]).lasting(3_600),
 ];

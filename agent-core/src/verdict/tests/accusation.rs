@@ -235,8 +235,7 @@ fn wrong_routes_take_endpoints_of_two_namespaces(
 /// A referee that is damaged, or passed before the fault alone, says nothing.
 #[test]
 fn a_referee_that_fell_silent_says_nothing() {
-    let mut world = World::with_sentinel();
-    world.rounds(250, 2_000, &USUAL, |_| Fate::Pass);
+    let mut world = refereed();
     fail(&mut world, TWO, Lost, 4_000, 8_000);
     assert_eq!(world.verdict(8_000).state, State::Broken);
 }

@@ -64,6 +64,13 @@ impl World {
         world
     }
 
+    /// As of 20 s, after that much of it.
+    fn after(time: Time) -> Self {
+        let mut world = Self::with_peers();
+        world.spend(time, 1_000, 20_000);
+        world
+    }
+
     fn peers(&mut self, sample: &PeerSample, at: u64) {
         self.look(at);
         self.ledger.absorb_peers(sample, &Names::standard());
@@ -104,16 +111,14 @@ impl World {
 
 #[test]
 fn a_dead_overlay_is_named_with_all_that_speaks_for_it() {
-    let mut world = World::with_peers();
-    world.spend(DEAD_OVERLAY, 1_000, 20_000);
+    let mut world = World::after(DEAD_OVERLAY);
     let verdict = world.verdict(20_000);
     assert_eq!(
         (verdict.state, verdict.cause),
         (State::Degraded, Some(Cause::Overlay))
     );
     assert_eq!(world.facts(20_000), Some((false, true)));
-    let reason = verdict.reason();
-    assert!(reason.contains("node-1, node-2, node-3"), "{reason}");
+    says(&verdict, "node-1, node-2, node-3");
     let mended = Time {
         silent: 0,
         another_answers: true,
@@ -132,8 +137,7 @@ fn a_dead_overlay_is_named_with_all_that_speaks_for_it() {
 // A policy that denies one port of a Service.
 #[case::one_port_denied(Time { near: &[WEB_METRICS], ..DEAD_OVERLAY }, (false, false))]
 fn silent_nodes_are_named_with_the_facts(#[case] time: Time, #[case] facts: (bool, bool)) {
-    let mut world = World::with_peers();
-    world.spend(time, 1_000, 20_000);
+    let world = World::after(time);
     assert_eq!(world.verdict(20_000).state, State::Degraded);
     assert_eq!(world.facts(20_000), Some(facts));
 }
@@ -141,12 +145,10 @@ fn silent_nodes_are_named_with_the_facts(#[case] time: Time, #[case] facts: (boo
 /// A backend that is dead behind its Service is the Service's trouble, wherever it runs.
 #[test]
 fn a_single_service_names_no_node() {
-    let mut world = World::with_peers();
-    let dead = Time {
+    let world = World::after(Time {
         services: &[WEB],
         ..DEAD_OVERLAY
-    };
-    world.spend(dead, 1_000, 20_000);
+    });
     assert!(!matches!(
         world.verdict(20_000).families[0].finding.evidence,
         Evidence::Peers { .. }
@@ -156,12 +158,10 @@ fn a_single_service_names_no_node() {
 /// The pod probe's endpoints accept whoever comes: of it a single Service is enough to name nodes.
 #[test]
 fn the_pod_probe_alone_names_nodes() {
-    let mut world = World::with_peers();
-    let probed = Time {
+    let world = World::after(Time {
         services: &[ECHO],
         ..DEAD_OVERLAY
-    };
-    world.spend(probed, 1_000, 20_000);
+    });
     let verdict = world.verdict(20_000);
     assert_eq!(
         (verdict.state, verdict.cause),
@@ -184,20 +184,17 @@ fn nodes_that_were_dialled_once_are_named_together() {
         };
         world.peers(&sample, at);
     }
-    let reason = world.verdict(3_000).reason();
-    assert!(reason.contains("node-1, node-2, node-3"), "{reason}");
+    says(&world.verdict(3_000), "node-1, node-2, node-3");
 }
 
 /// Backends that are silent on this node too are at fault themselves.
 #[test]
 fn services_that_are_silent_here_too_name_no_node() {
-    let mut world = World::with_peers();
-    let silent = Time {
+    let world = World::after(Time {
         near: &[],
         near_silent: &[WEB, CART],
         ..DEAD_OVERLAY
-    };
-    world.spend(silent, 1_000, 20_000);
+    });
     let verdict = world.verdict(20_000);
     assert_ne!(verdict.cause, Some(Cause::Overlay));
     assert_ne!(verdict.state, State::Broken);
@@ -206,12 +203,10 @@ fn services_that_are_silent_here_too_name_no_node() {
 /// One endpoint of this node is broken and another one answers: the Service is not at fault as a whole.
 #[test]
 fn an_answer_of_this_node_outweighs_a_silent_endpoint() {
-    let mut world = World::with_peers();
-    let mixed = Time {
+    let world = World::after(Time {
         near_silent: &[WEB],
         ..DEAD_OVERLAY
-    };
-    world.spend(mixed, 1_000, 20_000);
+    });
     assert_eq!(world.verdict(20_000).cause, Some(Cause::Overlay));
 }
 
@@ -251,8 +246,7 @@ fn cut_transfers_name_the_mtu_until_they_cease() {
         (verdict.state, verdict.cause),
         (State::Degraded, Some(Cause::Mtu))
     );
-    let reason = verdict.reason();
-    assert!(reason.contains("3 large transfers"), "{reason}");
+    says(&verdict, "3 large transfers");
     world.peers(&PeerSample::default(), 23_000);
     assert_ne!(world.verdict(23_000).cause, Some(Cause::Mtu));
 }
@@ -274,13 +268,10 @@ fn it_ends_by_itself_when_nobody_dials() {
     let mut world = World::with_peers();
     world.spend(DEAD_OVERLAY, 1_000, 5_000);
     assert_eq!(world.verdict(5_000).state, State::Degraded);
-    world.spend(
-        Time {
-            silent: 0,
-            ..DEAD_OVERLAY
-        },
-        5_250,
-        36_000,
-    );
+    let unused = Time {
+        silent: 0,
+        ..DEAD_OVERLAY
+    };
+    world.spend(unused, 5_250, 36_000);
     assert_ne!(world.verdict(36_000).state, State::Degraded);
 }

@@ -127,11 +127,7 @@ fn devices_taken_down() {
     world.rounds(14_250, 40_000, &USUAL, |_| Fate::ControlFails);
     let verdict = world.verdict(40_200);
     assert_eq!(verdict.why, Some(Why::Inconclusive));
-    assert!(
-        verdict.reason().contains("the control probe"),
-        "{}",
-        verdict.reason()
-    );
+    says(&verdict, "the control probe");
 }
 
 #[test]
@@ -185,10 +181,7 @@ fn another_owner_takes_over() {
         Some(Fate::Leak)
     });
     let verdict = world.verdict(14_200);
-    assert_eq!(
-        (verdict.state, verdict.why),
-        (State::Unknown, Some(Why::DatapathChanged))
-    );
+    assert_eq!(unknown(&verdict), Some(Why::DatapathChanged));
     assert_eq!(
         verdict.reason(),
         "IPv4: another proxy translates Service traffic now (kube-proxy (nftables)), and no probe \
@@ -274,10 +267,7 @@ fn a_path_that_never_worked_is_unknown_with_the_likely_reason() {
     };
     world.rounds(250, 20_000, &USUAL, fate);
     let verdict = world.verdict(20_200);
-    assert_eq!(
-        (verdict.state, verdict.why),
-        (State::Unknown, Some(Why::NothingProven))
-    );
+    assert_eq!(unknown(&verdict), Some(Why::NothingProven));
     assert_eq!(
         verdict.reason(),
         "IPv4 cluster IPs: no probe passed yet; probes arrived and were not forwarded (lost), most \
@@ -287,11 +277,7 @@ fn a_path_that_never_worked_is_unknown_with_the_likely_reason() {
     world.inputs.booted = ms(0);
     let verdict = world.verdict(20_200);
     assert_eq!(verdict.state, State::Starting);
-    assert!(
-        verdict.reason().contains("FORWARD policy"),
-        "{}",
-        verdict.reason()
-    );
+    says(&verdict, "FORWARD policy");
     world
         .prove(WEB, agent_common::service::SourceClass::Pod, 20_200)
         .look(20_450);
@@ -347,12 +333,9 @@ fn a_restart_changes_nothing() {
         State::Suspect,
         "until somebody looked: the answer stays"
     );
-    assert!(
-        verdict
-            .reason()
-            .ends_with("not confirmed: pathproof's own interfaces have not been checked since"),
-        "{}",
-        verdict.reason()
+    ends(
+        &verdict,
+        "not confirmed: pathproof's own interfaces have not been checked since",
     );
     world.look(5_050);
     assert_eq!(world.verdict(5_050).state, State::Broken);
@@ -414,13 +397,7 @@ fn a_rotation_while_broken_keeps_the_answer() {
         assert_eq!(served.healthy, at < 3_000, "at {at}: {}", verdict.reason());
         if (40_000..50_000).contains(&(at + 200)) {
             assert_eq!(verdict.state, State::Suspect);
-            assert!(
-                verdict
-                    .reason()
-                    .ends_with("the sentinel changed a moment ago"),
-                "{}",
-                verdict.reason()
-            );
+            ends(&verdict, "the sentinel changed a moment ago");
         }
     }
     assert_eq!(world.verdict(60_200).state, State::Broken);

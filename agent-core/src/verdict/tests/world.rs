@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use agent_common::evidence::{OUTCOMES, Outcome};
 use agent_common::service::{Family, FrontendKind, SourceClass};
 
-use crate::cause::Failure;
+use crate::cause::{Failure, State, Why};
 use crate::cluster::ObjectName;
 use crate::eligibility::Eligibility;
 use crate::evidence::{CountDelta, Directory, ObserverHealth, Sample, ServiceInfo, Sighting};
@@ -266,6 +266,25 @@ impl World {
         assert!(verdict.reason().len() > 20, "{verdict:?}");
         verdict
     }
+}
+
+/// The reason has these words.
+#[track_caller]
+pub(super) fn says(verdict: &Verdict, words: &str) {
+    let reason = verdict.reason();
+    assert!(reason.contains(words), "{reason}");
+}
+
+/// The reason ends with these words.
+#[track_caller]
+pub(super) fn ends(verdict: &Verdict, words: &str) {
+    let reason = verdict.reason();
+    assert!(reason.ends_with(words), "{reason}");
+}
+
+/// Why nothing is known, where that is the state.
+pub(super) fn unknown(verdict: &Verdict) -> Option<Why> {
+    verdict.why.filter(|_| verdict.state == State::Unknown)
 }
 
 pub(super) fn attached() -> ObserverHealth {

@@ -10,9 +10,9 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::args::{FleetArgs, Output};
-use crate::cli::wall;
 use agent_core::condition::{Status, TYPE};
 use agent_core::fleet::{ConditionSeen, NodeSeen};
+use agent_core::time::Wall;
 
 /// Labels of the agents' pods, as deploy/base and the chart set them.
 const AGENTS: &str = "app.kubernetes.io/name=pathproof,app.kubernetes.io/component=agent";
@@ -163,8 +163,8 @@ fn node_seen(node: &Value) -> NodeSeen {
                 status: Status::parse(status).unwrap_or(Status::Unknown),
                 reason: text(&of["reason"]),
                 message: text(&of["message"]),
-                transition: of["lastTransitionTime"].as_str().and_then(wall),
-                heartbeat: of["lastHeartbeatTime"].as_str().and_then(wall),
+                transition: of["lastTransitionTime"].as_str().and_then(Wall::parse),
+                heartbeat: of["lastHeartbeatTime"].as_str().and_then(Wall::parse),
             }
         }),
     }

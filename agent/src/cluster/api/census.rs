@@ -133,7 +133,7 @@ fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
 }
 
 fn seen(condition: &NodeCondition) -> ConditionSeen {
-    let at = |time: &Time| Some(Wall(i64::try_from(time.0.as_nanosecond()).ok()?));
+    let at = |time: &Time| Wall::of(time.0);
     ConditionSeen {
         // A status of later servers is none that fails.
         status: Status::parse(&condition.status).unwrap_or(Status::Unknown),

@@ -74,10 +74,8 @@ impl Resource {
     fn complain(&mut self, key: Key, message: String) {
         self.see(key);
         if self.wrong.len() < REMEMBERED || self.wrong.contains_key(&key) {
-            let message = format!(
-                "API server: {message}; the object's last good version stays in \
-                 use"
-            );
+            let message =
+                format!("API server: {message}; the object's last good version stays in use");
             self.wrong.insert(key, Problem::new(message));
         }
     }

@@ -20,7 +20,7 @@ use thiserror::Error;
 use super::Mode;
 use crate::datapath::load::LoadError;
 use crate::datapath::syscall::{BPF_TCX_INGRESS, programs_at};
-use crate::netlink::{attributes, dump, too_short, word};
+use crate::netlink::{dump, find, too_short, word};
 
 /// Direction in which packets cross the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -394,21 +394,17 @@ fn standing(handle: u32, bytes: &[u8]) -> Option<StandingFilter> {
     const TCA_OPTIONS: u16 = 2;
     const TCA_BPF_NAME: u16 = 7;
     const TCA_BPF_ID: u16 = 11;
-    let value = |bytes, wanted| {
-        let mut all = attributes(bytes);
-        all.find_map(|(kind, value)| (kind == wanted).then_some(value))
-    };
-    if value(bytes, TCA_KIND)? != b"bpf\0" {
+    if find(bytes, TCA_KIND)? != b"bpf\0" {
         return None;
     }
-    let options = value(bytes, TCA_OPTIONS)?;
-    let name = value(options, TCA_BPF_NAME).map(|name| {
+    let options = find(bytes, TCA_OPTIONS)?;
+    let name = find(options, TCA_BPF_NAME).map(|name| {
         let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(text).into_owned()
     });
     Some(StandingFilter {
         handle,
-        program: word(value(options, TCA_BPF_ID)?, 0)?,
+        program: word(find(options, TCA_BPF_ID)?, 0)?,
         name,
     })
 }

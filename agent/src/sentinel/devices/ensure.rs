@@ -162,8 +162,7 @@ fn foreign(config: &SentinelConfig, link: &Link, peer: Option<&Link>, role: Role
         format!("remove it (`ip link del {name}`) or choose another device prefix")
     };
     let sentence = format!(
-        "interface {name} exists already and {why}; the agent does not change \
-         it: {remedy}"
+        "interface {name} exists already and {why}; the agent does not change it: {remedy}"
     );
     DeviceError::Foreign(sentence)
 }

@@ -190,8 +190,7 @@ async fn judge(
 ) -> Option<String> {
     let device = &link.name;
     let gone = format!(
-        "the route to {address} by the sentinel's interface {device} was removed: \
-         {REPAIRED}"
+        "the route to {address} by the sentinel's interface {device} was removed: {REPAIRED}"
     );
     let instead = match answer {
         Ok(route) => {

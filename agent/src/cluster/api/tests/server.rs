@@ -6,13 +6,12 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+use axum::response::Response;
 use futures_util::{StreamExt, future, stream};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Bytes, Frame, Incoming};
-use hyper::service::service_fn;
-use hyper::{Request, Response};
-use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
 pub(crate) enum Answer {
@@ -39,33 +38,24 @@ impl Script {
 }
 
 /// The server.
+#[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
+    script: Arc<Mutex<Script>>,
     asked: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
     pub(crate) async fn start(script: Script) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let script = Arc::new(Mutex::new(script));
-        let noted = Arc::clone(&asked);
-        tokio::spawn(async move {
-            loop {
-                let (socket, _) = listener.accept().await.unwrap();
-                let (script, noted) = (Arc::clone(&script), Arc::clone(&noted));
-                let service = service_fn(move |request: Request<Incoming>| {
-                    let answer = answer(&request, &script, &noted);
-                    async move { Ok::<_, Infallible>(answer) }
-                });
-                tokio::spawn(
-                    hyper::server::conn::http1::Builder::new()
-                        .serve_connection(TokioIo::new(socket), service),
-                );
-            }
-        });
-        Self { address, asked }
+        let server = Self {
+            address: listener.local_addr().unwrap(),
+            script: Arc::new(Mutex::new(script)),
+            asked: Arc::default(),
+        };
+        let router = Router::new().fallback(answer).with_state(server.clone());
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        server
     }
 
     pub(crate) fn url(&self) -> String {
@@ -100,20 +90,13 @@ fn resource_of(url: &str) -> &str {
     path.rsplit('/').next().unwrap()
 }
 
-fn answer(
-    request: &Request<Incoming>,
-    script: &Mutex<Script>,
-    asked: &Mutex<Vec<String>>,
-) -> Response<UnsyncBoxBody<Bytes, Infallible>> {
-    let url = request.uri().to_string();
-    let next = script
-        .lock()
-        .unwrap()
-        .0
-        .get_mut(resource_of(&url))
-        .and_then(VecDeque::pop_front);
-    asked.lock().unwrap().push(url);
+async fn answer(State(server): State<Server>, uri: Uri) -> Response {
     const EVER: Duration = Duration::from_secs(86_400);
+    let url = uri.to_string();
+    let mut script = server.script.lock().unwrap();
+    let answers = script.0.get_mut(resource_of(&url));
+    let next = answers.and_then(VecDeque::pop_front);
+    server.asked.lock().unwrap().push(url);
     let (status, lines, open) = match next {
         None => (200, Vec::new(), EVER),
         Some(Answer::Open(lines)) => (200, lines, EVER),
@@ -121,15 +104,15 @@ fn answer(
         Some(Answer::Closed(lines)) => (200, lines, Duration::ZERO),
         Some(Answer::Status(status, body)) => (status, vec![body], Duration::ZERO),
     };
-    let frame = |line: String| Ok(Frame::data(Bytes::from(line + "\n")));
-    let lines = stream::iter(lines.into_iter().map(frame));
+    let lines = stream::iter(lines.into_iter().map(|line| Ok(line + "\n")));
     let end = async move {
         if !open.is_zero() {
             tokio::time::sleep(open).await;
         }
-        None::<Result<Frame<Bytes>, Infallible>>
+        None::<Result<String, Infallible>>
     };
     let end = stream::once(end).filter_map(future::ready);
-    let body = StreamBody::new(lines.chain(end)).boxed_unsync();
-    Response::builder().status(status).body(body).unwrap()
+    let mut response = Response::new(Body::from_stream(lines.chain(end)));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap();
+    response
 }
