@@ -40,7 +40,11 @@ impl Status {
 
     /// The API's spelling.
     pub fn name(self) -> &'static str {
-        ["True", "False", "Unknown"][self as usize]
+        match self {
+            Status::True => "True",
+            Status::False => "False",
+            Status::Unknown => "Unknown",
+        }
     }
 
     /// The status of a name; `None` for a name that the API does not have.

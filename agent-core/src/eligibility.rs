@@ -71,24 +71,38 @@ pub fn eligibility(node: Option<&NodeFacts>, terminating: &TerminatingTaints) ->
     }
 }
 
-/// Names in `--terminating-taint`, each for taint keys that announce a node's end. The first one
-/// always counts: it is what kube-proxy looks at.
-pub const PRESETS: [(&str, &[&str]); 4] = [
-    ("cluster-autoscaler", &["ToBeDeletedByClusterAutoscaler"]),
+/// A named set of taint keys that announce a node's end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Preset {
+    /// Its name in `--terminating-taint`.
+    pub name: &'static str,
+    /// Its keys.
+    pub keys: &'static [&'static str],
+}
+
+/// Every preset. The first one always counts: it is what kube-proxy looks at.
+pub const PRESETS: [Preset; 4] = [
+    Preset {
+        name: "cluster-autoscaler",
+        keys: &["ToBeDeletedByClusterAutoscaler"],
+    },
     // karpenter.sh/disruption is the key of Karpenter's v1beta1.
-    (
-        "karpenter",
-        &["karpenter.sh/disrupted", "karpenter.sh/disruption"],
-    ),
-    (
-        "spot",
-        &[
+    Preset {
+        name: "karpenter",
+        keys: &["karpenter.sh/disrupted", "karpenter.sh/disruption"],
+    },
+    Preset {
+        name: "spot",
+        keys: &[
             "aws-node-termination-handler/spot-itn",
             "aws-node-termination-handler/asg-lifecycle-termination",
             "cloud.google.com/impending-node-termination",
         ],
-    ),
-    ("shutdown", &["node.cloudprovider.kubernetes.io/shutdown"]),
+    },
+    Preset {
+        name: "shutdown",
+        keys: &["node.cloudprovider.kubernetes.io/shutdown"],
+    },
 ];
 
 /// Keys of the taints that announce a node's end. Effects do not count, as with kube-proxy.
@@ -101,7 +115,7 @@ impl Default for TerminatingTaints {
     /// The cluster autoscaler's.
     fn default() -> Self {
         Self {
-            keys: PRESETS[0].1.iter().map(ToString::to_string).collect(),
+            keys: PRESETS[0].keys.iter().map(ToString::to_string).collect(),
         }
     }
 }
@@ -121,8 +135,9 @@ impl TerminatingTaints {
 
     fn add(&mut self, text: &str) -> Result<(), TaintError> {
         let text = text.trim();
-        if let Some((_, keys)) = PRESETS.iter().find(|(name, _)| *name == text) {
-            self.keys.extend(keys.iter().map(ToString::to_string));
+        if let Some(preset) = PRESETS.iter().find(|preset| preset.name == text) {
+            self.keys
+                .extend(preset.keys.iter().map(ToString::to_string));
             return Ok(());
         }
         check_key(text)?;
@@ -173,7 +188,7 @@ pub enum TaintError {
 }
 
 fn preset_names() -> String {
-    PRESETS.map(|(name, _)| name).join(", ")
+    PRESETS.map(|preset| preset.name).join(", ")
 }
 
 /// The rules of Kubernetes' `IsQualifiedName`.

@@ -137,7 +137,7 @@ fn row(node: &NodeSeen, now: Wall) -> Row {
 
 fn blank(node: &NodeSeen, verdict: &'static str, reason: String) -> Row {
     // By the Node alone: deletion, and the taint that always counts.
-    let counts = |key: &&String| PRESETS[0].1.contains(&key.as_str());
+    let counts = |key: &&String| PRESETS[0].keys.contains(&key.as_str());
     let tainted = node.taints.iter().find(counts).cloned();
     let deleted = node.deleting.then(|| "deleted".to_owned());
     Row {

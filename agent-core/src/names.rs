@@ -5,12 +5,19 @@ use serde::{Deserialize, Serialize};
 
 /// `IPv4` or `IPv6`, as Kubernetes writes them.
 pub fn of_family(family: Family) -> &'static str {
-    ["IPv4", "IPv6"][family as usize]
+    match family {
+        Family::V4 => "IPv4",
+        Family::V6 => "IPv6",
+    }
 }
 
 /// `pod`, `host` or `external`.
 pub fn of_path(path: SourceClass) -> &'static str {
-    ["pod", "host", "external"][path as usize]
+    match path {
+        SourceClass::Pod => "pod",
+        SourceClass::Host => "host",
+        SourceClass::External => "external",
+    }
 }
 
 /// For `#[serde(with)]`.

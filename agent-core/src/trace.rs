@@ -61,7 +61,10 @@ impl Transport {
 
     /// Name as metrics and `/verdict` show it.
     pub fn name(self) -> &'static str {
-        ["tcp", "udp"][self as usize]
+        match self {
+            Transport::Tcp => "tcp",
+            Transport::Udp => "udp",
+        }
     }
 }
 

@@ -345,7 +345,7 @@ fn taints(said: &[String]) -> Result<TerminatingTaints, ConfigError> {
     for value in &said {
         // A misspelt preset, taken as a key, would match nothing, silently.
         let is_nearly = |name: &&str| (1..=2).contains(&distance(name, value));
-        let mut names = PRESETS.iter().map(|(name, _)| *name);
+        let mut names = PRESETS.iter().map(|preset| preset.name);
         if let Some(preset) = names.find(is_nearly) {
             let value = (*value).to_owned();
             return Err(ConfigError::Misspelt { value, preset });

@@ -80,7 +80,13 @@ pub enum SentinelState {
 impl SentinelState {
     /// Name as `/verdict` shows it.
     pub fn name(self) -> &'static str {
-        ["probing", "off", "absent", "altered", "disabled"][self as usize]
+        match self {
+            SentinelState::Probing => "probing",
+            SentinelState::Off => "off",
+            SentinelState::Absent => "absent",
+            SentinelState::Altered => "altered",
+            SentinelState::Disabled => "disabled",
+        }
     }
 }
 

@@ -309,7 +309,13 @@ pub enum LaneState {
 impl LaneState {
     /// Name as metrics and `/verdict` show it.
     pub fn name(self) -> &'static str {
-        ["passing", "failing", "void", "never_worked", "off"][self as usize]
+        match self {
+            LaneState::Passing => "passing",
+            LaneState::Failing => "failing",
+            LaneState::Void => "void",
+            LaneState::NeverWorked => "never_worked",
+            LaneState::Off => "off",
+        }
     }
 }
 

@@ -261,8 +261,8 @@ fn of_group(group: Group) -> (&'static str, &'static str, Style) {
 
 /// A taint by the name of its preset, which is shorter.
 fn leaving(why: &str) -> &str {
-    let preset = PRESETS.iter().find(|(_, keys)| keys.contains(&why));
-    preset.map_or(why, |(name, _)| name)
+    let preset = PRESETS.iter().find(|preset| preset.keys.contains(&why));
+    preset.map_or(why, |preset| preset.name)
 }
 
 #[cfg(test)]

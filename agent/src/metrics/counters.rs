@@ -37,7 +37,11 @@ pub enum Listener {
 impl Listener {
     /// Name in metrics and log.
     pub fn name(self) -> &'static str {
-        ["healthz", "admin", "service"][self as usize]
+        match self {
+            Listener::Healthz => "healthz",
+            Listener::Admin => "admin",
+            Listener::Service => "service",
+        }
     }
 }
 
@@ -182,7 +186,10 @@ pub enum Published {
 impl Published {
     /// Name in metrics and log.
     pub fn name(self) -> &'static str {
-        ["condition", "event"][self as usize]
+        match self {
+            Published::Condition => "condition",
+            Published::Event => "event",
+        }
     }
 }
 
