@@ -88,7 +88,6 @@ fn dial_three_nodes(scene: &mut Scene) {
 #[case::nothing_arrives("input")]
 #[case::nothing_comes_back("output")]
 fn a_dead_overlay_that_pods_feel_is_named(#[case] hook: &str) {
-    let name = format!("dead_overlay_{hook}");
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     dial_three_nodes(&mut scene);
     let report = named_until_mended(&scene, &path(hook, ""), "overlay");

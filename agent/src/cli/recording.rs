@@ -236,7 +236,10 @@ mod tests {
 
     #[test]
     fn times_are_rfc_3339() {
-        assert_eq!(Wall::parse("1970-01-01T00:00:01.5Z"), Some(Wall(1_500_000_000)));
+        assert_eq!(
+            Wall::parse("1970-01-01T00:00:01.5Z"),
+            Some(Wall(1_500_000_000))
+        );
         assert_eq!(Wall::parse("yesterday"), None);
     }
 
