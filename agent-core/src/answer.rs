@@ -58,8 +58,8 @@ pub enum Required {
     Fail,
 }
 
-/// The table: the answer that each finding requires. [`State::Starting`] is 503 on `/healthz`
-/// besides, see [`answer`].
+/// The table: the answer that each finding requires. `/healthz` is 503 besides while a boot waits, see
+/// [`answer`].
 pub fn required(finding: &Finding, policy: UnknownPolicy) -> Required {
     match (finding.rule.state(), policy) {
         (State::Proven | State::Degraded, _) => Required::Pass,
@@ -86,18 +86,19 @@ pub struct Served {
 }
 
 /// The answer to one of the two questions. `served` is what [damping](super::damping) made of this
-/// verdict; `may_refuse` is false in audit and under the [brake](super::brake), which hold back a 503 of
+/// verdict; `waits` says that the node is Starting, or failed since and was never more than that; `may_refuse` is false in audit and under the [brake](super::brake), which hold back a 503 of
 /// the datapath's; `anchor` tells the wall-clock time of the proofs.
 pub fn answer(
     endpoint: Endpoint,
     verdict: &Verdict,
     served: &Served,
+    waits: bool,
     policy: UnknownPolicy,
     may_refuse: bool,
     anchor: &Anchor,
 ) -> Answer {
-    let starting = endpoint == Endpoint::Healthz && verdict.state == State::Starting;
-    let sound = served.healthy && !starting;
+    let waits = endpoint == Endpoint::Healthz && waits;
+    let sound = served.healthy && !waits;
     let healthy = sound || !may_refuse;
     let node_eligible = match endpoint {
         Endpoint::Healthz => Some(is_eligible(&verdict.eligibility, policy)),
@@ -105,7 +106,7 @@ pub fn answer(
     };
     let of_family = |judged: &FamilyVerdict| FamilyAnswer {
         family: judged.family,
-        healthy: !may_refuse || (served.families[judged.family as usize] && !starting),
+        healthy: !may_refuse || (served.families[judged.family as usize] && !waits),
         last_updated: judged.last_proof.map(|at| anchor.wall_of(at)),
     };
     let refused = !healthy || node_eligible == Some(false);

@@ -32,6 +32,8 @@ use lane::LaneMemory;
 pub(crate) use lane::{LaneLedger, Run};
 pub use outcome::{KernelFacts, ProbeOutcome, VoidReason, classify};
 
+/// The owners are read every 5 s. Owners that were there for so long were read again meanwhile.
+const OWNERS_READ: Duration = Duration::from_secs(7);
 const TRANSPORTS: usize = Transport::ALL.len();
 const LANES: usize = PROBE_PATHS * FAMILIES * TRANSPORTS;
 
@@ -435,8 +437,8 @@ impl Ownership {
         if trace.lane.path != ProbePath::Host {
             self.disarmed = None;
         }
-        let settled = |since: Mono| trace.sent >= since.plus(limits.sentinel_settled);
-        if self.since.is_some_and(settled) {
+        let wait = limits.sentinel_settled.max(OWNERS_READ);
+        if (self.since).is_some_and(|since| trace.sent >= since.plus(wait)) {
             self.known = Some(self.present);
         }
     }

@@ -7,6 +7,7 @@ use agent_common::service::Family;
 use agent_core::answer::{Endpoint, answer};
 use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::brake::Brake;
+use agent_core::cause::State;
 use agent_core::cluster::ObjectName;
 use agent_core::damping::Damping;
 use agent_core::effect::Remembered;
@@ -60,7 +61,10 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
         let may_refuse = held.is_none() && known.switches.audit(Enforcement::Enforce).is_none();
         for endpoint in [Endpoint::Healthz, Endpoint::Livez] {
             let policy = UnknownPolicy::Open;
-            let said = answer(endpoint, &judged, &served, policy, may_refuse, &anchor);
+            let waits = judged.state == State::Starting;
+            let said = answer(
+                endpoint, &judged, &served, waits, policy, may_refuse, &anchor,
+            );
             let body = said.body(anchor.wall_of(now));
             serde_json::from_str::<serde_json::Value>(&body).expect("an answer is JSON");
         }

@@ -86,7 +86,10 @@ fn first(
 ) -> Answer {
     let served = Damping::new(std::time::Duration::ZERO).step(verdict, policy);
     let may_refuse = enforcement == Enforcement::Enforce;
-    answer(endpoint, verdict, &served, policy, may_refuse, &ANCHOR)
+    let waits = verdict.state == State::Starting;
+    answer(
+        endpoint, verdict, &served, waits, policy, may_refuse, &ANCHOR,
+    )
 }
 
 /// The rows of the answer table as docs/behaviour.md has to show them.
@@ -346,8 +349,9 @@ fn a_start_is_told_on_healthz_alone(
         flaps: 0,
     };
     let open = UnknownPolicy::Open;
+    let waits = verdict.state == State::Starting;
     let may_refuse = enforcement == Enforcement::Enforce;
-    let given_of = |served| answer(endpoint, &verdict, served, open, may_refuse, &ANCHOR);
+    let given_of = |served| answer(endpoint, &verdict, served, waits, open, may_refuse, &ANCHOR);
     let given = given_of(&served);
     assert_eq!((given.status, given.healthy), (status, healthy));
     assert_eq!(given.would_fail, would_fail);

@@ -66,6 +66,9 @@ pub struct Judge {
     /// The node was more than Starting in the time in which a boot waits for pods: it does not go back.
     #[serde(default)]
     served: bool,
+    /// The boot waits: the node is Starting, or nothing that ends a wait has come since.
+    #[serde(default)]
+    waits: bool,
     /// Statuses of the last answers.
     statuses: [u16; 2],
     /// Services that are broken though the node is not.
@@ -124,6 +127,7 @@ impl Judge {
             switches: switches.unwrap_or_default(),
             last,
             served,
+            waits: before.is_some_and(|(state, _)| state == State::Starting),
             statuses: [0; 2],
             broken: Arc::default(),
             remembered: None,
@@ -387,7 +391,8 @@ impl Judge {
         verdict.drops.clone_from(&self.drops.shown);
         // No later, since a snapshot of an older recording knows nothing of it.
         let is_booting = self.now.since(inputs.booted) < self.settings.limits.boot_deadline;
-        self.served |= is_booting && has_served(verdict.state);
+        self.waits = is_booting && self.still_waits(&verdict, inputs.pods_expected);
+        self.served |= is_booting && !self.waits && has_served(verdict.state);
         let answers = self.answer(&verdict, effects);
         let statuses = [answers.healthz.status, answers.livez.status];
         let changed = self.last.is_none_or(|last| verdict.differs(&last));
@@ -405,6 +410,21 @@ impl Judge {
         })));
     }
 
+    /// Failures do not end the wait of a boot: what fails is no reason to let new connections in. Degraded
+    /// does, since something gets through, unless connections of pods are waited for.
+    fn still_waits(&self, verdict: &Verdict, pods_expected: [bool; FAMILIES]) -> bool {
+        let lacks_pods = verdict.families.iter().any(|judged| {
+            let of_pods = &judged.paths[SourceClass::Pod as usize];
+            pods_expected[judged.family as usize] && of_pods.last_proof.is_none()
+        });
+        match verdict.state {
+            State::Starting => true,
+            State::Suspect => self.waits && (lacks_pods || !verdict.finding.is_refuted()),
+            State::Degraded => self.waits && lacks_pods,
+            _ => false,
+        }
+    }
+
     fn answer(&mut self, verdict: &Verdict, effects: &mut Effects) -> Answers {
         let policy = self.settings.unknown_policy;
         let audit = self.switches.audit(self.settings.enforcement);
@@ -419,7 +439,12 @@ impl Judge {
         let held = self.brake.step(fails, certain, verdict.at);
         let held = held.filter(|_| audit.is_none());
         let may_refuse = audit.is_none() && held.is_none();
-        let of = |endpoint| answer(endpoint, verdict, &served, policy, may_refuse, anchor);
+        let waits = self.waits || verdict.state == State::Starting;
+        let of = |endpoint| {
+            answer(
+                endpoint, verdict, &served, waits, policy, may_refuse, anchor,
+            )
+        };
         Answers {
             healthz: of(Endpoint::Healthz),
             livez: of(Endpoint::Livez),

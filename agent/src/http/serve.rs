@@ -159,8 +159,9 @@ pub async fn serve(
                 shared.waiting.lock().by_use.pop_first();
                 sleep(Duration::from_millis(20)).await;
             }
-            // Concerns the one connection that was not accepted, which is gone.
-            Err(_) => {}
+            // Concerns the one connection that was not accepted, which is gone; or all of them (a
+            // listener that was shut down, a policy), and then it comes again at once.
+            Err(_) => sleep(Duration::from_millis(1)).await,
         }
     }
     // Their handshakes are complete: closing the listener would reset them.

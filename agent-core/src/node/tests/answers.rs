@@ -258,6 +258,18 @@ fn prove(node: &mut Node, now: Mono) -> Effects {
     Effects(node.step(Event::Sample(Box::new(sample)), now))
 }
 
+/// A pod's connection leaks; if `proven`, one from outside gets through.
+fn leak(node: &mut Node, now: Mono, proven: bool) -> Effects {
+    let failed = delta(id_of(node, "web"), &[Outcome::Arrived, Outcome::Leaked]);
+    let mut sample = KernelSample {
+        counts: vec![failed],
+        ..KernelSample::default()
+    };
+    let proof = proven.then_some(now);
+    sample.last_proofs[Family::V4 as usize][SourceClass::External as usize] = proof;
+    Effects(node.step(Event::Sample(Box::new(sample)), now))
+}
+
 /// With a sentinel that never worked, a young boot is a start.
 #[rstest]
 #[case::young(20, State::Starting, [503, 200])]
@@ -289,6 +301,45 @@ fn a_boot_waits_for_the_pod_probe(
     node.step(shape_of(netkit), YOUNG);
     let effects = prove(&mut node, YOUNG);
     assert_eq!(effects.told(), (state, statuses));
+}
+
+/// What fails lets no new connections in: only a proof does, or the end of the boot.
+#[rstest]
+#[case::something_gets_through(true)]
+#[case::nothing_does(false)]
+fn a_failure_does_not_end_the_wait_of_a_boot(#[case] proven: bool) {
+    let later = |seconds| YOUNG.plus(Duration::from_secs(seconds));
+    let mut node = booted(YOUNG, None);
+    let idle = Effects(node.step(Event::Sample(Default::default()), YOUNG));
+    assert_eq!(idle.told(), (State::Starting, [503, 200]));
+    for seconds in [1, 2] {
+        let told = leak(&mut node, later(seconds), false).told();
+        assert_eq!(told, (State::Suspect, [503, 200]), "after {seconds} s");
+    }
+    if proven {
+        let told = prove(&mut node, later(3)).told();
+        assert_eq!(told, (State::Proven, [200, 200]));
+    }
+    let later_failure = later(if proven { 5 } else { 101 });
+    let told = leak(&mut node, later_failure, false);
+    assert_eq!(told.statuses(), [200, 200]);
+}
+
+/// Pods lose their connections, and clients outside do not: the network for pods is not there yet.
+#[rstest]
+#[case::pods_are_waited_for(Some(false), [503, 200])]
+#[case::nobody_waits_for_pods(None, [200, 200])]
+fn a_service_that_fails_does_not_end_the_wait_for_pods(
+    #[case] probe: Option<bool>,
+    #[case] statuses: [u16; 2],
+) {
+    let mut node = booted(YOUNG, probe);
+    prove(&mut node, YOUNG);
+    let later = |half_seconds| YOUNG.plus(Duration::from_millis(500) * half_seconds);
+    let told: Vec<_> = (1..=8)
+        .map(|turn| leak(&mut node, later(turn), true).told())
+        .collect();
+    assert_eq!(told.last(), Some(&(State::Degraded, statuses)), "{told:?}");
 }
 
 /// After a power failure every node is young, and their pod probes come one by one.

@@ -307,11 +307,7 @@ impl Scene {
 
     /// The id of a Service's first port.
     pub(super) fn id(&self, service: &str) -> u32 {
-        let is_it = |id: &u32| {
-            let info = self.node.planner().service(*id);
-            info.is_some_and(|info| &*info.name.name == service)
-        };
-        (0..32).find(is_it).expect("the Service has an id")
+        id_of(&self.node, service)
     }
 
     /// The last failure that was seen.
@@ -329,6 +325,14 @@ impl Scene {
     pub(super) fn condition(&self) -> Condition<'_> {
         self.node.sentinel().expect("there is one").condition()
     }
+}
+
+pub(super) fn id_of(node: &Node, service: &str) -> u32 {
+    let is_it = |id: &u32| {
+        let info = node.planner().service(*id);
+        info.is_some_and(|info| &*info.name.name == service)
+    };
+    (0..32).find(is_it).expect("the Service has an id")
 }
 
 /// Connections of pods, one of each outcome.
