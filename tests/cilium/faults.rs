@@ -3,8 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use node_tests::scene::path_of;
 use node_tests::wait::scaled;
 use node_tests::watch::Watch;
+use node_tests::world::Family;
 
 use rstest::rstest;
 
@@ -161,5 +163,10 @@ fn beside_kube_proxy_its_missing_tables_are_503(#[case] shape: Shape) {
         .nft("delete table ip kube-proxy\ndelete table ip6 kube-proxy\n")
         .expect("delete");
     let broken = told(&scene, &watch, start);
+    let report = scene.report();
+    for family in Family::ALL {
+        let pods = path_of(&report, family, "pod");
+        assert_eq!(pods, "proven", "{family:?}: {}", scene.status());
+    }
     println!("kube-proxy's tables deleted: 503 after {broken:?}");
 }

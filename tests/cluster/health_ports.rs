@@ -205,7 +205,9 @@ fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
     }
     assert_eq!(silent(&ours), 0, "updates: {:?}", ours.changes());
     scene.agent.take().expect("an agent").kill().expect("kill");
+    let killed = Instant::now();
     let answer = until(PATIENCE, || scene.outside(Family::V4, "GET", "/").ok());
+    println!("kube-proxy's answer {:?} after the kill", killed.elapsed());
     assert_eq!(plain(Ok(answer.expect("kube-proxy's answer"))), body);
     thread::sleep(Duration::from_millis(200));
     assert_eq!(ours.now().healthz, 200);

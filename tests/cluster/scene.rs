@@ -92,11 +92,16 @@ impl Scene {
     /// Waits until the agent knows this count. A rotator leads as soon as the lease of one that was killed
     /// has run out.
     pub(crate) fn counted(&self, unsound: u64, nodes: u64) {
-        let what = format!("{unsound} of {nodes} nodes");
-        self.wait_within(2 * PATIENCE, &what, |report| {
-            let count = &report["fleet"]["count"];
-            count["unsound"] == unsound && count["nodes"] == nodes
+        let mut last = Value::Null;
+        let seen = until(2 * PATIENCE, || {
+            last = self.agent().verdict().ok()?["fleet"].clone();
+            let count = &last["count"];
+            (count["unsound"] == unsound && count["nodes"] == nodes).then_some(())
         });
+        let slices = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
+        let slices = || self.api.get(slices);
+        let what = format!("{unsound} of {nodes} nodes");
+        assert!(seen.is_some(), "not {what}: {last:#}, {:#?}", slices());
     }
 
     /// Answers of both health servers to the same request: kube-proxy's and ours.

@@ -26,8 +26,7 @@ pub(crate) struct Stage {
 
 /// The observer with maps of its own, some of other capacities.
 pub(crate) fn load(capacities: &[(&'static str, u32)]) -> Observer {
-    let observer = Observer::load(capacities).expect("load the observer");
-    observer.expect("needs root: run `cargo xtask test` with sudo")
+    Observer::load(capacities).expect("load the observer")
 }
 
 /// Runs `test` with an observer of its own, with the capacities given, in a network namespace of

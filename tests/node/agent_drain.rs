@@ -134,3 +134,14 @@ fn a_hook_waits_on_a_node_without_a_taint() {
     let nobody = drain(&scene, &["--admin-address", "127.0.0.1:1"]);
     assert_says(&told(nobody, 3), &["no agent answers"]);
 }
+
+/// Where the way in is not watched, nothing that came is nothing that was seen.
+#[test]
+fn who_does_not_see_the_way_in_is_never_quiet() {
+    let scene = Scene::new(Backend::Nftables, &["--interface-exclude", "eth0"]);
+    eventually("blind", || {
+        reason(&scene, "?quiet=1&waited=60").1 == "blind"
+    });
+    let blind = drain(&scene, &["--wait", "--quiet", "1s", "--timeout", "2s"]);
+    assert_says(&told(blind, 3), &["default route"]);
+}

@@ -15,7 +15,7 @@ use rstest::rstest;
 use serde_json::Value;
 
 use node_tests::scene::{
-    PATIENCE, PORT, Scene, assert_never_503, family_of, lane_of, path_of, pods, services,
+    PATIENCE, PORT, Scene, assert_never_503, family_of, lane_of, path_of, pods, repairs, services,
     throughout, wait_answers,
 };
 
@@ -195,6 +195,39 @@ fn assert_served(scene: &Scene) {
 }
 
 #[test]
+fn past_every_egress_hook_answers_prove() {
+    let mut scene = bare();
+    let datapath = replacing(&scene);
+    let replaced = datapath.attach(&scene.world).expect("programs");
+    scene.start(&[]);
+    dial_from_pods(&mut scene);
+    dial_from_outside(&mut scene);
+    let report = wait_both(&scene);
+    // No socket is translated, and nobody else is there.
+    assert_eq!(replacement(&report), "unknown");
+    assert_eq!(scene.fault("answered_locally"), 0);
+    let watch = scene.watch();
+
+    // New programs come before the old ones go: a gap between them would be an outage.
+    let mut programs = datapath.attach(&scene.world).expect("programs");
+    drop(replaced);
+    assert_served(&scene);
+    wait_both(&scene);
+    assert_eq!(repairs(&scene), 0);
+    assert_never_503(&watch);
+
+    // The map of Services is emptied: all of it leaks, or is refused.
+    let devices = CLIENTS.map(|client| scene.world.pod(client).device.as_str());
+    for device in devices.into_iter().chain(["eth0"]) {
+        programs.empty(&scene.world, device).expect("programs");
+    }
+    wait_answers(&watch, 503);
+    let report = scene.report();
+    assert_eq!(report["verdict"]["state"], "broken", "{report:#}");
+    assert_eq!(path_of(&report, Family::V4, "pod"), "failing");
+}
+
+#[test]
 fn an_xdp_program_at_the_uplink_is_told() {
     let mut scene = bare();
     let _programs = replacing(&scene).attach(&scene.world).expect("programs");
@@ -217,9 +250,11 @@ fn an_xdp_program_at_the_uplink_is_told() {
 }
 
 /// Where the wire never carries a cluster IP the node's own probes tell, with the four capabilities
-/// that read no names of programs.
-#[test]
-fn sockets_that_are_translated_are_probed_from_the_node() {
+/// that read no names of programs too.
+#[rstest]
+#[case::as_root("")]
+#[case::with_four_capabilities(FOUR_CAPABILITIES)]
+fn sockets_that_are_translated_are_probed_from_the_node(#[case] wrapper: &str) {
     let name = "sockets_that_are_translated_are_probed_from_the_node";
     let Some(cgroup) = Cgroup::new(name) else {
         return;
@@ -230,7 +265,7 @@ fn sockets_that_are_translated_are_probed_from_the_node() {
     let datapath = replacing(&scene);
     let _programs = datapath.attach(&scene.world).expect("programs");
     let [sockets, _v6] = translate_sockets(&cgroup);
-    start_in(&mut scene, &cgroup, FOUR_CAPABILITIES);
+    start_in(&mut scene, &cgroup, wrapper);
     let report = scene.wait("proven by the node's own probes", |report| {
         v4(report)["state"] == "proven"
             && replacement(report) == "yes"

@@ -109,8 +109,11 @@ fn both_of_two_agents_probe() {
 #[test]
 fn an_update_stops_where_the_verdict_begins_to_fail() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
+    let before = scene.report();
     let mut next = scene.spawn_beside(&[]);
     next.wait_ready(PATIENCE).expect("ready");
+    // Until then its predecessor answers, and a fault would be older than the new version.
+    said_by(&next, &before);
     scene.rules.flush_services().expect("flush");
     eventually("it is not ready", || {
         pending(&next).contains("node became unhealthy")
@@ -174,9 +177,12 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
         scene.dial("client-1", first, family, 10.0);
     }
     for family in Family::ALL {
-        eventually("what is dialled is proven", || {
-            scene.count(first, family, "pod", "proven") > 3
-        });
+        let proven = || (scene.count(first, family, "pod", "proven") > 3).then_some(());
+        if until(PATIENCE, proven).is_none() {
+            let (report, metrics) = (scene.report(), scene.metrics());
+            let log = scene.agent().log();
+            panic!("what is dialled is not proven: {report:#}\n{metrics}\n{log}");
+        }
         assert_eq!(scene.count(second, family, "", "arrived"), 0, "{family:?}");
     }
     scene.wait_proven();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use socket2::SockRef;
 
-use crate::worker::Worker;
+use crate::worker::{Worker, Workers};
 use crate::world::Namespace;
 
 /// Threads that hold the connections.
@@ -25,7 +25,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Crowd {
     counts: Arc<Counts>,
-    _holders: Vec<Worker>,
+    _holders: Workers,
 }
 
 #[derive(Debug, Default)]
@@ -49,7 +49,7 @@ impl Crowd {
         });
         let holders = holders.collect::<Result<_, _>>();
         Ok(Self {
-            _holders: holders.context("start a stranger")?,
+            _holders: Workers(holders.context("start a stranger")?),
             counts,
         })
     }
@@ -129,7 +129,7 @@ pub fn raise_open_files() {
 /// Threads that do nothing but keep processors busy. Dropped, they end.
 #[derive(Debug)]
 pub struct Burners {
-    _workers: Vec<Worker>,
+    _workers: Workers,
 }
 
 impl Burners {
@@ -143,7 +143,7 @@ impl Burners {
         };
         let workers = (0..2 * processors).map(|_| Worker::here(burn));
         Self {
-            _workers: workers.collect(),
+            _workers: Workers(workers.collect()),
         }
     }
 }

@@ -35,9 +35,8 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// `bpf_prog_type`, the `bpf_attach_type` that it expects, that of its link, and flags.
-    fn numbers(self) -> (u32, u32, u32, u32) {
-        match self {
+    fn numbers(self) -> Numbers {
+        let (program, expected, link, flags) = match self {
             Self::Ingress => (3, 0, 46, 0),
             Self::Egress => (3, 0, 47, 0),
             // In the stack, for every kind of device.
@@ -45,8 +44,26 @@ impl Hook {
             Self::Connect4 => (18, 10, 10, 0),
             Self::Connect6 => (18, 11, 11, 0),
             Self::PostBind4 => (9, 12, 12, 0),
+        };
+        Numbers {
+            program,
+            expected,
+            link,
+            flags,
         }
     }
+}
+
+/// A hook in linux/bpf.h.
+struct Numbers {
+    /// `bpf_prog_type`.
+    program: u32,
+    /// `bpf_attach_type` that the program expects.
+    expected: u32,
+    /// `bpf_attach_type` of its link.
+    link: u32,
+    /// Flags of the link.
+    flags: u32,
 }
 
 pub type Register = u8;
@@ -211,16 +228,16 @@ impl Program {
     /// Loads it; the kernel keeps 15 bytes of its name.
     pub fn load(hook: Hook, name: &str, code: &Code) -> Result<Self> {
         let mut log = vec![0u8; LOG];
-        let (kind, attach_type, ..) = hook.numbers();
+        let numbers = hook.numbers();
         let mut attr = LoadAttr {
-            kind,
+            kind: numbers.program,
             count: code.words.len() as u32,
             instructions: code.words.as_ptr() as u64,
             license: c"GPL".as_ptr() as u64,
             log_level: 1,
             log_size: log.len() as u32,
             log: log.as_mut_ptr() as u64,
-            attach_type,
+            attach_type: numbers.expected,
             ..LoadAttr::default()
         };
         for (to, from) in attr.name.iter_mut().zip(name.bytes().take(15)) {
@@ -237,9 +254,9 @@ impl Program {
 
     /// Attaches it to an interface of the calling thread's namespace, or to a cgroup (a descriptor).
     pub fn attach(self, target: u32) -> Result<Attached> {
-        let (.., attach_type, flags) = self.1.numbers();
+        let Numbers { link, flags, .. } = self.1.numbers();
         let mut attr = [0; 16];
-        attr[..4].copy_from_slice(&[self.0.as_raw_fd() as u32, target, attach_type, flags]);
+        attr[..4].copy_from_slice(&[self.0.as_raw_fd() as u32, target, link, flags]);
         let link = descriptor(LINK_CREATE, &mut attr);
         let link = link.with_context(|| format!("attach to {:?}", self.1))?;
         Ok(Attached {

@@ -77,9 +77,10 @@ impl Capture {
             } else {
                 Direction::In
             };
-            let device = self.devices.get(&from.sll_ifindex).cloned();
+            let index = from.sll_ifindex;
+            let device = self.devices.get(&index).cloned();
             self.frames.push(Frame {
-                device: device.unwrap_or_default(),
+                device: device.unwrap_or_else(|| format!("device {index}")),
                 direction,
                 at: stamp(&self.socket),
                 bytes: frame.clone(),

@@ -87,8 +87,13 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        if until(PATIENCE, || remove(&self.path).ok()).is_none() {
-            eprintln!("{} has processes and stays", self.path.display());
+        let mut failure = None;
+        let gone = until(PATIENCE, || {
+            failure = remove(&self.path).err();
+            (!self.path.exists()).then_some(())
+        });
+        if let (None, Some(error)) = (gone, failure) {
+            eprintln!("{} stays: {error}", self.path.display());
         }
     }
 }
@@ -118,20 +123,19 @@ impl Hierarchy {
     /// All that are mounted.
     pub(crate) fn all() -> Result<Vec<Self>> {
         let groups = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
-        Ok(groups.lines().filter_map(Self::of_line).collect())
+        let of_line = |line| Self::of_line(Path::new("/sys/fs/cgroup"), line);
+        Ok(groups.lines().filter_map(of_line).collect())
     }
 
-    /// Of a line "4:cpu,cpuacct:/group", where distributions mount it.
-    fn of_line(line: &str) -> Option<Self> {
+    /// Of a line "4:cpu,cpuacct:/group", where distributions mount it below `mounts`.
+    fn of_line(mounts: &Path, line: &str) -> Option<Self> {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, group) = (parts.next()?, parts.next()?);
         let places = match controllers {
             "" => ["unified", ""],
             some => [some.trim_start_matches("name="); 2],
         };
-        let mut roots = places
-            .map(|of| Path::new("/sys/fs/cgroup").join(of))
-            .into_iter();
+        let mut roots = places.map(|of| mounts.join(of)).into_iter();
         let root = roots.find(|root| root.join("cgroup.procs").exists())?;
         let own = root.join(group.trim_start_matches('/'));
         Some(Self {
@@ -143,13 +147,47 @@ impl Hierarchy {
 
     /// The one of v2.
     pub(crate) fn unified() -> Result<Self> {
-        let mut all = Self::all()?.into_iter();
-        let unified = all.find(|one| one.controllers.is_empty());
-        unified.context("cgroup v2, which is not mounted")
+        let all = Self::all()?;
+        let unified = all.iter().find(|one| one.controllers.is_empty());
+        let lacking = || format!("cgroup v2 is not mounted, only {all:?}");
+        unified.cloned().with_context(lacking)
     }
 
     /// Whether it is of v1 and has this controller.
     pub(crate) fn has(&self, controller: &str) -> bool {
         self.controllers.split(',').any(|one| one == controller)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hierarchies_are_found_where_they_are_mounted() {
+        let mounts = tempfile::tempdir().expect("a folder");
+        for root in ["cpu,cpuacct", "systemd", "unified"] {
+            let root = mounts.path().join(root);
+            fs::create_dir_all(root.join("own")).expect("a group");
+            fs::write(root.join("cgroup.procs"), "").expect("its file");
+        }
+        let own = |line| {
+            let found = Hierarchy::of_line(mounts.path(), line)?;
+            let own = found.own.strip_prefix(mounts.path()).expect("a group");
+            Some(own.display().to_string())
+        };
+        let found = |path: &str| Some(path.to_owned());
+        assert_eq!(own("4:cpu,cpuacct:/own"), found("cpu,cpuacct/own"));
+        assert_eq!(own("1:name=systemd:/own"), found("systemd/own"));
+        // This group cannot be seen from here.
+        assert_eq!(own("0::/hidden"), found("unified"));
+        for missing in ["7:memory:/own", "0:", ""] {
+            assert_eq!(own(missing), None, "{missing}");
+        }
+        // Alone, v2 is mounted at the top.
+        fs::remove_dir_all(mounts.path().join("unified")).expect("no v2");
+        assert_eq!(own("0::/"), None);
+        fs::write(mounts.path().join("cgroup.procs"), "").expect("its file");
+        assert_eq!(own("0::/"), found(""));
     }
 }

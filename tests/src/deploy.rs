@@ -12,7 +12,6 @@ use tempfile::TempDir;
 use crate::built;
 use crate::built::versions::{HELM, KUBERNETES};
 use crate::cluster::documents;
-use crate::world;
 
 /// The four profiles, by the names of the chart's value and of the overlays.
 pub const PROFILES: [&str; 4] = ["beside-kube-proxy", "cilium", "rke1", "standalone"];
@@ -42,19 +41,20 @@ impl Tool {
 
     /// Where it lies: what its variable says, else this clone's target/tools. Debian's packages
     /// are unpacked there if the machine does not have them.
+    ///
+    /// # Panics
+    /// The variable names no file: a skipped test would hide that.
     pub fn find(self) -> Option<PathBuf> {
         let name = self.name();
-        let (folder, installed) = match self {
-            Self::Helm => (built::folder("helm", HELM), None),
-            Self::Kubectl => (built::folder("kubernetes", KUBERNETES), None),
-            Self::Prometheus | Self::Promtool => (built::folder("debian", ""), world::tool(&name)),
-        };
-        let named = std::env::var_os(format!("PATHPROOF_{}", name.to_uppercase()));
-        let file = named.map_or_else(|| folder.join(&name), PathBuf::from);
-        if file.is_file() {
-            Some(file)
-        } else {
-            installed
+        let variable = format!("PATHPROOF_{}", name.to_uppercase());
+        if let Some(file) = std::env::var_os(&variable).map(PathBuf::from) {
+            assert!(file.is_file(), "{variable} names no file: {file:?}");
+            return Some(file);
+        }
+        match self {
+            Self::Helm => built::program(&built::folder("helm", HELM), &name),
+            Self::Kubectl => built::program(&built::folder("kubernetes", KUBERNETES), &name),
+            Self::Prometheus | Self::Promtool => built::unpacked(&name),
         }
     }
 
@@ -175,7 +175,7 @@ pub fn overlay_folder(profile: &str, components: &[&str]) -> Result<TempDir> {
 /// Standard output of a command that succeeds.
 ///
 /// # Errors
-/// Its standard error, where it does not.
+/// The command, its status and its output, where it does not.
 pub fn said(command: &mut Command) -> Result<String> {
     let output = command
         .output()
@@ -183,7 +183,7 @@ pub fn said(command: &mut Command) -> Result<String> {
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);
         let words = String::from_utf8_lossy(&output.stdout);
-        bail!("{words}{errors}");
+        bail!("{command:?}: {}: {errors}{words}", output.status);
     }
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -276,7 +276,10 @@ pub fn slice(
     ports: &[Value],
     endpoints: &[Value],
 ) -> Value {
-    let (kind, suffix) = [("IPv4", "v4"), ("IPv6", "v6")][family as usize];
+    let (kind, suffix) = match family {
+        Family::V4 => ("IPv4", "v4"),
+        Family::V6 => ("IPv6", "v6"),
+    };
     json!({
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",

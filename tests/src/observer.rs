@@ -30,7 +30,6 @@ use pathproof::datapath::load;
 use pathproof::datapath::probes::ProbeMaps;
 
 use crate::scenario::mapped;
-use crate::skip;
 
 /// Bytes of `struct __sk_buff` (linux/bpf.h) that the kernel takes as context.
 const CONTEXT_LEN: usize = 192;
@@ -52,22 +51,14 @@ pub struct Passed {
 }
 
 impl Observer {
-    /// Loads it, with other capacities for the maps that are named; nothing, loudly, without the
-    /// privileges.
-    pub fn load(capacities: &[(&'static str, u32)]) -> Result<Option<Self>> {
-        let mut ebpf = match load::load_with(None, capacities) {
-            Ok(ebpf) => ebpf,
-            // To root a refusal is the verifier's, and no reason to skip.
-            Err(error) if error.is_permission() && !skip::is_root() => {
-                eprintln!("SKIPPED: needs root: {error}");
-                return Ok(None);
-            }
-            Err(error) => bail!("{}", chain(&error)),
-        };
+    /// Loads it, with other capacities for the maps that are named.
+    pub fn load(capacities: &[(&'static str, u32)]) -> Result<Self> {
+        let loaded = load::load_with(None, capacities);
+        let mut ebpf = loaded.map_err(|error| anyhow!(chain(&error)))?;
         for name in [program::EMPTY, program::GLANCE] {
             load::classifier(&mut ebpf, name)?.load()?;
         }
-        Ok(Some(Self { ebpf }))
+        Ok(Self { ebpf })
     }
 
     /// Loads the sentinel's programs too.
@@ -420,10 +411,12 @@ pub fn feed(program: &str, words: &str, input: &str) -> Result<String> {
         .stdout(Stdio::piped())
         .spawn()?;
     let mut pipe = child.stdin.take().context("a pipe")?;
-    pipe.write_all(input.as_bytes())?;
+    let written = pipe.write_all(input.as_bytes());
     drop(pipe);
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "{program} {words}");
+    // Checked last: a program that fails early reads no more.
+    written?;
     Ok(String::from_utf8(output.stdout)?)
 }
 

@@ -153,8 +153,8 @@ pub fn signal(pid: u32, number: i32) -> bool {
     let Ok(pid @ 1..) = i32::try_from(pid) else {
         return false;
     };
-    // SAFETY: kill takes numbers only; the id is a child's that was not reaped yet, or one that was
-    // checked by its start time.
+    // SAFETY: kill takes two numbers and no pointer. Callers pass ids of children that were not
+    // reaped yet, or ids that were read a moment ago.
     unsafe { libc::kill(pid, number) == 0 }
 }
 

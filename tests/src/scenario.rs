@@ -176,10 +176,11 @@ impl Stage {
     pub fn frontends(&self) -> [(SocketAddr, FrontendValue); 7] {
         use FrontendKind::{ClusterIp, ExternalIp, LoadBalancer, NodePort};
         use Owed::{Forward, LocalOnly, Nothing, Reject};
-        let frontend = |at, service, kind: FrontendKind, owed: [Owed; 3]| {
+        let frontend = |at, service, kind: FrontendKind, owed: [Owed; 3], flags| {
             let value = FrontendValue {
                 service,
                 kind: kind as u8,
+                flags,
                 owed: owed.map(|owed| owed as u8),
                 ..FrontendValue::default()
             };
@@ -187,18 +188,17 @@ impl Stage {
         };
         // Of policy Local, without a local endpoint and with one.
         let (without, with) = ([Forward, Forward, Nothing], [Forward, Forward, LocalOnly]);
-        let mut all = [
-            frontend(self.web, WEB, ClusterIp, [Forward; 3]),
-            frontend(self.no_local, NO_LOCAL, NodePort, without),
-            frontend(self.empty, EMPTY, ClusterIp, [Reject; 3]),
-            frontend(self.internal, INTERNAL, ClusterIp, [LocalOnly; 3]),
-            frontend(self.local, LOCAL, LoadBalancer, with),
-            frontend(self.api, API, ClusterIp, [Forward; 3]),
-            frontend(self.former, WEB, ExternalIp, [Forward, Nothing, Nothing]),
-        ];
-        all[5].1.flags = frontend_flag::HOST_ENDPOINT;
-        all[6].1.flags = frontend_flag::DEPARTED;
-        all
+        let departed = [Forward, Nothing, Nothing];
+        let (on_host, gone) = (frontend_flag::HOST_ENDPOINT, frontend_flag::DEPARTED);
+        [
+            frontend(self.web, WEB, ClusterIp, [Forward; 3], 0),
+            frontend(self.no_local, NO_LOCAL, NodePort, without, 0),
+            frontend(self.empty, EMPTY, ClusterIp, [Reject; 3], 0),
+            frontend(self.internal, INTERNAL, ClusterIp, [LocalOnly; 3], 0),
+            frontend(self.local, LOCAL, LoadBalancer, with, 0),
+            frontend(self.api, API, ClusterIp, [Forward; 3], on_host),
+            frontend(self.former, WEB, ExternalIp, departed, gone),
+        ]
     }
 
     /// Every endpoint with its flags.

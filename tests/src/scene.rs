@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use crate::http::Response;
 use crate::manifests::{Manifests, Sentinel, Service};
 use crate::rules::{Backend, Rules};
-use crate::skip;
 use crate::traffic::{Client, Plan, Server};
 pub use crate::wait::until;
 use crate::watch::{Codes, Watch};
@@ -60,10 +59,6 @@ pub fn services(world: &World) -> Vec<Service> {
 impl Scene {
     /// World, Services, servers and rules, without an agent.
     pub fn bare(backend: Backend) -> Self {
-        assert!(
-            skip::is_root(),
-            "needs root: run `cargo xtask test` with sudo"
-        );
         let world = pods().build().expect("build a world");
         let services = services(&world);
         let mut scene = Self::of(world, services, backend);

@@ -40,8 +40,9 @@ fn run(
     name: &str,
     task: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<Worker> {
+    // Made before the worker: a client that never starts would pass for one without failures.
+    let runtime = ns.run(runtime)?;
     Worker::within(ns, name, move |stop| {
-        let runtime = runtime();
         runtime.spawn(task);
         runtime.block_on(async {
             while !stop.load(Ordering::Relaxed) {
@@ -51,10 +52,9 @@ fn run(
     })
 }
 
-/// For tasks of the calling thread, so that their sockets are in its namespace.
-fn runtime() -> Runtime {
-    let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.expect("a runtime")
+/// Runs tasks on the thread that blocks on it, so that their sockets are in its namespace.
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
 }
 
 /// Sets a socket's option that takes a number.

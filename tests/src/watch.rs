@@ -167,13 +167,15 @@ impl Watch {
         self.0.now().unwrap_or_default()
     }
 
-    /// Waits until the codes are so; gives the moment from which they are.
+    /// Waits until the codes are or have been so since this was called; gives the moment from which.
     pub fn wait(&self, timeout: Duration, wanted: impl Fn(Codes) -> bool) -> Result<Instant> {
-        let last = |changes: &[(Instant, Codes)]| {
-            let (at, codes) = changes.last()?;
-            wanted(*codes).then_some(*at)
-        };
-        self.0.wait(timeout, last).with_context(|| {
+        // With the codes of now, the last change.
+        let before = self.changes().len().saturating_sub(1);
+        let found = self.0.wait(timeout, |changes| {
+            let mut later = changes[before..].iter();
+            later.find(|(_, codes)| wanted(*codes)).map(|(at, _)| *at)
+        });
+        found.with_context(|| {
             let last = self.changes().pop();
             let timeout = scaled(timeout);
             format!("not seen within {timeout:?}; the last change was {last:?}")

@@ -34,6 +34,18 @@ impl Worker {
     }
 }
 
+/// Several of them. Dropped, all are told to stop before the first one is waited for.
+#[derive(Debug)]
+pub struct Workers(pub Vec<Worker>);
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        for worker in &self.0 {
+            worker.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 /// `work` with what tells it to stop.
 fn stoppable(
     work: impl FnOnce(&AtomicBool) + Send + 'static,

@@ -30,10 +30,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let documents = format!("]({github}/blob/v{VERSION}/docs/");
     let notes = notes(args.tag.as_deref())?.replace("](docs/", &documents);
     let folder = root.join("target/release-files");
-    let _ = fs::remove_dir_all(&folder);
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
     let (files, context) = (folder.join("files"), folder.join("image"));
-    fs::create_dir_all(&files)?;
-    fs::create_dir(&context)?;
+    for made in [&files, &context] {
+        fs::create_dir_all(made).with_context(|| format!("make {}", made.display()))?;
+    }
     fs::write(folder.join("notes.md"), notes)?;
     fs::write(context.join("created"), image::created())?;
     copy(&root.join("deploy/image/Dockerfile"), &context)?;

@@ -193,14 +193,19 @@ pub(crate) fn built(command: &mut Command, name: &str) -> Result<PathBuf> {
         .with_context(|| format!("cargo built no program {name}"))
 }
 
-/// Runs a program that cleans up after Ctrl-C: the signal reaches it too, and this task waits.
+/// [`run`] for a program that cleans up after Ctrl-C.
 pub(crate) fn run_through_interrupts(command: &mut Command) -> Result<()> {
+    through_interrupts(|| run(command))
+}
+
+/// Runs a program that cleans up after Ctrl-C: the signal reaches it too, and this task waits.
+pub(crate) fn through_interrupts<T>(run: impl FnOnce() -> T) -> T {
     extern "C" fn nothing(_: libc::c_int) {}
     let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
     // SAFETY: the handler does nothing, so it may run at any time. The program that is started
     // gets the default back, because exec resets handlers (but would not reset SIG_IGN).
     let before = unsafe { libc::signal(libc::SIGINT, handler) };
-    let result = run(command);
+    let result = run();
     // SAFETY: this is the handler of before, or the default.
     unsafe {
         libc::signal(libc::SIGINT, before);

@@ -132,9 +132,13 @@ const CILIUM_1_15: Module = Module {
 
 /// Files that it runs with: the sources of its eBPF programs, which it compiles itself, and the kinds of
 /// objects that its operator would bring.
-const CILIUM_FILES: [(&str, &str); 2] = [
+const CILIUM_FILES: [(&str, &str); 3] = [
     ("bpf", "bpf"),
-    ("pkg/k8s/apis/cilium.io/client/crds", "crds"),
+    ("pkg/k8s/apis/cilium.io/client/crds/v2", "crds/v2"),
+    (
+        "pkg/k8s/apis/cilium.io/client/crds/v2alpha1",
+        "crds/v2alpha1",
+    ),
 ];
 
 /// Compiles Cilium's programs.
@@ -255,12 +259,23 @@ pub(crate) fn chart_tools() -> Result<ChartTools> {
     })
 }
 
-/// Programs of a real cluster's node, beside [`ready`] and [`chart_tools`]: the folder of containerd,
-/// its shim and ctr, the folder of the CNI plugins, and runc. kubelet and its like go to the folder of
-/// [`ready`].
-pub(crate) fn node() -> Result<[PathBuf; 3]> {
+/// Programs of a real cluster's node, beside [`ready`] and [`chart_tools`]. kubelet and its like go to
+/// the folder of [`ready`].
+pub(crate) struct Node {
+    /// The folder of containerd, its shim and ctr.
+    pub(crate) containerd: PathBuf,
+    /// The folder of the CNI plugins.
+    pub(crate) cni: PathBuf,
+    pub(crate) runc: PathBuf,
+}
+
+pub(crate) fn node() -> Result<Node> {
     NODE.ready()?;
-    Ok([CONTAINERD.ready()?, CNI.ready()?, RUNC.ready()?])
+    Ok(Node {
+        containerd: CONTAINERD.ready()?,
+        cni: CNI.ready()?,
+        runc: RUNC.ready()?,
+    })
 }
 
 /// Prometheus, and its tool for rules.

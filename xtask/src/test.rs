@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// first time, then 6
     #[arg(long)]
     pub(crate) install: bool,
-    /// Run only the worlds of docs/internal/worlds.md, all of them: 15 minutes [default: ten of
+    /// Run only the worlds of docs/internal/worlds.md, all of them: 15 minutes [default: nine of
     /// them, with all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels"])]
     worlds: bool,
@@ -66,9 +66,18 @@ type Step = (&'static str, Duration, Counted);
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let Counted {
-        tally, mut times, ..
+        mut tally,
+        mut times,
+        unsteady,
+        ..
     } = run_all(args)?;
     print!("{}", slowest(&mut times));
+    // CI alone excuses them, and keeps a history of them.
+    for test in &unsteady {
+        println!("UNSTEADY     {test} failed in parallel and passed alone: it counts as failed");
+    }
+    tally.passed -= unsteady.len();
+    tally.failed += unsteady.len();
     println!("{tally}");
     let Tally {
         failed, skipped, ..
@@ -146,8 +155,8 @@ fn report(steps: Vec<Step>) -> Counted {
 /// Tests in network namespaces, which run together.
 struct Group {
     name: &'static str,
-    /// Cargo is told the names of these programs. `--tests` would link each of twenty benchmarks and
-    /// programs a second time, as a test without tests.
+    /// Cargo is told the names of these programs. `--tests` would link each of six programs a second
+    /// time, as a test without tests.
     targets: &'static [&'static str],
     /// Tests at a time.
     threads: &'static str,
@@ -189,7 +198,7 @@ const NODE: Group = Group {
     // These wait for packets most of the time: more at once than there are processors.
     threads: "8",
     tools: |_, command| {
-        command.env(SETTLED.0, SETTLED.1);
+        command.env(SETTLED, "2000");
         if let Some(tools) = found("the tests with Prometheus", setup_cluster::prometheus()) {
             command.env("PATHPROOF_PROMETHEUS", tools.prometheus);
         }
@@ -286,9 +295,9 @@ const INSTALL: Group = Group {
     ..GROUP
 };
 
-/// How long the sentinel must be unchanged before failed probes count, in milliseconds: long enough for
-/// kube-proxy, which may write its rules once a second. What is shipped waits for 10 s.
-const SETTLED: (&str, &str) = ("PATHPROOF_TEST_SETTLED_MS", "2000");
+/// How long the sentinel must be unchanged before failed probes count, in milliseconds. What is shipped waits
+/// for 10 s.
+const SETTLED: &str = "PATHPROOF_TEST_SETTLED_MS";
 
 impl Group {
     fn run(&self, args: &Args, budget: &Budget) -> Result<Counted> {
@@ -304,7 +313,8 @@ impl Group {
             .env("RUST_TEST_THREADS", self.threads);
         (self.tools)(args, &mut command)?;
         let mut selection = Vec::from_iter(args.filter.as_deref());
-        if selection.is_empty() && !args.worlds && !args.cilium {
+        let is_part = selection.is_empty() && !args.worlds && !args.cilium;
+        if is_part {
             selection.extend(self.only);
             selection.extend(skip(self.but));
             if !self.others.is_empty() {
@@ -314,13 +324,22 @@ impl Group {
                 );
             }
         }
-        follow(&mut command, &selection, budget)
+        let counted = follow(&mut command, &selection, budget)?;
+        for part in self.only.iter().filter(|_| is_part && !counted.died) {
+            let mut ran = counted.times.iter();
+            ensure!(
+                ran.any(|(_, test)| test.contains(part)),
+                "no test is named {part}: put its new name into xtask/src/test.rs"
+            );
+        }
+        Ok(counted)
     }
 }
 
 fn cluster_tools(_: &Args, command: &mut Command) -> Result<()> {
     host::install_programs("the load balancer of a test", &[("haproxy", "haproxy")])?;
-    command.env(SETTLED.0, SETTLED.1);
+    // A real kube-proxy follows within a second, and later on a busy machine.
+    command.env(SETTLED, "5000");
     with_servers("the cluster tests", setup_cluster::ready(), command);
     found("the test with flannel", setup_cluster::FLANNEL.ready());
     with_chart_tools(command);

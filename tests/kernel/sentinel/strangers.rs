@@ -44,7 +44,8 @@ fn refusals_are_told(#[values(V4, V6)] family: Family) {
             // No program but that of the client's end takes it for anything.
             for program in NEAR {
                 let (passed, found, _) = on.run(probe, program, &bytes);
-                assert_eq!((passed.verdict, found), (PASS, Probe::default()), "{name}");
+                let made = (passed.verdict, found);
+                assert_eq!(made, (PASS, Probe::default()), "{program}: {name}");
             }
             let (passed, found, _) = on.run(probe, program::ECHO, &bytes);
             assert_eq!(passed.verdict, DROP, "{name}");

@@ -145,8 +145,8 @@ fn path_of(object: &Value) -> Result<String> {
     ensure!(is_whole, "no object: {object}");
     let root = if version == "v1" { "api" } else { "apis" };
     let namespace = match object["metadata"]["namespace"].as_str() {
+        None | Some("") => String::new(),
         Some(namespace) => format!("/namespaces/{namespace}"),
-        None => String::new(),
     };
     let resource = kind.to_lowercase();
     let resource = match resource.strip_suffix('y') {
@@ -171,6 +171,7 @@ mod tests {
             path_of(&object).expect("a path")
         };
         assert_eq!(path("v1", "Node", None), "/api/v1/nodes/x");
+        assert_eq!(path("v1", "Node", Some("")), "/api/v1/nodes/x");
         assert_eq!(
             path("discovery.k8s.io/v1", "EndpointSlice", Some("demo")),
             "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices/x"

@@ -17,6 +17,8 @@ use crate::world::{Namespace, World, layout};
 
 /// Port of the API server.
 const PORT: u16 = 6443;
+/// Address of etcd.
+const ETCD: &str = "http://127.0.0.1:2379";
 /// How long a server may take to become ready, on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Static tokens: who bears one, in which group.
@@ -76,6 +78,10 @@ impl ControlPlane {
         // It waits for its disk at every write, and so would everything here.
         let data = world.quick_dir()?.join("etcd");
         command.arg("--data-dir").arg(data);
+        // The API server dials this address; "localhost" may be another.
+        for option in ["--listen-client-urls", "--advertise-client-urls"] {
+            command.args([option, ETCD]);
+        }
         control._etcd = Some(Process::start(command, "etcd", &control.dir)?);
         control.start_apiserver()?;
         Ok(control)
@@ -170,7 +176,7 @@ fn apiserver_options(dir: &str) -> String {
     let address = ControlPlane::address().ip();
     // Names of nodes are known to nobody here.
     format!(
-        "--etcd-servers=http://127.0.0.1:2379 --secure-port={PORT} --bind-address={address} \
+        "--etcd-servers={ETCD} --secure-port={PORT} --bind-address={address} \
          --advertise-address={address} --kubelet-preferred-address-types=InternalIP \
          --service-cluster-ip-range={v4},{v6} --authorization-mode=RBAC \
          --token-auth-file={dir}/tokens.csv --cert-dir={dir}/pki \

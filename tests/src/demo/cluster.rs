@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use super::teller::{Teller, time};
 use super::timeline::{Kind, Timeline};
-use super::view::View;
 use crate::cluster::flush_services;
 use crate::deploy;
 use crate::prometheus::Prometheus;
 use crate::real_node::{Programs, RealNode, Tools};
 use crate::traffic::{Client, Plan};
 use crate::wait::until;
+use crate::watch::Codes;
 use crate::world::{Family, NODE_NAME};
 
 /// Port of the Service on the node.
@@ -105,7 +105,7 @@ impl Play<'_> {
         let wanted = ("helm install", "proven, 200, condition True", 45.0);
         let node = &self.node;
         self.tell.expect(wanted, |view| {
-            view.is(200, "proven") && node.condition(CONDITION) == "True"
+            view.has(200, "proven") && node.condition(CONDITION) == "True"
         })?;
         self.tell.never(("10256 meanwhile", KEPT), is_not_sound);
         self.tell
@@ -129,7 +129,7 @@ impl Play<'_> {
         let node = &self.node;
         flush_services(&node.world.node)?;
         let wanted = ("rules flushed", "503 from outside", 3.0);
-        self.tell.expect(wanted, |view| view.is(503, ""))?;
+        self.tell.expect(wanted, |view| view.is(503))?;
         let theirs = node.proxy().ask_here("/healthz")?;
         let status = theirs.status;
         let text = format!("kube-proxy's own /healthz, requested on the node: {status}");
@@ -157,7 +157,7 @@ impl Play<'_> {
             .act("restart kube-proxy, which writes all of its rules");
         self.node.start_proxy()?;
         let wanted = ("rules repaired", "200 again", 20.0);
-        self.tell.expect(wanted, |view| view.is(200, ""))?;
+        self.tell.expect(wanted, |view| view.is(200))?;
         let wanted = ("Prometheus", "the alert is resolved", 20.0);
         self.tell.expect(wanted, |_| firing(prometheus).is_empty())
     }
@@ -179,8 +179,8 @@ impl Play<'_> {
     }
 }
 
-fn is_not_sound(view: &View) -> bool {
-    !view.is(200, "")
+fn is_not_sound(codes: Codes) -> bool {
+    codes.healthz != 200 || codes.livez != 200
 }
 
 /// Alerts about the node's datapath that fire, whatever their severity.

@@ -47,7 +47,7 @@ fn texts(line: &[Span], y: usize) -> String {
         let lead = length - shown.chars().count();
         let x = MARGIN as f64 + (column + lead) as f64 * COLUMN;
         let extent = shown.trim_end().chars().count() as f64 * COLUMN;
-        let weight = if style.0.starts_with('1') {
+        let weight = if style.code.starts_with('1') {
             " font-weight=\"bold\""
         } else {
             ""
@@ -56,7 +56,7 @@ fn texts(line: &[Span], y: usize) -> String {
             svg += &format!(
                 "<text x=\"{x:.1}\" y=\"{y}\" fill=\"{}\"{weight} textLength=\"{extent:.1}\" \
                  lengthAdjust=\"spacingAndGlyphs\">{}</text>\n",
-                style.1,
+                style.colour,
                 escape(shown.trim_end())
             );
         }

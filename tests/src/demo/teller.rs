@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 
 use super::signals;
-use super::timeline::{Kind, Style, Timeline, span};
-use super::view::{self, View};
+use super::timeline::{Kind, Style, Timeline, plain, span};
+use super::view::{self, Verdict, View, codes_line};
 use crate::traffic::{Client, Ended, Tally};
-use crate::watch::Poll;
+use crate::watch::{Codes, Poll, Watch};
 use crate::world::World;
 
 /// Time between two looks.
@@ -37,13 +37,14 @@ struct Row {
 
 pub(super) struct Teller<'a> {
     // Dropped in this order: who asks, who dials.
-    views: Poll<View>,
+    codes: Watch,
+    verdicts: Poll<Verdict>,
     pub(super) clients: Vec<Client>,
     timeline: &'a mut Timeline,
     rows: Vec<Row>,
-    /// What was told last, and how many changes were.
-    last: View,
-    told: usize,
+    /// How many changes were told.
+    codes_told: usize,
+    verdicts_told: usize,
     /// Time of the last act or fault, and connections that ended since then.
     began: Instant,
     ended: Vec<Ended>,
@@ -53,12 +54,13 @@ impl<'a> Teller<'a> {
     /// Looks at the node of a world from now on.
     pub(super) fn new(world: &World, timeline: &'a mut Timeline) -> Result<Self> {
         Ok(Self {
-            views: view::watch(world)?,
+            codes: Watch::start(world, view::EVERY)?,
+            verdicts: view::verdicts(world)?,
             clients: Vec::new(),
             timeline,
             rows: Vec::new(),
-            last: View::default(),
-            told: 0,
+            codes_told: 0,
+            verdicts_told: 0,
             began: Instant::now(),
             ended: Vec::new(),
         })
@@ -133,11 +135,13 @@ impl<'a> Teller<'a> {
         self.row(row, &format!("{expected}: {seen}"));
     }
 
-    /// Notes whether something was never seen since the last act or fault.
-    pub(super) fn never(&mut self, row: Named, unwanted: impl Fn(&View) -> bool) {
-        let mut changes = self.views.changes();
-        changes.retain(|(at, view)| *at > self.began && unwanted(view));
-        let seen = changes.first().map(|(_, view)| view.shown());
+    /// Notes whether such codes were never seen since the last act or fault.
+    pub(super) fn never(&mut self, row: Named, unwanted: impl Fn(Codes) -> bool) {
+        let mut changes = self.codes.changes();
+        changes.retain(|change| change.at > self.began && unwanted(change.codes));
+        let seen = changes
+            .first()
+            .map(|change| plain(&codes_line(change.codes)));
         self.judge(row, seen.is_none(), &seen.unwrap_or("so it was".to_owned()));
     }
 
@@ -199,24 +203,29 @@ impl<'a> Teller<'a> {
     /// Tells what has changed, and gives what is now.
     fn pump(&mut self) -> Result<View> {
         signals::check()?;
-        let told = self.told;
-        let news = |changes: &[(Instant, View)]| {
+        let told = self.verdicts_told;
+        let new = |changes: &[(Instant, Verdict)]| {
             let new = changes[told..].to_vec();
             (!new.is_empty()).then_some(new)
         };
-        for (at, view) in self.views.wait(PAUSE, news).unwrap_or_default() {
-            self.told += 1;
-            if view.codes != self.last.codes {
-                self.timeline.tell_at(at, Kind::SEEN, view.codes_line());
-            }
-            if view.verdict != self.last.verdict && !view.verdict.is_empty() {
-                self.timeline.tell_at(at, Kind::SEEN, view.verdict_line());
-                let reason = view.report["verdict"]["reason"].as_str();
-                self.quote(reason.unwrap_or_default());
-            }
-            self.last = view;
+        let verdicts = self.verdicts.wait(PAUSE, new).unwrap_or_default();
+        let codes = self.codes.changes().split_off(self.codes_told);
+        self.verdicts_told += verdicts.len();
+        self.codes_told += codes.len();
+        let codes = codes.iter().map(|one| (one.at, codes_line(one.codes), ""));
+        let verdicts = verdicts
+            .iter()
+            .map(|(at, one)| (*at, one.line(), one.word("reason")));
+        let mut news: Vec<_> = codes.chain(verdicts).collect();
+        news.sort_by_key(|(at, ..)| *at);
+        for (at, line, reason) in news {
+            self.timeline.tell_at(at, Kind::SEEN, line);
+            self.timeline.quote(reason);
         }
-        Ok(self.views.now().unwrap_or_default())
+        Ok(View {
+            codes: self.codes.now(),
+            verdict: self.verdicts.now().unwrap_or_default(),
+        })
     }
 
     /// The table at the end. Gives whether everything happened, maybe late: on a busy machine that

@@ -11,35 +11,54 @@ const WIDTH: usize = 100;
 
 /// How a word looks: its ANSI code, and its colour in a picture.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Style(pub(super) &'static str, pub(super) &'static str);
+pub(super) struct Style {
+    pub(super) code: &'static str,
+    pub(super) colour: &'static str,
+}
 
 impl Style {
-    pub(super) const PLAIN: Self = Self("0", "#c9d1d9");
-    pub(super) const BOLD: Self = Self("1", "#f0f6fc");
-    pub(super) const DIM: Self = Self("2", "#8b949e");
-    pub(super) const GOOD: Self = Self("1;32", "#3fb950");
-    pub(super) const BAD: Self = Self("1;31", "#f85149");
-    pub(super) const WARN: Self = Self("33", "#d29922");
-    pub(super) const ACT: Self = Self("1;36", "#58a6ff");
+    pub(super) const PLAIN: Self = Self::new("0", "#c9d1d9");
+    pub(super) const BOLD: Self = Self::new("1", "#f0f6fc");
+    pub(super) const DIM: Self = Self::new("2", "#8b949e");
+    pub(super) const GOOD: Self = Self::new("1;32", "#3fb950");
+    pub(super) const BAD: Self = Self::new("1;31", "#f85149");
+    pub(super) const WARN: Self = Self::new("33", "#d29922");
+    pub(super) const ACT: Self = Self::new("1;36", "#58a6ff");
+
+    const fn new(code: &'static str, colour: &'static str) -> Self {
+        Self { code, colour }
+    }
 }
 
 /// What a line tells: its mark, how the mark looks, and how the words do.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kind(&'static str, Style, Style);
+pub(super) struct Kind {
+    mark: &'static str,
+    of_mark: Style,
+    words: Style,
+}
 
 impl Kind {
     /// The demo did something good: built, repaired, started.
-    pub(super) const ACT: Self = Self("▶ ", Style::ACT, Style::BOLD);
+    pub(super) const ACT: Self = Self::new("▶ ", Style::ACT, Style::BOLD);
     /// The demo broke something.
-    pub(super) const FAULT: Self = Self("✖ ", Style::BAD, Style::BOLD);
+    pub(super) const FAULT: Self = Self::new("✖ ", Style::BAD, Style::BOLD);
     /// Something was seen.
-    pub(super) const SEEN: Self = Self("● ", Style::PLAIN, Style::PLAIN);
+    pub(super) const SEEN: Self = Self::new("● ", Style::PLAIN, Style::PLAIN);
     /// What was expected has come.
-    pub(super) const GOOD: Self = Self("✔ ", Style::GOOD, Style::GOOD);
+    pub(super) const GOOD: Self = Self::new("✔ ", Style::GOOD, Style::GOOD);
     /// It has not.
-    pub(super) const BAD: Self = Self("✘ ", Style::BAD, Style::BAD);
+    pub(super) const BAD: Self = Self::new("✘ ", Style::BAD, Style::BAD);
     /// Words beside it.
-    pub(super) const NOTE: Self = Self("  ", Style::DIM, Style::DIM);
+    pub(super) const NOTE: Self = Self::new("  ", Style::DIM, Style::DIM);
+
+    const fn new(mark: &'static str, of_mark: Style, words: Style) -> Self {
+        Self {
+            mark,
+            of_mark,
+            words,
+        }
+    }
 }
 
 /// A piece of a line.
@@ -78,7 +97,7 @@ impl Timeline {
     /// A sentence, now; it wraps.
     pub(super) fn tell(&mut self, kind: Kind, text: &str) {
         let parts = wrap(text, WIDTH - INDENT).into_iter();
-        let mut parts = parts.map(move |part| span(kind.2, part));
+        let mut parts = parts.map(move |part| span(kind.words, part));
         self.tell_at(Instant::now(), kind, parts.next().into_iter().collect());
         for part in parts {
             self.print(vec![span(Style::PLAIN, " ".repeat(INDENT)), part]);
@@ -89,7 +108,7 @@ impl Timeline {
     pub(super) fn tell_at(&mut self, at: Instant, kind: Kind, words: Line) {
         let seconds = at.saturating_duration_since(self.start).as_secs_f64();
         let time = span(Style::DIM, format!("{seconds:6.1} s "));
-        self.print([vec![time, span(kind.1, kind.0)], words].concat());
+        self.print([vec![time, span(kind.of_mark, kind.mark)], words].concat());
     }
 
     /// A quotation below a line; long lines wrap.
@@ -102,7 +121,7 @@ impl Timeline {
 
     /// A line without a time, as it is.
     pub(super) fn print(&mut self, line: Line) {
-        let paint = |(style, text): &Span| format!("\x1b[{}m{text}\x1b[0m", style.0);
+        let paint = |(style, text): &Span| format!("\x1b[{}m{text}\x1b[0m", style.code);
         let text = match self.colours {
             true => line.iter().map(paint).collect(),
             false => plain(&line),

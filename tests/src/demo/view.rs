@@ -9,89 +9,102 @@ use serde_json::Value;
 
 use super::timeline::{Line, Style, plain, span};
 use crate::http;
-use crate::watch::Poll;
-use crate::world::{ADMIN_PORT, Family, HEALTHZ_PORT, World};
+use crate::watch::{Codes, Poll};
+use crate::world::{ADMIN_PORT, World};
 
 /// How often the node is looked at.
-const EVERY: Duration = Duration::from_millis(20);
-/// How long one request may take.
+pub(super) const EVERY: Duration = Duration::from_millis(20);
+/// How long the agent may take for its verdict.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// What is seen at a moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    /// Of /healthz and /livez, asked from outside; 0 where nobody answered.
-    pub(super) codes: Option<[u16; 2]>,
-    /// State and cause, such as "broken (leaked)"; empty where nobody answered.
-    pub(super) verdict: String,
-    /// All that /verdict says.
-    pub(super) report: Value,
+    /// Asked from outside.
+    pub(super) codes: Codes,
+    pub(super) verdict: Verdict,
 }
 
+/// All that /verdict says.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Verdict(pub(super) Value);
+
 /// Counts in the report change all the time; state and cause do not.
-impl PartialEq for View {
+impl PartialEq for Verdict {
     fn eq(&self, other: &Self) -> bool {
-        (self.codes, &self.verdict) == (other.codes, &other.verdict)
+        ["state", "cause"].map(|name| self.word(name))
+            == ["state", "cause"].map(|name| other.word(name))
     }
 }
 
 impl View {
-    /// Whether both codes are this one, and this is the verdict's state or cause.
-    pub(super) fn is(&self, code: u16, verdict: &str) -> bool {
-        self.codes == Some([code; 2]) && self.verdict.contains(verdict)
+    /// Whether both codes are this one.
+    pub(super) fn is(&self, code: u16) -> bool {
+        self.codes
+            == Codes {
+                healthz: code,
+                livez: code,
+            }
     }
 
-    pub(super) fn codes_line(&self) -> Line {
-        let codes = self.codes.unwrap_or_default();
-        let words = |(path, code): (&str, u16)| {
-            let code = match code {
-                0 => span(Style::WARN, "no answer"),
-                200 => span(Style::GOOD, "200"),
-                code => span(Style::BAD, code.to_string()),
-            };
-            [span(Style::PLAIN, path), code]
-        };
-        let paths = ["/healthz ", "   /livez "].into_iter();
-        paths.zip(codes).flat_map(words).collect()
+    /// Whether they are, and this is the verdict's state.
+    pub(super) fn has(&self, code: u16, state: &str) -> bool {
+        self.is(code) && self.verdict.word("state") == state
     }
 
-    pub(super) fn verdict_line(&self) -> Line {
-        let style = match self.verdict.split(' ').next() {
-            Some("proven") => Style::GOOD,
-            Some("broken" | "stale") => Style::BAD,
-            _ => Style::WARN,
-        };
-        vec![span(Style::PLAIN, "verdict "), span(style, &*self.verdict)]
+    /// Whether they are, and this is the verdict's cause.
+    pub(super) fn names(&self, code: u16, cause: &str) -> bool {
+        self.is(code) && self.verdict.word("cause") == cause
     }
 
     /// In words.
     pub(super) fn shown(&self) -> String {
-        let lines = [self.codes_line(), self.verdict_line()];
+        let lines = [codes_line(self.codes), self.verdict.line()];
         lines.map(|line| plain(&line)).join("   ")
     }
 }
 
-/// Looks at a node from now on.
-pub(super) fn watch(world: &World) -> Result<Poll<View>> {
-    let health = SocketAddr::new(world.node_address(Family::V4), HEALTHZ_PORT);
+impl Verdict {
+    /// One of its words, such as the state; empty where there is none.
+    pub(super) fn word(&self, name: &str) -> &str {
+        self.0["verdict"][name].as_str().unwrap_or_default()
+    }
+
+    /// State and cause, such as "broken (leaked)".
+    pub(super) fn line(&self) -> Line {
+        let state = self.word("state");
+        let style = match state {
+            "proven" => Style::GOOD,
+            "broken" | "stale" => Style::BAD,
+            _ => Style::WARN,
+        };
+        let words = match self.word("cause") {
+            "" => state.to_owned(),
+            cause => format!("{state} ({cause})"),
+        };
+        vec![span(Style::PLAIN, "verdict "), span(style, words)]
+    }
+}
+
+pub(super) fn codes_line(codes: Codes) -> Line {
+    let words = |(path, code): (&str, u16)| {
+        let code = match code {
+            0 => span(Style::WARN, "no answer"),
+            200 => span(Style::GOOD, "200"),
+            code => span(Style::BAD, code.to_string()),
+        };
+        [span(Style::PLAIN, path), code]
+    };
+    let paths = [("/healthz ", codes.healthz), ("   /livez ", codes.livez)];
+    paths.into_iter().flat_map(words).collect()
+}
+
+/// Asks for the verdict in the node from now on. Beside the codes: a late verdict must not hide a gap there.
+pub(super) fn verdicts(world: &World) -> Result<Poll<Verdict>> {
     let admin = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
-    let node = world.node.clone();
-    let code = move |path| http::get(health, path, PATIENCE).map_or(0, |answer| answer.status);
-    Poll::start(&world.outside, "watch", EVERY, move || {
-        let codes = Some(["/healthz", "/livez"].map(code));
-        let answer = node.run(|| http::get(admin, "/verdict", PATIENCE));
-        let body = answer.map(|answer| answer.body).unwrap_or_default();
-        let report: Value = serde_json::from_str(&body).unwrap_or_default();
-        let word = |name: &str| report["verdict"][name].as_str();
-        let verdict = match (word("state"), word("cause")) {
-            (Some(state), Some(cause)) => format!("{state} ({cause})"),
-            (state, _) => state.unwrap_or_default().to_owned(),
-        };
-        let view = View {
-            codes,
-            verdict,
-            report,
-        };
-        Some((Instant::now(), view))
+    Poll::start(&world.node, "verdict", EVERY, move || {
+        let answer = http::get(admin, "/verdict", PATIENCE).ok()?;
+        let report = serde_json::from_str(&answer.body).ok()?;
+        Some((Instant::now(), Verdict(report)))
     })
 }

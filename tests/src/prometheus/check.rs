@@ -2,8 +2,8 @@
 //! metrics that agents have, and gives data unless it is known that there is none.
 //!
 //! A misspelt metric is no error to Prometheus: it is just not there, and behind `or vector(0)` not
-//! even empty. So names that begin like metrics of agents are looked up, in what was scraped and in
-//! docs/metrics.md, and an expression without any is reported.
+//! even empty. So names of metrics, which all have a `_` or a `:` but for `up`, are looked up, in what
+//! was scraped and in docs/metrics.md, and an expression without any is reported.
 
 use std::collections::BTreeSet;
 
@@ -44,7 +44,7 @@ pub fn evaluate(
             problems.push(format!("{place}: there is no metric {name}"));
         }
         if names.is_empty() {
-            problems.push(format!("{place}: names no metric of an agent: {text}"));
+            problems.push(format!("{place}: names no metric: {text}"));
         }
         let result = match instant {
             true => prometheus.at(text, span.end),
@@ -93,18 +93,39 @@ fn documented() -> BTreeSet<String> {
     .collect()
 }
 
-/// The metrics of agents that an expression names, those of recording rules, and `up`.
+/// Words before a list of labels.
+const GROUPING: [&str; 6] = [
+    "by",
+    "without",
+    "on",
+    "ignoring",
+    "group_left",
+    "group_right",
+];
+
+/// The metrics that an expression names: words of such a form that are neither labels nor functions.
 fn metrics(expression: &str) -> BTreeSet<String> {
-    // Without strings, which may hold anything.
-    let text = expression.split('"').step_by(2);
-    let words =
-        text.flat_map(|text| text.split(|c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c)));
+    let others = ["\\\"", "'", "`"];
+    let quoted_otherwise = others.iter().any(|quote| expression.contains(quote));
+    assert!(!quoted_otherwise, "only \" may quote: {expression}");
+    let text: String = expression.split('"').step_by(2).collect();
+    // What follows the last bracket is followed by no other.
+    let text = text.split(['{', '}']).step_by(2).collect::<String>() + ";";
+    let is_other = |c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c);
     let is_metric = |word: &&str| {
-        let begins = word.starts_with("pathproof_") || word.starts_with("process_");
-        let recorded = word.contains(':') && word.starts_with(|c: char| c.is_ascii_alphabetic());
-        begins || recorded || *word == "up"
+        let is_name = word.starts_with(|c: char| c.is_ascii_alphabetic());
+        let is_metric = word.contains(['_', ':']) || *word == "up";
+        is_name && is_metric && !GROUPING.contains(word)
     };
-    words.filter(is_metric).map(str::to_owned).collect()
+    let (mut found, mut before) = (BTreeSet::new(), "");
+    for part in text.split('(') {
+        let labels = part.find(')').filter(|_| GROUPING.contains(&before));
+        let part = part[labels.unwrap_or_default()..].trim_end();
+        before = part.rsplit(is_other).next().unwrap_or_default();
+        let words = part[..part.len() - before.len()].split(is_other);
+        found.extend(words.filter(is_metric).map(str::to_owned));
+    }
+    found
 }
 
 #[cfg(test)]
@@ -128,6 +149,11 @@ mod tests {
                 vec!["pathproof_d", "process_a"],
             ),
             ("max_over_time(a_b:c[1h:30s] @ end())", vec!["a_b:c"]),
+            ("sum(a_b) by (c_d) / e_f", vec!["a_b", "e_f"]),
+            (
+                "count_values(\"state\", max without(x_y) (a_b))",
+                vec!["a_b"],
+            ),
             ("time() - vector(1)", vec![]),
         ] {
             assert_eq!(named(expression), expected, "{expression}");

@@ -113,10 +113,12 @@ impl Chains {
             self.serve(vec![to.clone(), outside, Word::Masquerade]);
             self.serve(vec![to, goto(&to_all)]);
         }
-        let refusal = match is_policy_local && local.is_empty() {
-            _ if all.is_empty() => Some(Word::Reject),
-            true => Some(Word::Drop),
-            false => None,
+        let refusal = if all.is_empty() {
+            Some(Word::Reject)
+        } else if is_policy_local && local.is_empty() {
+            Some(Word::Drop)
+        } else {
+            None
         };
         self.frontends(service, port, &goto(&external), refusal.as_ref());
     }
@@ -136,21 +138,23 @@ impl Chains {
         let node_port = port.get("nodePort");
         let node_port = node_port.map(|_| (None, to(None, port, "nodePort")));
         let ranges = source_ranges(spec, family);
+        let is_served = !matches!(refusal, Some(Word::Reject));
         for (address, to) in addresses.chain(node_port) {
-            let mut refusal = refusal;
-            let is_served = !matches!(refusal, Some(Word::Reject));
-            if address.is_some_and(|address| vips.contains(&address)) && !ranges.is_empty() {
-                for range in ranges.iter().filter(|_| is_served) {
+            let is_vip = address.is_some_and(|address| vips.contains(&address));
+            let is_limited = is_vip && !ranges.is_empty();
+            if is_served && is_limited {
+                for range in &ranges {
                     self.serve(vec![to.clone(), Word::From(range.clone()), then.clone()]);
                 }
-                // Sources within the ranges are translated before they come to the refusals.
-                refusal = refusal.or(Some(&Word::Drop));
             } else if is_served {
                 self.serve(vec![to.clone(), then.clone()]);
             }
-            let refusal = refusal.cloned();
-            self.refusals
-                .extend(refusal.map(|refusal| vec![to, refusal]));
+            if let Some(word) = refusal {
+                self.refusals.push(vec![to, word.clone()]);
+            } else if is_limited {
+                // Sources within the ranges are translated before they come to the refusals.
+                self.refusals.push(vec![to, Word::Drop]);
+            }
         }
     }
 

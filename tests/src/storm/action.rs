@@ -11,13 +11,14 @@ use anyhow::{Context, Result, bail, ensure};
 use super::api::ApiServer;
 use super::plan::{Action, AgentFault, Fault, Harmless, World};
 use super::run::Settings;
-use super::{tenants, worlds};
+use super::tenants::{self, Tenants};
+use super::worlds::Worlds;
 use crate::abuse::Burners;
 use crate::cluster::Manner;
 use crate::detect::{self, Load, Stage};
 use crate::little_memory::MemoryGroup;
 use crate::manifests::{AUTOSCALER_TAINT, Manifests, NODE_FILE, SENTINEL_FILE, Sentinel, Service};
-use crate::traffic::{Client, Flood};
+use crate::traffic::Flood;
 use crate::world::{self, Agent, Family, Place, agent_binary};
 
 /// The agent reads it, and the rules do not: at an API server no such file can be.
@@ -47,7 +48,9 @@ pub(super) struct Injector {
     state: SmallDisk,
     /// The API server that the agent reads, where it reads one.
     api: Option<ApiServer>,
-    _tenants_users: Vec<Client>,
+    /// Pods and plans of the worlds and of the tenant.
+    worlds: Worlds,
+    pub(super) tenants: Tenants,
 }
 
 impl Injector {
@@ -70,8 +73,8 @@ impl Injector {
             }
             spawn(world, manifests, &options, memory.as_ref())
         })?;
-        stage.world.add_pod(worlds::DENIED, Place::Local)?;
-        let users = tenants::prepare(&mut stage)?;
+        let worlds = Worlds::prepare(&mut stage)?;
+        let tenants = Tenants::prepare(&mut stage)?;
         let mut injector = Self {
             stage,
             lasting: Vec::new(),
@@ -80,7 +83,8 @@ impl Injector {
             memory,
             state,
             api,
-            _tenants_users: users,
+            worlds,
+            tenants,
         };
         injector.announce(tenants::SERVICES_FILE)?;
         injector.stage.settle()?;
@@ -97,7 +101,7 @@ impl Injector {
                 self.set_way(manner);
                 Ok(then(|injector| injector.set_way(Manner::Open)))
             }
-            Action::World(world) => worlds::begin(world, &self.stage),
+            Action::World(world) => self.worlds.begin(world, &self.stage),
             Action::Tenant(tenant) => tenants::begin(tenant, self),
         };
         let undo = undo.with_context(|| format!("begin of {action:?}"))?;
@@ -311,7 +315,7 @@ fn spawn(
     group.inside(spawn)?
 }
 
-/// A file system of a few pages for the agent's state. Unmounted when dropped.
+/// A file system of a few pages for the agent's state. Unmounted and removed when dropped.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -329,5 +333,6 @@ impl Drop for SmallDisk {
     fn drop(&mut self) {
         // Lazily: the agent may be about to end.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+        let _ = fs::remove_dir(&self.0);
     }
 }

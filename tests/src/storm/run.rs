@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use jiff::Timestamp;
 
 use super::action::Injector;
@@ -61,6 +61,28 @@ pub struct Settings {
     soak: bool,
 }
 
+impl Settings {
+    /// The command that plays the storm of a seed with these options.
+    fn again(&self, seed: u64) -> String {
+        let (minutes, slack) = (self.minutes, self.slack);
+        let backend = self.backend.to_possible_value();
+        let backend = backend.expect("no backend is hidden");
+        let switches = [(self.api, " --api"), (self.soak, " --soak")];
+        let switches = switches.map(|(on, switch)| if on { switch } else { "" });
+        format!(
+            "cargo xtask storm --seed {seed} --minutes {minutes} --slack {slack} --backend {}{}",
+            backend.get_name(),
+            switches.concat()
+        )
+    }
+}
+
+/// An end of a step.
+enum Moment {
+    Begin,
+    End,
+}
+
 /// Plays it, reports what happens, and judges.
 pub fn storm(settings: &Settings) -> Result<ExitCode> {
     let seed = settings.seed;
@@ -77,7 +99,8 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
             "seed {seed} does not draw {wanted} in this time"
         );
     }
-    println!("seed {seed}: the same storm again by `--seed {seed}` and the same other options");
+    let again = settings.again(seed);
+    println!("seed {seed}: the same storm again by `{again}`");
     let mut injector = Injector::build(settings)?;
     let watch = Watch::start(&injector.stage.world, EVERY)?;
     watch.wait(ECHO, |codes| codes.healthz == 200)?;
@@ -88,7 +111,7 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
         peak_kib: 0,
     };
     record.play(&mut steps, &mut injector)?;
-    let end = length + ECHO;
+    let end = record.start.elapsed().max(length) + ECHO;
     record.pass(end, &injector.stage)?;
     let seen = Seen {
         steps,
@@ -134,21 +157,25 @@ impl Record {
     /// Does what is planned, and notes when it was done.
     fn play(&mut self, steps: &mut [Step], injector: &mut Injector) -> Result<()> {
         let numbered = steps.iter().enumerate();
-        let both = numbered.flat_map(|(n, step)| [(step.from, n, true), (step.to, n, false)]);
-        let mut moments: Vec<(Duration, usize, bool)> = both.collect();
+        let both = numbered
+            .flat_map(|(n, step)| [(step.from, n, Moment::Begin), (step.to, n, Moment::End)]);
+        let mut moments: Vec<(Duration, usize, Moment)> = both.collect();
         moments.sort_by_key(|(at, ..)| *at);
-        for (at, number, begins) in moments {
+        for (at, number, moment) in moments {
             self.pass(at, &injector.stage)?;
             injector.check()?;
             let step = &mut steps[number];
-            if begins {
-                step.from = self.start.elapsed();
-                println!("{:>7.1} s  {:?}", step.from.as_secs_f64(), step.action);
-                injector.begin(step.action)?;
-            } else {
-                injector.end(step.action)?;
-                step.to = self.start.elapsed();
-                println!("{:>7.1} s  {:?}: over", step.to.as_secs_f64(), step.action);
+            match moment {
+                Moment::Begin => {
+                    step.from = self.start.elapsed();
+                    println!("{:>7.1} s  {:?}", step.from.as_secs_f64(), step.action);
+                    injector.begin(step.action)?;
+                }
+                Moment::End => {
+                    injector.end(step.action)?;
+                    step.to = self.start.elapsed();
+                    println!("{:>7.1} s  {:?}: over", step.to.as_secs_f64(), step.action);
+                }
             }
         }
         Ok(())

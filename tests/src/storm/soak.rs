@@ -18,14 +18,44 @@ const LOOK: Duration = Duration::from_secs(10);
 const SOME: u64 = 8;
 /// Bytes of log a second that nobody calls a flood: some lines for each thing that comes or goes.
 const LOG: f64 = 2_000.0;
-/// What is looked at: its name, its unit, and the share by which it may grow. Connections to backends
-/// that are killed stay in conntrack for two minutes, whoever looks.
-const ROWS: [(&str, &str, f64); 4] = [
-    ("memory (RSS)", "KiB", 0.05),
-    ("open files", "files", 0.05),
-    ("its maps", "entries", 0.05),
-    ("conntrack of the node", "entries", 0.25),
+/// What is looked at. Connections to backends that are killed stay in conntrack for two minutes,
+/// whoever looks.
+const ROWS: [Row; 4] = [
+    row("memory (RSS)", "KiB", 0.05, |stage| {
+        Ok(usage::memory(stage.agent.pid())?.rss_kib)
+    }),
+    row("open files", "files", 0.05, |stage| {
+        let files = fs::read_dir(format!("/proc/{}/fd", stage.agent.pid()));
+        Ok(files.context("read the agent's files")?.count() as u64)
+    }),
+    row("its maps", "entries", 0.05, |stage| {
+        usage::map_entries(stage.agent.pid())
+    }),
+    row("conntrack of the node", "entries", 0.25, |stage| {
+        let file = "/proc/sys/net/netfilter/nf_conntrack_count";
+        let count = stage.world.node.run(|| fs::read_to_string(file))?;
+        Ok(count.trim().parse()?)
+    }),
 ];
+
+type Read = fn(&Stage) -> Result<u64>;
+
+struct Row {
+    name: &'static str,
+    unit: &'static str,
+    /// By which it may grow.
+    share: f64,
+    read: Read,
+}
+
+const fn row(name: &'static str, unit: &'static str, share: f64, read: Read) -> Row {
+    Row {
+        name,
+        unit,
+        share,
+        read,
+    }
+}
 
 /// Whether Services, endpoints or pods come and go by it.
 pub(super) fn is_churn(action: Action) -> bool {
@@ -55,20 +85,8 @@ impl Soak {
         if now < LOOK * (self.looks[0].len() as u32 + 1) {
             return Ok(());
         }
-        let pid = stage.agent.pid();
-        let files = fs::read_dir(format!("/proc/{pid}/fd")).context("read the agent's files")?;
-        let conntrack = stage
-            .world
-            .node
-            .run(|| fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count"))?;
-        let values = [
-            usage::memory(pid)?.rss_kib,
-            files.count() as u64,
-            usage::map_entries(pid)?,
-            conntrack.trim().parse()?,
-        ];
-        for (row, value) in self.looks.iter_mut().zip(values) {
-            row.push(value);
+        for (row, values) in ROWS.iter().zip(&mut self.looks) {
+            values.push((row.read)(stage)?);
         }
         self.compare(&stage.agent.metrics()?);
         Ok(())
@@ -91,9 +109,10 @@ impl Soak {
     pub(super) fn report(&self, stage: &Stage, length: Duration, missed: &mut Missed) {
         println!("\n| of the agent | second quarter | last quarter | unit | ratio | flat |");
         println!("|---|---:|---:|---|---:|---|");
-        for ((name, unit, may_grow), values) in ROWS.into_iter().zip(&self.looks) {
+        for (row, values) in ROWS.iter().zip(&self.looks) {
+            let Row { name, unit, .. } = row;
             let (before, after) = quarters(values);
-            let most = (before as f64 * (1.0 + may_grow)) as u64 + SOME;
+            let most = (before as f64 * (1.0 + row.share)) as u64 + SOME;
             let flat = missed.judge(format!("flat {name}"), after <= most);
             let ratio = after as f64 / before as f64;
             println!("| {name} | {before} | {after} | {unit} | {ratio:.3} | {flat} |");

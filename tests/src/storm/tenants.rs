@@ -3,6 +3,7 @@
 //! His pods use his Services all the while; they are not taken for users. What he does besides lies over
 //! everything else, and must neither take the node out nor hide a fault.
 
+use std::cell::Cell;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::thread;
@@ -52,26 +53,43 @@ const FOREIGN: u8 = 66;
 /// Of products, so many Services.
 const PRODUCTS: std::ops::Range<u8> = 70..73;
 
-/// Adds his pods, and his Services to the folder. Gives those of the former that use the latter.
-pub(super) fn prepare(stage: &mut Stage) -> Result<Vec<Client>> {
-    for pod in CLIENTS.into_iter().chain([SERVER]) {
-        stage.world.add_pod(pod, Place::Local)?;
+/// Clients of his. Plans are made once: an address has few ranges of source ports.
+pub(super) struct Tenants {
+    _users: Vec<Client>,
+    kept: Plan,
+    foreign: Plan,
+    /// Of the client of `kept`: the entry of an earlier one is still there.
+    next_port: Cell<u16>,
+}
+
+impl Tenants {
+    /// Adds his pods, and his Services to the folder, and lets the former use the latter.
+    pub(super) fn prepare(stage: &mut Stage) -> Result<Self> {
+        for pod in CLIENTS.into_iter().chain([SERVER]) {
+            stage.world.add_pod(pod, Place::Local)?;
+        }
+        stage.world.pod(SERVER).ns.nft(&format!(
+            "table inet silent {{ chain it {{ type filter hook prerouting priority -300;\n\
+             tcp dport {SILENT} drop\n}}\n}}\n"
+        ))?;
+        stage.serve(SERVER)?;
+        let server = [pod_of(stage, SERVER)];
+        let mut all = objects(ONE, &[], &server, Stage::PORT);
+        all.extend(objects(TWO, &[], &server, Stage::PORT));
+        all.push(service("empty", EMPTY, &[], &PORTS));
+        let manifests = &stage.manifests;
+        manifests.write_file(SERVICES_FILE, &yaml(&all)?)?;
+        stage.rules.install()?;
+        let dials = |pod| [ONE, TWO].map(|index| plan(stage, pod, index));
+        let plans = CLIENTS.into_iter().flat_map(dials);
+        let kept = plan(stage, CLIENTS[0], KEPT).rate(1.0);
+        Ok(Self {
+            _users: plans.map(Plan::start).collect::<Result<_>>()?,
+            next_port: Cell::new(kept.ports.start),
+            kept: kept.patience(Duration::from_millis(700)),
+            foreign: plan(stage, CLIENTS[1], FOREIGN),
+        })
     }
-    stage.world.pod(SERVER).ns.nft(&format!(
-        "table inet silent {{ chain it {{ type filter hook prerouting priority -300;\n\
-         tcp dport {SILENT} drop\n}}\n}}\n"
-    ))?;
-    stage.serve(SERVER)?;
-    let server = [pod_of(stage, SERVER)];
-    let mut all = objects(ONE, &[], &server, Stage::PORT);
-    all.extend(objects(TWO, &[], &server, Stage::PORT));
-    all.push(service("empty", EMPTY, &[], &PORTS));
-    let manifests = &stage.manifests;
-    manifests.write_file(SERVICES_FILE, &yaml(&all)?)?;
-    stage.rules.install()?;
-    let dials = |pod| [ONE, TWO].map(|index| plan(stage, pod, index));
-    let plans = CLIENTS.into_iter().flat_map(dials);
-    plans.map(Plan::start).collect()
 }
 
 /// Begins it.
@@ -100,7 +118,7 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
             let node = Family::ALL.map(|family| stage.world.node_address(family));
             let pods = ["web-1", "web-3"].map(|pod| pod_of(stage, pod));
             let endpoints = [pods[0], pods[1], outside(200), outside(201), node];
-            client = Some(plan(stage, CLIENTS[1], FOREIGN).start()?);
+            client = Some(injector.tenants.foreign.clone().start()?);
             (LAST_FILE, objects(FOREIGN, &[], &endpoints, Stage::PORT))
         }
         Tenant::Products => {
@@ -141,17 +159,20 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
     }))
 }
 
-/// An endpoint that is silent gets a connection, and then leaves. The client's port is of its own range:
-/// the entry of an earlier one is still there.
+/// An endpoint that is silent gets a connection, and then leaves.
 fn keep_port(injector: &Injector) -> Result<Client> {
     let stage = &injector.stage;
     let silent = objects(KEPT, &[], &[pod_of(stage, SERVER)], SILENT);
     stage.manifests.write_file(LAST_FILE, &yaml(&silent)?)?;
     injector.announce(LAST_FILE)?;
     injector.follow()?;
-    let mut plan = plan(stage, CLIENTS[0], KEPT).rate(1.0);
-    plan.patience = Duration::from_millis(700);
-    plan.ports.end = plan.ports.start + 1;
+    let Tenants {
+        kept, next_port, ..
+    } = &injector.tenants;
+    let port = next_port.get();
+    next_port.set((port + 1).min(kept.ports.end - 1));
+    let mut plan = kept.clone();
+    plan.ports = port..port + 1;
     let client = plan.start()?;
     thread::sleep(Duration::from_millis(300));
     Ok(client)

@@ -15,7 +15,7 @@ use crate::traffic::{Client, Plan, Tally};
 use crate::world::{Family, Place, layout};
 
 /// A pod that no Service and no user has.
-pub(super) const DENIED: &str = "denied";
+const DENIED: &str = "denied";
 /// The outside client that no user is.
 const SCANNER: u8 = 2;
 const SCANNED: [u16; 3] = [30080, 30081, 30082];
@@ -27,16 +27,66 @@ const SHAPED: &str = "client-1";
 /// Connections a second of each client here.
 const RATE: f64 = 3.0;
 
-/// Starts the world.
-pub(super) fn begin(world: World, stage: &Stage) -> Result<Undo> {
-    match world {
-        World::Mirrored => mirror(stage),
-        World::Bandwidth => shape(stage),
-        World::Scanned => scan(stage),
-        World::PodDropped => deny(stage, "drop"),
-        World::PodRejected => deny(stage, "reject with icmpx type port-unreachable"),
-        // As long as it lasts, nobody follows.
-        World::ProxyFrozen => Ok(Box::new(|injector| injector.follow())),
+/// Plans of clients that fail on purpose. Made once: an address has few ranges of source ports.
+pub(super) struct Worlds {
+    scanner: Vec<Plan>,
+    denied: Vec<Plan>,
+}
+
+impl Worlds {
+    /// Adds the pod that is denied at times.
+    pub(super) fn prepare(stage: &mut Stage) -> Result<Self> {
+        stage.world.add_pod(DENIED, Place::Local)?;
+        let (world, services) = (&stage.world, stage.manifests.services());
+        // With the probes filtered too, one denied pod is told from a broken node by users of other
+        // Services alone.
+        let dialled = services.iter().filter(|service| {
+            let ips = Family::ALL.map(|family| service.cluster_ip(family));
+            let mut clients = stage.clients.iter();
+            clients.any(|client| ips.contains(&client.plan().target.ip()))
+        });
+        ensure!(dialled.count() >= 2, "users of fewer than two Services");
+        let (mut scanner, mut denied) = (Vec::new(), Vec::new());
+        for family in Family::ALL {
+            for port in SCANNED {
+                let target = SocketAddr::new(world.node_address(family), port);
+                scanner.push(Plan::from_outside(world, SCANNER, target).rate(RATE));
+            }
+            for service in services {
+                let target = SocketAddr::new(service.cluster_ip(family), service.port);
+                denied.push(Plan::from_pod(world, world.pod(DENIED), target).rate(RATE));
+            }
+        }
+        Ok(Self { scanner, denied })
+    }
+
+    /// Starts the world.
+    pub(super) fn begin(&self, world: World, stage: &Stage) -> Result<Undo> {
+        match world {
+            World::Mirrored => mirror(stage),
+            World::Bandwidth => shape(stage),
+            World::Scanned => self.scan(stage),
+            World::PodDropped => self.deny(stage, "drop"),
+            World::PodRejected => self.deny(stage, "reject with icmpx type port-unreachable"),
+            // As long as it lasts, nobody follows.
+            World::ProxyFrozen => Ok(Box::new(|injector| injector.follow())),
+        }
+    }
+
+    fn scan(&self, stage: &Stage) -> Result<Undo> {
+        let (v4, v6) = layout::outside_client(SCANNER);
+        let ports = SCANNED.map(|port| port.to_string()).join(", ");
+        let chain = format!(
+            "type filter hook prerouting priority -300; \
+             ip saddr {v4} tcp dport {{ {ports} }} drop; ip6 saddr {v6} tcp dport {{ {ports} }} drop;"
+        );
+        in_vain(stage, &chain, &self.scanner)
+    }
+
+    fn deny(&self, stage: &Stage, verdict: &str) -> Result<Undo> {
+        let device = &stage.world.pod(DENIED).device;
+        let chain = format!("type filter hook forward priority -5; iifname {device} {verdict};");
+        in_vain(stage, &chain, &self.denied)
     }
 }
 
@@ -88,43 +138,10 @@ fn shape(stage: &Stage) -> Result<Undo> {
     }))
 }
 
-fn scan(stage: &Stage) -> Result<Undo> {
-    let (v4, v6) = layout::outside_client(SCANNER);
-    let ports = SCANNED.map(|port| port.to_string()).join(", ");
-    let chain = format!(
-        "type filter hook prerouting priority -300; \
-         ip saddr {v4} tcp dport {{ {ports} }} drop; ip6 saddr {v6} tcp dport {{ {ports} }} drop;"
-    );
-    let mut plans = Vec::new();
-    for address in Family::ALL.map(|family| stage.world.node_address(family)) {
-        for port in SCANNED {
-            let target = SocketAddr::new(address, port);
-            plans.push(Plan::from_outside(&stage.world, SCANNER, target));
-        }
-    }
-    in_vain(stage, &chain, plans)
-}
-
-fn deny(stage: &Stage, verdict: &str) -> Result<Undo> {
-    let pod = stage.world.pod(DENIED);
-    let chain = format!(
-        "type filter hook forward priority -5; iifname {} {verdict};",
-        pod.device
-    );
-    let mut plans = Vec::new();
-    for service in stage.manifests.services() {
-        for family in Family::ALL {
-            let target = SocketAddr::new(service.cluster_ip(family), service.port);
-            plans.push(Plan::from_pod(&stage.world, pod, target));
-        }
-    }
-    in_vain(stage, &chain, plans)
-}
-
 /// Adds a filter, and clients of which it takes everything.
-fn in_vain(stage: &Stage, chain: &str, plans: Vec<Plan>) -> Result<Undo> {
+fn in_vain(stage: &Stage, chain: &str, plans: &[Plan]) -> Result<Undo> {
     let unfilter = stage.filter("world", chain)?;
-    let clients = plans.into_iter().map(|plan| plan.rate(RATE).start());
+    let clients = plans.iter().cloned().map(Plan::start);
     let clients = clients.collect::<Result<Vec<Client>>>()?;
     Ok(Box::new(move |injector: &mut Injector| {
         // The clients end first: one that was served means that the filter had no effect.

@@ -109,13 +109,15 @@ impl Plan {
     /// Opens one connection with the first port of the range after `skip`.
     pub fn once(&self, skip: u16) -> Result<Answer, Failure> {
         let dial = self.dial(self.ports.start + skip);
-        self.ns.run(|| super::runtime().block_on(dial))
+        let runtime = super::runtime()?;
+        self.ns.run(|| runtime.block_on(dial))
     }
 
     async fn run(self, account: Arc<Mutex<Account>>) {
         let interval = Duration::from_secs_f64(1.0 / self.rate);
         let mut due = Instant::now();
-        for port in self.ports.clone().cycle() {
+        let mut ports = self.ports.clone().cycle();
+        loop {
             tokio::time::sleep_until(due.into()).await;
             due += interval;
             // After a pause of the machine: no burst to catch up.
@@ -125,6 +127,7 @@ impl Plan {
             if !lock(&account).begin() {
                 continue;
             }
+            let port = ports.next().expect("a range of ports");
             let (dial, account) = (self.dial(port), Arc::clone(&account));
             tokio::spawn(async move {
                 let begun = Instant::now();
@@ -141,7 +144,7 @@ impl Plan {
         async move {
             let asked = timeout(patience, asked).await;
             let line = asked.map_err(|_| Failure::Timeout)??;
-            parse(&line).ok_or_else(|| Failure::Other(format!("a strange answer: {line}")))
+            parse(&line).ok_or_else(|| Failure::Other(format!("a strange answer: {line:?}")))
         }
     }
 }
@@ -165,7 +168,8 @@ async fn ask(source: SocketAddr, target: SocketAddr, fast_open: bool) -> io::Res
 }
 
 fn parse(line: &str) -> Option<Answer> {
-    let (server, seen_as) = line.trim_end().split_once(' ')?;
+    // Without its end, the line was cut off.
+    let (server, seen_as) = line.strip_suffix('\n')?.split_once(' ')?;
     Some(Answer {
         server: server.to_owned(),
         seen_as: seen_as.parse().ok()?,

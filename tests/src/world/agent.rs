@@ -155,11 +155,15 @@ impl Agent {
         self.process.pid()
     }
 
-    /// Waits until /agent/readyz answers 200; the error holds the log.
+    /// Waits until /agent/readyz answers 200; the error holds its last answer and the log.
     pub fn wait_ready(&mut self, timeout: Duration) -> Result<()> {
-        let node = self.node.clone();
-        let is_ready = || admin(&node, "/agent/readyz").is_ok_and(|answer| answer.status == 200);
-        self.process.wait("ready", timeout, is_ready)
+        let mut last = None;
+        let is_ready = || {
+            let answer = last.insert(admin(&self.node, "/agent/readyz"));
+            answer.as_ref().is_ok_and(|answer| answer.status == 200)
+        };
+        let waited = self.process.wait("ready", timeout, is_ready);
+        waited.with_context(|| format!("last answer of /agent/readyz: {last:?}"))
     }
 
     /// Exit status where the agent has ended.

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, ensure};
 use super::layout::{self, BRIDGE, NODE, NODE_NAME, Place, ROUTER, UPLINK, WORKER};
 use super::remains::{self, Remains};
 use super::{Namespace, Pod, World};
+use crate::skip;
 use crate::wait::until;
 
 /// Link-local gateway of pods with host routes, as Calico has it. No device bears it: a static
@@ -79,6 +80,8 @@ impl Builder {
 
     /// Makes the world.
     pub fn build(self) -> Result<World> {
+        let needs = "needs root: run `cargo xtask test` with sudo";
+        ensure!(skip::is_root(), needs);
         remains::sweep()?;
         if let Some(name) = &self.fixed_name {
             let is_new = !remains::exists(name);
@@ -288,12 +291,13 @@ fn namespace_of(world: &World, pod: &str) -> String {
 /// late on a loaded machine, and drops what is sent before.
 fn wait_up(namespace: &Namespace) -> Result<()> {
     let waits = |line: &str| !line.contains("LOOPBACK") && !line.contains("state UP");
+    let mut down = String::new();
     let up = until(Duration::from_secs(5), || {
-        let links = namespace.ip("-o link show");
-        let is_up = links.is_ok_and(|links| !links.lines().any(waits));
-        is_up.then_some(())
+        let links = namespace.ip("-o link show").ok()?;
+        down = links.lines().filter(|line| waits(line)).collect();
+        down.is_empty().then_some(())
     });
-    up.with_context(|| format!("a device of {} does not come up", namespace.name()))
+    up.with_context(|| format!("devices of {} stay down: {down}", namespace.name()))
 }
 
 fn new_pod(world: &mut World, name: &str, place: Place) -> Result<Pod> {

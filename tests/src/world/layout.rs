@@ -106,7 +106,10 @@ pub fn pick((v4, v6): (Ipv4Addr, Ipv6Addr), family: Family) -> IpAddr {
 
 /// One of a pair of address ranges.
 pub fn range((v4, v6): (&'static str, &'static str), family: Family) -> &'static str {
-    [v4, v6][family as usize]
+    match family {
+        Family::V4 => v4,
+        Family::V6 => v6,
+    }
 }
 
 /// From where on addresses of [`NODE_POD_CIDRS`] are free for pods that are not the world's.

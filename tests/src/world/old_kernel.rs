@@ -9,6 +9,13 @@ use seccompiler::{
     SeccompRule,
 };
 
+/// Commands of bpf(2) (linux/bpf.h).
+const BPF_MAP_CREATE: u64 = 0;
+const BPF_PROG_LOAD: u64 = 5;
+const BPF_MAP_LOOKUP_BATCH: u64 = 24;
+const BPF_MAP_DELETE_BATCH: u64 = 27;
+const BPF_LINK_CREATE: u64 = 28;
+
 /// What an older kernel lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldKernel {
@@ -32,15 +39,15 @@ impl OldKernel {
         Ok(seccompiler::apply_filter(&self.filter()?)?)
     }
 
-    /// Refuses one command of bpf(2) (linux/bpf.h), or all.
+    /// Refuses one command of bpf(2), or all.
     pub(super) fn filter(self) -> Result<BpfProgram> {
         let (command, error) = match self {
             Self::NoBpf => (None, libc::ENOSYS),
-            Self::NoMaps => (Some(0), libc::EINVAL),
-            Self::NoPrograms => (Some(5), libc::EINVAL),
-            Self::NoTcx => (Some(28), libc::EINVAL),
-            Self::NoBatchLookup => (Some(24), libc::EINVAL),
-            Self::NoBatchDelete => (Some(27), libc::EINVAL),
+            Self::NoMaps => (Some(BPF_MAP_CREATE), libc::EINVAL),
+            Self::NoPrograms => (Some(BPF_PROG_LOAD), libc::EINVAL),
+            Self::NoTcx => (Some(BPF_LINK_CREATE), libc::EINVAL),
+            Self::NoBatchLookup => (Some(BPF_MAP_LOOKUP_BATCH), libc::EINVAL),
+            Self::NoBatchDelete => (Some(BPF_MAP_DELETE_BATCH), libc::EINVAL),
         };
         let mut rules = Vec::new();
         if let Some(command) = command {

@@ -95,21 +95,31 @@ pub fn remove_kept(name: &str) -> Result<bool> {
     if !exists(name) {
         return Ok(false);
     }
-    for pid in processes(name) {
-        signal(pid, libc::SIGTERM);
+    for number in [libc::SIGTERM, libc::SIGKILL] {
+        for pid in processes(name)? {
+            signal(pid, number);
+        }
+        until(Duration::from_secs(3), || {
+            let all_ended = processes(name).is_ok_and(|left| left.is_empty());
+            all_ended.then_some(())
+        });
     }
-    until(Duration::from_secs(3), || {
-        processes(name).is_empty().then_some(())
-    });
+    let left = processes(name)?;
+    ensure!(left.is_empty(), "processes of {name} do not end: {left:?}");
     remove(name)?;
     Ok(true)
 }
 
-fn processes(world: &str) -> Vec<u32> {
+/// Processes in the node's namespace; none where the namespace is gone.
+fn processes(world: &str) -> Result<Vec<u32>> {
+    let node = format!("{world}-node");
+    if !Path::new(NETNS_DIR).join(&node).exists() {
+        return Ok(Vec::new());
+    }
     let mut command = Command::new("ip");
-    command.args(["netns", "pids", &format!("{world}-node")]);
-    let text = feed(command, "").unwrap_or_default();
-    text.lines().filter_map(|pid| pid.parse().ok()).collect()
+    command.args(["netns", "pids", &node]);
+    let text = feed(command, "")?;
+    Ok(text.lines().filter_map(|pid| pid.parse().ok()).collect())
 }
 
 /// Removes what worlds of dead processes left.

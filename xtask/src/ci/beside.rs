@@ -26,8 +26,8 @@ pub(super) enum Time {
 /// Where idle steps build: cargo's lock would hold up the builds of the others.
 const IDLE_TARGET: &str = "target/idle";
 
-/// Starts `cargo xtask step WORDS`, with this target folder if it is not the usual one.
-fn start(words: &str, time: Time, target: Option<&str>) -> Result<Child> {
+/// `cargo xtask step WORDS`, with this target folder if it is not the usual one.
+fn command(words: &str, time: Time, target: Option<&str>) -> Result<Command> {
     let xtask = std::env::current_exe()?;
     let mut command = match time {
         Time::Idle if cfg!(target_os = "linux") => {
@@ -43,9 +43,11 @@ fn start(words: &str, time: Time, target: Option<&str>) -> Result<Child> {
     if let Some(folder) = target {
         command.env("CARGO_TARGET_DIR", run::root().join(folder));
     }
-    if time == Time::Idle {
-        command.process_group(0);
-    }
+    Ok(command)
+}
+
+/// Starts it.
+fn start(words: &str, mut command: Command) -> Result<Child> {
     fs::create_dir_all(run::root().join("target/ci")).context("make target/ci")?;
     let log = log(words);
     let file = File::create(&log).with_context(|| format!("make {}", log.display()))?;
@@ -74,7 +76,7 @@ pub(super) fn build_tools(steps: Vec<&'static str>) -> JoinHandle<()> {
 
 fn build_tools_of(step: &str) -> Result<()> {
     let words = format!("{step} --tools");
-    let status = start(&words, Time::Idle, None)?.wait()?;
+    let status = start(&words, command(&words, Time::Idle, None)?)?.wait()?;
     ensure!(status.success(), "{status}; see {}", log(&words).display());
     Ok(())
 }
@@ -98,7 +100,12 @@ impl Running {
 
     fn begin(name: &'static str, time: Time, target: Option<&str>) -> Result<Self> {
         let since = Instant::now();
-        let mut child = start(name, time, target)?;
+        let mut command = command(name, time, target)?;
+        // For `stop_idle` a group of its own, which Ctrl-C does not reach.
+        if time == Time::Idle {
+            command.process_group(0);
+        }
+        let mut child = start(name, command)?;
         let pid = libc::pid_t::try_from(child.id())?;
         let ended = thread::spawn(move || {
             let status = child.wait();

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
 use crate::{host, run};
@@ -95,9 +95,17 @@ impl Arch {
 pub(crate) fn prepare(arch: Arch) -> Result<()> {
     let purpose = format!("the image for {}", arch.name());
     // The compiler answers with the bare name if it has no such file.
-    let ask = run::first_line(Command::new(arch.compiler()).arg("-print-file-name=libc.a"));
-    if !ask.is_some_and(|file| Path::new(&file).is_absolute()) {
+    let has_libc = || {
+        let ask = run::first_line(Command::new(arch.compiler()).arg("-print-file-name=libc.a"));
+        ask.is_some_and(|file| Path::new(&file).is_absolute())
+    };
+    if !has_libc() {
         host::install(&purpose, &arch.packages().each_ref().map(String::as_str))?;
+        let compiler = arch.compiler();
+        ensure!(
+            has_libc(),
+            "{purpose} needs libc.a, and {compiler} has none"
+        );
     }
     let target = arch.target();
     let std = rustc(&["--print", "target-libdir", "--target", &target])?;

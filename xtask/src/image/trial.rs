@@ -7,9 +7,8 @@ use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -32,7 +31,7 @@ pub(super) fn trial(arch: Arch, root: &Path) -> Result<String> {
         return Ok("runs here (not tried in the image's root, which needs root)".to_owned());
     }
     let chroot = || {
-        let mut command = Command::new("chroot");
+        let mut command = Command::new(host::find("chroot").unwrap_or_else(|| "chroot".into()));
         command.arg(root).arg("/pathproof");
         command
     };
@@ -65,6 +64,7 @@ fn emulated(arch: Arch, program: &Path) -> Result<String> {
 /// The program, given a kubeconfig with a host name, comes to the server that /etc/hosts names.
 fn finds_its_server(root: &Path, mut command: Command) -> Result<()> {
     let server = TcpListener::bind("127.0.0.1:0")?;
+    server.set_nonblocking(true)?;
     let port = server.local_addr()?.port();
     fs::create_dir(root.join("etc"))?;
     fs::write(root.join("etc/hosts"), format!("127.0.0.1 {SERVER}\n"))?;
@@ -74,16 +74,17 @@ fn finds_its_server(root: &Path, mut command: Command) -> Result<()> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
         .spawn()?;
-    let (send, came) = mpsc::channel();
-    thread::spawn(move || send.send(server.accept()));
-    let came = came.recv_timeout(PATIENCE);
+    let (start, mut ended, mut came) = (Instant::now(), None, false);
+    while !came && ended.is_none() && start.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(20));
+        ended = child.try_wait()?;
+        came = server.accept().is_ok();
+    }
     let _ = child.kill();
     let output = child.wait_with_output()?;
     let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        matches!(came, Ok(Ok(_))),
-        "{SERVER} was not found by name: {said}"
-    );
+    let how = ended.map_or("no connection came".to_owned(), |status| status.to_string());
+    ensure!(came, "{SERVER} was not found by name ({how}): {said}");
     Ok(())
 }
 

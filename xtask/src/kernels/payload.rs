@@ -95,9 +95,9 @@ fn kubernetes(tree: &Tree<'_>) -> Result<()> {
         tree.program(&servers.join(name), &format!("tests/{name}"))?;
     }
     // The tests find these where they are on this machine.
-    let [containerd, cni, runc] = setup_cluster::node()?;
-    let mut files = vec![setup_cluster::chart_tools()?.helm, runc];
-    for folder in [containerd, cni] {
+    let node = setup_cluster::node()?;
+    let mut files = vec![setup_cluster::chart_tools()?.helm, node.runc];
+    for folder in [node.containerd, node.cni] {
         for entry in std::fs::read_dir(folder)? {
             files.push(entry?.path());
         }

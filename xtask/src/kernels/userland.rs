@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -138,13 +139,18 @@ impl Userland {
 
 /// Names of the libraries that a file asks for, and the path of the dynamic linker; none of a script.
 fn needed(file: &Path) -> Result<Vec<String>> {
+    let mut magic = Vec::new();
+    let opened = fs::File::open(file).with_context(|| format!("open {}", file.display()))?;
+    opened.take(4).read_to_end(&mut magic)?;
+    if magic != b"\x7fELF" {
+        return Ok(Vec::new());
+    }
     let mut readelf = Command::new("readelf");
     readelf
         .args(["--wide", "--dynamic", "--segments"])
         .arg(file);
-    let output = readelf.env("LC_ALL", "C").output();
-    let output = output.context("cannot start readelf")?;
-    Ok(names_of(&String::from_utf8_lossy(&output.stdout)))
+    let text = run::output(readelf.env("LC_ALL", "C"))?;
+    Ok(names_of(&String::from_utf8_lossy(&text)))
 }
 
 /// The names in what readelf prints.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use axum::Router;
 use axum::extract::Path as Route;
 use axum::routing::get;
@@ -235,6 +235,7 @@ fn measure(
     span: Span,
     missed: &mut Missed,
 ) -> Result<()> {
+    ensure!(!all.is_empty(), "there is no {kind}");
     head(Missed::FIGURE);
     let mut total = 0.0;
     for expression in all {

@@ -49,23 +49,25 @@ const BESIDE: [(&str, [bool; 3]); 5] = [
 
 pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
     raise_open_files();
-    let stage = stage(Load::Idle, &[])?;
+    let stage = stage(Load::Idle, true, &[])?;
     let at = |port| SocketAddr::new(stage.world.node_address(Family::V4), port);
     let peer = start_peer(&stage.world, at(PEER_PORT))?;
     let servers = [
         (stage.agent.pid(), at(HEALTHZ_PORT)),
         (peer.pid(), at(PEER_PORT)),
     ];
+    let shares = Shares::new();
     let columns = Figure::COLUMNS;
     head(&format!("beside | server | {columns} | ratio of p99"));
     for (name, [strangers, burners, few_shares]) in BESIDE {
+        if few_shares && shares.is_none() {
+            println!("{name}: not measured, since no control group can be made");
+            continue;
+        }
         let mut measured = Vec::new();
         for (pid, target) in servers {
-            let shares = few_shares.then(|| Shares::of(pid)).flatten();
-            if few_shares && shares.is_none() {
-                println!("{name}: not measured, since no control group can be made");
-                return Ok(());
-            }
+            let few = shares.as_ref().filter(|_| few_shares);
+            let _few = few.map(|shares| shares.hold(pid)).transpose()?;
             let from = &stage.world.outside;
             let _crowd = strangers.then(|| gather(from, target)).transpose()?;
             let _burners = burners.then(Burners::start);
@@ -143,25 +145,34 @@ pub(crate) fn serve(address: SocketAddr) -> Result<()> {
     })
 }
 
-/// A control group with little of the processors, around a process until this is dropped.
-struct Shares {
-    group: PathBuf,
-    process: String,
-}
+/// A control group with little of the processors. It is removed when this is dropped.
+struct Shares(PathBuf);
 
 impl Shares {
-    fn of(process: u32) -> Option<Self> {
+    fn new() -> Option<Self> {
         let name = format!("pathproof-bench-{}", std::process::id());
         FEW_SHARES.into_iter().find_map(|(root, file, few)| {
             let group = Path::new(root).join(&name);
             fs::create_dir(&group).ok()?;
-            let process = process.to_string();
-            let made = Self { group, process };
-            write(&made.group.join(file), few).ok()?;
-            write(&made.group.join("cgroup.procs"), &made.process).ok()?;
+            let made = Self(group);
+            write(&made.0.join(file), few).ok()?;
             Some(made)
         })
     }
+
+    /// Puts a process into the group. It is back in the root's group when the result is dropped.
+    fn hold(&self, process: u32) -> Result<Held> {
+        let root = self.0.parent().context("a root")?.join("cgroup.procs");
+        let processes = self.0.join("cgroup.procs");
+        write(&processes, &process.to_string())
+            .with_context(|| format!("write {process} to {}", processes.display()))?;
+        Ok(Held { root, process })
+    }
+}
+
+struct Held {
+    root: PathBuf,
+    process: u32,
 }
 
 /// Where there is no hierarchy the folder may be an ordinary one, in which writing would make a file.
@@ -172,8 +183,12 @@ fn write(file: &Path, value: &str) -> std::io::Result<()> {
 
 impl Drop for Shares {
     fn drop(&mut self) {
-        let root = self.group.parent().map(|root| root.join("cgroup.procs"));
-        let _ = root.map(|root| write(&root, &self.process));
-        let _ = fs::remove_dir(&self.group);
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = write(&self.root, &self.process.to_string());
     }
 }

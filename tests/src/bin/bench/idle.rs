@@ -7,7 +7,7 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use node_tests::detect::{Load, Stage};
 use node_tests::pod_probe::{self, Placed, Probes};
 use node_tests::promises::{Missed, head};
@@ -32,40 +32,55 @@ const CALM: Duration = Duration::from_secs(3);
 const ALL_PATHS: [&str; 2] = ["--sentinel-pod-address", "10.244.0.99,fd00:10:244::99"];
 const PERCENT: &str = "% of a processor";
 const WHOLE: &str = "processor time";
-const WAKEUPS: &str = "wakeups";
 
-/// What a process used a second, by name: times in hundredths of a second, and how often its threads
-/// went to sleep by themselves.
-type Used = BTreeMap<String, f64>;
+/// What a process used.
+struct Used {
+    /// Percent of a processor, by name.
+    percent: BTreeMap<String, f64>,
+    /// Times that its threads went to sleep by themselves, a second.
+    wakeups: f64,
+}
 
-/// The same since it started, also by the folder of a thread.
-type Counters = BTreeMap<(String, String), f64>;
+/// The same since it started.
+struct Counters {
+    /// Hundredths of a second, by name and the folder of a thread.
+    times: BTreeMap<(String, String), f64>,
+    wakeups: f64,
+}
 
 pub(crate) fn run(seconds: u64, missed: &mut Missed) -> Result<()> {
-    let plain = stage(Load::Idle, &ALL_PATHS)?;
+    let plain = stage(Load::Idle, true, &ALL_PATHS)?;
     println!("{} lanes are probed", plain.lanes()?);
     let with = measure("all paths probed", seconds, &[plain.agent.pid()])?.remove(0);
     drop(plain);
-    let mut probed = stage(Load::Idle, &ALL_PATHS)?;
+    let mut probed = stage(Load::Idle, true, &ALL_PATHS)?;
     let probes = start_probes(&mut probed)?;
     let probe = probes.pids().next().context("no probe")?;
     let pids = [probed.agent.pid(), probe];
     let beside = measure("beside the pod probe", seconds, &pids)?;
     let memory = usage::memory(probe)?;
     drop((probes, probed));
-    let off = stage(Load::Idle, &["--sentinel", "off"])?;
+    let off = stage(Load::Idle, false, &["--sentinel", "off"])?;
     let peer = measure("no sentinel", seconds, &[off.agent.pid()])?.remove(0);
 
+    ensure!(
+        with.percent[WHOLE] > 0.0,
+        "the agent used no processor time"
+    );
     head(Missed::FIGURE);
-    // The main thread waits for the others.
-    for (name, value) in with.iter().filter(|(_, value)| **value > 0.01) {
+    for (name, value) in &with.percent {
+        // The main thread waits for the others.
+        if name != WHOLE && *value <= 0.01 {
+            continue;
+        }
         let promise = (name == WHOLE).then_some(PROMISED);
-        let unit = if name == WAKEUPS { "a second" } else { PERCENT };
-        let peer = peer.get(name).map(|peer| ("no sentinel", *peer));
-        missed.figure(name, unit, &[*value], promise, peer);
+        let peer = peer.percent.get(name).map(|peer| ("no sentinel", *peer));
+        missed.figure(name, PERCENT, &[*value], promise, peer);
     }
-    let alone = Some(("without the pod probe", with[WHOLE]));
-    let [agent, probe] = [0, 1].map(|index| beside[index][WHOLE]);
+    let without = Some(("no sentinel", peer.wakeups));
+    missed.figure("wakeups", "a second", &[with.wakeups], None, without);
+    let alone = Some(("without the pod probe", with.percent[WHOLE]));
+    let [agent, probe] = [0, 1].map(|index: usize| beside[index].percent[WHOLE]);
     missed.figure("beside the pod probe", PERCENT, &[agent], None, alone);
     missed.figure("the pod probe itself", PERCENT, &[probe], None, None);
     let peak = mib(memory.peak_kib);
@@ -93,21 +108,22 @@ fn measure(name: &str, seconds: u64, pids: &[u32]) -> Result<Vec<Used>> {
     let (after, lasted) = (all()?, start.elapsed().as_secs_f64());
     println!("{seconds} s, {name}");
     let used = |(before, after): (&Counters, &Counters)| {
-        let mut used = Used::new();
-        for (key, value) in after {
+        let mut percent = BTreeMap::<String, f64>::new();
+        for (key, value) in &after.times {
             // A thread that has begun meanwhile was at nothing before.
-            let earlier = before.get(key).copied().unwrap_or_default();
-            *used.entry(key.0.clone()).or_default() += (value - earlier) / lasted;
+            let earlier = before.times.get(key).copied().unwrap_or_default();
+            *percent.entry(key.0.clone()).or_default() += (value - earlier) / lasted;
         }
-        used
+        let wakeups = (after.wakeups - before.wakeups) / lasted;
+        Used { percent, wakeups }
     };
     Ok(before.iter().zip(&after).map(used).collect())
 }
 
 fn counters(pid: u32) -> Result<Counters> {
-    let mut counters = Counters::new();
+    let (mut times, mut wakeups) = (BTreeMap::new(), 0.0);
     let mut note = |name: &str, of: &str, value: f64| {
-        counters.insert((name.to_owned(), of.to_owned()), value);
+        times.insert((name.to_owned(), of.to_owned()), value);
     };
     let (user, system) = usage::times(pid)?;
     note("in user mode", "", user.as_secs_f64() * 100.0);
@@ -129,7 +145,7 @@ fn counters(pid: u32) -> Result<Counters> {
         );
         note(WHOLE, &folder, hundredths);
         let switches = usage::number(&text("status")?, "voluntary_ctxt_switches:");
-        note(WAKEUPS, &folder, switches.context("no switches")? as f64);
+        wakeups += switches.context("no switches")? as f64;
     }
-    Ok(counters)
+    Ok(Counters { times, wakeups })
 }

@@ -4,12 +4,13 @@
 //! (a closed loop) and from one that does not (an open one); and a SYN flood from a million sources,
 //! under which its memory and processor time are bounded and its verdict stands.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use agent_common::abi::program;
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use aya::programs::TcAttachType;
 use aya::programs::tc::SchedClassifierLink;
 use node_tests::detect::Figure;
@@ -59,6 +60,10 @@ const EMPTY_RUNS: u32 = 2_000_000;
 const OPTIONS: [&str; 2] = ["--log-filter", "warn"];
 
 pub(crate) fn run(rounds: usize, missed: &mut Missed) -> Result<()> {
+    ensure!(
+        !rounds.is_multiple_of(2),
+        "a median needs an odd number of rounds, not {rounds}"
+    );
     let mut scene = Scene::bare(Backend::Nftables);
     scene.add_sentinel(&Sentinel::default());
     scene.servers.remove("db-1");
@@ -215,14 +220,16 @@ fn rates(
     let mut idle = 0.0;
     let loads = RATES
         .into_iter()
-        .flat_map(|rate| [Load::Closed(rate), Load::Open(rate)]);
-    for (index, load) in [Load::Idle].into_iter().chain(loads).enumerate() {
+        .flat_map(|rate| [Dialled::Closed(rate), Dialled::Open(rate)]);
+    for (index, load) in [Dialled::Nothing].into_iter().chain(loads).enumerate() {
         let cost = cost(scene, clock, load)?;
-        if load == Load::Idle {
+        if load == Dialled::Nothing {
             idle = cost.agent + cost.programs;
         }
         added.push(cost.agent + cost.programs - idle);
-        let name = format!("{at_the_hooks} | {load:?}");
+        let name = format!("{at_the_hooks} | {load}");
+        // An idle node adds nothing to itself.
+        let peer = peer.filter(|_| load != Dialled::Nothing);
         let (promise, met) = peer.map_or_else(Default::default, |peer| {
             let most = peer[index] + MOST_ADDED;
             let met = missed.judge(&name, added[index] <= most);
@@ -238,19 +245,33 @@ fn rates(
 }
 
 /// Connections a second that are wanted, where not as many as go.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Load {
-    Idle,
+#[derive(Clone, Copy, PartialEq)]
+enum Dialled {
+    Nothing,
     Closed(Option<u32>),
     Open(Option<u32>),
 }
 
-impl Load {
+impl fmt::Display for Dialled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (kind, rate) = match self {
+            Self::Nothing => return f.write_str("idle"),
+            Self::Closed(rate) => ("closed", rate),
+            Self::Open(rate) => ("open", rate),
+        };
+        match rate {
+            Some(rate) => write!(f, "{kind}, {rate}"),
+            None => write!(f, "{kind}, as fast as it goes"),
+        }
+    }
+}
+
+impl Dialled {
     /// Gives the number of connections that were begun.
     fn put(self, scene: &Scene) -> Result<u64> {
         match self {
             Self::Closed(rate) => Ok(clients::connect(scene, rate, AT_A_RATE)?.count() as u64),
-            Self::Idle => {
+            Self::Nothing => {
                 thread::sleep(AT_A_RATE);
                 Ok(0)
             }
@@ -288,7 +309,7 @@ struct Cost {
     each: String,
 }
 
-fn cost(scene: &Scene, clock: Duration, load: Load) -> Result<Cost> {
+fn cost(scene: &Scene, clock: Duration, load: Dialled) -> Result<Cost> {
     let agent = scene.agent.as_ref();
     let holder = agent.map_or_else(std::process::id, Agent::pid);
     let (before, ran) = (processor(agent)?, usage::programs(holder)?);

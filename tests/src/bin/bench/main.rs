@@ -68,7 +68,8 @@ enum Bench {
     Peer { address: SocketAddr },
     /// Cost of the agent under load
     Load {
-        /// Rounds of connections and bulk, with the agent, with one byte read, and without
+        /// Rounds of connections and bulk, with the agent, with one byte read, and without: an odd
+        /// number
         #[arg(long, default_value_t = 9)]
         rounds: usize,
     },
@@ -110,14 +111,13 @@ fn main() -> Result<ExitCode> {
 
 /// The observer, with other capacities for these maps.
 fn observer(capacities: &[(&'static str, u32)]) -> Result<Observer> {
-    Observer::load(capacities)?.context("the programs cannot be loaded here")
+    Observer::load(capacities).context("the programs cannot be loaded here")
 }
 
-/// A node with Services, a sentinel, and an agent with these options. Where it has no `off`, every
-/// path is proven.
-fn stage(load: Load, options: &[&str]) -> Result<Stage> {
+/// A node with Services, a sentinel, and an agent with these options. Where `probed`, every path is
+/// proven.
+fn stage(load: Load, probed: bool, options: &[&str]) -> Result<Stage> {
     let options = [options, &["--log-filter", "warn"]].concat();
-    let probed = !options.contains(&"off");
     Stage::build(&agent_binary()?, Backend::Nftables, load, &options, probed)
 }
 

@@ -14,14 +14,29 @@ use node_tests::world::{Agent, World, agent_binary};
 
 use crate::mib;
 
-/// What is measured: name, unit, and promise.
-const FIGURES: [(&str, &str, Option<f64>); 6] = [
-    ("RSS", "MiB", Some(40.0)),
-    ("RSS, peak while loading", "MiB", None),
-    ("maps", "MiB", Some(32.0)),
-    ("RSS and maps together", "MiB", Some(72.0)),
-    ("start to first answer", "s", None),
-    ("start to first verdict", "s", Some(3.0)),
+/// One start of the agent: MiB, and seconds since the start.
+struct Round {
+    rss: f64,
+    peak: f64,
+    maps: f64,
+    first_answer: f64,
+    first_verdict: f64,
+}
+
+type Of = fn(&Round) -> f64;
+
+/// What is measured: name, unit, promise, and the value.
+const FIGURES: [(&str, &str, Option<f64>, Of); 6] = [
+    ("RSS", "MiB", Some(40.0), |one| one.rss),
+    ("RSS, peak while loading", "MiB", None, |one| one.peak),
+    ("maps", "MiB", Some(32.0), |one| one.maps),
+    ("RSS and maps together", "MiB", Some(72.0), |one| {
+        one.rss + one.maps
+    }),
+    ("start to first answer", "s", None, |one| one.first_answer),
+    ("start to first verdict", "s", Some(3.0), |one| {
+        one.first_verdict
+    }),
 ];
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Promise: RSS with an empty view, MiB.
@@ -42,18 +57,17 @@ pub(crate) fn run(rounds: usize, missed: &mut Missed) -> Result<()> {
     let peers = measure(&empty, 0)?;
     let ours = measure(&full, SERVICES)?;
     head(Missed::FIGURE);
-    for (index, (name, unit, promise)) in FIGURES.into_iter().enumerate() {
-        let of = |rounds: &[[f64; 6]]| rounds.iter().map(|round| round[index]).collect::<Vec<_>>();
-        let peer = Some(("empty view", median(of(&peers))));
-        missed.figure(name, unit, &of(&ours), promise, peer);
+    for (name, unit, promise, of) in FIGURES {
+        let all = |rounds: &[Round]| rounds.iter().map(of).collect::<Vec<_>>();
+        let peer = Some(("empty view", median(all(&peers))));
+        missed.figure(name, unit, &all(&ours), promise, peer);
     }
-    let rss: Vec<f64> = peers.iter().map(|round| round[0]).collect();
+    let rss: Vec<f64> = peers.iter().map(|round| round.rss).collect();
     missed.figure("RSS, empty view", "MiB", &rss, Some(EMPTY), None);
     Ok(())
 }
 
-/// One start of the agent, in the order of [`FIGURES`].
-fn round(world: &World, folder: &Path, services: usize) -> Result<[f64; 6]> {
+fn round(world: &World, folder: &Path, services: usize) -> Result<Round> {
     let start = Instant::now();
     let agent = world.spawn_agent(&agent_binary()?, folder, &["--log-filter", "warn"])?;
     let first_answer = wait(&agent, start, || agent.healthz().is_ok())?;
@@ -67,10 +81,15 @@ fn round(world: &World, folder: &Path, services: usize) -> Result<[f64; 6]> {
     // Everything that start allocated and frees is freed, and the first ticks are over.
     thread::sleep(Duration::from_secs(3));
     let memory = usage::memory(agent.pid())?;
-    let (rss, maps) = (mib(memory.rss_kib), mib(usage::maps_kib(agent.pid())?));
-    let peak = mib(memory.peak_kib);
+    let maps = usage::maps_kib(agent.pid())?;
     agent.terminate()?;
-    Ok([rss, peak, maps, rss + maps, first_answer, first_verdict])
+    Ok(Round {
+        rss: mib(memory.rss_kib),
+        peak: mib(memory.peak_kib),
+        maps: mib(maps),
+        first_answer,
+        first_verdict,
+    })
 }
 
 /// Seconds until something holds.
