@@ -6,6 +6,7 @@
 //! [`Facts`](crate::event::Facts) and what single ids of Services stand for: that is what a
 //! recording holds, so that a replay drives the same judge with the same events.
 
+mod boot;
 mod judge;
 mod sentinel;
 mod setting;

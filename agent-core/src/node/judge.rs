@@ -8,7 +8,7 @@ use agent_common::service::{FAMILIES, Family, SourceClass};
 use serde::{Deserialize, Serialize};
 
 use super::sentinel::Watched;
-use super::{Settings, Start};
+use super::{Settings, Start, boot};
 use crate::answer::{Endpoint, UnknownPolicy, answer};
 use crate::brake::Brake;
 use crate::cause::{Cause, Failure, State};
@@ -91,7 +91,7 @@ impl Judge {
         let brake = Brake::restore(settings.fleet_brake, &settings.node, brake);
         let last = known.map(|known| known.verdict);
         let before = known.map(|known| (known.verdict.state, known.written));
-        let served = known.is_some_and(|known| has_served(known.verdict.state));
+        let served = known.is_some_and(|known| boot::has_served(known.verdict.state));
         let (ledger, damping, eligibility) = match start.remembered {
             None => (
                 Ledger::new(limits),
@@ -391,8 +391,8 @@ impl Judge {
         verdict.drops.clone_from(&self.drops.shown);
         // No later, since a snapshot of an older recording knows nothing of it.
         let is_booting = self.now.since(inputs.booted) < self.settings.limits.boot_deadline;
-        self.waits = is_booting && self.still_waits(&verdict, inputs.pods_expected);
-        self.served |= is_booting && !self.waits && has_served(verdict.state);
+        self.waits = is_booting && boot::still_waits(self.waits, &verdict, inputs.pods_expected);
+        self.served |= is_booting && !self.waits && boot::has_served(verdict.state);
         let answers = self.answer(&verdict, effects);
         let statuses = [answers.healthz.status, answers.livez.status];
         let changed = self.last.is_none_or(|last| verdict.differs(&last));
@@ -408,21 +408,6 @@ impl Judge {
             answers,
             changed,
         })));
-    }
-
-    /// Failures do not end the wait of a boot: what fails is no reason to let new connections in. Degraded
-    /// does, since something gets through, unless connections of pods are waited for.
-    fn still_waits(&self, verdict: &Verdict, pods_expected: [bool; FAMILIES]) -> bool {
-        let lacks_pods = verdict.families.iter().any(|judged| {
-            let of_pods = &judged.paths[SourceClass::Pod as usize];
-            pods_expected[judged.family as usize] && of_pods.last_proof.is_none()
-        });
-        match verdict.state {
-            State::Starting => true,
-            State::Suspect => self.waits && (lacks_pods || !verdict.finding.is_refuted()),
-            State::Degraded => self.waits && lacks_pods,
-            _ => false,
-        }
     }
 
     fn answer(&mut self, verdict: &Verdict, effects: &mut Effects) -> Answers {
@@ -492,11 +477,6 @@ impl Judge {
             written: self.now,
         })));
     }
-}
-
-/// Whether new connections were let in, or would have been but for a fault.
-fn has_served(state: State) -> bool {
-    !matches!(state, State::Starting | State::Unknown)
 }
 
 /// Service and client with most of the map of connections.
