@@ -481,18 +481,12 @@ impl Judge {
 
 /// Service and client with most of the map of connections.
 fn in_words(heaviest: &Heaviest, directory: &dyn Directory) -> String {
-    let Heaviest {
-        entries,
-        service,
-        to_service,
-        client,
-        from_client,
-    } = heaviest;
-    let known = directory.service(*service);
-    let service = known.map_or_else(|| format!("Service id {service}"), |info| info.label());
+    let known = directory.service(heaviest.service);
+    let unknown = || format!("Service id {}", heaviest.service);
+    let service = known.map_or_else(unknown, |info| info.label());
     format!(
-        "of {entries} connections, {to_service} are to {service} and {from_client} are from \
-         {client}"
+        "of {} connections, {} are to {service} and {} are from {}",
+        heaviest.entries, heaviest.to_service, heaviest.from_client, heaviest.client
     )
 }
 
