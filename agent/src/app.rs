@@ -309,7 +309,7 @@ fn load(config: &Config) -> Result<Loaded, MapsError> {
     }
 }
 
-/// What the verdict's rules measure with. A build with debug assertions, which is never shipped, takes
+/// Limits that the verdict's rules measure with. A build with debug assertions, which is never shipped, takes
 /// the wait for a changed sentinel from PATHPROOF_TEST_SETTLED_MS, so that tests need not wait for 10 s.
 fn limits() -> Limits {
     let mut limits = Limits::default();

@@ -29,7 +29,7 @@ pub(crate) fn rules() -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// What promtool says of a file; nothing, loudly, where there is none.
+/// Promtool's result for a file; `None`, loudly, if there is no promtool.
 fn asked(arguments: &[&str], file: &Path) -> Option<Result<String>> {
     if Tool::Promtool.skip_without("alerts") {
         return None;

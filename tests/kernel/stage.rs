@@ -129,7 +129,7 @@ impl Stage {
         self.pass(program::EGRESS, &packet.bytes(), device);
     }
 
-    /// What was counted of pods' connections and datagrams to a Service.
+    /// Counts of the outcomes of pods' connections and datagrams to a Service.
     pub(crate) fn outcomes(&self, service: u32) -> Vec<(Outcome, u32)> {
         let outcomes = self.observer.outcomes(service, SourceClass::Pod);
         outcomes.expect("counts")
@@ -185,7 +185,7 @@ impl Stage {
     }
 }
 
-/// What became of those that failed, once the loss window is over.
+/// The failures among these, once the loss window is over.
 pub(crate) fn failures(followed: &[Pending]) -> Vec<Failed> {
     let failures = followed.iter().filter_map(|of| failed(of, u64::MAX));
     failures.collect()

@@ -132,7 +132,7 @@ fn where_it_goes() {
         let (uplink, pods) = (stage.at.uplink, stage.at.pods);
         for of in Family::ALL.map(ends) {
             let proven: &[Outcome] = &[Arrived, Forwarded, Proven];
-            // What is counted of it, and what became of it once the loss window is over.
+            // The outcomes that are counted of it, and its failure once the loss window is over.
             for (to, device, expected, became) in [
                 (of.frontend, uplink, &proven[..1], Some(Failed::Leaked)),
                 (of.stranger, pods, &proven[..1], Some(Failed::Misrouted)),

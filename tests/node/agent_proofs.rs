@@ -14,7 +14,7 @@ use node_tests::scene::{Scene, eventually, metric, name, path_of};
 
 const FAILURES: [&str; 5] = ["refused", "leaked", "misrouted", "stale", "lost"];
 
-/// What is dialled, by Service and path.
+/// Plans of all dials, by Service and path.
 fn everything(scene: &Scene, family: Family) -> Vec<(&'static str, &'static str, Plan)> {
     let cluster_ip = |service| scene.cluster_ip(service, family);
     let node_port = scene.node_port(30081, family);

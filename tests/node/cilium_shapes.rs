@@ -168,7 +168,7 @@ fn translate_sockets(cgroup: &Cgroup) -> [Attached; 2] {
     })
 }
 
-/// What is recognised of a path.
+/// The report's entry for a path; null if there is none.
 fn recognised<'a>(report: &'a Value, path: &str) -> &'a Value {
     let paths = report["datapath"]["paths"].as_array();
     let of_path = paths.and_then(|all| all.iter().find(|one| one["path"] == path));

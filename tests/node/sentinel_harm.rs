@@ -103,7 +103,7 @@ fn flows(scene: &Scene, family: Family, round: u16) -> Vec<Flow> {
     let outside = world.outside_client(0, family);
     let node = world.node_address(family);
     let mut ports = 20_000 + round * 32..;
-    // What a pod sends to another end, which knows it by its own address.
+    // A flow from a pod to another end, which knows the pod by its own address.
     let mut from_pod = |kind, server: &'static str, dials: SocketAddr, serves| {
         let from = pod("client", ports.next().expect("a port"));
         Flow {

@@ -17,7 +17,7 @@ const LINK_CREATE: libc::c_int = 28;
 /// The verifier's words, where it refuses.
 const LOG: usize = 64 * 1024;
 
-/// Where a program is attached, which decides what it is given.
+/// Place to attach a program, which decides what the program is given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Hook {
     /// TCX, what comes in by an interface; at the tail.

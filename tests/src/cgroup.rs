@@ -113,7 +113,7 @@ pub(crate) fn remove(group: &Path) -> io::Result<()> {
 pub(crate) struct Hierarchy {
     /// As the kernel writes them: "cpu,cpuacct", "name=systemd"; empty for the unified one.
     pub(crate) controllers: String,
-    /// Where it is mounted.
+    /// Its mount point.
     pub(crate) root: PathBuf,
     /// The group that this process is in; the root where that cannot be seen from here.
     pub(crate) own: PathBuf,

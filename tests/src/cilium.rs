@@ -24,12 +24,12 @@ pub enum Then {
     Neighbour(u32),
 }
 
-/// One rule; the first that fits decides. What is not said does not matter, and port 0 is any port.
+/// One rule; the first that fits decides. A field that is not set does not matter, and port 0 is any port.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rule {
-    /// Where packets come from.
+    /// Source of the packets that fit.
     pub from: Option<SocketAddrV4>,
-    /// Where they go to.
+    /// Their destination.
     pub to: Option<SocketAddrV4>,
     /// Their new source; port 0 keeps the port.
     pub source: Option<SocketAddrV4>,

@@ -241,7 +241,7 @@ fn take(socket: &Path, world: &World, pod: &Pod) -> Result<()> {
     });
     let path = format!("/v1/endpoint/cni-attachment-id:{}:eth0", pod.name);
     request(socket, "PUT", &path, &endpoint.to_string())?;
-    // From here on its own route leads to all its pods, through its own programs. What comes from a pod
+    // From here on its own route leads to all its pods, through its own programs. A packet from a pod
     // comes by another device than that route names.
     let filter = format!("net/ipv4/conf/{}/rp_filter", pod.device);
     world.node.sysctl(&filter, "0")?;

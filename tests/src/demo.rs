@@ -106,7 +106,7 @@ fn run(args: &Args) -> Result<bool> {
     } else {
         script::play(&agent, args.keep, &mut timeline)
     };
-    // What was told is worth a picture, also where the end failed.
+    // The lines are worth a picture, also where the end failed.
     if let Some(file) = &args.svg {
         svg::write(file, &timeline.lines)?;
     }

@@ -39,7 +39,7 @@ impl Tool {
         format!("{self:?}").to_lowercase()
     }
 
-    /// Where it lies: what its variable says, else this clone's target/tools. Debian's packages
+    /// Its file: the one that its variable names, else one in this clone's target/tools. Debian's packages
     /// are unpacked there if the machine does not have them.
     ///
     /// # Panics
@@ -134,14 +134,14 @@ impl Chart {
             .args(["--namespace", self.namespace, "--values"])
             .arg(values)
             .args(["--kube-version", self.kubernetes])
-            // Whoever tests may have plugins, repositories and a cluster.
+            // The user who tests may have plugins, repositories and a cluster.
             .env_clear()
             .env("HOME", dir.path());
         said(&mut command)
     }
 }
 
-/// What kustomize makes of an overlay together with components, as a user's kustomization puts them
+/// Objects that kustomize makes of an overlay together with components, as a user's kustomization puts them
 /// together.
 ///
 /// # Errors

@@ -176,7 +176,7 @@ impl Observer {
         self.put(map::DEVICES, &device, &flags)
     }
 
-    /// What is followed: connections (`map::PENDING`) or datagrams (`map::UDP_PENDING`).
+    /// Connections (`map::PENDING`) or datagrams (`map::UDP_PENDING`) that are followed.
     pub fn pending(&self, name: &str) -> Result<Vec<(PendingKey, Pending)>> {
         let pending: HashMap<&MapData, PendingKey, Pending> = self.map(name)?.try_into()?;
         Ok(pending.iter().flatten().collect())

@@ -264,7 +264,7 @@ fn scenario(name: &'static str) -> Scenario {
     }
 }
 
-/// What happens, one step after the other.
+/// The steps, one after the other.
 impl Scenario {
     fn step(mut self, step: Step) -> Self {
         self.steps.push(step);
@@ -315,7 +315,7 @@ impl Scenario {
     }
 }
 
-/// What must be seen of it.
+/// The outcomes that must be seen.
 impl Scenario {
     /// Outcomes of one Service and class, once each. What failed is under `failed`.
     fn seen(mut self, service: u32, class: SourceClass, outcomes: &[Outcome]) -> Self {

@@ -2,7 +2,7 @@
 //! pass as loudly; those of tests/kernel, tests/node and tests/worlds fail, so `cargo xtask` leaves them
 //! out and names them as skipped.
 
-/// What a test needs. Nothing, loudly, where this machine lacks it; the error says what.
+/// The thing that a test needs. `None`, loudly, if this machine lacks it; the error says what.
 pub fn needed<T>(test: &str, found: anyhow::Result<T>) -> Option<T> {
     let skipped = |missing| eprintln!("SKIPPED: {test} needs {missing:#}");
     found.map_err(skipped).ok()

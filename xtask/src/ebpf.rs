@@ -105,7 +105,7 @@ fn cargo(toolchain: &Toolchain, act: &str, target: &Path) -> Result<Command> {
 /// `CARGO_` but for some.
 const FOREIGN: &str = "CARGO RUSTFLAGS RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER RUSTUP_TOOLCHAIN RUSTDOC \
     RUSTDOCFLAGS LD_LIBRARY_PATH";
-/// Where cargo lies and how to reach the package registry (mirrors, proxies): they change no byte.
+/// Variables for cargo's place and its way to the package registry (mirrors, proxies): they change no byte.
 const HARMLESS: &str =
     "CARGO_HOME CARGO_HTTP_ CARGO_NET_ CARGO_REGISTRY CARGO_REGISTRIES_ CARGO_SOURCE_";
 

@@ -172,7 +172,7 @@ struct Group {
     others: &'static str,
 }
 
-/// What most groups are.
+/// Defaults of a group.
 const GROUP: Group = Group {
     name: "",
     targets: &[],
@@ -295,7 +295,7 @@ const INSTALL: Group = Group {
     ..GROUP
 };
 
-/// How long the sentinel must be unchanged before failed probes count, in milliseconds. What is shipped waits
+/// How long the sentinel must be unchanged before failed probes count, in milliseconds. A shipped agent waits
 /// for 10 s.
 const SETTLED: &str = "PATHPROOF_TEST_SETTLED_MS";
 

@@ -5,7 +5,7 @@ use agent_common::service::{FAMILIES, SourceClass};
 use crate::cause::State;
 use crate::verdict::report::Verdict;
 
-/// Whether a wait goes on, or begins, with this verdict. What fails is no reason to let new connections
+/// Whether a wait goes on, or begins, with this verdict. A failure is no reason to let new connections
 /// in, so failures do not end it. Degraded does, since something gets through, unless connections of pods
 /// are waited for.
 pub(super) fn still_waits(

@@ -96,7 +96,7 @@ impl Crowd {
     }
 }
 
-/// Where the slices of a Service are.
+/// Path of a Service's slices in the API.
 fn slices(index: usize) -> String {
     let (namespace, _) = name(index);
     format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")

@@ -74,9 +74,9 @@ impl Mode {
 #[derive(Debug)]
 pub struct KubeProxy {
     pub process: Process,
-    /// Where its health server listens.
+    /// Address that its health server listens on.
     pub address: SocketAddr,
-    /// Who writes the rules.
+    /// The program that writes the rules.
     pub mode: Mode,
     outside: Namespace,
     node: Namespace,

@@ -19,7 +19,7 @@ use crate::world::Agent;
 
 /// Options of the agent beside the world's: a short dwell, or the demo would mostly wait for it.
 const OPTIONS: [&str; 2] = ["--flap-dwell", "1s"];
-/// What a load balancer is answered of a node that is to be removed.
+/// Codes that a load balancer gets from a node that is to be removed.
 const TAINTED: Codes = Codes {
     healthz: 503,
     livez: 200,

@@ -31,7 +31,7 @@ struct Row {
     words: [String; 4],
     /// Not late, and not missed.
     sound: bool,
-    /// What was seen instead.
+    /// The state that was seen instead.
     missed: Option<String>,
 }
 
@@ -66,12 +66,12 @@ impl<'a> Teller<'a> {
         })
     }
 
-    /// The demo does something good. What is expected next is measured from here.
+    /// The demo does something good. The time to the next expected event is measured from here.
     pub(super) fn act(&mut self, text: &str) {
         self.begin(Kind::ACT, text);
     }
 
-    /// The demo breaks something. What is expected next is measured from here.
+    /// The demo breaks something. The time to the next expected event is measured from here.
     pub(super) fn fault(&mut self, text: &str) {
         self.begin(Kind::FAULT, text);
     }

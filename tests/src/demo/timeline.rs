@@ -30,7 +30,7 @@ impl Style {
     }
 }
 
-/// What a line tells: its mark, how the mark looks, and how the words do.
+/// Kind of a line: its mark, how the mark looks, and how the words do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     mark: &'static str,

@@ -17,7 +17,7 @@ pub(super) const EVERY: Duration = Duration::from_millis(20);
 /// How long the agent may take for its verdict.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What is seen at a moment.
+/// State that is seen at a moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
     /// Asked from outside.

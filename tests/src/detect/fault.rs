@@ -77,7 +77,7 @@ impl fmt::Display for Fault {
 /// Does something to a stage.
 pub type Deed = fn(&mut Stage) -> Result<Undo>;
 
-/// What is no fault of the datapath: its name, and what does it.
+/// Events that are no fault of the datapath: the name, and the deed that causes it.
 pub const HARMLESS: [(&str, Deed); 2] = [
     ("backend killed", kill_backend),
     ("sentinel's range dropped", drop_range),

@@ -63,7 +63,7 @@ impl Stage {
     /// Port of the servers.
     pub const PORT: u16 = 8080;
 
-    /// Puts everything up, with a ready agent. Where `probed`, waits until every path is proven.
+    /// Puts everything up, with a ready agent. If `probed`, waits until every path is proven.
     pub fn build(
         binary: &Path,
         backend: Backend,

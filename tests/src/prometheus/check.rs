@@ -109,7 +109,7 @@ fn metrics(expression: &str) -> BTreeSet<String> {
     let quoted_otherwise = others.iter().any(|quote| expression.contains(quote));
     assert!(!quoted_otherwise, "only \" may quote: {expression}");
     let text: String = expression.split('"').step_by(2).collect();
-    // What follows the last bracket is followed by no other.
+    // The text after the last bracket is followed by no other.
     let text = text.split(['{', '}']).step_by(2).collect::<String>() + ";";
     let is_other = |c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c);
     let is_metric = |word: &&str| {

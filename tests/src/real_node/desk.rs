@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub struct Desk {
     /// The network that the desk is in.
     pub place: Namespace,
-    /// Where kubectl finds its plugins.
+    /// Folder in which kubectl finds its plugins.
     pub home: PathBuf,
     pub(super) kubeconfig: PathBuf,
     kubectl: PathBuf,

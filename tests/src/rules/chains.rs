@@ -1,4 +1,4 @@
-//! What one family's rules have to do, before any syntax: the chains that kube-proxy would make of
+//! The work of one family's rules, before any syntax: the chains that kube-proxy would make of
 //! Services and their slices.
 
 use std::collections::BTreeMap;
@@ -18,11 +18,11 @@ pub(super) struct Chains {
     pub(super) family: Family,
     /// Those that translate, by name.
     pub(super) nat: BTreeMap<String, Vec<Rule>>,
-    /// What has no endpoint to go to.
+    /// Rules for destinations without an endpoint.
     pub(super) refusals: Vec<Rule>,
 }
 
-/// What a packet must be, and last what becomes of it.
+/// Conditions on a packet, and last what becomes of it.
 pub(super) type Rule = Vec<Word>;
 
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub(super) enum Word {
 }
 
 impl Chains {
-    /// Of all objects of a folder. What goes to an endpoint in `redirected` goes elsewhere.
+    /// Of all objects of a folder. Traffic to an endpoint in `redirected` goes elsewhere.
     pub(super) fn of(
         objects: &[Value],
         family: Family,
@@ -206,7 +206,7 @@ fn vips(service: &Value, family: Family) -> impl Iterator<Item = IpAddr> {
     addresses(vips.map(|one| &one["ip"]), family)
 }
 
-/// Who may dial the load balancer's address; all, where there are none.
+/// Sources that may dial the load balancer's address; all, where there are none.
 fn source_ranges(spec: &Value, family: Family) -> Vec<String> {
     let ranges = items(&spec["loadBalancerSourceRanges"]).filter_map(Value::as_str);
     let ours = ranges.filter(|range| range.contains(':') == (family == Family::V6));

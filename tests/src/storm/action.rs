@@ -38,7 +38,7 @@ pub(super) struct Injector {
     /// Everything that is up.
     pub(super) stage: Stage,
     lasting: Vec<(Action, Undo)>,
-    /// What agents are started with.
+    /// Options that agents are started with.
     options: Vec<String>,
     /// When the present one was started.
     begun: Instant,
@@ -289,7 +289,7 @@ pub(super) fn on_stage(undo: detect::Undo) -> Undo {
     Box::new(|injector| undo(&mut injector.stage))
 }
 
-/// What cannot fail.
+/// An undo that cannot fail.
 pub(super) fn then(undo: impl FnOnce(&mut Injector) + 'static) -> Undo {
     Box::new(|injector| {
         undo(injector);

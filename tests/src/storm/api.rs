@@ -18,7 +18,7 @@ pub(super) struct ApiServer {
     pub(super) way: Relay,
     api: Api,
     _control: ControlPlane,
-    /// What the agent is started with.
+    /// The kubeconfig that the agent is started with.
     pub(super) kubeconfig: PathBuf,
     manifests: PathBuf,
 }

@@ -58,7 +58,7 @@ pub(super) struct Answered {
 pub(super) struct Seen {
     /// What was done.
     pub(super) steps: Vec<Step>,
-    /// What clients felt.
+    /// Connections, as clients felt them.
     pub(super) dialled: Vec<Dialled>,
     /// What was answered.
     pub(super) answered: Vec<Answered>,
@@ -259,7 +259,7 @@ impl Seen {
             _ => CERTAIN,
         };
         let promised = promised + self.slack;
-        // What was begun at the very end may have met the repair.
+        // A connection that was begun at the very end may have met the repair.
         let end = to.saturating_sub(Duration::from_secs(1));
         let mut settled = self.dialled(from + Duration::from_millis(500), end);
         if from + promised > to {
@@ -301,14 +301,14 @@ impl Seen {
     }
 }
 
-/// What takes or disturbs what the sentinel knows by.
+/// Actions that take away or disturb what the sentinel knows by.
 const BLINDING: [Action; 4] = [
     Action::Harmless(Harmless::RangeDropped),
     Action::Harmless(Harmless::SentinelDeleted),
     Action::Harmless(Harmless::DeviceDeleted),
     Action::Tenant(Tenant::ClaimsProbed),
 ];
-/// What takes processors.
+/// Actions that take processors.
 const STARVING: [Action; 3] = [
     Action::Harmless(Harmless::SynFlood),
     Action::Harmless(Harmless::ProcessorsTaken),

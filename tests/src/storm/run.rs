@@ -47,7 +47,7 @@ pub struct Settings {
     /// The agent reads an API server, to which its way is troubled at times
     #[arg(long)]
     pub(super) api: bool,
-    /// Who does the node's NAT
+    /// Backend that does the node's NAT
     #[arg(long, default_value = "nftables")]
     pub(super) backend: Backend,
     /// Faults that have to be told by 503: a storm in which none can be judged shows little
@@ -144,7 +144,7 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
     Ok(missed.close())
 }
 
-/// What was felt so far.
+/// Record of a storm so far.
 struct Record {
     start: Instant,
     soak: Option<Soak>,

@@ -1,5 +1,5 @@
-//! A soak: a storm of what every cluster does every day, and what the agent holds all the while. What
-//! grows from the second quarter to the last one leaks.
+//! A soak: a storm of what every cluster does every day, and what the agent holds all the while. Growth
+//! from the second quarter to the last one is a leak.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_secs(10);
 const SOME: u64 = 8;
 /// Bytes of log a second that nobody calls a flood: some lines for each thing that comes or goes.
 const LOG: f64 = 2_000.0;
-/// What is looked at. Connections to backends that are killed stay in conntrack for two minutes,
+/// Figures that are looked at. Connections to backends that are killed stay in conntrack for two minutes,
 /// whoever looks.
 const ROWS: [Row; 4] = [
     row("memory (RSS)", "KiB", 0.05, |stage| {
@@ -68,7 +68,7 @@ pub(super) fn is_churn(action: Action) -> bool {
     CHURN.contains(&action)
 }
 
-/// What was seen so far.
+/// Values that were seen so far.
 #[derive(Default)]
 pub(super) struct Soak {
     /// Values of the rows, one look after another.

@@ -251,7 +251,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// What became of a client's connections.
+/// Outcomes of a client's connections.
 #[derive(Debug, Default)]
 struct Account {
     tally: Tally,

@@ -37,7 +37,7 @@ pub(super) struct Remains {
     pub(super) name: String,
     pub(super) dir: PathBuf,
     pub(super) pins: PathBuf,
-    /// Where the world keeps what waits for a disk at every write.
+    /// The world's folder for files that wait for a disk at every write.
     pub(super) quick: PathBuf,
     /// Nothing is removed.
     pub(super) keep: bool,

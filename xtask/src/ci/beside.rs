@@ -23,7 +23,7 @@ pub(super) enum Time {
     Idle,
 }
 
-/// Where idle steps build: cargo's lock would hold up the builds of the others.
+/// Target folder of idle steps: in a common one, cargo's lock would hold up the builds of the others.
 const IDLE_TARGET: &str = "target/idle";
 
 /// `cargo xtask step WORDS`, with this target folder if it is not the usual one.

@@ -27,7 +27,7 @@ pub(super) struct Choice {
     pub(super) tests: &'static str,
     /// The kernels that they run on, in words.
     pub(super) kernels: &'static str,
-    /// What they show, for the page.
+    /// The facts that they show, for the page.
     pub(super) shows: &'static str,
 }
 

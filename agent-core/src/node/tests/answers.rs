@@ -303,7 +303,7 @@ fn a_boot_waits_for_the_pod_probe(
     assert_eq!(effects.told(), (state, statuses));
 }
 
-/// What fails lets no new connections in: only a proof does, or the end of the boot.
+/// A failure lets no new connections in: only a proof does, or the end of the boot.
 #[rstest]
 #[case::something_gets_through(true)]
 #[case::nothing_does(false)]

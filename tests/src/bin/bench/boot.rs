@@ -116,7 +116,7 @@ fn boot(site: &Site, mode: Mode, seen: &mut [Seen; 2]) -> Result<String> {
     ))
 }
 
-/// What a reboot takes away: rules, and what the agent remembers.
+/// Removes rules and the agent's state, as a reboot does.
 fn forget(site: &Site) -> Result<()> {
     let world = &site.world;
     let mut clean = world.node.command(&site.servers.proxy);

@@ -31,7 +31,7 @@ const REACHED: f64 = 0.95;
 const TAINTS: usize = 100;
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// What start allocated is freed, and the first looks are over.
+/// Memory that start allocated is freed, and the first looks are over.
 const CALM: Duration = Duration::from_secs(5);
 const CROWD: Crowd = Crowd {
     services: SERVICES,
@@ -145,7 +145,7 @@ fn judged(agent: &Agent, start: Instant) -> Result<Duration> {
     Ok(first)
 }
 
-/// What processes used while endpoints changed.
+/// Figures of the processes while endpoints changed.
 #[derive(Default)]
 struct Spell {
     /// Percent of one processor.

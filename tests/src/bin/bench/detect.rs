@@ -12,7 +12,7 @@ use node_tests::promises::{Missed, head};
 
 use crate::stage;
 
-/// What is measured, and design's promise for its p99: 503 is promised for causes that nothing else
+/// Times that are measured, and design's promise for their p99: 503 is promised for causes that nothing else
 /// explains, 200 after a first repair.
 const TIMES: [(&str, Duration); 3] = [
     ("fault to metrics", Duration::from_millis(1000)),
@@ -111,7 +111,7 @@ fn inject(
     let times = [
         metrics.map(since(start)),
         unhealthy.map(since(start)),
-        // Where there was no 503, there is no way back.
+        // Without a 503, there is no way back.
         healthy.map(since(repair)).filter(|_| unhealthy.is_some()),
     ];
     for (figure, time) in figures.iter_mut().zip(times) {

@@ -31,14 +31,14 @@ const PACE: Duration = Duration::from_millis(23);
 const NEVER: Duration = Duration::from_secs(5);
 /// Connections that strangers keep open.
 const STRANGERS: usize = 10_000;
-/// What a pod with `cpu: 10m` gets beside others, in shares of which an ordinary process has 1024: where
+/// Share of a pod with `cpu: 10m` beside others, in units of which an ordinary process has 1024: where
 /// control groups lie, the file, and what is written there. kubelet's own conversion makes 1 of 10 shares.
 const FEW_SHARES: [(&str, &str, &str); 3] = [
     ("/sys/fs/cgroup", "cpu.weight", "1"),
     ("/sys/fs/cgroup/cpu", "cpu.shares", "10"),
     ("/sys/fs/cgroup/cpu,cpuacct", "cpu.shares", "10"),
 ];
-/// What is beside the probes: strangers, busy processors, and few shares of these.
+/// Load beside the probes: strangers, busy processors, and few shares of these.
 const BESIDE: [(&str, [bool; 3]); 5] = [
     ("nothing", [false, false, false]),
     ("strangers", [true, false, false]),
@@ -175,7 +175,7 @@ struct Held {
     process: u32,
 }
 
-/// Where there is no hierarchy the folder may be an ordinary one, in which writing would make a file.
+/// If there is no hierarchy, the folder may be an ordinary one, in which writing would make a file.
 fn write(file: &Path, value: &str) -> std::io::Result<()> {
     let mut file = fs::OpenOptions::new().write(true).open(file)?;
     file.write_all(value.as_bytes())

@@ -26,14 +26,14 @@ const PROBES: [Placed; 3] = [
     ("web-3", Some("far-a")),
     ("api-2", Some("far-b")),
 ];
-/// What start allocated is freed, and the first looks are over.
+/// Memory that start allocated is freed, and the first looks are over.
 const CALM: Duration = Duration::from_secs(3);
 /// Addresses that no pod of the world has, so that the pods' path is probed too.
 const ALL_PATHS: [&str; 2] = ["--sentinel-pod-address", "10.244.0.99,fd00:10:244::99"];
 const PERCENT: &str = "% of a processor";
 const WHOLE: &str = "processor time";
 
-/// What a process used.
+/// Processor time and wake-ups of a process.
 struct Used {
     /// Percent of a processor, by name.
     percent: BTreeMap<String, f64>,
@@ -96,7 +96,7 @@ fn start_probes(stage: &mut Stage) -> Result<Probes> {
     Probes::start(&stage.world, &agent_binary()?, PROBE_SERVICE, &PROBES)
 }
 
-/// What processes use in the same time.
+/// Measures processes in the same time.
 fn measure(name: &str, seconds: u64, pids: &[u32]) -> Result<Vec<Used>> {
     thread::sleep(CALM);
     let all = || {

@@ -78,7 +78,7 @@ fn outside(scene: &Scene) -> SocketAddr {
     scene.node_port(30081, Family::V4)
 }
 
-/// What clients got in all rounds.
+/// Figures of the clients in all rounds.
 #[derive(Default)]
 struct Felt {
     handshakes: Figure,
@@ -112,7 +112,7 @@ impl Felt {
     }
 }
 
-/// What clients get with the agent, with one byte read, and without, by turns. Ratios are medians of
+/// Figures of the clients with the agent, with one byte read, and without, by turns. Ratios are medians of
 /// the rounds' ratios.
 fn felt(scene: &mut Scene, rounds: usize, missed: &mut Missed) -> Result<()> {
     let [mut with, mut glance, mut without] = <[Felt; 3]>::default();
@@ -185,7 +185,7 @@ impl Peer {
     }
 }
 
-/// What peers and then the agent take at every rate. The promise is of what the agent adds to an idle
+/// Cost of the peers and then of the agent at every rate. The promise is of what the agent adds to an idle
 /// node beyond the program that reads one byte.
 fn at_rates(scene: &mut Scene, missed: &mut Missed) -> Result<()> {
     let _stats = aya::sys::enable_stats(aya::sys::Stats::RunTime)?;
@@ -285,7 +285,7 @@ impl Dialled {
     }
 }
 
-/// What the kernel's figures say of a program that does nothing.
+/// Time of one run of a program that does nothing, by the kernel's figures.
 fn clock() -> Result<Duration> {
     let observer = observer(&[])?;
     let runs = || -> Result<_> {

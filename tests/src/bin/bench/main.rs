@@ -24,7 +24,7 @@ mod rotator;
 mod scale;
 mod site;
 
-/// Which one, and how much of it
+/// Benchmark to run, and how much of it
 #[derive(Parser)]
 enum Bench {
     /// Nanoseconds per packet over an empty program
@@ -114,7 +114,7 @@ fn observer(capacities: &[(&'static str, u32)]) -> Result<Observer> {
     Observer::load(capacities).context("the programs cannot be loaded here")
 }
 
-/// A node with Services, a sentinel, and an agent with these options. Where `probed`, every path is
+/// A node with Services, a sentinel, and an agent with these options. If `probed`, every path is
 /// proven.
 fn stage(load: Load, probed: bool, options: &[&str]) -> Result<Stage> {
     let options = [options, &["--log-filter", "warn"]].concat();

@@ -25,7 +25,7 @@ struct Round {
 
 type Of = fn(&Round) -> f64;
 
-/// What is measured: name, unit, promise, and the value.
+/// Figures that are measured: name, unit, promise, and the value.
 const FIGURES: [(&str, &str, Option<f64>, Of); 6] = [
     ("RSS", "MiB", Some(40.0), |one| one.rss),
     ("RSS, peak while loading", "MiB", None, |one| one.peak),

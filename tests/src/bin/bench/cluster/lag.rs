@@ -31,7 +31,7 @@ const HOLD: Duration = Duration::from_secs(6);
 /// Between two connections.
 const PACE: Duration = Duration::from_millis(10);
 
-/// What was measured.
+/// Lags that were measured.
 #[derive(Default)]
 pub(super) struct Lags {
     /// Between both, on the path that is probed in haste until the rules follow: the first one by TCP.
@@ -66,7 +66,7 @@ fn one(site: &Site, agent: &Agent, held: Option<&KubeProxy>, lags: &mut Lags) ->
     let mut capture = Capture::start(&site.world.node);
     held.inspect(|proxy| proxy.freeze());
     let moved = until(PATIENCE, || {
-        // What came before is not wanted, and takes room.
+        // Frames that came before are not wanted, and take room.
         capture.drain();
         capture.frames.clear();
         generation(&site.apis[0]).ok().filter(|now| *now != before)
