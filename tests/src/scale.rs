@@ -140,7 +140,8 @@ fn slices(index: usize, endpoints: Range<usize>) -> impl Iterator<Item = Value> 
     })
 }
 
-fn endpoint(number: usize, namespace: &str, service: &str) -> Value {
+/// An endpoint as it stands in a slice of a Service.
+pub(crate) fn endpoint(number: usize, namespace: &str, service: &str) -> Value {
     let (address, node) = endpoint_at(number);
     json!({
         "addresses": [address],
@@ -156,7 +157,7 @@ fn endpoint(number: usize, namespace: &str, service: &str) -> Value {
 
 /// Address and node of an endpoint: pods of a node have addresses of its range, 10.128.0.0/9 in
 /// blocks of 256.
-pub(crate) fn endpoint_at(endpoint: usize) -> (Ipv4Addr, String) {
+fn endpoint_at(endpoint: usize) -> (Ipv4Addr, String) {
     let node = endpoint % NODES;
     let address = address([10, 128, 0, 0], node * 256 + (endpoint / NODES) % 250 + 2);
     match node {

@@ -31,7 +31,7 @@ pub use raw::RawSender;
 pub use server::{Manner, Server};
 pub use tally::Tally;
 
-/// How long a thread waits before it looks whether it is to end.
+/// Pause between two looks of a thread whether it is to end.
 const TURN: Duration = Duration::from_millis(20);
 
 /// Runs a task on a thread in a namespace, until the thread is dropped.

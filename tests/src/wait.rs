@@ -36,7 +36,7 @@ pub fn bound<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 /// probes count. Only debug builds read it; without it they wait for 10 s, as what is shipped does.
 pub const SETTLED: &str = "PATHPROOF_TEST_SETTLED_MS";
 
-/// How long a test's agent counts no failed probe after the sentinel or its devices changed, and a second.
+/// Time after a change of the sentinel or its devices in which a test's agent counts no failed probe, and a second.
 pub fn settled() -> Duration {
     let said = std::env::var(SETTLED).ok();
     let wait = said.and_then(|text| text.parse().ok()).unwrap_or(10_000);

@@ -295,7 +295,7 @@ const INSTALL: Group = Group {
     ..GROUP
 };
 
-/// How long the sentinel must be unchanged before failed probes count, in milliseconds. A shipped agent waits
+/// Time, in milliseconds, for which the sentinel must be unchanged before failed probes count. A shipped agent waits
 /// for 10 s.
 const SETTLED: &str = "PATHPROOF_TEST_SETTLED_MS";
 

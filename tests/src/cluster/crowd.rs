@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Api, namespace};
 use crate::manifests::{self, managed, slice};
-use crate::scale::{NODE_PORT_EVERY, endpoint_at, name};
+use crate::scale::{NODE_PORT_EVERY, endpoint, name};
 use crate::world::Family;
 
 /// Namespaces that the Services are spread over.
@@ -76,21 +76,10 @@ impl Crowd {
 
     fn slice(&self, index: usize) -> Value {
         let (namespace, service) = name(index);
-        let endpoint = |number: usize| {
-            let (address, node) = endpoint_at(number);
-            json!({
-                "addresses": [address],
-                "conditions": { "ready": true, "serving": true, "terminating": false },
-                "nodeName": node,
-                "targetRef": {
-                    "kind": "Pod",
-                    "name": format!("{service}-7d9c5b8f6-{number:05x}"),
-                    "namespace": namespace,
-                },
-            })
-        };
         let first = index * self.endpoints;
-        let endpoints: Vec<Value> = (first..first + self.endpoints).map(endpoint).collect();
+        let endpoints: Vec<Value> = (first..first + self.endpoints)
+            .map(|number| endpoint(number, &namespace, &service))
+            .collect();
         let ports = [json!({ "name": "http", "port": 8080, "protocol": "TCP" })];
         managed(slice(&namespace, &service, Family::V4, &ports, &endpoints))
     }

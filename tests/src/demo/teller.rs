@@ -42,7 +42,7 @@ pub(super) struct Teller<'a> {
     pub(super) clients: Vec<Client>,
     timeline: &'a mut Timeline,
     rows: Vec<Row>,
-    /// How many changes were told.
+    /// Number of changes that were told.
     codes_told: usize,
     verdicts_told: usize,
     /// Time of the last act or fault, and connections that ended since then.

@@ -12,9 +12,9 @@ use crate::http;
 use crate::watch::{Codes, Poll};
 use crate::world::{ADMIN_PORT, World};
 
-/// How often the node is looked at.
+/// Pause between two looks at the node.
 pub(super) const EVERY: Duration = Duration::from_millis(20);
-/// How long the agent may take for its verdict.
+/// Limit on the agent's time to a verdict.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// State that is seen at a moment.

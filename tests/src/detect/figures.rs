@@ -23,7 +23,7 @@ impl Figure {
         }
     }
 
-    /// How often it was tried.
+    /// Number of attempts.
     pub fn count(&self) -> usize {
         self.samples.len() + self.never
     }

@@ -26,9 +26,9 @@ use crate::site::Site;
 const PROMISED: Duration = Duration::from_secs(2);
 /// Far longer than a boot takes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often everyone is asked.
+/// Pause between two questions to everyone.
 const EVERY: Duration = Duration::from_millis(5);
-/// How long a question may take: one to a Service without rules is never answered.
+/// Patience for a question: one to a Service without rules is never answered.
 const ANSWERED: Duration = Duration::from_millis(100);
 /// The server's port.
 const PORT: u16 = 8080;

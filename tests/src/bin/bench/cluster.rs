@@ -125,7 +125,7 @@ fn start_proxy(site: &Site) -> Result<KubeProxy> {
     Ok(proxy)
 }
 
-/// How long until the agent has judged with all Services in view. Waits until the node is proven.
+/// Time until the agent has judged with all Services in view. Waits until the node is proven.
 fn judged(agent: &Agent, start: Instant) -> Result<Duration> {
     let mut last = Value::Null;
     let mut wait = |wanted: fn(&Value) -> bool| {

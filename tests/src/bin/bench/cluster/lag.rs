@@ -1,4 +1,4 @@
-//! How long kube-proxy takes to follow the sentinel's endpoint: as the agent tells it, and as a
+//! Time that kube-proxy takes to follow the sentinel's endpoint: as the agent tells it, and as a
 //! packet capture shows it with connections of our own, one every 10 ms.
 
 use std::net::{IpAddr, SocketAddr};
