@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use node_tests::cluster::Mode;
 use node_tests::manifests::Service;
 use node_tests::traffic::Server;
+use node_tests::wait::settle;
 use node_tests::watch::Watch;
 
 use crate::scene::{PORT, Scene};
@@ -68,7 +69,8 @@ impl Calm {
 fn calm(scene: &mut Scene, calm: &mut Calm) {
     scene.agree("calm", 200);
     scene.traffic();
-    thread::sleep(Duration::from_secs(2));
+    // Probes are to judge the restart too.
+    settle();
 
     scene.proxy = None;
     scene.start_proxy();

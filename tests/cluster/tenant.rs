@@ -7,6 +7,7 @@ use std::time::Duration;
 use node_tests::cluster::{Mode, create, namespace};
 use node_tests::manifests::{ports, service, slice};
 use node_tests::scene::{assert_never_503, lane_of};
+use node_tests::wait::settled;
 use node_tests::world::{Family, HEALTHZ_PORT};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -15,8 +16,8 @@ use crate::scene::{PATIENCE, PORT, Scene, until};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 const CLAIM: &str = "/api/v1/namespaces/shop/services/claim";
-/// Four times what a fault takes to show.
-const WHILE: Duration = Duration::from_secs(6);
+/// Time for a fault to show after failed probes count, and a second more.
+const SHOWS: Duration = Duration::from_secs(3);
 
 impl Scene {
     /// A Service of a tenant's with these external IPs, on these ports, to a server of his.
@@ -176,7 +177,7 @@ fn a_tenant_who_claims_what_is_probed_takes_no_node_out(
     if let Some(path) = claimed {
         scene.wait_claimed(path);
     }
-    thread::sleep(WHILE);
+    thread::sleep(settled() + SHOWS);
     let report = scene.report();
     assert_eq!(
         report["verdict"]["state"], "proven",
@@ -201,7 +202,7 @@ fn a_node_of_which_everything_is_claimed_is_not_blind(scene: &mut Scene) {
     for path in ["off_cluster", "node_port"] {
         scene.wait_claimed(path);
     }
-    thread::sleep(WHILE);
+    thread::sleep(settled() + SHOWS);
     assert_never_503(&watch);
     break_and_mend(scene, "everything claimed");
     scene.unclaim();
@@ -226,7 +227,7 @@ fn a_tenant_who_claims_the_health_port_is_named(scene: &Scene) {
 /// serves, no verdict changes by it, and both owners are named.
 fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(scene: &mut Scene) {
     scene.traffic();
-    thread::sleep(WHILE);
+    thread::sleep(settled() + SHOWS);
     let watch = scene.watch_healthy();
     let web = scene.manifests.service("web");
     let ips = Family::ALL.map(|family| web.cluster_ip(family));
@@ -241,7 +242,7 @@ fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(scene: &mut Scene)
     }
     // His server is gone: what reaches it is lost or refused.
     scene.servers.remove("api-1");
-    thread::sleep(WHILE);
+    thread::sleep(settled() + SHOWS);
     let report = scene.report();
     let services = report["verdict"]["services"].to_string();
     assert!(!services.contains("demo/web"), "{report:#}");

@@ -16,6 +16,7 @@ use node_tests::manifests::{ports, service, slice};
 use node_tests::scene::{assert_never_503, blames, family_of};
 use node_tests::traffic::{Flood, Plan};
 use node_tests::usage;
+use node_tests::wait::settled;
 use node_tests::world::Family;
 use serde_json::{Value, json};
 
@@ -25,8 +26,8 @@ const TENANT: &str = "tenant";
 const SERVICES: &str = "/api/v1/namespaces/tenant/services";
 /// Memory that the agent's container may have (deploy/base), in KiB.
 const MEMORY: u64 = 128 * 1024;
-/// Time that a fault of the whole datapath takes to show, and half of it again.
-const WHILE: Duration = Duration::from_secs(6);
+/// Time for a fault to show after failed probes count, and a second more.
+const SHOWS: Duration = Duration::from_secs(3);
 
 /// Addresses of pods that nobody has, on another node.
 fn nobody(number: u8) -> Vec<String> {
@@ -145,7 +146,7 @@ fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
     scene.wait("degraded", |report| {
         report["verdict"]["state"] == "degraded"
     });
-    thread::sleep(WHILE);
+    thread::sleep(settled() + SHOWS);
     let report = scene.report();
     assert_eq!(report["verdict"]["state"], "degraded", "{report:#}");
     assert_never_503(&watch);

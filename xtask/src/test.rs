@@ -324,13 +324,12 @@ impl Group {
                 );
             }
         }
-        let counted = follow(&mut command, &selection, budget)?;
+        let mut counted = follow(&mut command, &selection, budget)?;
         for part in self.only.iter().filter(|_| is_part && !counted.died) {
-            let mut ran = counted.times.iter();
-            ensure!(
-                ran.any(|(_, test)| test.contains(part)),
-                "no test is named {part}: put its new name into xtask/src/test.rs"
-            );
+            if !counted.times.iter().any(|(_, test)| test.contains(part)) {
+                eprintln!("no test is named {part}: put its new name into xtask/src/test.rs");
+                counted.tally.failed += 1;
+            }
         }
         Ok(counted)
     }

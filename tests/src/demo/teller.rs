@@ -213,8 +213,10 @@ impl<'a> Teller<'a> {
         self.verdicts_told += verdicts.len();
         self.codes_told += codes.len();
         let codes = codes.iter().map(|one| (one.at, codes_line(one.codes), ""));
+        let is_one = |one: &Verdict| !one.word("state").is_empty();
         let verdicts = verdicts
             .iter()
+            .filter(|(_, one)| is_one(one))
             .map(|(at, one)| (*at, one.line(), one.word("reason")));
         let mut news: Vec<_> = codes.chain(verdicts).collect();
         news.sort_by_key(|(at, ..)| *at);

@@ -103,8 +103,9 @@ pub(super) fn codes_line(codes: Codes) -> Line {
 pub(super) fn verdicts(world: &World) -> Result<Poll<Verdict>> {
     let admin = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
     Poll::start(&world.node, "verdict", EVERY, move || {
-        let answer = http::get(admin, "/verdict", PATIENCE).ok()?;
-        let report = serde_json::from_str(&answer.body).ok()?;
-        Some((Instant::now(), Verdict(report)))
+        let answer = http::get(admin, "/verdict", PATIENCE).ok();
+        let report = answer.and_then(|answer| serde_json::from_str(&answer.body).ok());
+        // No answer is no verdict: the last one is not that of an agent which is gone.
+        Some((Instant::now(), report.map(Verdict).unwrap_or_default()))
     })
 }

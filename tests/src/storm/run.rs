@@ -64,13 +64,14 @@ pub struct Settings {
 impl Settings {
     /// The command that plays the storm of a seed with these options.
     fn again(&self, seed: u64) -> String {
-        let (minutes, slack) = (self.minutes, self.slack);
+        let (minutes, slack, told) = (self.minutes, self.slack, self.told);
         let backend = self.backend.to_possible_value();
         let backend = backend.expect("no backend is hidden");
         let switches = [(self.api, " --api"), (self.soak, " --soak")];
         let switches = switches.map(|(on, switch)| if on { switch } else { "" });
         format!(
-            "cargo xtask storm --seed {seed} --minutes {minutes} --slack {slack} --backend {}{}",
+            "cargo xtask storm --seed {seed} --minutes {minutes} --slack {slack} --told {told} \
+             --backend {}{}",
             backend.get_name(),
             switches.concat()
         )

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, ensure};
+use anyhow::{Context, Result, anyhow};
 use node_tests::cluster::{Api, ControlPlane, Crowd, KubeProxy, MapEye, Mode};
 use node_tests::detect::Figure;
 use node_tests::manifests::AUTOSCALER_TAINT;
@@ -75,6 +75,8 @@ pub(crate) fn run(seconds: u64, missed: &mut Missed) -> Result<()> {
     let [lags, held] = lag::measure(&site, &agent, &proxy)?;
     agent.terminate()?;
 
+    let reached = before.rate.min(with.rate) >= RATE * REACHED;
+    missed.judge(format!("{RATE} changes a second"), reached);
     head(Missed::FIGURE);
     let name = "start to a verdict on all Services";
     missed.figure(name, "s", &[first], None, None);
@@ -148,6 +150,8 @@ fn judged(agent: &Agent, start: Instant) -> Result<Duration> {
 /// Figures of the processes while endpoints changed.
 #[derive(Default)]
 struct Spell {
+    /// Changes a second that were made.
+    rate: f64,
     /// Percent of one processor.
     apiserver: f64,
     proxy: f64,
@@ -191,12 +195,8 @@ fn churn(site: &Site, proxy: &KubeProxy, agent: Option<&Agent>, seconds: u64) ->
     if let Some(agent) = agent {
         spell.rss_after = usage::memory(agent.pid())?.rss_kib;
     }
-    let rate = changes as f64 / took.as_secs_f64();
-    println!("{rate:.0} changes a second were made");
-    ensure!(
-        rate >= RATE * REACHED,
-        "the API took only {rate:.0} changes a second, not {RATE}"
-    );
+    spell.rate = changes as f64 / took.as_secs_f64();
+    println!("{:.0} changes a second were made", spell.rate);
     Ok(spell)
 }
 

@@ -45,7 +45,8 @@ struct Used {
 struct Counters {
     /// Hundredths of a second, by name and the folder of a thread.
     times: BTreeMap<(String, String), f64>,
-    wakeups: f64,
+    /// By the folder of a thread.
+    wakeups: BTreeMap<String, f64>,
 }
 
 pub(crate) fn run(seconds: u64, missed: &mut Missed) -> Result<()> {
@@ -114,14 +115,16 @@ fn measure(name: &str, seconds: u64, pids: &[u32]) -> Result<Vec<Used>> {
             let earlier = before.times.get(key).copied().unwrap_or_default();
             *percent.entry(key.0.clone()).or_default() += (value - earlier) / lasted;
         }
-        let wakeups = (after.wakeups - before.wakeups) / lasted;
+        let earlier = |thread: &str| before.wakeups.get(thread).copied().unwrap_or_default();
+        let more = |(thread, value): (&String, &f64)| value - earlier(thread);
+        let wakeups = after.wakeups.iter().map(more).sum::<f64>() / lasted;
         Used { percent, wakeups }
     };
     Ok(before.iter().zip(&after).map(used).collect())
 }
 
 fn counters(pid: u32) -> Result<Counters> {
-    let (mut times, mut wakeups) = (BTreeMap::new(), 0.0);
+    let (mut times, mut wakeups) = (BTreeMap::new(), BTreeMap::new());
     let mut note = |name: &str, of: &str, value: f64| {
         times.insert((name.to_owned(), of.to_owned()), value);
     };
@@ -145,7 +148,7 @@ fn counters(pid: u32) -> Result<Counters> {
         );
         note(WHOLE, &folder, hundredths);
         let switches = usage::number(&text("status")?, "voluntary_ctxt_switches:");
-        wakeups += switches.context("no switches")? as f64;
+        wakeups.insert(folder, switches.context("no switches")? as f64);
     }
     Ok(Counters { times, wakeups })
 }
