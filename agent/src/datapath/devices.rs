@@ -1,26 +1,34 @@
 //! The interfaces, followed live by netlink, and those of them by which default routes leave.
 //!
-//! Every notification leads to a fresh look at everything after a short pause: notifications can be
-//! lost (a full socket), a full list cannot, and a burst of 250 new pods costs a few looks.
+//! A notification of an interface or a default route leads to a fresh look at everything after a short
+//! pause: notifications can be lost (a full socket), a full list cannot, and a burst of 250 new pods
+//! costs a few looks. Other routes lead to none: a router's change many times a second.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agent_common::packet::Link;
+use agent_common::service::Family;
 use futures_util::{StreamExt, TryStreamExt};
+use rtnetlink::packet_core::NetlinkPayload;
+use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::link::{
     InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
 };
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
-use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder, new_multicast_connection};
+use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 use thiserror::Error;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
+
+use crate::routes;
 
 /// Delay from a notification to the listing: a new device brings several notifications.
 const PAUSE: Duration = Duration::from_millis(30);
-/// Interfaces are listed at least this often, in case a notification was lost.
+/// Interfaces are listed at least this often, in case a notification was lost,
 const AT_LEAST: Duration = Duration::from_secs(30);
+/// or after this many times the duration of the last look, so that it takes 1 % of a processor at most.
+const RARELY: u32 = 100;
 
 /// An interface that Service traffic can cross.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,12 +89,23 @@ pub async fn follow() -> Result<watch::Receiver<Interfaces>, DevicesError> {
     tokio::spawn(connection);
     let (sender, receiver) = watch::channel(list(&handle).await?);
     tokio::spawn(async move {
+        let mut at_least = AT_LEAST;
         loop {
-            // Whether one came or the time is up: look.
-            let _ = tokio::time::timeout(AT_LEAST, messages.next()).await;
+            let news = async {
+                while let Some((message, _)) = messages.next().await {
+                    if matters(&message.payload) {
+                        return;
+                    }
+                }
+            };
+            // If one came or the time is up: look.
+            let _ = tokio::time::timeout(at_least, news).await;
             tokio::time::sleep(PAUSE).await;
             while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, messages.next()).await {}
-            match list(&handle).await {
+            let began = Instant::now();
+            let listed = list(&handle).await;
+            at_least = AT_LEAST.max(began.elapsed() * RARELY);
+            match listed {
                 Ok(interfaces) => {
                     sender.send_if_modified(|held| {
                         let changed = *held != interfaces;
@@ -104,8 +123,19 @@ pub async fn follow() -> Result<watch::Receiver<Interfaces>, DevicesError> {
     Ok(receiver)
 }
 
+/// Whether a notification may change the [`Interfaces`].
+fn matters(payload: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
+    match payload {
+        NetlinkPayload::InnerMessage(
+            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route),
+        ) => route.header.destination_prefix_length == 0,
+        _ => true,
+    }
+}
+
 async fn list(handle: &Handle) -> Result<Interfaces, DevicesError> {
-    let uplinks = uplinks(handle).await?;
+    let uplinks = spawn_blocking(uplinks).await;
+    let uplinks = uplinks.map_err(failed("list routes"))??;
     let mut interfaces = Interfaces::default();
     let mut messages = handle.link().get().execute();
     while let Some(message) = messages
@@ -200,26 +230,19 @@ fn carries_ip(kind: LinkLayerType) -> bool {
 }
 
 /// Indexes of the devices by which default routes leave, in whichever table.
-async fn uplinks(handle: &Handle) -> Result<BTreeSet<u32>, DevicesError> {
-    let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
-    let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+fn uplinks() -> Result<BTreeSet<u32>, DevicesError> {
     let mut uplinks = BTreeSet::new();
-    for question in [v4, v6] {
-        let mut routes = handle.route().get(question).execute();
-        while let Some(route) = routes.next().await {
-            match route {
-                Ok(route) => collect_default(&route, &mut uplinks),
-                // A kernel without IPv6 has no such table: no uplinks of that family.
-                Err(rtnetlink::Error::NetlinkError(_)) => break,
-                Err(error) => return Err(failed("list routes")(error)),
-            }
+    for family in Family::ALL {
+        let defaults = routes::list(family, |destination, _| destination.prefix_len() == 0);
+        for route in defaults.map_err(failed("list routes"))? {
+            collect(&route, &mut uplinks);
         }
     }
     Ok(uplinks)
 }
 
-fn collect_default(route: &RouteMessage, uplinks: &mut BTreeSet<u32>) {
-    if route.header.destination_prefix_length != 0 || route.header.kind != RouteType::Unicast {
+fn collect(route: &RouteMessage, uplinks: &mut BTreeSet<u32>) {
+    if route.header.kind != RouteType::Unicast {
         return;
     }
     for attribute in &route.attributes {

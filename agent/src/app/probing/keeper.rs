@@ -9,6 +9,7 @@ use agent_core::effect::DesiredDevices;
 use agent_core::event::{Event, KernelState, Parts};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
 
 use crate::clock;
 use crate::config::SentinelConfig;
@@ -17,8 +18,10 @@ use crate::sentinel::kernel::{forwarding, has_ipv6, overridden, owners};
 
 /// The devices are looked at this often while all is well.
 const LOOK: Duration = Duration::from_secs(5);
-/// A look that takes longer is given up.
+/// A look that takes longer is given up: netlink answers in milliseconds, or is broken.
 const STUCK: Duration = Duration::from_secs(3);
+/// So is making the devices. All routes of the node are read for it, which may be a million.
+const MAKING: Duration = Duration::from_secs(20);
 /// And at most this often while probes fail.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -71,11 +74,7 @@ impl Keeper {
             let desired = desires.borrow_and_update().devices.clone();
             match desired {
                 Some(devices) if devices.needed => {
-                    // Netlink answers in milliseconds, or is broken.
-                    let looked = tokio::time::timeout(STUCK, self.look(&devices.families)).await;
-                    if looked.is_err() {
-                        tracing::warn!("the sentinel's interfaces could not be checked in time");
-                    }
+                    self.look(&devices.families).await;
                 }
                 Some(_) if self.touched != Some(false) => {
                     self.remove().await;
@@ -83,8 +82,8 @@ impl Keeper {
                 }
                 _ => {}
             }
-            tokio::time::sleep(PAUSE).await;
-            if let Ok(Err(_)) = tokio::time::timeout(LOOK, desires.changed()).await {
+            sleep(PAUSE).await;
+            if let Ok(Err(_)) = timeout(LOOK, desires.changed()).await {
                 break;
             }
         }
@@ -114,7 +113,11 @@ impl Keeper {
         let made = self.made.borrow().clone();
         let sound = match &made {
             Some(devices) if self.families == families && !self.has_more(devices) => {
-                let mut damages = verify(devices, &self.config).await;
+                let verified = verify(devices, &self.config);
+                let Ok(mut damages) = timeout(STUCK, verified).await else {
+                    tracing::warn!("the sentinel's interfaces could not be checked in time");
+                    return;
+                };
                 damages.extend(overridden(&self.client));
                 if !damages.is_empty() {
                     self.report(Parts::Damaged(damages.join("; ")));
@@ -123,8 +126,16 @@ impl Keeper {
             }
             _ => false,
         };
-        if !sound {
-            self.make(families).await;
+        if !sound && timeout(MAKING, self.make(families)).await.is_err() {
+            let why = format!(
+                "the sentinel's interfaces could not be made within {} s: netlink does not answer, \
+                 or this node has millions of routes",
+                MAKING.as_secs()
+            );
+            tracing::warn!("{why}");
+            if self.made.borrow().is_none() {
+                self.turn_off(why);
+            }
         }
         if self.made.borrow().is_some() {
             self.report(Parts::Kernel(KernelState {
@@ -147,11 +158,15 @@ impl Keeper {
             Err(why) => {
                 // Addresses that are somebody else's must not lead to us, nor half a pair stay.
                 self.remove().await;
-                if self.off.as_ref() != Some(&why) {
-                    self.report(Parts::Off(why.clone()));
-                    self.off = Some(why);
-                }
+                self.turn_off(why);
             }
+        }
+    }
+
+    fn turn_off(&mut self, why: String) {
+        if self.off.as_ref() != Some(&why) {
+            self.report(Parts::Off(why.clone()));
+            self.off = Some(why);
         }
     }
 

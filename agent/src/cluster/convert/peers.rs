@@ -5,35 +5,29 @@ use std::sync::Arc;
 
 use agent_core::peers::PEERS;
 
-/// Numbers of other nodes, from 1 to [`PEERS`]. Names come and go, and whoever writes slices can
-/// invent some: after the last number the first is given again. Two nodes of one number pass for one,
-/// which accuses nobody.
+/// Numbers of other nodes, from 1 to [`PEERS`].
+///
+/// Names come and go, and whoever writes slices can invent some. A number is never given again: the ledger
+/// would take the new node for one that has answered before, and accuse it of silence. Nodes beyond the
+/// last number have none until the agent restarts: nothing is said of them.
 #[derive(Debug, Default)]
 pub(super) struct PeerNumbers {
     of: HashMap<Arc<str>, u16>,
-    /// By number, from 1 on.
-    names: Vec<Arc<str>>,
-    /// Where the next name goes.
-    next: usize,
     /// Not delivered yet.
     new: Vec<(u16, Arc<str>)>,
 }
 
 impl PeerNumbers {
+    /// Returns the number of the node; zero if it has none.
     pub(super) fn number(&mut self, name: &str) -> u16 {
         if let Some(known) = self.of.get(name) {
             return *known;
         }
-        let name: Arc<str> = name.into();
-        let number = self.next as u16 + 1;
-        match self.names.get_mut(self.next) {
-            Some(place) => {
-                self.of.remove(place);
-                *place = Arc::clone(&name);
-            }
-            None => self.names.push(Arc::clone(&name)),
+        if self.of.len() == PEERS {
+            return 0;
         }
-        self.next = (self.next + 1) % PEERS;
+        let name: Arc<str> = name.into();
+        let number = self.of.len() as u16 + 1;
         self.of.insert(Arc::clone(&name), number);
         self.new.push((number, name));
         number
@@ -50,19 +44,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stay_and_come_again_when_all_are_given() {
+    fn numbers_stay_and_are_given_once() {
         let mut peers = PeerNumbers::default();
         assert_eq!(
             [peers.number("a"), peers.number("b"), peers.number("a")],
             [1, 2, 1]
         );
-        for other in 0..PEERS - 1 {
+        for other in 0..PEERS - 2 {
             peers.number(&other.to_string());
         }
-        assert_eq!(peers.number("b"), 2);
-        assert_eq!(peers.number("a"), 2, "its number is another node's by now");
-        assert_eq!((peers.of.len(), peers.names.len()), (PEERS, PEERS));
-        assert_eq!(peers.take_new().len(), PEERS + 2);
+        assert_eq!(peers.number("one too many"), 0);
+        assert_eq!([peers.number("b"), peers.number("a")], [2, 1]);
+        assert_eq!(peers.take_new().len(), PEERS);
         assert!(peers.take_new().is_empty());
     }
 }

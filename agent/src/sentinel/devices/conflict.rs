@@ -9,7 +9,7 @@ use rtnetlink::packet_route::neighbour::NeighbourState;
 use rtnetlink::packet_route::route::RouteType;
 
 use super::ensure::is_marked;
-use super::netlink::{Netlink, Route, neighbour_of};
+use super::netlink::{Netlink, Route, neighbour_of, routes};
 use super::{DeviceError, Role};
 use crate::config::SentinelConfig;
 
@@ -57,8 +57,13 @@ pub async fn conflict(
             let is_ours = route.device.is_some_and(|index| ours.contains(&index));
             route.kind == RouteType::Local || !is_ours
         };
-        let routes = netlink.routes(family, |route| others(route) && user(route).is_some());
-        let mut routes = routes.await?;
+        let addresses: Vec<_> = fixed.into_iter().chain(config.pod[at]).collect();
+        let range = benchmark_range(family);
+        let concerns = move |to: IpNet| {
+            range.contains(&to) || addresses.iter().any(|address| to.contains(address))
+        };
+        let mut routes = routes(family, concerns).await?;
+        routes.retain(|route| others(route) && user(route).is_some());
         // An address of the node has further routes, which say less.
         routes.sort_by_key(|route| !is_address(route));
         if let Some((route, address)) = routes.iter().find_map(|r| Some((r, user(r)?))) {

@@ -9,7 +9,7 @@ use rtnetlink::packet_route::link::{InfoData, InfoVeth};
 use rtnetlink::{LinkUnspec, LinkVeth};
 
 use super::netlink::{
-    Link, MAIN, Netlink, Route, errno, failed, forwarding_off, neighbour_of, no_addresses,
+    Link, MAIN, Netlink, Route, errno, failed, forwarding_off, neighbour_of, no_addresses, routes,
 };
 use super::{ALIAS, DeviceError, Role, SentinelDevices};
 use crate::config::SentinelConfig;
@@ -290,12 +290,12 @@ async fn connect(
         }
     }
     let by_us = |route: &Route| route.device == Some(link.index);
-    let routes = netlink
-        .routes(family, |route| {
-            let taken = wanted.contains(&route.destination.addr()) && route.table == MAIN;
-            taken || route.ours && by_us(route)
-        })
-        .await?;
+    let addresses = wanted.to_vec();
+    let mut routes = routes(family, move |to| addresses.contains(&to.addr())).await?;
+    routes.retain(|route| {
+        let taken = wanted.contains(&route.destination.addr()) && route.table == MAIN;
+        taken || route.ours && by_us(route)
+    });
     for route in routes.iter().filter(|route| route.ours && by_us(route)) {
         let address = route.destination.addr();
         if !wanted.contains(&address) {

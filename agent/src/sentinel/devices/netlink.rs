@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use agent_common::service::Family;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::packet_core::{DefaultNla, Emitable, NLA_F_NESTED};
 use rtnetlink::packet_route::AddressFamily;
@@ -20,9 +20,10 @@ use rtnetlink::packet_route::route::{
     RouteType,
 };
 use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{DeviceError, ROUTE_PROTOCOL};
+use crate::routes;
 
 /// `IFLA_INET_CONF` of `linux/if_link.h`.
 const IFLA_INET_CONF: u16 = 1;
@@ -215,27 +216,6 @@ impl Netlink {
         Ok(all)
     }
 
-    /// Routes of a family that are `wanted`, of every table.
-    pub(super) async fn routes(
-        &self,
-        family: Family,
-        wanted: impl Fn(&Route) -> bool,
-    ) -> Result<Vec<Route>, DeviceError> {
-        let mut question = RouteMessage::default();
-        question.header.address_family = netlink_family(family);
-        let mut answers = self.handle.route().get(question).execute();
-        let mut routes = Vec::new();
-        while let Some(answer) = answers.next().await {
-            match answer {
-                Ok(route) => routes.extend(Route::of(&route).filter(&wanted)),
-                // A kernel without IPv6 has no such table.
-                Err(rtnetlink::Error::NetlinkError(_)) if family == Family::V6 => break,
-                Err(error) => return Err(failed("list routes", error)),
-            }
-        }
-        Ok(routes)
-    }
-
     /// Adds a host route of ours; `Ok(false)` where a route to the address is there.
     pub(super) async fn add_route(
         &self,
@@ -310,6 +290,21 @@ impl Netlink {
             .and_then(|route| Route::of(&route))
             .ok_or(rtnetlink::Error::RequestFailed)
     }
+}
+
+/// Routes of every table that `wanted` picks, and those of the sentinel's.
+pub(super) async fn routes(
+    family: Family,
+    wanted: impl Fn(IpNet) -> bool + Send + 'static,
+) -> Result<Vec<Route>, DeviceError> {
+    let wanted = move |to, protocol| protocol == ROUTE_PROTOCOL || wanted(to);
+    let listed = spawn_blocking(move || routes::list(family, wanted)).await;
+    let listed = listed.map_err(io::Error::other).flatten();
+    let listed = listed.map_err(|source| DeviceError::Refused {
+        operation: "list routes".to_owned(),
+        source,
+    })?;
+    Ok(listed.iter().filter_map(Route::of).collect())
 }
 
 /// Sets IPv4 forwarding of one device off: as a raw attribute, since the library leaves out what

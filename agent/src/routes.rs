@@ -1,0 +1,90 @@
+//! Routes of this node, picked while the kernel lists them. A router has a million of which a handful
+//! matters, and rtnetlink would read each of them whole and keep all that its caller did not take yet.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use agent_common::service::Family;
+use ipnet::IpNet;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use rtnetlink::packet_core::Parseable;
+use rtnetlink::packet_route::route::RouteMessage;
+
+use crate::netlink;
+
+/// `RTM_GETROUTE`, and the length of the `struct rtmsg` that it and its answers begin with.
+const GET: u16 = 26;
+const HEADER: usize = 12;
+/// `RTA_DST`.
+const DESTINATION: u16 = 1;
+
+/// Lists the routes of all tables that `wanted` picks by destination and protocol (`rtm_protocol`).
+/// A million routes take a second: not for a thread that others wait for.
+///
+/// # Errors
+/// The kernel refuses, or its answer is cut short.
+pub(crate) fn list(
+    family: Family,
+    wanted: impl Fn(IpNet, u8) -> bool,
+) -> io::Result<Vec<RouteMessage>> {
+    let number = match family {
+        Family::V4 => libc::AF_INET,
+        Family::V6 => libc::AF_INET6,
+    };
+    let mut question = [0; HEADER];
+    question[0] = number as u8;
+    let mut routes = Vec::new();
+    netlink::dump(NETLINK_ROUTE, GET, &question, |body| {
+        // Without IPv6 the kernel answers a question about it with all other families.
+        let (destination, protocol) = head(body).ok_or_else(netlink::too_short)?;
+        if body[0] == question[0] && destination.is_some_and(|to| wanted(to, protocol)) {
+            routes.push(RouteMessage::parse(body).map_err(io::Error::other)?);
+        }
+        Ok(())
+    })?;
+    Ok(routes)
+}
+
+/// Destination, if it is one of IP, and protocol of a route.
+fn head(body: &[u8]) -> Option<(Option<IpNet>, u8)> {
+    let &[family, prefix, _, _, _, protocol, ..] = body.first_chunk::<HEADER>()?;
+    let destination = netlink::find(&body[HEADER..], DESTINATION);
+    let address: Option<IpAddr> = match (i32::from(family), destination) {
+        (libc::AF_INET, None) => Some(Ipv4Addr::UNSPECIFIED.into()),
+        (libc::AF_INET6, None) => Some(Ipv6Addr::UNSPECIFIED.into()),
+        (libc::AF_INET, Some(bytes)) => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+        (libc::AF_INET6, Some(bytes)) => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+        _ => None,
+    };
+    let destination = address.and_then(|address| IpNet::new(address, prefix).ok());
+    Some((destination, protocol))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::default(libc::AF_INET, 0, &[], Some("0.0.0.0/0"))]
+    #[case::v4(libc::AF_INET, 24, &[192, 0, 2, 0], Some("192.0.2.0/24"))]
+    #[case::default_v6(libc::AF_INET6, 0, &[], Some("::/0"))]
+    #[case::another_family(libc::AF_MPLS, 20, &[0, 1, 0, 0], None)]
+    #[case::an_address_of_another_length(libc::AF_INET, 24, &[192, 0], None)]
+    #[case::an_impossible_prefix(libc::AF_INET, 33, &[192, 0, 2, 0], None)]
+    fn destinations(
+        #[case] family: i32,
+        #[case] prefix: u8,
+        #[case] address: &[u8],
+        #[case] expected: Option<&str>,
+    ) {
+        let mut body = vec![family as u8, prefix, 0, 0, 254, 171, 0, 1, 0, 0, 0, 0];
+        if !address.is_empty() {
+            body.extend(netlink::attribute(DESTINATION, address));
+        }
+        let expected = expected.map(|net| net.parse().expect(net));
+        assert_eq!(head(&body), Some((expected, 171)));
+        assert_eq!(head(&body[..11]), None);
+    }
+}
