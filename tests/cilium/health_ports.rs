@@ -42,16 +42,6 @@ impl Scene {
             answer.map_or(0, |answer| answer.status)
         })
     }
-
-    fn empty_tables(&self) -> impl FnOnce() + use<> {
-        let tables = self.cilium().frontends().expect("its tables");
-        let entries = tables.each_ref().map(|table| table.empty().expect("empty"));
-        move || {
-            for (table, entries) in tables.iter().zip(&entries) {
-                table.fill(entries).expect("fill");
-            }
-        }
-    }
 }
 
 /// Cilium answers 200 while its tables are empty. Outsiders get our answer where it is turned on, and Cilium's
