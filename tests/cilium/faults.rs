@@ -1,10 +1,9 @@
 //! Faults that Cilium's own health endpoint does not see, as clients felt them.
 
-use std::thread;
 use std::time::{Duration, Instant};
 
 use node_tests::scene::{lane_of, path_of};
-use node_tests::wait::scaled;
+use node_tests::wait::{scaled, settle};
 use node_tests::watch::Watch;
 use node_tests::world::Family;
 
@@ -12,8 +11,8 @@ use rstest::rstest;
 use serde_json::Value;
 
 use crate::scene::{
-    DIRECT_RETURN, HOST_SOCKETS, MANAGING, MIXED, OLD, OLD_MIXED, PATIENCE, REPLACING, SETTLED,
-    Scene, Shape, TUNNEL, XDP, assert_never_503,
+    DIRECT_RETURN, HOST_SOCKETS, MANAGING, MIXED, OLD, OLD_MIXED, PATIENCE, REPLACING, Scene,
+    Shape, TUNNEL, XDP, assert_never_503,
 };
 
 /// Promise: from a fault to 503.
@@ -31,7 +30,7 @@ fn busy(test: &str, shape: Shape) -> Option<(Scene, Watch)> {
     let mut scene = Scene::proven(test, shape)?;
     scene.traffic();
     let watch = scene.watch();
-    thread::sleep(SETTLED);
+    settle();
     Some((scene, watch))
 }
 
@@ -45,9 +44,9 @@ fn emptied_tables_are_503_until_they_are_filled_again(#[case] shape: Shape) {
         return;
     };
     let watch = scene.watch();
-    thread::sleep(SETTLED);
+    settle();
     let start = Instant::now();
-    let mend = scene.empty_tables();
+    let mend = scene.cilium().empty_tables().expect("empty");
     let broken = told(&scene, &watch, start);
     scene.assert_cause("leaked");
     let start = Instant::now();
@@ -64,7 +63,7 @@ fn emptied_tables_fail_the_connections_of_pods() {
         return;
     };
     let start = Instant::now();
-    let mend = scene.empty_tables();
+    let mend = scene.cilium().empty_tables().expect("empty");
     told(&scene, &watch, start);
     scene.wait_path("pod", "failing");
     mend();
@@ -80,7 +79,7 @@ fn detached_socket_programs_are_503_unless_clients_outside_are_served() {
         return;
     };
     let watch = scene.watch();
-    thread::sleep(SETTLED);
+    settle();
     let start = Instant::now();
     scene.cilium().detach_from_sockets().expect("detach");
     let broken = told(&scene, &watch, start);
@@ -129,9 +128,9 @@ fn the_sentinels_interfaces_on_ciliums_list_are_judged() {
     let passing = |report: &Value| managed(report, "yes") && lanes(report, "passing");
     scene.wait("judged", passing);
     let watch = scene.watch();
-    thread::sleep(SETTLED);
+    settle();
     let start = Instant::now();
-    let mend = scene.empty_tables();
+    let mend = scene.cilium().empty_tables().expect("empty");
     told(&scene, &watch, start);
     scene.wait("failing", |report| lanes(report, "failing"));
     mend();

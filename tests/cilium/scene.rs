@@ -29,8 +29,6 @@ use serde_json::{Value, json};
 /// Node ports of api and far.
 const API: u16 = 30_081;
 const FAR: u16 = 30_082;
-/// Until faults count: what has just appeared accuses nobody.
-pub(crate) const SETTLED: Duration = Duration::from_secs(11);
 
 /// Division of the translation between Cilium and kube-proxy.
 #[derive(Clone, Copy, Debug)]
@@ -301,17 +299,6 @@ impl Scene {
         });
         thread::sleep(time);
         clients.into_iter().map(Client::finish).sum()
-    }
-
-    /// Takes all frontends out of Cilium's tables; what it returns puts them back.
-    pub(crate) fn empty_tables(&self) -> impl FnOnce() + use<> {
-        let tables = self.cilium().frontends().expect("its tables");
-        let entries = tables.each_ref().map(|table| table.empty().expect("empty"));
-        move || {
-            for (table, entries) in tables.iter().zip(&entries) {
-                table.fill(entries).expect("fill");
-            }
-        }
     }
 
     /// Deletes kube-proxy's tables.

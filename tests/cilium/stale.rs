@@ -4,14 +4,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use node_tests::scene::{family_of, path_of};
-use node_tests::wait::scaled;
+use node_tests::wait::{scaled, settle};
 use node_tests::world::Family;
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::scene::{
-    HOST_SOCKETS, MIXED, PATIENCE, REPLACING, SETTLED, Scene, Shape, assert_never_503,
-};
+use crate::scene::{HOST_SOCKETS, MIXED, PATIENCE, REPLACING, Scene, Shape, assert_never_503};
 
 /// From the endpoint's departure until connections to it are named.
 const NAMED: Duration = Duration::from_secs(40);
@@ -20,7 +18,7 @@ const NAMED: Duration = Duration::from_secs(40);
 fn left_behind(test: &str, shape: Shape, (service, pod): (&str, &str)) -> Option<Scene> {
     let mut scene = Scene::proven(test, shape)?;
     scene.traffic();
-    thread::sleep(SETTLED);
+    settle();
     scene.cilium().signal(libc::SIGSTOP);
     scene.replace(service, pod, "spare");
     Some(scene)

@@ -8,10 +8,6 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use anyhow::{Context, Result, bail};
 
-mod map;
-
-pub use map::{Entry, Map};
-
 const PROG_LOAD: libc::c_int = 5;
 const LINK_CREATE: libc::c_int = 28;
 /// `BPF_PROG_TYPE_SCHED_CLS` and `BPF_TCX_INGRESS`.

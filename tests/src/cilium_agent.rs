@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use aya::maps::{self, HashMap, MapData};
 use serde_json::{Value, json};
 
-use crate::bpf::Map;
 use crate::built;
 use crate::built::versions::{CILIUM_1_15, Release};
 use crate::cgroup::Cgroup;
@@ -166,13 +166,15 @@ impl Cilium {
         agent.expect("Cilium's agent runs").signal(number);
     }
 
-    /// Its tables of frontends, IPv4's and IPv6's.
-    pub fn frontends(&self) -> Result<[Map; 2]> {
+    /// Takes all frontends out of its tables; what it returns puts them back.
+    pub fn empty_tables(&self) -> Result<impl FnOnce() + use<>> {
         let pins = self.pins().join("tc/globals");
-        Ok([
-            Map::pinned(&pins.join("cilium_lb4_services_v2"))?,
-            Map::pinned(&pins.join("cilium_lb6_services_v2"))?,
-        ])
+        let fill_v4 = empty::<12>(&pins.join("cilium_lb4_services_v2"))?;
+        let fill_v6 = empty::<24>(&pins.join("cilium_lb6_services_v2"))?;
+        Ok(|| {
+            fill_v4();
+            fill_v6();
+        })
     }
 
     /// Detaches its program of what comes in by the uplink.
@@ -200,6 +202,21 @@ impl Cilium {
     fn pins(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/sys/fs/bpf", self.keeper.pid()))
     }
+}
+
+/// Takes all entries out of a map with keys of this size; what it returns puts them back.
+fn empty<const KEY: usize>(pin: &Path) -> Result<impl FnOnce() + use<KEY>> {
+    let map = maps::Map::HashMap(MapData::from_pin(pin)?);
+    let mut map: HashMap<MapData, [u8; KEY], [u8; 12]> = map.try_into()?;
+    let entries = map.iter().collect::<Result<Vec<_>, _>>()?;
+    for (key, _) in &entries {
+        map.remove(key)?;
+    }
+    Ok(move || {
+        for (key, value) in entries {
+            map.insert(key, value, 0).expect("put an entry back");
+        }
+    })
 }
 
 /// Options of its agent, whose files are in a folder. No Envoy, no relay and no health checks between
