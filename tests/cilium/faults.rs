@@ -64,7 +64,7 @@ fn emptied_tables_fail_the_connections_of_pods() {
     };
     let start = Instant::now();
     let mend = scene.cilium().empty_tables().expect("empty");
-    told(&scene, &watch, start);
+    println!("503 after {:?}", told(&scene, &watch, start));
     scene.wait_path("pod", "failing");
     mend();
     scene.answers(&watch, 200, start);
@@ -131,7 +131,7 @@ fn the_sentinels_interfaces_on_ciliums_list_are_judged() {
     settle();
     let start = Instant::now();
     let mend = scene.cilium().empty_tables().expect("empty");
-    told(&scene, &watch, start);
+    println!("503 after {:?}", told(&scene, &watch, start));
     scene.wait("failing", |report| lanes(report, "failing"));
     mend();
     scene.answers(&watch, 200, start);
