@@ -83,8 +83,8 @@ fn changes_of_endpoints_and_settings_are_never_503() {
     scene.wait_for("proven", 200, Duration::from_secs(20));
 }
 
-/// kube-proxy's rules pass the probes when Cilium has taken over, and go. The same without Cilium in
-/// kube-proxy's place is a fault: `beside_kube_proxy_its_missing_tables_are_503`.
+/// Cilium has taken over, and the sentinel's probes pass by kube-proxy's rules alone when these are
+/// deleted. The same without Cilium in kube-proxy's place is a fault: `beside_kube_proxy_its_missing_tables_are_503`.
 #[test]
 fn rules_that_kube_proxy_leaves_behind_may_go() {
     let name = "rules_that_kube_proxy_leaves_behind_may_go";
@@ -103,6 +103,7 @@ fn rules_that_kube_proxy_leaves_behind_may_go() {
     let before = failed(&scene.report());
     scene.delete_rules();
     scene.wait("probes fail", |report| failed(report) > before);
+    // For a fault they would be repeated, and confirm it within this time.
     thread::sleep(Duration::from_secs(5));
     scene.traffic();
     scene.wait_path("external", "proven");

@@ -308,11 +308,11 @@ impl Scene {
     }
 
     /// Waits until this path is in a state in both families.
-    pub(crate) fn wait_path(&self, path: &str, state: &str) -> Value {
+    pub(crate) fn wait_path(&self, path: &str, state: &str) {
         self.wait(&format!("{path} {state}"), |report| {
             let is = |family| path_of(report, family, path) == state;
             Family::ALL.into_iter().all(is)
-        })
+        });
     }
 
     /// Results of all clients so far.
