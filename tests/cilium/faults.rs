@@ -1,18 +1,18 @@
 //! Faults that Cilium's own health endpoint does not see, as clients felt them.
 
-use std::thread;
 use std::time::{Duration, Instant};
 
-use node_tests::scene::path_of;
-use node_tests::wait::scaled;
+use node_tests::scene::{lane_of, path_of};
+use node_tests::wait::{scaled, settle};
 use node_tests::watch::Watch;
 use node_tests::world::Family;
 
 use rstest::rstest;
+use serde_json::Value;
 
 use crate::scene::{
-    DIRECT_RETURN, HOST_SOCKETS, MIXED, OLD, OLD_MIXED, REPLACING, SETTLED, Scene, Shape, TUNNEL,
-    XDP, assert_never_503,
+    DIRECT_RETURN, HOST_SOCKETS, MANAGING, MIXED, OLD, OLD_MIXED, PATIENCE, REPLACING, Scene,
+    Shape, TUNNEL, XDP, assert_never_503,
 };
 
 /// Promise: from a fault to 503.
@@ -30,7 +30,7 @@ fn busy(test: &str, shape: Shape) -> Option<(Scene, Watch)> {
     let mut scene = Scene::proven(test, shape)?;
     scene.traffic();
     let watch = scene.watch();
-    thread::sleep(SETTLED);
+    settle();
     Some((scene, watch))
 }
 
@@ -44,18 +44,101 @@ fn emptied_tables_are_503_until_they_are_filled_again(#[case] shape: Shape) {
         return;
     };
     let watch = scene.watch();
-    thread::sleep(SETTLED);
-    let tables = scene.cilium().frontends().expect("its tables");
+    settle();
     let start = Instant::now();
-    let entries = tables.each_ref().map(|table| table.empty().expect("empty"));
+    let mend = scene.cilium().empty_tables().expect("empty");
     let broken = told(&scene, &watch, start);
     scene.assert_cause("leaked");
     let start = Instant::now();
-    for (table, entries) in tables.iter().zip(&entries) {
-        table.fill(entries).expect("fill");
-    }
+    mend();
     let repaired = scene.answers(&watch, 200, start);
     println!("tables emptied: 503 after {broken:?}, 200 after {repaired:?}");
+}
+
+/// Pods' connections are translated at the pods' interfaces, and show it too.
+#[test]
+fn emptied_tables_fail_the_connections_of_pods() {
+    let name = "emptied_tables_fail_the_connections_of_pods";
+    let Some((scene, watch)) = busy(name, HOST_SOCKETS) else {
+        return;
+    };
+    let start = Instant::now();
+    let mend = scene.cilium().empty_tables().expect("empty");
+    println!("503 after {:?}", told(&scene, &watch, start));
+    scene.wait_path("pod", "failing");
+    mend();
+    scene.answers(&watch, 200, start);
+    scene.wait_path("pod", "proven");
+}
+
+/// The node's own connections fail, and those of clients outside do not: it is 503 where there are none.
+#[test]
+fn detached_socket_programs_are_503_unless_clients_outside_are_served() {
+    let name = "detached_socket_programs_are_503_unless_clients_outside_are_served";
+    let Some(mut scene) = Scene::proven(name, REPLACING) else {
+        return;
+    };
+    let watch = scene.watch();
+    settle();
+    let start = Instant::now();
+    scene.cilium().detach_from_sockets().expect("detach");
+    let broken = told(&scene, &watch, start);
+    scene.assert_cause("leaked");
+    let start = Instant::now();
+    scene.restart_cilium();
+    let repaired = scene.answers(&watch, 200, start);
+    println!("sockets: 503 after {broken:?}, 200 after {repaired:?} with a restart");
+
+    scene.outside_traffic();
+    scene.wait_path("external", "proven");
+    let watch = scene.watch();
+    scene.cilium().detach_from_sockets().expect("detach");
+    scene.wait_for("degraded", 200, PATIENCE);
+    let felt = scene.outside_felt(Duration::from_secs(3));
+    assert!(felt.ok > 0 && felt.failed() == 0, "{felt:?}");
+    assert_never_503(&watch);
+}
+
+/// Once Cilium translates at the sentinel's interfaces, all probes count; once it does not, those from
+/// outside the node do not.
+#[test]
+fn the_sentinels_interfaces_on_ciliums_list_are_judged() {
+    let name = "the_sentinels_interfaces_on_ciliums_list_are_judged";
+    let Some(mut scene) = Scene::proven(name, REPLACING) else {
+        return;
+    };
+    let managed = |report: &Value, told| report["datapath"]["sentinel_managed"] == told;
+    let lanes = |report: &Value, state: &str| {
+        let of = |family, path| &lane_of(report, family, path, "tcp")["state"];
+        let both = |path| {
+            Family::ALL
+                .into_iter()
+                .all(|family| of(family, path) == state)
+        };
+        ["node_port", "off_cluster"].into_iter().all(both)
+    };
+    let off = |report: &Value| managed(report, "no") && lanes(report, "off");
+    let report = scene.wait("not judged", off);
+    let notes = report["datapath"]["notes"].to_string();
+    assert!(notes.contains("pathproof-c0"), "{notes}");
+    scene.restart_cilium_as(MANAGING);
+    // The next agent finds Cilium's programs there before its own.
+    scene.agent.take().expect("an agent").kill().expect("kill");
+    scene.start_agent(&[]);
+    let passing = |report: &Value| managed(report, "yes") && lanes(report, "passing");
+    scene.wait("judged", passing);
+    let watch = scene.watch();
+    settle();
+    let start = Instant::now();
+    let mend = scene.cilium().empty_tables().expect("empty");
+    println!("503 after {:?}", told(&scene, &watch, start));
+    scene.wait("failing", |report| lanes(report, "failing"));
+    mend();
+    scene.answers(&watch, 200, start);
+    let watch = scene.watch();
+    scene.restart_cilium_as(REPLACING);
+    scene.wait("not judged again", off);
+    assert_never_503(&watch);
 }
 
 /// Pods of the node still reach each other past the kernel's forwarding, and nobody outside is served.
@@ -157,16 +240,13 @@ fn beside_kube_proxy_its_missing_tables_are_503(#[case] shape: Shape) {
         return;
     };
     let start = Instant::now();
-    scene
-        .world
-        .node
-        .nft("delete table ip kube-proxy\ndelete table ip6 kube-proxy\n")
-        .expect("delete");
+    scene.delete_rules();
     let broken = told(&scene, &watch, start);
     let report = scene.report();
     for family in Family::ALL {
         let pods = path_of(&report, family, "pod");
         assert_eq!(pods, "proven", "{family:?}: {}", scene.status());
     }
+    scene.wait_path("external", "failing");
     println!("kube-proxy's tables deleted: 503 after {broken:?}");
 }

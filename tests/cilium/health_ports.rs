@@ -1,14 +1,13 @@
 //! A Service's health check node port, which Cilium's agent serves by itself.
 
 use std::net::SocketAddr;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use node_tests::http::{self, Response};
-use node_tests::wait::until;
+use node_tests::wait::{settle, until};
 use node_tests::world::{Family, Namespace};
 
-use crate::scene::{PATIENCE, REPLACING, SETTLED, Scene};
+use crate::scene::{PATIENCE, REPLACING, Scene};
 
 /// Of web.
 const PORT: u16 = 30_999;
@@ -42,16 +41,6 @@ impl Scene {
             answer.map_or(0, |answer| answer.status)
         })
     }
-
-    fn empty_tables(&self) -> impl FnOnce() + use<> {
-        let tables = self.cilium().frontends().expect("its tables");
-        let entries = tables.each_ref().map(|table| table.empty().expect("empty"));
-        move || {
-            for (table, entries) in tables.iter().zip(&entries) {
-                table.fill(entries).expect("fill");
-            }
-        }
-    }
 }
 
 /// Cilium answers 200 while its tables are empty. Outsiders get our answer where it is turned on, and Cilium's
@@ -73,7 +62,7 @@ fn outsiders_get_our_answer_and_ciliums_when_the_agent_is_gone() {
         let is_ours = options[1] != "none";
         scene.start_agent(&options);
         scene.wait_for("proven", 200, PATIENCE);
-        thread::sleep(SETTLED);
+        settle();
         let told = until(PATIENCE, || {
             let before = scene.agent().health_port_answers().ok()?;
             let statuses = scene.outside();
@@ -85,7 +74,7 @@ fn outsiders_get_our_answer_and_ciliums_when_the_agent_is_gone() {
             "{options:?}: {:?}",
             scene.ask(&scene.world.outside, Family::V4)
         );
-        let mend = scene.empty_tables();
+        let mend = scene.cilium().empty_tables().expect("empty");
         scene.wait("broken", |report| report["verdict"]["state"] == "broken");
         let told = until(PATIENCE, || (scene.outside() == [broken; 2]).then_some(()));
         assert!(told.is_some(), "{options:?}: {:?}", scene.outside());

@@ -5,7 +5,10 @@ use std::thread;
 use std::time::Duration;
 
 use node_tests::capture::{Capture, Frame};
+use node_tests::scene::{lane_of, metric};
+use node_tests::world::Family;
 use rstest::rstest;
+use serde_json::Value;
 
 use crate::scene::{
     CLSACT, DIRECT_RETURN, HOST_SOCKETS, MIXED, OLD, OLD_MIXED, REPLACING, Scene, Shape, TUNNEL,
@@ -33,6 +36,9 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     capture_for(&mut capture, 5);
     scene.traffic();
     capture_for(&mut capture, 10);
+    for path in shape.seen() {
+        scene.wait_path(path, "proven");
+    }
     scene.restart_cilium();
     capture_for(&mut capture, 20);
     println!("{shape:?}: clients felt {:?}", scene.felt());
@@ -41,9 +47,13 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     let untranslated = ends.find(|[_, to]| is_cluster_ip(to.0));
     assert_eq!((untranslated, capture.missed()), (None, 0));
     let report = scene.wait_for("proven", 200, Duration::from_secs(20));
-    let accelerated = report["datapath"]["accelerated"].as_array();
-    let is_accelerated = accelerated.is_some_and(|devices| !devices.is_empty());
-    assert_eq!(is_accelerated, shape.has_xdp(), "{}", report["datapath"]);
+    assert!(shape.is_recognised(&report), "{}", report["datapath"]);
+    let metrics = scene.agent().metrics().expect("metrics");
+    assert_eq!(metrics.contains("xdp=\"yes\""), shape.has_xdp());
+    // Cilium replaced its own programs alone.
+    let none: [&str; 0] = [];
+    let repairs = metric(&metrics, "pathproof_observer_reattached_total", &none);
+    assert_eq!(repairs, 0);
 }
 
 /// Endpoints come and go under traffic; then Cilium's agent is started with other settings, and with the first
@@ -63,13 +73,42 @@ fn changes_of_endpoints_and_settings_are_never_503() {
             thread::sleep(Duration::from_secs(2));
         }
     }
-    for shape in [HOST_SOCKETS, CLSACT, REPLACING] {
+    for shape in [HOST_SOCKETS, CLSACT, XDP, REPLACING] {
         scene.restart_cilium_as(shape);
         thread::sleep(Duration::from_secs(10));
+        scene.wait("recognised", |report| shape.is_recognised(report));
         println!("{shape:?}: clients felt {:?}", scene.felt());
     }
     assert_never_503(&watch);
     scene.wait_for("proven", 200, Duration::from_secs(20));
+}
+
+/// Cilium has taken over, and the sentinel's probes pass by kube-proxy's rules alone when these are
+/// deleted. The same without Cilium in kube-proxy's place is a fault: `beside_kube_proxy_its_missing_tables_are_503`.
+#[test]
+fn rules_that_kube_proxy_leaves_behind_may_go() {
+    let name = "rules_that_kube_proxy_leaves_behind_may_go";
+    let Some(mut scene) = Scene::proven(name, MIXED) else {
+        return;
+    };
+    scene.wait_proven();
+    let watch = scene.watch();
+    scene.restart_cilium_as(REPLACING);
+    scene.proxy = None;
+    scene.wait("taken over", |report| REPLACING.is_recognised(report));
+    let failed = |report: &Value| {
+        let lane = lane_of(report, Family::V4, "off_cluster", "tcp");
+        lane["failed"].as_u64().unwrap_or_default()
+    };
+    let before = failed(&scene.report());
+    scene.delete_rules();
+    scene.wait("probes fail", |report| failed(report) > before);
+    // For a fault they would be repeated, and confirm it within this time.
+    thread::sleep(Duration::from_secs(5));
+    scene.traffic();
+    scene.wait_path("external", "proven");
+    scene.wait_for("proven", 200, Duration::from_secs(20));
+    assert_never_503(&watch);
 }
 
 /// So often that the kernel need not drop what clients send.

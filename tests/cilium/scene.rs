@@ -18,17 +18,17 @@ pub(crate) use node_tests::cluster::PATIENCE;
 use node_tests::cluster::{self, ControlPlane, Mode, PORT, Servers};
 use node_tests::manifests::Service;
 pub(crate) use node_tests::scene::assert_never_503;
+use node_tests::scene::path_of;
 use node_tests::skip;
 use node_tests::traffic::{Client, Plan, Tally};
 use node_tests::wait::until;
 use node_tests::watch::Watch;
 use node_tests::world::{Family, World, agent_binary, write_script};
+use serde_json::{Value, json};
 
 /// Node ports of api and far.
 const API: u16 = 30_081;
 const FAR: u16 = 30_082;
-/// Until faults count: what has just appeared accuses nobody.
-pub(crate) const SETTLED: Duration = Duration::from_secs(11);
 
 /// Division of the translation between Cilium and kube-proxy.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +72,12 @@ pub(crate) const XDP: Shape = Shape {
     options: "--kube-proxy-replacement=true --bpf-lb-acceleration=native",
     ..REPLACING
 };
+/// Cilium also translates at the sentinel's interfaces.
+pub(crate) const MANAGING: Shape = Shape {
+    options: "--kube-proxy-replacement=true --bpf-lb-external-clusterip=true \
+              --devices=pathproof-c0,pathproof-s0",
+    ..REPLACING
+};
 /// Cilium serves pods, and kube-proxy everybody else.
 pub(crate) const MIXED: Shape = Shape {
     options: "--kube-proxy-replacement=false",
@@ -92,6 +98,33 @@ pub(crate) const OLD_MIXED: Shape = Shape {
 impl Shape {
     pub(crate) fn has_xdp(self) -> bool {
         self.options.contains("--bpf-lb-acceleration=native")
+    }
+
+    /// Paths of which the observer sees connections.
+    pub(crate) fn seen(self) -> impl Iterator<Item = &'static str> {
+        let are_sockets_translated = !self.has_proxy && !self.options.contains("hostns-only");
+        let pods = (!are_sockets_translated).then_some("pod");
+        let outside = (!self.has_xdp()).then_some("external");
+        pods.into_iter().chain(outside)
+    }
+
+    /// Whether a report describes it, with each path's proxy.
+    pub(crate) fn is_recognised(self, report: &Value) -> bool {
+        let datapath = &report["datapath"];
+        let accelerated = datapath["accelerated"].as_array();
+        let has_xdp = accelerated.is_some_and(|devices| !devices.is_empty());
+        let (replacement, outside) = match self.has_proxy {
+            true => ("no", "kube_proxy_nftables"),
+            false => ("yes", "cilium"),
+        };
+        let owned = |path: &Value| match path["path"] == "pod" {
+            true => path["owners"] == json!(["cilium"]),
+            false => path["owners"] == json!([outside]),
+        };
+        let paths = datapath["paths"].as_array();
+        datapath["cilium"]["replacement"] == replacement
+            && has_xdp == self.has_xdp()
+            && paths.is_some_and(|paths| paths.iter().all(owned))
     }
 
     fn has_direct_return(self) -> bool {
@@ -131,11 +164,8 @@ impl Scene {
         let cgroup = Cgroup::of_threads(test)?;
         let world = World::builder().masquerade_egress(false);
         let mut base = cluster::Scene::new(world, servers, Mode::Nftables, services);
-        programs
-            .install(&base.api)
-            .expect("Cilium's kinds of objects");
-        let cilium = Cilium::new(&base.world, programs, cgroup);
-        base.cilium = Some(cilium.expect("Cilium's mounts"));
+        let cilium = Cilium::new(&base.world, &base.api, programs, cgroup);
+        base.cilium = Some(cilium.expect("Cilium's mounts and kinds of objects"));
         let mut scene = Self { base, shape };
         if shape.has_proxy {
             scene.start_proxy_by(ControlPlane::address());
@@ -207,11 +237,16 @@ impl Scene {
         self.wait_served();
     }
 
-    /// Starts pathproof in a cgroup below Cilium's, as every pod is, and waits until it is ready.
+    /// Starts pathproof in a cgroup below Cilium's and with four capabilities, as its pod is, and waits
+    /// until it is ready.
     pub(crate) fn start_agent(&mut self, extra: &[&str]) {
         let binary = agent_binary().expect("the agent's binary");
         let (procs, agent) = (self.cilium().cgroup.procs(), binary.display());
-        let text = format!("#!/bin/sh\nset -e\necho $$ > {procs}\nexec {agent} \"$@\"\n");
+        let text = format!(
+            "#!/bin/sh\nset -e\necho $$ > {procs}\n\
+             exec setpriv --no-new-privs --inh-caps -all \
+             --bounding-set -all,+bpf,+net_admin,+perfmon,+net_raw {agent} \"$@\"\n"
+        );
         let wrapped = self.world.dir().join("in-cgroup");
         write_script(&wrapped, &text).expect("write a script");
         self.start_as_agent(&wrapped, extra);
@@ -239,6 +274,14 @@ impl Scene {
         plans
     }
 
+    /// Starts clients outside.
+    pub(crate) fn outside_traffic(&mut self) {
+        for family in Family::ALL {
+            let plan = self.outside_plan(API, family);
+            self.run(plan.rate(7.0));
+        }
+    }
+
     /// Starts clients of all kinds.
     pub(crate) fn traffic(&mut self) {
         for plan in self.plans() {
@@ -256,6 +299,20 @@ impl Scene {
         });
         thread::sleep(time);
         clients.into_iter().map(Client::finish).sum()
+    }
+
+    /// Deletes kube-proxy's tables.
+    pub(crate) fn delete_rules(&self) {
+        let tables = "delete table ip kube-proxy\ndelete table ip6 kube-proxy\n";
+        self.world.node.nft(tables).expect("delete");
+    }
+
+    /// Waits until this path is in a state in both families.
+    pub(crate) fn wait_path(&self, path: &str, state: &str) {
+        self.wait(&format!("{path} {state}"), |report| {
+            let is = |family| path_of(report, family, path) == state;
+            Family::ALL.into_iter().all(is)
+        });
     }
 
     /// Results of all clients so far.

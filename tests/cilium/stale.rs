@@ -3,24 +3,28 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use node_tests::wait::scaled;
+use node_tests::scene::{family_of, path_of};
+use node_tests::wait::{scaled, settle};
+use node_tests::world::Family;
 use rstest::rstest;
 use serde_json::Value;
 
-use crate::scene::{HOST_SOCKETS, PATIENCE, REPLACING, SETTLED, Scene, Shape, assert_never_503};
+use crate::scene::{HOST_SOCKETS, MIXED, PATIENCE, REPLACING, Scene, Shape, assert_never_503};
 
 /// From the endpoint's departure until connections to it are named.
 const NAMED: Duration = Duration::from_secs(40);
 
-/// A node with clients, whose endpoint `web-1` leaves while Cilium's agent hangs.
-fn left_behind(test: &str, shape: Shape) -> Option<Scene> {
+/// A node with clients, whose endpoint leaves a Service while Cilium's agent hangs.
+fn left_behind(test: &str, shape: Shape, (service, pod): (&str, &str)) -> Option<Scene> {
     let mut scene = Scene::proven(test, shape)?;
     scene.traffic();
-    thread::sleep(SETTLED);
-    scene.cilium().freeze();
-    scene.replace("web", "web-1", "spare");
+    settle();
+    scene.cilium().signal(libc::SIGSTOP);
+    scene.replace(service, pod, "spare");
     Some(scene)
 }
+
+const WEB: (&str, &str) = ("web", "web-1");
 
 fn is_named(report: &Value) -> bool {
     let services = report["verdict"]["services"].as_array();
@@ -40,7 +44,7 @@ fn is_named(report: &Value) -> bool {
 #[test]
 fn an_endpoint_that_left_and_is_silent_is_named() {
     let name = "an_endpoint_that_left_and_is_silent_is_named";
-    let Some(scene) = left_behind(name, REPLACING) else {
+    let Some(scene) = left_behind(name, REPLACING, WEB) else {
         return;
     };
     let watch = scene.watch();
@@ -59,7 +63,7 @@ fn an_endpoint_that_left_and_is_silent_is_named() {
         report["verdict"]["state"] == "degraded"
     });
     let before = scene.felt();
-    scene.cilium().thaw();
+    scene.cilium().signal(libc::SIGCONT);
     let start = Instant::now();
     scene.wait_for("proven", 200, PATIENCE);
     println!(
@@ -76,7 +80,7 @@ fn an_endpoint_that_left_and_is_silent_is_named() {
 #[case::interfaces(HOST_SOCKETS)]
 fn an_endpoint_that_left_and_answers_is_no_trouble(#[case] shape: Shape) {
     let name = "an_endpoint_that_left_and_answers_is_no_trouble";
-    let Some(scene) = left_behind(name, shape) else {
+    let Some(scene) = left_behind(name, shape, WEB) else {
         return;
     };
     let watch = scene.watch();
@@ -87,4 +91,29 @@ fn an_endpoint_that_left_and_answers_is_no_trouble(#[case] shape: Shape) {
         thread::sleep(Duration::from_millis(250));
     }
     assert_never_503(&watch);
+}
+
+/// kube-proxy follows and Cilium does not: only the path of pods is stale.
+#[test]
+fn beside_kube_proxy_that_follows_is_503() {
+    let name = "beside_kube_proxy_that_follows_is_503";
+    let Some(mut scene) = left_behind(name, MIXED, ("api", "api-1")) else {
+        return;
+    };
+    let watch = scene.watch();
+    scene.servers.remove("api-1");
+    let start = Instant::now();
+    let broken = scene.answers(&watch, 503, start);
+    let report = scene.report();
+    assert_eq!(report["verdict"]["state"], "stale", "{}", scene.status());
+    for family in Family::ALL {
+        let outside = path_of(&report, family, "external");
+        assert_eq!(outside, "proven", "{family:?}: {}", scene.status());
+        let reason = family_of(&report, family)["reason"].to_string();
+        assert!(reason.contains("pods"), "{reason}");
+    }
+    let start = Instant::now();
+    scene.cilium().signal(libc::SIGCONT);
+    let repaired = scene.answers(&watch, 200, start);
+    println!("Cilium hangs beside kube-proxy: 503 after {broken:?}, 200 after {repaired:?}");
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use node_tests::bpf::{Attached, Code, Hook, Program};
+use node_tests::bpf::{Attached, Code, Program};
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, eventually, throughout};
 use node_tests::skip;
@@ -136,7 +136,7 @@ fn tc_program(scene: &Scene) -> Option<Attached> {
     /// `TC_ACT_SHOT`.
     const DROP: i32 = 2;
     let code = Code::returning(DROP);
-    let program = Program::load(Hook::Ingress, "drops", &code).expect("a program");
+    let program = Program::load("drops", &code).expect("a program");
     let node = &scene.world.node;
     let device = &scene.world.pod("client-1").device;
     let index = node.ifindex(device).expect("an interface");

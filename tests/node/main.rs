@@ -32,7 +32,6 @@ mod agent_rights;
 mod agent_termination;
 mod agent_twins;
 mod agent_udp;
-mod cilium_shapes;
 mod commands;
 mod hardening_refusals;
 mod prometheus;

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::agent_kernel::map_data;
 
-use node_tests::scene::{PATIENCE, Scene, eventually, family_of, until};
+use node_tests::scene::{PATIENCE, Scene, eventually, family_of, throughout, until};
 
 /// An API server that nobody is.
 const NOWHERE: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "x",
@@ -97,6 +97,14 @@ fn both_of_two_agents_probe() {
             now.len() == begun.len() && now.iter().zip(&begun).all(|(now, then)| *now > then + 5)
         });
     }
+    // Neither takes the other's programs for another tool's, also when it reads them once more.
+    throughout(Duration::from_secs(6), || {
+        let datapath = &scene.report()["datapath"];
+        assert_eq!(datapath["sentinel_managed"], "no", "{datapath:#}");
+    });
+    // Both write there.
+    let log = next.log();
+    assert!(!log.contains("other BPF programs"), "{log}");
     next.kill().expect("kill");
     let begun = scene.report();
     // And so did the predecessor's all the while: no run of failures stands.

@@ -1,4 +1,4 @@
-//! Small eBPF programs of the tests' own: put together instruction by instruction, loaded and
+//! Small eBPF classifiers of the tests' own: put together instruction by instruction, loaded and
 //! attached by `bpf(2)`. No compiler is needed, and none of it is pathproof's.
 //!
 //! What is attached is detached when its [`Attached`] is dropped.
@@ -8,63 +8,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use anyhow::{Context, Result, bail};
 
-mod map;
-
-pub use map::{Entry, Map};
-
 const PROG_LOAD: libc::c_int = 5;
 const LINK_CREATE: libc::c_int = 28;
+/// `BPF_PROG_TYPE_SCHED_CLS` and `BPF_TCX_INGRESS`.
+const CLASSIFIER: u32 = 3;
+const INGRESS: u32 = 46;
 /// The verifier's words, where it refuses.
 const LOG: usize = 64 * 1024;
-
-/// Place to attach a program, which decides what the program is given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Hook {
-    /// TCX, what comes in by an interface; at the tail.
-    Ingress,
-    /// TCX, what leaves by it; at the tail.
-    Egress,
-    /// Generic XDP at an interface.
-    Xdp,
-    /// IPv4 sockets of a cgroup that connect.
-    Connect4,
-    /// IPv6 sockets of a cgroup that connect.
-    Connect6,
-    /// IPv4 sockets of a cgroup that were bound.
-    PostBind4,
-}
-
-impl Hook {
-    fn numbers(self) -> Numbers {
-        let (program, expected, link, flags) = match self {
-            Self::Ingress => (3, 0, 46, 0),
-            Self::Egress => (3, 0, 47, 0),
-            // In the stack, for every kind of device.
-            Self::Xdp => (6, 0, 37, 2),
-            Self::Connect4 => (18, 10, 10, 0),
-            Self::Connect6 => (18, 11, 11, 0),
-            Self::PostBind4 => (9, 12, 12, 0),
-        };
-        Numbers {
-            program,
-            expected,
-            link,
-            flags,
-        }
-    }
-}
-
-/// A hook in linux/bpf.h.
-struct Numbers {
-    /// `bpf_prog_type`.
-    program: u32,
-    /// `bpf_attach_type` that the program expects.
-    expected: u32,
-    /// `bpf_attach_type` of its link.
-    link: u32,
-    /// Flags of the link.
-    flags: u32,
-}
 
 pub type Register = u8;
 
@@ -88,7 +38,7 @@ impl Code {
     /// A program that does nothing but return a number.
     pub fn returning(value: i32) -> Self {
         let mut code = Self::default();
-        code.answer(value);
+        code.set(0, value).exit();
         code
     }
 
@@ -127,30 +77,14 @@ impl Code {
         self.push(word(0x07, dst, 0, 0, value))
     }
 
-    /// `dst = *(src + offset)`, of 1, 2 or 4 bytes.
-    pub fn load(&mut self, size: usize, dst: Register, src: Register, offset: i16) -> &mut Self {
-        let code = match size {
-            1 => 0x71,
-            2 => 0x69,
-            _ => 0x61,
-        };
-        self.push(word(code, dst, src, offset, 0))
-    }
-
-    /// `*(dst + offset) = value`, 4 bytes.
-    pub fn store(&mut self, dst: Register, offset: i16, value: i32) -> &mut Self {
-        self.push(word(0x62, dst, 0, offset, value))
+    /// `dst = *(src + offset)`, 4 bytes.
+    pub fn load(&mut self, dst: Register, src: Register, offset: i16) -> &mut Self {
+        self.push(word(0x61, dst, src, offset, 0))
     }
 
     /// `*(dst + offset) = src`, 4 bytes.
     pub fn put(&mut self, dst: Register, offset: i16, src: Register) -> &mut Self {
         self.push(word(0x63, dst, src, offset, 0))
-    }
-
-    /// Goes on behind the block under way unless the register holds `value`.
-    pub fn only_if(&mut self, register: Register, value: i32) -> &mut Self {
-        self.open.push(self.words.len());
-        self.push(word(0x56, register, 0, 0, value))
     }
 
     /// Goes on behind the block under way where `register > limit`.
@@ -178,11 +112,6 @@ impl Code {
     pub fn exit(&mut self) -> &mut Self {
         self.push(word(0x95, 0, 0, 0, 0))
     }
-
-    /// Returns a number.
-    pub fn answer(&mut self, value: i32) -> &mut Self {
-        self.set(0, value).exit()
-    }
 }
 
 #[repr(C)]
@@ -198,8 +127,6 @@ struct LoadAttr {
     kernel: u32,
     flags: u32,
     name: [u8; 16],
-    device: u32,
-    attach_type: u32,
 }
 
 /// A command of bpf(2) that gives a new descriptor.
@@ -220,31 +147,29 @@ pub fn call<T: ?Sized>(command: libc::c_int, attr: &mut T) -> io::Result<libc::c
     }
 }
 
-/// A program in the kernel.
+/// A classifier in the kernel.
 #[derive(Debug)]
-pub struct Program(pub OwnedFd, Hook);
+pub struct Program(pub OwnedFd);
 
 impl Program {
     /// Loads it; the kernel keeps 15 bytes of its name.
-    pub fn load(hook: Hook, name: &str, code: &Code) -> Result<Self> {
+    pub fn load(name: &str, code: &Code) -> Result<Self> {
         let mut log = vec![0u8; LOG];
-        let numbers = hook.numbers();
         let mut attr = LoadAttr {
-            kind: numbers.program,
+            kind: CLASSIFIER,
             count: code.words.len() as u32,
             instructions: code.words.as_ptr() as u64,
             license: c"GPL".as_ptr() as u64,
             log_level: 1,
             log_size: log.len() as u32,
             log: log.as_mut_ptr() as u64,
-            attach_type: numbers.expected,
             ..LoadAttr::default()
         };
         for (to, from) in attr.name.iter_mut().zip(name.bytes().take(15)) {
             *to = from;
         }
         match descriptor(PROG_LOAD, &mut attr) {
-            Ok(program) => Ok(Self(program, hook)),
+            Ok(program) => Ok(Self(program)),
             Err(error) => {
                 let said = log.split(|byte| *byte == 0).next().unwrap_or_default();
                 bail!("load {name}: {error}\n{}", String::from_utf8_lossy(said))
@@ -252,25 +177,16 @@ impl Program {
         }
     }
 
-    /// Attaches it to an interface of the calling thread's namespace, or to a cgroup (a descriptor).
-    pub fn attach(self, target: u32) -> Result<Attached> {
-        let Numbers { link, flags, .. } = self.1.numbers();
+    /// Attaches it, by TCX and at the tail, to what comes in by an interface of the calling thread's
+    /// namespace.
+    pub fn attach(self, device: u32) -> Result<Attached> {
         let mut attr = [0; 16];
-        attr[..4].copy_from_slice(&[self.0.as_raw_fd() as u32, target, link, flags]);
-        let link = descriptor(LINK_CREATE, &mut attr);
-        let link = link.with_context(|| format!("attach to {:?}", self.1))?;
-        Ok(Attached {
-            link,
-            program: self,
-        })
+        attr[..3].copy_from_slice(&[self.0.as_raw_fd() as u32, device, INGRESS]);
+        let link = descriptor(LINK_CREATE, &mut attr).context("attach a classifier")?;
+        Ok(Attached(link))
     }
 }
 
-/// An attached program. Dropped, it is detached.
+/// The link of an attached program. Dropped, the program is detached.
 #[derive(Debug)]
-pub struct Attached {
-    #[expect(dead_code, reason = "held open")]
-    link: OwnedFd,
-    #[expect(dead_code, reason = "held open")]
-    program: Program,
-}
+pub struct Attached(#[expect(dead_code, reason = "held open")] OwnedFd);

@@ -1,9 +1,8 @@
 //! Control groups of a test's own, in the hierarchies of v1 and v2 that this machine has: programs and
 //! limits are put on them alone, never on what was there before.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -20,23 +19,18 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
-    handle: File,
 }
 
 impl Cgroup {
-    /// Makes one in the unified hierarchy, below this process's. Nothing, loudly, where none can be
-    /// made.
-    pub fn new(test: &str) -> Option<Self> {
-        let made = Hierarchy::unified().and_then(|of| Self::below(&of.own));
-        skip::needed(test, made.context("a cgroup of the unified hierarchy"))
-    }
-
-    /// One that also takes single threads of this process: clients in several pods are threads.
+    /// Makes one in the unified hierarchy, below this process's, that also takes single threads of this
+    /// process: clients in several pods are threads. Nothing, loudly, where none can be made.
     pub fn of_threads(test: &str) -> Option<Self> {
-        let cgroup = Self::new(test)?;
-        let threaded = cgroup.set("cgroup.type", "threaded");
-        skip::needed(test, threaded.context("a cgroup that takes threads"))?;
-        Some(cgroup)
+        let made = || -> Result<Self> {
+            let cgroup = Self::below(&Hierarchy::unified()?.own)?;
+            cgroup.set("cgroup.type", "threaded")?;
+            Ok(cgroup)
+        };
+        skip::needed(test, made().context("a cgroup that takes threads"))
     }
 
     /// Makes one below another, under a name of its own.
@@ -49,8 +43,7 @@ impl Cgroup {
 
     pub(crate) fn make(path: PathBuf) -> Result<Self> {
         fs::create_dir(&path).with_context(|| format!("make {}", path.display()))?;
-        let handle = File::open(&path)?;
-        Ok(Self { path, handle })
+        Ok(Self { path })
     }
 
     /// Writes one of its files.
@@ -77,11 +70,6 @@ impl Cgroup {
     /// Its folder.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Its descriptor.
-    pub fn handle(&self) -> RawFd {
-        self.handle.as_raw_fd()
     }
 }
 

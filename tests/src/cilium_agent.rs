@@ -13,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use aya::maps::{self, HashMap, MapData};
 use serde_json::{Value, json};
 
-use crate::bpf::Map;
 use crate::built;
-use crate::built::versions::{CILIUM, CILIUM_1_15, Release};
+use crate::built::versions::{CILIUM_1_15, Release};
 use crate::cgroup::Cgroup;
 use crate::cluster::{Api, put_file};
 use crate::process::{Process, path_with};
@@ -39,12 +39,9 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// The programs; the error names what is missing. `PATHPROOF_CILIUM` names another folder of the newer
-    /// release alone.
+    /// The programs; the error names what is missing.
     pub fn find(release: Release) -> Result<Self> {
-        let elsewhere = std::env::var_os("PATHPROOF_CILIUM").filter(|_| release == CILIUM);
-        let built = built::folder(release.folder, release.version);
-        let folder = elsewhere.map_or(built, PathBuf::from);
+        let folder = built::folder(release.folder, release.version);
         if release == CILIUM_1_15 {
             // Asked what the kernel can do.
             world::tool("bpftool").context("bpftool (Debian's package bpftool)")?;
@@ -66,19 +63,6 @@ impl Programs {
     fn is_old(&self) -> bool {
         self.release == CILIUM_1_15
     }
-
-    /// Brings the kinds of objects that Cilium waits for, which its operator would bring.
-    pub fn install(&self, api: &Api) -> Result<()> {
-        for version in ["v2", "v2alpha1"] {
-            for entry in fs::read_dir(self.folder.join("crds").join(version))? {
-                let file = entry?.path();
-                if file.extension().is_some_and(|kind| kind == "yaml") {
-                    put_file(api, &file)?;
-                }
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Cilium on a node; ends when dropped. Its mounts, with its programs in bpffs, outlive its agent.
@@ -94,8 +78,17 @@ pub struct Cilium {
 }
 
 impl Cilium {
-    /// Makes the mounts; the agent does not run yet.
-    pub fn new(world: &World, programs: Programs, cgroup: Cgroup) -> Result<Self> {
+    /// Makes the mounts, and the kinds of objects that Cilium waits for, which its operator would bring;
+    /// the agent does not run yet.
+    pub fn new(world: &World, api: &Api, programs: Programs, cgroup: Cgroup) -> Result<Self> {
+        for version in ["crds/v2", "crds/v2alpha1"] {
+            for entry in fs::read_dir(programs.folder.join(version))? {
+                let file = entry?.path();
+                if file.extension() == Some("yaml".as_ref()) {
+                    put_file(api, &file)?;
+                }
+            }
+        }
         let dir = world.dir().join("cilium");
         for folder in ["run/cgroupv2", "lib", "bin"] {
             fs::create_dir_all(dir.join(folder))?;
@@ -167,28 +160,21 @@ impl Cilium {
         Ok(())
     }
 
-    /// Stops its agent where it is.
-    pub fn freeze(&self) {
-        self.signal(libc::SIGSTOP);
-    }
-
-    /// Lets it go on.
-    pub fn thaw(&self) {
-        self.signal(libc::SIGCONT);
-    }
-
-    fn signal(&self, number: i32) {
+    /// Sends its agent a signal.
+    pub fn signal(&self, number: i32) {
         let agent = self.agent.as_ref();
         agent.expect("Cilium's agent runs").signal(number);
     }
 
-    /// Its tables of frontends, IPv4's and IPv6's.
-    pub fn frontends(&self) -> Result<[Map; 2]> {
+    /// Takes all frontends out of its tables; what it returns puts them back.
+    pub fn empty_tables(&self) -> Result<impl FnOnce() + use<>> {
         let pins = self.pins().join("tc/globals");
-        Ok([
-            Map::pinned(&pins.join("cilium_lb4_services_v2"))?,
-            Map::pinned(&pins.join("cilium_lb6_services_v2"))?,
-        ])
+        let fill_v4 = empty::<12>(&pins.join("cilium_lb4_services_v2"))?;
+        let fill_v6 = empty::<24>(&pins.join("cilium_lb6_services_v2"))?;
+        Ok(|| {
+            fill_v4();
+            fill_v6();
+        })
     }
 
     /// Detaches its program of what comes in by the uplink.
@@ -196,17 +182,41 @@ impl Cilium {
         let links = format!("cilium/devices/{UPLINK}/links/cil_from_netdev");
         let pin = self.pins().join(links);
         if pin.exists() {
-            return fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()));
+            return Ok(fs::remove_file(pin)?);
         }
         // A filter of clsact.
         let filter = format!("filter del dev {UPLINK} ingress pref 1\n");
         world.node.tc_batch(&filter)
     }
 
+    /// Detaches its programs from sockets that connect.
+    pub fn detach_from_sockets(&self) -> Result<()> {
+        let links = self.pins().join("cilium/socketlb/links/cgroup");
+        for program in ["cil_sock4_connect", "cil_sock6_connect"] {
+            fs::remove_file(links.join(program)).context(program)?;
+        }
+        Ok(())
+    }
+
     /// Its bpffs, which nobody else has.
     fn pins(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/sys/fs/bpf", self.keeper.pid()))
     }
+}
+
+/// Takes all entries out of a map with keys of this size; what it returns puts them back.
+fn empty<const KEY: usize>(pin: &Path) -> Result<impl FnOnce() + use<KEY>> {
+    let map = maps::Map::HashMap(MapData::from_pin(pin)?);
+    let mut map: HashMap<MapData, [u8; KEY], [u8; 12]> = map.try_into()?;
+    let entries = map.iter().collect::<Result<Vec<_>, _>>()?;
+    for (key, _) in &entries {
+        map.remove(key)?;
+    }
+    Ok(move || {
+        for (key, value) in entries {
+            map.insert(key, value, 0).expect("put an entry back");
+        }
+    })
 }
 
 /// Options of its agent, whose files are in a folder. No Envoy, no relay and no health checks between

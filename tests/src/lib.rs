@@ -13,7 +13,6 @@ pub mod bpf;
 pub mod built;
 pub mod capture;
 pub mod cgroup;
-pub mod cilium;
 pub mod cilium_agent;
 pub mod cluster;
 pub mod dashboard;

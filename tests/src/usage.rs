@@ -2,12 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use aya::maps::MapInfo;
 use aya::programs::loaded_programs;
 
-use crate::bpf::Map;
+use crate::bpf;
 
 /// Memory of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -75,9 +78,27 @@ pub fn map_entries(pid: u32) -> Result<u64> {
         .filter(|field| field("map_type:").is_some_and(|kind| HASHES.contains(&kind)))
         .filter_map(|field| u32::try_from(field("map_id:")?).ok())
         .collect();
-    let count = |id| Map::by_id(id)?.count();
-    let counts = hashes.into_iter().map(count).sum::<Result<u64>>();
+    let counts = hashes.into_iter().map(entries).sum::<Result<u64>>();
     counts.context("count the entries of a map")
+}
+
+/// Entries of a map.
+fn entries(id: u32) -> Result<u64> {
+    const NEXT_KEY: libc::c_int = 4;
+    let info = MapInfo::from_id(id)?;
+    let map = info.fd()?;
+    let mut key = vec![0_u8; info.key_size() as usize];
+    // Descriptor and padding, key, next key. A null key stands before the first one.
+    let mut attr = [map.as_fd().as_raw_fd() as u64, 0, key.as_mut_ptr() as u64];
+    let mut count = 0;
+    loop {
+        match bpf::call(NEXT_KEY, &mut attr) {
+            Ok(_) => attr[1] = attr[2],
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(count),
+            Err(error) => return Err(error.into()),
+        }
+        count += 1;
+    }
 }
 
 /// Runs of the programs that a process holds, each once, by their names. The kernel cuts names off: two

@@ -34,7 +34,7 @@ pub(crate) struct Args {
     /// them, with all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels"])]
     worlds: bool,
-    /// Run only the tests with the real Cilium in two releases, all of them: 20 minutes [default: one
+    /// Run only the tests with the real Cilium in two releases, all of them: 25 minutes [default: three
     /// of them, with all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds"])]
     cilium: bool,
@@ -264,16 +264,18 @@ const CILIUM: Group = Group {
     targets: &["--test", "cilium"],
     tools: |args, command| {
         with_servers("the tests beside Cilium", setup_cluster::ready(), command);
-        if std::env::var_os("PATHPROOF_CILIUM").is_none() {
-            found("the tests beside Cilium", setup_cluster::cilium());
-        }
+        found("the tests beside Cilium", setup_cluster::cilium());
         if args.cilium {
             found("the tests beside Cilium 1.15", setup_cluster::old_cilium());
         }
         Ok(())
     },
-    // Its tables are emptied and filled again.
-    only: &["emptied_tables_are_503_until_they_are_filled_again::case_1_replacing"],
+    // A fault for the node's own connections, for those of pods, and for those from outside beside kube-proxy.
+    only: &[
+        "emptied_tables_are_503_until_they_are_filled_again::case_1_replacing",
+        "emptied_tables_fail_the_connections_of_pods",
+        "beside_kube_proxy_its_missing_tables_are_503::case_1_newer",
+    ],
     others: "--cilium",
     ..GROUP
 };

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use anyhow::{Context, Result};
 use aya::programs::SchedClassifier;
-use node_tests::bpf::{Code, Hook, Program, call, descriptor};
+use node_tests::bpf::{Code, Program, call, descriptor};
 
 use super::{CLIENTS, ENDPOINTS, FIRST_ENDPOINT, FIRST_FRONTEND, PODS};
 
@@ -69,7 +69,7 @@ impl Generator {
         ];
         call(MAP_UPDATE_ELEM, &mut update).context("put the program under test into a map")?;
         let code = instructions(shape, frontends, targets.as_raw_fd());
-        let program = Program::load(Hook::Ingress, "generator", &code)?;
+        let program = Program::load("generator", &code)?;
         Ok(Self {
             program,
             _targets: targets,
@@ -113,9 +113,9 @@ fn instructions(shape: Shape, frontends: u32, targets: i32) -> Code {
     let sequence_at = if shape.answer { ACKNOWLEDGED } else { SEQUENCE };
 
     let mut code = Code::default();
-    code.copy(6, 1).load(4, 7, 6, MARK).copy32(1, 7);
+    code.copy(6, 1).load(7, 6, MARK).copy32(1, 7);
     code.alu(ADD32, 1, 1).put(6, MARK, 1);
-    code.load(4, 2, 6, DATA).load(4, 3, 6, DATA_END);
+    code.load(2, 6, DATA).load(3, 6, DATA_END);
     code.copy(4, 2).add(4, PACKET).only_up_to(4, 3);
 
     code.copy32(1, 7).alu(MUL32, 1, 0x9e37_79b1_u32 as i32);
