@@ -210,8 +210,9 @@ impl Scene {
     /// Starts pathproof in a cgroup below Cilium's, as every pod is, and waits until it is ready.
     pub(crate) fn start_agent(&mut self, extra: &[&str]) {
         let binary = agent_binary().expect("the agent's binary");
-        let (procs, agent) = (self.cilium().cgroup.procs(), binary.display());
-        let text = format!("#!/bin/sh\nset -e\necho $$ > {procs}\nexec {agent} \"$@\"\n");
+        let (cgroup, agent) = (self.cilium().cgroup.path().display(), binary.display());
+        let text =
+            format!("#!/bin/sh\nset -e\necho $$ > {cgroup}/cgroup.procs\nexec {agent} \"$@\"\n");
         let wrapped = self.world.dir().join("in-cgroup");
         write_script(&wrapped, &text).expect("write a script");
         self.start_as_agent(&wrapped, extra);
@@ -221,7 +222,7 @@ impl Scene {
     /// another outsider to that of far. Pods are in cgroups below Cilium's.
     fn plans(&self) -> Vec<Plan> {
         let mut plans = Vec::new();
-        let threads = self.cilium().cgroup.threads();
+        let threads = self.cilium().cgroup.path().join("cgroup.threads");
         for family in Family::ALL {
             for service in ["web", "api"] {
                 for pod in ["client-1", "client-2"] {

@@ -141,8 +141,9 @@ fn start_in(scene: &mut Scene, cgroup: &Cgroup, wrapper: &str) {
 fn in_cgroup(scene: &Scene, cgroup: &Cgroup, wrapper: &str) -> PathBuf {
     let agent = agent_binary().expect("the agent's binary");
     let file = scene.world.dir().join("in-cgroup");
-    let (procs, agent) = (cgroup.procs(), agent.display().to_string());
-    let script = format!("#!/bin/sh\necho $$ > {procs}\nexec {wrapper} {agent} \"$@\"\n");
+    let (cgroup, agent) = (cgroup.path().display(), agent.display());
+    let script =
+        format!("#!/bin/sh\necho $$ > {cgroup}/cgroup.procs\nexec {wrapper} {agent} \"$@\"\n");
     write_script(&file, &script).expect("a script");
     file
 }
