@@ -241,9 +241,9 @@ impl Scene {
     /// until it is ready.
     pub(crate) fn start_agent(&mut self, extra: &[&str]) {
         let binary = agent_binary().expect("the agent's binary");
-        let (procs, agent) = (self.cilium().cgroup.procs(), binary.display());
+        let (cgroup, agent) = (self.cilium().cgroup.path().display(), binary.display());
         let text = format!(
-            "#!/bin/sh\nset -e\necho $$ > {procs}\n\
+            "#!/bin/sh\nset -e\necho $$ > {cgroup}/cgroup.procs\n\
              exec setpriv --no-new-privs --inh-caps -all \
              --bounding-set -all,+bpf,+net_admin,+perfmon,+net_raw {agent} \"$@\"\n"
         );
@@ -256,7 +256,7 @@ impl Scene {
     /// another outsider to that of far. Pods are in cgroups below Cilium's.
     fn plans(&self) -> Vec<Plan> {
         let mut plans = Vec::new();
-        let threads = self.cilium().cgroup.threads();
+        let threads = self.cilium().cgroup.path().join("cgroup.threads");
         for family in Family::ALL {
             for service in ["web", "api"] {
                 for pod in ["client-1", "client-2"] {

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use node_tests::http;
-use node_tests::little_memory::anonymous;
 use node_tests::manifests::Manifests;
 use node_tests::scene::PATIENCE;
 use node_tests::usage;
@@ -45,8 +44,9 @@ fn write(world: &World, name: &str, port: fn(u16) -> Option<u16>) -> PathBuf {
 
 /// Its memory and maps, in bytes, and sockets that listen in the node's namespace.
 fn weigh(agent: &Agent) -> (u64, usize) {
-    let maps = usage::maps_kib(agent.pid()).expect("its maps") * 1024;
-    let bytes = anonymous(agent.pid()).expect("its memory") + maps;
+    let maps = usage::maps_kib(agent.pid()).expect("its maps");
+    let memory = usage::memory(agent.pid()).expect("its memory");
+    let bytes = (memory.anonymous_kib + maps) * 1024;
     let listening = |file: &str| {
         let file = format!("/proc/{}/net/{file}", agent.pid());
         let text = fs::read_to_string(&file).expect("sockets");

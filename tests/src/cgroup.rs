@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::skip;
 use crate::wait::until;
@@ -33,8 +33,22 @@ impl Cgroup {
         skip::needed(test, made().context("a cgroup that takes threads"))
     }
 
+    /// Makes one that this controller can limit, and gives its hierarchy. In v2 the group is below the
+    /// root: other groups with processes in them give no controllers to groups below.
+    pub fn with(controller: &str) -> Result<(Self, Hierarchy)> {
+        let mut all = Hierarchy::all()?.into_iter();
+        if let Some(v1) = all.find(|one| one.has(controller)) {
+            return Ok((Self::below(&v1.own)?, v1));
+        }
+        let v2 = Hierarchy::unified()?;
+        let given = fs::read_to_string(v2.root.join("cgroup.subtree_control"))?;
+        let is_given = given.split_whitespace().any(|one| one == controller);
+        ensure!(is_given, "the cgroup controller {controller}, of v1 or v2");
+        Ok((Self::below(&v2.root)?, v2))
+    }
+
     /// Makes one below another, under a name of its own.
-    pub(crate) fn below(parent: &Path) -> Result<Self> {
+    fn below(parent: &Path) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("pathproof-test-{}-{number}", std::process::id());
@@ -47,7 +61,7 @@ impl Cgroup {
     }
 
     /// Writes one of its files.
-    pub(crate) fn set(&self, file: &str, value: &str) -> Result<()> {
+    pub fn set(&self, file: &str, value: &str) -> Result<()> {
         let file = self.path.join(file);
         fs::write(&file, value).with_context(|| format!("write {value} to {}", file.display()))
     }
@@ -55,16 +69,6 @@ impl Cgroup {
     /// Reads one of its files.
     pub(crate) fn get(&self, file: &str) -> Result<String> {
         Ok(fs::read_to_string(self.path.join(file))?)
-    }
-
-    /// File that takes the thread in that writes "0" to it.
-    pub fn threads(&self) -> PathBuf {
-        self.path.join("cgroup.threads")
-    }
-
-    /// File that takes processes in.
-    pub fn procs(&self) -> String {
-        self.path.join("cgroup.procs").display().to_string()
     }
 
     /// Its folder.
@@ -98,7 +102,7 @@ pub(crate) fn remove(group: &Path) -> io::Result<()> {
 
 /// A hierarchy of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Hierarchy {
+pub struct Hierarchy {
     /// As the kernel writes them: "cpu,cpuacct", "name=systemd"; empty for the unified one.
     pub(crate) controllers: String,
     /// Its mount point.
@@ -142,7 +146,7 @@ impl Hierarchy {
     }
 
     /// Whether it is of v1 and has this controller.
-    pub(crate) fn has(&self, controller: &str) -> bool {
+    pub fn has(&self, controller: &str) -> bool {
         self.controllers.split(',').any(|one| one == controller)
     }
 }

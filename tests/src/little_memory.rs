@@ -4,9 +4,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
-use crate::cgroup::{Cgroup, Hierarchy};
+use crate::cgroup::Cgroup;
+use crate::usage;
 
 /// Above what cannot be taken back: a process that works holds now more, now less.
 const ROOM: u64 = 2 << 20;
@@ -15,46 +16,32 @@ const ROOM: u64 = 2 << 20;
 #[derive(Debug)]
 pub struct MemoryGroup {
     group: Cgroup,
-    is_v1: bool,
     /// File that takes processes in where we are.
     home: PathBuf,
+    /// Files of the limit and of what is held, and the word for no limit.
+    words: [&'static str; 3],
 }
 
 impl MemoryGroup {
     /// An error where this machine has no control groups for memory that we may divide.
     pub fn new() -> Result<Self> {
-        let in_v2 = |one: &Hierarchy| {
-            let controllers = fs::read_to_string(one.root.join("cgroup.controllers"));
-            let controllers = controllers.unwrap_or_default();
-            controllers.split_whitespace().any(|of| of == "memory")
-        };
-        let mut all = Hierarchy::all()?.into_iter();
-        let found = all.find(|one| one.has("memory") || in_v2(one));
-        let hierarchy = found.context("control groups for memory, which are not mounted")?;
-        let group = Cgroup::below(&hierarchy.own)?;
-        let is_v1 = hierarchy.has("memory");
-        if is_v1 {
+        let (group, hierarchy) = Cgroup::with("memory")?;
+        let home = hierarchy.own.join("cgroup.procs");
+        let mut words = ["memory.high", "memory.current", "max"];
+        if hierarchy.has("memory") {
+            words = ["memory.limit_in_bytes", "memory.usage_in_bytes", "-1"];
             // Who gets no page waits for it, and is not killed.
             group.set("memory.oom_control", "1")?;
         }
-        let home = hierarchy.own.join("cgroup.procs");
-        Ok(Self { group, is_v1, home })
-    }
-
-    /// A word of the version that this is.
-    fn word(&self, of_v1: &'static str, of_v2: &'static str) -> &'static str {
-        if self.is_v1 { of_v1 } else { of_v2 }
-    }
-
-    fn limit_file(&self) -> &'static str {
-        self.word("memory.limit_in_bytes", "memory.high")
+        Ok(Self { group, home, words })
     }
 
     /// What is started in `work` is in the group: pages count where they were first asked for.
     pub fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
-        self.take(std::process::id())?;
+        let own = std::process::id();
+        self.take(own)?;
         let done = work();
-        fs::write(&self.home, std::process::id().to_string())?;
+        fs::write(&self.home, own.to_string())?;
         Ok(done)
     }
 
@@ -66,18 +53,17 @@ impl MemoryGroup {
     /// All in the group together get no more than these bytes, with what the kernel holds for them;
     /// version 1 leaves out the buffers of sockets.
     pub fn limit(&self, bytes: u64) -> Result<()> {
-        self.group.set(self.limit_file(), &bytes.to_string())
+        self.group.set(self.words[0], &bytes.to_string())
     }
 
     /// Bytes that all in the group hold now.
     pub fn held(&self) -> Result<u64> {
-        let file = self.word("memory.usage_in_bytes", "memory.current");
-        Ok(self.group.get(file)?.trim().parse()?)
+        Ok(self.group.get(self.words[1])?.trim().parse()?)
     }
 
     /// Leaves all in the group hardly more than what a process of it holds.
     pub fn tighten(&self, pid: u32) -> Result<()> {
-        let least = anonymous(pid)? + ROOM;
+        let least = usage::memory(pid)?.anonymous_kib * 1024 + ROOM;
         // The least that the kernel lets us ask for.
         let mut tried = (0..64).map(|more| self.limit(least + more * (ROOM / 4)));
         let set = tried.find(Result::is_ok);
@@ -86,7 +72,7 @@ impl MemoryGroup {
 
     /// Takes the limit away.
     pub fn loosen(&self) -> Result<()> {
-        self.group.set(self.limit_file(), self.word("-1", "max"))
+        self.group.set(self.words[0], self.words[2])
     }
 }
 
@@ -97,18 +83,6 @@ impl Drop for MemoryGroup {
             let _ = fs::write(&self.home, pid);
         }
     }
-}
-
-/// Bytes of a process that no file holds.
-pub fn anonymous(pid: u32) -> Result<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let mut fields = text
-        .lines()
-        .filter_map(|line| line.strip_prefix("RssAnon:"));
-    let kib = fields
-        .next()
-        .and_then(|rest| rest.split_whitespace().next());
-    Ok(kib.context("no RssAnon in its status")?.parse::<u64>()? * 1024)
 }
 
 #[cfg(test)]
@@ -133,7 +107,7 @@ mod tests {
         let child_id = child.id().to_string();
         assert!(held.lines().any(|pid| pid == child_id), "{held}");
         group.tighten(child.id()).expect("a limit");
-        let limit = group.group.get(group.limit_file()).expect("a limit");
+        let limit = group.group.get(group.words[0]).expect("a limit");
         let limit: u64 = limit.trim().parse().expect("a number");
         assert!(limit < 16 << 20, "{limit}");
         group.loosen().expect("no limit");

@@ -313,7 +313,8 @@ pub fn time(
     Ok(result.duration)
 }
 
-fn context(device: u32) -> [u8; CONTEXT_LEN] {
+/// Context of a packet at the device with this index.
+pub fn context(device: u32) -> [u8; CONTEXT_LEN] {
     let mut context = [0; CONTEXT_LEN];
     context[CONTEXT_IFINDEX..CONTEXT_IFINDEX + 4].copy_from_slice(&device.to_ne_bytes());
     context

@@ -20,24 +20,6 @@ impl Missed {
         "NO"
     }
 
-    /// The cells of a promise and whether it is met, where the row has one: at most so much, by this
-    /// statistic.
-    pub fn at_most(
-        &mut self,
-        row: &str,
-        statistic: &str,
-        promise: Option<f64>,
-        value: f64,
-    ) -> (String, &'static str) {
-        match promise {
-            Some(most) => (
-                format!("{statistic} at most {most}"),
-                self.judge(row, value <= most),
-            ),
-            None => (String::new(), ""),
-        }
-    }
-
     /// Prints a row of a table of [`Missed::FIGURE`]. Of several rounds the median counts, and the
     /// least and the most are printed too. The peer has a name and a value.
     pub fn figure(
@@ -55,7 +37,10 @@ impl Missed {
             let most = rounds.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             (range, statistic) = (format!(" ({least:.2} to {most:.2})"), "median");
         }
-        let (promise, met) = self.at_most(name, statistic, promise, value);
+        let (promise, met) = promise.map_or_else(Default::default, |most| {
+            let promise = format!("{statistic} at most {most:.2}");
+            (promise, self.judge(name, value <= most))
+        });
         let (peer, ratio) = peer.map_or_else(Default::default, |(name, peer)| {
             (format!("{name}: {peer:.2}"), format!("{:.2}", value / peer))
         });
@@ -92,21 +77,13 @@ mod tests {
     #[test]
     fn what_is_missed_is_kept_and_nothing_else() {
         let mut missed = Missed::default();
-        assert_eq!(
-            missed.at_most("memory", "median", None, 99.0),
-            (String::new(), "")
-        );
-        assert_eq!(
-            missed.at_most("memory", "median", Some(16.0), 16.0),
-            ("median at most 16".to_owned(), "yes")
-        );
+        missed.figure("no promise", "MiB", &[99.0], None, None);
+        missed.figure("met", "MiB", &[16.0], Some(16.0), None);
+        assert_eq!(missed.judge("met too", true), "yes");
         assert_eq!(missed.0, [""; 0]);
         assert_eq!(missed.judge("time", false), "NO");
-        assert_eq!(
-            missed.at_most("memory", "median", Some(16.0), f64::NAN).1,
-            "NO"
-        );
-        assert_eq!(missed.0, ["time", "memory"]);
+        missed.figure("no number", "MiB", &[f64::NAN], Some(16.0), None);
+        assert_eq!(missed.0, ["time", "no number"]);
     }
 
     #[test]

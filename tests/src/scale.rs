@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::ops::Range;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -17,8 +16,8 @@ use crate::world::layout::{NODE, NODE_NAME, pick};
 pub const SERVICES: usize = 10_000;
 /// Of all Services together.
 pub const ENDPOINTS: usize = 100_000;
-/// Endpoints in a slice; the controller's default is 100, but Services have about 10.
-const SLICE: usize = 10;
+/// Endpoints of a Service, in one slice.
+const EACH: usize = ENDPOINTS / SERVICES;
 /// Services in a file.
 const FILE: usize = 100;
 /// Nodes that the endpoints are spread over; the first is the node itself.
@@ -26,19 +25,15 @@ const NODES: usize = 5_000;
 /// Every so many Services has a node port.
 pub(crate) const NODE_PORT_EVERY: usize = 10;
 
-/// Writes a Node and `services` Services with `endpoints` endpoints in all, spread evenly, IPv4. Gives
-/// the bytes of YAML.
-pub fn write(dir: &Path, services: usize, endpoints: usize) -> Result<usize> {
+/// Writes a Node and so many Services with their endpoints, IPv4. Gives the bytes of YAML.
+pub fn write(dir: &Path, services: usize) -> Result<usize> {
     fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     let mut bytes = put(dir, NODE_FILE, &[node()])?;
     for first in (0..services).step_by(FILE) {
-        let mut objects = Vec::new();
-        for index in first..services.min(first + FILE) {
-            objects.push(service(index));
-            // The endpoints that the Services before it have together.
-            let before = |index| endpoints * index / services;
-            objects.extend(slices(index, before(index)..before(index + 1)));
-        }
+        let those = first..services.min(first + FILE);
+        let objects: Vec<Value> = those
+            .flat_map(|index| [service(index), slice(index)])
+            .collect();
         bytes += put(dir, &format!("services-{first:05}.yaml"), &objects)?;
     }
     Ok(bytes)
@@ -107,36 +102,34 @@ fn service(index: usize) -> Value {
     })
 }
 
-fn slices(index: usize, endpoints: Range<usize>) -> impl Iterator<Item = Value> {
+fn slice(index: usize) -> Value {
     let (namespace, name) = name(index);
-    endpoints.clone().step_by(SLICE).map(move |first| {
-        let those = first..endpoints.end.min(first + SLICE);
-        let those: Vec<Value> = those
-            .map(|number| endpoint(number, &namespace, &name))
-            .collect();
-        json!({
-            "addressType": "IPv4", "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-            "endpoints": those,
-            "metadata": {
-                "annotations": {
-                    "endpoints.kubernetes.io/last-change-trigger-time": "2026-03-02T09:15:02Z",
-                },
-                "creationTimestamp": "2026-03-02T09:14:31Z",
-                "generateName": format!("{name}-"), "generation": 3,
-                "labels": {
-                    "app": name,
-                    "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-                    "kubernetes.io/service-name": name,
-                },
-                "name": format!("{name}-{first:05x}"), "namespace": namespace,
-                "ownerReferences": [{
-                    "apiVersion": "v1", "blockOwnerDeletion": true, "controller": true,
-                    "kind": "Service", "name": name, "uid": uid(1, index),
-                }],
-                "resourceVersion": (200_000 + first).to_string(), "uid": uid(2, first),
+    let first = index * EACH;
+    let endpoints: Vec<Value> = (first..first + EACH)
+        .map(|number| endpoint(number, &namespace, &name))
+        .collect();
+    json!({
+        "addressType": "IPv4", "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "endpoints": endpoints,
+        "metadata": {
+            "annotations": {
+                "endpoints.kubernetes.io/last-change-trigger-time": "2026-03-02T09:15:02Z",
             },
-            "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
-        })
+            "creationTimestamp": "2026-03-02T09:14:31Z",
+            "generateName": format!("{name}-"), "generation": 3,
+            "labels": {
+                "app": name,
+                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
+                "kubernetes.io/service-name": name,
+            },
+            "name": format!("{name}-{first:05x}"), "namespace": namespace,
+            "ownerReferences": [{
+                "apiVersion": "v1", "blockOwnerDeletion": true, "controller": true,
+                "kind": "Service", "name": name, "uid": uid(1, index),
+            }],
+            "resourceVersion": (200_000 + first).to_string(), "uid": uid(2, first),
+        },
+        "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
     })
 }
 
@@ -176,7 +169,7 @@ mod tests {
     #[test]
     fn a_folder_holds_what_was_asked_for() {
         let dir = tempfile::tempdir().expect("a folder");
-        let bytes = write(dir.path(), 110, 251).expect("write");
+        let bytes = write(dir.path(), 110).expect("write");
         let files = fs::read_dir(dir.path()).expect("list").flatten();
         let sizes: Vec<u64> = files
             .map(|file| file.metadata().expect("its size").len())
@@ -192,8 +185,8 @@ mod tests {
             .flatten()
             .map(|endpoint| endpoint["addresses"].to_string())
             .collect();
-        assert_eq!(addresses.len(), 251);
+        assert_eq!(addresses.len(), 1_100);
         let different: BTreeSet<&String> = addresses.iter().collect();
-        assert_eq!(different.len(), 251, "all differ");
+        assert_eq!(different.len(), 1_100, "all differ");
     }
 }

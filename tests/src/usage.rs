@@ -1,10 +1,9 @@
 //! What a process uses, as the kernel counts it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::time::Duration;
+use std::{fs, io};
 
 use anyhow::{Context, Result};
 use aya::maps::MapInfo;
@@ -12,16 +11,18 @@ use aya::programs::loaded_programs;
 
 use crate::bpf;
 
-/// Memory of a process.
+/// Memory of a process, KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Resident now, KiB.
+    /// Resident now.
     pub rss_kib: u64,
-    /// Resident at most so far, KiB.
+    /// Resident at most so far.
     pub peak_kib: u64,
+    /// Resident now, and in no file.
+    pub anonymous_kib: u64,
 }
 
-/// Runs of a program and the time that they took. Both stand still while the kernel keeps no such
+/// Runs of programs and the time that they took. Both stand still while the kernel keeps no such
 /// figures (`aya::sys::enable_stats`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Runs {
@@ -31,31 +32,37 @@ pub struct Runs {
 
 /// Memory of a process now.
 pub fn memory(pid: u32) -> Result<Memory> {
-    let status = read(pid, "status")?;
-    let kib = |name| number(&status, name).with_context(|| format!("no {name} in its status"));
+    let path = format!("/proc/{pid}/status");
+    let status = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let kib = |name| number(&status, name).with_context(|| format!("no {name} in {path}"));
     Ok(Memory {
         rss_kib: kib("VmRSS:")?,
         peak_kib: kib("VmHWM:")?,
+        anonymous_kib: kib("RssAnon:")?,
     })
 }
 
-/// Processor time of a process so far, all threads.
+/// Processor time of a process so far, all threads, also those that have ended.
 pub fn processor(pid: u32) -> Result<Duration> {
-    let (user, system) = times(pid)?;
-    Ok(user + system)
+    let mut id = 0;
+    // SAFETY: `id` lives for the call.
+    match unsafe { libc::clock_getcpuclockid(pid.cast_signed(), &raw mut id) } {
+        0 => Ok(clock(id)?),
+        error => Err(io::Error::from_raw_os_error(error)).context("the clock of a process"),
+    }
 }
 
-/// The same in user mode and in the kernel.
-pub fn times(pid: u32) -> Result<(Duration, Duration)> {
-    let stat = read(pid, "stat")?;
-    // What follows the name, which may hold anything: state is the first field, utime the twelfth.
-    let fields = stat.rsplit(')').next().context("no name in stat")?;
-    let mut fields = fields.split_whitespace().skip(11);
-    let mut next = || -> Result<Duration> {
-        let ticks: f64 = fields.next().context("a short stat")?.parse()?;
-        Ok(Duration::from_secs_f64(ticks / ticks_per_second()))
+/// Time of a clock of the kernel.
+pub fn clock(id: libc::clockid_t) -> io::Result<Duration> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
     };
-    Ok((next()?, next()?))
+    // SAFETY: `time` lives for the call.
+    match unsafe { libc::clock_gettime(id, &raw mut time) } {
+        0 => Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// What the kernel charges for the maps that a process holds, each once, KiB.
@@ -101,19 +108,17 @@ fn entries(id: u32) -> Result<u64> {
     }
 }
 
-/// Runs of the programs that a process holds, each once, by their names. The kernel cuts names off: two
-/// programs with one name are one here.
-pub fn programs(pid: u32) -> Result<BTreeMap<String, Runs>> {
+/// Runs of all programs that a process holds, each counted once.
+pub fn programs(pid: u32) -> Result<Runs> {
     let held: BTreeSet<u64> = held(pid)?.filter_map(|field| field("prog_id:")).collect();
-    let loaded = loaded_programs().flatten();
-    let mut programs = BTreeMap::<String, Runs>::new();
-    for program in loaded.filter(|program| held.contains(&u64::from(program.id()))) {
-        let name = program.name_as_str().unwrap_or_default();
-        let runs = programs.entry(name.to_owned()).or_default();
-        runs.count += program.run_count();
-        runs.time += program.run_time();
+    let mut runs = Runs::default();
+    for program in loaded_programs().flatten() {
+        if held.contains(&program.id().into()) {
+            runs.count += program.run_count();
+            runs.time += program.run_time();
+        }
     }
-    Ok(programs)
+    Ok(runs)
 }
 
 /// Numbers that the kernel gives of each descriptor of a process, by the names of their fields.
@@ -125,19 +130,9 @@ fn held(pid: u32) -> Result<impl Iterator<Item = impl Fn(&str) -> Option<u64>>> 
 }
 
 /// The number behind a name at the begin of a line, as files below /proc have them.
-pub fn number(text: &str, name: &str) -> Option<u64> {
+fn number(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
-}
-
-fn read(pid: u32, file: &str) -> Result<String> {
-    let path = format!("/proc/{pid}/{file}");
-    fs::read_to_string(&path).with_context(|| format!("read {path}"))
-}
-
-fn ticks_per_second() -> f64 {
-    // SAFETY: sysconf takes a number and touches no memory.
-    unsafe { libc::sysconf(libc::_SC_CLK_TCK) as f64 }
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! The pod probe (`pathproof echo`) on a node that has no other traffic, with other nodes behind real
 //! tunnels.
 
-use node_tests::little_memory::anonymous;
 use node_tests::pod_probe::{Probes, service};
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, path_of};
 use node_tests::tunnels::{LARGE, path, tunnels};
+use node_tests::usage;
 use node_tests::world::{Family, agent_binary};
 use rstest::rstest;
 
@@ -58,7 +58,7 @@ fn it_proves_the_way_of_pods_on_an_idle_node() {
     });
     stays(&scene, &watch, &SOUND);
     for pid in started.pids() {
-        let held = anonymous(pid).expect("memory");
+        let held = usage::memory(pid).expect("memory").anonymous_kib * 1024;
         assert!(held <= MEMORY, "{held} bytes");
     }
 }

@@ -41,8 +41,8 @@ enum What {
     Boot(Rest),
     /// Response time of /healthz with 10,000 open connections and all processors busy (needs root)
     Http(Rest),
-    /// Connections a second, handshakes and throughput with and without the agent, and a SYN flood
-    /// (needs root)
+    /// Connections a second, throughput and processor time with and without the agent, and a SYN
+    /// flood (needs root)
     Load(Rest),
     /// Growth of memory, open files, map entries and log over an hour of churn (needs root)
     Soak(Rest),

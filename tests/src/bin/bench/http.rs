@@ -2,15 +2,13 @@
 //! connections, and with all processors busy beside; the peer in the same run is a bare server of the
 //! library that the agent's listeners are made of, without any limit.
 
-use std::fs;
-use std::io::Write as _;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use node_tests::abuse::{Burners, Crowd, raise_open_files};
+use node_tests::cgroup::Cgroup;
 use node_tests::detect::{Figure, Load};
 use node_tests::http;
 use node_tests::process::Process;
@@ -31,13 +29,6 @@ const PACE: Duration = Duration::from_millis(23);
 const NEVER: Duration = Duration::from_secs(5);
 /// Connections that strangers keep open.
 const STRANGERS: usize = 10_000;
-/// Share of a pod with `cpu: 10m` beside others, in units of which an ordinary process has 1024: where
-/// control groups lie, the file, and what is written there. kubelet's own conversion makes 1 of 10 shares.
-const FEW_SHARES: [(&str, &str, &str); 3] = [
-    ("/sys/fs/cgroup", "cpu.weight", "1"),
-    ("/sys/fs/cgroup/cpu", "cpu.shares", "10"),
-    ("/sys/fs/cgroup/cpu,cpuacct", "cpu.shares", "10"),
-];
 /// Load beside the probes: strangers, busy processors, and few shares of these.
 const BESIDE: [(&str, [bool; 3]); 5] = [
     ("nothing", [false, false, false]),
@@ -49,6 +40,8 @@ const BESIDE: [(&str, [bool; 3]); 5] = [
 
 pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
     raise_open_files();
+    // Removed after the servers have ended, which are in them.
+    let mut groups = Vec::new();
     let stage = stage(Load::Idle, true, &[])?;
     let at = |port| SocketAddr::new(stage.world.node_address(Family::V4), port);
     let peer = start_peer(&stage.world, at(PEER_PORT))?;
@@ -56,18 +49,21 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
         (stage.agent.pid(), at(HEALTHZ_PORT)),
         (peer.pid(), at(PEER_PORT)),
     ];
-    let shares = Shares::new();
     let columns = Figure::COLUMNS;
     head(&format!("beside | server | {columns} | ratio of p99"));
-    for (name, [strangers, burners, few_shares]) in BESIDE {
-        if few_shares && shares.is_none() {
-            println!("{name}: not measured, since no control group can be made");
-            continue;
+    for (name, [strangers, burners, few]) in BESIDE {
+        if few {
+            let made = servers.iter().map(|(pid, _)| few_shares(*pid));
+            match made.collect::<Result<Vec<_>>>() {
+                Ok(made) => groups.extend(made),
+                Err(error) => {
+                    println!("{name}: not measured: {error:#}");
+                    continue;
+                }
+            }
         }
         let mut measured = Vec::new();
-        for (pid, target) in servers {
-            let few = shares.as_ref().filter(|_| few_shares);
-            let _few = few.map(|shares| shares.hold(pid)).transpose()?;
+        for (_, target) in servers {
             let from = &stage.world.outside;
             let _crowd = strangers.then(|| gather(from, target)).transpose()?;
             let _burners = burners.then(Burners::start);
@@ -76,16 +72,32 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
                 probe(probes, target)
             }));
         }
-        let [ours, theirs] = &measured[..] else {
-            unreachable!("two servers were measured");
-        };
         let p99 = |of: &Figure| of.rank(99).map_or(f64::INFINITY, |time| time.as_secs_f64());
-        let ratio = p99(ours) / p99(theirs);
-        println!("| {name} | agent | {} | {ratio:.2} |", ours.row(PROMISED));
-        println!("| {name} | peer | {} | |", theirs.row(PROMISED));
-        missed.judge(format!("/healthz beside {name}"), ours.keeps(PROMISED));
+        let ratio = p99(&measured[0]) / p99(&measured[1]);
+        for (server, figure) in ["agent", "peer"].into_iter().zip(&measured) {
+            println!(
+                "| {name} | {server} | {} | {ratio:.2} |",
+                figure.row(PROMISED)
+            );
+        }
+        missed.judge(
+            format!("/healthz beside {name}"),
+            measured[0].keeps(PROMISED),
+        );
     }
     Ok(())
+}
+
+/// Puts a process into a group with the share of processors that a pod with `cpu: 10m` has beside others.
+/// kubelet's own conversion makes a weight of 1 of 10 shares, of which an ordinary process has 1024.
+fn few_shares(process: u32) -> Result<Cgroup> {
+    let (group, hierarchy) = Cgroup::with("cpu")?;
+    match hierarchy.has("cpu") {
+        true => group.set("cpu.shares", "10")?,
+        false => group.set("cpu.weight", "1")?,
+    }
+    group.set("cgroup.procs", &process.to_string())?;
+    Ok(group)
 }
 
 fn gather(from: &Namespace, target: SocketAddr) -> Result<Crowd> {
@@ -123,7 +135,7 @@ fn hurry() {
 /// Starts the peer: a process of its own, as the agent is.
 fn start_peer(world: &World, address: SocketAddr) -> Result<Process> {
     let mut command = world.node.command(std::env::current_exe()?);
-    command.args(["peer", &address.to_string()]);
+    command.arg("peer");
     let mut peer = Process::start(command, "peer", world.dir())?;
     let get = || http::get(address, "/healthz", NEVER);
     let answers = || world.node.run(get).is_ok();
@@ -132,7 +144,7 @@ fn start_peer(world: &World, address: SocketAddr) -> Result<Process> {
 }
 
 /// The peer. Two threads, as the agent has.
-pub(crate) fn serve(address: SocketAddr) -> Result<()> {
+pub(crate) fn serve() -> Result<()> {
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -140,55 +152,7 @@ pub(crate) fn serve(address: SocketAddr) -> Result<()> {
         .build()?;
     runtime.block_on(async {
         let router = axum::Router::new().route("/healthz", axum::routing::get(|| async { "ok" }));
-        let listener = tokio::net::TcpListener::bind(address).await?;
+        let listener = tokio::net::TcpListener::bind(("::", PEER_PORT)).await?;
         Ok(axum::serve(listener, router).await?)
     })
-}
-
-/// A control group with little of the processors. It is removed when this is dropped.
-struct Shares(PathBuf);
-
-impl Shares {
-    fn new() -> Option<Self> {
-        let name = format!("pathproof-bench-{}", std::process::id());
-        FEW_SHARES.into_iter().find_map(|(root, file, few)| {
-            let group = Path::new(root).join(&name);
-            fs::create_dir(&group).ok()?;
-            let made = Self(group);
-            write(&made.0.join(file), few).ok()?;
-            Some(made)
-        })
-    }
-
-    /// Puts a process into the group. It is back in the root's group when the result is dropped.
-    fn hold(&self, process: u32) -> Result<Held> {
-        let root = self.0.parent().context("a root")?.join("cgroup.procs");
-        let processes = self.0.join("cgroup.procs");
-        write(&processes, &process.to_string())
-            .with_context(|| format!("write {process} to {}", processes.display()))?;
-        Ok(Held { root, process })
-    }
-}
-
-struct Held {
-    root: PathBuf,
-    process: u32,
-}
-
-/// If there is no hierarchy, the folder may be an ordinary one, in which writing would make a file.
-fn write(file: &Path, value: &str) -> std::io::Result<()> {
-    let mut file = fs::OpenOptions::new().write(true).open(file)?;
-    file.write_all(value.as_bytes())
-}
-
-impl Drop for Shares {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        let _ = write(&self.root, &self.process.to_string());
-    }
 }

@@ -1,25 +1,24 @@
 //! `cargo xtask bench packet`: nanoseconds per packet that the observer adds, by BPF_PROG_TEST_RUN,
 //! over an empty program run with the same packets in the same way.
 //!
-//! A packet that is no SYN, and a SYN to a stranger, run 1e6 times in one call. Every SYN to a
-//! frontend is another one: initial sequence number, client and frontend are taken at random by a
-//! program that then calls the one that is measured ([`generator`]).
+//! A packet that is no SYN runs 1e6 times in one call. Every SYN to a frontend is another one:
+//! initial sequence number, client and frontend are taken at random by a program that then calls the
+//! one that is measured ([`generator`]).
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use agent_common::abi::{FOLLOW_ALL, program};
-use agent_common::evidence::{Outcome, PendingKey};
+use agent_common::abi::{FOLLOW_ALL, map, program};
+use agent_common::evidence::Outcome;
 use agent_common::service::{
-    Family, FrontendKind, FrontendValue, Owed, SourceClass, device_flag, endpoint_flag,
+    FrontendKind, FrontendValue, Owed, SourceClass, device_flag, endpoint_flag,
 };
 use anyhow::{Result, ensure};
 use node_tests::observer::{LO, Observer, Sandbox, in_sandbox};
-use node_tests::packet;
 use node_tests::promises::{Missed, head, median};
+use node_tests::{packet, usage};
 
-use crate::observer;
-use generator::{Generator, Shape};
+use generator::Generator;
 
 mod generator;
 
@@ -43,38 +42,32 @@ const FIRST_ENDPOINT: u32 = 0x0af4_0100;
 const PODS: u32 = 10_000;
 /// Port of every frontend and of every endpoint: the generator changes addresses alone.
 const PORT: u16 = 80;
-
-/// At most so many nanoseconds are added.
-#[derive(Clone, Copy)]
-enum Promise {
-    None,
-    /// By the difference of the best rounds: a packet that runs a million times in one call meets the
-    /// same caches each time, and noise only ever adds.
-    Best(f64),
-    /// By the median of the rounds' differences: the cost of a sighting on the machine as it is.
-    Median(f64),
-}
-
-const OF_NO_SYN: Promise = Promise::Best(3.0);
-const OF_DATAGRAM: Promise = Promise::Best(15.0);
-const OF_SIGHTING: Promise = Promise::Median(500.0);
-
-/// Nanoseconds of a packet in a round, with our program and with the empty one.
-type Round = (f64, f64);
+/// Promises, nanoseconds. The first two are judged by the difference of the best rounds: a packet that
+/// runs a million times in one call meets the same caches each time, and noise only ever adds. The last one is
+/// judged by the median of the rounds' differences: the cost of a sighting on the machine as it is.
+const OF_NO_SYN: f64 = 3.0;
+const OF_DATAGRAM: f64 = 15.0;
+const OF_SIGHTING: f64 = 500.0;
 
 pub(crate) fn run(rounds: usize, missed: &mut Missed) -> Result<()> {
     ensure!(rounds >= 1, "nothing to measure");
     head(
-        "ns per packet | best | median | empty program, best | added, best | added, median | ratio | promise | met",
+        "ns per packet | rounds' | with the observer | empty program | added | ratio | promise | met",
     );
     // With no gate: a round is a rush, of which most would not be followed.
-    let ungated = observer(&[(FOLLOW_ALL, 1)])?;
-    in_sandbox(|sandbox| Bench::new(ungated, sandbox, rounds, missed)?.all_followed())??;
-    let gated = observer(&[])?;
+    let observer = Observer::load(&[(FOLLOW_ALL, 1)])?;
     in_sandbox(|sandbox| {
-        let mut bench = Bench::new(gated, sandbox, rounds, missed)?;
-        let name = "a busy Service, one of a hundred followed";
-        bench.connections(name, 1, Promise::None)
+        let mut bench = Bench {
+            observer,
+            sandbox,
+            rounds,
+            missed,
+        };
+        bench.fill()?;
+        bench.repeated()?;
+        bench.observer.reset(8)?;
+        bench.connections()?;
+        bench.check()
     })?
 }
 
@@ -85,13 +78,9 @@ struct Bench<'a> {
     missed: &'a mut Missed,
 }
 
-impl<'a> Bench<'a> {
-    fn new(
-        mut observer: Observer,
-        sandbox: Sandbox,
-        rounds: usize,
-        missed: &'a mut Missed,
-    ) -> Result<Self> {
+impl Bench<'_> {
+    fn fill(&mut self) -> Result<()> {
+        let observer = &mut self.observer;
         for service in 0..FRONTENDS {
             let value = FrontendValue {
                 service,
@@ -99,66 +88,49 @@ impl<'a> Bench<'a> {
                 owed: [Owed::Forward as u8; 3],
                 ..FrontendValue::default()
             };
-            observer.put_frontend(frontend(service).into(), value)?;
+            observer.put_frontend(frontend(service), value)?;
             for index in 0..ENDPOINTS {
-                let at = endpoint(service, index).into();
+                let at = endpoint(service, index);
                 observer.put_endpoint(service, at, endpoint_flag::LOCAL)?;
             }
         }
-        observer.put_device(sandbox.uplink, device_flag::UPLINK)?;
+        observer.put_device(self.sandbox.uplink, device_flag::UPLINK)?;
         observer.put_source([10, 244, 1, 0].into(), 120, SourceClass::Pod)?;
-        observer.put_source([192, 0, 2, 2].into(), 128, SourceClass::Host)?;
-        Ok(Self {
-            observer,
-            sandbox,
-            rounds,
-            missed,
-        })
+        observer.put_source([192, 0, 2, 2].into(), 128, SourceClass::Host)
     }
 
-    fn all_followed(&mut self) -> Result<()> {
-        let payload = [0x55; 512];
-        let data = packet::data(client(7), SocketAddr::V4(frontend(7)), &payload);
-        self.repeated("no SYN, IPv4", OF_NO_SYN, &data.bytes())?;
-        let at = |last| SocketAddr::from((Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last), 80));
-        let data = packet::data(at(1), at(2), &payload);
-        self.repeated("no SYN, IPv6", OF_NO_SYN, &data.bytes())?;
-        let stranger = packet::syn(client(7), "203.0.113.80:80".parse()?, 1);
-        self.repeated("SYN to a stranger", Promise::None, &stranger.bytes())?;
-        let again = packet::syn(client(7), SocketAddr::V4(frontend(7)), 1);
-        let name = "the same SYN to a frontend";
-        self.repeated(name, Promise::None, &again.bytes())?;
-        self.datagrams()?;
-        self.observer.reset(8)?;
-        self.connections("100 of 30,000 frontends in use", IN_USE, OF_SIGHTING)?;
-        // No node is used so: every lookup misses the processor's caches. Told, not promised.
-        let name = "30,000 frontends, all as likely";
-        self.connections(name, FRONTENDS, Promise::None)?;
-        self.check()
-    }
-
-    fn datagrams(&mut self) -> Result<()> {
+    /// One packet, again and again, of each kind that most packets are.
+    fn repeated(&mut self) -> Result<()> {
         let quic = SocketAddr::from(([10, 96, 255, 1], 443));
+        let udp = |to, byte: u8| packet::udp(client(7), to, &[byte; 1_200]).bytes();
+        let data = |from, to| packet::data(from, to, &[0x55; 512]).bytes();
+        let v6 = |last| SocketAddr::from((Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last), PORT));
         self.observer
             .put_udp_frontend(quic, FrontendValue::default())?;
-        let udp = |to, byte: u8| packet::udp(client(7), to, &[byte; 1_200]).bytes();
         self.observer.run(program::INGRESS, &udp(quic, 1), LO)?;
-        let to = udp("203.0.113.80:8443".parse()?, 2);
-        self.repeated("datagram, no Service's port", Promise::None, &to)?;
-        let to = udp("203.0.113.80:443".parse()?, 2);
-        self.repeated("the same, at a UDP Service's port", OF_DATAGRAM, &to)?;
-        let name = "the same, to that Service: bulk of a flow";
-        self.repeated(name, OF_DATAGRAM, &udp(quic, 2))
-    }
-
-    /// One packet, again and again.
-    fn repeated(&mut self, name: &str, promise: Promise, packet: &[u8]) -> Result<()> {
-        let mut rounds = Vec::new();
-        for _ in 0..self.rounds {
-            let ours = self.repeat(program::INGRESS, packet)?;
-            rounds.push((ours, self.repeat(program::EMPTY, packet)?));
+        let stranger = "203.0.113.80:443".parse()?;
+        for (name, most, packet) in [
+            ("no SYN, IPv4", OF_NO_SYN, data(client(7), frontend(7))),
+            ("no SYN, IPv6", OF_NO_SYN, data(v6(1), v6(2))),
+            (
+                "datagram at a UDP Service's port",
+                OF_DATAGRAM,
+                udp(stranger, 2),
+            ),
+            (
+                "datagram to a UDP Service: bulk of a flow",
+                OF_DATAGRAM,
+                udp(quic, 2),
+            ),
+        ] {
+            let mut best = [f64::INFINITY; 2];
+            for _ in 0..self.rounds {
+                for (best, program) in best.iter_mut().zip([program::INGRESS, program::EMPTY]) {
+                    *best = best.min(self.repeat(program, &packet)?);
+                }
+            }
+            self.print(name, "best", best, best[0] - best[1], most);
         }
-        self.print(name, promise, &rounds);
         Ok(())
     }
 
@@ -166,41 +138,42 @@ impl<'a> Bench<'a> {
     /// the thread's processor time is taken around the whole call: entering and leaving it is nothing
     /// beside a million runs, and what else the machine does is left out.
     fn repeat(&self, program: &str, packet: &[u8]) -> Result<f64> {
-        let start = processor_time();
+        let start = usage::clock(libc::CLOCK_THREAD_CPUTIME_ID)?;
         self.observer.time(program, packet, LO, REPEAT)?;
-        Ok((processor_time() - start) as f64 / f64::from(REPEAT))
+        let took = usage::clock(libc::CLOCK_THREAD_CPUTIME_ID)? - start;
+        Ok(took.as_secs_f64() * 1e9 / f64::from(REPEAT))
     }
 
-    /// Fresh connections to so many frontends, at the four hooks that each of them passes.
-    fn connections(&mut self, to: &str, frontends: u32, promise: Promise) -> Result<()> {
+    /// Fresh connections, at the four hooks that each of them passes.
+    fn connections(&mut self) -> Result<()> {
         let pods = self.sandbox.pods;
-        let names = [
-            "SYN arriving",
-            "SYN leaving",
-            "SYN-ACK coming in",
-            "SYN-ACK leaving",
-        ];
-        let sightings = [
-            self.sighting(program::INGRESS, LO, Shape::SYN_TO_FRONTEND, frontends)?,
-            self.sighting(program::EGRESS, pods, Shape::SYN_TO_ENDPOINT, frontends)?,
-            self.sighting(program::INGRESS, pods, Shape::ANSWER_OF_ENDPOINT, frontends)?,
-            self.sighting(program::EGRESS, LO, Shape::ANSWER_OF_FRONTEND, frontends)?,
-        ];
-        let mut rounds = <[Vec<Round>; 4]>::default();
+        let mut sightings = Vec::new();
+        for (name, program, device, is_answer, of_endpoint) in [
+            ("SYN arriving", program::INGRESS, LO, false, false),
+            ("SYN leaving", program::EGRESS, pods, false, true),
+            ("SYN-ACK coming in", program::INGRESS, pods, true, true),
+            ("SYN-ACK leaving", program::EGRESS, LO, true, false),
+        ] {
+            let generator = |program| {
+                let target = self.observer.program(program)?;
+                Generator::new(target, device, is_answer, of_endpoint)
+            };
+            let both = [generator(program)?, generator(program::EMPTY)?];
+            sightings.push((name, both, Vec::new()));
+        }
         for _ in 0..self.connection_rounds() {
             let first = fastrand::u32(..);
-            for (rounds, sighting) in rounds.iter_mut().zip(&sightings) {
-                let empty = sighting.run(&sighting.empty, first)?;
-                rounds.push((sighting.run(&sighting.ours, first)?, empty));
+            for (_, [ours, empty], rounds) in &mut sightings {
+                let empty = empty.run(first, CONNECTIONS)?;
+                rounds.push([ours.run(first, CONNECTIONS)?, empty].map(f64::from));
             }
-            let followed = self.observer.followed()?.into_iter();
-            self.observer.forget(followed.map(|isn| PendingKey {
-                isn,
-                family: Family::V4 as u32,
-            }))?;
+            let followed = self.observer.pending(map::PENDING)?.into_iter();
+            self.observer.forget(followed.map(|(key, _)| key))?;
         }
-        for (name, rounds) in names.into_iter().zip(&rounds) {
-            self.print(&format!("{to}: {name}"), promise, rounds);
+        for (name, _, rounds) in sightings {
+            let of = |index: usize| median(rounds.iter().map(|round| round[index]));
+            let added = median(rounds.iter().map(|[ours, empty]| ours - empty));
+            self.print(name, "median", [of(0), of(1)], added, OF_SIGHTING);
         }
         Ok(())
     }
@@ -209,46 +182,11 @@ impl<'a> Bench<'a> {
         self.rounds * 10
     }
 
-    fn sighting(
-        &self,
-        program: &str,
-        device: u32,
-        shape: Shape,
-        frontends: u32,
-    ) -> Result<Sighting> {
-        let generator = |name| Generator::new(self.observer.program(name)?, shape, frontends);
-        let server = match shape.endpoint {
-            true => SocketAddr::V4(endpoint(7, 0)),
-            false => SocketAddr::V4(frontend(7)),
-        };
-        let packet = match shape.answer {
-            true => packet::syn_ack(server, client(7), 0),
-            false => packet::syn(client(7), server, 0),
-        };
-        Ok(Sighting {
-            device,
-            packet: packet.bytes(),
-            ours: generator(program)?,
-            empty: generator(program::EMPTY)?,
-        })
-    }
-
-    fn print(&mut self, name: &str, promise: Promise, rounds: &[Round]) {
-        let (ours, empty): (Vec<f64>, Vec<f64>) = rounds.iter().copied().unzip();
-        let least = |times: &[f64]| times.iter().copied().fold(f64::INFINITY, f64::min);
-        let (best, empty) = (least(&ours), least(&empty));
-        let added = best - empty;
-        let added_median = median(rounds.iter().map(|(ours, empty)| ours - empty));
-        let (statistic, most, judged) = match promise {
-            Promise::None => ("", None, 0.0),
-            Promise::Best(most) => ("best", Some(most), added),
-            Promise::Median(most) => ("median", Some(most), added_median),
-        };
-        let (promise, met) = self.missed.at_most(name, statistic, most, judged);
+    fn print(&mut self, name: &str, of: &str, [ours, empty]: [f64; 2], added: f64, most: f64) {
+        let met = self.missed.judge(name, added <= most);
+        let ratio = ours / empty;
         println!(
-            "| {name} | {best:.1} | {:.1} | {empty:.1} | {added:.1} | {added_median:.1} | {:.1}x | {promise} | {met} |",
-            median(ours),
-            best / empty
+            "| {name} | {of} | {ours:.1} | {empty:.1} | {added:.1} | {ratio:.1} | at most {most} | {met} |"
         );
     }
 
@@ -263,7 +201,7 @@ impl<'a> Bench<'a> {
                 }
             }
         }
-        let wanted = 2 * self.connection_rounds() as u64 * u64::from(CONNECTIONS);
+        let wanted = self.connection_rounds() as u64 * u64::from(CONNECTIONS);
         for outcome in [
             Outcome::Arrived,
             Outcome::Forwarded,
@@ -281,39 +219,13 @@ impl<'a> Bench<'a> {
     }
 }
 
-/// One of a connection's packets at one hook.
-struct Sighting {
-    device: u32,
-    packet: Vec<u8>,
-    ours: Generator,
-    empty: Generator,
+fn frontend(service: u32) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::from(FIRST_FRONTEND + service), PORT))
 }
 
-impl Sighting {
-    fn run(&self, generator: &Generator, first: u32) -> Result<f64> {
-        let mean = generator.run(&self.packet, self.device, first, CONNECTIONS)?;
-        Ok(f64::from(mean))
-    }
-}
-
-/// Of this thread, in nanoseconds.
-fn processor_time() -> i64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a timespec that lives for the call.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    time.tv_sec * 1_000_000_000 + time.tv_nsec
-}
-
-fn frontend(service: u32) -> SocketAddrV4 {
-    SocketAddrV4::new(Ipv4Addr::from(FIRST_FRONTEND + service), PORT)
-}
-
-fn endpoint(service: u32, index: u32) -> SocketAddrV4 {
+fn endpoint(service: u32, index: u32) -> SocketAddr {
     let pod = (service * ENDPOINTS + index) % PODS;
-    SocketAddrV4::new(Ipv4Addr::from(FIRST_ENDPOINT + pod), PORT)
+    SocketAddr::from((Ipv4Addr::from(FIRST_ENDPOINT + pod), PORT))
 }
 
 fn client(number: u32) -> SocketAddr {

@@ -1,31 +1,32 @@
-//! Clients in a closed loop: each opens a connection, asks, is answered, resets, and begins again.
+//! Clients in a closed loop: each opens a connection, asks, is answered, resets, and begins again. And
+//! one connection that carries as much as goes through.
 
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::io::{self, BufReader, Read, Write};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::ops::Range;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
-use node_tests::detect::Figure;
+use anyhow::{Context, Result};
 use node_tests::scene::Scene;
-use node_tests::world::Family;
+use node_tests::world::{Family, Namespace};
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Clients in a pod, and as many outside.
 const CLIENTS: usize = 4;
 /// Longer than a SYN that is repeated once.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Bytes that are read or written at once.
+const BUFFER: usize = 256 * 1024;
 
-/// Has all of them open connections, at most so many a second together. Gives the times from SYN to
-/// SYN-ACK.
-pub(super) fn connect(scene: &Scene, rate: Option<u32>, lasts: Duration) -> Result<Figure> {
+/// Has all of them open connections, at most so many a second together. Gives the number of those
+/// that were answered.
+pub(super) fn connect(scene: &Scene, rate: u32, lasts: Duration) -> Result<u64> {
     let world = &scene.world;
     let pod = world.pod("client-1");
     let away = world.outside_client(0, Family::V4);
     let inside = scene.cluster_ip("web", Family::V4);
-    let pause = rate.map_or(0.0, |rate| 2.0 * CLIENTS as f64 / f64::from(rate));
-    let pause = Duration::from_secs_f64(pause);
+    let pause = Duration::from_secs_f64(2.0 * CLIENTS as f64 / f64::from(rate));
     let mut threads = Vec::new();
     for (ns, source, target) in [
         (&pod.ns, pod.address(Family::V4), inside),
@@ -37,44 +38,68 @@ pub(super) fn connect(scene: &Scene, rate: Option<u32>, lasts: Duration) -> Resu
             threads.push(ns.spawn("client", client)?);
         }
     }
-    let felt = threads.into_iter().filter_map(|thread| thread.join().ok());
-    Ok(Figure::join(felt))
+    let answered = threads.into_iter().filter_map(|thread| thread.join().ok());
+    Ok(answered.sum())
 }
 
+/// Gives the number of answered connections.
 fn dial(
     source: IpAddr,
     ports: Range<u16>,
     target: SocketAddr,
     lasts: Duration,
     pause: Duration,
-) -> Figure {
-    let mut felt = Figure::default();
+) -> u64 {
+    let mut answered = 0;
     let mut due = Instant::now();
     let end = due + lasts;
     // In sequence: a port that the kernel chooses may meet the entry of an earlier connection.
     for port in ports.cycle().take_while(|_| Instant::now() < end) {
         thread::sleep(due.saturating_duration_since(Instant::now()));
         due += pause;
-        felt.note(once(SocketAddr::new(source, port), target).ok());
+        answered += u64::from(once(SocketAddr::new(source, port), target).is_ok());
     }
-    felt
+    answered
 }
 
-fn once(source: SocketAddr, target: SocketAddr) -> io::Result<Duration> {
+fn once(source: SocketAddr, target: SocketAddr) -> io::Result<()> {
     let domain = Domain::for_address(source);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     // A reset instead of TIME_WAIT, and instead of conntrack entries that stay for two minutes.
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_tcp_nodelay(true)?;
     socket.bind(&source.into())?;
-    let start = Instant::now();
     socket.connect_timeout(&target.into(), PATIENCE)?;
-    let time = start.elapsed();
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(b"?")?;
-    match stream.read(&mut [0; 128])? {
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        _ => Ok(time),
-    }
+    // The line has more bytes; none at all is no answer.
+    stream.read_exact(&mut [0])
+}
+
+/// A server on both families that takes whatever comes, one connection after another, for as long as
+/// this process runs.
+pub(super) fn sink(ns: &Namespace, port: u16) -> Result<()> {
+    let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
+    let listener = ns.run(|| TcpListener::bind(address)).context("listen")?;
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let _ = stream.set_read_timeout(Some(PATIENCE));
+            let mut stream = BufReader::with_capacity(BUFFER, stream);
+            let _ = io::copy(&mut stream, &mut io::sink());
+        }
+    });
+    Ok(())
+}
+
+/// Sends for so long; gives the bytes a second that went into the connection.
+pub(super) fn push(ns: &Namespace, target: SocketAddr, lasts: Duration) -> Result<f64> {
+    ns.run(|| {
+        let mut stream = TcpStream::connect_timeout(&target, PATIENCE)?;
+        let (buffer, start, mut sent) = (vec![7; BUFFER], Instant::now(), 0_u64);
+        while start.elapsed() < lasts {
+            sent += stream.write(&buffer)? as u64;
+        }
+        Ok(sent as f64 / start.elapsed().as_secs_f64())
+    })
 }

@@ -11,32 +11,15 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use anyhow::{Context, Result};
 use aya::programs::SchedClassifier;
 use node_tests::bpf::{Code, Program, call, descriptor};
+use node_tests::{observer, packet};
 
-use super::{CLIENTS, ENDPOINTS, FIRST_ENDPOINT, FIRST_FRONTEND, PODS};
-
-/// Which packet of a connection is made, by what is written where.
-#[derive(Clone, Copy)]
-pub(super) struct Shape {
-    /// From the server to the client: a SYN-ACK; else a SYN.
-    pub(super) answer: bool,
-    /// The server is an endpoint; else it is the frontend.
-    pub(super) endpoint: bool,
-}
-
-impl Shape {
-    pub(super) const SYN_TO_FRONTEND: Self = Self::new(false, false);
-    pub(super) const SYN_TO_ENDPOINT: Self = Self::new(false, true);
-    pub(super) const ANSWER_OF_ENDPOINT: Self = Self::new(true, true);
-    pub(super) const ANSWER_OF_FRONTEND: Self = Self::new(true, false);
-
-    const fn new(answer: bool, endpoint: bool) -> Self {
-        Self { answer, endpoint }
-    }
-}
+use super::{CLIENTS, ENDPOINTS, FIRST_ENDPOINT, FIRST_FRONTEND, IN_USE, PODS};
 
 /// A loaded generator.
 pub(super) struct Generator {
     program: Program,
+    packet: Vec<u8>,
+    device: u32,
     /// Holds the program under test.
     _targets: OwnedFd,
 }
@@ -47,16 +30,20 @@ const PROG_TEST_RUN: libc::c_int = 10;
 const PROG_ARRAY: u32 = 3;
 /// Bytes of Ethernet, IPv4 and the part of TCP that is written.
 const PACKET: i32 = 54;
-/// Bytes of `struct __sk_buff`, and offsets in it.
-const CONTEXT_LEN: usize = 192;
+/// Offsets in `struct __sk_buff`.
 const MARK: i16 = 8;
-const IFINDEX: usize = 40;
 const DATA: i16 = 76;
 const DATA_END: i16 = 80;
 
 impl Generator {
-    /// Makes one that calls `target`, for connections to so many frontends.
-    pub(super) fn new(target: &SchedClassifier, shape: Shape, frontends: u32) -> Result<Self> {
+    /// Makes one that calls `target` with a packet of each connection, as if it crossed the device: its
+    /// SYN or the answer to it, to or from the frontend or an endpoint.
+    pub(super) fn new(
+        target: &SchedClassifier,
+        device: u32,
+        is_answer: bool,
+        of_endpoint: bool,
+    ) -> Result<Self> {
         // union bpf_attr: map_type, key_size, value_size, max_entries.
         let targets = descriptor(MAP_CREATE, &mut [PROG_ARRAY, 4, 4, 1]).context("make a map")?;
         let (key, value) = (0_u32, target.fd()?.as_fd().as_raw_fd() as u32);
@@ -68,26 +55,31 @@ impl Generator {
             0,
         ];
         call(MAP_UPDATE_ELEM, &mut update).context("put the program under test into a map")?;
-        let code = instructions(shape, frontends, targets.as_raw_fd());
-        let program = Program::load("generator", &code)?;
+        let code = instructions(is_answer, of_endpoint, targets.as_raw_fd());
+        let (client, server) = (super::client(7), super::frontend(7));
+        let packet = match is_answer {
+            true => packet::syn_ack(server, client, 0),
+            false => packet::syn(client, server, 0),
+        };
         Ok(Self {
-            program,
+            program: Program::load("generator", &code)?,
+            packet: packet.bytes(),
+            device,
             _targets: targets,
         })
     }
 
-    /// Runs `count` connections, the first of which has the number `first`, as if their packets
-    /// crossed the device. The kernel's mean of one run, in nanoseconds.
-    pub(super) fn run(&self, packet: &[u8], device: u32, first: u32, count: u32) -> Result<u32> {
-        let mut context = [0_u8; CONTEXT_LEN];
+    /// Runs `count` connections, the first of which has the number `first`. The kernel's mean of one
+    /// run, in nanoseconds.
+    pub(super) fn run(&self, first: u32, count: u32) -> Result<u32> {
+        let mut context = observer::context(self.device);
         context[MARK as usize..MARK as usize + 4].copy_from_slice(&first.to_ne_bytes());
-        context[IFINDEX..IFINDEX + 4].copy_from_slice(&device.to_ne_bytes());
         // prog_fd, retval, sizes of data in and out, data in, data out, repeat and duration, sizes
         // of context in and out, context in, context out, flags and cpu, batch size.
         let mut attr = [0_u64; 10];
         attr[0] = u64::from(self.program.0.as_raw_fd() as u32);
-        attr[1] = packet.len() as u64;
-        attr[2] = packet.as_ptr() as u64;
+        attr[1] = self.packet.len() as u64;
+        attr[2] = self.packet.as_ptr() as u64;
         attr[4] = u64::from(count);
         attr[5] = context.len() as u64;
         attr[6] = context.as_ptr() as u64;
@@ -100,17 +92,15 @@ impl Generator {
 /// multiplied by odd constants, so that numbers that follow each other have nothing in common, and
 /// no two of 2^32 the same initial sequence number. Of clients there are 2^22, and the endpoint of a
 /// frontend has its own number times [`ENDPOINTS`], modulo [`PODS`].
-fn instructions(shape: Shape, frontends: u32, targets: i32) -> Code {
+fn instructions(is_answer: bool, of_endpoint: bool, targets: i32) -> Code {
     const SOURCE: i16 = 26;
     const DESTINATION: i16 = 30;
     const SEQUENCE: i16 = 38;
     const ACKNOWLEDGED: i16 = 42;
-    let (client_at, server_at) = if shape.answer {
-        (DESTINATION, SOURCE)
-    } else {
-        (SOURCE, DESTINATION)
+    let (client_at, server_at, sequence_at) = match is_answer {
+        true => (DESTINATION, SOURCE, ACKNOWLEDGED),
+        false => (SOURCE, DESTINATION, SEQUENCE),
     };
-    let sequence_at = if shape.answer { ACKNOWLEDGED } else { SEQUENCE };
 
     let mut code = Code::default();
     code.copy(6, 1).load(7, 6, MARK).copy32(1, 7);
@@ -119,7 +109,7 @@ fn instructions(shape: Shape, frontends: u32, targets: i32) -> Code {
     code.copy(4, 2).add(4, PACKET).only_up_to(4, 3);
 
     code.copy32(1, 7).alu(MUL32, 1, 0x9e37_79b1_u32 as i32);
-    code.alu(ADD32, 1, i32::from(shape.answer));
+    code.alu(ADD32, 1, i32::from(is_answer));
     code.alu(TO_BE, 1, 32).put(2, sequence_at, 1);
 
     code.copy32(1, 7).alu(MUL32, 1, 0xc2b2_ae3d_u32 as i32);
@@ -129,8 +119,8 @@ fn instructions(shape: Shape, frontends: u32, targets: i32) -> Code {
 
     code.copy32(1, 7).alu(MUL32, 1, 0x85eb_ca77_u32 as i32);
     code.alu(SHIFT_RIGHT32, 1, 8);
-    code.alu(MODULO32, 1, frontends as i32);
-    if shape.endpoint {
+    code.alu(MODULO32, 1, IN_USE as i32);
+    if of_endpoint {
         code.alu(MUL32, 1, ENDPOINTS as i32);
         code.alu(MODULO32, 1, PODS as i32);
         code.alu(ADD32, 1, FIRST_ENDPOINT as i32);
