@@ -85,10 +85,9 @@ fn built_in(span: Span, scrape: f64) -> Variables {
         ("__rate_interval", (span.step + scrape).max(4.0 * scrape)),
         ("__interval", span.step),
     ];
-    let seconds = |number: f64| format!("{}s", number.max(1.0) as u64);
-    numbers
-        .map(|(name, number)| (name.to_owned(), seconds(number)))
-        .into()
+    let seconds =
+        |(name, number): (&str, f64)| (name.to_owned(), format!("{}s", number.max(1.0) as u64));
+    numbers.map(seconds).into()
 }
 
 /// The value of a variable of type query whose choice is "All".
@@ -97,14 +96,11 @@ fn chosen(variable: &Value, prometheus: &Prometheus, known: &Variables) -> Resul
         return Ok(all.to_owned());
     }
     let query = resolved(text(&variable["query"]["query"]), known);
-    let inside = query
-        .strip_prefix("label_values(")
-        .and_then(|rest| rest.strip_suffix(')'));
-    let (selector, label) = inside
-        .and_then(|inside| inside.rsplit_once(','))
-        .with_context(|| format!("{query} is no label_values(SELECTOR, LABEL)"))?;
-    let values = prometheus.label_values(label.trim(), selector.trim())?;
-    let values: Vec<String> = values.into_iter().collect();
+    let inside = query.strip_prefix("label_values(");
+    let inside = inside.and_then(|rest| rest.strip_suffix(')')?.rsplit_once(", "));
+    let (selector, label) =
+        inside.with_context(|| format!("{query} is no label_values(SELECTOR, LABEL)"))?;
+    let values = Vec::from_iter(prometheus.label_values(label, selector)?);
     Ok(format!("({})", values.join("|")))
 }
 

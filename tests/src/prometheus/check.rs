@@ -46,11 +46,7 @@ pub fn evaluate(
         if names.is_empty() {
             problems.push(format!("{place}: names no metric: {text}"));
         }
-        let result = match instant {
-            true => prometheus.at(text, span.end),
-            false => prometheus.over(text, span),
-        };
-        match result {
+        match prometheus.evaluate(text, span, *instant) {
             Ok(result) if is_empty(&result) => empty.push(place.clone()),
             Ok(_) => {}
             Err(error) => problems.push(format!("{place}: {error:#}: {text}")),
@@ -66,12 +62,10 @@ fn is_empty(result: &Value) -> bool {
         number.is_ok_and(f64::is_finite)
     };
     let series = result.as_array().into_iter().flatten();
-    !series
-        .into_iter()
-        .any(|one| match one["values"].as_array() {
-            Some(points) => points.iter().any(is_number),
-            None => is_number(&one["value"]),
-        })
+    !series.into_iter().any(|one| {
+        let mut points = one["values"].as_array().into_iter().flatten();
+        points.any(is_number) || is_number(&one["value"])
+    })
 }
 
 /// Every metric of the reference, histograms by their parts.

@@ -51,7 +51,6 @@ struct Counters {
 
 pub(crate) fn run(seconds: u64, missed: &mut Missed) -> Result<()> {
     let plain = stage(Load::Idle, true, &ALL_PATHS)?;
-    println!("{} lanes are probed", plain.lanes()?);
     let with = measure("all paths probed", seconds, &[plain.agent.pid()])?.remove(0);
     drop(plain);
     let mut probed = stage(Load::Idle, true, &ALL_PATHS)?;
