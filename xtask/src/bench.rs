@@ -1,12 +1,14 @@
 //! `cargo xtask bench`: builds and runs the measuring programs of package node-tests, and the fleet simulator.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::run::Rest;
-use crate::{ebpf, host, image, run, setup_cluster};
+use crate::{host, image, run, setup_cluster};
+
+/// Variable that names the agent's program.
+const AGENT: &str = "PATHPROOF_AGENT";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -63,38 +65,22 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     host::install_world("the benchmark")?;
     match &args.what {
-        // It loads the programs itself.
-        What::Packet(rest) => measure("packet", rest, None),
-        What::Scale {
-            cluster: false,
-            rest,
-        } => measure("scale", rest, Some(agent()?)),
-        What::Scale { rest, .. } => {
-            setup_cluster::ready()?;
-            measure("cluster", rest, Some(agent()?))
+        What::Packet(rest) => bench("packet", rest),
+        What::Scale { cluster, rest } if *cluster => in_cluster("cluster", rest),
+        What::Scale { rest, .. } => bench("scale", rest),
+        What::Detect { kube_proxy, rest } if !kube_proxy => bench("detect", rest),
+        What::Detect { .. } => cluster_tests(&["faults::", "calm::"]),
+        What::Programming => cluster_tests(&["programming::"]),
+        What::Boot(rest) => in_cluster("boot", rest),
+        What::Http(rest) => bench("http", rest),
+        What::Load(rest) => bench("load", rest),
+        What::Soak(rest) => measure("storm", &["--soak", "--minutes=60", "--seed=1"], rest),
+        What::Idle(rest) => bench("idle", rest),
+        What::Rotator(rest) => in_cluster("rotator", rest),
+        What::Dashboard(rest) => {
+            setup_cluster::prometheus()?;
+            bench("dashboard", rest)
         }
-        What::Detect {
-            kube_proxy: false,
-            rest,
-        } => measure("detect", rest, Some(agent()?)),
-        What::Detect { .. } => cluster_tables("ten minutes", &["faults::", "calm::"], &[]),
-        What::Programming => {
-            let changes = [("PATHPROOF_CHANGES", OsStr::new("1000"))];
-            cluster_tables("twenty minutes", &["programming::"], &changes)
-        }
-        What::Boot(rest) => {
-            setup_cluster::ready()?;
-            measure("boot", rest, Some(agent()?))
-        }
-        What::Http(rest) => measure("http", rest, Some(agent()?)),
-        What::Load(rest) => measure("load", rest, Some(agent()?)),
-        What::Soak(rest) => soak(rest),
-        What::Idle(rest) => measure("idle", rest, Some(agent()?)),
-        What::Rotator(rest) => {
-            setup_cluster::ready()?;
-            measure("rotator", rest, Some(agent()?))
-        }
-        What::Dashboard(rest) => dashboard(rest),
         What::Fleet => fleet(),
     }
 }
@@ -108,70 +94,36 @@ fn fleet() -> Result<()> {
     run::run(command.arg("--").arg(picture))
 }
 
-/// The agent as it is shipped.
-fn agent() -> Result<PathBuf> {
-    image::program()
+fn bench(name: &str, rest: &Rest) -> Result<()> {
+    measure("bench", &[name], rest)
 }
 
-fn measure(name: &str, rest: &Rest, agent: Option<PathBuf>) -> Result<()> {
-    let agent = agent
-        .as_ref()
-        .map(|path| ("PATHPROOF_AGENT", path.as_os_str()));
-    measure_with("bench", &[name], rest, agent.as_slice())
+fn in_cluster(name: &str, rest: &Rest) -> Result<()> {
+    setup_cluster::ready()?;
+    bench(name, rest)
 }
 
-fn soak(rest: &Rest) -> Result<()> {
-    let agent = agent()?;
-    let variables = [("PATHPROOF_AGENT", agent.as_os_str())];
-    let hour = ["--soak", "--minutes=60", "--seed=1"];
-    measure_with("storm", &hour, rest, &variables)
+/// Runs a program of package node-tests with the agent as it is shipped.
+fn measure(program: &str, words: &[&str], rest: &Rest) -> Result<()> {
+    // This one loads the eBPF programs itself, and the build of the agent takes minutes.
+    let needs_agent = words != ["packet"];
+    let agent = needs_agent.then(image::program).transpose()?;
+    let program = run::build_program("node-tests", program, "release")?;
+    let variable = agent.as_ref().map(|agent| (AGENT, agent.as_os_str()));
+    let mut command = host::as_root_with(program, variable.as_slice())?;
+    run::run_through_interrupts(command.args(words).args(&rest.arguments))
 }
 
-fn measure_with(
-    program: &str,
-    name: &[&str],
-    rest: &Rest,
-    variables: &[(&str, &OsStr)],
-) -> Result<()> {
-    let bench = run::build_program("node-tests", program, "release")?;
-    let mut command = host::as_root_with(bench, variables)?;
-    run::run_through_interrupts(command.args(name).args(&rest.arguments))
-}
-
-/// Only the series of the agent matter: any build has them.
-fn dashboard(rest: &Rest) -> Result<()> {
-    let agent = ebpf::agent("dev")?;
-    let tools = setup_cluster::prometheus()?;
-    let variables = [
-        ("PATHPROOF_AGENT", agent.as_os_str()),
-        ("PATHPROOF_PROMETHEUS", tools.prometheus.as_os_str()),
-        ("PATHPROOF_PROMTOOL", tools.promtool.as_os_str()),
-    ];
-    measure_with("bench", &["dashboard"], rest, &variables)
-}
-
-/// Some cluster tests print tables; here with the agent that is shipped, one after another, and the
-/// tables alone.
-fn cluster_tables(time: &str, tests: &[&str], more: &[(&str, &OsStr)]) -> Result<()> {
-    let agent = agent()?;
-    let servers = setup_cluster::ready()?;
+/// Some cluster tests print tables; here with the agent that is shipped, and one after another.
+fn cluster_tests(tests: &[&str]) -> Result<()> {
+    let agent = image::program()?;
+    setup_cluster::ready()?;
     let test = run::build_test("node-tests", "cluster", "release")?;
-    let mut env = vec![
-        ("PATHPROOF_AGENT", agent.as_os_str()),
-        ("PATHPROOF_CLUSTER_SERVERS", servers.as_os_str()),
-        ("RUST_TEST_THREADS", OsStr::new("1")),
-    ];
-    env.extend(more);
-    let mut command = host::as_root_with(test, &env)?;
-    command.arg("--nocapture").args(tests);
-    println!("about {time}; each table is printed when its test ends");
-    let status = run::lines(&mut command, |line| {
-        if line.starts_with('|') || line.contains("panicked") {
-            println!("{line}");
-        }
-    })?;
-    if !status.success() {
-        bail!("a test failed: run `cargo xtask test cluster` for the reason");
-    }
-    Ok(())
+    let changes = ("PATHPROOF_CHANGES", OsStr::new("1000"));
+    let mut command = host::as_root_with(test, &[(AGENT, agent.as_os_str()), changes])?;
+    run::run(
+        command
+            .args(["--nocapture", "--test-threads=1"])
+            .args(tests),
+    )
 }

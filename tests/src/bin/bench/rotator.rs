@@ -18,7 +18,7 @@ use crate::site::Site;
 /// Resident, design's promise, in MiB.
 const PROMISED: f64 = 24.0;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Heartbeats: an agent writes one every five minutes, so all nodes of 5,000 do as much in a minute.
+/// Heartbeats to write: as many as 5,000 agents write in a minute.
 const BEATS: usize = 1_000;
 /// Images that a kubelet names in its Node's status, by default.
 const IMAGES: usize = 50;
