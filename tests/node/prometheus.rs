@@ -139,8 +139,8 @@ fn play(fleet: &mut Fleet) {
 /// and what is wrong.
 fn over(fleet: &Fleet, dashboard: &Dashboard) -> (Vec<String>, Vec<String>) {
     let span = fleet.span();
-    let variables = dashboard.variables(&fleet.prometheus, NODES[1], span, 1.0);
-    let expressions = dashboard.expressions(&variables.expect("variables"));
+    let expressions = dashboard.expressions(&fleet.prometheus, NODES[1], span, 1.0);
+    let expressions = expressions.expect("variables");
     let evaluated = evaluate(&fleet.prometheus, &expressions, span);
     let (mut empty, problems) = evaluated.expect("an answer");
     empty.retain(|place| !RIGHTLY_EMPTY.contains(&place.as_str()));

@@ -19,7 +19,7 @@ pub const FILE: &str = concat!(
 );
 
 /// What `$name` stands for.
-pub type Variables = BTreeMap<String, String>;
+type Variables = BTreeMap<String, String>;
 
 #[derive(Clone, Debug)]
 pub struct Dashboard(pub Value);
@@ -36,15 +36,16 @@ impl Dashboard {
         self.0["panels"].as_array().into_iter().flatten()
     }
 
-    /// Its variables, asked of Prometheus as Grafana does when the page opens; `node` is the one
-    /// that is looked at, `scrape` the seconds between two scrapes.
-    pub fn variables(
+    /// Every expression of every panel; its place is "Title, A". Variables are asked of Prometheus as
+    /// Grafana does when the page opens; `node` is the one that is looked at, `scrape` the seconds
+    /// between two scrapes.
+    pub fn expressions(
         &self,
         prometheus: &Prometheus,
         node: &str,
         span: Span,
         scrape: f64,
-    ) -> Result<Variables> {
+    ) -> Result<Vec<Expression>> {
         let mut known = built_in(span, scrape);
         let list = self.0["templating"]["list"].as_array();
         for variable in list.context("the dashboard has no variables")? {
@@ -56,20 +57,16 @@ impl Dashboard {
             };
             known.insert(name.to_owned(), value);
         }
-        Ok(known)
-    }
-
-    /// Every expression of every panel. Its place is "Title, A".
-    pub fn expressions(&self, variables: &Variables) -> Vec<Expression> {
-        let panels = self.panels().flat_map(|panel| {
+        let targets = self.panels().flat_map(|panel| {
             let targets = panel["targets"].as_array().into_iter().flatten();
-            targets.map(move |target| Expression {
-                place: format!("{}, {}", text(&panel["title"]), text(&target["refId"])),
-                text: resolved(text(&target["expr"]), variables),
-                instant: target["instant"] == true,
-            })
+            targets.map(move |target| (text(&panel["title"]), target))
         });
-        panels.collect()
+        let expression = |(title, target): (&str, &Value)| Expression {
+            place: format!("{title}, {}", text(&target["refId"])),
+            text: resolved(text(&target["expr"]), &known),
+            instant: target["instant"] == true,
+        };
+        Ok(targets.map(expression).collect())
     }
 }
 

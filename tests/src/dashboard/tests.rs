@@ -22,80 +22,57 @@ fn anchors(page: &str) -> BTreeSet<String> {
 
 /// What Grafana would not complain of, and a reader would.
 fn problems(dashboard: &Dashboard) -> Vec<String> {
-    let page = &dashboard.0;
-    let mut found = Vec::new();
-    let mut expect = |holds: bool, place: &str, what: &str| {
-        if !holds {
-            found.push(format!("{place}: {what}"));
-        }
-    };
-    // 38 is Grafana 10's; later ones migrate it by themselves.
-    expect(
-        page["schemaVersion"] == 38,
-        "page",
-        "not of Grafana 10's schema",
-    );
-    expect(page["refresh"] == "10s", "page", "is not refreshed");
-    expect(page["uid"] == "pathproof", "page", "has no uid of its own");
-    let (mut seen, mut cells) = (BTreeSet::new(), BTreeSet::new());
+    let (mut found, mut seen, mut cells) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for panel in dashboard.panels() {
         let title = text(&panel["title"]);
-        expect(
-            seen.insert(title.to_owned()),
-            title,
-            "a second one of this title",
-        );
-        expect(
-            seen.insert(panel["id"].to_string()),
-            title,
-            "a second one of this id",
-        );
-        let grid = |name: &str| panel["gridPos"][name].as_u64().unwrap_or_default();
-        let columns = grid("x")..grid("x") + grid("w");
-        expect(columns.end <= 24, title, "beyond the right edge");
-        for cell in
-            (grid("y")..grid("y") + grid("h")).flat_map(|y| columns.clone().map(move |x| (x, y)))
-        {
-            expect(cells.insert(cell), title, "upon another one");
+        let mut wrong = |what: &str| found.push(format!("{title}: {what}"));
+        if !seen.insert(title.to_owned()) {
+            wrong("a second one of this title");
+        }
+        if !seen.insert(panel["id"].to_string()) {
+            wrong("a second one of this id");
+        }
+        let [x, y, w, h] = ["x", "y", "w", "h"].map(|name| panel["gridPos"][name].as_u64());
+        let [x, y, w, h] = [x, y, w, h].map(|number| number.expect("a place"));
+        let mut place = (y..y + h).flat_map(|y| (x..x + w).map(move |x| (x, y)));
+        if x + w > 24 {
+            wrong("beyond the right edge");
+        } else if !place.all(|cell| cells.insert(cell)) {
+            wrong("upon another one");
         }
         if panel["type"] == "row" {
             continue;
         }
         let defaults = &panel["fieldConfig"]["defaults"];
-        let described = text(&panel["description"]).len() > 20;
-        expect(described, title, "has no description");
-        expect(defaults["unit"].is_string(), title, "has no unit");
-        expect(
-            defaults["thresholds"]["steps"].is_array(),
-            title,
-            "has no thresholds",
-        );
-        let targets = panel["targets"]
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        let sources = targets
-            .iter()
-            .chain([panel])
-            .map(|one| &one["datasource"]["uid"]);
-        for source in sources {
-            expect(
-                source == "${datasource}",
-                title,
+        let targets = panel["targets"].as_array().into_iter().flatten();
+        let mut sources = targets.chain([panel]).map(|one| &one["datasource"]["uid"]);
+        let whole = panel.to_string();
+        for (holds, what) in [
+            (text(&panel["description"]).len() > 20, "has no description"),
+            (defaults["unit"].is_string(), "has no unit"),
+            (
+                defaults["thresholds"]["steps"].is_array(),
+                "has no thresholds",
+            ),
+            (
+                sources.all(|uid| uid == "${datasource}"),
                 "is bound to a data source",
-            );
+            ),
+            (whole.contains("${docs}/"), "does not say what to do"),
+        ] {
+            if !holds {
+                wrong(what);
+            }
         }
-        let text = panel.to_string();
-        for link in text.split("${docs}/").skip(1) {
+        for link in whole.split("${docs}/").skip(1) {
             let link = link.split('"').next().unwrap_or_default();
             let (page, anchor) = link.split_once('#').unwrap_or((link, ""));
             let anchors = anchors(page);
             let any = anchor.is_empty() || anchor.starts_with("${");
-            let leads = !anchors.is_empty() && (any || anchors.contains(anchor));
-            expect(leads, title, &format!("{link} leads nowhere"));
+            if anchors.is_empty() || !(any || anchors.contains(anchor)) {
+                wrong(&format!("{link} leads nowhere"));
+            }
         }
-        let linked = text.contains("${docs}/");
-        expect(linked, title, "does not say what to do");
     }
     found
 }
@@ -118,65 +95,34 @@ fn the_dashboard_is_sound() {
 #[test]
 fn each_mistake_is_found() {
     let right = Dashboard::read().expect("the dashboard").0;
-    let change = |path: &str, value: Value| {
-        let mut wrong = right.clone();
-        *wrong
-            .pointer_mut(path)
-            .unwrap_or_else(|| panic!("no {path}")) = value;
-        problems(&Dashboard(wrong))
-    };
+    let taken = right["panels"][2]["id"].clone();
+    let nowhere = json!("${docs}/operations.md#nowhere");
     for (path, value, complaint) in [
-        ("/schemaVersion", json!(16), "page: not of"),
-        ("/uid", Value::Null, "page: has no uid of its own"),
-        ("/refresh", json!(""), "page: is not refreshed"),
         (
-            "/panels/1/title",
+            "title",
             json!("Broken"),
             "Broken: a second one of this title",
         ),
+        ("id", taken, "a second one of this id"),
+        ("gridPos/w", json!(6), "upon another one"),
+        ("gridPos/x", json!(23), "Nodes: beyond the right edge"),
+        ("description", json!(""), "Nodes: has no description"),
+        ("fieldConfig/defaults/unit", json!(0), "Nodes: has no unit"),
         (
-            "/panels/1/id",
-            right["panels"][2]["id"].clone(),
-            "a second one of this id",
-        ),
-        ("/panels/1/gridPos/w", json!(6), "upon another one"),
-        (
-            "/panels/1/gridPos/x",
-            json!(23),
-            "Nodes: beyond the right edge",
-        ),
-        (
-            "/panels/1/description",
-            json!(""),
-            "Nodes: has no description",
-        ),
-        (
-            "/panels/1/fieldConfig/defaults/unit",
-            Value::Null,
-            "Nodes: has no unit",
-        ),
-        (
-            "/panels/1/fieldConfig/defaults/thresholds",
+            "fieldConfig/defaults/thresholds",
             json!({}),
-            "Nodes: has no thresholds",
+            "no thresholds",
         ),
-        (
-            "/panels/1/targets/0/datasource/uid",
-            json!("prom"),
-            "Nodes: is bound",
-        ),
-        ("/panels/1/links", json!([]), "Nodes: does not say"),
-        (
-            "/panels/1/links/0/url",
-            json!("${docs}/operations.md#nowhere"),
-            "#nowhere leads nowhere",
-        ),
+        ("targets/0/datasource/uid", json!("prom"), "Nodes: is bound"),
+        ("links", json!([]), "Nodes: does not say"),
+        ("links/0/url", nowhere, "#nowhere leads nowhere"),
     ] {
-        let found = change(path, value);
-        assert!(
-            found.iter().any(|one| one.contains(complaint)),
-            "{path}: {found:?}"
-        );
+        let mut wrong = right.clone();
+        let place = wrong["panels"][1].pointer_mut(&format!("/{path}"));
+        *place.unwrap_or_else(|| panic!("no {path}")) = value;
+        let found = problems(&Dashboard(wrong));
+        let is_found = found.iter().any(|one| one.contains(complaint));
+        assert!(is_found, "{path}: {found:?}");
     }
 }
 

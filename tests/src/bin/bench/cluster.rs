@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use node_tests::cluster::{Api, ControlPlane, Crowd, KubeProxy, MapEye, Mode, wait_proven};
+use node_tests::cluster::{Api, ControlPlane, Crowd, KubeProxy, MapEye, Mode, wait_report};
 use node_tests::detect::Figure;
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::promises::{Missed, head};
@@ -53,34 +53,33 @@ pub(crate) fn run(seconds: u64, missed: &mut Missed) -> Result<()> {
     println!("brought to the API in {:.0?}", start.elapsed());
     let proxy = start_proxy(&site)?;
     println!("{seconds} s of {RATE} changes a second, without the agent");
-    let before = churn(&site, None, seconds, missed)?;
+    let (before, ()) = churn(&site, seconds, missed, |_, _| Ok(()))?;
     let (agent, start) = (site.agent(&["--flap-dwell", "0"])?, Instant::now());
-    let first = judged(&agent, start)?;
+    wait_report(&agent, PATIENCE, "a proof beside all Services", |report| {
+        let services = report["expectations"]["services"].as_u64();
+        services >= Some(SERVICES as u64) && report["verdict"]["state"] == "proven"
+    });
+    println!("proven {:.1?} after the start", start.elapsed());
     thread::sleep(CALM);
     let maps = mib(usage::maps_kib(agent.pid())?);
     let proxy_rss = mib(usage::memory(proxy.process.pid())?.rss_kib);
     println!("the same with the agent");
-    let mut seen = Seen::default();
-    let with = churn(&site, Some((&agent, &mut seen)), seconds, missed)?;
+    let look_on = |api: &Api, time| look_on(api, &agent, time);
+    let (with, (rss, written)) = churn(&site, seconds, missed, look_on)?;
     println!("{TAINTS} taints");
     let tainted = taint(&site)?;
 
     head(Missed::FIGURE);
-    let name = "start to a verdict on all Services";
-    missed.figure(name, "s", &[first], None, None);
     let (name, peer) = ("RSS at most, beside the changes", ("kube-proxy", proxy_rss));
-    missed.figure(name, "MiB", &[mib(seen.rss)], RSS, Some(peer));
+    missed.figure(name, "MiB", &[mib(rss)], RSS, Some(peer));
     missed.figure("maps", "MiB", &[maps], MAPS, None);
     let (name, unit) = ("API server during the changes", "% of a processor");
     let peer = Some(("without the agent", before));
     missed.figure(name, unit, &[with], None, peer);
-
-    let columns = format!("time | {}", Figure::COLUMNS);
-    head(&columns);
-    let name = "write of an endpoint to the map";
-    seen.written.print(name, WRITTEN, missed);
+    head(&format!("time | {}", Figure::COLUMNS));
+    written.print("write of an endpoint to the map", WRITTEN, missed);
     tainted.print("write of a taint to 503", TAINTED, missed);
-    println!("moves of the sentinel's endpoint");
+    println!("\nmoves of the sentinel's endpoint");
     lag::measure(&site, &agent, &proxy, missed)?;
     agent.terminate().map(drop)
 }
@@ -90,89 +89,66 @@ fn start_proxy(site: &Site) -> Result<KubeProxy> {
     let config = site.control.proxy_kubeconfig(ControlPlane::address());
     let proxy = KubeProxy::start(&site.world, &site.servers, Mode::Nftables, &config)?;
     // Its health server says 200 before that. One sync for each family.
-    until(PATIENCE, || {
+    let synced = until(PATIENCE, || {
         let log = proxy.process.log();
         (log.matches("SyncProxyRules complete").count() >= 2).then_some(())
-    })
-    .context("kube-proxy's first sync")?;
+    });
+    synced.context("kube-proxy's first sync")?;
     println!("kube-proxy's first sync took {:.1?}", start.elapsed());
     Ok(proxy)
 }
 
-/// Seconds until the agent has judged with all Services in view. Waits until the node is proven.
-fn judged(agent: &Agent, start: Instant) -> Result<f64> {
-    let first = until(PATIENCE, || {
-        let report = agent.verdict().ok()?;
-        let services = report["expectations"]["services"].as_u64();
-        let is_judged = report["cluster"]["synced"] == true
-            && services >= Some(SERVICES as u64)
-            && report["verdict"]["state"].is_string();
-        is_judged.then(|| start.elapsed().as_secs_f64())
-    });
-    let first = first.with_context(|| format!("no verdict on all:\n{}", agent.log()))?;
-    wait_proven(agent);
-    Ok(first)
-}
-
-/// Seen of the agent while endpoints changed.
-#[derive(Default)]
-struct Seen {
-    /// Resident memory at most, KiB.
-    rss: u64,
-    /// From the write to the map.
-    written: Figure,
-}
-
-/// Changes endpoints, and watches the agent if there is one. Gives what the API server used, in percent
-/// of a processor.
-fn churn(
+/// Changes endpoints, and does something beside it. Gives what the API server used, in percent of a
+/// processor, and what came of the other.
+fn churn<T>(
     site: &Site,
-    agent: Option<(&Agent, &mut Seen)>,
     seconds: u64,
     missed: &mut Missed,
-) -> Result<f64> {
+    beside: impl FnOnce(&Api, Duration) -> Result<T>,
+) -> Result<(f64, T)> {
     let apiserver = site.control.apiserver.as_ref().context("an API server")?;
-    let apiserver = apiserver.pid();
-    let (start, before) = (Instant::now(), usage::processor(apiserver)?);
+    let used = || usage::processor(apiserver.pid());
+    let (start, before) = (Instant::now(), used()?);
     let (spare, writers) = site.apis.split_first().context("clients")?;
     let changes = (RATE * seconds as f64) as usize;
-    let took = thread::scope(|scope| {
+    let (took, other) = thread::scope(|scope| {
         let writing = scope.spawn(|| {
             CROWD
                 .churn(writers, RATE, changes)
                 .map(|()| start.elapsed())
         });
-        if let Some((agent, seen)) = agent {
-            look_on(spare, agent, Duration::from_secs(seconds), seen)?;
-        }
-        writing.join().expect("no writer panics")
+        let other = beside(spare, Duration::from_secs(seconds))?;
+        let took = writing.join().expect("no writer panics")?;
+        anyhow::Ok((took, other))
     })?;
-    let used = usage::processor(apiserver)? - before;
+    let used = used()? - before;
     let rate = changes as f64 / took.as_secs_f64();
     println!("{rate:.0} changes a second were made");
     missed.judge(format!("{RATE} changes a second"), rate >= RATE * REACHED);
-    Ok(used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)
+    let share = used.as_secs_f64() / start.elapsed().as_secs_f64();
+    Ok((share * 100.0, other))
 }
 
-/// Samples before, while and after endpoints change: memory, and how soon a change of our own is in the
-/// map.
-fn look_on(api: &Api, agent: &Agent, time: Duration, seen: &mut Seen) -> Result<()> {
+/// Samples before, while and after endpoints change: resident memory, of which it gives the most, in KiB,
+/// and how soon a change of our own is in the map.
+fn look_on(api: &Api, agent: &Agent, time: Duration) -> Result<(u64, Figure)> {
     let eye = MapEye::open(agent.pid())?;
     let start = Instant::now();
+    let (mut rss, mut written) = (0, Figure::default());
     for (index, turn) in (CROWD.churned()..SERVICES).cycle().zip(0..) {
-        seen.rss = seen.rss.max(usage::memory(agent.pid())?.rss_kib);
+        rss = rss.max(usage::memory(agent.pid())?.rss_kib);
         if start.elapsed() >= time {
             break;
         }
         let service = eye.service(CROWD.cluster_ip(api, index)?)?;
         let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 72, 0, 1)) + turn);
-        let written = Instant::now();
+        let begun = Instant::now();
         CROWD.change(api, index, address)?;
         let there = eye.wait(service, address, Duration::from_secs(10));
-        seen.written.note(there.map(|at| at - written));
+        written.note(there.map(|at| at - begun));
         thread::sleep(Duration::from_millis(250));
     }
-    Ok(())
+    Ok((rss, written))
 }
 
 /// From the write of a taint to 503, as an outside poller sees it.

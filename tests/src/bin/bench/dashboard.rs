@@ -65,8 +65,7 @@ pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
     wait_for(&prometheus, LAST_RECORD, span, PATIENCE)?;
 
     let dashboard = Dashboard::read()?;
-    let variables = dashboard.variables(&prometheus, "node-0", span, SCRAPE as f64)?;
-    let panels = dashboard.expressions(&variables);
+    let panels = dashboard.expressions(&prometheus, "node-0", span, SCRAPE as f64)?;
     for (kind, expressions) in [("panel", panels), ("rule", rules()?)] {
         measure(&prometheus, kind, &expressions, span, missed)?;
     }

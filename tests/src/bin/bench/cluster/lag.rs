@@ -55,26 +55,26 @@ pub(super) fn measure(
             .map(|_| (Instant::now(), ()))
     };
     let _dialler = Poll::start(&site.world.pod("client").ns, "dialler", PACE, dial)?;
-    // The path that is probed in haste until the rules follow; and the one that is off most, after a lag
-    // that is shorter than that haste, and after a longer one.
-    let [mut hasty, mut short, mut long] = <[Figure; 3]>::default();
+    let [mut exact, mut round] = <[Figure; 2]>::default();
     for turn in 0..MOVES {
         let (seen, off) = one(site, agent, (turn % 2 == 1).then_some(proxy))?;
         println!("{seen:.3?} as captured; the agent is off by {off:.3?}");
-        hasty.note(off.first().copied());
+        // The first path is probed in haste until the rules follow.
+        exact.note(off.first().copied());
         let farthest = if seen < IN_HASTE {
-            &mut short
+            &mut exact
         } else {
-            &mut long
+            &mut round
         };
-        farthest.note(off.iter().max().copied());
+        farthest.note(off.into_iter().max());
     }
-    head(&format!("lag | {}", Figure::COLUMNS));
-    hasty.print("hasty path off", EXACT, missed);
-    long.print("farthest off", ROUND, missed);
-    if short.count() > 0 {
-        short.print("farthest off, lags below 3 s", EXACT, missed);
-    }
+    head(&format!("lag off | {}", Figure::COLUMNS));
+    exact.print(
+        "on the path in haste, of lags below 3 s on all",
+        EXACT,
+        missed,
+    );
+    round.print("on the farthest path, of longer lags", ROUND, missed);
     Ok(())
 }
 
