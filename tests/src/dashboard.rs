@@ -9,14 +9,9 @@ use std::collections::BTreeMap;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
+use crate::deploy;
 use crate::prometheus::check::Expression;
 use crate::prometheus::{Prometheus, Span};
-
-/// The file, as the chart ships it.
-pub const FILE: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../deploy/chart/files/dashboard.json"
-);
 
 /// What `$name` stands for.
 type Variables = BTreeMap<String, String>;
@@ -25,10 +20,11 @@ type Variables = BTreeMap<String, String>;
 pub struct Dashboard(pub Value);
 
 impl Dashboard {
-    /// Reads [`FILE`].
+    /// Reads the file that the chart ships.
     pub fn read() -> Result<Self> {
-        let text = std::fs::read_to_string(FILE).with_context(|| format!("read {FILE}"))?;
-        Ok(Self(serde_json::from_str(&text).context(FILE)?))
+        let file = deploy::folder().join("chart/files/dashboard.json");
+        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        Ok(Self(serde_json::from_str(&text)?))
     }
 
     /// Panels in their order, rows too.

@@ -60,7 +60,11 @@ fn boot(site: &Site, mode: Mode, seen: &mut [(Figure, usize); 2]) -> Result<()> 
     let agent = site.agent(&["--unknown-policy", "closed"])?;
     let ours = health(&site.world, HEALTHZ_PORT, EVERY)?;
     let theirs = health(&site.world, KUBE_PROXY_HEALTHZ_PORT, EVERY)?;
-    let services = Family::ALL.map(|family| service(site, family));
+    let web = site.manifests.service("web");
+    let services = Family::ALL.map(|family| {
+        let target = SocketAddr::new(web.cluster_ip(family), web.port);
+        dial(site, target, EVERY, ANSWERED)
+    });
     let closed = until(PATIENCE, || (ours.now() == Some(503)).then_some(()));
     closed.with_context(|| format!("no 503 before kube-proxy runs:\n{}", agent.log()))?;
 
@@ -93,12 +97,15 @@ fn forget(site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// Whether new connections of a pod to the Service are answered.
-fn service(site: &Site, family: Family) -> Result<Poll<bool>> {
-    let service = site.manifests.service("web");
-    let target = SocketAddr::new(service.cluster_ip(family), service.port);
-    Poll::start(&site.world.pod("client").ns, "dialler", EVERY, move || {
-        let answered = TcpStream::connect_timeout(&target, ANSWERED).is_ok();
+/// Whether new connections of a pod are answered, begun this often.
+pub(crate) fn dial(
+    site: &Site,
+    target: SocketAddr,
+    every: Duration,
+    patience: Duration,
+) -> Result<Poll<bool>> {
+    Poll::start(&site.world.pod("client").ns, "dialler", every, move || {
+        let answered = TcpStream::connect_timeout(&target, patience).is_ok();
         Some((Instant::now(), answered))
     })
 }

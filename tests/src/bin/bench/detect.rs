@@ -32,13 +32,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 const HEALTHZ_EVERY: Duration = Duration::from_millis(10);
 const METRICS_EVERY: Duration = Duration::from_millis(20);
 
-/// The load balancer's view, and the monitoring's: failed probes. Each is asked by a thread of its own,
-/// so that neither waits for the other.
-struct Eyes {
-    healthz: Poll<u16>,
-    failures: Poll<u64>,
-}
-
 pub(crate) fn run(injections: usize, missed: &mut Missed) -> Result<()> {
     for load in [Load::Idle, Load::Busy] {
         measure(load, injections, missed)?;
@@ -55,14 +48,12 @@ fn measure(load: Load, injections: usize, missed: &mut Missed) -> Result<()> {
         let page = http::get(admin, "/metrics", Duration::from_millis(500)).ok()?;
         Some((Instant::now(), failed_probes(&page.body)))
     };
-    let eyes = Eyes {
-        healthz: health(&stage.world, HEALTHZ_PORT, HEALTHZ_EVERY)?,
-        failures: Poll::start(&stage.world.node, "metrics", METRICS_EVERY, failures)?,
-    };
+    let failures = Poll::start(&stage.world.node, "metrics", METRICS_EVERY, failures)?;
+    let healthz = health(&stage.world, HEALTHZ_PORT, HEALTHZ_EVERY)?;
     let mut figures = <[Figure; 3]>::default();
     head("node | injection | fault | to metrics, ms | to 503, ms | repair to 200, ms");
     for (number, fault) in (1..=injections).zip(Fault::CERTAIN.into_iter().cycle()) {
-        let times = inject(&mut stage, &eyes, fault)?;
+        let times = inject(&mut stage, &healthz, &failures, fault)?;
         let row = times.map(ms).join(" | ");
         println!("| {load:?} | {number} | {fault:?} | {row} |");
         for (figure, time) in figures.iter_mut().zip(times) {
@@ -77,19 +68,24 @@ fn measure(load: Load, injections: usize, missed: &mut Missed) -> Result<()> {
 }
 
 /// One fault, from a sound node to a sound node. Gives the times of [`TIMES`].
-fn inject(stage: &mut Stage, eyes: &Eyes, fault: Fault) -> Result<[Option<Duration>; 3]> {
+fn inject(
+    stage: &mut Stage,
+    healthz: &Poll<u16>,
+    failures: &Poll<u64>,
+    fault: Fault,
+) -> Result<[Option<Duration>; 3]> {
     stage.settle()?;
     thread::sleep(PAUSE.mul_f64(fastrand::f64()));
-    let failures = eyes.failures.now().unwrap_or_default();
+    let failed = failures.now().unwrap_or_default();
     let start = Instant::now();
     let mend = fault.inject(stage)?;
-    let unhealthy = eyes.healthz.first(start, NEVER, |status| *status == 503);
-    let metrics = eyes.failures.first(start, NEVER, |count| *count > failures);
+    let unhealthy = healthz.first(start, NEVER, |status| *status == 503);
+    let metrics = failures.first(start, NEVER, |count| *count > failed);
     // A while, so that the agent is not met just after it made up its mind.
     thread::sleep(PAUSE.mul_f64(fastrand::f64()));
     let repair = Instant::now();
     mend(stage)?;
-    let healthy = eyes.healthz.first(repair, NEVER, |status| *status == 200);
+    let healthy = healthz.first(repair, NEVER, |status| *status == 200);
     let since = |start: Instant| move |at: Instant| at.duration_since(start);
     Ok([
         metrics.map(since(start)),

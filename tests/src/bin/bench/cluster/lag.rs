@@ -1,7 +1,7 @@
 //! Time that kube-proxy takes to follow the sentinel's endpoint: as the agent tells it, and as a
 //! packet capture shows it with connections of our own, one every 10 ms.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -11,10 +11,10 @@ use node_tests::detect::Figure;
 use node_tests::promises::{Missed, head};
 use node_tests::scene::family_of;
 use node_tests::wait::until;
-use node_tests::watch::Poll;
 use node_tests::world::{Agent, Family};
 use serde_json::Value;
 
+use crate::boot::dial;
 use crate::site::Site;
 
 /// Moves of the sentinel's endpoint. kube-proxy is stopped at every other one.
@@ -49,32 +49,21 @@ pub(super) fn measure(
     let address: IpAddr = address.context("a ClusterIP")?.parse()?;
     let target = SocketAddr::new(address, port(&service["spec"])?);
     // Nobody answers strangers there.
-    let dial = move || {
-        TcpStream::connect_timeout(&target, PACE)
-            .ok()
-            .map(|_| (Instant::now(), ()))
-    };
-    let _dialler = Poll::start(&site.world.pod("client").ns, "dialler", PACE, dial)?;
+    let _dialler = dial(site, target, PACE, PACE)?;
     let [mut exact, mut round] = <[Figure; 2]>::default();
     for turn in 0..MOVES {
         let (seen, off) = one(site, agent, (turn % 2 == 1).then_some(proxy))?;
         println!("{seen:.3?} as captured; the agent is off by {off:.3?}");
         // The first path is probed in haste until the rules follow.
         exact.note(off.first().copied());
-        let farthest = if seen < IN_HASTE {
-            &mut exact
-        } else {
-            &mut round
-        };
-        farthest.note(off.into_iter().max());
+        match seen < IN_HASTE {
+            true => exact.note(off.into_iter().max()),
+            false => round.note(off.into_iter().max()),
+        }
     }
     head(&format!("lag off | {}", Figure::COLUMNS));
-    exact.print(
-        "on the path in haste, of lags below 3 s on all",
-        EXACT,
-        missed,
-    );
-    round.print("on the farthest path, of longer lags", ROUND, missed);
+    exact.print("path in haste; below 3 s all", EXACT, missed);
+    round.print("farthest path, from 3 s on", ROUND, missed);
     Ok(())
 }
 
