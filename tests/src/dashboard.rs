@@ -1,9 +1,6 @@
 //! The Grafana dashboard of the chart, as data: its expressions with the variables resolved the way
 //! Grafana does it, so that tests can evaluate them.
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
@@ -42,7 +39,13 @@ impl Dashboard {
         span: Span,
         scrape: f64,
     ) -> Result<Vec<Expression>> {
-        let mut known = built_in(span, scrape);
+        let seconds = |number: f64| format!("{}s", number.max(1.0) as u64);
+        let rate = (span.step + scrape).max(4.0 * scrape);
+        // Grafana's own.
+        let mut known = Variables::from([
+            ("__range".to_owned(), seconds(span.end - span.start)),
+            ("__rate_interval".to_owned(), seconds(rate)),
+        ]);
         let list = self.0["templating"]["list"].as_array();
         for variable in list.context("the dashboard has no variables")? {
             let name = text(&variable["name"]);
@@ -71,18 +74,6 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Grafana's own.
-fn built_in(span: Span, scrape: f64) -> Variables {
-    let numbers = [
-        ("__range", span.end - span.start),
-        ("__rate_interval", (span.step + scrape).max(4.0 * scrape)),
-        ("__interval", span.step),
-    ];
-    let seconds =
-        |(name, number): (&str, f64)| (name.to_owned(), format!("{}s", number.max(1.0) as u64));
-    numbers.map(seconds).into()
-}
-
 /// The value of a variable of type query whose choice is "All".
 fn chosen(variable: &Value, prometheus: &Prometheus, known: &Variables) -> Result<String> {
     if let Some(all) = variable["allValue"].as_str() {
@@ -106,4 +97,20 @@ fn resolved(text: &str, variables: &Variables) -> String {
         text.replace(&format!("${{{name}}}"), value)
             .replace(&format!("${name}"), value)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_replaced_whole() {
+        let known = [("node", "n1"), ("node_name", "n2"), ("__range", "5m")];
+        let known: Variables = known
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        let text = "a{node=\"$node\", x=\"${node_name}\", y=\"$node_name\"}[$__range]";
+        let expected = "a{node=\"n1\", x=\"n2\", y=\"n2\"}[5m]";
+        assert_eq!(resolved(text, &known), expected);
+    }
 }

@@ -1,30 +1,23 @@
+//! The Grafana dashboard has no mistake that Grafana would not complain of.
+
 use std::collections::BTreeSet;
 
 use agent_core::cause::Cause;
-use serde_json::json;
+use node_tests::dashboard::Dashboard;
+use serde_json::{Value, json};
 
-use super::*;
+use crate::references::{anchors, document};
 
-/// Anchors of the headings of a page in docs, as GitHub makes them; nothing where there is none.
-fn anchors(page: &str) -> BTreeSet<String> {
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/").to_owned() + page;
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    let headings = text.lines().filter_map(|line| line.strip_prefix('#'));
-    let anchor = |heading: &str| {
-        let words = heading.trim_start_matches('#').trim().to_lowercase();
-        let kept = words
-            .chars()
-            .filter(|c| c.is_alphanumeric() || " -_".contains(*c));
-        kept.collect::<String>().replace(' ', "-")
-    };
-    headings.map(anchor).collect()
+/// A string, or nothing.
+fn words(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }
 
 /// What Grafana would not complain of, and a reader would.
 fn problems(dashboard: &Dashboard) -> Vec<String> {
     let (mut found, mut seen, mut cells) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for panel in dashboard.panels() {
-        let title = text(&panel["title"]);
+        let title = words(&panel["title"]);
         let mut wrong = |what: &str| found.push(format!("{title}: {what}"));
         if !seen.insert(title.to_owned()) {
             wrong("a second one of this title");
@@ -48,7 +41,10 @@ fn problems(dashboard: &Dashboard) -> Vec<String> {
         let mut sources = targets.chain([panel]).map(|one| &one["datasource"]["uid"]);
         let whole = panel.to_string();
         for (holds, what) in [
-            (text(&panel["description"]).len() > 20, "has no description"),
+            (
+                words(&panel["description"]).len() > 20,
+                "has no description",
+            ),
             (defaults["unit"].is_string(), "has no unit"),
             (
                 defaults["thresholds"]["steps"].is_array(),
@@ -67,7 +63,7 @@ fn problems(dashboard: &Dashboard) -> Vec<String> {
         for link in whole.split("${docs}/").skip(1) {
             let link = link.split('"').next().unwrap_or_default();
             let (page, anchor) = link.split_once('#').unwrap_or((link, ""));
-            let anchors = anchors(page);
+            let anchors = anchors(&document(page));
             let any = anchor.is_empty() || anchor.starts_with("${");
             if anchors.is_empty() || !(any || anchors.contains(anchor)) {
                 wrong(&format!("{link} leads nowhere"));
@@ -82,7 +78,7 @@ fn the_dashboard_is_sound() {
     let dashboard = Dashboard::read().expect("the dashboard");
     assert_eq!(problems(&dashboard), [""; 0]);
     // The table and the timeline of causes link to the cause's own entry.
-    let anchors = anchors("operations.md");
+    let anchors = anchors(&document("operations.md"));
     for cause in Cause::ALL {
         assert!(
             anchors.contains(cause.name()),
@@ -124,15 +120,4 @@ fn each_mistake_is_found() {
         let is_found = found.iter().any(|one| one.contains(complaint));
         assert!(is_found, "{path}: {found:?}");
     }
-}
-
-#[test]
-fn variables_are_replaced_whole() {
-    let known = [("node", "n1"), ("node_name", "n2"), ("__range", "5m")];
-    let known: Variables = known
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .into();
-    let text = "a{node=\"$node\", x=\"${node_name}\", y=\"$node_name\"}[$__range]";
-    let expected = "a{node=\"n1\", x=\"n2\", y=\"n2\"}[5m]";
-    assert_eq!(resolved(text, &known), expected);
 }
