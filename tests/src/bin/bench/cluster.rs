@@ -85,7 +85,6 @@ pub(crate) fn run(seconds: u64, missed: &mut Missed) -> Result<()> {
 }
 
 fn start_proxy(site: &Site) -> Result<KubeProxy> {
-    let start = Instant::now();
     let config = site.control.proxy_kubeconfig(ControlPlane::address());
     let proxy = KubeProxy::start(&site.world, &site.servers, Mode::Nftables, &config)?;
     // Its health server says 200 before that. One sync for each family.
@@ -94,7 +93,6 @@ fn start_proxy(site: &Site) -> Result<KubeProxy> {
         (log.matches("SyncProxyRules complete").count() >= 2).then_some(())
     });
     synced.context("kube-proxy's first sync")?;
-    println!("kube-proxy's first sync took {:.1?}", start.elapsed());
     Ok(proxy)
 }
 
