@@ -7,8 +7,7 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use crate::deploy;
-use crate::prometheus::check::Expression;
-use crate::prometheus::{Prometheus, Span};
+use crate::prometheus::{Expression, Prometheus, Span};
 
 /// What `$name` stands for.
 type Variables = BTreeMap<String, String>;

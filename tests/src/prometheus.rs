@@ -1,7 +1,5 @@
 //! A real Prometheus that scrapes real agents, in a namespace of a test's world; and what is asked
-//! of it: single expressions, label values, and whether a page of expressions is sound ([`check`]).
-
-pub mod check;
+//! of it: expressions, label values and alerts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -43,6 +41,17 @@ pub struct Span {
     pub end: f64,
     /// Between two values.
     pub step: f64,
+}
+
+/// An expression, ready to be evaluated.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    /// Where it stands, for a person.
+    pub place: String,
+    /// PromQL, without variables.
+    pub text: String,
+    /// Evaluated at the end of the time range alone, as tables and alerts are.
+    pub instant: bool,
 }
 
 impl Prometheus {
@@ -97,7 +106,7 @@ impl Prometheus {
         })
     }
 
-    /// The result of an expression, as the API gives it: over time, or at the end alone.
+    /// The result of an expression, as the API gives it.
     pub fn evaluate(&self, expression: &str, span: Span, instant: bool) -> Result<Value> {
         let Span { start, end, step } = span;
         let range = match instant {

@@ -8,24 +8,12 @@
 use std::collections::BTreeSet;
 
 use anyhow::Result;
+use node_tests::prometheus::{Expression, Prometheus, Span};
 use serde_json::Value;
-
-use super::{Prometheus, Span};
-
-/// An expression, ready to be evaluated.
-#[derive(Clone, Debug)]
-pub struct Expression {
-    /// Where it stands, for a person.
-    pub place: String,
-    /// PromQL, without variables.
-    pub text: String,
-    /// Evaluated at the end of the time range alone, as tables and alerts are.
-    pub instant: bool,
-}
 
 /// All of them over a time range: the places of those that gave nothing, and what is wrong, in
 /// sentences.
-pub fn evaluate(
+pub(super) fn evaluate(
     prometheus: &Prometheus,
     expressions: &[Expression],
     span: Span,
