@@ -13,7 +13,7 @@ fn words(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// What Grafana would not complain of, and a reader would.
+/// Mistakes of which Grafana would not complain, and a reader would.
 fn problems(dashboard: &Dashboard) -> Vec<String> {
     let (mut found, mut seen, mut cells) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for panel in dashboard.panels() {

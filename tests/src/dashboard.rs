@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::deploy;
 use crate::prometheus::{Expression, Prometheus, Span};
 
-/// What `$name` stands for.
+/// Values of `$name`, by name.
 type Variables = BTreeMap<String, String>;
 
 #[derive(Clone, Debug)]

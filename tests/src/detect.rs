@@ -19,7 +19,7 @@ pub use fault::{Fault, drop_range, kill_backend};
 pub use figures::{Figure, ms, nearest_rank};
 pub use stage::{Load, Stage, Undo};
 
-/// How long one question may take.
+/// Maximum time of one question.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Asks a health server of the node from outside, this often. An answer that did not come is left out.

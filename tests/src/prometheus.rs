@@ -18,7 +18,7 @@ use crate::world::{ADMIN_PORT, Namespace};
 
 /// Inside the namespace.
 const PORT: u16 = 9090;
-/// How long one question may take, on a machine that does much else.
+/// Maximum time of one question, on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The job, as the chart's PodMonitor names it.
 pub const JOB: &str = "pathproof";
@@ -46,7 +46,7 @@ pub struct Span {
 /// An expression, ready to be evaluated.
 #[derive(Clone, Debug)]
 pub struct Expression {
-    /// Where it stands, for a person.
+    /// Its place, for a person.
     pub place: String,
     /// PromQL, without variables.
     pub text: String,

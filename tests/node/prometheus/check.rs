@@ -1,4 +1,4 @@
-//! Whether a page of expressions (a dashboard's, alert rules') is sound: each evaluates, names only
+//! Checks that a page of expressions (a dashboard's, alert rules') is sound: each evaluates, names only
 //! metrics that agents have, and gives data unless it is known that there is none.
 //!
 //! A misspelt metric is no error to Prometheus: it is just not there, and behind `or vector(0)` not
@@ -55,7 +55,7 @@ fn is_empty(result: &Value) -> bool {
     })
 }
 
-/// Whether the reference has this metric; of a histogram, its parts.
+/// True if the reference has this metric, or a histogram of which this is a part.
 fn is_documented(name: &str) -> bool {
     let reference = pathproof::metrics::reference();
     let kind = |name: &str| {

@@ -8,7 +8,7 @@ use crate::promises::Missed;
 #[derive(Clone, Debug, Default)]
 pub struct Figure {
     samples: Vec<Duration>,
-    /// How often it never happened.
+    /// Number of attempts at which it never happened.
     pub never: usize,
 }
 
@@ -47,7 +47,7 @@ impl Figure {
         whole
     }
 
-    /// Whether it happened each time, and p99 is within the promise.
+    /// True if it happened each time, and p99 is within the promise.
     pub fn keeps(&self, promise: Duration) -> bool {
         let p99 = self.rank(99);
         self.never == 0 && p99.is_some_and(|p99| p99 <= promise)

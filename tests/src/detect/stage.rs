@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Failed probes do not count for 10 s after the sentinel appeared or its devices were damaged.
 const SETTLED: Duration = Duration::from_secs(11);
 
-/// Whether anyone but the sentinel sends anything.
+/// Traffic beside the sentinel's probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Load {
     /// No traffic to any Service.
@@ -35,7 +35,7 @@ pub struct Stage {
     scene: Scene,
     /// Since when failed probes count.
     settled: Instant,
-    /// How often the agent had said that the sentinel's devices were damaged.
+    /// Reports of damaged sentinel devices in the agent's log so far.
     damages: usize,
 }
 

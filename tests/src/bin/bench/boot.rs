@@ -97,7 +97,7 @@ fn forget(site: &Site) -> Result<()> {
     Ok(())
 }
 
-/// Whether new connections of a pod are answered, begun this often.
+/// Begins a connection from a pod this often. The answer is true if it was accepted in time.
 pub(crate) fn dial(
     site: &Site,
     target: SocketAddr,

@@ -66,6 +66,7 @@ pub(crate) fn run(seconds: u64, missed: &mut Missed) -> Result<()> {
     println!("the same with the agent");
     let look_on = |api: &Api, time| look_on(api, &agent, time);
     let (with, (rss, written)) = churn(&site, seconds, missed, look_on)?;
+    let rss = rss.max(usage::memory(agent.pid())?.rss_kib);
     println!("{TAINTS} taints");
     let tainted = taint(&site)?;
 
@@ -96,8 +97,8 @@ fn start_proxy(site: &Site) -> Result<KubeProxy> {
     Ok(proxy)
 }
 
-/// Changes endpoints, and does something beside it. Gives what the API server used, in percent of a
-/// processor, and what came of the other.
+/// Changes endpoints, and does something beside it. Gives the API server's share of a processor, in percent,
+/// and the result of the other.
 fn churn<T>(
     site: &Site,
     seconds: u64,
@@ -127,8 +128,8 @@ fn churn<T>(
     Ok((share * 100.0, other))
 }
 
-/// Samples before, while and after endpoints change: resident memory, of which it gives the most, in KiB,
-/// and how soon a change of our own is in the map.
+/// Samples while endpoints change. Gives resident memory at most, in KiB, and the times from a change of our
+/// own to the map.
 fn look_on(api: &Api, agent: &Agent, time: Duration) -> Result<(u64, Figure)> {
     let eye = MapEye::open(agent.pid())?;
     let start = Instant::now();
