@@ -3,6 +3,7 @@
 
 mod alerts;
 mod args;
+mod dashboard;
 mod find;
 mod fleet;
 mod gitops;

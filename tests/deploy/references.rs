@@ -134,7 +134,7 @@ fn states_of_the_rules_are_documented() {
 }
 
 /// As GitHub makes an anchor of a heading.
-fn anchors(markdown: &str) -> BTreeSet<String> {
+pub(crate) fn anchors(markdown: &str) -> BTreeSet<String> {
     let heading = |line: &str| -> Option<String> {
         let title = line
             .strip_prefix('#')?

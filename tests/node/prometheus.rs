@@ -1,19 +1,22 @@
 //! A real Prometheus scrapes a fleet of real agents while faults come and go, and every expression
 //! of the Grafana dashboard is evaluated over that time.
 
+mod check;
+
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use node_tests::dashboard::Dashboard;
 use node_tests::deploy::Tool;
 use node_tests::manifests::{AUTOSCALER_TAINT, Sentinel};
-use node_tests::prometheus::check::evaluate;
 use node_tests::prometheus::{Prometheus, Span};
 use node_tests::rules::Backend;
 use node_tests::watch::Watch;
 use node_tests::world::Family;
 
 use node_tests::scene::{Scene, eventually, lane_of};
+
+use check::evaluate;
 
 /// Nothing is published to an API server where the cluster view is a folder; and whether the
 /// programs meet packets that they cannot follow is left to chance.
@@ -139,8 +142,8 @@ fn play(fleet: &mut Fleet) {
 /// and what is wrong.
 fn over(fleet: &Fleet, dashboard: &Dashboard) -> (Vec<String>, Vec<String>) {
     let span = fleet.span();
-    let variables = dashboard.variables(&fleet.prometheus, NODES[1], span, 1.0);
-    let expressions = dashboard.expressions(&variables.expect("variables"));
+    let expressions = dashboard.expressions(&fleet.prometheus, NODES[1], span, 1.0);
+    let expressions = expressions.expect("variables");
     let evaluated = evaluate(&fleet.prometheus, &expressions, span);
     let (mut empty, problems) = evaluated.expect("an answer");
     empty.retain(|place| !RIGHTLY_EMPTY.contains(&place.as_str()));

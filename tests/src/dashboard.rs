@@ -1,34 +1,26 @@
 //! The Grafana dashboard of the chart, as data: its expressions with the variables resolved the way
 //! Grafana does it, so that tests can evaluate them.
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::BTreeMap;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::prometheus::check::Expression;
-use crate::prometheus::{Prometheus, Span};
+use crate::deploy;
+use crate::prometheus::{Expression, Prometheus, Span};
 
-/// The file, as the chart ships it.
-pub const FILE: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../deploy/chart/files/dashboard.json"
-);
-
-/// What `$name` stands for.
-pub type Variables = BTreeMap<String, String>;
+/// Values of `$name`, by name.
+type Variables = BTreeMap<String, String>;
 
 #[derive(Clone, Debug)]
 pub struct Dashboard(pub Value);
 
 impl Dashboard {
-    /// Reads [`FILE`].
+    /// Reads the file that the chart ships.
     pub fn read() -> Result<Self> {
-        let text = std::fs::read_to_string(FILE).with_context(|| format!("read {FILE}"))?;
-        Ok(Self(serde_json::from_str(&text).context(FILE)?))
+        let file = deploy::folder().join("chart/files/dashboard.json");
+        let text = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        Ok(Self(serde_json::from_str(&text)?))
     }
 
     /// Panels in their order, rows too.
@@ -36,16 +28,23 @@ impl Dashboard {
         self.0["panels"].as_array().into_iter().flatten()
     }
 
-    /// Its variables, asked of Prometheus as Grafana does when the page opens; `node` is the one
-    /// that is looked at, `scrape` the seconds between two scrapes.
-    pub fn variables(
+    /// Every expression of every panel; its place is "Title, A". Variables are asked of Prometheus as
+    /// Grafana does when the page opens; `node` is the one that is looked at, `scrape` the seconds
+    /// between two scrapes.
+    pub fn expressions(
         &self,
         prometheus: &Prometheus,
         node: &str,
         span: Span,
         scrape: f64,
-    ) -> Result<Variables> {
-        let mut known = built_in(span, scrape);
+    ) -> Result<Vec<Expression>> {
+        let seconds = |number: f64| format!("{}s", number.max(1.0) as u64);
+        let rate = (span.step + scrape).max(4.0 * scrape);
+        // Grafana's own.
+        let mut known = Variables::from([
+            ("__range".to_owned(), seconds(span.end - span.start)),
+            ("__rate_interval".to_owned(), seconds(rate)),
+        ]);
         let list = self.0["templating"]["list"].as_array();
         for variable in list.context("the dashboard has no variables")? {
             let name = text(&variable["name"]);
@@ -56,20 +55,16 @@ impl Dashboard {
             };
             known.insert(name.to_owned(), value);
         }
-        Ok(known)
-    }
-
-    /// Every expression of every panel. Its place is "Title, A".
-    pub fn expressions(&self, variables: &Variables) -> Vec<Expression> {
-        let panels = self.panels().flat_map(|panel| {
+        let targets = self.panels().flat_map(|panel| {
             let targets = panel["targets"].as_array().into_iter().flatten();
-            targets.map(move |target| Expression {
-                place: format!("{}, {}", text(&panel["title"]), text(&target["refId"])),
-                text: resolved(text(&target["expr"]), variables),
-                instant: target["instant"] == true,
-            })
+            targets.map(move |target| (text(&panel["title"]), target))
         });
-        panels.collect()
+        let expression = |(title, target): (&str, &Value)| Expression {
+            place: format!("{title}, {}", text(&target["refId"])),
+            text: resolved(text(&target["expr"]), &known),
+            instant: target["instant"] == true,
+        };
+        Ok(targets.map(expression).collect())
     }
 }
 
@@ -78,33 +73,17 @@ fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Grafana's own.
-fn built_in(span: Span, scrape: f64) -> Variables {
-    let numbers = [
-        ("__range", span.end - span.start),
-        ("__rate_interval", (span.step + scrape).max(4.0 * scrape)),
-        ("__interval", span.step),
-    ];
-    let seconds = |number: f64| format!("{}s", number.max(1.0) as u64);
-    numbers
-        .map(|(name, number)| (name.to_owned(), seconds(number)))
-        .into()
-}
-
 /// The value of a variable of type query whose choice is "All".
 fn chosen(variable: &Value, prometheus: &Prometheus, known: &Variables) -> Result<String> {
     if let Some(all) = variable["allValue"].as_str() {
         return Ok(all.to_owned());
     }
     let query = resolved(text(&variable["query"]["query"]), known);
-    let inside = query
-        .strip_prefix("label_values(")
-        .and_then(|rest| rest.strip_suffix(')'));
-    let (selector, label) = inside
-        .and_then(|inside| inside.rsplit_once(','))
-        .with_context(|| format!("{query} is no label_values(SELECTOR, LABEL)"))?;
-    let values = prometheus.label_values(label.trim(), selector.trim())?;
-    let values: Vec<String> = values.into_iter().collect();
+    let inside = query.strip_prefix("label_values(");
+    let inside = inside.and_then(|rest| rest.strip_suffix(')')?.rsplit_once(", "));
+    let (selector, label) =
+        inside.with_context(|| format!("{query} is no label_values(SELECTOR, LABEL)"))?;
+    let values = Vec::from_iter(prometheus.label_values(label, selector)?);
     Ok(format!("({})", values.join("|")))
 }
 
@@ -117,4 +96,20 @@ fn resolved(text: &str, variables: &Variables) -> String {
         text.replace(&format!("${{{name}}}"), value)
             .replace(&format!("${name}"), value)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_are_replaced_whole() {
+        let known = [("node", "n1"), ("node_name", "n2"), ("__range", "5m")];
+        let known: Variables = known
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        let text = "a{node=\"$node\", x=\"${node_name}\", y=\"$node_name\"}[$__range]";
+        let expected = "a{node=\"n1\", x=\"n2\", y=\"n2\"}[5m]";
+        assert_eq!(resolved(text, &known), expected);
+    }
 }

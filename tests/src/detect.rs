@@ -1,15 +1,54 @@
-//! What `cargo xtask bench detect` and `cargo xtask bench idle` measure with: a node with Services
-//! and a sentinel, faults of its datapath, eyes that note the moment a fault shows, and tables.
-//!
-//! A figure is printed beside its promise; the benchmark fails where one is not met
-//! ([`crate::promises`]).
+//! A node with Services and a sentinel for `cargo xtask bench` and `cargo xtask storm`, faults of its
+//! datapath, and the times until they show.
 
-mod eyes;
 mod fault;
 mod figures;
 mod stage;
 
-pub use eyes::Eyes;
-pub use fault::{Deed, Fault, HARMLESS, drop_range, kill_backend};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use crate::http;
+use crate::scene::metric;
+use crate::watch::Poll;
+use crate::world::{Family, World};
+
+pub use fault::{Fault, drop_range, kill_backend};
 pub use figures::{Figure, ms, nearest_rank};
 pub use stage::{Load, Stage, Undo};
+
+/// Maximum time of one question.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Asks a health server of the node from outside, this often. An answer that did not come is left out.
+pub fn health(world: &World, port: u16, every: Duration) -> Result<Poll<u16>> {
+    let address = SocketAddr::new(world.node_address(Family::V4), port);
+    Poll::start(&world.outside, "health", every, move || {
+        let answer = http::get(address, "/healthz", PATIENCE).ok()?;
+        Some((Instant::now(), answer.status))
+    })
+}
+
+/// Probes whose outcome accuses something, out of /metrics.
+pub fn failed_probes(metrics: &str) -> u64 {
+    let count = |labels: &[&str]| metric(metrics, "pathproof_probes_total", labels);
+    count(&[]) - count(&["outcome=\"passed\""]) - count(&["outcome=\"void\""])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::failed_probes;
+
+    #[test]
+    fn only_failures_are_counted() {
+        let text = "# TYPE pathproof_probes counter\n\
+            pathproof_probes_total{path=\"host\",outcome=\"passed\"} 7\n\
+            pathproof_probes_total{path=\"host\",outcome=\"void\"} 5\n\
+            pathproof_probes_total{path=\"host\",outcome=\"leaked\"} 3\n\
+            pathproof_probes_total{path=\"pod\",outcome=\"no_data\"} 2\n\
+            pathproof_other_total{outcome=\"leaked\"} 9\n";
+        assert_eq!(failed_probes(text), 5);
+    }
+}

@@ -1,7 +1,5 @@
 //! A real Prometheus that scrapes real agents, in a namespace of a test's world; and what is asked
-//! of it: single expressions, label values, and whether a page of expressions is sound ([`check`]).
-
-pub mod check;
+//! of it: expressions, label values and alerts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,10 +7,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::cluster::Relay;
+use crate::cluster::{Relay, read_documents};
 use crate::deploy::{self, Tool};
 use crate::http;
 use crate::process::Process;
@@ -20,7 +18,7 @@ use crate::world::{ADMIN_PORT, Namespace};
 
 /// Inside the namespace.
 const PORT: u16 = 9090;
-/// How long one question may take, on a machine that does much else.
+/// Maximum time of one question, on a machine that does much else.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The job, as the chart's PodMonitor names it.
 pub const JOB: &str = "pathproof";
@@ -45,6 +43,17 @@ pub struct Span {
     pub step: f64,
 }
 
+/// An expression, ready to be evaluated.
+#[derive(Clone, Debug)]
+pub struct Expression {
+    /// Its place, for a person.
+    pub place: String,
+    /// PromQL, without variables.
+    pub text: String,
+    /// Evaluated at the end of the time range alone, as tables and alerts are.
+    pub instant: bool,
+}
+
 impl Prometheus {
     /// Starts it in a namespace with the chart's rules, with its files in `dir`. It scrapes the agents of
     /// these nodes, given by the names that the label `node` shall have, every second. Waits until it is
@@ -67,20 +76,15 @@ impl Prometheus {
         fs::create_dir_all(dir)?;
         let rules = json!({ "groups": rules()? }).to_string();
         fs::write(dir.join("rules.yml"), rules)?;
-        let prometheus = Self::configured(ns, dir, &configuration, &[])?;
+        let prometheus = Self::configured(ns, dir, &configuration)?;
         Ok(Self {
             _relays: relays,
             ..prometheus
         })
     }
 
-    /// Starts it with this configuration and more arguments, and waits until it is ready.
-    pub fn configured(
-        namespace: &Namespace,
-        dir: &Path,
-        configuration: &Value,
-        arguments: &[&str],
-    ) -> Result<Self> {
+    /// Starts it with this configuration, and waits until it is ready.
+    pub fn configured(namespace: &Namespace, dir: &Path, configuration: &Value) -> Result<Self> {
         fs::write(dir.join("prometheus.yml"), configuration.to_string())?;
         let program = Tool::Prometheus.find().context("there is no Prometheus")?;
         let mut command = namespace.command(program);
@@ -89,9 +93,12 @@ impl Prometheus {
             .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
             .arg(format!("--web.listen-address=127.0.0.1:{PORT}"))
             .arg("--log.level=warn")
-            .args(arguments);
+            // Samples of the last hours are not too old for blocks of that length.
+            .arg("--storage.tsdb.min-block-duration=12h")
+            .arg("--storage.tsdb.max-block-duration=12h");
         let mut process = Process::start(command, "prometheus", dir)?;
-        process.wait("ready", PATIENCE, || get(namespace, "/-/ready").is_ok())?;
+        let ready = || get(namespace, "/-/ready").is_ok_and(|answer| answer.status == 200);
+        process.wait("ready", PATIENCE, ready)?;
         Ok(Self {
             _process: process,
             namespace: namespace.clone(),
@@ -99,17 +106,14 @@ impl Prometheus {
         })
     }
 
-    /// The result of an expression at a moment (Unix time), as the API gives it.
-    pub fn at(&self, expression: &str, moment: f64) -> Result<Value> {
-        let path = format!("/api/v1/query?time={moment}&query={}", encoded(expression));
-        self.asked(&path).map(|mut data| data["result"].take())
-    }
-
-    /// The result of an expression over time, as the API gives it.
-    pub fn over(&self, expression: &str, span: Span) -> Result<Value> {
+    /// The result of an expression, as the API gives it.
+    pub fn evaluate(&self, expression: &str, span: Span, instant: bool) -> Result<Value> {
         let Span { start, end, step } = span;
-        let query = encoded(expression);
-        let path = format!("/api/v1/query_range?start={start}&end={end}&step={step}&query={query}");
+        let range = match instant {
+            true => format!("query?time={end}"),
+            false => format!("query_range?start={start}&end={end}&step={step}"),
+        };
+        let path = format!("/api/v1/{range}&query={}", encoded(expression));
         self.asked(&path).map(|mut data| data["result"].take())
     }
 
@@ -126,42 +130,22 @@ impl Prometheus {
     }
 
     fn asked(&self, path: &str) -> Result<Value> {
-        let body = get(&self.namespace, path)?;
+        let body = get(&self.namespace, path)?.body;
         let mut answer: Value = serde_json::from_str(&body).context(body)?;
-        if answer["status"] != "success" {
-            bail!("{}", answer["error"].as_str().unwrap_or("no success"));
-        }
+        ensure!(answer["status"] == "success", "{}", answer["error"]);
         Ok(answer["data"].take())
     }
 }
 
-/// An API page; one that reports an error in JSON is an answer too.
-fn get(namespace: &Namespace, path: &str) -> Result<String> {
+fn get(namespace: &Namespace, path: &str) -> Result<http::Response> {
     let address = SocketAddr::from(([127, 0, 0, 1], PORT));
-    let response = namespace.run(|| http::get(address, path, PATIENCE))?;
-    if response.status != 200 && !response.body.starts_with('{') {
-        bail!("{path}: {} {}", response.status, response.body);
-    }
-    Ok(response.body)
-}
-
-/// The chart's recording rules, which the dashboard reads, as a file of rules.
-pub fn records() -> Result<String> {
-    let mut groups = rules()?;
-    for group in groups.as_array_mut().into_iter().flatten() {
-        let rules = group["rules"].as_array_mut().context("a group of rules")?;
-        rules.retain(|rule| rule["record"].is_string());
-    }
-    Ok(json!({ "groups": groups }).to_string())
+    namespace.run(|| http::get(address, path, PATIENCE))
 }
 
 /// The chart's groups of rules.
 pub fn rules() -> Result<Value> {
     let file = deploy::folder().join("chart/files/alerts/prometheus-rule.yaml");
-    let text = fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    let mut objects = crate::cluster::documents(&text)?;
-    let rule = objects.first_mut().context("the file has no object")?;
-    Ok(rule["spec"]["groups"].take())
+    Ok(read_documents(&file)?[0]["spec"]["groups"].take())
 }
 
 /// For a query string.

@@ -1,101 +1,50 @@
 //! `cargo xtask bench`: builds and runs the measuring programs of package node-tests, and the fleet simulator.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
 use crate::run::Rest;
-use crate::{ebpf, host, image, run, setup_cluster};
+use crate::{host, image, run, setup_cluster};
+
+const AGENT: &str = "PATHPROOF_AGENT";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    #[command(subcommand)]
-    what: What,
-}
-
-#[derive(Debug, clap::Subcommand)]
-enum What {
-    /// Nanoseconds per packet over an empty TCX program (needs root)
-    Packet(Rest),
-    /// Memory and time to the first verdict with 10,000 Services and 100,000 endpoints (needs root)
-    Scale {
-        /// Measure in a real cluster, while 100 endpoints change per second
-        #[arg(long)]
-        cluster: bool,
-        #[command(flatten)]
-        rest: Rest,
-    },
-    /// Time from fault to 503 and from repair to 200, idle and busy (needs root)
-    Detect {
-        /// Measure in a real cluster, and compare with kube-proxy's own health server
-        #[arg(long)]
-        kube_proxy: bool,
-        #[command(flatten)]
-        rest: Rest,
-    },
-    /// Time from a change of endpoints to connections that follow it, over 1,000 changes, measured
-    /// by the agent, a packet capture and kube-proxy (needs root)
-    Programming,
-    /// Time from kube-proxy's first sync after boot to 200 (needs root)
-    Boot(Rest),
-    /// Response time of /healthz with 10,000 open connections and all processors busy (needs root)
-    Http(Rest),
-    /// Connections a second, throughput and processor time with and without the agent, and a SYN
-    /// flood (needs root)
-    Load(Rest),
-    /// Growth of memory, open files, map entries and log over an hour of churn (needs root)
-    Soak(Rest),
-    /// CPU time of the agent on an idle node while it probes all paths (needs root)
-    Idle(Rest),
-    /// Memory of a rotator that counts 5,000 nodes at a real API server (needs root)
-    Rotator(Rest),
-    /// Query time of the dashboard's panels and of the rules on a Prometheus with the series of 2,000
-    /// nodes (needs root)
-    Dashboard(Rest),
-    /// Simulation of the fleet brake: the tables and the picture of docs/fleet-brake.md
-    Fleet,
+    /// Benchmark to run. All but `fleet` need root
+    ///
+    /// - packet: nanoseconds per packet over an empty TCX program
+    /// - scale: memory and time to the first verdict with 10,000 Services
+    /// - scale --cluster: memory and times in a real cluster of that size, under changes
+    /// - detect: time from fault to 503 and from repair to 200, idle and busy
+    /// - detect --kube-proxy: both health servers side by side in a real cluster
+    /// - programming: time from a change of endpoints to connections that follow it
+    /// - boot: time from the first working connection after boot to 200
+    /// - http: response time of /healthz beside 10,000 connections and busy processors
+    /// - load: connections and throughput with and without the agent, and a SYN flood
+    /// - soak: growth of memory, open files, map entries and log over an hour of churn
+    /// - idle: CPU time of the agent on an idle node while it probes all paths
+    /// - rotator: memory of a rotator that counts 5,000 nodes at a real API server
+    /// - dashboard: query time of panels and rules with the series of 2,000 nodes
+    /// - fleet: simulation of the fleet brake, for docs/fleet-brake.md
+    #[arg(verbatim_doc_comment, hide_possible_values = true, value_parser = [
+        "packet", "scale", "detect", "programming", "boot", "http", "load", "soak", "idle",
+        "rotator", "dashboard", "fleet",
+    ])]
+    name: String,
+    #[command(flatten)]
+    rest: Rest,
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if matches!(args.what, What::Fleet) {
-        return fleet();
-    }
-    host::install_world("the benchmark")?;
-    match &args.what {
-        // It loads the programs itself.
-        What::Packet(rest) => measure("packet", rest, None),
-        What::Scale {
-            cluster: false,
-            rest,
-        } => measure("scale", rest, Some(agent()?)),
-        What::Scale { rest, .. } => {
-            setup_cluster::ready()?;
-            measure("cluster", rest, Some(agent()?))
-        }
-        What::Detect {
-            kube_proxy: false,
-            rest,
-        } => measure("detect", rest, Some(agent()?)),
-        What::Detect { .. } => cluster_tables("ten minutes", &["faults::", "calm::"], &[]),
-        What::Programming => {
-            let changes = [("PATHPROOF_CHANGES", OsStr::new("1000"))];
-            cluster_tables("twenty minutes", &["programming::"], &changes)
-        }
-        What::Boot(rest) => {
-            setup_cluster::ready()?;
-            measure("boot", rest, Some(agent()?))
-        }
-        What::Http(rest) => measure("http", rest, Some(agent()?)),
-        What::Load(rest) => measure("load", rest, Some(agent()?)),
-        What::Soak(rest) => soak(rest),
-        What::Idle(rest) => measure("idle", rest, Some(agent()?)),
-        What::Rotator(rest) => {
-            setup_cluster::ready()?;
-            measure("rotator", rest, Some(agent()?))
-        }
-        What::Dashboard(rest) => dashboard(rest),
-        What::Fleet => fleet(),
+    let rest: Vec<&str> = args.rest.arguments.iter().map(String::as_str).collect();
+    match (args.name.as_str(), &rest[..]) {
+        ("fleet", _) => fleet(),
+        ("detect", ["--kube-proxy"]) => cluster_tests(&["faults::", "calm::"]),
+        ("programming", _) => cluster_tests(&["programming::"]),
+        ("soak", rest) => measure("storm", &["--soak", "--minutes=60", "--seed=1"], rest),
+        ("scale", ["--cluster", rest @ ..]) => measure("bench", &["cluster"], rest),
+        (name, rest) => measure("bench", &[name], rest),
     }
 }
 
@@ -108,70 +57,34 @@ fn fleet() -> Result<()> {
     run::run(command.arg("--").arg(picture))
 }
 
-/// The agent as it is shipped.
-fn agent() -> Result<PathBuf> {
-    image::program()
-}
-
-fn measure(name: &str, rest: &Rest, agent: Option<PathBuf>) -> Result<()> {
-    let agent = agent
-        .as_ref()
-        .map(|path| ("PATHPROOF_AGENT", path.as_os_str()));
-    measure_with("bench", &[name], rest, agent.as_slice())
-}
-
-fn soak(rest: &Rest) -> Result<()> {
-    let agent = agent()?;
-    let variables = [("PATHPROOF_AGENT", agent.as_os_str())];
-    let hour = ["--soak", "--minutes=60", "--seed=1"];
-    measure_with("storm", &hour, rest, &variables)
-}
-
-fn measure_with(
-    program: &str,
-    name: &[&str],
-    rest: &Rest,
-    variables: &[(&str, &OsStr)],
-) -> Result<()> {
-    let bench = run::build_program("node-tests", program, "release")?;
-    let mut command = host::as_root_with(bench, variables)?;
-    run::run_through_interrupts(command.args(name).args(&rest.arguments))
-}
-
-/// Only the series of the agent matter: any build has them.
-fn dashboard(rest: &Rest) -> Result<()> {
-    let agent = ebpf::agent("dev")?;
-    let tools = setup_cluster::prometheus()?;
-    let variables = [
-        ("PATHPROOF_AGENT", agent.as_os_str()),
-        ("PATHPROOF_PROMETHEUS", tools.prometheus.as_os_str()),
-        ("PATHPROOF_PROMTOOL", tools.promtool.as_os_str()),
-    ];
-    measure_with("bench", &["dashboard"], rest, &variables)
-}
-
-/// Some cluster tests print tables; here with the agent that is shipped, one after another, and the
-/// tables alone.
-fn cluster_tables(time: &str, tests: &[&str], more: &[(&str, &OsStr)]) -> Result<()> {
-    let agent = agent()?;
-    let servers = setup_cluster::ready()?;
-    let test = run::build_test("node-tests", "cluster", "release")?;
-    let mut env = vec![
-        ("PATHPROOF_AGENT", agent.as_os_str()),
-        ("PATHPROOF_CLUSTER_SERVERS", servers.as_os_str()),
-        ("RUST_TEST_THREADS", OsStr::new("1")),
-    ];
-    env.extend(more);
-    let mut command = host::as_root_with(test, &env)?;
-    command.arg("--nocapture").args(tests);
-    println!("about {time}; each table is printed when its test ends");
-    let status = run::lines(&mut command, |line| {
-        if line.starts_with('|') || line.contains("panicked") {
-            println!("{line}");
-        }
-    })?;
-    if !status.success() {
-        bail!("a test failed: run `cargo xtask test cluster` for the reason");
+/// Runs a program of package node-tests with the agent as it is shipped.
+fn measure(program: &str, words: &[&str], rest: &[&str]) -> Result<()> {
+    host::install_world("the benchmark")?;
+    match words {
+        ["cluster" | "boot" | "rotator"] => drop(setup_cluster::ready()?),
+        ["dashboard"] => drop(setup_cluster::prometheus()?),
+        _ => {}
     }
-    Ok(())
+    // This one loads the eBPF programs itself, and the build of the agent takes minutes.
+    let needs_agent = words != ["packet"];
+    let agent = needs_agent.then(image::program).transpose()?;
+    let program = run::build_program("node-tests", program, "release")?;
+    let variable = agent.as_ref().map(|agent| (AGENT, agent.as_os_str()));
+    let mut command = host::as_root_with(program, variable.as_slice())?;
+    run::run_through_interrupts(command.args(words).args(rest))
+}
+
+/// Some cluster tests print tables; here with the agent that is shipped, and one after another.
+fn cluster_tests(tests: &[&str]) -> Result<()> {
+    host::install_world("the benchmark")?;
+    let agent = image::program()?;
+    setup_cluster::ready()?;
+    let test = run::build_test("node-tests", "cluster", "release")?;
+    let changes = ("PATHPROOF_CHANGES", OsStr::new("1000"));
+    let mut command = host::as_root_with(test, &[(AGENT, agent.as_os_str()), changes])?;
+    run::run(
+        command
+            .args(["--nocapture", "--test-threads=1"])
+            .args(tests),
+    )
 }

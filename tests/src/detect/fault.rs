@@ -1,7 +1,5 @@
 //! Faults that the agent must tell, and harmless things that must cost nothing.
 
-use std::fmt;
-
 use anyhow::Result;
 use clap::ValueEnum;
 
@@ -61,32 +59,13 @@ impl Fault {
 /// Beginning of a chain of what is forwarded, before all others.
 const FORWARDED: &str = "type filter hook forward priority -10;";
 
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::ChainFlushed => "Service chain flushed",
-            Self::ForwardingOff => "forwarding off",
-            Self::TableGone => "all rules gone",
-            Self::DataDropped => "data dropped after the handshake",
-            Self::ForwardDropped => "forwarded packets dropped",
-            Self::RoutesGone => "routes to all pods gone",
-        })
-    }
-}
-
-/// Does something to a stage.
-pub type Deed = fn(&mut Stage) -> Result<Undo>;
-
-/// Events that are no fault of the datapath: the name, and the deed that causes it.
-pub const HARMLESS: [(&str, Deed); 2] = [
-    ("backend killed", kill_backend),
-    ("sentinel's range dropped", drop_range),
-];
-
 /// Kills one of three backends of a Service.
 pub fn kill_backend(stage: &mut Stage) -> Result<Undo> {
     stage.servers.remove("web-1");
-    Ok(Box::new(|stage| stage.serve("web-1")))
+    Ok(Box::new(|stage| {
+        stage.serve("web-1");
+        Ok(())
+    }))
 }
 
 /// A filter drops the sentinel's ranges and nothing else.

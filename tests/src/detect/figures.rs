@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use crate::promises::Missed;
+
 /// One kind of time, of many injections.
 #[derive(Clone, Debug, Default)]
 pub struct Figure {
     samples: Vec<Duration>,
-    /// How often it never happened.
+    /// Number of attempts at which it never happened.
     pub never: usize,
 }
 
@@ -45,7 +47,7 @@ impl Figure {
         whole
     }
 
-    /// Whether it happened each time, and p99 is within the promise.
+    /// True if it happened each time, and p99 is within the promise.
     pub fn keeps(&self, promise: Duration) -> bool {
         let p99 = self.rank(99);
         self.never == 0 && p99.is_some_and(|p99| p99 <= promise)
@@ -56,23 +58,24 @@ impl Figure {
         let [median, p99, longest] = [50, 99, 100].map(|percent| ms(self.rank(percent)));
         let (count, never) = (self.count(), self.never);
         let met = if self.keeps(promise) { "yes" } else { "NO" };
-        let ratio = self.rank(99).map_or_else(String::new, |p99| {
-            format!("{:.2}", p99.as_secs_f64() / promise.as_secs_f64())
-        });
+        let ratio = self.rank(99).unwrap_or_default().as_secs_f64() / promise.as_secs_f64();
         let promise = promise.as_millis();
         format!(
-            "{count} | {median} | {p99} | {longest} | {never} | ms | p99 at most {promise} | {met} | {ratio}"
+            "{count} | {median} | {p99} | {longest} | {never} | ms | p99 at most {promise} | {met} | {ratio:.2}"
         )
+    }
+
+    /// Prints a row of a table of [`Figure::COLUMNS`], behind its name, and judges it.
+    pub fn print(&self, name: &str, promise: Duration, missed: &mut Missed) {
+        println!("| {name} | {} |", self.row(promise));
+        missed.judge(name, self.keeps(promise));
     }
 }
 
-/// Milliseconds, to a hundredth.
+/// Milliseconds.
 pub fn ms(time: Option<Duration>) -> String {
-    let hundredths = |time: Duration| (time.as_secs_f64() * 1e5).round();
-    time.map_or_else(
-        || "never".to_owned(),
-        |time| (hundredths(time) / 100.0).to_string(),
-    )
+    let ms = |time: Duration| format!("{:.2}", time.as_secs_f64() * 1e3);
+    time.map_or("never".to_owned(), ms)
 }
 
 /// The smallest of the sorted values that so many percent of all do not exceed.
@@ -103,12 +106,12 @@ mod tests {
         let second = Duration::from_secs(1);
         assert_eq!(
             figure.row(second),
-            "1 | 500 | 500 | 500 | 0 | ms | p99 at most 1000 | yes | 0.50"
+            "1 | 500.00 | 500.00 | 500.00 | 0 | ms | p99 at most 1000 | yes | 0.50"
         );
         figure.note(None);
         assert_eq!(
             figure.row(second),
-            "2 | 500 | 500 | 500 | 1 | ms | p99 at most 1000 | NO | 0.50"
+            "2 | 500.00 | 500.00 | 500.00 | 1 | ms | p99 at most 1000 | NO | 0.50"
         );
     }
 }

@@ -65,7 +65,7 @@ impl Injector {
         let memory = MemoryGroup::new();
         let memory = memory.inspect_err(|error| println!("memory is never tight: {error:#}"));
         let (memory, mut api) = (memory.ok(), None);
-        let mut stage = Stage::build_with(settings.backend, Load::Busy, |world, manifests| {
+        let mut stage = Stage::build(settings.backend, Load::Busy, |world, manifests| {
             if settings.api {
                 let server = api.insert(ApiServer::start(world, manifests)?);
                 let kubeconfig = server.kubeconfig.to_string_lossy().into_owned();
@@ -255,9 +255,7 @@ impl Injector {
     }
 
     fn move_endpoint(&mut self, from: &str, to: &str) -> Result<()> {
-        let stage = &mut self.stage;
-        let to = stage.world.pod(to);
-        stage.manifests.swap_endpoint("api", from, to)?;
+        self.stage.swap_endpoint("api", from, to);
         self.announce(&Manifests::service_file("api"))?;
         self.follow()
     }

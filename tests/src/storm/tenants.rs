@@ -72,7 +72,7 @@ impl Tenants {
             "table inet silent {{ chain it {{ type filter hook prerouting priority -300;\n\
              tcp dport {SILENT} drop\n}}\n}}\n"
         ))?;
-        stage.serve(SERVER)?;
+        stage.serve(SERVER);
         let server = [pod_of(stage, SERVER)];
         let mut all = objects(ONE, &[], &server, Stage::PORT);
         all.extend(objects(TWO, &[], &server, Stage::PORT));

@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use node_tests::cluster::{
-    ControlPlane, KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, namespace, put_file,
+    ControlPlane, KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, PATIENCE, PORT, namespace, put_file,
 };
-use node_tests::detect::{Figure, ms};
-use node_tests::http;
+use node_tests::detect::{Figure, health};
 use node_tests::manifests::{Manifests, Service};
 use node_tests::promises::{Missed, head};
 use node_tests::traffic::Server;
@@ -24,22 +23,10 @@ use crate::site::Site;
 
 /// From the first working connection to 200, design's promise for p99.
 const PROMISED: Duration = Duration::from_secs(2);
-/// Far longer than a boot takes.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two questions to everyone.
 const EVERY: Duration = Duration::from_millis(5);
-/// Patience for a question: one to a Service without rules is never answered.
+/// Patience for a connection: one to a Service without rules is never answered.
 const ANSWERED: Duration = Duration::from_millis(100);
-/// The server's port.
-const PORT: u16 = 8080;
-
-/// Of all boots in one mode, from the moment the Services worked.
-#[derive(Default)]
-struct Seen {
-    healthy: Figure,
-    /// Answers of 200 before that moment.
-    too_early: usize,
-}
 
 pub(crate) fn run(boots: usize, missed: &mut Missed) -> Result<()> {
     let mut site = Site::build()?;
@@ -51,69 +38,51 @@ pub(crate) fn run(boots: usize, missed: &mut Missed) -> Result<()> {
     let _server = Server::start(site.world.pod("web"), PORT)?;
     for mode in Mode::ALL {
         let name = mode.name();
-        let mut seen = <[Seen; 2]>::default();
+        // Of pathproof and of kube-proxy: the time, and how often 200 came before the Services worked.
+        let mut seen = <[(Figure, usize); 2]>::default();
         for number in 1..=boots {
-            let told = boot(&site, mode, &mut seen)?;
-            println!("{name} {number:>3}/{boots}  {told}");
+            boot(&site, mode, &mut seen).with_context(|| format!("{name}, boot {number}"))?;
         }
-        let columns = Figure::COLUMNS;
-        head(&format!("mode | /healthz of | 200 too early | {columns}"));
-        for (who, seen) in ["pathproof", "kube-proxy"].into_iter().zip(&seen) {
-            let row = seen.healthy.row(PROMISED);
-            println!("| {name} | {who} | {} | {row} |", seen.too_early);
-        }
-        let [ours, _] = seen;
-        let is_met = ours.healthy.keeps(PROMISED) && ours.too_early == 0;
-        let what = format!("pathproof's 200 with kube-proxy in {name} mode");
-        missed.judge(what, is_met);
+        head(&format!("/healthz of | {}", Figure::COLUMNS));
+        let [(ours, early), (theirs, peers_early)] = seen;
+        ours.print(&format!("{name}, pathproof"), PROMISED, missed);
+        println!("| {name}, kube-proxy | {} |", theirs.row(PROMISED));
+        println!("\n200 too early: {early} of pathproof, {peers_early} of kube-proxy");
+        missed.judge(format!("{name}, no 200 too early"), early == 0);
     }
     Ok(())
 }
 
 /// One boot: the agent first, which knows nothing of before, then kube-proxy.
-fn boot(site: &Site, mode: Mode, seen: &mut [Seen; 2]) -> Result<String> {
+fn boot(site: &Site, mode: Mode, seen: &mut [(Figure, usize); 2]) -> Result<()> {
     forget(site)?;
     // Two minutes after the machine's own boot nothing proven is Unknown: 503, too, that way.
     let agent = site.agent(&["--unknown-policy", "closed"])?;
-    let ours = health(site, HEALTHZ_PORT)?;
-    let theirs = health(site, KUBE_PROXY_HEALTHZ_PORT)?;
-    let services = Family::ALL.map(|family| service(site, family));
-    until(PATIENCE, || (ours.now() == Some(503)).then_some(())).with_context(|| {
-        format!(
-            "503 before kube-proxy runs; the agent said:\n{}",
-            agent.log()
-        )
-    })?;
+    let ours = health(&site.world, HEALTHZ_PORT, EVERY)?;
+    let theirs = health(&site.world, KUBE_PROXY_HEALTHZ_PORT, EVERY)?;
+    let web = site.manifests.service("web");
+    let services = Family::ALL.map(|family| {
+        let target = SocketAddr::new(web.cluster_ip(family), web.port);
+        dial(site, target, EVERY, ANSWERED)
+    });
+    let closed = until(PATIENCE, || (ours.now() == Some(503)).then_some(()));
+    closed.with_context(|| format!("no 503 before kube-proxy runs:\n{}", agent.log()))?;
 
     let start = Instant::now();
     let config = site.control.proxy_kubeconfig(ControlPlane::address());
-    let _proxy = KubeProxy::spawn(
-        &site.world,
-        &site.servers,
-        mode,
-        &config,
-        KUBE_PROXY_HEALTHZ_PORT,
-        &[],
-    )?;
+    let (world, port) = (&site.world, KUBE_PROXY_HEALTHZ_PORT);
+    let _proxy = KubeProxy::spawn(world, &site.servers, mode, &config, port, &[])?;
     let mut works = start;
     for service in services {
         let first = service?.first(start, PATIENCE, |answered| *answered);
         works = works.max(first.context("Services never worked")?);
     }
-    let mut times = Vec::new();
-    for (health, seen) in [ours, theirs].iter().zip(seen) {
+    for (health, (figure, early)) in [ours, theirs].iter().zip(seen) {
         let at = health.first(start, PATIENCE, |status| *status == 200);
-        seen.too_early += usize::from(at.is_some_and(|at| at < works));
-        let time = at.map(|at| at.saturating_duration_since(works));
-        seen.healthy.note(time);
-        times.push(ms(time));
+        *early += usize::from(at.is_some_and(|at| at < works));
+        figure.note(at.map(|at| at.saturating_duration_since(works)));
     }
-    agent.terminate()?;
-    Ok(format!(
-        "Services worked {} ms after the start of kube-proxy; 200 of both after {} ms",
-        (works - start).as_millis(),
-        times.join(" and ")
-    ))
+    agent.terminate().map(drop)
 }
 
 /// Removes rules and the agent's state, as a reboot does.
@@ -123,28 +92,20 @@ fn forget(site: &Site) -> Result<()> {
     clean.env("XTABLES_LOCKFILE", world.dir().join("xtables.lock"));
     let status = clean.arg("--cleanup").output()?.status;
     ensure!(status.success(), "kube-proxy --cleanup ended with {status}");
-    let state = world.dir().join("state");
-    if state.exists() {
-        fs::remove_dir_all(state)?;
-    }
+    // The first boot finds none.
+    let _ = fs::remove_dir_all(world.dir().join("state"));
     Ok(())
 }
 
-/// Whether new connections of a pod to the Service are answered.
-fn service(site: &Site, family: Family) -> Result<Poll<bool>> {
-    let service = site.manifests.service("web");
-    let target = SocketAddr::new(service.cluster_ip(family), service.port);
-    Poll::start(&site.world.pod("client").ns, "dialler", EVERY, move || {
-        let answered = TcpStream::connect_timeout(&target, ANSWERED).is_ok();
+/// Begins a connection from a pod this often. The answer is true if it was accepted in time.
+pub(crate) fn dial(
+    site: &Site,
+    target: SocketAddr,
+    every: Duration,
+    patience: Duration,
+) -> Result<Poll<bool>> {
+    Poll::start(&site.world.pod("client").ns, "dialler", every, move || {
+        let answered = TcpStream::connect_timeout(&target, patience).is_ok();
         Some((Instant::now(), answered))
-    })
-}
-
-/// Status of /healthz; an answer that did not come is left out.
-fn health(site: &Site, port: u16) -> Result<Poll<u16>> {
-    let address = SocketAddr::new(site.world.node_address(Family::V4), port);
-    Poll::start(&site.world.outside, "health", EVERY, move || {
-        let answer = http::get(address, "/healthz", ANSWERED).ok()?;
-        Some((Instant::now(), answer.status))
     })
 }

@@ -2,24 +2,19 @@
 //! dashboard and for each rule, with an hour of the series of a large fleet.
 //!
 //! The series are those of a real agent, once on a sound node and once on a broken one. All nodes have
-//! them, under names of their own: every tenth node is broken in the last twenty minutes.
+//! them, under names of their own; every tenth node is broken.
 
 use std::fmt::Write;
+use std::io::{Read, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
-use axum::Router;
-use axum::extract::Path as Route;
-use axum::routing::get;
 use node_tests::dashboard::Dashboard;
 use node_tests::deploy::{Tool, said};
 use node_tests::manifests::Sentinel;
-use node_tests::prometheus::check::Expression;
-use node_tests::prometheus::{self, JOB, Prometheus, Span};
+use node_tests::prometheus::{self, Expression, JOB, Prometheus, Span};
 use node_tests::promises::{Missed, head, median};
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, until};
@@ -33,8 +28,6 @@ const PROMISED: f64 = 2.0;
 const SCRAPE: u64 = 30;
 /// The dashboard's time range.
 const HISTORY: u64 = 3600;
-/// Fault of every tenth node, before the end.
-const BROKEN: u64 = 1200;
 /// Ends of the names of counters, and of what histograms consist of.
 const GROWING: [&str; 4] = ["_total", "_bucket", "_count", "_sum"];
 /// Prometheus distributes the first scrapes over this time for each target: an hour of a node's
@@ -44,54 +37,34 @@ const LOADING: Duration = Duration::from_millis(100);
 const LAST_RECORD: &str = "cluster_service_outcome:pathproof_service_connections:rate5m";
 /// Blocks on disk are read again once a minute.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Samples of the last hours are not too old for it.
-const LONG_BLOCKS: [&str; 2] = [
-    "--storage.tsdb.min-block-duration=12h",
-    "--storage.tsdb.max-block-duration=12h",
-];
 
 pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
     let mut scene = Scene::bare(Backend::Nftables);
-    let [sound, broken] = expositions(&mut scene)?;
-    let series = [&sound, &broken].map(|page| samples(page).count());
-    println!(
-        "{nodes} nodes with {} series each, {} while broken; {} minutes at {SCRAPE} s",
-        series[0],
-        series[1],
-        HISTORY / 60
-    );
+    let pages = expositions(&mut scene)?;
+    let [sound, broken] = pages.each_ref().map(|page| samples(page).count());
+    println!("{nodes} nodes with {sound} series each, {broken} while broken");
 
     let end = SystemTime::UNIX_EPOCH.elapsed()?.as_secs() / SCRAPE * SCRAPE;
-    let loaded = Arc::new(AtomicBool::new(false));
-    let outside = &scene.world.outside;
-    let listener = outside.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
-    let address = listener.local_addr()?;
-    let histories = [
-        history([&sound, &sound], end),
-        history([&sound, &broken], end),
-    ];
-    serve(listener, histories, Arc::clone(&loaded))?;
-    let dir = scene.world.dir().join("prometheus");
-    std::fs::create_dir_all(&dir)?;
-    let configuration = configuration(address, nodes);
-    let prometheus = Prometheus::configured(outside, &dir, &configuration, &LONG_BLOCKS)?;
-    let start = Instant::now();
     let span = Span {
         start: (end - HISTORY) as f64,
         end: end as f64,
         step: SCRAPE as f64,
     };
+    let outside = &scene.world.outside;
+    let listener = outside.run(|| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+    let configuration = configuration(listener.local_addr()?, nodes);
+    let histories = pages.map(|page| history(&page, end));
+    std::thread::spawn(move || serve(&listener, nodes, &histories));
+    let dir = scene.world.dir().join("prometheus");
+    std::fs::create_dir_all(&dir)?;
+    let prometheus = Prometheus::configured(outside, &dir, &configuration)?;
     let all = format!("count(pathproof_build_info) == {nodes}");
-    let patience = PATIENCE + LOADING * nodes as u32;
-    wait_for(&prometheus, &all, span.end, patience)?;
-    loaded.store(true, Relaxed);
-    println!("loaded in {:.0?}", start.elapsed());
+    wait_for(&prometheus, &all, span, PATIENCE + LOADING * nodes as u32)?;
     record(&scene, &dir, span)?;
-    wait_for(&prometheus, LAST_RECORD, span.end, PATIENCE)?;
+    wait_for(&prometheus, LAST_RECORD, span, PATIENCE)?;
 
     let dashboard = Dashboard::read()?;
-    let variables = dashboard.variables(&prometheus, "node-0", span, SCRAPE as f64)?;
-    let panels = dashboard.expressions(&variables);
+    let panels = dashboard.expressions(&prometheus, "node-0", span, SCRAPE as f64)?;
     for (kind, expressions) in [("panel", panels), ("rule", rules()?)] {
         measure(&prometheus, kind, &expressions, span, missed)?;
     }
@@ -126,17 +99,15 @@ fn samples(page: &str) -> impl Iterator<Item = (&str, f64)> {
     })
 }
 
-/// A scrape with all samples of the past: the first page's, and the second one's of the time of the
-/// fault. Counters grow.
-fn history(pages: [&str; 2], end: u64) -> String {
+/// A scrape with all samples of the past. Counters grow.
+fn history(page: &str, end: u64) -> String {
     let mut text = String::new();
-    for moment in (end - HISTORY..=end).step_by(SCRAPE as usize) {
-        let page = pages[usize::from(moment > end - BROKEN)];
+    for since in (0..=HISTORY).step_by(SCRAPE as usize) {
+        let moment = end - HISTORY + since;
         for (series, value) in samples(page) {
             let name = series.split('{').next().unwrap_or_default();
             let grows = GROWING.iter().any(|end| name.ends_with(end));
-            let since = (moment + HISTORY - end) as f64;
-            let value = if grows { value * since } else { value };
+            let value = if grows { value * since as f64 } else { value };
             let _ = writeln!(text, "{series} {value} {moment}000");
         }
         let _ = writeln!(text, "up 1 {moment}000");
@@ -144,52 +115,44 @@ fn history(pages: [&str; 2], end: u64) -> String {
     text
 }
 
-/// Gives each node its history until all are loaded, then empty pages.
-fn serve(listener: TcpListener, histories: [String; 2], loaded: Arc<AtomicBool>) -> Result<()> {
-    let histories = histories.map(axum::body::Bytes::from);
-    let page = move |Route(kind): Route<usize>| {
-        let page = match loaded.load(Relaxed) {
-            true => Default::default(),
-            false => histories[kind.min(1)].clone(),
+/// Answers one scrape of each node. Later ones are refused: they would only cost time.
+fn serve(listener: &TcpListener, nodes: usize, [sound, broken]: &[String; 2]) {
+    for mut stream in listener.incoming().flatten().take(nodes) {
+        let mut request = [0; 2048];
+        let _ = stream.read(&mut request);
+        let page = match request.starts_with(b"GET /broken") {
+            true => broken,
+            false => sound,
         };
-        async move { page }
-    };
-    listener.set_nonblocking(true)?;
-    std::thread::spawn(move || -> Result<()> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(async {
-            let listener = tokio::net::TcpListener::from_std(listener)?;
-            Ok(axum::serve(listener, Router::new().route("/{kind}", get(page))).await?)
-        })
-    });
-    Ok(())
+        let _ = write!(stream, "HTTP/1.0 200 OK\r\n\r\n{page}");
+    }
 }
 
 fn configuration(address: SocketAddr, nodes: usize) -> Value {
-    let targets: Vec<Value> = (0..nodes)
-        .map(|node| {
-            let path = format!("/{}", u8::from(node % 10 == 0));
-            let labels = json!({
-                "__metrics_path__": path, "node": format!("node-{node}"),
-                "instance": format!("10.0.{}.{}:19256", node / 250, node % 250),
-                "pod": format!("pathproof-agent-{node}"), "namespace": "pathproof",
-            });
-            json!({"targets": [address], "labels": labels})
-        })
-        .collect();
+    let target = |node: usize| {
+        let path = if node.is_multiple_of(10) {
+            "/broken"
+        } else {
+            "/sound"
+        };
+        let labels = json!({
+            "__metrics_path__": path, "node": format!("node-{node}"),
+            "instance": format!("10.0.{}.{}:19256", node / 250, node % 250),
+            "pod": format!("pathproof-agent-{node}"), "namespace": "pathproof",
+        });
+        json!({"targets": [address], "labels": labels})
+    };
     let interval = format!("{}ms", (LOADING * nodes as u32).as_millis());
     json!({"scrape_configs": [{
         "job_name": JOB, "scrape_interval": interval, "scrape_timeout": interval,
-        "static_configs": targets,
+        "static_configs": (0..nodes).map(target).collect::<Vec<_>>(),
     }]})
 }
 
-/// Waits until an expression has a result.
-fn wait_for(prometheus: &Prometheus, expression: &str, moment: f64, time: Duration) -> Result<()> {
+/// Waits until an expression has a result at the end.
+fn wait_for(prometheus: &Prometheus, expression: &str, span: Span, time: Duration) -> Result<()> {
     let found = || {
-        let result = prometheus.at(expression, moment).ok()?;
+        let result = prometheus.evaluate(expression, span, true).ok()?;
         (!result.as_array()?.is_empty()).then_some(())
     };
     until(time, found).with_context(|| format!("no result: {expression}"))
@@ -197,25 +160,30 @@ fn wait_for(prometheus: &Prometheus, expression: &str, moment: f64, time: Durati
 
 /// Has promtool write what the recording rules would have recorded.
 fn record(scene: &Scene, dir: &Path, span: Span) -> Result<()> {
-    let file = dir.join("rules.yml");
-    std::fs::write(&file, prometheus::records()?)?;
+    let mut groups = prometheus::rules()?;
+    for group in groups.as_array_mut().into_iter().flatten() {
+        let rules = group["rules"].as_array_mut().context("a group of rules")?;
+        rules.retain(|rule| rule["record"].is_string());
+    }
+    std::fs::write(
+        dir.join("rules.yml"),
+        json!({ "groups": groups }).to_string(),
+    )?;
     let promtool = Tool::Promtool.find().context("there is no promtool")?;
+    let Span { start, end, step } = span;
+    let words = format!(
+        "tsdb create-blocks-from rules --start={start} --end={end} --eval-interval={step}s \
+         --output-dir=data rules.yml"
+    );
     let mut command = scene.world.outside.command(promtool);
-    command
-        .args(["tsdb", "create-blocks-from", "rules"])
-        .arg(format!("--start={}", span.start))
-        .arg(format!("--end={}", span.end))
-        .arg(format!("--eval-interval={SCRAPE}s"))
-        .arg(format!("--output-dir={}", dir.join("data").display()))
-        .arg(file);
-    said(&mut command).map(drop)
+    said(command.current_dir(dir).args(words.split(' '))).map(drop)
 }
 
 /// Each rule's expression, at the end.
 fn rules() -> Result<Vec<Expression>> {
     let groups = prometheus::rules()?;
-    let groups = groups.as_array().context("no groups")?;
-    let rules = groups.iter().flat_map(|group| group["rules"].as_array());
+    let groups = groups.as_array().into_iter().flatten();
+    let rules = groups.flat_map(|group| group["rules"].as_array()).flatten();
     let expression = |rule: &Value| {
         let name = rule["record"].as_str().or(rule["alert"].as_str());
         Some(Expression {
@@ -224,7 +192,7 @@ fn rules() -> Result<Vec<Expression>> {
             instant: true,
         })
     };
-    Ok(rules.flatten().filter_map(expression).collect())
+    Ok(rules.filter_map(expression).collect())
 }
 
 /// Times of expressions, in seconds; the promise is judged by the median of each.
@@ -238,15 +206,16 @@ fn measure(
     ensure!(!all.is_empty(), "there is no {kind}");
     head(Missed::FIGURE);
     let mut total = 0.0;
-    for expression in all {
-        let Expression { place, text, .. } = expression;
+    for Expression {
+        place,
+        text,
+        instant,
+    } in all
+    {
         let (mut series, mut times) = (0, Vec::new());
         for _ in 0..ROUNDS {
             let start = Instant::now();
-            let result = match expression.instant {
-                true => prometheus.at(text, span.end),
-                false => prometheus.over(text, span),
-            };
+            let result = prometheus.evaluate(text, span, *instant);
             times.push(start.elapsed().as_secs_f64());
             let result = result.with_context(|| format!("{place}: {text}"))?;
             series = result.as_array().map_or(0, Vec::len);
@@ -255,7 +224,6 @@ fn measure(
         missed.figure(&name, "s", &times, Some(PROMISED), None);
         total += median(times);
     }
-    let name = format!("every {kind}, one after another");
-    missed.figure(&name, "s", &[total], None, None);
+    println!("\nevery {kind}, one after another: {total:.1} s");
     Ok(())
 }

@@ -1,14 +1,18 @@
 //! `cargo xtask bench detect`: how long a fault of the datapath takes to show in the metrics and at
-//! /healthz, and a repair to show there, over many faults at random moments; and how often harmless
-//! things show at /healthz, which is never. A promise is missed if something was late or never showed,
-//! or something harmless did.
+//! /healthz, and a repair to show there, over many faults at random moments. A promise is missed if
+//! something was late or never showed. The peer, kube-proxy's healthz, never shows any of these faults:
+//! it tells whether rules were synced.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use node_tests::detect::{Eyes, Fault, Figure, HARMLESS, Load, Stage, ms};
+use node_tests::detect::{Fault, Figure, Load, Stage, failed_probes, health, ms};
+use node_tests::http;
 use node_tests::promises::{Missed, head};
+use node_tests::watch::Poll;
+use node_tests::world::{ADMIN_PORT, HEALTHZ_PORT};
 
 use crate::stage;
 
@@ -24,128 +28,69 @@ const NEVER: Duration = Duration::from_secs(30);
 /// Pauses before a fault are random up to this: longer than any period of the agent's loops but
 /// that of its checks, so that every phase is met.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Harmless things of each kind, and how long each of them lasts.
-const CONTROLS: usize = 5;
-const LASTS: Duration = Duration::from_secs(6);
+/// From one question to the next, at /healthz and at /metrics.
+const HEALTHZ_EVERY: Duration = Duration::from_millis(10);
+const METRICS_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) fn run(injections: usize, missed: &mut Missed) -> Result<()> {
-    println!(
-        "Times count from before the command that breaks or mends. The peer, kube-proxy's \
-         healthz, never shows any of these faults: it tells whether rules were synced."
-    );
     for load in [Load::Idle, Load::Busy] {
-        if let Err(error) = measure(load, injections, missed) {
-            println!("{load} node: {error:#}");
-            missed.judge(
-                format!("{load} node: every injection without an error"),
-                false,
-            );
-        }
+        measure(load, injections, missed)?;
     }
     Ok(())
 }
 
+/// Injects every kind of fault in turn.
 fn measure(load: Load, injections: usize, missed: &mut Missed) -> Result<()> {
     // Every repair is to count as a first one: later ones are damped by the dwell.
     let mut stage = stage(load, true, &["--flap-dwell", "0"])?;
-    let eyes = Eyes::open(&stage.world)?;
-    inject_all(&mut stage, &eyes, load, injections, missed)?;
-    harmless(&mut stage, &eyes, load, missed)?;
-    if load == Load::Busy {
-        println!("{load}: {:?}", stage.tally());
+    let admin = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ADMIN_PORT);
+    let failures = move || {
+        let page = http::get(admin, "/metrics", Duration::from_millis(500)).ok()?;
+        Some((Instant::now(), failed_probes(&page.body)))
+    };
+    let failures = Poll::start(&stage.world.node, "metrics", METRICS_EVERY, failures)?;
+    let healthz = health(&stage.world, HEALTHZ_PORT, HEALTHZ_EVERY)?;
+    let mut figures = <[Figure; 3]>::default();
+    head("node | injection | fault | to metrics, ms | to 503, ms | repair to 200, ms");
+    for (number, fault) in (1..=injections).zip(Fault::CERTAIN.into_iter().cycle()) {
+        let times = inject(&mut stage, &healthz, &failures, fault)?;
+        let row = times.map(ms).join(" | ");
+        println!("| {load:?} | {number} | {fault:?} | {row} |");
+        for (figure, time) in figures.iter_mut().zip(times) {
+            figure.note(time);
+        }
+    }
+    head(&format!("node, from, to | {}", Figure::COLUMNS));
+    for ((what, promise), figure) in TIMES.into_iter().zip(figures) {
+        figure.print(&format!("{load:?}, {what}"), promise, missed);
     }
     Ok(())
 }
 
-/// Injects every kind of fault in turn, and prints the times, also of those before an error.
-fn inject_all(
-    stage: &mut Stage,
-    eyes: &Eyes,
-    load: Load,
-    injections: usize,
-    missed: &mut Missed,
-) -> Result<()> {
-    let mut all = <[[Figure; 3]; Fault::CERTAIN.len()]>::default();
-    let done = (0..injections).try_for_each(|number| {
-        let place = number % Fault::CERTAIN.len();
-        let said = inject(stage, eyes, Fault::CERTAIN[place], &mut all[place])?;
-        println!("{load} {:>3}/{injections}  {said}", number + 1);
-        anyhow::Ok(())
-    });
-    head(&format!("node | fault | from, to | {}", Figure::COLUMNS));
-    for (index, (what, promise)) in TIMES.into_iter().enumerate() {
-        for (fault, times) in Fault::CERTAIN.into_iter().zip(&all) {
-            let row = times[index].row(promise);
-            println!("| {load} | {fault} | {what} | {row} |");
-        }
-        // The promise is of all injections: the p99 of one kind's 25 is their maximum.
-        let whole = Figure::join(all.iter().map(|times| times[index].clone()));
-        println!("| {load} | all of them | {what} | {} |", whole.row(promise));
-        let name = format!("{load} node: {what}, all of them");
-        missed.judge(name, whole.keeps(promise));
-    }
-    done
-}
-
-/// One fault, from a sound node to a sound node. Gives the line that tells of it.
+/// One fault, from a sound node to a sound node. Gives the times of [`TIMES`].
 fn inject(
     stage: &mut Stage,
-    eyes: &Eyes,
+    healthz: &Poll<u16>,
+    failures: &Poll<u64>,
     fault: Fault,
-    figures: &mut [Figure; 3],
-) -> Result<String> {
+) -> Result<[Option<Duration>; 3]> {
     stage.settle()?;
     thread::sleep(PAUSE.mul_f64(fastrand::f64()));
-    let failures = eyes.failures.now().unwrap_or_default();
+    let failed = failures.now().unwrap_or_default();
     let start = Instant::now();
     let mend = fault.inject(stage)?;
-    let injected = start.elapsed();
-    let unhealthy = eyes.healthz.first(start, NEVER, |status| *status == 503);
-    let metrics = eyes.failures.first(start, NEVER, |count| *count > failures);
+    let unhealthy = healthz.first(start, NEVER, |status| *status == 503);
+    let metrics = failures.first(start, NEVER, |count| *count > failed);
     // A while, so that the agent is not met just after it made up its mind.
     thread::sleep(PAUSE.mul_f64(fastrand::f64()));
     let repair = Instant::now();
     mend(stage)?;
-    let healthy = eyes.healthz.first(repair, NEVER, |status| *status == 200);
+    let healthy = healthz.first(repair, NEVER, |status| *status == 200);
     let since = |start: Instant| move |at: Instant| at.duration_since(start);
-    let times = [
+    Ok([
         metrics.map(since(start)),
         unhealthy.map(since(start)),
         // Without a 503, there is no way back.
         healthy.map(since(repair)).filter(|_| unhealthy.is_some()),
-    ];
-    for (figure, time) in figures.iter_mut().zip(times) {
-        figure.note(time);
-    }
-    let [metrics, unhealthy, healthy] = times.map(ms);
-    Ok(format!(
-        "{fault:32} injected in {} ms; metrics {metrics}, 503 {unhealthy}; repaired: 200 {healthy}",
-        injected.as_millis(),
-    ))
-}
-
-/// Harmless things, which must not show.
-fn harmless(stage: &mut Stage, eyes: &Eyes, load: Load, missed: &mut Missed) -> Result<()> {
-    let mut alarmed = [0; HARMLESS.len()];
-    for ((harmless, deed), alarmed) in HARMLESS.into_iter().zip(&mut alarmed) {
-        for _ in 0..CONTROLS {
-            stage.settle()?;
-            let start = Instant::now();
-            let mend = deed(stage)?;
-            thread::sleep(LASTS);
-            mend(stage)?;
-            thread::sleep(Duration::from_secs(1));
-            let mut changes = eyes.healthz.changes().into_iter();
-            let seen = changes.any(|(at, status)| at > start && status == 503);
-            println!("{load} {harmless:32} 503: {seen}");
-            *alarmed += usize::from(seen);
-        }
-    }
-    head("node | harmless | rounds | rounds with a 503 | promise | met");
-    for ((harmless, _), alarmed) in HARMLESS.into_iter().zip(alarmed) {
-        let name = format!("{load} node: no 503 beside {harmless}");
-        let met = missed.judge(name, alarmed == 0);
-        println!("| {load} | {harmless} | {CONTROLS} | {alarmed} | 0 | {met} |");
-    }
-    Ok(())
+    ])
 }

@@ -62,7 +62,13 @@ fn main() -> Result<ExitCode> {
 /// proven.
 fn stage(load: Load, probed: bool, options: &[&str]) -> Result<Stage> {
     let options = [options, &["--log-filter", "warn"]].concat();
-    Stage::build(&agent_binary()?, Backend::Nftables, load, &options, probed)
+    let mut stage = Stage::build(Backend::Nftables, load, |world, manifests| {
+        world.ready_agent(&agent_binary()?, manifests.dir(), &options)
+    })?;
+    if probed {
+        stage.settle()?;
+    }
+    Ok(stage)
 }
 
 fn mib(kib: u64) -> f64 {

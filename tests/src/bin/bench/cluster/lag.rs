@@ -2,24 +2,23 @@
 //! packet capture shows it with connections of our own, one every 10 ms.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use node_tests::capture::Capture;
-use node_tests::cluster::{Api, KubeProxy};
+use node_tests::cluster::KubeProxy;
 use node_tests::detect::Figure;
+use node_tests::promises::{Missed, head};
 use node_tests::scene::family_of;
 use node_tests::wait::until;
-use node_tests::worker::Worker;
-use node_tests::world::{Agent, Family, Namespace};
+use node_tests::world::{Agent, Family};
 use serde_json::Value;
 
+use crate::boot::dial;
 use crate::site::Site;
 
-/// Moves of the sentinel's endpoint, and as many with kube-proxy stopped.
-const MOVES: usize = 6;
+/// Moves of the sentinel's endpoint. kube-proxy is stopped at every other one.
+const MOVES: usize = 12;
 /// From one move to the next, and more.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// The sentinel's Service and its slice of IPv4.
@@ -30,38 +29,51 @@ const SLICE: &str =
 const HOLD: Duration = Duration::from_secs(6);
 /// Between two connections.
 const PACE: Duration = Duration::from_millis(10);
+/// For so long after a move every path is probed in haste, and its lag told as exactly as this...
+const IN_HASTE: Duration = Duration::from_secs(3);
+const EXACT: Duration = Duration::from_millis(100);
+/// ...and after that one path of each family alone; the others are as exact as their probes are far
+/// apart.
+const ROUND: Duration = Duration::from_millis(600);
 
-/// Lags that were measured.
-#[derive(Default)]
-pub(super) struct Lags {
-    /// Between both, on the path that is probed in haste until the rules follow: the first one by TCP.
-    pub(super) hasty: Figure,
-    /// Between both, on the path that is off most.
-    pub(super) farthest: Figure,
-    /// As the capture shows it.
-    pub(super) captured: Figure,
-}
-
-/// Has `pathproof rotate` move the endpoint, and as often with kube-proxy stopped for a while as it
-/// does.
-pub(super) fn measure(site: &Site, agent: &Agent, proxy: &KubeProxy) -> Result<[Lags; 2]> {
+/// Has `pathproof rotate` move the endpoint, and compares what the agent and the capture tell.
+pub(super) fn measure(
+    site: &Site,
+    agent: &Agent,
+    proxy: &KubeProxy,
+    missed: &mut Missed,
+) -> Result<()> {
     let _rotator = site.rotator(&["--interval", "10"])?;
     let service = site.apis[0].get(SERVICE)?;
     let address = service["spec"]["clusterIP"].as_str();
     let address: IpAddr = address.context("a ClusterIP")?.parse()?;
-    let port = port(&service["spec"])?;
-    let _dialler = dial(&site.world.pod("client").ns, SocketAddr::new(address, port))?;
-    let mut lags = <[Lags; 2]>::default();
-    for _ in 0..MOVES {
-        one(site, agent, None, &mut lags[0])?;
-        one(site, agent, Some(proxy), &mut lags[1])?;
+    let target = SocketAddr::new(address, port(&service["spec"])?);
+    // Nobody answers strangers there.
+    let _dialler = dial(site, target, PACE, PACE)?;
+    let [mut exact, mut round] = <[Figure; 2]>::default();
+    for turn in 0..MOVES {
+        let (seen, off) = one(site, agent, (turn % 2 == 1).then_some(proxy))?;
+        println!("{seen:.3?} as captured ; the agent is off by {off:.3?}");
+        // The first path is probed in haste until the rules follow.
+        exact.note(off.first().copied());
+        match seen {
+            Some(lag) if lag < IN_HASTE => exact.note(off.into_iter().max()),
+            _ => round.note(off.into_iter().max()),
+        }
     }
-    Ok(lags)
+    head(&format!("lag off | {}", Figure::COLUMNS));
+    exact.print("path in haste; below 3 s all", EXACT, missed);
+    round.print("farthest path, from 3 s on", ROUND, missed);
+    Ok(())
 }
 
-/// Waits for a move, and for both to tell how long it took.
-fn one(site: &Site, agent: &Agent, held: Option<&KubeProxy>, lags: &mut Lags) -> Result<()> {
-    let before = generation(&site.apis[0])?;
+/// The lag as captured, and how far off the agent is on each of IPv4's TCP lanes, in the order of probes.
+type Lag = (Option<Duration>, Vec<Duration>);
+
+/// Waits for a move.
+fn one(site: &Site, agent: &Agent, held: Option<&KubeProxy>) -> Result<Lag> {
+    let generation = || port(&site.apis[0].get(SLICE)?);
+    let before = generation()?;
     let client = site.world.pod("client").address(Family::V4);
     let mut capture = Capture::start(&site.world.node);
     held.inspect(|proxy| proxy.freeze());
@@ -69,7 +81,7 @@ fn one(site: &Site, agent: &Agent, held: Option<&KubeProxy>, lags: &mut Lags) ->
         // Frames that came before are not wanted, and take room.
         capture.drain();
         capture.frames.clear();
-        generation(&site.apis[0]).ok().filter(|now| *now != before)
+        generation().ok().filter(|now| *now != before)
     });
     let (moved, start) = (moved.context("no move")?, Instant::now());
     let followed = until(PATIENCE, || {
@@ -79,26 +91,16 @@ fn one(site: &Site, agent: &Agent, held: Option<&KubeProxy>, lags: &mut Lags) ->
         capture.drain();
         // Of our own connections alone: the agent's control probe goes there past the rules.
         let goes = |ends: [(IpAddr, u16); 2]| ends[0].0 == client && ends[1].1 == moved;
-        let frames = capture.frames.drain(..);
-        frames
-            .filter_map(|frame| frame.ends())
-            .any(goes)
-            .then(|| start.elapsed())
+        let mut frames = capture.frames.drain(..).filter_map(|frame| frame.ends());
+        frames.any(goes).then(|| start.elapsed())
     });
-    lags.captured.note(followed);
-    let told = until(PATIENCE, || told(&agent.verdict().ok()?, moved));
-    let off: Vec<Duration> = match (followed, told) {
-        (Some(seen), Some(told)) => told.iter().map(|lag| seen.abs_diff(*lag)).collect(),
-        _ => Vec::new(),
+    // A slow kube-proxy may skip a move.
+    let Some(seen) = followed else {
+        return Ok((None, Vec::new()));
     };
-    lags.hasty.note(off.first().copied());
-    lags.farthest.note(off.iter().max().copied());
-    Ok(())
-}
-
-/// The port that the slice of IPv4 has.
-fn generation(api: &Api) -> Result<u16> {
-    port(&api.get(SLICE)?)
+    let told = until(PATIENCE, || told(&agent.verdict().ok()?, moved));
+    let told = told.unwrap_or_default().into_iter();
+    Ok((Some(seen), told.map(|lag| seen.abs_diff(lag)).collect()))
 }
 
 fn port(object: &Value) -> Result<u16> {
@@ -117,19 +119,4 @@ fn told(report: &Value, generation: u16) -> Option<Vec<Duration>> {
         })
         .collect();
     lags.filter(|lags| !lags.is_empty())
-}
-
-/// Begins a connection every 10 ms, and waits for none.
-fn dial(ns: &Namespace, to: SocketAddr) -> Result<Worker> {
-    let kind = socket2::Type::STREAM.nonblocking();
-    let work = move |stop: &AtomicBool| {
-        while !stop.load(Ordering::Relaxed) {
-            if let Ok(socket) = socket2::Socket::new(socket2::Domain::for_address(to), kind, None) {
-                // In progress is what it says; nobody answers strangers there.
-                let _ = socket.connect(&to.into());
-            }
-            thread::sleep(PACE);
-        }
-    };
-    Ok(Worker::within(ns, "dialler", work)?)
 }
