@@ -184,8 +184,7 @@ pub enum Change {
         /// Name of its Service, same namespace.
         service: Arc<str>,
     },
-    /// Numbers of other nodes, from 1 to [`PEERS`](crate::peers::PEERS). A number that comes again
-    /// stands for another node from then on.
+    /// Numbers of other nodes, from 1 to [`PEERS`](crate::peers::PEERS), each given once.
     Peers(Vec<(u16, Arc<str>)>),
     /// Everything that was there at the start has been delivered.
     Synced,

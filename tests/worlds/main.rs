@@ -12,6 +12,7 @@ mod filtered_sentinel;
 mod forward_policy;
 mod forward_policy_idle;
 mod forward_reject;
+mod full_table;
 mod graceful_ending;
 mod hairpin;
 mod hairpin_idle;

@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// first time, then 6
     #[arg(long)]
     pub(crate) install: bool,
-    /// Run only the worlds of docs/internal/worlds.md, all of them: 15 minutes [default: nine of
+    /// Run only the worlds of docs/internal/worlds.md, all of them: 15 minutes [default: ten of
     /// them, with all other tests]
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels"])]
     worlds: bool,
@@ -221,6 +221,7 @@ const WORLDS: Group = Group {
         "default_deny::",
         "denied_on_a_quiet_node::",
         "filtered_sentinel::",
+        "full_table::",
         "graceful_ending::",
         "late_proxy::",
         "masquerade_gone::",

@@ -297,6 +297,28 @@ mod tests {
         assert_eq!(interfaces.unfollowed, unfollowed);
     }
 
+    /// A router's routes change many times a second.
+    #[test]
+    fn only_default_routes_and_interfaces_matter() {
+        let to = |prefix| {
+            let mut route = RouteMessage::default();
+            route.header.destination_prefix_length = prefix;
+            route
+        };
+        for (message, expected) in [
+            (RouteNetlinkMessage::NewRoute(to(24)), false),
+            (RouteNetlinkMessage::DelRoute(to(32)), false),
+            (RouteNetlinkMessage::NewRoute(to(0)), true),
+            (RouteNetlinkMessage::DelRoute(to(0)), true),
+            (RouteNetlinkMessage::NewLink(LinkMessage::default()), true),
+            (RouteNetlinkMessage::DelLink(LinkMessage::default()), true),
+        ] {
+            let name = format!("{message:?}");
+            let payload = NetlinkPayload::InnerMessage(message);
+            assert_eq!(matters(&payload), expected, "{name}");
+        }
+    }
+
     #[rstest]
     #[case::pod(InfoKind::Veth, true, true)]
     #[case::pod_by_netkit(InfoKind::Netkit, true, true)]

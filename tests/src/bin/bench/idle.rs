@@ -31,7 +31,7 @@ pub(crate) fn run(seconds: usize, missed: &mut Missed) -> Result<()> {
 /// Percent of a processor that an agent with these options takes.
 fn percent(seconds: usize, probed: bool, options: &[&str]) -> Result<f64> {
     let stage = stage(Load::Idle, probed, options)?;
-    println!("{seconds} s with {} lanes probed", stage.lanes()?);
+    println!("measured for {seconds} s");
     thread::sleep(CALM);
     let (start, before) = (Instant::now(), usage::processor(stage.agent.pid())?);
     thread::sleep(Duration::from_secs(seconds as u64));

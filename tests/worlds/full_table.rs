@@ -1,0 +1,32 @@
+//! The node is a router too: a BGP daemon has put 200,000 routes into its table. Whoever reads all of
+//! them for each question never gets to the end.
+
+use node_tests::manifests::Sentinel;
+use node_tests::rules::Backend;
+use node_tests::scene::Scene;
+use node_tests::world::Family;
+use node_tests::world::layout::{ROUTER, pick};
+
+use crate::parts::idle_then_busy;
+
+const ROUTES: u32 = 200_000;
+
+#[test]
+fn many_routes_hide_nothing() {
+    let mut scene = Scene::bare(Backend::Nftables);
+    let router = pick(ROUTER, Family::V4);
+    // 20.0.0.0/24 and what follows.
+    let batch: String = (0..ROUTES)
+        .map(|number| {
+            let [_, high, middle, low] = number.to_be_bytes();
+            let first = 20 + high;
+            format!("route add {first}.{middle}.{low}.0/24 via {router}\n")
+        })
+        .collect();
+    let node = &scene.world.node;
+    node.feed("ip", &["-batch", "-"], &batch).expect("routes");
+    scene.add_sentinel(&Sentinel::default());
+    scene.start(&[]);
+    scene.wait_probed();
+    idle_then_busy(&mut scene);
+}
