@@ -1,4 +1,5 @@
-//! The node is a router too: a BGP daemon has put 200,000 routes into its table. Whoever reads all of
+//! The node is a router too: a BGP daemon has put a million routes into its table, as many
+//! as the internet has. Whoever reads all of
 //! them for each question never gets to the end.
 
 use node_tests::manifests::Sentinel;
@@ -9,7 +10,7 @@ use node_tests::world::layout::{ROUTER, pick};
 
 use crate::parts::idle_then_busy;
 
-const ROUTES: u32 = 200_000;
+const ROUTES: u32 = 1_000_000;
 
 #[test]
 fn many_routes_hide_nothing() {
