@@ -23,6 +23,5 @@ mod netlink;
 pub mod port;
 pub mod publish;
 pub mod rotate;
-mod routes;
 pub mod sentinel;
 pub mod state;

@@ -7,6 +7,8 @@ use std::time::Duration;
 use netlink_sys::{Socket, SocketAddr};
 use socket2::SockRef;
 
+pub(crate) mod routes;
+
 /// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
 pub(crate) const REQUEST: u16 = 1;

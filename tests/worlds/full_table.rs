@@ -1,6 +1,5 @@
-//! The node is a router too: a BGP daemon has put a million routes into its table, as many
-//! as the internet has. Whoever reads all of
-//! them for each question never gets to the end.
+//! The node is a router too: a BGP daemon has put a million routes into its table, as many as the
+//! internet has. An agent that reads all of them for each question never gets to the end.
 
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;

@@ -5,7 +5,7 @@
 //! costs a few looks. Other routes lead to none: a router's change many times a second.
 
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use agent_common::packet::Link;
 use agent_common::service::Family;
@@ -20,8 +20,9 @@ use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
+use tokio::time::Instant;
 
-use crate::routes;
+use crate::netlink::routes;
 
 /// Delay from a notification to the listing: a new device brings several notifications.
 const PAUSE: Duration = Duration::from_millis(30);

@@ -25,7 +25,7 @@ const MODULES: [(&str, &str); 24] = [
     ("netfilter", "netlink"),
     ("port", "config datapath http lifecycle"),
     ("state", "clock"),
-    ("sentinel", "config netfilter"),
+    ("sentinel", "config netfilter netlink"),
     ("publish", "causes clock metrics"),
     ("rotate", "clock cluster config lifecycle"),
     ("echo", "args"),

@@ -23,7 +23,7 @@ use rtnetlink::{Handle, RouteMessageBuilder, new_connection};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::{DeviceError, ROUTE_PROTOCOL};
-use crate::routes;
+use crate::netlink::routes;
 
 /// `IFLA_INET_CONF` of `linux/if_link.h`.
 const IFLA_INET_CONF: u16 = 1;
