@@ -3,12 +3,11 @@
 //! A node, its pods and its clients as namespaces, Service NAT by nftables from the YAML that the
 //! agent reads, steady traffic. The script breaks the node in several ways, and each time waits
 //! for what a load balancer would see on /healthz. It succeeds only if all of it happened in time,
-//! and leaves nothing behind, also after Ctrl-C; `--keep` leaves the world up to play with.
+//! and leaves nothing behind, also after Ctrl-C.
 
 mod cluster;
 mod script;
 mod signals;
-mod stage;
 mod svg;
 mod teller;
 mod timeline;
@@ -38,20 +37,11 @@ struct Args {
     #[arg(long, value_name = "FILE")]
     agent: Option<PathBuf>,
     /// On a real one-node Kubernetes: install, fault, alert, repair, uninstall
-    #[arg(long, conflicts_with_all = ["keep", "remove"])]
+    #[arg(long)]
     cluster: bool,
-    /// Leave the world up at the end, and say how to play with it
-    #[arg(long)]
-    keep: bool,
-    /// Remove a world that --keep left, and stop
-    #[arg(long)]
-    remove: bool,
     /// Write the timeline as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Serve and dial in a kept world (used by --keep)
-    #[arg(long, hide = true)]
-    tend: bool,
 }
 
 /// Runs the demo; the process's whole life.
@@ -85,17 +75,6 @@ pub fn main() -> ExitCode {
 
 /// Gives whether everything came that was expected.
 fn run(args: &Args) -> Result<bool> {
-    if args.tend {
-        return stage::tend().map(|()| true);
-    }
-    if args.remove {
-        let words = match world::remove_kept(stage::KEPT)? {
-            true => "the world is removed",
-            false => "there is no world to remove",
-        };
-        println!("{words}");
-        return Ok(true);
-    }
     let agent = args.agent.clone().map_or_else(world::agent_binary, Ok)?;
     let found = agent.canonicalize();
     let agent = found.with_context(|| format!("find {}", agent.display()))?;
@@ -104,7 +83,7 @@ fn run(args: &Args) -> Result<bool> {
         let pod = std::env::current_exe()?.with_file_name("pod");
         cluster::play(&Programs { agent, pod }, &mut timeline)
     } else {
-        script::play(&agent, args.keep, &mut timeline)
+        script::play(&agent, &mut timeline)
     };
     // The lines are worth a picture, also where the end failed.
     if let Some(file) = &args.svg {

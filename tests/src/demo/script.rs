@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-use super::stage;
 use super::teller::Teller;
 use super::timeline::{Kind, Style, Timeline, span};
 use crate::deploy::said;
 use crate::manifests::{AUTOSCALER_TAINT, Sentinel};
 use crate::pod_probe::{self, Placed, Probes};
-use crate::scene::{Scene, blames};
+use crate::rules::Backend;
+use crate::scene::{self, Scene, blames};
 use crate::tunnels::{path, tunnels};
 use crate::watch::Codes;
 use crate::world::Agent;
@@ -33,9 +33,9 @@ const SKETCH: &str = "
                                        └── another node ─ veth ─ web-3 api-2";
 
 /// Plays the whole script. Gives whether everything came that was expected.
-pub(super) fn play(agent: &Path, keep: bool, timeline: &mut Timeline) -> Result<bool> {
+pub(super) fn play(agent: &Path, timeline: &mut Timeline) -> Result<bool> {
     timeline.title("pathproof: is this node really routing Service traffic, right now?");
-    let scene = built(keep, timeline)?;
+    let scene = built(timeline)?;
     let mut play = Play {
         tell: Teller::new(&scene.world, timeline)?,
         scene,
@@ -51,23 +51,22 @@ pub(super) fn play(agent: &Path, keep: bool, timeline: &mut Timeline) -> Result<
     play.killed()?;
     let Play { tell, scene, .. } = play;
     let is_met = tell.finish();
-    if keep {
-        stage::keep(scene, agent, timeline)?;
-    } else {
-        drop(scene);
-        timeline.tell(
-            Kind::NOTE,
-            "the world is removed: no namespace, program or file is left; next: `cargo xtask demo \
-             --keep` leaves the world up, and docs/quickstart.md continues in a cluster",
-        );
-    }
+    drop(scene);
+    timeline.tell(
+        Kind::NOTE,
+        "the world is removed: no namespace, program or file is left; docs/quickstart.md continues in \
+         a cluster",
+    );
     Ok(is_met)
 }
 
 /// The world with its rules, as the timeline tells it.
-fn built(keep: bool, timeline: &mut Timeline) -> Result<Scene> {
+fn built(timeline: &mut Timeline) -> Result<Scene> {
     let start = Instant::now();
-    let scene = stage::build(keep)?;
+    let world = scene::pods().build().context("create the namespaces")?;
+    let services = scene::services(&world);
+    let mut scene = Scene::of(world, services, Backend::Nftables);
+    scene.serve_all();
     scene.manifests.put_sentinel(&Sentinel::default())?;
     scene.rules.install()?;
     let (pods, time) = (scene.world.pods().count(), start.elapsed().as_millis());

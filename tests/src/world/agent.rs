@@ -106,11 +106,7 @@ impl World {
             // SAFETY: this makes two calls of the kernel's, and touches no memory unless one fails.
             unsafe { command.pre_exec(begin) };
         }
-        let start = match self.is_lasting {
-            true => Process::start_lasting,
-            false => Process::start,
-        };
-        let process = start(command, "agent", self.dir());
+        let process = Process::start(command, "agent", self.dir());
         let process = process.with_context(|| binary.display().to_string())?;
         Ok(Agent {
             process: process.verbose(),
@@ -231,7 +227,7 @@ impl Agent {
         ended.context("the agent ignores SIGTERM")
     }
 
-    /// Leaves the agent running (a kept world).
+    /// Leaves the agent running.
     pub fn leave(self) {
         let _ = ManuallyDrop::new(self);
     }
