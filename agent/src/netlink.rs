@@ -35,9 +35,20 @@ pub(crate) fn dump(
     protocol: isize,
     kind: u16,
     body: &[u8],
+    each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    dump_within(PATIENCE, protocol, kind, body, each)
+}
+
+/// The same, with the time that the kernel may take for each part of the answer.
+pub(crate) fn dump_within(
+    patience: Duration,
+    protocol: isize,
+    kind: u16,
+    body: &[u8],
     mut each: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
-    let socket = open(protocol, PATIENCE)?;
+    let socket = open(protocol, patience)?;
     socket.send(&message(kind, REQUEST | DUMP, body), 0)?;
     let mut answer = Vec::with_capacity(32 * 1024);
     loop {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use agent_common::service::Family;
 use ipnet::IpNet;
@@ -17,6 +18,8 @@ const GET: u16 = 26;
 const HEADER: usize = 12;
 /// `RTA_DST`.
 const DESTINATION: u16 = 1;
+/// While others change interfaces, older kernels let a question about routes wait for their lock.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Lists the routes of all tables that `wanted` picks by destination and protocol (`rtm_protocol`).
 /// A million routes take a second: not for a thread that others wait for.
@@ -34,7 +37,7 @@ pub(crate) fn list(
     let mut question = [0; HEADER];
     question[0] = number as u8;
     let mut routes = Vec::new();
-    netlink::dump(NETLINK_ROUTE, GET, &question, |body| {
+    netlink::dump_within(PATIENCE, NETLINK_ROUTE, GET, &question, |body| {
         // Without IPv6 the kernel answers a question about it with all other families.
         let (destination, protocol) = head(body).ok_or_else(netlink::too_short)?;
         if body[0] == question[0] && destination.is_some_and(|to| wanted(to, protocol)) {
