@@ -12,7 +12,7 @@ use crate::{ebpf, host, image, run, setup_cluster};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Options of the demo, such as --keep; for a list run `cargo xtask demo -- --help`
+    /// Options of the demo, such as --cluster; for a list run `cargo xtask demo -- --help`
     #[arg(
         value_name = "OPTION",
         trailing_var_arg = true,
@@ -42,10 +42,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
              sudo"
         );
     }
-    let mut command = host::as_root(demo)?;
-    if let Some(image) = image {
-        command.arg("--agent").arg(image);
-    }
+    let variables = image
+        .as_ref()
+        .map(|image| ("PATHPROOF_IMAGE", image.as_os_str()));
+    let mut command = host::as_root_with(demo, variables.as_slice())?;
     run::run_through_interrupts(command.args(&args.options))
 }
 
@@ -102,9 +102,8 @@ mod tests {
     fn options_reach_the_demo() {
         assert_eq!(told(&[]), [""; 0]);
         for typed in [
-            ["--keep", "--svg"].as_slice(),
-            &["--svg", "a file.svg", "--keep"],
-            &["--remove"],
+            ["--cluster", "--svg"].as_slice(),
+            &["--svg", "a file.svg", "--cluster"],
         ] {
             assert_eq!(told(typed), typed);
         }
