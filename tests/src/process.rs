@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::mem::ManuallyDrop;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -33,11 +32,6 @@ impl Process {
     pub fn start(mut command: Command, name: &str, dir: &Path) -> Result<Self> {
         // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
         unsafe { command.pre_exec(die_with_thread) };
-        Self::start_lasting(command, name, dir)
-    }
-
-    /// The same; [`Process::leave`] lets it run on.
-    pub fn start_lasting(mut command: Command, name: &str, dir: &Path) -> Result<Self> {
         let log = dir.join(format!("{name}.log"));
         let output = File::options().create(true).append(true).open(&log)?;
         command
@@ -109,11 +103,6 @@ impl Process {
             self.signal(libc::SIGTERM);
         }
         until(patience, || self.exited().ok().flatten())
-    }
-
-    /// Lets it run on.
-    pub fn leave(self) {
-        let _ = ManuallyDrop::new(self);
     }
 
     /// Ends it at once (SIGKILL), which a stopped process obeys too.

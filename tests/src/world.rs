@@ -30,7 +30,6 @@ pub use old_kernel::OldKernel;
 pub use program::{copy_program, write_script};
 use remains::Remains;
 pub(crate) use remains::of_dead_process;
-pub use remains::remove_kept;
 pub use routes::Routes;
 
 /// A pod: a namespace with one device, eth0.
@@ -81,8 +80,6 @@ pub struct World {
     ports: Mutex<HashMap<IpAddr, u16>>,
     /// Pods of each place so far.
     indexes: [u8; 3],
-    /// Whether it may be kept: its agent outlives this process.
-    is_lasting: bool,
     // Last: removed after everything else of the world has gone.
     remains: Remains,
 }
@@ -215,11 +212,6 @@ impl World {
         let new = "table inet fault {}\ndelete table inet fault\n";
         let table = format!("{new}table inet fault {{ {chain}}}\n");
         self.node.nft(&table).map(drop)
-    }
-
-    /// Leaves the world up when this process ends; [`remove_kept`] removes it.
-    pub fn keep(mut self) {
-        self.remains.keep = true;
     }
 }
 

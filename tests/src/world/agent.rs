@@ -57,8 +57,7 @@ impl World {
     /// Starts the agent on the node with the manifests in `manifests`, and does not wait. `extra`
     /// are further arguments of `pathproof run`, in place of the harness's own where they are the
     /// same options. Call from the thread that keeps the agent: the kernel kills the agent when
-    /// that thread ends, so that a killed test leaves none. That of a world that may be kept outlives
-    /// this process.
+    /// that thread ends, so that a killed test leaves none.
     pub fn spawn_agent(&self, binary: &Path, manifests: &Path, extra: &[&str]) -> Result<Agent> {
         self.spawn_agent_on(None, binary, manifests, extra)
     }
@@ -106,11 +105,7 @@ impl World {
             // SAFETY: this makes two calls of the kernel's, and touches no memory unless one fails.
             unsafe { command.pre_exec(begin) };
         }
-        let start = match self.is_lasting {
-            true => Process::start_lasting,
-            false => Process::start,
-        };
-        let process = start(command, "agent", self.dir());
+        let process = Process::start(command, "agent", self.dir());
         let process = process.with_context(|| binary.display().to_string())?;
         Ok(Agent {
             process: process.verbose(),
@@ -231,7 +226,7 @@ impl Agent {
         ended.context("the agent ignores SIGTERM")
     }
 
-    /// Leaves the agent running (a kept world).
+    /// Drops the value without what is done at its end: the agent has ended by itself.
     pub fn leave(self) {
         let _ = ManuallyDrop::new(self);
     }

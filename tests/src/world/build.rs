@@ -33,7 +33,6 @@ pub(super) const CLIENTS: u8 = 3;
 pub struct Builder {
     pods: Vec<(String, Place)>,
     node_name: Option<&'static str>,
-    fixed_name: Option<String>,
     keeps_pod_addresses: bool,
 }
 
@@ -65,12 +64,6 @@ impl Builder {
         self
     }
 
-    /// A fixed name, for a world that may be kept. Must not begin like a test world's.
-    pub fn named(mut self, name: &str) -> Self {
-        self.fixed_name = Some(name.to_owned());
-        self
-    }
-
     /// Whether the node masquerades what pods send out of the cluster, as CNI plugins do
     /// (default), or lets it out with the pod's address.
     pub fn masquerade_egress(mut self, on: bool) -> Self {
@@ -83,14 +76,7 @@ impl Builder {
         let needs = "needs root: run `cargo xtask test` with sudo";
         ensure!(skip::is_root(), needs);
         remains::sweep()?;
-        if let Some(name) = &self.fixed_name {
-            let is_new = !remains::exists(name);
-            ensure!(
-                is_new,
-                "a world named {name} is still there; remove it first"
-            );
-        }
-        let remains = Remains::new(self.fixed_name.as_deref())?;
+        let remains = Remains::new()?;
         let names = ["node", "outside", "worker"].map(|part| format!("{}-{part}", remains.name));
         remains::make_namespaces(&names)?;
         let mut world = self.world(remains)?;
@@ -99,19 +85,6 @@ impl Builder {
             masquerade_egress(&world.node)?;
         }
         add_pods(&mut world, &self.pods)?;
-        Ok(world)
-    }
-
-    /// Opens a kept world that was built from the same description, from another process. Dropping
-    /// the value leaves the world as it is.
-    pub fn attach(self) -> Result<World> {
-        let mut remains = Remains::new(self.fixed_name.as_deref())?;
-        remains.keep = true;
-        let mut world = self.world(remains)?;
-        for (name, place) in &self.pods {
-            let pod = new_pod(&mut world, name, *place)?;
-            world.pods.insert(name.clone(), pod);
-        }
         Ok(world)
     }
 
@@ -125,7 +98,6 @@ impl Builder {
             pods: BTreeMap::new(),
             ports: Mutex::default(),
             indexes: [0; 3],
-            is_lasting: self.fixed_name.is_some(),
             remains,
         })
     }

@@ -1,7 +1,7 @@
 //! What a world leaves on the machine, and its removal: namespaces, the folder, the pins.
 //!
 //! Names of short-lived worlds carry the process id, so that a later run can tell and sweep what
-//! a killed one left. Kept worlds (the demo's) have fixed names and go by [`remove_kept`] alone.
+//! a killed one left.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -9,15 +9,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::netns::{NETNS_DIR, feed};
-use crate::process::signal;
-use crate::wait::until;
 
-/// Prefix of the names of short-lived worlds, followed by process id and counter.
+/// Prefix of the names of worlds, followed by process id and counter.
 const PREFIX: &str = "pp-t";
 /// Folders of worlds. Not the agent's own default folder, which an agent of this machine may use.
 const WORLDS: &str = "/run/pathproof-worlds";
@@ -39,18 +36,13 @@ pub(super) struct Remains {
     pub(super) pins: PathBuf,
     /// The world's folder for files that wait for a disk at every write.
     pub(super) quick: PathBuf,
-    /// Nothing is removed.
-    pub(super) keep: bool,
 }
 
 impl Remains {
-    /// Names for a new world. `fixed` is the name of a world that may be kept.
-    pub(super) fn new(fixed: Option<&str>) -> Result<Self> {
-        let own = || {
-            let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-            format!("{PREFIX}{}-{number}", std::process::id())
-        };
-        let name = fixed.map_or_else(own, str::to_owned);
+    /// Names for a new world.
+    pub(super) fn new() -> Result<Self> {
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("{PREFIX}{}-{number}", std::process::id());
         let [dir, pins, quick] = folders(&name);
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         Ok(Self {
@@ -58,16 +50,13 @@ impl Remains {
             dir,
             pins,
             quick,
-            keep: false,
         })
     }
 }
 
 impl Drop for Remains {
     fn drop(&mut self) {
-        if !self.keep
-            && let Err(error) = remove(&self.name)
-        {
+        if let Err(error) = remove(&self.name) {
             eprintln!("test world {}: {error:#}", self.name);
         }
     }
@@ -82,44 +71,6 @@ pub(super) fn make_namespaces(names: &[String]) -> Result<()> {
 
 pub(super) fn remove_namespace(name: &str) -> Result<()> {
     host("ip", &["netns", "del", name], "")
-}
-
-/// Whether a kept world of this name is there.
-pub(super) fn exists(name: &str) -> bool {
-    namespaces_of(name).next().is_some() || folders(name)[0].exists()
-}
-
-/// Removes a kept world: its processes (those in the node's namespace), namespaces, pins and
-/// folder. Gives whether there was one.
-pub fn remove_kept(name: &str) -> Result<bool> {
-    if !exists(name) {
-        return Ok(false);
-    }
-    for number in [libc::SIGTERM, libc::SIGKILL] {
-        for pid in processes(name)? {
-            signal(pid, number);
-        }
-        until(Duration::from_secs(3), || {
-            let all_ended = processes(name).is_ok_and(|left| left.is_empty());
-            all_ended.then_some(())
-        });
-    }
-    let left = processes(name)?;
-    ensure!(left.is_empty(), "processes of {name} do not end: {left:?}");
-    remove(name)?;
-    Ok(true)
-}
-
-/// Processes in the node's namespace; none where the namespace is gone.
-fn processes(world: &str) -> Result<Vec<u32>> {
-    let node = format!("{world}-node");
-    if !Path::new(NETNS_DIR).join(&node).exists() {
-        return Ok(Vec::new());
-    }
-    let mut command = Command::new("ip");
-    command.args(["netns", "pids", &node]);
-    let text = feed(command, "")?;
-    Ok(text.lines().filter_map(|pid| pid.parse().ok()).collect())
 }
 
 /// Removes what worlds of dead processes left.
