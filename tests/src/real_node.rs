@@ -92,7 +92,7 @@ impl RealNode {
             proxy: None,
             _containerd: containerd(&machine, tools, &folder)?,
             machine,
-            _scheduler: beside(&world, &tools.scheduler, &desk, "")?,
+            _scheduler: beside(&world, tools, "kube-scheduler", &desk, "")?,
             _controllers: controllers(&world, tools, &control.ca, &desk)?,
             api: control.api()?,
             control,
@@ -144,7 +144,7 @@ impl RealNode {
             file.display(),
             self.folder.join("pki").display(),
         );
-        let mut command = self.machine.command(&self.tools.kubelet);
+        let mut command = self.machine.command(self.tools.kubernetes.join("kubelet"));
         command.args(options.split_whitespace());
         self.kubelet = Some(self.machine.daemon(command, "kubelet")?);
         Ok(())
@@ -288,16 +288,15 @@ fn controllers(world: &World, tools: &Tools, ca: &str, desk: &Desk) -> Result<Pr
         file.display(),
         world.dir().join("volume-plugins").display()
     );
-    beside(world, &tools.controllers, desk, &more)
+    beside(world, tools, "kube-controller-manager", desk, &more)
 }
 
 /// Starts a server beside the API server.
-fn beside(world: &World, program: &Path, desk: &Desk, more: &str) -> Result<Process> {
-    let mut command = world.worker.command(program);
+fn beside(world: &World, tools: &Tools, name: &str, desk: &Desk, more: &str) -> Result<Process> {
+    let mut command = world.worker.command(tools.kubernetes.join(name));
     command
         .arg(format!("--kubeconfig={}", desk.kubeconfig.display()))
         .args(["--leader-elect=false", "--bind-address=127.0.0.1"])
         .args(more.split_whitespace());
-    let name = program.file_name().unwrap_or_default();
-    Process::start(command, &name.to_string_lossy(), world.dir())
+    Process::start(command, name, world.dir())
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::teller::Teller;
 use super::timeline::{ACT, DIM, NOTE, Timeline, paint};
@@ -125,21 +125,6 @@ impl Play<'_> {
         self.tell.act(&format!(
             "the node works again; explain the 503 afterwards: pathproof why --at {time}"
         ));
-        let row = ("past 503", "explained, same verdicts replayed");
-        match self.explanation(time) {
-            Ok(recorded) => self.tell.judge(row, true, &recorded),
-            Err(error) => {
-                // It may quote a page.
-                let text = format!("{error:#}");
-                let line = text.lines().next().unwrap_or_default();
-                self.tell.judge(row, false, line);
-            }
-        }
-        self.tell.linger(1)
-    }
-
-    /// Shows both pages. Gives what was recorded; an error where they do not fit the fault.
-    fn explanation(&mut self, time: &str) -> Result<String> {
         let agent = self.scene.agent();
         let state = agent.dir().join("state");
         let folder = state.to_string_lossy();
@@ -152,11 +137,15 @@ impl Play<'_> {
         let replay = said(&mut agent.command(&["replay", &file.to_string_lossy()]))?;
         self.tell
             .act("pathproof replay judges the recorded events again");
-        self.tell
-            .timeline
-            .quote(replay.lines().next_back().unwrap_or_default());
-        ensure!(why.contains("leaked"), "no leak in `pathproof why`");
-        Ok(replay.lines().next().unwrap_or_default().to_owned())
+        let last = replay.lines().next_back().unwrap_or_default();
+        self.tell.timeline.quote(last);
+        let row = ("past 503", "explained, same verdicts replayed");
+        let seen = match why.contains("leaked") {
+            true => replay.lines().next().unwrap_or_default(),
+            false => "no leak in `pathproof why`",
+        };
+        self.tell.judge(row, why.contains("leaked"), seen);
+        self.tell.linger(1)
     }
 
     fn forwarding_off(&mut self) -> Result<()> {
