@@ -94,9 +94,8 @@ impl Play<'_> {
             "helm install pathproof deploy/chart --set agent.enforcement=enforce: an agent on the \
              node with four capabilities, and the sentinel's rotator",
         );
-        let chart = deploy::folder().join("chart").display().to_string();
-        let words = ["install", "pathproof", &chart].into_iter();
-        self.helm(words.chain(INSTALL.split(' ')))?;
+        let chart = deploy::folder().join("chart");
+        self.helm(&format!("install pathproof {} {INSTALL}", chart.display()))?;
         let wanted = ("helm install", "proven, 200, condition True", 45.0);
         let node = &self.node;
         self.tell.expect(wanted, |view| {
@@ -162,7 +161,7 @@ impl Play<'_> {
     fn uninstalled(&mut self) -> Result<()> {
         self.tell.linger(1)?;
         self.tell.act("helm uninstall pathproof");
-        self.helm(UNINSTALL.split(' '))?;
+        self.helm(UNINSTALL)?;
         self.tell.linger(2)?;
         self.tell.never(("helm uninstall", KEPT), is_not_sound);
         self.tell
@@ -170,8 +169,8 @@ impl Play<'_> {
         Ok(())
     }
 
-    fn helm<'a>(&self, words: impl Iterator<Item = &'a str>) -> Result<()> {
-        let words: Vec<&str> = words.collect();
+    fn helm(&self, words: &str) -> Result<()> {
+        let words: Vec<&str> = words.split(' ').collect();
         self.node.desk().helm(&words).map(drop)
     }
 }

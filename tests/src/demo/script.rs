@@ -1,7 +1,7 @@
 //! What happens in the demo, what is expected each time, and how fast.
 
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -93,7 +93,9 @@ impl Play<'_> {
              sentinel, through the node's rules, because the node is idle",
         );
         // An agent that this kernel refuses ends the demo.
-        self.scene.start(&OPTIONS);
+        self.scene.spawn(&OPTIONS);
+        let agent = self.scene.agent.as_mut().context("just started")?;
+        agent.wait_ready(Duration::from_secs(10))?;
         let wanted = ("agent started, idle node", "proven, /healthz 200", 10.0);
         self.tell.expect(wanted, |view| view.has(200, "proven"))?;
         // A sentinel that just appeared accuses nobody: its rules may lag behind.

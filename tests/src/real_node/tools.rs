@@ -32,27 +32,28 @@ impl Tools {
             world::tool(name).context(name)?;
         }
         let missing = |name: &str| format!("{name} (run `cargo xtask setup-cluster --all`)");
-        let folder = |folder: PathBuf, names: &[&str]| {
-            for name in names {
-                built::program(&folder, name).with_context(|| missing(name))?;
-            }
-            folder.canonicalize().context("a folder of programs")
-        };
-        let kubernetes = [
-            "kubelet",
-            "kube-controller-manager",
-            "kube-scheduler",
-            "kubectl",
-        ];
+        let kubernetes = built::kubernetes();
+        let helm = built::folder("helm", versions::HELM);
+        let containerd = built::folder("containerd", versions::CONTAINERD);
+        let cni = built::folder("cni", versions::CNI);
+        for (folder, name) in [
+            (&kubernetes, "kubelet"),
+            (&kubernetes, "kube-controller-manager"),
+            (&kubernetes, "kube-scheduler"),
+            (&kubernetes, "kubectl"),
+            (&helm, "helm"),
+            (&containerd, "containerd"),
+            (&cni, "ptp"),
+        ] {
+            built::program(folder, name).with_context(|| missing(name))?;
+        }
         Ok(Self {
             servers: Servers::find()?,
-            kubernetes: folder(built::kubernetes(), &kubernetes)?,
-            helm: folder(built::folder("helm", versions::HELM), &["helm"])?,
-            containerd: folder(
-                built::folder("containerd", versions::CONTAINERD),
-                &["containerd"],
-            )?,
-            cni: folder(built::folder("cni", versions::CNI), &["ptp"])?,
+            // A variable may name it by a relative path.
+            kubernetes: kubernetes.canonicalize()?,
+            helm,
+            containerd,
+            cni,
             runc: built::unpacked("runc").with_context(|| missing("runc"))?,
         })
     }
