@@ -1,11 +1,12 @@
 //! From the shipped manifests to the first 200, with exactly the rights that they name.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use node_tests::http;
 use node_tests::scene::path_of;
 use node_tests::wait::until;
-use node_tests::world::Family;
+use node_tests::world::{ADMIN_PORT, Family};
 use serde_json::{Value, json};
 
 use crate::scene::{PATIENCE, Scene};
@@ -181,7 +182,10 @@ impl Scene {
     fn assert_forwarded(&self, pod: &Value) {
         let name = pod["metadata"]["name"].as_str().expect("a name");
         let desk = self.node.desk();
-        let (_forward, address) = desk.forward("pathproof", name, 19256).expect("a forward");
+        let _forward = desk
+            .forward("pathproof", name, ADMIN_PORT)
+            .expect("a forward");
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, ADMIN_PORT));
         let get = |path| {
             let ask = || http::get(address, path, Duration::from_secs(5));
             desk.place.run(ask).expect("an answer")

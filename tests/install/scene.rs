@@ -1,6 +1,6 @@
 //! A node with pathproof installed, and what tests look at there.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -10,11 +10,10 @@ use aya::programs::tc::TcAttachType;
 use node_tests::cluster::base;
 use node_tests::deploy;
 pub(crate) use node_tests::real_node::PATIENCE;
-use node_tests::real_node::{Programs, RealNode, is_forgotten, is_ready};
+use node_tests::real_node::{RealNode, is_forgotten, is_ready};
 use node_tests::scene::is_probed;
 use node_tests::wait::until;
 use node_tests::watch::{Codes, Watch};
-use node_tests::world::agent_binary;
 use node_tests::world::layout::UPLINK;
 use serde_json::{Value, json};
 
@@ -41,12 +40,8 @@ impl Scene {
     /// A ready node without pathproof. Nothing, loudly, where the machine lacks what it takes.
     pub(crate) fn bare(test: &str) -> Option<Self> {
         let tools = RealNode::possible(test)?;
-        let agent = std::env::var_os("PATHPROOF_IMAGE").map(PathBuf::from);
-        let programs = Programs {
-            agent: agent.unwrap_or_else(|| agent_binary().expect("the agent's binary")),
-            pod: env!("CARGO_BIN_EXE_pod").into(),
-        };
-        let node = RealNode::start(&tools, &programs).expect("a real node");
+        let pod = Path::new(env!("CARGO_BIN_EXE_pod"));
+        let node = RealNode::start(&tools, pod).expect("a real node");
         Some(Self { node })
     }
 

@@ -2,25 +2,23 @@
 //!
 //! A node, its pods and its clients as namespaces, Service NAT by nftables from the YAML that the
 //! agent reads, steady traffic. The script breaks the node in several ways, and each time waits
-//! for what a load balancer would see on /healthz. It succeeds only if all of it happened in time,
-//! and leaves nothing behind, also after Ctrl-C.
+//! for what a load balancer would see on /healthz. It succeeds only if all of it happened, and
+//! leaves nothing behind, also after Ctrl-C.
 
 mod cluster;
 mod script;
-mod signals;
-mod svg;
 mod teller;
 mod timeline;
 mod view;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Result, ensure};
 use clap::Parser;
 
-use crate::real_node::Programs;
-use crate::{skip, world};
+use crate::skip;
 use timeline::Timeline;
 
 /// Exit code for missing permissions (sysexits.h).
@@ -33,15 +31,25 @@ const SHOWN: (usize, usize) = (20, 300);
 #[derive(Debug, Parser)]
 #[command(name = "demo")]
 struct Args {
-    /// The agent's binary; with --cluster also its image, as an archive
-    #[arg(long, value_name = "FILE")]
-    agent: Option<PathBuf>,
     /// On a real one-node Kubernetes: install, fault, alert, repair, uninstall
     #[arg(long)]
     cluster: bool,
     /// Write the timeline as a picture
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn interrupt(_signal: i32) {
+    INTERRUPTED.store(true, Ordering::Relaxed);
+}
+
+/// An error after Ctrl-C or SIGTERM: every wait checks it, so that the values that clean up are
+/// dropped.
+fn check_signals() -> Result<()> {
+    ensure!(!INTERRUPTED.load(Ordering::Relaxed), "by a signal");
+    Ok(())
 }
 
 /// Runs the demo; the process's whole life.
@@ -54,11 +62,20 @@ pub fn main() -> ExitCode {
         );
         return ExitCode::from(NO_PERMISSION);
     }
-    signals::catch();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic, which is async-signal-safe; the cast is
+        // the form that sigaction's handler field has in libc.
+        unsafe {
+            libc::signal(
+                signal,
+                interrupt as extern "C" fn(i32) as libc::sighandler_t,
+            )
+        };
+    }
     match run(&args) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(error) if signals::interrupted() => {
+        Err(error) if check_signals().is_err() => {
             eprintln!("\ninterrupted ({error}); everything the demo made is removed");
             ExitCode::from(130)
         }
@@ -75,19 +92,16 @@ pub fn main() -> ExitCode {
 
 /// Gives whether everything came that was expected.
 fn run(args: &Args) -> Result<bool> {
-    let agent = args.agent.clone().map_or_else(world::agent_binary, Ok)?;
-    let found = agent.canonicalize();
-    let agent = found.with_context(|| format!("find {}", agent.display()))?;
     let mut timeline = Timeline::new();
     let outcome = if args.cluster {
         let pod = std::env::current_exe()?.with_file_name("pod");
-        cluster::play(&Programs { agent, pod }, &mut timeline)
+        cluster::play(&pod, &mut timeline)
     } else {
-        script::play(&agent, &mut timeline)
+        script::play(&mut timeline)
     };
     // The lines are worth a picture, also where the end failed.
     if let Some(file) = &args.svg {
-        svg::write(file, &timeline.lines)?;
+        timeline.draw(file)?;
     }
     outcome
 }

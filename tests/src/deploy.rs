@@ -12,6 +12,7 @@ use tempfile::TempDir;
 use crate::built;
 use crate::built::versions::{HELM, KUBERNETES};
 use crate::cluster::documents;
+use crate::skip;
 
 /// The four profiles, by the names of the chart's value and of the overlays.
 pub const PROFILES: [&str; 4] = ["beside-kube-proxy", "cilium", "rke1", "standalone"];
@@ -60,16 +61,14 @@ impl Tool {
 
     /// Whether the test must be skipped for want of it. Says so loudly.
     pub fn skip_without(self, test: &str) -> bool {
-        let missing = self.find().is_none();
-        if missing {
-            let name = self.name();
-            eprintln!("SKIPPED: {test} needs {name} (run `cargo xtask setup-cluster --all`)");
-        }
-        missing
+        skip::needed(test, self.command()).is_none()
     }
 
     pub fn command(self) -> Result<Command> {
-        let file = self.find().with_context(|| format!("no {self:?}"))?;
+        let file = self.find().with_context(|| {
+            let name = self.name();
+            format!("{name} (run `cargo xtask setup-cluster --all`)")
+        })?;
         Ok(Command::new(file))
     }
 }

@@ -30,7 +30,9 @@ use crate::cluster::{Api, ControlPlane, KubeProxy, Mode};
 use crate::process::{Process, path_with};
 use crate::wait::{scaled, until};
 use crate::watch::Watch;
-use crate::world::{ADMIN_PORT, Family, HEALTHZ_PORT, NODE_NAME, Namespace, World, layout};
+use crate::world::{
+    ADMIN_PORT, Family, HEALTHZ_PORT, NODE_NAME, Namespace, World, agent_binary, layout,
+};
 use crate::{http, skip};
 use machine::Machine;
 
@@ -42,15 +44,6 @@ pub const AGENT_IMAGE: &str = "docker.io/library/pathproof:0.1.0";
 pub const POD_IMAGE: &str = "docker.io/library/pod:1";
 /// How often a load balancer asks in these tests.
 const EVERY: Duration = Duration::from_millis(100);
-
-/// The programs that go into images.
-#[derive(Clone, Debug)]
-pub struct Programs {
-    /// The agent's image as an archive, or the agent's binary.
-    pub agent: PathBuf,
-    /// The program `pod` of this package.
-    pub pod: PathBuf,
-}
 
 /// The running cluster. Dropped in this order.
 #[derive(Debug)]
@@ -82,8 +75,10 @@ impl RealNode {
         skip::needed(test, Tools::find())
     }
 
-    /// Starts everything, and waits until the node is ready and kube-proxy says 200.
-    pub fn start(tools: &Tools, programs: &Programs) -> Result<Self> {
+    /// Starts everything, and waits until the node is ready and kube-proxy says 200. `pod` is the
+    /// program of this package; the agent's image is `PATHPROOF_IMAGE`, an archive, or one that is
+    /// made of the agent's binary.
+    pub fn start(tools: &Tools, pod: &Path) -> Result<Self> {
         // The clients are pods of the world's own making: as near as a pod, and ours to dial from.
         let world = World::builder().pods(&["client-1", "client-2"]).build()?;
         // Neither below /run nor below /var, of which the node has its own.
@@ -97,7 +92,7 @@ impl RealNode {
             proxy: None,
             _containerd: containerd(&machine, tools, &folder)?,
             machine,
-            _scheduler: beside(&world, &tools.scheduler, &desk, "")?,
+            _scheduler: beside(&world, tools, "kube-scheduler", &desk, "")?,
             _controllers: controllers(&world, tools, &control.ca, &desk)?,
             api: control.api()?,
             control,
@@ -106,7 +101,7 @@ impl RealNode {
             desk,
             world,
         };
-        node.load_all(programs)?;
+        node.load_all(pod)?;
         node.start_kubelet()?;
         node.start_proxy()?;
         node.settle()?;
@@ -114,13 +109,13 @@ impl RealNode {
     }
 
     /// Images must be there before kubelet asks for them.
-    fn load_all(&self, programs: &Programs) -> Result<()> {
-        self.load_program(config::PAUSE, &programs.pod, &["pause"])?;
-        self.load_program(POD_IMAGE, &programs.pod, &[])?;
-        if programs.agent.extension().is_some_and(|end| end == "tar") {
-            return self.load(&programs.agent);
+    fn load_all(&self, pod: &Path) -> Result<()> {
+        self.load_program(config::PAUSE, pod, &["pause"])?;
+        self.load_program(POD_IMAGE, pod, &[])?;
+        match std::env::var_os("PATHPROOF_IMAGE") {
+            Some(archive) => self.load(Path::new(&archive)),
+            None => self.load_program(AGENT_IMAGE, &agent_binary()?, &[]),
         }
-        self.load_program(AGENT_IMAGE, &programs.agent, &[])
     }
 
     fn load_program(&self, reference: &str, program: &Path, words: &[&str]) -> Result<()> {
@@ -149,7 +144,7 @@ impl RealNode {
             file.display(),
             self.folder.join("pki").display(),
         );
-        let mut command = self.machine.command(&self.tools.kubelet);
+        let mut command = self.machine.command(self.tools.kubernetes.join("kubelet"));
         command.args(options.split_whitespace());
         self.kubelet = Some(self.machine.daemon(command, "kubelet")?);
         Ok(())
@@ -293,16 +288,15 @@ fn controllers(world: &World, tools: &Tools, ca: &str, desk: &Desk) -> Result<Pr
         file.display(),
         world.dir().join("volume-plugins").display()
     );
-    beside(world, &tools.controllers, desk, &more)
+    beside(world, tools, "kube-controller-manager", desk, &more)
 }
 
 /// Starts a server beside the API server.
-fn beside(world: &World, program: &Path, desk: &Desk, more: &str) -> Result<Process> {
-    let mut command = world.worker.command(program);
+fn beside(world: &World, tools: &Tools, name: &str, desk: &Desk, more: &str) -> Result<Process> {
+    let mut command = world.worker.command(tools.kubernetes.join(name));
     command
         .arg(format!("--kubeconfig={}", desk.kubeconfig.display()))
         .args(["--leader-elect=false", "--bind-address=127.0.0.1"])
         .args(more.split_whitespace());
-    let name = program.file_name().unwrap_or_default();
-    Process::start(command, &name.to_string_lossy(), world.dir())
+    Process::start(command, name, world.dir())
 }

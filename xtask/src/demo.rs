@@ -42,10 +42,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
              sudo"
         );
     }
-    let mut command = host::as_root(demo)?;
-    if let Some(image) = image {
-        command.arg("--agent").arg(image);
-    }
+    let variables = image
+        .as_ref()
+        .map(|image| ("PATHPROOF_IMAGE", image.as_os_str()));
+    let mut command = host::as_root_with(demo, variables.as_slice())?;
     run::run_through_interrupts(command.args(&args.options))
 }
 

@@ -8,7 +8,6 @@ use std::path::Path;
 use agent_common::packet::Link;
 use agent_common::steer::{HEALTHZ, SteerRule, steer_flag};
 use anyhow::{Context as _, Result, anyhow, ensure};
-use aya::Ebpf;
 use node_tests::observer::{Sandbox, in_sandbox};
 use node_tests::skip;
 use pathproof::causes::chain;
@@ -25,107 +24,88 @@ const PORT: u16 = 10256;
 
 fn main() -> Result<()> {
     ensure!(skip::is_root(), "run as root");
-    in_sandbox(|sandbox| {
-        let mut objects = Objects::default();
-        for (name, act) in FEATURES {
-            match act(&mut objects, &sandbox) {
-                Ok(()) => println!("{name}\tyes\t"),
-                Err(error) => println!("{name}\tno\t{}", format!("{error:#}").replace('\n', " ")),
-            }
-        }
-    })
+    in_sandbox(|sandbox| features(&sandbox))
 }
 
-/// What was loaded: the verifier's work is done once, since a machine with an emulated processor
-/// takes seconds for it.
-#[derive(Default)]
-struct Objects {
-    ebpf: Option<Ebpf>,
-    observer: Option<Observer>,
-}
-
-type Try = fn(&mut Objects, &Sandbox) -> Result<()>;
-
-/// What is tried, in the order of the page.
-const FEATURES: [(&str, Try); 9] = [
-    ("the verifier accepts the observer", |objects, _| {
-        let loaded = load::load(None).map_err(|error| anyhow!(chain(&error)))?;
-        objects.ebpf = Some(loaded);
-        Ok(())
-    }),
-    ("the verifier accepts the sentinel", |objects, _| {
-        load::load_sentinel(objects.ebpf()?).map_err(|error| anyhow!(chain(&error)))
-    }),
-    ("TCX links", |objects, sandbox| {
-        objects.attaches(sandbox, Mode::Tcx, Mechanism::Tcx)
-    }),
-    ("clsact filters", |objects, sandbox| {
-        objects.attaches(sandbox, Mode::Clsact, Mechanism::Clsact)
-    }),
-    ("being first at a hook, with confirmation", first),
-    ("port steering (sk_lookup)", steered),
-    (
-        "maps read and emptied many elements at a time",
-        |objects, _| {
-            objects.observer()?.sample(clock::mono())?;
-            Ok(())
-        },
-    ),
-    ("pins in bpffs", |_, _| pinned()),
-    ("IPVS", |_, _| {
-        ensure!(!skip::without_ipvs("this feature"), "not in this kernel");
-        Ok(())
-    }),
-];
-
-impl Objects {
-    fn ebpf(&mut self) -> Result<&mut Ebpf> {
-        self.ebpf.as_mut().context("it was not loaded")
-    }
-
-    /// The agent's own handle of everything.
-    fn observer(&mut self) -> Result<&mut Observer> {
-        if self.observer.is_none() {
-            let loaded = Observer::load(Mode::Auto, None);
-            let (observer, _) = loaded.map_err(|error| anyhow!(chain(&error)))?;
-            self.observer = Some(observer);
-        }
-        self.observer.as_mut().context("it was not loaded")
-    }
-
-    fn attaches(&mut self, sandbox: &Sandbox, mode: Mode, wanted: Mechanism) -> Result<()> {
-        let mut attacher = Attacher::new(mode, None);
-        attacher.follow(self.ebpf()?, &[device(sandbox)]);
-        let attachment = attacher.attachments().next().context("nothing followed")?;
-        let (found, problem) = (attachment.mechanism(), attachment.problem.clone());
-        attacher.release();
-        ensure!(found == Some(wanted), "{}", problem.unwrap_or_default());
-        Ok(())
-    }
-}
-
-/// A device of the sandbox, as the agent lists it.
-fn device(sandbox: &Sandbox) -> Device {
-    Device {
+/// Tries everything, in the order of the page. What the verifier has read is kept: a machine with an
+/// emulated processor takes seconds for it.
+fn features(sandbox: &Sandbox) {
+    // As the agent lists it.
+    let devices = [Device {
         index: sandbox.client,
         name: "client".to_owned(),
         link: Link::Ethernet,
         uplink: false,
         leads_elsewhere: false,
+    }];
+    let mut loaded = load::load(None).map_err(|error| anyhow!(chain(&error)));
+    report(
+        "the verifier accepts the observer",
+        checked(&mut loaded).map(drop),
+    );
+    let sentinel = checked(&mut loaded)
+        .and_then(|ebpf| load::load_sentinel(ebpf).map_err(|error| anyhow!(chain(&error))));
+    report("the verifier accepts the sentinel", sentinel);
+    for (name, mode, wanted) in [
+        ("TCX links", Mode::Tcx, Mechanism::Tcx),
+        ("clsact filters", Mode::Clsact, Mechanism::Clsact),
+    ] {
+        let attached = checked(&mut loaded).and_then(|ebpf| {
+            let mut attacher = Attacher::new(mode, None);
+            attacher.follow(ebpf, &devices);
+            let attachment = attacher.attachments().next().context("nothing followed")?;
+            let (found, problem) = (attachment.mechanism(), attachment.problem.clone());
+            attacher.release();
+            ensure!(found == Some(wanted), "{}", problem.unwrap_or_default());
+            Ok(())
+        });
+        report(name, attached);
+    }
+    // The agent's own handle of everything.
+    let mut observer = Observer::load(Mode::Auto, None)
+        .map(|(observer, _)| observer)
+        .map_err(|error| anyhow!(chain(&error)));
+    let first = checked(&mut observer).and_then(|observer| {
+        observer.follow(&devices);
+        observer.check(clock::mono());
+        let attachment = observer.attachments().next().context("nothing followed")?;
+        let first = attachment.first;
+        ensure!(first == [Some(true); 2], "ingress and egress: {first:?}");
+        Ok(())
+    });
+    report("being first at a hook, with confirmation", first);
+    let steered = checked(&mut observer).and_then(steer);
+    report("port steering (sk_lookup)", steered);
+    let sampled = checked(&mut observer).and_then(|observer| Ok(observer.sample(clock::mono())?));
+    report(
+        "maps read and emptied many elements at a time",
+        sampled.map(drop),
+    );
+    let folder = format!("/sys/fs/bpf/pathproof-features-{}", std::process::id());
+    let folder = Path::new(&folder);
+    let pinned = Pins::open(folder).map(drop);
+    let _ = Pins::remove_all(folder);
+    report("pins in bpffs", pinned.map_err(Into::into));
+    let ipvs = match skip::without_ipvs("this feature") {
+        true => Err(anyhow!("not in this kernel")),
+        false => Ok(()),
+    };
+    report("IPVS", ipvs);
+}
+
+fn report(name: &str, outcome: Result<()>) {
+    match outcome {
+        Ok(()) => println!("{name}\tyes\t"),
+        Err(error) => println!("{name}\tno\t{}", format!("{error:#}").replace('\n', " ")),
     }
 }
 
-fn first(objects: &mut Objects, sandbox: &Sandbox) -> Result<()> {
-    let observer = objects.observer()?;
-    observer.follow(&[device(sandbox)]);
-    observer.check(clock::mono());
-    let attachment = observer.attachments().next().context("nothing followed")?;
-    let first = attachment.first;
-    ensure!(first == [Some(true); 2], "ingress and egress: {first:?}");
-    Ok(())
+/// What was loaded, or why it was not.
+fn checked<T>(loaded: &mut Result<T>) -> Result<&mut T> {
+    loaded.as_mut().map_err(|error| anyhow!("{error:#}"))
 }
 
-fn steered(objects: &mut Objects, _: &Sandbox) -> Result<()> {
+fn steer(observer: &mut Observer) -> Result<()> {
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))?;
     let rule = SteerRule {
         port: u32::from(PORT),
@@ -137,14 +117,6 @@ fn steered(objects: &mut Objects, _: &Sandbox) -> Result<()> {
         rule,
         listener: listener.as_raw_fd(),
     };
-    objects.observer()?.steer(PORT, &[steer], None, None)?;
+    observer.steer(PORT, &[steer], None, None)?;
     Ok(())
-}
-
-fn pinned() -> Result<()> {
-    let folder = format!("/sys/fs/bpf/pathproof-features-{}", std::process::id());
-    let folder = Path::new(&folder);
-    let opened = Pins::open(folder).map(drop);
-    let _ = Pins::remove_all(folder);
-    Ok(opened?)
 }

@@ -23,16 +23,15 @@ fn main() {
 
 fn serve(port: u16) -> std::io::Result<()> {
     let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))?;
-    let name = std::env::var("HOSTNAME").unwrap_or_else(|_| "pod".to_owned());
     for stream in listener.incoming().flatten() {
-        let name = name.clone();
-        thread::spawn(move || answer(stream, &name));
+        thread::spawn(|| answer(stream));
     }
     Ok(())
 }
 
-fn answer(mut stream: TcpStream, name: &str) -> std::io::Result<()> {
+fn answer(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
+    let name = std::env::var("HOSTNAME").unwrap_or_default();
     let mut peer = stream.peer_addr()?;
     peer.set_ip(peer.ip().to_canonical());
     let mut byte = [0];

@@ -2,17 +2,18 @@
 //! the repair and the uninstall.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
 
 use super::teller::{Teller, time};
-use super::timeline::{Kind, Timeline};
+use super::timeline::{ACT, NOTE, SEEN, Timeline};
 use crate::cluster::flush_services;
 use crate::deploy;
 use crate::prometheus::Prometheus;
-use crate::real_node::{Programs, RealNode, Tools};
+use crate::real_node::{RealNode, Tools};
 use crate::traffic::{Client, Plan};
 use crate::wait::until;
 use crate::watch::Codes;
@@ -27,11 +28,11 @@ const UNINSTALL: &str = "uninstall pathproof --namespace pathproof --wait --time
 const KEPT: &str = "10256 never refused, never 503";
 
 /// Plays it. Gives whether everything came that was expected.
-pub(super) fn play(programs: &Programs, timeline: &mut Timeline) -> Result<bool> {
+pub(super) fn play(pod: &Path, timeline: &mut Timeline) -> Result<bool> {
     timeline.title(
         "pathproof on a real Kubernetes node: installed, broken, alerted, repaired, removed",
     );
-    let (node, client) = built(programs, timeline)?;
+    let (node, client) = built(pod, timeline)?;
     let mut play = Play {
         tell: Teller::new(&node.world, timeline)?,
         node,
@@ -46,37 +47,31 @@ pub(super) fn play(programs: &Programs, timeline: &mut Timeline) -> Result<bool>
     let is_met = tell.finish();
     drop(node);
     let text = "node removed: no process, namespace, control group, program or file is left";
-    timeline.tell(Kind::NOTE, text);
+    timeline.tell(NOTE, text);
     Ok(is_met)
 }
 
 /// A node without pathproof, with a Service and a client of it.
-fn built(programs: &Programs, timeline: &mut Timeline) -> Result<(RealNode, Client)> {
+fn built(pod: &Path, timeline: &mut Timeline) -> Result<(RealNode, Client)> {
     let missing = |name| anyhow!("{name} is missing: run `cargo xtask setup-cluster --all`");
     let tools = Tools::find().map_err(missing)?;
     timeline.tell(
-        Kind::ACT,
+        ACT,
         "start Kubernetes: etcd, API server, controllers and scheduler on one machine, containerd, \
          kubelet and kube-proxy on another, all as namespaces",
     );
     let start = Instant::now();
-    let node = RealNode::start(&tools, programs)?;
+    let node = RealNode::start(&tools, pod)?;
     let (object, took) = (node.node()?, time(start.elapsed()));
     let version = object["status"]["nodeInfo"]["kubeletVersion"].as_str();
     let version = version.unwrap_or_default();
     let text = format!("the node is ready after {took}: kubelet {version}");
-    timeline.tell(Kind::SEEN, &text);
+    timeline.tell(SEEN, &text);
     timeline.tell(
-        Kind::ACT,
+        ACT,
         "a Service with a node port and two pods; a client outside connects ten times a second",
     );
-    for words in [
-        "create deployment web --image=pod:1 --replicas=2 -- /pod serve 8080",
-        &format!("create service nodeport web --tcp=80:8080 --node-port={NODE_PORT}"),
-        "rollout status deployment/web --timeout 60s",
-    ] {
-        node.desk().kubectl(words)?;
-    }
+    node.serve()?;
     let target = SocketAddr::new(node.world.node_address(Family::V4), NODE_PORT);
     let client = Plan::from_outside(&node.world, 0, target).start()?;
     let answered = || (client.tally().ok > 0).then_some(());
@@ -99,9 +94,8 @@ impl Play<'_> {
             "helm install pathproof deploy/chart --set agent.enforcement=enforce: an agent on the \
              node with four capabilities, and the sentinel's rotator",
         );
-        let chart = deploy::folder().join("chart").display().to_string();
-        let words = ["install", "pathproof", &chart].into_iter();
-        self.helm(words.chain(INSTALL.split(' ')))?;
+        let chart = deploy::folder().join("chart");
+        self.helm(&format!("install pathproof {} {INSTALL}", chart.display()))?;
         let wanted = ("helm install", "proven, 200, condition True", 45.0);
         let node = &self.node;
         self.tell.expect(wanted, |view| {
@@ -133,7 +127,8 @@ impl Play<'_> {
         let theirs = node.proxy().ask_here("/healthz")?;
         let status = theirs.status;
         let text = format!("kube-proxy's own /healthz, requested on the node: {status}");
-        self.tell.seen(&text, &theirs.body);
+        self.tell.timeline.tell(SEEN, &text);
+        self.tell.timeline.quote(&theirs.body);
         let wanted = ("the Node's condition", "ServiceDatapathReady=False", 10.0);
         self.tell
             .expect(wanted, |_| node.condition(CONDITION) == "False")
@@ -151,7 +146,8 @@ impl Play<'_> {
             let text = |path| alert.pointer(path).and_then(Value::as_str).unwrap_or("?");
             let (name, severity) = (text("/labels/alertname"), text("/labels/severity"));
             let line = format!("{name} ({severity})");
-            self.tell.seen(&line, text("/annotations/summary"));
+            self.tell.timeline.tell(SEEN, &line);
+            self.tell.timeline.quote(text("/annotations/summary"));
         }
         self.tell
             .act("restart kube-proxy, which writes all of its rules");
@@ -165,7 +161,7 @@ impl Play<'_> {
     fn uninstalled(&mut self) -> Result<()> {
         self.tell.linger(1)?;
         self.tell.act("helm uninstall pathproof");
-        self.helm(UNINSTALL.split(' '))?;
+        self.helm(UNINSTALL)?;
         self.tell.linger(2)?;
         self.tell.never(("helm uninstall", KEPT), is_not_sound);
         self.tell
@@ -173,8 +169,8 @@ impl Play<'_> {
         Ok(())
     }
 
-    fn helm<'a>(&self, words: impl Iterator<Item = &'a str>) -> Result<()> {
-        let words: Vec<&str> = words.collect();
+    fn helm(&self, words: &str) -> Result<()> {
+        let words: Vec<&str> = words.split(' ').collect();
         self.node.desk().helm(&words).map(drop)
     }
 }

@@ -1,21 +1,20 @@
 //! What happens in the demo, what is expected each time, and how fast.
 
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::teller::Teller;
-use super::timeline::{Kind, Style, Timeline, span};
+use super::timeline::{ACT, DIM, NOTE, Timeline, paint};
 use crate::deploy::said;
 use crate::manifests::{AUTOSCALER_TAINT, Sentinel};
 use crate::pod_probe::{self, Placed, Probes};
 use crate::rules::Backend;
-use crate::scene::{self, Scene, blames};
+use crate::scene::{Scene, blames};
 use crate::tunnels::{path, tunnels};
 use crate::watch::Codes;
-use crate::world::Agent;
+use crate::world::agent_binary;
 
 /// Options of the agent beside the world's: a short dwell, or the demo would mostly wait for it.
 const OPTIONS: [&str; 2] = ["--flap-dwell", "1s"];
@@ -27,19 +26,18 @@ const TAINTED: Codes = Codes {
 /// The pod probe's place in the address plan, and its pods.
 const PROBE_INDEX: u8 = 4;
 const PROBED: [Placed; 2] = [("client-1", None), ("web-3", None)];
-const SKETCH: &str = "
-           outside clients ── router ──┬── eth0 NODE ──┬─ veth ─ web-1 web-2 spare api-1, clients
+const SKETCH: &str = "\
+\x20          outside clients ── router ──┬── eth0 NODE ──┬─ veth ─ web-1 web-2 spare api-1, clients
            203.0.113.11..   192.0.2.1  │   192.0.2.10  └─ cni0 ─ db-1 db-2
                                        └── another node ─ veth ─ web-3 api-2";
 
 /// Plays the whole script. Gives whether everything came that was expected.
-pub(super) fn play(agent: &Path, timeline: &mut Timeline) -> Result<bool> {
+pub(super) fn play(timeline: &mut Timeline) -> Result<bool> {
     timeline.title("pathproof: is this node really routing Service traffic, right now?");
-    let scene = built(timeline)?;
+    let scene = built(timeline);
     let mut play = Play {
         tell: Teller::new(&scene.world, timeline)?,
         scene,
-        binary: agent,
     };
     play.comes_up()?;
     play.flushed()?;
@@ -53,50 +51,36 @@ pub(super) fn play(agent: &Path, timeline: &mut Timeline) -> Result<bool> {
     let is_met = tell.finish();
     drop(scene);
     timeline.tell(
-        Kind::NOTE,
-        "the world is removed: no namespace, program or file is left; docs/quickstart.md continues in \
-         a cluster",
+        NOTE,
+        "the world is removed: no namespace, program or file is left; docs/quickstart.md continues \
+         in a cluster",
     );
     Ok(is_met)
 }
 
 /// The world with its rules, as the timeline tells it.
-fn built(timeline: &mut Timeline) -> Result<Scene> {
+fn built(timeline: &mut Timeline) -> Scene {
     let start = Instant::now();
-    let world = scene::pods().build().context("create the namespaces")?;
-    let services = scene::services(&world);
-    let mut scene = Scene::of(world, services, Backend::Nftables);
-    scene.serve_all();
-    scene.manifests.put_sentinel(&Sentinel::default())?;
-    scene.rules.install()?;
+    let scene = Scene::bare(Backend::Nftables);
+    scene.add_sentinel(&Sentinel::default());
     let (pods, time) = (scene.world.pods().count(), start.elapsed().as_millis());
     let text = format!(
         "a node, {pods} pods, another node and outside clients as namespaces, in {time} ms"
     );
-    timeline.tell(Kind::ACT, &text);
-    for line in SKETCH.lines().skip(1) {
-        timeline.print(vec![span(Style::DIM, line)]);
-    }
+    timeline.tell(ACT, &text);
+    timeline.print(&paint(DIM, SKETCH));
     let text = "Service NAT: real nftables rules from the same YAML as the agent's; no traffic yet";
-    timeline.tell(Kind::ACT, text);
-    Ok(scene)
+    timeline.tell(ACT, text);
+    scene
 }
 
 struct Play<'a> {
     // Dropped in this order: who looks and dials, the world.
     tell: Teller<'a>,
     scene: Scene,
-    /// The agent's.
-    binary: &'a Path,
 }
 
 impl Play<'_> {
-    fn start_agent(&mut self) -> Result<&mut Agent> {
-        let (world, manifests) = (&self.scene.world, self.scene.manifests.dir());
-        let agent = world.spawn_agent(self.binary, manifests, &OPTIONS)?;
-        Ok(self.scene.agent.insert(agent))
-    }
-
     /// After a repair.
     fn mended(&mut self, what: &'static str, limit: f64) -> Result<()> {
         let wanted = (what, "200 again", limit);
@@ -109,7 +93,9 @@ impl Play<'_> {
              sentinel, through the node's rules, because the node is idle",
         );
         // An agent that this kernel refuses ends the demo.
-        self.start_agent()?.wait_ready(Duration::from_secs(10))?;
+        self.scene.spawn(&OPTIONS);
+        let agent = self.scene.agent.as_mut().context("just started")?;
+        agent.wait_ready(Duration::from_secs(10))?;
         let wanted = ("agent started, idle node", "proven, /healthz 200", 10.0);
         self.tell.expect(wanted, |view| view.has(200, "proven"))?;
         // A sentinel that just appeared accuses nobody: its rules may lag behind.
@@ -141,43 +127,27 @@ impl Play<'_> {
         self.tell.act(&format!(
             "the node works again; explain the 503 afterwards: pathproof why --at {time}"
         ));
-        let row = ("past 503", "explained, same verdicts replayed");
-        match self.explanation(time) {
-            Ok(recorded) => self.tell.judge(row, true, &recorded),
-            Err(error) => {
-                // It may quote a page.
-                let text = format!("{error:#}");
-                let line = text.lines().next().unwrap_or_default();
-                self.tell.judge(row, false, line);
-            }
-        }
-        self.tell.linger(1)
-    }
-
-    /// Shows both pages. Gives what was recorded; an error where they do not fit the fault.
-    fn explanation(&mut self, time: &str) -> Result<String> {
         let agent = self.scene.agent();
         let state = agent.dir().join("state");
         let folder = state.to_string_lossy();
         let why = said(&mut agent.command(&["why", "--at", time, "--state-dir", &folder]))?;
         let page: Vec<&str> = why.split("\n\n").take(2).collect();
-        self.tell.quote(&page.join("\n"));
+        self.tell.timeline.quote(&page.join("\n"));
         let files = fs::read_dir(state.join("recordings")).context("find the recordings")?;
         let file = files.flatten().map(|file| file.path()).max();
         let file = file.context("a recording")?;
         let replay = said(&mut agent.command(&["replay", &file.to_string_lossy()]))?;
         self.tell
             .act("pathproof replay judges the recorded events again");
-        let mut lines: Vec<&str> = replay
-            .lines()
-            .filter(|line| line.contains("/healthz"))
-            .collect();
-        // The verdict changes more often than what a load balancer sees.
-        lines.dedup_by_key(|line| line.split_whitespace().nth(2));
-        lines.extend(replay.lines().next_back());
-        self.tell.quote(&lines.join("\n"));
-        ensure!(why.contains("leaked"), "no leak in `pathproof why`");
-        Ok(replay.lines().next().unwrap_or_default().to_owned())
+        let last = replay.lines().next_back().unwrap_or_default();
+        self.tell.timeline.quote(last);
+        let row = ("past 503", "explained, same verdicts replayed");
+        let seen = match why.contains("leaked") {
+            true => replay.lines().next().unwrap_or_default(),
+            false => "no leak in `pathproof why`",
+        };
+        self.tell.judge(row, why.contains("leaked"), seen);
+        self.tell.linger(1)
     }
 
     fn forwarding_off(&mut self) -> Result<()> {
@@ -209,7 +179,7 @@ impl Play<'_> {
         let service = pod_probe::service(&scene.world, PROBE_INDEX, &PROBED);
         scene.manifests.add(service)?;
         scene.rules.install()?;
-        let probes = Probes::start(&scene.world, self.binary, PROBE_INDEX, &PROBED)?;
+        let probes = Probes::start(&scene.world, &agent_binary()?, PROBE_INDEX, &PROBED)?;
         self.tell.linger(6)?;
         self.tell.fault(
             "the other node's firewall drops UDP port 8472: the rules are intact, packets leave, \
@@ -300,17 +270,16 @@ impl Play<'_> {
         self.scene.take_agent().kill()?;
         self.tell.linger(2)?;
         self.tell.unharmed(("agent killed", "clients unaffected"));
-        let row = ("agent killed", "its programs stay");
         let pins = self.scene.world.pin_dir();
-        let stay = pins.exists();
-        let seen = match stay {
-            true => "in the kernel".to_owned(),
-            false => format!("{} is gone", pins.display()),
+        let seen = match pins.exists() {
+            true => "in the kernel",
+            false => "the folder of the pins is gone",
         };
-        self.tell.judge(row, stay, &seen);
+        let row = ("agent killed", "its programs stay");
+        self.tell.judge(row, pins.exists(), seen);
         self.tell
             .act("start it again: it takes over programs, counts and verdict");
-        self.start_agent()?;
+        self.scene.spawn(&OPTIONS);
         let wanted = ("agent restarted", "200 again", 3.0);
         self.tell.expect(wanted, |view| view.is(200))?;
         let row = ("agent restarted", "200 from its first answer");

@@ -4,8 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::signals;
-use super::timeline::{Kind, Style, Timeline, plain, span};
+use super::timeline::{self, DIM, GREEN, Kind, RED, Timeline, paint};
 use super::view::{self, Verdict, View, codes_line};
 use crate::traffic::{Client, Ended, Tally};
 use crate::watch::{Codes, Poll, Watch};
@@ -25,14 +24,12 @@ pub(super) type Named<'a> = (&'a str, &'a str);
 pub(super) type Wanted<'a> = (&'a str, &'a str, f64);
 
 /// A row of the table at the end.
-#[derive(Debug)]
 struct Row {
-    /// The event, what was expected, how long it took, and how long it may take.
-    words: [String; 4],
+    line: String,
     /// Not late, and not missed.
     sound: bool,
-    /// The state that was seen instead.
-    missed: Option<String>,
+    /// It never happened.
+    missed: bool,
 }
 
 pub(super) struct Teller<'a> {
@@ -40,7 +37,7 @@ pub(super) struct Teller<'a> {
     codes: Watch,
     verdicts: Poll<Verdict>,
     pub(super) clients: Vec<Client>,
-    timeline: &'a mut Timeline,
+    pub(super) timeline: &'a mut Timeline,
     rows: Vec<Row>,
     /// Number of changes that were told.
     codes_told: usize,
@@ -68,12 +65,12 @@ impl<'a> Teller<'a> {
 
     /// The demo does something good. The time to the next expected event is measured from here.
     pub(super) fn act(&mut self, text: &str) {
-        self.begin(Kind::ACT, text);
+        self.begin(timeline::ACT, text);
     }
 
     /// The demo breaks something. The time to the next expected event is measured from here.
     pub(super) fn fault(&mut self, text: &str) {
-        self.begin(Kind::FAULT, text);
+        self.begin(timeline::FAULT, text);
     }
 
     fn begin(&mut self, kind: Kind, text: &str) {
@@ -82,17 +79,7 @@ impl<'a> Teller<'a> {
     }
 
     pub(super) fn note(&mut self, text: &str) {
-        self.timeline.tell(Kind::NOTE, text);
-    }
-
-    /// Something was seen, and these are the words of it.
-    pub(super) fn seen(&mut self, text: &str, quotation: &str) {
-        self.timeline.tell(Kind::SEEN, text);
-        self.quote(quotation);
-    }
-
-    pub(super) fn quote(&mut self, text: &str) {
-        self.timeline.quote(text);
+        self.timeline.tell(timeline::NOTE, text);
     }
 
     /// Waits for what is expected, telling what is seen meanwhile, notes a row, and lingers. Goes on
@@ -113,35 +100,36 @@ impl<'a> Teller<'a> {
                 break (view, None);
             }
         };
-        let (shown, limit_shown) = (took.map_or("-".to_owned(), time), time(limit));
-        let text = format!("{expected} after {shown} (allowed: {limit_shown})");
-        let row = Row {
-            words: [what, expected, &shown, &limit_shown].map(str::to_owned),
-            sound: took.is_some_and(|took| took <= limit),
-            missed: took.is_none().then(|| view.shown()),
-        };
-        self.row(row, &text);
-        self.bar();
+        let (shown, allowed) = (took.map_or("-".to_owned(), time), time(limit));
+        let text = format!("{expected} after {shown} (allowed: {allowed})");
+        let sound = took.is_some_and(|took| took <= limit);
+        let missed = took.is_none().then(|| {
+            let View { codes, verdict } = view;
+            format!("{}   {}", codes_line(codes), verdict.line())
+        });
+        self.row((what, expected), [&shown, &allowed], sound, missed, &text);
+        let (ok, failed) = self.felt();
+        let ended = ok + failed;
+        if let Some(share) = (ok * 100).checked_div(ended) {
+            self.note(&format!(
+                "clients: {share} % of {ended} connections answered since then"
+            ));
+        }
         self.linger(1)
     }
 
     /// Notes whether what was seen is as expected.
-    pub(super) fn judge(&mut self, (what, expected): Named, sound: bool, seen: &str) {
-        let row = Row {
-            words: [what, expected, "-", "-"].map(str::to_owned),
-            sound,
-            missed: (!sound).then(|| seen.to_owned()),
-        };
-        self.row(row, &format!("{expected}: {seen}"));
+    pub(super) fn judge(&mut self, row: Named, sound: bool, seen: &str) {
+        let text = format!("{}: {seen}", row.1);
+        let missed = (!sound).then(|| seen.to_owned());
+        self.row(row, ["-", "-"], sound, missed, &text);
     }
 
     /// Notes whether such codes were never seen since the last act or fault.
     pub(super) fn never(&mut self, row: Named, unwanted: impl Fn(Codes) -> bool) {
         let mut changes = self.codes.changes();
         changes.retain(|change| change.at > self.began && unwanted(change.codes));
-        let seen = changes
-            .first()
-            .map(|change| plain(&codes_line(change.codes)));
+        let seen = changes.first().map(|change| codes_line(change.codes));
         self.judge(row, seen.is_none(), &seen.unwrap_or("so it was".to_owned()));
     }
 
@@ -161,34 +149,33 @@ impl<'a> Teller<'a> {
         (ok, self.ended.len() - ok)
     }
 
-    /// Notes a row.
-    fn row(&mut self, row: Row, text: &str) {
-        match &row.missed {
-            None if row.sound => self.timeline.tell(Kind::GOOD, text),
-            None => self.timeline.tell(Kind::BAD, text),
-            Some(seen) => {
-                let text = format!("not seen: {}; seen: {seen}", row.words[1]);
-                self.timeline.tell(Kind::BAD, &text);
-            }
-        }
-        self.rows.push(row);
-    }
-
-    /// Tells how many connections were answered, where there are clients.
-    fn bar(&mut self) {
-        let (ok, failed) = self.felt();
-        let ended = ok + failed;
-        if let Some(share) = (ok * 100).checked_div(ended) {
-            let filled = share / 5;
-            let words = format!(" {share} % of {ended} connections answered since then");
-            let bar = vec![
-                span(Style::DIM, "clients "),
-                span(Style::GOOD, "█".repeat(filled)),
-                span(Style::BAD, "░".repeat(20 - filled)),
-                span(Style::DIM, words),
-            ];
-            self.timeline.tell_at(Instant::now(), Kind::NOTE, bar);
-        }
+    /// Notes a row, with the time that it took and the time that it may take.
+    fn row(
+        &mut self,
+        (what, expected): Named,
+        [took, limit]: [&str; 2],
+        sound: bool,
+        missed: Option<String>,
+        text: &str,
+    ) {
+        let seen = missed.as_ref().map(|seen| format!("seen: {seen}"));
+        let text = match &seen {
+            None => text.to_owned(),
+            Some(seen) => format!("not seen: {expected}; {seen}"),
+        };
+        let (kind, code) = match sound {
+            true => (timeline::GOOD, GREEN),
+            false => (timeline::BAD, RED),
+        };
+        self.timeline.tell(kind, &text);
+        let mark = paint(code, kind[0]);
+        let took = paint(code, &format!("{took:>8}"));
+        let seen = seen.unwrap_or_default();
+        self.rows.push(Row {
+            line: format!(" {mark}{what:28} {expected:36} {took}  {limit:>8}  {seen}"),
+            sound,
+            missed: missed.is_some(),
+        });
     }
 
     /// Goes on telling for so many seconds.
@@ -202,26 +189,22 @@ impl<'a> Teller<'a> {
 
     /// Tells what has changed, and gives what is now.
     fn pump(&mut self) -> Result<View> {
-        signals::check()?;
+        super::check_signals()?;
         let told = self.verdicts_told;
-        let new = |changes: &[(Instant, Verdict)]| {
-            let new = changes[told..].to_vec();
-            (!new.is_empty()).then_some(new)
-        };
+        let new = |all: &[_]| (all.len() > told).then(|| all[told..].to_vec());
         let verdicts = self.verdicts.wait(PAUSE, new).unwrap_or_default();
         let codes = self.codes.changes().split_off(self.codes_told);
         self.verdicts_told += verdicts.len();
         self.codes_told += codes.len();
         let codes = codes.iter().map(|one| (one.at, codes_line(one.codes), ""));
-        let is_one = |one: &Verdict| !one.word("state").is_empty();
         let verdicts = verdicts
             .iter()
-            .filter(|(_, one)| is_one(one))
+            .filter(|(_, one)| !one.word("state").is_empty())
             .map(|(at, one)| (*at, one.line(), one.word("reason")));
         let mut news: Vec<_> = codes.chain(verdicts).collect();
         news.sort_by_key(|(at, ..)| *at);
         for (at, line, reason) in news {
-            self.timeline.tell_at(at, Kind::SEEN, line);
+            self.timeline.tell_at(at, timeline::SEEN, &line);
             self.timeline.quote(reason);
         }
         Ok(View {
@@ -236,23 +219,9 @@ impl<'a> Teller<'a> {
         let Tally { started, ok, .. } = self.clients.iter().map(Client::tally).sum();
         let (timeline, rows) = (self.timeline, self.rows);
         timeline.title("Expected and observed results");
-        timeline.print(vec![span(Style::DIM, HEADING)]);
-        for row in &rows {
-            let (mark, style) = match row.sound {
-                true => (" ✔ ", Style::GOOD),
-                false => (" ✘ ", Style::BAD),
-            };
-            let [what, expected, took, limit] = &row.words;
-            let missed = row.missed.as_ref().map(|seen| format!("  seen: {seen}"));
-            timeline.print(vec![
-                span(style, mark),
-                span(Style::PLAIN, format!("{what:28} {expected:36} ")),
-                span(style, format!("{took:>8}")),
-                span(Style::DIM, format!("  {limit:>8}")),
-                span(Style::BAD, missed.unwrap_or_default()),
-            ]);
-        }
-        let is_met = rows.iter().all(|row| row.missed.is_none());
+        timeline.print(&paint(DIM, HEADING));
+        rows.iter().for_each(|row| timeline.print(&row.line));
+        let is_met = rows.iter().all(|row| !row.missed);
         let words = match is_met {
             true if rows.iter().all(|row| row.sound) => "all results as expected",
             true => "all results as expected, some late",

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::Value;
 
-use super::timeline::{Line, Style, plain, span};
+use super::timeline::{GREEN, RED, YELLOW, paint};
 use crate::http;
 use crate::watch::{Codes, Poll};
 use crate::world::{ADMIN_PORT, World};
@@ -32,19 +32,16 @@ pub(super) struct Verdict(pub(super) Value);
 /// Counts in the report change all the time; state and cause do not.
 impl PartialEq for Verdict {
     fn eq(&self, other: &Self) -> bool {
-        ["state", "cause"].map(|name| self.word(name))
-            == ["state", "cause"].map(|name| other.word(name))
+        ["state", "cause"]
+            .iter()
+            .all(|name| self.word(name) == other.word(name))
     }
 }
 
 impl View {
     /// Whether both codes are this one.
     pub(super) fn is(&self, code: u16) -> bool {
-        self.codes
-            == Codes {
-                healthz: code,
-                livez: code,
-            }
+        [self.codes.healthz, self.codes.livez] == [code; 2]
     }
 
     /// Whether they are, and this is the verdict's state.
@@ -56,12 +53,6 @@ impl View {
     pub(super) fn names(&self, code: u16, cause: &str) -> bool {
         self.is(code) && self.verdict.word("cause") == cause
     }
-
-    /// In words.
-    pub(super) fn shown(&self) -> String {
-        let lines = [codes_line(self.codes), self.verdict.line()];
-        lines.map(|line| plain(&line)).join("   ")
-    }
 }
 
 impl Verdict {
@@ -71,32 +62,28 @@ impl Verdict {
     }
 
     /// State and cause, such as "broken (leaked)".
-    pub(super) fn line(&self) -> Line {
+    pub(super) fn line(&self) -> String {
         let state = self.word("state");
-        let style = match state {
-            "proven" => Style::GOOD,
-            "broken" | "stale" => Style::BAD,
-            _ => Style::WARN,
+        let code = match state {
+            "proven" => GREEN,
+            "broken" | "stale" => RED,
+            _ => YELLOW,
         };
         let words = match self.word("cause") {
             "" => state.to_owned(),
             cause => format!("{state} ({cause})"),
         };
-        vec![span(Style::PLAIN, "verdict "), span(style, words)]
+        format!("verdict {}", paint(code, &words))
     }
 }
 
-pub(super) fn codes_line(codes: Codes) -> Line {
-    let words = |(path, code): (&str, u16)| {
-        let code = match code {
-            0 => span(Style::WARN, "no answer"),
-            200 => span(Style::GOOD, "200"),
-            code => span(Style::BAD, code.to_string()),
-        };
-        [span(Style::PLAIN, path), code]
-    };
-    let paths = [("/healthz ", codes.healthz), ("   /livez ", codes.livez)];
-    paths.into_iter().flat_map(words).collect()
+pub(super) fn codes_line(codes: Codes) -> String {
+    let [healthz, livez] = [codes.healthz, codes.livez].map(|code| match code {
+        0 => paint(YELLOW, "no answer"),
+        200 => paint(GREEN, "200"),
+        code => paint(RED, &code.to_string()),
+    });
+    format!("/healthz {healthz}   /livez {livez}")
 }
 
 /// Asks for the verdict in the node from now on. Beside the codes: a late verdict must not hide a gap there.

@@ -11,15 +11,15 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use crate::cgroup::{Cgroup, Hierarchy, remove};
 use crate::world::of_dead_process;
 
 /// Hierarchies of v1 that kubelet insists on.
 const NEEDED: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "name=systemd"];
-/// Controllers of v2 that kubelet insists on.
-const NEEDED_OF_V2: [&str; 4] = ["cpu", "cpuset", "memory", "pids"];
+/// Controllers of v2 that kubelet insists on, as the kernel is asked for them.
+const NEEDED_OF_V2: &str = "+cpu +cpuset +memory +pids";
 /// Group of the node's processes that are in no container, in its group of v2.
 const INNER: &str = "daemons";
 /// More than the node ever needs, for a machine that must not suffer if it does.
@@ -41,30 +41,12 @@ pub(super) fn version() -> Result<u8> {
 /// Lets groups below the root of v2 have the controllers that kubelet insists on. systemd lets them
 /// have some already.
 fn enable(root: &Path) -> Result<()> {
-    let listed = |file: &str| {
-        let text = fs::read_to_string(root.join(file)).unwrap_or_default();
-        let words = text.split_whitespace().map(str::to_owned);
-        words.collect::<Vec<_>>()
-    };
-    let there = listed("cgroup.controllers");
-    let given = listed("cgroup.subtree_control");
-    let mut missing = Vec::new();
-    for controller in NEEDED_OF_V2.map(str::to_owned) {
-        let is_there = there.contains(&controller);
-        ensure!(is_there, "the cgroup controller {controller}, of v1 or v2");
-        if !given.contains(&controller) {
-            missing.push(format!("+{controller}"));
-        }
-    }
-    if missing.is_empty() {
-        return Ok(());
-    }
     // In one write, which gives all or none: with some alone, other groups of the machine could no longer
     // have processes.
-    let (file, missing) = (root.join("cgroup.subtree_control"), missing.join(" "));
-    fs::write(&file, &missing).with_context(|| {
+    let file = root.join("cgroup.subtree_control");
+    fs::write(&file, NEEDED_OF_V2).with_context(|| {
         let file = file.display();
-        format!("the cgroup controllers {missing} in {file}, of v1 or v2")
+        format!("the cgroup controllers {NEEDED_OF_V2} in {file}, of v1 or v2")
     })
 }
 

@@ -2,8 +2,6 @@
 
 use std::path::Path;
 
-use serde_json::json;
-
 use super::Tools;
 use crate::world::layout::{NODE_POD_CIDRS, pod_range_start};
 
@@ -19,33 +17,15 @@ pub(super) fn containerd(tools: &Tools, folder: &Path) -> String {
         .replace("PAUSE", PAUSE)
 }
 
-/// A veth and a host route for each pod, of both families; host ports.
+/// A veth and a host route for each pod, of both families; host ports. The world's own pods have
+/// addresses below the first of these.
 pub(super) fn network() -> String {
-    let (v4, v6) = NODE_POD_CIDRS;
-    // The world's own pods lie below.
-    let (first4, first6) = pod_range_start();
-    json!({
-        "cniVersion": "1.0.0",
-        "name": "pods",
-        "plugins": [
-            {
-                "type": "ptp",
-                "mtu": 1500,
-                "ipMasq": false,
-                "ipam": {
-                    "type": "host-local",
-                    "dataDir": "/run/cni-ipam",
-                    "ranges": [
-                        [{ "subnet": v4, "rangeStart": first4 }],
-                        [{ "subnet": v6, "rangeStart": first6 }],
-                    ],
-                    "routes": [{ "dst": "0.0.0.0/0" }, { "dst": "::/0" }],
-                },
-            },
-            { "type": "portmap", "capabilities": { "portMappings": true } },
-        ],
-    })
-    .to_string()
+    let ((v4, v6), (first4, first6)) = (NODE_POD_CIDRS, pod_range_start());
+    include_str!("network.json")
+        .replace("SUBNET4", v4)
+        .replace("SUBNET6", v6)
+        .replace("FIRST4", &first4.to_string())
+        .replace("FIRST6", &first6.to_string())
 }
 
 /// kubelet's configuration.

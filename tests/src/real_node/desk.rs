@@ -2,12 +2,12 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::Value;
 
 use super::Tools;
@@ -26,8 +26,8 @@ pub struct Desk {
     /// Folder in which kubectl finds its plugins.
     pub home: PathBuf,
     pub(super) kubeconfig: PathBuf,
-    kubectl: PathBuf,
-    helm: PathBuf,
+    /// PATH of its commands, without their home.
+    tools: [PathBuf; 2],
 }
 
 impl Desk {
@@ -44,8 +44,7 @@ impl Desk {
             place: world.outside.clone(),
             home,
             kubeconfig: file,
-            kubectl: tools.kubectl.clone(),
-            helm: tools.helm.clone(),
+            tools: [tools.kubernetes.clone(), tools.helm.clone()],
         })
     }
 
@@ -78,31 +77,24 @@ impl Desk {
 
     /// Runs `helm`, words as they are.
     pub fn helm(&self, words: &[&str]) -> Result<String> {
-        said(self.command(&self.helm).args(words))
+        said(self.command("helm").args(words))
     }
 
-    /// Forwards a port of a pod to this desk until the process is dropped; gives where to.
-    pub fn forward(&self, namespace: &str, pod: &str, port: u16) -> Result<(Process, SocketAddr)> {
+    /// Forwards a port of a pod to the same one of this desk's loopback, until the process is dropped.
+    pub fn forward(&self, namespace: &str, pod: &str, port: u16) -> Result<Process> {
         let mut command = self.command("kubectl");
         command.args(["--namespace", namespace, "port-forward", pod]);
-        command.arg(format!(":{port}"));
+        command.arg(port.to_string());
         let mut process = Process::start(command, "port-forward", &self.home)?;
-        let log = self.home.join("port-forward.log");
-        let mut address = None;
-        process.wait("a port", PATIENCE, || {
-            let log = fs::read_to_string(&log).unwrap_or_default();
-            // "Forwarding from 127.0.0.1:41001 -> 19256"
-            let mut words = log.split_whitespace().filter_map(|word| word.parse().ok());
-            address = words.find(|one: &SocketAddr| one.ip() == Ipv4Addr::LOCALHOST);
-            address.is_some()
-        })?;
-        Ok((process, address.context("a port")?))
+        let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok();
+        process.wait("a port", PATIENCE, || self.place.run(connect))?;
+        Ok(process)
     }
 
-    /// A command that will run at this desk, with kubectl in PATH.
+    /// A command that will run at this desk, with kubectl and helm in PATH.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let tools = self.kubectl.parent().into_iter();
-        let path = path_with(tools.chain([self.home.as_path()]));
+        let tools = self.tools.iter().chain([&self.home]);
+        let path = path_with(tools.map(PathBuf::as_path));
         let mut command = self.place.command(program);
         command
             .env("HOME", &self.home)

@@ -1,6 +1,6 @@
 //! The programs of a node, where `cargo xtask setup-cluster --all` put them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
@@ -11,21 +11,16 @@ use crate::world;
 /// What every Linux distribution has.
 const SYSTEM: [&str; 6] = ["bash", "ldd", "mount", "nft", "nsenter", "unshare"];
 
-/// Programs, and the folders of those that find one another there.
+/// Control plane and kube-proxy, and the folders of what else a node runs.
 #[derive(Clone, Debug)]
 pub struct Tools {
-    /// Control plane and kube-proxy.
     pub servers: Servers,
-    pub kubelet: PathBuf,
-    /// kube-controller-manager.
-    pub controllers: PathBuf,
-    /// kube-scheduler.
-    pub scheduler: PathBuf,
-    pub kubectl: PathBuf,
+    /// Of kubelet, kubectl, controllers and scheduler.
+    pub kubernetes: PathBuf,
     pub helm: PathBuf,
-    /// The folder of containerd, its shim and ctr.
+    /// Of containerd, its shim and ctr.
     pub containerd: PathBuf,
-    /// The folder of the CNI plugins.
+    /// Of the CNI plugins.
     pub cni: PathBuf,
     pub runc: PathBuf,
 }
@@ -37,22 +32,28 @@ impl Tools {
             world::tool(name).context(name)?;
         }
         let missing = |name: &str| format!("{name} (run `cargo xtask setup-cluster --all`)");
-        let find = |folder: &Path, name| {
-            let found = built::program(folder, name);
-            found.with_context(|| missing(name))
-        };
         let kubernetes = built::kubernetes();
+        let helm = built::folder("helm", versions::HELM);
         let containerd = built::folder("containerd", versions::CONTAINERD);
         let cni = built::folder("cni", versions::CNI);
+        for (folder, name) in [
+            (&kubernetes, "kubelet"),
+            (&kubernetes, "kube-controller-manager"),
+            (&kubernetes, "kube-scheduler"),
+            (&kubernetes, "kubectl"),
+            (&helm, "helm"),
+            (&containerd, "containerd"),
+            (&cni, "ptp"),
+        ] {
+            built::program(folder, name).with_context(|| missing(name))?;
+        }
         Ok(Self {
             servers: Servers::find()?,
-            kubelet: find(&kubernetes, "kubelet")?,
-            controllers: find(&kubernetes, "kube-controller-manager")?,
-            scheduler: find(&kubernetes, "kube-scheduler")?,
-            kubectl: find(&kubernetes, "kubectl")?,
-            helm: find(&built::folder("helm", versions::HELM), "helm")?,
-            containerd: find(&containerd, "containerd").map(|_| containerd)?,
-            cni: find(&cni, "ptp").map(|_| cni)?,
+            // A variable may name it by a relative path.
+            kubernetes: kubernetes.canonicalize()?,
+            helm,
+            containerd,
+            cni,
             runc: built::unpacked("runc").with_context(|| missing("runc"))?,
         })
     }

@@ -57,8 +57,7 @@ impl World {
     /// Starts the agent on the node with the manifests in `manifests`, and does not wait. `extra`
     /// are further arguments of `pathproof run`, in place of the harness's own where they are the
     /// same options. Call from the thread that keeps the agent: the kernel kills the agent when
-    /// that thread ends, so that a killed test leaves none. That of a world that may be kept outlives
-    /// this process.
+    /// that thread ends, so that a killed test leaves none.
     pub fn spawn_agent(&self, binary: &Path, manifests: &Path, extra: &[&str]) -> Result<Agent> {
         self.spawn_agent_on(None, binary, manifests, extra)
     }
@@ -227,7 +226,7 @@ impl Agent {
         ended.context("the agent ignores SIGTERM")
     }
 
-    /// Leaves the agent running.
+    /// Drops the value without what is done at its end: the agent has ended by itself.
     pub fn leave(self) {
         let _ = ManuallyDrop::new(self);
     }

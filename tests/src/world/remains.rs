@@ -1,6 +1,7 @@
 //! What a world leaves on the machine, and its removal: namespaces, the folder, the pins.
 //!
-//! Names of worlds carry the process id, so that a later run can tell and sweep what a killed one left.
+//! Names of short-lived worlds carry the process id, so that a later run can tell and sweep what
+//! a killed one left.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -86,7 +87,7 @@ pub(super) fn sweep() -> Result<()> {
     Ok(())
 }
 
-/// Whether this is the name of a world, or of a part of it, whose process is gone.
+/// Whether this is the name of a short-lived world, or of a part of it, whose process is gone.
 pub(crate) fn of_dead_process(name: &str) -> bool {
     world_of_dead_process(name).is_some()
 }
@@ -172,7 +173,7 @@ mod tests {
         );
         let own = format!("{PREFIX}{}-0-node", std::process::id());
         assert_eq!(world_of_dead_process(&own), None);
-        for other in ["cni-1234", "pp-tx-0-node", "pp-t1"] {
+        for other in ["pp-demo-node", "cni-1234", "pp-tx-0-node", "pp-t1"] {
             assert_eq!(world_of_dead_process(other), None, "{other}");
         }
     }
