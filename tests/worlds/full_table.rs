@@ -7,7 +7,8 @@ use node_tests::scene::Scene;
 use node_tests::world::Family;
 use node_tests::world::layout::{ROUTER, pick};
 
-use crate::parts::idle_then_busy;
+use crate::measured::settled;
+use crate::parts::flushed;
 
 const ROUTES: u32 = 1_000_000;
 const PART: usize = 20_000;
@@ -30,5 +31,7 @@ fn many_routes_hide_nothing() {
     scene.add_sentinel(&Sentinel::default());
     scene.start(&[]);
     scene.wait_probed();
-    idle_then_busy(&mut scene);
+    scene.traffic();
+    let watch = settled(&scene);
+    flushed(&scene, &watch);
 }
