@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 
@@ -198,17 +199,25 @@ pub(crate) fn run_through_interrupts(command: &mut Command) -> Result<()> {
     through_interrupts(|| run(command))
 }
 
-/// Runs a program that cleans up after Ctrl-C: the signal reaches it too, and this task waits.
+/// Runs a program that cleans up after Ctrl-C: the signal reaches it too. This task waits for it, and
+/// then ends: what comes next, such as the other steps of CI, does not begin.
 pub(crate) fn through_interrupts<T>(run: impl FnOnce() -> T) -> T {
-    extern "C" fn nothing(_: libc::c_int) {}
-    let handler = nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
-    // SAFETY: the handler does nothing, so it may run at any time. The program that is started
-    // gets the default back, because exec resets handlers (but would not reset SIG_IGN).
+    static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+    extern "C" fn note(_: libc::c_int) {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+    }
+    let handler = note as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: the handler only stores to an atomic, so it may run at any time. The program that is
+    // started gets the default back, because exec resets handlers (but would not reset SIG_IGN).
     let before = unsafe { libc::signal(libc::SIGINT, handler) };
     let result = run();
     // SAFETY: this is the handler of before, or the default.
     unsafe {
         libc::signal(libc::SIGINT, before);
+    }
+    if INTERRUPTED.load(Ordering::Relaxed) {
+        // As the shell has it: 128 and the signal.
+        std::process::exit(128 + libc::SIGINT);
     }
     result
 }
