@@ -181,11 +181,9 @@ fn everything_follows_the_namespace_and_the_addresses() {
     }
     let sentinel = json!({ "endpointIPv4": "192.0.2.2", "clientIPv4": "192.0.2.1" });
     let agent = json!({ "healthzBindAddress": ":10300", "admin": { "port": 19300 } });
-    let chart = Chart {
-        namespace: "elsewhere",
-        ..Chart::with(json!({ "sentinel": sentinel, "agent": agent }))
-    };
-    let objects = chart.render().expect("the chart");
+    let chart = Chart::with(json!({ "sentinel": sentinel, "agent": agent }));
+    let elsewhere = chart.option("--namespace", "elsewhere");
+    let objects = elsewhere.render().expect("the chart");
     check(&objects);
     let service = "--sentinel-service=elsewhere/pathproof-sentinel";
     let endpoint = "--sentinel-endpoint-address=192.0.2.2,2001:2::2";

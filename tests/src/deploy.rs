@@ -74,36 +74,29 @@ impl Tool {
 }
 
 /// One rendering of the chart.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Chart {
-    pub values: Value,
-    pub namespace: &'static str,
-    /// Release of Kubernetes.
-    pub kubernetes: &'static str,
-}
-
-impl Default for Chart {
-    fn default() -> Self {
-        Self {
-            values: json!({}),
-            namespace: "pathproof",
-            kubernetes: KUBERNETES,
-        }
-    }
+    values: Value,
+    /// Options of helm; the last one of a name counts.
+    options: Vec<&'static str>,
 }
 
 impl Chart {
     /// With these values over the chart's own.
     pub fn with(values: Value) -> Self {
-        Self {
-            values,
-            ..Self::default()
-        }
+        let options = Vec::new();
+        Self { values, options }
+    }
+
+    /// With a further option of helm.
+    pub fn option(mut self, name: &'static str, value: &'static str) -> Self {
+        self.options.extend([name, value]);
+        self
     }
 
     /// For another release of Kubernetes.
     pub fn kubernetes(self, kubernetes: &'static str) -> Self {
-        Self { kubernetes, ..self }
+        self.option("--kube-version", kubernetes)
     }
 
     /// The objects.
@@ -130,9 +123,10 @@ impl Chart {
         command
             .args(words)
             .arg(folder().join("chart"))
-            .args(["--namespace", self.namespace, "--values"])
+            .args(["--namespace", "pathproof", "--kube-version", KUBERNETES])
+            .arg("--values")
             .arg(values)
-            .args(["--kube-version", self.kubernetes])
+            .args(&self.options)
             // The user who tests may have plugins, repositories and a cluster.
             .env_clear()
             .env("HOME", dir.path());
