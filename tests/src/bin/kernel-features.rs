@@ -100,7 +100,7 @@ fn report(name: &str, outcome: Result<()>) {
     }
 }
 
-/// What was loaded, or why it was not.
+/// The loaded object, or the reason why there is none.
 fn checked<T>(loaded: &mut Result<T>) -> Result<&mut T> {
     loaded.as_mut().map_err(|error| anyhow!("{error:#}"))
 }

@@ -1,11 +1,12 @@
-//! What the demo prints: lines with the time since the start, coloured by ANSI codes. The terminal
-//! gets them without the codes where it is none, and a picture is drawn of them.
+//! The lines that the demo prints, with the time since the start, coloured by ANSI codes. A file or pipe
+//! gets them without the codes, and a picture is drawn of them.
 
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
 use std::time::Instant;
 
+use anstyle_svg::{Term, WIN10_CONSOLE};
 use anyhow::{Context, Result};
 
 /// Columns before the text: time and mark.
@@ -29,7 +30,7 @@ pub(super) const ACT: Kind = ["▶ ", "1;36", BOLD];
 pub(super) const FAULT: Kind = ["✖ ", RED, BOLD];
 /// Something was seen.
 pub(super) const SEEN: Kind = ["● ", PLAIN, PLAIN];
-/// What was expected has come.
+/// Something expected has come.
 pub(super) const GOOD: Kind = ["✔ ", GREEN, GREEN];
 /// It has not.
 pub(super) const BAD: Kind = ["✘ ", RED, RED];
@@ -93,7 +94,9 @@ impl Timeline {
 
     /// Draws everything that was printed.
     pub(super) fn draw(&self, file: &Path) -> Result<()> {
-        let picture = anstyle_svg::Term::new().render_svg(&self.text);
+        // In a picture faint letters can hardly be read, grey ones can.
+        let text = self.text.replace("\x1b[2m", "\x1b[90m");
+        let picture = Term::new().palette(WIN10_CONSOLE).render_svg(&text);
         fs::write(file, picture).with_context(|| format!("write {}", file.display()))
     }
 }
