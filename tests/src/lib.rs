@@ -1,6 +1,6 @@
 //! Harness of the tests on a real kernel: a node, its pods, another node and clients as network
-//! namespaces ([`world`]), Service NAT by real rules ([`rules`]), by programs in the shape of Cilium's
-//! ([`cilium`]), in a real cluster ([`cluster`]) or on a whole node with kubelet and containerd
+//! namespaces ([`world`]), Service NAT by real rules ([`rules`]), by the real Cilium
+//! ([`cilium_agent`]), in a real cluster ([`cluster`]) or on a whole node with kubelet and containerd
 //! ([`real_node`]), traffic ([`traffic`]) and the YAML that the agent and the rules both read
 //! ([`manifests`], [`scale`]). What is shipped for clusters is rendered by [`deploy`].
 //!
