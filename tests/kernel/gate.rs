@@ -6,10 +6,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use agent_common::abi::RETRANSMIT_NS;
+use agent_common::abi::{RETRANSMIT_NS, map};
 use agent_common::evidence::Outcome::{Answered, Arrived, Forwarded, Proven};
 use agent_common::evidence::{Fault, anomaly_flag, state};
-use agent_common::gate::WHOLE;
+use agent_common::gate::{Marks, WHOLE};
 use agent_common::service::Family::V4;
 use agent_common::service::{endpoint_flag, frontend_flag};
 use agent_common::transition::Failed;
@@ -19,7 +19,7 @@ use node_tests::packet::{self, Packet};
 use node_tests::traffic::dns::{answer, question};
 use rstest::rstest;
 
-use crate::stage::{SERVICE, Stage, at, failures, on_stage};
+use crate::stage::{SERVICE, Stage, at, cluster_ip, failures, on_stage};
 
 /// A Service with few connections.
 const QUIET: u32 = SERVICE + 1;
@@ -67,7 +67,7 @@ fn most(began: Instant) -> u32 {
 #[test]
 fn a_quiet_service_beside_a_busy_one_is_followed_whole() {
     on_stage(&[], |stage| {
-        stage.put_frontend(QUIET, at(QUIET_AT), 0);
+        stage.put_frontend(at(QUIET_AT), cluster_ip(QUIET, 0));
         stage.put_endpoint(SERVICE, at("10.244.2.7:80"), endpoint_flag::LOCAL);
         stage.put_endpoint(QUIET, at("10.244.2.8:80"), endpoint_flag::LOCAL);
         let began = Instant::now();
@@ -154,7 +154,7 @@ fn a_broken_busy_service_is_known_as_soon() {
 #[test]
 fn probes_are_never_sampled_out() {
     on_stage(&[], |stage| {
-        stage.put_frontend(QUIET, at(QUIET_AT), frontend_flag::SENTINEL);
+        stage.put_frontend(at(QUIET_AT), cluster_ip(QUIET, frontend_flag::SENTINEL));
         for number in 0..1_000 {
             stage.comes(&syn(number, QUIET_AT), stage.at.client);
         }
@@ -172,8 +172,8 @@ fn what_was_not_followed_is_no_first_syn_later() {
         (0..MANY).for_each(|number| arrives(stage, number));
         let before = stage.count(SERVICE, Arrived);
         thread::sleep(Duration::from_millis(400));
-        let followed = stage.observer.followed().expect("connections");
-        let followed: BTreeSet<u32> = followed.into_iter().collect();
+        let followed = stage.pending(map::PENDING).into_iter();
+        let followed: BTreeSet<u32> = followed.map(|(key, _)| key.isn).collect();
         let out = (0..MANY).filter(|number| !followed.contains(&isn(*number)));
         for number in out.take(FEW as usize) {
             arrives(stage, number);
@@ -194,7 +194,7 @@ fn a_syn_that_comes_again_without_its_mark() {
         let state = |stage: &Stage| stage.connection(isn(1), V4).expect("a connection").state;
         stage.put_endpoint(SERVICE, endpoint, endpoint_flag::LOCAL);
         arrives(stage, 1);
-        stage.observer.forget_marks().expect("the marks");
+        stage.clear::<Marks>(map::MARKS, 1);
         stage.comes(&answer, stage.at.pods);
         assert_eq!(state(stage), 0);
         thread::sleep(Duration::from_nanos(2 * RETRANSMIT_NS));
@@ -213,8 +213,8 @@ fn a_question_beside_a_flood_of_datagrams() {
     const FLOOD: u32 = 20_000;
     on_stage(&[], |stage| {
         let (names, quic) = (at("10.96.0.10:53"), at("10.96.0.11:53"));
-        stage.put_udp_frontend(QUIET, names);
-        stage.put_udp_frontend(QUIET + 1, quic);
+        stage.put_udp_frontend(names, cluster_ip(QUIET, 0));
+        stage.put_udp_frontend(quic, cluster_ip(QUIET + 1, 0));
         let endpoint = at("10.244.2.7:53");
         stage.put_endpoint(QUIET, endpoint, endpoint_flag::LOCAL);
         // The rate of all may be used up by the flood at the begin of a window.

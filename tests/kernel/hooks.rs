@@ -165,7 +165,7 @@ fn runts() {
         for hook in [program::INGRESS, program::EGRESS] {
             let plain = syn(V4).bytes();
             for length in 1..34 {
-                let program = stage.observer.program(hook).expect("a program");
+                let program = stage.program(hook);
                 let refused = program.test_run(TestRunOptions {
                     data_in: Some(&plain[..length]),
                     ..TestRunOptions::default()

@@ -16,9 +16,8 @@ use agent_common::service::{
 };
 use agent_common::steer::{PORT_WORDS, RULES, SOCKETS, SteerRule};
 use aya::maps::{Map, MapData, MapInfo};
-use pathproof::datapath::load::{ATTACHED, OBJECT, SENTINEL};
-
-use crate::stage::load;
+use node_tests::observer::Observer;
+use pathproof::datapath::load::{ATTACHED, OBJECT, SENTINEL, load_sentinel};
 
 /// Bytes of the object, which the agent's binary holds.
 /// The observer's four programs are most of it; the sentinel's five were 45 KiB, datagrams took 105,
@@ -97,11 +96,11 @@ fn info(map: &Map) -> MapInfo {
 
 #[test]
 fn maps_are_those_of_the_layout() {
-    let observer = load(&[]);
+    let observer = Observer::load(&[]);
     let names = pinned().map(|(name, ..)| name);
     assert_eq!(names, map::PINNED, "every pinned map is looked at");
     for (name, key, value, entries) in pinned().into_iter().chain(unpinned()) {
-        let info = info(observer.map(name).expect(name));
+        let info = info(observer.ebpf.map(name).expect(name));
         let found = (info.key_size(), info.value_size(), info.max_entries());
         assert_eq!(found, (key, value, entries), "{name}");
         assert_eq!(info.name_as_str(), Some(name));
@@ -116,11 +115,10 @@ fn maps_are_those_of_the_layout() {
 #[test]
 fn object_and_programs_keep_to_their_budget() {
     assert!(OBJECT.len() <= MOST_OBJECT_BYTES, "{} bytes", OBJECT.len());
-    let mut observer = load(&[]);
-    observer.load_sentinel().expect("load the sentinel");
+    let mut observer = Observer::load(&[]);
+    load_sentinel(&mut observer.ebpf).expect("load the sentinel");
     for name in ATTACHED.into_iter().chain(SENTINEL) {
-        let info = observer.program(name).expect(name).info();
-        let info = info.expect("its information");
+        let info = observer.program(name).info().expect("its information");
         let verified = info.verified_instruction_count().expect("since Linux 5.16");
         let translated = info.size_translated().expect("shown to root");
         println!("{name}: {verified} instructions verified, {translated} bytes");
@@ -128,7 +126,7 @@ fn object_and_programs_keep_to_their_budget() {
         assert!(translated <= MOST_TRANSLATED, "{name}");
         assert_eq!(info.gpl_compatible(), Some(true));
     }
-    let empty = observer.program(program::EMPTY).expect("the empty program");
+    let empty = observer.program(program::EMPTY);
     let info = empty.info().expect("its information");
     let verified = info.verified_instruction_count();
     assert_eq!(verified, Some(2), "nothing but a verdict and an exit");

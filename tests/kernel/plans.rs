@@ -11,10 +11,9 @@ use agent_common::service::{
 };
 use agent_core::plan::MapChange;
 use agent_core::time::Mono;
+use node_tests::observer::Observer;
 use pathproof::datapath::program::Programmer;
 use rstest::rstest;
-
-use crate::stage::load;
 
 /// More than go into one call, and no multiple of those.
 const MANY: u32 = 2_500;
@@ -57,7 +56,7 @@ fn put_frontend(index: u32) -> MapChange {
 
 /// A Programmer on maps of its own, of other capacities where they are named.
 fn programmer(capacities: &[(&'static str, u32)]) -> Programmer {
-    Programmer::open(load(capacities).ebpf_mut()).expect("the maps")
+    Programmer::open(&mut Observer::load(capacities).ebpf).expect("the maps")
 }
 
 #[test]

@@ -78,8 +78,7 @@ const SECOND: u64 = 1_000_000_000;
 fn owe(stage: &mut Stage, owed: Owed) {
     let mut value = cluster_ip(FLOODED, 0);
     value.owed = [owed as u8; 3];
-    let put = stage.observer.put_frontend(at(FLOODED_AT), value);
-    put.expect("room");
+    stage.put_frontend(at(FLOODED_AT), value);
 }
 
 /// A SYN of the flood comes in, and goes on where it is owed that.

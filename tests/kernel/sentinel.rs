@@ -9,16 +9,20 @@ mod path;
 mod strangers;
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd as _;
 
-use agent_common::abi::program;
+use agent_common::abi::{map, program};
+use agent_common::evidence::{Pending, PendingKey};
 use agent_common::probe::Phase::{self, Data, Handshake};
 use agent_common::probe::{
     DATA_LEN, Probe, ProbeEvent, ProbeKey, Stage as Way, UDP, UDP_MAGIC, echo_isn, probe_event,
 };
 use agent_common::service::Family;
 use agent_common::service::TCP;
-use node_tests::observer::{LO, Passed};
+use aya::maps::{HashMap, IterableMap as _};
+use node_tests::observer::{LO, Observer, Passed};
 use node_tests::packet::{self, Packet, flag};
+use pathproof::datapath::load;
 use pathproof::datapath::probes::ProbeMaps;
 
 use crate::stage::{Stage, choose, on_stage};
@@ -76,10 +80,17 @@ struct Sentinel<'a> {
     maps: ProbeMaps,
 }
 
+/// The maps of the probes.
+fn probes(observer: &Observer) -> ProbeMaps {
+    let pending: HashMap<_, PendingKey, Pending> = observer.map(map::PENDING);
+    let pending = pending.map().fd().as_fd();
+    ProbeMaps::open(&observer.ebpf, pending).expect("the probes' maps")
+}
+
 fn with_sentinel(test: impl FnOnce(&mut Sentinel<'_>) + Send) {
     on_stage(&[], |stage| {
-        stage.observer.load_sentinel().expect("load the sentinel");
-        let maps = stage.observer.probes().expect("the probes' maps");
+        load::load_sentinel(&mut stage.ebpf).expect("load the sentinel");
+        let maps = probes(stage);
         test(&mut Sentinel { stage, maps });
     });
 }
@@ -103,7 +114,7 @@ impl Sentinel<'_> {
 
     /// Runs a packet once more.
     fn again(&self, program: &str, bytes: &[u8]) -> Passed {
-        self.stage.observer.run(program, bytes, LO).expect(program)
+        self.stage.run(program, bytes, LO)
     }
 
     fn read(&self, key: &ProbeKey) -> Probe {

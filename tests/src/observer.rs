@@ -2,12 +2,10 @@
 //! through its programs (BPF_PROG_TEST_RUN) as if they crossed a device.
 
 use std::ffi::CString;
-use std::io::Write as _;
+use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
-use std::time::Duration;
 
 use agent_common::abi::{map, program};
 use agent_common::evidence::{
@@ -19,17 +17,18 @@ use agent_common::service::{
     Address, EndpointEntry, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue,
     SourceClass, TCP, UDP,
 };
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail};
 use aya::maps::lpm_trie::{Key, LpmTrie};
-use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, PerCpuValues, RingBuf};
+use aya::maps::{Array, HashMap, Map, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::SchedClassifier;
+use aya::util::nr_cpus;
 use aya::{Ebpf, Pod, TestRun as _, TestRunOptions};
 use pathproof::causes::chain;
 use pathproof::clock;
 use pathproof::datapath::load;
-use pathproof::datapath::probes::ProbeMaps;
 
 use crate::scenario::mapped;
+use crate::world::feed;
 
 /// Bytes of `struct __sk_buff` (linux/bpf.h) that the kernel takes as context.
 const CONTEXT_LEN: usize = 192;
@@ -38,7 +37,8 @@ const CONTEXT_IFINDEX: usize = 40;
 
 /// The observer, attached to nothing.
 pub struct Observer {
-    ebpf: Ebpf,
+    /// The loaded object, to take maps and programs out of it.
+    pub ebpf: Ebpf,
 }
 
 /// What came out of a program.
@@ -52,109 +52,90 @@ pub struct Passed {
 
 impl Observer {
     /// Loads it, with other capacities for the maps that are named.
-    pub fn load(capacities: &[(&'static str, u32)]) -> Result<Self> {
+    pub fn load(capacities: &[(&'static str, u32)]) -> Self {
         let loaded = load::load_with(None, capacities);
-        let mut ebpf = loaded.map_err(|error| anyhow!(chain(&error)))?;
+        let mut ebpf = loaded.unwrap_or_else(|error| panic!("{}", chain(&error)));
         for name in [program::EMPTY, program::GLANCE] {
-            load::classifier(&mut ebpf, name)?.load()?;
+            let classifier = load::classifier(&mut ebpf, name).expect(name);
+            classifier.load().expect(name);
         }
-        Ok(Self { ebpf })
+        Self { ebpf }
     }
 
-    /// Loads the sentinel's programs too.
-    pub fn load_sentinel(&mut self) -> Result<()> {
-        load::load_sentinel(&mut self.ebpf).map_err(|error| anyhow!(chain(&error)))
-    }
-
-    /// The maps of the sentinel's probes.
-    pub fn probes(&self) -> Result<ProbeMaps> {
-        let Map::HashMap(pending) = self.map(map::PENDING)? else {
-            bail!("{} is no hash map", map::PENDING);
-        };
-        Ok(ProbeMaps::open(&self.ebpf, pending.fd().as_fd())?)
-    }
-
-    /// The loaded object, to take maps and programs out of it.
-    pub fn ebpf_mut(&mut self) -> &mut Ebpf {
-        &mut self.ebpf
-    }
-
-    pub fn program(&self, name: &str) -> Result<&SchedClassifier> {
-        let program = self.ebpf.program(name);
-        Ok(program
-            .with_context(|| format!("no program {name}"))?
-            .try_into()?)
+    pub fn program(&self, name: &str) -> &SchedClassifier {
+        let program = self.ebpf.program(name).expect(name);
+        program.try_into().expect(name)
     }
 
     /// Runs one packet through a program, as if it crossed the device with this index.
-    pub fn run(&self, name: &str, packet: &[u8], device: u32) -> Result<Passed> {
-        let mut bytes = vec![0; packet.len() + 64];
-        let context = context(device);
-        let result = self.program(name)?.test_run(TestRunOptions {
-            data_in: Some(packet),
-            data_out: Some(&mut bytes),
-            ctx_in: Some(&context),
-            ..TestRunOptions::default()
-        })?;
-        bytes.truncate(result.data_size_out as usize);
-        Ok(Passed {
-            verdict: result.return_value as i32,
-            bytes,
-        })
+    pub fn run(&self, name: &str, packet: &[u8], device: u32) -> Passed {
+        self.repeat(name, packet, device, 1)
     }
 
-    /// Runs a packet through a program many times; the kernel's own mean of one run.
-    pub fn time(&self, name: &str, packet: &[u8], device: u32, repeat: u32) -> Result<Duration> {
-        time(self.program(name)?, packet, device, repeat)
+    /// Runs it many times in one system call.
+    pub fn repeat(&self, name: &str, packet: &[u8], device: u32, repeat: u32) -> Passed {
+        let mut bytes = vec![0; packet.len() + 64];
+        let result = self.program(name).test_run(TestRunOptions {
+            data_in: Some(packet),
+            data_out: Some(&mut bytes),
+            ctx_in: Some(&context(device)),
+            repeat,
+            ..TestRunOptions::default()
+        });
+        let result = result.expect(name);
+        bytes.truncate(result.data_size_out as usize);
+        Passed {
+            verdict: result.return_value as i32,
+            bytes,
+        }
     }
 
     /// A map of the object.
-    pub fn map(&self, name: &str) -> Result<&Map> {
-        let map = self.ebpf.map(name);
-        map.with_context(|| format!("no map {name}"))
+    pub fn map<'a, M: TryFrom<&'a Map, Error: Debug>>(&'a self, name: &str) -> M {
+        let map = self.ebpf.map(name).expect(name);
+        map.try_into().expect(name)
     }
 
-    fn map_mut(&mut self, name: &str) -> Result<&mut Map> {
-        let map = self.ebpf.map_mut(name);
-        map.with_context(|| format!("no map {name}"))
+    fn map_mut<'a, M: TryFrom<&'a mut Map, Error: Debug>>(&'a mut self, name: &str) -> M {
+        let map = self.ebpf.map_mut(name).expect(name);
+        map.try_into().expect(name)
     }
 
-    fn put<K: Pod, V: Pod>(&mut self, name: &str, key: &K, value: &V) -> Result<()> {
-        let mut map: HashMap<_, K, V> = self.map_mut(name)?.try_into()?;
-        Ok(map.insert(key, value, 0)?)
+    fn put<K: Pod, V: Pod>(&mut self, name: &str, key: &K, value: &V) {
+        let mut map: HashMap<_, K, V> = self.map_mut(name);
+        map.insert(key, value, 0).expect(name);
     }
 
     /// A value of an array.
-    fn of_array<V: Pod>(&self, name: &str, index: u32) -> Result<V> {
-        let array: Array<&MapData, V> = self.map(name)?.try_into()?;
-        Ok(array.get(&index, 0)?)
+    fn of_array<V: Pod>(&self, name: &str, index: u32) -> V {
+        let array: Array<_, V> = self.map(name);
+        array.get(&index, 0).expect(name)
     }
 
-    /// Every value of an array, or as many.
-    fn clear_array<V: Pod + Default>(&mut self, name: &str, most: u32) -> Result<()> {
-        let mut array: Array<_, V> = self.map_mut(name)?.try_into()?;
+    /// Clears every value of an array, or as many.
+    pub fn clear<V: Pod + Default>(&mut self, name: &str, most: u32) {
+        let mut array: Array<_, V> = self.map_mut(name);
         for index in 0..array.len().min(most) {
-            array.set(index, V::default(), 0)?;
+            array.set(index, V::default(), 0).expect(name);
         }
-        Ok(())
     }
 
     /// Puts a TCP frontend in.
-    pub fn put_frontend(&mut self, at: SocketAddr, value: FrontendValue) -> Result<()> {
-        self.put(map::FRONTENDS, &frontend(at, TCP), &value)
+    pub fn put_frontend(&mut self, at: SocketAddr, value: FrontendValue) {
+        self.put(map::FRONTENDS, &frontend(at, TCP), &value);
     }
 
     /// Puts a UDP frontend in, and marks its port.
-    pub fn put_udp_frontend(&mut self, at: SocketAddr, value: FrontendValue) -> Result<()> {
+    pub fn put_udp_frontend(&mut self, at: SocketAddr, value: FrontendValue) {
         let key = frontend(at, UDP);
-        self.put(map::FRONTENDS, &key, &value)?;
-        let mut marked: UdpPorts = self.of_array(map::UDP_PORTS, 0)?;
+        self.put(map::FRONTENDS, &key, &value);
+        let mut ports: Array<_, UdpPorts> = self.map_mut(map::UDP_PORTS);
+        let mut marked = ports.get(&0, 0).expect("marked ports");
         marked.mark(key.port);
-        let mut ports: Array<_, UdpPorts> = self.map_mut(map::UDP_PORTS)?.try_into()?;
-        Ok(ports.set(0, marked, 0)?)
+        ports.set(0, marked, 0).expect("marked ports");
     }
 
-    pub fn put_endpoint(&mut self, service: u32, at: SocketAddr, flags: u32) -> Result<()> {
+    pub fn put_endpoint(&mut self, service: u32, at: SocketAddr, flags: u32) {
         let key = EndpointKey {
             service,
             address: mapped(at.ip()),
@@ -162,128 +143,97 @@ impl Observer {
             padding: [0; 2],
         };
         let entry = EndpointEntry::from(EndpointValue { flags });
-        self.put(map::ENDPOINTS, &key, &entry)
+        self.put(map::ENDPOINTS, &key, &entry);
     }
 
     /// Puts a prefix of sources in; `bits` of 128.
-    pub fn put_source(&mut self, address: IpAddr, bits: u32, class: SourceClass) -> Result<()> {
-        let mut sources: LpmTrie<_, Address, u32> = self.map_mut(map::SOURCES)?.try_into()?;
-        Ok(sources.insert(&Key::new(bits, mapped(address)), class as u32, 0)?)
+    pub fn put_source(&mut self, address: IpAddr, bits: u32, class: SourceClass) {
+        let mut sources: LpmTrie<_, Address, u32> = self.map_mut(map::SOURCES);
+        let put = sources.insert(&Key::new(bits, mapped(address)), class as u32, 0);
+        put.expect("room for a source");
     }
 
     /// Sets a device's flags.
-    pub fn put_device(&mut self, device: u32, flags: u32) -> Result<()> {
-        self.put(map::DEVICES, &device, &flags)
+    pub fn put_device(&mut self, device: u32, flags: u32) {
+        self.put(map::DEVICES, &device, &flags);
     }
 
     /// Connections (`map::PENDING`) or datagrams (`map::UDP_PENDING`) that are followed.
-    pub fn pending(&self, name: &str) -> Result<Vec<(PendingKey, Pending)>> {
-        let pending: HashMap<&MapData, PendingKey, Pending> = self.map(name)?.try_into()?;
-        Ok(pending.iter().flatten().collect())
+    pub fn pending(&self, name: &str) -> Vec<(PendingKey, Pending)> {
+        let pending: HashMap<_, PendingKey, Pending> = self.map(name);
+        pending.iter().flatten().collect()
     }
 
     /// Changes it. A test need not sleep: it makes them older.
-    pub fn change_pending(
-        &mut self,
-        name: &str,
-        change: impl Fn(&PendingKey, &mut Pending),
-    ) -> Result<()> {
-        for (key, mut value) in self.pending(name)? {
+    pub fn change_pending(&mut self, name: &str, change: impl Fn(&PendingKey, &mut Pending)) {
+        for (key, mut value) in self.pending(name) {
             change(&key, &mut value);
-            self.put(name, &key, &value)?;
+            self.put(name, &key, &value);
         }
-        Ok(())
     }
 
-    /// Initial sequence numbers of the connections that are followed.
-    pub fn followed(&self) -> Result<Vec<u32>> {
-        let all = self.pending(map::PENDING)?;
-        Ok(all.iter().map(|(key, _)| key.isn).collect())
-    }
-
-    /// Forgets connections that may be there.
-    pub fn forget(&mut self, keys: impl Iterator<Item = PendingKey>) -> Result<()> {
-        self.forget_in(map::PENDING, keys)
-    }
-
-    fn forget_in(&mut self, name: &str, keys: impl Iterator<Item = PendingKey>) -> Result<()> {
-        let mut pending: HashMap<_, PendingKey, Pending> = self.map_mut(name)?.try_into()?;
-        for key in keys {
+    /// Forgets it.
+    pub fn forget_pending(&mut self, name: &str) {
+        let followed = self.pending(name);
+        let mut pending: HashMap<_, PendingKey, Pending> = self.map_mut(name);
+        for (key, _) in followed {
             let _ = pending.remove(&key);
         }
-        Ok(())
-    }
-
-    /// Takes every mark away, as time does.
-    pub fn forget_marks(&mut self) -> Result<()> {
-        self.clear_array::<Marks>(map::MARKS, 1)
     }
 
     /// Forgets all evidence of the Services below `services`; expectations stay.
-    pub fn reset(&mut self, services: u32) -> Result<()> {
-        for name in [map::PENDING, map::UDP_PENDING] {
-            let standing = self.pending(name)?.into_iter();
-            self.forget_in(name, standing.map(|(key, _)| key))?;
-        }
-        self.forget_marks()?;
-        self.clear_array::<ServiceCounts>(map::COUNTS, services)?;
-        self.clear_array::<u64>(map::PROOFS, PROOF_SLOTS)?;
-        self.clear_array::<Budget>(map::BUDGETS, u32::MAX)?;
-        let mut faults: PerCpuArray<_, u64> = self.map_mut(map::FAULTS)?.try_into()?;
-        let processors = aya::util::nr_cpus().map_err(|(_, error)| error)?;
+    pub fn reset(&mut self, services: u32) {
+        self.forget_pending(map::PENDING);
+        self.forget_pending(map::UDP_PENDING);
+        self.clear::<Marks>(map::MARKS, 1);
+        self.clear::<ServiceCounts>(map::COUNTS, services);
+        self.clear::<u64>(map::PROOFS, PROOF_SLOTS);
+        self.clear::<Budget>(map::BUDGETS, u32::MAX);
+        let processors = nr_cpus().expect("processors");
+        let mut faults: PerCpuArray<_, u64> = self.map_mut(map::FAULTS);
         for fault in Fault::ALL {
-            let none = PerCpuValues::try_from(vec![0; processors])?;
-            faults.set(fault as u32, none, 0)?;
+            let none = PerCpuValues::try_from(vec![0; processors]).expect("one for each");
+            faults.set(fault as u32, none, 0).expect("faults");
         }
-        self.anomalies().map(drop)
-    }
-
-    /// How many budgets of sources were drawn on.
-    pub fn budgets_in_use(&self) -> Result<usize> {
-        let budgets: Array<&MapData, Budget> = self.map(map::BUDGETS)?.try_into()?;
-        let used = budgets.iter().flatten().filter(|budget| budget.used != 0);
-        Ok(used.count())
+        self.anomalies();
     }
 
     /// Outcomes of a Service and class that are not zero, in the order of their indexes.
-    pub fn outcomes(&self, service: u32, class: SourceClass) -> Result<Vec<(Outcome, u32)>> {
-        let counts: ServiceCounts = self.of_array(map::COUNTS, service)?;
+    pub fn outcomes(&self, service: u32, class: SourceClass) -> Vec<(Outcome, u32)> {
+        let counts: ServiceCounts = self.of_array(map::COUNTS, service);
         let all = Outcome::ALL.into_iter().zip(counts.counts[class as usize]);
-        Ok(all.filter(|(_, count)| *count != 0).collect())
+        all.filter(|(_, count)| *count != 0).collect()
     }
 
     /// Faults that are not zero, in the order of their indexes.
-    pub fn faults(&self) -> Result<Vec<(Fault, u64)>> {
-        let faults: PerCpuArray<&MapData, u64> = self.map(map::FAULTS)?.try_into()?;
-        let mut found = Vec::new();
-        for fault in Fault::ALL {
-            found.push((fault, faults.get(&(fault as u32), 0)?.iter().sum()));
-        }
-        found.retain(|(_, count)| *count != 0);
-        Ok(found)
+    pub fn faults(&self) -> Vec<(Fault, u64)> {
+        let faults: PerCpuArray<_, u64> = self.map(map::FAULTS);
+        let count = |fault| faults.get(&(fault as u32), 0).expect("faults").iter().sum();
+        let all = Fault::ALL.into_iter().map(|fault| (fault, count(fault)));
+        all.filter(|(_, count)| *count != 0).collect()
     }
 
     /// When the last proof of a family and class was seen; zero for never.
-    pub fn last_proof(&self, family: Family, class: SourceClass) -> Result<u64> {
+    pub fn last_proof(&self, family: Family, class: SourceClass) -> u64 {
         self.of_array(map::PROOFS, proof_slot(family as u32, class as u8))
     }
 
     /// How many delays from arrival to departure were noted of a family.
-    pub fn delays(&self, family: Family) -> Result<u64> {
-        let delays: Delays = self.of_array(map::DELAYS, family as u32)?;
-        Ok(delays.buckets.iter().sum())
+    pub fn delays(&self, family: Family) -> u64 {
+        let delays: Delays = self.of_array(map::DELAYS, family as u32);
+        delays.buckets.iter().sum()
     }
 
     /// Takes the records out of the ring buffer.
-    pub fn anomalies(&mut self) -> Result<Vec<Anomaly>> {
-        let mut ring = RingBuf::try_from(self.map_mut(map::ANOMALIES)?)?;
+    pub fn anomalies(&mut self) -> Vec<Anomaly> {
+        let mut ring: RingBuf<_> = self.map_mut(map::ANOMALIES);
         let mut records = Vec::new();
         while let Some(record) = ring.next() {
             assert_eq!(record.len(), size_of::<Anomaly>(), "size of a record");
             // SAFETY: long enough, read unaligned, and `Anomaly` takes any bytes.
             records.push(unsafe { record.as_ptr().cast::<Anomaly>().read_unaligned() });
         }
-        Ok(records)
+        records
     }
 }
 
@@ -294,23 +244,6 @@ fn frontend(at: SocketAddr, protocol: u8) -> FrontendKey {
         protocol,
         padding: 0,
     }
-}
-
-/// Runs a packet through a program many times; the kernel's own mean of one run.
-pub fn time(
-    program: &SchedClassifier,
-    packet: &[u8],
-    device: u32,
-    repeat: u32,
-) -> Result<Duration> {
-    let context = context(device);
-    let result = program.test_run(TestRunOptions {
-        data_in: Some(packet),
-        ctx_in: Some(&context),
-        repeat,
-        ..TestRunOptions::default()
-    })?;
-    Ok(result.duration)
 }
 
 /// Context of a packet at the device with this index.
@@ -391,7 +324,7 @@ fn build() -> Result<Sandbox> {
     for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
         std::fs::write(format!("/proc/sys/{key}"), "1").with_context(|| format!("set {key}"))?;
     }
-    feed("ip", "-batch -", DEVICES)?;
+    run("ip", "-batch -", DEVICES)?;
     Ok(Sandbox {
         client: index_of("client")?,
         bridge: index_of("bridge")?,
@@ -404,21 +337,10 @@ fn build() -> Result<Sandbox> {
 
 /// Runs a program in the namespace of the calling thread, with `input` on its standard input; gives
 /// its standard output.
-pub fn feed(program: &str, words: &str, input: &str) -> Result<String> {
+pub fn run(program: &str, words: &str, input: &str) -> Result<String> {
     let mut command = Command::new(program);
-    let command = command.args(words.split_whitespace());
-    let mut child = command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()?;
-    let mut pipe = child.stdin.take().context("a pipe")?;
-    let written = pipe.write_all(input.as_bytes());
-    drop(pipe);
-    let output = child.wait_with_output()?;
-    ensure!(output.status.success(), "{program} {words}");
-    // Checked last: a program that fails early reads no more.
-    written?;
-    Ok(String::from_utf8(output.stdout)?)
+    command.args(words.split_whitespace());
+    feed(command, input)
 }
 
 /// Index of a device of the calling thread's namespace.

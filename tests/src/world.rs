@@ -26,6 +26,7 @@ pub use agent::{ADMIN_PORT, Agent, HEALTHZ_PORT, agent_binary};
 pub use build::Builder;
 pub use layout::{Family, NODE_NAME, Place};
 pub use netns::Namespace;
+pub(crate) use netns::feed;
 pub use old_kernel::OldKernel;
 pub use program::{copy_program, write_script};
 use remains::Remains;

@@ -8,7 +8,7 @@ use agent_common::service::{TCP, endpoint_flag, frontend_flag};
 use node_tests::packet::{self, flag};
 
 use super::{DROP, TOKEN, client, host, key, payload, with_sentinel};
-use crate::stage::{PASS, SERVICE, at, choose, client as pod, frontend};
+use crate::stage::{PASS, SERVICE, at, choose, client as pod, cluster_ip, frontend};
 
 /// The observer follows and counts a probe's connection, and takes nothing from it for real traffic.
 #[test]
@@ -20,7 +20,7 @@ fn probes_prove_nothing() {
             on.stage.reset();
             let (pod, frontend) = (pod(family), frontend(family));
             let endpoint = at(choose(family, "10.244.1.9:8080", "[fd00:10:244:1::9]:8080"));
-            on.stage.put_frontend(SERVICE, frontend, flags);
+            on.stage.put_frontend(frontend, cluster_ip(SERVICE, flags));
             on.stage
                 .put_endpoint(SERVICE, endpoint, endpoint_flag::LOCAL);
             // The second one leaks.
@@ -44,8 +44,7 @@ fn probes_prove_nothing() {
             ];
             assert_eq!(on.stage.outcomes(SERVICE), expected);
             assert_eq!(on.stage.last_proof(family) != 0, proves);
-            let delays = on.stage.observer.delays(family).expect("delays");
-            assert_eq!(delays, u64::from(proves));
+            assert_eq!(on.stage.delays(family), u64::from(proves));
             assert_eq!(on.stage.anomalies().len(), usize::from(proves));
         }
     });
@@ -59,9 +58,9 @@ fn nothing_of_a_probe_leaves_by_an_uplink() {
         for family in Family::ALL {
             let (from, sentinel) = (client(family), host(family, 9, 9_000));
             let (user, stranger) = (host(family, 8, 9_000), host(family, 7, 9_000));
-            on.stage
-                .put_frontend(SERVICE, sentinel, frontend_flag::SENTINEL);
-            on.stage.put_frontend(SERVICE, user, 0);
+            let probed = cluster_ip(SERVICE, frontend_flag::SENTINEL);
+            on.stage.put_frontend(sentinel, probed);
+            on.stage.put_frontend(user, cluster_ip(SERVICE, 0));
             for protocol in [TCP, UDP] {
                 on.register(key(family, protocol, TOKEN), 0);
             }
@@ -80,8 +79,7 @@ fn nothing_of_a_probe_leaves_by_an_uplink() {
                     on.stage.comes(&packet, on.stage.at.client);
                     on.stage.goes(&packet, on.stage.at.pods);
                     let (bytes, uplink) = (packet.bytes(), on.stage.at.uplink);
-                    let out = on.stage.observer.run(program::EGRESS, &bytes, uplink);
-                    let out = out.expect("a run").verdict;
+                    let out = on.stage.run(program::EGRESS, &bytes, uplink).verdict;
                     assert_eq!(out, verdict, "{to}, {token:x}: {bytes:02x?}");
                 }
                 on.stage.reset();

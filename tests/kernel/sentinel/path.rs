@@ -17,7 +17,7 @@ use agent_common::probe::{
 use agent_common::service::Family::{self, V4};
 use agent_common::service::TCP;
 use agent_core::time::Mono;
-use node_tests::observer::{Observer, feed, in_sandbox, index_of};
+use node_tests::observer::{Observer, in_sandbox, index_of, run};
 use node_tests::packet::{self, Packet};
 use node_tests::scenario::mapped;
 use node_tests::traffic::RawSender;
@@ -27,8 +27,8 @@ use pathproof::datapath::devices::Device;
 use pathproof::datapath::probes::{ProbeEnds, ProbeHooks, ProbeHooksError, ProbeMaps};
 use rstest::rstest;
 
-use super::{client, echo, host, key, payload, tcp_data};
-use crate::stage::{at, choose, load};
+use super::{client, echo, host, key, payload, probes, tcp_data};
+use crate::stage::{at, choose};
 
 const TOKEN: u32 = 0x7a3f_19c4;
 /// Longer than anything here can take, on any machine.
@@ -69,10 +69,6 @@ table inet rules {
 }
 ";
 
-fn run(program: &str, words: &str, input: &str) -> String {
-    feed(program, words, input).expect(program)
-}
-
 fn furnish() -> ProbeEnds {
     let of = |last| {
         link_address(last)
@@ -93,8 +89,8 @@ fn furnish() -> ProbeEnds {
          neigh add 2001:2::1 lladdr {c1} dev c0 nud permanent
          neigh add 2001:2::2 lladdr {s1} dev s0 nud permanent\n"
     );
-    run("ip", "-batch -", &batch);
-    run("nft", "-f -", RULES);
+    run("ip", "-batch -", &batch).expect("devices");
+    run("nft", "-f -", RULES).expect("rules");
     ends()
 }
 
@@ -117,10 +113,10 @@ struct Path {
 
 /// Runs `test` in a namespace with the devices.
 fn on_path(test: impl FnOnce(&mut Path, ProbeEnds) + Send) {
-    let observer = load(&[]);
+    let observer = Observer::load(&[]);
     let furnished = |_| {
         let ends = furnish();
-        let maps = observer.probes().expect("the probes' maps");
+        let maps = probes(&observer);
         test(&mut Path { observer, maps }, ends);
     };
     in_sandbox(furnished).expect("a network namespace");
@@ -128,7 +124,7 @@ fn on_path(test: impl FnOnce(&mut Path, ProbeEnds) + Send) {
 
 impl Path {
     fn try_attach(&mut self, ends: &ProbeEnds, mode: Mode) -> Result<ProbeHooks, ProbeHooksError> {
-        ProbeHooks::attach(self.observer.ebpf_mut(), ends, mode)
+        ProbeHooks::attach(&mut self.observer.ebpf, ends, mode)
     }
 
     fn attach(&mut self, ends: &ProbeEnds, mode: Mode) -> ProbeHooks {
@@ -175,9 +171,7 @@ fn send(device: &str, to: u8, packet: &Packet) {
     let from = DEVICES.iter().find(|(name, _)| *name == device);
     let link = (link_address(from.expect("a device").1), link_address(to));
     let sender = RawSender::here(device, link).expect("a packet socket");
-    let mut frame = packet.bytes();
-    frame[..6].copy_from_slice(&link.1);
-    frame[6..12].copy_from_slice(&link.0);
+    let frame = packet.clone().between(link).bytes();
     sender.send(&frame).expect("sent");
 }
 
@@ -361,7 +355,7 @@ fn cookie(socket: &socket2::Socket) -> u64 {
 }
 
 fn filters(device: &str) -> usize {
-    let shown = run("tc", &format!("filter show dev {device} ingress"), "");
+    let shown = run("tc", &format!("filter show dev {device} ingress"), "").expect("filters");
     shown.matches("handle 0x").count()
 }
 
@@ -408,11 +402,11 @@ fn filters_are_found_again() {
         assert_eq!(filters("s1"), 1, "looking adds none");
         unknown_and_handshake(path, V4);
 
-        run("tc", "qdisc del dev s1 clsact", "");
+        run("tc", "qdisc del dev s1 clsact", "").expect("a qdisc");
         assert!(!hooks.stand());
         drop(hooks);
         let hooks = path.attach(&ends, Mode::Clsact);
-        run("tc", "filter del dev c1 ingress", "");
+        run("tc", "filter del dev c1 ingress", "").expect("a filter");
         assert!(!hooks.stand());
         drop(hooks);
         for device in ["c0", "c1", "s0", "s1"] {
@@ -427,12 +421,12 @@ fn devices_that_go(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
     on_path(|path, ends| {
         let hooks = path.attach(&ends, mode);
         assert!(hooks.stand());
-        run("ip", "link del c0", "");
+        run("ip", "link del c0", "").expect("a device");
         assert!(!hooks.stand());
         let error = path.try_attach(&ends, mode).err().expect("no device");
         assert!(matches!(error, ProbeHooksError::Device { .. }), "{error}");
         drop(hooks);
-        run("ip", "link del s0", "");
+        run("ip", "link del s0", "").expect("a device");
         let ends = furnish();
         let _hooks = path.attach(&ends, mode);
         unknown_and_handshake(path, V4);

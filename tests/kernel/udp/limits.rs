@@ -10,7 +10,7 @@ use node_tests::observer::monotonic;
 use node_tests::packet::udp;
 
 use super::{NAMES, asked, ends, outcomes, question, stage, stage_with};
-use crate::stage::{Stage, at};
+use crate::stage::{Stage, at, cluster_ip};
 
 #[test]
 fn too_little_to_be_known_by() {
@@ -109,7 +109,7 @@ fn a_flood_over_many_services() {
             .map(|index| ([10, 96, 1, index], 53).into())
             .collect();
         for (service, at) in (NAMES + 1..).zip(&frontends) {
-            stage.put_udp_frontend(service, *at);
+            stage.put_udp_frontend(*at, cluster_ip(service, 0));
         }
         let windows = flood(stage, &frontends);
         let followed = stage.datagrams().len() as u64 / 2;
@@ -126,7 +126,7 @@ fn a_flood_over_many_services() {
 fn the_bulk_of_a_flow() {
     stage(|stage| {
         let (client, quic) = (ends(V4).client, at("10.96.0.20:443"));
-        stage.put_udp_frontend(NAMES, quic);
+        stage.put_udp_frontend(quic, cluster_ip(NAMES, 0));
         for index in 0..1_000_u32 {
             let mut payload = vec![0; 1_200];
             payload[..4].copy_from_slice(&index.to_be_bytes());

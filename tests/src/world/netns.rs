@@ -161,7 +161,7 @@ impl Namespace {
 }
 
 /// Runs a command with `input` on its standard input; gives its standard output.
-pub(super) fn feed(mut command: Command, input: &str) -> Result<String> {
+pub(crate) fn feed(mut command: Command, input: &str) -> Result<String> {
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())

@@ -108,8 +108,8 @@ fn turn(scene: &Scene) -> Result<[f64; 2]> {
 /// A program that reads one byte of every packet and passes it, at both hooks of every device of the
 /// node: what any observer costs. It is detached when the result is dropped.
 fn glance(world: &World) -> Result<Observer> {
-    let mut observer = Observer::load(&[])?;
-    let classifier = load::classifier(observer.ebpf_mut(), program::GLANCE)?;
+    let mut observer = Observer::load(&[]);
+    let classifier = load::classifier(&mut observer.ebpf, program::GLANCE)?;
     let devices = world.node.ip("-brief link")?;
     let names = devices
         .lines()

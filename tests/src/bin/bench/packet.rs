@@ -55,7 +55,7 @@ pub(crate) fn run(rounds: usize, missed: &mut Missed) -> Result<()> {
         "ns per packet | rounds' | with the observer | empty program | added | ratio | promise | met",
     );
     // With no gate: a round is a rush, of which most would not be followed.
-    let observer = Observer::load(&[(FOLLOW_ALL, 1)])?;
+    let observer = Observer::load(&[(FOLLOW_ALL, 1)]);
     in_sandbox(|sandbox| {
         let mut bench = Bench {
             observer,
@@ -63,9 +63,9 @@ pub(crate) fn run(rounds: usize, missed: &mut Missed) -> Result<()> {
             rounds,
             missed,
         };
-        bench.fill()?;
+        bench.fill();
         bench.repeated()?;
-        bench.observer.reset(8)?;
+        bench.observer.reset(8);
         bench.connections()?;
         bench.check()
     })?
@@ -79,7 +79,7 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    fn fill(&mut self) -> Result<()> {
+    fn fill(&mut self) {
         let observer = &mut self.observer;
         for service in 0..FRONTENDS {
             let value = FrontendValue {
@@ -88,15 +88,15 @@ impl Bench<'_> {
                 owed: [Owed::Forward as u8; 3],
                 ..FrontendValue::default()
             };
-            observer.put_frontend(frontend(service), value)?;
+            observer.put_frontend(frontend(service), value);
             for index in 0..ENDPOINTS {
                 let at = endpoint(service, index);
-                observer.put_endpoint(service, at, endpoint_flag::LOCAL)?;
+                observer.put_endpoint(service, at, endpoint_flag::LOCAL);
             }
         }
-        observer.put_device(self.sandbox.uplink, device_flag::UPLINK)?;
-        observer.put_source([10, 244, 1, 0].into(), 120, SourceClass::Pod)?;
-        observer.put_source([192, 0, 2, 2].into(), 128, SourceClass::Host)
+        observer.put_device(self.sandbox.uplink, device_flag::UPLINK);
+        observer.put_source([10, 244, 1, 0].into(), 120, SourceClass::Pod);
+        observer.put_source([192, 0, 2, 2].into(), 128, SourceClass::Host);
     }
 
     /// One packet, again and again, of each kind that most packets are.
@@ -106,8 +106,8 @@ impl Bench<'_> {
         let data = |from, to| packet::data(from, to, &[0x55; 512]).bytes();
         let v6 = |last| SocketAddr::from((Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last), PORT));
         self.observer
-            .put_udp_frontend(quic, FrontendValue::default())?;
-        self.observer.run(program::INGRESS, &udp(quic, 1), LO)?;
+            .put_udp_frontend(quic, FrontendValue::default());
+        self.observer.run(program::INGRESS, &udp(quic, 1), LO);
         let stranger = "203.0.113.80:443".parse()?;
         for (name, most, packet) in [
             ("no SYN, IPv4", OF_NO_SYN, data(client(7), frontend(7))),
@@ -139,7 +139,7 @@ impl Bench<'_> {
     /// beside a million runs, and what else the machine does is left out.
     fn repeat(&self, program: &str, packet: &[u8]) -> Result<f64> {
         let start = usage::clock(libc::CLOCK_THREAD_CPUTIME_ID)?;
-        self.observer.time(program, packet, LO, REPEAT)?;
+        self.observer.repeat(program, packet, LO, REPEAT);
         let took = usage::clock(libc::CLOCK_THREAD_CPUTIME_ID)? - start;
         Ok(took.as_secs_f64() * 1e9 / f64::from(REPEAT))
     }
@@ -155,7 +155,7 @@ impl Bench<'_> {
             ("SYN-ACK leaving", program::EGRESS, LO, true, false),
         ] {
             let generator = |program| {
-                let target = self.observer.program(program)?;
+                let target = self.observer.program(program);
                 Generator::new(target, device, is_answer, of_endpoint)
             };
             let both = [generator(program)?, generator(program::EMPTY)?];
@@ -167,8 +167,7 @@ impl Bench<'_> {
                 let empty = empty.run(first, CONNECTIONS)?;
                 rounds.push([ours.run(first, CONNECTIONS)?, empty].map(f64::from));
             }
-            let followed = self.observer.pending(map::PENDING)?.into_iter();
-            self.observer.forget(followed.map(|(key, _)| key))?;
+            self.observer.forget_pending(map::PENDING);
         }
         for (name, _, rounds) in sightings {
             let of = |index: usize| median(rounds.iter().map(|round| round[index]));
@@ -196,7 +195,7 @@ impl Bench<'_> {
         let mut sums = BTreeMap::<Outcome, u64>::new();
         for service in 0..FRONTENDS {
             for class in SourceClass::ALL {
-                for (outcome, count) in self.observer.outcomes(service, class)? {
+                for (outcome, count) in self.observer.outcomes(service, class) {
                     *sums.entry(outcome).or_default() += u64::from(count);
                 }
             }
@@ -212,7 +211,7 @@ impl Bench<'_> {
             ensure!(
                 count * 1000 >= wanted * 999 && count <= wanted,
                 "{outcome:?} was counted {count} times for {wanted} connections ({sums:?}, faults {:?})",
-                self.observer.faults()?,
+                self.observer.faults(),
             );
         }
         Ok(())
