@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use node_tests::bpf::{Attached, Code, Program};
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, eventually, throughout};
 use node_tests::skip;
@@ -25,48 +24,44 @@ const FORWARD: &str = "type filter hook forward priority 0;";
 const V4: &str = "IPv4";
 const V6: &str = "IPv6";
 
-/// Breaks something; what it returns is kept until the test ends.
-type Fault = fn(&Scene) -> Option<Attached>;
+/// Breaks something.
+type Fault = fn(&Scene);
 
-fn nft(node: &Namespace, chain: &str, rule: &str) -> Option<Attached> {
+fn nft(node: &Namespace, chain: &str, rule: &str) {
     let table = format!("table inet loses {{ chain it {{ {chain}\n{rule}\n}}\n}}\n");
     node.nft(&table).expect("a rule");
-    None
 }
 
-fn forward(scene: &Scene) -> Option<Attached> {
-    nft(&scene.world.node, FORWARD, "tcp dport 8080 drop")
+fn forward(scene: &Scene) {
+    nft(&scene.world.node, FORWARD, "tcp dport 8080 drop");
 }
 
-fn ip6tables(scene: &Scene) -> Option<Attached> {
+fn ip6tables(scene: &Scene) {
     let words = [
         "-w", "5", "-I", "FORWARD", "-p", "tcp", "--dport", "8080", "-j", "DROP",
     ];
     (scene.world.node)
         .feed("ip6tables-nft", &words, "")
         .expect("a rule");
-    None
 }
 
 /// The way back to the clients leads elsewhere, and the kernel checks it.
-fn rp_filter(scene: &Scene) -> Option<Attached> {
+fn rp_filter(scene: &Scene) {
     let node = &scene.world.node;
     node.sysctl("net/ipv4/conf/all/rp_filter", "1")
         .expect("a switch");
     for client in ["client-1", "client-2"] {
         scene.world.cut_route(client).expect("cut the route");
     }
-    None
 }
 
-fn forwarding_off(scene: &Scene) -> Option<Attached> {
+fn forwarding_off(scene: &Scene) {
     scene.world.set_forwarding(false).expect("a switch");
-    None
 }
 
 const ENDPOINTS: [&str; 6] = ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1"];
 
-fn blackhole(scene: &Scene) -> Option<Attached> {
+fn blackhole(scene: &Scene) {
     for pod in ENDPOINTS {
         for family in Family::ALL {
             let address = scene.world.pod(pod).address(family);
@@ -74,10 +69,9 @@ fn blackhole(scene: &Scene) -> Option<Attached> {
             scene.world.node.ip(&words).expect("a route");
         }
     }
-    None
 }
 
-fn neighbours(scene: &Scene) -> Option<Attached> {
+fn neighbours(scene: &Scene) {
     let node = &scene.world.node;
     for pod in ["web-1", "web-2", "api-1"].map(|name| scene.world.pod(name)) {
         pod.ns.ip("link set eth0 arp off").expect("no ARP");
@@ -98,7 +92,6 @@ fn neighbours(scene: &Scene) -> Option<Attached> {
             node.ip(&words).expect("an entry that was there");
         }
     }
-    None
 }
 
 /// Node ends of the interfaces of endpoints on this node.
@@ -109,39 +102,34 @@ fn devices(scene: &Scene) -> BTreeSet<String> {
         .collect()
 }
 
-fn ttl(scene: &Scene) -> Option<Attached> {
+fn ttl(scene: &Scene) {
     let chain = "type filter hook prerouting priority mangle;";
-    nft(&scene.world.node, chain, "tcp dport 80 ip ttl set 1")
+    nft(&scene.world.node, chain, "tcp dport 80 ip ttl set 1");
 }
 
-fn full_queue(scene: &Scene) -> Option<Attached> {
+fn full_queue(scene: &Scene) {
     for device in devices(scene) {
         let line = format!("qdisc add dev {device} root pfifo limit 0");
         scene.world.node.tc_batch(&line).expect("a queue");
     }
-    None
 }
 
-fn checksum(scene: &Scene) -> Option<Attached> {
+fn checksum(scene: &Scene) {
     for client in ["client-1", "client-2"] {
         let ns = &scene.world.pod(client).ns;
         let chain = "type filter hook postrouting priority 0;";
         nft(ns, chain, "tcp dport 80 ip checksum set 1");
     }
-    None
 }
 
-/// A tc program behind the observer's drops what comes in.
-fn tc_program(scene: &Scene) -> Option<Attached> {
-    /// `TC_ACT_SHOT`.
-    const DROP: i32 = 2;
-    let code = Code::returning(DROP);
-    let program = Program::load("drops", &code).expect("a program");
-    let node = &scene.world.node;
-    let device = &scene.world.pod("client-1").device;
-    let index = node.ifindex(device).expect("an interface");
-    let attach = || program.attach(index);
-    Some(node.run(attach).expect("attach"))
+/// A tc program behind the observer's drops what comes in: it returns `TC_ACT_SHOT`.
+fn tc_program(scene: &Scene) {
+    let (node, device) = (&scene.world.node, &scene.world.pod("client-1").device);
+    // Where there is no TCX, the agent made it.
+    let _ = node.tc_batch(&format!("qdisc add dev {device} clsact"));
+    let program = "bpf direct-action bytecode '1,6 0 0 2'";
+    let line = format!("filter add dev {device} ingress {program}");
+    node.tc_batch(&line).expect("a filter");
 }
 
 /// Reasons that are shown for a family.
@@ -183,7 +171,7 @@ fn the_kernels_reason_is_named(
     }
     let scene = Scene::busy(Backend::Nftables, &[]);
     let began = Instant::now();
-    let kept = fault(&scene);
+    fault(&scene);
     let mut last = Value::Null;
     let found = until(PATIENCE, || {
         last = scene.agent().verdict().ok()?;
@@ -197,7 +185,6 @@ fn the_kernels_reason_is_named(
     let dropped = &last["verdict"]["drops"];
     println!("MEASURED {expected:?}: {found:?} after {after:.2?}");
     assert!(found.is_some(), "{dropped:#}");
-    drop(kept);
 }
 
 /// Nothing is lost: nothing is attached, whatever the kernel drops of others.

@@ -2,11 +2,14 @@
 //! serves users, and need not serve the sentinel. Imitated by a classifier at the uplink that passes
 //! everything on, and by kube-proxy's rules in a table of another name.
 
-use node_tests::bpf::{Attached, Code, Program};
+use agent_common::abi::program;
+use aya::Ebpf;
+use aya::programs::TcAttachType;
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, in_both, wait_answers};
 use node_tests::skip;
+use pathproof::datapath::load;
 
 use crate::parts::{everybody_is_served, stays};
 
@@ -44,10 +47,12 @@ fn who_took_over_need_not_be_known() {
     wait_answers(&watch, 503);
 }
 
-fn classifier(scene: &Scene) -> Attached {
-    const PASS: i32 = 0;
-    let node = &scene.world.node;
-    let uplink = node.ifindex("eth0").expect("the uplink");
-    let attach = || Program::load("unknown", &Code::returning(PASS))?.attach(uplink);
-    node.run(attach).expect("a classifier")
+/// Detached when it is dropped.
+fn classifier(scene: &Scene) -> Ebpf {
+    let mut ebpf = Ebpf::load(load::OBJECT).expect("load the object");
+    let empty = load::classifier(&mut ebpf, program::EMPTY).expect("the empty program");
+    empty.load().expect("load the empty program");
+    let attach = || empty.attach("eth0", TcAttachType::Ingress);
+    scene.world.node.run(attach).expect("attach it");
+    ebpf
 }

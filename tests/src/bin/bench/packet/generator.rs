@@ -6,18 +6,18 @@
 //!
 //! It changes packets, so it is loaded here, from instructions, and is no part of the object.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use anyhow::{Context, Result};
 use aya::programs::SchedClassifier;
-use node_tests::bpf::{Code, Program, call, descriptor};
+use node_tests::bpf::{call, descriptor};
 use node_tests::{observer, packet};
 
 use super::{CLIENTS, ENDPOINTS, FIRST_ENDPOINT, FIRST_FRONTEND, IN_USE, PODS};
 
 /// A loaded generator.
 pub(super) struct Generator {
-    program: Program,
+    program: OwnedFd,
     packet: Vec<u8>,
     device: u32,
     /// Holds the program under test.
@@ -26,7 +26,9 @@ pub(super) struct Generator {
 
 const MAP_CREATE: libc::c_int = 0;
 const MAP_UPDATE_ELEM: libc::c_int = 2;
+const PROG_LOAD: libc::c_int = 5;
 const PROG_TEST_RUN: libc::c_int = 10;
+const CLASSIFIER: u64 = 3;
 const PROG_ARRAY: u32 = 3;
 /// Bytes of Ethernet, IPv4 and the part of TCP that is written.
 const PACKET: i32 = 54;
@@ -55,14 +57,21 @@ impl Generator {
             0,
         ];
         call(MAP_UPDATE_ELEM, &mut update).context("put the program under test into a map")?;
-        let code = instructions(is_answer, of_endpoint, targets.as_raw_fd());
+        let Code(code) = instructions(is_answer, of_endpoint, targets.as_raw_fd());
+        // prog_type and insn_cnt, insns, license.
+        let mut load = [
+            CLASSIFIER | (code.len() as u64) << 32,
+            code.as_ptr() as u64,
+            c"GPL".as_ptr() as u64,
+        ];
+        let program = descriptor(PROG_LOAD, &mut load).context("load the generator")?;
         let (client, server) = (super::client(7), super::frontend(7));
         let packet = match is_answer {
             true => packet::syn_ack(server, client, 0),
             false => packet::syn(client, server, 0),
         };
         Ok(Self {
-            program: Program::load("generator", &code)?,
+            program,
             packet: packet.bytes(),
             device,
             _targets: targets,
@@ -77,7 +86,7 @@ impl Generator {
         // prog_fd, retval, sizes of data in and out, data in, data out, repeat and duration, sizes
         // of context in and out, context in, context out, flags and cpu, batch size.
         let mut attr = [0_u64; 10];
-        attr[0] = u64::from(self.program.0.as_raw_fd() as u32);
+        attr[0] = u64::from(self.program.as_raw_fd() as u32);
         attr[1] = self.packet.len() as u64;
         attr[2] = self.packet.as_ptr() as u64;
         attr[4] = u64::from(count);
@@ -106,7 +115,9 @@ fn instructions(is_answer: bool, of_endpoint: bool, targets: i32) -> Code {
     code.copy(6, 1).load(7, 6, MARK).copy32(1, 7);
     code.alu(ADD32, 1, 1).put(6, MARK, 1);
     code.load(2, 6, DATA).load(3, 6, DATA_END);
-    code.copy(4, 2).add(4, PACKET).only_up_to(4, 3);
+    code.copy(4, 2).alu(ADD64, 4, PACKET);
+    // Too short a packet: a verdict that the caller would notice.
+    code.op(JUMP_UP_TO, 4, 3, 2, 0).alu(MOV64, 0, 2).exit();
 
     code.copy32(1, 7).alu(MUL32, 1, 0x9e37_79b1_u32 as i32);
     code.alu(ADD32, 1, i32::from(is_answer));
@@ -130,14 +141,62 @@ fn instructions(is_answer: bool, of_endpoint: bool, targets: i32) -> Code {
     code.alu(TO_BE, 1, 32).put(2, server_at, 1);
 
     code.copy(1, 6).map(2, targets).alu(MOV64, 3, 0);
-    code.call(TAIL_CALL).end();
-    // Too short a packet, or the tail call failed: a verdict that the caller would notice.
-    code.alu(MOV64, 0, 2).exit();
+    // The same verdict where the tail call failed.
+    code.op(CALL, 0, 0, 0, TAIL_CALL).alu(MOV64, 0, 2).exit();
     code
 }
 
-// Opcodes of arithmetic (linux/bpf.h, linux/bpf_common.h).
+/// Instructions of eBPF under way.
+#[derive(Default)]
+struct Code(Vec<u64>);
+
+impl Code {
+    /// Any instruction: opcode, destination and source register, offset, number.
+    fn op(&mut self, code: u8, dst: u8, src: u8, offset: i16, value: i32) -> &mut Self {
+        let registers = u64::from(dst) << 8 | u64::from(src) << 12;
+        let operands = u64::from(offset as u16) << 16 | u64::from(value as u32) << 32;
+        self.0.push(u64::from(code) | registers | operands);
+        self
+    }
+
+    fn alu(&mut self, code: u8, dst: u8, value: i32) -> &mut Self {
+        self.op(code, dst, 0, 0, value)
+    }
+
+    fn copy(&mut self, dst: u8, src: u8) -> &mut Self {
+        self.op(0xbf, dst, src, 0, 0)
+    }
+
+    fn copy32(&mut self, dst: u8, src: u8) -> &mut Self {
+        self.op(0xbc, dst, src, 0, 0)
+    }
+
+    /// `dst = *(src + offset)`, 4 bytes.
+    fn load(&mut self, dst: u8, src: u8, offset: i16) -> &mut Self {
+        self.op(0x61, dst, src, offset, 0)
+    }
+
+    /// `*(dst + offset) = src`, 4 bytes.
+    fn put(&mut self, dst: u8, offset: i16, src: u8) -> &mut Self {
+        self.op(0x63, dst, src, offset, 0)
+    }
+
+    /// `dst` = a map, by its descriptor: two instructions.
+    fn map(&mut self, dst: u8, map: RawFd) -> &mut Self {
+        self.op(0x18, dst, 1, 0, map).op(0, 0, 0, 0, 0)
+    }
+
+    fn exit(&mut self) -> &mut Self {
+        self.op(0x95, 0, 0, 0, 0)
+    }
+}
+
+// Opcodes (linux/bpf.h, linux/bpf_common.h).
+const CALL: u8 = 0x85;
+/// Jumps where one register is at most another one.
+const JUMP_UP_TO: u8 = 0xbd;
 const MOV64: u8 = 0xb7;
+const ADD64: u8 = 0x07;
 const ADD32: u8 = 0x04;
 const MUL32: u8 = 0x24;
 const OR32: u8 = 0x44;
