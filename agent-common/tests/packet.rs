@@ -120,7 +120,7 @@ fn handshakes(
 #[rstest]
 fn payload_of_a_syn(#[values(Family::V4, Family::V6)] family: Family) {
     let (client, server) = ends(family);
-    let packet = packet::syn_with_data(client, server, ISN, &[1; 37]);
+    let packet = packet::tcp(client, server, flag::SYN, ISN, 0, &[1; 37]);
     let expected = Segment {
         payload: 37,
         ..segment(Kind::Syn, client, server)

@@ -93,7 +93,7 @@ fn packets_of_a_probe(
 }
 
 #[rstest]
-#[case::payload_in_syn(|c, e| packet::syn_with_data(c, e, TOKEN, &payload(TOKEN)))]
+#[case::payload_in_syn(|c, e| packet::tcp(c, e, flag::SYN, TOKEN, 0, &payload(TOKEN)))]
 #[case::fin(|c, e| packet::tcp(c, e, flag::FIN | flag::ACK, 1, 1, &payload(TOKEN)))]
 #[case::syn_fin(|c, e| packet::tcp(c, e, flag::SYN | flag::FIN, TOKEN, 0, &[]))]
 #[case::syn_reset(|c, e| packet::tcp(c, e, flag::SYN | flag::RST, TOKEN, 0, &[]))]

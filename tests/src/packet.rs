@@ -7,9 +7,8 @@
 use std::net::{IpAddr, SocketAddr};
 
 use etherparse::{
-    Ethernet2Header, IpAuthHeader, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader,
-    Ipv6Header, Ipv6RawExtHeader, NetHeaders, PacketHeaders, SingleVlanHeader, TcpHeader,
-    TransportHeader, UdpHeader, VlanId,
+    IpAuthHeader, IpFragOffset, IpNumber, Ipv4Header, Ipv6FragmentHeader, Ipv6Header,
+    Ipv6RawExtHeader, NetHeaders, PacketHeaders, TcpHeader, TransportHeader, UdpHeader,
 };
 
 /// EtherType of an 802.1Q tag.
@@ -52,8 +51,7 @@ pub enum Extension {
 
 impl Extension {
     /// Its number, and its bytes in front of a header with the number `next`.
-    fn before(self, next: u8) -> (u8, Vec<u8>) {
-        let next_header = IpNumber(next);
+    fn before(self, next_header: IpNumber) -> (u8, Vec<u8>) {
         let options = |units: u8| {
             let body = vec![0; 6 + usize::from(units) * 8];
             let header = Ipv6RawExtHeader::new_raw(next_header, &body).expect("sound length");
@@ -84,30 +82,41 @@ pub type Hardware = ([u8; 6], [u8; 6]);
 /// [`bytes`](Self::bytes).
 #[derive(Clone, Debug)]
 pub struct Packet {
-    source: IpAddr,
-    destination: IpAddr,
-    protocol: u8,
-    body: Vec<u8>,
     link: Option<Hardware>,
     tags: Vec<u16>,
-    ip_options: Vec<u8>,
-    fragment: Option<u16>,
+    net: NetHeaders,
     extensions: Vec<Extension>,
+    body: Vec<u8>,
 }
 
 impl Packet {
     /// Any protocol over IP. Both addresses are of one family.
     pub fn ip(source: IpAddr, destination: IpAddr, protocol: u8, body: Vec<u8>) -> Self {
+        let protocol = IpNumber(protocol);
+        let net = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                let (source, destination) = (source.octets(), destination.octets());
+                let header = Ipv4Header::new(0, 64, protocol, source, destination);
+                NetHeaders::Ipv4(header.expect("it fits"), Default::default())
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                let header = Ipv6Header {
+                    next_header: protocol,
+                    hop_limit: 64,
+                    source: source.octets(),
+                    destination: destination.octets(),
+                    ..Ipv6Header::default()
+                };
+                NetHeaders::Ipv6(header, Default::default())
+            }
+            _ => panic!("one family"),
+        };
         Self {
-            source,
-            destination,
-            protocol,
-            body,
             link: Some(([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2])),
             tags: Vec::new(),
-            ip_options: Vec::new(),
-            fragment: None,
+            net,
             extensions: Vec::new(),
+            body,
         }
     }
 
@@ -131,13 +140,20 @@ impl Packet {
 
     /// With this many words of IPv4 options (no operation).
     pub fn ip_options(mut self, words: u8) -> Self {
-        self.ip_options = vec![1; usize::from(words) * 4];
+        if let NetHeaders::Ipv4(header, _) = &mut self.net {
+            let options = vec![1; usize::from(words) * 4];
+            header.options = options.as_slice().try_into().expect("whole words");
+        }
         self
     }
 
     /// An IPv4 fragment at this offset in units of 8 bytes, with more to follow. The body stays.
     pub fn fragment(mut self, offset: u16) -> Self {
-        self.fragment = Some(offset);
+        if let NetHeaders::Ipv4(header, _) = &mut self.net {
+            header.dont_fragment = false;
+            header.more_fragments = true;
+            header.fragment_offset = IpFragOffset::try_new(offset).expect("13 bits");
+        }
         self
     }
 
@@ -153,73 +169,40 @@ impl Packet {
     }
 
     fn link(&self) -> Vec<u8> {
+        /// Priority and number in each tag.
+        const NUMBER: &[u8] = &[0, 100];
         let Some((source, destination)) = self.link else {
             return Vec::new();
         };
-        let inner = match self.source {
-            IpAddr::V4(_) => 0x0800,
-            IpAddr::V6(_) => 0x86dd,
+        let inner = match self.net {
+            NetHeaders::Ipv6(..) => 0x86dd,
+            _ => 0x0800,
         };
-        let types = [self.tags.as_slice(), &[inner]].concat();
-        let header = Ethernet2Header {
-            source,
-            destination,
-            ether_type: types[0].into(),
-        };
-        let mut bytes = header.to_bytes().to_vec();
-        for ethertype in &types[1..] {
-            let tag = SingleVlanHeader {
-                vlan_id: VlanId::try_new(100).expect("12 bits"),
-                ether_type: (*ethertype).into(),
-                ..SingleVlanHeader::default()
-            };
-            bytes.extend(tag.to_bytes());
-        }
-        bytes
+        let types = self.tags.iter().chain([&inner]);
+        let types: Vec<[u8; 2]> = types.map(|ethertype| ethertype.to_be_bytes()).collect();
+        [destination.as_slice(), &source, &types.join(NUMBER)].concat()
     }
 
     fn network(&self) -> Vec<u8> {
-        match (self.source, self.destination) {
-            (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                let mut header = Ipv4Header::new(
-                    self.body.len() as u16,
-                    64,
-                    IpNumber(self.protocol),
-                    source.octets(),
-                    destination.octets(),
-                )
-                .expect("it fits");
-                header.options = self.ip_options.as_slice().try_into().expect("whole words");
-                // The options lengthen the header: the total is set anew.
-                header.set_payload_len(self.body.len()).expect("it fits");
-                if let Some(offset) = self.fragment {
-                    header.dont_fragment = false;
-                    header.more_fragments = true;
-                    header.fragment_offset = IpFragOffset::try_new(offset).expect("13 bits");
-                }
+        let mut payload = self.body.clone();
+        let header = match self.net.clone() {
+            NetHeaders::Ipv4(mut header, _) => {
+                header.set_payload_len(payload.len()).expect("it fits");
                 header.header_checksum = header.calc_header_checksum();
-                [header.to_bytes().as_slice(), &self.body].concat()
+                header.to_bytes().to_vec()
             }
-            (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                let mut payload = self.body.clone();
-                let mut next = self.protocol;
+            NetHeaders::Ipv6(mut header, _) => {
                 for extension in self.extensions.iter().rev() {
-                    let (number, bytes) = extension.before(next);
-                    payload = [bytes, payload].concat();
-                    next = number;
+                    let (number, bytes) = extension.before(header.next_header);
+                    payload.splice(..0, bytes);
+                    header.next_header = IpNumber(number);
                 }
-                let header = Ipv6Header {
-                    payload_length: payload.len() as u16,
-                    next_header: IpNumber(next),
-                    hop_limit: 64,
-                    source: source.octets(),
-                    destination: destination.octets(),
-                    ..Ipv6Header::default()
-                };
-                [header.to_bytes().as_slice(), &payload].concat()
+                header.set_payload_length(payload.len()).expect("it fits");
+                header.to_bytes().to_vec()
             }
-            _ => panic!("one family"),
-        }
+            NetHeaders::Arp(_) => unreachable!("nothing makes one"),
+        };
+        [header, payload].concat()
     }
 }
 
@@ -270,33 +253,24 @@ fn summed(
     destination: IpAddr,
     payload: &[u8],
 ) -> Packet {
-    match (source, destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => {
-            let ip = Ipv4Header {
-                source: source.octets(),
-                destination: destination.octets(),
-                ..Ipv4Header::default()
-            };
-            header.update_checksum_ipv4(&ip, payload).expect("it fits");
-        }
-        (IpAddr::V6(source), IpAddr::V6(destination)) => {
-            let ip = Ipv6Header {
-                source: source.octets(),
-                destination: destination.octets(),
-                ..Ipv6Header::default()
-            };
-            header.update_checksum_ipv6(&ip, payload).expect("it fits");
-        }
-        _ => panic!("one family"),
-    }
     let protocol = match header {
         TransportHeader::Tcp(_) => TCP,
         _ => UDP,
     };
-    let mut body = Vec::new();
-    header.write(&mut body).expect("a Vec takes all");
-    body.extend(payload);
-    Packet::ip(source, destination, protocol, body)
+    let mut packet = Packet::ip(source, destination, protocol, Vec::new());
+    assert!(sum(&mut header, &packet.net, payload), "it fits");
+    header.write(&mut packet.body).expect("a Vec takes all");
+    packet.body.extend(payload);
+    packet
+}
+
+/// Sets the right checksum, if there is one.
+fn sum(header: &mut TransportHeader, net: &NetHeaders, payload: &[u8]) -> bool {
+    match net {
+        NetHeaders::Ipv4(ip, _) => header.update_checksum_ipv4(ip, payload).is_ok(),
+        NetHeaders::Ipv6(ip, _) => header.update_checksum_ipv6(ip, payload).is_ok(),
+        NetHeaders::Arp(_) => false,
+    }
 }
 
 /// Whether the checksums of a packet's IPv4, TCP and UDP headers are right.
@@ -304,32 +278,25 @@ pub fn is_sound(bytes: &[u8]) -> bool {
     let Ok(headers) = PacketHeaders::from_ethernet_slice(bytes) else {
         return false;
     };
-    let (payload, Some(sent)) = (headers.payload.slice(), headers.transport) else {
+    let (Some(net), Some(sent)) = (headers.net, headers.transport) else {
         return false;
     };
     let mut right = sent.clone();
+    if !sum(&mut right, &net, headers.payload.slice()) {
+        return false;
+    }
     let unsummed = matches!(&sent, TransportHeader::Udp(udp) if udp.checksum == 0);
-    match headers.net {
-        Some(NetHeaders::Ipv4(ip, _)) => {
-            right.update_checksum_ipv4(&ip, payload).is_ok()
-                && (unsummed || right == sent)
-                && ip.calc_header_checksum() == ip.header_checksum
+    match net {
+        NetHeaders::Ipv4(ip, _) => {
+            ip.calc_header_checksum() == ip.header_checksum && (unsummed || right == sent)
         }
-        Some(NetHeaders::Ipv6(ip, _)) => {
-            right.update_checksum_ipv6(&ip, payload).is_ok() && right == sent
-        }
-        _ => false,
+        _ => right == sent,
     }
 }
 
 /// A connection's first segment.
 pub fn syn(client: SocketAddr, to: SocketAddr, isn: u32) -> Packet {
     tcp(client, to, flag::SYN, isn, 0, &[])
-}
-
-/// A first segment that carries data (TCP fast open).
-pub fn syn_with_data(client: SocketAddr, to: SocketAddr, isn: u32, payload: &[u8]) -> Packet {
-    tcp(client, to, flag::SYN, isn, 0, payload)
 }
 
 /// The answer to the SYN with this initial sequence number.

@@ -582,16 +582,11 @@ fn owed(s: &Stage) -> Vec<Scenario> {
 /// The answer to a SYN with payload may acknowledge it (finding 16).
 fn fast_open(s: &Stage) -> Vec<Scenario> {
     let data = [7; 10];
+    let dials = |to| packet::tcp(s.pod, to, flag::SYN, ISN, 0, &data);
     let begins = |name| {
         scenario(name)
-            .step(Step::In(
-                Client,
-                packet::syn_with_data(s.pod, s.web, ISN, &data),
-            ))
-            .step(Step::Out(
-                Pods,
-                packet::syn_with_data(s.pod, s.here, ISN, &data),
-            ))
+            .step(Step::In(Client, dials(s.web)))
+            .step(Step::Out(Pods, dials(s.here)))
     };
     let flags = flag::SYN | flag::ACK;
     let accepts = packet::tcp(s.here, s.pod, flags, 1, ISN.wrapping_add(11), &[]);

@@ -17,7 +17,7 @@ use agent_common::service::{
 };
 use agent_common::transition::failed;
 
-use crate::packet;
+use crate::packet::{self, flag};
 use crate::scenario::{self, Device, ISN, Reported, Seen, Stage, Step, mapped};
 
 /// A connection and its state.
@@ -340,7 +340,7 @@ pub fn steps(stage: &Stage) -> Vec<Step> {
                 let (kind, code) = if target.is_ipv4() { (3, 3) } else { (1, 4) };
                 for packet in [
                     about.clone(),
-                    packet::syn_with_data(client, target, ISN, b"early"),
+                    packet::tcp(client, target, flag::SYN, ISN, 0, b"early"),
                     packet::syn_ack(target, client, ISN),
                     packet::syn_ack(target, client, ISN.wrapping_add(5)),
                     packet::reset(target, client, ISN),
