@@ -70,21 +70,25 @@ impl Capture {
     /// Takes what came since.
     pub fn drain(&mut self) {
         let mut frame = Vec::with_capacity(SNAP);
-        while let Some(from) = receive(&self.socket, &mut frame) {
-            assert!(frame.len() < SNAP, "a frame of {} bytes", frame.len());
-            let direction = if from.sll_pkttype == libc::PACKET_OUTGOING {
-                Direction::Out
-            } else {
-                Direction::In
-            };
+        // The socket does not block: it fails where nothing is left.
+        while let Ok((length, from)) = self.socket.recv_from(frame.spare_capacity_mut()) {
+            assert!(length < SNAP, "a frame of {length} bytes");
+            // SAFETY: the kernel wrote so many bytes.
+            unsafe { frame.set_len(length) };
+            // SAFETY: the kernel gives a packet socket an address of this kind.
+            let from = unsafe { *from.as_ptr().cast::<libc::sockaddr_ll>() };
             let index = from.sll_ifindex;
             let device = self.devices.get(&index).cloned();
             self.frames.push(Frame {
                 device: device.unwrap_or_else(|| format!("device {index}")),
-                direction,
+                direction: match from.sll_pkttype {
+                    libc::PACKET_OUTGOING => Direction::Out,
+                    _ => Direction::In,
+                },
                 at: stamp(&self.socket),
                 bytes: frame.clone(),
             });
+            frame.clear();
         }
     }
 
@@ -165,14 +169,4 @@ fn stamp(socket: &Socket) -> i128 {
     // and the time stays zero.
     unsafe { libc::ioctl(socket.as_raw_fd(), SIOCGSTAMPNS, &raw mut time) };
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
-}
-
-/// Nothing where nothing is left: the socket does not block.
-fn receive(socket: &Socket, frame: &mut Vec<u8>) -> Option<libc::sockaddr_ll> {
-    frame.clear();
-    let (length, from) = socket.recv_from(frame.spare_capacity_mut()).ok()?;
-    // SAFETY: the kernel wrote so many bytes.
-    unsafe { frame.set_len(length) };
-    // SAFETY: the kernel gives a packet socket an address of this kind.
-    Some(unsafe { *from.as_ptr().cast::<libc::sockaddr_ll>() })
 }
