@@ -7,10 +7,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use agent_common::evidence::Fault;
 use agent_common::packet::{Kind, Link, Segment, parse, parse_plain, udp};
-use agent_common::service::{Address, Family};
+use agent_common::service::Family;
 use by_etherparse::by_etherparse;
 use packet::Extension::{self, Authentication, Destination, Fragment, HopByHop, Routing};
-use packet::{Packet, QINQ, VLAN, flag};
+use packet::{Packet, QINQ, VLAN, flag, mapped};
 use proptest::prelude::*;
 use rstest::rstest;
 
@@ -31,13 +31,6 @@ fn ends(family: Family) -> (SocketAddr, SocketAddr) {
         client.parse().expect("an address"),
         server.parse().expect("an address"),
     )
-}
-
-fn mapped(ip: IpAddr) -> Address {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
 }
 
 fn segment(kind: Kind, from: SocketAddr, to: SocketAddr) -> Segment {

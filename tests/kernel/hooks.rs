@@ -10,8 +10,7 @@ use agent_common::service::Family::{self, V4, V6};
 use agent_common::service::{FrontendKind, Owed, PEER_SHIFT, SourceClass};
 use aya::{TestRun as _, TestRunOptions};
 use node_tests::observer::{LO, monotonic};
-use node_tests::packet::{self, Extension, Packet, QINQ, VLAN};
-use node_tests::scenario::mapped;
+use node_tests::packet::{self, Extension, Packet, QINQ, VLAN, mapped};
 use rstest::rstest;
 
 use self::Left::{Connection, Nothing};

@@ -27,7 +27,7 @@ use pathproof::causes::chain;
 use pathproof::clock;
 use pathproof::datapath::load;
 
-use crate::scenario::mapped;
+use crate::packet::mapped;
 use crate::world::feed;
 
 /// Bytes of `struct __sk_buff` (linux/bpf.h) that the kernel takes as context.

@@ -78,6 +78,14 @@ impl Extension {
 /// Source and destination hardware addresses.
 pub type Hardware = ([u8; 6], [u8; 6]);
 
+/// The 16 bytes that stand for an address everywhere.
+pub fn mapped(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
 /// A packet in the making: what stands in front of its payload can be changed until
 /// [`bytes`](Self::bytes).
 #[derive(Clone, Debug)]

@@ -20,7 +20,7 @@ use agent_common::service::{
 use agent_common::transition::Failed;
 
 use self::Device::{Bridge, Client, Overlay, Pods, Redirecting, Uplink};
-use crate::packet::{self, Packet, flag};
+use crate::packet::{self, Packet, flag, mapped};
 
 /// A device of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -245,14 +245,6 @@ impl Stage {
     }
 }
 
-/// The 16 bytes that stand for an address everywhere.
-pub fn mapped(ip: IpAddr) -> Address {
-    match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
-
 /// The one initial sequence number of all scenarios: what is reckoned from it wraps around.
 pub const ISN: u32 = u32::MAX - 4;
 
@@ -387,11 +379,6 @@ fn forwarding(s: &Stage) -> Vec<Scenario> {
     vec![
         s.answered("forwarded to a pod of this node, and answered")
             .seen(WEB, Pod, &answered),
-        s.forwarded("forwarded to a pod of this node").seen(
-            WEB,
-            Pod,
-            &[Arrived, Forwarded, Proven],
-        ),
         s.dialled("the route to a pod of this node is gone [10]")
             .syn_out(Uplink, s.pod, s.here)
             .seen(WEB, Pod, &[Arrived, Misrouted])

@@ -17,8 +17,8 @@ use agent_common::service::{
 };
 use agent_common::transition::failed;
 
-use crate::packet::{self, flag};
-use crate::scenario::{self, Device, ISN, Reported, Seen, Stage, Step, mapped};
+use crate::packet::{self, flag, mapped};
+use crate::scenario::{self, Device, ISN, Reported, Seen, Stage, Step};
 
 /// A connection and its state.
 struct Entry {

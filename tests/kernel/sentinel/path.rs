@@ -5,7 +5,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use agent_common::packet::Link;
@@ -18,8 +17,7 @@ use agent_common::service::Family::{self, V4};
 use agent_common::service::TCP;
 use agent_core::time::Mono;
 use node_tests::observer::{Observer, in_sandbox, index_of, run};
-use node_tests::packet::{self, Packet};
-use node_tests::scenario::mapped;
+use node_tests::packet::{self, Packet, mapped};
 use node_tests::traffic::RawSender;
 use pathproof::datapath;
 use pathproof::datapath::attach::{Mechanism, Mode};
@@ -307,7 +305,7 @@ fn a_connection_of_the_nodes_own(
         let _hooks = path.attach(&ends, mode);
         let domain = choose(family, socket2::Domain::IPV4, socket2::Domain::IPV6);
         let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).expect("a socket");
-        let cookie = cookie(&socket);
+        let cookie = socket.cookie().expect("its cookie");
         path.maps.register_socket(cookie).expect("room");
         let to = service(family, 80);
         socket
@@ -335,23 +333,6 @@ fn a_connection_of_the_nodes_own(
         path.maps.remove_socket(cookie);
         path.maps.remove(&key);
     });
-}
-
-fn cookie(socket: &socket2::Socket) -> u64 {
-    let mut cookie = 0_u64;
-    let mut length = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: both pointers are valid for the lengths given during the call.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_COOKIE,
-            (&raw mut cookie).cast(),
-            &raw mut length,
-        )
-    };
-    assert_eq!((result, length), (0, 8));
-    cookie
 }
 
 fn filters(device: &str) -> usize {
