@@ -1,4 +1,4 @@
-//! The rules over ordinary collections: every scenario of `tests/src/scenario.rs`, which the
+//! The rules over ordinary collections: every scenario of `parts/scenario.rs`, which the
 //! compiled programs run too (tests/kernel), and properties of any sequence of sightings.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ use scenario::{Device, ISN, Stage, Step};
 pub mod collections;
 #[path = "../../tests/src/packet.rs"]
 pub mod packet;
-#[path = "../../tests/src/scenario.rs"]
+#[path = "parts/scenario.rs"]
 pub mod scenario;
 
 fn outcome(node: &Node, service: u32, class: SourceClass, outcome: Outcome) -> u32 {

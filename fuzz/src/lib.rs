@@ -24,7 +24,7 @@ pub mod collections;
 pub mod frame;
 #[path = "../../tests/src/packet.rs"]
 pub mod packet;
-#[path = "../../tests/src/scenario.rs"]
+#[path = "../../agent-common/tests/parts/scenario.rs"]
 pub mod scenario;
 
 /// Reads bytes; says whether they were understood, so that seeds which are not are found out.

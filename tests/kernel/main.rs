@@ -14,3 +14,9 @@ mod scenarios;
 mod sentinel;
 mod stage;
 mod udp;
+
+// The scenarios, which the tests of the rules have, name the packets.
+use node_tests::packet;
+
+#[path = "../../agent-common/tests/parts/scenario.rs"]
+pub mod scenario;

@@ -1,5 +1,5 @@
-//! Every scenario of `node_tests::scenario` through the compiled programs: they must see what the
-//! rules see on the host (`agent-common/tests/classify.rs`).
+//! Every scenario of `agent-common/tests/parts/scenario.rs` through the compiled programs: they must
+//! see what the rules see on the host (`agent-common/tests/classify.rs`).
 
 use std::collections::HashMap;
 
@@ -9,8 +9,9 @@ use agent_common::service::{Family, SourceClass, device_flag, endpoint_flag};
 use agent_common::transition::failed;
 use node_tests::observer::{Observer, Sandbox, in_sandbox, monotonic};
 use node_tests::packet::Packet;
-use node_tests::scenario::{self, Device, Reported, SERVICES, Seen, Stage, Step, WEB};
 use rstest::rstest;
+
+use crate::scenario::{self, Device, Reported, SERVICES, Seen, Stage, Step, WEB};
 
 /// A node made of maps.
 struct Node {

@@ -31,7 +31,6 @@ pub mod promises;
 pub mod real_node;
 pub mod rules;
 pub mod scale;
-pub mod scenario;
 pub mod scene;
 pub mod skip;
 pub mod storm;

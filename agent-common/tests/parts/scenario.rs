@@ -1,6 +1,6 @@
-//! What the observer must make of sequences of packets, as data: `agent-common`'s tests run them
-//! through the rules over ordinary collections, `tests/kernel` through the compiled programs, and
-//! both must see the same. Numbers in brackets are kernel findings; each stands beside its innocent
+//! Sequences of packets and what the observer must make of them, as data: `tests/classify.rs` runs
+//! them through the rules over ordinary collections, `tests/kernel` of node-tests through the compiled
+//! programs, and both must see the same. Numbers in brackets are kernel findings; each stands beside its innocent
 //! twin.
 //!
 //! Length: data; one scenario after the other.
@@ -142,7 +142,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// In a family; the addresses fit the routes of `observer::Sandbox`.
+    /// In a family; the addresses fit the routes of `node_tests::observer::Sandbox`.
     pub fn new(family: Family) -> Self {
         let at = |v4: &str, v6: &str, port| {
             let ip: IpAddr = match family {
