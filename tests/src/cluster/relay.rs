@@ -1,28 +1,33 @@
 //! A TCP relay before the API server: the network that nodes meet, which can be slow, silent or
 //! gone while the server itself, and the test's own connection to it, stay.
 
-use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use socket2::{Domain, Socket, Type};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime;
+use tokio::sync::watch::{self, Receiver, Sender};
+use tokio::time::{sleep, timeout};
 
+use crate::wait::bound;
 use crate::worker::Worker;
 use crate::world::Namespace;
 
-/// How often a connection looks whether the manner has changed.
-const LOOK: Duration = Duration::from_millis(20);
+/// Time in which a change of the manner is in force.
+const CHANGE: Duration = Duration::from_millis(40);
 
 /// What the relay does to connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// Passes everything on.
     Open,
-    /// Keeps everything that comes for so long.
+    /// Passes on what came only so often.
     Slow(Duration),
     /// Accepts connections, keeps those that there are, and passes nothing on.
     Silent,
@@ -33,35 +38,16 @@ pub enum Manner {
     Closed,
 }
 
+/// The manner, and the moment at which it changed.
+type State = (Manner, Instant);
+
 /// A running relay; ends when dropped.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
-    state: State,
+    // Before the worker, which ends without it.
+    state: Sender<State>,
     _worker: Worker,
-}
-
-/// The manner, and the moment at which it changed.
-#[derive(Clone, Debug)]
-struct State(Arc<Mutex<(Manner, Instant)>>);
-
-impl State {
-    fn get(&self) -> (Manner, Instant) {
-        *self.0.lock().expect("no panic while it is held")
-    }
-
-    fn set(&self, manner: Manner) {
-        *self.0.lock().expect("no panic while it is held") = (manner, Instant::now());
-    }
-
-    /// Whether nothing is passed on for a connection of this age.
-    fn holds(&self, born: Instant) -> bool {
-        match self.get() {
-            (Manner::Silent, _) => true,
-            (Manner::Hung, changed) => born < changed,
-            _ => false,
-        }
-    }
 }
 
 impl Relay {
@@ -73,12 +59,18 @@ impl Relay {
         beyond: Option<&Namespace>,
         to: SocketAddr,
     ) -> Result<Self> {
-        let state = State(Arc::new(Mutex::new((Manner::Open, Instant::now()))));
+        let (state, seen) = watch::channel((Manner::Open, Instant::now()));
         let listener = ns.run(|| listen(at)).context("listen for the relay")?;
         let address = listener.local_addr()?;
-        let (ns, seen) = (ns.clone(), state.clone());
-        let open = move || ns.run(|| listen(address)).ok();
-        let work = move |stop: &AtomicBool| serve(listener, open, to, &seen, stop);
+        let ns = ns.clone();
+        let open = move || bound(|| ns.run(|| listen(address)));
+        let runtime = runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let work = move |_: &_| {
+            let served = runtime.block_on(serve(listener, open, to, seen));
+            served.expect("listen for the relay");
+        };
         let worker = match beyond {
             Some(beyond) => Worker::within(beyond, "relay", work)?,
             None => Worker::here(work),
@@ -95,21 +87,15 @@ impl Relay {
         self.address
     }
 
-    /// Changes what it does, for the connections that there are as well. In force within 50 ms.
+    /// Changes what it does, for the connections that there are as well. In force within 50 ms, or
+    /// once what is slow was passed on.
     pub fn set(&self, manner: Manner) {
-        self.state.set(manner);
-        thread::sleep(2 * LOOK);
+        self.state.send_replace((manner, Instant::now()));
+        thread::sleep(CHANGE);
     }
 }
 
-impl Drop for Relay {
-    fn drop(&mut self) {
-        // The threads of its connections end as well.
-        self.state.set(Manner::Closed);
-    }
-}
-
-fn listen(at: SocketAddr) -> io::Result<TcpListener> {
+fn listen(at: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
@@ -118,67 +104,64 @@ fn listen(at: SocketAddr) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-fn serve(
-    listener: TcpListener,
-    open: impl Fn() -> Option<TcpListener>,
+/// Accepts connections until nobody can change the manner any more.
+async fn serve(
+    listener: std::net::TcpListener,
+    open: impl Fn() -> io::Result<std::net::TcpListener>,
     to: SocketAddr,
-    state: &State,
-    stop: &AtomicBool,
-) {
-    let mut listener = Some(listener);
-    while !stop.load(Ordering::Relaxed) {
-        listener = match state.get() {
-            // Without a listener the kernel refuses.
-            (Manner::Closed, _) => None,
-            _ => listener.or_else(&open),
-        };
-        while let Some((client, _)) = listener.as_ref().and_then(|l| l.accept().ok()) {
-            // Without a server behind it the client's connection just ends.
-            if let Ok(server) = TcpStream::connect_timeout(&to, Duration::from_secs(1)) {
-                join(client, server, state);
-            }
-        }
-        thread::sleep(LOOK / 4);
-    }
-}
-
-/// One thread for each direction; they end with the connection.
-fn join(client: TcpStream, server: TcpStream, state: &State) {
-    let born = Instant::now();
-    let ends = Arc::new([client, server]);
-    for from in [0, 1] {
-        let (ends, state) = (Arc::clone(&ends), state.clone());
-        thread::spawn(move || {
-            let _ = copy(&ends[from], &ends[1 - from], &state, born);
-            ends.iter()
-                .for_each(|end| drop(end.shutdown(Shutdown::Both)));
-        });
-    }
-}
-
-fn copy(mut from: &TcpStream, mut to: &TcpStream, state: &State, born: Instant) -> io::Result<()> {
-    from.set_nonblocking(false)?;
-    from.set_read_timeout(Some(LOOK))?;
-    to.set_nodelay(true)?;
-    let mut bytes = [0; 16 * 1024];
+    mut state: Receiver<State>,
+) -> io::Result<()> {
+    let mut listener = Some(TcpListener::from_std(listener)?);
     loop {
-        let count = match from.read(&mut bytes) {
-            Ok(0) => return Ok(()),
-            Ok(count) => count,
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
-            Err(error) => return Err(error),
+        if state.borrow_and_update().0 == Manner::Closed {
+            // Without a listener the kernel refuses.
+            listener = None;
+        } else if listener.is_none() {
+            listener = Some(TcpListener::from_std(open()?)?);
+        }
+        let accepted = async {
+            match &listener {
+                Some(listener) => listener.accept().await,
+                None => std::future::pending().await,
+            }
         };
-        if let (Manner::Slow(delay), _) = state.get()
-            && count > 0
-        {
-            thread::sleep(delay);
+        tokio::select! {
+            changed = state.changed() => if changed.is_err() {
+                return Ok(());
+            },
+            Ok((client, _)) = accepted => drop(tokio::spawn(join(client, to, state.clone()))),
         }
-        while state.holds(born) {
-            thread::sleep(LOOK);
+    }
+}
+
+/// Passes on what both ends send, until one fails, both have ended or the relay is closed.
+async fn join(mut client: TcpStream, to: SocketAddr, mut state: Receiver<State>) -> io::Result<()> {
+    let born = Instant::now();
+    // Without a server behind it the client's connection just ends.
+    let mut server = timeout(Duration::from_secs(1), TcpStream::connect(to)).await??;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let mut copy = pin!(copy_bidirectional(&mut client, &mut server));
+    loop {
+        let (manner, since) = *state.borrow_and_update();
+        let holds = match manner {
+            Manner::Closed => return Ok(()),
+            Manner::Slow(delay) => {
+                sleep(delay).await;
+                if timeout(Duration::ZERO, &mut copy).await.is_ok() {
+                    return Ok(());
+                }
+                continue;
+            }
+            Manner::Silent => true,
+            Manner::Hung => born < since,
+            Manner::Open => false,
+        };
+        tokio::select! {
+            changed = state.changed() => if changed.is_err() {
+                return Ok(());
+            },
+            _ = &mut copy, if !holds => return Ok(()),
         }
-        if state.get().0 == Manner::Closed {
-            return Ok(());
-        }
-        to.write_all(&bytes[..count])?;
     }
 }
