@@ -46,7 +46,7 @@ fn emptied_tables_are_503_until_they_are_filled_again(#[case] shape: Shape) {
     let watch = scene.watch();
     settle();
     let start = Instant::now();
-    let mend = scene.cilium().empty_tables().expect("empty");
+    let mend = scene.cilium.empty_tables().expect("empty");
     let broken = told(&scene, &watch, start);
     scene.assert_cause("leaked");
     let start = Instant::now();
@@ -63,7 +63,7 @@ fn emptied_tables_fail_the_connections_of_pods() {
         return;
     };
     let start = Instant::now();
-    let mend = scene.cilium().empty_tables().expect("empty");
+    let mend = scene.cilium.empty_tables().expect("empty");
     println!("503 after {:?}", told(&scene, &watch, start));
     scene.wait_path("pod", "failing");
     mend();
@@ -81,7 +81,7 @@ fn detached_socket_programs_are_503_unless_clients_outside_are_served() {
     let watch = scene.watch();
     settle();
     let start = Instant::now();
-    scene.cilium().detach_from_sockets().expect("detach");
+    scene.cilium.detach_from_sockets().expect("detach");
     let broken = told(&scene, &watch, start);
     scene.assert_cause("leaked");
     let start = Instant::now();
@@ -92,7 +92,7 @@ fn detached_socket_programs_are_503_unless_clients_outside_are_served() {
     scene.outside_traffic();
     scene.wait_path("external", "proven");
     let watch = scene.watch();
-    scene.cilium().detach_from_sockets().expect("detach");
+    scene.cilium.detach_from_sockets().expect("detach");
     scene.wait_for("degraded", 200, PATIENCE);
     let felt = scene.outside_felt(Duration::from_secs(3));
     assert!(felt.ok > 0 && felt.failed() == 0, "{felt:?}");
@@ -130,7 +130,7 @@ fn the_sentinels_interfaces_on_ciliums_list_are_judged() {
     let watch = scene.watch();
     settle();
     let start = Instant::now();
-    let mend = scene.cilium().empty_tables().expect("empty");
+    let mend = scene.cilium.empty_tables().expect("empty");
     println!("503 after {:?}", told(&scene, &watch, start));
     scene.wait("failing", |report| lanes(report, "failing"));
     mend();
@@ -175,7 +175,7 @@ fn a_program_that_is_detached_from_the_uplink_is_503(#[case] shape: Shape) {
         return;
     };
     let start = Instant::now();
-    let detached = scene.cilium().detach_from_uplink(&scene.world);
+    let detached = scene.cilium.detach_from_uplink(&scene.world);
     detached.expect("detach");
     let broken = told(&scene, &watch, start);
     scene.assert_cause("program_missing");
@@ -195,7 +195,7 @@ fn with_xdp_a_program_that_is_detached_from_the_uplink_is_200() {
     let Some((scene, watch)) = busy(name, XDP) else {
         return;
     };
-    let detached = scene.cilium().detach_from_uplink(&scene.world);
+    let detached = scene.cilium.detach_from_uplink(&scene.world);
     detached.expect("detach");
     let felt = scene.outside_felt(Duration::from_secs(12));
     assert!(felt.ok > 0 && felt.failed() == 0, "{felt:?}");

@@ -74,7 +74,7 @@ fn outsiders_get_our_answer_and_ciliums_when_the_agent_is_gone() {
             "{options:?}: {:?}",
             scene.ask(&scene.world.outside, Family::V4)
         );
-        let mend = scene.cilium().empty_tables().expect("empty");
+        let mend = scene.cilium.empty_tables().expect("empty");
         scene.wait("broken", |report| report["verdict"]["state"] == "broken");
         let told = until(PATIENCE, || (scene.outside() == [broken; 2]).then_some(()));
         assert!(told.is_some(), "{options:?}: {:?}", scene.outside());

@@ -1,6 +1,7 @@
 //! Beside the real Cilium: its agent compiles and attaches its own programs on the node of a world,
 //! and reads Services from a real API server.
 
+mod cilium;
 mod faults;
 mod health_ports;
 mod healthy;

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use node_tests::built::versions::{CILIUM, CILIUM_1_15, Release};
 use node_tests::cgroup::Cgroup;
-use node_tests::cilium_agent::{Cilium, Programs};
 pub(crate) use node_tests::cluster::PATIENCE;
 use node_tests::cluster::{self, ControlPlane, Mode, PORT, Servers};
 use node_tests::manifests::Service;
@@ -25,6 +24,8 @@ use node_tests::wait::until;
 use node_tests::watch::Watch;
 use node_tests::world::{Family, World, agent_binary, write_script};
 use serde_json::{Value, json};
+
+use crate::cilium::{Cilium, Programs};
 
 /// Node ports of api and far.
 const API: u16 = 30_081;
@@ -134,8 +135,17 @@ impl Shape {
 
 /// Everything that is up.
 pub(crate) struct Scene {
+    pub(crate) cilium: Cilium,
     base: cluster::Scene,
     shape: Shape,
+}
+
+impl Drop for Scene {
+    /// Before Cilium, whose cgroup they are in.
+    fn drop(&mut self) {
+        self.base.clients.clear();
+        self.base.agent = None;
+    }
 }
 
 impl Deref for Scene {
@@ -163,10 +173,14 @@ impl Scene {
         let programs = skip::needed(test, Programs::find(shape.release))?;
         let cgroup = Cgroup::of_threads(test)?;
         let world = World::builder().masquerade_egress(false);
-        let mut base = cluster::Scene::new(world, servers, Mode::Nftables, services);
+        let base = cluster::Scene::new(world, servers, Mode::Nftables, services);
         let cilium = Cilium::new(&base.world, &base.api, programs, cgroup);
-        base.cilium = Some(cilium.expect("Cilium's mounts and kinds of objects"));
-        let mut scene = Self { base, shape };
+        let cilium = cilium.expect("Cilium's mounts and kinds of objects");
+        let mut scene = Self {
+            cilium,
+            base,
+            shape,
+        };
         if shape.has_proxy {
             scene.start_proxy_by(ControlPlane::address());
         }
@@ -224,9 +238,8 @@ impl Scene {
     /// Starts Cilium's agent, in place of the one that runs, with what that one knew.
     pub(crate) fn restart_cilium(&mut self) {
         let config = self.control.admin_kubeconfig();
-        let (scene, options) = (&mut self.base, self.shape.options);
-        let cilium = scene.cilium.as_mut().expect("Cilium is there");
-        let started = cilium.start(&scene.world, &config, options);
+        let (world, options) = (&self.base.world, self.shape.options);
+        let started = self.cilium.start(world, &config, options);
         started.expect("Cilium's agent");
     }
 
@@ -241,7 +254,7 @@ impl Scene {
     /// until it is ready.
     pub(crate) fn start_agent(&mut self, extra: &[&str]) {
         let binary = agent_binary().expect("the agent's binary");
-        let (cgroup, agent) = (self.cilium().cgroup.path().display(), binary.display());
+        let (cgroup, agent) = (self.cilium.cgroup.path().display(), binary.display());
         let text = format!(
             "#!/bin/sh\nset -e\necho $$ > {cgroup}/cgroup.procs\n\
              exec setpriv --no-new-privs --inh-caps -all \
@@ -256,7 +269,7 @@ impl Scene {
     /// another outsider to that of far. Pods are in cgroups below Cilium's.
     fn plans(&self) -> Vec<Plan> {
         let mut plans = Vec::new();
-        let threads = self.cilium().cgroup.path().join("cgroup.threads");
+        let threads = self.cilium.cgroup.path().join("cgroup.threads");
         for family in Family::ALL {
             for service in ["web", "api"] {
                 for pod in ["client-1", "client-2"] {

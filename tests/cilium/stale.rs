@@ -19,7 +19,7 @@ fn left_behind(test: &str, shape: Shape, (service, pod): (&str, &str)) -> Option
     let mut scene = Scene::proven(test, shape)?;
     scene.traffic();
     settle();
-    scene.cilium().signal(libc::SIGSTOP);
+    scene.cilium.signal(libc::SIGSTOP);
     scene.replace(service, pod, "spare");
     Some(scene)
 }
@@ -63,7 +63,7 @@ fn an_endpoint_that_left_and_is_silent_is_named() {
         report["verdict"]["state"] == "degraded"
     });
     let before = scene.felt();
-    scene.cilium().signal(libc::SIGCONT);
+    scene.cilium.signal(libc::SIGCONT);
     let start = Instant::now();
     scene.wait_for("proven", 200, PATIENCE);
     println!(
@@ -113,7 +113,7 @@ fn beside_kube_proxy_that_follows_is_503() {
         assert!(reason.contains("pods"), "{reason}");
     }
     let start = Instant::now();
-    scene.cilium().signal(libc::SIGCONT);
+    scene.cilium.signal(libc::SIGCONT);
     let repaired = scene.answers(&watch, 200, start);
     println!("Cilium hangs beside kube-proxy: 503 after {broken:?}, 200 after {repaired:?}");
 }

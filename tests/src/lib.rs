@@ -1,7 +1,6 @@
 //! Harness of the tests on a real kernel: a node, its pods, another node and clients as network
-//! namespaces ([`world`]), Service NAT by real rules ([`rules`]), by the real Cilium
-//! ([`cilium_agent`]), in a real cluster ([`cluster`]) or on a whole node with kubelet and containerd
-//! ([`real_node`]), traffic ([`traffic`]) and the YAML that the agent and the rules both read
+//! namespaces ([`world`]), Service NAT by real rules ([`rules`]), in a real cluster ([`cluster`]) or on a
+//! whole node with kubelet and containerd ([`real_node`]), traffic ([`traffic`]) and the YAML that the agent and the rules both read
 //! ([`manifests`], [`scale`]). What is shipped for clusters is rendered by [`deploy`].
 //!
 //! Nothing here touches the host's own network namespace: every device, rule and sysctl lives in a
@@ -13,7 +12,6 @@ pub mod bpf;
 pub mod built;
 pub mod capture;
 pub mod cgroup;
-pub mod cilium_agent;
 pub mod cluster;
 pub mod dashboard;
 pub mod demo;

@@ -14,7 +14,6 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::{Api, ControlPlane, KubeProxy, Mode, Relay, Servers, base, install, put_file};
-use crate::cilium_agent::Cilium;
 use crate::manifests::{Manifests, Service};
 use crate::scene::is_probed;
 use crate::traffic::{Client, Plan, Server};
@@ -32,7 +31,6 @@ pub struct Scene {
     pub clients: Vec<Client>,
     pub servers: BTreeMap<String, Server>,
     pub agent: Option<Agent>,
-    pub cilium: Option<Cilium>,
     pub proxy: Option<KubeProxy>,
     pub relay: Relay,
     pub api: Api,
@@ -74,7 +72,6 @@ impl Scene {
             clients: Vec::new(),
             servers: BTreeMap::new(),
             agent: None,
-            cilium: None,
             proxy: None,
             relay: control.relay().expect("a relay"),
             api,
@@ -137,10 +134,6 @@ impl Scene {
 
     pub fn proxy(&self) -> &KubeProxy {
         self.proxy.as_ref().expect("a kube-proxy runs")
-    }
-
-    pub fn cilium(&self) -> &Cilium {
-        self.cilium.as_ref().expect("Cilium is there")
     }
 
     /// Waits until every path of the sentinel is armed and the node is proven in both families.

@@ -14,15 +14,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use aya::maps::{self, HashMap, MapData};
-use serde_json::{Value, json};
-
-use crate::built;
-use crate::built::versions::{CILIUM_1_15, Release};
-use crate::cgroup::Cgroup;
-use crate::cluster::{Api, put_file};
-use crate::process::{Process, path_with};
-use crate::world::layout::{CLUSTER_CIDRS, UPLINK};
-use crate::world::{self, Place, Pod, World, write_script};
+use node_tests::built;
+use node_tests::built::versions::{CILIUM_1_15, Release};
+use node_tests::cgroup::Cgroup;
+use node_tests::cluster::{Api, put_file};
+use node_tests::process::{Process, path_with};
+use node_tests::world::layout::{CLUSTER_CIDRS, UPLINK};
+use node_tests::world::{self, Place, Pod, World, write_script};
 
 /// Time for Cilium to compile its programs for the first time, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -32,7 +30,7 @@ const MODULES: &str = "ip6_tables ip6table_mangle ip6table_raw ip6table_filter";
 
 /// Paths of its program, of the sources of its eBPF programs, and of the compiler.
 #[derive(Clone, Debug)]
-pub struct Programs {
+pub(crate) struct Programs {
     release: Release,
     folder: PathBuf,
     clang: PathBuf,
@@ -40,7 +38,7 @@ pub struct Programs {
 
 impl Programs {
     /// The programs; the error names what is missing.
-    pub fn find(release: Release) -> Result<Self> {
+    pub(crate) fn find(release: Release) -> Result<Self> {
         let folder = built::folder(release.folder, release.version);
         if release == CILIUM_1_15 {
             // Asked what the kernel can do.
@@ -67,20 +65,25 @@ impl Programs {
 
 /// Cilium on a node; ends when dropped. Its mounts, with its programs in bpffs, outlive its agent.
 #[derive(Debug)]
-pub struct Cilium {
+pub(crate) struct Cilium {
     agent: Option<Process>,
     /// Keeps the mount namespace.
     keeper: Process,
     dir: PathBuf,
     programs: Programs,
     /// Stands for the root of all cgroups. Last: removed when nobody is in it.
-    pub cgroup: Cgroup,
+    pub(crate) cgroup: Cgroup,
 }
 
 impl Cilium {
     /// Makes the mounts, and the kinds of objects that Cilium waits for, which its operator would bring;
     /// the agent does not run yet.
-    pub fn new(world: &World, api: &Api, programs: Programs, cgroup: Cgroup) -> Result<Self> {
+    pub(crate) fn new(
+        world: &World,
+        api: &Api,
+        programs: Programs,
+        cgroup: Cgroup,
+    ) -> Result<Self> {
         for version in ["crds/v2", "crds/v2alpha1"] {
             for entry in fs::read_dir(programs.folder.join(version))? {
                 let file = entry?.path();
@@ -106,7 +109,7 @@ impl Cilium {
         let mut command = world.node.command("unshare");
         command
             .args(["--mount", "--propagation", "private"])
-            .args(["sh", "-c", include_str!("cilium_agent/mounts.sh"), "mounts"])
+            .args(["sh", "-c", include_str!("cilium/mounts.sh"), "mounts"])
             .args([dir.as_path(), cgroup.path()])
             .args(MODULES.split(' ').filter(|_| programs.is_old()));
         let mut keeper = Process::start(command, "cilium-mounts", &dir)?;
@@ -123,7 +126,7 @@ impl Cilium {
 
     /// Starts the agent, in place of the one that runs, and waits until it is ready and has the pods.
     /// `options` come after the ones that are always given.
-    pub fn start(&mut self, world: &World, kubeconfig: &str, options: &str) -> Result<()> {
+    pub(crate) fn start(&mut self, world: &World, kubeconfig: &str, options: &str) -> Result<()> {
         self.agent = None;
         let dir = self.dir.display().to_string();
         fs::write(self.dir.join("kubeconfig"), kubeconfig)?;
@@ -161,13 +164,13 @@ impl Cilium {
     }
 
     /// Sends its agent a signal.
-    pub fn signal(&self, number: i32) {
+    pub(crate) fn signal(&self, number: i32) {
         let agent = self.agent.as_ref();
         agent.expect("Cilium's agent runs").signal(number);
     }
 
     /// Takes all frontends out of its tables; what it returns puts them back.
-    pub fn empty_tables(&self) -> Result<impl FnOnce() + use<>> {
+    pub(crate) fn empty_tables(&self) -> Result<impl FnOnce() + use<>> {
         let pins = self.pins().join("tc/globals");
         let fill_v4 = empty::<12>(&pins.join("cilium_lb4_services_v2"))?;
         let fill_v6 = empty::<24>(&pins.join("cilium_lb6_services_v2"))?;
@@ -178,7 +181,7 @@ impl Cilium {
     }
 
     /// Detaches its program of what comes in by the uplink.
-    pub fn detach_from_uplink(&self, world: &World) -> Result<()> {
+    pub(crate) fn detach_from_uplink(&self, world: &World) -> Result<()> {
         let links = format!("cilium/devices/{UPLINK}/links/cil_from_netdev");
         let pin = self.pins().join(links);
         if pin.exists() {
@@ -190,7 +193,7 @@ impl Cilium {
     }
 
     /// Detaches its programs from sockets that connect.
-    pub fn detach_from_sockets(&self) -> Result<()> {
+    pub(crate) fn detach_from_sockets(&self) -> Result<()> {
         let links = self.pins().join("cilium/socketlb/links/cgroup");
         for program in ["cil_sock4_connect", "cil_sock6_connect"] {
             fs::remove_file(links.join(program)).context(program)?;
@@ -279,3 +282,4 @@ fn request(socket: &Path, method: &str, path: &str, body: &str) -> Result<Value>
     ensure!(status.starts_with('2'), "{method} {path}: {status}: {body}");
     Ok(serde_json::from_str(body).unwrap_or(Value::Null))
 }
+use serde_json::{Value, json};
