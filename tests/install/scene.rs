@@ -39,9 +39,9 @@ pub(crate) struct Scene {
 impl Scene {
     /// A ready node without pathproof. Nothing, loudly, where the machine lacks what it takes.
     pub(crate) fn bare(test: &str) -> Option<Self> {
-        let tools = RealNode::possible(test)?;
+        RealNode::possible(test)?;
         let pod = Path::new(env!("CARGO_BIN_EXE_pod"));
-        let node = RealNode::start(&tools, pod).expect("a real node");
+        let node = RealNode::start(pod).expect("a real node");
         Some(Self { node })
     }
 

@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::built;
-use crate::built::versions::{HELM, KUBERNETES};
+use crate::built::versions::KUBERNETES;
 use crate::cluster::documents;
+use crate::real_node;
 use crate::skip;
 
 /// The four profiles, by the names of the chart's value and of the overlays.
@@ -36,40 +36,18 @@ pub enum Tool {
 }
 
 impl Tool {
-    fn name(self) -> String {
-        format!("{self:?}").to_lowercase()
-    }
-
-    /// Its file: the one that its variable names, else one in this clone's target/tools. Debian's packages
-    /// are unpacked there if the machine does not have them.
-    ///
-    /// # Panics
-    /// The variable names no file: a skipped test would hide that.
-    pub fn find(self) -> Option<PathBuf> {
-        let name = self.name();
-        let variable = format!("PATHPROOF_{}", name.to_uppercase());
-        if let Some(file) = std::env::var_os(&variable).map(PathBuf::from) {
-            assert!(file.is_file(), "{variable} names no file: {file:?}");
-            return Some(file);
-        }
-        match self {
-            Self::Helm => built::program(&built::folder("helm", HELM), &name),
-            Self::Kubectl => built::program(&built::folder("kubernetes", KUBERNETES), &name),
-            Self::Prometheus | Self::Promtool => built::unpacked(&name),
-        }
+    /// Its file, where `cargo xtask setup-cluster --all` puts it.
+    pub fn find(self) -> Result<PathBuf> {
+        real_node::find(&format!("{self:?}").to_lowercase())
     }
 
     /// Whether the test must be skipped for want of it. Says so loudly.
     pub fn skip_without(self, test: &str) -> bool {
-        skip::needed(test, self.command()).is_none()
+        skip::needed(test, self.find()).is_none()
     }
 
     pub fn command(self) -> Result<Command> {
-        let file = self.find().with_context(|| {
-            let name = self.name();
-            format!("{name} (run `cargo xtask setup-cluster --all`)")
-        })?;
-        Ok(Command::new(file))
+        self.find().map(Command::new)
     }
 }
 

@@ -24,9 +24,10 @@ use serde_json::{Value, json};
 
 pub use desk::Desk;
 pub use rollout::{is_forgotten, is_ready};
-pub use tools::Tools;
+pub use tools::check;
+pub(crate) use tools::find;
 
-use crate::cluster::{Api, ControlPlane, KubeProxy, Mode};
+use crate::cluster::{Api, ControlPlane, KubeProxy, Mode, Servers};
 use crate::process::{Process, path_with};
 use crate::wait::{scaled, until};
 use crate::watch::Watch;
@@ -57,7 +58,6 @@ pub struct RealNode {
     /// The API, as an administrator.
     pub api: Api,
     control: ControlPlane,
-    tools: Tools,
     folder: PathBuf,
     desk: Desk,
     /// The networks: the node, the other node with the control plane, and the world outside.
@@ -65,38 +65,37 @@ pub struct RealNode {
 }
 
 impl RealNode {
-    /// The tools, where such a node can run on this machine; nothing, loudly, where it can not.
-    pub fn possible(test: &str) -> Option<Tools> {
+    /// Nothing, loudly, where such a node can not run on this machine.
+    pub fn possible(test: &str) -> Option<()> {
         if skip::without_root(test) {
             return None;
         }
         let version = skip::needed(test, cgroups::version())?;
         println!("{test} uses cgroup v{version}");
-        skip::needed(test, Tools::find())
+        skip::needed(test, check())
     }
 
     /// Starts everything, and waits until the node is ready and kube-proxy says 200. `pod` is the
     /// program of this package; the agent's image is `PATHPROOF_IMAGE`, an archive, or one that is
     /// made of the agent's binary.
-    pub fn start(tools: &Tools, pod: &Path) -> Result<Self> {
+    pub fn start(pod: &Path) -> Result<Self> {
         // The clients are pods of the world's own making: as near as a pod, and ours to dial from.
         let world = World::builder().pods(&["client-1", "client-2"]).build()?;
         // Neither below /run nor below /var, of which the node has its own.
         let folder = world.quick_dir()?.join("node");
         fs::create_dir_all(folder.join("cni"))?;
-        let control = ControlPlane::start(&world, &tools.servers)?;
-        let desk = Desk::new(&world, tools, &folder, &control.admin_kubeconfig())?;
+        let control = ControlPlane::start(&world, &Servers::find()?)?;
+        let desk = Desk::new(&world, &folder, &control.admin_kubeconfig())?;
         let machine = Machine::start(&world, &folder)?;
         let mut node = Self {
             kubelet: None,
             proxy: None,
-            _containerd: containerd(&machine, tools, &folder)?,
+            _containerd: containerd(&machine, &folder)?,
             machine,
-            _scheduler: beside(&world, tools, "kube-scheduler", &desk, "")?,
-            _controllers: controllers(&world, tools, &control.ca, &desk)?,
+            _scheduler: beside(&world, "kube-scheduler", &desk, "")?,
+            _controllers: controllers(&world, &control.ca, &desk)?,
             api: control.api()?,
             control,
-            tools: tools.clone(),
             folder,
             desk,
             world,
@@ -144,7 +143,7 @@ impl RealNode {
             file.display(),
             self.folder.join("pki").display(),
         );
-        let mut command = self.machine.command(self.tools.kubernetes.join("kubelet"));
+        let mut command = self.machine.command(tools::find("kubelet")?);
         command.args(options.split_whitespace());
         self.kubelet = Some(self.machine.daemon(command, "kubelet")?);
         Ok(())
@@ -160,8 +159,8 @@ impl RealNode {
         // The one before holds the port of the health server.
         self.proxy = None;
         let config = self.control.proxy_kubeconfig(ControlPlane::address());
-        let (servers, mode) = (&self.tools.servers, Mode::Nftables);
-        let proxy = KubeProxy::spawn(&self.world, servers, mode, &config, HEALTHZ_PORT, &[])?;
+        let (servers, mode) = (Servers::find()?, Mode::Nftables);
+        let proxy = KubeProxy::spawn(&self.world, &servers, mode, &config, HEALTHZ_PORT, &[])?;
         self.proxy = Some(proxy);
         Ok(())
     }
@@ -214,8 +213,8 @@ impl RealNode {
 
     /// A command of containerd's client, about Kubernetes' containers.
     pub fn ctr(&self, words: &[&str]) -> Result<String> {
-        let ctr = self.tools.containerd.join("ctr");
-        self.machine.run(ctr, &[&["-n", "k8s.io"], words].concat())
+        self.machine
+            .run(tools::find("ctr")?, &[&["-n", "k8s.io"], words].concat())
     }
 
     pub fn node(&self) -> Result<Value> {
@@ -264,22 +263,23 @@ fn status_of<'a>(node: &'a Value, kind: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-fn containerd(machine: &Machine, tools: &Tools, folder: &Path) -> Result<Process> {
+fn containerd(machine: &Machine, folder: &Path) -> Result<Process> {
     let file = folder.join("containerd.toml");
-    fs::write(&file, config::containerd(tools, folder))?;
+    fs::write(&file, config::containerd(folder)?)?;
     fs::write(folder.join("cni/10-pods.conflist"), config::network())?;
-    let mut command = machine.command(tools.containerd.join("containerd"));
+    let mut command = machine.command(tools::find("containerd")?);
     // It looks for its shim in PATH.
-    let path = path_with([tools.containerd.as_path()]);
-    command.env("PATH", path).arg("--config").arg(file);
+    let folders = tools::folders();
+    command.env("PATH", path_with(folders.iter().map(PathBuf::as_path)));
+    command.arg("--config").arg(file);
     let mut containerd = machine.daemon(command, "containerd")?;
-    let ctr = tools.containerd.join("ctr");
+    let ctr = tools::find("ctr")?;
     let answers = || machine.run(&ctr, &["version"]).is_ok();
     containerd.wait("an answer", PATIENCE, answers)?;
     Ok(containerd)
 }
 
-fn controllers(world: &World, tools: &Tools, ca: &str, desk: &Desk) -> Result<Process> {
+fn controllers(world: &World, ca: &str, desk: &Desk) -> Result<Process> {
     let file = world.dir().join("ca.crt");
     fs::write(&file, ca)?;
     // The folder for plugins is one of the machine's else, which it makes.
@@ -288,12 +288,12 @@ fn controllers(world: &World, tools: &Tools, ca: &str, desk: &Desk) -> Result<Pr
         file.display(),
         world.dir().join("volume-plugins").display()
     );
-    beside(world, tools, "kube-controller-manager", desk, &more)
+    beside(world, "kube-controller-manager", desk, &more)
 }
 
 /// Starts a server beside the API server.
-fn beside(world: &World, tools: &Tools, name: &str, desk: &Desk, more: &str) -> Result<Process> {
-    let mut command = world.worker.command(tools.kubernetes.join(name));
+fn beside(world: &World, name: &str, desk: &Desk, more: &str) -> Result<Process> {
+    let mut command = world.worker.command(tools::find(name)?);
     command
         .arg(format!("--kubeconfig={}", desk.kubeconfig.display()))
         .args(["--leader-elect=false", "--bind-address=127.0.0.1"])

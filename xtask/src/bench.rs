@@ -62,7 +62,7 @@ fn measure(program: &str, words: &[&str], rest: &[&str]) -> Result<()> {
     host::install_world("the benchmark")?;
     match words {
         ["cluster" | "boot" | "rotator"] => drop(setup_cluster::ready()?),
-        ["dashboard"] => drop(setup_cluster::prometheus()?),
+        ["dashboard"] => setup_cluster::prometheus()?,
         _ => {}
     }
     // This one loads the eBPF programs itself, and the build of the agent takes minutes.

@@ -121,7 +121,7 @@ fn chart(repository: &str, files: &Path) -> Result<()> {
         let text = once(&fs::read_to_string(&file)?, &from, &to);
         fs::write(&file, text.with_context(|| format!("deploy/chart/{name}"))?)?;
     }
-    let mut package = Command::new(setup_cluster::chart_tools()?.helm);
+    let mut package = Command::new(setup_cluster::chart_tools()?);
     package.arg("package").arg(chart).arg("--destination");
     run::run(package.arg(files))
 }

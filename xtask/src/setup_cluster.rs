@@ -245,18 +245,10 @@ pub(crate) fn real_node() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// Programs that render the chart and the overlays.
-pub(crate) struct ChartTools {
-    pub(crate) helm: PathBuf,
-    pub(crate) kubectl: PathBuf,
-}
-
-/// helm and kubectl.
-pub(crate) fn chart_tools() -> Result<ChartTools> {
-    Ok(ChartTools {
-        helm: HELM.ready()?.join("helm"),
-        kubectl: KUBECTL.ready()?.join("kubectl"),
-    })
+/// helm and kubectl, which render the chart and the overlays; gives the path of helm.
+pub(crate) fn chart_tools() -> Result<PathBuf> {
+    KUBECTL.ready()?;
+    Ok(HELM.ready()?.join("helm"))
 }
 
 /// Programs of a real cluster's node, beside [`ready`] and [`chart_tools`]. kubelet and its like go to
@@ -278,18 +270,10 @@ pub(crate) fn node() -> Result<Node> {
     })
 }
 
-/// Prometheus, and its tool for rules.
-pub(crate) struct Prometheus {
-    pub(crate) prometheus: PathBuf,
-    pub(crate) promtool: PathBuf,
-}
-
-/// Prometheus and promtool.
-pub(crate) fn prometheus() -> Result<Prometheus> {
-    Ok(Prometheus {
-        prometheus: PROMETHEUS.ready()?,
-        promtool: PROMTOOL.ready()?,
-    })
+/// Prometheus, and promtool, its tool for rules.
+pub(crate) fn prometheus() -> Result<()> {
+    PROMETHEUS.ready()?;
+    PROMTOOL.ready().map(drop)
 }
 
 /// The kube-proxies of other releases.

@@ -199,9 +199,7 @@ const NODE: Group = Group {
     threads: "8",
     tools: |_, command| {
         command.env(SETTLED, "2000");
-        if let Some(tools) = found("the tests with Prometheus", setup_cluster::prometheus()) {
-            command.env("PATHPROOF_PROMETHEUS", tools.prometheus);
-        }
+        found("the tests with Prometheus", setup_cluster::prometheus());
         Ok(())
     },
     ..GROUP
@@ -344,9 +342,12 @@ fn cluster_tools(_: &Args, command: &mut Command) -> Result<()> {
     command.env(SETTLED, "5000");
     with_servers("the cluster tests", setup_cluster::ready(), command);
     found("the test with flannel", setup_cluster::FLANNEL.ready());
-    with_chart_tools(command);
+    found(CHART, setup_cluster::chart_tools());
     Ok(())
 }
+
+/// Tests that need helm and kubectl, as messages name them.
+const CHART: &str = "the tests of chart and kustomize";
 
 /// Says why a tool of some tests could not be had.
 fn found<T>(tests: &str, tool: Result<T>) -> Option<T> {
@@ -357,15 +358,6 @@ fn found<T>(tests: &str, tool: Result<T>) -> Option<T> {
 fn with_servers(tests: &str, servers: Result<std::path::PathBuf>, command: &mut Command) {
     if let Some(servers) = found(tests, servers) {
         command.env("PATHPROOF_CLUSTER_SERVERS", servers);
-    }
-}
-
-fn with_chart_tools(command: &mut Command) {
-    let tools = setup_cluster::chart_tools();
-    if let Some(tools) = found("the tests of chart and kustomize", tools) {
-        command
-            .env("PATHPROOF_HELM", tools.helm)
-            .env("PATHPROOF_KUBECTL", tools.kubectl);
     }
 }
 
@@ -410,10 +402,8 @@ fn deploy_tests(args: &Args) -> Result<Counted> {
     command
         .args(["--package", "node-tests"])
         .args(DEPLOY_TARGET);
-    with_chart_tools(&mut command);
-    if let Some(tools) = found("the tests of alerts", setup_cluster::prometheus()) {
-        command.env("PATHPROOF_PROMTOOL", tools.promtool);
-    }
+    found(CHART, setup_cluster::chart_tools());
+    found("the tests of alerts", setup_cluster::prometheus());
     follow_all(&mut command, args)
 }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::teller::{Teller, time};
@@ -13,7 +13,7 @@ use super::timeline::{ACT, NOTE, SEEN, Timeline};
 use crate::cluster::flush_services;
 use crate::deploy;
 use crate::prometheus::Prometheus;
-use crate::real_node::{RealNode, Tools};
+use crate::real_node::{self, RealNode};
 use crate::traffic::{Client, Plan};
 use crate::wait::until;
 use crate::watch::Codes;
@@ -53,15 +53,14 @@ pub(super) fn play(pod: &Path, timeline: &mut Timeline) -> Result<bool> {
 
 /// A node without pathproof, with a Service and a client of it.
 fn built(pod: &Path, timeline: &mut Timeline) -> Result<(RealNode, Client)> {
-    let missing = |name| anyhow!("{name} is missing: run `cargo xtask setup-cluster --all`");
-    let tools = Tools::find().map_err(missing)?;
+    real_node::check().context("a program is missing")?;
     timeline.tell(
         ACT,
         "start Kubernetes: etcd, API server, controllers and scheduler on one machine, containerd, \
          kubelet and kube-proxy on another, all as namespaces",
     );
     let start = Instant::now();
-    let node = RealNode::start(&tools, pod)?;
+    let node = RealNode::start(pod)?;
     let (object, took) = (node.node()?, time(start.elapsed()));
     let version = object["status"]["nodeInfo"]["kubeletVersion"].as_str();
     let version = version.unwrap_or_default();

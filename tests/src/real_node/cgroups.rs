@@ -34,20 +34,11 @@ pub(super) fn version() -> Result<u8> {
         return Ok(1);
     }
     let unified = Hierarchy::unified().context("the cgroup controllers, of v1 or v2")?;
-    enable(&unified.root)?;
+    // systemd lets groups below the root have some already. In one write, which gives all or none: with
+    // some alone, other groups of the machine could no longer have processes.
+    let given = fs::write(unified.root.join("cgroup.subtree_control"), NEEDED_OF_V2);
+    given.with_context(|| format!("the cgroup controllers {NEEDED_OF_V2}, of v1 or v2"))?;
     Ok(2)
-}
-
-/// Lets groups below the root of v2 have the controllers that kubelet insists on. systemd lets them
-/// have some already.
-fn enable(root: &Path) -> Result<()> {
-    // In one write, which gives all or none: with some alone, other groups of the machine could no longer
-    // have processes.
-    let file = root.join("cgroup.subtree_control");
-    fs::write(&file, NEEDED_OF_V2).with_context(|| {
-        let file = file.display();
-        format!("the cgroup controllers {NEEDED_OF_V2} in {file}, of v1 or v2")
-    })
 }
 
 /// The groups; removed when dropped, after everything in them has ended.

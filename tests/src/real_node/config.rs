@@ -2,19 +2,23 @@
 
 use std::path::Path;
 
-use super::Tools;
+use anyhow::{Context, Result};
+
+use super::tools;
 use crate::world::layout::{NODE_POD_CIDRS, pod_range_start};
 
 /// What the pod sandbox is called; nothing fetches it.
 pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10";
 
 /// containerd's configuration.
-pub(super) fn containerd(tools: &Tools, folder: &Path) -> String {
-    include_str!("containerd.toml")
+pub(super) fn containerd(folder: &Path) -> Result<String> {
+    let (plugin, runc) = (tools::find("ptp")?, tools::find("runc")?);
+    let plugins = plugin.parent().context("a program is in a folder")?;
+    Ok(include_str!("containerd.toml")
         .replace("FOLDER", &folder.display().to_string())
-        .replace("CNI", &tools.cni.display().to_string())
-        .replace("RUNC", &tools.runc.display().to_string())
-        .replace("PAUSE", PAUSE)
+        .replace("CNI", &plugins.display().to_string())
+        .replace("RUNC", &runc.display().to_string())
+        .replace("PAUSE", PAUSE))
 }
 
 /// A veth and a host route for each pod, of both families; host ports. The world's own pods have

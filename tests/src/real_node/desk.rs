@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::Value;
 
-use super::Tools;
+use super::tools;
 use crate::deploy::said;
 use crate::process::{Process, path_with};
 use crate::world::{Namespace, World};
@@ -26,17 +26,10 @@ pub struct Desk {
     /// Folder in which kubectl finds its plugins.
     pub home: PathBuf,
     pub(super) kubeconfig: PathBuf,
-    /// PATH of its commands, without their home.
-    tools: [PathBuf; 2],
 }
 
 impl Desk {
-    pub(super) fn new(
-        world: &World,
-        tools: &Tools,
-        folder: &Path,
-        kubeconfig: &str,
-    ) -> Result<Self> {
+    pub(super) fn new(world: &World, folder: &Path, kubeconfig: &str) -> Result<Self> {
         let (home, file) = (folder.join("home"), folder.join("admin.kubeconfig"));
         fs::create_dir_all(&home)?;
         fs::write(&file, kubeconfig)?;
@@ -44,7 +37,6 @@ impl Desk {
             place: world.outside.clone(),
             home,
             kubeconfig: file,
-            tools: [tools.kubernetes.clone(), tools.helm.clone()],
         })
     }
 
@@ -93,8 +85,9 @@ impl Desk {
 
     /// A command that will run at this desk, with kubectl and helm in PATH.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let tools = self.tools.iter().chain([&self.home]);
-        let path = path_with(tools.map(PathBuf::as_path));
+        let mut folders = tools::folders();
+        folders.push(self.home.clone());
+        let path = path_with(folders.iter().map(PathBuf::as_path));
         let mut command = self.place.command(program);
         command
             .env("HOME", &self.home)

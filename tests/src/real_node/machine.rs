@@ -104,20 +104,12 @@ pub(super) fn kill(mut daemon: Process) -> Result<()> {
     Ok(())
 }
 
-/// A process whose parent is this one.
+/// The only child of a process with one thread, which it may not have yet.
 fn child_of(parent: u32) -> Option<u32> {
     until(PATIENCE, || {
-        let entries = fs::read_dir("/proc").ok()?.flatten();
-        let mut ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        ids.find(|id: &u32| parent_of(*id) == Some(parent))
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+        children.ok()?.trim_end().parse().ok()
     })
-}
-
-/// Field 4 of /proc/PID/stat; what comes before the last parenthesis is a name.
-fn parent_of(pid: u32) -> Option<u32> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (_, fields) = stat.rsplit_once(')')?;
-    fields.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -8,53 +8,48 @@ use crate::built::{self, versions};
 use crate::cluster::Servers;
 use crate::world;
 
-/// What every Linux distribution has.
+/// Programs that every Linux distribution has.
 const SYSTEM: [&str; 6] = ["bash", "ldd", "mount", "nft", "nsenter", "unshare"];
+/// Programs that are there in one version each; `ptp` is a CNI plugin.
+const PINNED: [&str; 7] = [
+    "kubelet",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubectl",
+    "helm",
+    "containerd",
+    "ptp",
+];
 
-/// Control plane and kube-proxy, and the folders of what else a node runs.
-#[derive(Clone, Debug)]
-pub struct Tools {
-    pub servers: Servers,
-    /// Of kubelet, kubectl, controllers and scheduler.
-    pub kubernetes: PathBuf,
-    pub helm: PathBuf,
-    /// Of containerd, its shim and ctr.
-    pub containerd: PathBuf,
-    /// Of the CNI plugins.
-    pub cni: PathBuf,
-    pub runc: PathBuf,
+/// Folders of Kubernetes, of helm, of containerd with its shim and ctr, and of the CNI plugins. By paths
+/// that lead there from everywhere.
+pub(super) fn folders() -> Vec<PathBuf> {
+    let folders = [
+        built::kubernetes(),
+        built::folder("helm", versions::HELM),
+        built::folder("containerd", versions::CONTAINERD),
+        built::folder("cni", versions::CNI),
+    ];
+    let found = folders.iter().map(|folder| folder.canonicalize());
+    found.flatten().collect()
 }
 
-impl Tools {
-    /// The programs; the error names the first that is missing.
-    pub fn find() -> Result<Self> {
-        for name in SYSTEM {
-            world::tool(name).context(name)?;
-        }
-        let missing = |name: &str| format!("{name} (run `cargo xtask setup-cluster --all`)");
-        let kubernetes = built::kubernetes();
-        let helm = built::folder("helm", versions::HELM);
-        let containerd = built::folder("containerd", versions::CONTAINERD);
-        let cni = built::folder("cni", versions::CNI);
-        for (folder, name) in [
-            (&kubernetes, "kubelet"),
-            (&kubernetes, "kube-controller-manager"),
-            (&kubernetes, "kube-scheduler"),
-            (&kubernetes, "kubectl"),
-            (&helm, "helm"),
-            (&containerd, "containerd"),
-            (&cni, "ptp"),
-        ] {
-            built::program(folder, name).with_context(|| missing(name))?;
-        }
-        Ok(Self {
-            servers: Servers::find()?,
-            // A variable may name it by a relative path.
-            kubernetes: kubernetes.canonicalize()?,
-            helm,
-            containerd,
-            cni,
-            runc: built::unpacked("runc").with_context(|| missing("runc"))?,
-        })
+/// A program in one of them, or of Debian: unpacked there, if this machine does not have it.
+pub(crate) fn find(name: &str) -> Result<PathBuf> {
+    let found = match name {
+        "prometheus" | "promtool" | "runc" => built::unpacked(name),
+        _ => folders().iter().find_map(|one| built::program(one, name)),
+    };
+    found.with_context(|| format!("{name} (run `cargo xtask setup-cluster --all`)"))
+}
+
+/// Checks that every program is there; the error names the first that is missing.
+pub fn check() -> Result<()> {
+    for name in SYSTEM {
+        world::tool(name).context(name)?;
     }
+    for name in PINNED.iter().chain(&["runc"]) {
+        find(name)?;
+    }
+    Servers::find().map(drop)
 }

@@ -96,7 +96,7 @@ fn kubernetes(tree: &Tree<'_>) -> Result<()> {
     }
     // The tests find these where they are on this machine.
     let node = setup_cluster::node()?;
-    let mut files = vec![setup_cluster::chart_tools()?.helm, node.runc];
+    let mut files = vec![setup_cluster::chart_tools()?, node.runc];
     for folder in [node.containerd, node.cni] {
         for entry in std::fs::read_dir(folder)? {
             files.push(entry?.path());
