@@ -23,6 +23,7 @@ use aya::maps::{Array, HashMap, Map, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::SchedClassifier;
 use aya::util::nr_cpus;
 use aya::{Ebpf, Pod, TestRun as _, TestRunOptions};
+use nix::sched::{CloneFlags, unshare};
 use pathproof::causes::chain;
 use pathproof::clock;
 use pathproof::datapath::load;
@@ -282,10 +283,7 @@ pub struct Sandbox {
 pub fn in_sandbox<T: Send>(work: impl FnOnce(Sandbox) -> T + Send) -> Result<T> {
     thread::scope(|scope| {
         let inside = scope.spawn(|| -> Result<T> {
-            // SAFETY: no memory is involved; it changes this thread alone, which ends here.
-            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-                return Err(std::io::Error::last_os_error()).context("make a network namespace");
-            }
+            unshare(CloneFlags::CLONE_NEWNET).context("make a network namespace")?;
             let sandbox = build()?;
             Ok(work(sandbox))
         });

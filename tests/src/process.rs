@@ -9,6 +9,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use crate::wait::{scaled, until};
 
@@ -31,7 +34,7 @@ impl Process {
     /// process: the kernel kills it when that thread ends, so that a killed test leaves none.
     pub fn start(mut command: Command, name: &str, dir: &Path) -> Result<Self> {
         // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
-        unsafe { command.pre_exec(die_with_thread) };
+        unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
         let log = dir.join(format!("{name}.log"));
         let output = File::options().create(true).append(true).open(&log)?;
         command
@@ -139,19 +142,7 @@ pub fn path_with<'a>(folders: impl IntoIterator<Item = &'a Path>) -> OsString {
 /// Sends a signal to a process. Gives whether there is one.
 pub fn signal(pid: u32, number: i32) -> bool {
     // Process 0 would be the whole group.
-    let Ok(pid @ 1..) = i32::try_from(pid) else {
-        return false;
-    };
-    // SAFETY: kill takes two numbers and no pointer. Callers pass ids of children that were not
-    // reaped yet, or ids that were read a moment ago.
-    unsafe { libc::kill(pid, number) == 0 }
-}
-
-fn die_with_thread() -> std::io::Result<()> {
-    // SAFETY: PR_SET_PDEATHSIG takes a signal number and no pointer.
-    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } == 0 {
-        Ok(())
-    } else {
-        Err(std::io::Error::last_os_error())
-    }
+    let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0);
+    let signal = Signal::try_from(number).ok();
+    pid.is_some_and(|pid| kill(Pid::from_raw(pid), signal).is_ok())
 }

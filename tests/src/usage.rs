@@ -8,6 +8,8 @@ use std::{fs, io};
 use anyhow::{Context, Result};
 use aya::maps::MapInfo;
 use aya::programs::loaded_programs;
+use nix::time::ClockId;
+use nix::unistd::Pid;
 
 use crate::bpf;
 
@@ -44,25 +46,9 @@ pub fn memory(pid: u32) -> Result<Memory> {
 
 /// Processor time of a process so far, all threads, also those that have ended.
 pub fn processor(pid: u32) -> Result<Duration> {
-    let mut id = 0;
-    // SAFETY: `id` lives for the call.
-    match unsafe { libc::clock_getcpuclockid(pid.cast_signed(), &raw mut id) } {
-        0 => Ok(clock(id)?),
-        error => Err(io::Error::from_raw_os_error(error)).context("the clock of a process"),
-    }
-}
-
-/// Time of a clock of the kernel.
-pub fn clock(id: libc::clockid_t) -> io::Result<Duration> {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` lives for the call.
-    match unsafe { libc::clock_gettime(id, &raw mut time) } {
-        0 => Ok(Duration::new(time.tv_sec as u64, time.tv_nsec as u32)),
-        _ => Err(io::Error::last_os_error()),
-    }
+    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid.cast_signed()));
+    let time = clock.context("the clock of a process")?.now()?;
+    Ok(time.into())
 }
 
 /// What the kernel charges for the maps that a process holds, each once, KiB.

@@ -5,15 +5,15 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::fd::{AsRawFd, RawFd};
+use std::io::{self, Seek, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, Result, ensure};
+use nix::sched::{CloneFlags, setns};
 
 use crate::observer::index_of;
 
@@ -57,7 +57,7 @@ impl Namespace {
 
     /// Moves the calling thread into this namespace, for good. Only for threads made for it.
     pub fn enter(&self) -> io::Result<()> {
-        set_namespace(self.handle.as_raw_fd())?;
+        setns(&self.handle, CloneFlags::CLONE_NEWNET)?;
         self.cgroup
             .as_ref()
             .map_or(Ok(()), |threads| fs::write(threads, "0"))
@@ -92,9 +92,8 @@ impl Namespace {
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         let handle = Arc::clone(&self.handle);
-        // SAFETY: between fork and exec the closure calls setns alone, which is
-        // async-signal-safe, and reads an open descriptor that the closure keeps open.
-        unsafe { command.pre_exec(move || set_namespace(handle.as_raw_fd())) };
+        // SAFETY: between fork and exec the closure calls setns alone, which is async-signal-safe.
+        unsafe { command.pre_exec(move || Ok(setns(&handle, CloneFlags::CLONE_NEWNET)?)) };
         command
     }
 
@@ -162,20 +161,12 @@ impl Namespace {
 
 /// Runs a command with `input` on its standard input; gives its standard output.
 pub(crate) fn feed(mut command: Command, input: &str) -> Result<String> {
-    command
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    let mut child = command
-        .spawn()
-        .with_context(|| format!("start {command:?}"))?;
-    let mut stdin = child.stdin.take().context("standard input of a child")?;
-    let output = thread::scope(|scope| {
-        // On a thread: a child that answers before it has read all must not block us. One that
-        // failed early leaves a broken pipe; its exit status tells more.
-        scope.spawn(move || stdin.write_all(input.as_bytes()));
-        child.wait_with_output()
-    })?;
+    // A file and no pipe: a child that answers before it has read all would block on one.
+    let mut file = tempfile::tempfile()?;
+    file.write_all(input.as_bytes())?;
+    file.rewind()?;
+    let output = command.stdin(file).output();
+    let output = output.with_context(|| format!("start {command:?}"))?;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (told, failure) = (text(&output.stdout), text(&output.stderr));
     let status = output.status;
@@ -184,13 +175,4 @@ pub(crate) fn feed(mut command: Command, input: &str) -> Result<String> {
         "{command:?} <<< {input}: {status}: {failure}{told}"
     );
     Ok(told)
-}
-
-fn set_namespace(handle: RawFd) -> io::Result<()> {
-    // SAFETY: `handle` is an open descriptor of a namespace file; setns checks the rest.
-    if unsafe { libc::setns(handle, libc::CLONE_NEWNET) } == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
 }

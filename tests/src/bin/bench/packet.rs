@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
 
 use agent_common::abi::{FOLLOW_ALL, map, program};
 use agent_common::evidence::Outcome;
@@ -14,9 +15,10 @@ use agent_common::service::{
     FrontendKind, FrontendValue, Owed, SourceClass, device_flag, endpoint_flag,
 };
 use anyhow::{Result, ensure};
+use nix::time::ClockId;
 use node_tests::observer::{LO, Observer, Sandbox, in_sandbox};
+use node_tests::packet;
 use node_tests::promises::{Missed, head, median};
-use node_tests::{packet, usage};
 
 use generator::Generator;
 
@@ -138,9 +140,10 @@ impl Bench<'_> {
     /// the thread's processor time is taken around the whole call: entering and leaving it is nothing
     /// beside a million runs, and what else the machine does is left out.
     fn repeat(&self, program: &str, packet: &[u8]) -> Result<f64> {
-        let start = usage::clock(libc::CLOCK_THREAD_CPUTIME_ID)?;
+        let now = || ClockId::CLOCK_THREAD_CPUTIME_ID.now().map(Duration::from);
+        let start = now()?;
         self.observer.repeat(program, packet, LO, REPEAT);
-        let took = usage::clock(libc::CLOCK_THREAD_CPUTIME_ID)? - start;
+        let took = now()? - start;
         Ok(took.as_secs_f64() * 1e9 / f64::from(REPEAT))
     }
 
