@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use node_tests::abuse::{Burners, Crowd};
+use node_tests::abuse::{Crowd, burn};
 use node_tests::http;
 use node_tests::little_memory::MemoryGroup;
 use node_tests::rules::Backend;
@@ -234,7 +234,7 @@ fn probes_are_answered_beside_a_crowd_on_busy_processors() {
     let target = health_port(&scene, Family::V4);
     let crowd = Crowd::gather(&scene.world.outside, target, 3_000).expect("a crowd");
     eventually("a crowd", || crowd.open() > 2_700);
-    let burners = Burners::start();
+    let burners = burn();
     let mut probes = Probes::default();
     for _ in 0..20 {
         probes.send(&scene);

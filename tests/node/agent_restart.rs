@@ -79,7 +79,7 @@ fn a_restart_misses_no_connection() {
 #[test]
 fn a_killed_agent_leaves_the_node_as_it_was() {
     let name = "a_killed_agent_leaves_the_node_as_it_was";
-    if skip::without_tcx(name) {
+    if skip::without_linux(name, skip::TCX) {
         return;
     }
     let mut scene = Scene::new(Backend::Nftables, &[]);

@@ -40,7 +40,11 @@ fn four_capabilities_are_enough(#[case] capabilities: &str) {
     scene.traffic();
     let report = scene.wait_proven();
     let devices = report["devices"].as_array().expect("devices");
-    let own = if skip::has_tcx() { "tcx" } else { "clsact" };
+    let own = if skip::is_linux(skip::TCX) {
+        "tcx"
+    } else {
+        "clsact"
+    };
     assert!(
         devices
             .iter()

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use socket2::SockRef;
 
-use crate::worker::{Worker, Workers};
+use crate::worker::Worker;
 use crate::world::Namespace;
 
 /// Threads that hold the connections.
@@ -25,7 +26,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Crowd {
     counts: Arc<Counts>,
-    _holders: Workers,
+    _holders: Worker,
 }
 
 #[derive(Debug, Default)]
@@ -40,18 +41,18 @@ impl Crowd {
     pub fn gather(from: &Namespace, target: SocketAddr, size: usize) -> Result<Self> {
         raise_open_files();
         let counts = Arc::new(Counts::default());
-        let holders = (0..HOLDERS).map(|holder| {
-            let counts = Arc::clone(&counts);
-            let mine = size / HOLDERS + usize::from(holder < size % HOLDERS);
-            Worker::within(from, "stranger", move |stop| {
-                hold(stop, &counts, target, mine)
-            })
-        });
-        let holders = holders.collect::<Result<_, _>>();
-        Ok(Self {
-            _holders: Workers(holders.context("start a stranger")?),
-            counts,
-        })
+        let held = Arc::clone(&counts);
+        let _holders = Worker::within(from, "strangers", move |stop| {
+            // Threads are where the one is that starts them.
+            thread::scope(|scope| {
+                for holder in 0..HOLDERS {
+                    let mine = size / HOLDERS + usize::from(holder < size % HOLDERS);
+                    let held = &held;
+                    scope.spawn(move || hold(stop, held, target, mine));
+                }
+            });
+        })?;
+        Ok(Self { counts, _holders })
     }
 
     /// Connections that are open, as last looked at.
@@ -117,33 +118,22 @@ fn connect(target: SocketAddr, slow: bool) -> Option<TcpStream> {
 
 /// Lets this process have as many files open as it may.
 pub fn raise_open_files() {
-    // SAFETY: both calls get a valid pointer to a struct of the right kind.
-    unsafe {
-        let mut limit: libc::rlimit = std::mem::zeroed();
-        libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit);
-        limit.rlim_cur = limit.rlim_max.min(65_536);
-        libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit);
-    }
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
+    setrlimit(Resource::RLIMIT_NOFILE, most.min(65_536), most).expect("another limit");
 }
 
-/// Threads that do nothing but keep processors busy. Dropped, they end.
-#[derive(Debug)]
-pub struct Burners {
-    _workers: Workers,
-}
-
-impl Burners {
-    /// Two for each processor.
-    pub fn start() -> Self {
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        let burn = |stop: &AtomicBool| {
-            while !stop.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
+/// Keeps processors busy until it is dropped: two threads for each.
+pub fn burn() -> Worker {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    Worker::here(move |stop| {
+        thread::scope(|scope| {
+            for _ in 0..2 * processors {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                });
             }
-        };
-        let workers = (0..2 * processors).map(|_| Worker::here(burn));
-        Self {
-            _workers: Workers(workers.collect()),
-        }
-    }
+        });
+    })
 }

@@ -21,8 +21,6 @@ use clap::Parser;
 use crate::skip;
 use timeline::Timeline;
 
-/// Exit code for missing permissions (sysexits.h).
-const NO_PERMISSION: u8 = 77;
 /// Lines of an error that are shown, and their columns: it may quote a log, and that of a verifier
 /// is megabytes.
 const SHOWN: (usize, usize) = (20, 300);
@@ -55,13 +53,6 @@ fn check_signals() -> Result<()> {
 /// Runs the demo; the process's whole life.
 pub fn main() -> ExitCode {
     let args = Args::parse();
-    if !skip::is_root() {
-        eprintln!(
-            "the demo makes network namespaces and loads eBPF programs, which needs root: \
-             run `sudo cargo xtask demo`, or `cargo xtask demo` as root"
-        );
-        return ExitCode::from(NO_PERMISSION);
-    }
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic, which is async-signal-safe; the cast is
         // the form that sigaction's handler field has in libc.
@@ -92,6 +83,10 @@ pub fn main() -> ExitCode {
 
 /// Gives whether everything came that was expected.
 fn run(args: &Args) -> Result<bool> {
+    ensure!(
+        skip::is_root(),
+        "network namespaces and eBPF programs need root: run `sudo cargo xtask demo`"
+    );
     let mut timeline = Timeline::new();
     let outcome = if args.cluster {
         let pod = std::env::current_exe()?.with_file_name("pod");

@@ -37,13 +37,12 @@ pub fn without_ipvs(test: &str) -> bool {
     without_tool(test, "ipvsadm") || skips(test, works(), kernel)
 }
 
-/// Whether the kernel attaches programs to devices by TCX: since Linux 6.6. What the agent finds out
-/// by trying, a test knows by the kernel's name.
-pub fn has_tcx() -> bool {
-    is_linux(6, 6)
-}
+/// The first Linux that attaches programs to devices by TCX. What the agent finds out by trying, a test
+/// knows by the kernel's name.
+pub const TCX: (u32, u32) = (6, 6);
 
-fn is_linux(major: u32, minor: u32) -> bool {
+/// Whether the kernel is of this version or a later one.
+pub fn is_linux((major, minor): (u32, u32)) -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let parts = release.split(['.', '-']);
     let mut numbers = parts.map_while(|part| part.parse::<u32>().ok());
@@ -51,17 +50,9 @@ fn is_linux(major: u32, minor: u32) -> bool {
 }
 
 /// Whether the test must be skipped on this version of the kernel.
-pub fn without_linux(test: &str, (major, minor): (u32, u32)) -> bool {
-    skips(
-        test,
-        is_linux(major, minor),
-        &format!("Linux {major}.{minor}"),
-    )
-}
-
-/// Whether the test must be skipped, since it looks at TCX itself.
-pub fn without_tcx(test: &str) -> bool {
-    skips(test, has_tcx(), "TCX, which is in Linux 6.6 and newer")
+pub fn without_linux(test: &str, version: (u32, u32)) -> bool {
+    let (major, minor) = version;
+    skips(test, is_linux(version), &format!("Linux {major}.{minor}"))
 }
 
 /// Whether the kernel has Landlock, as it answers itself: the agent's report must not decide which
@@ -81,6 +72,5 @@ pub fn without_landlock(test: &str) -> bool {
 
 /// Whether this process runs as uid 0.
 pub fn is_root() -> bool {
-    // SAFETY: geteuid has no preconditions and cannot fail.
-    unsafe { libc::geteuid() == 0 }
+    nix::unistd::geteuid().is_root()
 }

@@ -17,9 +17,8 @@ pub struct Worker {
 impl Worker {
     /// Starts one here. `work` returns soon after its argument is true.
     pub fn here(work: impl FnOnce(&AtomicBool) + Send + 'static) -> Self {
-        let (stop, work) = stoppable(work);
-        let thread = Some(thread::spawn(work));
-        Self { stop, thread }
+        let thread = Self::start(|work| Ok(thread::spawn(work)), work);
+        thread.expect("a thread")
     }
 
     /// Starts one in a namespace.
@@ -28,31 +27,18 @@ impl Worker {
         name: &str,
         work: impl FnOnce(&AtomicBool) + Send + 'static,
     ) -> io::Result<Self> {
-        let (stop, work) = stoppable(work);
-        let thread = Some(ns.spawn(name, work)?);
+        Self::start(|work| ns.spawn(name, work), work)
+    }
+
+    fn start(
+        spawn: impl FnOnce(Box<dyn FnOnce() + Send>) -> io::Result<JoinHandle<()>>,
+        work: impl FnOnce(&AtomicBool) + Send + 'static,
+    ) -> io::Result<Self> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&stop);
+        let thread = Some(spawn(Box::new(move || work(&seen)))?);
         Ok(Self { stop, thread })
     }
-}
-
-/// Several of them. Dropped, all are told to stop before the first one is waited for.
-#[derive(Debug)]
-pub struct Workers(pub Vec<Worker>);
-
-impl Drop for Workers {
-    fn drop(&mut self) {
-        for worker in &self.0 {
-            worker.stop.store(true, Ordering::Relaxed);
-        }
-    }
-}
-
-/// `work` with what tells it to stop.
-fn stoppable(
-    work: impl FnOnce(&AtomicBool) + Send + 'static,
-) -> (Arc<AtomicBool>, impl FnOnce() + Send + 'static) {
-    let stop = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&stop);
-    (stop, move || work(&seen))
 }
 
 impl Drop for Worker {

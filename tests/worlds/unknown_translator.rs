@@ -15,7 +15,7 @@ use crate::parts::{everybody_is_served, stays};
 
 #[test]
 fn who_took_over_need_not_be_known() {
-    if skip::without_tcx("unknown_translator") {
+    if skip::without_linux("unknown_translator", skip::TCX) {
         return;
     }
     let mut scene = Scene::bare(Backend::Nftables);

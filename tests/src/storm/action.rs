@@ -13,7 +13,7 @@ use super::plan::{Action, AgentFault, Fault, Harmless, World};
 use super::run::Settings;
 use super::tenants::{self, Tenants};
 use super::worlds::Worlds;
-use crate::abuse::Burners;
+use crate::abuse::burn;
 use crate::cluster::Manner;
 use crate::detect::{self, Load, Stage};
 use crate::little_memory::MemoryGroup;
@@ -149,10 +149,10 @@ impl Injector {
                 let pods = [stage.world.pod("web-2")];
                 let service = Service::new(EXTRA_SERVICE, 5, pods).node_port(30085);
                 stage.manifests.add(service)?;
-                self.announce(&Manifests::service_file(EXTRA_SERVICE))?;
-                self.follow()?;
-                Box::new(|injector| {
-                    injector.withdraw(&Manifests::service_file(EXTRA_SERVICE))?;
+                let file = Manifests::service_file(EXTRA_SERVICE);
+                self.publish(&file)?;
+                Box::new(move |injector| {
+                    injector.withdraw(&file)?;
                     injector.stage.manifests.remove(EXTRA_SERVICE)?;
                     injector.follow()
                 })
@@ -167,8 +167,7 @@ impl Injector {
                 Box::new(|injector| {
                     let manifests = &injector.stage.manifests;
                     manifests.put_sentinel(&Sentinel::default())?;
-                    injector.announce(SENTINEL_FILE)?;
-                    injector.follow()
+                    injector.publish(SENTINEL_FILE)
                 })
             }
             Harmless::DeviceDeleted => {
@@ -195,8 +194,8 @@ impl Injector {
                 then(|_| drop(flood))
             }
             Harmless::ProcessorsTaken => {
-                let burners = Burners::start();
-                then(|_| drop(burners))
+                let burner = burn();
+                then(|_| drop(burner))
             }
             Harmless::DiskFull => {
                 // Until nothing goes in any more.
@@ -256,7 +255,12 @@ impl Injector {
 
     fn move_endpoint(&mut self, from: &str, to: &str) -> Result<()> {
         self.stage.swap_endpoint("api", from, to);
-        self.announce(&Manifests::service_file("api"))?;
+        self.publish(&Manifests::service_file("api"))
+    }
+
+    /// Brings a manifest to the API server and into the rules.
+    pub(super) fn publish(&self, file: &str) -> Result<()> {
+        self.announce(file)?;
         self.follow()
     }
 

@@ -34,15 +34,6 @@ const ENOUGH: usize = 20;
 /// Least share of the faults that has to be judged, in percent.
 const JUDGED: usize = 80;
 
-/// A connection that a client began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Dialled {
-    /// When.
-    pub(super) begun: Duration,
-    /// Whether it was answered.
-    pub(super) ok: bool,
-}
-
 /// Codes of both paths for some time; 0 where nobody answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answered {
@@ -58,8 +49,8 @@ pub(super) struct Answered {
 pub(super) struct Seen {
     /// What was done.
     pub(super) steps: Vec<Step>,
-    /// Connections, as clients felt them.
-    pub(super) dialled: Vec<Dialled>,
+    /// Connections of clients: when each was begun, and whether it was answered.
+    pub(super) dialled: Vec<(Duration, bool)>,
     /// What was answered.
     pub(super) answered: Vec<Answered>,
     /// Added to what is promised, for machines that do much else.
@@ -122,20 +113,23 @@ impl Seen {
         self.steps.iter().filter(|step| step.is_agent_fault())
     }
 
-    fn dialled(&self, from: Duration, to: Duration) -> impl Iterator<Item = &Dialled> {
+    /// Of each connection that was begun in a time, whether it was answered.
+    fn dialled(&self, from: Duration, to: Duration) -> impl Iterator<Item = bool> {
         let dialled = self.dialled.iter();
-        dialled.filter(move |one| (from..to).contains(&one.begun))
+        dialled.filter_map(move |(begun, ok)| (from..to).contains(begun).then_some(*ok))
     }
 
     /// 503 that nothing excuses.
     fn false_alarm(&self, answered: &Answered, findings: &mut Findings) {
-        let mut moments = moments(answered);
+        let (from, to) = (answered.from, answered.to);
+        let moments = (0..).map(|tenth| from + tenth * Duration::from_millis(100));
+        let mut moments = moments.take_while(|at| *at < to);
         if answered.codes.livez == 503 {
             if let Some(at) = moments.find(|at| !self.is_broken(*at)) {
                 findings.accuse(at, "503 at /livez without a fault in the last seconds");
             } else if !self.was_felt(answered) {
                 let what = "503 at /livez while every connection worked";
-                findings.accuse(answered.from, what);
+                findings.accuse(from, what);
             }
         } else if answered.codes.healthz == 503
             && let Some(at) = moments.find(|at| !self.is_marked(*at))
@@ -161,12 +155,11 @@ impl Seen {
     /// Whether a connection failed shortly before or while this was answered, or before an agent was away
     /// that answers as before for its first second.
     fn was_felt(&self, answered: &Answered) -> bool {
-        let since = answered.from;
-        let away = self.agent_faults();
-        let away = away.filter(|step| step.touches(since, since, self.grace()));
-        let since = away.map(|step| step.from).fold(since, Duration::min);
+        let (at, away) = (answered.from, self.agent_faults());
+        let away = away.filter(|step| step.touches(at, at, self.grace()));
+        let since = away.map(|step| step.from).fold(at, Duration::min);
         let mut dialled = self.dialled(since.saturating_sub(self.grace()), answered.to);
-        dialled.any(|one| !one.ok)
+        dialled.any(|ok| !ok)
     }
 
     fn is_marked(&self, at: Duration) -> bool {
@@ -184,9 +177,8 @@ impl Seen {
     /// Until when the agent may not have heard of what happened at the API server then.
     fn told(&self, mut at: Duration) -> Duration {
         for step in &self.steps {
-            let is_trouble = matches!(step.action, Action::Api(_));
-            if is_trouble && step.from <= at && step.to + NEWS > at {
-                at = step.to + NEWS;
+            if matches!(step.action, Action::Api(_)) && step.from <= at {
+                at = at.max(step.to + NEWS);
             }
         }
         at
@@ -203,13 +195,11 @@ impl Seen {
         let (from, to) = (answered.from, answered.to);
         let lasts = to.saturating_sub(from);
         let is_silent = answered.codes.healthz == 0 || answered.codes.livez == 0;
-        let mut excuses = self
-            .steps
-            .iter()
-            .filter(|step| EXCUSES.contains(&step.action));
-        let mut is_excused = || excuses.any(|step| step.touches(from, to, BACK + self.slack));
-        if is_silent && lasts >= SILENCE + self.slack && !is_excused() {
-            findings.accuse(from, format!("no answer for {:.1} s", lasts.as_secs_f64()));
+        let is_excused = self.steps.iter().any(|step| {
+            EXCUSES.contains(&step.action) && step.touches(from, to, BACK + self.slack)
+        });
+        if is_silent && lasts >= SILENCE + self.slack && !is_excused {
+            findings.accuse(from, format!("no answer for {lasts:.1?}"));
         }
     }
 
@@ -227,15 +217,11 @@ impl Seen {
         if let Some(after) = after.filter(|after| *after <= promised) {
             return findings.detected.push(after);
         }
-        let seconds = |time: Duration| format!("{:.1} s", time.as_secs_f64());
-        let lasts = seconds(fault.to - fault.from);
-        let came = after.map_or("never".to_owned(), |after| {
-            format!("after {}", seconds(after))
-        });
+        let came = after.map_or("never".to_owned(), |after| format!("after {after:.1?}"));
+        let (action, lasts) = (fault.action, fault.to - fault.from);
         let what = format!(
-            "{:?} for {lasts}, no connection worked, and 503 came {came} (promised, with the slack, within {})",
-            fault.action,
-            seconds(promised),
+            "{action:?} for {lasts:.1?}, no connection worked, and 503 came {came} \
+             (promised, with the slack, within {promised:.1?})"
         );
         findings.accuse(fault.from, what);
     }
@@ -243,12 +229,15 @@ impl Seen {
     /// How soon 503 has to be there, with the slack, or why it need not.
     fn promised(&self, fault: &Step, kind: Fault) -> Result<Duration, &'static str> {
         let (from, to) = (fault.from, fault.to);
-        let followed: Vec<Step> = self.steps.iter().map(|step| self.followed(step)).collect();
-        if let Some(why) = followed.iter().find_map(|step| step.hides(fault)) {
+        let mut steps = self.steps.clone();
+        steps
+            .iter_mut()
+            .for_each(|step| step.to = self.followed(step));
+        if let Some(why) = steps.iter().find_map(|step| step.hides(fault)) {
             return Err(why);
         }
         let beside = |actions: &[Action], after| {
-            let mut steps = followed.iter();
+            let mut steps = steps.iter();
             steps.any(|step| actions.contains(&step.action) && step.touches(from, to, after))
         };
         let promised = match kind {
@@ -266,23 +255,25 @@ impl Seen {
             Err("it was mended before 503 was due")
         } else if self.dialled(from, end).count() < ENOUGH {
             Err("too few connections were begun")
-        } else if settled.any(|one| one.ok) {
+        } else if settled.any(|ok| ok) {
             Err("some connection worked")
         } else {
             Ok(promised)
         }
     }
 
-    /// It lasts until the rules are again what the cluster's view is. A sentinel that comes back while
-    /// the proxy is frozen may have none until then.
-    fn followed(&self, step: &Step) -> Step {
-        let is_deleted = step.action == Action::Harmless(Harmless::SentinelDeleted);
-        let frozen = self.steps.iter().filter(|one| {
+    /// Until when an action lasts, with its rules. A sentinel that comes back while the proxy is frozen may
+    /// have none until that is over.
+    fn followed(&self, step: &Step) -> Duration {
+        if step.action != Action::Harmless(Harmless::SentinelDeleted) {
+            return step.to;
+        }
+        let mut steps = self.steps.iter();
+        let frozen = steps.find(|one| {
             let is_frozen = one.action == Action::World(World::ProxyFrozen);
-            is_deleted && is_frozen && (one.from..one.to).contains(&step.to)
+            is_frozen && (one.from..one.to).contains(&step.to)
         });
-        let to = frozen.map(|one| one.to).fold(step.to, Duration::max);
-        Step { to, ..*step }
+        frozen.map_or(step.to, |frozen| frozen.to)
     }
 
     /// A marked node that /healthz does not tell.
@@ -291,9 +282,9 @@ impl Seen {
         let mut answers = self.answered.iter().filter(|one| one.codes.healthz == 200);
         let wrong = answers.find(|one| one.to > from && one.from < marked.to);
         let away = |step: &Step| step.touches(marked.from, marked.to, GRACE);
-        if let Some(wrong) = wrong
-            && from < marked.to
+        if from < marked.to
             && !self.agent_faults().any(away)
+            && let Some(wrong) = wrong
         {
             let what = "200 at /healthz while the node is marked for deletion";
             findings.accuse(wrong.from.max(from), what);
@@ -337,15 +328,6 @@ impl Step {
         };
         self.touches(fault.from, fault.to, after).then_some(why)
     }
-}
-
-/// A moment every tenth of a second, the first among them.
-fn moments(answered: &Answered) -> impl Iterator<Item = Duration> {
-    const EVERY: Duration = Duration::from_millis(100);
-    let to = answered.to;
-    std::iter::successors(Some(answered.from), move |at| {
-        (*at + EVERY < to).then_some(*at + EVERY)
-    })
 }
 
 #[cfg(test)]

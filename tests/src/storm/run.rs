@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use clap::{Parser, ValueEnum};
+use clap::Parser;
 use jiff::Timestamp;
 
 use super::action::Injector;
-use super::judge::{Answered, Dialled, Findings, Seen, judge};
+use super::judge::{Answered, Findings, Seen, judge};
 use super::plan::{Step, plan, seed_of_the_day};
 use super::soak::{Soak, is_churn};
 use crate::detect::{Stage, nearest_rank};
@@ -61,29 +61,6 @@ pub struct Settings {
     soak: bool,
 }
 
-impl Settings {
-    /// The command that plays the storm of a seed with these options.
-    fn again(&self, seed: u64) -> String {
-        let (minutes, slack, told) = (self.minutes, self.slack, self.told);
-        let backend = self.backend.to_possible_value();
-        let backend = backend.expect("no backend is hidden");
-        let switches = [(self.api, " --api"), (self.soak, " --soak")];
-        let switches = switches.map(|(on, switch)| if on { switch } else { "" });
-        format!(
-            "cargo xtask storm --seed {seed} --minutes {minutes} --slack {slack} --told {told} \
-             --backend {}{}",
-            backend.get_name(),
-            switches.concat()
-        )
-    }
-}
-
-/// An end of a step.
-enum Moment {
-    Begin,
-    End,
-}
-
 /// Plays it, reports what happens, and judges.
 pub fn storm(settings: &Settings) -> Result<ExitCode> {
     let seed = settings.seed;
@@ -100,8 +77,7 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
             "seed {seed} does not draw {wanted} in this time"
         );
     }
-    let again = settings.again(seed);
-    println!("seed {seed}: the same storm again by `{again}`");
+    println!("seed {seed}: the same storm again by these options and `--seed {seed}`");
     let mut injector = Injector::build(settings)?;
     let watch = Watch::start(&injector.stage.world, EVERY)?;
     watch.wait(ECHO, |codes| codes.healthz == 200)?;
@@ -129,10 +105,8 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
     let sound = |codes: Codes| codes.healthz == 200 && codes.livez == 200;
     let settled = injector.stage.settle();
     if let Err(error) = settled.and_then(|()| watch.wait(ECHO, sound)) {
-        findings.accuse(
-            end,
-            format!("everything is mended, and not sound again: {error:#}"),
-        );
+        let what = format!("everything is mended, and not sound again: {error:#}");
+        findings.accuse(end, what);
     }
     if !findings.violations.is_empty() {
         keep(seed, &injector.stage, &seen.answered)?;
@@ -149,7 +123,8 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
 struct Record {
     start: Instant,
     soak: Option<Soak>,
-    dialled: Vec<Dialled>,
+    /// Connections: when each was begun, and whether it was answered.
+    dialled: Vec<(Duration, bool)>,
     /// Memory that an agent held at most, in KiB.
     peak_kib: u64,
 }
@@ -157,27 +132,28 @@ struct Record {
 impl Record {
     /// Does what is planned, and notes when it was done.
     fn play(&mut self, steps: &mut [Step], injector: &mut Injector) -> Result<()> {
-        let numbered = steps.iter().enumerate();
-        let both = numbered
-            .flat_map(|(n, step)| [(step.from, n, Moment::Begin), (step.to, n, Moment::End)]);
-        let mut moments: Vec<(Duration, usize, Moment)> = both.collect();
-        moments.sort_by_key(|(at, ..)| *at);
-        for (at, number, moment) in moments {
+        let ends =
+            |(number, step): (usize, &Step)| [(step.from, number, false), (step.to, number, true)];
+        let mut moments: Vec<_> = steps.iter().enumerate().flat_map(ends).collect();
+        moments.sort();
+        for (at, number, is_over) in moments {
             self.pass(at, &injector.stage)?;
             injector.check()?;
             let step = &mut steps[number];
-            match moment {
-                Moment::Begin => {
-                    step.from = self.start.elapsed();
-                    println!("{:>7.1} s  {:?}", step.from.as_secs_f64(), step.action);
-                    injector.begin(step.action)?;
-                }
-                Moment::End => {
+            let word = match is_over {
+                true => {
                     injector.end(step.action)?;
                     step.to = self.start.elapsed();
-                    println!("{:>7.1} s  {:?}: over", step.to.as_secs_f64(), step.action);
+                    "over"
                 }
-            }
+                false => {
+                    step.from = self.start.elapsed();
+                    injector.begin(step.action)?;
+                    "begun"
+                }
+            };
+            let now = self.start.elapsed().as_secs_f64();
+            println!("{now:>7.1} s  {:?}: {word}", step.action);
         }
         Ok(())
     }
@@ -186,10 +162,9 @@ impl Record {
     fn pass(&mut self, until: Duration, stage: &Stage) -> Result<()> {
         loop {
             let ended = stage.clients.iter().flat_map(Client::take_ended);
-            self.dialled.extend(ended.map(|one| Dialled {
-                begun: one.begun.saturating_duration_since(self.start),
-                ok: one.ok,
-            }));
+            let start = self.start;
+            let dialled = ended.map(|one| (one.begun.saturating_duration_since(start), one.ok));
+            self.dialled.extend(dialled);
             // One that was just killed holds nothing.
             let memory = usage::memory(stage.agent.pid()).unwrap_or_default();
             self.peak_kib = self.peak_kib.max(memory.peak_kib);
@@ -205,14 +180,19 @@ impl Record {
     }
 
     fn answered(&self, watch: &Watch) -> Vec<Answered> {
-        let (mut to, mut answered) = (self.start.elapsed(), Vec::new());
-        for Change { at, codes } in watch.changes().into_iter().rev() {
-            let from = at.saturating_duration_since(self.start);
-            answered.push(Answered { from, to, codes });
-            to = from;
-        }
-        answered.reverse();
-        answered
+        let changes = watch.changes();
+        let since = |change: &Change| change.at.saturating_duration_since(self.start);
+        let ends = changes
+            .iter()
+            .skip(1)
+            .map(since)
+            .chain([self.start.elapsed()]);
+        let answered = changes.iter().zip(ends);
+        let answered = answered.map(|(change, to)| {
+            let (from, codes) = (since(change), change.codes);
+            Answered { from, to, codes }
+        });
+        answered.collect()
     }
 }
 
@@ -228,38 +208,36 @@ fn keep(seed: u64, stage: &Stage, answered: &[Answered]) -> Result<()> {
     fs::write(&log, stage.agent.log())?;
     println!("the agent's log: {}", log.display());
     println!("what was answered at /healthz and /livez:");
-    for one in answered {
-        let from = one.from.as_secs_f64();
-        println!("{from:>7.1} s  {} {}", one.codes.healthz, one.codes.livez);
+    for Answered { from, codes, .. } in answered {
+        println!("{from:>9.1?}  {} {}", codes.healthz, codes.livez);
     }
     Ok(())
 }
 
 /// Prints what came of it. `wanted`: so many faults have to be told.
 fn report(findings: &Findings, seen: &Seen, wanted: usize) -> Missed {
-    let failed = seen.dialled.iter().filter(|one| !one.ok).count();
-    let connections = seen.dialled.len();
-    println!("\n{connections} connections, {failed} of them failed");
+    let failed = seen.dialled.iter().filter(|(_, ok)| !ok).count();
+    println!(
+        "\n{} connections, {failed} of them failed",
+        seen.dialled.len()
+    );
     let mut detected = findings.detected.clone();
     detected.sort();
-    let [median, longest] = [50, 100].map(|percent| {
-        let time = nearest_rank(&detected, percent);
-        time.map_or("-".to_owned(), |time| format!("{:.2}", time.as_secs_f64()))
-    });
-    let (told, unjudged) = (detected.len(), findings.unjudged.len());
-    println!("{told} faults told by 503, after {median} s (median) and {longest} s (longest)");
-    println!("{unjudged} faults could not be judged");
+    let told = detected.len();
+    let [median, longest] = [50, 100].map(|percent| nearest_rank(&detected, percent));
+    let [median, longest] = [median, longest].map(Option::unwrap_or_default);
+    println!("{told} faults told by 503, after {median:.2?} (median) and {longest:.2?} (longest)");
+    println!("{} faults could not be judged", findings.unjudged.len());
     for (at, why) in &findings.unjudged {
-        println!("  at {:.1} s: {why}", at.as_secs_f64());
+        println!("  at {at:.1?}: {why}");
     }
     println!("{} wrong answers", findings.violations.len());
     for (at, what) in &findings.violations {
-        println!("  at {:.1} s: {what}", at.as_secs_f64());
+        println!("  at {at:.1?}: {what}");
     }
     let mut missed = Missed::default();
     missed.judge("no wrong answer", findings.violations.is_empty());
-    let enough = told >= wanted;
-    missed.judge(format!("{wanted} faults told by 503"), enough);
+    missed.judge(format!("{wanted} faults told by 503"), told >= wanted);
     missed.judge("80 % of the faults judged", !findings.are_blind());
     missed
 }

@@ -18,54 +18,31 @@ const LOOK: Duration = Duration::from_secs(10);
 const SOME: u64 = 8;
 /// Bytes of log a second that nobody calls a flood: some lines for each thing that comes or goes.
 const LOG: f64 = 2_000.0;
-/// Figures that are looked at. Connections to backends that are killed stay in conntrack for two minutes,
-/// whoever looks.
-const ROWS: [Row; 4] = [
-    row("memory (RSS)", "KiB", 0.05, |stage| {
+/// Figures that are looked at: name, unit, the share by which it may grow, and how it is read. Connections
+/// to backends that are killed stay in conntrack for two minutes, whoever looks.
+const ROWS: [(&str, &str, f64, fn(&Stage) -> Result<u64>); 4] = [
+    ("memory (RSS)", "KiB", 0.05, |stage| {
         Ok(usage::memory(stage.agent.pid())?.rss_kib)
     }),
-    row("open files", "files", 0.05, |stage| {
+    ("open files", "files", 0.05, |stage| {
         let files = fs::read_dir(format!("/proc/{}/fd", stage.agent.pid()));
         Ok(files.context("read the agent's files")?.count() as u64)
     }),
-    row("its maps", "entries", 0.05, |stage| {
+    ("its maps", "entries", 0.05, |stage| {
         usage::map_entries(stage.agent.pid())
     }),
-    row("conntrack of the node", "entries", 0.25, |stage| {
+    ("conntrack of the node", "entries", 0.25, |stage| {
         let file = "/proc/sys/net/netfilter/nf_conntrack_count";
         let count = stage.world.node.run(|| fs::read_to_string(file))?;
         Ok(count.trim().parse()?)
     }),
 ];
 
-type Read = fn(&Stage) -> Result<u64>;
-
-struct Row {
-    name: &'static str,
-    unit: &'static str,
-    /// By which it may grow.
-    share: f64,
-    read: Read,
-}
-
-const fn row(name: &'static str, unit: &'static str, share: f64, read: Read) -> Row {
-    Row {
-        name,
-        unit,
-        share,
-        read,
-    }
-}
-
 /// Whether Services, endpoints or pods come and go by it.
 pub(super) fn is_churn(action: Action) -> bool {
-    const CHURN: [Action; 4] = [
-        Action::Harmless(Harmless::EndpointMoved),
-        Action::Harmless(Harmless::ServiceAdded),
-        Action::Harmless(Harmless::PodAdded),
-        Action::Harmless(Harmless::BackendKilled),
-    ];
-    CHURN.contains(&action)
+    use Harmless::{BackendKilled, EndpointMoved, PodAdded, ServiceAdded};
+    let churn = [EndpointMoved, ServiceAdded, PodAdded, BackendKilled];
+    churn.map(Action::Harmless).contains(&action)
 }
 
 /// Values that were seen so far.
@@ -85,8 +62,8 @@ impl Soak {
         if now < LOOK * (self.looks[0].len() as u32 + 1) {
             return Ok(());
         }
-        for (row, values) in ROWS.iter().zip(&mut self.looks) {
-            values.push((row.read)(stage)?);
+        for ((.., read), values) in ROWS.iter().zip(&mut self.looks) {
+            values.push(read(stage)?);
         }
         self.compare(&stage.agent.metrics()?);
         Ok(())
@@ -94,9 +71,13 @@ impl Soak {
 
     /// Notes counters that are lower than before.
     fn compare(&mut self, metrics: &str) {
-        let series = metrics.lines().filter_map(|line| line.rsplit_once(' '));
-        for (series, value) in series.filter(|(series, _)| is_counter(series)) {
+        for (series, value) in metrics.lines().filter_map(|line| line.rsplit_once(' ')) {
+            // Lines of help have words behind the name.
+            let name = series.split('{').next().unwrap_or_default();
             let Ok(value) = value.parse() else { continue };
+            if !name.ends_with("_total") {
+                continue;
+            }
             let before = self.counters.insert(series.to_owned(), value);
             if let Some(before) = before.filter(|before| *before > value) {
                 let back = format!("{series}: {before} and then {value}");
@@ -109,10 +90,9 @@ impl Soak {
     pub(super) fn report(&self, stage: &Stage, length: Duration, missed: &mut Missed) {
         println!("\n| of the agent | second quarter | last quarter | unit | ratio | flat |");
         println!("|---|---:|---:|---|---:|---|");
-        for (row, values) in ROWS.iter().zip(&self.looks) {
-            let Row { name, unit, .. } = row;
+        for ((name, unit, share, _), values) in ROWS.iter().zip(&self.looks) {
             let (before, after) = quarters(values);
-            let most = (before as f64 * (1.0 + row.share)) as u64 + SOME;
+            let most = (before as f64 * (1.0 + share)) as u64 + SOME;
             let flat = missed.judge(format!("flat {name}"), after <= most);
             let ratio = after as f64 / before as f64;
             println!("| {name} | {before} | {after} | {unit} | {ratio:.3} | {flat} |");
@@ -129,11 +109,6 @@ impl Soak {
     }
 }
 
-fn is_counter(series: &str) -> bool {
-    let name = series.split('{').next().unwrap_or_default();
-    name.ends_with("_total") && !name.starts_with('#')
-}
-
 /// The median of values in the second quarter and in the last one, once all that is there from the start
 /// has grown to its size.
 fn quarters(values: &[u64]) -> (u64, u64) {
@@ -143,9 +118,9 @@ fn quarters(values: &[u64]) -> (u64, u64) {
         sorted.sort_unstable();
         nearest_rank(&sorted, 50).unwrap_or_default()
     };
-    let last = values.len() - quarter;
+    let [second, last] = [quarter, values.len() - quarter];
     (
-        median(&values[quarter..2 * quarter]),
+        median(&values[second..2 * quarter]),
         median(&values[last..]),
     )
 }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use super::action::{Injector, Undo, on_stage, then};
 use super::plan::{Action, Tenant};
+use super::worlds;
 use crate::detect::Stage;
 use crate::manifests::{self, Sentinel, slice, yaml};
 use crate::traffic::{Client, Flood, Plan};
@@ -74,11 +75,10 @@ impl Tenants {
         ))?;
         stage.serve(SERVER);
         let server = [pod_of(stage, SERVER)];
-        let mut all = objects(ONE, &[], &server, Stage::PORT);
-        all.extend(objects(TWO, &[], &server, Stage::PORT));
-        all.push(service("empty", EMPTY, &[], &PORTS));
+        let services = [(ONE, &server[..]), (TWO, &server), (EMPTY, &[])];
+        let all = services.map(|(index, endpoints)| objects(index, &[], endpoints, Stage::PORT));
         let manifests = &stage.manifests;
-        manifests.write_file(SERVICES_FILE, &yaml(&all)?)?;
+        manifests.write_file(SERVICES_FILE, &yaml(&all.concat())?)?;
         stage.rules.install()?;
         let dials = |pod| [ONE, TWO].map(|index| plan(stage, pod, index));
         let plans = CLIENTS.into_iter().flat_map(dials);
@@ -122,13 +122,11 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
             (LAST_FILE, objects(FOREIGN, &[], &endpoints, Stage::PORT))
         }
         Tenant::Products => {
-            let ports: Vec<u16> = (1..=1_000).collect();
             let nobody = |of: u8| [Ipv4Addr::new(10, 244, 1, 100 + of).into(); 2];
             let nobody: Vec<[IpAddr; 2]> = (0..100).map(nobody).collect();
             let product = |index| {
-                let name = format!("product-{index}");
-                let [v4, _] = slices(&name, &nobody, &ports, Stage::PORT);
-                [service(&name, index, &[], &ports), v4]
+                let [service, v4, _] = objects_of(index, &[], 1..=1_000, &nobody, Stage::PORT);
+                [service, v4]
             };
             (UNRULED_FILE, PRODUCTS.flat_map(product).collect())
         }
@@ -137,7 +135,7 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
             (LAST_FILE, objects(KEPT, &[], &server, Stage::PORT))
         }
         Tenant::Dropped => return deny(stage, "drop"),
-        Tenant::Rejected => return deny(stage, "reject with icmpx type port-unreachable"),
+        Tenant::Rejected => return deny(stage, worlds::REJECT),
         Tenant::Floods => {
             let target = SocketAddr::new(layout::cluster_ip(EMPTY).0.into(), 80);
             let flood = Flood::of_pod(stage.world.pod(CLIENTS[0]), target, FLOOD)?;
@@ -164,8 +162,7 @@ fn keep_port(injector: &Injector) -> Result<Client> {
     let stage = &injector.stage;
     let silent = objects(KEPT, &[], &[pod_of(stage, SERVER)], SILENT);
     stage.manifests.write_file(LAST_FILE, &yaml(&silent)?)?;
-    injector.announce(LAST_FILE)?;
-    injector.follow()?;
+    injector.publish(LAST_FILE)?;
     let Tenants {
         kept, next_port, ..
     } = &injector.tenants;
@@ -179,9 +176,7 @@ fn keep_port(injector: &Injector) -> Result<Client> {
 }
 
 fn deny(stage: &Stage, verdict: &str) -> Result<Undo> {
-    let [one, two] = CLIENTS.map(|pod| &stage.world.pod(pod).device);
-    let chain =
-        format!("type filter hook forward priority -5; iifname {{ {one}, {two} }} {verdict};");
+    let chain = worlds::denied(stage, &CLIENTS, verdict);
     stage.filter("tenant", &chain).map(on_stage)
 }
 
@@ -196,36 +191,39 @@ fn pod_of(stage: &Stage, pod: &str) -> [IpAddr; 2] {
     Family::ALL.map(|family| pod.address(family))
 }
 
-/// A Service with its slices.
+/// A Service of [`PORTS`] with its slices.
 fn objects(
     index: u8,
     external_ips: &[IpAddr],
     endpoints: &[[IpAddr; 2]],
     target: u16,
 ) -> Vec<Value> {
-    let name = format!("service-{index}");
-    let [v4, v6] = slices(&name, endpoints, &PORTS, target);
-    vec![service(&name, index, external_ips, &PORTS), v4, v6]
+    objects_of(index, external_ips, PORTS, endpoints, target).into()
 }
 
-fn service(name: &str, index: u8, external_ips: &[IpAddr], ports: &[u16]) -> Value {
+/// A Service with a slice of each family. He places all endpoints on this node.
+fn objects_of(
+    index: u8,
+    external_ips: &[IpAddr],
+    ports: impl IntoIterator<Item = u16> + Clone,
+    endpoints: &[[IpAddr; 2]],
+    target: u16,
+) -> [Value; 3] {
+    let name = format!("service-{index}");
     let (v4, v6) = layout::cluster_ip(index);
     let spec = json!({
         "clusterIP": v4, "clusterIPs": [v4, v6],
         "ipFamilies": ["IPv4", "IPv6"], "ipFamilyPolicy": "RequireDualStack",
         "externalIPs": external_ips,
-        "ports": manifests::ports(ports.iter().copied(), "TCP", None),
+        "ports": manifests::ports(ports.clone(), "TCP", None),
     });
-    manifests::service(NAMESPACE, name, spec)
-}
-
-/// A slice of each family. He places all endpoints on this node.
-fn slices(name: &str, endpoints: &[[IpAddr; 2]], ports: &[u16], target: u16) -> [Value; 2] {
-    let ports = manifests::ports(ports.iter().copied(), "TCP", Some(target));
-    Family::ALL.map(|family| {
+    let service = manifests::service(NAMESPACE, &name, spec);
+    let ports = manifests::ports(ports, "TCP", Some(target));
+    let [v4, v6] = Family::ALL.map(|family| {
         let address = |of: &[IpAddr; 2]| of[family as usize];
         let endpoint = |of| json!({ "addresses": [address(of)], "nodeName": layout::NODE_NAME });
         let endpoints: Vec<Value> = endpoints.iter().map(endpoint).collect();
-        slice(NAMESPACE, name, family, &ports, &endpoints)
-    })
+        slice(NAMESPACE, &name, family, &ports, &endpoints)
+    });
+    [service, v4, v6]
 }

@@ -18,7 +18,6 @@ use crate::world::{Family, Place, layout};
 const DENIED: &str = "denied";
 /// The outside client that no user is.
 const SCANNER: u8 = 2;
-const SCANNED: [u16; 3] = [30080, 30081, 30082];
 /// Device that receives the copies.
 const MONITOR: &str = "mon0";
 const IFB: &str = "bwp0";
@@ -48,7 +47,7 @@ impl Worlds {
         ensure!(dialled.count() >= 2, "users of fewer than two Services");
         let (mut scanner, mut denied) = (Vec::new(), Vec::new());
         for family in Family::ALL {
-            for port in SCANNED {
+            for port in 30080..=30082 {
                 let target = SocketAddr::new(world.node_address(family), port);
                 scanner.push(Plan::from_outside(world, SCANNER, target).rate(RATE));
             }
@@ -67,7 +66,7 @@ impl Worlds {
             World::Bandwidth => shape(stage),
             World::Scanned => self.scan(stage),
             World::PodDropped => self.deny(stage, "drop"),
-            World::PodRejected => self.deny(stage, "reject with icmpx type port-unreachable"),
+            World::PodRejected => self.deny(stage, REJECT),
             // As long as it lasts, nobody follows.
             World::ProxyFrozen => Ok(Box::new(|injector| injector.follow())),
         }
@@ -75,19 +74,26 @@ impl Worlds {
 
     fn scan(&self, stage: &Stage) -> Result<Undo> {
         let (v4, v6) = layout::outside_client(SCANNER);
-        let ports = SCANNED.map(|port| port.to_string()).join(", ");
         let chain = format!(
             "type filter hook prerouting priority -300; \
-             ip saddr {v4} tcp dport {{ {ports} }} drop; ip6 saddr {v6} tcp dport {{ {ports} }} drop;"
+             ip saddr {v4} tcp dport 30080-30082 drop; ip6 saddr {v6} tcp dport 30080-30082 drop;"
         );
         in_vain(stage, &chain, &self.scanner)
     }
 
     fn deny(&self, stage: &Stage, verdict: &str) -> Result<Undo> {
-        let device = &stage.world.pod(DENIED).device;
-        let chain = format!("type filter hook forward priority -5; iifname {device} {verdict};");
-        in_vain(stage, &chain, &self.denied)
+        in_vain(stage, &denied(stage, &[DENIED], verdict), &self.denied)
     }
+}
+
+/// Words of nft for a rejection.
+pub(super) const REJECT: &str = "reject with icmpx type port-unreachable";
+
+/// A chain that denies pods everything they send through the node.
+pub(super) fn denied(stage: &Stage, pods: &[&str], verdict: &str) -> String {
+    let devices = pods.iter().map(|pod| stage.world.pod(pod).device.as_str());
+    let devices = devices.collect::<Vec<_>>().join(", ");
+    format!("type filter hook forward priority -5; iifname {{ {devices} }} {verdict};")
 }
 
 /// Of every pod but the extra one, and of the uplink.
@@ -102,9 +108,8 @@ fn mirror(stage: &Stage) -> Result<Undo> {
     let here = pods.filter(|pod| pod.place != Place::Remote && pod.name != EXTRA_POD);
     let mut devices: Vec<String> = here.map(|pod| pod.device.clone()).collect();
     devices.push(layout::UPLINK.to_owned());
+    let copy = format!("protocol all u32 match u32 0 0 action mirred egress mirror dev {MONITOR}");
     for device in &devices {
-        let copy =
-            format!("protocol all u32 match u32 0 0 action mirred egress mirror dev {MONITOR}");
         node.tc_batch(&format!(
             "qdisc add dev {device} clsact\n\
              filter add dev {device} ingress {copy}\nfilter add dev {device} egress {copy}\n"

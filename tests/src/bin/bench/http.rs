@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use node_tests::abuse::{Burners, Crowd, raise_open_files};
+use node_tests::abuse::{Crowd, burn, raise_open_files};
 use node_tests::cgroup::Cgroup;
 use node_tests::detect::{Figure, Load};
 use node_tests::http;
@@ -66,7 +66,7 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
         for (_, target) in servers {
             let from = &stage.world.outside;
             let _crowd = strangers.then(|| gather(from, target)).transpose()?;
-            let _burners = burners.then(Burners::start);
+            let _burners = burners.then(burn);
             measured.push(from.run(|| {
                 hurry();
                 probe(probes, target)

@@ -12,10 +12,7 @@ fn seconds(seconds: f64) -> Duration {
 
 /// A minute with ten connections a second, all of them answered, and 200 throughout.
 fn calm() -> Seen {
-    let dialled = (0..600).map(|tenth| Dialled {
-        begun: Duration::from_millis(tenth * 100),
-        ok: true,
-    });
+    let dialled = (0..600).map(|tenth| (Duration::from_millis(tenth * 100), true));
     Seen {
         steps: Vec::new(),
         dialled: dialled.collect(),
@@ -53,8 +50,8 @@ fn alarmed(mut seen: Seen, from: f64, to: f64) -> Seen {
 /// With a fault that every client feels.
 fn broken(mut seen: Seen, action: Action, from: f64, to: f64) -> Seen {
     seen.steps.push(step(action, from, to));
-    for one in &mut seen.dialled {
-        one.ok &= !(seconds(from)..seconds(to)).contains(&one.begun);
+    for (begun, ok) in &mut seen.dialled {
+        *ok &= !(seconds(from)..seconds(to)).contains(begun);
     }
     seen
 }
@@ -81,7 +78,7 @@ fn a_fault_that_is_told_in_time_is_sound() {
 #[test]
 fn a_fault_that_is_told_late_or_never_is_found() {
     let late = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 23.0, 28.5);
-    assert!(violations(&late)[0].contains("after 3.0 s"));
+    assert!(violations(&late)[0].contains("after 3.0s"));
     let never = broken(calm(), FLUSHED, 20.0, 27.0);
     assert!(violations(&never)[0].contains("never"));
 }
@@ -149,7 +146,7 @@ fn a_world_excuses_no_missed_fault() {
         };
         assert_eq!(violations(&alarmed(beside(calm()), 21.5, 30.0)), [""; 0]);
         let late = violations(&alarmed(beside(calm()), 23.0, 30.0));
-        assert!(late[0].contains("after 3.0 s"), "{world:?}");
+        assert!(late[0].contains("after 3.0s"), "{world:?}");
         assert!(
             violations(&beside(calm()))[0].contains("never"),
             "{world:?}"
@@ -163,7 +160,7 @@ fn cut_routes_are_told_by_connections_alone() {
     let cut = || broken(calm(), Action::Fault(Fault::RoutesGone), 20.0, 29.0);
     let found = judge(&alarmed(cut(), 24.9, 30.5));
     assert_eq!((found.violations.len(), found.detected.len()), (0, 1));
-    assert!(violations(&alarmed(cut(), 25.1, 30.5))[0].contains("after 5.1 s"));
+    assert!(violations(&alarmed(cut(), 25.1, 30.5))[0].contains("after 5.1s"));
     // And the sentinel is not needed for it.
     let mut blind = cut();
     let dropped = Action::Harmless(Harmless::RangeDropped);
@@ -177,11 +174,11 @@ fn a_frozen_proxy_keeps_a_new_sentinel_from_its_rules() {
     let deleted = step(Action::Harmless(Harmless::SentinelDeleted), 2.0, 4.0);
     let mut seen = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
     seen.steps.push(deleted);
-    assert!(violations(&seen)[0].contains("after 4.0 s"));
+    assert!(violations(&seen)[0].contains("after 4.0s"));
     let frozen = Action::World(World::ProxyFrozen);
     let mut before = seen.clone();
     before.steps.push(step(frozen, 5.0, 12.0));
-    assert!(violations(&before)[0].contains("after 4.0 s"));
+    assert!(violations(&before)[0].contains("after 4.0s"));
     seen.steps.push(step(frozen, 3.0, 12.0));
     assert_eq!(violations(&seen), [""; 0]);
 }
@@ -197,7 +194,6 @@ fn an_alarm_that_outlasts_its_fault_is_found() {
     assert_eq!(violations(&excused), [""; 0]);
 }
 
-/// The fault was done, and did nothing.
 /// It was killed in the midst of a fault, and takes long to start again.
 #[test]
 fn an_agent_that_was_away_answers_as_before_for_a_moment() {
@@ -208,6 +204,7 @@ fn an_agent_that_was_away_answers_as_before_for_a_moment() {
     assert_eq!(violations(&seen), [""; 0]);
 }
 
+/// The fault was done, and did nothing.
 #[test]
 fn an_alarm_while_every_connection_works_is_found() {
     let mut seen = alarmed(calm(), 21.0, 28.0);
@@ -264,7 +261,7 @@ fn silence_is_wrong_unless_the_agent_was_away() {
         seen
     };
     assert_eq!(violations(&silent(22.0)), [""; 0], "load balancers bear it");
-    assert!(violations(&silent(24.0))[0].contains("no answer for 4.0 s"));
+    assert!(violations(&silent(24.0))[0].contains("no answer for 4.0s"));
     let beside = |action: Action, from: f64, to: f64| {
         let mut seen = silent(24.0);
         seen.steps.push(step(action, from, to));
@@ -306,10 +303,4 @@ fn an_answer_that_is_neither_200_nor_503_is_found() {
     let mut seen = calm();
     seen.answered = vec![codes(0.0, 20.0, 200, 200), codes(20.0, 60.0, 200, 404)];
     assert!(violations(&seen)[0].contains("404"));
-}
-
-#[test]
-fn a_503_that_stays_after_a_fault_is_found() {
-    let stays = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.2, 60.0);
-    assert!(violations(&stays)[0].contains("503 at /livez without a fault"));
 }
