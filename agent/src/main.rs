@@ -72,7 +72,10 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    runtime.block_on(async { tokio::spawn(app::run(config, confined)).await })??;
+    let ended = runtime.block_on(async { tokio::spawn(app::run(config, confined)).await });
+    // A listing that the kernel is slow to answer is not waited for.
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    ended??;
     Ok(Exit::Success)
 }
 

@@ -81,7 +81,11 @@ pub(crate) fn messages(
         let kind = half(bytes, 4).ok_or_else(too_short)?;
         let body = bytes.get(HEADER..length).ok_or_else(too_short)?;
         match kind {
-            DONE => return Ok(false),
+            // An answer that the kernel had to break off ends with the reason.
+            DONE => match word(body, 0).map(u32::cast_signed) {
+                Some(code @ ..0) => return Err(io::Error::from_raw_os_error(-code)),
+                _ => return Ok(false),
+            },
             ERROR => match word(body, 0).ok_or_else(too_short)? as i32 {
                 // An acknowledgement.
                 0 => {}
@@ -164,6 +168,12 @@ mod tests {
         let error = answer(-libc::ENOENT).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
         answer(0).expect("an acknowledgement is no error");
+        let end = |code: i32| messages(&message(DONE, 0, &code.to_ne_bytes()), &mut |_| Ok(()));
+        let error = end(-libc::ENOBUFS).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS), "broken off");
+        assert!(!end(0).expect("whole"));
+        let end = messages(&message(DONE, 0, &[]), &mut |_| Ok(()));
+        assert!(!end.expect("without a code"));
     }
 
     #[test]

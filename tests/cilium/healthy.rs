@@ -83,6 +83,47 @@ fn changes_of_endpoints_and_settings_are_never_503() {
     scene.wait_for("proven", 200, Duration::from_secs(20));
 }
 
+/// Cilium comes to a node that kube-proxy alone has served until then.
+#[test]
+fn cilium_may_come_to_a_node_of_kube_proxys() {
+    let name = "cilium_may_come_to_a_node_of_kube_proxys";
+    let Some(mut scene) = Scene::before_cilium(name, MIXED) else {
+        return;
+    };
+    scene.start_agent(&[]);
+    scene.wait_proven();
+    assert!(!MIXED.is_recognised(&scene.report()));
+    let watch = scene.watch();
+    scene.restart_cilium();
+    scene.wait_served();
+    scene.traffic();
+    scene.wait("Cilium recognised", |report| MIXED.is_recognised(report));
+    thread::sleep(Duration::from_secs(10));
+    assert_never_503(&watch);
+    scene.wait_for("proven", 200, Duration::from_secs(20));
+}
+
+/// During an update two agents have programs at the uplink, and neither takes the other's for Cilium's: the
+/// sentinel's paths by kube-proxy stay armed.
+#[test]
+fn an_update_is_never_503_and_disarms_nothing() {
+    let name = "an_update_is_never_503_and_disarms_nothing";
+    let Some(mut scene) = Scene::proven(name, MIXED) else {
+        return;
+    };
+    scene.wait_proven();
+    scene.traffic();
+    let watch = scene.watch();
+    let old = scene.agent.take().expect("an agent");
+    scene.start_agent(&[]);
+    thread::sleep(Duration::from_secs(10));
+    let report = scene.report();
+    assert!(MIXED.is_recognised(&report), "{}", report["datapath"]);
+    old.terminate().expect("it ends");
+    scene.wait_proven();
+    assert_never_503(&watch);
+}
+
 /// Cilium has taken over, and the sentinel's probes pass by kube-proxy's rules alone when these are
 /// deleted. The same without Cilium in kube-proxy's place is a fault: `beside_kube_proxy_its_missing_tables_are_503`.
 #[test]

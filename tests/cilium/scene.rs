@@ -166,6 +166,14 @@ impl Scene {
     /// A cluster with its Services and Cilium, without pathproof. Nothing, loudly, where the machine
     /// lacks what it takes.
     pub(crate) fn bare(test: &str, shape: Shape) -> Option<Self> {
+        let mut scene = Self::before_cilium(test, shape)?;
+        scene.restart_cilium();
+        scene.wait_served();
+        Some(scene)
+    }
+
+    /// The same, and Cilium does not run yet.
+    pub(crate) fn before_cilium(test: &str, shape: Shape) -> Option<Self> {
         if skip::without_root(test) {
             return None;
         }
@@ -187,8 +195,6 @@ impl Scene {
         if shape.has_direct_return() {
             scene.return_directly();
         }
-        scene.restart_cilium();
-        scene.wait_served();
         Some(scene)
     }
 
@@ -217,7 +223,7 @@ impl Scene {
 
     /// Until Services are served on every way, in both families: Cilium is ready before it has compiled
     /// its programs.
-    fn wait_served(&self) {
+    pub(crate) fn wait_served(&self) {
         for plan in self.plans() {
             let mut skip = 0;
             let mut last = None;

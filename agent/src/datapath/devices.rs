@@ -2,7 +2,7 @@
 //!
 //! A notification of an interface or a default route leads to a fresh look at everything after a short
 //! pause: notifications can be lost (a full socket), a full list cannot, and a burst of 250 new pods
-//! costs a few looks. Other routes lead to none: a router's change many times a second.
+//! costs a few looks. Of other routes the kernel sends none: a router's change many times a second.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use std::time::Duration;
 use agent_common::packet::Link;
 use agent_common::service::Family;
 use futures_util::{StreamExt, TryStreamExt};
-use rtnetlink::packet_core::NetlinkPayload;
-use rtnetlink::packet_route::RouteNetlinkMessage;
+use netlink_sys::AsyncSocket as _;
 use rtnetlink::packet_route::link::{
     InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
 };
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
+use socket2::{SockFilter, SockRef};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
@@ -26,9 +26,10 @@ use crate::netlink::routes;
 
 /// Delay from a notification to the listing: a new device brings several notifications.
 const PAUSE: Duration = Duration::from_millis(30);
-/// Interfaces are listed at least this often, in case a notification was lost,
-const AT_LEAST: Duration = Duration::from_secs(30);
-/// or after this many times the duration of the last look, so that it takes 1 % of a processor at most.
+/// Interfaces are listed at least this often, in case a notification was lost. A look that takes long is
+/// repeated after so many times its duration, so that it takes 1 % of a processor at most, but not later
+/// than the second.
+const AT_LEAST: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
 const RARELY: u32 = 100;
 
 /// An interface that Service traffic can cross.
@@ -85,18 +86,20 @@ pub async fn follow() -> Result<watch::Receiver<Interfaces>, DevicesError> {
         MulticastGroup::Ipv4Route,
         MulticastGroup::Ipv6Route,
     ];
-    let (connection, handle, mut messages) =
+    let (mut connection, handle, mut messages) =
         new_multicast_connection(&groups).map_err(failed("follow interfaces"))?;
+    SockRef::from(connection.socket_mut().socket_ref())
+        .attach_filter(&without_other_routes())
+        .map_err(failed("follow default routes alone"))?;
     tokio::spawn(connection);
-    let (sender, receiver) = watch::channel(list(&handle).await?);
+    let mut uplinks = list_uplinks().await?;
+    let (sender, receiver) = watch::channel(list(&handle, &uplinks).await?);
     tokio::spawn(async move {
-        let mut at_least = AT_LEAST;
+        let [mut at_least, at_most] = AT_LEAST;
         loop {
             let news = async {
-                while let Some((message, _)) = messages.next().await {
-                    if matters(&message.payload) {
-                        return;
-                    }
+                if messages.next().await.is_none() {
+                    std::future::pending().await
                 }
             };
             // If one came or the time is up: look.
@@ -104,16 +107,9 @@ pub async fn follow() -> Result<watch::Receiver<Interfaces>, DevicesError> {
             tokio::time::sleep(PAUSE).await;
             while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, messages.next()).await {}
             let began = Instant::now();
-            let listed = list(&handle).await;
-            at_least = AT_LEAST.max(began.elapsed() * RARELY);
-            match listed {
-                Ok(interfaces) => {
-                    sender.send_if_modified(|held| {
-                        let changed = *held != interfaces;
-                        *held = interfaces;
-                        changed
-                    });
-                }
+            at_least = AT_LEAST[0];
+            match look(&handle, &mut uplinks, &sender).await {
+                Ok(()) => at_least = (began.elapsed() * RARELY).clamp(at_least, at_most),
                 Err(error) => tracing::warn!(%error, "the interfaces could not be listed"),
             }
             if sender.is_closed() {
@@ -124,19 +120,53 @@ pub async fn follow() -> Result<watch::Receiver<Interfaces>, DevicesError> {
     Ok(receiver)
 }
 
-/// Whether a notification may change the [`Interfaces`].
-fn matters(payload: &NetlinkPayload<RouteNetlinkMessage>) -> bool {
-    match payload {
-        NetlinkPayload::InnerMessage(
-            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route),
-        ) => route.header.destination_prefix_length == 0,
-        _ => true,
-    }
+/// Lets everything through to a socket of netlink but routes that are no default routes.
+fn without_other_routes() -> [SockFilter; 7] {
+    /// Types of messages, and offsets of the type and of `rtm_dst_len` behind the header.
+    const ROUTES: [u16; 2] = [24, 25];
+    const TYPE: u32 = 4;
+    const PREFIX: u32 = 17;
+    let load = (libc::BPF_LD | libc::BPF_ABS) as u16;
+    let (half, byte) = (load | libc::BPF_H as u16, load | libc::BPF_B as u16);
+    let equals = (libc::BPF_JMP | libc::BPF_JEQ) as u16;
+    let returns = (libc::BPF_RET | libc::BPF_K) as u16;
+    // The filter reads numbers as they are on the wire.
+    let [new, deleted] = ROUTES.map(|kind| u32::from(kind.to_be()));
+    [
+        SockFilter::new(half, 0, 0, TYPE),
+        SockFilter::new(equals, 1, 0, new),
+        SockFilter::new(equals, 0, 2, deleted),
+        SockFilter::new(byte, 0, 0, PREFIX),
+        SockFilter::new(equals, 0, 1, 0),
+        SockFilter::new(returns, 0, 0, u32::MAX),
+        SockFilter::new(returns, 0, 0, 0),
+    ]
 }
 
-async fn list(handle: &Handle) -> Result<Interfaces, DevicesError> {
-    let uplinks = spawn_blocking(uplinks).await;
-    let uplinks = uplinks.map_err(failed("list routes"))??;
+/// Sends the interfaces with the uplinks as last known, and again if those have changed: a new pod does
+/// not wait for a router's routes.
+async fn look(
+    handle: &Handle,
+    uplinks: &mut BTreeSet<u32>,
+    sender: &watch::Sender<Interfaces>,
+) -> Result<(), DevicesError> {
+    let send = |interfaces| {
+        sender.send_if_modified(|held| {
+            let changed = *held != interfaces;
+            *held = interfaces;
+            changed
+        })
+    };
+    send(list(handle, uplinks).await?);
+    let listed = list_uplinks().await?;
+    if *uplinks != listed {
+        *uplinks = listed;
+        send(list(handle, uplinks).await?);
+    }
+    Ok(())
+}
+
+async fn list(handle: &Handle, uplinks: &BTreeSet<u32>) -> Result<Interfaces, DevicesError> {
     let mut interfaces = Interfaces::default();
     let mut messages = handle.link().get().execute();
     while let Some(message) = messages
@@ -144,10 +174,15 @@ async fn list(handle: &Handle) -> Result<Interfaces, DevicesError> {
         .await
         .map_err(failed("list interfaces"))?
     {
-        interfaces.add(&message, &uplinks);
+        interfaces.add(&message, uplinks);
     }
     interfaces.devices.sort_by_key(|device| device.index);
     Ok(interfaces)
+}
+
+async fn list_uplinks() -> Result<BTreeSet<u32>, DevicesError> {
+    let listed = spawn_blocking(uplinks).await;
+    listed.map_err(failed("list routes"))?
 }
 
 impl Interfaces {
@@ -262,6 +297,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
+    use crate::netlink;
 
     #[rstest]
     #[case::ethernet(LinkLayerType::Ether, LinkFlags::Up, Some(Link::Ethernet), 0)]
@@ -300,24 +336,33 @@ mod tests {
 
     /// A router's routes change many times a second.
     #[test]
-    fn only_default_routes_and_interfaces_matter() {
-        let to = |prefix| {
-            let mut route = RouteMessage::default();
-            route.header.destination_prefix_length = prefix;
-            route
+    fn only_default_routes_and_interfaces_lead_to_a_look() {
+        let heard = |kind: u16, prefix: u8| {
+            let body = [2, prefix, 0, 0, 254, 4, 0, 1, 0, 0, 0, 0];
+            passes(&netlink::message(kind, 0, &body))
         };
-        for (message, expected) in [
-            (RouteNetlinkMessage::NewRoute(to(24)), false),
-            (RouteNetlinkMessage::DelRoute(to(32)), false),
-            (RouteNetlinkMessage::NewRoute(to(0)), true),
-            (RouteNetlinkMessage::DelRoute(to(0)), true),
-            (RouteNetlinkMessage::NewLink(LinkMessage::default()), true),
-            (RouteNetlinkMessage::DelLink(LinkMessage::default()), true),
+        let (new, deleted, new_link, done) = (24, 25, 16, 3);
+        for (kind, prefix, expected) in [
+            (new, 24, false),
+            (deleted, 32, false),
+            (new, 0, true),
+            (deleted, 0, true),
+            (new_link, 24, true),
+            (done, 24, true),
         ] {
-            let name = format!("{message:?}");
-            let payload = NetlinkPayload::InnerMessage(message);
-            assert_eq!(matters(&payload), expected, "{name}");
+            assert_eq!(heard(kind, prefix), expected, "{kind} {prefix}");
         }
+    }
+
+    /// Whether the filter lets a message through, as any socket's filter does.
+    fn passes(message: &[u8]) -> bool {
+        let (from, to) = std::os::unix::net::UnixDatagram::pair().expect("a pair");
+        SockRef::from(&to)
+            .attach_filter(&without_other_routes())
+            .expect("a filter");
+        to.set_nonblocking(true).expect("no waiting");
+        from.send(message).expect("sent");
+        to.recv(&mut [0; 64]).is_ok()
     }
 
     #[rstest]

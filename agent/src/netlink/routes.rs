@@ -11,15 +11,17 @@ use netlink_sys::protocols::NETLINK_ROUTE;
 use rtnetlink::packet_core::Parseable;
 use rtnetlink::packet_route::route::RouteMessage;
 
-use crate::netlink;
+use crate::{clock, netlink};
 
 /// `RTM_GETROUTE`, and the length of the `struct rtmsg` that it and its answers begin with.
 const GET: u16 = 26;
 const HEADER: usize = 12;
 /// `RTA_DST`.
 const DESTINATION: u16 = 1;
-/// While others change interfaces, older kernels let a question about routes wait for their lock.
+/// Time for each part of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Time for all of it: whoever asked does not wait longer, and the next one asks anew.
+const WHOLE: Duration = Duration::from_secs(20);
 
 /// Lists the routes of all tables that `wanted` picks by destination and protocol (`rtm_protocol`).
 /// A million routes take a second: not for a thread that others wait for.
@@ -36,14 +38,21 @@ pub(crate) fn list(
     };
     let mut question = [0; HEADER];
     question[0] = number as u8;
-    let mut routes = Vec::new();
+    let (mut routes, began) = (Vec::new(), clock::mono());
     netlink::dump_within(PATIENCE, NETLINK_ROUTE, GET, &question, |body| {
         // Without IPv6 the kernel answers a question about it with all other families.
         let (destination, protocol) = head(body).ok_or_else(netlink::too_short)?;
         if body[0] == question[0] && destination.is_some_and(|to| wanted(to, protocol)) {
-            routes.push(RouteMessage::parse(body).map_err(io::Error::other)?);
+            // One of a kind that the library does not know yet hides no others.
+            match RouteMessage::parse(body) {
+                Ok(route) => routes.push(route),
+                Err(error) => tracing::debug!(%error, "a route could not be read"),
+            }
         }
-        Ok(())
+        match clock::mono().since(began) > WHOLE {
+            true => Err(io::ErrorKind::TimedOut.into()),
+            false => Ok(()),
+        }
     })?;
     Ok(routes)
 }

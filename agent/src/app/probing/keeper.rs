@@ -2,6 +2,7 @@
 //! removes them in the end. A task of its own, since netlink waits; it tells the main loop what it
 //! found and decides nothing.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use agent_common::service::Family;
@@ -74,7 +75,7 @@ impl Keeper {
             let desired = desires.borrow_and_update().devices.clone();
             match desired {
                 Some(devices) if devices.needed => {
-                    self.look(&devices.families).await;
+                    self.look(&devices.families, &desires).await;
                 }
                 Some(_) if self.touched != Some(false) => {
                     self.remove().await;
@@ -108,9 +109,10 @@ impl Keeper {
         }
     }
 
-    async fn look(&mut self, families: &[Family]) {
+    async fn look(&mut self, families: &[Family], desires: &watch::Receiver<DesiredState>) {
         let began = clock::mono();
         let made = self.made.borrow().clone();
+        let mut damage = None;
         let sound = match &made {
             Some(devices) if self.families == families && !self.has_more(devices) => {
                 let verified = verify(devices, &self.config);
@@ -119,14 +121,12 @@ impl Keeper {
                     return;
                 };
                 damages.extend(overridden(&self.client));
-                if !damages.is_empty() {
-                    self.report(Parts::Damaged(damages.join("; ")));
-                }
-                damages.is_empty()
+                damage = (!damages.is_empty()).then(|| Parts::Damaged(damages.join("; ")));
+                damage.is_none()
             }
             _ => false,
         };
-        if !sound && timeout(MAKING, self.make(families)).await.is_err() {
+        if !sound && !self.make_in_time(families, damage, desires).await {
             let why = format!(
                 "the sentinel's interfaces could not be made within {} s: netlink does not answer, \
                  or this node has millions of routes",
@@ -134,6 +134,7 @@ impl Keeper {
             );
             tracing::warn!("{why}");
             if self.made.borrow().is_none() {
+                self.remove().await;
                 self.turn_off(why);
             }
         }
@@ -144,6 +145,33 @@ impl Keeper {
                 owners: owners(),
             }));
         }
+    }
+
+    /// Makes the devices, and gives up once nobody wants them any more. Returns false if it takes too long.
+    /// For some time after damage failed probes do not count: it is reported again until it is repaired.
+    async fn make_in_time(
+        &mut self,
+        families: &[Family],
+        damage: Option<Parts>,
+        desires: &watch::Receiver<DesiredState>,
+    ) -> bool {
+        let events = self.events.clone();
+        let tell = || {
+            damage
+                .clone()
+                .map(|damage| events.send(Event::Parts(damage)))
+        };
+        let mut making = pin!(self.make(families));
+        let end = clock::mono().plus(MAKING);
+        while clock::mono() < end {
+            tell();
+            let is_over = timeout(STUCK, making.as_mut()).await.is_ok();
+            if is_over || desires.has_changed().is_err() {
+                tell();
+                return true;
+            }
+        }
+        false
     }
 
     async fn make(&mut self, families: &[Family]) {

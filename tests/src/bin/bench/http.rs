@@ -35,7 +35,7 @@ const BESIDE: [(&str, [bool; 3]); 5] = [
     ("strangers", [true, false, false]),
     ("busy processors", [false, true, false]),
     ("busy processors, strangers", [true, true, false]),
-    ("busy processors, strangers, few shares", [true, true, true]),
+    ("busy processors, few shares", [false, true, true]),
 ];
 
 pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {

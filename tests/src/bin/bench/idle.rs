@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use node_tests::detect::Load;
 use node_tests::promises::{Missed, head};
+use node_tests::scene::metric;
 use node_tests::usage;
 
 use crate::stage;
@@ -33,8 +34,19 @@ fn percent(seconds: usize, probed: bool, options: &[&str]) -> Result<f64> {
     let stage = stage(Load::Idle, probed, options)?;
     println!("measured for {seconds} s");
     thread::sleep(CALM);
+    let passed = || -> Result<u64> {
+        let metrics = stage.agent.metrics()?;
+        Ok(metric(
+            &metrics,
+            "pathproof_probes_total",
+            &["outcome=\"passed\""],
+        ))
+    };
+    let probes = passed()?;
     let (start, before) = (Instant::now(), usage::processor(stage.agent.pid())?);
     thread::sleep(Duration::from_secs(seconds as u64));
     let used = usage::processor(stage.agent.pid())? - before;
+    let probes = passed()? - probes;
+    ensure!((probes > 0) == probed, "{probes} probes passed");
     Ok(used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0)
 }
