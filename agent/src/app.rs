@@ -16,10 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::OptionFuture;
-use ipnet::IpNet;
 use tokio::sync::mpsc::{self, Receiver};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use crate::causes::chain;
@@ -27,7 +25,7 @@ use crate::clock;
 use crate::cluster::api::client::client;
 use crate::cluster::api::{self, ApiAccess, ApiServer, Scope};
 use crate::cluster::{Update, watch as folder};
-use crate::config::{Attach, Config, KeptArgs, PortTakeover, Source, Switch};
+use crate::config::{Attach, Config, KeptArgs, PortTakeover, Source};
 use crate::confine::Confined;
 use crate::datapath::Observer;
 use crate::datapath::attach::Mode;
@@ -35,13 +33,12 @@ use crate::datapath::devices::{self, DevicesError, Interfaces};
 use crate::datapath::load::MapsError;
 use crate::datapath::pins::{Pins, PinsError};
 use crate::datapath::{release, succession};
-use crate::http::AllowList;
+use crate::http::admin;
 use crate::http::admin::RecordingRequest;
 use crate::http::bind::BindAddress;
-use crate::http::{admin, health, serve, service};
-use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory, raise_open_files};
-use crate::metrics::{Listener, Metrics};
-use crate::port::{self, Listeners};
+use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory};
+use crate::metrics::Metrics;
+use crate::port;
 use crate::publish::{self, Client, Settings};
 use crate::sentinel::devices::{DeviceError, remove};
 use crate::state;
@@ -56,11 +53,13 @@ mod agent;
 mod check;
 mod open_count;
 mod probing;
+mod serving;
 
 use agent::Agent;
 pub use check::check;
 use open_count::Counted;
 use probing::{Inbox, Probing};
+use serving::Serving;
 
 /// Reason why a command could not do its work. Reporting code finds the cause by its type.
 pub type AppError = Box<dyn Error + Send + Sync>;
@@ -140,7 +139,8 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
         recordings,
         now: clock::mono,
     };
-    let served = serve_all(&agent, listeners, admin, &ended);
+    let served = serving::all(&agent, listeners, admin)?;
+    let serving = Serving::start(served, ended).await?;
     let mut inputs = Inputs::new(updates, inbox, wanted_recordings).await?;
     inputs.counted = agent.open_count.counted.take();
     agent.follow_interfaces(inputs.interfaces());
@@ -166,7 +166,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     agent.end(succeeded).await;
     drop(ending);
     // Requests under way are answered; a client that does not read must not keep us.
-    let _ = tokio::time::timeout(Duration::from_secs(2), served.join_all()).await;
+    let _ = tokio::time::timeout(Duration::from_secs(2), serving.end()).await;
     Ok(())
 }
 
@@ -218,12 +218,13 @@ impl Inputs {
             Some(event) = inbox => agent.feed(event),
             Some(Some(counted)) = counted => agent.feed(Event::Open(counted)),
             Ok(()) = self.devices.changed() => agent.follow_interfaces(self.interfaces()),
+            _ = self.check.tick() => agent.check(),
+            _ = self.sample.tick() => self.sample.reset_after(agent.sample()),
+            // Last: whoever asks for one after the other must not keep us from looking.
             Some(wanted) = self.recordings.recv() => {
                 // The client that asked may be gone.
                 let _ = wanted.send(agent.node.recording());
             }
-            _ = self.check.tick() => agent.check(),
-            _ = self.sample.tick() => self.sample.reset_after(agent.sample()),
         }
     }
 }
@@ -346,61 +347,4 @@ fn settings(config: &Config, limits: Limits, rereads: bool) -> node::Settings {
             .collect(),
         rereads,
     }
-}
-
-/// Starts what listens, until the sender of `ended` is dropped.
-fn serve_all(
-    agent: &Agent,
-    listeners: Listeners,
-    state: admin::AdminState,
-    ended: &watch::Receiver<()>,
-) -> JoinSet<()> {
-    let metrics = Arc::clone(&state.metrics);
-    let mut served = JoinSet::new();
-    let proxied = agent.config.healthz.health_check_proxy_protocol == Switch::On;
-    let mut serve = |which, listener, router, allow: &[Option<IpNet>], limits| {
-        let Some(listener) = listener else { return };
-        let rules = serve::Rules {
-            listener: which,
-            allow: AllowList::new(allow.iter().flatten().copied()),
-            proxied: which != Listener::Admin && proxied,
-            limits,
-            metrics: Arc::clone(&metrics),
-        };
-        let mut ended = ended.clone();
-        let end = async move { while ended.changed().await.is_ok() {} };
-        served.spawn(serve::serve(listener, router, rules, end));
-    };
-    let alive = health::Alive {
-        heartbeat: state.heartbeat.clone(),
-        now: clock::mono,
-    };
-    let router = health::router(health::HealthState {
-        answers: agent.output.answers.subscribe(),
-        now: clock::wall,
-        metrics: Arc::clone(&metrics),
-        loopback: agent.config.drop_in.then_some(alive),
-    });
-    // Unauthenticated clients come to the health port.
-    let open_files = raise_open_files();
-    let limits = serve::Limits::default().within(open_files / 4 * 3);
-    let allow = &agent.config.healthz.allow;
-    serve(Listener::Healthz, listeners.healthz, router, allow, limits);
-    let router = service::router(service::ServiceState {
-        answers: agent.output.answers.subscribe(),
-        ports: (agent.health_ports.as_ref()).map_or_else(
-            || watch::Sender::default().subscribe(),
-            |of| of.table.subscribe(),
-        ),
-        metrics: Arc::clone(&metrics),
-    });
-    let mut limits = serve::Limits::default().within(open_files / 8);
-    // Few have a reason to ask the other two.
-    limits.waiting = limits.waiting.min(1_024);
-    // As kube-proxy's: other load balancers may ask there than at the health port.
-    serve(Listener::Service, listeners.services, router, &[], limits);
-    let allow = &agent.config.admin.allow;
-    let router = admin::router(state);
-    serve(Listener::Admin, listeners.admin, router, allow, limits);
-    served
 }

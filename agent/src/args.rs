@@ -7,6 +7,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use crate::config::{RotateConfig, RunArgs};
 
 mod commands;
+pub mod variables;
 
 pub use commands::{
     AdminPort, CheckArgs, CleanupArgs, DocsArgs, DocsPage, DrainArgs, EchoArgs, FleetArgs,

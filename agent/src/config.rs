@@ -147,6 +147,12 @@ pub enum ConfigError {
     /// The node's name could not be found.
     #[error("this node's name is not known: give --node-name, or set NODE_NAME from spec.nodeName")]
     NoNodeName,
+    /// A variable that looks like a setting.
+    #[error(
+        "{0}: there is no such setting: correct the name (`pathproof run --help` lists all), or \
+         remove the variable"
+    )]
+    Variable(String),
     /// Not a name of a Node.
     #[error("--node-name: {value:?} is not a valid Node name: {remedy}")]
     NodeName { value: String, remedy: &'static str },

@@ -13,7 +13,7 @@ use agent_core::drops::DropWatch;
 use agent_core::plan::{Installed, MapChange};
 use agent_core::shape::Facts;
 use agent_core::time::Mono;
-use attach::{Attacher, Attachment, Mode};
+use attach::{Attacher, Attachment, Mechanism, Mode};
 use devices::Device;
 use drops::Drops;
 use load::MapsError;
@@ -276,8 +276,14 @@ impl Observer {
         }
     }
 
-    /// Detaches what would outlive this process unpinned.
-    pub fn release(&mut self) {
+    /// Detaches what would outlive this process unpinned. Filters go too, and unless a `successor` has its
+    /// own, nobody observes from then on: the next agent must not take the maps for a sign of the contrary.
+    pub fn release(&mut self, successor: bool) {
+        let filters = |of: &Attachment| of.mechanism() == Some(Mechanism::Clsact);
+        let is_gap = !successor && self.attacher.attachments().any(filters);
         self.attacher.release();
+        if let Some(pins) = self.pins.as_ref().filter(|_| is_gap) {
+            pins.interrupt();
+        }
     }
 }

@@ -4,9 +4,9 @@ use std::io;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use pathproof::args::{CheckArgs, CleanupArgs, Command, EchoArgs};
+use pathproof::args::{CheckArgs, CleanupArgs, Command, EchoArgs, variables};
 use pathproof::cli::{self, Exit};
-use pathproof::config::{Config, RotateConfig, RunArgs, Surroundings, Switch};
+use pathproof::config::{Config, ConfigError, RotateConfig, RunArgs, Surroundings, Switch};
 use pathproof::kube_proxy_compat::{self, DropInError, Wanted};
 use pathproof::lifecycle::LogFormat;
 use pathproof::{app, clock, confine, lifecycle, rotate};
@@ -55,7 +55,13 @@ fn exit(outcome: Outcome) -> Exit {
 }
 
 fn run(said: &RunArgs) -> Outcome {
+    check_variables()?;
     run_with(Config::resolve(said, &Surroundings::read())?, Vec::new())
+}
+
+fn check_variables() -> Result<(), ConfigError> {
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    variables::misspelt(names).map_or(Ok(()), |name| Err(ConfigError::Variable(name)))
 }
 
 fn run_with(config: Config, notes: Vec<String>) -> Outcome {
@@ -67,7 +73,7 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
     config.log();
     // Before there are threads.
     let confined = confine::confine(&config);
-    // Two threads: the main loop, and one that answers while it is busy.
+    // Two threads: the main loop, and one that reads objects while it is busy.
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -100,6 +106,7 @@ fn stand_in(words: Result<Vec<String>, DropInError>) -> Outcome {
         Wanted::Cleanup => return Ok(remove_rules()),
         Wanted::WriteConfig(path) => return Err(DropInError::WriteConfig(path).into()),
     };
+    check_variables()?;
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let (config, notes) = kube_proxy_compat::resolve(&settings, &Surroundings::read(), &is_set)?;
     run_with(config, notes)

@@ -48,7 +48,7 @@ impl Memory {
         let path = dir.map(|dir| dir.join(FILE));
         let path = path.filter(|_| !boot_id.is_empty());
         if let Some(dir) = dir {
-            sweep(dir, LEFT);
+            sweep(dir, FRESH, LEFT);
         }
         // In pods every agent may have the same process id.
         let [first, last] = FRESH;
@@ -128,8 +128,7 @@ fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Removes what was begun and never became the file, where it is at least so old.
-fn sweep(dir: &Path, age: Duration) {
-    let [first, last] = FRESH;
+fn sweep(dir: &Path, [first, last]: [&str; 2], age: Duration) {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
@@ -147,7 +146,7 @@ fn sweep(dir: &Path, age: Duration) {
 pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     unless_missing(fs::remove_file(dir.join(FILE)))?;
     Recordings::below(dir).remove()?;
-    sweep(dir, Duration::ZERO);
+    sweep(dir, FRESH, Duration::ZERO);
     let _ = fs::remove_dir(dir);
     Ok(())
 }
@@ -162,6 +161,7 @@ fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
 /// Below the state folder.
 const FOLDER: &str = "recordings";
 const ENDING: &str = ".pathproof";
+const BEGUN: &str = ".tmp";
 /// Maximum number of recordings that are kept: a MiB each at most.
 const KEPT: usize = 6;
 /// RFC 3339, without the characters that file names should not have.
@@ -189,9 +189,13 @@ impl Recordings {
     pub fn write(&self, now: Wall, recording: &[u8]) -> io::Result<PathBuf> {
         let time = now.timestamp().strftime(NAME);
         let path = self.folder.join(format!("{time}{ENDING}"));
-        write(&path, &path.with_extension("tmp"), recording)?;
-        let files = self.files()?;
-        for old in &files[..files.len().saturating_sub(KEPT)] {
+        // An agent that was killed while it wrote one cannot have removed its part.
+        sweep(&self.folder, ["", BEGUN], LEFT);
+        write(&path, &path.with_extension(&BEGUN[1..]), recording)?;
+        // Where the clock was set back it is not the last one by name.
+        let mut others = self.files()?;
+        others.retain(|other| *other != path);
+        for old in &others[..(others.len() + 1).saturating_sub(KEPT)] {
             fs::remove_file(old)?;
         }
         Ok(path)
@@ -266,6 +270,24 @@ mod tests {
         recordings.write(now, &[2]).unwrap_err();
         let left = fs::read_dir(path.parent().unwrap()).unwrap().count();
         assert_eq!(left, 1, "the folder alone");
+    }
+
+    /// The clock may be set back, and the process be killed while it writes.
+    #[test]
+    fn a_recording_that_was_just_written_stays_and_parts_of_others_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let recordings = Recordings::below(dir.path());
+        let at = |second: i64| Wall(1_795_266_000_000_000_000 + second * 1_000_000_000);
+        for second in 0..6 {
+            recordings.write(at(7_200 + second), &[1]).unwrap();
+        }
+        let part = dir.path().join(FOLDER).join("2026-01-01T000000.000Z.tmp");
+        let made = fs::File::create(&part).unwrap();
+        made.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        let path = recordings.write(at(0), &[2]).unwrap();
+        assert_eq!(fs::read(path).unwrap(), [2]);
+        assert_eq!(recordings.files().unwrap().len(), 6);
+        assert!(!part.exists());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
+use agent_common::abi::{ABI_VERSION, map};
 use agent_common::evidence::Outcome;
 use aya::programs::TcAttachType;
 use node_tests::http;
@@ -74,6 +75,22 @@ fn a_restart_misses_no_connection() {
         scene.wait_proven();
     }
     assert_all_counted(&mut scene);
+}
+
+/// Filters go with the agent. The next one knows by the pins whether somebody observed meanwhile.
+#[rstest]
+#[case::links("tcx", true)]
+#[case::filters("clsact", false)]
+fn the_next_agent_knows_whether_there_was_a_gap(#[case] attach: &str, #[case] continues: bool) {
+    let name = "the_next_agent_knows_whether_there_was_a_gap";
+    if attach == "tcx" && skip::without_linux(name, skip::TCX) {
+        return;
+    }
+    let mut scene = Scene::new(Backend::Nftables, &["--attach", attach]);
+    scene.take_agent().terminate().expect("an end in order");
+    let maps = format!("v{ABI_VERSION}/maps");
+    let pin = scene.world.pin_dir().join(maps).join(map::PROOFS);
+    assert_eq!(pin.exists(), continues, "{}", pin.display());
 }
 
 #[test]

@@ -468,7 +468,7 @@ impl Agent {
             probing.end(succeeded).await;
         }
         if let Some(observer) = &mut self.observer {
-            observer.release();
+            observer.release(succeeded);
         }
     }
 }

@@ -75,6 +75,8 @@ pub(super) struct Converter {
     node_name: String,
     shared: HashSet<Arc<str>>,
     peers: PeerNumbers,
+    /// A value of the last object that its facts do without.
+    left_out: Option<Invalid>,
 }
 
 impl Converter {
@@ -103,13 +105,27 @@ impl Converter {
             Object::Service(service) => self.service(*service),
             Object::Slice(slice) => self.slice(*slice),
         };
-        facts.map_err(|invalid| Invalid {
+        let named = |invalid| Invalid {
             object: title,
             ..invalid
-        })
+        };
+        match facts {
+            Ok(facts) => {
+                self.left_out = self.left_out.take().map(named);
+                Ok(facts)
+            }
+            Err(invalid) => Err(named(invalid)),
+        }
     }
 
-    fn node(&self, node: Node) -> Converted {
+    /// An invalid value of the last object, which its facts do without.
+    pub(super) fn left_out(&mut self) -> Option<Invalid> {
+        self.left_out.take()
+    }
+
+    /// The API server checks no address of a Node. Whether the node is to be deleted counts whatever a cloud
+    /// has written there.
+    fn node(&mut self, node: Node) -> Converted {
         let name = node.metadata.name.unwrap_or_default();
         if name != self.node_name {
             return Ok(None);
@@ -120,9 +136,10 @@ impl Converter {
         for (at, entry) in status.addresses.iter().flatten().enumerate() {
             if matches!(&*entry.type_, "InternalIP" | "ExternalIP") {
                 let field = format_args!("status.addresses[{at}].address");
-                let ip = ip(field, &entry.address)?;
-                if !addresses.contains(&ip) {
-                    addresses.push(ip);
+                match ip(field, &entry.address) {
+                    Ok(ip) if addresses.contains(&ip) => {}
+                    Ok(ip) => addresses.push(ip),
+                    Err(invalid) => self.left_out = Some(invalid),
                 }
             }
         }

@@ -269,7 +269,12 @@ impl Manifests {
                 .converter
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner);
-            match converter.facts(object) {
+            let converted = converter.facts(object);
+            if let Some(invalid) = converter.left_out() {
+                let why = format!("{invalid}; the object is used without it");
+                file.problems.push(problem(&path, place, &why));
+            }
+            match converted {
                 Ok(Some(facts)) => match file.objects.entry(key) {
                     Entry::Vacant(free) => drop(free.insert((place, facts))),
                     Entry::Occupied(first) => {

@@ -101,6 +101,12 @@ impl Pins {
         self.found
     }
 
+    /// Nothing is observed until the next agent is there: [`Pins::were_found`] says so to that one.
+    pub(super) fn interrupt(&self) {
+        // Without it the next agent believes what was true until now.
+        let _ = fs::remove_file(self.map(map::PROOFS));
+    }
+
     /// Path of the pin of the link of a device and direction. By index, not name: a device of the
     /// same name that is back is another device, and its old link is dead.
     pub fn link(&self, device: u32, direction: &str) -> PathBuf {

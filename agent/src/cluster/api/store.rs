@@ -16,6 +16,8 @@ use crate::cluster::facts::{Facts, Kind, Object, compare};
 use crate::cluster::{Problem, Update};
 use agent_core::cluster::Change;
 
+/// What is done with an object that cannot be taken.
+const KEPT: &str = "the object's last good version stays in use";
 /// Objects with something wrong that are named one by one...
 const NAMED: usize = 50;
 /// ...and that are counted.
@@ -70,12 +72,11 @@ impl Resource {
         }
     }
 
-    /// An object is there, and cannot be taken as it stands.
+    /// An object is there, and cannot be taken as it stands. The message says what is done instead.
     fn complain(&mut self, key: Key, message: String) {
         self.see(key);
         if self.wrong.len() < REMEMBERED || self.wrong.contains_key(&key) {
-            let message =
-                format!("API server: {message}; the object's last good version stays in use");
+            let message = format!("API server: {message}");
             self.wrong.insert(key, Problem::new(message));
         }
     }
@@ -147,13 +148,23 @@ impl Store {
             Event::There(object) => {
                 let (resource, key) = self.find(object.kind(), object.metadata());
                 match self.converter.facts(object) {
-                    Ok(facts) => self.set(resource, key, facts),
-                    Err(invalid) => self.resources[resource].complain(key, invalid.to_string()),
+                    Ok(facts) => {
+                        self.set(resource, key, facts);
+                        if let Some(invalid) = self.converter.left_out() {
+                            let message = format!("{invalid}; the object is used without it");
+                            self.resources[resource].complain(key, message);
+                        }
+                    }
+                    Err(invalid) => {
+                        let message = format!("{invalid}; {KEPT}");
+                        self.resources[resource].complain(key, message);
+                    }
                 }
             }
             Event::Unreadable(kind, metadata, error) => {
                 let (resource, key) = self.find(kind, &metadata);
-                let message = format!("{} cannot be parsed: {error}", kind.title(&metadata));
+                let title = kind.title(&metadata);
+                let message = format!("{title} cannot be parsed: {error}; {KEPT}");
                 self.resources[resource].complain(key, message);
             }
             Event::Gone(kind, metadata) => {

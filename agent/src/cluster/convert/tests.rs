@@ -204,15 +204,37 @@ status:
     "metadata: {name: here}\nspec: {podCIDRs: [10.244.1.0]}",
     Err(r#"Node here: spec.podCIDRs is "10.244.1.0": a CIDR such as 10.244.1.0/24 is wanted"#)
 )]
-#[case(
-    "metadata: {name: here}\nstatus: {addresses: [{type: InternalIP, address: x}]}",
-    Err(r#"Node here: status.addresses[0].address is "x": must be an IP address"#)
-)]
 fn nodes_not_taken(#[case] text: &str, #[case] expected: Result<Option<()>, &str>) {
     let taken = node(text)
         .map(|taken| taken.map(|_| ()))
         .map_err(|error| error.to_string());
     assert_eq!(taken, expected.map_err(str::to_owned));
+}
+
+/// A cloud that writes nonsense must not hide that the node is to be deleted.
+#[rstest]
+#[case::empty("''", r#"is "": must be an IP address"#)]
+#[case::a_name("x", r#"is "x": must be an IP address"#)]
+fn a_node_is_taken_without_addresses_that_are_none(#[case] address: &str, #[case] expected: &str) {
+    let mut converter = Converter::new("here");
+    let text = format!(
+        "apiVersion: v1\nkind: Node\nmetadata: {{name: here}}\n\
+         spec: {{taints: [{{key: ToBeDeletedByClusterAutoscaler, effect: NoSchedule}}]}}\n\
+         status: {{addresses: [{{type: ExternalIP, address: {address}}}, \
+         {{type: InternalIP, address: 192.0.2.10}}]}}"
+    );
+    let facts = converter.facts(object(&text)).expect("taken");
+    let Some(Facts::Node(facts)) = facts else {
+        panic!("{facts:?}");
+    };
+    assert_eq!(facts.taints, ["ToBeDeletedByClusterAutoscaler".into()]);
+    assert_eq!(facts.addresses.len(), 1);
+    let told = converter.left_out().expect("told").to_string();
+    assert_eq!(
+        told,
+        format!("Node here: status.addresses[0].address {expected}")
+    );
+    assert_eq!(converter.left_out(), None, "once");
 }
 
 #[test]

@@ -1,0 +1,189 @@
+//! Everything that listens, on a thread of its own.
+//!
+//! The main loop may wait for a second or more: for the kernel's lock of network interfaces, for a plan of
+//! ten thousand Services. A load balancer waits for one second. On a runtime of several threads tokio may
+//! leave both to the same thread: a thread that takes a task from the driver of sockets and timers hands
+//! the driver to no other one until the task yields (tokio issue 4730).
+//!
+//! Nothing here may ask the main loop for anything but a recording.
+
+use std::io;
+use std::sync::Arc;
+use std::thread;
+
+use axum::Router;
+use ipnet::IpNet;
+use tokio::net::TcpListener;
+use tokio::runtime::Builder;
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+
+use super::agent::Agent;
+use crate::clock;
+use crate::config::Switch;
+use crate::http::serve::{Limits, Rules, serve};
+use crate::http::{AllowList, admin, health, service};
+use crate::lifecycle::raise_open_files;
+use crate::metrics::Listener;
+use crate::port::Listeners;
+
+/// Connections at a time that sent a request to the admin port: an answer there may have a MiB, and a
+/// client that does not read it holds it for a minute.
+const ADMIN_TALKING: usize = 16;
+
+/// What listens, with the requests that it answers and the rules for its clients.
+type Served = (std::net::TcpListener, Router, Rules);
+
+/// The thread that serves.
+pub(super) struct Serving(oneshot::Receiver<()>);
+
+impl Serving {
+    /// Starts it; it serves until the sender of `ended` is dropped.
+    ///
+    /// # Errors
+    /// No thread or runtime can be had.
+    pub(super) async fn start(all: Vec<Served>, ended: watch::Receiver<()>) -> io::Result<Self> {
+        let (started, starting) = oneshot::channel();
+        let (over, ends) = oneshot::channel();
+        let thread = thread::Builder::new().name("answers".to_owned());
+        thread.spawn(move || {
+            run(all, &ended, started);
+            drop(over);
+        })?;
+        starting.await.map_err(io::Error::other)??;
+        Ok(Self(ends))
+    }
+
+    /// Waits until the last request is answered.
+    pub(super) async fn end(self) {
+        // Nothing is ever sent.
+        let _ = self.0.await;
+    }
+}
+
+fn run(all: Vec<Served>, ended: &watch::Receiver<()>, started: oneshot::Sender<io::Result<()>>) {
+    let runtime = match Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return drop(started.send(Err(error))),
+    };
+    runtime.block_on(async {
+        let mut served = JoinSet::new();
+        for (listener, router, rules) in all {
+            let listener = match TcpListener::from_std(listener) {
+                Ok(listener) => listener,
+                Err(error) => return drop(started.send(Err(error))),
+            };
+            let mut ended = ended.clone();
+            let end = async move { while ended.changed().await.is_ok() {} };
+            served.spawn(serve(listener, router, rules, end));
+        }
+        // The one who waits for it may be gone.
+        let _ = started.send(Ok(()));
+        served.join_all().await;
+    });
+}
+
+/// What there is to be served.
+///
+/// # Errors
+/// A listener cannot be moved to another runtime.
+pub(super) fn all(
+    agent: &Agent,
+    listeners: Listeners,
+    state: admin::AdminState,
+) -> io::Result<Vec<Served>> {
+    let metrics = Arc::clone(&state.metrics);
+    let mut served: Vec<(TcpListener, Router, Rules)> = Vec::new();
+    let proxied = agent.config.healthz.health_check_proxy_protocol == Switch::On;
+    let mut serve = |which, listener, router, allow: &[Option<IpNet>], limits| {
+        let Some(listener) = listener else { return };
+        let rules = Rules {
+            listener: which,
+            allow: AllowList::new(allow.iter().flatten().copied()),
+            proxied: which != Listener::Admin && proxied,
+            limits,
+            metrics: Arc::clone(&metrics),
+        };
+        served.push((listener, router, rules));
+    };
+    let alive = health::Alive {
+        heartbeat: state.heartbeat.clone(),
+        now: clock::mono,
+    };
+    let router = health::router(health::HealthState {
+        answers: agent.output.answers.subscribe(),
+        now: clock::wall,
+        metrics: Arc::clone(&metrics),
+        loopback: agent.config.drop_in.then_some(alive),
+    });
+    // Unauthenticated clients come to the health port.
+    let open_files = raise_open_files();
+    let limits = Limits::default().within(open_files / 4 * 3);
+    let allow = &agent.config.healthz.allow;
+    serve(Listener::Healthz, listeners.healthz, router, allow, limits);
+    let router = service::router(service::ServiceState {
+        answers: agent.output.answers.subscribe(),
+        ports: (agent.health_ports.as_ref()).map_or_else(
+            || watch::Sender::default().subscribe(),
+            |of| of.table.subscribe(),
+        ),
+        metrics: Arc::clone(&metrics),
+    });
+    let mut limits = Limits::default().within(open_files / 8);
+    // Few have a reason to ask the other two.
+    limits.waiting = limits.waiting.min(1_024);
+    // As kube-proxy's: other load balancers may ask there than at the health port.
+    serve(Listener::Service, listeners.services, router, &[], limits);
+    limits.talking = limits.talking.min(ADMIN_TALKING);
+    let allow = &agent.config.admin.allow;
+    let router = admin::router(state);
+    serve(Listener::Admin, listeners.admin, router, allow, limits);
+    // From the runtime of whoever opened them to the one of the thread.
+    let moved = served.into_iter().map(|(listener, router, rules)| {
+        let listener = listener.into_std()?;
+        Ok((listener, router, rules))
+    });
+    moved.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use axum::routing::get;
+
+    use super::*;
+    use crate::metrics::{Metrics, ServiceMetrics};
+
+    /// The test's own runtime has one thread, which waits for the answer here as the main loop waits for
+    /// the kernel.
+    #[tokio::test]
+    async fn answers_do_not_wait_for_the_main_loop() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("no waiting");
+        let address = listener.local_addr().expect("an address");
+        let router = Router::new().route("/healthz", get(|| async { "well" }));
+        let rules = Rules {
+            listener: Listener::Healthz,
+            allow: AllowList::new([]),
+            proxied: false,
+            limits: Limits::default(),
+            metrics: Metrics::with(ServiceMetrics::default()),
+        };
+        let (ending, ended) = watch::channel(());
+        let serving = Serving::start(vec![(listener, router, rules)], ended).await;
+        let serving = serving.expect("a thread");
+        let mut stream = TcpStream::connect(address).expect("accepted");
+        let patience = Some(Duration::from_secs(10));
+        stream.set_read_timeout(patience).expect("a limit");
+        let request = b"GET /healthz HTTP/1.1\r\nConnection: close\r\nHost: x\r\n\r\n";
+        stream.write_all(request).expect("asked");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("an answer");
+        assert!(answer.ends_with("well"), "{answer}");
+        drop(ending);
+        serving.end().await;
+    }
+}
