@@ -127,7 +127,8 @@ command line takes precedence. Lists are separated by commas. A repeatable optio
 several times.
 
 On an invalid setting the agent exits with code 64 and an error that names the setting and the
-remedy; on missing permissions it exits with 77.
+remedy; on missing permissions it exits with 77. A variable that begins with PATHPROOF_ and
+is no setting is invalid too.
 
 ## The node's name
 
