@@ -10,8 +10,9 @@ use ipnet::IpNet;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use rtnetlink::packet_core::Parseable;
 use rtnetlink::packet_route::route::RouteMessage;
+use tokio::time::Instant;
 
-use crate::{clock, netlink};
+use crate::netlink;
 
 /// `RTM_GETROUTE`, and the length of the `struct rtmsg` that it and its answers begin with.
 const GET: u16 = 26;
@@ -38,7 +39,7 @@ pub(crate) fn list(
     };
     let mut question = [0; HEADER];
     question[0] = number as u8;
-    let (mut routes, began) = (Vec::new(), clock::mono());
+    let (mut routes, began) = (Vec::new(), Instant::now());
     netlink::dump_within(PATIENCE, NETLINK_ROUTE, GET, &question, |body| {
         // Without IPv6 the kernel answers a question about it with all other families.
         let (destination, protocol) = head(body).ok_or_else(netlink::too_short)?;
@@ -49,7 +50,7 @@ pub(crate) fn list(
                 Err(error) => tracing::debug!(%error, "a route could not be read"),
             }
         }
-        match clock::mono().since(began) > WHOLE {
+        match began.elapsed() > WHOLE {
             true => Err(io::ErrorKind::TimedOut.into()),
             false => Ok(()),
         }

@@ -367,7 +367,7 @@ fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
         drop(hooks);
         let again = agents.open_sentinel(&ends).expect("the programs once more");
         assert!(again.stand());
-        agents.release();
+        agents.release(false);
     });
 }
 
