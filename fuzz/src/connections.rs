@@ -55,14 +55,14 @@ thread_local! {
 /// A step, its packet as bytes.
 enum Known {
     Packet(Device, Direction, Vec<u8>),
-    Other(Step),
+    Other(Box<Step>),
 }
 
 fn known(step: Step) -> Known {
     match step {
         Step::In(device, packet) => Known::Packet(device, Direction::Ingress, packet.bytes()),
         Step::Out(device, packet) => Known::Packet(device, Direction::Egress, packet.bytes()),
-        other => Known::Other(other),
+        other => Known::Other(Box::new(other)),
     }
 }
 

@@ -18,9 +18,12 @@ const LOOK: Duration = Duration::from_secs(10);
 const SOME: u64 = 8;
 /// Bytes of log a second that nobody calls a flood: some lines for each thing that comes or goes.
 const LOG: f64 = 2_000.0;
-/// Figures that are looked at: name, unit, the share by which it may grow, and how it is read. Connections
-/// to backends that are killed stay in conntrack for two minutes, whoever looks.
-const ROWS: [(&str, &str, f64, fn(&Stage) -> Result<u64>); 4] = [
+/// Name and unit of a figure, the share by which it may grow, and how it is read.
+type Row = (&'static str, &'static str, f64, fn(&Stage) -> Result<u64>);
+
+/// Figures that are looked at. Connections to backends that are killed stay in conntrack for two minutes,
+/// whoever looks.
+const ROWS: [Row; 4] = [
     ("memory (RSS)", "KiB", 0.05, |stage| {
         Ok(usage::memory(stage.agent.pid())?.rss_kib)
     }),
