@@ -27,5 +27,5 @@ pub use objects::{
     read_documents, reserve,
 };
 pub use relay::{Manner, Relay};
-pub use scene::{PATIENCE, PORT, Scene, services, wait_proven, wait_report};
+pub use scene::{PATIENCE, PORT, Scene, services, wait_proven};
 pub use servers::Servers;

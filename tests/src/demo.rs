@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Result, ensure};
 use clap::Parser;
+use nix::sys::signal::{SigHandler, Signal, signal};
 
 use crate::skip;
 use timeline::Timeline;
@@ -53,15 +54,9 @@ fn check_signals() -> Result<()> {
 /// Runs the demo; the process's whole life.
 pub fn main() -> ExitCode {
     let args = Args::parse();
-    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic, which is async-signal-safe; the cast is
-        // the form that sigaction's handler field has in libc.
-        unsafe {
-            libc::signal(
-                signal,
-                interrupt as extern "C" fn(i32) as libc::sighandler_t,
-            )
-        };
+    for at in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
+        unsafe { signal(at, SigHandler::Handler(interrupt)) }.expect("a signal of the kernel's");
     }
     match run(&args) {
         Ok(true) => ExitCode::SUCCESS,

@@ -23,7 +23,7 @@ const FILE: usize = 100;
 /// Nodes that the endpoints are spread over; the first is the node itself.
 const NODES: usize = 5_000;
 /// Every so many Services has a node port.
-pub(crate) const NODE_PORT_EVERY: usize = 10;
+const NODE_PORT_EVERY: usize = 10;
 
 /// Writes a Node and so many Services with their endpoints, IPv4. Gives the bytes of YAML.
 pub fn write(dir: &Path, services: usize) -> Result<usize> {
@@ -72,7 +72,7 @@ fn address(first: [u8; 4], behind: usize) -> Ipv4Addr {
     Ipv4Addr::from(u32::from(Ipv4Addr::from(first)) + behind)
 }
 
-fn service(index: usize) -> Value {
+pub(crate) fn service(index: usize) -> Value {
     let (namespace, name) = name(index);
     let address = address([10, 96, 0, 10], index);
     let mut spec = json!({
@@ -133,9 +133,15 @@ fn slice(index: usize) -> Value {
     })
 }
 
-/// An endpoint as it stands in a slice of a Service.
+/// An endpoint as it stands in a slice of a Service: pods of a node have addresses of its range,
+/// 10.128.0.0/9 in blocks of 256.
 pub(crate) fn endpoint(number: usize, namespace: &str, service: &str) -> Value {
-    let (address, node) = endpoint_at(number);
+    let node = number % NODES;
+    let address = address([10, 128, 0, 0], node * 256 + (number / NODES) % 250 + 2);
+    let node = match node {
+        0 => NODE_NAME.to_owned(),
+        _ => format!("worker-{node:04}"),
+    };
     json!({
         "addresses": [address],
         "conditions": { "ready": true, "serving": true, "terminating": false },
@@ -146,17 +152,6 @@ pub(crate) fn endpoint(number: usize, namespace: &str, service: &str) -> Value {
         },
         "zone": format!("zone-{}", ["a", "b", "c"][number % 3]),
     })
-}
-
-/// Address and node of an endpoint: pods of a node have addresses of its range, 10.128.0.0/9 in
-/// blocks of 256.
-fn endpoint_at(endpoint: usize) -> (Ipv4Addr, String) {
-    let node = endpoint % NODES;
-    let address = address([10, 128, 0, 0], node * 256 + (endpoint / NODES) % 250 + 2);
-    match node {
-        0 => (address, NODE_NAME.to_owned()),
-        _ => (address, format!("worker-{node:04}")),
-    }
 }
 
 #[cfg(test)]

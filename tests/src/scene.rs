@@ -307,12 +307,7 @@ impl Scene {
 
     /// Waits until /verdict is so, and gives it.
     pub fn wait(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
-        let mut last = Value::Null;
-        let seen = until(PATIENCE, || {
-            last = self.agent().verdict().ok()?;
-            wanted(&last).then(|| last.clone())
-        });
-        seen.unwrap_or_else(|| panic!("never seen: {what}; the last verdict was {last:#}"))
+        wait_report(self.agent(), PATIENCE, what, wanted)
     }
 
     /// Waits until the node is proven in both families.
@@ -360,6 +355,22 @@ impl Scene {
     pub fn fault(&self, fault: &str) -> u64 {
         self.report()["faults"][fault].as_u64().unwrap_or_default()
     }
+}
+
+/// Waits until a report of the agent is so, and gives it.
+pub fn wait_report(
+    agent: &Agent,
+    patience: Duration,
+    what: &str,
+    wanted: impl Fn(&Value) -> bool,
+) -> Value {
+    let mut last = Value::Null;
+    let seen = until(patience, || {
+        last = agent.verdict().ok()?;
+        wanted(&last).then_some(())
+    });
+    assert!(seen.is_some(), "never seen: {what}; last: {last:#}");
+    last
 }
 
 /// Whether the node is proven, and every path of the sentinel is armed and passes, in both families.

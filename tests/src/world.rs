@@ -158,7 +158,7 @@ impl World {
         // The device first: a namespace with threads in it outlives its name.
         let host = self.host(pod.place);
         host.ip(&format!("link del {}", pod.device))?;
-        remains::remove_namespace(pod.ns.name())
+        remains::host("ip", &["netns", "del", pod.ns.name()], "")
     }
 
     /// The namespace at the other end of the pods' devices.

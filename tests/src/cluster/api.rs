@@ -93,12 +93,6 @@ impl Api {
         self.request(Method::PATCH, &path, "application/apply-patch+yaml", object)
     }
 
-    /// Writes the status of an object.
-    pub fn apply_status(&self, object: &Value, status: &Value) -> Result<Value> {
-        let path = format!("{}/status?fieldManager={MANAGER}", path_of(object)?);
-        self.patch(&path, &json!({ "status": status }))
-    }
-
     /// Changes fields of an object (JSON merge patch).
     pub fn patch(&self, path: &str, change: &Value) -> Result<Value> {
         self.request(Method::PATCH, path, "application/merge-patch+json", change)
@@ -137,7 +131,7 @@ pub fn refused(error: &anyhow::Error) -> Option<u16> {
 }
 
 /// Where an object lives.
-fn path_of(object: &Value) -> Result<String> {
+pub(super) fn path_of(object: &Value) -> Result<String> {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (word(&object["apiVersion"]), word(&object["kind"]));
     let name = word(&object["metadata"]["name"]);

@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::{Api, namespace};
-use crate::manifests::{self, managed, slice};
-use crate::scale::{NODE_PORT_EVERY, endpoint, name};
+use crate::manifests::{managed, slice};
+use crate::scale::{self, endpoint, name};
 use crate::world::Family;
 
 /// Namespaces that the Services are spread over.
@@ -91,17 +91,14 @@ fn slices(index: usize) -> String {
     format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
 }
 
+/// A Service as its owner brings it: the API gives it a ClusterIP and a node port.
 fn service(index: usize) -> Value {
-    let (namespace, name) = name(index);
-    let kind = if index.is_multiple_of(NODE_PORT_EVERY) {
-        "NodePort"
-    } else {
-        "ClusterIP"
-    };
-    let ports = [json!({ "name": "http", "port": 80, "protocol": "TCP", "targetPort": 8080 })];
-    let spec = json!({ "type": kind, "ports": ports });
-    let mut service = manifests::service(&namespace, &name, spec);
-    service["metadata"]["labels"] = json!({ "app": name });
+    let mut service = scale::service(index);
+    for given in ["clusterIP", "clusterIPs"] {
+        service["spec"][given].take();
+    }
+    service["spec"]["ports"][0]["nodePort"].take();
+    service["metadata"]["resourceVersion"].take();
     service
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
+use super::api::path_of;
 use super::{Api, base};
 use crate::manifests::{Manifests, NODE_FILE};
 use crate::wait::until;
@@ -45,7 +46,8 @@ pub fn create(api: &Api, mut object: Value) -> Result<()> {
     }
     api.apply(&object).with_context(|| what.clone())?;
     if let Some(status) = status {
-        let written = api.apply_status(&object, &status);
+        let path = format!("{}/status", path_of(&object)?);
+        let written = api.patch(&path, &json!({ "status": status }));
         written.with_context(|| format!("{what}: its status"))?;
     }
     Ok(())

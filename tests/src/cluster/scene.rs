@@ -15,9 +15,8 @@ use serde_json::Value;
 
 use super::{Api, ControlPlane, KubeProxy, Mode, Relay, Servers, base, install, put_file};
 use crate::manifests::{Manifests, Service};
-use crate::scene::is_probed;
+use crate::scene::{is_probed, wait_report};
 use crate::traffic::{Client, Plan, Server};
-use crate::wait::until;
 use crate::watch::Watch;
 use crate::world::{Agent, Builder, Family, World, agent_binary};
 
@@ -217,22 +216,6 @@ impl Scene {
         let target = SocketAddr::new(self.world.node_address(family), port);
         Plan::from_outside(&self.world, 0, target)
     }
-}
-
-/// Waits until a report of the agent is so, and gives it.
-pub fn wait_report(
-    agent: &Agent,
-    patience: Duration,
-    what: &str,
-    wanted: impl Fn(&Value) -> bool,
-) -> Value {
-    let mut last = Value::Null;
-    let seen = until(patience, || {
-        last = agent.verdict().ok()?;
-        wanted(&last).then_some(())
-    });
-    assert!(seen.is_some(), "never seen: {what}: {last:#}");
-    last
 }
 
 /// Waits until every path of the sentinel is armed and the node is proven in both families.

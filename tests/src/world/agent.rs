@@ -202,10 +202,8 @@ impl Agent {
 
     /// Its answers at health check node ports of Services so far.
     pub fn health_port_answers(&self) -> Result<u64> {
-        let text = self.metrics()?;
-        let of_services = ["check=\"service\""];
-        let name = "pathproof_healthz_requests_total";
-        Ok(metric(&text, name, &of_services))
+        let (name, of_services) = ("pathproof_healthz_requests_total", ["check=\"service\""]);
+        Ok(metric(&self.metrics()?, name, &of_services))
     }
 
     /// What the agent has logged, all its runs in this world.

@@ -69,10 +69,6 @@ pub(super) fn make_namespaces(names: &[String]) -> Result<()> {
     host("ip", &["-batch", "-"], &lines.collect::<String>()).context("make namespaces")
 }
 
-pub(super) fn remove_namespace(name: &str) -> Result<()> {
-    host("ip", &["netns", "del", name], "")
-}
-
 /// Removes what worlds of dead processes left.
 pub(super) fn sweep() -> Result<()> {
     let _lock = lock()?;
@@ -101,7 +97,9 @@ fn world_of_dead_process(file: &str) -> Option<String> {
 }
 
 fn remove(world: &str) -> Result<()> {
-    let lines = namespaces_of(world).map(|name| format!("netns del {name}\n"));
+    let prefix = format!("{world}-");
+    let names = names_in(NETNS_DIR).filter(|name| name.starts_with(&prefix));
+    let lines = names.map(|name| format!("netns del {name}\n"));
     let namespaces = host("ip", &["-force", "-batch", "-"], &lines.collect::<String>());
     let mut failures: Vec<String> = Vec::new();
     failures.extend(namespaces.err().map(|error| format!("{error:#}")));
@@ -124,11 +122,6 @@ fn remove(world: &str) -> Result<()> {
 fn names_in(folder: &str) -> impl Iterator<Item = String> + use<> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok())
-}
-
-fn namespaces_of(world: &str) -> impl Iterator<Item = String> + use<> {
-    let prefix = format!("{world}-");
-    names_in(NETNS_DIR).filter(move |name| name.starts_with(&prefix))
 }
 
 /// Of a world: its folder, its pins, and the quick one.
@@ -154,7 +147,7 @@ fn lock() -> Result<File> {
 }
 
 /// Runs a command in the host's namespace: for names of namespaces and the mount only.
-fn host(program: &str, args: &[&str], input: &str) -> Result<()> {
+pub(super) fn host(program: &str, args: &[&str], input: &str) -> Result<()> {
     let mut command = Command::new(program);
     command.args(args);
     feed(command, input).map(drop)

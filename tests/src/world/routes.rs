@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::{Namespace, World, layout};
+use super::{World, layout};
 
 /// Routes that were cut, as `ip` prints them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,9 @@ impl World {
 
     /// Puts exactly those back, but for those of devices that are gone: a pod may have ended meanwhile.
     pub fn mend_pod_routes(&self, Routes(cut): &Routes) -> Result<()> {
-        let routes = cut.iter().filter(|route| has_device(&self.node, route));
+        let has_device = |name| self.node.ifindex(name).is_ok();
+        let routes = cut.iter();
+        let routes = routes.filter(|route| device(route).is_some_and(has_device));
         self.node.ip_batch(&batch("replace", routes))
     }
 }
@@ -43,10 +45,6 @@ fn device(route: &str) -> Option<&str> {
     let mut words = route.split(' ');
     words.find(|word| *word == "dev")?;
     words.next()
-}
-
-fn has_device(node: &Namespace, route: &str) -> bool {
-    device(route).is_some_and(|device| node.ifindex(device).is_ok())
 }
 
 #[cfg(test)]

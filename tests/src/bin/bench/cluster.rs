@@ -7,11 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use node_tests::cluster::{Api, ControlPlane, Crowd, KubeProxy, MapEye, Mode, wait_report};
+use node_tests::cluster::{Api, ControlPlane, Crowd, KubeProxy, MapEye, Mode};
 use node_tests::detect::Figure;
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::promises::{Missed, head};
 use node_tests::scale::{ENDPOINTS, SERVICES};
+use node_tests::scene::wait_report;
 use node_tests::usage;
 use node_tests::wait::until;
 use node_tests::watch::Watch;

@@ -26,8 +26,9 @@ mod generator;
 
 /// Runs of a repeated packet in a round.
 const REPEAT: u32 = 1_000_000;
-/// Connections in a round; there are ten times as many rounds of these, since they are short.
+/// Connections in a round; there are so many times as many rounds of these, since they are short.
 const CONNECTIONS: u32 = 2_000;
+const MORE: usize = 10;
 /// Frontends in the map, each of a Service of its own with three endpoints.
 const FRONTENDS: u32 = 30_000;
 /// Of these so many are in use: what a node's clients talk to at a time.
@@ -164,7 +165,7 @@ impl Bench<'_> {
             let both = [generator(program)?, generator(program::EMPTY)?];
             sightings.push((name, both, Vec::new()));
         }
-        for _ in 0..self.connection_rounds() {
+        for _ in 0..self.rounds * MORE {
             let first = fastrand::u32(..);
             for (_, [ours, empty], rounds) in &mut sightings {
                 let empty = empty.run(first, CONNECTIONS)?;
@@ -178,10 +179,6 @@ impl Bench<'_> {
             self.print(name, "median", [of(0), of(1)], added, OF_SIGHTING);
         }
         Ok(())
-    }
-
-    fn connection_rounds(&self) -> usize {
-        self.rounds * 10
     }
 
     fn print(&mut self, name: &str, of: &str, [ours, empty]: [f64; 2], added: f64, most: f64) {
@@ -203,7 +200,7 @@ impl Bench<'_> {
                 }
             }
         }
-        let wanted = self.connection_rounds() as u64 * u64::from(CONNECTIONS);
+        let wanted = (self.rounds * MORE) as u64 * u64::from(CONNECTIONS);
         for outcome in [
             Outcome::Arrived,
             Outcome::Forwarded,
