@@ -228,6 +228,30 @@ fn open(scene: &Scene) -> u64 {
 
 /// Three thousand who would come back if they were closed, half of them in the middle of a header, on
 /// a machine with no time left.
+/// An answer at the admin port may have a megabyte, which a client that does not read leaves with the agent.
+#[test]
+fn strangers_that_do_not_read_hold_few_answers() {
+    let scene = Scene::new(Backend::Nftables, &[]);
+    let address = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
+    let ask = |_| {
+        let mut stream = TcpStream::connect(address).expect("connect");
+        let request = b"GET /recording HTTP/1.1\r\nHost: x\r\n\r\n";
+        stream.write_all(request).expect("ask");
+        stream
+    };
+    let strangers: Vec<TcpStream> = scene.world.node.run(|| (0..100).map(ask).collect());
+    let labels = ["listener=\"admin\"", "event=\"evicted\""];
+    let evicted = || {
+        metric(
+            &scene.metrics(),
+            "pathproof_http_connections_total",
+            &labels,
+        )
+    };
+    eventually("places taken away", || evicted() >= 84);
+    drop(strangers);
+}
+
 #[test]
 fn probes_are_answered_beside_a_crowd_on_busy_processors() {
     let scene = Scene::new(Backend::Nftables, &[]);
