@@ -53,6 +53,9 @@ pub struct SentinelView {
     pub identity: u64,
     /// When the view changed to this.
     pub changed_at: Mono,
+    /// Families in which it has a cluster IP, and this node no address: nobody may have made rules there.
+    #[serde(default)]
+    pub unaddressed: [bool; FAMILIES],
 }
 
 impl SentinelView {
@@ -222,7 +225,8 @@ impl SentinelLedger {
     }
 
     /// Whether a lane counts though it never worked. What a filter explains may be how the cluster is
-    /// made, whatever is declared; and a boot has its time.
+    /// made, whatever is declared. A node without an address of a family forwards none of it. And a proxy
+    /// has its time after a boot, for a Service that is new, and once another one took over.
     fn is_expected(&self, lane: Lane, outcome: ProbeOutcome, local: bool, now: Mono) -> bool {
         let clear = match outcome {
             // The proxy may serve node ports on other addresses: where it wrote nothing, cluster IPs
@@ -233,9 +237,12 @@ impl SentinelLedger {
         };
         let owners = self.owners(lane.family);
         let declared = self.limits.declared;
-        let late = now.since(Mono(0)) >= self.limits.boot_deadline;
+        let disarmed = self.owners[lane.family as usize].disarmed;
+        let since = self.view.changed_at.max(disarmed.unwrap_or_default());
+        let late = now.since(since) >= self.limits.boot_deadline;
         let wanted = || declared.is_some_and(|declared| declared.fits(owners));
-        self.limits.assume_armed || (late && clear && wanted())
+        let addressed = !self.view.unaddressed[lane.family as usize];
+        self.limits.assume_armed || (late && clear && addressed && wanted())
     }
 
     /// The cluster view was read, and is whole: a sentinel that was not delivered yet is not gone.
@@ -248,6 +255,7 @@ impl SentinelLedger {
         };
         if told(&self.view) == told(&view) {
             self.view.off = view.off;
+            self.view.unaddressed = view.unaddressed;
             return;
         }
         let changed_at = view.changed_at.min(now);

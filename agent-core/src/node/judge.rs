@@ -127,7 +127,7 @@ impl Judge {
             switches: switches.unwrap_or_default(),
             last,
             served,
-            waits: before.is_some_and(|(state, _)| state == State::Starting),
+            waits: before.is_none_or(|(state, _)| state == State::Starting),
             statuses: [0; 2],
             broken: Arc::default(),
             remembered: None,
@@ -391,7 +391,8 @@ impl Judge {
         verdict.drops.clone_from(&self.drops.shown);
         // No later, since a snapshot of an older recording knows nothing of it.
         let is_booting = self.now.since(inputs.booted) < self.settings.limits.boot_deadline;
-        self.waits = is_booting && boot::still_waits(self.waits, &verdict, inputs.pods_expected);
+        let (facts, pods) = (&self.facts, inputs.pods_expected);
+        self.waits = is_booting && boot::still_waits(self.waits, &verdict, facts, pods);
         self.served |= is_booting && !self.waits && boot::has_served(verdict.state);
         let answers = self.answer(&verdict, effects);
         let statuses = [answers.healthz.status, answers.livez.status];

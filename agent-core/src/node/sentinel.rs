@@ -144,6 +144,8 @@ impl Watched {
             altered: differs.or(self.found.altered.as_ref()).cloned(),
             identity: self.identity(),
             changed_at: now,
+            unaddressed: (self.found.families)
+                .map(|family| family.is_some_and(|family| family.node_address.is_none())),
         }
     }
 

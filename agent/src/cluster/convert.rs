@@ -133,8 +133,10 @@ impl Converter {
         let spec = node.spec.unwrap_or_default();
         let status = node.status.unwrap_or_default();
         let mut addresses = Vec::new();
-        for (at, entry) in status.addresses.iter().flatten().enumerate() {
-            if matches!(&*entry.type_, "InternalIP" | "ExternalIP") {
+        let of_node = || status.addresses.iter().flatten().enumerate();
+        // An external address may be one that a router outside translates: the node itself has the first.
+        for kind in ["InternalIP", "ExternalIP"] {
+            for (at, entry) in of_node().filter(|(_, entry)| entry.type_ == kind) {
                 let field = format_args!("status.addresses[{at}].address");
                 match ip(field, &entry.address) {
                     Ok(ip) if addresses.contains(&ip) => {}

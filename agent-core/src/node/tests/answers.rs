@@ -11,7 +11,7 @@ use super::scene::*;
 use super::world::*;
 use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::{Failure, State};
-use crate::cluster::{Change, NodeFacts};
+use crate::cluster::{Change, NodeFacts, Protocol};
 use crate::eligibility::{Eligibility, TerminatingTaints};
 use crate::event::{Event, KernelSample, ViewUpdate};
 use crate::freshness::FIRST_GENERATION;
@@ -283,6 +283,65 @@ fn a_boot_in_which_nothing_was_proven(
     let sample = Event::Sample(Default::default());
     let effects = Effects(booted(now, None).step(sample, now));
     assert_eq!(effects.told(), (state, statuses));
+}
+
+/// Before the view was read nothing is known, and new connections are not let in. After two minutes they
+/// are: the API server may be away for hours.
+#[rstest]
+#[case::young(20, [503, 200])]
+#[case::old(121, [200, 200])]
+fn a_boot_waits_for_the_view(#[case] seconds: u64, #[case] statuses: [u16; 2]) {
+    let now = Mono(seconds * 1_000_000_000);
+    let mut node = Node::new(settings(), Start { now, ..start() });
+    for event in [Event::Tick, Event::Sample(Default::default())] {
+        let effects = Effects(node.step(event, now));
+        assert_eq!(effects.told(), (State::Unknown, statuses));
+    }
+}
+
+/// The agent is restarted while it waits, and has read nothing yet.
+#[test]
+fn a_restart_does_not_end_the_wait_of_a_boot() {
+    let mut scene = Scene::with(|_, start| start.now = YOUNG);
+    scene.node = booted(YOUNG, None);
+    let effects = Effects(scene.node.step(Event::Sample(Default::default()), YOUNG));
+    assert_eq!(effects.told(), (State::Starting, [503, 200]));
+    let remembered = effects.remembered().cloned();
+    assert!(remembered.is_some());
+    let now = YOUNG.plus(Duration::from_secs(5));
+    let mut heir = Node::new(
+        settings(),
+        Start {
+            now,
+            remembered,
+            ..start()
+        },
+    );
+    let effects = Effects(heir.step(Event::Tick, now));
+    assert_eq!(effects.told(), (State::Unknown, [503, 200]));
+}
+
+/// In one of two families nothing got through yet.
+#[rstest]
+#[case::addressed(&["192.0.2.10", "2001:db8::10"], [503, 200])]
+#[case::not_addressed(&["192.0.2.10"], [200, 200])]
+fn a_boot_waits_for_each_family_of_the_node(
+    #[case] addresses: &[&str],
+    #[case] statuses: [u16; 2],
+) {
+    let mut node = booted(YOUNG, None);
+    let addresses = addresses.iter().map(|text| ip(text)).collect();
+    let addressed = NodeFacts {
+        addresses,
+        ..node_facts()
+    };
+    let changes = vec![
+        Change::Node(Arc::new(addressed)),
+        service("six", "fd00:10:96::6"),
+        slice("six", Protocol::Tcp, &["fd00:10:1::6"]),
+    ];
+    node.step(view_of(changes), YOUNG);
+    assert_eq!(prove(&mut node, YOUNG).told(), (State::Proven, statuses));
 }
 
 /// A boot of 20 s in which a connection from outside got through, and none of a pod.

@@ -24,10 +24,9 @@ pub(super) fn ms(ms: u64) -> Mono {
 pub(super) fn view(identity: u64, at: Mono) -> SentinelView {
     SentinelView {
         exists: true,
-        altered: None,
-        off: None,
         identity,
         changed_at: at,
+        ..SentinelView::default()
     }
 }
 

@@ -10,6 +10,7 @@ use super::world::*;
 use crate::cause::State;
 use crate::limits::Limits;
 use crate::owners::{Declared, Owner};
+use crate::probes::SentinelView;
 use crate::trace::ProbePath;
 use crate::verdict::Rule;
 
@@ -71,6 +72,41 @@ fn where_something_else_is_found_nothing_is_missed(
     sentinel.view_changed(ms(0), sentinel_view());
     sentinel.owner_seen(Family::V4, owners(found), ms(0));
     world.rounds(250, 4_000, &USUAL, |_| Fate::Leak);
+    let verdict = world.verdict(4_200);
+    assert_eq!(verdict.state, state, "{}", verdict.reason());
+}
+
+/// Rules for a Service that is new may be late, as after a boot.
+#[test]
+fn a_new_sentinel_has_its_time() {
+    let mut limits = declared(Declared::KubeProxy);
+    limits.boot_deadline = Duration::from_secs(30);
+    let mut world = World::limited(limits);
+    let made = |identity, at| SentinelView {
+        identity,
+        changed_at: ms(at),
+        ..sentinel_view()
+    };
+    world.ledger.sentinel.view_changed(ms(0), made(2, 0));
+    world.rounds(250, 29_000, &USUAL, |_| Fate::Leak);
+    let verdict = world.verdict(29_200);
+    assert_eq!(verdict.state, State::Unknown, "{}", verdict.reason());
+    world.rounds(30_000, 36_000, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(36_200).state, State::Broken);
+}
+
+/// The Service has two families, this node one.
+#[rstest]
+#[case::addressed(false, State::Broken)]
+#[case::unaddressed(true, State::Unknown)]
+fn a_family_without_an_address_here_is_not_missed(#[case] lacks: bool, #[case] state: State) {
+    let mut world = World::limited(declared(Declared::KubeProxy));
+    let view = SentinelView {
+        unaddressed: [lacks, false],
+        ..sentinel_view()
+    };
+    world.ledger.sentinel.view_changed(ms(0), view);
+    world.rounds(250, 4_000, &USUAL, |_| Fate::ForwardingOff);
     let verdict = world.verdict(4_200);
     assert_eq!(verdict.state, state, "{}", verdict.reason());
 }

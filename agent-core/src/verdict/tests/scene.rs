@@ -88,10 +88,8 @@ impl Fate {
 pub(super) fn sentinel_view() -> SentinelView {
     SentinelView {
         exists: true,
-        altered: None,
-        off: None,
         identity: 1,
-        changed_at: Mono(0),
+        ..SentinelView::default()
     }
 }
 
