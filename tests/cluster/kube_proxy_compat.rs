@@ -14,7 +14,7 @@ use node_tests::cluster::{KUBE_PROXY_HEALTHZ_PORT, Mode, Process, Servers};
 use node_tests::http::{self, Response};
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::wait::settle;
-use node_tests::world::{Family, HEALTHZ_PORT, NODE_NAME, World, agent_binary};
+use node_tests::world::{Family, HEALTHZ_PORT, NODE_NAME, World, agent_binary, clean};
 use pathproof::kube_proxy_compat::flags::FLAGS;
 use serde_json::Value;
 
@@ -33,8 +33,8 @@ fn command(world: &World) -> Command {
         symlink(agent_binary().expect("the agent's binary"), &link).expect("a link");
     }
     let mut command = world.node.command(link);
+    clean(&mut command);
     command
-        .env("NO_COLOR", "1")
         .env("PATHPROOF_PIN_DIR", "none")
         .env("PATHPROOF_STATE_DIR", world.dir().join("drop-in-state"));
     command

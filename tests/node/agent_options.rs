@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Output;
 
 use node_tests::traffic::{Manner, Server};
-use node_tests::world::{World, agent_binary};
+use node_tests::world::{World, agent_binary, clean};
 use rstest::rstest;
 
 fn world() -> World {
@@ -19,10 +19,8 @@ fn run(world: &World, args: &[&str]) -> Output {
         .arg("60")
         .arg(agent_binary().expect("the agent's binary"))
         .args(args);
-    command
-        .env("NO_COLOR", "1")
-        .output()
-        .expect("run the agent")
+    clean(&mut command);
+    command.output().expect("run the agent")
 }
 
 fn assert_said(output: &Output, code: i32, words: &[&str]) {
@@ -106,6 +104,7 @@ fn an_unreadable_folder_is_77() {
     command.args(["--no-new-privs", "--inh-caps", "-all", "--bounding-set"]);
     command.arg("-all,+bpf,+net_admin,+perfmon").arg(agent);
     command.args(["run", "--node-name", "node-1", "--manifests", &folder]);
+    clean(&mut command);
     let output = command.output().expect("run the agent");
     assert_said(&output, 77, &["--manifests", &folder]);
 }

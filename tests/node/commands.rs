@@ -2,19 +2,15 @@
 
 use std::process::Command;
 
-use node_tests::world::{World, agent_binary};
+use node_tests::world::{World, agent_binary, clean};
 use serde_json::Value;
 
 /// A command of the binary, with none of the tester's settings.
 pub(crate) fn pathproof(world: &World, args: &[&str]) -> Command {
     let binary = agent_binary().expect("the agent's binary");
     let mut command = world.node.command(binary);
-    for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("PATHPROOF_") {
-            command.env_remove(name);
-        }
-    }
-    command.env("NO_COLOR", "1").args(args);
+    clean(&mut command);
+    command.args(args);
     command
 }
 

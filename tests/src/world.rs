@@ -22,7 +22,7 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result};
 
-pub use agent::{ADMIN_PORT, Agent, HEALTHZ_PORT, agent_binary};
+pub use agent::{ADMIN_PORT, Agent, HEALTHZ_PORT, agent_binary, clean};
 pub use build::Builder;
 pub use layout::{Family, NODE_NAME, Place};
 pub use netns::Namespace;

@@ -17,13 +17,18 @@ pub fn misspelt(names: impl IntoIterator<Item = String>) -> Option<String> {
         .get_subcommands()
         .flat_map(|one| one.get_arguments());
     let settings: Vec<&str> = settings.filter_map(|arg| arg.get_env()?.to_str()).collect();
-    // Builds with debug assertions alone read it.
-    let of_tests = |name: &str| cfg!(debug_assertions) && name == "PATHPROOF_TEST_SETTLED_MS";
+    // The first is for whoever looks for a defect in the programs of the kernel; builds with debug
+    // assertions alone read the other.
+    let of_developers = |name: &str| match name {
+        "PATHPROOF_EBPF_LOG" => true,
+        "PATHPROOF_TEST_SETTLED_MS" => cfg!(debug_assertions),
+        _ => false,
+    };
     names.into_iter().find(|name| {
         name.starts_with(PREFIX)
             && !settings.contains(&&**name)
             && !is_of_a_service(name)
-            && !of_tests(name)
+            && !of_developers(name)
     })
 }
 

@@ -132,7 +132,7 @@ fn admin(node: &Namespace, path: &str) -> Result<Response> {
 }
 
 /// The tester's environment must not steer the agent; the filter of its log and the tests' own setting may.
-fn clean(command: &mut Command) {
+pub fn clean(command: &mut Command) {
     let kept = ["PATHPROOF_LOG_FILTER", wait::SETTLED];
     let steers = |name: &str| {
         name == "NODE_NAME" || (name.starts_with("PATHPROOF_") && !kept.contains(&name))
