@@ -1,6 +1,7 @@
 //! The policy of the main loop: which effects follow from which events, and when.
 
 mod answers;
+mod boot;
 mod conntrack;
 mod coverage;
 mod drain;

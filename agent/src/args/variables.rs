@@ -19,10 +19,9 @@ pub fn misspelt(names: impl IntoIterator<Item = String>) -> Option<String> {
     let settings: Vec<&str> = settings.filter_map(|arg| arg.get_env()?.to_str()).collect();
     // The first is for whoever looks for a defect in the programs of the kernel; builds with debug
     // assertions alone read the other.
-    let of_developers = |name: &str| match name {
-        "PATHPROOF_EBPF_LOG" => true,
-        "PATHPROOF_TEST_SETTLED_MS" => cfg!(debug_assertions),
-        _ => false,
+    let of_developers = |name: &str| {
+        name == "PATHPROOF_EBPF_LOG"
+            || (name == "PATHPROOF_TEST_SETTLED_MS" && cfg!(debug_assertions))
     };
     names.into_iter().find(|name| {
         name.starts_with(PREFIX)

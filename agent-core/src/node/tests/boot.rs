@@ -1,0 +1,223 @@
+//! A boot: what new connections wait for, and what ends the wait.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent_common::evidence::Outcome;
+use agent_common::service::{Family, SourceClass};
+use rstest::rstest;
+
+use super::scene::*;
+use super::world::*;
+use crate::cause::State;
+use crate::cluster::{Change, NodeFacts, Protocol};
+use crate::event::{Event, KernelSample, ViewUpdate};
+use crate::node::{Node, Start};
+use crate::shape;
+use crate::time::Mono;
+
+const YOUNG: Mono = Mono(20_000_000_000);
+
+/// A node that began so long after its boot, and received the cluster with the pod probe.
+fn booted(now: Mono, probe: Option<bool>) -> Node {
+    let mut node = Node::new(settings(), Start { now, ..start() });
+    let mut changes = cluster();
+    let synced = changes.pop().expect("it ends so");
+    changes.extend(probe.map(pod_probe).into_iter().flatten());
+    changes.push(synced);
+    for event in [
+        view_of(changes),
+        Event::Installed(Default::default()),
+        Event::AddressesTaken(None),
+        Event::Hooks(hooks()),
+    ] {
+        node.step(event, now);
+    }
+    node
+}
+
+fn view_of(changes: Vec<Change>) -> Event {
+    Event::View(ViewUpdate {
+        changes,
+        ..ViewUpdate::default()
+    })
+}
+
+fn shape_of(netkit: u32) -> Event {
+    Event::Shape(Box::new(shape::Facts {
+        owners: kube_proxy(),
+        netkit,
+        ..shape::Facts::default()
+    }))
+}
+
+/// A connection from outside gets through.
+fn prove(node: &mut Node, now: Mono) -> Effects {
+    let mut sample = KernelSample::default();
+    sample.last_proofs[Family::V4 as usize][SourceClass::External as usize] = Some(now);
+    Effects(node.step(Event::Sample(Box::new(sample)), now))
+}
+
+/// A pod's connection leaks; if `proven`, one from outside gets through.
+fn leak(node: &mut Node, now: Mono, proven: bool) -> Effects {
+    let failed = delta(id_of(node, "web"), &[Outcome::Arrived, Outcome::Leaked]);
+    let mut sample = KernelSample {
+        counts: vec![failed],
+        ..KernelSample::default()
+    };
+    let proof = proven.then_some(now);
+    sample.last_proofs[Family::V4 as usize][SourceClass::External as usize] = proof;
+    Effects(node.step(Event::Sample(Box::new(sample)), now))
+}
+
+/// With a sentinel that never worked, a young boot is a start.
+#[rstest]
+#[case::young(20, State::Starting, [503, 200])]
+#[case::old(121, State::Unknown, [200, 200])]
+fn a_boot_in_which_nothing_was_proven(
+    #[case] seconds: u64,
+    #[case] state: State,
+    #[case] statuses: [u16; 2],
+) {
+    let now = Mono(seconds * 1_000_000_000);
+    let sample = Event::Sample(Default::default());
+    let effects = Effects(booted(now, None).step(sample, now));
+    assert_eq!(effects.told(), (state, statuses));
+}
+
+/// Before the view was read nothing is known, and new connections are not let in. After two minutes they
+/// are: the API server may be away for hours.
+#[rstest]
+#[case::young(20, [503, 200])]
+#[case::old(121, [200, 200])]
+fn a_boot_waits_for_the_view(#[case] seconds: u64, #[case] statuses: [u16; 2]) {
+    let now = Mono(seconds * 1_000_000_000);
+    let mut node = Node::new(settings(), Start { now, ..start() });
+    for event in [Event::Tick, Event::Sample(Default::default())] {
+        let effects = Effects(node.step(event, now));
+        assert_eq!(effects.told(), (State::Unknown, statuses));
+    }
+}
+
+/// The agent is restarted while it waits, and has read nothing yet.
+#[test]
+fn a_restart_does_not_end_the_wait_of_a_boot() {
+    let mut scene = Scene::with(|_, start| start.now = YOUNG);
+    scene.node = booted(YOUNG, None);
+    let effects = Effects(scene.node.step(Event::Sample(Default::default()), YOUNG));
+    assert_eq!(effects.told(), (State::Starting, [503, 200]));
+    let remembered = effects.remembered().cloned();
+    assert!(remembered.is_some());
+    let now = YOUNG.plus(Duration::from_secs(5));
+    let mut heir = Node::new(
+        settings(),
+        Start {
+            now,
+            remembered,
+            ..start()
+        },
+    );
+    let effects = Effects(heir.step(Event::Tick, now));
+    assert_eq!(effects.told(), (State::Unknown, [503, 200]));
+}
+
+/// In one of two families nothing got through yet.
+#[rstest]
+#[case::addressed(&["192.0.2.10", "2001:db8::10"], [503, 200])]
+#[case::not_addressed(&["192.0.2.10"], [200, 200])]
+fn a_boot_waits_for_each_family_of_the_node(
+    #[case] addresses: &[&str],
+    #[case] statuses: [u16; 2],
+) {
+    let mut node = booted(YOUNG, None);
+    let addresses = addresses.iter().map(|text| ip(text)).collect();
+    let addressed = NodeFacts {
+        addresses,
+        ..node_facts()
+    };
+    let changes = vec![
+        Change::Node(Arc::new(addressed)),
+        service("six", "fd00:10:96::6"),
+        slice("six", Protocol::Tcp, &["fd00:10:1::6"]),
+    ];
+    node.step(view_of(changes), YOUNG);
+    assert_eq!(prove(&mut node, YOUNG).told(), (State::Proven, statuses));
+}
+
+/// A boot of 20 s in which a connection from outside got through, and none of a pod.
+#[rstest]
+#[case::another_node_has_one(Some(false), 0, State::Starting, [503, 200])]
+#[case::only_this_node_has_one(Some(true), 0, State::Proven, [200, 200])]
+#[case::there_is_none(None, 0, State::Proven, [200, 200])]
+#[case::connections_of_pods_may_be_hidden(Some(false), 2, State::Proven, [200, 200])]
+fn a_boot_waits_for_the_pod_probe(
+    #[case] probe: Option<bool>,
+    #[case] netkit: u32,
+    #[case] state: State,
+    #[case] statuses: [u16; 2],
+) {
+    let mut node = booted(YOUNG, probe);
+    node.step(shape_of(netkit), YOUNG);
+    let effects = prove(&mut node, YOUNG);
+    assert_eq!(effects.told(), (state, statuses));
+}
+
+/// A failure lets no new connections in: only a proof does, or the end of the boot.
+#[rstest]
+#[case::something_gets_through(true)]
+#[case::nothing_does(false)]
+fn a_failure_does_not_end_the_wait_of_a_boot(#[case] proven: bool) {
+    let later = |seconds| YOUNG.plus(Duration::from_secs(seconds));
+    let mut node = booted(YOUNG, None);
+    let idle = Effects(node.step(Event::Sample(Default::default()), YOUNG));
+    assert_eq!(idle.told(), (State::Starting, [503, 200]));
+    for seconds in [1, 2] {
+        let told = leak(&mut node, later(seconds), false).told();
+        assert_eq!(told, (State::Suspect, [503, 200]), "after {seconds} s");
+    }
+    if proven {
+        let told = prove(&mut node, later(3)).told();
+        assert_eq!(told, (State::Proven, [200, 200]));
+    }
+    let later_failure = later(if proven { 5 } else { 101 });
+    let told = leak(&mut node, later_failure, false);
+    assert_eq!(told.statuses(), [200, 200]);
+}
+
+/// Pods lose their connections, and clients outside do not: the network for pods is not there yet.
+#[rstest]
+#[case::pods_are_waited_for(Some(false), [503, 200])]
+#[case::nobody_waits_for_pods(None, [200, 200])]
+fn a_service_that_fails_does_not_end_the_wait_for_pods(
+    #[case] probe: Option<bool>,
+    #[case] statuses: [u16; 2],
+) {
+    let mut node = booted(YOUNG, probe);
+    prove(&mut node, YOUNG);
+    let later = |half_seconds| YOUNG.plus(Duration::from_millis(500) * half_seconds);
+    let told: Vec<_> = (1..=8)
+        .map(|turn| leak(&mut node, later(turn), true).told())
+        .collect();
+    assert_eq!(told.last(), Some(&(State::Degraded, statuses)), "{told:?}");
+}
+
+/// After a power failure every node is young, and their pod probes come one by one.
+#[test]
+fn a_node_that_serves_waits_for_no_pod_probe() {
+    let later = |seconds| YOUNG.plus(Duration::from_secs(seconds));
+    let mut node = booted(YOUNG, None);
+    assert_eq!(prove(&mut node, later(2)).state(), State::Proven);
+    node.step(view_of(pod_probe(false).to_vec()), later(4));
+    assert_eq!(prove(&mut node, later(5)).state(), State::Proven);
+}
+
+/// What hides connections of pods may be known after the first proof.
+#[rstest]
+#[case::nothing_does(0, State::Starting)]
+#[case::something_does(2, State::Proven)]
+fn a_shape_that_comes_late_ends_the_wait_and_begins_none(#[case] netkit: u32, #[case] then: State) {
+    let mut node = booted(YOUNG, Some(false));
+    assert_eq!(prove(&mut node, YOUNG).state(), State::Starting);
+    node.step(shape_of(netkit), YOUNG);
+    assert_eq!(prove(&mut node, YOUNG).state(), then);
+}
