@@ -192,7 +192,7 @@ impl Recordings {
         // An agent that was killed while it wrote one cannot have removed its part.
         sweep(&self.folder, ["", BEGUN], LEFT);
         write(&path, &path.with_extension(&BEGUN[1..]), recording)?;
-        // Where the clock was set back it is not the last one by name.
+        // If the clock was set back, it is not the last one by name.
         let mut others = self.files()?;
         others.retain(|other| *other != path);
         for old in &others[..(others.len() + 1).saturating_sub(KEPT)] {

@@ -31,7 +31,7 @@ use crate::port::Listeners;
 /// client that does not read it holds it for a minute.
 const ADMIN_TALKING: usize = 16;
 
-/// What listens, with the requests that it answers and the rules for its clients.
+/// A listener, with the requests that it answers and the rules for its clients.
 type Served = (std::net::TcpListener, Router, Rules);
 
 /// The thread that serves.
@@ -83,7 +83,7 @@ fn run(all: Vec<Served>, ended: &watch::Receiver<()>, started: oneshot::Sender<i
     });
 }
 
-/// What there is to be served.
+/// All listeners of the agent.
 ///
 /// # Errors
 /// A listener cannot be moved to another runtime.

@@ -354,7 +354,7 @@ mod tests {
         }
     }
 
-    /// Whether the filter lets a message through, as any socket's filter does.
+    /// Returns true if the filter lets a message through. Filters of all sockets work alike.
     fn passes(message: &[u8]) -> bool {
         let (from, to) = std::os::unix::net::UnixDatagram::pair().expect("a pair");
         SockRef::from(&to)

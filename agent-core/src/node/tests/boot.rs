@@ -211,7 +211,7 @@ fn a_node_that_serves_waits_for_no_pod_probe() {
     assert_eq!(prove(&mut node, later(5)).state(), State::Proven);
 }
 
-/// What hides connections of pods may be known after the first proof.
+/// Whatever hides connections of pods may be known only after the first proof.
 #[rstest]
 #[case::nothing_does(0, State::Starting)]
 #[case::something_does(2, State::Proven)]

@@ -16,7 +16,7 @@ use crate::cluster::facts::{Facts, Kind, Object, compare};
 use crate::cluster::{Problem, Update};
 use agent_core::cluster::Change;
 
-/// What is done with an object that cannot be taken.
+/// Consequence for an object that cannot be taken.
 const KEPT: &str = "the object's last good version stays in use";
 /// Objects with something wrong that are named one by one...
 const NAMED: usize = 50;

@@ -210,7 +210,7 @@ fn flood(scene: &mut Scene, missed: &mut Missed) -> Result<()> {
     let flood = Flood::start(&scene.world, outside(scene), FLOOD)?;
     let sent = until(FLOODED, || (flood.sent() >= SOURCES).then_some(()));
     drop(flood);
-    // What it did to the evidence is judged some seconds later.
+    // Its effect on the evidence is judged some seconds later.
     thread::sleep(Duration::from_secs(5));
     let after = maps()? as f64;
     let changes = watch.changes().into_iter();
