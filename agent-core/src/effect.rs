@@ -109,6 +109,10 @@ pub struct Remembered {
     /// When this was written; the boot's begin, where an older agent did not say so.
     #[serde(default)]
     pub written: Mono,
+    /// Whether the boot waited, and whether the node was more than Starting; the state tells, where an older
+    /// agent did not say so.
+    #[serde(default)]
+    pub boot: Option<[bool; 2]>,
 }
 
 /// The effects of one event, in order.

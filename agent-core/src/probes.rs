@@ -225,8 +225,9 @@ impl SentinelLedger {
     }
 
     /// Whether a lane counts though it never worked. What a filter explains may be how the cluster is
-    /// made, whatever is declared. A node without an address of a family forwards none of it. And a proxy
-    /// has its time after a boot, for a Service that is new, and once another one took over.
+    /// made, whatever is declared. A node with no address in a family does not forward that family. And
+    /// the proxy gets a grace period after boot, after the sentinel changed, and after another proxy took
+    /// over; what happened in the first of these extends it no further.
     fn is_expected(&self, lane: Lane, outcome: ProbeOutcome, local: bool, now: Mono) -> bool {
         let clear = match outcome {
             // The proxy may serve node ports on other addresses: where it wrote nothing, cluster IPs
@@ -239,7 +240,13 @@ impl SentinelLedger {
         let declared = self.limits.declared;
         let disarmed = self.owners[lane.family as usize].disarmed;
         let since = self.view.changed_at.max(disarmed.unwrap_or_default());
-        let late = now.since(since) >= self.limits.boot_deadline;
+        let (boot, grace) = (Mono(0), self.limits.boot_deadline);
+        let since = if since < boot.plus(grace) {
+            boot
+        } else {
+            since
+        };
+        let late = now.since(since) >= grace;
         let wanted = || declared.is_some_and(|declared| declared.fits(owners));
         let addressed = !self.view.unaddressed[lane.family as usize];
         self.limits.assume_armed || (late && clear && addressed && wanted())

@@ -127,8 +127,8 @@ command line takes precedence. Lists are separated by commas. A repeatable optio
 several times.
 
 On an invalid setting the agent exits with code 64 and an error that names the setting and the
-remedy; on missing permissions it exits with 77. A variable that begins with PATHPROOF_ and
-is no setting is invalid too.
+remedy; on missing permissions it exits with 77. An environment variable that starts with
+PATHPROOF_ but is not a known setting is an error too; in place of kube-proxy it is only logged.
 
 ## The node's name
 

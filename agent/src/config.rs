@@ -149,8 +149,8 @@ pub enum ConfigError {
     NoNodeName,
     /// A variable that looks like a setting.
     #[error(
-        "{0}: there is no such setting: correct the name (`pathproof run --help` lists all), or \
-         remove the variable"
+        "{0} is not a pathproof setting: correct its name (`pathproof run --help` lists all), or \
+         unset it"
     )]
     Variable(String),
     /// Not a name of a Node.

@@ -277,7 +277,8 @@ impl Observer {
     }
 
     /// Detaches what would outlive this process unpinned. Filters go too, and unless a `successor` has its
-    /// own, nobody observes from then on: the next agent must not take the maps for a sign of the contrary.
+    /// own, nobody observes from then on: the next agent must not conclude from the pinned maps that
+    /// somebody did.
     pub fn release(&mut self, successor: bool) {
         let filters = |of: &Attachment| of.mechanism() == Some(Mechanism::Clsact);
         let is_gap = !successor && self.attacher.attachments().any(filters);

@@ -15,7 +15,7 @@ use std::path::Path;
 use clap::Parser as _;
 use thiserror::Error;
 
-use crate::args::{Args, Command, variables};
+use crate::args::{Args, Command};
 use crate::config::{Config, ConfigError, Surroundings};
 use crate::input;
 
@@ -61,9 +61,6 @@ pub enum DropInError {
          kube-proxy itself"
     )]
     WriteConfig(String),
-    /// An option of `pathproof run`, which would not be in force.
-    #[error("--{0}: not a flag of kube-proxy: set the environment variable {1} instead")]
-    Own(String, String),
     /// The error in the options of `pathproof run` that this comes to, in kube-proxy's words.
     #[error("{0}")]
     Options(String),
@@ -127,11 +124,6 @@ pub fn resolve(
     around: &Surroundings,
     is_set: &dyn Fn(&str) -> bool,
 ) -> Result<(Config, Vec<String>), DropInError> {
-    let own = settings.unknown.iter();
-    let mut own = own.filter_map(|name| Some((name.clone(), variables::of_option(name)?)));
-    if let Some((name, variable)) = own.next() {
-        return Err(DropInError::Own(name, variable));
-    }
     let options = |said: String| DropInError::Options(options::in_their_words(said.trim()));
     let effective = match settings.get("config") {
         None => settings.clone(),

@@ -79,7 +79,7 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
         .enable_all()
         .build()?;
     let ended = runtime.block_on(async { tokio::spawn(app::run(config, confined)).await });
-    // A listing that the kernel is slow to answer is not waited for.
+    // Do not wait for a route dump that the kernel is slow to answer.
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended??;
     Ok(Exit::Success)
@@ -106,9 +106,11 @@ fn stand_in(words: Result<Vec<String>, DropInError>) -> Outcome {
         Wanted::Cleanup => return Ok(remove_rules()),
         Wanted::WriteConfig(path) => return Err(DropInError::WriteConfig(path).into()),
     };
-    check_variables()?;
     let is_set = |name: &str| std::env::var_os(name).is_some();
-    let (config, notes) = kube_proxy_compat::resolve(&settings, &Surroundings::read(), &is_set)?;
+    let (config, mut notes) =
+        kube_proxy_compat::resolve(&settings, &Surroundings::read(), &is_set)?;
+    // Nobody else answers on this node: the agent runs in any case.
+    notes.extend(check_variables().err().map(|error| error.to_string()));
     run_with(config, notes)
 }
 

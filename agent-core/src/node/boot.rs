@@ -3,6 +3,7 @@
 use agent_common::service::{FAMILIES, Family, SourceClass};
 
 use crate::cause::State;
+use crate::effect::Remembered;
 use crate::event::Facts;
 use crate::expect::node::address;
 use crate::verdict::Rule;
@@ -13,7 +14,7 @@ use crate::verdict::report::Verdict;
 /// in which the node has an address. Degraded ends it, since something gets through, unless connections of
 /// pods are waited for.
 pub(super) fn still_waits(
-    waited: bool,
+    [waited, served]: [bool; 2],
     verdict: &Verdict,
     facts: &Facts,
     pods_expected: [bool; FAMILIES],
@@ -23,18 +24,29 @@ pub(super) fn still_waits(
         pods_expected[judged.family as usize] && of_pods.last_proof.is_none()
     });
     let addresses = || facts.node.iter().flat_map(|node| &node.addresses);
-    let has = |family| addresses().any(|ip| Family::of(&address(ip)) == family);
+    // Without a sentinel of the family only clients could prove it, and they are kept away.
+    let has = |family: Family| {
+        facts.sentinel.families[family as usize].is_some()
+            && addresses().any(|ip| Family::of(&address(ip)) == family)
+    };
     let mut families = verdict.families.iter();
     let starts = families.any(|judged| judged.state == State::Starting && has(judged.family));
     let is_read = facts.synced && verdict.finding.rule != Rule::NotSampled;
     match verdict.state {
-        _ if starts => true,
         State::Starting => true,
+        _ if starts && !served => true,
         State::Unknown => waited && !is_read,
         State::Suspect => waited && (lacks_pods || !verdict.finding.is_refuted()),
         State::Degraded => waited && lacks_pods,
         _ => false,
     }
+}
+
+/// What a former agent left: whether the boot waited, and whether the node was more than Starting.
+pub(super) fn remembered(known: &Remembered) -> [bool; 2] {
+    let state = known.verdict.state;
+    let told = [state == State::Starting, has_served(state)];
+    known.boot.unwrap_or(told)
 }
 
 /// Whether new connections were let in, or would have been but for a fault.

@@ -91,7 +91,7 @@ impl Judge {
         let brake = Brake::restore(settings.fleet_brake, &settings.node, brake);
         let last = known.map(|known| known.verdict);
         let before = known.map(|known| (known.verdict.state, known.written));
-        let served = known.is_some_and(|known| boot::has_served(known.verdict.state));
+        let [waits, served] = known.map_or([true, false], boot::remembered);
         let (ledger, damping, eligibility) = match start.remembered {
             None => (
                 Ledger::new(limits),
@@ -127,7 +127,7 @@ impl Judge {
             switches: switches.unwrap_or_default(),
             last,
             served,
-            waits: before.is_none_or(|(state, _)| state == State::Starting),
+            waits,
             statuses: [0; 2],
             broken: Arc::default(),
             remembered: None,
@@ -389,10 +389,9 @@ impl Judge {
         };
         let mut verdict = verdict(&self.ledger, &inputs, self.now).following(self.last.as_ref());
         verdict.drops.clone_from(&self.drops.shown);
-        // No later, since a snapshot of an older recording knows nothing of it.
         let is_booting = self.now.since(inputs.booted) < self.settings.limits.boot_deadline;
-        let (facts, pods) = (&self.facts, inputs.pods_expected);
-        self.waits = is_booting && boot::still_waits(self.waits, &verdict, facts, pods);
+        let (before, pods) = ([self.waits, self.served], inputs.pods_expected);
+        self.waits = is_booting && boot::still_waits(before, &verdict, &self.facts, pods);
         self.served |= is_booting && !self.waits && boot::has_served(verdict.state);
         let answers = self.answer(&verdict, effects);
         let statuses = [answers.healthz.status, answers.livez.status];
@@ -476,6 +475,7 @@ impl Judge {
             verdict,
             eligibility: self.eligibility.clone(),
             written: self.now,
+            boot: Some([self.waits, self.served]),
         })));
     }
 }

@@ -11,7 +11,7 @@ use super::judge::Judge;
 use crate::cause::{Cause, ProbeCause};
 use crate::effect::{DesiredDevices, Effect, Effects, Notice};
 use crate::event::{KernelState, Parts};
-use crate::expect::sentinel::{Contest, Sentinel, SentinelRule};
+use crate::expect::sentinel::{Contest, Sentinel, SentinelFamily, SentinelRule};
 use crate::ledger::Reading;
 use crate::limits::{
     FAILING_INTERVAL, KERNEL_AGE, READING_SERVES, SOON, SUSPECT_INTERVAL, TABLE_LOSING_INTERVAL,
@@ -138,14 +138,18 @@ impl Watched {
     /// The sentinel in the view, as the ledger takes it.
     fn view(&self, now: Mono) -> SentinelView {
         let differs = self.recheck.as_ref().and_then(|of| of.differs.as_ref());
+        let addressed = |found: &SentinelFamily| found.node_address.is_some();
+        let families = self.found.families;
+        // A Node that is not known, or has no address yet, says nothing.
+        let is_known = families.iter().flatten().any(addressed);
         SentinelView {
             exists: self.found.exists,
             off: self.off().map(str::to_owned),
             altered: differs.or(self.found.altered.as_ref()).cloned(),
             identity: self.identity(),
             changed_at: now,
-            unaddressed: (self.found.families)
-                .map(|family| family.is_some_and(|family| family.node_address.is_none())),
+            unaddressed: families
+                .map(|family| is_known && family.is_some_and(|family| !addressed(&family))),
         }
     }
 

@@ -2,8 +2,8 @@
 //!
 //! The main loop may wait for a second or more: for the kernel's lock of network interfaces, for a plan of
 //! ten thousand Services. A load balancer waits for one second. On a runtime of several threads tokio may
-//! leave both to the same thread: a thread that takes a task from the driver of sockets and timers hands
-//! the driver to no other one until the task yields (tokio issue 4730).
+//! run both on one thread: a worker that picks up a task while it owns the driver of sockets and timers
+//! does not hand the driver over until that task yields (tokio issue 4730).
 //!
 //! Nothing here may ask the main loop for anything but a recording.
 
@@ -138,7 +138,7 @@ pub(super) fn all(
     let allow = &agent.config.admin.allow;
     let router = admin::router(state);
     serve(Listener::Admin, listeners.admin, router, allow, limits);
-    // From the runtime of whoever opened them to the one of the thread.
+    // Detach them from the main runtime; the thread registers them with its own.
     let moved = served.into_iter().map(|(listener, router, rules)| {
         let listener = listener.into_std()?;
         Ok((listener, router, rules))

@@ -1,12 +1,12 @@
-//! Environment variables with the prefix of pathproof's settings, and the names of its options.
+//! Environment variables with the prefix of pathproof's settings.
 
-use clap::{Arg, CommandFactory as _};
+use clap::CommandFactory as _;
 
 use super::Args;
 
 const PREFIX: &str = "PATHPROOF_";
 
-/// Returns the first of these variables that bears the prefix and is no setting of any command: the
+/// Returns the first of these variables that has the prefix but is not a setting of any command: the
 /// operator believes that it is in force.
 ///
 /// Kubelet tells pods of the Services of their namespace by variables such as
@@ -31,20 +31,15 @@ pub fn misspelt(names: impl IntoIterator<Item = String>) -> Option<String> {
     })
 }
 
-/// The variable of an option of `pathproof run`.
-pub fn of_option(name: &str) -> Option<String> {
-    let command = Args::command();
-    let mut options = command.find_subcommand("run")?.get_arguments();
-    let option = options.find(|arg| arg.get_long() == Some(name));
-    option.and_then(Arg::get_env)?.to_str().map(str::to_owned)
-}
-
 fn is_of_a_service(name: &str) -> bool {
-    let numbered = |(_, rest): (&str, &str)| rest.starts_with(|first: char| first.is_ascii_digit());
+    let mut ports = name.match_indices("_PORT_");
+    let numbered = |(at, found): (usize, &str)| {
+        name[at + found.len()..].starts_with(|first: char| first.is_ascii_digit())
+    };
     name.contains("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")
         || name.ends_with("_PORT")
-        || name.split_once("_PORT_").is_some_and(numbered)
+        || ports.any(numbered)
 }
 
 #[cfg(test)]
@@ -61,16 +56,10 @@ mod tests {
     #[case::of_a_service("PATHPROOF_SENTINEL_SERVICE_HOST", false)]
     #[case::of_its_port("PATHPROOF_SENTINEL_SERVICE_PORT_HTTP", false)]
     #[case::as_docker_had_it("PATHPROOF_ECHO_PORT_19257_TCP_ADDR", false)]
+    #[case::of_a_service_named_port("PATHPROOF_PORT_MAP_PORT_80_TCP_ADDR", false)]
     #[case::another_program("ENFORCMENT", false)]
     fn variables(#[case] name: &str, #[case] expected: bool) {
         let found = misspelt(["HOME".to_owned(), name.to_owned()]);
         assert_eq!(found.as_deref(), expected.then_some(name));
-    }
-
-    #[test]
-    fn options_have_variables() {
-        let variable = of_option("enforcement");
-        assert_eq!(variable.as_deref(), Some("PATHPROOF_ENFORCEMENT"));
-        assert_eq!(of_option("proxy-mode"), None);
     }
 }

@@ -109,9 +109,10 @@ impl Converter {
             object: title,
             ..invalid
         };
+        let left_out = self.left_out.take();
         match facts {
             Ok(facts) => {
-                self.left_out = self.left_out.take().map(named);
+                self.left_out = left_out.map(named);
                 Ok(facts)
             }
             Err(invalid) => Err(named(invalid)),
@@ -134,7 +135,7 @@ impl Converter {
         let status = node.status.unwrap_or_default();
         let mut addresses = Vec::new();
         let of_node = || status.addresses.iter().flatten().enumerate();
-        // An external address may be one that a router outside translates: the node itself has the first.
+        // An ExternalIP may be translated outside the node; the InternalIP is on the node itself.
         for kind in ["InternalIP", "ExternalIP"] {
             for (at, entry) in of_node().filter(|(_, entry)| entry.type_ == kind) {
                 let field = format_args!("status.addresses[{at}].address");

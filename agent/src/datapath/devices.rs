@@ -27,8 +27,8 @@ use crate::netlink::routes;
 /// Delay from a notification to the listing: a new device brings several notifications.
 const PAUSE: Duration = Duration::from_millis(30);
 /// Interfaces are listed at least this often, in case a notification was lost. A look that takes long is
-/// repeated after so many times its duration, so that it takes 1 % of a processor at most, but not later
-/// than the second.
+/// repeated after so many times its duration, so that it takes 1 % of a processor at most, but at least
+/// every five minutes.
 const AT_LEAST: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
 const RARELY: u32 = 100;
 

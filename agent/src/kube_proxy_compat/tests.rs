@@ -287,23 +287,12 @@ fn variables_stand_where_no_flag_does() {
 
 #[test]
 fn unknown_flags_are_named_once() {
-    let text = "--kubeconfig=/k --cleanup-ipvs --resource-container=/ --cleanup-ipvs=true";
+    let text = "--kubeconfig=/k --cleanup-ipvs --enforcement=audit --cleanup-ipvs=true";
     let (_, notes) = resolve_with(text, &[]).unwrap();
     assert_eq!(
         notes[0],
         "ignored flags that kube-proxy 1.36 does not have (set pathproof's own options by \
-         environment variables): --cleanup-ipvs, --resource-container"
-    );
-}
-
-/// Whoever wrote it believes that it is in force.
-#[test]
-fn options_of_ours_are_refused_with_the_remedy() {
-    let error = resolve_with("--kubeconfig=/k --enforcement=audit", &[]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "--enforcement: not a flag of kube-proxy: set the environment variable \
-         PATHPROOF_ENFORCEMENT instead"
+         environment variables): --cleanup-ipvs, --enforcement"
     );
 }
 

@@ -99,13 +99,23 @@ fn a_boot_waits_for_the_view(#[case] seconds: u64, #[case] statuses: [u16; 2]) {
     }
 }
 
-/// The agent is restarted while it waits, and has read nothing yet.
-#[test]
-fn a_restart_does_not_end_the_wait_of_a_boot() {
-    let mut scene = Scene::with(|_, start| start.now = YOUNG);
-    scene.node = booted(YOUNG, None);
-    let effects = Effects(scene.node.step(Event::Sample(Default::default()), YOUNG));
-    assert_eq!(effects.told(), (State::Starting, [503, 200]));
+/// The agent is restarted while it waits, before it read anything or afterwards.
+#[rstest]
+#[case::nothing_was_read(false, State::Unknown)]
+#[case::the_view_was_read(true, State::Starting)]
+fn a_restart_does_not_end_the_wait_of_a_boot(#[case] is_read: bool, #[case] state: State) {
+    let mut node = match is_read {
+        true => booted(YOUNG, None),
+        false => Node::new(
+            settings(),
+            Start {
+                now: YOUNG,
+                ..start()
+            },
+        ),
+    };
+    let effects = Effects(node.step(Event::Sample(Default::default()), YOUNG));
+    assert_eq!(effects.told(), (state, [503, 200]));
     let remembered = effects.remembered().cloned();
     assert!(remembered.is_some());
     let now = YOUNG.plus(Duration::from_secs(5));
@@ -121,12 +131,14 @@ fn a_restart_does_not_end_the_wait_of_a_boot() {
     assert_eq!(effects.told(), (State::Unknown, [503, 200]));
 }
 
-/// In one of two families nothing got through yet.
+/// In one of two families nothing got through yet. A sentinel could show it, if it has that family.
 #[rstest]
-#[case::addressed(&["192.0.2.10", "2001:db8::10"], [503, 200])]
-#[case::not_addressed(&["192.0.2.10"], [200, 200])]
+#[case::addressed(&["192.0.2.10", "2001:db8::10"], true, [503, 200])]
+#[case::not_addressed(&["192.0.2.10"], true, [200, 200])]
+#[case::without_a_sentinel(&["192.0.2.10", "2001:db8::10"], false, [200, 200])]
 fn a_boot_waits_for_each_family_of_the_node(
     #[case] addresses: &[&str],
+    #[case] probed: bool,
     #[case] statuses: [u16; 2],
 ) {
     let mut node = booted(YOUNG, None);
@@ -135,13 +147,34 @@ fn a_boot_waits_for_each_family_of_the_node(
         addresses,
         ..node_facts()
     };
-    let changes = vec![
+    let mut changes = vec![
         Change::Node(Arc::new(addressed)),
         service("six", "fd00:10:96::6"),
         slice("six", Protocol::Tcp, &["fd00:10:1::6"]),
     ];
+    changes.extend(probed.then(dual_stack_sentinel).into_iter().flatten());
     node.step(view_of(changes), YOUNG);
     assert_eq!(prove(&mut node, YOUNG).told(), (State::Proven, statuses));
+}
+
+/// A node that let new connections in does not go back.
+#[test]
+fn a_family_that_comes_late_is_not_waited_for() {
+    let mut node = booted(YOUNG, None);
+    assert_eq!(prove(&mut node, YOUNG).told(), (State::Proven, [200, 200]));
+    let addresses = vec![ip("192.0.2.10"), ip("2001:db8::10")];
+    let mut changes = vec![
+        Change::Node(Arc::new(NodeFacts {
+            addresses,
+            ..node_facts()
+        })),
+        service("six", "fd00:10:96::6"),
+        slice("six", Protocol::Tcp, &["fd00:10:1::6"]),
+    ];
+    changes.extend(dual_stack_sentinel());
+    let later = YOUNG.plus(Duration::from_secs(1));
+    node.step(view_of(changes), later);
+    assert_eq!(prove(&mut node, later).told(), (State::Proven, [200, 200]));
 }
 
 /// A boot of 20 s in which a connection from outside got through, and none of a pod.

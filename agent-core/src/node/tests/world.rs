@@ -186,6 +186,26 @@ pub(super) fn sentinel_objects() -> Vec<Change> {
     vec![sentinel_service(30_080), sentinel_slice(FIRST_GENERATION)]
 }
 
+/// The sentinel with a cluster IP and a slice of each family.
+pub(super) fn dual_stack_sentinel() -> Vec<Change> {
+    let mut changes = sentinel_objects();
+    let mut slices = vec![sentinel_slice(FIRST_GENERATION)];
+    for change in &mut slices {
+        if let Change::Slice(slice) = change {
+            let slice = Arc::make_mut(slice);
+            slice.name = ObjectName::new("pathproof", "sentinel-v6");
+            slice.endpoints[0].address = address(&rule().echo[1]);
+        }
+    }
+    for change in &mut changes {
+        if let Change::Service(service) = change {
+            Arc::make_mut(service).cluster_ips.push(ip("fd00:10:96::9"));
+        }
+    }
+    changes.extend(slices);
+    changes
+}
+
 /// An edit that alters the sentinel: its endpoint is at a port that is no generation.
 pub(super) fn alteration() -> Change {
     sentinel_slice(9_001)

@@ -95,6 +95,25 @@ fn a_new_sentinel_has_its_time() {
     assert_eq!(world.verdict(36_200).state, State::Broken);
 }
 
+/// The agent first saw the sentinel in the middle of the boot: that adds no time to the boot's.
+#[test]
+fn a_sentinel_that_was_first_seen_during_the_boot_is_missed_after_it() {
+    let mut limits = declared(Declared::KubeProxy);
+    limits.boot_deadline = Duration::from_nanos(ms(6_000).0);
+    let mut world = World::limited(limits);
+    let view = SentinelView {
+        identity: 2,
+        changed_at: ms(3_000),
+        ..sentinel_view()
+    };
+    world.rounds(250, 3_000, &USUAL, |_| Fate::Leak);
+    world.ledger.sentinel.view_changed(ms(3_000), view);
+    world.rounds(3_250, 5_500, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(5_700).finding.rule, Rule::Starting);
+    world.rounds(5_750, 20_000, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(20_200).state, State::Broken);
+}
+
 /// The Service has two families, this node one.
 #[rstest]
 #[case::addressed(false, State::Broken)]

@@ -317,6 +317,7 @@ fn restart(world: &mut World, at: u64) {
         verdict: LastVerdict::of(&verdict),
         eligibility: verdict.eligibility,
         written: ms(at),
+        boot: None,
     };
     let written = serde_json::to_string(&remembered).unwrap();
     let read: Remembered = serde_json::from_str(&written).unwrap();

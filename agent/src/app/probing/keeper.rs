@@ -134,8 +134,9 @@ impl Keeper {
             );
             tracing::warn!("{why}");
             if self.made.borrow().is_none() {
-                self.remove().await;
                 self.turn_off(why);
+                // Half a pair must not stay. What does not answer may not answer this either.
+                let _ = timeout(STUCK, self.remove()).await;
             }
         }
         if self.made.borrow().is_some() {
