@@ -85,8 +85,8 @@ fn changes_of_endpoints_and_settings_are_never_503() {
 
 /// Cilium comes to a node that kube-proxy alone has served until then.
 #[test]
-fn cilium_may_come_to_a_node_of_kube_proxys() {
-    let name = "cilium_may_come_to_a_node_of_kube_proxys";
+fn cilium_may_come_to_a_node_that_kube_proxy_serves() {
+    let name = "cilium_may_come_to_a_node_that_kube_proxy_serves";
     let Some(mut scene) = Scene::before_cilium(name, MIXED) else {
         return;
     };

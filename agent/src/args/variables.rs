@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[rstest]
-    #[case::misspelt("PATHPROOF_ENFORCMENT", true)]
+    #[case::misspelt("PATHPROOF_ENFORCE", true)]
     #[case::removed("PATHPROOF_PORT_TAKEOVERS", true)]
     #[case::a_setting("PATHPROOF_ENFORCEMENT", false)]
     #[case::of_the_rotator("PATHPROOF_INTERVAL", false)]
@@ -57,7 +57,7 @@ mod tests {
     #[case::of_its_port("PATHPROOF_SENTINEL_SERVICE_PORT_HTTP", false)]
     #[case::as_docker_had_it("PATHPROOF_ECHO_PORT_19257_TCP_ADDR", false)]
     #[case::of_a_service_named_port("PATHPROOF_PORT_MAP_PORT_80_TCP_ADDR", false)]
-    #[case::another_program("ENFORCMENT", false)]
+    #[case::another_program("ENFORCE", false)]
     fn variables(#[case] name: &str, #[case] expected: bool) {
         let found = misspelt(["HOME".to_owned(), name.to_owned()]);
         assert_eq!(found.as_deref(), expected.then_some(name));
