@@ -1,4 +1,5 @@
-//! The wait of a boot: from Starting until something gets through, new connections are not let in.
+//! The wait of a boot: from Starting until something gets through, new connections are not let in. It ends
+//! with the boot's two minutes, after which the snapshot of an older recording knows nothing of it.
 
 use agent_common::service::{FAMILIES, Family, SourceClass};
 
@@ -42,7 +43,7 @@ pub(super) fn still_waits(
     }
 }
 
-/// What a former agent left: whether the boot waited, and whether the node was more than Starting.
+/// Memory of a former agent: whether the boot waited, and whether the node was more than Starting.
 pub(super) fn remembered(known: &Remembered) -> [bool; 2] {
     let state = known.verdict.state;
     let told = [state == State::Starting, has_served(state)];
