@@ -311,15 +311,18 @@ fn load(config: &Config) -> Result<Loaded, MapsError> {
 }
 
 /// Limits that the verdict's rules measure with. A build with debug assertions, which is never shipped, takes
-/// the wait for a changed sentinel from PATHPROOF_TEST_SETTLED_MS, so that tests need not wait for 10 s.
+/// two of them from its environment, so that tests need not wait for 10 s and for two minutes.
 fn limits() -> Limits {
     let mut limits = Limits::default();
-    if cfg!(debug_assertions)
-        && let Some(wait) = std::env::var("PATHPROOF_TEST_SETTLED_MS")
-            .ok()
-            .and_then(|text| text.parse().ok())
-    {
-        limits.sentinel_settled = Duration::from_millis(wait);
+    if !cfg!(debug_assertions) {
+        return limits;
+    }
+    for (name, limit) in [
+        ("PATHPROOF_TEST_SETTLED_MS", &mut limits.sentinel_settled),
+        ("PATHPROOF_TEST_BOOT_MS", &mut limits.boot_deadline),
+    ] {
+        let wait = std::env::var(name).ok().and_then(|text| text.parse().ok());
+        *limit = wait.map_or(*limit, Duration::from_millis);
     }
     limits
 }

@@ -36,7 +36,7 @@ fn rules_that_were_never_written_are_a_fault_where_a_datapath_is_declared() {
     scene.wait_for("unknown", 200, Duration::ZERO);
     scene.agent = None;
 
-    // A boot has its two minutes, on a machine that just started as well.
+    // The proxy gets its time after a new sentinel: of a shipped agent, two minutes.
     scene.start_agent(&["--datapath=kube-proxy"]);
     let report = scene.wait_for("broken", 503, 3 * PATIENCE);
     println!("declared: {}", report["verdict"]["cause"]);

@@ -36,6 +36,10 @@ pub fn bound<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
 /// probes count. Only debug builds read it; without it they wait for 10 s, as what is shipped does.
 pub const SETTLED: &str = "PATHPROOF_TEST_SETTLED_MS";
 
+/// Variable for the agents of tests, of the same kind: how many milliseconds a proxy has after a boot, and after
+/// the sentinel changed, until a datapath that is declared is missed.
+pub const BOOT: &str = "PATHPROOF_TEST_BOOT_MS";
+
 /// Time after a change of the sentinel or its devices in which a test's agent counts no failed probe, and a second.
 pub fn settled() -> Duration {
     let said = std::env::var(SETTLED).ok();

@@ -300,6 +300,10 @@ const INSTALL: Group = Group {
 /// for 10 s.
 const SETTLED: &str = "PATHPROOF_TEST_SETTLED_MS";
 
+/// Time, in milliseconds, that a proxy gets after a boot, and after the sentinel changed. A shipped agent gives it
+/// two minutes.
+const BOOT: &str = "PATHPROOF_TEST_BOOT_MS";
+
 impl Group {
     fn run(&self, args: &Args, budget: &Budget) -> Result<Counted> {
         if let Some(why) = host::no_world() {
@@ -339,7 +343,7 @@ impl Group {
 fn cluster_tools(_: &Args, command: &mut Command) -> Result<()> {
     host::install_programs("the load balancer of a test", &[("haproxy", "haproxy")])?;
     // A real kube-proxy follows within a second, and later on a busy machine.
-    command.env(SETTLED, "5000");
+    command.env(SETTLED, "5000").env(BOOT, "30000");
     with_servers("the cluster tests", setup_cluster::ready(), command);
     found("the test with flannel", setup_cluster::FLANNEL.ready());
     found(CHART, setup_cluster::chart_tools());

@@ -18,10 +18,11 @@ pub fn misspelt(names: impl IntoIterator<Item = String>) -> Option<String> {
         .flat_map(|one| one.get_arguments());
     let settings: Vec<&str> = settings.filter_map(|arg| arg.get_env()?.to_str()).collect();
     // The first is for whoever looks for a defect in the programs of the kernel; builds with debug
-    // assertions alone read the other.
+    // assertions alone read the others.
     let of_developers = |name: &str| {
         name == "PATHPROOF_EBPF_LOG"
-            || (name == "PATHPROOF_TEST_SETTLED_MS" && cfg!(debug_assertions))
+            || (cfg!(debug_assertions)
+                && ["PATHPROOF_TEST_SETTLED_MS", "PATHPROOF_TEST_BOOT_MS"].contains(&name))
     };
     names.into_iter().find(|name| {
         name.starts_with(PREFIX)

@@ -131,9 +131,9 @@ fn admin(node: &Namespace, path: &str) -> Result<Response> {
     node.run(|| http::get(address, path, scaled(PATIENCE)))
 }
 
-/// The tester's environment must not steer the agent; the filter of its log and the tests' own setting may.
+/// The tester's environment must not steer the agent; the filter of its log and the tests' own settings may.
 pub fn clean(command: &mut Command) {
-    let kept = ["PATHPROOF_LOG_FILTER", wait::SETTLED];
+    let kept = ["PATHPROOF_LOG_FILTER", wait::SETTLED, wait::BOOT];
     let steers = |name: &str| {
         name == "NODE_NAME" || (name.starts_with("PATHPROOF_") && !kept.contains(&name))
     };
