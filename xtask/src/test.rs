@@ -237,7 +237,7 @@ const CLUSTER: Group = Group {
     name: "cluster tests (tests/cluster)",
     targets: &["--test", "cluster"],
     // Each has an API server of its own, and waits most of the time.
-    threads: "3",
+    threads: "4",
     tools: cluster_tools,
     // Each takes minutes, and what they show changes with a release of Kubernetes alone.
     but: &["releases::"],
