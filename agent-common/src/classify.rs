@@ -676,7 +676,7 @@ fn account<W: World>(
         Some(Outcome::Forwarded) if old & state::RETRANSMITTED == 0 => {
             world.delay(segment.family as u32, age);
         }
-        Some(Outcome::Answered) if step.state & state::PROVEN == 0 => {
+        Some(Outcome::Answered) if step.state & (state::PROVEN | state::RETRANSMITTED) == 0 => {
             world.fault(Fault::AnsweredLocally);
         }
         Some(

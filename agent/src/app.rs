@@ -36,6 +36,7 @@ use crate::datapath::{release, succession};
 use crate::http::admin;
 use crate::http::admin::RecordingRequest;
 use crate::http::bind::BindAddress;
+use crate::lifecycle::starting::{self, Starting};
 use crate::lifecycle::{Heartbeat, Readiness, Shutdown, give_back_memory};
 use crate::metrics::Metrics;
 use crate::port;
@@ -82,6 +83,7 @@ const UPGRADE: &str = "node became unhealthy after this agent started";
 /// reported in the log, in `/verdict` and in the metrics.
 pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     let mut shutdown = Shutdown::listen()?;
+    let starting = Starting::begin(config.kept.state_dir.as_deref());
     let readiness = Readiness::default();
     readiness.set(VIEW, false);
     let heartbeat = Heartbeat::new(clock::mono().0);
@@ -99,6 +101,8 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     give_back_memory();
     let (listeners, takeover, succeeded, health_ports) =
         port::take_over(&config, loaded.0.as_mut(), readiness.clone())?;
+    // Kubelet's probes of this agent reach it from now on.
+    drop(starting);
     let probing = config.sentinel.clone().map(|of| {
         let scope = Scope::Sentinel(of.service.clone());
         let uncached = |client| ApiServer::new(client, &config.node_name, scope);
@@ -137,6 +141,7 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
         readiness: readiness.clone(),
         heartbeat: heartbeat.clone(),
         recordings,
+        state_dir: agent.config.kept.state_dir.clone(),
         now: clock::mono,
     };
     let served = serving::all(&agent, listeners, admin)?;
@@ -262,6 +267,7 @@ pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<(usize, usize), 
     let pins = kept.pin_dir.as_deref().map_or(Ok(0), Pins::remove_all);
     if let Some(dir) = &kept.state_dir {
         let forgotten = api::forget(dir).and_then(|()| succession::forget(dir));
+        let forgotten = forgotten.and_then(|()| starting::forget(dir));
         let forgotten = forgotten.and_then(|()| state::remove(dir));
         forgotten.map_err(|source| PinsError::Io {
             operation: "remove",

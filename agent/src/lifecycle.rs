@@ -1,5 +1,7 @@
 //! The process itself: its log, whether it is ready and alive, its limits and its memory.
 
+pub mod starting;
+
 use std::collections::BTreeSet;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};

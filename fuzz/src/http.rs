@@ -130,6 +130,7 @@ async fn admin_port() -> Port {
         readiness: Readiness::default(),
         heartbeat: Heartbeat::new(0),
         recordings: tokio::sync::mpsc::channel(1).0,
+        state_dir: None,
         now: || Mono(0),
     };
     let address = listen(Listener::Admin, admin::router(state), metrics).await;

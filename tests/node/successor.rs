@@ -73,6 +73,32 @@ fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
     scene.take_agent().kill().expect("kill");
 }
 
+/// Kubelet's startup probe of the new pod reaches the old agent, which must not call it started.
+#[test]
+fn a_predecessor_calls_no_successor_started() {
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
+    let before = scene.report();
+    let startup = |agent: &Agent| agent.admin("/agent/startupz").expect("an answer").status;
+    assert_eq!(startup(scene.agent()), 200, "nobody starts");
+    let next = scene.spawn_beside(&[]);
+    let seen = until(PATIENCE, || (startup(scene.agent()) == 503).then_some(()));
+    assert!(seen.is_some(), "its start is seen:\n{}", next.log());
+    // As if the kernel checked its programs for long.
+    assert!(next.signal(libc::SIGSTOP));
+    throughout(Duration::from_secs(2), "it has not started", || {
+        startup(scene.agent()) == 503
+            && scene
+                .agent()
+                .admin("/agent/livez")
+                .is_ok_and(|said| said.status == 200)
+    });
+    assert!(next.signal(libc::SIGCONT));
+    said_by(&next, &before);
+    eventually("it has started", || startup(&next) == 200);
+    scene.take_agent().terminate().expect("the old agent ends");
+    next.terminate().expect("the new one ends");
+}
+
 /// Both agents' probes get through: an upgrade leaves no node unjudged.
 #[test]
 fn both_of_two_agents_probe() {

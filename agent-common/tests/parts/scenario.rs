@@ -761,6 +761,14 @@ fn lateness(s: &Stage) -> Vec<Scenario> {
         lost(late("lost, then leaked").syn_out(Uplink, s.pod, s.web)),
         lost(late("lost, then misrouted").syn_out(Pods, s.pod, s.stranger)),
         lost(late("lost, then refused").reset_out(Client, s.web, s.pod)),
+        s.dialled("sent on before the rules went, and answered when it came again [11]")
+            .syn_out(Uplink, s.pod, s.routed)
+            .wait(1_500)
+            .syn_in(Client, s.pod, s.web)
+            .syn_out(Uplink, s.pod, s.routed)
+            .answer_in(Uplink, s.routed, s.pod)
+            .answer_out(Client, s.web, s.pod)
+            .seen(WEB, Pod, &[Arrived, Forwarded, Retransmitted, Answered]),
         s.forwarded("forwarded in time, answered late")
             .wait(1_500)
             .answer_in(Pods, s.here, s.pod)

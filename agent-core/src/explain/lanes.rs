@@ -136,6 +136,9 @@ fn void_reason(reason: VoidReason) -> &'static str {
             "another Service uses the address that the probe dials, or did at the last probe that \
              passed"
         }
+        VoidReason::NotLocal => {
+            "the probe left the node: it dialled an address of the Node object that this node does not have"
+        }
     }
 }
 

@@ -69,11 +69,14 @@ pub enum VoidReason {
     Unsettled,
     /// Another Service claims the frontend that it dialled.
     Contested,
+    /// It dialled an address of the Node object and left the node: a packet to an address that the node has
+    /// never does, translated or not. The address moved to another node (a VIP), or was withdrawn.
+    NotLocal,
 }
 
 #[cfg(test)]
 impl VoidReason {
-    pub(crate) const ALL: [VoidReason; 9] = [
+    pub(crate) const ALL: [VoidReason; 10] = [
         VoidReason::NotSent,
         VoidReason::SentLate,
         VoidReason::EndedLate,
@@ -83,6 +86,7 @@ impl VoidReason {
         VoidReason::Damaged,
         VoidReason::Unsettled,
         VoidReason::Contested,
+        VoidReason::NotLocal,
     ];
 }
 
@@ -139,7 +143,9 @@ fn first_packet(trace: &ProbeTrace, facts: &KernelFacts) -> ProbeOutcome {
     let off = facts.forwarding[trace.lane.family as usize] == Some(false)
         && trace.lane.path != ProbePath::Host;
     let arrived = has(stamps, Stage::Arrived) || trace.lane.path == ProbePath::Host;
-    let cause = if seen.leaked {
+    let cause = if seen.leaked && trace.lane.path == ProbePath::NodePort {
+        return ProbeOutcome::Void(VoidReason::NotLocal);
+    } else if seen.leaked {
         ProbeCause::Leaked
     } else if seen.misrouted && !left {
         // One that left for the echo went to a generation that we have not heard of yet.

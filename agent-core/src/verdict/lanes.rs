@@ -104,10 +104,13 @@ impl<'a> Case<'a> {
             return Standing::Lacks(LaneLacking::Failures);
         }
         // A real connection is proven by its handshake: that contradicts nothing that comes after. Nor
-        // does one that found room in a full table contradict those that found none.
+        // does one that found room in a full table contradict those that found none, and one to an
+        // endpoint that is the node itself needs no forwarding.
         let proof = self.counterpart(lane.path);
-        let stands = matches!(run.cause(), ProbeCause::NoData | ProbeCause::ConntrackFull)
-            || self.is_felt_in_part(run);
+        let stands = matches!(
+            run.cause(),
+            ProbeCause::NoData | ProbeCause::ConntrackFull | ProbeCause::ForwardingOff
+        ) || self.is_felt_in_part(run);
         if let Some((class, proof)) = proof.filter(|_| !stands) {
             if proof > run.since.plus(limits.proof_overlap) {
                 return Standing::Contradicted(class, proof);

@@ -7,11 +7,13 @@
 //! | `/recording` | the events of the last minutes, as `pathproof replay` reads them |
 //! | `/drainz` | 200 once no new connection came from outside for `quiet` seconds, else 503; `waited` seconds say that the node leaves |
 //! | `/agent/readyz` | 200 once every part of the agent is ready, else 503 and the parts missing |
+//! | `/agent/startupz` | 200, and 503 while another agent starts, which answers here once it has |
 //! | `/agent/livez` | 200 while the main loop turns; a broken datapath is no reason to restart |
 //! | `/` | this list |
 //!
 //! Read only: GET and HEAD. Nothing here changes state.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use axum::Router;
@@ -23,6 +25,7 @@ use axum::routing::get;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::health::{JSON, not_found};
+use crate::lifecycle::starting::is_any_starting;
 use crate::lifecycle::{Heartbeat, Readiness};
 use crate::metrics::{self, Metrics};
 use agent_core::drain::Ask;
@@ -44,6 +47,8 @@ pub struct AdminState {
     pub heartbeat: Heartbeat,
     /// Takes requests for the recording to the main loop.
     pub recordings: mpsc::Sender<RecordingRequest>,
+    /// Folder with the locks of agents that are starting.
+    pub state_dir: Option<PathBuf>,
     /// The monotonic clock.
     pub now: fn() -> Mono,
 }
@@ -61,6 +66,7 @@ pub fn router(state: AdminState) -> Router {
         .route("/drainz", get(drainz))
         .route("/agent/readyz", get(readyz))
         .route("/agent/livez", get(livez))
+        .route("/agent/startupz", get(startupz))
         .fallback(|| async { not_found() })
         .layer(axum::middleware::map_response(seal))
         .with_state(state)
@@ -146,6 +152,16 @@ async fn livez(State(state): State<AdminState>) -> (StatusCode, String) {
     (StatusCode::SERVICE_UNAVAILABLE, body)
 }
 
+async fn startupz(State(state): State<AdminState>) -> (StatusCode, &'static str) {
+    match state.state_dir.as_deref().is_some_and(is_any_starting) {
+        false => (StatusCode::OK, "started\n"),
+        true => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "another agent is starting; it will answer here once it has started\n",
+        ),
+    }
+}
+
 async fn index() -> Html<&'static str> {
     Html(
         "<!doctype html>\n\
@@ -158,6 +174,7 @@ async fn index() -> Html<&'static str> {
          <li><a href=\"/drainz\">/drainz</a>: whether new connections still arrive (JSON)</li>\n\
          <li><a href=\"/agent/readyz\">/agent/readyz</a>: whether the agent is ready</li>\n\
          <li><a href=\"/agent/livez\">/agent/livez</a>: whether the agent is alive</li>\n\
+         <li><a href=\"/agent/startupz\">/agent/startupz</a>: whether no other agent is starting</li>\n\
          </ul>\n\
          <p>On a terminal: <code>pathproof status</code></p>\n\
          </html>\n",

@@ -356,10 +356,13 @@ pub(super) fn passing(path: ProbePath, sent: u64) -> ProbeTrace {
     trace
 }
 
-/// A probe that leaves untranslated: it accuses the datapath alone.
+/// A probe that nothing translates: it leaves the node, unless the node has the address.
 pub(super) fn leaking(path: ProbePath, sent: u64) -> ProbeTrace {
     let mut trace = arriving(path, sent);
-    trace.sightings.leaked = true;
+    match path {
+        ProbePath::NodePort => trace.sightings.refused = true,
+        _ => trace.sightings.leaked = true,
+    }
     trace
 }
 

@@ -191,7 +191,11 @@ fn a_second_path_accuses_after_the_first_recovered() {
         scene.later(500).leak(PATH);
         match step {
             ..30 => scene.probe(passing(ProbePath::NodePort, PROBED + 500 * step)),
-            _ => scene.leak(ProbePath::NodePort),
+            _ => {
+                let mut probe = passing(ProbePath::NodePort, scene.now());
+                probe.echo_saw = Some(probe.client);
+                scene.probe(probe)
+            }
         };
         scene.sound();
         scene.idle();

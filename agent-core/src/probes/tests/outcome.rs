@@ -60,11 +60,18 @@ fn the_first_missing_stage_names_the_cause(
     #[case] sightings: ProbeSightings,
     #[case] on: bool,
     #[case] expected: ProbeOutcome,
-    #[values(tcp(ProbePath::OffCluster), udp(ProbePath::NodePort))] lane: crate::trace::Lane,
+    #[values(tcp(ProbePath::OffCluster), udp(ProbePath::Pod))] lane: crate::trace::Lane,
 ) {
     let mut trace = stuck(lane, SENT, last);
     trace.sightings = sightings;
     assert_eq!(meaning(&trace, Some(on)), expected);
+}
+
+#[test]
+fn an_address_by_which_a_probe_leaves_the_node_is_not_its_own() {
+    let mut trace = stuck(tcp(ProbePath::NodePort), SENT, Some(Stage::Arrived));
+    trace.sightings.leaked = true;
+    assert_eq!(meaning(&trace, Some(true)), Void(VoidReason::NotLocal));
 }
 
 #[test]

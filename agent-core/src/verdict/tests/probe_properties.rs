@@ -13,7 +13,7 @@ use crate::owners::Owner;
 use crate::probes::SentinelView;
 use crate::trace::{ProbePath, Transport};
 
-const FATES: [Fate; 14] = [
+const FATES: [Fate; 15] = [
     Fate::Pass,
     Fate::Drop,
     Fate::Leak,
@@ -28,6 +28,7 @@ const FATES: [Fate; 14] = [
     Fate::Late,
     Fate::SeenLate,
     Fate::Vanish,
+    Fate::Away,
 ];
 
 /// A while in which one thing happens to one lane.
@@ -129,7 +130,8 @@ proptest! {
 
     #[test]
     fn real_connections_of_the_path_outweigh_probes(
-        spells in spells(no_pass().into_iter().filter(|fate| *fate != Fate::Mute).collect()),
+        spells in spells(no_pass().into_iter()
+            .filter(|fate| ![Fate::Mute, Fate::ForwardingOff].contains(fate)).collect()),
         every in 3u64..40,
     ) {
         let mut world = World::probed(&USUAL);

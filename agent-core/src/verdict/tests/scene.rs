@@ -38,6 +38,8 @@ pub(super) enum Fate {
     Unmasqueraded,
     /// Fails, as does its control probe.
     ControlFails,
+    /// Leaves the node, which no longer has the address that was dialled.
+    Away,
     /// Leaks, but sent 300 ms after it was due.
     Late,
     /// Leaks, seen 600 ms after it was sent.
@@ -57,7 +59,9 @@ impl Fate {
             _ => arrives(),
         };
         match self {
-            Fate::Leak | Fate::ControlFails | Fate::Late | Fate::SeenLate => {
+            // Nobody listens there.
+            Fate::Leak if lane.path == ProbePath::NodePort => trace.sightings.refused = true,
+            Fate::Leak | Fate::Away | Fate::ControlFails | Fate::Late | Fate::SeenLate => {
                 trace.sightings.leaked = true;
             }
             Fate::Refuse => trace.sightings.refused = true,

@@ -35,12 +35,37 @@ fn an_idle_node_is_proven_by_its_probes() {
     assert_eq!(world.verdict(4_000).state, State::Proven);
 }
 
+/// A VIP that the Node object still lists moved to another node.
+#[test]
+fn an_address_that_the_node_lost_accuses_nobody() {
+    let mut world = World::faulty(6_000, only(ProbePath::NodePort, Fate::Away));
+    assert_eq!(world.verdict(6_200).state, State::Proven);
+    // The rules go, too.
+    let fate = |lane: Lane| match lane.path {
+        ProbePath::NodePort => Fate::Away,
+        _ => Fate::Leak,
+    };
+    world.rounds(6_250, 7_500, &USUAL, fate);
+    assert_eq!(world.verdict(7_600).state, State::Broken);
+}
+
+/// Connections to an endpoint that is the node itself are delivered, and not forwarded.
+#[test]
+fn connections_to_the_node_itself_do_not_refute_that_it_forwards_nothing() {
+    let mut world = World::faulty(3_500, |_| Fate::ForwardingOff);
+    for class in [SourceClass::Pod, SourceClass::External] {
+        world.prove(WEB, class, 3_700);
+    }
+    world.rounds(3_750, 6_000, &USUAL, |_| Fate::ForwardingOff);
+    assert_eq!(world.verdict(6_200).state, State::Broken);
+}
+
 #[rstest]
 #[case::chain_flushed(
     outside(Fate::Leak, Fate::Leak),
     "leaked",
     "IPv4 cluster IPs: the last 4 probes left the node untranslated (leaked): the Service's rules \
-     are missing or empty; IPv4 node ports too (leaked)"
+     are missing or empty; IPv4 node ports too (refused)"
 )]
 #[case::forwarding_off(
     outside(Fate::ForwardingOff, Fate::Pass),
@@ -101,8 +126,8 @@ fn a_pass_ends_it_at_once() {
 
 #[test]
 fn every_path_must_pass_again() {
-    let mut world = World::faulty(6_000, |_| Fate::Leak);
-    world.rounds(6_250, 6_250, &USUAL, only(ProbePath::NodePort, Fate::Leak));
+    let mut world = World::faulty(6_000, |_| Fate::Mute);
+    world.rounds(6_250, 6_250, &USUAL, only(ProbePath::NodePort, Fate::Mute));
     assert_eq!(world.verdict(6_450).state, State::Broken);
 }
 
@@ -184,9 +209,13 @@ fn a_real_connection_speaks_for_its_own_path(
     #[case] path: ProbePath,
     #[case] expected: State,
 ) {
-    let mut world = World::faulty(3_500, only(path, Fate::Leak));
+    let fate = match path {
+        ProbePath::NodePort => Fate::Unmasqueraded,
+        _ => Fate::Leak,
+    };
+    let mut world = World::faulty(3_500, only(path, fate));
     world.prove(WEB, class, 3_700);
-    world.rounds(3_750, 6_000, &USUAL, only(path, Fate::Leak));
+    world.rounds(3_750, 6_000, &USUAL, only(path, fate));
     assert_eq!(world.verdict(6_200).state, expected);
 }
 

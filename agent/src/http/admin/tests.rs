@@ -30,6 +30,7 @@ fn fixture() -> Fixture {
         readiness,
         heartbeat: heartbeat.clone(),
         recordings: tokio::sync::mpsc::channel(1).0,
+        state_dir: None,
         now: || NOW,
     };
     Fixture {
@@ -196,6 +197,7 @@ async fn the_index_lists_every_page() {
         "/drainz",
         "/agent/readyz",
         "/agent/livez",
+        "/agent/startupz",
     ] {
         assert!(body.contains(&format!("href=\"{path}\"")), "{body}");
     }

@@ -1,0 +1,78 @@
+//! Locks of agents that are starting, in the state folder. The kernel ends one with its process.
+//!
+//! Agents share the host's network, so until a new one has taken over the admin port, kubelet's probes
+//! of its pod reach the old one. Without these locks kubelet would call the new pod ready and remove
+//! the old one while the kernel still checks the new one's programs, which takes minutes on a node
+//! without a free processor.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::Path;
+
+/// Name below the state folder.
+const FILE: &str = "starting";
+
+/// This agent is starting, for as long as the value lives.
+pub struct Starting(
+    #[allow(dead_code, reason = "it is closed when the value is dropped")] Option<File>,
+);
+
+impl Starting {
+    /// Without a state folder there is nobody who could know of it.
+    pub fn begin(state_dir: Option<&Path>) -> Self {
+        let lock = state_dir.map(|dir| lock(dir)).transpose();
+        Self(lock.unwrap_or_else(|error| {
+            tracing::warn!(%error, "a predecessor cannot know that this agent is starting: during \
+                                    an update the new pod may be called ready too early");
+            None
+        }))
+    }
+}
+
+/// Shared, since several may start at once.
+fn lock(dir: &Path) -> io::Result<File> {
+    fs::create_dir_all(dir)?;
+    let file = File::options()
+        .create(true)
+        .append(true)
+        .open(dir.join(FILE))?;
+    file.lock_shared()?;
+    Ok(file)
+}
+
+/// Whether an agent is starting that uses this state folder.
+pub fn is_any_starting(state_dir: &Path) -> bool {
+    let file = File::open(state_dir.join(FILE));
+    file.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+/// Removes the file of the locks.
+///
+/// # Errors
+/// It stays.
+pub fn forget(state_dir: &Path) -> io::Result<()> {
+    match fs::remove_file(state_dir.join(FILE)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_starting_until_it_has_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = dir.path().join("state");
+        assert!(!is_any_starting(&state), "nobody ever was");
+        let [one, other] = [(); 2].map(|()| Starting::begin(Some(&state)));
+        assert!(is_any_starting(&state));
+        drop(one);
+        assert!(is_any_starting(&state), "the other one");
+        drop(other);
+        assert!(!is_any_starting(&state));
+        forget(&state).unwrap();
+        forget(&state).unwrap();
+    }
+}
