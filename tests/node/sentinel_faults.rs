@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
 
@@ -95,10 +96,18 @@ fn nft(scene: &Scene, chain: &str) {
 /// Several faults in a row are no flapping.
 const ONE_BY_ONE: [&str; 2] = ["--flap-dwell", "0"];
 
-/// No traffic at all, one fault after the other: 503 with the cause, and 200 once it is mended.
+/// No traffic at all, one fault after the other: 503 with the cause, and 200 once it is mended. Beside
+/// kube-proxy's own table others' legacy tables are there, as container runtimes make them.
 #[rstest]
 fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] backend: Backend) {
     let mut scene = Scene::idle(backend, &ONE_BY_ONE);
+    for tool in ["iptables-legacy", "ip6tables-legacy"] {
+        let mut list = scene.world.node.command(tool);
+        list.args(["-t", "nat", "-S"]).stdout(Stdio::null());
+        assert!(list.status().expect("run it").success(), "{tool}");
+    }
+    // The agent has looked meanwhile, as it does every few seconds.
+    thread::sleep(Duration::from_secs(6));
     for fault in [
         Fault::Flushed,
         Fault::NoRules,

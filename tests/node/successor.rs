@@ -85,12 +85,10 @@ fn a_predecessor_calls_no_successor_started() {
     assert!(seen.is_some(), "its start is seen:\n{}", next.log());
     // As if the kernel checked its programs for long.
     assert!(next.signal(libc::SIGSTOP));
-    throughout(Duration::from_secs(2), "it has not started", || {
-        startup(scene.agent()) == 503
-            && scene
-                .agent()
-                .admin("/agent/livez")
-                .is_ok_and(|said| said.status == 200)
+    throughout(Duration::from_secs(2), || {
+        assert_eq!(startup(scene.agent()), 503, "it has not started");
+        let alive = scene.agent().admin("/agent/livez").expect("an answer");
+        assert_eq!(alive.status, 200, "the old agent goes on");
     });
     assert!(next.signal(libc::SIGCONT));
     said_by(&next, &before);

@@ -36,7 +36,7 @@ use crate::lifecycle::give_back_memory;
 use crate::metrics::{Metrics, Snapshot};
 use crate::port::{SteeredServices, Succeeded};
 use crate::publish::Publishing;
-use crate::sentinel::kernel::{conntrack, owners};
+use crate::sentinel::kernel::{Proxies, conntrack};
 use crate::state::{Memory, Recordings};
 
 /// A change of so many objects leaves memory behind that is worth giving back.
@@ -51,6 +51,7 @@ pub(super) struct Agent {
     pub(super) succeeded: Succeeded,
     /// Nothing where Services' health check node ports are left to others.
     pub(super) health_ports: Option<SteeredServices>,
+    proxies: Proxies,
     pub(super) open_count: OpenCount,
     pub(super) output: Output,
     interfaces: Interfaces,
@@ -97,6 +98,7 @@ impl Agent {
             probing,
             succeeded: Succeeded::default(),
             health_ports: None,
+            proxies: Proxies::default(),
             open_count: OpenCount::default(),
             output: Output {
                 metrics,
@@ -309,13 +311,14 @@ impl Agent {
     }
 
     /// Reads the datapath's shape; `read` are its owners where they were just read.
-    fn read_shape(&self, read: Option<OwnersRead>) -> Option<Event> {
+    fn read_shape(&mut self, read: Option<OwnersRead>) -> Option<Event> {
         let observer = self.observer.as_ref()?;
+        let owners = read.unwrap_or_else(|| self.proxies.read());
         let ends = self.probing.as_ref().map(Probing::near_ends);
         let seen = Seen {
             interfaces: &self.interfaces,
             sentinel: ends.as_ref().map_or(&[], |ends| ends),
-            owners: read.unwrap_or_else(owners),
+            owners,
         };
         Some(Event::Shape(Box::new(observer.shape(&seen))))
     }
