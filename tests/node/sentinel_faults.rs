@@ -167,6 +167,12 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
             verdict["state"] == "broken" && fault.causes().contains(&cause)
         })
     });
+    if fault == Fault::NoRules {
+        // Also once the agent has looked who owns the datapath now.
+        throughout(Duration::from_secs(6), || {
+            assert_eq!(scene.asked("/healthz"), 503, "until it is mended");
+        });
+    }
     fault.mend(scene);
     wait_answers(&watch, 200);
     scene.wait_probed();
