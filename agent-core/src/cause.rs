@@ -26,7 +26,7 @@ pub enum Failure {
     Misrouted,
     /// It left for an endpoint that has left its slice.
     Stale,
-    /// It was answered, but the client did not hear the answer and asked again.
+    /// It was answered, but the client repeated its SYN as if the answer had not arrived.
     Unheard,
     /// It arrived and was not seen again.
     Lost,
@@ -126,8 +126,8 @@ impl ProbeCause {
     }
 }
 
-/// The state of the node or of a family. The order is that of severity, except that nothing known
-/// comes before sound: it shows only where nothing else is known.
+/// The state of the node or of a family. Ordered by severity, except that Unknown and Starting rank below
+/// Proven: a node shows them only if no family has another state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {

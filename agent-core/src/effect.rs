@@ -231,8 +231,9 @@ pub enum Notice {
     Lane(&'static str),
     /// Clients outside are not served by a Service, which worked before, while the node works.
     #[error(
-        "Service {0}, {family}: connections from outside fail on this node and worked before; its \
-         health check node port, if any, answers 503 unless audit or the fleet brake prevents that",
+        "Service {0}, {family}: connections from outside worked before and now fail on this node; \
+         its health check node port, if it has one, answers 503 unless audit mode or the fleet \
+         brake holds that back",
         family = names::of_family(*.1)
     )]
     Unserved(ObjectName, Family),

@@ -137,8 +137,8 @@ pub enum CoverageLoss {
     /// Devices that the configuration leaves out, or whose headers are not followed (PPP,
     /// InfiniBand): what comes and leaves by them is not seen.
     #[error(
-        "{devices} interfaces are not observed: excluded by configuration, or neither Ethernet nor \
-         IP tunnels"
+        "interfaces that are not observed: {devices} (excluded by configuration, or neither \
+         Ethernet nor IP tunnels)"
     )]
     LeftOut { devices: u64 },
     /// Another program runs before ours on a device, and may hide packets.

@@ -234,7 +234,7 @@ impl Words<'_> {
         match lacking {
             Lacking::Services => format!("fewer than {} Services failed", limits.broken_services),
             Lacking::Endpoints => format!(
-                "these Services have fewer than {} endpoints",
+                "these Services have fewer than {} endpoints together",
                 limits.broken_endpoints
             ),
             Lacking::Pod => "no client was a pod of this node".to_owned(),
@@ -257,7 +257,10 @@ impl Words<'_> {
                     limits.broken_sources
                 )
             }
-            Lacking::Time => format!("for less than {}", Spoken(limits.broken_after)),
+            Lacking::Time => format!(
+                "they have failed for less than {}",
+                Spoken(limits.broken_after)
+            ),
         }
     }
 
@@ -390,10 +393,11 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
         }
         (Rule::BrokenByConnections, _) => format!(
             "Every Service with new connections failed for at least {}. At least {} of them worked \
-             before, they are in at least {} namespaces (fewer if fewer have traffic), and at \
-             least {} pods of this node were affected.",
+             before and have at least {} endpoints together, they are in at least {} namespaces \
+             (fewer if fewer have traffic), and at least {} pods of this node were affected.",
             Spoken(limits.broken_after),
             limits.broken_services,
+            limits.broken_endpoints,
             limits.broken_namespaces,
             limits.broken_sources,
         ),

@@ -37,8 +37,8 @@ pub(crate) const READING_SERVES: Duration = Duration::from_secs(10);
 /// lost.
 pub(crate) const TABLE_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) const TABLE_LOSING_INTERVAL: Duration = Duration::from_millis(500);
-/// The table is full for this long after the last connection that was dropped for it, and this long
-/// after a probe that was lost in it one that passes proves nothing.
+/// Time for which the table counts as full after the last connection that it dropped. For the same time
+/// after a probe lost to it, a passing probe is no proof.
 pub(crate) const TABLE_FULL: Duration = Duration::from_millis(2_500);
 
 /// The kernel's reasons for drops are read until nothing was lost for this long.
@@ -51,8 +51,8 @@ pub(crate) const DROPS_KEPT: Duration = Duration::from_secs(600);
 
 /// A sound datapath must have been sound for this long before 200.
 pub(crate) const CLEAN: Duration = Duration::from_secs(1);
-/// Undecided for longer than this before a 503, longer than it takes to confirm one, the node was served
-/// in doubt.
+/// If the answer was undecided for longer than this right before a 503, load balancers used the node
+/// although failures were unconfirmed. Longer than a confirmation takes.
 pub(crate) const DOUBTFUL: Duration = Duration::from_secs(10);
 /// Maximum time for which an undecided state holds such a 503.
 pub(crate) const DOUBTED: Duration = Duration::from_secs(30);

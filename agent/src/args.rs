@@ -80,9 +80,9 @@ pub enum Command {
     Check(Box<CheckArgs>),
     /// Report whether new connections from outside still arrive at a node that is being removed
     ///
-    /// For termination hooks, in place of a sleep: reads the agent's /drainz. With --wait the
-    /// removal begins when the command starts, or when the Node object showed it, if that is
-    /// earlier. Without --wait, the Node object must show the removal.
+    /// For termination hooks, in place of a sleep: reads the agent's /drainz. With --wait, the quiet time
+    /// counts from the start of the command, or from the removal in the Node object if that is earlier.
+    /// Without --wait, the Node object must show the removal.
     Drain(DrainArgs),
     /// Change the port of the sentinel's endpoint every minute, once for the whole cluster
     ///

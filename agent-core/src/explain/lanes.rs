@@ -370,7 +370,10 @@ impl Words<'_> {
     fn lane_lacking(&self, lacking: &LaneLacking) -> String {
         let filter = "a filter on the sentinel's own addresses would look the same, and";
         match lacking {
-            LaneLacking::Failures => format!("fewer than {} in a row", self.limits.probe_failures),
+            LaneLacking::Failures => format!(
+                "fewer than {} failures in a row",
+                self.limits.probe_failures
+            ),
             LaneLacking::Off(why) => off(why),
             LaneLacking::Void(reason) => void_reason(*reason).to_owned(),
             LaneLacking::Others => "other paths have not been probed since".to_owned(),

@@ -136,10 +136,11 @@ fn entry(cause: Cause) -> Entry {
         ),
         Cause::Mtu => (
             &["ip -d link show", "ip route get DESTINATION"],
-            "Small packets pass between nodes and large ones are lost: the pods' MTU is too large \
-             for the path between the nodes, and ICMP \
-             packet-too-big messages are dropped. Compare the MTU of the pods' interfaces with the uplink's MTU minus the tunnel header (50 bytes for VXLAN, 60 or 80 \
-             for WireGuard), and let ICMP type 3 code 4 and ICMPv6 type 2 pass.",
+            "Small packets pass between nodes and large ones are lost: the MTU of the pods is too \
+             large for the path between the nodes, and ICMP packet-too-big messages are dropped. \
+             Compare the MTU of the pods' interfaces with the uplink's MTU minus the tunnel header \
+             (50 bytes for VXLAN, 60 or 80 for WireGuard), and allow ICMP type 3 code 4 and \
+             ICMPv6 type 2.",
         ),
         Cause::Cni => (
             &["kubectl describe node NODE", "ls /etc/cni/net.d"],
@@ -219,10 +220,10 @@ pub fn of_why(why: Why) -> Remedy {
             "Check the manifests folder, or the agent's connection to the API server."
         }
         Why::NothingExpected => {
-            "If there should be Services, check --view, --manifests and the node's name."
+            "If you expect Services on this node, check --view, --manifests and the node's name."
         }
         Why::NothingProven => {
-            "No probe has passed since boot. Remove the most likely cause shown above, then run `pathproof check`."
+            "No probe has passed since boot. Fix the most likely cause shown above, then run `pathproof check`."
         }
         Why::Idle => "There is neither traffic nor a sentinel: install the sentinel's Service.",
         Why::Inconclusive => {

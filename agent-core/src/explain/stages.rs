@@ -147,7 +147,7 @@ fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String
         (Stage::Translated, ProbeCause::Leaked) => {
             return format!("left untranslated through {}", uplinks.join(" or "));
         }
-        (Stage::Translated, ProbeCause::Refused) => "was refused by the node itself with a RST",
+        (Stage::Translated, ProbeCause::Refused) => "was refused by the node itself with an RST",
         (Stage::Translated, ProbeCause::Unreachable) => "was refused by an ICMP error",
         (Stage::Translated, ProbeCause::Misrouted) => "was sent to an address that is no endpoint",
         (Stage::Translated, ProbeCause::Stale) => "was sent to an endpoint that was removed",

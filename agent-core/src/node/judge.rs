@@ -63,10 +63,10 @@ pub struct Judge {
     pub switches: Switches,
     /// The last verdict in short; before the first, a former agent's.
     pub last: Option<LastVerdict>,
-    /// The node was more than Starting in the time in which a boot waits for pods: it does not go back.
+    /// The node has left Starting since boot, so it does not return to it.
     #[serde(default)]
     served: bool,
-    /// The boot waits: the node is Starting, or nothing that ends a wait has come since.
+    /// /healthz is 503 because of the boot: the node is Starting, or no later verdict has ended the wait.
     #[serde(default)]
     waits: bool,
     /// Statuses of the last answers.
@@ -238,8 +238,8 @@ impl Judge {
         self.note_obstacles();
     }
 
-    /// Families in which this node's pod probe is waited for. Where a socket load balancer or a netkit pair
-    /// hides connections of pods, none would be seen; nothing is known of that before the shape was read.
+    /// Families in which Starting lasts until the pod probe's first connection. None if a socket load
+    /// balancer or netkit hides pods' connections; before the shape is read, all count as visible.
     fn pods_expected(&self) -> [bool; FAMILIES] {
         let all_seen = |family: Family| {
             let mut paths = self.shape.paths.iter();
@@ -415,7 +415,7 @@ impl Judge {
         let audit = self.switches.audit(self.settings.enforcement);
         let anchor = &self.anchor;
         let served = self.damping.step(verdict, policy);
-        // The load of nodes that are out fills the tables of those that are left.
+        // A full table is not certain: withdrawn nodes move their load to the others and fill their tables too.
         let certain = verdict.finding.rule == Rule::BrokenByProbes
             && verdict.cause != Some(Cause::ConntrackFull);
         // A 503 for what is not known is the policy's: no evidence of other nodes counts against it.
@@ -442,7 +442,7 @@ impl Judge {
     /// Services that are broken though the node is not.
     fn broken_services(&mut self, healthy: bool, effects: &mut Effects) -> UnservedServices {
         if !healthy {
-            // Its fault is theirs, and its repair too.
+            // The node's fault explains the Services' failures: forget them.
             self.ledger.outside.excuse();
         }
         let broken = self.ledger.outside.broken(self.now);

@@ -31,13 +31,13 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
         }
         (SourceClass::Pod, Told::Yes) => parts.push(
             "if Cilium translates when a pod's socket connects (it does not with \
-             bpf-lb-sock-hostns-only), packets carry no cluster IP, and of the connections only those \
-             to removed endpoints are observed"
+             bpf-lb-sock-hostns-only), packets carry no cluster IP, and only connections to \
+             removed endpoints are observed"
                 .to_owned(),
         ),
         (SourceClass::Pod, Told::Unknown) => parts.push(
-            "Cilium may translate when a socket connects (its setting cannot be read): of such \
-             connections only those to removed endpoints are observed"
+            "Cilium may translate when a socket connects (its setting cannot be read); if it does, \
+             only connections to removed endpoints are observed"
                 .to_owned(),
         ),
         (SourceClass::External, _) if !shape.accelerated.is_empty() => parts.push(format!(
@@ -117,7 +117,7 @@ fn unprobed(shape: &Shape, replacement: Told, facts: &Facts) -> String {
     };
     let why = match (shape.sentinel_managed, replacement) {
         (Told::Unknown | Told::Yes, _) => {
-            format!("it cannot be read whether Cilium translates packets that enter through {ends}")
+            format!("it is unknown whether Cilium translates packets that enter through {ends}")
         }
         (Told::No, Told::Yes) => {
             format!("Cilium does not translate packets that enter through {ends}")

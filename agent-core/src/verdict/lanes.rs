@@ -36,7 +36,7 @@ pub(super) enum Standing {
     Broken,
 }
 
-/// Paths that stand for the node; the host's own is blind to forwarding.
+/// Paths that represent the node. The host path is not one: it does not exercise forwarding.
 const MAIN: [ProbePath; 3] = [ProbePath::Pod, ProbePath::OffCluster, ProbePath::NodePort];
 
 /// A lane and what is kept of it.

@@ -146,11 +146,11 @@ pub struct CheckArgs {
 #[derive(Debug, Clone, PartialEq, ClapArgs)]
 #[command(after_help = DRAIN_CODES)]
 pub struct DrainArgs {
-    /// Wait until no new connection arrived for the quiet time
+    /// Wait until no new connection has arrived for the quiet time
     #[arg(long)]
     pub wait: bool,
 
-    /// Quiet time: how long no new connection must have arrived, 1s to 10m
+    /// Quiet time: required period without a new connection, 1s to 10m
     #[arg(
         long,
         env = "PATHPROOF_DRAIN_QUIET",
@@ -174,8 +174,7 @@ pub struct DrainArgs {
     )]
     pub until: drain::Until,
 
-    /// With --until=open, the time without a packet after which an open connection is no longer
-    /// waited for, 1s to 10m
+    /// With --until=open, idle time after which an open connection is ignored, 1s to 10m
     ///
     /// Set it to more than the time that the server may take to answer a request.
     #[arg(

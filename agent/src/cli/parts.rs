@@ -41,8 +41,8 @@ impl Text {
         self.wrapped(Style::Plain, 0, &sentence(&text));
         if !report.answers.broken_services.is_empty() {
             let text = format!(
-                "connections from outside to {} fail on this node and worked before: their health \
-                 check node ports answer 503, unless that is held back",
+                "connections from outside to {} worked before and now fail on this node; their \
+                 health check node ports answer 503, unless the 503 is held back",
                 report.answers.broken_services.join(", ")
             );
             self.wrapped(Style::Warn, 0, &sentence(&text));
@@ -147,7 +147,10 @@ impl Text {
     fn service(&mut self, trouble: &ServiceTrouble, now: Mono) {
         let (style, confirmed) = match trouble.confirmed {
             true => (Style::Bad, ""),
-            false => (Style::Warn, "; too few or too brief to count"),
+            false => (
+                Style::Warn,
+                "; too few failures, or over too short a time, to count",
+            ),
         };
         let text = format!(
             "on {}: {} in {}, the last {} ago; {}{confirmed}",

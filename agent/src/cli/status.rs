@@ -164,7 +164,7 @@ fn udp_troubles(report: &Report) -> Vec<String> {
         let (counts, all) = (parts::counts(&failures), grouped(of.outcomes.arrived));
         let family = names::of_family(of.family);
         let text = format!(
-            "{} on {family}: {counts} of {all} datagrams; the verdict does not count them \
+            "{} on {family}: {counts} of {all} datagrams; they do not affect the verdict \
              (docs/operations.md#udp)",
             of.service
         );
@@ -207,8 +207,8 @@ fn port(port: &PortReport) -> &'static str {
         }
         (PortWay::Bound, _) => "the agent listens on the healthz port",
         (PortWay::Steered, Some(true)) => {
-            "the agent answers clients outside the node; the process that listens on the port answers \
-             the node itself"
+            "the agent answers requests from outside the node; requests from the node itself go to \
+             the process that listens on the port"
         }
         (PortWay::Steered, Some(false)) => {
             "steered to the agent; no other process listens on the port"

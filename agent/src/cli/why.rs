@@ -323,7 +323,7 @@ fn sentinel(out: &mut Text, sentinel: &SentinelReport) {
         SentinelState::Absent | SentinelState::Disabled => Style::Plain,
     };
     let text = format!(
-        "There are no probes: the sentinel is {}: {}",
+        "There are no probes, because the sentinel is {} ({})",
         sentinel.state.name(),
         sentinel.sentence
     );

@@ -243,9 +243,10 @@ pub struct HealthzArgs {
 
     /// Maximum share of nodes, in percent, that may answer 503 together; 0 turns the fleet brake off
     ///
-    /// While the API server is reachable, a single failing node answers 503. A node that is being
-    /// removed always answers 503. The rotator (`pathproof rotate`) counts failing nodes by their
-    /// conditions, also if they are in audit mode. Without a rotator the brake is off.
+    /// A single failing node answers 503, unless its cause is not certain and the last count is older than
+    /// 15 minutes. A node that is being removed always answers 503. The rotator (`pathproof rotate`) counts
+    /// failing nodes by their conditions, also if they are in audit mode. If no count was ever published,
+    /// the brake is off.
     #[arg(long, value_name = "PERCENT", default_value = "20", value_parser = percent())]
     pub fleet_brake: u32,
 }
@@ -416,9 +417,10 @@ pub struct SentinelConfig {
 
     /// Program that translates Service traffic on this node: kube-proxy or cilium
     ///
-    /// A node whose rules are missing since boot is Unknown without this option. With it, the node
-    /// is Broken from two minutes after boot until the first probe passes. The option has no effect
-    /// if the agent finds another program.
+    /// A node whose rules are missing since boot is Unknown without this option. With it, probes that fail
+    /// with an unambiguous cause, such as missing rules, make the node Broken two minutes after boot. If
+    /// the sentinel or the proxy changes later, the two minutes begin again. The option has no effect if
+    /// the agent finds another program.
     #[arg(long, value_name = "NAME", value_parser = word::<Declared>)]
     pub datapath: Option<Declared>,
 }

@@ -113,7 +113,9 @@ definitions! {
     PROBE_DURATION = Histogram "pathproof_probe_duration" in Seconds []
         "Time from sending a TCP probe's SYN to its answer at the prober; /verdict shows each stage";
     PROBE_ARMED = Gauge "pathproof_probe_armed" ["family", "path", "transport"]
-        "1 once failures of this path count: after a probe passed since boot or, with --datapath=kube-proxy or cilium, when probes show missing rules from two minutes after boot";
+        "1 once failures of this path count: after a probe passed since boot or, with \
+         --datapath=kube-proxy or cilium, when probes fail with an unambiguous cause, two minutes \
+         after boot or after a later change of the sentinel or the proxy";
     PROBE_FAILURES = Gauge "pathproof_probe_consecutive_failures" ["family", "path", "transport"]
         "Consecutive failed probes of this path; absent if the last probe passed";
 

@@ -79,6 +79,7 @@ async fn what_the_admin_port_serves_is_what_is_shown() {
         readiness: Readiness::default(),
         heartbeat: Heartbeat::new(0),
         recordings: tokio::sync::mpsc::channel(1).0,
+        state_dir: None,
         now: || Mono(0),
     });
     let loopback: SocketAddr = "127.0.0.1:0".parse().unwrap();
