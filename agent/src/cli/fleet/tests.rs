@@ -32,10 +32,12 @@ fn proven(name: &str, since: i64) -> NodeSeen {
 
 /// Every kind of node.
 fn mixed() -> Vec<Row> {
-    let leaked = "no new connection to a Service succeeds on IPv4: leaked, left the node \
-                  untranslated (212 connections to 2 Services from 6 clients in 12 s)";
-    let misrouted = "shop/checkout-with-a-rather-long-name-for-a-service:https is stale, sent to \
-                     an endpoint that was removed; connections to other Services succeed";
+    let leaked = "IPv4: every Service with new connections failed for 12 s (shop/web:http, \
+                  shop/cart:grpc: leaked, left the node untranslated); no connection succeeded in \
+                  that time";
+    let stale = "IPv4: connections succeed, except to \
+                 shop/checkout-with-a-rather-long-name-for-a-service:https (stale, sent to an \
+                 endpoint that was removed; 40 failed so far)";
     let mut leaving = proven("worker-7", 3_590);
     leaving
         .taints
@@ -62,7 +64,7 @@ fn mixed() -> Vec<Row> {
             "worker-4",
             Status::True,
             "DatapathDegradedStale",
-            misrouted,
+            stale,
             180,
         ),
         old,
