@@ -264,7 +264,7 @@ fn to_endpoint_step(old: u32, proven: bool, told: bool) -> Step {
     if old & state::REJECTED != 0 {
         return Step::stay(old);
     }
-    let proof = proven && (told || is_first_try(old)) && old & state::PROVEN == 0;
+    let proof = proven && old & state::PROVEN == 0;
     let bits = state::FORWARDED | if proof { state::PROVEN } else { 0 };
     let outcome =
         (old & (state::FORWARDED | state::ANSWERED) == 0 && !told).then_some(Outcome::Forwarded);
@@ -276,14 +276,6 @@ fn to_endpoint_step(old: u32, proven: bool, told: bool) -> Step {
     }
 }
 
-/// Whether what happens to a SYN is the work of the rules as they are. One that came again after it was
-/// forwarded follows the conntrack entry of the first one, though all rules may be gone (finding 11). One
-/// that had been lost left no entry.
-#[inline(always)]
-fn is_first_try(state: u32) -> bool {
-    state & state::RETRANSMITTED == 0 || state & state::LATE != 0
-}
-
 /// `trusted`: it answers for the datapath. What is not has come from nowhere that is known (a local
 /// proxy, a SYN proxy), and proves nothing.
 #[inline(always)]
@@ -292,7 +284,7 @@ fn answer_step(old: u32, bits: u32, trusted: bool, told: bool) -> Step {
         return Step::stay(old);
     }
     let passed_on = bits & state::ANSWER_OUT != 0;
-    let proof = passed_on && trusted && is_first_try(old) && old & state::PROVEN == 0;
+    let proof = passed_on && trusted && old & state::PROVEN == 0;
     let counts = passed_on && old & state::ANSWER_OUT == 0 && !told;
     Step {
         state: old
