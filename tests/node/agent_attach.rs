@@ -1,12 +1,14 @@
 //! The other ways of being attached: without pins, and by clsact where there is no TCX.
 
+use std::time::Duration;
+
 use aya::programs::TcAttachType;
 use node_tests::rules::Backend;
 use node_tests::world::Family;
 use rstest::rstest;
 
 use crate::agent_kernel::programs_at;
-use node_tests::scene::{Scene, eventually, lacks, repairs};
+use node_tests::scene::{Scene, device_of, eventually, lacks, repairs, throughout};
 
 #[test]
 fn no_pins_is_told_and_works() {
@@ -113,4 +115,24 @@ fn a_removed_filter_is_put_back(#[case] words: &str, #[case] removed: usize) {
         scene.count("web", Family::V4, "pod", "proven") == 1
     });
     assert_eq!(repairs(&scene), removed as u64, "once");
+}
+
+/// sch_ingress takes filters of egress for those of ingress: such an interface is left out, by name.
+#[test]
+fn an_ingress_qdisc_is_left_alone() {
+    let mut scene = Scene::bare(Backend::Nftables);
+    tc(&scene, "qdisc add dev veth-client-2 ingress");
+    scene.start(&["--attach", "clsact"]);
+    scene.traffic();
+    let report = scene.wait_proven();
+    let device = device_of(&report, "veth-client-2").expect("listed");
+    assert_eq!(device["attached"], "none", "{report:#}");
+    let problem = device["problem"].as_str().unwrap_or_default();
+    assert!(problem.contains("qdisc of kind ingress"), "{problem}");
+    assert!(lacks(&report, "detached"), "{report:#}");
+    throughout(Duration::from_secs(12), || {
+        assert_eq!(repairs(&scene), 0);
+        // Both directions show the same.
+        assert_eq!(filters(&scene, "veth-client-2"), 0);
+    });
 }

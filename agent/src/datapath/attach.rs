@@ -18,7 +18,9 @@ use crate::causes::chain;
 use agent_core::report::{Attached, DeviceReport};
 use agent_core::time::Mono;
 
+pub(super) mod filters;
 pub(super) mod hook;
+mod qdisc;
 
 pub use hook::{Direction, HookError, Mechanism};
 use hook::{Hook, Place, Spot};
@@ -139,6 +141,9 @@ impl Attachment {
                     *slot = Some(hook);
                     tracing::debug!(device = %device.name, ?direction, "attached");
                 }
+                Err(error @ HookError::OtherQdisc(_)) => {
+                    problems.push(format!("{} is not observed: {error}", device.name));
+                }
                 Err(error) => problems.push(format!(
                     "cannot attach to {} {direction:?}: {}",
                     device.name,
@@ -146,6 +151,8 @@ impl Attachment {
                 )),
             }
         }
+        // Of both directions the same is said once.
+        problems.dedup();
         let problem = (!problems.is_empty()).then(|| problems.join("; "));
         self.look_for_others();
         // It is tried again and again: what stays the same is said once.

@@ -14,13 +14,12 @@ use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
 use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{ProgramError, ProgramId, SchedClassifier, TcAttachType};
-use netlink_sys::protocols::NETLINK_ROUTE;
 use thiserror::Error;
 
-use super::Mode;
+use super::filters::filters;
+use super::{Mode, qdisc};
 use crate::datapath::load::LoadError;
 use crate::datapath::syscall::{BPF_TCX_INGRESS, programs_at};
-use crate::netlink::{dump, find, too_short, word};
 
 /// Direction in which packets cross the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +52,7 @@ impl Direction {
     }
 
     /// Parent of filters of the clsact qdisc (linux/pkt_sched.h).
-    fn parent(self) -> u32 {
+    pub(super) fn parent(self) -> u32 {
         0xffff_fff2 + self as u32
     }
 
@@ -87,6 +86,18 @@ pub enum HookError {
     /// A pin.
     #[error(transparent)]
     Pin(#[from] PinError),
+    /// The qdisc that has the filters cannot be read.
+    #[error("cannot read the interface's qdisc: {0}")]
+    Qdisc(io::Error),
+    /// The place of clsact is taken. What is added as an egress filter would become an ingress filter.
+    #[error(
+        "another program added a qdisc of kind {0}, which has no egress filters, in the place of \
+         clsact"
+    )]
+    OtherQdisc(String),
+    /// The kernel refused to add clsact.
+    #[error("cannot add the clsact qdisc")]
+    Clsact(#[from] tc::TcError),
 }
 
 /// Position of one of our programs among others, and the means to find a former agent's filter of
@@ -329,8 +340,7 @@ fn adopt(classifier: &mut SchedClassifier, pin: &Path) -> Option<FdLink> {
 fn filter(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<Held, HookError> {
     let &Spot { device, place, .. } = spot;
     let attach_type = spot.direction.attach_type();
-    // Refused where it is there already; whatever else was wrong, the filter says it better.
-    let _ = tc::qdisc_add_clsact(device);
+    qdisc::ready(spot)?;
     let mut add = || {
         let options = NlOptions {
             priority: place.priority,
@@ -353,81 +363,4 @@ fn filter(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<Held, Hoo
         add()
     })?;
     Ok(Held::Clsact(Some(classifier.take_link(id)?)))
-}
-
-/// A filter as the kernel describes it.
-pub(in crate::datapath) struct StandingFilter {
-    pub(in crate::datapath) handle: u32,
-    /// Id of its program.
-    pub(in crate::datapath) program: u32,
-    /// The name that was given to it.
-    pub(in crate::datapath) name: Option<String>,
-}
-
-/// The programs that stand as filters at this direction of a device, of one priority or of all (0).
-pub(in crate::datapath) fn filters(
-    index: u32,
-    direction: Direction,
-    priority: u16,
-) -> io::Result<Vec<StandingFilter>> {
-    const GET_FILTER: u16 = 46;
-    // `struct tcmsg`: family and padding, interface, handle (of which a dump takes no notice), parent,
-    // priority and protocol.
-    let words = [0, index, 0, direction.parent(), u32::from(priority) << 16];
-    let body: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
-    let mut found = Vec::new();
-    dump(NETLINK_ROUTE, GET_FILTER, &body, |answer| {
-        let handle = word(answer, 8).ok_or_else(too_short)?;
-        if word(answer, 4) == Some(index) {
-            let attributes = answer.get(body.len()..).unwrap_or_default();
-            found.extend(standing(handle, attributes));
-        }
-        Ok(())
-    })?;
-    Ok(found)
-}
-
-/// A filter by its attributes, where it is one of the kind bpf: others give the options other
-/// meanings.
-fn standing(handle: u32, bytes: &[u8]) -> Option<StandingFilter> {
-    const TCA_KIND: u16 = 1;
-    const TCA_OPTIONS: u16 = 2;
-    const TCA_BPF_NAME: u16 = 7;
-    const TCA_BPF_ID: u16 = 11;
-    if find(bytes, TCA_KIND)? != b"bpf\0" {
-        return None;
-    }
-    let options = find(bytes, TCA_OPTIONS)?;
-    let name = find(options, TCA_BPF_NAME).map(|name| {
-        let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        String::from_utf8_lossy(text).into_owned()
-    });
-    Some(StandingFilter {
-        handle,
-        program: word(find(options, TCA_BPF_ID)?, 0)?,
-        name,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::netlink::attribute;
-
-    /// Of u32 the same numbers are its action and its flags, of flower an address.
-    #[test]
-    fn filters_without_a_program_are_none() {
-        let options = [
-            attribute(7, b"cali_tc\0"),
-            attribute(11, &5u32.to_ne_bytes()),
-        ]
-        .concat();
-        for (kind, program) in [("bpf\0", Some(5)), ("u32\0", None), ("flower\0", None)] {
-            let filter = [attribute(1, kind.as_bytes()), attribute(2, &options)].concat();
-            let found = standing(1, &filter);
-            let found = found.map(|found| (found.program, found.name));
-            let expected = program.map(|id| (id, Some("cali_tc".to_owned())));
-            assert_eq!(found, expected, "{kind}");
-        }
-    }
 }
