@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use aya::programs::TcAttachType;
 use node_tests::rules::Backend;
+use node_tests::skip;
 use node_tests::world::Family;
 use rstest::rstest;
 
@@ -135,4 +136,21 @@ fn an_ingress_qdisc_is_left_alone() {
         // Both directions show the same.
         assert_eq!(filters(&scene, "veth-client-2"), 0);
     });
+}
+
+/// Both would look at every packet.
+#[test]
+fn links_follow_the_filters_of_a_killed_agent() {
+    if skip::without_linux("links_follow_the_filters_of_a_killed_agent", skip::TCX) {
+        return;
+    }
+    let mut scene = Scene::new(Backend::Nftables, &["--attach", "clsact"]);
+    scene.take_agent().kill().expect("kill");
+    assert_eq!(filters(&scene, "eth0"), 2);
+    scene.start(&[]);
+    scene.traffic();
+    scene.wait_proven();
+    for device in ["eth0", "veth-client-1"] {
+        assert_eq!(filters(&scene, device), 0, "{device}");
+    }
 }

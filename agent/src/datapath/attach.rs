@@ -20,6 +20,7 @@ use agent_core::time::Mono;
 
 pub(super) mod filters;
 pub(super) mod hook;
+pub mod left;
 mod qdisc;
 
 pub use hook::{Direction, HookError, Mechanism};

@@ -167,6 +167,7 @@ mod tests {
     fn an_agents_programs_are_no_strangers() {
         let filter = |program, name: Option<&str>| StandingFilter {
             handle: 1,
+            priority: 1,
             program,
             name: name.map(str::to_owned),
         };

@@ -5,11 +5,14 @@ use std::io;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
 use super::Direction;
-use crate::netlink::{dump, find, too_short, word};
+use super::hook::Place;
+use crate::netlink::{ask, dump, find, too_short, word};
 
 /// A filter as the kernel describes it.
 pub(in crate::datapath) struct StandingFilter {
     pub(in crate::datapath) handle: u32,
+    /// Its priority among the filters of its direction.
+    pub(in crate::datapath) priority: u16,
     /// Id of its program.
     pub(in crate::datapath) program: u32,
     /// The name that was given to it.
@@ -28,13 +31,36 @@ pub(in crate::datapath) fn filters(
     let mut found = Vec::new();
     dump(NETLINK_ROUTE, GET_FILTER, &body, |answer| {
         let handle = word(answer, 8).ok_or_else(too_short)?;
+        let priority = word(answer, 16).ok_or_else(too_short)? >> 16;
         if word(answer, 4) == Some(index) {
             let attributes = answer.get(body.len()..).unwrap_or_default();
-            found.extend(standing(handle, attributes));
+            found.extend(standing(handle, priority as u16, attributes));
         }
         Ok(())
     })?;
     Ok(found)
+}
+
+/// Deletes the filters that an agent of pathproof left in one of these places, and returns their number.
+pub(super) fn remove(index: u32, direction: Direction, places: &[Place]) -> io::Result<usize> {
+    const DELETE_FILTER: u16 = 45;
+    let in_place = |of: &StandingFilter| {
+        let is_in = |place: &Place| (place.handle, place.priority) == (of.handle, of.priority);
+        places.iter().any(is_in)
+    };
+    let is_ours = |name: &String| name.starts_with("pathproof_");
+    let mut removed = 0;
+    for filter in filters(index, direction, 0)? {
+        if !in_place(&filter) || !filter.name.as_ref().is_some_and(is_ours) {
+            continue;
+        }
+        let all = u32::from((libc::ETH_P_ALL as u16).to_be());
+        let info = u32::from(filter.priority) << 16 | all;
+        let body = tcmsg(index, filter.handle, direction.parent(), info);
+        ask(NETLINK_ROUTE, (DELETE_FILTER, 0), &body, |_| Ok(()))?;
+        removed += 1;
+    }
+    Ok(removed)
 }
 
 /// `struct tcmsg`: family and padding, interface, handle, parent, and a filter's priority and protocol.
@@ -45,7 +71,7 @@ pub(super) fn tcmsg(index: u32, handle: u32, parent: u32, info: u32) -> Vec<u8> 
 
 /// A filter by its attributes, where it is one of the kind bpf: others give the options other
 /// meanings.
-fn standing(handle: u32, bytes: &[u8]) -> Option<StandingFilter> {
+fn standing(handle: u32, priority: u16, bytes: &[u8]) -> Option<StandingFilter> {
     const TCA_KIND: u16 = 1;
     const TCA_OPTIONS: u16 = 2;
     const TCA_BPF_NAME: u16 = 7;
@@ -60,6 +86,7 @@ fn standing(handle: u32, bytes: &[u8]) -> Option<StandingFilter> {
     });
     Some(StandingFilter {
         handle,
+        priority,
         program: word(find(options, TCA_BPF_ID)?, 0)?,
         name,
     })
@@ -80,7 +107,7 @@ mod tests {
         .concat();
         for (kind, program) in [("bpf\0", Some(5)), ("u32\0", None), ("flower\0", None)] {
             let filter = [attribute(1, kind.as_bytes()), attribute(2, &options)].concat();
-            let found = standing(1, &filter);
+            let found = standing(1, 7, &filter);
             let found = found.map(|found| (found.program, found.name));
             let expected = program.map(|id| (id, Some("cali_tc".to_owned())));
             assert_eq!(found, expected, "{kind}");

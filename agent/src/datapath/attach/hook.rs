@@ -16,7 +16,7 @@ use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, T
 use aya::programs::{ProgramError, ProgramId, SchedClassifier, TcAttachType};
 use thiserror::Error;
 
-use super::filters::filters;
+use super::filters::{self, filters};
 use super::{Mode, qdisc};
 use crate::datapath::load::LoadError;
 use crate::datapath::syscall::{BPF_TCX_INGRESS, programs_at};
@@ -107,9 +107,9 @@ pub(in crate::datapath) struct Place {
     /// The program that a link stands right behind; at the head without one, or where it is not there.
     behind: Option<u32>,
     /// The filter's handle.
-    handle: u32,
+    pub(super) handle: u32,
     /// The filter's priority.
-    priority: u16,
+    pub(super) priority: u16,
 }
 
 impl Place {
@@ -120,6 +120,11 @@ impl Place {
         handle: 0x7070,
         priority: 1,
     };
+
+    /// Places of both programs' filters.
+    pub(super) fn all() -> [Self; 2] {
+        [Self::FIRST, Self::behind(None)]
+    }
 
     /// The sentinel's: behind the observer's program, before whatever else was attached to these
     /// devices: Cilium's programs end the chain.
@@ -174,7 +179,12 @@ impl Hook {
             }
             Mode::Tcx | Mode::Auto => match tcx(classifier, spot, pin.as_deref()) {
                 Err(error) if mode == Mode::Auto && no_tcx(&error) => filter(classifier, spot)?,
-                link => Held::Tcx { _link: link?, pin },
+                link => {
+                    let held = Held::Tcx { _link: link?, pin };
+                    // A former agent's filter would look at every packet a second time.
+                    let _ = filters::remove(spot.index, spot.direction, &[spot.place]);
+                    held
+                }
             },
         };
         Ok(Self {
