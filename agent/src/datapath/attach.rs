@@ -29,6 +29,10 @@ use hook::{Hook, Place, Spot};
 /// Time for which a device is left alone after a repair.
 pub const REPAIR_PAUSE: Duration = Duration::from_secs(10);
 
+/// Time for which no qdisc is added to an interface that came while the agent ran and may be a pod's. Filters
+/// need one, and a plugin of the CNI that adds one after us (`bandwidth`) would fail, and the pod with it.
+const LEFT_TO_PLUGINS: Duration = Duration::from_secs(15);
+
 /// Programs of others are looked for at every so many checks: it takes two questions to netlink for
 /// each device.
 const LOOK_FOR_OTHERS: u32 = 12;
@@ -77,11 +81,20 @@ pub struct Attachment {
     pub(super) company: Company,
     /// The current problem, in words.
     pub problem: Option<String>,
+    /// When it came; nothing if it was there when the agent began.
+    came: Option<Mono>,
+    /// It is not attached yet because it is left to plugins.
+    new: bool,
     repaired: Option<Mono>,
     looks: u32,
 }
 
 impl Attachment {
+    /// Whether it is too new to be attached, which is no fault.
+    pub fn is_new(&self) -> bool {
+        self.new
+    }
+
     /// As `/verdict` shows it.
     pub fn report(&self) -> DeviceReport {
         DeviceReport {
@@ -120,8 +133,11 @@ impl Attachment {
     }
 
     /// Fills in the hooks that are missing.
-    fn attach(&mut self, ebpf: &mut Ebpf, mode: Mode, pins: Option<&Pins>) {
+    fn attach(&mut self, ebpf: &mut Ebpf, mode: Mode, pins: Option<&Pins>, now: Mono) {
         let device = &self.device;
+        let is_recent = |came| now.since(came) < LEFT_TO_PLUGINS;
+        let may_add_qdisc = !(device.may_be_a_pods && self.came.is_some_and(is_recent));
+        self.new = false;
         let mut problems = Vec::new();
         for (slot, direction) in self.hooks.iter_mut().zip(Direction::BOTH) {
             if slot.is_some() {
@@ -132,6 +148,7 @@ impl Attachment {
                 device: &device.name,
                 direction,
                 place: Place::FIRST,
+                may_add_qdisc,
             };
             let pin = pins.map(|pins| pins.link(device.index, direction.name()));
             let hook = classifier(ebpf, direction.program(device.link))
@@ -142,7 +159,8 @@ impl Attachment {
                     *slot = Some(hook);
                     tracing::debug!(device = %device.name, ?direction, "attached");
                 }
-                Err(error @ HookError::OtherQdisc(_)) => {
+                Err(error @ (HookError::OtherQdisc(_) | HookError::New)) => {
+                    self.new |= matches!(error, HookError::New);
                     problems.push(format!("{} is not observed: {error}", device.name));
                 }
                 Err(error) => problems.push(format!(
@@ -157,7 +175,10 @@ impl Attachment {
         let problem = (!problems.is_empty()).then(|| problems.join("; "));
         self.look_for_others();
         // It is tried again and again: what stays the same is said once.
-        if let Some(error) = problem.as_ref().filter(|_| problem != self.problem) {
+        if let Some(error) = problem
+            .as_ref()
+            .filter(|_| problem != self.problem && !self.new)
+        {
             tracing::warn!(device = %self.device.name, %error, "not attached");
         }
         self.problem = problem;
@@ -169,6 +190,8 @@ pub struct Attacher {
     mode: Mode,
     pins: Option<Pins>,
     attachments: BTreeMap<u32, Attachment>,
+    /// The interfaces that were there when the agent began are attached.
+    began: bool,
     /// Links put back because they, or their pins, were gone, or because they were not the first.
     pub repairs: u64,
 }
@@ -180,6 +203,7 @@ impl Attacher {
             mode,
             pins,
             attachments: BTreeMap::new(),
+            began: false,
             repairs: 0,
         }
     }
@@ -198,7 +222,8 @@ impl Attacher {
 
     /// Attaches to `wanted` and lets go of everything else. A device that cannot be attached to,
     /// perhaps because it just vanished, is noted and tried again at the next look.
-    pub fn follow(&mut self, ebpf: &mut Ebpf, wanted: &[Device]) {
+    pub fn follow(&mut self, ebpf: &mut Ebpf, wanted: &[Device], now: Mono) {
+        let came = std::mem::replace(&mut self.began, true).then_some(now);
         let keep: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
         self.attachments.retain(|index, _| keep.contains(index));
         let pinned = self.pins.iter().flat_map(Pins::pinned_links);
@@ -215,11 +240,13 @@ impl Attacher {
                     first: [None, None],
                     company: Company::default(),
                     problem: None,
+                    came,
+                    new: false,
                     repaired: None,
                     looks: 0,
                 });
             attachment.device.clone_from(device);
-            attachment.attach(ebpf, self.mode, self.pins.as_ref());
+            attachment.attach(ebpf, self.mode, self.pins.as_ref(), now);
         }
     }
 
@@ -248,7 +275,7 @@ impl Attacher {
                 tracing::warn!(%device, "attached the observer again: another program had moved \
                                          before it, or its pin was removed");
             }
-            attachment.attach(ebpf, self.mode, self.pins.as_ref());
+            attachment.attach(ebpf, self.mode, self.pins.as_ref(), now);
         }
     }
 

@@ -245,6 +245,7 @@ fn attach(
         device,
         direction,
         place: Place::behind(observer.ok().map(|info| info.id())),
+        may_add_qdisc: true,
     };
     Hook::attach(classifier(ebpf, program)?, &spot, mode, None)
 }

@@ -95,6 +95,12 @@ pub enum HookError {
          clsact"
     )]
     OtherQdisc(String),
+    /// A qdisc that is added too early makes a plugin fail.
+    #[error(
+        "it is new, and no qdisc is added to a new interface for 15 s, in which plugins of the CNI \
+         may add theirs"
+    )]
+    New,
     /// The kernel refused to add clsact.
     #[error("cannot add the clsact qdisc")]
     Clsact(#[from] tc::TcError),
@@ -143,6 +149,8 @@ pub(in crate::datapath) struct Spot<'a> {
     pub(in crate::datapath) device: &'a str,
     pub(in crate::datapath) direction: Direction,
     pub(in crate::datapath) place: Place,
+    /// A qdisc may be added where filters need one and there is none.
+    pub(in crate::datapath) may_add_qdisc: bool,
 }
 
 /// An attached program. Dropped, it is detached, unless its link is pinned or another agent's filter

@@ -15,11 +15,12 @@ const CLSACT: &str = "clsact";
 const PARENT: u32 = 0xffff_fff1;
 const TCA_KIND: u16 = 1;
 
-/// Makes sure that clsact is there, and adds it if nothing is in its place.
+/// Makes sure that clsact is there, and adds it if nothing is in its place and that is allowed.
 pub(super) fn ready(spot: &Spot<'_>) -> Result<(), HookError> {
     match kind(spot.index).map_err(HookError::Qdisc)? {
         Some(kind) if kind == CLSACT => Ok(()),
         Some(kind) => Err(HookError::OtherQdisc(kind)),
+        None if !spot.may_add_qdisc => Err(HookError::New),
         None => Ok(tc::qdisc_add_clsact(spot.device)?),
     }
 }
