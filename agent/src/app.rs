@@ -268,7 +268,7 @@ pub struct Removed {
 /// The first that could not be removed; the others are.
 pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppError> {
     let devices = remove(&prefix).await;
-    let filters = left::remove_all();
+    let filters = left::remove_all(kept.pin_dir.as_deref());
     let pins = kept.pin_dir.as_deref().map_or(Ok(0), Pins::remove_all);
     if let Some(dir) = &kept.state_dir {
         let forgotten = api::forget(dir).and_then(|()| succession::forget(dir));

@@ -282,7 +282,7 @@ impl Observer {
     pub fn release(&mut self, successor: bool) {
         let filters = |of: &Attachment| of.mechanism() == Some(Mechanism::Clsact);
         let is_gap = !successor && self.attacher.attachments().any(filters);
-        self.attacher.release();
+        self.attacher.release(successor);
         if let Some(pins) = self.pins.as_ref().filter(|_| is_gap) {
             pins.interrupt();
         }

@@ -55,6 +55,10 @@ pub(crate) fn filters(scene: &Scene, device: &str) -> usize {
     list("ingress") + list("egress")
 }
 
+pub(crate) fn has_clsact(scene: &Scene, device: &str) -> bool {
+    tc(scene, &format!("qdisc show dev {device}")).contains("qdisc clsact")
+}
+
 #[test]
 fn clsact_works_as_well() {
     let extra = ["--attach", "clsact"];
@@ -152,5 +156,42 @@ fn links_follow_the_filters_of_a_killed_agent() {
     scene.wait_proven();
     for device in ["eth0", "veth-client-1"] {
         assert_eq!(filters(&scene, device), 0, "{device}");
+        assert!(!has_clsact(&scene, device), "{device}");
     }
+}
+
+/// An empty qdisc is in the way of another program's `ingress`. One that somebody else added, or has filters
+/// in, is not the agent's to delete; that of an agent that was killed is.
+#[rstest]
+#[case::ended(false)]
+#[case::killed_before(true)]
+fn qdiscs_go_with_their_agent(#[case] killed: bool) {
+    let extra = ["--attach", "clsact"];
+    let mut scene = Scene::bare(Backend::Nftables);
+    tc(&scene, "qdisc add dev veth-spare clsact");
+    scene.start(&extra);
+    let other = "filter add dev veth-client-2 egress pref 5 protocol all u32 match u32 0 0";
+    tc(&scene, other);
+    for device in ["eth0", "veth-client-1", "veth-client-2", "veth-spare"] {
+        assert!(has_clsact(&scene, device), "{device}");
+    }
+    if killed {
+        scene.take_agent().kill().expect("kill");
+        assert!(has_clsact(&scene, "eth0"));
+        scene.start(&extra);
+    }
+    scene.take_agent().terminate().expect("an end in order");
+    for (device, stays) in [
+        ("eth0", false),
+        ("veth-client-1", false),
+        ("veth-client-2", true),
+        ("veth-spare", true),
+    ] {
+        assert_eq!(has_clsact(&scene, device), stays, "{device}");
+    }
+    tc(&scene, "qdisc add dev veth-client-1 ingress");
+    assert!(
+        tc(&scene, "filter show dev veth-client-2 egress").contains("u32"),
+        "the other program's filter"
+    );
 }

@@ -18,7 +18,7 @@ use node_tests::wait::slowness;
 use node_tests::world::{Family, HEALTHZ_PORT, Place, agent_binary};
 use rstest::rstest;
 
-use crate::agent_attach::filters;
+use crate::agent_attach::{filters, has_clsact};
 use crate::agent_kernel::{counted, link, link_id, links, pending, programs_at};
 use crate::commands::{pathproof, told};
 use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until, wait_answers};
@@ -294,6 +294,7 @@ fn cleanup_removes_everything(#[case] attach: &str, #[case] kill: bool) {
             });
         }
         assert_eq!(filters(&scene, device), 0);
+        assert!(!has_clsact(&scene, device), "{device}");
     }
 }
 

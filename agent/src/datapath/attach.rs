@@ -6,6 +6,7 @@
 //! The old link goes a moment before the new one stands, since the kernel takes a program only once
 //! at a hook; what is lost then is not counted (see `app`'s coverage).
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -25,6 +26,7 @@ mod qdisc;
 
 pub use hook::{Direction, HookError, Mechanism};
 use hook::{Hook, Place, Spot};
+use qdisc::Added;
 
 /// Time for which a device is left alone after a repair.
 pub const REPAIR_PAUSE: Duration = Duration::from_secs(10);
@@ -133,7 +135,7 @@ impl Attachment {
     }
 
     /// Fills in the hooks that are missing.
-    fn attach(&mut self, ebpf: &mut Ebpf, mode: Mode, pins: Option<&Pins>, now: Mono) {
+    fn attach(&mut self, ebpf: &mut Ebpf, with: &mut With, now: Mono) {
         let device = &self.device;
         let is_recent = |came| now.since(came) < LEFT_TO_PLUGINS;
         let may_add_qdisc = !(device.may_be_a_pods && self.came.is_some_and(is_recent));
@@ -149,13 +151,24 @@ impl Attachment {
                 direction,
                 place: Place::FIRST,
                 may_add_qdisc,
+                added_qdisc: Cell::default(),
             };
-            let pin = pins.map(|pins| pins.link(device.index, direction.name()));
+            let pin = with
+                .pins
+                .as_ref()
+                .map(|pins| pins.link(device.index, direction.name()));
             let hook = classifier(ebpf, direction.program(device.link))
                 .map_err(HookError::from)
-                .and_then(|classifier| Hook::attach(classifier, &spot, mode, pin));
+                .and_then(|classifier| Hook::attach(classifier, &spot, with.mode, pin));
+            if spot.added_qdisc.get() {
+                with.added.record(device.index);
+            }
             match hook {
                 Ok(hook) => {
+                    if hook.mechanism() == Mechanism::Tcx {
+                        // A former agent's, of whose filters the last has gone now.
+                        with.added.delete(device.index);
+                    }
                     *slot = Some(hook);
                     tracing::debug!(device = %device.name, ?direction, "attached");
                 }
@@ -185,10 +198,17 @@ impl Attachment {
     }
 }
 
-/// All attachments.
-pub struct Attacher {
+/// What every attachment takes.
+struct With {
     mode: Mode,
     pins: Option<Pins>,
+    /// Qdiscs of agents.
+    added: Added,
+}
+
+/// All attachments.
+pub struct Attacher {
+    with: With,
     attachments: BTreeMap<u32, Attachment>,
     /// The interfaces that were there when the agent began are attached.
     began: bool,
@@ -199,9 +219,9 @@ pub struct Attacher {
 impl Attacher {
     /// Attached to nothing yet.
     pub fn new(mode: Mode, pins: Option<Pins>) -> Self {
+        let added = Added::read(pins.as_ref().map(|pins| Pins::qdiscs(pins.root())));
         Self {
-            mode,
-            pins,
+            with: With { mode, pins, added },
             attachments: BTreeMap::new(),
             began: false,
             repairs: 0,
@@ -226,9 +246,16 @@ impl Attacher {
         let came = std::mem::replace(&mut self.began, true).then_some(now);
         let keep: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
         self.attachments.retain(|index, _| keep.contains(index));
-        let pinned = self.pins.iter().flat_map(Pins::pinned_links);
+        let pinned = self.with.pins.iter().flat_map(Pins::pinned_links);
         for (_, path) in pinned.filter(|(index, _)| !keep.contains(index)) {
             let _ = std::fs::remove_file(path);
+        }
+        let added = self.with.added.indexes().into_iter();
+        for index in added.filter(|index| !keep.contains(index)) {
+            // The interface is gone, or is not wanted any more.
+            let _ = left::remove(index);
+            self.with.added.delete(index);
+            self.with.added.forget(index);
         }
         for device in wanted {
             let attachment = self
@@ -246,7 +273,7 @@ impl Attacher {
                     looks: 0,
                 });
             attachment.device.clone_from(device);
-            attachment.attach(ebpf, self.mode, self.pins.as_ref(), now);
+            attachment.attach(ebpf, &mut self.with, now);
         }
     }
 
@@ -268,6 +295,10 @@ impl Attacher {
                     replaced += 1;
                 }
             }
+            if replaced == 2 {
+                // The qdisc went with the filters, and what is there now may be another program's.
+                self.with.added.forget(attachment.device.index);
+            }
             if replaced > 0 {
                 self.repairs += replaced;
                 attachment.repaired = Some(now);
@@ -275,14 +306,17 @@ impl Attacher {
                 tracing::warn!(%device, "attached the observer again: another program had moved \
                                          before it, or its pin was removed");
             }
-            attachment.attach(ebpf, self.mode, self.pins.as_ref(), now);
+            attachment.attach(ebpf, &mut self.with, now);
         }
     }
 
-    /// Detaches everything that would outlive this process and is not pinned: clsact filters.
-    /// Pinned links stay, on purpose: the next agent finds them.
-    pub fn release(&mut self) {
+    /// Detaches everything that would outlive this process and is not pinned: clsact filters, and unless a
+    /// `successor` needs them the qdiscs. Pinned links stay, on purpose: the next agent finds them.
+    pub fn release(&mut self, successor: bool) {
         self.attachments.clear();
+        for index in self.with.added.indexes().into_iter().filter(|_| !successor) {
+            self.with.added.delete(index);
+        }
     }
 }
 

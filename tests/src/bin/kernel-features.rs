@@ -56,7 +56,7 @@ fn features(sandbox: &Sandbox) {
             attacher.follow(ebpf, &devices, clock::mono());
             let attachment = attacher.attachments().next().context("nothing followed")?;
             let (found, problem) = (attachment.mechanism(), attachment.problem.clone());
-            attacher.release();
+            attacher.release(false);
             ensure!(found == Some(wanted), "{}", problem.unwrap_or_default());
             Ok(())
         });

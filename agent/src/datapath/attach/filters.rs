@@ -8,6 +8,9 @@ use super::Direction;
 use super::hook::Place;
 use crate::netlink::{ask, dump, find, too_short, word};
 
+/// Length of `struct tcmsg`.
+const TCMSG: usize = 20;
+
 /// A filter as the kernel describes it.
 pub(in crate::datapath) struct StandingFilter {
     pub(in crate::datapath) handle: u32,
@@ -25,20 +28,45 @@ pub(in crate::datapath) fn filters(
     direction: Direction,
     priority: u16,
 ) -> io::Result<Vec<StandingFilter>> {
-    const GET_FILTER: u16 = 46;
-    // A dump takes no notice of the handle.
-    let body = tcmsg(index, 0, direction.parent(), u32::from(priority) << 16);
     let mut found = Vec::new();
-    dump(NETLINK_ROUTE, GET_FILTER, &body, |answer| {
+    each(index, direction, priority, |answer| {
         let handle = word(answer, 8).ok_or_else(too_short)?;
         let priority = word(answer, 16).ok_or_else(too_short)? >> 16;
-        if word(answer, 4) == Some(index) {
-            let attributes = answer.get(body.len()..).unwrap_or_default();
-            found.extend(standing(handle, priority as u16, attributes));
-        }
+        let attributes = answer.get(TCMSG..).unwrap_or_default();
+        found.extend(standing(handle, priority as u16, attributes));
         Ok(())
     })?;
     Ok(found)
+}
+
+/// Whether there is no filter of any kind in either direction.
+pub(super) fn is_empty(index: u32) -> io::Result<bool> {
+    let mut is_empty = true;
+    for direction in Direction::BOTH {
+        each(index, direction, 0, |_| {
+            is_empty = false;
+            Ok(())
+        })?;
+    }
+    Ok(is_empty)
+}
+
+/// Lists the filters of a device and hands over each.
+fn each(
+    index: u32,
+    direction: Direction,
+    priority: u16,
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    const GET_FILTER: u16 = 46;
+    // A dump takes no notice of the handle.
+    let body = tcmsg(index, 0, direction.parent(), u32::from(priority) << 16);
+    dump(NETLINK_ROUTE, GET_FILTER, &body, |answer| {
+        if word(answer, 4) == Some(index) {
+            each(answer)?;
+        }
+        Ok(())
+    })
 }
 
 /// Deletes the filters that an agent of pathproof left in one of these places, and returns their number.

@@ -4,6 +4,7 @@
 //! A filter is named by its place alone, which is the same for every agent: before one is deleted the
 //! kernel is asked whether it is still ours, since a successor puts its own in place of it.
 
+use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -151,6 +152,8 @@ pub(in crate::datapath) struct Spot<'a> {
     pub(in crate::datapath) place: Place,
     /// A qdisc may be added where filters need one and there is none.
     pub(in crate::datapath) may_add_qdisc: bool,
+    /// One was added.
+    pub(in crate::datapath) added_qdisc: Cell<bool>,
 }
 
 /// An attached program. Dropped, it is detached, unless its link is pinned or another agent's filter
