@@ -5,7 +5,7 @@ use std::time::Duration;
 use aya::programs::TcAttachType;
 use node_tests::rules::Backend;
 use node_tests::skip;
-use node_tests::world::Family;
+use node_tests::world::{Family, Place};
 use rstest::rstest;
 
 use crate::agent_kernel::programs_at;
@@ -178,7 +178,16 @@ fn qdiscs_go_with_their_agent(#[case] killed: bool) {
     if killed {
         scene.take_agent().kill().expect("kill");
         assert!(has_clsact(&scene, "eth0"));
+        scene
+            .world
+            .add_pod("late", Place::Local)
+            .expect("a new pod");
         scene.start(&extra);
+        let report = scene.report();
+        let late = device_of(&report, "veth-late").expect("listed");
+        assert!(late["problem"].to_string().contains("it is new"), "{late}");
+        let known = device_of(&report, "veth-client-1").expect("listed");
+        assert_eq!(known["attached"], "clsact");
     }
     scene.take_agent().terminate().expect("an end in order");
     for (device, stays) in [

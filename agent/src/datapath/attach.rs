@@ -83,7 +83,7 @@ pub struct Attachment {
     pub(super) company: Company,
     /// The current problem, in words.
     pub problem: Option<String>,
-    /// When it came; nothing if it was there when the agent began.
+    /// When it came, as far as is known; nothing if it was there when the agent began.
     came: Option<Mono>,
     /// It is not attached yet because it is left to plugins.
     new: bool,
@@ -243,7 +243,9 @@ impl Attacher {
     /// Attaches to `wanted` and lets go of everything else. A device that cannot be attached to,
     /// perhaps because it just vanished, is noted and tried again at the next look.
     pub fn follow(&mut self, ebpf: &mut Ebpf, wanted: &[Device], now: Mono) {
-        let came = std::mem::replace(&mut self.began, true).then_some(now);
+        // Where a former agent's qdiscs stand, an interface without one is too new for that agent as well.
+        let succeeds = !self.with.added.indexes().is_empty();
+        let came = (std::mem::replace(&mut self.began, true) || succeeds).then_some(now);
         let keep: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
         self.attachments.retain(|index, _| keep.contains(index));
         let pinned = self.with.pins.iter().flat_map(Pins::pinned_links);
