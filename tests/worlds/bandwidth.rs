@@ -46,6 +46,9 @@ fn the_plugin_finds_no_qdisc_of_the_agent() {
     let names = ["shaped", "plain"];
     for name in names {
         scene.world.add_pod(name, Place::Local).expect("a new pod");
+        for family in Family::ALL {
+            scene.dial(name, "web", family, 10.0);
+        }
     }
     let attached = |report: &Value, pod: &str| {
         let device = device_of(report, &scene.world.pod(pod).device)?;
@@ -72,6 +75,12 @@ fn the_plugin_finds_no_qdisc_of_the_agent() {
     );
     assert!(lacks(&report, "detached"), "{report:#}");
     everybody_is_served(&scene);
+    for (family, failure) in Family::ALL.into_iter().flat_map(|family| {
+        ["leaked", "lost", "refused", "misrouted", "stale"].map(|failure| (family, failure))
+    }) {
+        let count = scene.count("web", family, "pod", failure);
+        assert_eq!(count, 0, "{family:?} {failure}");
+    }
     assert_never_503(&watch);
 }
 
