@@ -28,7 +28,7 @@ use crate::cluster::{Update, watch as folder};
 use crate::config::{Attach, Config, KeptArgs, PortTakeover, Source};
 use crate::confine::Confined;
 use crate::datapath::Observer;
-use crate::datapath::attach::Mode;
+use crate::datapath::attach::{Mode, left};
 use crate::datapath::devices::{self, DevicesError, Interfaces};
 use crate::datapath::load::MapsError;
 use crate::datapath::pins::{Pins, PinsError};
@@ -256,14 +256,24 @@ async fn follow(config: &Config) -> Result<(Receiver<Update>, Option<Client>), A
     }
 }
 
-/// `pathproof cleanup`: removes pinned links and maps (which detaches the programs), the state and
-/// the sentinel's interfaces, whose names begin with `prefix`. Returns how many pins and how many
-/// interfaces there were.
+/// Numbers of what `pathproof cleanup` removed.
+pub struct Removed {
+    /// Pinned links and maps.
+    pub pins: usize,
+    /// Filters of an agent that was killed.
+    pub filters: usize,
+    /// Interfaces of the sentinel.
+    pub devices: usize,
+}
+
+/// `pathproof cleanup`: removes pinned links and maps (which detaches the programs), filters, the state and
+/// the sentinel's interfaces, whose names begin with `prefix`.
 ///
 /// # Errors
 /// The first that could not be removed; the others are.
-pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<(usize, usize), AppError> {
+pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppError> {
     let devices = remove(&prefix).await;
+    let filters = left::remove_all(kept.pin_dir.as_deref());
     let pins = kept.pin_dir.as_deref().map_or(Ok(0), Pins::remove_all);
     if let Some(dir) = &kept.state_dir {
         let forgotten = api::forget(dir).and_then(|()| succession::forget(dir));
@@ -275,7 +285,11 @@ pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<(usize, usize), 
             source,
         })?;
     }
-    Ok((pins?, devices?))
+    Ok(Removed {
+        pins: pins?,
+        filters: filters.map_err(|error| format!("cannot remove the filters: {error}"))?,
+        devices: devices?,
+    })
 }
 
 /// The observer as it was loaded.

@@ -108,12 +108,12 @@ impl Observer {
     }
 
     /// Attaches to these devices and to no others.
-    pub fn follow(&mut self, devices: &[Device]) {
+    pub fn follow(&mut self, devices: &[Device], now: Mono) {
         self.claim();
         let uplinks = devices.iter().filter(|device| device.uplink);
         let uplinks: BTreeSet<u32> = uplinks.map(|device| device.index).collect();
         self.sampler.set_uplinks(uplinks);
-        self.attacher.follow(&mut self.ebpf, devices);
+        self.attacher.follow(&mut self.ebpf, devices, now);
         self.flag_devices();
         self.sweep_other_versions();
     }
@@ -147,7 +147,7 @@ impl Observer {
 
     /// Another version's programs watch on until these do, everywhere.
     fn sweep_other_versions(&self) {
-        let attached = |attachment: &Attachment| attachment.mechanism().is_some();
+        let attached = |of: &Attachment| of.mechanism().is_some() || of.is_new();
         let mut attachments = self.attacher.attachments().peekable();
         let all = attachments.peek().is_some() && attachments.all(attached);
         if let Some(pins) = self.pins.as_ref().filter(|_| all) {
@@ -282,7 +282,7 @@ impl Observer {
     pub fn release(&mut self, successor: bool) {
         let filters = |of: &Attachment| of.mechanism() == Some(Mechanism::Clsact);
         let is_gap = !successor && self.attacher.attachments().any(filters);
-        self.attacher.release();
+        self.attacher.release(successor);
         if let Some(pins) = self.pins.as_ref().filter(|_| is_gap) {
             pins.interrupt();
         }

@@ -170,10 +170,11 @@ fn rotate_generations(mut config: RotateConfig) -> Outcome {
 
 fn cleanup(said: CleanupArgs) -> Outcome {
     let removal = app::cleanup(&said.kept, said.sentinel_devices);
-    let (pins, devices) = current_thread()?.block_on(removal)?;
+    let removed = current_thread()?.block_on(removal)?;
     println!(
-        "removed {pins} pinned links and maps and {devices} sentinel interfaces; the observer is \
-         detached"
+        "removed {} pinned links and maps, {} tc filters and {} sentinel interfaces; the observer \
+         is detached",
+        removed.pins, removed.filters, removed.devices
     );
     Ok(Exit::Success)
 }

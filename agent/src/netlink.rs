@@ -12,6 +12,9 @@ pub(crate) mod routes;
 /// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
 pub(crate) const REQUEST: u16 = 1;
+const ACK: u16 = 4;
+/// Flag of a request whose answer is sent to the one who asks as well.
+pub(crate) const ECHO: u16 = 8;
 const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
@@ -55,6 +58,30 @@ pub(crate) fn dump_within(
         answer.clear();
         socket.recv(&mut answer, 0)?;
         if !messages(&answer, &mut each)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Sends a request with these flags that is no dump, and hands over the body of every message of the answer.
+///
+/// # Errors
+/// The kernel refuses.
+pub(crate) fn ask(
+    protocol: isize,
+    (kind, flags): (u16, u16),
+    body: &[u8],
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let socket = open(protocol, PATIENCE)?;
+    socket.send(&message(kind, REQUEST | ACK | flags, body), 0)?;
+    let mut answer = Vec::with_capacity(32 * 1024);
+    // The acknowledgement is the last datagram: there may be no other one.
+    loop {
+        answer.clear();
+        socket.recv(&mut answer, 0)?;
+        messages(&answer, &mut each)?;
+        if half(&answer, 4) == Some(ERROR) {
             return Ok(());
         }
     }

@@ -1,12 +1,15 @@
 //! The other ways of being attached: without pins, and by clsact where there is no TCX.
 
+use std::time::Duration;
+
 use aya::programs::TcAttachType;
 use node_tests::rules::Backend;
-use node_tests::world::Family;
+use node_tests::skip;
+use node_tests::world::{Family, Place};
 use rstest::rstest;
 
 use crate::agent_kernel::programs_at;
-use node_tests::scene::{Scene, eventually, lacks, repairs};
+use node_tests::scene::{Scene, device_of, eventually, lacks, repairs, throughout};
 
 #[test]
 fn no_pins_is_told_and_works() {
@@ -50,6 +53,10 @@ pub(crate) fn filters(scene: &Scene, device: &str) -> usize {
             .count()
     };
     list("ingress") + list("egress")
+}
+
+pub(crate) fn has_clsact(scene: &Scene, device: &str) -> bool {
+    tc(scene, &format!("qdisc show dev {device}")).contains("qdisc clsact")
 }
 
 #[test]
@@ -113,4 +120,87 @@ fn a_removed_filter_is_put_back(#[case] words: &str, #[case] removed: usize) {
         scene.count("web", Family::V4, "pod", "proven") == 1
     });
     assert_eq!(repairs(&scene), removed as u64, "once");
+}
+
+/// sch_ingress takes filters of egress for those of ingress: such an interface is left out, by name.
+#[test]
+fn an_ingress_qdisc_is_left_alone() {
+    let mut scene = Scene::bare(Backend::Nftables);
+    tc(&scene, "qdisc add dev veth-client-2 ingress");
+    scene.start(&["--attach", "clsact"]);
+    scene.traffic();
+    let report = scene.wait_proven();
+    let device = device_of(&report, "veth-client-2").expect("listed");
+    assert_eq!(device["attached"], "none", "{report:#}");
+    let problem = device["problem"].as_str().unwrap_or_default();
+    assert!(problem.contains("qdisc of kind ingress"), "{problem}");
+    assert!(lacks(&report, "detached"), "{report:#}");
+    throughout(Duration::from_secs(12), || {
+        assert_eq!(repairs(&scene), 0);
+        // Both directions show the same.
+        assert_eq!(filters(&scene, "veth-client-2"), 0);
+    });
+}
+
+/// Both would look at every packet.
+#[test]
+fn links_follow_the_filters_of_a_killed_agent() {
+    if skip::without_linux("links_follow_the_filters_of_a_killed_agent", skip::TCX) {
+        return;
+    }
+    let mut scene = Scene::new(Backend::Nftables, &["--attach", "clsact"]);
+    scene.take_agent().kill().expect("kill");
+    assert_eq!(filters(&scene, "eth0"), 2);
+    scene.start(&[]);
+    scene.traffic();
+    scene.wait_proven();
+    for device in ["eth0", "veth-client-1"] {
+        assert_eq!(filters(&scene, device), 0, "{device}");
+        assert!(!has_clsact(&scene, device), "{device}");
+    }
+}
+
+/// An empty qdisc is in the way of another program's `ingress`. One that somebody else added, or has filters
+/// in, is not the agent's to delete; that of an agent that was killed is.
+#[rstest]
+#[case::ended(false)]
+#[case::killed_before(true)]
+fn qdiscs_go_with_their_agent(#[case] killed: bool) {
+    let extra = ["--attach", "clsact"];
+    let mut scene = Scene::bare(Backend::Nftables);
+    tc(&scene, "qdisc add dev veth-spare clsact");
+    scene.start(&extra);
+    let other = "filter add dev veth-client-2 egress pref 5 protocol all u32 match u32 0 0";
+    tc(&scene, other);
+    for device in ["eth0", "veth-client-1", "veth-client-2", "veth-spare"] {
+        assert!(has_clsact(&scene, device), "{device}");
+    }
+    if killed {
+        scene.take_agent().kill().expect("kill");
+        assert!(has_clsact(&scene, "eth0"));
+        scene
+            .world
+            .add_pod("late", Place::Local)
+            .expect("a new pod");
+        scene.start(&extra);
+        let report = scene.report();
+        let late = device_of(&report, "veth-late").expect("listed");
+        assert!(late["problem"].to_string().contains("it is new"), "{late}");
+        let known = device_of(&report, "veth-client-1").expect("listed");
+        assert_eq!(known["attached"], "clsact");
+    }
+    scene.take_agent().terminate().expect("an end in order");
+    for (device, stays) in [
+        ("eth0", false),
+        ("veth-client-1", false),
+        ("veth-client-2", true),
+        ("veth-spare", true),
+    ] {
+        assert_eq!(has_clsact(&scene, device), stays, "{device}");
+    }
+    tc(&scene, "qdisc add dev veth-client-1 ingress");
+    assert!(
+        tc(&scene, "filter show dev veth-client-2 egress").contains("u32"),
+        "the other program's filter"
+    );
 }

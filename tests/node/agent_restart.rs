@@ -18,6 +18,7 @@ use node_tests::wait::slowness;
 use node_tests::world::{Family, HEALTHZ_PORT, Place, agent_binary};
 use rstest::rstest;
 
+use crate::agent_attach::{filters, has_clsact};
 use crate::agent_kernel::{counted, link, link_id, links, pending, programs_at};
 use crate::commands::{pathproof, told};
 use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until, wait_answers};
@@ -254,14 +255,31 @@ fn a_dead_link_under_a_living_index_is_replaced() {
     }
 }
 
-#[test]
-fn cleanup_removes_everything() {
-    let mut scene = Scene::new(Backend::Nftables, &[]);
+/// Links end with their pins. Filters of an agent that was killed stay, and the qdisc of theirs.
+#[rstest]
+#[case::links("tcx", false)]
+#[case::links_of_a_killed_agent("tcx", true)]
+#[case::filters("clsact", false)]
+#[case::filters_of_a_killed_agent("clsact", true)]
+fn cleanup_removes_everything(#[case] attach: &str, #[case] kill: bool) {
+    let name = "cleanup_removes_everything";
+    if attach == "tcx" && skip::without_linux(name, skip::TCX) {
+        return;
+    }
+    let mut scene = Scene::new(Backend::Nftables, &["--attach", attach]);
     let state = scene.world.dir().join("state");
     eventually("state kept", || state.join("state.json").exists());
-    let status = scene.take_agent().terminate().expect("an end in order");
-    assert_eq!(status.code(), Some(0));
-    assert!(!programs_at(&scene.world.node, "eth0", TcAttachType::Ingress).is_empty());
+    let agent = scene.take_agent();
+    if kill {
+        agent.kill().expect("kill");
+    } else {
+        let status = agent.terminate().expect("an end in order");
+        assert_eq!(status.code(), Some(0));
+    }
+    let links = programs_at(&scene.world.node, "eth0", TcAttachType::Ingress);
+    assert_eq!(links.is_empty(), attach == "clsact", "{links:?}");
+    let left = usize::from(kill && attach == "clsact");
+    assert_eq!(filters(&scene, "eth0"), 2 * left);
     let mut cleanup = pathproof(&scene.world, &["cleanup", "--pin-dir"]);
     cleanup.arg(scene.world.pin_dir());
     cleanup.arg("--state-dir").arg(&state);
@@ -275,6 +293,8 @@ fn cleanup_removes_everything() {
                 programs_at(&scene.world.node, device, direction).is_empty()
             });
         }
+        assert_eq!(filters(&scene, device), 0);
+        assert!(!has_clsact(&scene, device), "{device}");
     }
 }
 

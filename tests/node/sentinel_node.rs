@@ -139,7 +139,7 @@ impl Node {
         let (observer, hooks, prober) = world.node.run(|| {
             let devices = block_on(ensure(&config, &Family::ALL)).expect("the devices");
             let (mut observer, _) = Observer::load(Mode::Auto, None).expect("the observer");
-            observer.follow(&followed(&devices));
+            observer.follow(&followed(&devices), clock::mono());
             let written = observer.apply(&expectations(&config));
             assert!(written.error.is_none(), "{:?}", written.error);
             let hooks = observer.open_sentinel(&ends(&devices));
@@ -235,6 +235,7 @@ fn followed(devices: &SentinelDevices) -> Vec<Device> {
             link: Link::Ethernet,
             uplink: index == uplink,
             leads_elsewhere: false,
+            may_be_a_pods: false,
         })
         .collect()
 }

@@ -4,15 +4,17 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
 
 use node_tests::built;
 use node_tests::built::versions::CNI;
 use node_tests::rules::Backend;
-use node_tests::scene::Scene;
+use node_tests::scene::{Scene, assert_never_503, device_of, lacks};
 use node_tests::world::{Family, Namespace, Place, Pod};
 use serde_json::{Value, json};
 
-use crate::parts::idle_then_busy;
+use crate::parts::{everybody_is_served, idle_then_busy};
 
 /// A port of the node that leads to `web-1`.
 const HOST_PORT: u16 = 18_080;
@@ -23,11 +25,7 @@ fn the_way_by_an_ifb_is_no_leak() {
     let mut scene = Scene::idle(Backend::IptablesNft, &[]);
     let here = scene.world.pods().filter(|pod| pod.place != Place::Remote);
     for pod in here {
-        let rate = json!({
-            "ingressRate": 100_000_000, "ingressBurst": 10_000_000,
-            "egressRate": 100_000_000, "egressBurst": 10_000_000,
-        });
-        add(&scene.world.node, &plugins, "bandwidth", pod, rate);
+        add(&scene.world.node, &plugins, "bandwidth", pod, rate());
     }
     let web = scene.world.pod("web-1");
     let ports = json!([{ "hostPort": HOST_PORT, "containerPort": 8080, "protocol": "tcp" }]);
@@ -36,6 +34,61 @@ fn the_way_by_an_ifb_is_no_leak() {
     let host_port = scene.node_port(HOST_PORT, Family::V4);
     scene.dial_outside(0, host_port, 10.0);
     idle_then_busy(&mut scene);
+}
+
+/// Without TCX the agent needs a qdisc at a pod's device, where the plugin adds another one: it leaves a new
+/// device to the plugin, which comes a moment after the device.
+#[test]
+fn the_plugin_finds_no_qdisc_of_the_agent() {
+    let Some(plugins) = plugins() else { return };
+    let mut scene = Scene::busy(Backend::IptablesNft, &["--attach", "clsact"]);
+    let watch = scene.watch();
+    let names = ["shaped", "plain"];
+    for name in names {
+        scene.world.add_pod(name, Place::Local).expect("a new pod");
+        for family in Family::ALL {
+            scene.dial(name, "web", family, 10.0);
+        }
+    }
+    let attached = |report: &Value, pod: &str| {
+        let device = device_of(report, &scene.world.pod(pod).device)?;
+        Some((device["attached"] != "none", device["problem"].to_string()))
+    };
+    let is_new = |report: &Value, pod| {
+        attached(report, pod).is_some_and(|(is, problem)| !is && problem.contains("it is new"))
+    };
+    // What is new is missed nowhere, and causes no fault.
+    let report = scene.wait("both left alone", |report| {
+        names.iter().all(|name| is_new(report, name))
+    });
+    assert!(!lacks(&report, "detached"), "{report:#}");
+    thread::sleep(Duration::from_millis(200));
+    let shaped = scene.world.pod("shaped");
+    add(&scene.world.node, &plugins, "bandwidth", shaped, rate());
+    let report = scene.wait("the other pod observed", |report| {
+        attached(report, "plain").is_some_and(|(is, _)| is)
+    });
+    let (is, problem) = attached(&report, "shaped").expect("listed");
+    assert!(
+        !is && problem.contains("qdisc of kind ingress"),
+        "{report:#}"
+    );
+    assert!(lacks(&report, "detached"), "{report:#}");
+    everybody_is_served(&scene);
+    for (family, failure) in Family::ALL.into_iter().flat_map(|family| {
+        ["leaked", "lost", "refused", "misrouted", "stale"].map(|failure| (family, failure))
+    }) {
+        let count = scene.count("web", family, "pod", failure);
+        assert_eq!(count, 0, "{family:?} {failure}");
+    }
+    assert_never_503(&watch);
+}
+
+fn rate() -> Value {
+    json!({
+        "ingressRate": 100_000_000, "ingressBurst": 10_000_000,
+        "egressRate": 100_000_000, "egressBurst": 10_000_000,
+    })
 }
 
 /// Their folder; nothing, loudly, where they were not built.

@@ -175,12 +175,16 @@ impl Agent {
             .filter(|device| !own.contains(&device.name))
             .partition(|device| self.config.observer.watches(&device.name));
         let left_out = others.len() + self.interfaces.unfollowed;
+        let now = clock::mono();
         if std::mem::take(&mut self.unfollowed) {
             tracing::debug!(devices = wanted.len(), left_out, "observing interfaces");
-            let wanted: Vec<Device> = wanted.into_iter().cloned().collect();
-            observer.follow(&wanted);
+            let mut wanted: Vec<Device> = wanted.into_iter().cloned().collect();
+            if let Some(near) = self.probing.as_ref().map(Probing::near_ends) {
+                let own = wanted.iter_mut().filter(|of| near.contains(&of.name));
+                own.for_each(|device| device.may_be_a_pods = false);
+            }
+            observer.follow(&wanted, now);
         }
-        let now = clock::mono();
         let before = observer.repairs();
         if checks {
             observer.check(now);
@@ -485,7 +489,7 @@ fn hooks<'a>(attachments: impl Iterator<Item = &'a Attachment>, left_out: usize)
         problem: attachment.problem.clone(),
     };
     Hooks {
-        devices: attachments.map(hook).collect(),
+        devices: attachments.filter(|of| !of.is_new()).map(hook).collect(),
         left_out: left_out as u64,
     }
 }

@@ -6,6 +6,7 @@
 //! The old link goes a moment before the new one stands, since the kernel takes a program only once
 //! at a hook; what is lost then is not counted (see `app`'s coverage).
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -18,13 +19,21 @@ use crate::causes::chain;
 use agent_core::report::{Attached, DeviceReport};
 use agent_core::time::Mono;
 
+pub(super) mod filters;
 pub(super) mod hook;
+pub mod left;
+mod qdisc;
 
 pub use hook::{Direction, HookError, Mechanism};
 use hook::{Hook, Place, Spot};
+use qdisc::Added;
 
 /// Time for which a device is left alone after a repair.
 pub const REPAIR_PAUSE: Duration = Duration::from_secs(10);
+
+/// Time for which no qdisc is added to an interface that came while the agent ran and may be a pod's. Filters
+/// need one, and a plugin of the CNI that adds one after us (`bandwidth`) would fail, and the pod with it.
+const LEFT_TO_PLUGINS: Duration = Duration::from_secs(15);
 
 /// Programs of others are looked for at every so many checks: it takes two questions to netlink for
 /// each device.
@@ -74,11 +83,20 @@ pub struct Attachment {
     pub(super) company: Company,
     /// The current problem, in words.
     pub problem: Option<String>,
+    /// When it came, as far as is known; nothing if it was there when the agent began.
+    came: Option<Mono>,
+    /// It is not attached yet because it is left to plugins.
+    new: bool,
     repaired: Option<Mono>,
     looks: u32,
 }
 
 impl Attachment {
+    /// Whether it is too new to be attached, which is no fault.
+    pub fn is_new(&self) -> bool {
+        self.new
+    }
+
     /// As `/verdict` shows it.
     pub fn report(&self) -> DeviceReport {
         DeviceReport {
@@ -117,8 +135,11 @@ impl Attachment {
     }
 
     /// Fills in the hooks that are missing.
-    fn attach(&mut self, ebpf: &mut Ebpf, mode: Mode, pins: Option<&Pins>) {
+    fn attach(&mut self, ebpf: &mut Ebpf, with: &mut With, now: Mono) {
         let device = &self.device;
+        let is_recent = |came| now.since(came) < LEFT_TO_PLUGINS;
+        let may_add_qdisc = !(device.may_be_a_pods && self.came.is_some_and(is_recent));
+        self.new = false;
         let mut problems = Vec::new();
         for (slot, direction) in self.hooks.iter_mut().zip(Direction::BOTH) {
             if slot.is_some() {
@@ -129,15 +150,31 @@ impl Attachment {
                 device: &device.name,
                 direction,
                 place: Place::FIRST,
+                may_add_qdisc,
+                added_qdisc: Cell::default(),
             };
-            let pin = pins.map(|pins| pins.link(device.index, direction.name()));
+            let pin = with
+                .pins
+                .as_ref()
+                .map(|pins| pins.link(device.index, direction.name()));
             let hook = classifier(ebpf, direction.program(device.link))
                 .map_err(HookError::from)
-                .and_then(|classifier| Hook::attach(classifier, &spot, mode, pin));
+                .and_then(|classifier| Hook::attach(classifier, &spot, with.mode, pin));
+            if spot.added_qdisc.get() {
+                with.added.record(device.index);
+            }
             match hook {
                 Ok(hook) => {
+                    if hook.mechanism() == Mechanism::Tcx {
+                        // A former agent's, of whose filters the last has gone now.
+                        with.added.delete(device.index);
+                    }
                     *slot = Some(hook);
                     tracing::debug!(device = %device.name, ?direction, "attached");
+                }
+                Err(error @ (HookError::OtherQdisc(_) | HookError::New)) => {
+                    self.new |= matches!(error, HookError::New);
+                    problems.push(format!("{} is not observed: {error}", device.name));
                 }
                 Err(error) => problems.push(format!(
                     "cannot attach to {} {direction:?}: {}",
@@ -146,21 +183,35 @@ impl Attachment {
                 )),
             }
         }
+        // Of both directions the same is said once.
+        problems.dedup();
         let problem = (!problems.is_empty()).then(|| problems.join("; "));
         self.look_for_others();
         // It is tried again and again: what stays the same is said once.
-        if let Some(error) = problem.as_ref().filter(|_| problem != self.problem) {
+        if let Some(error) = problem
+            .as_ref()
+            .filter(|_| problem != self.problem && !self.new)
+        {
             tracing::warn!(device = %self.device.name, %error, "not attached");
         }
         self.problem = problem;
     }
 }
 
-/// All attachments.
-pub struct Attacher {
+/// What every attachment takes.
+struct With {
     mode: Mode,
     pins: Option<Pins>,
+    /// Qdiscs of agents.
+    added: Added,
+}
+
+/// All attachments.
+pub struct Attacher {
+    with: With,
     attachments: BTreeMap<u32, Attachment>,
+    /// The interfaces that were there when the agent began are attached.
+    began: bool,
     /// Links put back because they, or their pins, were gone, or because they were not the first.
     pub repairs: u64,
 }
@@ -168,10 +219,11 @@ pub struct Attacher {
 impl Attacher {
     /// Attached to nothing yet.
     pub fn new(mode: Mode, pins: Option<Pins>) -> Self {
+        let added = Added::read(pins.as_ref().map(|pins| Pins::qdiscs(pins.root())));
         Self {
-            mode,
-            pins,
+            with: With { mode, pins, added },
             attachments: BTreeMap::new(),
+            began: false,
             repairs: 0,
         }
     }
@@ -190,12 +242,22 @@ impl Attacher {
 
     /// Attaches to `wanted` and lets go of everything else. A device that cannot be attached to,
     /// perhaps because it just vanished, is noted and tried again at the next look.
-    pub fn follow(&mut self, ebpf: &mut Ebpf, wanted: &[Device]) {
+    pub fn follow(&mut self, ebpf: &mut Ebpf, wanted: &[Device], now: Mono) {
+        // Where a former agent's qdiscs stand, an interface without one is too new for that agent as well.
+        let succeeds = !self.with.added.indexes().is_empty();
+        let came = (std::mem::replace(&mut self.began, true) || succeeds).then_some(now);
         let keep: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
         self.attachments.retain(|index, _| keep.contains(index));
-        let pinned = self.pins.iter().flat_map(Pins::pinned_links);
+        let pinned = self.with.pins.iter().flat_map(Pins::pinned_links);
         for (_, path) in pinned.filter(|(index, _)| !keep.contains(index)) {
             let _ = std::fs::remove_file(path);
+        }
+        let added = self.with.added.indexes().into_iter();
+        for index in added.filter(|index| !keep.contains(index)) {
+            // The interface is gone, or is not wanted any more.
+            let _ = left::remove(index);
+            self.with.added.delete(index);
+            self.with.added.forget(index);
         }
         for device in wanted {
             let attachment = self
@@ -207,11 +269,13 @@ impl Attacher {
                     first: [None, None],
                     company: Company::default(),
                     problem: None,
+                    came,
+                    new: false,
                     repaired: None,
                     looks: 0,
                 });
             attachment.device.clone_from(device);
-            attachment.attach(ebpf, self.mode, self.pins.as_ref());
+            attachment.attach(ebpf, &mut self.with, now);
         }
     }
 
@@ -233,6 +297,10 @@ impl Attacher {
                     replaced += 1;
                 }
             }
+            if replaced == 2 {
+                // The qdisc went with the filters, and what is there now may be another program's.
+                self.with.added.forget(attachment.device.index);
+            }
             if replaced > 0 {
                 self.repairs += replaced;
                 attachment.repaired = Some(now);
@@ -240,14 +308,17 @@ impl Attacher {
                 tracing::warn!(%device, "attached the observer again: another program had moved \
                                          before it, or its pin was removed");
             }
-            attachment.attach(ebpf, self.mode, self.pins.as_ref());
+            attachment.attach(ebpf, &mut self.with, now);
         }
     }
 
-    /// Detaches everything that would outlive this process and is not pinned: clsact filters.
-    /// Pinned links stay, on purpose: the next agent finds them.
-    pub fn release(&mut self) {
+    /// Detaches everything that would outlive this process and is not pinned: clsact filters, and unless a
+    /// `successor` needs them the qdiscs. Pinned links stay, on purpose: the next agent finds them.
+    pub fn release(&mut self, successor: bool) {
         self.attachments.clear();
+        for index in self.with.added.indexes().into_iter().filter(|_| !successor) {
+            self.with.added.delete(index);
+        }
     }
 }
 

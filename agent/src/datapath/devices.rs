@@ -45,6 +45,9 @@ pub struct Device {
     pub uplink: bool,
     /// A veth or netkit pair whose other end lies in another network namespace.
     pub leads_elsewhere: bool,
+    /// A veth or netkit pair or a tun or tap, by which no default route leaves: the plugin that made it, or one
+    /// that is chained behind it, may not be done with it.
+    pub may_be_a_pods: bool,
 }
 
 /// The interfaces, loopback left out.
@@ -197,7 +200,7 @@ impl Interfaces {
             self.unfollowed += usize::from(up && carries_ip(header.link_layer_type));
             return;
         };
-        let (mut name, mut elsewhere, mut pair) = (None, false, false);
+        let (mut name, mut elsewhere, mut pair, mut tun) = (None, false, false, false);
         for attribute in &message.attributes {
             match attribute {
                 LinkAttribute::IfName(found) => name = Some(found.clone()),
@@ -205,6 +208,7 @@ impl Interfaces {
                 LinkAttribute::LinkInfo(infos) => {
                     self.netkit += u32::from(infos.contains(&NETKIT));
                     pair = infos.contains(&NETKIT) || infos.contains(&VETH);
+                    tun = infos.contains(&TUN);
                 }
                 LinkAttribute::Xdp(xdp) if has_xdp(xdp) => {
                     self.accelerated.insert(header.index);
@@ -212,18 +216,21 @@ impl Interfaces {
                 _ => {}
             }
         }
+        let uplink = uplinks.contains(&header.index);
         self.devices.extend(name.map(|name| Device {
             index: header.index,
             name,
             link,
-            uplink: uplinks.contains(&header.index),
+            uplink,
             leads_elsewhere: elsewhere && pair,
+            may_be_a_pods: (pair || tun) && !uplink,
         }));
     }
 }
 
 const NETKIT: LinkInfo = LinkInfo::Kind(InfoKind::Netkit);
 const VETH: LinkInfo = LinkInfo::Kind(InfoKind::Veth);
+const TUN: LinkInfo = LinkInfo::Kind(InfoKind::Tun);
 
 fn has_xdp(xdp: &[LinkXdp]) -> bool {
     xdp.iter()
@@ -329,6 +336,7 @@ mod tests {
             link,
             uplink: true,
             leads_elsewhere: false,
+            may_be_a_pods: false,
         });
         assert_eq!(interfaces.devices, Vec::from_iter(expected));
         assert_eq!(interfaces.unfollowed, unfollowed);
@@ -366,11 +374,12 @@ mod tests {
     }
 
     #[rstest]
-    #[case::pod(InfoKind::Veth, true, true)]
-    #[case::pod_by_netkit(InfoKind::Netkit, true, true)]
-    #[case::both_ends_here(InfoKind::Veth, false, false)]
-    #[case::uplink_of_a_node_in_a_container(InfoKind::MacVlan, true, false)]
-    fn pairs(#[case] kind: InfoKind, #[case] elsewhere: bool, #[case] expected: bool) {
+    #[case::pod(InfoKind::Veth, true, [true, true])]
+    #[case::pod_by_netkit(InfoKind::Netkit, true, [true, true])]
+    #[case::both_ends_here(InfoKind::Veth, false, [false, true])]
+    #[case::virtual_machine(InfoKind::Tun, false, [false, true])]
+    #[case::uplink_of_a_node_in_a_container(InfoKind::MacVlan, true, [false, false])]
+    fn pairs(#[case] kind: InfoKind, #[case] elsewhere: bool, #[case] expected: [bool; 2]) {
         let mut message = LinkMessage::default();
         message.header.link_layer_type = LinkLayerType::Ether;
         message.attributes = vec![
@@ -381,6 +390,7 @@ mod tests {
         message.attributes.extend(other);
         let mut interfaces = Interfaces::default();
         interfaces.add(&message, &BTreeSet::new());
-        assert_eq!(interfaces.devices[0].leads_elsewhere, expected);
+        let device = &interfaces.devices[0];
+        assert_eq!([device.leads_elsewhere, device.may_be_a_pods], expected);
     }
 }

@@ -27,6 +27,8 @@ const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 const LINKS: &str = "links";
 /// Beside the versions' directories, and the same for all of them.
 const CLAIMS: &str = "programs";
+/// Records of the qdiscs that agents added, beside the claims.
+const QDISCS: &str = "qdiscs";
 /// Claims that are kept, the newest: those of a dozen agents. One that still runs claims its own
 /// again with every look.
 const KEPT: usize = 128;
@@ -128,6 +130,16 @@ impl Pins {
         self.root.join(CLAIMS)
     }
 
+    /// Folder of the records of qdiscs, below that of all versions.
+    pub(super) fn qdiscs(root: &Path) -> PathBuf {
+        root.join(QDISCS)
+    }
+
+    /// Folder of all versions.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Ids of the programs that some agent claimed.
     pub(super) fn claimed(&self) -> BTreeSet<u32> {
         let id = |path: PathBuf| path.file_name()?.to_str()?.parse().ok();
@@ -189,7 +201,9 @@ impl Pins {
                 source,
             })?;
         }
-        let _ = fs::remove_dir_all(root.join(CLAIMS));
+        for folder in [CLAIMS, QDISCS] {
+            let _ = fs::remove_dir_all(root.join(folder));
+        }
         // Only if nobody else has anything in it.
         let _ = fs::remove_dir(root);
         Ok(count)

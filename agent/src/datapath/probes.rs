@@ -1,6 +1,7 @@
 //! The sentinel's programs, and the maps of its probes: registers what will be sent, reads what was
 //! seen of it, waits for the programs' events. Nothing here interprets a probe's stamps.
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -245,6 +246,9 @@ fn attach(
         device,
         direction,
         place: Place::behind(observer.ok().map(|info| info.id())),
+        may_add_qdisc: true,
+        // Nobody asks: it goes with its device.
+        added_qdisc: Cell::default(),
     };
     Hook::attach(classifier(ebpf, program)?, &spot, mode, None)
 }

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use agent_common::service::FAMILIES;
 
 use super::attach::Direction;
-use super::attach::hook::{StandingFilter, filters};
+use super::attach::filters::{StandingFilter, filters};
 use super::devices::{Device, Interfaces};
 use super::syscall::{BPF_CGROUP_CONNECT, BPF_CGROUP_POST_BIND, programs_at, socket_programs};
 use agent_core::owners::OwnersRead;
@@ -167,6 +167,7 @@ mod tests {
     fn an_agents_programs_are_no_strangers() {
         let filter = |program, name: Option<&str>| StandingFilter {
             handle: 1,
+            priority: 1,
             program,
             name: name.map(str::to_owned),
         };

@@ -347,13 +347,15 @@ fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
     on_path(|path, ends| {
         let (mut agents, _) = datapath::Observer::load(mode, None).expect("the observer");
         let near = [("c0", ends.client_near), ("s0", ends.server_near)];
-        agents.follow(&near.map(|(name, index)| Device {
+        let near = near.map(|(name, index)| Device {
             index,
             name: name.to_owned(),
             link: Link::Ethernet,
             uplink: false,
             leads_elsewhere: false,
-        }));
+            may_be_a_pods: false,
+        });
+        agents.follow(&near, Mono::default());
         let hooks = agents.open_sentinel(&ends).expect("the programs");
         path.maps = agents.probe_maps().expect("the probes' maps");
         unknown_and_handshake(path, V4);

@@ -37,6 +37,7 @@ fn features(sandbox: &Sandbox) {
         link: Link::Ethernet,
         uplink: false,
         leads_elsewhere: false,
+        may_be_a_pods: false,
     }];
     let mut loaded = load::load(None).map_err(|error| anyhow!(chain(&error)));
     report(
@@ -52,10 +53,10 @@ fn features(sandbox: &Sandbox) {
     ] {
         let attached = checked(&mut loaded).and_then(|ebpf| {
             let mut attacher = Attacher::new(mode, None);
-            attacher.follow(ebpf, &devices);
+            attacher.follow(ebpf, &devices, clock::mono());
             let attachment = attacher.attachments().next().context("nothing followed")?;
             let (found, problem) = (attachment.mechanism(), attachment.problem.clone());
-            attacher.release();
+            attacher.release(false);
             ensure!(found == Some(wanted), "{}", problem.unwrap_or_default());
             Ok(())
         });
@@ -66,7 +67,7 @@ fn features(sandbox: &Sandbox) {
         .map(|(observer, _)| observer)
         .map_err(|error| anyhow!(chain(&error)));
     let first = checked(&mut observer).and_then(|observer| {
-        observer.follow(&devices);
+        observer.follow(&devices, clock::mono());
         observer.check(clock::mono());
         let attachment = observer.attachments().next().context("nothing followed")?;
         let first = attachment.first;

@@ -138,7 +138,9 @@ const COSTS: &str = "
     the verifier accepts the observer | nothing is observed: the verdict is Unknown
     the verifier accepts the sentinel | no probes: an idle node is Unknown
     TCX links | clsact filters are used. They are not pinned, stay after a crash until the next agent or \
-`pathproof cleanup`, and their order is that of their priorities
+`pathproof cleanup`, and their order is that of their priorities. An interface that comes while the agent runs, and may \
+be a pod's, is observed 15 to 20 s later, so that plugins such as `bandwidth` can add their qdisc; one with an `ingress` \
+qdisc is not observed ([known issues](known-issues.md#coverage))
     clsact filters | nothing, while there is TCX
     being first at a hook, with confirmation | packets that another program drops first are not observed
     port steering (sk_lookup) | the agent listens on the healthz port itself, which must be free

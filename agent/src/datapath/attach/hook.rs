@@ -4,6 +4,7 @@
 //! A filter is named by its place alone, which is the same for every agent: before one is deleted the
 //! kernel is asked whether it is still ours, since a successor puts its own in place of it.
 
+use std::cell::Cell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,13 +15,12 @@ use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
 use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
 use aya::programs::{ProgramError, ProgramId, SchedClassifier, TcAttachType};
-use netlink_sys::protocols::NETLINK_ROUTE;
 use thiserror::Error;
 
-use super::Mode;
+use super::filters::{self, filters};
+use super::{Mode, qdisc};
 use crate::datapath::load::LoadError;
 use crate::datapath::syscall::{BPF_TCX_INGRESS, programs_at};
-use crate::netlink::{dump, find, too_short, word};
 
 /// Direction in which packets cross the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Direction {
     }
 
     /// Parent of filters of the clsact qdisc (linux/pkt_sched.h).
-    fn parent(self) -> u32 {
+    pub(super) fn parent(self) -> u32 {
         0xffff_fff2 + self as u32
     }
 
@@ -87,6 +87,24 @@ pub enum HookError {
     /// A pin.
     #[error(transparent)]
     Pin(#[from] PinError),
+    /// The qdisc that has the filters cannot be read.
+    #[error("cannot read the interface's qdisc: {0}")]
+    Qdisc(io::Error),
+    /// The place of clsact is taken. What is added as an egress filter would become an ingress filter.
+    #[error(
+        "another program added a qdisc of kind {0}, which has no egress filters, in the place of \
+         clsact"
+    )]
+    OtherQdisc(String),
+    /// A qdisc that is added too early makes a plugin fail.
+    #[error(
+        "it is new, and no qdisc is added to a new interface for 15 s, in which plugins of the CNI \
+         may add theirs"
+    )]
+    New,
+    /// The kernel refused to add clsact.
+    #[error("cannot add the clsact qdisc")]
+    Clsact(#[from] tc::TcError),
 }
 
 /// Position of one of our programs among others, and the means to find a former agent's filter of
@@ -96,9 +114,9 @@ pub(in crate::datapath) struct Place {
     /// The program that a link stands right behind; at the head without one, or where it is not there.
     behind: Option<u32>,
     /// The filter's handle.
-    handle: u32,
+    pub(super) handle: u32,
     /// The filter's priority.
-    priority: u16,
+    pub(super) priority: u16,
 }
 
 impl Place {
@@ -109,6 +127,11 @@ impl Place {
         handle: 0x7070,
         priority: 1,
     };
+
+    /// Places of both programs' filters.
+    pub(super) fn all() -> [Self; 2] {
+        [Self::FIRST, Self::behind(None)]
+    }
 
     /// The sentinel's: behind the observer's program, before whatever else was attached to these
     /// devices: Cilium's programs end the chain.
@@ -127,6 +150,10 @@ pub(in crate::datapath) struct Spot<'a> {
     pub(in crate::datapath) device: &'a str,
     pub(in crate::datapath) direction: Direction,
     pub(in crate::datapath) place: Place,
+    /// A qdisc may be added where filters need one and there is none.
+    pub(in crate::datapath) may_add_qdisc: bool,
+    /// One was added.
+    pub(in crate::datapath) added_qdisc: Cell<bool>,
 }
 
 /// An attached program. Dropped, it is detached, unless its link is pinned or another agent's filter
@@ -163,7 +190,12 @@ impl Hook {
             }
             Mode::Tcx | Mode::Auto => match tcx(classifier, spot, pin.as_deref()) {
                 Err(error) if mode == Mode::Auto && no_tcx(&error) => filter(classifier, spot)?,
-                link => Held::Tcx { _link: link?, pin },
+                link => {
+                    let held = Held::Tcx { _link: link?, pin };
+                    // A former agent's filter would look at every packet a second time.
+                    let _ = filters::remove(spot.index, spot.direction, &[spot.place]);
+                    held
+                }
             },
         };
         Ok(Self {
@@ -329,8 +361,7 @@ fn adopt(classifier: &mut SchedClassifier, pin: &Path) -> Option<FdLink> {
 fn filter(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<Held, HookError> {
     let &Spot { device, place, .. } = spot;
     let attach_type = spot.direction.attach_type();
-    // Refused where it is there already; whatever else was wrong, the filter says it better.
-    let _ = tc::qdisc_add_clsact(device);
+    qdisc::ready(spot)?;
     let mut add = || {
         let options = NlOptions {
             priority: place.priority,
@@ -353,81 +384,4 @@ fn filter(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<Held, Hoo
         add()
     })?;
     Ok(Held::Clsact(Some(classifier.take_link(id)?)))
-}
-
-/// A filter as the kernel describes it.
-pub(in crate::datapath) struct StandingFilter {
-    pub(in crate::datapath) handle: u32,
-    /// Id of its program.
-    pub(in crate::datapath) program: u32,
-    /// The name that was given to it.
-    pub(in crate::datapath) name: Option<String>,
-}
-
-/// The programs that stand as filters at this direction of a device, of one priority or of all (0).
-pub(in crate::datapath) fn filters(
-    index: u32,
-    direction: Direction,
-    priority: u16,
-) -> io::Result<Vec<StandingFilter>> {
-    const GET_FILTER: u16 = 46;
-    // `struct tcmsg`: family and padding, interface, handle (of which a dump takes no notice), parent,
-    // priority and protocol.
-    let words = [0, index, 0, direction.parent(), u32::from(priority) << 16];
-    let body: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
-    let mut found = Vec::new();
-    dump(NETLINK_ROUTE, GET_FILTER, &body, |answer| {
-        let handle = word(answer, 8).ok_or_else(too_short)?;
-        if word(answer, 4) == Some(index) {
-            let attributes = answer.get(body.len()..).unwrap_or_default();
-            found.extend(standing(handle, attributes));
-        }
-        Ok(())
-    })?;
-    Ok(found)
-}
-
-/// A filter by its attributes, where it is one of the kind bpf: others give the options other
-/// meanings.
-fn standing(handle: u32, bytes: &[u8]) -> Option<StandingFilter> {
-    const TCA_KIND: u16 = 1;
-    const TCA_OPTIONS: u16 = 2;
-    const TCA_BPF_NAME: u16 = 7;
-    const TCA_BPF_ID: u16 = 11;
-    if find(bytes, TCA_KIND)? != b"bpf\0" {
-        return None;
-    }
-    let options = find(bytes, TCA_OPTIONS)?;
-    let name = find(options, TCA_BPF_NAME).map(|name| {
-        let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
-        String::from_utf8_lossy(text).into_owned()
-    });
-    Some(StandingFilter {
-        handle,
-        program: word(find(options, TCA_BPF_ID)?, 0)?,
-        name,
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::netlink::attribute;
-
-    /// Of u32 the same numbers are its action and its flags, of flower an address.
-    #[test]
-    fn filters_without_a_program_are_none() {
-        let options = [
-            attribute(7, b"cali_tc\0"),
-            attribute(11, &5u32.to_ne_bytes()),
-        ]
-        .concat();
-        for (kind, program) in [("bpf\0", Some(5)), ("u32\0", None), ("flower\0", None)] {
-            let filter = [attribute(1, kind.as_bytes()), attribute(2, &options)].concat();
-            let found = standing(1, &filter);
-            let found = found.map(|found| (found.program, found.name));
-            let expected = program.map(|id| (id, Some("cali_tc".to_owned())));
-            assert_eq!(found, expected, "{kind}");
-        }
-    }
 }

@@ -1,0 +1,144 @@
+//! The programs that stand as filters at an interface, as the kernel lists them.
+
+use std::io;
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use super::Direction;
+use super::hook::Place;
+use crate::netlink::{ask, dump, find, too_short, word};
+
+/// Length of `struct tcmsg`.
+const TCMSG: usize = 20;
+
+/// A filter as the kernel describes it.
+pub(in crate::datapath) struct StandingFilter {
+    pub(in crate::datapath) handle: u32,
+    /// Its priority among the filters of its direction.
+    pub(in crate::datapath) priority: u16,
+    /// Id of its program.
+    pub(in crate::datapath) program: u32,
+    /// The name that was given to it.
+    pub(in crate::datapath) name: Option<String>,
+}
+
+/// The programs that stand as filters at this direction of a device, of one priority or of all (0).
+pub(in crate::datapath) fn filters(
+    index: u32,
+    direction: Direction,
+    priority: u16,
+) -> io::Result<Vec<StandingFilter>> {
+    let mut found = Vec::new();
+    each(index, direction, priority, |answer| {
+        let handle = word(answer, 8).ok_or_else(too_short)?;
+        let priority = word(answer, 16).ok_or_else(too_short)? >> 16;
+        let attributes = answer.get(TCMSG..).unwrap_or_default();
+        found.extend(standing(handle, priority as u16, attributes));
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Whether there is no filter of any kind in either direction.
+pub(super) fn is_empty(index: u32) -> io::Result<bool> {
+    let mut is_empty = true;
+    for direction in Direction::BOTH {
+        each(index, direction, 0, |_| {
+            is_empty = false;
+            Ok(())
+        })?;
+    }
+    Ok(is_empty)
+}
+
+/// Lists the filters of a device and hands over each.
+fn each(
+    index: u32,
+    direction: Direction,
+    priority: u16,
+    mut each: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    const GET_FILTER: u16 = 46;
+    // A dump takes no notice of the handle.
+    let body = tcmsg(index, 0, direction.parent(), u32::from(priority) << 16);
+    dump(NETLINK_ROUTE, GET_FILTER, &body, |answer| {
+        if word(answer, 4) == Some(index) {
+            each(answer)?;
+        }
+        Ok(())
+    })
+}
+
+/// Deletes the filters that an agent of pathproof left in one of these places, and returns their number.
+pub(super) fn remove(index: u32, direction: Direction, places: &[Place]) -> io::Result<usize> {
+    const DELETE_FILTER: u16 = 45;
+    let in_place = |of: &StandingFilter| {
+        let is_in = |place: &Place| (place.handle, place.priority) == (of.handle, of.priority);
+        places.iter().any(is_in)
+    };
+    let is_ours = |name: &String| name.starts_with("pathproof_");
+    let mut removed = 0;
+    for filter in filters(index, direction, 0)? {
+        if !in_place(&filter) || !filter.name.as_ref().is_some_and(is_ours) {
+            continue;
+        }
+        let all = u32::from((libc::ETH_P_ALL as u16).to_be());
+        let info = u32::from(filter.priority) << 16 | all;
+        let body = tcmsg(index, filter.handle, direction.parent(), info);
+        ask(NETLINK_ROUTE, (DELETE_FILTER, 0), &body, |_| Ok(()))?;
+        removed += 1;
+    }
+    Ok(removed)
+}
+
+/// `struct tcmsg`: family and padding, interface, handle, parent, and a filter's priority and protocol.
+pub(super) fn tcmsg(index: u32, handle: u32, parent: u32, info: u32) -> Vec<u8> {
+    let words = [0, index, handle, parent, info];
+    words.into_iter().flat_map(u32::to_ne_bytes).collect()
+}
+
+/// A filter by its attributes, where it is one of the kind bpf: others give the options other
+/// meanings.
+fn standing(handle: u32, priority: u16, bytes: &[u8]) -> Option<StandingFilter> {
+    const TCA_KIND: u16 = 1;
+    const TCA_OPTIONS: u16 = 2;
+    const TCA_BPF_NAME: u16 = 7;
+    const TCA_BPF_ID: u16 = 11;
+    if find(bytes, TCA_KIND)? != b"bpf\0" {
+        return None;
+    }
+    let options = find(bytes, TCA_OPTIONS)?;
+    let name = find(options, TCA_BPF_NAME).map(|name| {
+        let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(text).into_owned()
+    });
+    Some(StandingFilter {
+        handle,
+        priority,
+        program: word(find(options, TCA_BPF_ID)?, 0)?,
+        name,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::netlink::attribute;
+
+    /// Of u32 the same numbers are its action and its flags, of flower an address.
+    #[test]
+    fn filters_without_a_program_are_none() {
+        let options = [
+            attribute(7, b"cali_tc\0"),
+            attribute(11, &5u32.to_ne_bytes()),
+        ]
+        .concat();
+        for (kind, program) in [("bpf\0", Some(5)), ("u32\0", None), ("flower\0", None)] {
+            let filter = [attribute(1, kind.as_bytes()), attribute(2, &options)].concat();
+            let found = standing(1, 7, &filter);
+            let found = found.map(|found| (found.program, found.name));
+            let expected = program.map(|id| (id, Some("cali_tc".to_owned())));
+            assert_eq!(found, expected, "{kind}");
+        }
+    }
+}

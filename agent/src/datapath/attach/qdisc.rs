@@ -1,0 +1,123 @@
+//! The qdisc that has an interface's filters, clsact. An interface has one qdisc in this place, and the qdisc
+//! `ingress` takes it as well.
+//!
+//! A qdisc that is not needed any more is deleted, since it is in the way of others' `ingress` until a reboot. Of
+//! all that are empty only those that an agent added: another program that adds one is about to add filters. The
+//! kernel does not record who added a qdisc, so [`Added`] does.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+
+use aya::programs::tc;
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use super::filters::{is_empty, tcmsg};
+use super::hook::{HookError, Spot};
+use crate::netlink::{ECHO, ask, attribute, find};
+
+const CLSACT: &str = "clsact";
+/// The place of both kinds (linux/pkt_sched.h).
+const PARENT: u32 = 0xffff_fff1;
+const TCA_KIND: u16 = 1;
+/// Target of a record: a BPF file system has no plain files.
+const OWNER: &str = "pathproof";
+
+/// Makes sure that clsact is there, and adds it if nothing is in its place and that is allowed.
+pub(super) fn ready(spot: &Spot<'_>) -> Result<(), HookError> {
+    match kind(spot.index).map_err(HookError::Qdisc)? {
+        Some(kind) if kind == CLSACT => Ok(()),
+        Some(kind) => Err(HookError::OtherQdisc(kind)),
+        None if !spot.may_add_qdisc => Err(HookError::New),
+        None => {
+            tc::qdisc_add_clsact(spot.device)?;
+            spot.added_qdisc.set(true);
+            Ok(())
+        }
+    }
+}
+
+/// Kind of the qdisc in the place of clsact.
+fn kind(index: u32) -> io::Result<Option<String>> {
+    const GET_QDISC: u16 = 38;
+    let body = tcmsg(index, 0, PARENT, 0);
+    let mut found = None;
+    // Without ECHO kernels answer the listeners alone.
+    let asked = ask(NETLINK_ROUTE, (GET_QDISC, ECHO), &body, |answer| {
+        let attributes = answer.get(body.len()..).unwrap_or_default();
+        let kind = find(attributes, TCA_KIND).and_then(|kind| kind.split(|byte| *byte == 0).next());
+        found = kind.map(|kind| String::from_utf8_lossy(kind).into_owned());
+        Ok(())
+    });
+    match asked.map_err(|error| (error.raw_os_error(), error)) {
+        Ok(()) => Ok(found),
+        // The second is the answer where a qdisc was removed; newer kernels acknowledge alone.
+        Err((Some(libc::ENOENT | libc::EINVAL), _)) => Ok(None),
+        Err((_, error)) => Err(error),
+    }
+}
+
+/// Deletes clsact where that has no filter, and returns whether it is gone.
+fn delete(index: u32) -> io::Result<bool> {
+    const DELETE_QDISC: u16 = 37;
+    if kind(index)?.as_deref() != Some(CLSACT) {
+        return Ok(true);
+    }
+    if !is_empty(index)? {
+        return Ok(false);
+    }
+    let body = [
+        tcmsg(index, 0xffff_0000, PARENT, 0),
+        // The kernel deletes no qdisc of another kind.
+        attribute(TCA_KIND, b"clsact\0"),
+    ];
+    ask(NETLINK_ROUTE, (DELETE_QDISC, 0), &body.concat(), |_| Ok(())).map(|()| true)
+}
+
+/// Interfaces where agents added clsact. The folder, if there is one, has a link for each, by the interface's
+/// index; a later agent finds them there.
+pub(super) struct Added {
+    indexes: BTreeSet<u32>,
+    folder: Option<PathBuf>,
+}
+
+impl Added {
+    /// Those that are recorded.
+    pub(super) fn read(folder: Option<PathBuf>) -> Self {
+        let entries = folder.iter().flat_map(fs::read_dir).flatten().flatten();
+        let index = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+        Self {
+            indexes: entries.filter_map(index).collect(),
+            folder,
+        }
+    }
+
+    pub(super) fn indexes(&self) -> Vec<u32> {
+        self.indexes.iter().copied().collect()
+    }
+
+    pub(super) fn record(&mut self, index: u32) {
+        self.indexes.insert(index);
+        if let Some(folder) = &self.folder {
+            let _ = fs::create_dir_all(folder);
+            // Without it the qdisc stays after a later agent.
+            let _ = symlink(OWNER, folder.join(index.to_string()));
+        }
+    }
+
+    pub(super) fn forget(&mut self, index: u32) {
+        self.indexes.remove(&index);
+        if let Some(folder) = &self.folder {
+            let _ = fs::remove_file(folder.join(index.to_string()));
+        }
+    }
+
+    /// Deletes the qdisc of an interface if an agent added it and it has no filter.
+    pub(super) fn delete(&mut self, index: u32) {
+        if self.indexes.contains(&index) && delete(index).unwrap_or(false) {
+            self.forget(index);
+        }
+    }
+}
