@@ -12,7 +12,7 @@ use node_tests::scene::Scene;
 use node_tests::world::{Family, Namespace, Place, Pod};
 use serde_json::{Value, json};
 
-use crate::parts::idle_then_busy;
+use crate::parts::{idle_then_busy, packets};
 
 /// A port of the node that leads to `web-1`.
 const HOST_PORT: u16 = 18_080;
@@ -36,6 +36,8 @@ fn the_way_by_an_ifb_is_no_leak() {
     let host_port = scene.node_port(HOST_PORT, Family::V4);
     scene.dial_outside(0, host_port, 10.0);
     idle_then_busy(&mut scene);
+    let shaped = packets(&scene.world.node, "type ifb");
+    assert!(shaped > 1_000, "{shaped} packets passed the ifb devices");
 }
 
 /// Their folder; nothing, loudly, where they were not built.
