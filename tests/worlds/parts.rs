@@ -77,6 +77,7 @@ pub(crate) fn named_until_mended(scene: &Scene, rules: &str, cause: &str) -> Val
     let watch = scene.watch();
     scene.world.worker.nft(rules).expect("a broken path");
     let named = scene.wait(&format!("{cause} named"), |report| {
+        assert_never_503(&watch);
         report["verdict"]["state"] == "degraded" && report["verdict"]["cause"] == cause
     });
     stays(scene, &watch, &NAMED);
