@@ -148,7 +148,8 @@ const SHOWN: [&str; 2] = ["TOUCHED ", "MEASURED "];
 /// Follows the output of `cargo test -- --show-output`, with or without `--report-time`.
 ///
 /// libtest knows no test that skips itself while it runs: such a test passes and prints a line
-/// `SKIPPED: why`. Those are found in the output of passed tests, of which only lines in [`SHOWN`] are shown.
+/// `SKIPPED: why`. Those are found in the output of passed tests, of which only lines that begin as in
+/// [`SHOWN`] are shown.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     /// Of all binaries.
