@@ -125,7 +125,7 @@ impl Shape {
         let paths = datapath["paths"].as_array();
         datapath["cilium"]["replacement"] == replacement
             && has_xdp == self.has_xdp()
-            && paths.is_some_and(|paths| paths.iter().all(owned))
+            && paths.is_some_and(|paths| !paths.is_empty() && paths.iter().all(owned))
     }
 
     fn has_direct_return(self) -> bool {

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use node_tests::cluster::{Mode, Process, create};
+use node_tests::scene::assert_never_503;
 use node_tests::watch::Codes;
 use serde_json::json;
 
@@ -131,6 +132,7 @@ fn a_node_that_fails_with_many_others_keeps_its_200(scene: &Scene, mut rotator: 
     // The next one publishes that the others are sound again.
     let _next = scene.rotator("next", &[]);
     scene.counted(1, 5);
+    assert_never_503(&watch);
     let all_200 = |codes: &Codes| (codes.healthz, codes.livez) == (200, 200);
     assert!(
         watch.changes().iter().all(|change| all_200(&change.codes)),

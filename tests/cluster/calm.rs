@@ -5,12 +5,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use node_tests::cluster::Mode;
-use node_tests::manifests::Service;
+use node_tests::manifests::{Endpoint, Service};
 use node_tests::traffic::Server;
 use node_tests::wait::settle;
-use node_tests::watch::Watch;
+use node_tests::watch::{Codes, Watch};
+use serde_json::Value;
 
-use crate::scene::{PORT, Scene};
+use crate::scene::{PATIENCE, PORT, Scene};
 
 /// The API server is away for so long.
 const AWAY: Duration = Duration::from_secs(15);
@@ -34,8 +35,11 @@ impl Calm {
         }
     }
 
-    /// No 503 was seen so far. An answer that was too late for the poller is none.
+    /// No 503 was seen so far, and the agent answers. An answer that was too late for the poller is none.
     fn still(&mut self, after: &str) {
+        let answers = |codes: Codes| codes.healthz != 0 && codes.livez != 0;
+        let answered = self.ours.wait(PATIENCE, answers);
+        assert!(answered.is_ok(), "no answer after {after}: {answered:?}");
         let changes = self.ours.changes();
         let bad = |code: u16| code == 503;
         let seen = changes
@@ -105,7 +109,14 @@ fn calm_beside(scene: &mut Scene, calm: &mut Calm) {
     thread::sleep(Duration::from_secs(5));
     calm.still("its return");
     // It follows again.
-    scene.replace("api", "api-1", "spare");
+    let endpoints = |report: &Value| report["expectations"]["endpoints"].as_u64();
+    let before = endpoints(&scene.report());
+    let more = Endpoint::from(scene.world.pod("spare"));
+    (scene.manifests)
+        .change("api", |service| service.endpoints.push(more))
+        .expect("one endpoint more");
+    scene.put("api");
+    scene.wait("one endpoint more", |report| endpoints(report) > before);
     thread::sleep(Duration::from_secs(4));
     calm.still("a change after it");
 }

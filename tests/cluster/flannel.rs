@@ -46,6 +46,7 @@ fn an_overlay_of_flannel_proves_by_answers_and_is_named_when_it_dies() {
         report["peers"]["answering"] == 1
     });
     throughout(CALM, || {
+        assert_never_503(&watch);
         let report = scene.report();
         assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
     });

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use node_tests::cluster::Mode;
 use node_tests::http::{self, Response};
 use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::scene::assert_never_503;
 use node_tests::traffic::Plan;
 use node_tests::wait::settle;
 use node_tests::watch::Watch;
@@ -189,7 +190,7 @@ fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
             .wait(PATIENCE, is(200))
             .expect("200")
             .duration_since(began);
-        println!("round {round}: 503 after {told:?}, 200 after {mended:?}");
+        println!("MEASURED round {round}: 503 after {told:?}, 200 after {mended:?}");
     }
     let body = plain(scene.outside(Family::V4, "GET", "/"));
     let stayed = theirs.changes();
@@ -207,7 +208,10 @@ fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
     scene.agent.take().expect("an agent").kill().expect("kill");
     let killed = Instant::now();
     let answer = until(PATIENCE, || scene.outside(Family::V4, "GET", "/").ok());
-    println!("kube-proxy's answer {:?} after the kill", killed.elapsed());
+    println!(
+        "MEASURED kube-proxy's answer {:?} after the kill",
+        killed.elapsed()
+    );
     assert_eq!(plain(Ok(answer.expect("kube-proxy's answer"))), body);
     thread::sleep(Duration::from_millis(200));
     assert_eq!(ours.now().healthz, 200);
@@ -305,6 +309,7 @@ fn a_service_that_is_broken_alone_is_told_at_its_port_alone() {
     let open = "delete table inet test-filter\n";
     scene.world.node.nft(open).expect("no filter");
     thread::sleep(Duration::from_secs(2));
+    assert_never_503(&port);
     let changes = port.changes();
     assert_eq!(changes.len(), 1, "no fault of web's: {changes:?}");
 
@@ -329,6 +334,7 @@ fn a_service_that_is_broken_alone_is_told_at_its_port_alone() {
         .wait(PATIENCE, |codes| codes.healthz == 200)
         .expect("200");
     println!("200 {:?} after it was mended", mended.duration_since(began));
+    assert_never_503(&node);
     let changes = node.changes();
     assert_eq!(changes.len(), 1, "the node works: {changes:?}");
 }

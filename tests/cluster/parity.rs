@@ -6,6 +6,7 @@ use std::time::Duration;
 use node_tests::cluster::{Manner, Mode};
 use node_tests::http::Response;
 use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::scene::throughout;
 use serde_json::{Value, json};
 
 use crate::scene::{NODE, PATIENCE, Scene, until};
@@ -133,7 +134,9 @@ fn answers_are_as_of_kube_proxy_in_nftables_mode() {
     scene.agree("API away", 200);
     // Written while nobody can read it: seen once the API is back.
     scene.taint(&[AUTOSCALER_TAINT]);
-    scene.agree("tainted while the API is away", 200);
+    throughout(Duration::from_secs(1), || {
+        scene.agree("tainted while the API is away", 200);
+    });
     scene.relay.set(Manner::Open);
     scene.agree("API back", 503);
     scene.taint(&[]);

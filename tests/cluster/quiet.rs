@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 use node_tests::cluster::Mode;
-use node_tests::scene::{family_of, metric, path_of};
+use node_tests::scene::{assert_never_503, family_of, metric, path_of};
 use node_tests::skip;
 use node_tests::watch::Watch;
 use node_tests::world::{Family, Place};
@@ -209,6 +209,7 @@ fn keep_quiet(scene: &Scene, span: Duration) {
     // The longest time for which two connections received nothing: those of Services and of slices.
     let mut silence = Duration::ZERO;
     while start.elapsed() < span {
+        assert_never_503(&watch);
         let report = scene.report();
         assert_eq!(
             state(&report),
@@ -249,11 +250,7 @@ fn keep_quiet(scene: &Scene, span: Duration) {
         silence >= wanted,
         "the watches received something: silent for {silence:?} at most"
     );
-    let changes = watch.changes();
-    assert!(
-        changes.iter().all(|change| change.codes.healthz != 503),
-        "{changes:?}"
-    );
+    assert_never_503(&watch);
 }
 
 /// Removes the routes to pods, here and on the other node. Translated packets leave by the default

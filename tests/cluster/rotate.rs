@@ -2,6 +2,7 @@
 //! how long kube-proxy takes to follow.
 
 use node_tests::cluster::{Mode, Process, base};
+use node_tests::scene::assert_never_503;
 use node_tests::world::agent_binary;
 use serde_json::Value;
 
@@ -53,6 +54,7 @@ fn a_rotation_is_followed_and_its_lag_known() {
             let on_the_wire = |lane: &&Value| lane["generation"] == moved && lane["lag"].is_u64();
             (!lanes.is_empty() && lanes.iter().all(on_the_wire)).then_some(())
         });
+        assert_never_503(&watch);
         assert!(followed.is_some(), "{moved} is not on the wire: {last:#}");
         // kube-proxy waits up to a second between syncs; a lag of minutes would be no measure.
         let lags = last["verdict"]["families"].as_array().into_iter().flatten();

@@ -63,17 +63,14 @@ pub(crate) fn share_the_port(mut scene: Scene) {
     scene.wait_owner();
 
     // Both may give the same bytes when they agree, so they are made to disagree. kube-proxy was started
-    // a moment ago, and its first sync mends what was flushed before it.
-    let flushed = until(PATIENCE, || {
-        flush(&scene, &["ip", "ip6"]);
-        let seen = || (scene.answers() == [503, 503, 200].map(Some)).then_some(());
-        until(Duration::from_secs(4), seen)
+    // a moment ago, and its first sync of each family mends what was flushed before it.
+    let synced = until(PATIENCE, || {
+        let log = scene.proxy().process.log();
+        (log.matches("SyncProxyRules complete").count() >= 2).then_some(())
     });
-    assert!(
-        flushed.is_some(),
-        "ours does not see it: {:?}",
-        scene.answers()
-    );
+    assert!(synced.is_some(), "{}", scene.proxy().process.log());
+    flush(&scene, &["ip", "ip6"]);
+    scene.wait_answers("flushed", [503, 503, 200]);
 
     // kube-proxy dies: whoever answers on the node itself now is ours, and gives way when it is back.
     drop(scene.proxy.take());

@@ -144,12 +144,13 @@ fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
     );
     scene.world.node.nft(&policy).expect("a policy");
     scene.wait("degraded", |report| {
+        assert_never_503(&watch);
         report["verdict"]["state"] == "degraded"
     });
     thread::sleep(settled() + SHOWS);
+    assert_never_503(&watch);
     let report = scene.report();
     assert_eq!(report["verdict"]["state"], "degraded", "{report:#}");
-    assert_never_503(&watch);
 
     // Beside it a fault of the node is a fault.
     let table = "delete table ip kube-proxy\ndelete table ip6 kube-proxy\n";
@@ -184,6 +185,7 @@ fn a_flood_to_a_service_without_endpoints_fills_no_map(scene: &mut Scene) {
         sent > MAX_PENDING.into(),
         "too few SYNs show nothing: {sent}"
     );
+    assert_never_503(&watch);
     let report = scene.report();
     let coverage = &report["verdict"]["coverage"];
     let full = losses(&report).iter().any(|loss| loss.contains("pending"));
@@ -223,6 +225,7 @@ fn a_pod_that_keeps_its_port_makes_no_node_stale(scene: &mut Scene) {
     scene.endpoints(TENANT, "kept", &scene.addresses(&["web-1"]), 80..81);
     // Dialled for 15 s after it left, an endpoint is what a stale proxy would dial.
     thread::sleep(Duration::from_secs(20));
+    assert_never_503(&watch);
     let report = scene.wait("stale connections", |report| {
         let services = report["verdict"]["services"].as_array();
         let services = services.map_or(&[][..], Vec::as_slice);
@@ -279,6 +282,7 @@ fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
     };
     namespace(&scene.api, TENANT).expect("a namespace");
     scene.proxy().freeze();
+    let watch = scene.watch_healthy();
     let pid = scene.agent().pid();
     let before = usage::memory(pid).expect("memory").peak_kib;
     let ips = (0..1_000).map(|ip: u32| std::net::Ipv4Addr::from(0xC633_6400 + ip));
@@ -293,6 +297,7 @@ fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
             told.any(|text| text.starts_with(excess))
         })
     });
+    assert_never_503(&watch);
     assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
     let after = usage::memory(pid).expect("memory").peak_kib;
     println!("resident at most: {before} KiB before, {after} KiB after");
@@ -320,6 +325,7 @@ fn products_of_many_services_leave_room_for_others() {
         scene.endpoints(TENANT, &name, &nobody(60), 1..1_001);
     }
     scene.another_is_judged("after-pods");
+    assert_never_503(&watch);
     let report = scene.report();
     let coverage = &report["verdict"]["coverage"];
     assert_eq!(coverage["misrouted_suspended"], false, "{coverage:#}");
@@ -328,6 +334,7 @@ fn products_of_many_services_leave_room_for_others() {
         scene.service(TENANT, &format!("ports-{number}"), &many);
     }
     scene.another_is_judged("after-ports");
+    assert_never_503(&watch);
     let report = scene.report();
     let coverage = &report["verdict"]["coverage"];
     assert_eq!(coverage["misrouted_suspended"], false, "{coverage:#}");
@@ -335,7 +342,6 @@ fn products_of_many_services_leave_room_for_others() {
     let share = "exceeds its namespace's share of the BPF maps";
     assert!(problems.contains(share), "never named: {problems}");
     assert_eq!(report["expectations"]["missing"], 0, "{report:#}");
-    assert_never_503(&watch);
     let peak = usage::memory(pid).expect("memory").peak_kib;
     println!("resident at most: {peak} KiB");
     assert!(peak < MEMORY, "{peak} KiB");

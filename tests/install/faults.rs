@@ -2,11 +2,12 @@
 
 use std::net::SocketAddr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use node_tests::cluster::flush_services;
 use node_tests::real_node::PATIENCE;
 use node_tests::traffic::{Client, Plan};
+use node_tests::wait::scaled;
 use node_tests::watch::{Change, Codes};
 use node_tests::world::Family;
 
@@ -16,6 +17,8 @@ use crate::scene::{SOUND, Scene};
 const NODE_PORT: u16 = 30080;
 /// Long enough for several probes and for many connections.
 const WHILE: Duration = Duration::from_secs(4);
+/// Limit for the time until the next answer after one that was lost with the agent: kube-proxy has the port.
+const SILENCE: Duration = Duration::from_millis(1500);
 
 #[test]
 fn a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200() {
@@ -89,9 +92,15 @@ fn clients_and_10256_go_on_without_kubelet_and_over_the_agents_end() {
     scene.wait_proven();
     let changes = prober.changes();
     let codes = |of: &Change| [of.codes.healthz, of.codes.livez];
-    let missed = changes.iter().filter(|one| codes(one).contains(&0)).count();
     let bad = changes.iter().any(|one| codes(one).contains(&503));
-    assert!(missed <= 1 && !bad, "{changes:#?}");
+    assert!(!bad, "false 503: {changes:#?}");
+    let missed = changes.iter().filter(|one| codes(one).contains(&0)).count();
+    let ends = changes.iter().skip(1).map(|one| one.at);
+    let silent = |(one, end): (&Change, Instant)| codes(one).contains(&0).then(|| end - one.at);
+    let silences = changes.iter().zip(ends.chain([Instant::now()]));
+    let longest = silences.filter_map(silent).max().unwrap_or_default();
+    assert!(missed <= 1, "{changes:#?}");
+    assert!(longest < scaled(SILENCE), "{longest:?}: {changes:#?}");
     drop(prober);
 
     let prober = scene.node.watch().expect("a prober");

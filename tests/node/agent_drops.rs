@@ -193,11 +193,15 @@ fn nothing_is_attached_where_nothing_is_lost() {
     let scene = Scene::busy(Backend::Nftables, &[]);
     // Others' packets are dropped meanwhile.
     nft(&scene.world.node, FORWARD, "tcp dport 9 drop");
+    let closed = scene.world.pod("web-1").endpoint(Family::V4, 9);
+    let other = scene.pod_plan("spare", closed).start().expect("a client");
     throughout(scaled(Duration::from_secs(5)), || {
         let report = scene.report();
         assert_eq!(watch(&report), "off", "{:#}", report["verdict"]["drops"]);
         assert!(reasons(&report, V4).is_empty());
     });
+    let felt = other.tally();
+    assert!(felt.timeouts > 0, "nothing was dropped: {felt:?}");
     assert_eq!(tracepoints(&scene), 0);
 }
 

@@ -59,6 +59,7 @@ fn outsiders_alone_never_flip_it() {
     });
     let stays = |scene: &Scene| {
         throughout(Duration::from_secs(6), || {
+            assert_never_503(&watch);
             let state = scene.report()["verdict"]["state"].clone();
             assert!(state != "broken" && state != "stale", "{state}");
         });

@@ -50,21 +50,24 @@ fn rest(stream: &mut TcpStream) -> String {
 
 /// Probes of load balancers: a new connection each, a second's patience, and no second attempt.
 #[derive(Default)]
-struct Probes {
+pub(crate) struct Probes {
     sent: usize,
     refused: Vec<String>,
 }
 
 impl Probes {
     /// Asks both paths in both families. An answer other than 200 fails at once.
-    fn send(&mut self, scene: &Scene) {
+    pub(crate) fn send(&mut self, scene: &Scene) {
         for family in Family::ALL {
             for path in ["/healthz", "/livez"] {
                 self.sent += 1;
                 let address = health_port(scene, family);
                 let ask = || http::get(address, path, scaled(Duration::from_secs(1)));
                 match scene.world.outside.run(ask) {
-                    Ok(answer) => assert_eq!(answer.status, 200, "{path} {family:?}"),
+                    Ok(answer) => {
+                        assert_ne!(answer.status, 503, "false 503: {path} {family:?}");
+                        assert_eq!(answer.status, 200, "{path} {family:?}");
+                    }
                     Err(error) => self.refused.push(format!("{path} {family:?}: {error:#}")),
                 }
             }
@@ -73,7 +76,7 @@ impl Probes {
 
     /// One in twenty may come too late on a machine that does much else, and load balancers want
     /// several in a row.
-    fn assert_answered(&self) {
+    pub(crate) fn assert_answered(&self) {
         let (sent, refused) = (self.sent, self.refused.len());
         println!("{sent} probes, {refused} of them without an answer");
         assert!(

@@ -341,7 +341,7 @@ fn ten_thousand_open_connections_are_counted() {
         let share = (after - before).as_secs_f64() / begun.elapsed().as_secs_f64();
         let runs = runs - ran;
         println!(
-            "{what}: {:.2} % of a processor; programs: {runs} runs, {} ns each",
+            "MEASURED {what}: {:.2} % of a processor; programs: {runs} runs, {} ns each",
             100.0 * share,
             (time - took).as_nanos() / u128::from(runs.max(1))
         );

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use node_tests::manifests::AUTOSCALER_TAINT;
+use node_tests::manifests::{AUTOSCALER_TAINT, Service};
 use node_tests::rules::Backend;
 use node_tests::watch::{Codes, Watch};
 use node_tests::world::Family;
@@ -69,6 +69,11 @@ fn a_marked_node_leaves_and_comes_back() {
         scene.manifests.taint(key).expect("taint");
     }
     let seen = watch.changes().len();
+    // The folder was read since.
+    scene.add(Service::new("later", 4, [scene.world.pod("spare")]));
+    scene.wait("another Service", |report| {
+        report["expectations"]["services"] == 4
+    });
     throughout(Duration::from_secs(1), || {
         assert!(staying(watch.now()), "{:?}", watch.changes())
     });

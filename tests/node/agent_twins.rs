@@ -10,7 +10,7 @@ use node_tests::world::Family;
 use rstest::rstest;
 
 use node_tests::scene::{
-    PATIENCE, Scene, assert_never_503, blames, eventually, until, wait_answers,
+    PATIENCE, PORT, Scene, assert_never_503, blames, eventually, until, wait_answers,
 };
 
 /// As long as a confirmation takes, and as much again.
@@ -119,25 +119,36 @@ impl Harmless {
     }
 
     /// Clients feel it, or the test would show a node without a fault: the first dials in vain, and
-    /// the second, of whom nothing was taken, is served.
+    /// the second, if there is one, is served, since nothing was taken from it.
     fn is_felt(self, scene: &Scene) {
         for family in Family::ALL {
             let vip = (scene.manifests.service("web").load_balancer_ip(family), 80).into();
             let pod = |pod, service| scene.pod_plan(pod, scene.cluster_ip(service, family));
-            let outside = || Plan::from_outside(&scene.world, 2, vip);
+            let outside = |target| Plan::from_outside(&scene.world, 2, target);
+            let server = scene.world.pod("web-1").endpoint(family, PORT);
             let (denied, served) = match self {
-                Self::PolicyForOneService => (pod("spare", "api"), pod("spare", "web")),
-                Self::PolicyForOneClient => (pod("client-1", "web"), pod("spare", "web")),
-                Self::SourceRanges => (outside(), pod("spare", "web")),
-                Self::BackendsKilled
-                | Self::BackendsSilent
-                | Self::NoEndpoints
-                | Self::NoLocalEndpoint => return,
+                Self::PolicyForOneService => (pod("spare", "api"), Some(pod("spare", "web"))),
+                Self::PolicyForOneClient => (pod("client-1", "web"), Some(pod("spare", "web"))),
+                Self::SourceRanges => (outside(vip), Some(pod("spare", "web"))),
+                Self::NoLocalEndpoint => {
+                    let port = scene.node_port(30084, family);
+                    (outside(port), Some(pod("spare", "far")))
+                }
+                Self::BackendsKilled | Self::BackendsSilent => {
+                    (scene.pod_plan("spare", server), None)
+                }
+                Self::NoEndpoints => return,
             };
-            let served = until(PATIENCE, || served.once(0).ok());
-            assert!(served.is_some(), "{self:?} {family:?}: others are served");
+            if let Some(served) = served {
+                let served = until(PATIENCE, || served.once(0).ok());
+                assert!(served.is_some(), "{self:?} {family:?}: others are served");
+            }
+            let failure = match self {
+                Self::BackendsKilled => Failure::Refused,
+                _ => Failure::Timeout,
+            };
             let denied = denied.patience(Duration::from_secs(2)).once(0);
-            assert_eq!(denied, Err(Failure::Timeout), "{self:?} {family:?}");
+            assert_eq!(denied, Err(failure), "{self:?} {family:?}");
         }
     }
 

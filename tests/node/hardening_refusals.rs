@@ -160,6 +160,9 @@ fn reader(config: Config) -> impl Fn(&Path) -> io::Result<String> {
 /// What a mounted ConfigMap does, and what a person does who swaps a folder.
 #[test]
 fn what_is_read_may_be_replaced() {
+    if skip::without_landlock("what_is_read_may_be_replaced") {
+        return;
+    }
     let scene = Scene::new();
     let folder = scene.manifests();
     let write = |version: &str, text: &str| {
@@ -198,6 +201,9 @@ fn kubeconfig(scene: &Scene, user: &str) -> PathBuf {
 /// A token that the kubeconfig names is renewed by a rename, wherever it lies.
 #[test]
 fn a_token_may_be_renewed() {
+    if skip::without_landlock("a_token_may_be_renewed") {
+        return;
+    }
     let scene = Scene::new();
     let token = scene.elsewhere.path().join("token");
     fs::write(&token, "old").expect("a token");

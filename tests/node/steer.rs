@@ -202,7 +202,10 @@ fn a_killed_agent_leaves_the_port_to_its_owner() {
         let seen = until(PATIENCE, || {
             (outside(&scene) == [Who::Owner; 2]).then_some(())
         });
-        println!("the owner answered {:?} after the kill", killed.elapsed());
+        println!(
+            "MEASURED the owner answered {:?} after the kill",
+            killed.elapsed()
+        );
         assert!(seen.is_some());
         assert_eq!(inside(&scene), [Who::Owner; 4]);
     }

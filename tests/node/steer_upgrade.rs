@@ -76,6 +76,8 @@ impl Pollers {
     fn assert_all_answered(self) {
         let (asked, bad) = self.end();
         println!("{asked} requests, {} not answered with 200", bad.len());
+        let is_503 = |bad: &String| bad.contains("status: 503");
+        assert!(!bad.iter().any(is_503), "false 503: {bad:#?}");
         assert!(bad.is_empty(), "of {asked}: {bad:#?}");
     }
 }

@@ -14,7 +14,7 @@ use node_tests::scene::{Scene, assert_never_503, device_of, lacks};
 use node_tests::world::{Family, Namespace, Place, Pod};
 use serde_json::{Value, json};
 
-use crate::parts::{everybody_is_served, idle_then_busy};
+use crate::parts::{everybody_is_served, idle_then_busy, packets};
 
 /// A port of the node that leads to `web-1`.
 const HOST_PORT: u16 = 18_080;
@@ -34,6 +34,8 @@ fn the_way_by_an_ifb_is_no_leak() {
     let host_port = scene.node_port(HOST_PORT, Family::V4);
     scene.dial_outside(0, host_port, 10.0);
     idle_then_busy(&mut scene);
+    let shaped = packets(&scene.world.node, "type ifb");
+    assert!(shaped > 1_000, "{shaped} packets passed the ifb devices");
 }
 
 /// Without TCX the agent needs a qdisc at a pod's device, where the plugin adds another one: it leaves a new

@@ -15,5 +15,6 @@ fn an_idle_node_behind_the_firewall_recovers() {
     pods_only(&scene, "drop");
     // Proven until the sentinel is settled: earlier failures do not count.
     stays(&scene, &watch, &["proven", "suspect"]);
+    assert_eq!(scene.report()["verdict"]["state"], "suspect");
     flushed(&scene, &watch);
 }

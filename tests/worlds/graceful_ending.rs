@@ -3,6 +3,7 @@
 
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;
+use serde_json::Value;
 
 use crate::parts::{NAMED, everybody_is_served, flushed, stays};
 
@@ -10,7 +11,13 @@ use crate::parts::{NAMED, everybody_is_served, flushed, stays};
 fn who_left_and_still_answers_harms_nobody() {
     let mut scene = Scene::busy(Backend::Nftables, &[]);
     let watch = scene.watch();
-    scene.swap_endpoint("api", "api-1", "spare");
+    let endpoints = |report: &Value| report["expectations"]["endpoints"].as_u64();
+    let before = endpoints(&scene.report());
+    let left = (scene.manifests).change("api", |service| {
+        service.endpoints.retain(|of| of.pod != "api-1");
+    });
+    left.expect("it leaves its slice");
+    scene.wait("the slice read", |report| endpoints(report) < before);
     stays(&scene, &watch, &NAMED);
     everybody_is_served(&scene);
     scene.rules.install().expect("the rules follow");

@@ -9,24 +9,33 @@ use std::thread;
 use std::time::Duration;
 
 use node_tests::rules::Backend;
-use node_tests::scene::PORT;
+use node_tests::scene::{PORT, Scene};
 use node_tests::worker::Worker;
 use node_tests::world::{Family, Pod};
 
-use crate::parts::healthy;
+use crate::parts::idle_then_busy;
 
 /// How long a proxy waits for one side.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 #[test]
 fn a_sidecars_connections_are_none_of_the_nodes() {
-    let mut proxies = Vec::new();
-    healthy(Backend::Nftables, |scene| {
-        let upstream = ["web-1", "web-3"].map(|name| scene.world.pod(name).clone());
-        for pod in ["client-1", "client-2"] {
-            proxies.push(sidecar(scene.world.pod(pod), upstream.clone()));
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
+    let upstream = ["web-1", "web-3"].map(|name| scene.world.pod(name).clone());
+    let sidecar = |pod| sidecar(scene.world.pod(pod), upstream.clone());
+    let _proxies = ["client-1", "client-2"].map(sidecar);
+    idle_then_busy(&mut scene);
+    for family in Family::ALL {
+        for service in ["web", "api", "db"] {
+            let arrived = |path| scene.count(service, family, path, "arrived");
+            assert_eq!(
+                arrived("pod"),
+                0,
+                "a sidecar takes them: {service} {family:?}"
+            );
         }
-    });
+        assert!(scene.count("web", family, "external", "arrived") > 0);
+    }
 }
 
 fn sidecar(pod: &Pod, upstream: [Pod; 2]) -> Worker {

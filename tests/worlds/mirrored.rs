@@ -6,11 +6,14 @@ use node_tests::rules::Backend;
 use node_tests::scene::{Scene, wait_answers};
 
 use crate::measured::settled;
-use crate::parts::{healthy, pod_devices, tc};
+use crate::parts::{idle_then_busy, packets, pod_devices, tc};
 
 #[test]
 fn copies_are_no_connections() {
-    healthy(Backend::Nftables, |scene| mirror(scene));
+    let mut scene = Scene::idle(Backend::Nftables, &[]);
+    mirror(&scene);
+    idle_then_busy(&mut scene);
+    are_copied(&scene);
 }
 
 /// A copy that leaves by the monitor's device brings no packet to its endpoint.
@@ -19,10 +22,17 @@ fn copies_hide_no_wrong_routes() {
     let scene = Scene::busy(Backend::Nftables, &[]);
     mirror(&scene);
     let watch = settled(&scene);
+    are_copied(&scene);
     let routes = scene.world.cut_pod_routes().expect("cut routes");
     wait_answers(&watch, 503);
     scene.world.mend_pod_routes(&routes).expect("mend routes");
     wait_answers(&watch, 200);
+}
+
+/// Copies of the clients' packets have left by the monitor's device.
+fn are_copied(scene: &Scene) {
+    let copies = packets(&scene.world.node, "mon0");
+    assert!(copies > 1_000, "{copies} copies");
 }
 
 fn mirror(scene: &Scene) {

@@ -42,6 +42,7 @@ pub(crate) fn idle_then_busy(scene: &mut Scene) {
 pub(crate) fn stays(scene: &Scene, watch: &Watch, states: &[&str]) {
     let mut expected = Instant::now();
     throughout(WATCHED, || {
+        assert_never_503(watch);
         let report = scene.report();
         let state = report["verdict"]["state"].as_str().unwrap_or_default();
         if states.contains(&state) {
@@ -53,8 +54,8 @@ pub(crate) fn stays(scene: &Scene, watch: &Watch, states: &[&str]) {
             report["verdict"]
         );
     });
-    assert_never_503(watch);
     wait_answers(watch, 200);
+    assert_never_503(watch);
 }
 
 /// The same world with a fault: the chain of all Services is flushed, and installed again.
@@ -76,6 +77,7 @@ pub(crate) fn named_until_mended(scene: &Scene, rules: &str, cause: &str) -> Val
     let watch = scene.watch();
     scene.world.worker.nft(rules).expect("a broken path");
     let named = scene.wait(&format!("{cause} named"), |report| {
+        assert_never_503(&watch);
         report["verdict"]["state"] == "degraded" && report["verdict"]["cause"] == cause
     });
     stays(scene, &watch, &NAMED);
@@ -104,6 +106,15 @@ pub(crate) fn tc(ns: &Namespace, words: &str) {
         "tc {words}: {}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Number of packets that devices of a namespace sent, as `ip link show` selects them.
+pub(crate) fn packets(ns: &Namespace, devices: &str) -> u64 {
+    let shown = ns.ip(&format!("-s -j link show {devices}"));
+    let shown: Value = serde_json::from_str(&shown.expect("devices")).expect("JSON");
+    let sent = |device: &Value| device["stats64"]["tx"]["packets"].as_u64();
+    let devices = shown.as_array().into_iter().flatten();
+    devices.filter_map(sent).sum()
 }
 
 /// Rules of a policy in the forward path: what matches is dropped or rejected.

@@ -40,6 +40,13 @@ pub(crate) fn two_uplinks() -> Scene {
          iifname eth0 fib daddr . iif type local ct mark set 0x80\n\
          iifname \"veth-*\" meta mark set ct mark and 0x80\n}\n}\n";
     node.nft(marks).expect("marks");
+    let (from, to) = (scene.world.pod("client-2"), scene.world.pod("web-3"));
+    for family in Family::ALL {
+        let (to, source) = (to.address(family), from.address(family));
+        let asked = format!("route get {to} from {source} iif {}", from.device);
+        let route = node.ip(&asked).expect("a route");
+        assert!(route.contains("dev eth1"), "{route}");
+    }
     let file = scene.manifests.dir().join(NODE_FILE);
     let text = std::fs::read_to_string(file).expect("the Node");
     let (head, tail) = text.split_once("spec:\n").expect("a spec");

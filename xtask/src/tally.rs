@@ -142,10 +142,14 @@ pub(crate) fn slowest(times: &mut [(f64, String)]) -> String {
 const PANIC_LINES: usize = 3;
 const PANIC_WIDTH: usize = 600;
 
+/// Beginnings of lines of passed tests that are shown.
+const SHOWN: [&str; 2] = ["TOUCHED ", "MEASURED "];
+
 /// Follows the output of `cargo test -- --show-output`, with or without `--report-time`.
 ///
 /// libtest knows no test that skips itself while it runs: such a test passes and prints a line
-/// `SKIPPED: why`. Those are found in the output of passed tests, which is otherwise not shown.
+/// `SKIPPED: why`. Those are found in the output of passed tests, of which only lines that begin as in
+/// [`SHOWN`] are shown.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     /// Of all binaries.
@@ -186,7 +190,7 @@ impl Reader {
             self.counted.skipped.push(format!("{}: {why}", self.test));
             self.skipping.insert(self.test.clone());
         }
-        false
+        SHOWN.iter().any(|word| line.starts_with(word))
     }
 
     /// Takes a line like `name ... FAILED <1.234s>` without the word `test` before it.
@@ -307,6 +311,20 @@ mod tests {
         assert!(
             !shown.contains("noise") && shown.contains("test nodeport ... ok"),
             "{shown}"
+        );
+    }
+
+    #[test]
+    fn what_a_passed_test_measured_or_touched_is_shown() {
+        let (.., shown) = read(
+            "test a ... ok\n\nsuccesses:\n\n---- a stdout ----\nnot MEASURED\n\
+             TOUCHED the DaemonSet, 1 times in this run\nMEASURED 503 after 1 s\nMEASUREDLY\n\n\
+             successes:\n    a\n\ntest result: ok. 1 passed; 0 failed; 0 ignored",
+        );
+        assert_eq!(
+            shown,
+            "test a ... ok\n\nTOUCHED the DaemonSet, 1 times in this run\nMEASURED 503 after 1 s\n\
+             test result: ok. 1 passed; 0 failed; 0 ignored"
         );
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agent_common::abi::ABI_VERSION;
 use agent_common::evidence::{FAULTS, Fault};
-use agent_core::coverage::{Hook, Hooks};
+use agent_core::coverage::Hooks;
 use agent_core::effect::{Answers, Effect, Judged, Notice};
 use agent_core::event::{Event, Parts, ViewUpdate};
 use agent_core::evidence::{Directory as _, Sighting};
@@ -190,7 +190,11 @@ impl Agent {
             observer.check(now);
         }
         let repaired = observer.repairs() != before;
-        let hooks = hooks(observer.attachments(), left_out);
+        let followed = observer.attachments().filter(|of| !of.is_new());
+        let hooks = Hooks {
+            devices: followed.map(Attachment::hook).collect(),
+            left_out: left_out as u64,
+        };
         if repaired {
             self.feed(Event::HooksRepaired(now));
         }
@@ -477,20 +481,6 @@ impl Agent {
         if let Some(observer) = &mut self.observer {
             observer.release(succeeded);
         }
-    }
-}
-
-fn hooks<'a>(attachments: impl Iterator<Item = &'a Attachment>, left_out: usize) -> Hooks {
-    let hook = |attachment: &Attachment| Hook {
-        device: attachment.device.name.clone(),
-        uplink: attachment.device.uplink,
-        attached: attachment.mechanism().is_some(),
-        first: !attachment.first.contains(&Some(false)),
-        problem: attachment.problem.clone(),
-    };
-    Hooks {
-        devices: attachments.filter(|of| !of.is_new()).map(hook).collect(),
-        left_out: left_out as u64,
     }
 }
 

@@ -16,6 +16,7 @@ use super::devices::Device;
 use super::load::classifier;
 use super::pins::Pins;
 use crate::causes::chain;
+use agent_core::coverage;
 use agent_core::report::{Attached, DeviceReport};
 use agent_core::time::Mono;
 
@@ -95,6 +96,17 @@ impl Attachment {
     /// Whether it is too new to be attached, which is no fault.
     pub fn is_new(&self) -> bool {
         self.new
+    }
+
+    /// As the judge sees it.
+    pub fn hook(&self) -> coverage::Hook {
+        coverage::Hook {
+            device: self.device.name.clone(),
+            uplink: self.device.uplink,
+            attached: self.mechanism().is_some(),
+            first: !self.first.contains(&Some(false)),
+            problem: self.problem.clone(),
+        }
     }
 
     /// As `/verdict` shows it.
