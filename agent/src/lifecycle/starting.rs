@@ -13,19 +13,20 @@ use std::path::Path;
 const FILE: &str = "starting";
 
 /// This agent is starting, for as long as the value lives.
-pub struct Starting(
-    #[allow(dead_code, reason = "it is closed when the value is dropped")] Option<File>,
-);
+pub struct Starting {
+    _lock: Option<File>,
+}
 
 impl Starting {
     /// Without a state folder there is nobody who could know of it.
     pub fn begin(state_dir: Option<&Path>) -> Self {
-        let lock = state_dir.map(|dir| lock(dir)).transpose();
-        Self(lock.unwrap_or_else(|error| {
+        let lock = state_dir.map(lock).transpose();
+        let lock = lock.unwrap_or_else(|error| {
             tracing::warn!(%error, "a predecessor cannot know that this agent is starting: during \
                                     an update the new pod may be called ready too early");
             None
-        }))
+        });
+        Self { _lock: lock }
     }
 }
 
