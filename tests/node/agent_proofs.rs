@@ -51,7 +51,7 @@ fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backen
     let mut clients = Vec::new();
     for family in Family::ALL {
         for (service, path, plan) in everything(&scene, family) {
-            let client = plan.rate(15.0).start().expect("start a client");
+            let client = plan.rate(5.0).start().expect("start a client");
             clients.push(((service, name(family), path), client));
         }
     }
