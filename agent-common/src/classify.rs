@@ -22,6 +22,7 @@
 //!
 //! Length: one decision, read from top to bottom; its parts share the packet and the maps.
 
+use crate::abi::LOSS_WINDOW_NS;
 use crate::evidence::{
     Anomaly, Fault, Outcome, Pending, PendingKey, accepted_units, anomaly_flag, state,
 };
@@ -651,7 +652,8 @@ fn account<W: World>(
     }
     // A SYN that came again after it was forwarded follows the conntrack entry of the first one, though all
     // rules may be gone (finding 11). One that had been lost left no entry.
-    let follows_former = step.state & (state::RETRANSMITTED | state::LATE) == state::RETRANSMITTED;
+    let former = state::RETRANSMITTED | state::LATE;
+    let follows_former = age > LOSS_WINDOW_NS && step.state & former == state::RETRANSMITTED;
     if step.proof && !follows_former {
         if !is_probe(fields) {
             world.prove(segment.family as u32, fields.class);

@@ -29,6 +29,9 @@ pub struct Hooks {
     pub devices: Vec<Hook>,
     /// Interfaces that the configuration leaves out, or whose headers are not followed.
     pub left_out: u64,
+    /// Interfaces of pods that are not observed for the sake of other programs' qdiscs.
+    #[serde(default)]
+    pub unseen: u64,
 }
 
 /// One interface.
@@ -201,14 +204,16 @@ impl Coverage {
         }));
         let over = self.over_budget.missed();
         reasons.extend(over.map(|missed| CoverageLoss::OverBudget { missed }));
+        let unseen = self.hooks.unseen > 0;
         ObserverHealth {
             attached,
             wanted,
             reasons,
             // Connections that were not followed may have got through, and those that leave by an
-            // unwatched uplink for a silent endpoint look lost. Other devices do not matter: an answer
-            // passes the device of its client.
-            lost_suspended: settling || full.is_some() || self.lacks_uplink(),
+            // unwatched uplink for a silent endpoint look lost, as do those to a silent endpoint behind an
+            // interface that is not observed.
+            lost_suspended: settling || full.is_some() || self.lacks_uplink() || unseen,
+            refused_suspended: unseen,
             // An endpoint that found no place in the map, or that only kube-proxy knows of, looks
             // like an unknown destination.
             misrouted_suspended: settling

@@ -115,6 +115,10 @@ pub struct ObserverHealth {
     pub reasons: Vec<CoverageLoss>,
     /// Connections may have been forgotten before they could be judged: lost says nothing now.
     pub lost_suspended: bool,
+    /// Endpoints of this node may be behind interfaces that are not observed. Whether they refused, or the
+    /// node, cannot be known: refused says nothing now.
+    #[serde(default)]
+    pub refused_suspended: bool,
     /// Endpoints or first SYNs are not known for certain: misrouted and stale say nothing now.
     pub misrouted_suspended: bool,
 }

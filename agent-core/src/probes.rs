@@ -72,6 +72,9 @@ pub struct SentinelLedger {
     lanes: [LaneLedger; LANES],
     pub(crate) view: SentinelView,
     owners: [Ownership; FAMILIES],
+    /// This agent has seen owners, by family.
+    #[serde(default = "has_seen")]
+    has_seen_owners: [bool; FAMILIES],
     damage: Option<Damage>,
     /// When the last look began that found our own parts sound.
     looked: Option<Mono>,
@@ -105,6 +108,11 @@ struct Ownership {
     since: Option<Mono>,
     /// When another owner disarmed the lanes; until one works again.
     disarmed: Option<Mono>,
+}
+
+/// In recordings that do not tell it: they begin in the middle.
+fn has_seen() -> [bool; FAMILIES] {
+    [true; FAMILIES]
 }
 
 /// The sentinel's devices were damaged.
@@ -288,6 +296,7 @@ impl SentinelLedger {
     /// left alone they may have taken its place, and need not serve the sentinel's interfaces.
     pub fn owner_seen(&mut self, family: Family, owners: DatapathOwners, now: Mono) {
         let ownership = &mut self.owners[family as usize];
+        let is_first = !std::mem::replace(&mut self.has_seen_owners[family as usize], true);
         if ownership.since.is_none() || ownership.present != owners {
             ownership.since = Some(now);
         }
@@ -295,7 +304,12 @@ impl SentinelLedger {
         if owners.is_empty() {
             return;
         }
-        let known = *ownership.known.get_or_insert(owners);
+        let mut known = *ownership.known.get_or_insert(owners);
+        if is_first && owners == DatapathOwners::from_iter([Owner::KubeProxyIptables]) {
+            // Of a legacy table a new agent does not know whether it was there beside the former owner.
+            known = known.iter().chain(owners.iter()).collect();
+            ownership.known = Some(known);
+        }
         let left_alone = owners.is_unknown() && !known.is_unknown();
         let new = owners.beyond(known).beyond(DatapathOwners::unknown());
         if new.is_empty() && !left_alone {

@@ -76,14 +76,14 @@ pub fn is_permission(error: &(dyn Error + 'static)) -> bool {
 const VIEW: &str = "cluster view";
 const UPGRADE: &str = "node became unhealthy after this agent started";
 
-/// Runs the agent until SIGTERM or SIGINT.
+/// Runs the agent until SIGTERM or SIGINT. It is `starting` until its main loop has turned once: kubelet
+/// asks whether it is alive from then on.
 ///
 /// # Errors
 /// The reason why it could not start. Once it runs, only a signal ends it: later problems are
 /// reported in the log, in `/verdict` and in the metrics.
-pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
+pub async fn run(config: Config, confined: Confined, starting: Starting) -> Result<(), AppError> {
     let mut shutdown = Shutdown::listen()?;
-    let starting = Starting::begin(config.kept.state_dir.as_deref());
     let readiness = Readiness::default();
     readiness.set(VIEW, false);
     let heartbeat = Heartbeat::new(clock::mono().0);
@@ -101,8 +101,6 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
     give_back_memory();
     let (listeners, takeover, succeeded, health_ports) =
         port::take_over(&config, loaded.0.as_mut(), readiness.clone())?;
-    // Kubelet's probes of this agent reach it from now on.
-    drop(starting);
     let probing = config.sentinel.clone().map(|of| {
         let scope = Scope::Sentinel(of.service.clone());
         let uncached = |client| ApiServer::new(client, &config.node_name, scope);
@@ -144,17 +142,21 @@ pub async fn run(config: Config, confined: Confined) -> Result<(), AppError> {
         state_dir: agent.config.kept.state_dir.clone(),
         now: clock::mono,
     };
+    // Attaching takes long on a node with many pods; the loop has not stalled.
+    heartbeat.beat(clock::mono().0);
     let served = serving::all(&agent, listeners, admin)?;
     let serving = Serving::start(served, ended).await?;
     let mut inputs = Inputs::new(updates, inbox, wanted_recordings).await?;
     inputs.counted = agent.open_count.counted.take();
     agent.follow_interfaces(inputs.interfaces());
+    let mut starting = Some(starting);
     let signal = loop {
         tokio::select! {
             biased;
             name = shutdown.requested() => break name,
             () = inputs.turn(&mut agent) => {}
         }
+        drop(starting.take());
         if agent.node.view().is_synced() {
             readiness.set(VIEW, true);
             takeover.ready();

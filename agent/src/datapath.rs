@@ -147,7 +147,7 @@ impl Observer {
 
     /// Another version's programs watch on until these do, everywhere.
     fn sweep_other_versions(&self) {
-        let attached = |of: &Attachment| of.mechanism().is_some() || of.is_new();
+        let attached = |of: &Attachment| of.mechanism().is_some() || of.is_left_to_others();
         let mut attachments = self.attacher.attachments().peekable();
         let all = attachments.peek().is_some() && attachments.all(attached);
         if let Some(pins) = self.pins.as_ref().filter(|_| all) {

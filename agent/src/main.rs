@@ -9,6 +9,7 @@ use pathproof::cli::{self, Exit};
 use pathproof::config::{Config, ConfigError, RotateConfig, RunArgs, Surroundings, Switch};
 use pathproof::kube_proxy_compat::{self, DropInError, Wanted};
 use pathproof::lifecycle::LogFormat;
+use pathproof::lifecycle::starting::Starting;
 use pathproof::{app, clock, confine, lifecycle, rotate};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinError;
@@ -71,6 +72,8 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
     }
     config.check()?;
     config.log();
+    // What follows may take long on a busy node.
+    let starting = Starting::begin(config.kept.state_dir.as_deref());
     // Before there are threads.
     let confined = confine::confine(&config);
     // Two threads: the main loop, and one that reads objects while it is busy.
@@ -78,7 +81,8 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let ended = runtime.block_on(async { tokio::spawn(app::run(config, confined)).await });
+    let ended =
+        runtime.block_on(async { tokio::spawn(app::run(config, confined, starting)).await });
     // Do not wait for a route dump that the kernel is slow to answer.
     runtime.shutdown_timeout(Duration::from_secs(1));
     ended??;

@@ -45,7 +45,7 @@ fn the_plugin_finds_no_qdisc_of_the_agent() {
     let Some(plugins) = plugins() else { return };
     let mut scene = Scene::busy(Backend::IptablesNft, &["--attach", "clsact"]);
     let watch = scene.watch();
-    let names = ["shaped", "plain"];
+    let names = ["plain", "shaped"];
     for name in names {
         scene.world.add_pod(name, Place::Local).expect("a new pod");
         for family in Family::ALL {

@@ -83,7 +83,11 @@ fn an_unobserved_uplink_hides_connections_from_outside() {
     };
     let hidden = |devices: Vec<Hook>, left_out| {
         let coverage = Coverage {
-            hooks: Hooks { devices, left_out },
+            hooks: Hooks {
+                devices,
+                left_out,
+                unseen: 0,
+            },
             ..Coverage::default()
         };
         let health = coverage.health(Missing::default(), at(1));
@@ -105,6 +109,19 @@ fn an_unobserved_uplink_hides_connections_from_outside() {
     );
 }
 
+/// Whether an endpoint behind it refused, or the node, cannot be known.
+#[test]
+fn behind_an_interface_that_is_left_to_others_nothing_is_lost_or_refused() {
+    let suspended = |unseen| {
+        let mut coverage = Coverage::new(ObserverStart::default(), at(0));
+        coverage.hooks.unseen = unseen;
+        let health = coverage.health(Missing::default(), at(60));
+        [health.lost_suspended, health.refused_suspended]
+    };
+    assert_eq!(suspended(0), [false, false]);
+    assert_eq!(suspended(1), [true, true]);
+}
+
 #[test]
 fn an_incomplete_view_hides_connections_unless_a_former_agents_maps_go_on() {
     let hidden = |continues| {
@@ -122,6 +139,7 @@ fn an_incomplete_view_hides_connections_unless_a_former_agents_maps_go_on() {
                 problem: None,
             }],
             left_out: 0,
+            unseen: 0,
         };
         let health = coverage.health(Missing::default(), at(9));
         coverage.hides_outside(&health, false).is_some()

@@ -330,7 +330,8 @@ impl Ledger {
         match failure {
             Failure::Lost => self.observer.lost_suspended,
             Failure::Misrouted | Failure::Stale => self.observer.misrouted_suspended,
-            Failure::Refused | Failure::Leaked | Failure::Unheard => false,
+            Failure::Refused => self.observer.refused_suspended,
+            Failure::Leaked | Failure::Unheard => false,
         }
     }
 }

@@ -79,6 +79,7 @@ impl Scene {
                 problem: None,
             }],
             left_out: 0,
+            unseen: 0,
         }));
         scene.feed(Event::Facts(Box::new(facts())));
         scene.feed(Event::Parts(Parts::Ready));

@@ -271,6 +271,7 @@ impl SimNode {
                 .map(hook)
                 .into(),
             left_out: 0,
+            unseen: 0,
         }
     }
 

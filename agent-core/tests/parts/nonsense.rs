@@ -416,8 +416,13 @@ fn hooks() -> impl Strategy<Value = Hooks> {
             first,
             problem,
         });
-    (prop::collection::vec(hook, 0..4), 0..3_u64)
-        .prop_map(|(devices, left_out)| Hooks { devices, left_out })
+    (prop::collection::vec(hook, 0..4), [0..3_u64, 0..3]).prop_map(
+        |(devices, [left_out, unseen])| Hooks {
+            devices,
+            left_out,
+            unseen,
+        },
+    )
 }
 
 fn shapes() -> impl Strategy<Value = shape::Facts> {

@@ -36,7 +36,7 @@ use crate::lifecycle::give_back_memory;
 use crate::metrics::{Metrics, Snapshot};
 use crate::port::{SteeredServices, Succeeded};
 use crate::publish::Publishing;
-use crate::sentinel::kernel::{Proxies, conntrack};
+use crate::sentinel::kernel::{conntrack, owners};
 use crate::state::{Memory, Recordings};
 
 /// A change of so many objects leaves memory behind that is worth giving back.
@@ -51,7 +51,6 @@ pub(super) struct Agent {
     pub(super) succeeded: Succeeded,
     /// Nothing where Services' health check node ports are left to others.
     pub(super) health_ports: Option<SteeredServices>,
-    proxies: Proxies,
     pub(super) open_count: OpenCount,
     pub(super) output: Output,
     interfaces: Interfaces,
@@ -98,7 +97,6 @@ impl Agent {
             probing,
             succeeded: Succeeded::default(),
             health_ports: None,
-            proxies: Proxies::default(),
             open_count: OpenCount::default(),
             output: Output {
                 metrics,
@@ -191,9 +189,11 @@ impl Agent {
         }
         let repaired = observer.repairs() != before;
         let followed = observer.attachments().filter(|of| !of.is_new());
+        let left_to_others = (observer.attachments()).filter(|of| of.is_left_to_others());
         let hooks = Hooks {
             devices: followed.map(Attachment::hook).collect(),
             left_out: left_out as u64,
+            unseen: left_to_others.count() as u64,
         };
         if repaired {
             self.feed(Event::HooksRepaired(now));
@@ -319,14 +319,13 @@ impl Agent {
     }
 
     /// Reads the datapath's shape; `read` are its owners where they were just read.
-    fn read_shape(&mut self, read: Option<OwnersRead>) -> Option<Event> {
+    fn read_shape(&self, read: Option<OwnersRead>) -> Option<Event> {
         let observer = self.observer.as_ref()?;
-        let owners = read.unwrap_or_else(|| self.proxies.read());
         let ends = self.probing.as_ref().map(Probing::near_ends);
         let seen = Seen {
             interfaces: &self.interfaces,
             sentinel: ends.as_ref().map_or(&[], |ends| ends),
-            owners,
+            owners: read.unwrap_or_else(owners),
         };
         Some(Event::Shape(Box::new(observer.shape(&seen))))
     }

@@ -88,6 +88,8 @@ pub struct Attachment {
     came: Option<Mono>,
     /// It is not attached yet because it is left to plugins.
     new: bool,
+    /// It is not attached for the sake of another program's qdisc, which is there or may come.
+    left_to_others: bool,
     repaired: Option<Mono>,
     looks: u32,
 }
@@ -96,6 +98,11 @@ impl Attachment {
     /// Whether it is too new to be attached, which is no fault.
     pub fn is_new(&self) -> bool {
         self.new
+    }
+
+    /// Whether it is left to another program's qdisc.
+    pub fn is_left_to_others(&self) -> bool {
+        self.left_to_others
     }
 
     /// As the judge sees it.
@@ -151,7 +158,7 @@ impl Attachment {
         let device = &self.device;
         let is_recent = |came| now.since(came) < LEFT_TO_PLUGINS;
         let may_add_qdisc = !(device.may_be_a_pods && self.came.is_some_and(is_recent));
-        self.new = false;
+        (self.new, self.left_to_others) = (false, false);
         let mut problems = Vec::new();
         for (slot, direction) in self.hooks.iter_mut().zip(Direction::BOTH) {
             if slot.is_some() {
@@ -185,6 +192,7 @@ impl Attachment {
                     tracing::debug!(device = %device.name, ?direction, "attached");
                 }
                 Err(error @ (HookError::OtherQdisc(_) | HookError::New)) => {
+                    self.left_to_others = true;
                     self.new |= matches!(error, HookError::New);
                     problems.push(format!("{} is not observed: {error}", device.name));
                 }
@@ -283,6 +291,7 @@ impl Attacher {
                     problem: None,
                     came,
                     new: false,
+                    left_to_others: false,
                     repaired: None,
                     looks: 0,
                 });

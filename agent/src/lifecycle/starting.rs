@@ -8,9 +8,14 @@
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::Path;
+use std::thread;
+use std::time::Duration;
 
 /// Name below the state folder.
 const FILE: &str = "starting";
+/// Attempts to get the lock, and the time between two.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// This agent is starting, for as long as the value lives.
 pub struct Starting {
@@ -30,21 +35,27 @@ impl Starting {
     }
 }
 
-/// Shared, since several may start at once.
+/// Of several that start at once the first one has the lock: that is known then. Who asks has it for a
+/// moment.
 fn lock(dir: &Path) -> io::Result<File> {
     fs::create_dir_all(dir)?;
     let file = File::options()
         .create(true)
         .append(true)
         .open(dir.join(FILE))?;
-    file.lock_shared()?;
-    Ok(file)
+    for _ in 0..TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+            tried => return Ok(tried.map(|()| file)?),
+        }
+    }
+    Err(io::ErrorKind::WouldBlock.into())
 }
 
-/// Whether an agent is starting that uses this state folder.
+/// Whether an agent is starting that uses this state folder. Those who ask do not take each other for one.
 pub fn is_any_starting(state_dir: &Path) -> bool {
     let file = File::open(state_dir.join(FILE));
-    file.is_ok_and(|file| matches!(file.try_lock(), Err(TryLockError::WouldBlock)))
+    file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// Removes the file of the locks.
@@ -67,12 +78,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
         assert!(!is_any_starting(&state), "nobody ever was");
-        let [one, other] = [(); 2].map(|()| Starting::begin(Some(&state)));
+        let one = Starting::begin(Some(&state));
+        let other = Starting::begin(Some(&state));
         assert!(is_any_starting(&state));
         drop(one);
-        assert!(is_any_starting(&state), "the other one");
+        assert!(!is_any_starting(&state), "the other one has no lock");
         drop(other);
-        assert!(!is_any_starting(&state));
+        let _again = Starting::begin(Some(&state));
+        assert!(is_any_starting(&state));
         forget(&state).unwrap();
         forget(&state).unwrap();
     }

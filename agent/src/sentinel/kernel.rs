@@ -3,6 +3,7 @@
 
 use std::ffi::CStr;
 use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use agent_common::service::{FAMILIES, Family};
@@ -23,55 +24,50 @@ const IPTABLES_CHAIN: Name<'static> = Name::Chain {
 /// kube-proxy's table in nftables mode.
 const NFTABLES_TABLE: Name<'static> = Name::Table("kube-proxy");
 
-/// Reads which proxies program Service routing, and remembers what the legacy tables mean.
-#[derive(Default)]
-pub struct Proxies {
-    /// By [`Family`]: a legacy table was there beside a proxy that does not use it.
-    legacy_of_others: [bool; FAMILIES],
-}
+/// By [`Family`]: a legacy table was there beside a proxy that does not use it, when that was last looked at.
+/// All of this process read the same kernel.
+static LEGACY_OF_OTHERS: [AtomicBool; FAMILIES] = [const { AtomicBool::new(false) }; FAMILIES];
 
-impl Proxies {
-    /// Proxies of this moment, by [`Family`], found by the traces that each leaves: a chain, a table, a device.
-    /// Cheap enough for every few seconds: one small question to nf_tables for each name. Nothing of a
-    /// family where a question was not answered.
-    pub fn read(&mut self) -> OwnersRead {
-        let nft = Nft::open(PATIENCE);
-        // SAFETY: a string with its end.
-        let has_device = |name: &CStr| unsafe { libc::if_nametoindex(name.as_ptr()) != 0 };
-        let devices = [
-            (has_device(c"kube-ipvs0"), Owner::Ipvs),
-            (has_device(c"cilium_host"), Owner::Cilium),
+/// Proxies that program Service routing now, by [`Family`], found by the traces that each leaves: a
+/// chain, a table, a device. Cheap enough for every few seconds: one small question to nf_tables
+/// for each name. Nothing of a family where a question was not answered.
+pub fn owners() -> OwnersRead {
+    let nft = Nft::open(PATIENCE);
+    // SAFETY: a string with its end.
+    let has_device = |name: &CStr| unsafe { libc::if_nametoindex(name.as_ptr()) != 0 };
+    let devices = [
+        (has_device(c"kube-ipvs0"), Owner::Ipvs),
+        (has_device(c"cilium_host"), Owner::Cilium),
+    ];
+    Family::ALL.map(|family| {
+        let has = |name| match &nft {
+            Ok(Some(nft)) => nft.has(family, name).ok(),
+            Ok(None) => Some(false),
+            Err(_) => None,
+        };
+        let rules = [
+            (has(IPTABLES_CHAIN)?, Owner::KubeProxyIptables),
+            (has(NFTABLES_TABLE)?, Owner::KubeProxyNftables),
         ];
-        Family::ALL.map(|family| {
-            let has = |name| match &nft {
-                Ok(Some(nft)) => nft.has(family, name).ok(),
-                Ok(None) => Some(false),
-                Err(_) => None,
-            };
-            let rules = [
-                (has(IPTABLES_CHAIN)?, Owner::KubeProxyIptables),
-                (has(NFTABLES_TABLE)?, Owner::KubeProxyNftables),
-            ];
-            let all = rules.into_iter().chain(devices);
-            let mut found: Vec<Owner> = all.filter(|(there, _)| *there).map(|(_, it)| it).collect();
-            let of_others = &mut self.legacy_of_others[family as usize];
-            if is_proxy(has_legacy(family, "nat"), !found.is_empty(), of_others) {
-                found.push(Owner::KubeProxyIptables);
-            }
-            Some(found.into_iter().collect())
-        })
-    }
+        let all = rules.into_iter().chain(devices);
+        let mut found: Vec<Owner> = all.filter(|(there, _)| *there).map(|(_, it)| it).collect();
+        let of_others = &LEGACY_OF_OTHERS[family as usize];
+        if is_proxy(has_legacy(family, "nat"), !found.is_empty(), of_others) {
+            found.push(Owner::KubeProxyIptables);
+        }
+        Some(found.into_iter().collect())
+    })
 }
 
 /// Whether a legacy nat table is taken for kube-proxy's. Its chains cannot be asked for one by one, and all
 /// of them are megabytes in a large cluster: that there is a table must do. But listing one makes it, and
 /// container runtimes use it: one that was there beside another proxy is no new proxy once that one's rules
 /// are gone.
-fn is_proxy(legacy: bool, beside_another: bool, of_others: &mut bool) -> bool {
+fn is_proxy(legacy: bool, beside_another: bool, of_others: &AtomicBool) -> bool {
     if beside_another {
-        *of_others = legacy;
+        of_others.store(legacy, Ordering::Relaxed);
     }
-    legacy && !*of_others
+    legacy && !of_others.load(Ordering::Relaxed)
 }
 
 /// Whether the node forwards what comes in by `device`, the sentinel's client end; `None` where the
@@ -141,8 +137,8 @@ mod tests {
 
     #[test]
     fn a_legacy_table_of_others_is_no_new_proxy() {
-        let mut of_others = false;
-        let mut is_proxy = |legacy, beside| is_proxy(legacy, beside, &mut of_others);
+        let of_others = AtomicBool::default();
+        let is_proxy = |legacy, beside| is_proxy(legacy, beside, &of_others);
         assert!(
             is_proxy(true, false),
             "the first look: it may be kube-proxy's"

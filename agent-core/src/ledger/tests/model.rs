@@ -356,6 +356,7 @@ fn recent(run: &[Noted]) -> (Vec<Missed>, Option<Mono>) {
 fn is_suspended(sample: &Sample, failure: Failure) -> bool {
     match failure {
         Failure::Lost => sample.observer.lost_suspended,
+        Failure::Refused => sample.observer.refused_suspended,
         Failure::Misrouted | Failure::Stale => sample.observer.misrouted_suspended,
         _ => false,
     }

@@ -11,6 +11,7 @@ use super::scene::*;
 use super::world::*;
 use crate::cause::State;
 use crate::cluster::{Change, NodeFacts, Protocol};
+use crate::coverage::Hooks;
 use crate::event::{Event, KernelSample, ViewUpdate};
 use crate::node::{Node, Start};
 use crate::shape;
@@ -193,6 +194,18 @@ fn a_boot_waits_for_the_pod_probe(
     node.step(shape_of(netkit), YOUNG);
     let effects = prove(&mut node, YOUNG);
     assert_eq!(effects.told(), (state, statuses));
+}
+
+/// The pod probe's interface may be one that is not observed yet.
+#[test]
+fn a_boot_waits_for_no_pod_probe_that_may_be_unseen() {
+    let mut node = booted(YOUNG, Some(false));
+    let unseen = Hooks {
+        unseen: 1,
+        ..hooks()
+    };
+    node.step(Event::Hooks(unseen), YOUNG);
+    assert_eq!(prove(&mut node, YOUNG).state(), State::Proven);
 }
 
 /// A failure lets no new connections in: only a proof does, or the end of the boot.

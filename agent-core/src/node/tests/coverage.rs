@@ -243,6 +243,7 @@ fn a_node_without_interfaces_is_not_seen() {
     scene.feed(Event::Hooks(Hooks {
         devices: vec![lone],
         left_out: 0,
+        unseen: 0,
     }));
     assert_eq!(scene.idle().state(), State::Proven);
 }

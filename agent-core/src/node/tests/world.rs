@@ -252,5 +252,6 @@ pub(super) fn hooks() -> Hooks {
     Hooks {
         devices: vec![hook("eth0", true), hook("veth1", false)],
         left_out: 0,
+        unseen: 0,
     }
 }

@@ -355,6 +355,31 @@ fn a_restart_changes_nothing() {
     );
 }
 
+/// kube-proxy's own table is gone, and a legacy table of others is there. An agent that was there before knows that
+/// it is others'; a new one does not, and takes it for kube-proxy's.
+#[rstest]
+#[case::the_table_came_now(false, false)]
+#[case::a_new_agent_does_not_know_since_when(true, true)]
+fn a_legacy_table_after_a_restart_disarms_nothing(#[case] restarts: bool, #[case] broken: bool) {
+    let mut world = World::probed(&USUAL);
+    let look = |world: &mut World, owner, at| {
+        let sentinel = &mut world.ledger.sentinel;
+        sentinel.owner_seen(Family::V4, owners(&[owner]), ms(at));
+    };
+    look(&mut world, Owner::KubeProxyNftables, 2_100);
+    world.rounds(2_250, 20_000, &USUAL, |_| Fate::Pass);
+    world.rounds(20_250, 22_000, &USUAL, |_| Fate::Leak);
+    assert_eq!(world.verdict(22_200).state, State::Broken);
+    if restarts {
+        restart(&mut world, 22_300);
+    }
+    for at in [22_400, 27_400] {
+        look(&mut world, Owner::KubeProxyIptables, at);
+        world.rounds(at + 100, at + 4_600, &USUAL, |_| Fate::Leak);
+    }
+    assert_eq!(world.verdict(32_100).state == State::Broken, broken);
+}
+
 #[test]
 fn what_an_agent_before_the_sentinel_wrote_is_read() {
     let mut world = World::new();

@@ -198,6 +198,7 @@ fn a_lost_connection_that_arrived_before_the_proof_accuses_nobody() {
 
 #[rstest]
 #[case::lost(Lost, ObserverHealth { lost_suspended: true, ..attached() }, State::Unknown)]
+#[case::refused(Refused, ObserverHealth { refused_suspended: true, ..attached() }, State::Unknown)]
 #[case::misrouted(Misrouted, ObserverHealth { misrouted_suspended: true, ..attached() }, State::Unknown)]
 #[case::stale(Stale, ObserverHealth { misrouted_suspended: true, ..attached() }, State::Unknown)]
 #[case::leaked_all_the_same(
@@ -212,8 +213,9 @@ fn coverage(#[case] failure: Failure, #[case] observer: ObserverHealth, #[case] 
     world.next.observer = observer;
     let clients = [(WEB, Pod, 1, failure), (API, Pod, 2, failure)];
     assert_eq!(failing(&mut world, &clients, 6_000), expected);
+    let observer = &world.ledger.observer;
     let suspended =
-        world.ledger.observer.lost_suspended || world.ledger.observer.misrouted_suspended;
+        observer.lost_suspended || observer.refused_suspended || observer.misrouted_suspended;
     let unjudged = world.verdict(6_000).coverage.unjudged;
     let told = unjudged.iter().any(|(of, n)| *of == failure && *n > 10);
     assert_eq!(told, suspended && failure != Leaked);

@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use crate::clock;
 use crate::config::SentinelConfig;
 use crate::sentinel::devices::{Role, SentinelDevices, conflict, ensure, remove, verify};
-use crate::sentinel::kernel::{Proxies, forwarding, has_ipv6, overridden};
+use crate::sentinel::kernel::{forwarding, has_ipv6, overridden, owners};
 
 /// The devices are looked at this often while all is well.
 const LOOK: Duration = Duration::from_secs(5);
@@ -50,7 +50,6 @@ pub(super) fn start(
         families: Vec::new(),
         off: None,
         touched: None,
-        proxies: Proxies::default(),
     };
     tokio::spawn(async move { keeper.run(desires).await })
 }
@@ -68,7 +67,6 @@ struct Keeper {
     /// Whether devices of ours may be there, in part or whole; `None` before this agent made or removed
     /// any.
     touched: Option<bool>,
-    proxies: Proxies,
 }
 
 impl Keeper {
@@ -142,11 +140,10 @@ impl Keeper {
             }
         }
         if self.made.borrow().is_some() {
-            let owners = self.proxies.read();
             self.report(Parts::Kernel(KernelState {
                 sound_since: sound.then_some(began),
                 forwarding: Family::ALL.map(|family| forwarding(&self.client, family)),
-                owners,
+                owners: owners(),
             }));
         }
     }
