@@ -22,7 +22,6 @@
 //!
 //! Length: one decision, read from top to bottom; its parts share the packet and the maps.
 
-use crate::abi::LOSS_WINDOW_NS;
 use crate::evidence::{
     Anomaly, Fault, Outcome, Pending, PendingKey, accepted_units, anomaly_flag, state,
 };
@@ -652,8 +651,9 @@ fn account<W: World>(
     }
     // A SYN that came again after it was forwarded follows the conntrack entry of the first one, though all
     // rules may be gone (finding 11). One that had been lost left no entry.
-    let former = state::RETRANSMITTED | state::LATE;
-    let follows_former = age > LOSS_WINDOW_NS && step.state & former == state::RETRANSMITTED;
+    // For both the answer is slow.
+    let (again, slow) = (state::RETRANSMITTED, state::SLOW);
+    let follows_former = step.state & (again | slow | state::LATE) == again | slow;
     if step.proof && !follows_former {
         if !is_probe(fields) {
             world.prove(segment.family as u32, fields.class);

@@ -304,12 +304,12 @@ impl SentinelLedger {
         if owners.is_empty() {
             return;
         }
-        let mut known = *ownership.known.get_or_insert(owners);
+        let mut known = ownership.known.unwrap_or(owners);
         if is_first && owners == DatapathOwners::from_iter([Owner::KubeProxyIptables]) {
             // Of a legacy table a new agent does not know whether it was there beside the former owner.
             known = known.iter().chain(owners.iter()).collect();
-            ownership.known = Some(known);
         }
+        ownership.known = Some(known);
         let left_alone = owners.is_unknown() && !known.is_unknown();
         let new = owners.beyond(known).beyond(DatapathOwners::unknown());
         if new.is_empty() && !left_alone {

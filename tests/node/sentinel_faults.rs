@@ -178,6 +178,11 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
     fault.mend(scene);
     wait_answers(&watch, 200);
     scene.wait_probed();
+    if fault == Fault::NoRules {
+        // An owner that was gone for so long has to be seen, and proven, once more.
+        thread::sleep(Duration::from_secs(6));
+        scene.wait_probed();
+    }
 }
 
 /// Faults of a part of the datapath, each mended before the next.

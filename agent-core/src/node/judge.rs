@@ -239,7 +239,7 @@ impl Judge {
     }
 
     /// Families in which Starting lasts until the pod probe's first connection. None if a socket load
-    /// balancer or netkit hides pods' connections; before the shape is read, all count as visible.
+    /// balancer, netkit or unobserved interfaces hide pods' connections; all, before the shape is read.
     fn pods_expected(&self) -> [bool; FAMILIES] {
         let all_seen = |family: Family| {
             let mut paths = self.shape.paths.iter();
@@ -248,10 +248,9 @@ impl Judge {
                     (path.family, path.path, path.seen) == (family, SourceClass::Pod, Seen::Full)
                 })
         };
-        // The pod probe's may be one of those that are not observed.
-        let observed = self.coverage.hooks.unseen == 0;
         let expected = |family| self.facts.pods_expected[family as usize] && all_seen(family);
-        Family::ALL.map(|family| !self.served && observed && expected(family))
+        Family::ALL
+            .map(|family| !self.served && self.coverage.hooks.unseen == 0 && expected(family))
     }
 
     fn sample(&mut self, sample: KernelSample, directory: &dyn Directory, effects: &mut Effects) {
