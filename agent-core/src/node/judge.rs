@@ -248,9 +248,8 @@ impl Judge {
                     (path.family, path.path, path.seen) == (family, SourceClass::Pod, Seen::Full)
                 })
         };
-        let expected = |family| self.facts.pods_expected[family as usize] && all_seen(family);
-        Family::ALL
-            .map(|family| !self.served && self.coverage.hooks.unseen == 0 && expected(family))
+        let may = !self.served && self.coverage.hooks.unseen == 0;
+        Family::ALL.map(|of| may && self.facts.pods_expected[of as usize] && all_seen(of))
     }
 
     fn sample(&mut self, sample: KernelSample, directory: &dyn Directory, effects: &mut Effects) {
