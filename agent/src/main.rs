@@ -72,7 +72,7 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
     }
     config.check()?;
     config.log();
-    // What follows may take long on a busy node.
+    // All that follows may take long on a busy node.
     let starting = Starting::begin(config.kept.state_dir.as_deref());
     // Before there are threads.
     let confined = confine::confine(&config);

@@ -59,7 +59,7 @@ fn the_plugin_finds_no_qdisc_of_the_agent() {
     let is_new = |report: &Value, pod| {
         attached(report, pod).is_some_and(|(is, problem)| !is && problem.contains("it is new"))
     };
-    // What is new is missed nowhere, and causes no fault.
+    // A new interface is missed nowhere, and causes no fault.
     let report = scene.wait("both left alone", |report| {
         names.iter().all(|name| is_new(report, name))
     });

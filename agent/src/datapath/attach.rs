@@ -84,7 +84,7 @@ pub struct Attachment {
     pub(super) company: Company,
     /// The current problem, in words.
     pub problem: Option<String>,
-    /// When it came, as far as is known; nothing if it was there when the agent began.
+    /// Time at which it came; nothing if it was there when the agent began.
     came: Option<Mono>,
     /// It is not attached yet because it is left to plugins.
     new: bool,
@@ -218,7 +218,7 @@ impl Attachment {
     }
 }
 
-/// What every attachment takes.
+/// Parts that every attachment needs.
 struct With {
     mode: Mode,
     pins: Option<Pins>,
@@ -263,7 +263,7 @@ impl Attacher {
     /// Attaches to `wanted` and lets go of everything else. A device that cannot be attached to,
     /// perhaps because it just vanished, is noted and tried again at the next look.
     pub fn follow(&mut self, ebpf: &mut Ebpf, wanted: &[Device], now: Mono) {
-        // Where a former agent's qdiscs stand, an interface without one is too new for that agent as well.
+        // If a former agent's qdiscs stand, an interface without one was too new for that agent as well.
         let succeeds = !self.with.added.indexes().is_empty();
         let came = (std::mem::replace(&mut self.began, true) || succeeds).then_some(now);
         let keep: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
