@@ -71,7 +71,8 @@ fn metrics_and_labels_of_the_queries_are_documented() {
     assert_eq!(unknown(wrong), ["pathproof_no", "endpoint", "checks"]);
 }
 
-/// The least that a rollout takes: so many nodes at a time, each ready for so long.
+/// The least that a rollout takes: so many nodes at a time, each asked whether it has started, and ready for so
+/// long.
 #[test]
 fn times_of_a_rollout_are_those_of_the_chart() {
     if Tool::Helm.skip_without("times_of_a_rollout_are_those_of_the_chart") {
@@ -86,6 +87,8 @@ fn times_of_a_rollout_are_those_of_the_chart() {
     let shipped =
         format!("`maxSurge: {surge}`, `maxUnavailable: 0` and `minReadySeconds: {seconds}`");
     assert!(page().contains(&shipped), "{shipped}");
+    let probe = &spec["template"]["spec"]["containers"][0]["startupProbe"];
+    let seconds = seconds + probe["initialDelaySeconds"].as_u64().expect("seconds");
     for (value, at_once) in [
         ("1`, as shipped", surge),
         ("1%`", 20),
