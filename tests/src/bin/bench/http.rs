@@ -88,13 +88,13 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
     Ok(())
 }
 
-/// Puts a process into a group with the share of processors that a pod with `cpu: 10m` has beside others.
-/// kubelet's own conversion makes a weight of 1 of 10 shares, of which an ordinary process has 1024.
+/// Puts a process into a group with the share of processors that a pod with `cpu: 50m` has beside others.
+/// kubelet's own conversion makes a weight of 2 of 51 shares, of which an ordinary process has 1024.
 fn few_shares(process: u32) -> Result<Cgroup> {
     let (group, hierarchy) = Cgroup::with("cpu")?;
     match hierarchy.has("cpu") {
-        true => group.set("cpu.shares", "10")?,
-        false => group.set("cpu.weight", "1")?,
+        true => group.set("cpu.shares", "51")?,
+        false => group.set("cpu.weight", "2")?,
     }
     group.set("cgroup.procs", &process.to_string())?;
     Ok(group)
