@@ -72,6 +72,15 @@ impl Company {
     }
 }
 
+/// A program that needs the place of our qdisc.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LeftTo {
+    /// A plugin that may still add its own.
+    Plugins,
+    /// The owner of the qdisc that is there.
+    Owner,
+}
+
 /// One device and its two hooks.
 pub struct Attachment {
     /// The device as it was last listed.
@@ -86,10 +95,8 @@ pub struct Attachment {
     pub problem: Option<String>,
     /// Time at which it came; nothing if it was there when the agent began.
     came: Option<Mono>,
-    /// It is not attached yet because it is left to plugins.
-    new: bool,
-    /// It is not attached for the sake of another program's qdisc, which is there or may come.
-    left_to_others: bool,
+    /// The qdisc of another program for whose sake it is not attached.
+    left_to: Option<LeftTo>,
     repaired: Option<Mono>,
     looks: u32,
 }
@@ -97,12 +104,12 @@ pub struct Attachment {
 impl Attachment {
     /// Whether it is too new to be attached, which is no fault.
     pub fn is_new(&self) -> bool {
-        self.new
+        self.left_to == Some(LeftTo::Plugins)
     }
 
     /// Whether it is left to another program's qdisc.
     pub fn is_left_to_others(&self) -> bool {
-        self.left_to_others
+        self.left_to.is_some()
     }
 
     /// As the judge sees it.
@@ -158,7 +165,7 @@ impl Attachment {
         let device = &self.device;
         let is_recent = |came| now.since(came) < LEFT_TO_PLUGINS;
         let may_add_qdisc = !(device.may_be_a_pods && self.came.is_some_and(is_recent));
-        (self.new, self.left_to_others) = (false, false);
+        self.left_to = None;
         let mut problems = Vec::new();
         for (slot, direction) in self.hooks.iter_mut().zip(Direction::BOTH) {
             if slot.is_some() {
@@ -192,8 +199,10 @@ impl Attachment {
                     tracing::debug!(device = %device.name, ?direction, "attached");
                 }
                 Err(error @ (HookError::OtherQdisc(_) | HookError::New)) => {
-                    self.left_to_others = true;
-                    self.new |= matches!(error, HookError::New);
+                    self.left_to = Some(match error {
+                        HookError::New => LeftTo::Plugins,
+                        _ => LeftTo::Owner,
+                    });
                     problems.push(format!("{} is not observed: {error}", device.name));
                 }
                 Err(error) => problems.push(format!(
@@ -210,7 +219,7 @@ impl Attachment {
         // It is tried again and again: what stays the same is said once.
         if let Some(error) = problem
             .as_ref()
-            .filter(|_| problem != self.problem && !self.new)
+            .filter(|_| problem != self.problem && !self.is_new())
         {
             tracing::warn!(device = %self.device.name, %error, "not attached");
         }
@@ -290,8 +299,7 @@ impl Attacher {
                     company: Company::default(),
                     problem: None,
                     came,
-                    new: false,
-                    left_to_others: false,
+                    left_to: None,
                     repaired: None,
                     looks: 0,
                 });

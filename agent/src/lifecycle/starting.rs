@@ -35,8 +35,8 @@ impl Starting {
     }
 }
 
-/// Of several that start at once the first one has the lock: that is known then. Who asks has it for a
-/// moment.
+/// If several start at once, the first one has the lock, and that is enough: one of them is known to start. A
+/// request to `/agent/startupz` has it for a moment.
 fn lock(dir: &Path) -> io::Result<File> {
     fs::create_dir_all(dir)?;
     let file = File::options()
