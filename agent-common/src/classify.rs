@@ -650,8 +650,8 @@ fn account<W: World>(
         return;
     }
     // A SYN that came again after it was forwarded follows the conntrack entry of the first one, though all
-    // rules may be gone (finding 11). One that had been lost left no entry.
-    // For both the answer is slow.
+    // rules may be gone (finding 11). One that had been lost left no entry. Answers that come in time are to
+    // SYNs that the sampling gate may have left out before.
     let (again, slow) = (state::RETRANSMITTED, state::SLOW);
     let follows_former = step.state & (again | slow | state::LATE) == again | slow;
     if step.proof && !follows_former {

@@ -7,7 +7,7 @@
 //! | `/recording` | the events of the last minutes, as `pathproof replay` reads them |
 //! | `/drainz` | 200 once no new connection came from outside for `quiet` seconds, else 503; `waited` seconds say that the node leaves |
 //! | `/agent/readyz` | 200 once every part of the agent is ready, else 503 and the parts missing |
-//! | `/agent/startupz` | 200, and 503 while another agent starts, which answers here once it has |
+//! | `/agent/startupz` | 200, and 503 while an agent starts: this one, or its successor, which answers here once it has |
 //! | `/agent/livez` | 200 while the main loop turns; a broken datapath is no reason to restart |
 //! | `/` | this list |
 //!
@@ -157,7 +157,7 @@ async fn startupz(State(state): State<AdminState>) -> (StatusCode, &'static str)
         false => (StatusCode::OK, "started\n"),
         true => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "another agent is starting; it will answer here once it has started\n",
+            "an agent is starting, this one or its successor\n",
         ),
     }
 }
@@ -174,7 +174,7 @@ async fn index() -> Html<&'static str> {
          <li><a href=\"/drainz\">/drainz</a>: whether new connections still arrive (JSON)</li>\n\
          <li><a href=\"/agent/readyz\">/agent/readyz</a>: whether the agent is ready</li>\n\
          <li><a href=\"/agent/livez\">/agent/livez</a>: whether the agent is alive</li>\n\
-         <li><a href=\"/agent/startupz\">/agent/startupz</a>: whether no other agent is starting</li>\n\
+         <li><a href=\"/agent/startupz\">/agent/startupz</a>: whether no agent is starting here</li>\n\
          </ul>\n\
          <p>On a terminal: <code>pathproof status</code></p>\n\
          </html>\n",
