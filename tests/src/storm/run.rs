@@ -136,10 +136,17 @@ impl Record {
             |(number, step): (usize, &Step)| [(step.from, number, false), (step.to, number, true)];
         let mut moments: Vec<_> = steps.iter().enumerate().flat_map(ends).collect();
         moments.sort();
+        let lasts: Vec<Duration> = steps.iter().map(|step| step.to - step.from).collect();
         for (at, number, is_over) in moments {
+            let step = &mut steps[number];
+            // What began late, because the one before it took long, lasts as long as it should all the
+            // same: a fault that is mended early cannot be judged.
+            let at = match is_over {
+                true => at.max(step.from + lasts[number]),
+                false => at,
+            };
             self.pass(at, &injector.stage)?;
             injector.check()?;
-            let step = &mut steps[number];
             let word = match is_over {
                 true => {
                     injector.end(step.action)?;
@@ -221,23 +228,41 @@ fn report(findings: &Findings, seen: &Seen, wanted: usize) -> Missed {
         "\n{} connections, {failed} of them failed",
         seen.dialled.len()
     );
-    let mut detected = findings.detected.clone();
-    detected.sort();
-    let told = detected.len();
-    let [median, longest] = [50, 100].map(|percent| nearest_rank(&detected, percent));
+    let detected = findings.detected.iter();
+    let mut after: Vec<Duration> = detected.clone().map(|(.., after)| *after).collect();
+    after.sort();
+    let told = after.len();
+    let [median, longest] = [50, 100].map(|percent| nearest_rank(&after, percent));
     let [median, longest] = [median, longest].map(Option::unwrap_or_default);
     println!("{told} faults told by 503, after {median:.2?} (median) and {longest:.2?} (longest)");
-    println!("{} faults could not be judged", findings.unjudged.len());
-    for (at, why) in &findings.unjudged {
-        println!("  at {at:.1?}: {why}");
+    for (fault, at, after) in detected {
+        println!("  {fault:?} at {at:.1?}: after {after:.2?}");
     }
-    println!("{} wrong answers", findings.violations.len());
-    for (at, what) in &findings.violations {
-        println!("  at {at:.1?}: {what}");
-    }
+    let unjudged = findings.unjudged.iter();
+    let unjudged = unjudged.map(|(fault, at, why)| format!("{fault:?} at {at:.1?}: {why}"));
+    let unjudged = listed(unjudged, "faults could not be judged");
+    let wrong = findings.violations.iter();
+    let wrong = wrong.map(|(at, what)| format!("at {at:.1?}: {what}"));
+    let wrong = listed(wrong, "wrong answers");
     let mut missed = Missed::default();
-    missed.judge("no wrong answer", findings.violations.is_empty());
-    missed.judge(format!("{wanted} faults told by 503"), told >= wanted);
-    missed.judge("80 % of the faults judged", !findings.are_blind());
+    missed.judge(format!("no wrong answer ({wrong})"), wrong.is_empty());
+    missed.judge(
+        format!("{wanted} faults told by 503, of {}", findings.faults),
+        told >= wanted,
+    );
+    missed.judge(
+        format!("80 % of the faults judged ({unjudged})"),
+        !findings.are_blind(),
+    );
     missed
+}
+
+/// Prints a list with its length and its name, and gives it in one line.
+fn listed(lines: impl Iterator<Item = String>, name: &str) -> String {
+    let lines: Vec<String> = lines.collect();
+    println!("{} {name}", lines.len());
+    for line in &lines {
+        println!("  {line}");
+    }
+    lines.join("; ")
 }

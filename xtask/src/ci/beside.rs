@@ -167,11 +167,13 @@ fn counted(name: &str, text: &str) -> Counted {
     }
 }
 
-/// The error that the process ended with.
+/// The error that the process ended with, and what it did not meet before: of a long output CI may show
+/// the table of steps alone.
 fn why(text: &str) -> Option<String> {
-    let mut lines = text.lines().rev();
-    let last = lines.find_map(|line| line.strip_prefix("error: "));
-    last.map(str::to_owned)
+    let last = |begin| text.lines().rev().find_map(|line| line.strip_prefix(begin));
+    let error = last("error: ")?;
+    let missed = last("Not met: ").map(|missed| format!("; not met: {missed}"));
+    Some(error.to_owned() + &missed.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -193,5 +195,8 @@ mod tests {
         let last = "`cargo clippy` failed (exit status: 101)";
         assert_eq!(why(text).as_deref(), Some(last));
         assert_eq!(why("words\n"), None);
+        let text = "Not met: no wrong answer (at 3.0s: 404).\nerror: `storm` failed\n";
+        let both = "`storm` failed; not met: no wrong answer (at 3.0s: 404).";
+        assert_eq!(why(text).as_deref(), Some(both));
     }
 }

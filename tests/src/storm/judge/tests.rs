@@ -71,7 +71,8 @@ fn a_fault_that_is_told_in_time_is_sound() {
     let seen = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.2, 28.5);
     let found = judge(&seen);
     assert_eq!(found.violations, []);
-    assert_eq!(found.detected, [seconds(1.2)]);
+    let detected = (FLUSHED, seconds(20.0), seconds(1.2));
+    assert_eq!(found.detected, [detected]);
     assert_eq!(found.unjudged, []);
 }
 
@@ -81,6 +82,23 @@ fn a_fault_that_is_told_late_or_never_is_found() {
     assert!(violations(&late)[0].contains("after 3.0s"));
     let never = broken(calm(), FLUSHED, 20.0, 27.0);
     assert!(violations(&never)[0].contains("never"));
+}
+
+/// What breaks the node may take its time: 503 is due after the last connection that worked.
+#[test]
+fn a_fault_counts_from_its_last_connection_that_worked() {
+    let late = |at: f64, to: f64| {
+        let mut seen = alarmed(broken(calm(), FLUSHED, 20.0, to), 23.0, 30.5);
+        seen.dialled[(at * 10.0) as usize].1 = true;
+        judge(&seen)
+    };
+    assert_eq!(late(20.4, 29.0).violations.len(), 1, "on its way");
+    let found = late(21.5, 29.0);
+    assert_eq!((found.violations.len(), found.detected.len()), (0, 1));
+    assert_eq!(late(20.9, 29.0).violations.len(), 1, "2.1 s after it");
+    // Without time for 503 after it there is nothing to judge.
+    let found = late(25.5, 27.0);
+    assert_eq!((found.violations.len(), found.unjudged.len()), (0, 1));
 }
 
 /// An action of this kind before it gives the agent longer, or takes what it would know by.
@@ -277,7 +295,7 @@ fn silence_is_wrong_unless_the_agent_was_away() {
 fn a_storm_that_judges_less_than_four_fifths_of_its_faults_is_blind() {
     let findings = |faults, unjudged| Findings {
         faults,
-        unjudged: vec![(Duration::ZERO, "the agent was away"); unjudged],
+        unjudged: vec![(FLUSHED, Duration::ZERO, "the agent was away"); unjudged],
         ..Findings::default()
     };
     for (faults, unjudged, blind) in [
