@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 
 use node_tests::cluster::Mode;
 use node_tests::manifests::{Endpoint, Service};
-use node_tests::traffic::Server;
+use node_tests::traffic::{Plan, Server};
 use node_tests::wait::settle;
 use node_tests::watch::{Codes, Watch};
+use node_tests::world::Family;
 use serde_json::Value;
 
-use crate::scene::{PATIENCE, PORT, Scene};
+use crate::scene::{PATIENCE, PORT, Scene, until};
 
 /// The API server is away for so long.
 const AWAY: Duration = Duration::from_secs(15);
@@ -127,6 +128,9 @@ fn endpoints_change(scene: &mut Scene) {
         scene.replace("web", pods[turn % 2], pods[(turn + 1) % 2]);
         thread::sleep(Duration::from_millis(500));
     }
+    let mut clients = scene.clients.iter();
+    let came = clients.any(|client| client.servers().contains_key("spare"));
+    assert!(came, "connections follow the endpoints");
 }
 
 fn services_come_and_go(scene: &mut Scene) {
@@ -135,16 +139,26 @@ fn services_come_and_go(scene: &mut Scene) {
         let service = Service::new(&name, 40 + turn, [scene.world.pod("api-1")]);
         scene.manifests.add(service).expect("add a Service");
         scene.put(&name);
-        thread::sleep(Duration::from_millis(700));
+        let target = scene.inside(&name, Family::V4);
+        let plan = Plan::from_pod(&scene.world, scene.world.pod("spare"), target);
+        let dialled = until(PATIENCE, || plan.once(turn as u16).ok());
+        assert!(dialled.is_some(), "kube-proxy serves {name}");
         scene.remove(&name);
         thread::sleep(Duration::from_millis(700));
     }
 }
 
+/// Connections of clients that were refused.
+fn refused(scene: &Scene) -> u64 {
+    scene.clients.iter().map(|of| of.tally().refused).sum()
+}
+
 /// The pod is there, and nothing listens in it.
 fn lose_backends(scene: &mut Scene) {
-    scene.servers.remove("api-1");
+    let before = refused(scene);
+    drop(scene.servers.remove("api-1").expect("a server"));
     thread::sleep(Duration::from_secs(6));
+    assert!(refused(scene) > before, "nothing listens");
     let server = Server::start(scene.world.pod("api-1"), PORT).expect("a server again");
     scene.servers.insert("api-1".to_owned(), server);
 }
@@ -152,6 +166,7 @@ fn lose_backends(scene: &mut Scene) {
 /// What kube-proxy rejects by design.
 fn lose_endpoints(scene: &mut Scene) {
     let endpoints = scene.manifests.service("api").endpoints.clone();
+    let before = refused(scene);
     for endpoints in [Vec::new(), endpoints] {
         scene
             .manifests
@@ -159,6 +174,7 @@ fn lose_endpoints(scene: &mut Scene) {
             .expect("change the endpoints");
         scene.put("api");
         thread::sleep(Duration::from_secs(6));
+        assert!(refused(scene) > before, "kube-proxy rejects");
     }
 }
 

@@ -83,7 +83,7 @@ impl Scene {
         });
         if seen.is_none() {
             let (theirs, ours) = self.ask("/healthz");
-            panic!("{what}: not both {healthz}: {theirs:?}, {ours:?}");
+            panic!("never {healthz} from both: {what}: {theirs:?}, {ours:?}");
         }
         for path in [
             "/healthz",

@@ -35,13 +35,10 @@ impl Scene {
     }
 
     fn wait_answers(&self, what: &str, wanted: [u16; 3]) {
-        let wanted = wanted.map(Some);
-        let seen = until(PATIENCE, || (self.answers() == wanted).then_some(()));
-        assert!(
-            seen.is_some(),
-            "{what}: {:?}, not {wanted:?}",
-            self.answers()
-        );
+        let is_it = || self.answers() == wanted.map(Some);
+        let seen = until(PATIENCE, || is_it().then_some(()));
+        let answers = self.answers();
+        assert!(seen.is_some(), "never {wanted:?}: {what}: {answers:?}");
     }
 }
 

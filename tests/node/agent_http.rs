@@ -11,7 +11,7 @@ use node_tests::rules::Backend;
 use node_tests::world::{Family, HEALTHZ_PORT, agent_binary};
 use serde_json::Value;
 
-use crate::agent_http_abuse::Probes;
+use crate::agent_http_abuse::{Probes, open};
 use crate::commands::{assert_says, object, pathproof, told};
 
 use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
@@ -117,18 +117,10 @@ fn idle_connections_do_not_silence_it() {
         probes.send(&scene);
     }
     probes.assert_answered();
-    let text = scene.metrics();
-    let accepted = ["listener=\"healthz\"", "event=\"accepted\""];
-    assert!(metric(&text, "pathproof_http_connections_total", &accepted) > 9_000);
+    let held = open(&scene);
+    assert!(held > 9_000, "the agent holds {held}");
     drop(idle);
-    eventually("none left open", || {
-        let text = scene.metrics();
-        metric(
-            &text,
-            "pathproof_http_open_connections",
-            &["listener=\"healthz\""],
-        ) < 10
-    });
+    eventually("none left open", || open(&scene) < 10);
 }
 
 #[test]

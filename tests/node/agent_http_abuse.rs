@@ -224,13 +224,11 @@ fn strangers_fit_into_the_memory_that_is_left() {
 }
 
 /// Connections that the agent has open at the health port.
-fn open(scene: &Scene) -> u64 {
+pub(crate) fn open(scene: &Scene) -> u64 {
     let labels = ["listener=\"healthz\""];
     metric(&scene.metrics(), "pathproof_http_open_connections", &labels)
 }
 
-/// Three thousand who would come back if they were closed, half of them in the middle of a header, on
-/// a machine with no time left.
 /// An answer at the admin port may have a megabyte, which a client that does not read leaves with the agent.
 #[test]
 fn strangers_that_do_not_read_hold_few_answers() {
@@ -255,6 +253,8 @@ fn strangers_that_do_not_read_hold_few_answers() {
     drop(strangers);
 }
 
+/// Three thousand who would come back if they were closed, half of them in the middle of a header, on
+/// a machine with no time left.
 #[test]
 fn probes_are_answered_beside_a_crowd_on_busy_processors() {
     let scene = Scene::new(Backend::Nftables, &[]);

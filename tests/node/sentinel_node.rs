@@ -15,6 +15,7 @@ use agent_core::expect::SourcePrefix;
 use agent_core::plan::MapChange;
 use agent_core::report::sentinel::SentinelAddresses;
 use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport};
+use node_tests::observer::index_of;
 use node_tests::world::World;
 use pathproof::clock;
 use pathproof::config::SentinelConfig;
@@ -224,8 +225,7 @@ fn block_on<T>(work: impl Future<Output = T>) -> T {
 }
 
 fn followed(devices: &SentinelDevices) -> Vec<Device> {
-    // SAFETY: a string that ends in NUL.
-    let uplink = unsafe { libc::if_nametoindex(c"eth0".as_ptr()) };
+    let uplink = index_of("eth0").expect("an uplink");
     let ours = Role::NEAR.map(|role| (devices.index(role), role.name("pathproof")));
     ours.into_iter()
         .chain([(uplink, "eth0".to_owned())])

@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 use etherparse::{IpSlice, SlicedPacket, TransportSlice};
+use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
-use crate::traffic::set_option;
 use crate::world::Namespace;
 
 /// Room for all that a test sends: nothing may be missed.
-const BUFFER: libc::c_int = 32 << 20;
+const BUFFER: usize = 32 << 20;
 /// Longer than any frame here; loopback's are the longest.
 const SNAP: usize = 72 << 10;
 
@@ -155,7 +155,7 @@ fn socket() -> io::Result<Socket> {
     let protocol = libc::c_int::from(every).into();
     let socket = Socket::new(Domain::PACKET, Type::RAW, Some(protocol))?;
     socket.set_nonblocking(true)?;
-    set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, BUFFER)?;
+    setsockopt(&socket, sockopt::RcvBufForce, &BUFFER)?;
     Ok(socket)
 }
 

@@ -1,7 +1,6 @@
 //! The observer loaded and attached to nothing, with maps of its own, and the means to run packets
 //! through its programs (BPF_PROG_TEST_RUN) as if they crossed a device.
 
-use std::ffi::CString;
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
@@ -17,12 +16,13 @@ use agent_common::service::{
     Address, EndpointEntry, EndpointKey, EndpointValue, Family, FrontendKey, FrontendValue,
     SourceClass, TCP, UDP,
 };
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, Map, PerCpuArray, PerCpuValues, RingBuf};
 use aya::programs::SchedClassifier;
 use aya::util::nr_cpus;
 use aya::{Ebpf, Pod, TestRun as _, TestRunOptions};
+use nix::net::if_::if_nametoindex;
 use nix::sched::{CloneFlags, unshare};
 use pathproof::causes::chain;
 use pathproof::clock;
@@ -343,10 +343,5 @@ pub fn run(program: &str, words: &str, input: &str) -> Result<String> {
 
 /// Index of a device of the calling thread's namespace.
 pub fn index_of(name: &str) -> Result<u32> {
-    let text = CString::new(name)?;
-    // SAFETY: a string that ends in NUL and lives for the call.
-    match unsafe { libc::if_nametoindex(text.as_ptr()) } {
-        0 => bail!("no device {name}"),
-        index => Ok(index),
-    }
+    if_nametoindex(name).with_context(|| format!("no device {name}"))
 }

@@ -342,10 +342,9 @@ impl Scene {
             format!("service_name=\"{service}\""),
             format!("family=\"{}\"", name(family)),
             format!("outcome=\"{outcome}\""),
-            if path.is_empty() {
-                String::new()
-            } else {
-                format!("path=\"{path}\"")
+            match path {
+                "" => String::new(),
+                path => format!("path=\"{path}\""),
             },
         ];
         metric(&text, "pathproof_service_connections_total", &labels)
@@ -398,9 +397,11 @@ pub fn metric(text: &str, name: &str, labels: &[impl AsRef<str>]) -> u64 {
 
 /// Hooks that were put back.
 pub fn repairs(scene: &Scene) -> u64 {
-    let none: [&str; 0] = [];
-    let text = scene.metrics();
-    metric(&text, "pathproof_observer_reattached_total", &none)
+    metric(
+        &scene.metrics(),
+        "pathproof_observer_reattached_total",
+        &[""],
+    )
 }
 
 /// An element of a list of a report; null where there is none.

@@ -14,11 +14,9 @@ mod server;
 mod tally;
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use libc::c_int;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::worker::Worker;
@@ -55,20 +53,4 @@ fn run(
 /// Runs tasks on the thread that blocks on it, so that their sockets are in its namespace.
 fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
-}
-
-/// Sets a socket's option that takes a number.
-pub(crate) fn set_option(
-    socket: &impl AsRawFd,
-    level: c_int,
-    option: c_int,
-    value: c_int,
-) -> io::Result<()> {
-    let length = size_of::<c_int>() as libc::socklen_t;
-    let fd = socket.as_raw_fd();
-    // SAFETY: the option reads one number of this length, which lives for the call.
-    match unsafe { libc::setsockopt(fd, level, option, (&raw const value).cast(), length) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }

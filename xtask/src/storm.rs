@@ -16,13 +16,13 @@ pub(crate) fn run(rest: &Rest) -> Result<()> {
 }
 
 /// The storm of CI, and what its seed has to draw.
-const FIXED: &str = "--seed 326 --minutes 2.4 --slack 3 --told 4 --api --backend iptables-nft \
+const FIXED: &str = "--seed 326 --minutes 2.4 --slack 3 --api --backend iptables-nft \
                      --draws Agent(Killed) --draws Fault(DataDropped) \
                      --draws Harmless(ProcessorsTaken) --draws Api(Slow(500ms))";
 
-/// Some two minutes of a fixed seed, with five faults; the nightly run plays hours, and another seed each day. A storm that
-/// judges fewer than 80 % of its faults fails. A storm that fails is not played again: a second run
-/// could excuse a false 503.
+/// Some two minutes of a fixed seed, with five faults; the nightly run plays hours, and another seed
+/// each day. A storm that judges fewer than 80 % of its faults fails. A storm that fails is not played
+/// again: a second run could excuse a false 503.
 pub(crate) fn for_ci() -> Result<Counted> {
     if let Some(why) = host::no_world() {
         return Ok(Counted::skip("storm", why));

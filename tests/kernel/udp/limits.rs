@@ -71,7 +71,8 @@ fn flood(stage: &Stage, frontends: &[SocketAddr]) -> u64 {
 }
 
 /// What was not followed is counted, but for the few flows that the gate takes for others that it read
-/// a moment ago. Of thousands of payloads two may have one hash.
+/// a moment ago: of 5,000 flows in its 65,536 places 190 if all were read, which a slow machine does. Of
+/// thousands of payloads two may have one hash.
 fn is_counted(stage: &Stage, followed: u64) {
     let faults = stage.faults();
     let known = [Fault::UdpOverRate, Fault::UdpAmbiguous];
@@ -82,7 +83,7 @@ fn is_counted(stage: &Stage, followed: u64) {
     let counted: u64 = faults.iter().map(|(_, count)| count).sum();
     let rest = u64::from(FLOOD) - followed;
     assert!(
-        counted <= rest && counted * 100 >= rest * 97,
+        counted <= rest && counted * 100 >= rest * 95,
         "{counted} of {rest}"
     );
 }

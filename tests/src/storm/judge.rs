@@ -64,10 +64,10 @@ pub(super) struct Findings {
     pub(super) violations: Vec<(Duration, String)>,
     /// Faults, judged or not.
     pub(super) faults: usize,
-    /// Faults that were told, when each began, and how long 503 took.
-    pub(super) detected: Vec<(Action, Duration, Duration)>,
-    /// Faults that were not judged, when each began, and why.
-    pub(super) unjudged: Vec<(Action, Duration, &'static str)>,
+    /// From each fault that was judged to 503.
+    pub(super) detected: Vec<Duration>,
+    /// When a fault that was not judged began, which one it was, and why.
+    pub(super) unjudged: Vec<(Duration, String)>,
 }
 
 impl Findings {
@@ -206,16 +206,20 @@ impl Seen {
     /// A fault that 503 did not follow in time.
     fn missed(&self, fault: &Step, kind: Fault, findings: &mut Findings) {
         findings.faults += 1;
-        let promised = match self.promised(fault, kind) {
-            Ok(promised) => promised,
-            Err(why) => return findings.unjudged.push((fault.action, fault.from, why)),
-        };
         let alarm = |one: &&Answered| one.codes.livez == 503 && one.to > fault.from;
         let first = self.answered.iter().find(alarm);
         let first = first.filter(|first| first.from < fault.to);
+        let told = first.map_or(fault.to, |first| first.from);
+        let promised = match self.promised(fault, kind, told) {
+            Ok(promised) => promised,
+            Err(why) => {
+                let why = format!("{:?}: {why}", fault.action);
+                return findings.unjudged.push((fault.from, why));
+            }
+        };
         let after = first.map(|first| first.from.saturating_sub(fault.from));
         if let Some(after) = after.filter(|after| *after <= promised) {
-            return findings.detected.push((fault.action, fault.from, after));
+            return findings.detected.push(after);
         }
         let came = after.map_or("never".to_owned(), |after| format!("after {after:.1?}"));
         let (action, lasts) = (fault.action, fault.to - fault.from);
@@ -226,8 +230,14 @@ impl Seen {
         findings.accuse(fault.from, what);
     }
 
-    /// How soon after its beginning 503 has to be there, with the slack, or why it need not.
-    fn promised(&self, fault: &Step, kind: Fault) -> Result<Duration, &'static str> {
+    /// How soon after its beginning 503 has to be there, with the slack, or why it need not. `told`: when
+    /// it came, or the fault's end.
+    fn promised(
+        &self,
+        fault: &Step,
+        kind: Fault,
+        told: Duration,
+    ) -> Result<Duration, &'static str> {
         let (from, to) = (fault.from, fault.to);
         let mut steps = self.steps.clone();
         steps
@@ -251,20 +261,17 @@ impl Seen {
         let end = to.saturating_sub(Duration::from_secs(1));
         // While connections work 200 is right: a command that breaks the node takes its time on a busy
         // machine.
-        let worked = self
-            .dialled
-            .iter()
-            .filter(|(begun, ok)| *ok && (from + Duration::from_millis(500)..end).contains(begun));
+        let settled = from + Duration::from_millis(500)..end.min(told);
+        let worked = self.dialled.iter();
+        let worked = worked.filter(|(begun, ok)| *ok && settled.contains(begun));
         let since = worked.map(|(begun, _)| *begun).max().unwrap_or(from);
         let promised = since - from + promised + self.slack;
         if from + promised <= to && self.dialled(since, end).count() >= ENOUGH {
             Ok(promised)
         } else if since > from {
             Err("some connection worked")
-        } else if from + promised > to {
-            Err("it was mended before 503 was due")
         } else {
-            Err("too few connections were begun")
+            Err("it was mended before 503 was due, or too few connections were begun")
         }
     }
 

@@ -50,9 +50,6 @@ pub struct Settings {
     /// Backend that does the node's NAT
     #[arg(long, default_value = "nftables")]
     pub(super) backend: Backend,
-    /// Faults that have to be told by 503: a storm in which none can be judged shows little
-    #[arg(long, default_value_t = 0, value_name = "NUMBER")]
-    told: usize,
     /// An action that the seed has to draw, such as `Agent(Killed)`
     #[arg(long, value_name = "ACTION")]
     draws: Vec<String>,
@@ -111,7 +108,7 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
     if !findings.violations.is_empty() {
         keep(seed, &injector.stage, &seen.answered)?;
     }
-    let mut missed = report(&findings, &seen, settings.told);
+    let mut missed = report(&findings, &seen);
     println!("{held} KiB of memory held at most");
     if let Some(soak) = &record.soak {
         soak.report(&injector.stage, length, &mut missed);
@@ -221,35 +218,21 @@ fn keep(seed: u64, stage: &Stage, answered: &[Answered]) -> Result<()> {
     Ok(())
 }
 
-/// Prints what came of it. `wanted`: so many faults have to be told.
-fn report(findings: &Findings, seen: &Seen, wanted: usize) -> Missed {
+/// Prints what came of it.
+fn report(findings: &Findings, seen: &Seen) -> Missed {
     let failed = seen.dialled.iter().filter(|(_, ok)| !ok).count();
-    println!(
-        "\n{} connections, {failed} of them failed",
-        seen.dialled.len()
-    );
-    let detected = findings.detected.iter();
-    let mut after: Vec<Duration> = detected.clone().map(|(.., after)| *after).collect();
-    after.sort();
-    let told = after.len();
-    let [median, longest] = [50, 100].map(|percent| nearest_rank(&after, percent));
+    let all = seen.dialled.len();
+    println!("\n{all} connections, {failed} of them failed");
+    let mut detected = findings.detected.clone();
+    detected.sort();
+    let told = detected.len();
+    let [median, longest] = [50, 100].map(|percent| nearest_rank(&detected, percent));
     let [median, longest] = [median, longest].map(Option::unwrap_or_default);
     println!("{told} faults told by 503, after {median:.2?} (median) and {longest:.2?} (longest)");
-    for (fault, at, after) in detected {
-        println!("  {fault:?} at {at:.1?}: after {after:.2?}");
-    }
-    let unjudged = findings.unjudged.iter();
-    let unjudged = unjudged.map(|(fault, at, why)| format!("{fault:?} at {at:.1?}: {why}"));
-    let unjudged = listed(unjudged, "faults could not be judged");
-    let wrong = findings.violations.iter();
-    let wrong = wrong.map(|(at, what)| format!("at {at:.1?}: {what}"));
-    let wrong = listed(wrong, "wrong answers");
+    let unjudged = listed("faults could not be judged", &findings.unjudged);
+    let wrong = listed("wrong answers", &findings.violations);
     let mut missed = Missed::default();
     missed.judge(format!("no wrong answer ({wrong})"), wrong.is_empty());
-    missed.judge(
-        format!("{wanted} faults told by 503, of {}", findings.faults),
-        told >= wanted,
-    );
     missed.judge(
         format!("80 % of the faults judged ({unjudged})"),
         !findings.are_blind(),
@@ -257,12 +240,11 @@ fn report(findings: &Findings, seen: &Seen, wanted: usize) -> Missed {
     missed
 }
 
-/// Prints a list with its length and its name, and gives it in one line.
-fn listed(lines: impl Iterator<Item = String>, name: &str) -> String {
-    let lines: Vec<String> = lines.collect();
-    println!("{} {name}", lines.len());
-    for line in &lines {
-        println!("  {line}");
-    }
+/// Prints moments under their number and their name, and gives them in one line.
+fn listed(name: &str, moments: &[(Duration, String)]) -> String {
+    println!("{} {name}", moments.len());
+    let line = |(at, what): &(Duration, String)| format!("at {at:.1?}: {what}");
+    let lines: Vec<String> = moments.iter().map(line).collect();
+    lines.iter().for_each(|line| println!("  {line}"));
     lines.join("; ")
 }

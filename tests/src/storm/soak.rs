@@ -8,14 +8,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::plan::{Action, Harmless};
-use crate::detect::{Stage, nearest_rank};
-use crate::promises::Missed;
+use crate::detect::Stage;
+use crate::promises::{Missed, head, median};
 use crate::usage;
 
 /// From one look to the next.
 const LOOK: Duration = Duration::from_secs(10);
 /// A small number may grow by so much without a leak.
-const SOME: u64 = 8;
+const SOME: f64 = 8.0;
 /// Bytes of log a second that nobody calls a flood: some lines for each thing that comes or goes.
 const LOG: f64 = 2_000.0;
 /// Name and unit of a figure, the share by which it may grow, and how it is read.
@@ -91,13 +91,11 @@ impl Soak {
 
     /// Prints a table, and judges it.
     pub(super) fn report(&self, stage: &Stage, length: Duration, missed: &mut Missed) {
-        println!("\n| of the agent | second quarter | last quarter | unit | ratio | flat |");
-        println!("|---|---:|---:|---|---:|---|");
+        head("of the agent | second quarter | last quarter | unit | ratio | flat");
         for ((name, unit, share, _), values) in ROWS.iter().zip(&self.looks) {
-            let (before, after) = quarters(values);
-            let most = (before as f64 * (1.0 + share)) as u64 + SOME;
-            let flat = missed.judge(format!("flat {name}"), after <= most);
-            let ratio = after as f64 / before as f64;
+            let [before, after] = quarters(values);
+            let flat = after <= before * (1.0 + share) + SOME;
+            let (flat, ratio) = (missed.judge(format!("flat {name}"), flat), after / before);
             println!("| {name} | {before} | {after} | {unit} | {ratio:.3} | {flat} |");
         }
         let log = stage.agent.log().len() as f64 / length.as_secs_f64();
@@ -114,18 +112,11 @@ impl Soak {
 
 /// The median of values in the second quarter and in the last one, once all that is there from the start
 /// has grown to its size.
-fn quarters(values: &[u64]) -> (u64, u64) {
+fn quarters(values: &[u64]) -> [f64; 2] {
     let quarter = values.len() / 4;
-    let median = |values: &[u64]| {
-        let mut sorted = values.to_vec();
-        sorted.sort_unstable();
-        nearest_rank(&sorted, 50).unwrap_or_default()
-    };
     let [second, last] = [quarter, values.len() - quarter];
-    (
-        median(&values[second..2 * quarter]),
-        median(&values[last..]),
-    )
+    let parts = [&values[second..2 * quarter], &values[last..]];
+    parts.map(|part| median(part.iter().map(|value| *value as f64)))
 }
 
 #[cfg(test)]
@@ -140,8 +131,9 @@ mod tests {
             10..30 => 20,
             _ => 21,
         });
-        assert_eq!(quarters(&values.collect::<Vec<u64>>()), (20, 21));
-        assert_eq!(quarters(&[]), (0, 0));
+        assert_eq!(quarters(&values.collect::<Vec<u64>>()), [20.0, 21.0]);
+        // Of nothing nobody says that it is flat.
+        assert!(quarters(&[]).iter().all(|value| value.is_nan()));
     }
 
     #[test]

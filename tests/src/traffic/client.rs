@@ -9,12 +9,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
-use super::set_option;
 use super::tally::Tally;
 use crate::wait;
 use crate::worker::Worker;
@@ -157,7 +157,7 @@ async fn ask(source: SocketAddr, target: SocketAddr, fast_open: bool) -> io::Res
     wait::bound(|| socket.bind(&source.into()))?;
     if fast_open {
         // `connect` then sends nothing: the first write does, with its bytes in the SYN.
-        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 1)?;
+        setsockopt(&socket, sockopt::TcpFastOpenConnect, &true)?;
     }
     let socket = TcpSocket::from_std_stream(socket.into());
     let mut stream = socket.connect(target).await?;

@@ -57,7 +57,7 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
             match made.collect::<Result<Vec<_>>>() {
                 Ok(made) => groups.extend(made),
                 Err(error) => {
-                    println!("{name}: not measured: {error:#}");
+                    missed.judge(format!("{name}: not measured: {error:#}"), false);
                     continue;
                 }
             }
