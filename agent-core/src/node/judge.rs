@@ -11,7 +11,7 @@ use super::sentinel::Watched;
 use super::{Settings, Start, boot};
 use crate::answer::{Endpoint, UnknownPolicy, answer};
 use crate::brake::Brake;
-use crate::cause::{Cause, Failure, State};
+use crate::cause::{Failure, State};
 use crate::conntrack::Table;
 use crate::coverage::Coverage;
 use crate::damping::{Damping, UpgradeGate};
@@ -30,7 +30,7 @@ use crate::peers::PeerLedger;
 use crate::shape::{self, Seen, Shape};
 use crate::switches::Switches;
 use crate::time::{Anchor, Mono};
-use crate::verdict::{Inputs, LastVerdict, Rule, Verdict, verdict};
+use crate::verdict::{Inputs, LastVerdict, Verdict, verdict};
 
 /// Everything that verdicts depend on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -415,13 +415,12 @@ impl Judge {
         let audit = self.switches.audit(self.settings.enforcement);
         let anchor = &self.anchor;
         let served = self.damping.step(verdict, policy);
-        // A full table is not certain: withdrawn nodes move their load to the others and fill their tables too.
-        let certain = verdict.finding.rule == Rule::BrokenByProbes
-            && verdict.cause != Some(Cause::ConntrackFull);
         // A 503 for what is not known is the policy's: no evidence of other nodes counts against it.
         let unknown = verdict.state == State::Unknown && policy == UnknownPolicy::Closed;
         let fails = !served.healthy && !unknown;
-        let held = self.brake.step(fails, certain, verdict.at);
+        let held = self
+            .brake
+            .step(fails, verdict.finding.is_certain(), verdict.at);
         let held = held.filter(|_| audit.is_none());
         let may_refuse = audit.is_none() && held.is_none();
         let waits = self.waits || verdict.state == State::Starting;

@@ -53,6 +53,19 @@ impl Finding {
         }
     }
 
+    /// The sentinel names a cause that nothing but the datapath has. A full table is none: withdrawn nodes
+    /// move their load to the others and fill their tables too. Nor are probes that a filter may have
+    /// dropped, whoever bears them out: a policy reaches every node of a cluster at once.
+    pub(crate) fn is_certain(&self) -> bool {
+        let Evidence::Probes { lanes, .. } = &self.evidence else {
+            return false;
+        };
+        let is_full = lanes
+            .iter()
+            .any(|lane| lane.cause == ProbeCause::ConntrackFull);
+        self.rule == Rule::BrokenByProbes && !is_full && lanes.iter().any(|lane| lane.clear)
+    }
+
     /// Connections failed, and every path was probed with success since.
     pub(crate) fn is_refuted(&self) -> bool {
         let lacks = |lacking: &Option<Lacking>| *lacking == Some(Lacking::Referee);

@@ -126,7 +126,7 @@ impl<'a> Case<'a> {
         if let Some(standing) = self.fails_alone(lane, run) {
             return standing;
         }
-        let beside = self.beside(run);
+        let beside = self.beside(lane, run);
         if run.is_unambiguous(self.ledger.observer.misrouted_suspended) || beside == Some(None) {
             return match self.ledger.sentinel.is_looked_at(run.since) {
                 true => Standing::Broken,
@@ -234,17 +234,19 @@ impl<'a> Case<'a> {
     }
 
     /// Breadth that is lacking to real connections that arrived since the lane began to fail, and did
-    /// not get through; `None` where there are none.
-    fn beside(&self, run: &Run) -> Option<Option<Lacking>> {
+    /// not get through; `None` where there are none. While another lane passes it is the referee: one
+    /// lane may be filtered, and pods denied besides.
+    fn beside(&self, lane: Lane, run: &Run) -> Option<Option<Lacking>> {
+        let limits = &self.ledger.limits;
         let streak = self.evidence.streak.as_ref()?;
         let since = streak.arrived >= run.since && self.is_within_proof_age(streak.last);
-        let breadth = || {
-            streak.lacking_breadth(
-                &self.ledger.limits,
-                self.ledger.scope(self.family, self.now),
-            )
-        };
-        since.then(breadth)
+        let refereed = self.main().any(|(other, of)| {
+            let later = of.last_pass > Some(run.since.plus(limits.proof_overlap));
+            other != lane && later && self.is_passing(of)
+        });
+        let mut scope = self.ledger.scope(self.family, self.now);
+        scope.referee_passes |= refereed;
+        since.then(|| streak.lacking_breadth(limits, scope))
     }
 
     /// The sentinel is the referee: every armed lane of the family that stands for the node passed

@@ -97,7 +97,9 @@ fn a_fault_counts_from_its_last_connection_that_worked() {
     assert_eq!(late(20.9, 29.0).violations.len(), 1, "2.1 s after it");
     assert_eq!(late(23.5, 29.0).violations.len(), 1, "it was late by then");
     // Without time for 503 after it there is nothing to judge.
-    let found = late(25.5, 27.0);
+    let mut never = broken(calm(), FLUSHED, 20.0, 27.0);
+    never.dialled[255].1 = true;
+    let found = judge(&never);
     assert_eq!((found.violations.len(), found.unjudged.len()), (0, 1));
 }
 
