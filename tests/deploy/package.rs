@@ -55,6 +55,35 @@ fn every_taint_is_tolerated(#[case] file: &str) {
     assert_eq!(*tolerations, json!([{ "operator": "Exists" }]));
 }
 
+/// Pods of a DaemonSet stay Pending on nodes with these labels.
+#[rstest]
+#[case::agent("base/agent.yaml")]
+#[case::echo("base/echo.yaml")]
+#[case::cleanup("cleanup/cleanup.yaml")]
+fn nodes_without_daemonsets_are_excluded(
+    #[case] file: &str,
+    #[values(
+        ("eks.amazonaws.com/compute-type", "fargate"),
+        ("type", "virtual-kubelet")
+    )]
+    label: (&str, &str),
+) {
+    let text = fs::read_to_string(folder().join(file)).expect("a file");
+    let objects = documents(&text).expect("YAML");
+    let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    let affinity = &pod["affinity"]["nodeAffinity"];
+    let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"];
+    let terms = required["nodeSelectorTerms"].as_array().expect("terms");
+    // A node that matches one of the terms gets the pod.
+    let (key, value) = label;
+    let excluded = json!({ "key": key, "operator": "NotIn", "values": [value] });
+    for term in terms {
+        let expressions = term["matchExpressions"].as_array().expect("expressions");
+        assert!(expressions.contains(&excluded), "{term}");
+    }
+    assert!(!terms.is_empty(), "{affinity}");
+}
+
 /// Artifact Hub reads YAML out of these.
 #[test]
 fn annotations_are_what_artifact_hub_reads() {

@@ -409,7 +409,8 @@ fn alerts(values: &Value) -> String {
     of_kind(&objects, "PrometheusRule").to_string()
 }
 
-/// An endpoint that is not meant to move raises nothing; and the runbook may lie elsewhere.
+/// Endpoints that are not meant to move, and nodes that are not meant to have an agent, raise nothing; and
+/// the runbook may lie elsewhere.
 #[test]
 fn alerts_follow_the_values() {
     if Tool::Helm.skip_without("alerts_follow_the_values") {
@@ -423,6 +424,15 @@ fn alerts_follow_the_values() {
     values["rotator"] = json!({ "interval": 601 });
     assert!(!alerts(&values).contains(rotation));
     values["rotator"] = json!({ "enabled": false });
+    let missing = "PathproofAgentMissing";
+    assert!(alerts(&values).contains(missing));
+    for (name, value) in [
+        ("nodeSelector", json!({ "pool": "canary" })),
+        ("affinity", json!({ "nodeAffinity": null })),
+    ] {
+        values["agent"] = json!({ name: value });
+        assert!(!alerts(&values).contains(missing), "{name}");
+    }
     let runbooks = "https://wiki.example/pathproof";
     values["metrics"]["prometheusRule"]["runbooks"] = json!(runbooks);
     values["metrics"]["prometheusRule"]["labels"] = json!({ "release": "prometheus" });
