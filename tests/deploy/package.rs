@@ -55,6 +55,30 @@ fn every_taint_is_tolerated(#[case] file: &str) {
     assert_eq!(*tolerations, json!([{ "operator": "Exists" }]));
 }
 
+/// Whoever mirrors images has to replace each of them.
+#[test]
+fn images_of_the_cleanup_are_named_in_its_comment() {
+    let read = |name: &str| {
+        let path = folder().join("cleanup").join(name);
+        fs::read_to_string(path).expect("a file of the cleanup")
+    };
+    let objects = documents(&read("cleanup.yaml")).expect("YAML");
+    let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    let comment: String = read("kustomization.yaml")
+        .lines()
+        .filter(|line| line.starts_with('#'))
+        .collect();
+    let lists = ["initContainers", "containers"].map(|list| pod[list].as_array());
+    let containers: Vec<&Value> = lists.into_iter().flatten().flatten().collect();
+    assert_eq!(containers.len(), 2, "{pod}");
+    for container in containers {
+        let image = container["image"].as_str().expect("an image");
+        assert!(comment.contains(image), "{image}");
+        let (name, _) = image.rsplit_once(':').expect("a tag");
+        assert!(comment.contains(&format!("{{name: {name}, newName")), "{name}");
+    }
+}
+
 /// Pods of a DaemonSet stay Pending on nodes with these labels.
 #[rstest]
 #[case::agent("base/agent.yaml")]
