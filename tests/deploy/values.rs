@@ -159,6 +159,27 @@ fn refused(values: Value, words: &[&str]) {
     json!({ "rotator": { "podDisruptionBudget": { "enabled": true, "minAvailable": 1 } } }),
     &["podDisruptionBudget.minAvailable=1", "rotator.replicas=1", "maxUnavailable"]
 )]
+#[case::a_percentage_that_blocks(
+    json!({ "rotator": { "replicas": 2, "podDisruptionBudget": { "enabled": true, "minAvailable": "51%" } } }),
+    &["podDisruptionBudget.minAvailable=51%", "rotator.replicas=2", "maxUnavailable"]
+)]
+#[case::nobody_may_be_away(
+    json!({ "rotator": { "replicas": 2, "podDisruptionBudget": { "enabled": true, "maxUnavailable": 0 } } }),
+    &["podDisruptionBudget.maxUnavailable=0:", "at least 1"]
+)]
+#[case::no_percentage_may_be_away(
+    json!({ "rotator": { "replicas": 2, "podDisruptionBudget": { "enabled": true, "maxUnavailable": "0%" } } }),
+    &["podDisruptionBudget.maxUnavailable=0%:", "at least 1"]
+)]
+#[case::scraped_too_rarely(
+    json!({
+        "agent": { "admin": { "allowCidrs": ["10.0.0.0/8"] } },
+        "metrics": {
+            "podMonitor": { "enabled": true, "interval": "2m1s" }, "prometheusRule": { "enabled": true },
+        },
+    }),
+    &["metrics.podMonitor.interval=2m1s", "metrics.prometheusRule.enabled=true", "at most 2m"]
+)]
 #[case::no_such_alert(
     json!({ "metrics": { "prometheusRule": { "enabled": true, "overrides": { "Other": {} } } } }),
     &["metrics.prometheusRule.overrides", "Other", "PathproofDatapathBroken"]
