@@ -75,7 +75,8 @@ fn images_of_the_cleanup_are_named_in_its_comment() {
         let image = container["image"].as_str().expect("an image");
         assert!(comment.contains(image), "{image}");
         let (name, _) = image.rsplit_once(':').expect("a tag");
-        assert!(comment.contains(&format!("{{name: {name}, newName")), "{name}");
+        let replaced = format!("{{name: {name}, newName");
+        assert!(comment.contains(&replaced), "no {replaced}");
     }
 }
 
