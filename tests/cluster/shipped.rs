@@ -214,6 +214,15 @@ fn notes_say_what_to_do_next_with_each_profile(cluster: &Cluster) {
             "{notes}"
         );
         assert_eq!(notes.contains("ScrapeConfig"), is_rke1, "{notes}");
+        assert!(!notes.contains("_ADDRESS="), "{notes}");
+    }
+    let elsewhere = "profile=rke1,sentinel.endpointIPv4=192.0.2.2,sentinel.clientIPv6=2001:db8::1";
+    let told = cluster.helm("install", &["--dry-run=server", "--set", elsewhere]);
+    for variable in [
+        "PATHPROOF_SENTINEL_ENDPOINT_ADDRESS=192.0.2.2,2001:2::2",
+        "PATHPROOF_SENTINEL_CLIENT_ADDRESS=198.18.0.1,2001:db8::1",
+    ] {
+        assert!(told.contains(variable), "no {variable} in {told}");
     }
     let unguarded = ["--dry-run=server", "--set", "policy.enabled=false"];
     let told = cluster.helm("install", &unguarded);

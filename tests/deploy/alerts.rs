@@ -284,6 +284,8 @@ fn an_agent_that_cannot_be_scraped() {
 fn a_node_without_an_agent() {
     let mut fleet = Fleet::healthy(10);
     fleet.add_bare_node("windows", "Windows Server 2022 Datacenter");
+    fleet.add_bare_node("fargate-ip-10-0-1-2.ec2.internal", "Amazon Linux 2");
+    fleet.add_bare_node("virtual-node-aci-linux", "");
     expect(&fleet, &[("30m", &[])]);
     fleet.add_bare_node("bare", "Debian GNU/Linux 12 (bookworm)");
     let missing = [Firing::on("PathproofAgentMissing", WARNING, "bare")];

@@ -7,6 +7,7 @@ mod dashboard;
 mod find;
 mod fleet;
 mod gitops;
+mod install;
 mod listed;
 mod many;
 mod options;

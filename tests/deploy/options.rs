@@ -103,7 +103,7 @@ fn rendered(values: Value) -> Vec<Value> {
     "PodDisruptionBudget/pathproof-rotator", "/spec/maxUnavailable", json!(1)
 )]
 #[case::minimum(
-    json!({ "rotator": { "podDisruptionBudget": { "enabled": true, "minAvailable": "50%" } } }),
+    json!({ "rotator": { "replicas": 2, "podDisruptionBudget": { "enabled": true, "minAvailable": "50%" } } }),
     "PodDisruptionBudget/pathproof-rotator", "/spec/minAvailable", json!("50%")
 )]
 #[case::network(

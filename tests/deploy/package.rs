@@ -55,6 +55,60 @@ fn every_taint_is_tolerated(#[case] file: &str) {
     assert_eq!(*tolerations, json!([{ "operator": "Exists" }]));
 }
 
+/// Whoever mirrors images has to replace each of them.
+#[test]
+fn images_of_the_cleanup_are_named_in_its_comment() {
+    let read = |name: &str| {
+        let path = folder().join("cleanup").join(name);
+        fs::read_to_string(path).expect("a file of the cleanup")
+    };
+    let objects = documents(&read("cleanup.yaml")).expect("YAML");
+    let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    let comment: String = read("kustomization.yaml")
+        .lines()
+        .filter(|line| line.starts_with('#'))
+        .collect();
+    let lists = ["initContainers", "containers"].map(|list| pod[list].as_array());
+    let containers: Vec<&Value> = lists.into_iter().flatten().flatten().collect();
+    assert_eq!(containers.len(), 2, "{pod}");
+    for container in containers {
+        let image = container["image"].as_str().expect("an image");
+        assert!(comment.contains(image), "{image}");
+        let (name, _) = image.rsplit_once(':').expect("a tag");
+        let replaced = format!("{{name: {name}, newName");
+        assert!(comment.contains(&replaced), "no {replaced}");
+    }
+}
+
+/// Pods of a DaemonSet stay Pending on nodes with these labels.
+#[rstest]
+#[case::agent("base/agent.yaml")]
+#[case::echo("base/echo.yaml")]
+#[case::cleanup("cleanup/cleanup.yaml")]
+fn nodes_without_daemonsets_are_excluded(
+    #[case] file: &str,
+    #[values(
+        ("eks.amazonaws.com/compute-type", "fargate"),
+        ("type", "virtual-kubelet")
+    )]
+    label: (&str, &str),
+) {
+    let text = fs::read_to_string(folder().join(file)).expect("a file");
+    let objects = documents(&text).expect("YAML");
+    let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    let affinity = &pod["affinity"]["nodeAffinity"];
+    let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"];
+    let terms = required["nodeSelectorTerms"].as_array().expect("terms");
+    // A node that matches one of the terms gets the pod.
+    let (key, value) = label;
+    let excluded = json!({ "key": key, "operator": "NotIn", "values": [value] });
+    for term in terms {
+        let expressions = term["matchExpressions"].as_array().expect("expressions");
+        assert!(expressions.contains(&excluded), "{term}");
+    }
+    assert!(!terms.is_empty(), "{affinity}");
+}
+
 /// Artifact Hub reads YAML out of these.
 #[test]
 fn annotations_are_what_artifact_hub_reads() {

@@ -159,6 +159,27 @@ fn refused(values: Value, words: &[&str]) {
     json!({ "rotator": { "podDisruptionBudget": { "enabled": true, "minAvailable": 1 } } }),
     &["podDisruptionBudget.minAvailable=1", "rotator.replicas=1", "maxUnavailable"]
 )]
+#[case::a_percentage_that_blocks(
+    json!({ "rotator": { "replicas": 2, "podDisruptionBudget": { "enabled": true, "minAvailable": "51%" } } }),
+    &["podDisruptionBudget.minAvailable=51%", "rotator.replicas=2", "maxUnavailable"]
+)]
+#[case::nobody_may_be_away(
+    json!({ "rotator": { "replicas": 2, "podDisruptionBudget": { "enabled": true, "maxUnavailable": 0 } } }),
+    &["podDisruptionBudget.maxUnavailable=0:", "at least 1"]
+)]
+#[case::no_percentage_may_be_away(
+    json!({ "rotator": { "replicas": 2, "podDisruptionBudget": { "enabled": true, "maxUnavailable": "0%" } } }),
+    &["podDisruptionBudget.maxUnavailable=0%:", "at least 1"]
+)]
+#[case::scraped_too_rarely(
+    json!({
+        "agent": { "admin": { "allowCidrs": ["10.0.0.0/8"] } },
+        "metrics": {
+            "podMonitor": { "enabled": true, "interval": "2m1s" }, "prometheusRule": { "enabled": true },
+        },
+    }),
+    &["metrics.podMonitor.interval=2m1s", "metrics.prometheusRule.enabled=true", "at most 2m"]
+)]
 #[case::no_such_alert(
     json!({ "metrics": { "prometheusRule": { "enabled": true, "overrides": { "Other": {} } } } }),
     &["metrics.prometheusRule.overrides", "Other", "PathproofDatapathBroken"]
@@ -409,7 +430,8 @@ fn alerts(values: &Value) -> String {
     of_kind(&objects, "PrometheusRule").to_string()
 }
 
-/// An endpoint that is not meant to move raises nothing; and the runbook may lie elsewhere.
+/// Endpoints that are not meant to move, and nodes that are not meant to have an agent, raise nothing; and
+/// the runbook may lie elsewhere.
 #[test]
 fn alerts_follow_the_values() {
     if Tool::Helm.skip_without("alerts_follow_the_values") {
@@ -423,6 +445,15 @@ fn alerts_follow_the_values() {
     values["rotator"] = json!({ "interval": 601 });
     assert!(!alerts(&values).contains(rotation));
     values["rotator"] = json!({ "enabled": false });
+    let missing = "PathproofAgentMissing";
+    assert!(alerts(&values).contains(missing));
+    for (name, value) in [
+        ("nodeSelector", json!({ "pool": "canary" })),
+        ("affinity", json!({ "nodeAffinity": null })),
+    ] {
+        values["agent"] = json!({ name: value });
+        assert!(!alerts(&values).contains(missing), "{name}");
+    }
     let runbooks = "https://wiki.example/pathproof";
     values["metrics"]["prometheusRule"]["runbooks"] = json!(runbooks);
     values["metrics"]["prometheusRule"]["labels"] = json!({ "release": "prometheus" });

@@ -35,6 +35,16 @@
 {{- fail (printf "metrics.%s.enabled=true needs agent.admin.allowCidrs: without it the admin port listens on loopback only, where Prometheus cannot reach it; set it to the addresses of Prometheus, such as the pod CIDR (agent.admin.allowCidrs={10.244.0.0/16})" $kind) }}
 {{- end }}
 {{- end }}
+{{- range $kind := list "podMonitor" "serviceMonitor" }}
+{{- $monitor := index $metrics $kind }}
+{{- $ms := 0 }}
+{{- range regexFindAll "[0-9]+[a-z]+" $monitor.interval -1 }}
+{{- $ms = add $ms (mul (regexFind "[0-9]+" . | atoi) (get (dict "ms" 1 "s" 1000 "m" 60000 "h" 3600000) (regexFind "[a-z]+" .))) }}
+{{- end }}
+{{- if and $monitor.enabled $metrics.prometheusRule.enabled (gt (int $ms) 120000) }}
+{{- fail (printf "metrics.%s.interval=%s conflicts with metrics.prometheusRule.enabled=true: rules over 5 minutes need at least two samples, and PathproofVerdictStandsStill would fire for every node; set an interval of at most 2m" $kind $monitor.interval) }}
+{{- end }}
+{{- end }}
 {{- if and $metrics.podMonitor.enabled $metrics.serviceMonitor.enabled }}
 {{- fail "metrics.podMonitor.enabled=true conflicts with metrics.serviceMonitor.enabled=true: every agent would be scraped twice; set one of them to false" }}
 {{- end }}
@@ -59,8 +69,16 @@
 {{- include "pathproof.validateNamespace" . }}
 {{- with .Values.rotator }}
 {{- with .podDisruptionBudget }}
-{{- if and .enabled (not (kindIs "string" .minAvailable)) (ge (int .minAvailable) (int $.Values.rotator.replicas)) }}
-{{- fail (printf "rotator.podDisruptionBudget.minAvailable=%d conflicts with rotator.replicas=%d: no node with a rotator could be drained; set a higher rotator.replicas, or maxUnavailable in place of minAvailable" (int .minAvailable) (int $.Values.rotator.replicas)) }}
+{{- $replicas := int $.Values.rotator.replicas }}
+{{- $least := toString .minAvailable }}
+{{- $needed := atoi (trimSuffix "%" $least) }}
+{{- /* Kubernetes rounds a percentage up. */}}
+{{- if hasSuffix "%" $least }}{{ $needed = div (add (mul $needed $replicas) 99) 100 }}{{ end }}
+{{- if and .enabled (ge (int $needed) $replicas) }}
+{{- fail (printf "rotator.podDisruptionBudget.minAvailable=%s conflicts with rotator.replicas=%d: no node with a rotator could be drained; set a higher rotator.replicas, or maxUnavailable in place of minAvailable" $least $replicas) }}
+{{- end }}
+{{- if and .enabled (not .minAvailable) (eq (atoi (trimSuffix "%" (toString .maxUnavailable))) 0) }}
+{{- fail (printf "rotator.podDisruptionBudget.maxUnavailable=%v: no node with a rotator could be drained; set at least 1" .maxUnavailable) }}
 {{- end }}
 {{- end }}
 {{- end }}
