@@ -82,6 +82,9 @@ pub struct Sighting {
     pub misdelivered: bool,
     /// Refused by ICMP rather than RST.
     pub icmp: bool,
+    /// Its SYN had left for an endpoint of this node, whose answer came in and did not go on.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub answer_lost: bool,
     /// For [`Failure::Stale`]: when the endpoint left its slice.
     pub left_since: Option<Mono>,
 }
@@ -274,6 +277,9 @@ pub struct ServiceInfo {
     /// pod on every node that accepts whoever comes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub echo: bool,
+    /// Endpoints of it are the node itself: their answers need no forwarding.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub on_host: bool,
     /// When another Service last began, or ceased, to claim a frontend of it. Connections that were
     /// under way then may have gone to either.
     #[serde(default, skip_serializing_if = "Option::is_none")]

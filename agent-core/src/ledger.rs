@@ -8,6 +8,7 @@
 //! owed nothing never arrives here as a failure.
 
 mod absorb;
+mod answers;
 mod family;
 mod obstacle;
 mod outside;

@@ -305,7 +305,7 @@ impl Planner {
                 self.put_endpoint(endpoint.key(id), endpoint.value(), draft);
             }
         }
-        self.registry.set_endpoints(id, after.endpoints.len());
+        self.registry.set_endpoints(id, after);
         let frontends = before.map_or(&[][..], |port| &port.frontends);
         for frontend in frontends {
             if find_frontend(&after.frontends, &frontend.key).is_none() {
@@ -406,6 +406,7 @@ impl Directory for Planner {
             dns: slot.dns,
             sentinel: self.node.sentinel.as_ref() == Some(&slot.name),
             echo: self.node.is_echo(&slot.name),
+            on_host: slot.on_host,
             disputed: self.disputed.get(&id).copied(),
         })
     }

@@ -221,12 +221,13 @@ impl Inputs {
         let counted = OptionFuture::from(self.counted.as_mut().map(Receiver::recv));
         tokio::select! {
             biased;
+            // First: after a pause of the machine nothing is judged by what was seen before it.
+            _ = self.sample.tick() => self.sample.reset_after(agent.sample()),
             Some(update) = self.updates.recv() => agent.follow_view(update),
             Some(event) = inbox => agent.feed(event),
             Some(Some(counted)) = counted => agent.feed(Event::Open(counted)),
             Ok(()) = self.devices.changed() => agent.follow_interfaces(self.interfaces()),
             _ = self.check.tick() => agent.check(),
-            _ = self.sample.tick() => self.sample.reset_after(agent.sample()),
             // Last: whoever asks for one after the other must not keep us from looking.
             Some(wanted) = self.recordings.recv() => {
                 // The client that asked may be gone.

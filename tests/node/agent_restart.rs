@@ -360,13 +360,21 @@ fn a_broken_node_stays_broken_over_a_kill() {
 }
 
 /// Stopped for longer than any confirmation takes, while connections come and go: what it finds in
-/// the kernel then is no run of failures.
-#[test]
-fn a_frozen_agent_wakes_up_sound() {
-    let mut scene = Scene::busy(Backend::Nftables, &[]);
+/// the kernel then is no run of failures. Nor is anything judged before it has looked, which a policy that
+/// is closed would answer with 503.
+#[rstest]
+fn a_frozen_agent_wakes_up_sound(#[values("open", "closed")] policy: &str) {
+    let mut scene = Scene::busy(Backend::Nftables, &["--unknown-policy", policy]);
+    // The 503 before the first proof is the policy's.
+    wait_answers(&scene.watch(), 200);
     let watch = scene.watch();
     assert!(scene.agent().signal(libc::SIGSTOP));
     thread::sleep(Duration::from_secs(2));
+    // News of interfaces and of the Node wait for it.
+    let node = &scene.world.node;
+    node.ip("link add news type veth peer name swen")
+        .expect("an interface");
+    scene.manifests.taint("news").expect("a taint");
     // Broken and mended while nobody looked.
     scene.rules.flush_services().expect("flush");
     thread::sleep(Duration::from_secs(4));

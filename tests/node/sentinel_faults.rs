@@ -10,12 +10,13 @@ use std::time::Duration;
 use node_tests::capture::{Capture, Frame};
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
-use node_tests::traffic::Plan;
+use node_tests::traffic::{Client, Plan};
 use node_tests::world::Family;
 use rstest::rstest;
 
 use node_tests::scene::{
-    PORT, Scene, blames, eventually, family_of, in_both, lane_of, metric, throughout, wait_answers,
+    PORT, Scene, assert_never_503, blames, eventually, family_of, in_both, lane_of, metric,
+    throughout, wait_answers,
 };
 
 /// What goes wrong with the datapath.
@@ -272,6 +273,39 @@ fn lost_answers_are_named(scene: &Scene) {
     // A filter of the sentinel's own address looks the same.
     assert_eq!(report["verdict"]["state"], "suspect", "{report:#}");
     assert_eq!(scene.asked("/healthz"), 200);
+}
+
+/// Nobody's answers are forwarded, and SYNs still leave for endpoints: a total outage. A policy that drops one
+/// pod's answers is none.
+#[test]
+fn answers_that_are_dropped_are_an_outage_and_one_pods_are_none() {
+    let mut scene = Scene::busy(Backend::Nftables, &ONE_BY_ONE);
+    let watch = scene.watch();
+    let lost = |scene: &Scene| scene.count("web", Family::V4, "pod", "lost");
+    let before = lost(&scene);
+    let pods = Family::ALL.map(|family| scene.world.pod("web-1").address(family));
+    let chain =
+        |rules: &str| format!("chain back {{ type filter hook forward priority -10; {rules} }}");
+    let one = format!(
+        "ip saddr {0} ct direction reply drop; ip6 saddr {1} ct direction reply drop;",
+        pods[0], pods[1]
+    );
+    nft(&scene, &chain(&one));
+    eventually("a pod's answers are lost", || lost(&scene) > before + 10);
+    thread::sleep(Duration::from_secs(3));
+    assert_never_503(&watch);
+    scene.nft("delete table inet fault");
+    nft(&scene, &chain("ct direction reply drop;"));
+    wait_answers(&watch, 503);
+    let served = |client: &Client| client.tally().ok;
+    let before: Vec<u64> = scene.clients.iter().map(served).collect();
+    // Longer than a proof counts: it stays so.
+    thread::sleep(Duration::from_secs(35));
+    assert_eq!(scene.clients.iter().map(served).collect::<Vec<_>>(), before);
+    assert_eq!(scene.asked("/healthz"), 503);
+    scene.nft("delete table inet fault");
+    wait_answers(&watch, 200);
+    scene.clients.clear();
 }
 
 /// Somebody deletes the probes' conntrack entries between handshake and data, over and over.

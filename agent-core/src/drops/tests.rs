@@ -32,6 +32,7 @@ fn directory() -> BTreeMap<u32, ServiceInfo> {
         dns: false,
         sentinel: name == "sentinel",
         echo: false,
+        on_host: false,
         disputed: None,
     };
     BTreeMap::from([

@@ -9,7 +9,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use agent_common::abi::LOSS_WINDOW_NS;
-use agent_common::evidence::{Anomaly, OUTCOMES, Outcome, Pending, PendingKey, anomaly_flag};
+use agent_common::evidence::{
+    Anomaly, OUTCOMES, Outcome, Pending, PendingKey, anomaly_flag, state,
+};
 use agent_common::service::{Address, Family, FrontendKind, Port, SourceClass};
 use agent_common::transition::Failed;
 
@@ -49,7 +51,7 @@ impl Doubts {
     pub fn failed(&mut self, key: &PendingKey, pending: &Pending, failed: Failed) -> Sighting {
         let failure = Failure::from(failed);
         let reported = self.0.remove(key).filter(|known| known.failure == failure);
-        reported.unwrap_or_else(|| {
+        let mut sighting = reported.unwrap_or_else(|| {
             let (destination, destination_port) = match pending.is_direct() {
                 true => (pending.frontend, pending.frontend_port),
                 false => Default::default(),
@@ -69,7 +71,11 @@ impl Doubts {
                 ..Anomaly::default()
             };
             of_failure(failure, &unreported)
-        })
+        });
+        const ON_ITS_WAY: u32 = state::PROVEN | state::ANSWER_IN;
+        let seen = pending.state & (ON_ITS_WAY | state::ANSWER_OUT | state::SLOW);
+        sighting.answer_lost = failure == Failure::Lost && seen == ON_ITS_WAY;
+        sighting
     }
 
     /// Forgets reports of connections that were answered.
@@ -143,6 +149,7 @@ fn of_failure(failure: Failure, anomaly: &Anomaly) -> Sighting {
         device: anomaly.device,
         misdelivered: anomaly.flags & anomaly_flag::MISDELIVERED != 0,
         icmp: anomaly.flags & anomaly_flag::ICMP != 0,
+        answer_lost: false,
         left_since: None,
     }
 }
@@ -213,6 +220,20 @@ mod tests {
         doubts.report(&anomaly(Outcome::Leaked));
         let known = doubts.failed(&KEY, &pending(), Failed::Lost);
         assert_eq!((known.failure, known.destination), (Failure::Lost, None));
+    }
+
+    #[test]
+    fn an_answer_that_came_in_for_a_proven_connection_was_lost() {
+        let lost = |state| {
+            let pending = Pending { state, ..pending() };
+            let known = Doubts::default().failed(&KEY, &pending, Failed::Lost);
+            known.answer_lost
+        };
+        let proven = state::FORWARDED | state::PROVEN;
+        assert!(lost(proven | state::ANSWER_IN));
+        assert!(!lost(proven), "its endpoint is silent");
+        assert!(!lost(proven | state::ANSWER_IN | state::SLOW), "too late");
+        assert!(!lost(state::ANSWER_IN), "it was no proof");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use agent_common::service::Family;
 
 use super::{Words, client, label};
 use crate::cause::ProbeCause;
+use crate::ledger::Lacking;
 use crate::names;
 use crate::owners::DatapathOwners;
 use crate::probes::VoidReason;
@@ -380,6 +381,10 @@ impl Words<'_> {
             LaneLacking::Look => {
                 "pathproof's own interfaces have not been checked since".to_owned()
             }
+            LaneLacking::Breadth(Lacking::Referee) => format!(
+                "{filter} probes of another path pass, so a NetworkPolicy may deny the real \
+                 connections that failed"
+            ),
             LaneLacking::Breadth(lacking) => format!(
                 "{filter} the real connections that failed do not confirm the fault: {}",
                 self.lacking(*lacking)

@@ -8,6 +8,7 @@ use agent_common::abi::LOSS_WINDOW_NS;
 use agent_common::evidence::Outcome;
 use agent_common::service::{FAMILIES, Family, SourceClass};
 
+use super::answers::Answers;
 use super::family::Entry;
 use super::{Ledger, SERVICES_TRACKED, Track};
 use crate::cause::Failure;
@@ -53,6 +54,7 @@ impl Ledger {
         let counts = sample.counts.iter();
         let counts = counts.filter_map(|delta| Some((delta, real(delta.service)?)));
         let counts: Vec<Counted<'_>> = counts.collect();
+        self.absorb_answers(sample, &counts, real, at);
         self.absorb_proofs(sample, &counts, &mut look);
         for (_, info) in counts.iter().filter(|(_, info)| info.endpoints == 0) {
             self.worked.lack_endpoints(info, at);
@@ -107,7 +109,39 @@ impl Ledger {
     pub(super) fn end_streaks(&mut self) {
         for family in &mut self.families {
             family.streak = None;
+            family.answers = Answers::default();
             family.obstructed.lose_sight(&self.limits);
+        }
+    }
+
+    /// Answers before proofs: while answers come in and none goes on, a SYN that leaves for an endpoint is no
+    /// proof. Answers of the node itself need no forwarding. While connections may get through unseen nothing
+    /// is known of answers.
+    fn absorb_answers(
+        &mut self,
+        sample: &Sample,
+        counts: &[Counted<'_>],
+        real: impl Fn(u32) -> Option<ServiceInfo>,
+        at: Mono,
+    ) {
+        if self.is_suspended(Failure::Lost) {
+            return self
+                .families
+                .iter_mut()
+                .for_each(|of| of.answers = Answers::default());
+        }
+        let went_on = |delta: &CountDelta| delta.counts[Outcome::Answered as usize] > 0;
+        for (delta, info) in counts.iter().filter(|(_, info)| !info.on_host) {
+            if went_on(delta) {
+                let ledger = &mut self.families[info.family as usize];
+                ledger.answers.go_on(delta.class, at);
+            }
+        }
+        for sighting in sample.anomalies.iter().filter(|of| of.answer_lost) {
+            if let Some(info) = real(sighting.service).filter(|info| !is_disputed(info, at)) {
+                let ledger = &mut self.families[info.family as usize];
+                ledger.lose_answer(sighting.class, sighting.arrived);
+            }
         }
     }
 
@@ -117,6 +151,9 @@ impl Ledger {
             let ledger = &mut self.families[family as usize];
             let known = ledger.last_proof();
             for class in SourceClass::ALL {
+                if ledger.answers.is_stuck(class) {
+                    continue;
+                }
                 if let Some(at) = sample.last_proofs[family as usize][class as usize] {
                     ledger.prove(class, at);
                 }
@@ -128,7 +165,7 @@ impl Ledger {
             if delta.counts[Outcome::Arrived as usize] > 0 {
                 ledger.arrival = Some(look.at);
             }
-            if delta.counts[Outcome::Proven as usize] == 0 {
+            if delta.counts[Outcome::Proven as usize] == 0 || ledger.answers.is_stuck(delta.class) {
                 continue;
             }
             // Counted, but its time was read a moment too early.
@@ -159,16 +196,18 @@ impl Ledger {
         if failures.is_empty() {
             return;
         }
+        let family = &self.families[info.family as usize];
+        let is_stuck = family.answers.is_stuck(delta.class);
+        let proven = delta.counts[Outcome::Proven as usize] > 0 && !is_stuck;
         if let Some(track) = self.track(delta.service, info, look.at) {
             for (failure, n) in &failures {
                 track.count(*failure, *n, look.at);
             }
-            if delta.counts[Outcome::Proven as usize] > 0 {
+            if proven {
                 // The order of proof and failure is unknown: in doubt for the datapath.
                 track.prove(look.at);
             }
         }
-        let proven = delta.counts[Outcome::Proven as usize] > 0;
         if delta.class == SourceClass::External && !proven && self.worked_outside.has(info, look.at)
         {
             let certain = |of: &Failure| matches!(of, Failure::Leaked | Failure::Misrouted);

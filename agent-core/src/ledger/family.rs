@@ -7,6 +7,7 @@ use std::time::Duration;
 use agent_common::service::{SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
 
+use super::answers::Answers;
 use super::obstacle::Obstructed;
 use super::service::{WINDOW, Window};
 use crate::cause::{FAILURES, Failure};
@@ -30,6 +31,9 @@ pub(crate) struct FamilyLedger {
     pub(crate) proofs: [Option<Mono>; SOURCE_CLASSES],
     /// By path; unheard ones do not count.
     pub(crate) failures: [Option<Mono>; SOURCE_CLASSES],
+    /// Answers of endpoints that went on, or did not.
+    #[serde(default, skip_serializing_if = "Answers::go_on_everywhere")]
+    pub(crate) answers: Answers,
     /// When a new connection last arrived.
     pub(crate) arrival: Option<Mono>,
     /// Failures since the last proof.
@@ -79,6 +83,15 @@ impl FamilyLedger {
         self.streak.take_if(|streak| streak.since <= at);
         if class == SourceClass::External {
             self.obstructed.prove(at);
+        }
+    }
+
+    /// The answer to a connection that had arrived then did not go on to its client. Takes back the proofs
+    /// later than the last answer that went on.
+    pub(crate) fn lose_answer(&mut self, class: SourceClass, arrived: Mono) {
+        if let Some(last) = self.answers.lose(class, arrived) {
+            let proof = &mut self.proofs[class as usize];
+            *proof = (*proof).min(Some(last));
         }
     }
 

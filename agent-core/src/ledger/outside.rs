@@ -201,6 +201,7 @@ mod tests {
             dns: false,
             sentinel: false,
             echo: false,
+            on_host: false,
             disputed: None,
         }
     }

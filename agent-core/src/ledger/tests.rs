@@ -51,6 +51,7 @@ impl Directory for Names {
             dns: false,
             sentinel: id == SENTINEL,
             echo: false,
+            on_host: false,
             disputed: None,
         })
     }
@@ -177,6 +178,7 @@ impl Event {
             device: 2,
             misdelivered: failure == Failure::Misrouted && client.is_multiple_of(3),
             icmp: false,
+            answer_lost: false,
             left_since: (failure == Failure::Stale).then(|| at.minus(ms(u64::from(client) * 400))),
         }
     }

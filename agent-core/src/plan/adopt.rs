@@ -145,7 +145,7 @@ impl Planner {
                 draft.push(MapChange::PutEndpoint { key, value });
             }
         }
-        self.registry.set_endpoints(id, port.endpoints.len());
+        self.registry.set_endpoints(id, port);
         for (key, value) in standing {
             let expected = port
                 .endpoints

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use agent_common::abi;
-use agent_common::service::Family;
+use agent_common::service::{Family, frontend_flag};
 
 use crate::cluster::{ObjectName, Protocol};
 use crate::expect::PortExpectation;
@@ -30,6 +30,8 @@ pub(super) struct Slot {
     pub(super) family: Family,
     /// Number of its current endpoints.
     pub(super) endpoints: u32,
+    /// Some of them are the node itself.
+    pub(super) on_host: bool,
     /// Since when it is expected no more; it keeps its name meanwhile, because evidence of it may
     /// still come, and its Service may come back.
     resting: Option<Mono>,
@@ -163,6 +165,7 @@ impl Registry {
             dns: port.dns,
             family: port.family,
             endpoints: 0,
+            on_host: false,
             resting: None,
         });
         let at = self.position(name);
@@ -205,9 +208,12 @@ impl Registry {
         }
     }
 
-    pub(super) fn set_endpoints(&mut self, id: u32, endpoints: usize) {
+    /// Takes over what is expected of an id's endpoints.
+    pub(super) fn set_endpoints(&mut self, id: u32, expected: &PortExpectation) {
         if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
-            slot.endpoints = u32::try_from(endpoints).unwrap_or(u32::MAX);
+            slot.endpoints = u32::try_from(expected.endpoints.len()).unwrap_or(u32::MAX);
+            let mut frontends = expected.frontends.iter();
+            slot.on_host = frontends.any(|of| of.flags & frontend_flag::HOST_ENDPOINT != 0);
         }
     }
 

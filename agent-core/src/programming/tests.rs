@@ -22,6 +22,7 @@ impl Directory for Endpoints {
             dns: false,
             sentinel: self.1,
             echo: false,
+            on_host: false,
             disputed: None,
         })
     }

@@ -293,6 +293,7 @@ fn services_are_named_before_they_occur() {
         dns: false,
         sentinel: false,
         echo: false,
+        on_host: false,
         disputed: None,
     };
     let mut node = Node::replay(Scene::new().node.judge().clone());
@@ -316,6 +317,7 @@ fn services_are_named_before_they_occur() {
         device: 3,
         misdelivered: false,
         icmp: false,
+        answer_lost: false,
         left_since: None,
     };
     let mut counts = [0; OUTCOMES];

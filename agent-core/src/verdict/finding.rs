@@ -55,7 +55,7 @@ impl Finding {
 
     /// The sentinel names a cause that nothing but the datapath has. A full table is none: withdrawn nodes
     /// move their load to the others and fill their tables too. Nor are probes that a filter may have
-    /// dropped, whoever bears them out: a policy reaches every node of a cluster at once.
+    /// dropped, even if real connections fail too: a policy reaches every node of a cluster at once.
     pub(crate) fn is_certain(&self) -> bool {
         let Evidence::Probes { lanes, .. } = &self.evidence else {
             return false;

@@ -234,15 +234,20 @@ impl<'a> Case<'a> {
     }
 
     /// Breadth that is lacking to real connections that arrived since the lane began to fail, and did
-    /// not get through; `None` where there are none. While another lane passes it is the referee: one
-    /// lane may be filtered, and pods denied besides.
+    /// not get through; `None` where there are none. While a lane nearer to the pods' own way passes, that is
+    /// the referee: one lane may be filtered, and pods denied besides.
     fn beside(&self, lane: Lane, run: &Run) -> Option<Option<Lacking>> {
         let limits = &self.ledger.limits;
         let streak = self.evidence.streak.as_ref()?;
         let since = streak.arrived >= run.since && self.is_within_proof_age(streak.last);
+        let nearer: &[ProbePath] = match lane.path {
+            ProbePath::NodePort => &[ProbePath::Pod, ProbePath::OffCluster],
+            ProbePath::OffCluster => &[ProbePath::Pod],
+            ProbePath::Pod | ProbePath::Host => &[],
+        };
         let refereed = self.main().any(|(other, of)| {
             let later = of.last_pass > Some(run.since.plus(limits.proof_overlap));
-            other != lane && later && self.is_passing(of)
+            nearer.contains(&other.path) && later && self.is_passing(of)
         });
         let mut scope = self.ledger.scope(self.family, self.now);
         scope.referee_passes |= refereed;

@@ -204,7 +204,7 @@ prop_compose! {
         failure in select(&Failure::ALL[..]),
         ends in (addresses(), sockets(), prop::option::of(sockets())),
         device: u32,
-        flags: [bool; 2],
+        flags: [bool; 3],
     ) -> Sighting {
         Sighting {
             at: times.0,
@@ -219,6 +219,7 @@ prop_compose! {
             device,
             misdelivered: flags[0],
             icmp: flags[1],
+            answer_lost: flags[2],
             left_since: times.2,
         }
     }
@@ -380,6 +381,7 @@ prop_compose! {
             dns,
             sentinel,
             echo: dns,
+            on_host: false,
             disputed: None,
         });
         Service { id, known }

@@ -51,6 +51,7 @@ impl Directory for Names {
             dns: false,
             sentinel: false,
             echo: false,
+            on_host: false,
             disputed: None,
         })
     }

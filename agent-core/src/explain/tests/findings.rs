@@ -210,6 +210,7 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 LaneLacking::Look,
                 LaneLacking::Others,
                 LaneLacking::Breadth(Lacking::Pod),
+                LaneLacking::Breadth(Lacking::Referee),
                 LaneLacking::Breadth(Lacking::Services),
                 LaneLacking::Connection,
             ];

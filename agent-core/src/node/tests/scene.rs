@@ -301,6 +301,7 @@ impl Scene {
             device: 2,
             misdelivered: false,
             icmp: false,
+            answer_lost: false,
             left_since: None,
         }
     }

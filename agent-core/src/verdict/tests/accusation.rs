@@ -247,7 +247,8 @@ fn a_referee_that_fell_silent_says_nothing() {
 #[case::one_denied_pod(&[(WEB, Pod, 1)], &[ProbePath::Host], State::Suspect)]
 #[case::two_ports_of_one(&[(WEB, Pod, 1), (WEB_METRICS, Pod, 2)], &[ProbePath::Host], State::Suspect)]
 #[case::two_services_and_pods(TWO, &[ProbePath::Host], State::Broken)]
-#[case::beside_a_referee(TWO, &[ProbePath::Host, ProbePath::Pod, ProbePath::OffCluster], State::Suspect)]
+#[case::node_ports_alone(TWO, &[ProbePath::Host, ProbePath::Pod, ProbePath::OffCluster], State::Suspect)]
+#[case::pods_alone(TWO, &[ProbePath::Host, ProbePath::NodePort, ProbePath::OffCluster], State::Broken)]
 fn filtered_probes_are_borne_out_by_breadth(
     #[case] lost: &[Client],
     #[case] pass: &[ProbePath],
@@ -257,14 +258,52 @@ fn filtered_probes_are_borne_out_by_breadth(
         true => Fate::Pass,
         false => Fate::Drop,
     };
-    let mut world = World::faulty(4_000, drop);
+    let mut world = World::probed(&ProbePath::ALL);
+    world.rounds(2_250, 4_000, &ProbePath::ALL, drop);
     for at in (4_250..=6_000).step_by(250) {
-        world.rounds(at, at, &USUAL, drop);
+        world.rounds(at, at, &ProbePath::ALL, drop);
         fail(&mut world, lost, Lost, at, at);
     }
     let verdict = world.verdict(6_000);
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
     assert!(!verdict.finding.is_certain());
+}
+
+/// Answers of endpoints go no further: SYNs still leave for them, and that is no proof. While a pod's answers
+/// go on it is one, and where none was ever seen to go on.
+#[rstest]
+#[case::nobodys_go_on(true, None, State::Broken)]
+#[case::those_of_the_node_itself_go_on(true, Some(ON_HOST), State::Broken)]
+#[case::some_go_on(true, Some(DB), State::Degraded)]
+#[case::none_was_ever_seen(false, None, State::Degraded)]
+fn a_syn_that_leaves_proves_nothing_while_answers_are_lost(
+    #[case] before: bool,
+    #[case] others: Option<u32>,
+    #[case] expected: State,
+) {
+    let mut world = refereed();
+    let answered = |world: &mut World, service, at| {
+        let counts = [(Outcome::Answered, 1)];
+        let world = world.prove(service, Pod, at);
+        world.count(service, Pod, &counts, 0).look(at);
+    };
+    if before {
+        answered(&mut world, DB, 2_100);
+    }
+    for at in (3_250..=6_000).step_by(250) {
+        for (service, class, client) in TWO {
+            world.prove(*service, *class, at);
+            let mut lost = sighting(*service, *class, *client, Lost, at);
+            lost.answer_lost = true;
+            world.sight(lost).fail_unseen(*service, *class, Lost);
+        }
+        if let Some(service) = others {
+            answered(&mut world, service, at);
+        }
+        world.rounds(at, at, &USUAL, |_| Fate::LoseAnswer);
+    }
+    let verdict = world.verdict(6_200);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
 /// A probe that fails alone does not end minutes of a referee.

@@ -207,6 +207,7 @@ fn memory_is_bounded() {
                 dns: false,
                 sentinel: false,
                 echo: false,
+                on_host: false,
                 disputed: None,
             })
         }

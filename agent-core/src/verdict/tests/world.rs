@@ -63,6 +63,7 @@ impl Directory for Names {
             dns: false,
             sentinel: &*name.name == "sentinel",
             echo: &*name.name == "pathproof-echo",
+            on_host: &*name.name == "spare",
             disputed: None,
         })
     }
@@ -70,6 +71,8 @@ impl Directory for Names {
 
 /// web:http.
 pub(super) const WEB: u32 = 0;
+/// A Service with endpoints that are the node itself.
+pub(super) const ON_HOST: u32 = 5;
 /// api.
 pub(super) const API: u32 = 1;
 /// web:metrics.
@@ -325,6 +328,7 @@ pub(super) fn sighting(
         device: 2,
         misdelivered: false,
         icmp: false,
+        answer_lost: false,
         left_since: None,
     }
 }
