@@ -20,7 +20,13 @@ const MOST: usize = 3;
 const NAMES: [&str; 2] = ["never_503", "no_503"];
 /// The assertions of tests/ panic with one of these when a node without a fault is answered 503, or may
 /// have been: a comparison of codes, and a mended node that does not become 200.
-const WORDS: [&str; 4] = ["false 503", "left: 503", "never 200", "never [200"];
+const WORDS: [&str; 5] = [
+    "false 503",
+    "left: 503",
+    "left: (200, 503)",
+    "never 200",
+    "never [200",
+];
 
 /// Tests that a run may still excuse.
 pub(crate) struct Budget(Cell<usize>);

@@ -209,6 +209,13 @@ impl Seen {
         let alarm = |one: &&Answered| one.codes.livez == 503 && one.to > fault.from;
         let first = self.answered.iter().find(alarm);
         let first = first.filter(|first| first.from < fault.to);
+        if first.is_some_and(|first| first.from < fault.from) {
+            let why = format!(
+                "{:?}: the 503 of the fault before still stood",
+                fault.action
+            );
+            return findings.unjudged.push((fault.from, why));
+        }
         let told = first.map_or(fault.to, |first| first.from);
         let promised = match self.promised(fault, kind, told) {
             Ok(promised) => promised,
@@ -265,6 +272,12 @@ impl Seen {
         let worked = self.dialled.iter();
         let worked = worked.filter(|(begun, ok)| *ok && settled.contains(begun));
         let since = worked.map(|(begun, _)| *begun).max().unwrap_or(from);
+        // Probes that such a connection contradicted are contradicted until one passes (ADR 7).
+        let promised = if since > from {
+            promised.max(BY_TRAFFIC)
+        } else {
+            promised
+        };
         let promised = since - from + promised + self.slack;
         if from + promised <= to && self.dialled(since, end).count() >= ENOUGH {
             Ok(promised)

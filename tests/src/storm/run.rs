@@ -136,8 +136,8 @@ impl Record {
         let lasts: Vec<Duration> = steps.iter().map(|step| step.to - step.from).collect();
         for (at, number, is_over) in moments {
             let step = &mut steps[number];
-            // What began late, because the one before it took long, lasts as long as it should all the
-            // same: a fault that is mended early cannot be judged.
+            // An action that began late, because the one before it took long, lasts its full time: a fault
+            // that is mended early cannot be judged.
             let at = match is_over {
                 true => at.max(step.from + lasts[number]),
                 false => at,
