@@ -179,10 +179,8 @@ impl Scene {
     /// Starts the agent on a kernel that can do less, and waits until it is ready.
     pub fn start_on(&mut self, kernel: OldKernel, extra: &[&str]) {
         let binary = agent_binary().expect("the agent's binary");
-        let folder = self.manifests.dir();
-        let agent = self
-            .world
-            .spawn_agent_on(Some(kernel), &binary, folder, extra);
+        let (world, folder) = (&self.world, self.manifests.dir());
+        let agent = world.spawn_agent_on(Some(kernel), &binary, folder, extra);
         self.agent = Some(agent.expect("start the agent"));
         self.wait_ready();
     }
@@ -321,9 +319,8 @@ impl Scene {
     /// Asks /healthz and /livez from outside from now on.
     pub fn watch(&self) -> Watch {
         let watch = Watch::start(&self.world, Duration::from_millis(50)).expect("a poller");
-        watch
-            .wait(PATIENCE, |codes| codes.healthz != 0)
-            .expect("the agent answers");
+        let answered = watch.wait(PATIENCE, |codes| codes.healthz != 0);
+        answered.expect("the agent answers");
         watch
     }
 
@@ -444,9 +441,8 @@ pub fn device_of<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
 /// Whether confirmed trouble names a Service ("namespace/name").
 pub fn blames(report: &Value, service: &str) -> bool {
     let is_it = |one: &Value| {
-        let name = one["service"]
-            .as_str()
-            .and_then(|name| name.split(':').next());
+        let label = one["service"].as_str();
+        let name = label.and_then(|label| label.split(':').next());
         one["confirmed"] == true && name == Some(service)
     };
     !one(&report["verdict"]["services"], is_it).is_null()

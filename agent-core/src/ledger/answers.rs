@@ -12,7 +12,7 @@ use crate::time::Mono;
 /// Answers of one family, by the path of their clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Answers {
-    /// When a look last found some that had gone on.
+    /// Time of the last look that found some that had gone on.
     went_on: [Option<Mono>; SOURCE_CLASSES],
     /// Since then some came in, and none went on.
     is_stuck: [bool; SOURCE_CLASSES],
@@ -34,7 +34,7 @@ impl Answers {
         Some(last)
     }
 
-    /// Whether nothing of it outlives the agent: when answers last went on is soon known again.
+    /// Nothing of it has to outlive the agent: answers that go on are soon seen again.
     pub(crate) fn go_on_everywhere(&self) -> bool {
         self.is_stuck == [false; SOURCE_CLASSES]
     }

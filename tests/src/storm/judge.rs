@@ -66,7 +66,7 @@ pub(super) struct Findings {
     pub(super) faults: usize,
     /// From each fault that was judged to 503.
     pub(super) detected: Vec<Duration>,
-    /// When a fault that was not judged began, which one it was, and why.
+    /// Faults that were not judged: beginning, name and reason.
     pub(super) unjudged: Vec<(Duration, String)>,
 }
 
@@ -206,9 +206,9 @@ impl Seen {
     /// A fault that 503 did not follow in time.
     fn missed(&self, fault: &Step, kind: Fault, findings: &mut Findings) {
         findings.faults += 1;
-        let alarm = |one: &&Answered| one.codes.livez == 503 && one.to > fault.from;
-        let first = self.answered.iter().find(alarm);
-        let first = first.filter(|first| first.from < fault.to);
+        let lasts = |one: &Answered| one.to > fault.from && one.from < fault.to;
+        let mut answered = self.answered.iter();
+        let first = answered.find(|one| one.codes.livez == 503 && lasts(one));
         if first.is_some_and(|first| first.from < fault.from) {
             let why = format!(
                 "{:?}: the 503 of the fault before still stood",
@@ -237,8 +237,8 @@ impl Seen {
         findings.accuse(fault.from, what);
     }
 
-    /// How soon after its beginning 503 has to be there, with the slack, or why it need not. `told`: when
-    /// it came, or the fault's end.
+    /// Time from its beginning within which 503 has to be there, with the slack, or the reason why it need
+    /// not. `told`: the moment of the 503, or the fault's end.
     fn promised(
         &self,
         fault: &Step,

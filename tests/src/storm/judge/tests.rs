@@ -83,7 +83,7 @@ fn a_fault_that_is_told_late_or_never_is_found() {
     assert!(violations(&never)[0].contains("never"));
 }
 
-/// What breaks the node may take its time: 503 is due after the last connection that worked, and then by
+/// A command that breaks the node may take its time: 503 is due after the last connection that worked, and then by
 /// traffic alone (4.5 s).
 #[test]
 fn a_fault_counts_from_its_last_connection_that_worked() {
