@@ -55,7 +55,7 @@ fn every_taint_is_tolerated(#[case] file: &str) {
     assert_eq!(*tolerations, json!([{ "operator": "Exists" }]));
 }
 
-/// Whoever mirrors images has to replace each of them.
+/// A registry of mirrored images has to hold each of them.
 #[test]
 fn images_of_the_cleanup_are_named_in_its_comment() {
     let read = |name: &str| {
