@@ -370,9 +370,9 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn known()(id in 0..8_u32, known in prop::option::of((names(), families(), any::<u32>(), any::<[bool; 3]>())))
+    fn known()(id in 0..8_u32, known in prop::option::of((names(), families(), any::<u32>(), any::<[bool; 4]>())))
     -> Service {
-        let known = known.map(|(name, family, endpoints, [udp, dns, sentinel])| ServiceInfo {
+        let known = known.map(|(name, family, endpoints, [udp, dns, sentinel, on_host])| ServiceInfo {
             name,
             port: "".into(),
             family,
@@ -381,7 +381,7 @@ prop_compose! {
             dns,
             sentinel,
             echo: dns,
-            on_host: false,
+            on_host,
             disputed: None,
         });
         Service { id, known }
