@@ -1,6 +1,7 @@
 //! Netlink as far as something is asked between two events: one request, and every message of the
 //! answer. What goes on by itself (interfaces, routes) is followed by `datapath::devices`.
 
+use std::ffi::CStr;
 use std::io;
 use std::time::Duration;
 
@@ -28,6 +29,13 @@ pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
     socket.connect(&SocketAddr::new(0, 0))?;
     SockRef::from(&socket).set_read_timeout(Some(patience))?;
     Ok(socket)
+}
+
+/// Index of the interface of this name; nothing where there is none.
+pub(crate) fn index_of(name: &CStr) -> Option<u32> {
+    // SAFETY: a string with its end.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    (index != 0).then_some(index)
 }
 
 /// Asks for a dump, and hands over the body of every message of the answer.

@@ -17,7 +17,7 @@ const FILE: &str = "state.json";
 /// Files that become [`FILE`] have names like this one, with something of the agent's between.
 const FRESH: [&str; 2] = ["state.", ".tmp"];
 /// One that is older was left by an agent that was killed: writing it takes milliseconds.
-const LEFT: Duration = Duration::from_secs(60);
+pub(crate) const LEFT: Duration = Duration::from_secs(60);
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[derive(Serialize, Deserialize)]
@@ -33,7 +33,7 @@ const SCHEMA: u32 = 1;
 /// The file, and what was last written to it.
 pub(crate) struct Memory {
     path: Option<PathBuf>,
-    /// Path that it is written to first. Two agents at once have one each.
+    /// Path that it is written to first.
     fresh: PathBuf,
     boot_id: String,
     broken: bool,
@@ -50,15 +50,9 @@ impl Memory {
         if let Some(dir) = dir {
             sweep(dir, FRESH, LEFT);
         }
-        // In pods every agent may have the same process id.
-        let [first, last] = FRESH;
-        let (process, Mono(now)) = (std::process::id(), clock::mono());
-        let fresh = dir
-            .unwrap_or(Path::new(""))
-            .join(format!("{first}{process}-{now}{last}"));
         Self {
+            fresh: path.as_deref().map(part).unwrap_or_default(),
             path,
-            fresh,
             boot_id,
             broken: false,
         }
@@ -115,8 +109,15 @@ impl Memory {
     }
 }
 
+/// Where a file is written first. Two agents at once have a path each, although in pods every agent may have the
+/// same process id.
+pub(crate) fn part(file: &Path) -> PathBuf {
+    let (process, Mono(now)) = (std::process::id(), clock::mono());
+    file.with_extension(format!("{process}-{now}.tmp"))
+}
+
 /// Writes a file, whole or not at all: `fresh` is where it is written first.
-fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
@@ -128,7 +129,7 @@ fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// Removes what was begun and never became the file, where it is at least so old.
-fn sweep(dir: &Path, [first, last]: [&str; 2], age: Duration) {
+pub(crate) fn sweep(dir: &Path, [first, last]: [&str; 2], age: Duration) {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();

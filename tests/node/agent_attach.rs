@@ -204,3 +204,60 @@ fn qdiscs_go_with_their_agent(#[case] killed: bool) {
         "the other program's filter"
     );
 }
+
+/// The plugins bridge and ptp make a pair in the pod's namespace and move one end out with its index, so two
+/// pods' interfaces have the same one soon. Between two looks of the agent the first goes and the second comes.
+#[rstest]
+#[case::tcx("auto")]
+#[case::clsact("clsact")]
+fn an_index_that_is_given_again_is_another_interface(#[case] attach: &str) {
+    let name = "an_index_that_is_given_again_is_another_interface";
+    let has_tcx = attach == "auto";
+    if has_tcx && skip::without_linux(name, skip::TCX) {
+        return;
+    }
+    let mut scene = Scene::bare(Backend::Nftables);
+    let ip = |scene: &Scene, words: &str| {
+        let output = scene
+            .world
+            .node
+            .command("ip")
+            .args(words.split(' '))
+            .output();
+        let output = output.expect("run ip");
+        assert!(output.status.success(), "ip {words}: {output:?}");
+    };
+    ip(
+        &scene,
+        "link add veth-first index 4000 type veth peer name veth-peer",
+    );
+    scene.start(&["--attach", attach]);
+    let reported = |name: &str| device_of(&scene.report(), name).cloned();
+    eventually("the first is observed", || {
+        reported("veth-first").is_some_and(|device| device["attached"] != "none")
+    });
+    assert!(scene.agent().signal(libc::SIGSTOP));
+    ip(&scene, "link del veth-first");
+    ip(
+        &scene,
+        "link add veth-second index 4000 type veth peer name veth-peer",
+    );
+    assert!(scene.agent().signal(libc::SIGCONT));
+    eventually("the second is known", || reported("veth-second").is_some());
+    let second = reported("veth-second").expect("listed");
+    match has_tcx {
+        true => {
+            let programs = programs_at(&scene.world.node, "veth-second", TcAttachType::Ingress);
+            assert_eq!(programs.len(), 1, "{second}");
+        }
+        // It is left to plugins for a while.
+        false => {
+            assert!(
+                second["problem"].to_string().contains("it is new"),
+                "{second}"
+            );
+            assert!(!has_clsact(&scene, "veth-second"));
+        }
+    }
+    assert_eq!(repairs(&scene), 0, "nobody took a hook away");
+}

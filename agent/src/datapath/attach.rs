@@ -7,7 +7,7 @@
 //! at a hook; what is lost then is not counted (see `app`'s coverage).
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use aya::Ebpf;
@@ -275,14 +275,21 @@ impl Attacher {
         // If a former agent's qdiscs stand, an interface without one was too new for that agent as well.
         let succeeds = !self.with.added.indexes().is_empty();
         let came = (std::mem::replace(&mut self.began, true) || succeeds).then_some(now);
-        let keep: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
-        self.attachments.retain(|index, _| keep.contains(index));
+        let mut keep: BTreeMap<u32, &str> = wanted.iter().map(Device::identity).collect();
+        self.attachments.retain(|index, of| {
+            let is_same = keep.get(index) == Some(&of.device.name.as_str());
+            if !is_same {
+                // The next one that got this index between two looks is as new as any.
+                keep.remove(index);
+            }
+            is_same
+        });
         let pinned = self.with.pins.iter().flat_map(Pins::pinned_links);
-        for (_, path) in pinned.filter(|(index, _)| !keep.contains(index)) {
+        for (_, path) in pinned.filter(|(index, _)| !keep.contains_key(index)) {
             let _ = std::fs::remove_file(path);
         }
         let added = self.with.added.indexes().into_iter();
-        for index in added.filter(|index| !keep.contains(index)) {
+        for index in added.filter(|index| !keep.contains_key(index)) {
             // The interface is gone, or is not wanted any more.
             let _ = left::remove(index);
             self.with.added.delete(index);
@@ -318,7 +325,9 @@ impl Attacher {
             for (slot, first) in attachment.hooks.iter_mut().zip(&mut attachment.first) {
                 let Some(hook) = slot else { continue };
                 *first = hook.is_first();
-                if (*first == Some(false) || hook.lost_its_pin()) && rested {
+                let is_lost = *first == Some(false) || hook.lost_its_pin();
+                // Of an interface that is gone the list of interfaces will say so.
+                if is_lost && rested && attachment.device.exists() {
                     hook.let_go();
                     // Gone before its successor stands: the kernel refuses the same program twice
                     // at one hook. What passes within these microseconds is not seen.

@@ -5,24 +5,28 @@
 //! costs a few looks. Of other routes the kernel sends none: a router's change many times a second.
 
 use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::io;
 use std::time::Duration;
 
 use agent_common::packet::Link;
 use agent_common::service::Family;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{Stream, StreamExt};
 use netlink_sys::AsyncSocket as _;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use rtnetlink::packet_core::Parseable;
 use rtnetlink::packet_route::link::{
     InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkLayerType, LinkMessage, LinkXdp, XdpAttached,
 };
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteType};
-use rtnetlink::{Handle, MulticastGroup, new_multicast_connection};
+use rtnetlink::{MulticastGroup, new_multicast_connection};
 use socket2::{SockFilter, SockRef};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::netlink::routes;
+use crate::netlink::{self, routes};
 
 /// Delay from a notification to the listing: a new device brings several notifications.
 const PAUSE: Duration = Duration::from_millis(30);
@@ -31,6 +35,10 @@ const PAUSE: Duration = Duration::from_millis(30);
 /// every five minutes.
 const AT_LEAST: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
 const RARELY: u32 = 100;
+/// If the notifications end, the kernel is asked for new ones after this.
+const RESUBSCRIBE: Duration = Duration::from_secs(1);
+/// Time for each part of a list.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An interface that Service traffic can cross.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +56,19 @@ pub struct Device {
     /// A veth or netkit pair or a tun or tap, by which no default route leaves: the plugin that made it, or one
     /// that is chained behind it, may not be done with it.
     pub may_be_a_pods: bool,
+}
+
+impl Device {
+    /// Index and name: the kernel gives the index of an interface that is gone to another one.
+    pub(super) fn identity(&self) -> (u32, &str) {
+        (self.index, &self.name)
+    }
+
+    /// Returns whether the interface still exists.
+    pub(super) fn exists(&self) -> bool {
+        let name = CString::new(self.name.as_str());
+        name.is_ok_and(|name| netlink::index_of(&name) == Some(self.index))
+    }
 }
 
 /// The interfaces, loopback left out.
@@ -84,43 +105,57 @@ fn failed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
 /// Lists the interfaces once and follows them from then on; the receiver holds the latest list. The
 /// task ends when the receiver is gone.
 pub async fn follow() -> Result<watch::Receiver<Interfaces>, DevicesError> {
+    follow_by(subscribe).await
+}
+
+/// The same, with notifications of another origin. Where they end, it asks for them again.
+async fn follow_by<S>(
+    subscribe: impl Fn() -> Result<S, DevicesError> + Send + 'static,
+) -> Result<watch::Receiver<Interfaces>, DevicesError>
+where
+    S: Stream<Item: Send> + Unpin + Send + 'static,
+{
+    let mut messages = subscribe()?;
+    let mut uplinks = list_uplinks().await?;
+    let (sender, receiver) = watch::channel(list(&uplinks).await?);
+    tokio::spawn(async move {
+        let [mut at_least, at_most] = AT_LEAST;
+        while !sender.is_closed() {
+            // If one came or the time is up: look.
+            if let Ok(None) = timeout(at_least, messages.next()).await {
+                sleep(RESUBSCRIBE).await;
+                match subscribe() {
+                    Ok(others) => messages = others,
+                    Err(error) => tracing::warn!(%error, "the interfaces are listed every second"),
+                }
+            }
+            sleep(PAUSE).await;
+            while let Ok(Some(_)) = timeout(Duration::ZERO, messages.next()).await {}
+            let began = Instant::now();
+            at_least = AT_LEAST[0];
+            match look(&mut uplinks, &sender).await {
+                Ok(()) => at_least = (began.elapsed() * RARELY).clamp(at_least, at_most),
+                Err(error) => tracing::warn!(%error, "the interfaces could not be listed"),
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+/// Notifications of interfaces and default routes.
+fn subscribe() -> Result<impl Stream<Item: Send> + Unpin + Send + 'static, DevicesError> {
     let groups = [
         MulticastGroup::Link,
         MulticastGroup::Ipv4Route,
         MulticastGroup::Ipv6Route,
     ];
-    let (mut connection, handle, mut messages) =
+    let (mut connection, _, messages) =
         new_multicast_connection(&groups).map_err(failed("follow interfaces"))?;
     SockRef::from(connection.socket_mut().socket_ref())
         .attach_filter(&without_other_routes())
         .map_err(failed("follow default routes alone"))?;
     tokio::spawn(connection);
-    let mut uplinks = list_uplinks().await?;
-    let (sender, receiver) = watch::channel(list(&handle, &uplinks).await?);
-    tokio::spawn(async move {
-        let [mut at_least, at_most] = AT_LEAST;
-        loop {
-            let news = async {
-                if messages.next().await.is_none() {
-                    std::future::pending().await
-                }
-            };
-            // If one came or the time is up: look.
-            let _ = tokio::time::timeout(at_least, news).await;
-            tokio::time::sleep(PAUSE).await;
-            while let Ok(Some(_)) = tokio::time::timeout(Duration::ZERO, messages.next()).await {}
-            let began = Instant::now();
-            at_least = AT_LEAST[0];
-            match look(&handle, &mut uplinks, &sender).await {
-                Ok(()) => at_least = (began.elapsed() * RARELY).clamp(at_least, at_most),
-                Err(error) => tracing::warn!(%error, "the interfaces could not be listed"),
-            }
-            if sender.is_closed() {
-                return;
-            }
-        }
-    });
-    Ok(receiver)
+    Ok(messages)
 }
 
 /// Lets everything through to a socket of netlink but routes that are no default routes.
@@ -149,7 +184,6 @@ fn without_other_routes() -> [SockFilter; 7] {
 /// Sends the interfaces with the uplinks as last known, and again if those have changed: a new pod does
 /// not wait for a router's routes.
 async fn look(
-    handle: &Handle,
     uplinks: &mut BTreeSet<u32>,
     sender: &watch::Sender<Interfaces>,
 ) -> Result<(), DevicesError> {
@@ -160,27 +194,41 @@ async fn look(
             changed
         })
     };
-    send(list(handle, uplinks).await?);
+    send(list(uplinks).await?);
     let listed = list_uplinks().await?;
     if *uplinks != listed {
         *uplinks = listed;
-        send(list(handle, uplinks).await?);
+        send(list(uplinks).await?);
     }
     Ok(())
 }
 
-async fn list(handle: &Handle, uplinks: &BTreeSet<u32>) -> Result<Interfaces, DevicesError> {
-    let mut interfaces = Interfaces::default();
-    let mut messages = handle.link().get().execute();
-    while let Some(message) = messages
-        .try_next()
+/// Lists all of them or fails: what is missing in a list counts as gone, hooks and pins included.
+async fn list(uplinks: &BTreeSet<u32>) -> Result<Interfaces, DevicesError> {
+    let listed = spawn_blocking(links)
         .await
-        .map_err(failed("list interfaces"))?
-    {
+        .map_err(failed("list interfaces"))?;
+    let mut interfaces = Interfaces::default();
+    for message in listed.map_err(failed("list interfaces"))? {
         interfaces.add(&message, uplinks);
     }
     interfaces.devices.sort_by_key(|device| device.index);
     Ok(interfaces)
+}
+
+fn links() -> io::Result<Vec<LinkMessage>> {
+    const GET: u16 = 18;
+    /// A `struct ifinfomsg` that asks for all.
+    const ALL: [u8; 16] = [0; 16];
+    let mut links = Vec::new();
+    netlink::dump_within(PATIENCE, NETLINK_ROUTE, GET, &ALL, |body| {
+        match LinkMessage::parse(body) {
+            Ok(link) => links.push(link),
+            Err(error) => tracing::debug!(%error, "an interface could not be read"),
+        }
+        Ok(())
+    })?;
+    Ok(links)
 }
 
 async fn list_uplinks() -> Result<BTreeSet<u32>, DevicesError> {
@@ -303,8 +351,28 @@ fn collect(route: &RouteMessage, uplinks: &mut BTreeSet<u32>) {
 mod tests {
     use rstest::rstest;
 
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use futures_util::stream;
+
     use super::*;
-    use crate::netlink;
+
+    /// Without notifications a new pod's interface would be seen 30 s later, or never.
+    #[tokio::test(start_paused = true)]
+    async fn notifications_that_end_are_asked_for_again() {
+        static ASKED: AtomicU32 = AtomicU32::new(0);
+        let receiver = follow_by(|| {
+            Ok(match ASKED.fetch_add(1, Ordering::Relaxed) {
+                0 => stream::empty::<()>().boxed(),
+                1 => return Err(failed("follow interfaces")("no memory")),
+                _ => stream::pending().boxed(),
+            })
+        });
+        let receiver = receiver.await.expect("a list");
+        sleep(RESUBSCRIBE * 10).await;
+        assert_eq!(ASKED.load(Ordering::Relaxed), 3);
+        drop(receiver);
+    }
 
     #[rstest]
     #[case::ethernet(LinkLayerType::Ether, LinkFlags::Up, Some(Link::Ethernet), 0)]

@@ -19,6 +19,7 @@ use thiserror::Error;
 mod rules;
 
 use crate::netfilter::{self, Name, Nft, has_legacy};
+use crate::netlink::index_of;
 use rules::{TABLES, Table};
 
 /// A table of 100,000 chains takes a while.
@@ -90,9 +91,7 @@ pub fn cleanup(path: &OsStr) -> Cleaned {
             }
         }
     }
-    // SAFETY: a string with its end.
-    let ipvs = unsafe { libc::if_nametoindex(c"kube-ipvs0".as_ptr()) };
-    if ipvs != 0 {
+    if index_of(c"kube-ipvs0").is_some() {
         cleaned.problems.push(CleanupError::Ipvs);
     }
     cleaned

@@ -1,7 +1,6 @@
 //! State of Service routing in this node's kernel: whether it forwards, and who programs the rules.
 //! It is read, never written, and does not show whether anything works.
 
-use std::ffi::CStr;
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use agent_common::service::{FAMILIES, Family};
 use agent_core::owners::{Owner, OwnersRead};
 
 use crate::netfilter::{Name, Nft, has_legacy};
+use crate::netlink::index_of;
 
 pub mod conntrack;
 
@@ -33,8 +33,7 @@ static LEGACY_OF_OTHERS: [AtomicBool; FAMILIES] = [const { AtomicBool::new(false
 /// for each name. Nothing of a family where a question was not answered.
 pub fn owners() -> OwnersRead {
     let nft = Nft::open(PATIENCE);
-    // SAFETY: a string with its end.
-    let has_device = |name: &CStr| unsafe { libc::if_nametoindex(name.as_ptr()) != 0 };
+    let has_device = |name| index_of(name).is_some();
     let devices = [
         (has_device(c"kube-ipvs0"), Owner::Ipvs),
         (has_device(c"cilium_host"), Owner::Cilium),

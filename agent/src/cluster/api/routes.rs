@@ -6,7 +6,7 @@
 //! the TLS name that every API server's certificate has, kept in a file for the next start, and
 //! learned again now and then.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
@@ -25,6 +25,7 @@ use tower::util::service_fn;
 
 use super::client::{ClientError, direct};
 use super::jitter;
+use crate::state;
 
 /// Every API server's certificate has it.
 const SERVER_NAME: &str = "kubernetes.default.svc";
@@ -32,6 +33,8 @@ const SERVER_NAME: &str = "kubernetes.default.svc";
 const SLICES: &str = "kubernetes.io/service-name=kubernetes";
 /// The file in the state folder.
 const FILE: &str = "api-servers.json";
+/// What a file that becomes [`FILE`] begins and ends with.
+const PART: [&str; 2] = ["api-servers.", ".tmp"];
 /// API servers come and go this slowly.
 const RELEARN: Duration = Duration::from_secs(600);
 /// The first lesson is tried again after this, and ever more slowly up to the above: who may not
@@ -65,6 +68,9 @@ impl Routes {
     /// Beginning with what an earlier agent learned.
     pub(super) fn new(introduction: Config, state_dir: Option<&Path>) -> Result<Self, ClientError> {
         let file = state_dir.map(|dir| dir.join(FILE));
+        if let Some(dir) = state_dir {
+            state::sweep(dir, PART, state::LEFT);
+        }
         let remembered = file.as_deref().map(recall).unwrap_or_default();
         let known = routes(&introduction, &remembered)?;
         Ok(Self {
@@ -128,30 +134,39 @@ impl Routes {
     fn adopt(&self, mut learned: Vec<SocketAddr>) -> Result<(), ClientError> {
         learned.sort_unstable();
         learned.dedup();
-        {
-            let mut known = self.lock();
-            let mut now: Vec<_> = known.iter().filter_map(|of| of.address).collect();
-            now.sort_unstable();
-            if now == learned {
-                if known.front().is_some_and(|of| of.address.is_none()) {
-                    known.rotate_left(1);
-                }
-                return Ok(());
-            }
-        }
+        let is_known = self.knows(&learned);
         // Not every node asks the first one.
         let turn = jitter(learned.len() as u64);
         learned.rotate_left(usize::try_from(turn).unwrap_or(0));
-        *self.lock() = routes(&self.introduction, &learned)?;
-        tracing::info!(addresses = ?learned, "connecting to the API server directly from now on");
-        if let Some(file) = &self.file
-            && let Err(error) = keep(file, learned)
-        {
+        if !is_known {
+            *self.lock() = routes(&self.introduction, &learned)?;
+            tracing::info!(addresses = ?learned, "connecting to the API server directly from now on");
+        }
+        self.save(learned);
+        Ok(())
+    }
+
+    /// Returns whether these are the addresses that are known.
+    fn knows(&self, learned: &[SocketAddr]) -> bool {
+        let mut known = self.lock();
+        let mut now: Vec<_> = known.iter().filter_map(|of| of.address).collect();
+        now.sort_unstable();
+        let is_known = now == learned;
+        if is_known && known.front().is_some_and(|of| of.address.is_none()) {
+            known.rotate_left(1);
+        }
+        is_known
+    }
+
+    /// Saves addresses for the next start, unless they are. The disk may have been full the last time.
+    fn save(&self, addresses: Vec<SocketAddr>) {
+        let Some(file) = &self.file else { return };
+        let is_saved = BTreeSet::from_iter(recall(file)) == addresses.iter().copied().collect();
+        if !is_saved && let Err(error) = keep(file, addresses) {
             tracing::warn!(path = %file.display(), %error, "the API server's addresses cannot be \
                                                             saved: an agent that starts while \
                                                             Services do not work cannot reach it");
         }
-        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<Route>> {
@@ -273,14 +288,9 @@ fn recall(file: &Path) -> Vec<SocketAddr> {
     stored.addresses
 }
 
-/// Keeps it, whole or not at all.
 fn keep(file: &Path, addresses: Vec<SocketAddr>) -> io::Result<()> {
-    if let Some(dir) = file.parent() {
-        fs::create_dir_all(dir)?;
-    }
-    let fresh = file.with_extension("tmp");
-    fs::write(&fresh, serde_json::to_vec(&Stored { addresses })?)?;
-    fs::rename(fresh, file)
+    let bytes = serde_json::to_vec(&Stored { addresses })?;
+    state::write(file, &state::part(file), &bytes)
 }
 
 /// Removes what was kept in that folder.
@@ -288,6 +298,7 @@ fn keep(file: &Path, addresses: Vec<SocketAddr>) -> io::Result<()> {
 /// # Errors
 /// The file is there and stays.
 pub fn forget(state_dir: &Path) -> io::Result<()> {
+    state::sweep(state_dir, PART, Duration::ZERO);
     match fs::remove_file(state_dir.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -382,9 +393,19 @@ mod tests {
         routes.adopt(learned.clone()).unwrap();
         let ways: Vec<_> = routes.lock().iter().map(|way| way.address).collect();
         assert_eq!(ways, [Some("192.0.2.1:6443".parse().unwrap()), None]);
-        assert_eq!(recall(&folder.path().join(FILE)), learned);
+        let file = folder.path().join(FILE);
+        assert_eq!(recall(&file), learned);
+        // A disk that was full takes them the next time.
+        fs::remove_file(&file).unwrap();
+        fs::create_dir_all(file.join("x")).unwrap();
+        routes.adopt(learned.clone()).unwrap();
+        fs::remove_dir_all(&file).unwrap();
+        routes.adopt(learned.clone()).unwrap();
+        assert_eq!(recall(&file), learned);
+        // An agent that was killed left its part.
+        fs::write(state::part(&file), "").unwrap();
         forget(folder.path()).unwrap();
-        assert_eq!(recall(&folder.path().join(FILE)), []);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[tokio::test]
