@@ -407,6 +407,29 @@ fn any_enforcement() -> impl Strategy<Value = Enforcement> {
     prop::sample::select(vec![Enforcement::Enforce, Enforcement::Audit])
 }
 
+/// As kube-proxy 1.36 gives it: a node without endpoints of the Service is no place for its connections.
+#[rstest]
+#[case::has_endpoints(2, true, 200)]
+#[case::has_one(1, true, 200)]
+#[case::has_none(0, true, 503)]
+#[case::is_broken(2, false, 503)]
+fn of_a_service(#[case] endpoints: u32, #[case] healthy: bool, #[case] status: u16) {
+    let port = HealthPort {
+        service: ObjectName::new("shop", "web"),
+        local: [Some(endpoints), None],
+    };
+    let answer = of_service(&port, Family::V4, healthy).unwrap();
+    assert_eq!((answer.status, answer.endpoints), (status, endpoints));
+    let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+    let expected = serde_json::json!({
+        "service": { "namespace": "shop", "name": "web" },
+        "localEndpoints": endpoints,
+        "serviceProxyHealthy": healthy,
+    });
+    assert_eq!(body, expected);
+    assert_eq!(of_service(&port, Family::V6, healthy), None, "not served in it");
+}
+
 proptest! {
     #[test]
     fn livez_does_not_know_the_node(
