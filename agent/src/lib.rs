@@ -12,6 +12,7 @@ pub mod config;
 pub mod confine;
 pub mod datapath;
 pub mod echo;
+mod files;
 pub mod hardening;
 pub mod http;
 mod input;

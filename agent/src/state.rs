@@ -9,15 +9,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::clock;
+use crate::files::{LEFT, part, sweep, write};
 use agent_core::effect::Remembered;
-use agent_core::time::{Mono, Wall};
+use agent_core::time::Wall;
 
 const FILE: &str = "state.json";
 /// Files that become [`FILE`] have names like this one, with something of the agent's between.
 const FRESH: [&str; 2] = ["state.", ".tmp"];
-/// One that is older was left by an agent that was killed: writing it takes milliseconds.
-pub(crate) const LEFT: Duration = Duration::from_secs(60);
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[derive(Serialize, Deserialize)]
@@ -105,40 +103,6 @@ impl Memory {
                                                                 it");
             }
             Err(_) => {}
-        }
-    }
-}
-
-/// Where a file is written first. Two agents at once have a path each, although in pods every agent may have the
-/// same process id.
-pub(crate) fn part(file: &Path) -> PathBuf {
-    let (process, Mono(now)) = (std::process::id(), clock::mono());
-    file.with_extension(format!("{process}-{now}.tmp"))
-}
-
-/// Writes a file, whole or not at all: `fresh` is where it is written first.
-pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
-    if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)?;
-    }
-    let written = fs::write(fresh, bytes).and_then(|()| fs::rename(fresh, path));
-    written.inspect_err(|_| {
-        // Half a file is none, and takes room.
-        let _ = fs::remove_file(fresh);
-    })
-}
-
-/// Removes what was begun and never became the file, where it is at least so old.
-pub(crate) fn sweep(dir: &Path, [first, last]: [&str; 2], age: Duration) {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    for entry in entries {
-        let name = entry.file_name();
-        let name = name.to_str().unwrap_or_default();
-        let begun = name.starts_with(first) && name.ends_with(last);
-        let modified = entry.metadata().and_then(|metadata| metadata.modified());
-        let is_old = modified.is_ok_and(|at| at.elapsed().is_ok_and(|elapsed| elapsed >= age));
-        if begun && is_old {
-            let _ = fs::remove_file(entry.path());
         }
     }
 }

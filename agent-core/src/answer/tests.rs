@@ -427,7 +427,11 @@ fn of_a_service(#[case] endpoints: u32, #[case] healthy: bool, #[case] status: u
         "serviceProxyHealthy": healthy,
     });
     assert_eq!(body, expected);
-    assert_eq!(of_service(&port, Family::V6, healthy), None, "not served in it");
+    assert_eq!(
+        of_service(&port, Family::V6, healthy),
+        None,
+        "not served in it"
+    );
 }
 
 proptest! {

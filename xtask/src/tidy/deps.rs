@@ -9,27 +9,28 @@ use super::tree::Tree;
 /// Modules of the agent and the modules each may name. A module may always name itself.
 ///
 /// cluster, datapath, sentinel and http meet in app alone, through values of agent-core.
-const MODULES: [(&str, &str); 24] = [
+const MODULES: [(&str, &str); 25] = [
     ("causes", ""),
     ("input", ""),
     ("args", "config"),
     ("config", "http lifecycle metrics"),
     ("confine", "cluster config datapath hardening"),
     ("clock", ""),
+    ("files", "clock"),
     ("lifecycle", ""),
     ("hardening", "causes"),
     ("metrics", ""),
-    ("cluster", "input"),
+    ("cluster", "files input"),
     ("netlink", ""),
     ("datapath", "causes netlink"),
     ("netfilter", "netlink"),
     ("port", "config datapath http lifecycle"),
-    ("state", "clock"),
+    ("state", "files"),
     ("sentinel", "config netfilter netlink"),
     ("publish", "causes clock metrics"),
     ("rotate", "clock cluster config lifecycle"),
     ("echo", "args"),
-    ("kube_proxy_compat", "args config input netfilter"),
+    ("kube_proxy_compat", "args config input netfilter netlink"),
     ("http", "lifecycle metrics"),
     (
         "cli",

@@ -25,7 +25,7 @@ use tower::util::service_fn;
 
 use super::client::{ClientError, direct};
 use super::jitter;
-use crate::state;
+use crate::files;
 
 /// Every API server's certificate has it.
 const SERVER_NAME: &str = "kubernetes.default.svc";
@@ -69,7 +69,7 @@ impl Routes {
     pub(super) fn new(introduction: Config, state_dir: Option<&Path>) -> Result<Self, ClientError> {
         let file = state_dir.map(|dir| dir.join(FILE));
         if let Some(dir) = state_dir {
-            state::sweep(dir, PART, state::LEFT);
+            files::sweep(dir, PART, files::LEFT);
         }
         let remembered = file.as_deref().map(recall).unwrap_or_default();
         let known = routes(&introduction, &remembered)?;
@@ -290,7 +290,7 @@ fn recall(file: &Path) -> Vec<SocketAddr> {
 
 fn keep(file: &Path, addresses: Vec<SocketAddr>) -> io::Result<()> {
     let bytes = serde_json::to_vec(&Stored { addresses })?;
-    state::write(file, &state::part(file), &bytes)
+    files::write(file, &files::part(file), &bytes)
 }
 
 /// Removes what was kept in that folder.
@@ -298,7 +298,7 @@ fn keep(file: &Path, addresses: Vec<SocketAddr>) -> io::Result<()> {
 /// # Errors
 /// The file is there and stays.
 pub fn forget(state_dir: &Path) -> io::Result<()> {
-    state::sweep(state_dir, PART, Duration::ZERO);
+    files::sweep(state_dir, PART, Duration::ZERO);
     match fs::remove_file(state_dir.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
@@ -403,7 +403,7 @@ mod tests {
         routes.adopt(learned.clone()).unwrap();
         assert_eq!(recall(&file), learned);
         // An agent that was killed left its part.
-        fs::write(state::part(&file), "").unwrap();
+        fs::write(files::part(&file), "").unwrap();
         forget(folder.path()).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }

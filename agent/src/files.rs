@@ -1,0 +1,48 @@
+//! Files that are there whole or not at all, although two agents write them and each may be killed. What they
+//! mean, their writers know.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use agent_core::time::Mono;
+
+use crate::clock;
+
+/// A part that is older was left by an agent that was killed: writing it takes milliseconds.
+pub(crate) const LEFT: Duration = Duration::from_secs(60);
+
+/// Where a file is written first. Two agents at once have a path each, although in pods every agent may have the
+/// same process id.
+pub(crate) fn part(file: &Path) -> PathBuf {
+    let (process, Mono(now)) = (std::process::id(), clock::mono());
+    file.with_extension(format!("{process}-{now}.tmp"))
+}
+
+/// Writes a file, whole or not at all: `fresh` is where it is written first.
+pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let written = fs::write(fresh, bytes).and_then(|()| fs::rename(fresh, path));
+    written.inspect_err(|_| {
+        // Half a file is none, and takes room.
+        let _ = fs::remove_file(fresh);
+    })
+}
+
+/// Removes what was begun and never became the file, where it is at least so old.
+pub(crate) fn sweep(dir: &Path, [first, last]: [&str; 2], age: Duration) {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    for entry in entries {
+        let name = entry.file_name();
+        let name = name.to_str().unwrap_or_default();
+        let begun = name.starts_with(first) && name.ends_with(last);
+        let modified = entry.metadata().and_then(|metadata| metadata.modified());
+        let is_old = modified.is_ok_and(|at| at.elapsed().is_ok_and(|elapsed| elapsed >= age));
+        if begun && is_old {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
