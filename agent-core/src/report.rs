@@ -136,6 +136,8 @@ pub enum PortWay {
     Bound,
     /// Connections are given to a listener aside; the agent holds no port.
     Steered,
+    /// None was configured: the agent answers no load balancer.
+    Off,
 }
 
 /// A Service port and family with traffic.

@@ -77,6 +77,9 @@ pub(crate) fn take_over(
         healthz.map(|at| listen(bind::HEALTHZ, at)).transpose()
     };
     let mut report = PortReport::default();
+    if healthz.is_none() {
+        report.way = PortWay::Off;
+    }
     let (mut steered, mut services) = (None, None);
     let range = config.healthz.health_check_node_ports.clone();
     let mut listeners = Listeners {

@@ -14,7 +14,7 @@ need() {
 }
 
 up() {
-    need docker "install Docker, or set KIND_EXPERIMENTAL_PROVIDER=podman"
+    need docker "https://docs.docker.com/engine/install/"
     need kind "https://kind.sigs.k8s.io/docs/user/quick-start/#installation"
     need kubectl "https://kubernetes.io/docs/tasks/tools/"
     need helm "https://helm.sh/docs/intro/install/"

@@ -244,6 +244,31 @@ fn a_node_that_keeps_flapping() {
     );
 }
 
+/// Held at 503 after each break, or broken once and never confirmed again: no state lasts, and the answer
+/// hardly changes.
+#[rstest]
+#[case::is_held("1x27 0 ", "broken")]
+#[case::is_held_while_suspect("1x50 ", "suspect")]
+fn a_node_that_stays_out_of_service(#[case] answers: &str, #[case] state: &str) {
+    let livez = ["node=\"node-2\",", "check=\"livez\""];
+    let out = firing("PathproofNodeOutOfService", CRITICAL);
+    let mut fleet = Fleet::healthy(10);
+    fleet.set(
+        "pathproof_would_fail",
+        &livez,
+        &format!("0x19 {}", answers.repeat(8)),
+    );
+    let changes = format!("0x19 {}", "0 1x2 ".repeat(20));
+    fleet.state("node-2", "IPv4", state, &changes);
+    expect(&fleet, &[("26m", &[]), ("29m", &out)]);
+    // It was asked to be out of service where nothing is known.
+    let mut closed = fleet.clone();
+    closed.state("node-2", "IPv4", "unknown", "1x200");
+    expect(&closed, &[("29m", &firing("PathproofNothingKnown", INFO))]);
+    fleet.set("pathproof_node_eligible", &["node=\"node-2\","], ALWAYS_0);
+    expect(&fleet, &[("29m", &[])]);
+}
+
 #[test]
 fn rules_that_lag() {
     let mut fleet = Fleet::healthy(10);

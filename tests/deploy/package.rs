@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use node_tests::cluster::documents;
-use node_tests::deploy::{Tool, folder, said};
+use node_tests::deploy::{Tool, folder, overlay, said};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -78,6 +78,24 @@ fn images_of_the_cleanup_are_named_in_its_comment() {
         let replaced = format!("{{name: {name}, newName");
         assert!(comment.contains(&replaced), "no {replaced}");
     }
+}
+
+/// A field since 1.30: older API servers refuse the DaemonSet, and the annotation must name the container.
+#[test]
+fn the_cleanup_is_accepted_below_1_30() {
+    if Tool::Kubectl.skip_without("the_cleanup_is_accepted_below_1_30") {
+        return;
+    }
+    let objects = overlay("../cleanup", &["cleanup-before-1.30"]).expect("an overlay");
+    let set = of_kind(&objects, "DaemonSet");
+    assert!(!set.to_string().contains("appArmorProfile"), "{set}");
+    let template = &set["spec"]["template"];
+    let name = template["spec"]["initContainers"][0]["name"].as_str();
+    let key = format!(
+        "container.apparmor.security.beta.kubernetes.io/{}",
+        name.expect("a name")
+    );
+    assert_eq!(template["metadata"]["annotations"][key], "unconfined");
 }
 
 /// Pods of a DaemonSet stay Pending on nodes with these labels.

@@ -109,6 +109,19 @@ fn way(scene: &Scene) -> (String, Option<bool>) {
     (way, report["port"]["owner"].as_bool())
 }
 
+/// The first stage of a rollout: whoever asks gets the owner's answer, and the report says so.
+#[test]
+fn no_load_balancer_is_answered_without_an_address() {
+    let mut scene = Scene::bare(Backend::Nftables);
+    let _owner = Owner::start(&scene.world.node);
+    scene.spawn(&["--healthz-bind-address", "none"]);
+    eventually("a report", || scene.agent().verdict().is_ok());
+    throughout(Duration::from_secs(1), || {
+        assert_eq!(outside(&scene), [Who::Owner; 2]);
+    });
+    assert_eq!(way(&scene).0, "off");
+}
+
 #[test]
 fn outsiders_get_ours_and_the_node_the_owners() {
     let mut scene = Scene::bare(Backend::Nftables);

@@ -10,7 +10,7 @@ use agent_core::drops::{DropWatch, meaning as drop_meaning};
 use agent_core::eligibility::Eligibility;
 use agent_core::explain::{self, Interfaces, Remedy, label};
 use agent_core::names;
-use agent_core::report::{Answers, Report};
+use agent_core::report::{Answers, PortWay, Report};
 use agent_core::time::{Mono, Spoken};
 use agent_core::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
 
@@ -31,8 +31,12 @@ impl Text {
     /// The answers of both endpoints; for a leaving node, a note that its 503 is intended.
     pub(super) fn answers(&mut self, report: &Report) {
         let Answers { healthz, livez, .. } = &report.answers;
+        let answers = match report.port.way {
+            PortWay::Off => "would answer",
+            PortWay::Bound | PortWay::Steered => "answers",
+        };
         let mut text = format!(
-            "/healthz answers {}, /livez {}",
+            "/healthz {answers} {}, /livez {}",
             healthz.status, livez.status
         );
         if let Some(why) = report.answers.lenience() {

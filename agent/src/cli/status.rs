@@ -205,6 +205,7 @@ fn port(port: &PortReport) -> &'static str {
         _ if port.waits => {
             "the previous process still answers load balancers; the agent takes over soon"
         }
+        (PortWay::Off, _) => "the agent answers no load balancer (--healthz-bind-address=none)",
         (PortWay::Bound, _) => "the agent listens on the healthz port",
         (PortWay::Steered, Some(true)) => {
             "the agent answers requests from outside the node; requests from the node itself go to \

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use rstest::rstest;
 
 use super::render;
-use agent_core::report::{Report, sample};
+use agent_core::report::{PortWay, Report, sample};
 
 fn page(report: &Report) -> String {
     let now = sample::written() + Duration::from_millis(200);
@@ -50,6 +50,19 @@ fn a_report_that_is_not_renewed_is_pointed_out() {
     let now: Timestamp = sample::written() + Duration::from_secs(45);
     let page = render(&report, now, false);
     assert!(page.contains("This report is 45 s old"), "{page}");
+}
+
+#[test]
+fn an_agent_that_answers_nobody_does_not_say_that_it_answers() {
+    let mut report = sample::proven();
+    assert!(page(&report).contains("/healthz answers 200"));
+    report.port.way = PortWay::Off;
+    let page = page(&report);
+    assert!(page.contains("/healthz would answer 200"), "{page}");
+    assert!(
+        page.contains("the agent answers no load balancer"),
+        "{page}"
+    );
 }
 
 #[test]
