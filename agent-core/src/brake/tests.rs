@@ -266,3 +266,19 @@ fn counts_are_read(#[case] text: &str, #[case] expected: Option<Count>) {
         assert_eq!(FleetReport::parse(&report.text()).unwrap(), report);
     }
 }
+
+/// A rotator that counted nobody knows nothing of the fleet.
+#[test]
+fn a_count_of_no_nodes_is_none() {
+    let parse = |text| FleetReport::parse(text).unwrap().published();
+    assert_eq!(parse(r#"{"nodes":0,"unsound":{},"written":5}"#), None);
+    let published = parse(r#"{"nodes":3,"unsound":{"leaked":1},"written":5}"#).unwrap();
+    assert_eq!(
+        published.count,
+        Count {
+            unsound: 1,
+            nodes: 3
+        }
+    );
+    assert_eq!(published.written, 5);
+}
