@@ -166,6 +166,10 @@ fn an_uncertain_cause_waits() {
     assert!(!waiting(4, &[3], 5));
     assert!(waiting(4, &[], 60), "nobody counts");
     assert!(!waiting(4, &[60], 60));
+    assert!(
+        waiting(4, &[1], 60),
+        "it came as the 503 began: without this node"
+    );
     let mut brake = brake(of(0, 200));
     assert_eq!(brake.step(true, false, s(7)), Some(Held::Waiting));
     assert_eq!(brake.step(true, true, s(8)), None, "now it is certain");
@@ -281,4 +285,20 @@ fn a_count_of_no_nodes_is_none() {
         }
     );
     assert_eq!(published.written, 5);
+}
+
+#[test]
+fn the_last_count_is_told_with_its_time() {
+    assert_eq!(brake(None).counted(), None);
+    let counted = brake(of(1, 3)).counted();
+    assert_eq!(
+        counted,
+        Some((
+            Count {
+                unsound: 1,
+                nodes: 3
+            },
+            Some(s(0))
+        ))
+    );
 }
