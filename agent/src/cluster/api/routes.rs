@@ -33,7 +33,7 @@ const SERVER_NAME: &str = "kubernetes.default.svc";
 const SLICES: &str = "kubernetes.io/service-name=kubernetes";
 /// The file in the state folder.
 const FILE: &str = "api-servers.json";
-/// What a file that becomes [`FILE`] begins and ends with.
+/// Beginning and end of the name of a file that becomes [`FILE`].
 const PART: [&str; 2] = ["api-servers.", ".tmp"];
 /// API servers come and go this slowly.
 const RELEARN: Duration = Duration::from_secs(600);
