@@ -261,10 +261,15 @@ fn a_node_that_stays_out_of_service(#[case] answers: &str, #[case] state: &str) 
     let changes = format!("0x19 {}", "0 1x2 ".repeat(20));
     fleet.state("node-2", "IPv4", state, &changes);
     expect(&fleet, &[("26m", &[]), ("29m", &out)]);
-    // It was asked to be out of service where nothing is known.
-    let mut closed = fleet.clone();
-    closed.state("node-2", "IPv4", "unknown", "1x200");
-    expect(&closed, &[("29m", &firing("PathproofNothingKnown", INFO))]);
+    // An idle family is no reason to be silent; both were asked to be out of service.
+    let mut idle = fleet.clone();
+    idle.state("node-2", "IPv6", "unknown", "1x200");
+    let unknown = firing("PathproofNothingKnown", INFO);
+    expect(&idle, &[("29m", &[out, unknown.clone()].concat())]);
+    idle.state("node-2", "IPv4", "unknown", "1x200");
+    let mut both = unknown;
+    both[0].times = 2;
+    expect(&idle, &[("29m", &both)]);
     fleet.set("pathproof_node_eligible", &["node=\"node-2\","], ALWAYS_0);
     expect(&fleet, &[("29m", &[])]);
 }

@@ -217,20 +217,9 @@ fn an_index_that_is_given_again_is_another_interface(#[case] attach: &str) {
         return;
     }
     let mut scene = Scene::bare(Backend::Nftables);
-    let ip = |scene: &Scene, words: &str| {
-        let output = scene
-            .world
-            .node
-            .command("ip")
-            .args(words.split(' '))
-            .output();
-        let output = output.expect("run ip");
-        assert!(output.status.success(), "ip {words}: {output:?}");
-    };
-    ip(
-        &scene,
-        "link add veth-first index 4000 type veth peer name veth-peer",
-    );
+    let peer = "index 4000 type veth peer name veth-peer";
+    let ip = |scene: &Scene, words: &str| drop(scene.world.node.ip(words).expect("ip"));
+    ip(&scene, &format!("link add veth-first {peer}"));
     scene.start(&["--attach", attach]);
     let reported = |name: &str| device_of(&scene.report(), name).cloned();
     eventually("the first is observed", || {
@@ -238,10 +227,7 @@ fn an_index_that_is_given_again_is_another_interface(#[case] attach: &str) {
     });
     assert!(scene.agent().signal(libc::SIGSTOP));
     ip(&scene, "link del veth-first");
-    ip(
-        &scene,
-        "link add veth-second index 4000 type veth peer name veth-peer",
-    );
+    ip(&scene, &format!("link add veth-second {peer}"));
     assert!(scene.agent().signal(libc::SIGCONT));
     eventually("the second is known", || reported("veth-second").is_some());
     let second = reported("veth-second").expect("listed");
