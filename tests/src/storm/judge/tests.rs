@@ -1,4 +1,5 @@
 use clap::ValueEnum as _;
+use rstest::rstest;
 
 use super::*;
 use crate::cluster::Manner;
@@ -105,9 +106,11 @@ fn a_fault_counts_from_its_last_connection_that_worked() {
 }
 
 /// An action of this kind before it gives the agent longer, or takes what it would know by.
-#[test]
-fn what_disturbs_the_sentinel_gives_it_time() {
-    let dropped = Action::Harmless(Harmless::RangeDropped);
+#[rstest]
+#[case::filtered(Harmless::RangeDropped)]
+#[case::short_of_memory(Harmless::MemoryTight)]
+fn what_disturbs_the_sentinel_gives_it_time(#[case] disturbing: Harmless) {
+    let dropped = Action::Harmless(disturbing);
     let mut late = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
     late.steps.push(step(dropped, 14.0, 16.0));
     assert_eq!(violations(&late), [""; 0]);
