@@ -27,6 +27,7 @@ use crate::peers::PeerLedger;
 use crate::probes::{SentinelLedger, SentinelMemory};
 use crate::time::Mono;
 pub(crate) use absorb::LOST_NOTICED;
+use answers::Answers;
 pub use family::Lacking;
 pub(crate) use family::{FamilyLedger, Scope, Streak};
 pub(crate) use obstacle::Reading;
@@ -101,18 +102,24 @@ impl Ledger {
     /// `observed` says that the programs stayed in the kernel and their maps were found
     /// again. Without that a proof may have been missed, and no run of failures continues.
     ///
-    /// Lanes of the sentinel are forgotten after more than an hour without a sample: the node may
+    /// Lanes of the sentinel and answers are forgotten after more than an hour without a sample: the node may
     /// have been made anew meanwhile, and has to work first.
     pub fn restore(limits: Limits, memory: LedgerMemory, observed: bool, now: Mono) -> Self {
         let long_ago = |at: Mono| now.since(at) > FORGOTTEN;
+        let mut families = memory.families;
         let (remembered, worked) = match memory.sampled.is_some_and(long_ago) {
-            true => Default::default(),
+            true => {
+                for family in &mut families {
+                    family.answers = Answers::default();
+                }
+                Default::default()
+            }
             false => (memory.sentinel, memory.worked),
         };
         let [worked, worked_outside] = worked;
         let mut ledger = Self {
             limits,
-            families: memory.families,
+            families,
             restored: Some(now),
             seen: memory.sampled,
             worked,

@@ -8,6 +8,7 @@ pub mod finding;
 mod judge;
 mod lanes;
 mod peers;
+mod referee;
 pub mod report;
 mod views;
 

@@ -96,7 +96,15 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     let (updates, client) = follow(&config).await?;
     tokio::task::yield_now().await;
     let wanted = config.clone();
-    let mut loaded = confined.loader.run(move || load(&wanted)).await??;
+    // That may take minutes where no processor is free. Nothing was taken over or attached yet.
+    let mut loaded = tokio::select! {
+        biased;
+        signal = shutdown.requested() => {
+            tracing::info!(signal, "ending before the observer is loaded");
+            return Ok(());
+        }
+        loaded = confined.loader.run(move || load(&wanted)) => loaded??,
+    };
     // Reading the object took more than all that follows.
     give_back_memory();
     let (listeners, takeover, succeeded, health_ports) =

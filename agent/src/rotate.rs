@@ -155,6 +155,33 @@ impl Rotator {
             self.nodes = None;
             return Ok(());
         }
+        let rule = self.rule();
+        let clocks = || (clock::wall(), clock::mono());
+        let follow = || follow_nodes(self.client.clone(), clocks);
+        let nodes = self.nodes.get_or_insert_with(follow);
+        let steps = match self.config.withdraw {
+            Withdraw::Label => nodes.withdrawals(rule, clock::mono()),
+            Withdraw::Off => Vec::new(),
+        };
+        let (left, uncounted) = (nodes.withdrawn(), nodes.trouble());
+        // A node goes back to load balancers whatever is wrong with the sentinel.
+        let maintained = self.maintain().await;
+        let withdrawn = self.withdraw(&steps).await;
+        maintained.and(withdrawn)?;
+        if self.config.withdraw == Withdraw::Off && left > 0 {
+            return Err(Trouble::Refused {
+                what: "remove the withdrawal label from nodes".to_owned(),
+                why: format!(
+                    "{left} nodes have {LABEL}={VALUE}, and --withdraw is off: remove the label \
+                     with `kubectl label nodes -l {LABEL}={VALUE} {LABEL}-`"
+                ),
+            });
+        }
+        uncounted.map_or(Ok(()), |why| Err(Trouble::Uncounted { why }))
+    }
+
+    /// Makes the sentinel's slices what they have to be.
+    async fn maintain(&mut self) -> Result<(), Trouble> {
         let name = self.config.service.name.to_string();
         let service = ask("read the sentinel's Service", self.services.get_opt(&name)).await?;
         let Some(service) = service else {
@@ -169,20 +196,14 @@ impl Rotator {
             self.slices.list(&listed),
         )
         .await?;
-        let clocks = || (clock::wall(), clock::mono());
-        let rule = self.rule();
-        let follow = || follow_nodes(self.client.clone(), clocks);
-        let nodes = self.nodes.get_or_insert_with(follow);
+        let Some(nodes) = &mut self.nodes else {
+            return Ok(());
+        };
         let now = clock::mono();
-        let (number, uncounted) = (nodes.number(), nodes.trouble());
+        let number = nodes.number();
         let rotates = self.rotation.is_due(number, now);
         let counted = nodes.publish(rotates, clock::wall(), now);
         let wanted = slices::wanted(service, &self.config, counted.map(|count| count.text()));
-        let steps = match self.config.withdraw {
-            Withdraw::Label => nodes.withdrawals(rule, now),
-            Withdraw::Off => Vec::new(),
-        };
-        let left = nodes.withdrawn();
         let seen: Vec<_> = found.items.into_iter().map(slices::seen).collect();
         let plan = self.rotation.plan(&wanted, &seen, number, now);
         self.write(&wanted, &plan).await?;
@@ -195,17 +216,7 @@ impl Rotator {
                 ),
             });
         }
-        self.withdraw(&steps).await?;
-        if self.config.withdraw == Withdraw::Off && left > 0 {
-            return Err(Trouble::Refused {
-                what: "remove the withdrawal label from nodes".to_owned(),
-                why: format!(
-                    "{left} nodes have {LABEL}={VALUE}, and --withdraw is off: remove the label \
-                     with `kubectl label nodes -l {LABEL}={VALUE} {LABEL}-`"
-                ),
-            });
-        }
-        uncounted.map_or(Ok(()), |why| Err(Trouble::Uncounted { why }))
+        Ok(())
     }
 
     fn rule(&self) -> Rule {
@@ -216,8 +227,9 @@ impl Rotator {
     }
 
     /// Withdraws nodes from load balancers and gives them back, as long as we lead. A Node that was
-    /// written meanwhile is read again.
+    /// written meanwhile is read again, and one whose label is refused keeps no other waiting.
     async fn withdraw(&self, steps: &[Step]) -> Result<(), Trouble> {
+        let mut refused = Ok(());
         for step in steps {
             if !self.candidate.leads(clock::mono()) {
                 break;
@@ -230,6 +242,7 @@ impl Rotator {
             let patched = self.labelled.patch_metadata(&step.node, &params, &patch);
             match ask(&format!("label node {}", step.node), patched).await {
                 Err(Trouble::Raced { .. }) => {}
+                Err(why @ Trouble::Refused { .. }) => refused = refused.and(Err(why)),
                 Err(other) => return Err(other),
                 Ok(_) if step.withdraw => tracing::warn!(
                     node = step.node,
@@ -241,7 +254,7 @@ impl Rotator {
                 ),
             }
         }
-        Ok(())
+        refused
     }
 
     /// Waits until the next look is due.

@@ -67,6 +67,11 @@ fn each_profile_runs_what_the_binary_understands() {
 #[case(json!({ "view": "sentinel" }), "--view=sentinel")]
 #[case(json!({ "healthzBindAddress": "none" }), "--healthz-bind-address=none")]
 #[case(json!({ "healthzBindAddress": "[::]:10300" }), "--healthz-bind-address=[::]:10300")]
+#[case(json!({ "healthzBindAddress": "::" }), "--healthz-bind-address=::")]
+#[case(
+    json!({ "healthzAllowCidrs": ["10.0.0.0/8", "2001:db8::"] }),
+    "--healthz-allow-cidr=10.0.0.0/8,2001:db8::"
+)]
 #[case(json!({ "healthCheckNodePorts": "none" }), "--health-check-node-ports=none")]
 #[case(json!({ "healthCheckNodePorts": "20000-22767" }), "--health-check-node-ports=20000-22767")]
 #[case(

@@ -17,7 +17,10 @@ use pathproof::config::SentinelConfig;
 use pathproof::sentinel::devices::{
     DeviceError, Role, SentinelDevices, ensure, remove, verify, written,
 };
-use pathproof::sentinel::kernel::forwarding;
+use pathproof::sentinel::kernel::{forwarding, overridden};
+
+/// Of the devices' names.
+const PREFIX: &str = "pathproof";
 
 /// A node without pods.
 pub(crate) struct Node {
@@ -130,23 +133,22 @@ fn near_ends_inherit_and_far_ends_are_deaf() {
     ];
     node.world.node.sysctls(&set).expect("sysctls");
     let devices = node.ensure();
-    let client = Role::ClientNear.name("pathproof");
     for device in ["pathproof-c0", "pathproof-s0"] {
         let switch = |name: &str| node.switch(&format!("ipv4/conf/{device}/{name}"));
         assert_eq!(switch("forwarding").as_deref(), Some("0"), "{device}");
         assert_eq!(switch("rp_filter").as_deref(), Some("2"), "{device}");
     }
     assert_eq!(
-        node.run(async || forwarding(&client, Family::V4)),
+        node.run(async || forwarding(PREFIX, Family::V4)),
         Some(false)
     );
     assert_eq!(
-        node.run(async || forwarding(&client, Family::V6)),
+        node.run(async || forwarding(PREFIX, Family::V6)),
         Some(true)
     );
     node.world.set_forwarding(true).expect("forwarding");
     assert_eq!(
-        node.run(async || forwarding(&client, Family::V4)),
+        node.run(async || forwarding(PREFIX, Family::V4)),
         Some(true)
     );
     let far = ["pathproof-c1", "pathproof-s1"];
@@ -162,9 +164,49 @@ fn near_ends_inherit_and_far_ends_are_deaf() {
     let all = [("net/ipv6/conf/all/forwarding", "0")];
     node.world.node.sysctls(&all).expect("sysctls");
     assert_eq!(
-        node.run(async || forwarding(&client, Family::V6)),
+        node.run(async || forwarding(PREFIX, Family::V6)),
         Some(false)
     );
+}
+
+/// A network manager or a hardening role writes the switches of single interfaces.
+#[test]
+fn what_single_interfaces_forward_is_told_apart() {
+    let node = Node::new();
+    node.ensure();
+    let set = |interface: &str, on: &str| {
+        let file = format!("net/ipv4/conf/{interface}/forwarding");
+        node.world.node.sysctl(&file, on).expect("a switch");
+    };
+    let read = || node.run(async || (forwarding(PREFIX, Family::V4), overridden(PREFIX)));
+    let others = |on| {
+        let set = node.world.set_forwarding_of_each("pathproof-", on);
+        set.expect("switches");
+    };
+    node.world.set_forwarding(false).expect("forwarding");
+    assert_eq!(read(), (Some(false), None), "nothing forwards");
+    others(true);
+    assert_eq!(read(), (None, None), "pods may be served");
+    set("pathproof-c0", "1");
+    let (forwards, damage) = read();
+    let damage = damage.expect("answers come in by the other end");
+    assert!(
+        forwards.is_none() && damage.contains("pathproof-s0"),
+        "{damage}"
+    );
+    set("pathproof-s0", "1");
+    assert_eq!(read(), (Some(true), None), "the remedy");
+    node.world.set_forwarding(true).expect("forwarding");
+    set("pathproof-c0", "0");
+    let (forwards, damage) = read();
+    let damage = damage.expect("ours alone");
+    assert!(
+        forwards.is_none() && damage.contains("pathproof-c0"),
+        "{damage}"
+    );
+    others(false);
+    set("pathproof-s0", "0");
+    assert_eq!(read(), (Some(false), None), "off for each of them");
 }
 
 /// With nobody to answer, as between two agents: a packet to the echo ends at the far end, also

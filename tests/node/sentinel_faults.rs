@@ -30,6 +30,8 @@ enum Fault {
     Rewritten,
     /// `ip_forward` and its IPv6 sister are 0.
     ForwardingOff,
+    /// IPv4 forwarding is 0 for each interface, `ip_forward` still 1; of IPv6 the switch for all counts.
+    ForwardingOffEach,
     /// Data is dropped after the handshake, as if it were INVALID.
     DataDropped,
     /// The node-port rules alone are gone.
@@ -52,6 +54,12 @@ impl Fault {
                 }
             }
             Self::ForwardingOff => scene.world.set_forwarding(false).expect("sysctl"),
+            Self::ForwardingOffEach => {
+                let world = &scene.world;
+                world.set_forwarding_of_each("", false).expect("sysctls");
+                let all = "net/ipv6/conf/all/forwarding";
+                world.node.sysctl(all, "0").expect("a sysctl");
+            }
             Self::DataDropped => nft(
                 scene,
                 "chain data_rules { type filter hook forward priority -10; \
@@ -70,7 +78,11 @@ impl Fault {
         match self {
             Self::Flushed | Self::NoRules => scene.rules.install().expect("install"),
             Self::Rewritten => scene.rules.repair().expect("repair"),
-            Self::ForwardingOff => scene.world.set_forwarding(true).expect("sysctl"),
+            Self::ForwardingOff | Self::ForwardingOffEach => {
+                // The kernel passes only a change on to the interfaces.
+                scene.world.set_forwarding(false).expect("sysctl");
+                scene.world.set_forwarding(true).expect("sysctl");
+            }
             Self::DataDropped | Self::NoNodePorts => {
                 scene.nft("delete table inet fault");
             }
@@ -82,7 +94,7 @@ impl Fault {
         match self {
             Self::Flushed | Self::NoRules => &["leaked", "refused"],
             Self::Rewritten => &["misrouted"],
-            Self::ForwardingOff => &["forwarding_off"],
+            Self::ForwardingOff | Self::ForwardingOffEach => &["forwarding_off"],
             Self::DataDropped => &["no_data"],
             Self::NoNodePorts => &["refused"],
         }
@@ -116,6 +128,7 @@ fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] 
         Fault::NoRules,
         Fault::Rewritten,
         Fault::ForwardingOff,
+        Fault::ForwardingOffEach,
         Fault::DataDropped,
     ] {
         told_and_mended(&mut scene, fault);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
-use node_tests::traffic::{Failure, Plan};
+use node_tests::traffic::{Client, Failure, Plan};
 use node_tests::wait::settled;
 use node_tests::world::Family;
 use rstest::rstest;
@@ -41,11 +41,13 @@ enum Harmless {
     BackendsKilled,
     /// 250 devices come and go.
     BurstOfDevices,
+    /// `ip_forward` is 0, and each interface but the sentinel's forwards by itself.
+    ForwardedByInterface,
 }
 
 /// By backend, a third of all each; each is mended before the next.
 #[rstest]
-#[case::nftables(Backend::Nftables, &[Harmless::BurstOfDevices, Harmless::RangeDropped, Harmless::RoutesFlushed, Harmless::Deleted])]
+#[case::nftables(Backend::Nftables, &[Harmless::BurstOfDevices, Harmless::RangeDropped, Harmless::RoutesFlushed, Harmless::ForwardedByInterface, Harmless::Deleted])]
 #[case::iptables_legacy(Backend::IptablesLegacy, &[Harmless::RangeReset, Harmless::DeviceDeleted, Harmless::Edited])]
 #[case::iptables_nft(Backend::IptablesNft, &[Harmless::DevicesDown, Harmless::BackendsKilled, Harmless::EditedAndRulesGone])]
 fn never_503(
@@ -61,7 +63,9 @@ fn never_503(
         let log = scene.agent().log().len();
         harmless.happen(&mut scene);
         harmless.is_told(&scene, log, busy);
+        let callers = harmless.callers(&scene, busy);
         thread::sleep(harmless.watched());
+        drop(callers);
         assert_never_503(&watch);
         harmless.mend(&mut scene);
         scene.wait_probed();
@@ -124,6 +128,13 @@ impl Harmless {
                 node.ip("link del pathproof-s0").expect("delete");
             }
             Self::BackendsKilled => scene.servers.clear(),
+            Self::ForwardedByInterface => {
+                let world = &scene.world;
+                let file = "net/ipv4/ip_forward";
+                world.node.sysctl(file, "0").expect("a sysctl");
+                let set = world.set_forwarding_of_each("pathproof-", true);
+                set.expect("sysctls");
+            }
             Self::BurstOfDevices => {
                 let add: String = (0..250)
                     .map(|n| format!("link add burst{n} type veth peer name tsrub{n}\n"))
@@ -145,6 +156,19 @@ impl Harmless {
         }
     }
 
+    /// Clients of backends that are gone, where nobody else dials.
+    fn callers(self, scene: &Scene, busy: bool) -> Vec<Client> {
+        let targets =
+            ["web", "api"].map(|service| Family::ALL.map(|of| scene.cluster_ip(service, of)));
+        let targets = targets.into_iter().flatten();
+        let targets = targets.filter(|_| self == Self::BackendsKilled && !busy);
+        let dial = |target| {
+            let plans = ["client-1", "client-2"].map(|pod| scene.pod_plan(pod, target).rate(10.0));
+            plans.map(|plan| plan.start().expect("start a client"))
+        };
+        targets.flat_map(dial).collect()
+    }
+
     /// Takes it back, where the agent does not mend it.
     fn mend(self, scene: &mut Scene) {
         match self {
@@ -156,6 +180,7 @@ impl Harmless {
                 scene.nft(open);
             }
             Self::BackendsKilled => scene.serve_all(),
+            Self::ForwardedByInterface => scene.world.set_forwarding(true).expect("sysctl"),
             Self::DevicesDown
             | Self::RoutesFlushed
             | Self::DeviceDeleted
@@ -201,6 +226,12 @@ impl Harmless {
                         });
                     }
                 }
+            }
+            Self::ForwardedByInterface => {
+                let state = if busy { "degraded" } else { "suspect" };
+                scene.wait("probes of IPv4 are lost, and no more", |report| {
+                    family_of(report, Family::V4)["state"] == state
+                });
             }
             Self::BurstOfDevices => {}
         }

@@ -18,7 +18,7 @@ use serde_json::Value;
 
 use crate::agent_kernel::map_data;
 
-use node_tests::scene::{PATIENCE, Scene, eventually, family_of, throughout, until};
+use node_tests::scene::{PATIENCE, Scene, eventually, family_of, repairs, throughout, until};
 
 /// An API server that nobody is.
 const NOWHERE: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "x",
@@ -95,6 +95,31 @@ fn a_predecessor_calls_no_successor_started() {
     eventually("it has started", || startup(&next) == 200);
     scene.take_agent().terminate().expect("the old agent ends");
     next.terminate().expect("the new one ends");
+}
+
+/// A rollback, while loading takes long: nothing was taken over, and nothing is taken away.
+#[test]
+fn a_successor_that_still_loads_ends_when_it_is_told_to() {
+    let scene = Scene::idle(Backend::Nftables, &[]);
+    let repaired = repairs(&scene);
+    let next = scene.spawn_beside(&[]);
+    eventually("it listens for signals", || listens(next.pid()));
+    assert!(next.signal(libc::SIGTERM));
+    eventually("it ends", || {
+        next.log().contains("ending before the observer is loaded")
+    });
+    let status = next.terminate().expect("it has ended");
+    assert!(status.success(), "{status}");
+    scene.wait_probed();
+    assert_eq!(repairs(&scene), repaired);
+}
+
+/// Whether a process catches SIGTERM.
+fn listens(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let caught = u64::from_str_radix(caught.expect("a mask").trim(), 16).expect("a mask");
+    caught & (1 << (libc::SIGTERM - 1)) != 0
 }
 
 /// Both agents' probes get through: an upgrade leaves no node unjudged.

@@ -188,6 +188,21 @@ impl World {
         build::forward(&self.node, on)
     }
 
+    /// Turns IPv4 forwarding on or off for each interface of the node but those of this prefix, as a network
+    /// manager does.
+    pub fn set_forwarding_of_each(&self, but: &str, on: bool) -> Result<()> {
+        let devices = self.node.ip("-br link")?;
+        let names = devices
+            .lines()
+            .filter_map(|line| line.split(['@', ' ']).next());
+        let mut names = names.filter(|name| but.is_empty() || !name.starts_with(but));
+        let on = if on { "1" } else { "0" };
+        names.try_for_each(|name| {
+            let file = format!("net/ipv4/conf/{name}/forwarding");
+            self.node.sysctl(&file, on)
+        })
+    }
+
     /// Removes the node's route to a pod, so that its traffic takes the default route (finding 10).
     pub fn cut_route(&self, pod: &str) -> Result<()> {
         let Pod { v4, v6, device, .. } = self.pod(pod);

@@ -17,15 +17,19 @@ use crate::run;
 const MOST: usize = 3;
 
 /// A test with this in its name shows that nobody is answered 503 without a fault.
-const NAMES: [&str; 2] = ["never_503", "no_503"];
+const NAMES: [&str; 3] = ["never_503", "no_503", "lose_no_answer"];
 /// The assertions of tests/ panic with one of these when a node without a fault is answered 503, or may
 /// have been: a comparison of codes, and a mended node that does not become 200.
-const WORDS: [&str; 5] = [
+const WORDS: [&str; 9] = [
     "false 503",
     "left: 503",
     "left: (200, 503)",
     "never 200",
     "never [200",
+    "healthz: 503",
+    "livez: 503",
+    "never seen: 200",
+    "never seen: proven and 200",
 ];
 
 /// Tests that a run may still excuse.

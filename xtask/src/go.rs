@@ -85,6 +85,7 @@ impl Module {
 
     /// Copies folders of the module to where its programs are: pairs of there and here.
     pub(crate) fn bring(&self, folders: &[(&str, &str)]) -> Result<()> {
+        let _alone = run::alone(self.name)?;
         for (there, here) in folders {
             let to = self.folder().join(here);
             if to.is_dir() {

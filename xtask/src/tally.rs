@@ -139,7 +139,7 @@ pub(crate) fn slowest(times: &mut [(f64, String)]) -> String {
 }
 
 /// Lines after the word of a panic that are kept: of a comparison the message and both sides.
-const PANIC_LINES: usize = 3;
+const PANIC_LINES: usize = 8;
 const PANIC_WIDTH: usize = 600;
 
 /// Beginnings of lines of passed tests that are shown.
@@ -217,6 +217,8 @@ impl Reader {
         if line.starts_with("thread '") && line.contains(" panicked at ") {
             self.counted.panics.push(short);
             self.panicking = PANIC_LINES;
+        } else if line == "stack backtrace:" {
+            self.panicking = 0;
         } else if let (Some(panic), 1..) = (self.counted.panics.last_mut(), self.panicking) {
             *panic += "\n    ";
             *panic += &short;
@@ -362,13 +364,15 @@ mod tests {
         let counted = counted(
             "running 2 tests\ntest a ... FAILED\n\nsuccesses:\n\n\
              thread 'b' (1) panicked at b.rs:1:1:\nas it should\n\nfailures:\n\n---- a stdout ----\n\n\
-             thread 'a' (2) panicked at a.rs:3:5:\nassertion failed\n  left: 1\n right: 2\nnoise",
+             thread 'a' (2) panicked at a.rs:3:5:\nassertion failed: verdict:\n  a\n  b\n  left: 1\n right: 2\n\
+             stack backtrace:\nnoise",
             false,
         );
         assert_eq!(
             counted.panics,
             [
-                "thread 'a' (2) panicked at a.rs:3:5:\n    assertion failed\n      left: 1\n     right: 2"
+                "thread 'a' (2) panicked at a.rs:3:5:\n    assertion failed: verdict:\n      a\n      b\n      \
+                 left: 1\n     right: 2"
             ]
         );
     }

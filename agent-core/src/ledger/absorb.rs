@@ -8,7 +8,6 @@ use agent_common::abi::LOSS_WINDOW_NS;
 use agent_common::evidence::Outcome;
 use agent_common::service::{FAMILIES, Family, SourceClass};
 
-use super::answers::Answers;
 use super::family::Entry;
 use super::{Ledger, SERVICES_TRACKED, Track};
 use crate::cause::Failure;
@@ -109,14 +108,16 @@ impl Ledger {
     pub(super) fn end_streaks(&mut self) {
         for family in &mut self.families {
             family.streak = None;
-            family.answers = Answers::default();
+            family.answers.forget_lost(Mono(u64::MAX));
             family.obstructed.lose_sight(&self.limits);
         }
     }
 
     /// Answers before proofs: while answers come in and none goes on, a SYN that leaves for an endpoint is no
-    /// proof. Answers of the node itself need no forwarding. While connections may get through unseen nothing
-    /// is known of answers.
+    /// proof. Only those of Services whose SYNs leave tell that answers are forwarded: what the node itself
+    /// answers needs no forwarding (endpoints that are the node, a DNS cache that has a Service's address).
+    /// While connections may get through unseen no answer counts as lost, and those that were count for as
+    /// long as a proof does.
     fn absorb_answers(
         &mut self,
         sample: &Sample,
@@ -124,18 +125,23 @@ impl Ledger {
         real: impl Fn(u32) -> Option<ServiceInfo>,
         at: Mono,
     ) {
-        if self.is_suspended(Failure::Lost) {
-            return self
-                .families
-                .iter_mut()
-                .for_each(|of| of.answers = Answers::default());
-        }
-        let went_on = |delta: &CountDelta| delta.counts[Outcome::Answered as usize] > 0;
         for (delta, info) in counts.iter().filter(|(_, info)| !info.on_host) {
-            if went_on(delta) {
+            let answered = delta.counts[Outcome::Answered as usize] > 0;
+            let leaves = delta.counts[Outcome::Proven as usize] > 0
+                || match delta.class {
+                    SourceClass::Pod => self.worked.has(info, at),
+                    SourceClass::External => self.worked_outside.has(info, at),
+                    SourceClass::Host => false,
+                };
+            if answered && leaves {
                 let ledger = &mut self.families[info.family as usize];
                 ledger.answers.go_on(delta.class, at);
             }
+        }
+        if self.is_suspended(Failure::Lost) {
+            let old = at.minus(self.limits.proof_age);
+            let families = self.families.iter_mut();
+            return families.for_each(|of| of.answers.forget_lost(old));
         }
         for sighting in sample.anomalies.iter().filter(|of| of.answer_lost) {
             if let Some(info) = real(sighting.service).filter(|info| !is_disputed(info, at)) {

@@ -12,34 +12,41 @@ use crate::time::Mono;
 /// Answers of one family, by the path of their clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Answers {
-    /// Time of the last look that found some that had gone on.
+    /// Time of the last look that found some that had gone on. It outlives the agent: a fault may begin while
+    /// there is none.
     went_on: [Option<Mono>; SOURCE_CLASSES],
-    /// Since then some came in, and none went on.
-    is_stuck: [bool; SOURCE_CLASSES],
+    /// Since then some came in, and none went on: when the last of their connections had arrived.
+    #[serde(default)]
+    lost: [Option<Mono>; SOURCE_CLASSES],
 }
 
 impl Answers {
     /// Answers had gone on when the kernel was looked at.
     pub(crate) fn go_on(&mut self, class: SourceClass, at: Mono) {
         self.went_on[class as usize] = Some(at);
-        self.is_stuck[class as usize] = false;
+        self.lost[class as usize] = None;
     }
 
     /// The answer to a connection that had arrived then did not go on. Returns when answers last did if
     /// this one is the first since. Where none was ever seen to go on, they may go unseen.
     pub(crate) fn lose(&mut self, class: SourceClass, arrived: Mono) -> Option<Mono> {
-        let is_stuck = &mut self.is_stuck[class as usize];
-        let last = self.went_on[class as usize].filter(|at| *at < arrived && !*is_stuck)?;
-        *is_stuck = true;
-        Some(last)
+        let last = self.went_on[class as usize].filter(|at| *at < arrived)?;
+        let before = self.lost[class as usize];
+        self.lost[class as usize] = before.max(Some(arrived));
+        before.is_none().then_some(last)
     }
 
-    /// Nothing of it has to outlive the agent: answers that go on are soon seen again.
-    pub(crate) fn go_on_everywhere(&self) -> bool {
-        self.is_stuck == [false; SOURCE_CLASSES]
+    /// Forgets what was lost before that: answers may have gone on unseen since.
+    pub(crate) fn forget_lost(&mut self, before: Mono) {
+        self.lost = self.lost.map(|at| at.filter(|at| *at >= before));
+    }
+
+    /// Whether nothing is known.
+    pub(crate) fn are_unknown(&self) -> bool {
+        *self == Self::default()
     }
 
     pub(crate) fn is_stuck(&self, class: SourceClass) -> bool {
-        self.is_stuck[class as usize]
+        self.lost[class as usize].is_some()
     }
 }

@@ -32,7 +32,7 @@ pub(crate) struct FamilyLedger {
     /// By path; unheard ones do not count.
     pub(crate) failures: [Option<Mono>; SOURCE_CLASSES],
     /// Answers of endpoints that went on, or did not.
-    #[serde(default, skip_serializing_if = "Answers::go_on_everywhere")]
+    #[serde(default, skip_serializing_if = "Answers::are_unknown")]
     pub(crate) answers: Answers,
     /// When a new connection last arrived.
     pub(crate) arrival: Option<Mono>,

@@ -201,11 +201,10 @@ impl Watched {
         effects.push(Effect::StartProbes { anew: false });
     }
 
-    fn kernel(&self, now: Mono) -> KernelFacts {
-        match self.kernel {
-            Some((facts, read)) if now.since(read) <= KERNEL_AGE => facts,
-            _ => KernelFacts::default(),
-        }
+    /// What was last read of the kernel, if that is not too long ago.
+    fn kernel(&self, now: Mono) -> Option<KernelFacts> {
+        let young = |(_, read): &(KernelFacts, Mono)| now.since(*read) <= KERNEL_AGE;
+        self.kernel.filter(young).map(|(facts, _)| facts)
     }
 }
 
@@ -291,17 +290,19 @@ impl Judge {
     /// Facts that keep clients outside from being served, as they were last read.
     pub(super) fn note_obstacles(&mut self) {
         // Without a sentinel nobody reads whether the kernel forwards.
-        let forwarding = match &self.sentinel {
-            Some(watched) => watched.kernel(self.now).forwarding,
-            None => [Some(true); FAMILIES],
+        let read = match &self.sentinel {
+            Some(watched) => watched.kernel(self.now).map(|facts| facts.forwarding),
+            None => Some([Some(true); FAMILIES]),
         };
         let missing = !self.shape.unhooked.is_empty();
         let unread = self.shape.hooks_unread || self.shape_read.is_none();
         for family in Family::ALL {
-            let reading = match (forwarding[family as usize], missing) {
-                (Some(false), _) => Reading::Present(Cause::ForwardingOff),
-                (Some(true), true) => Reading::Present(Cause::ProgramMissing),
-                (Some(true), false) if !unread => Reading::Absent,
+            let forwards = read.map(|forwarding| forwarding[family as usize]);
+            let reading = match (forwards, missing) {
+                (Some(Some(false)), _) => Reading::Present(Cause::ForwardingOff),
+                (_, true) => Reading::Present(Cause::ProgramMissing),
+                // Where some interfaces forward and others do not, pods may be served.
+                (Some(_), false) if !unread => Reading::Absent,
                 _ => Reading::Unread,
             };
             self.ledger.obstacle(family, reading, self.now);
@@ -354,7 +355,7 @@ impl Judge {
         };
         let facts = KernelFacts {
             table_full: self.ledger.sentinel.conntrack.is_full(self.now),
-            ..watched.kernel(self.now)
+            ..watched.kernel(self.now).unwrap_or_default()
         };
         let outcome = classify(&trace, &facts, &self.settings.limits);
         let lane = trace.lane;

@@ -15,7 +15,7 @@ use agent_common::service::{Family, SourceClass};
 use super::finding::{Evidence, FailedLane, LaneLacking, NeverWorked, VoidCause};
 use super::judge::{Case, Found};
 use crate::cause::{Cause, ProbeCause};
-use crate::ledger::{Lacking, WINDOW};
+use crate::ledger::WINDOW;
 use crate::probes::{LaneLedger, ProbeOutcome, Run, SentinelLedger, VoidReason, lanes_of};
 use crate::time::Mono;
 use crate::trace::{Lane, ProbePath, Transport};
@@ -37,7 +37,8 @@ pub(super) enum Standing {
 }
 
 /// Paths that represent the node. The host path is not one: it does not exercise forwarding.
-const MAIN: [ProbePath; 3] = [ProbePath::Pod, ProbePath::OffCluster, ProbePath::NodePort];
+pub(super) const MAIN: [ProbePath; 3] =
+    [ProbePath::Pod, ProbePath::OffCluster, ProbePath::NodePort];
 
 /// A lane and what is kept of it.
 pub(super) type Probed<'a> = (Lane, &'a LaneLedger);
@@ -45,7 +46,7 @@ pub(super) type Probed<'a> = (Lane, &'a LaneLedger);
 type Failing<'a> = (Lane, &'a Run);
 
 impl<'a> Case<'a> {
-    fn tcp(&self, path: ProbePath) -> Probed<'a> {
+    pub(super) fn tcp(&self, path: ProbePath) -> Probed<'a> {
         let lane = Lane {
             path,
             family: self.family,
@@ -62,7 +63,7 @@ impl<'a> Case<'a> {
     }
 
     /// Lanes that stand for the node, by TCP.
-    fn main(&self) -> impl Iterator<Item = Probed<'a>> {
+    pub(super) fn main(&self) -> impl Iterator<Item = Probed<'a>> {
         let stands = |(lane, _): &Probed<'_>| self.ledger.sentinel.stands(*lane);
         MAIN.map(|path| self.tcp(path)).into_iter().filter(stands)
     }
@@ -106,7 +107,7 @@ impl<'a> Case<'a> {
         // A real connection is proven by its handshake: that contradicts nothing that comes after. Nor
         // does one that found room in a full table contradict those that found none, and one to an
         // endpoint that is the node itself needs no forwarding.
-        let proof = self.counterpart(lane.path);
+        let proof = self.counterpart(lane.path, run);
         let stands = matches!(
             run.cause(),
             ProbeCause::NoData | ProbeCause::ConntrackFull | ProbeCause::ForwardingOff
@@ -140,7 +141,7 @@ impl<'a> Case<'a> {
         // A fault that drops everything would have dropped this one too. Without this check, a 503
         // for a single connection that was lost beside a filter would stay until a probe passes.
         for class in [SourceClass::Pod, SourceClass::External] {
-            if let Some(at) = self.evidence.proofs[class as usize]
+            if let Some(at) = self.proof_against(run, class)
                 && at > run.since.plus(limits.proof_overlap)
             {
                 return Standing::Contradicted(class, at);
@@ -205,7 +206,7 @@ impl<'a> Case<'a> {
 
     /// The last proof of real connections that take the same way. The node's own are hardly ever
     /// seen: for their path, which accuses only where no other does, any will do.
-    fn counterpart(&self, path: ProbePath) -> Option<(SourceClass, Mono)> {
+    fn counterpart(&self, path: ProbePath, run: &Run) -> Option<(SourceClass, Mono)> {
         let classes: &[SourceClass] = match path {
             // Two proxies: what does not come from pods is the other one's.
             ProbePath::Pod | ProbePath::OffCluster if self.ledger.sentinel.bearing.mixed => {
@@ -215,9 +216,16 @@ impl<'a> Case<'a> {
             ProbePath::NodePort => &[SourceClass::External],
             ProbePath::Host => &SourceClass::ALL,
         };
-        let proof = |class: &SourceClass| Some((*class, self.evidence.proofs[*class as usize]?));
+        let proof = |class: &SourceClass| Some((*class, self.proof_against(run, *class)?));
         let proofs = classes.iter().filter_map(proof);
         proofs.max_by_key(|(_, at)| *at)
+    }
+
+    /// The last proof of a path that may contradict a run. Where its probes' answers are lost and those to
+    /// real connections are, the SYNs that left do not.
+    fn proof_against(&self, run: &Run, class: SourceClass) -> Option<Mono> {
+        let lost = run.cause() == ProbeCause::AnswerLost && self.evidence.answers.is_stuck(class);
+        self.evidence.proofs[class as usize].filter(|_| !lost)
     }
 
     /// Condition that keeps a run from accusing, however it failed.
@@ -231,53 +239,6 @@ impl<'a> Case<'a> {
             let damage = sentinel.damage(run.last);
             damage.map(|_| LaneLacking::Void(VoidReason::Damaged))
         }
-    }
-
-    /// Breadth that is lacking to real connections that arrived since the lane began to fail, and did
-    /// not get through; `None` where there are none. While a lane nearer to the pods' own way passes, that is
-    /// the referee: one lane may be filtered, and pods denied besides.
-    fn beside(&self, lane: Lane, run: &Run) -> Option<Option<Lacking>> {
-        let limits = &self.ledger.limits;
-        let streak = self.evidence.streak.as_ref()?;
-        let since = streak.arrived >= run.since && self.is_within_proof_age(streak.last);
-        let nearer: &[ProbePath] = match lane.path {
-            ProbePath::NodePort => &[ProbePath::Pod, ProbePath::OffCluster],
-            ProbePath::OffCluster => &[ProbePath::Pod],
-            ProbePath::Pod | ProbePath::Host => &[],
-        };
-        let refereed = self.main().any(|(other, of)| {
-            let later = of.last_pass > Some(run.since.plus(limits.proof_overlap));
-            nearer.contains(&other.path) && later && self.is_passing(of)
-        });
-        let mut scope = self.ledger.scope(self.family, self.now);
-        scope.referee_passes |= refereed;
-        since.then(|| streak.lacking_breadth(limits, scope))
-    }
-
-    /// The sentinel is the referee: every armed lane of the family that stands for the node passed
-    /// since then, and none fails.
-    pub(super) fn passes_since(&self, since: Mono) -> bool {
-        let mut armed = self.main().filter(|(_, lane)| lane.armed).peekable();
-        let passed = |lane: &LaneLedger| lane.last_pass.is_some_and(|at| at > since);
-        armed.peek().is_some() && armed.all(|(_, lane)| self.is_passing(lane) && passed(lane))
-    }
-
-    /// Whether the referee is silenced: other Services claim the frontends of all lanes that stood for
-    /// the node.
-    pub(super) fn is_referee_claimed(&self) -> bool {
-        let mut main = MAIN.into_iter().map(|path| self.tcp(path));
-        main.any(|(_, lane)| lane.armed && lane.claimed) && self.main().all(|(_, lane)| !lane.armed)
-    }
-
-    /// When a probe of these lanes last passed, whatever became of them since.
-    pub(super) fn last_refereed(&self) -> Mono {
-        let passes = self.main().filter_map(|(_, lane)| lane.last_pass);
-        passes.max().unwrap_or_default()
-    }
-
-    fn is_passing(&self, lane: &LaneLedger) -> bool {
-        let fresh = |at| self.is_within_proof_age(at);
-        lane.armed && !lane.claimed && lane.run.is_none() && lane.last_pass.is_some_and(fresh)
     }
 
     /// Probes fail in a row on a path that stands for the node.

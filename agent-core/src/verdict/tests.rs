@@ -6,6 +6,7 @@ mod cilium;
 mod declared;
 mod filters;
 mod lag;
+mod lost_answers;
 mod network;
 mod one_shot;
 mod own_parts;

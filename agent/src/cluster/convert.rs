@@ -148,18 +148,23 @@ impl Converter {
         }
         let cidrs = spec.pod_cidrs.filter(|cidrs| !cidrs.is_empty());
         let cidrs = cidrs.unwrap_or_else(|| spec.pod_cidr.into_iter().collect());
-        let cidr = |text: &String| {
-            let reason = "a CIDR such as 10.244.1.0/24 is wanted";
-            let parsed = text.parse().map(|net: IpNet| net.trunc());
-            parsed.map_err(|_| invalid("spec.podCIDRs", text, reason))
-        };
+        let mut pod_cidrs = Vec::new();
+        for text in &cidrs {
+            match text.parse::<IpNet>() {
+                Ok(net) => pod_cidrs.push(net.trunc()),
+                Err(_) => {
+                    let reason = "a CIDR such as 10.244.1.0/24 is wanted";
+                    self.left_out = Some(invalid("spec.podCIDRs", text, reason));
+                }
+            }
+        }
         let taints = spec.taints.into_iter().flatten();
         let unheard = |of: &NodeCondition| (&*of.type_, &*of.status) == ("Ready", "Unknown");
         Ok(Some(Facts::Node(Arc::new(NodeFacts {
             name: name.into(),
             uid: node.metadata.uid.unwrap_or_default().into(),
             addresses,
-            pod_cidrs: cidrs.iter().map(cidr).collect::<Result<_, _>>()?,
+            pod_cidrs,
             taints: taints.map(|taint| taint.key.into()).collect(),
             deleting: node.metadata.deletion_timestamp.is_some(),
             unheard: status.conditions.iter().flatten().any(unheard),
@@ -187,7 +192,7 @@ impl Converter {
         Ok(Some(Facts::Service(Arc::new(ServiceFacts {
             name: self.object_name(metadata),
             cluster_ips: ips("spec.clusterIPs", cluster_ips.into_iter())?,
-            external_ips: external_ips(strings(&spec.external_ips))?,
+            external_ips: ips("spec.externalIPs", strings(&spec.external_ips))?,
             load_balancer_ips: load_balancer_ips(service.status.unwrap_or_default())?,
             ports: self.service_ports(spec.ports.as_deref().unwrap_or_default())?,
             external_local,
@@ -221,7 +226,7 @@ impl Converter {
         for (at, endpoint) in listed.iter().enumerate() {
             if let Some(text) = endpoint.addresses.first() {
                 let field = format_args!("endpoints[{at}].addresses[0]");
-                let ip = ip(field, text)?;
+                let ip = chosen(field, text)?;
                 if ip.is_ipv4() != wants_v4 {
                     return Err(invalid(field, text, "not of the slice's addressType"));
                 }
@@ -337,27 +342,20 @@ fn health_port(spec: &ServiceSpec) -> Option<Result<u16, Invalid>> {
 
 fn ips<'a>(field: &str, texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpAddr>, Invalid> {
     let texts = texts.enumerate();
-    texts
-        .map(|(at, text)| ip(format_args!("{field}[{at}]"), text))
-        .collect()
-}
-
-fn external_ips<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpAddr>, Invalid> {
-    let texts = texts.enumerate();
-    let ips = texts.map(|(at, text)| chosen(format_args!("spec.externalIPs[{at}]"), text));
+    let ips = texts.map(|(at, text)| chosen(format_args!("{field}[{at}]"), text));
     let mut ips = ips.collect::<Result<Vec<IpAddr>, Invalid>>()?;
     ips.shrink_to_fit();
     Ok(ips)
 }
 
-/// An address that whoever writes the Service chooses.
+/// An address that whoever writes the Service or the slice chooses.
 fn chosen(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
     canonical(text).map_or_else(|| ip(field, text), Ok)
 }
 
 /// An IPv4 address in a form that the API server took before it was strict (leading zeros, IPv4 in
 /// IPv6 clothes), as kube-proxy reads it: a Service that was left out for it would be served, and
-/// claim what it likes.
+/// claim what it likes, and a slice that was would hide where its claim leads.
 fn canonical(text: &str) -> Option<IpAddr> {
     if let Ok(IpAddr::V6(v6)) = text.parse() {
         return v6.to_ipv4_mapped().map(IpAddr::V4);

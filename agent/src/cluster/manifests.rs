@@ -77,6 +77,8 @@ pub(super) struct Manifests {
     objects: BTreeMap<Key, Facts>,
     /// The last update, without its changes; `None` before the first.
     told: Option<Update>,
+    /// Whether it was ever listed as a whole.
+    is_synced: bool,
 }
 
 impl Manifests {
@@ -90,6 +92,7 @@ impl Manifests {
             most: MAX_FILES,
             objects: BTreeMap::new(),
             told: None,
+            is_synced: false,
         }
     }
 
@@ -98,10 +101,12 @@ impl Manifests {
     }
 
     /// Looks at every file that changed since the last look, and returns what differs since then.
-    /// The first update ends with [`Change::Synced`]. Blocks on the disk.
+    /// The first update after a whole list of the folder ends with [`Change::Synced`]. Blocks on the disk.
     pub(super) fn refresh(&mut self, hints: &Hints) -> Option<Update> {
         let mut update = Update::default();
-        match self.list() {
+        let listed = self.list();
+        let is_whole = listed.is_ok();
+        match listed {
             Ok(present) => {
                 let had_folder = |told: &Update| told.problems.iter().all(|of| !of.is_silence);
                 if !self.read_changed(present, hints) && self.told.as_ref().is_some_and(had_folder)
@@ -118,10 +123,12 @@ impl Manifests {
             }
         }
         let mut changes = self.merge(&mut update);
-        match self.told.replace(update.clone()) {
-            None => changes.push(Change::Synced),
-            Some(told) if told == update && changes.is_empty() => return None,
-            Some(_) => {}
+        if is_whole && !std::mem::replace(&mut self.is_synced, true) {
+            changes.push(Change::Synced);
+        }
+        let told = self.told.replace(update.clone());
+        if told.is_some_and(|told| told == update) && changes.is_empty() {
+            return None;
         }
         Some(Update { changes, ..update })
     }

@@ -205,7 +205,7 @@ pub struct HealthzArgs {
     /// wait
     ///
     /// The agent answers with its last verdict meanwhile, and ends as soon as another agent has
-    /// taken over.
+    /// taken over. A pod's terminationGracePeriodSeconds has to be 15 s longer.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = minutes(10))]
     pub shutdown_grace: Duration,
 

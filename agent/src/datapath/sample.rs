@@ -91,7 +91,6 @@ impl Sampler {
         let read = self.read_counts()?;
         let last_proofs = self.last_proofs()?;
         let faults = self.fault_counts()?;
-        let (datagrams, mut answers) = self.sweep_datagrams(now);
         let SweptConnections {
             swept,
             outside,
@@ -99,6 +98,7 @@ impl Sampler {
             peers,
             accepted,
         } = self.arrivals.sweep(&mut self.connections, now.0)?;
+        let (datagrams, mut answers) = self.sweep_datagrams(now);
         answers.extend(accepted);
         let mut counts = self.take_deltas(read);
         // Connections have reports; datagrams are judged by their counts alone.

@@ -238,6 +238,38 @@ async fn without_the_service_nothing_is_written() {
     );
 }
 
+/// Whatever is wrong with the sentinel, or with another node.
+#[tokio::test]
+async fn nodes_go_back_to_load_balancers_without_a_sentinel() {
+    let path = |name: &str| format!("/api/v1/nodes/{name}");
+    let server = Server::start().await;
+    let nodes = ["a", "b"];
+    for name in nodes {
+        server
+            .store()
+            .put(&path(name), json!({ "metadata": { "name": name } }));
+    }
+    server.store().objects.remove(SERVICE);
+    server.store().withdrawn = nodes.to_vec();
+    server.store().refused = "/api/v1/nodes/a";
+    let mut rotator = server.rotator("a", Duration::ZERO).await;
+    rotator.config.withdraw = Withdraw::Label;
+    let returned = |name| format!("PATCH {}", path(name));
+    for _ in 0..1_000 {
+        rotator.look().await;
+        if server.store().writes.contains(&returned("b")) {
+            break;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    let writes = server.store().writes.clone();
+    assert!(
+        nodes.map(returned).iter().all(|of| writes.contains(of)),
+        "{writes:?}"
+    );
+    assert!(rotator.said.unwrap().contains("is not in the cluster"));
+}
+
 #[tokio::test]
 async fn a_stranger_is_named() {
     let server = Server::start().await;

@@ -10,6 +10,7 @@ use agent_core::owners::{Owner, OwnersRead};
 
 use crate::netfilter::{Name, Nft, has_legacy};
 use crate::netlink::index_of;
+use crate::sentinel::devices::Role;
 
 pub mod conntrack;
 
@@ -69,29 +70,37 @@ fn is_proxy(legacy: bool, beside_another: bool, of_others: &AtomicBool) -> bool 
     legacy && !of_others.load(Ordering::Relaxed)
 }
 
-/// Whether the node forwards what comes in by `device`, the sentinel's client end; `None` where the
-/// kernel's switches cannot be read, or where only our own device says otherwise ([`overridden`]).
+/// Whether the node forwards what comes in by the sentinel's near ends, which have this prefix; `None` where
+/// the kernel's switches cannot be read, or where other interfaces forward and ours do not: then pods may be
+/// served all the same.
 ///
-/// IPv4 asks the device that a packet came by; it is set with `ip_forward`, and may be set apart.
-/// IPv6 asks `all`, whatever the device says, or the device's `force_forwarding` (Linux 6.17).
-pub fn forwarding(device: &str, family: Family) -> Option<bool> {
-    match family {
-        Family::V4 => {
-            let own = read(&format!("ipv4/conf/{device}/forwarding"));
-            own.or(read("ipv4/ip_forward"))
-                .filter(|_| !is_apart(device))
-        }
-        Family::V6 => {
-            let forced = read(&format!("ipv6/conf/{device}/force_forwarding")) == Some(true);
-            read("ipv6/conf/all/forwarding").map(|all| all || forced)
-        }
-    }
+/// IPv4 asks the interface that a packet came in by; it is set with `ip_forward`, and may be set apart.
+/// IPv6 asks `all`, whatever the interface says, or the interface's `force_forwarding` (Linux 6.17).
+pub fn forwarding(prefix: &str, family: Family) -> Option<bool> {
+    let (folder, file) = switch(family);
+    let own = ends(prefix).map(|end| read(&format!("{folder}/{end}/{file}")));
+    let all = match family {
+        Family::V4 => read("ipv4/ip_forward"),
+        Family::V6 => read("ipv6/conf/all/forwarding"),
+    };
+    let own_forward = own.iter().all(|end| *end == Some(true));
+    let forwards = match family {
+        // Without interfaces of ours.
+        Family::V4 if own.contains(&None) => all?,
+        Family::V4 => own_forward,
+        Family::V6 => all? || own_forward,
+    };
+    (forwards || !others_forward(prefix, family)).then_some(forwards)
 }
 
-/// In words, that somebody turned IPv4 forwarding off for our device alone: probes are not
-/// forwarded then, and pods' packets are.
-pub fn overridden(device: &str) -> Option<String> {
-    is_apart(device).then(|| {
+/// In words, that somebody turned IPv4 forwarding off for an interface of ours alone: probes or their answers
+/// are not forwarded then, and pods' packets are.
+pub fn overridden(prefix: &str) -> Option<String> {
+    let own = ends(prefix).map(|end| read(&format!("ipv4/conf/{end}/forwarding")));
+    let off = own.iter().position(|end| *end == Some(false))?;
+    let is_apart = read("ipv4/ip_forward") == Some(true) || own.contains(&Some(true));
+    let device = &ends(prefix)[off];
+    (is_apart && others_forward(prefix, Family::V4)).then(|| {
         format!(
             "net.ipv4.conf.{device}.forwarding is 0 while the node forwards: set it to 1, and \
              exclude {device} from the network manager or hardening role that changed it"
@@ -99,9 +108,31 @@ pub fn overridden(device: &str) -> Option<String> {
     })
 }
 
-fn is_apart(device: &str) -> bool {
-    let own = read(&format!("ipv4/conf/{device}/forwarding"));
-    own == Some(false) && read("ipv4/ip_forward") == Some(true)
+fn ends(prefix: &str) -> [String; 2] {
+    Role::NEAR.map(|role| role.name(prefix))
+}
+
+/// Folder of the interfaces' switches, and the one that lets a single interface forward.
+fn switch(family: Family) -> (&'static str, &'static str) {
+    match family {
+        Family::V4 => ("ipv4/conf", "forwarding"),
+        Family::V6 => ("ipv6/conf", "force_forwarding"),
+    }
+}
+
+/// Whether any interface forwards by its own switch that is not one of ours.
+fn others_forward(prefix: &str, family: Family) -> bool {
+    let (folder, file) = switch(family);
+    let entries = fs::read_dir(format!("/proc/sys/net/{folder}"));
+    let names = entries.into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut others = names.filter(|name| {
+        let is_ours = name
+            .strip_prefix(prefix)
+            .is_some_and(|rest| rest.starts_with('-'));
+        !is_ours && !["all", "default", "lo"].contains(&name.as_str())
+    });
+    others.any(|name| read(&format!("{folder}/{name}/{file}")) == Some(true))
 }
 
 /// Whether IPv6 is enabled on `device`.

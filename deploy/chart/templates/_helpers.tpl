@@ -159,13 +159,13 @@ imagePullSecrets:
 - --sentinel=off
 {{- else }}
 {{- if ne $.Release.Namespace "pathproof" }}
-- --sentinel-service={{ $.Release.Namespace }}/pathproof-sentinel
+- "--sentinel-service={{ $.Release.Namespace }}/pathproof-sentinel"
 {{- end }}
 {{- if or (ne .clientIPv4 "198.18.0.1") (ne .clientIPv6 "2001:2::1") }}
-- --sentinel-client-address={{ .clientIPv4 }},{{ .clientIPv6 }}
+- "--sentinel-client-address={{ .clientIPv4 }},{{ .clientIPv6 }}"
 {{- end }}
 {{- if or (ne .endpointIPv4 "198.18.0.2") (ne .endpointIPv6 "2001:2::2") }}
-- --sentinel-endpoint-address={{ .endpointIPv4 }},{{ .endpointIPv6 }}
+- "--sentinel-endpoint-address={{ .endpointIPv4 }},{{ .endpointIPv6 }}"
 {{- end }}
 {{- end }}
 {{- end }}
@@ -176,43 +176,43 @@ imagePullSecrets:
 - run
 {{- with .Values.agent }}
 {{- if ne .enforcement "enforce" }}
-- --enforcement={{ .enforcement }}
+- "--enforcement={{ .enforcement }}"
 {{- end }}
 {{- with include "pathproof.datapath" $ }}
-- --datapath={{ . }}
+- "--datapath={{ . }}"
 {{- end }}
 {{- if eq (include "pathproof.portTakeover" $) "bind" }}
 - --port-takeover=bind
 {{- end }}
 {{- if ne .unknownPolicy "open" }}
-- --unknown-policy={{ .unknownPolicy }}
+- "--unknown-policy={{ .unknownPolicy }}"
 {{- end }}
 {{- if ne .view "full" }}
-- --view={{ .view }}
+- "--view={{ .view }}"
 {{- end }}
 {{- if ne .healthzBindAddress "0.0.0.0:10256" }}
-- --healthz-bind-address={{ .healthzBindAddress }}
+- "--healthz-bind-address={{ .healthzBindAddress }}"
 {{- end }}
 {{- if ne .healthCheckNodePorts "30000-32767" }}
-- --health-check-node-ports={{ .healthCheckNodePorts }}
+- "--health-check-node-ports={{ .healthCheckNodePorts }}"
 {{- end }}
 {{- with .healthzAllowCidrs }}
-- --healthz-allow-cidr={{ join "," . }}
+- "--healthz-allow-cidr={{ join `,` . }}"
 {{- end }}
 {{- if .admin.allowCidrs }}
-- --admin-bind-address=0.0.0.0:{{ .admin.port }}
-- --admin-allow-cidr=127.0.0.1,::1,{{ join "," .admin.allowCidrs }}
+- "--admin-bind-address=0.0.0.0:{{ .admin.port }}"
+- "--admin-allow-cidr=127.0.0.1,::1,{{ join `,` .admin.allowCidrs }}"
 {{- else if ne (int .admin.port) 19256 }}
-- --admin-bind-address=127.0.0.1:{{ .admin.port }}
+- "--admin-bind-address=127.0.0.1:{{ .admin.port }}"
 {{- end }}
 {{- if ne .serviceMetrics "trouble" }}
-- --service-metrics={{ .serviceMetrics }}
+- "--service-metrics={{ .serviceMetrics }}"
 {{- end }}
 {{- with .drainIgnoreCidrs }}
-- --drain-ignore-cidr={{ join "," . }}
+- "--drain-ignore-cidr={{ join `,` . }}"
 {{- end }}
 {{- with .terminatingTaints }}
-- --terminating-taint={{ join "," . }}
+- "--terminating-taint={{ join `,` . }}"
 {{- end }}
 {{- if not (and .publishCondition (include "pathproof.publishes" $)) }}
 - --publish-condition=off
@@ -221,10 +221,10 @@ imagePullSecrets:
 - --publish-events=off
 {{- end }}
 {{- if ne .flapDwell "10s" }}
-- --flap-dwell={{ .flapDwell }}
+- "--flap-dwell={{ .flapDwell }}"
 {{- end }}
 {{- if ne .logFormat "text" }}
-- --log-format={{ .logFormat }}
+- "--log-format={{ .logFormat }}"
 {{- end }}
 {{- with include "pathproof.logFilter" .logLevel }}
 - {{ . | quote }}
@@ -240,14 +240,14 @@ imagePullSecrets:
 {{- define "pathproof.rotatorArgs" -}}
 - rotate
 {{- if ne (int .Values.rotator.interval) 60 }}
-- --interval={{ .Values.rotator.interval }}
+- "--interval={{ .Values.rotator.interval }}"
 {{- end }}
 {{- if ne .Release.Namespace "pathproof" }}
-- --sentinel-service={{ .Release.Namespace }}/pathproof-sentinel
+- "--sentinel-service={{ .Release.Namespace }}/pathproof-sentinel"
 {{- end }}
 {{- with .Values.sentinel }}
 {{- if or (ne .endpointIPv4 "198.18.0.2") (ne .endpointIPv6 "2001:2::2") }}
-- --sentinel-endpoint-address={{ .endpointIPv4 }},{{ .endpointIPv6 }}
+- "--sentinel-endpoint-address={{ .endpointIPv4 }},{{ .endpointIPv6 }}"
 {{- end }}
 {{- end }}
 {{- with .Values.rotator }}
@@ -255,9 +255,9 @@ imagePullSecrets:
 - {{ . | quote }}
 {{- end }}
 {{- if ne .withdraw "off" }}
-- --withdraw={{ .withdraw }}
+- "--withdraw={{ .withdraw }}"
 {{- if ne .withdrawAfter "1m" }}
-- --withdraw-after={{ .withdrawAfter }}
+- "--withdraw-after={{ .withdrawAfter }}"
 {{- end }}
 {{- end }}
 {{- end }}

@@ -2,7 +2,7 @@
 //! from the start of the storm.
 //!
 //! - Never 503 where every new connection works, or where nothing but harmless things happen.
-//! - Always 503 within the promise where no new connection works.
+//! - Always 503 within the promise where no new connection works, and until some do.
 //! - Never silent for as long as load balancers bear, but where the agent is away.
 //! - /healthz alone is 503 while the node is marked, and only then, as far as the agent can know.
 
@@ -28,11 +28,15 @@ const BACK: Duration = Duration::from_secs(2);
 const SILENCE: Duration = Duration::from_secs(3);
 /// An API server that was away is asked again at least this often, and then tells all.
 const NEWS: Duration = Duration::from_secs(20);
+/// What is begun so shortly before a repair may meet it.
+const AT_THE_END: Duration = Duration::from_secs(1);
 /// Fewer connections than these say nothing.
 const ENOUGH: usize = 20;
 
 /// Least share of the faults that has to be judged, in percent.
 const JUDGED: usize = 80;
+/// Least share of the time in which 503 at /livez would be wrong, in percent.
+const ALERT: usize = 40;
 
 /// Codes of both paths for some time; 0 where nobody answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,12 +72,19 @@ pub(super) struct Findings {
     pub(super) detected: Vec<Duration>,
     /// Faults that were not judged: beginning, name and reason.
     pub(super) unjudged: Vec<(Duration, String)>,
+    /// Share of the time in which 503 at /livez would have been wrong, in percent.
+    pub(super) alert: usize,
 }
 
 impl Findings {
     /// Whether too few faults were judged for the storm to show anything.
     pub(super) fn are_blind(&self) -> bool {
         (self.faults - self.unjudged.len()) * 100 < self.faults * JUDGED
+    }
+
+    /// Whether 503 would have been wrong for long enough.
+    pub(super) fn were_alert(&self) -> bool {
+        self.alert >= ALERT
     }
 
     pub(super) fn accuse(&mut self, at: Duration, what: impl Into<String>) {
@@ -101,12 +112,27 @@ pub(super) fn judge(seen: &Seen) -> Findings {
         }
     }
     findings.violations.sort_by_key(|(at, _)| *at);
+    findings.alert = seen.alert();
     findings
+}
+
+/// Every tenth of a second.
+fn tenths(from: Duration, to: Duration) -> impl Iterator<Item = Duration> {
+    let moments = (0..).map(move |tenth| from + tenth * Duration::from_millis(100));
+    moments.take_while(move |at| *at < to)
 }
 
 impl Seen {
     fn grace(&self) -> Duration {
         GRACE + self.slack
+    }
+
+    /// Share of the time in which 503 at /livez would be wrong, in percent.
+    fn alert(&self) -> usize {
+        let end = self.answered.last().map_or(Duration::ZERO, |last| last.to);
+        let moments: Vec<_> = tenths(Duration::ZERO, end).collect();
+        let alert = moments.iter().filter(|at| !self.is_broken(**at));
+        alert.count() * 100 / moments.len().max(1)
     }
 
     fn agent_faults(&self) -> impl Iterator<Item = &Step> {
@@ -122,8 +148,7 @@ impl Seen {
     /// 503 that nothing excuses.
     fn false_alarm(&self, answered: &Answered, findings: &mut Findings) {
         let (from, to) = (answered.from, answered.to);
-        let moments = (0..).map(|tenth| from + tenth * Duration::from_millis(100));
-        let mut moments = moments.take_while(|at| *at < to);
+        let mut moments = tenths(from, to);
         if answered.codes.livez == 503 {
             if let Some(at) = moments.find(|at| !self.is_broken(*at)) {
                 findings.accuse(at, "503 at /livez without a fault in the last seconds");
@@ -138,18 +163,24 @@ impl Seen {
         }
     }
 
-    /// Whether a fault lasts, or ended a moment ago; an agent that was away meanwhile has longer.
+    /// Whether a fault lasts, or ended a moment ago.
     fn is_broken(&self, at: Duration) -> bool {
         let mut faults = self.steps.iter().filter(|step| step.is_fault());
-        faults.any(|fault| {
-            let mut end = fault.to + self.grace();
-            for away in self.agent_faults() {
-                if away.touches(fault.from, end, Duration::ZERO) {
-                    end = end.max(away.to + self.grace());
-                }
+        faults.any(|fault| (fault.from..self.forgiven(fault)).contains(&at))
+    }
+
+    /// When the last 503 for a fault has to be over: an agent that was away meanwhile has longer, and who
+    /// has said 200 after it has no reason to say 503 again.
+    fn forgiven(&self, fault: &Step) -> Duration {
+        let mut end = fault.to + self.grace();
+        for away in self.agent_faults() {
+            if away.touches(fault.from, end, Duration::ZERO) {
+                end = end.max(away.to + self.grace());
             }
-            (fault.from..end).contains(&at)
-        })
+        }
+        let mut answered = self.answered.iter();
+        let mended = answered.find(|one| one.codes.livez == 200 && one.from >= fault.to);
+        mended.map_or(end, |mended| end.min(mended.from))
     }
 
     /// Whether a connection failed shortly before or while this was answered, or before an agent was away
@@ -226,6 +257,7 @@ impl Seen {
         };
         let after = first.map(|first| first.from.saturating_sub(fault.from));
         if let Some(after) = after.filter(|after| *after <= promised) {
+            self.taken_back(fault, told, findings);
             return findings.detected.push(after);
         }
         let came = after.map_or("never".to_owned(), |after| format!("after {after:.1?}"));
@@ -235,6 +267,23 @@ impl Seen {
              (promised, with the slack, within {promised:.1?})"
         );
         findings.accuse(fault.from, what);
+    }
+
+    /// 200 again while the fault goes on, and no connection has worked since it was told.
+    fn taken_back(&self, fault: &Step, told: Duration, findings: &mut Findings) {
+        // A connection that was begun at the very end may have met the repair.
+        let end = fault.to.saturating_sub(AT_THE_END);
+        let mut answered = self.answered.iter();
+        let again = answered.find(|one| one.codes.livez == 200 && (told..end).contains(&one.from));
+        if let Some(again) = again
+            && !self.dialled(told, again.to.min(end)).any(|ok| ok)
+        {
+            let what = format!(
+                "{:?}: 200 at /livez again, and no connection worked",
+                fault.action
+            );
+            findings.accuse(again.from, what);
+        }
     }
 
     /// Time from its beginning within which 503 has to be there, with the slack, or the reason why it need
@@ -264,8 +313,7 @@ impl Seen {
             _ if beside(&BLINDING, UNARMED) => BY_TRAFFIC,
             _ => CERTAIN,
         };
-        // A connection that was begun at the very end may have met the repair.
-        let end = to.saturating_sub(Duration::from_secs(1));
+        let end = to.saturating_sub(AT_THE_END);
         // While connections work 200 is right: a command that breaks the node takes its time on a busy
         // machine.
         let settled = from + Duration::from_millis(500)..end.min(told);

@@ -1,5 +1,6 @@
 //! The sentinel's own parts: what each report of them leads to.
 
+use agent_common::service::Family;
 use rstest::rstest;
 
 use super::scene::*;
@@ -113,6 +114,27 @@ fn damage_is_logged_again_once_the_parts_were_sound() {
     assert!(scene.parts(damaged()).notices().is_empty(), "damaged still");
     scene.sound();
     assert_eq!(scene.parts(damaged()).notices().len(), 1);
+}
+
+/// The sentinel is off, and clients outside are not served all the same. Where other interfaces forward it is
+/// not known, and what was known before is over.
+#[rstest]
+#[case::it_does_not(Some(false), true)]
+#[case::it_does(Some(true), false)]
+#[case::others_do(None, false)]
+fn whether_the_node_forwards_is_known_without_interfaces(
+    #[case] forwards: Option<bool>,
+    #[case] expected: bool,
+) {
+    let mut scene = after(&[off("an address is taken")]);
+    scene.shape();
+    scene.kernel(None, Some(false));
+    scene.kernel(None, forwards);
+    for family in Family::ALL {
+        let obstructed = scene.node.judge().ledger.family(family).obstructed;
+        let has_obstacle = obstructed != obstructed.without_obstacle();
+        assert_eq!(has_obstacle, expected, "{family:?}");
+    }
 }
 
 /// Failures that damage of our own explains accuse nobody, nor do those that follow it closely.

@@ -43,7 +43,7 @@ fn never_broken(meddle: impl Fn(&mut World, u64) -> Option<Fate>) -> World {
     world
 }
 
-fn change(world: &mut World, now: u64, view: SentinelView) {
+pub(super) fn change(world: &mut World, now: u64, view: SentinelView) {
     let changed_at = ms(now);
     let view = SentinelView { changed_at, ..view };
     world.ledger.sentinel.view_changed(ms(now), view);
@@ -307,7 +307,7 @@ fn starting_ends_with_the_first_pass() {
 }
 
 /// The agent ends and another one begins from what was written down.
-fn restart(world: &mut World, at: u64) {
+pub(super) fn restart(world: &mut World, at: u64) {
     let verdict = world.verdict(at);
     let remembered = Remembered {
         brake: Default::default(),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use agent_common::service::Family;
 use agent_core::effect::DesiredDevices;
 use agent_core::event::{Event, KernelState, Parts};
+use agent_core::time::Mono;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -43,7 +44,6 @@ pub(super) fn start(
     events: mpsc::UnboundedSender<Event>,
 ) -> JoinHandle<()> {
     let mut keeper = Keeper {
-        client: Role::ClientNear.name(&config.devices),
         config,
         made,
         events,
@@ -56,8 +56,6 @@ pub(super) fn start(
 
 struct Keeper {
     config: SentinelConfig,
-    /// Name of the device by which probes enter the node.
-    client: String,
     /// The devices that are there.
     made: watch::Sender<Option<SentinelDevices>>,
     events: mpsc::UnboundedSender<Event>,
@@ -73,9 +71,10 @@ impl Keeper {
     async fn run(&mut self, mut desires: watch::Receiver<DesiredState>) {
         loop {
             let desired = desires.borrow_and_update().devices.clone();
+            let mut sound_since = None;
             match desired {
                 Some(devices) if devices.needed => {
-                    self.look(&devices.families, &desires).await;
+                    sound_since = self.look(&devices.families, &desires).await;
                 }
                 Some(_) if self.touched != Some(false) => {
                     self.remove().await;
@@ -83,6 +82,12 @@ impl Keeper {
                 }
                 _ => {}
             }
+            // Without devices too: that the node does not forward keeps clients outside from being served.
+            self.report(Parts::Kernel(KernelState {
+                sound_since,
+                forwarding: Family::ALL.map(|family| forwarding(&self.config.devices, family)),
+                owners: owners(),
+            }));
             sleep(PAUSE).await;
             if let Ok(Err(_)) = timeout(LOOK, desires.changed()).await {
                 break;
@@ -109,7 +114,13 @@ impl Keeper {
         }
     }
 
-    async fn look(&mut self, families: &[Family], desires: &watch::Receiver<DesiredState>) {
+    /// Checks the devices, and makes what is not as it has to be. Returns when the check began that found
+    /// them sound.
+    async fn look(
+        &mut self,
+        families: &[Family],
+        desires: &watch::Receiver<DesiredState>,
+    ) -> Option<Mono> {
         let began = clock::mono();
         let made = self.made.borrow().clone();
         let mut damage = None;
@@ -118,9 +129,9 @@ impl Keeper {
                 let verified = verify(devices, &self.config);
                 let Ok(mut damages) = timeout(STUCK, verified).await else {
                     tracing::warn!("the sentinel's interfaces could not be checked in time");
-                    return;
+                    return None;
                 };
-                damages.extend(overridden(&self.client));
+                damages.extend(overridden(&self.config.devices));
                 damage = (!damages.is_empty()).then(|| Parts::Damaged(damages.join("; ")));
                 damage.is_none()
             }
@@ -139,13 +150,7 @@ impl Keeper {
                 let _ = timeout(STUCK, self.remove()).await;
             }
         }
-        if self.made.borrow().is_some() {
-            self.report(Parts::Kernel(KernelState {
-                sound_since: sound.then_some(began),
-                forwarding: Family::ALL.map(|family| forwarding(&self.client, family)),
-                owners: owners(),
-            }));
-        }
+        sound.then_some(began)
     }
 
     /// Makes the devices, and gives up once nobody wants them any more. Returns false if it takes too long.
@@ -216,6 +221,7 @@ impl Keeper {
     /// Whether IPv6 was not to be had, is wanted, and can be had now.
     fn has_more(&self, devices: &SentinelDevices) -> bool {
         let lacks = self.families.iter().any(|family| !devices.has(*family));
-        lacks && has_ipv6(&self.client)
+        let has_ipv6 = |role: &Role| has_ipv6(&role.name(&self.config.devices));
+        lacks && Role::NEAR.iter().all(has_ipv6)
     }
 }

@@ -34,7 +34,7 @@ use crate::cluster::Problem;
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
 /// Watches that end at once are a problem after so many.
-const OFTEN: u32 = 3;
+pub(super) const OFTEN: u32 = 3;
 
 /// The kernel's errors for a connection on which nothing was acknowledged.
 const UNACKNOWLEDGED: [io::ErrorKind; 3] = [
@@ -301,7 +301,8 @@ impl Follower {
         let mut stream = pin!(stream);
         // One that the server ends as soon as it was begun is no way to hear of anything: that it
         // was begun ends no trouble. What it says does, or that it lasts.
-        if timeout(self.pace.pause, stream.fill_buf()).await.is_err() {
+        let lasts = timeout(self.pace.pause, stream.fill_buf()).await.is_err();
+        if lasts && !is_list {
             self.well().await;
         }
         let mut line = Vec::new();
@@ -324,12 +325,21 @@ impl Follower {
                     self.doubtful = true;
                     return Err(End::Failed(away("its connection is dead")));
                 }
+                Ok(Err(_) | Ok(0)) if self.listing => return Err(self.broken_off()),
                 Ok(Err(_) | Ok(0)) => {
                     self.end(began.elapsed(), whole).await;
                     return Err(End::Over);
                 }
                 Ok(Ok(_)) => self.hear(&line).await?,
             }
+        }
+    }
+
+    /// A streaming list that has no end. A proxy on the way may limit how long a reply is: pages are short.
+    fn broken_off(&self) -> End {
+        match self.failures >= OFTEN {
+            true => End::NotStreamed,
+            false => End::Failed(away("it breaks off its lists")),
         }
     }
 
@@ -342,6 +352,7 @@ impl Follower {
         self.listing = false;
         self.reach(version);
         self.failures = 0;
+        self.well().await;
         self.tell(Event::ListEnds(self.requests.kind)).await;
     }
 
@@ -363,11 +374,17 @@ impl Follower {
         }
         let Ok(event) = serde_json::from_slice::<Line>(line) else {
             // Cut off, or no watch at all.
+            if self.listing {
+                return Err(self.broken_off());
+            }
             self.doubtful = true;
             return Err(End::Over);
         };
         if event.kind != "ERROR" {
             self.doubtful &= self.listing;
+        }
+        // What a list tells is taken in at its end.
+        if event.kind != "ERROR" && !self.listing {
             self.well().await;
         }
         match &*event.kind {
@@ -422,7 +439,6 @@ impl Follower {
             let page: Page = serde_json::from_slice(&text)
                 .map_err(|error| End::Failed(unserved(self.resource(), &error.to_string())))?;
             if is_first {
-                self.well().await;
                 self.begin_list().await;
             }
             for item in page.items.unwrap_or_default() {

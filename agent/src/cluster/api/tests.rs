@@ -8,6 +8,7 @@ use rstest::rstest;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
+use super::follow::OFTEN;
 use super::*;
 use crate::cluster::api::client::client;
 use agent_core::cluster::Change;
@@ -382,6 +383,28 @@ async fn watches_that_end_at_once_are_one_problem_until_one_lasts() {
     assert_eq!(world.problems, [""; 0]);
     // No watch before the one that lasts made it seem over.
     assert_eq!(world.server.asked("services").len(), 10);
+}
+
+/// A server that ends in the midst of its list, or a proxy that limits a reply. What began to be told is no news.
+#[tokio::test]
+async fn lists_that_break_off_are_a_problem_and_pages_come_after_them() {
+    let part = || vec![event("ADDED", &service(1, "a", 80))];
+    let page = r#"{"metadata":{"resourceVersion":"5"},"items":[]}"#;
+    let mut answers: Vec<Answer> = (0..OFTEN)
+        .map(|_| Answer::OpenFor(Duration::from_millis(30), part()))
+        .collect();
+    answers.push(Answer::Closed(part()));
+    answers.push(Answer::Status(200, page.to_owned()));
+    answers.push(Answer::Open(vec![event("ADDED", &service(6, "b", 80))]));
+    let mut world = World::new(with_services(answers)).await;
+    world.until(|world| !world.problems.is_empty()).await;
+    let told = &world.problems[0];
+    assert!(told.contains("it breaks off its lists"), "{told}");
+    world.until(|world| world.services() == ["b"]).await;
+    assert_eq!(world.problems, [""; 0]);
+    let asked = world.server.asked("services");
+    let lists = asked.iter().filter(|of| of.contains("sendInitialEvents"));
+    assert_eq!(lists.count(), OFTEN as usize + 1, "{asked:?}");
 }
 
 #[tokio::test]

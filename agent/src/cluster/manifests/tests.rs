@@ -271,6 +271,22 @@ fn a_folder_that_is_gone_keeps_the_view() {
     assert_eq!(world.problems(), [""; 0]);
 }
 
+/// A view of nothing would take everything out that the agent before had put in.
+#[test]
+fn a_folder_that_was_never_read_makes_no_view() {
+    let mut world = World::new();
+    world.manifests.most = 1;
+    world.write("a.yaml", &service("a"));
+    world.write("b.yaml", &service("b"));
+    assert_eq!(world.services(), [""; 0]);
+    assert_eq!(world.last.changes, []);
+    assert_eq!(world.problems().len(), 1);
+    world.remove("b.yaml");
+    assert_eq!(world.services(), ["a"]);
+    assert_eq!(world.last.changes.last(), Some(&Change::Synced));
+    assert_eq!(world.problems(), [""; 0]);
+}
+
 #[test]
 fn hints_overrule_what_the_stamps_say() {
     let mut world = World::new();

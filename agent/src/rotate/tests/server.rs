@@ -32,6 +32,10 @@ pub(super) struct Store {
     pub(super) nodes: u32,
     /// Nodes whose condition is False.
     pub(super) failing: u32,
+    /// More nodes, which have no condition and our label.
+    pub(super) withdrawn: Vec<&'static str>,
+    /// Path that may not be written.
+    pub(super) refused: &'static str,
     pub(super) away: bool,
     /// Somebody else writes to a slice just before each patch arrives.
     pub(super) races: bool,
@@ -57,6 +61,9 @@ impl Store {
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         if *method != Method::GET {
             self.writes.push(format!("{method} {path}"));
+            if path == self.refused {
+                return Err(422);
+            }
         }
         if self.races && *method == Method::PATCH {
             let touched = self.objects[path].clone();
@@ -136,6 +143,13 @@ fn node(number: u32, fails: bool) -> Value {
     })
 }
 
+fn withdrawn(name: &str) -> Value {
+    json!({
+        "kind": "Node", "apiVersion": "v1",
+        "metadata": { "name": name, "resourceVersion": "1", "labels": { LABEL: VALUE } },
+    })
+}
+
 /// A watch of all nodes, which tells of all of them again when one changes.
 fn watch_nodes(server: Server) -> Response {
     let told = stream::unfold(None, move |before| {
@@ -144,9 +158,11 @@ fn watch_nodes(server: Server) -> Response {
             loop {
                 let nodes = server.store().nodes;
                 let failing = server.store().failing;
+                let gone = server.store().withdrawn.clone();
                 if before != Some((nodes, failing)) {
                     let event = |object| json!({ "type": "ADDED", "object": object });
                     let all = (0..nodes).map(|number| event(node(number, number < failing)));
+                    let all = all.chain(gone.into_iter().map(|name| event(withdrawn(name))));
                     let end = json!({ "type": "BOOKMARK", "object": { "metadata": {
                         "resourceVersion": "1", "annotations": { "k8s.io/initial-events-end": "true" },
                     } } });
@@ -170,6 +186,7 @@ async fn handle(State(server): State<Server>, method: Method, uri: Uri, body: By
         Err(code) => {
             let reason = match code {
                 404 => "NotFound",
+                422 => "Invalid",
                 409 => "Conflict",
                 _ => "ServiceUnavailable",
             };

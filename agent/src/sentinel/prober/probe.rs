@@ -89,6 +89,8 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                 let acknowledged = event.sequence.wrapping_add(1);
                 flight.acknowledged = Some(acknowledged);
                 flight.awaits = Phase::Data;
+                // A path that takes long for each packet is slow: of one that is lost nothing comes at all.
+                flight.times = Times::from(self.now());
                 let data = Packet::Data {
                     sequence: flight.sequence,
                     acknowledged,
@@ -271,7 +273,9 @@ impl<K: Kernel, N: Network> Tools<K, N> {
             if !call.socket.is_connected()? {
                 return Ok(false);
             }
-            call.connected = Some(self.now());
+            let now = self.now();
+            call.connected = Some(now);
+            call.times = Times::from(now);
             self.find_key(call);
             call.socket.send(&call.data())?;
         }

@@ -205,6 +205,26 @@ fn what_gets_no_answer_ends_with_its_time(#[values(Path::Silent, Path::Handshake
     assert!(bench.turns <= rounds * 6, "{} for {rounds}", bench.turns);
 }
 
+/// An inspection in the path of forwarded packets holds each of them for a while: handshake and data have
+/// their own time.
+#[test]
+fn data_has_as_long_as_the_handshake_had() {
+    let mut bench = Bench::new(Path::Sound);
+    let delay = Duration::from_millis(120);
+    bench.world.lock().delay = delay;
+    bench.engine.retarget(&everything());
+    bench.run(5 * SECOND);
+    let traces = bench.traces();
+    let lane = |path| {
+        traces
+            .iter()
+            .filter(move |of: &&ProbeTrace| of.lane.path == path)
+    };
+    let mut tcp = lane(ProbePath::NodePort).filter(|of| of.lane.transport == Transport::Tcp);
+    assert!(tcp.clone().count() > 10);
+    assert!(tcp.all(|trace| trace.ended.since(trace.sent) == 2 * delay));
+}
+
 #[rstest]
 #[case(state::LEAKED, ProbeSightings { leaked: true, ..Default::default() })]
 #[case(state::MISROUTED, ProbeSightings { misrouted: true, ..Default::default() })]

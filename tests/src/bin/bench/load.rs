@@ -212,6 +212,9 @@ fn flood(scene: &mut Scene, missed: &mut Missed) -> Result<()> {
     drop(flood);
     // Its effect on the evidence is judged some seconds later.
     thread::sleep(Duration::from_secs(5));
+    watch.wait(Duration::from_secs(30), |codes| {
+        (codes.healthz, codes.livez) == (200, 200)
+    })?;
     let after = maps()? as f64;
     let changes = watch.changes().into_iter();
     let bad = changes.filter(|change| change.codes.healthz == 503 || change.codes.livez == 503);

@@ -221,11 +221,57 @@ fn an_alarm_that_outlasts_its_fault_is_found() {
 /// It was killed in the midst of a fault, and takes long to start again.
 #[test]
 fn an_agent_that_was_away_answers_as_before_for_a_moment() {
-    let mut seen = alarmed(broken(calm(), FLUSHED, 10.0, 20.0), 26.0, 27.0);
-    assert_eq!(violations(&seen).len(), 2, "and nothing was told");
+    let mut seen = broken(calm(), FLUSHED, 10.0, 20.0);
+    seen.answered = vec![
+        codes(0.0, 11.5, 200, 200),
+        codes(11.5, 19.0, 503, 503),
+        codes(19.0, 22.1, 0, 0),
+        codes(22.1, 27.0, 503, 503),
+        codes(27.0, 60.0, 200, 200),
+    ];
+    assert!(violations(&seen)[0].contains("without a fault"));
     seen.steps
         .push(step(Action::Agent(AgentFault::Killed), 19.0, 22.0));
     assert_eq!(violations(&seen), [""; 0]);
+}
+
+#[test]
+fn an_alarm_that_comes_back_after_the_repair_is_found() {
+    let mut seen = broken(calm(), FLUSHED, 20.0, 27.0);
+    seen.answered = vec![
+        codes(0.0, 21.0, 200, 200),
+        codes(21.0, 28.0, 503, 503),
+        codes(28.0, 29.0, 200, 200),
+        codes(29.0, 30.0, 503, 503),
+        codes(30.0, 60.0, 200, 200),
+    ];
+    assert!(violations(&seen)[0].contains("without a fault"));
+    // A fault may be over before 503 is due, and is told by the last of its connections.
+    let late = alarmed(broken(calm(), FLUSHED, 25.5, 27.0), 27.5, 28.5);
+    assert_eq!(violations(&late), [""; 0]);
+}
+
+#[test]
+fn an_alarm_that_is_taken_back_while_the_fault_lasts_is_found() {
+    let taken_back = || alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.2, 22.0);
+    assert!(violations(&taken_back())[0].contains("200 at /livez again"));
+    // 200 is right while connections work, and just before the repair.
+    let mut worked = taken_back();
+    worked.dialled[215].1 = true;
+    assert_eq!(violations(&worked), [""; 0]);
+    let last = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.2, 26.5);
+    assert_eq!(violations(&last), [""; 0]);
+}
+
+/// Faults excuse 503, and so do the seconds after them in which it was never taken back.
+#[test]
+fn a_storm_in_which_503_is_hardly_ever_wrong_shows_little() {
+    let found = judge(&calm());
+    assert_eq!((found.alert, found.were_alert()), (100, true));
+    let found = judge(&alarmed(broken(calm(), FLUSHED, 20.0, 50.0), 21.2, 51.0));
+    assert_eq!((found.alert, found.were_alert()), (48, true));
+    let found = judge(&alarmed(broken(calm(), FLUSHED, 10.0, 50.0), 11.2, 51.0));
+    assert_eq!((found.alert, found.were_alert()), (31, false));
 }
 
 /// The fault was done, and did nothing.

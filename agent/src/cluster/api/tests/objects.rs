@@ -70,7 +70,7 @@ fn a_slice_of_a_thousand_endpoints() {
 }
 
 #[rstest]
-#[case::mapped("IPv6", json!([{"addresses": ["::ffff:10.0.0.1"]}]), "IPv4 address in IPv6 clothes")]
+#[case::mapped("IPv6", json!([{"addresses": ["::ffff:10.0.0.1"]}]), "addressType")]
 #[case::unknown_type("IPv5", json!([]), "IPv4, IPv6 or FQDN is wanted")]
 #[case::no_type("", json!([]), "IPv4, IPv6 or FQDN is wanted")]
 #[case::other_family("IPv6", json!([{"addresses": ["10.0.0.1"]}]), "addressType")]

@@ -68,6 +68,8 @@ pub(super) struct Seen {
 pub(super) struct State {
     pub(super) now: Mono,
     pub(super) path: Path,
+    /// Time that a packet and its answer take.
+    pub(super) delay: Duration,
     pub(super) control_is_dead: bool,
     /// Stamps of control probes are told by no event.
     pub(super) no_control_events: bool,
@@ -101,7 +103,7 @@ impl State {
 
     fn tell(&mut self, key: ProbeKey, kind: u32, sequence: u32, acknowledged: u32) {
         self.events.push_back(ProbeEvent {
-            at_ns: self.now.0,
+            at_ns: self.now.plus(self.delay).0,
             key,
             kind,
             sequence,
@@ -206,7 +208,9 @@ impl Kernel for World {
     }
 
     fn next_event(&mut self) -> Option<ProbeEvent> {
-        self.lock().events.pop_front()
+        let mut state = self.lock();
+        let now = state.now.0;
+        state.events.pop_front_if(|event| event.at_ns <= now)
     }
 }
 
@@ -419,7 +423,14 @@ impl Bench {
             self.engine.advance();
             self.turns += 1;
             let now = self.engine.now();
-            match self.engine.next_deadline() {
+            let deadline = self.engine.next_deadline();
+            let event = self
+                .world
+                .lock()
+                .events
+                .front()
+                .map(|event| Mono(event.at_ns));
+            match deadline.into_iter().chain(event).min() {
                 Some(next) if next <= end => {
                     assert!(next > now, "{next:?} is not after {now:?}");
                     self.world.lock().now = next;

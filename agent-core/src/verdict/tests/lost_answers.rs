@@ -1,0 +1,117 @@
+//! Answers of endpoints that go no further. SYNs still leave for them, which is no proof then.
+
+use agent_common::evidence::Outcome;
+use agent_common::service::SourceClass::Pod;
+use rstest::rstest;
+
+use super::probes::{change, restart};
+use super::scene::*;
+use super::world::*;
+use crate::cause::Failure::Lost;
+use crate::cause::State;
+
+/// A Service that nothing was ever forwarded to: the node itself answers at its address.
+const CACHED: u32 = CART;
+
+/// What happens beside the fault, each time that the kernel is looked at.
+type Beside = fn(&mut World, u64);
+
+/// A pod's connection, and its answer that goes on.
+fn answered(world: &mut World, service: u32, at: u64) {
+    let world = world.prove(service, Pod, at);
+    let counts = [(Outcome::Answered, 1)];
+    world.count(service, Pod, &counts, 0).look(at);
+}
+
+/// Two pods dial two Services every 250 ms. The answers come in and go no further, as do those of probes.
+fn lose_answers(world: &mut World, from: u64, to: u64, beside: Beside) {
+    for at in (from..=to).step_by(250) {
+        for (service, client) in [(WEB, 1), (API, 2)] {
+            world.prove(service, Pod, at);
+            let mut lost = sighting(service, Pod, client, Lost, at);
+            lost.answer_lost = true;
+            world.sight(lost).fail_unseen(service, Pod, Lost);
+        }
+        beside(world, at);
+        world.rounds(at, at, &USUAL, |_| Fate::LoseAnswer);
+    }
+}
+
+/// Probes pass, and an answer goes on.
+fn healthy() -> World {
+    let mut world = World::probed(&USUAL);
+    answered(&mut world, DB, 2_100);
+    world
+}
+
+/// While a pod's answers go on a SYN that leaves is a proof.
+#[rstest]
+#[case::nobodys_go_on(|_: &mut World, _: u64| (), State::Broken)]
+#[case::those_of_the_node_itself_go_on(|world: &mut World, at: u64| answered(world, ON_HOST, at), State::Broken)]
+#[case::some_go_on(|world: &mut World, at: u64| answered(world, DB, at), State::Degraded)]
+fn a_syn_that_leaves_proves_nothing_while_answers_are_lost(
+    #[case] beside: Beside,
+    #[case] expected: State,
+) {
+    let mut world = healthy();
+    lose_answers(&mut world, 3_250, 6_000, beside);
+    let verdict = world.verdict(6_200);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
+}
+
+/// Answers may leave by an interface that is not observed.
+#[test]
+fn where_no_answer_was_ever_seen_to_go_on_a_syn_is_a_proof() {
+    let mut world = World::probed(&USUAL);
+    lose_answers(&mut world, 3_250, 6_000, |_, _| ());
+    assert_eq!(world.verdict(6_200).state, State::Degraded);
+}
+
+/// What happens now and then on any node does not make proofs of SYNs again.
+#[rstest]
+#[case::losses_are_not_judged_for_a_moment(|world: &mut World, at: u64| {
+    world.next.observer.lost_suspended = (4_500..5_000).contains(&at);
+})]
+#[case::one_answer_went_on(|world: &mut World, at: u64| if at == 4_500 {
+    answered(world, DB, at);
+})]
+#[case::a_cache_of_the_node_answers(|world: &mut World, _: u64| {
+    world.count(CACHED, Pod, &[(Outcome::Answered, 1)], 0);
+})]
+#[case::the_agent_restarts_as_it_begins(|world: &mut World, at: u64| if at == 3_250 {
+    restarted(world, at);
+})]
+#[case::the_agent_restarts(|world: &mut World, at: u64| if at == 5_000 {
+    restarted(world, at);
+})]
+fn lost_answers_stay_a_fault(#[case] beside: Beside) {
+    let mut world = healthy();
+    lose_answers(&mut world, 3_250, 9_000, beside);
+    let verdict = world.verdict(9_200);
+    assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
+}
+
+/// The next agent reads the same view. Its hooks settle while nothing is judged as lost.
+fn restarted(world: &mut World, at: u64) {
+    restart(world, at);
+    change(world, at, sentinel_view());
+    world.next.observer.lost_suspended = true;
+    world.look(at);
+    world.next.observer.lost_suspended = false;
+}
+
+/// Where losses are not judged, lost answers are forgotten like old proofs: those that go on may not be seen.
+#[test]
+fn lost_answers_are_forgotten_where_nobody_could_see_them_go_on() {
+    let mut world = healthy();
+    lose_answers(&mut world, 3_250, 6_000, |_, _| ());
+    world.next.observer.lost_suspended = true;
+    let stuck = |world: &World| {
+        let family = world.ledger.family(agent_common::service::Family::V4);
+        family.answers.is_stuck(Pod)
+    };
+    world.look(35_000);
+    assert!(stuck(&world));
+    world.look(36_250);
+    assert!(!stuck(&world));
+}
