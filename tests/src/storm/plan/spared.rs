@@ -12,8 +12,9 @@ const LATE: Duration = Duration::from_secs(1);
 const AGENT_LATE: Duration = Duration::from_secs(2);
 /// Between troubles for the agent: an agent that starts, and what it sees after it.
 const BACK: Duration = Duration::from_secs(4);
-/// From the end of a fault to trouble for the agent that would have fallen on it.
-const AFTER: Duration = Duration::from_secs(1);
+/// From the end of a fault to trouble for the agent that would have fallen on it, by turns: while 503 may stand,
+/// and when 503 would be wrong.
+const AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(6)];
 
 /// Trouble for the agent that would fall on a fault comes after it, and what would keep the fault from
 /// being judged otherwise is left out. A storm in which few faults are judged shows little.
@@ -23,12 +24,12 @@ pub(super) fn spared(steps: Vec<Step>) -> Vec<Step> {
     let faults: Vec<Step> = spared.map(|(_, fault)| *fault).collect();
     let mut kept: Vec<Step> = Vec::new();
     for mut step in steps {
-        let hidden = |step: &Step| faults.iter().rfind(|fault| hides(step, fault));
+        let hidden = |step: &Step| faults.iter().rposition(|fault| hides(step, fault));
         if step.is_agent_fault()
-            && let Some(fault) = hidden(&step)
+            && let Some(number) = hidden(&step)
         {
             let lasts = step.to - step.from;
-            step.from = fault.to + AFTER;
+            step.from = faults[number].to + AFTER[number % AFTER.len()];
             step.to = step.from + lasts;
         }
         let mut troubles = kept.iter().filter(|one| one.is_agent_fault());
