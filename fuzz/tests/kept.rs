@@ -12,12 +12,12 @@ const UNDERSTOOD: [(&str, usize); 10] = [
     ("api_objects", 4),
     ("connections", 26),
     ("http", 5),
-    ("kube_proxy_flags", 1),
+    ("kube_proxy_flags", 3),
     ("manifests", 2),
     ("packets", 34),
     ("recordings", 2),
     ("remembered", 2),
-    ("reports", 1),
+    ("reports", 3),
     ("text", 5),
 ];
 

@@ -63,7 +63,8 @@ impl Node {
     }
 
     pub(crate) fn verify(&self, devices: &SentinelDevices) -> Vec<String> {
-        self.run(|| verify(devices, &self.config))
+        let damages = self.run(|| verify(devices, &self.config));
+        damages.expect("answers of the kernel")
     }
 
     pub(crate) fn remove(&self) -> usize {

@@ -1,6 +1,7 @@
 //! What fails the sentinel's probes, or would, and is no fault of the datapath: never 503.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use rstest::rstest;
 
 use crate::agent_attach::tc;
 use crate::agent_kernel::detach_all;
-use node_tests::scene::{Scene, assert_never_503, eventually, family_of, in_both};
+use node_tests::scene::{Scene, assert_never_503, eventually, family_of, in_both, repairs};
 
 /// Several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);
@@ -257,6 +258,39 @@ fn detached_programs_are_put_back(#[case] device: &str, #[case] attach: &[&str])
     });
     scene.wait_probed();
     assert_never_503(&watch);
+    scene.break_and_mend(&watch);
+}
+
+/// The agent may open nothing for a while: what it cannot look at may be sound.
+#[test]
+fn what_cannot_be_checked_is_not_made_anew() {
+    let scene = Scene::idle(Backend::Nftables, &[]);
+    let index = || {
+        scene
+            .world
+            .node
+            .ifindex("pathproof-c0")
+            .expect("an interface")
+    };
+    let (before, repaired) = (index(), repairs(&scene));
+    let files = |limit: &str| {
+        let pid = scene.agent().pid().to_string();
+        let mut prlimit = Command::new("prlimit");
+        prlimit.args(["--pid", &pid, &format!("--nofile={limit}:")]);
+        assert!(prlimit.status().expect("run prlimit").success());
+    };
+    files("3");
+    eventually("it cannot check", || {
+        scene
+            .agent()
+            .log()
+            .contains("interfaces could not be checked")
+    });
+    files("1024");
+    scene.wait_probed();
+    assert_eq!((index(), repairs(&scene)), (before, repaired));
+    assert!(!scene.agent().log().contains("interfaces are damaged"));
+    let watch = scene.watch();
     scene.break_and_mend(&watch);
 }
 

@@ -398,7 +398,7 @@ impl Step {
                 UNARMED,
                 "only the sentinel sends data, and it was disturbed",
             ),
-            // Its questions to the kernel are refused, and it makes its interfaces anew: seen once in CI, for 6 s.
+            // Its questions to the kernel are refused, and what it cannot check accuses nobody.
             (Action::Harmless(Harmless::MemoryTight), Fault::DataDropped) => (
                 UNARMED,
                 "only the sentinel sends data, and the agent was refused the memory for it",

@@ -237,7 +237,10 @@ fn report(findings: &Findings, seen: &Seen) -> Missed {
         format!("80 % of the faults judged ({unjudged})"),
         !findings.are_blind(),
     );
-    let alert = format!("503 at /livez wrong for 40 % of the time ({} %)", findings.alert);
+    let alert = format!(
+        "503 at /livez wrong for 40 % of the time ({} %)",
+        findings.alert
+    );
     println!("{alert}");
     missed.judge(alert, findings.were_alert());
     missed

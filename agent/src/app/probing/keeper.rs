@@ -127,9 +127,17 @@ impl Keeper {
         let sound = match &made {
             Some(devices) if self.families == families && !self.has_more(devices) => {
                 let verified = verify(devices, &self.config);
-                let Ok(mut damages) = timeout(STUCK, verified).await else {
-                    tracing::warn!("the sentinel's interfaces could not be checked in time");
-                    return None;
+                // They may be as they were: that they are made anew would cost seconds of probes.
+                let mut damages = match timeout(STUCK, verified).await {
+                    Ok(Ok(damages)) => damages,
+                    Ok(Err(error)) => {
+                        tracing::warn!(%error, "the sentinel's interfaces could not be checked");
+                        return None;
+                    }
+                    Err(_) => {
+                        tracing::warn!("the sentinel's interfaces could not be checked in time");
+                        return None;
+                    }
                 };
                 damages.extend(overridden(&self.config.devices));
                 damage = (!damages.is_empty()).then(|| Parts::Damaged(damages.join("; ")));

@@ -8,12 +8,12 @@ use rstest::rstest;
 use serde_json::json;
 use tokio::time::{Instant, timeout};
 
-use super::follow::OFTEN;
 use super::*;
 use crate::cluster::api::client::client;
 use agent_core::cluster::Change;
 use agent_core::view::ClusterView;
 
+mod interrupted;
 mod memory;
 mod objects;
 mod requests;
@@ -233,39 +233,6 @@ async fn silence_is_no_problem_and_lists_nothing() {
     assert_eq!(world.problems, [""; 0]);
 }
 
-/// Restored from a backup, its versions are far below the one that is watched.
-#[tokio::test]
-async fn a_whole_watch_of_silence_after_one_broke_off_ends_in_a_list() {
-    let answers = vec![
-        Answer::Closed(list(500, &[service(400, "a", 80)])),
-        Answer::OpenFor(WHOLE, Vec::new()),
-        Answer::OpenFor(WHOLE, list(9, &[service(8, "b", 80)])),
-        Answer::OpenFor(WHOLE, Vec::new()),
-    ];
-    let mut world = World::at_pace(with_services(answers), brief()).await;
-    world.until(|world| world.services() == ["b"]).await;
-    let asked = world.server.until_asked("services", 5).await;
-    assert!(asked[1].ends_with("resourceVersion=500"), "{asked:?}");
-    assert!(asked[2].contains("sendInitialEvents"), "{asked:?}");
-    // Once is enough.
-    assert!(asked[4].ends_with("resourceVersion=9"), "{asked:?}");
-    assert_eq!(world.problems, [""; 0]);
-}
-
-/// Later events show that the server has the version.
-#[tokio::test]
-async fn news_after_a_watch_that_broke_off_end_the_doubt() {
-    let answers = vec![
-        Answer::Closed(list(5, &[service(4, "a", 80)])),
-        Answer::OpenFor(WHOLE, vec![event("ADDED", &service(6, "b", 80))]),
-        Answer::OpenFor(WHOLE, Vec::new()),
-    ];
-    let mut world = World::at_pace(with_services(answers), brief()).await;
-    world.until(|world| world.services() == ["a", "b"]).await;
-    let asked = world.server.until_asked("services", 4).await;
-    assert!(asked[3].ends_with("resourceVersion=6"), "{asked:?}");
-}
-
 /// A server that is frozen acknowledges all, and ends nothing.
 #[tokio::test]
 async fn a_watch_that_does_not_end_in_its_time_is_told() {
@@ -383,28 +350,6 @@ async fn watches_that_end_at_once_are_one_problem_until_one_lasts() {
     assert_eq!(world.problems, [""; 0]);
     // No watch before the one that lasts made it seem over.
     assert_eq!(world.server.asked("services").len(), 10);
-}
-
-/// A server that ends in the midst of its list, or a proxy that limits a reply. What began to be told is no news.
-#[tokio::test]
-async fn lists_that_break_off_are_a_problem_and_pages_come_after_them() {
-    let part = || vec![event("ADDED", &service(1, "a", 80))];
-    let page = r#"{"metadata":{"resourceVersion":"5"},"items":[]}"#;
-    let mut answers: Vec<Answer> = (0..OFTEN)
-        .map(|_| Answer::OpenFor(Duration::from_millis(30), part()))
-        .collect();
-    answers.push(Answer::Closed(part()));
-    answers.push(Answer::Status(200, page.to_owned()));
-    answers.push(Answer::Open(vec![event("ADDED", &service(6, "b", 80))]));
-    let mut world = World::new(with_services(answers)).await;
-    world.until(|world| !world.problems.is_empty()).await;
-    let told = &world.problems[0];
-    assert!(told.contains("it breaks off its lists"), "{told}");
-    world.until(|world| world.services() == ["b"]).await;
-    assert_eq!(world.problems, [""; 0]);
-    let asked = world.server.asked("services");
-    let lists = asked.iter().filter(|of| of.contains("sendInitialEvents"));
-    assert_eq!(lists.count(), OFTEN as usize + 1, "{asked:?}");
 }
 
 #[tokio::test]

@@ -23,14 +23,19 @@ const MASQUERADED: u32 = 0x4000;
 /// Looks at every device, neighbour and route of ours. Each sentence, with its remedy, is something
 /// that keeps probes from passing and is no fault of the datapath; none means that they are sound.
 /// [`ensure`](super::ensure()) repairs what can be repaired.
-pub async fn verify(devices: &SentinelDevices, config: &SentinelConfig) -> Vec<String> {
+///
+/// # Errors
+/// The kernel did not answer all questions, and what it answered is sound: it may lack the memory, or the
+/// agent's limit may be reached.
+pub async fn verify(
+    devices: &SentinelDevices,
+    config: &SentinelConfig,
+) -> Result<Vec<String>, DeviceError> {
     let mut found = Vec::new();
-    if let Err(error) = look(devices, config, &mut found).await {
-        found.push(format!(
-            "the sentinel's interfaces could not be checked: {error}"
-        ));
+    match look(devices, config, &mut found).await {
+        Err(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
     }
-    found
 }
 
 async fn look(
