@@ -255,9 +255,11 @@ impl Shape {
     }
 
     /// Reason why the kernel's connection table may lack connections from outside, if it may: those that
-    /// Cilium or an unknown program translates are not there.
-    pub fn hides_outsiders(&self) -> Option<String> {
-        let outside = |path: &&PathShape| path.path == SourceClass::External;
+    /// Cilium or an unknown program translates are not there. Of a family without Services there are none.
+    pub fn hides_outsiders(&self, families: [bool; FAMILIES]) -> Option<String> {
+        let outside = |path: &&PathShape| {
+            path.path == SourceClass::External && families[path.family as usize]
+        };
         let mut paths = self.paths.iter().filter(outside);
         let path = paths.find(|path| !path.owners.is_kube_proxy())?;
         Some(format!(

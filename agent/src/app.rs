@@ -96,11 +96,17 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     let (updates, client) = follow(&config).await?;
     tokio::task::yield_now().await;
     let wanted = config.clone();
-    // That may take minutes where no processor is free. Nothing was taken over or attached yet.
+    // That may take minutes where no processor is free. Nothing was taken over or attached yet, and what
+    // was pinned is not found as if somebody had observed with it.
+    let root = config.kept.pin_dir.as_deref();
+    let pins = root.and_then(|root| Pins::open(root).ok());
     let mut loaded = tokio::select! {
         biased;
         signal = shutdown.requested() => {
             tracing::info!(signal, "ending before the observer is loaded");
+            if let Some(pins) = pins.filter(|pins| !pins.were_found()) {
+                pins.interrupt();
+            }
             return Ok(());
         }
         loaded = confined.loader.run(move || load(&wanted)) => loaded??,

@@ -143,7 +143,7 @@ impl Rotator {
         }
         let trouble = result.err().map(|error| error.to_string());
         if let Some(why) = trouble.as_ref().filter(|_| trouble != self.said) {
-            tracing::warn!(%why, "the sentinel's EndpointSlices could not be maintained");
+            tracing::warn!(%why, "the rotator could not do all of its work");
         }
         self.said = trouble;
     }
@@ -242,7 +242,10 @@ impl Rotator {
             let patched = self.labelled.patch_metadata(&step.node, &params, &patch);
             match ask(&format!("label node {}", step.node), patched).await {
                 Err(Trouble::Raced { .. }) => {}
-                Err(why @ Trouble::Refused { .. }) => refused = refused.and(Err(why)),
+                Err(why @ Trouble::Refused { .. }) => {
+                    tracing::debug!(node = step.node, %why, "a node's label could not be written");
+                    refused = refused.and(Err(why));
+                }
                 Err(other) => return Err(other),
                 Ok(_) if step.withdraw => tracing::warn!(
                     node = step.node,

@@ -134,40 +134,32 @@ fn near_ends_inherit_and_far_ends_are_deaf() {
     ];
     node.world.node.sysctls(&set).expect("sysctls");
     let devices = node.ensure();
+    let forwards = |family| {
+        let read = node.run(async || forwarding(PREFIX, family));
+        read.expect("switches")
+    };
     for device in ["pathproof-c0", "pathproof-s0"] {
         let switch = |name: &str| node.switch(&format!("ipv4/conf/{device}/{name}"));
         assert_eq!(switch("forwarding").as_deref(), Some("0"), "{device}");
         assert_eq!(switch("rp_filter").as_deref(), Some("2"), "{device}");
     }
-    assert_eq!(
-        node.run(async || forwarding(PREFIX, Family::V4)),
-        Some(false)
-    );
-    assert_eq!(
-        node.run(async || forwarding(PREFIX, Family::V6)),
-        Some(true)
-    );
+    assert_eq!(forwards(Family::V4), Some(false));
+    assert_eq!(forwards(Family::V6), Some(true));
     node.world.set_forwarding(true).expect("forwarding");
-    assert_eq!(
-        node.run(async || forwarding(PREFIX, Family::V4)),
-        Some(true)
-    );
+    assert_eq!(forwards(Family::V4), Some(true));
     let far = ["pathproof-c1", "pathproof-s1"];
-    let forwards = || far.map(|device| node.switch(&format!("ipv4/conf/{device}/forwarding")));
+    let far_forward = || far.map(|device| node.switch(&format!("ipv4/conf/{device}/forwarding")));
     // The kernel sets it on every device; no damage, since nothing is forwarded there all the same.
-    assert_eq!(forwards(), [Some("1".to_owned()), Some("1".to_owned())]);
+    assert_eq!(far_forward(), [Some("1".to_owned()), Some("1".to_owned())]);
     assert_eq!(node.verify(&devices), [""; 0]);
     node.ensure();
-    assert_eq!(forwards(), [Some("0".to_owned()), Some("0".to_owned())]);
+    assert_eq!(far_forward(), [Some("0".to_owned()), Some("0".to_owned())]);
     for device in far {
         assert_eq!(node.switch(&format!("ipv6/conf/{device}/forwarding")), None);
     }
     let all = [("net/ipv6/conf/all/forwarding", "0")];
     node.world.node.sysctls(&all).expect("sysctls");
-    assert_eq!(
-        node.run(async || forwarding(PREFIX, Family::V6)),
-        Some(false)
-    );
+    assert_eq!(forwards(Family::V6), Some(false));
 }
 
 /// A network manager or a hardening role writes the switches of single interfaces.
@@ -179,13 +171,24 @@ fn what_single_interfaces_forward_is_told_apart() {
         let file = format!("net/ipv4/conf/{interface}/forwarding");
         node.world.node.sysctl(&file, on).expect("a switch");
     };
-    let read = || node.run(async || (forwarding(PREFIX, Family::V4), overridden(PREFIX)));
+    let read = || {
+        let read = async || (forwarding(PREFIX, Family::V4), overridden(PREFIX));
+        let (forwards, damage) = node.run(read);
+        (forwards.expect("switches"), damage.expect("switches"))
+    };
     let others = |on| {
         let set = node.world.set_forwarding_of_each("pathproof-", on);
         set.expect("switches");
     };
     node.world.set_forwarding(false).expect("forwarding");
     assert_eq!(read(), (Some(false), None), "nothing forwards");
+    node.ip("link add cali1 type veth peer name pod1");
+    set("cali1", "1");
+    assert_eq!(
+        read(),
+        (Some(false), None),
+        "as Calico sets each of its own"
+    );
     others(true);
     assert_eq!(read(), (None, None), "pods may be served");
     set("pathproof-c0", "1");

@@ -125,12 +125,13 @@ impl Ledger {
         real: impl Fn(u32) -> Option<ServiceInfo>,
         at: Mono,
     ) {
+        let old = at.minus(self.limits.proof_age);
         for (delta, info) in counts.iter().filter(|(_, info)| !info.on_host) {
             let answered = delta.counts[Outcome::Answered as usize] > 0;
             let leaves = delta.counts[Outcome::Proven as usize] > 0
                 || match delta.class {
-                    SourceClass::Pod => self.worked.has(info, at),
-                    SourceClass::External => self.worked_outside.has(info, at),
+                    SourceClass::Pod => self.worked.has_lately(info, old),
+                    SourceClass::External => self.worked_outside.has_lately(info, old),
                     SourceClass::Host => false,
                 };
             if answered && leaves {
@@ -139,7 +140,6 @@ impl Ledger {
             }
         }
         if self.is_suspended(Failure::Lost) {
-            let old = at.minus(self.limits.proof_age);
             let families = self.families.iter_mut();
             return families.for_each(|of| of.answers.forget_lost(old));
         }

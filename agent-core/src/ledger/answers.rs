@@ -15,7 +15,7 @@ pub(crate) struct Answers {
     /// Time of the last look that found some that had gone on. It outlives the agent: a fault may begin while
     /// there is none.
     went_on: [Option<Mono>; SOURCE_CLASSES],
-    /// Since then some came in, and none went on: when the last of their connections had arrived.
+    /// Arrival of the last connection whose answer did not go on, since then.
     #[serde(default)]
     lost: [Option<Mono>; SOURCE_CLASSES],
 }

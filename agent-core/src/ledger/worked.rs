@@ -90,6 +90,12 @@ impl Worked {
         known.is_some_and(|known| known.emptied.is_none_or(late))
     }
 
+    /// Whether a connection to that Service was proven since then.
+    pub(crate) fn has_lately(&self, info: &ServiceInfo, since: Mono) -> bool {
+        let known = self.0.get(&hashes(info).0);
+        known.is_some_and(|known| known.last >= since)
+    }
+
     /// Number of namespaces of which Services were used in the last hour.
     pub(crate) fn namespaces(&self, family: Family, now: Mono) -> usize {
         self.namespaces_beside(&BTreeSet::new(), family, now)

@@ -372,7 +372,7 @@ impl Judge {
             self.drain.cannot_see(&why);
         }
         if self.drain.counts_open(self.now) {
-            match self.shape.hides_outsiders() {
+            match self.shape.hides_outsiders(self.facts.families) {
                 None => effects.push(Effect::CountOpen),
                 Some(why) => self.drain.open(Err(why)),
             }

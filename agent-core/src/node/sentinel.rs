@@ -201,7 +201,7 @@ impl Watched {
         effects.push(Effect::StartProbes { anew: false });
     }
 
-    /// What was last read of the kernel, if that is not too long ago.
+    /// Facts last read of the kernel, if that is not too long ago.
     fn kernel(&self, now: Mono) -> Option<KernelFacts> {
         let young = |(_, read): &(KernelFacts, Mono)| now.since(*read) <= KERNEL_AGE;
         self.kernel.filter(young).map(|(facts, _)| facts)

@@ -290,6 +290,23 @@ fn the_sentinels_interfaces_count_together(
     assert_eq!(shape.probes_stand(), expected == Told::Yes);
 }
 
+/// kube-proxy programs IPv4 alone.
+#[rstest]
+#[case::without_services_of_the_other_family([true, false], false)]
+#[case::with_such([true, true], true)]
+fn outsiders_are_hidden_where_they_are_served(
+    #[case] families: [bool; FAMILIES],
+    #[case] expected: bool,
+) {
+    let v4: DatapathOwners = [Owner::KubeProxyNftables].into_iter().collect();
+    let facts = Facts {
+        owners: [Some(v4), Some(DatapathOwners::default())],
+        ..Facts::default()
+    };
+    let hides = Shape::of(&facts).hides_outsiders(families);
+    assert_eq!(hides.is_some(), expected, "{hides:?}");
+}
+
 #[test]
 fn xdp_and_netkit_are_told() {
     let mut facts = node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), &[]);

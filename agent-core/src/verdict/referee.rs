@@ -11,8 +11,8 @@ use crate::trace::{Lane, ProbePath};
 impl Case<'_> {
     /// Breadth that is lacking to real connections that arrived since the lane began to fail, and did
     /// not get through; `None` where there are none. While a lane nearer to the pods' own way passes, that is
-    /// the referee: one lane may be filtered, and pods denied besides. So it is where others claim what that
-    /// lane dials.
+    /// the referee: one lane may be filtered, and pods denied besides. A nearer lane that others claim is a
+    /// referee that cannot be asked.
     pub(super) fn beside(&self, lane: Lane, run: &Run) -> Option<Option<Lacking>> {
         let limits = &self.ledger.limits;
         let streak = self.evidence.streak.as_ref()?;

@@ -348,14 +348,14 @@ fn ips<'a>(field: &str, texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpAd
     Ok(ips)
 }
 
-/// An address that whoever writes the Service or the slice chooses.
+/// An address that the author of the Service or the slice chooses.
 fn chosen(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
     canonical(text).map_or_else(|| ip(field, text), Ok)
 }
 
 /// An IPv4 address in a form that the API server took before it was strict (leading zeros, IPv4 in
 /// IPv6 clothes), as kube-proxy reads it: a Service that was left out for it would be served, and
-/// claim what it likes, and a slice that was would hide where its claim leads.
+/// claim what it likes, and without a slice it is not known where its claim leads.
 fn canonical(text: &str) -> Option<IpAddr> {
     if let Ok(IpAddr::V6(v6)) = text.parse() {
         return v6.to_ipv4_mapped().map(IpAddr::V4);

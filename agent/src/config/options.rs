@@ -205,7 +205,7 @@ pub struct HealthzArgs {
     /// wait
     ///
     /// The agent answers with its last verdict meanwhile, and ends as soon as another agent has
-    /// taken over. A pod's terminationGracePeriodSeconds has to be 15 s longer.
+    /// taken over. Set a pod's terminationGracePeriodSeconds at least 15 s longer than this.
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = minutes(10))]
     pub shutdown_grace: Duration,
 

@@ -104,7 +104,7 @@ impl Pins {
     }
 
     /// Nothing is observed until the next agent is there: [`Pins::were_found`] says so to that one.
-    pub(super) fn interrupt(&self) {
+    pub fn interrupt(&self) {
         // Without it the next agent believes what was true until now.
         let _ = fs::remove_file(self.map(map::PROOFS));
     }

@@ -2,6 +2,7 @@
 //! It is read, never written, and does not show whether anything works.
 
 use std::fs;
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -71,79 +72,114 @@ fn is_proxy(legacy: bool, beside_another: bool, of_others: &AtomicBool) -> bool 
 }
 
 /// Whether the node forwards what comes in by the sentinel's near ends, which have this prefix; `None` where
-/// the kernel's switches cannot be read, or where other interfaces forward and ours do not: then pods may be
-/// served all the same.
+/// the kernel has no such switches, or where an interface of a default route forwards and ours do not: then
+/// pods may be served all the same. Pods' own interfaces say nothing: Calico switches forwarding on for each
+/// that it makes.
 ///
 /// IPv4 asks the interface that a packet came in by; it is set with `ip_forward`, and may be set apart.
 /// IPv6 asks `all`, whatever the interface says, or the interface's `force_forwarding` (Linux 6.17).
-pub fn forwarding(prefix: &str, family: Family) -> Option<bool> {
-    let (folder, file) = switch(family);
-    let own = ends(prefix).map(|end| read(&format!("{folder}/{end}/{file}")));
-    let all = match family {
-        Family::V4 => read("ipv4/ip_forward"),
-        Family::V6 => read("ipv6/conf/all/forwarding"),
-    };
-    let own_forward = own.iter().all(|end| *end == Some(true));
-    let forwards = match family {
+///
+/// # Errors
+/// The kernel's switches could not be read: what was known of them stays.
+pub fn forwarding(prefix: &str, family: Family) -> io::Result<Option<bool>> {
+    let own = own(prefix, family)?;
+    let all = read(match family {
+        Family::V4 => "ipv4/ip_forward",
+        Family::V6 => "ipv6/conf/all/forwarding",
+    })?;
+    let own_forward = own == [Some(true); 2];
+    let forwards = match (family, all) {
+        (_, None) => return Ok(None),
         // Without interfaces of ours.
-        Family::V4 if own.contains(&None) => all?,
-        Family::V4 => own_forward,
-        Family::V6 => all? || own_forward,
+        (Family::V4, Some(all)) if own.contains(&None) => all,
+        (Family::V4, _) => own_forward,
+        (Family::V6, Some(all)) => all || own_forward,
     };
-    (forwards || !others_forward(prefix, family)).then_some(forwards)
+    Ok((forwards || !uplink_forwards(family)?).then_some(forwards))
 }
 
 /// In words, that somebody turned IPv4 forwarding off for an interface of ours alone: probes or their answers
 /// are not forwarded then, and pods' packets are.
-pub fn overridden(prefix: &str) -> Option<String> {
-    let own = ends(prefix).map(|end| read(&format!("ipv4/conf/{end}/forwarding")));
-    let off = own.iter().position(|end| *end == Some(false))?;
-    let is_apart = read("ipv4/ip_forward") == Some(true) || own.contains(&Some(true));
-    let device = &ends(prefix)[off];
-    (is_apart && others_forward(prefix, Family::V4)).then(|| {
+///
+/// # Errors
+/// The kernel's switches could not be read.
+pub fn overridden(prefix: &str) -> io::Result<Option<String>> {
+    let own = own(prefix, Family::V4)?;
+    let Some(off) = own.iter().position(|end| *end == Some(false)) else {
+        return Ok(None);
+    };
+    let is_apart = own.contains(&Some(true)) || read("ipv4/ip_forward")? == Some(true);
+    let device = Role::NEAR[off].name(prefix);
+    Ok((is_apart && uplink_forwards(Family::V4)?).then(|| {
         format!(
             "net.ipv4.conf.{device}.forwarding is 0 while the node forwards: set it to 1, and \
              exclude {device} from the network manager or hardening role that changed it"
         )
-    })
+    }))
 }
 
-fn ends(prefix: &str) -> [String; 2] {
-    Role::NEAR.map(|role| role.name(prefix))
+/// The switches of our near ends, where they are.
+fn own(prefix: &str, family: Family) -> io::Result<[Option<bool>; 2]> {
+    let [client, server] = Role::NEAR.map(|role| read(&switch_of(&role.name(prefix), family)));
+    Ok([client?, server?])
 }
 
-/// Folder of the interfaces' switches, and the one that lets a single interface forward.
-fn switch(family: Family) -> (&'static str, &'static str) {
+/// The switch that lets a single interface forward.
+fn switch_of(device: &str, family: Family) -> String {
     match family {
-        Family::V4 => ("ipv4/conf", "forwarding"),
-        Family::V6 => ("ipv6/conf", "force_forwarding"),
+        Family::V4 => format!("ipv4/conf/{device}/forwarding"),
+        Family::V6 => format!("ipv6/conf/{device}/force_forwarding"),
     }
 }
 
-/// Whether any interface forwards by its own switch that is not one of ours.
-fn others_forward(prefix: &str, family: Family) -> bool {
-    let (folder, file) = switch(family);
-    let entries = fs::read_dir(format!("/proc/sys/net/{folder}"));
-    let names = entries.into_iter().flatten().flatten();
-    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut others = names.filter(|name| {
-        let is_ours = name
-            .strip_prefix(prefix)
-            .is_some_and(|rest| rest.starts_with('-'));
-        !is_ours && !["all", "default", "lo"].contains(&name.as_str())
+/// Whether an interface of a default route forwards by its own switch.
+fn uplink_forwards(family: Family) -> io::Result<bool> {
+    let routes = fs::read_to_string(match family {
+        Family::V4 => "/proc/thread-self/net/route",
+        Family::V6 => "/proc/thread-self/net/ipv6_route",
     });
-    others.any(|name| read(&format!("{folder}/{name}/{file}")) == Some(true))
+    let routes = unless_missing(routes)?.unwrap_or_default();
+    for device in by_default(&routes, family) {
+        if read(&switch_of(device, family))? == Some(true) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The interfaces of default routes. Columns of /proc/net/route: Iface Destination Gateway Flags RefCnt Use
+/// Metric Mask ...; of /proc/net/ipv6_route: destination and its length, source and its length, next hop,
+/// metric, references, use, flags, device.
+fn by_default(routes: &str, family: Family) -> impl Iterator<Item = &str> {
+    routes.lines().filter_map(move |line| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let device = match (family, &words[..]) {
+            (Family::V4, [device, "00000000", _, _, _, _, _, "00000000", ..]) => device,
+            (Family::V6, [to, "00", .., device]) if to.bytes().all(|digit| digit == b'0') => device,
+            _ => return None,
+        };
+        (*device != "lo").then_some(*device)
+    })
 }
 
 /// Whether IPv6 is enabled on `device`.
 pub fn has_ipv6(device: &str) -> bool {
-    read(&format!("ipv6/conf/{device}/disable_ipv6")) == Some(false)
+    let disabled = read(&format!("ipv6/conf/{device}/disable_ipv6"));
+    disabled.is_ok_and(|disabled| disabled == Some(false))
 }
 
-fn read(path: &str) -> Option<bool> {
-    let text = fs::read_to_string(format!("/proc/sys/net/{path}")).ok()?;
-    let number: i64 = text.trim().parse().ok()?;
-    Some(number != 0)
+/// A switch; `None` where the kernel has none of that name.
+fn read(path: &str) -> io::Result<Option<bool>> {
+    let text = unless_missing(fs::read_to_string(format!("/proc/sys/net/{path}")))?;
+    let number = text.and_then(|text| text.trim().parse::<i64>().ok());
+    Ok(number.map(|number| number != 0))
+}
+
+fn unless_missing(text: io::Result<String>) -> io::Result<Option<String>> {
+    match text {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
 }
 
 /// Whether a process other than this one writes probes to the device of this index: its packet socket
@@ -180,6 +216,24 @@ mod tests {
             is_proxy(true, false),
             "it came when they were gone: a new proxy"
         );
+    }
+
+    #[test]
+    fn interfaces_of_default_routes_are_found() {
+        let v4 = "\
+Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT
+eth0\t00000000\t010200C0\t0003\t0\t0\t100\t00000000\t0\t0\t0
+half\t00000000\t010200C0\t0003\t0\t0\t100\t00000080\t0\t0\t0
+cali1\t0A00F40A\t00000000\t0005\t0\t0\t0\tFFFFFFFF\t0\t0\t0
+";
+        assert!(by_default(v4, Family::V4).eq(["eth0"]));
+        let zero = "0".repeat(32);
+        let rest = format!("{zero} 00 {zero} 00000400 00000001 00000000 00000003");
+        let v6 = format!(
+            "{zero} 00 {rest}     eth1\n{zero} 00 {rest}       lo\nfd{} 40 {rest} cni0\n",
+            "0".repeat(30)
+        );
+        assert!(by_default(&v6, Family::V6).eq(["eth1"]));
     }
 
     #[test]

@@ -28,7 +28,7 @@ const BACK: Duration = Duration::from_secs(2);
 const SILENCE: Duration = Duration::from_secs(3);
 /// An API server that was away is asked again at least this often, and then tells all.
 const NEWS: Duration = Duration::from_secs(20);
-/// What is begun so shortly before a repair may meet it.
+/// Connections that begin so shortly before a repair may meet it.
 const AT_THE_END: Duration = Duration::from_secs(1);
 /// Fewer connections than these say nothing.
 const ENOUGH: usize = 20;
@@ -169,7 +169,7 @@ impl Seen {
         faults.any(|fault| (fault.from..self.forgiven(fault)).contains(&at))
     }
 
-    /// When the last 503 for a fault has to be over: an agent that was away meanwhile has longer, and who
+    /// Time by which the last 503 for a fault has to be over: an agent that was away meanwhile has longer, and who
     /// has said 200 after it has no reason to say 503 again.
     fn forgiven(&self, fault: &Step) -> Duration {
         let mut end = fault.to + self.grace();

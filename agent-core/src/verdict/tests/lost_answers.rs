@@ -13,14 +13,20 @@ use crate::cause::State;
 /// A Service that nothing was ever forwarded to: the node itself answers at its address.
 const CACHED: u32 = CART;
 
-/// What happens beside the fault, each time that the kernel is looked at.
+/// An event beside the fault, at each look at the kernel.
 type Beside = fn(&mut World, u64);
 
 /// A pod's connection, and its answer that goes on.
 fn answered(world: &mut World, service: u32, at: u64) {
-    let world = world.prove(service, Pod, at);
-    let counts = [(Outcome::Answered, 1)];
-    world.count(service, Pod, &counts, 0).look(at);
+    world.prove(service, Pod, at);
+    let delta = world.next.counts.last_mut().unwrap();
+    delta.counts[Outcome::Answered as usize] = 1;
+    world.look(at);
+}
+
+/// The node itself answers a pod.
+fn cached(world: &mut World, service: u32) {
+    world.count(service, Pod, &[(Outcome::Answered, 1)], 0);
 }
 
 /// Two pods dial two Services every 250 ms. The answers come in and go no further, as do those of probes.
@@ -67,7 +73,7 @@ fn where_no_answer_was_ever_seen_to_go_on_a_syn_is_a_proof() {
     assert_eq!(world.verdict(6_200).state, State::Degraded);
 }
 
-/// What happens now and then on any node does not make proofs of SYNs again.
+/// Events of any node do not turn SYNs into proofs again.
 #[rstest]
 #[case::losses_are_not_judged_for_a_moment(|world: &mut World, at: u64| {
     world.next.observer.lost_suspended = (4_500..5_000).contains(&at);
@@ -75,9 +81,7 @@ fn where_no_answer_was_ever_seen_to_go_on_a_syn_is_a_proof() {
 #[case::one_answer_went_on(|world: &mut World, at: u64| if at == 4_500 {
     answered(world, DB, at);
 })]
-#[case::a_cache_of_the_node_answers(|world: &mut World, _: u64| {
-    world.count(CACHED, Pod, &[(Outcome::Answered, 1)], 0);
-})]
+#[case::a_cache_of_the_node_answers(|world: &mut World, _: u64| cached(world, CACHED))]
 #[case::the_agent_restarts_as_it_begins(|world: &mut World, at: u64| if at == 3_250 {
     restarted(world, at);
 })]
@@ -88,6 +92,21 @@ fn lost_answers_stay_a_fault(#[case] beside: Beside) {
     let mut world = healthy();
     lose_answers(&mut world, 3_250, 9_000, beside);
     let verdict = world.verdict(9_200);
+    assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
+}
+
+/// Pods reached the Service itself until the cache came.
+#[test]
+fn a_cache_answers_for_a_service_that_worked() {
+    let mut world = healthy();
+    // Of the namespace of those that fail: one that is in use besides would have to fail too.
+    world.prove(WEB_METRICS, Pod, 2_150).look(2_150);
+    world.rounds(2_500, 33_000, &USUAL, |_| Fate::Pass);
+    answered(&mut world, DB, 33_200);
+    lose_answers(&mut world, 33_500, 39_000, |world, _| {
+        cached(world, WEB_METRICS);
+    });
+    let verdict = world.verdict(39_200);
     assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 

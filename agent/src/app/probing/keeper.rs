@@ -82,12 +82,7 @@ impl Keeper {
                 }
                 _ => {}
             }
-            // Without devices too: that the node does not forward keeps clients outside from being served.
-            self.report(Parts::Kernel(KernelState {
-                sound_since,
-                forwarding: Family::ALL.map(|family| forwarding(&self.config.devices, family)),
-                owners: owners(),
-            }));
+            self.report_kernel(sound_since);
             sleep(PAUSE).await;
             if let Ok(Err(_)) = timeout(LOOK, desires.changed()).await {
                 break;
@@ -96,6 +91,22 @@ impl Keeper {
         // Devices that this agent never touched may be another's.
         if self.touched == Some(true) {
             self.remove().await;
+        }
+    }
+
+    /// Without devices too: that the node does not forward keeps clients outside from being served. What could
+    /// not be read changes nothing.
+    fn report_kernel(&self, sound_since: Option<Mono>) {
+        let [v4, v6] = Family::ALL.map(|family| forwarding(&self.config.devices, family));
+        match (v4, v6) {
+            (Ok(v4), Ok(v6)) => self.report(Parts::Kernel(KernelState {
+                sound_since,
+                forwarding: [v4, v6],
+                owners: owners(),
+            })),
+            (Err(error), _) | (_, Err(error)) => {
+                tracing::warn!(%error, "cannot read whether the kernel forwards");
+            }
         }
     }
 
@@ -127,7 +138,7 @@ impl Keeper {
         let sound = match &made {
             Some(devices) if self.families == families && !self.has_more(devices) => {
                 let verified = verify(devices, &self.config);
-                // They may be as they were: that they are made anew would cost seconds of probes.
+                // They may be as they were, and making them anew costs seconds of probes.
                 let mut damages = match timeout(STUCK, verified).await {
                     Ok(Ok(damages)) => damages,
                     Ok(Err(error)) => {
@@ -139,7 +150,7 @@ impl Keeper {
                         return None;
                     }
                 };
-                damages.extend(overridden(&self.config.devices));
+                damages.extend(overridden(&self.config.devices).ok().flatten());
                 damage = (!damages.is_empty()).then(|| Parts::Damaged(damages.join("; ")));
                 damage.is_none()
             }

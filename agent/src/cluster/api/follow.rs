@@ -300,7 +300,7 @@ impl Follower {
         }
         let mut stream = pin!(stream);
         // One that the server ends as soon as it was begun is no way to hear of anything: that it
-        // was begun ends no trouble. What it says does, or that it lasts.
+        // was begun ends no trouble. What it says does, or that it lasts; of a list its end.
         let lasts = timeout(self.pace.pause, stream.fill_buf()).await.is_err();
         if lasts && !is_list {
             self.well().await;
@@ -352,8 +352,8 @@ impl Follower {
         self.listing = false;
         self.reach(version);
         self.failures = 0;
-        self.well().await;
         self.tell(Event::ListEnds(self.requests.kind)).await;
+        self.well().await;
     }
 
     /// Goes on from that version.
@@ -383,7 +383,7 @@ impl Follower {
         if event.kind != "ERROR" {
             self.doubtful &= self.listing;
         }
-        // What a list tells is taken in at its end.
+        // A list is taken in at its end.
         if event.kind != "ERROR" && !self.listing {
             self.well().await;
         }

@@ -239,7 +239,7 @@ pub(super) type Gap = Range<Duration>;
 
 /// While nothing changes. A path that always fails costs no more than one that works.
 pub(super) const REST: Gap = Duration::from_millis(420)..Duration::from_millis(480);
-/// After a change. No shorter than a probe's time: the next round finds the one before complete.
+/// After a change. A probe that is lost is complete by then; one whose data is lost takes up to twice as long.
 pub(super) const DOUBT: Gap = Duration::from_millis(210)..Duration::from_millis(250);
 /// While the sentinel's endpoint has moved and probes go where it was: how long the rules take to
 /// follow is wanted to a tenth of a second. Probes that get through are complete long before.
