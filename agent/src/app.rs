@@ -96,8 +96,8 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     let (updates, client) = follow(&config).await?;
     tokio::task::yield_now().await;
     let wanted = config.clone();
-    // That may take minutes where no processor is free. Nothing was taken over or attached yet, and what
-    // was pinned is not found as if somebody had observed with it.
+    // Loading may take minutes where no processor is free. Nothing was taken over or attached yet, and the next
+    // agent must not take fresh pins for those of one that observed.
     let root = config.kept.pin_dir.as_deref();
     let pins = root.and_then(|root| Pins::open(root).ok());
     let mut loaded = tokio::select! {
