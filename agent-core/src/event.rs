@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use agent_common::evidence::FAULTS;
-use agent_common::service::{EndpointKey, FAMILIES, SOURCE_CLASSES};
+use agent_common::service::{EndpointKey, FAMILIES, Family, SOURCE_CLASSES};
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Change, NodeFacts, ObjectName};
@@ -123,6 +123,14 @@ pub struct Facts {
     pub pods_expected: [bool; FAMILIES],
     /// In what way the cluster uses an address of the sentinel's, in words.
     pub taken: Option<String>,
+}
+
+impl Facts {
+    /// Whether the node has an address of this family.
+    pub(crate) fn has_address(&self, family: Family) -> bool {
+        let mut all = self.node.iter().flat_map(|node| &node.addresses);
+        all.any(|ip| ip.is_ipv4() == (family == Family::V4))
+    }
 }
 
 /// The Service port that an id of evidence stands for.

@@ -200,6 +200,9 @@ pub struct Shape {
     /// Uplinks where Cilium translates what leaves, and no program translates what comes in.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unhooked: Vec<String>,
+    /// Programs that are not Cilium's run when a socket connects, and may translate then, as Calico's do.
+    #[serde(skip)]
+    pub other_socket_lb: bool,
     /// Programs of some uplink were not read.
     #[serde(skip)]
     pub hooks_unread: bool,
@@ -221,6 +224,7 @@ impl Shape {
             sentinel_managed: (facts.sentinel_managed()).map_or(managed, |is| Some(is).into()),
             strangers: facts.strangers(),
             unhooked: facts.unhooked(),
+            other_socket_lb: facts.has_other_socket_lb(),
             hooks_unread: facts
                 .with(Role::Uplink)
                 .any(|device| device.hooks.is_none()),
@@ -317,7 +321,8 @@ impl Shape {
         let socket_lb = self.cilium.map_or(Told::No, |cilium| cilium.socket_lb);
         match path {
             SourceClass::Host => Seen::Hidden,
-            SourceClass::Pod if self.netkit > 0 || socket_lb != Told::No => Seen::Partial,
+            SourceClass::Pod if self.netkit > 0 || self.other_socket_lb => Seen::Partial,
+            SourceClass::Pod if socket_lb != Told::No => Seen::Partial,
             SourceClass::External if self.netkit > 0 || !self.accelerated.is_empty() => {
                 Seen::Partial
             }
@@ -389,6 +394,11 @@ impl Facts {
         let cilium = DatapathOwners::from_iter([Owner::Cilium]);
         let others = |owners: &DatapathOwners| !owners.beyond(cilium).is_empty();
         self.owners.iter().flatten().any(others)
+    }
+
+    fn has_other_socket_lb(&self) -> bool {
+        let mut connect = self.connect.iter().flatten();
+        self.cilium().is_none() && connect.any(|strangers| strangers.all().next().is_some())
     }
 
     fn accelerated(&self) -> Vec<String> {

@@ -302,24 +302,35 @@ impl Rotator {
         Ok(())
     }
 
+    /// Writes everything of a slice that is there.
+    async fn restore(&self, slice: &EndpointSlice, version: &str) -> Result<(), Trouble> {
+        let name = slice.metadata.name.as_deref().unwrap_or_default();
+        let patch = Patch::Merge(slices::patch(slice, version));
+        let params = PatchParams::default();
+        let patched = self.slices.patch(name, &params, &patch);
+        ask(&format!("update EndpointSlice {name}"), patched).await?;
+        Ok(())
+    }
+
     async fn write_one(&self, wanted: &Wanted, write: &Write) -> Result<(), Trouble> {
         let (params, patch_params) = (PostParams::default(), PatchParams::default());
         match write {
             Write::Create { family, generation } => {
                 let slice = slices::slice(wanted, *family, *generation);
                 let created = self.slices.create(&params, &slice);
-                ask("create an EndpointSlice", created).await?;
+                match ask("create an EndpointSlice", created).await {
+                    // It is there, and has lost the label by which it is found: whatever its version.
+                    Err(Trouble::Raced { .. }) => self.restore(&slice, "").await?,
+                    created => drop(created?),
+                }
             }
             Write::Update {
                 family,
                 version,
                 generation,
             } => {
-                let name = slice_name(&wanted.service, *family);
                 let slice = slices::slice(wanted, *family, *generation);
-                let patch = Patch::Merge(slices::patch(&slice, version));
-                let patched = self.slices.patch(&name, &patch_params, &patch);
-                ask(&format!("update EndpointSlice {name}"), patched).await?;
+                self.restore(&slice, version).await?;
             }
             Write::Count { family, version } => {
                 let name = slice_name(&wanted.service, *family);

@@ -4,7 +4,7 @@
 use node_tests::cluster::{Mode, Process, base};
 use node_tests::scene::assert_never_503;
 use node_tests::world::agent_binary;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::scene::{PATIENCE, Scene, until};
 
@@ -63,6 +63,23 @@ fn a_rotation_is_followed_and_its_lag_known() {
             assert!(lag < 30_000_000_000, "{lane:#}");
         }
     }
+    // Somebody takes off the label by which the slices of the Service are found.
+    let slice = format!("{SLICES}/pathproof-sentinel-ipv4");
+    let label = "kubernetes.io/service-name";
+    let change = json!({ "metadata": { "labels": { label: null } } });
+    scene.api.patch(&slice, &change).expect("a change");
+    let back = until(PATIENCE, || {
+        let found = scene.api.get(&slice).ok()?;
+        found["metadata"]["labels"][label]
+            .as_str()
+            .map(str::to_owned)
+    });
+    assert_eq!(
+        back.as_deref(),
+        Some("pathproof-sentinel"),
+        "{}",
+        rotator.log()
+    );
     let metrics = scene.agent().metrics().expect("metrics");
     assert!(
         metrics.contains("pathproof_programming_lag_seconds{"),

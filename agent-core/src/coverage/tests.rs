@@ -87,6 +87,7 @@ fn an_unobserved_uplink_hides_connections_from_outside() {
                 devices,
                 left_out,
                 unseen: 0,
+                ..Hooks::default()
             },
             ..Coverage::default()
         };
@@ -140,6 +141,7 @@ fn an_incomplete_view_hides_connections_unless_a_former_agents_maps_go_on() {
             }],
             left_out: 0,
             unseen: 0,
+            ..Hooks::default()
         };
         let health = coverage.health(Missing::default(), at(9));
         coverage.hides_outside(&health, false).is_some()

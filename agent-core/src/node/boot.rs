@@ -4,11 +4,26 @@
 use agent_common::service::{FAMILIES, Family, SourceClass};
 
 use crate::cause::State;
+use crate::coverage::Hooks;
 use crate::effect::Remembered;
 use crate::event::Facts;
-use crate::expect::node::address;
+use crate::shape::{Seen, Shape};
 use crate::verdict::Rule;
 use crate::verdict::report::Verdict;
+
+/// Families of the node in which Starting lasts until the pod probe's first connection. None if a socket
+/// load balancer, netkit or interfaces that stay unobserved hide pods' connections; all, before the shape
+/// is read.
+pub(super) fn pods_expected(facts: &Facts, shape: &Shape, hooks: &Hooks) -> [bool; FAMILIES] {
+    let all_seen = |family: Family| {
+        let mut paths = shape.paths.iter();
+        let seen = (family, SourceClass::Pod, Seen::Full);
+        paths.len() == 0 || paths.any(|path| (path.family, path.path, path.seen) == seen)
+    };
+    let may = hooks.unseen <= hooks.new;
+    let expected = |of| facts.pods_expected[of as usize] && facts.has_address(of);
+    Family::ALL.map(|of| may && expected(of) && all_seen(of))
+}
 
 /// Whether a wait goes on, or begins, with this verdict. A failure is no reason to let new connections
 /// in, so failures do not end it; nor does it end while nothing was read yet, or while a family is Starting
@@ -24,11 +39,9 @@ pub(super) fn still_waits(
         let of_pods = &judged.paths[SourceClass::Pod as usize];
         pods_expected[judged.family as usize] && of_pods.last_proof.is_none()
     });
-    let addresses = || facts.node.iter().flat_map(|node| &node.addresses);
     // Without a sentinel of the family only clients could prove it, and they are kept away.
     let has = |family: Family| {
-        facts.sentinel.families[family as usize].is_some()
-            && addresses().any(|ip| Family::of(&address(ip)) == family)
+        facts.sentinel.families[family as usize].is_some() && facts.has_address(family)
     };
     let mut families = verdict.families.iter();
     let starts = families.any(|judged| judged.state == State::Starting && has(judged.family));
@@ -39,7 +52,9 @@ pub(super) fn still_waits(
         State::Unknown => waited && !is_read,
         State::Suspect => waited && (lacks_pods || !verdict.finding.is_refuted()),
         State::Degraded => waited && lacks_pods,
-        _ => false,
+        // What follows once the fault is mended is no proof yet.
+        State::Broken | State::Stale => waited,
+        State::Proven => false,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_common::service::{FAMILIES, Family, SourceClass};
+use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
 use super::sentinel::Watched;
@@ -27,7 +27,7 @@ use crate::limits::{
     TABLE_INTERVAL, TABLE_LOSING_INTERVAL,
 };
 use crate::peers::PeerLedger;
-use crate::shape::{self, Seen, Shape};
+use crate::shape::{self, Shape};
 use crate::switches::Switches;
 use crate::time::{Anchor, Mono};
 use crate::verdict::{Inputs, LastVerdict, Verdict, verdict};
@@ -238,20 +238,6 @@ impl Judge {
         self.note_obstacles();
     }
 
-    /// Families in which Starting lasts until the pod probe's first connection. None if a socket load
-    /// balancer, netkit or unobserved interfaces hide pods' connections; all, before the shape is read.
-    fn pods_expected(&self) -> [bool; FAMILIES] {
-        let all_seen = |family: Family| {
-            let mut paths = self.shape.paths.iter();
-            paths.len() == 0
-                || paths.any(|path| {
-                    (path.family, path.path, path.seen) == (family, SourceClass::Pod, Seen::Full)
-                })
-        };
-        let may = !self.served && self.coverage.hooks.unseen == 0;
-        Family::ALL.map(|of| may && self.facts.pods_expected[of as usize] && all_seen(of))
-    }
-
     fn sample(&mut self, sample: KernelSample, directory: &dyn Directory, effects: &mut Effects) {
         let (faults, forgotten) = (&sample.faults, sample.forgotten_early);
         self.coverage.read(faults, forgotten, self.now);
@@ -383,7 +369,10 @@ impl Judge {
             families: self.facts.families,
             sentinel_exists: self.sentinel.as_ref().is_some_and(Watched::exists),
             booted: Mono(0),
-            pods_expected: self.pods_expected(),
+            pods_expected: match self.served {
+                true => [false; FAMILIES],
+                false => boot::pods_expected(&self.facts, &self.shape, &self.coverage.hooks),
+            },
             network: (self.facts.node.as_ref()).and_then(|node| node.network.clone()),
             usual_lag: self.ledger.sentinel.usual_lag(),
         };

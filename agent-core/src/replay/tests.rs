@@ -80,6 +80,7 @@ impl Scene {
             }],
             left_out: 0,
             unseen: 0,
+            ..Hooks::default()
         }));
         scene.feed(Event::Facts(Box::new(facts())));
         scene.feed(Event::Parts(Parts::Ready));

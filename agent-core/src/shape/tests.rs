@@ -253,6 +253,21 @@ fn in_mixed_mode_each_path_has_its_owner() {
     assert!(shape.notes.iter().any(|note| note.contains("two proxies")));
 }
 
+/// Calico's data plane of eBPF has programs there too.
+#[rstest]
+#[case::some(&["?"], Seen::Partial)]
+#[case::none(&[], Seen::Full)]
+fn programs_at_sockets_may_hide_pods(#[case] programs: &[&str], #[case] expected: Seen) {
+    let mut facts = node(&[], Some(programs), PROXY);
+    facts.devices.retain(|device| device.role != Role::Cilium);
+    facts.owners = owners(PROXY);
+    let shape = Shape::of(&facts);
+    let mut paths = shape.paths.iter();
+    let pods = paths.find(|path| path.path == SourceClass::Pod).unwrap();
+    assert_eq!(pods.seen, expected, "{}", pods.sentence);
+    assert_eq!(pods.sentence.contains("Calico"), expected == Seen::Partial);
+}
+
 #[test]
 fn sockets_that_are_translated_hide_pods() {
     let shape = replacing();

@@ -40,6 +40,11 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
              only connections to removed endpoints are observed"
                 .to_owned(),
         ),
+        (SourceClass::Pod, Told::No) if shape.other_socket_lb => parts.push(
+            "other BPF programs run when a socket connects; if they translate there, as Calico's do, \
+             packets carry no cluster IP, and only connections to removed endpoints are observed"
+                .to_owned(),
+        ),
         (SourceClass::External, _) if !shape.accelerated.is_empty() => parts.push(format!(
             "an XDP program on {} may answer or translate packets before the observer sees them",
             shape.accelerated.join(", ")

@@ -272,6 +272,7 @@ impl SimNode {
                 .into(),
             left_out: 0,
             unseen: 0,
+            new: 0,
         }
     }
 

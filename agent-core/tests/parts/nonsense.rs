@@ -418,13 +418,15 @@ fn hooks() -> impl Strategy<Value = Hooks> {
             first,
             problem,
         });
-    (prop::collection::vec(hook, 0..4), [0..3_u64, 0..3]).prop_map(
-        |(devices, [left_out, unseen])| Hooks {
+    let counts = [0..3_u64, 0..3, 0..3];
+    (prop::collection::vec(hook, 0..4), counts).prop_map(|(devices, [left_out, unseen, new])| {
+        Hooks {
             devices,
             left_out,
             unseen,
-        },
-    )
+            new,
+        }
+    })
 }
 
 fn shapes() -> impl Strategy<Value = shape::Facts> {

@@ -190,10 +190,12 @@ impl Agent {
         let repaired = observer.repairs() != before;
         let followed = observer.attachments().filter(|of| !of.is_new());
         let left_to_others = (observer.attachments()).filter(|of| of.is_left_to_others());
+        let new = observer.attachments().filter(|of| of.is_new());
         let hooks = Hooks {
             devices: followed.map(Attachment::hook).collect(),
             left_out: left_out as u64,
             unseen: left_to_others.count() as u64,
+            new: new.count() as u64,
         };
         if repaired {
             self.feed(Event::HooksRepaired(now));

@@ -129,6 +129,27 @@ async fn what_somebody_edits_or_deletes_comes_back() {
     );
 }
 
+/// Without the label no list has the slice, and no other can be made under its name.
+#[tokio::test]
+async fn a_slice_that_lost_its_label_gets_it_back() {
+    let server = Server::start().await;
+    let mut rotator = server.rotator("a", HOUR).await;
+    rotator.look().await;
+    let before = server.slice("ipv6").unwrap();
+    let mut edited = before.clone();
+    edited["metadata"]["labels"] = json!({ "mine": "1" });
+    server
+        .store()
+        .put(&format!("{SLICES}/pathproof-sentinel-ipv6"), edited);
+    rotator.look().await;
+    let after = server.slice("ipv6").unwrap();
+    let label = "kubernetes.io/service-name";
+    let of = |slice: &Value| slice["metadata"]["labels"][label].clone();
+    assert_eq!(of(&after), of(&before));
+    assert_eq!(after["ports"], before["ports"]);
+    assert_eq!(rotator.said, None);
+}
+
 #[tokio::test]
 async fn one_leads_and_the_other_follows_at_once() {
     let server = Server::start().await;

@@ -12,7 +12,8 @@ use super::world::*;
 use crate::cause::State;
 use crate::cluster::{Change, NodeFacts, Protocol};
 use crate::coverage::Hooks;
-use crate::event::{Event, KernelSample, ViewUpdate};
+use crate::event::{Event, Facts, KernelSample, ViewUpdate};
+use crate::node::boot::still_waits;
 use crate::node::{Node, Start};
 use crate::shape;
 use crate::time::Mono;
@@ -42,6 +43,22 @@ fn view_of(changes: Vec<Change>) -> Event {
         changes,
         ..ViewUpdate::default()
     })
+}
+
+/// The node has IPv6 too, and so have a Service and the sentinel.
+fn dual_stack() -> Vec<Change> {
+    let addresses = vec![ip("192.0.2.10"), ip("2001:db8::10")];
+    let node = NodeFacts {
+        addresses,
+        ..node_facts()
+    };
+    let mut changes = vec![
+        Change::Node(Arc::new(node)),
+        service("six", "fd00:10:96::6"),
+        slice("six", Protocol::Tcp, &["fd00:10:1::6"]),
+    ];
+    changes.extend(dual_stack_sentinel());
+    changes
 }
 
 fn shape_of(netkit: u32) -> Event {
@@ -163,18 +180,8 @@ fn a_boot_waits_for_each_family_of_the_node(
 fn a_family_that_comes_late_is_not_waited_for() {
     let mut node = booted(YOUNG, None);
     assert_eq!(prove(&mut node, YOUNG).told(), (State::Proven, [200, 200]));
-    let addresses = vec![ip("192.0.2.10"), ip("2001:db8::10")];
-    let mut changes = vec![
-        Change::Node(Arc::new(NodeFacts {
-            addresses,
-            ..node_facts()
-        })),
-        service("six", "fd00:10:96::6"),
-        slice("six", Protocol::Tcp, &["fd00:10:1::6"]),
-    ];
-    changes.extend(dual_stack_sentinel());
     let later = YOUNG.plus(Duration::from_secs(1));
-    node.step(view_of(changes), later);
+    node.step(view_of(dual_stack()), later);
     assert_eq!(prove(&mut node, later).told(), (State::Proven, [200, 200]));
 }
 
@@ -196,15 +203,32 @@ fn a_boot_waits_for_the_pod_probe(
     assert_eq!(effects.told(), (state, statuses));
 }
 
-/// The pod probe's interface may be one that is not observed yet.
-#[test]
-fn a_boot_waits_for_no_pod_probe_that_may_be_unseen() {
+/// The pod probe's interface may be one that is never observed, or that is not observed yet.
+#[rstest]
+#[case::never(1, 0, State::Proven)]
+#[case::one_of_two_never(2, 1, State::Proven)]
+#[case::not_yet(2, 2, State::Starting)]
+fn a_boot_waits_for_no_pod_probe_that_stays_unseen(
+    #[case] unseen: u64,
+    #[case] new: u64,
+    #[case] expected: State,
+) {
     let mut node = booted(YOUNG, Some(false));
-    let unseen = Hooks {
-        unseen: 1,
+    let hooks = Hooks {
+        unseen,
+        new,
         ..hooks()
     };
-    node.step(Event::Hooks(unseen), YOUNG);
+    node.step(Event::Hooks(hooks), YOUNG);
+    assert_eq!(prove(&mut node, YOUNG).state(), expected);
+}
+
+/// Other nodes have pods of IPv6, and this one has no address of it.
+#[test]
+fn a_boot_waits_for_pods_of_the_nodes_families_alone() {
+    let mut node = booted(YOUNG, Some(false));
+    let [service, slice] = pod_probe_of("fd00:10:96::77", "fd00:10:2::9", false);
+    node.step(view_of(vec![service, slice]), YOUNG);
     assert_eq!(prove(&mut node, YOUNG).state(), State::Proven);
 }
 
@@ -228,6 +252,20 @@ fn a_failure_does_not_end_the_wait_of_a_boot(#[case] proven: bool) {
     let later_failure = later(if proven { 5 } else { 101 });
     let told = leak(&mut node, later_failure, false);
     assert_eq!(told.statuses(), [200, 200]);
+}
+
+/// Nor does a fault of the node: when it is mended, whatever was waited for is still to come.
+#[rstest]
+#[case::fails(State::Broken, true)]
+#[case::is_stale(State::Stale, true)]
+#[case::serves(State::Proven, false)]
+fn a_fault_does_not_end_the_wait_of_a_boot(#[case] state: State, #[case] expected: bool) {
+    let sample = Event::Sample(Default::default());
+    let effects = Effects(booted(YOUNG, None).step(sample, YOUNG));
+    let mut verdict = effects.judged().verdict.clone();
+    verdict.state = state;
+    let waits = |waited| still_waits([waited, false], &verdict, &Facts::default(), [false; 2]);
+    assert_eq!([waits(true), waits(false)], [expected, false]);
 }
 
 /// Pods lose their connections, and clients outside do not: the network for pods is not there yet.

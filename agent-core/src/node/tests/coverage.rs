@@ -244,6 +244,7 @@ fn a_node_without_interfaces_is_not_seen() {
         devices: vec![lone],
         left_out: 0,
         unseen: 0,
+        new: 0,
     }));
     assert_eq!(scene.idle().state(), State::Proven);
 }

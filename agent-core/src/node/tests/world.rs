@@ -112,11 +112,15 @@ pub(super) fn sentinel_service(node_port: u16) -> Change {
 
 /// The pod probe's Service, with a pod on this node or on another.
 pub(super) fn pod_probe(local: bool) -> [Change; 2] {
+    pod_probe_of("10.96.0.77", "10.2.9.9", local)
+}
+
+pub(super) fn pod_probe_of(cluster_ip: &str, pod: &str, local: bool) -> [Change; 2] {
     let name = ObjectName::new("pathproof", ECHO_SERVICE);
     let ports = vec![port("", Protocol::Tcp, 19_257, None)];
     let probe = EndpointFacts {
         local,
-        ..endpoint("10.2.9.9")
+        ..endpoint(pod)
     };
     let slice = SliceFacts {
         name: ObjectName::new("pathproof", "pathproof-echo-1"),
@@ -127,7 +131,7 @@ pub(super) fn pod_probe(local: bool) -> [Change; 2] {
         triggered: None,
     };
     [
-        Change::Service(Arc::new(facts(name, "10.96.0.77", ports))),
+        Change::Service(Arc::new(facts(name, cluster_ip, ports))),
         Change::Slice(Arc::new(slice)),
     ]
 }
@@ -253,5 +257,6 @@ pub(super) fn hooks() -> Hooks {
         devices: vec![hook("eth0", true), hook("veth1", false)],
         left_out: 0,
         unseen: 0,
+        new: 0,
     }
 }

@@ -71,13 +71,16 @@ impl Store {
         }
         let found = self.objects.get(path).cloned();
         let version = |of: &Value| of["metadata"]["resourceVersion"].clone();
-        let is_stale = |asked: &Value, found: &Value| !asked.is_null() && *asked != version(found);
+        // An empty one stands for any, as in Kubernetes.
+        let is_stale = |asked: &Value, found: &Value| {
+            !asked.is_null() && asked != "" && *asked != version(found)
+        };
         match (method.as_str(), found) {
             ("GET", None) if path == SLICES => {
                 let of = self
                     .objects
                     .iter()
-                    .filter(|(key, _)| key.starts_with(SLICES));
+                    .filter(|(key, of)| key.starts_with(SLICES) && is_of_service(of));
                 let items: Vec<_> = of.map(|(_, object)| object.clone()).collect();
                 Ok(json!({ "metadata": {}, "items": items }))
             }
@@ -148,6 +151,11 @@ fn withdrawn(name: &str) -> Value {
         "kind": "Node", "apiVersion": "v1",
         "metadata": { "name": name, "resourceVersion": "1", "labels": { LABEL: VALUE } },
     })
+}
+
+/// The label that the rotator selects by.
+fn is_of_service(slice: &Value) -> bool {
+    slice["metadata"]["labels"]["kubernetes.io/service-name"] == "pathproof-sentinel"
 }
 
 /// A watch of all nodes, which tells of all of them again when one changes.
