@@ -30,6 +30,9 @@ pub(crate) fn play(name: &str, only_tools: bool) -> Result<()> {
     if only_tools {
         return step.tools.map_or(Ok(()), |tools| tools());
     }
+    if matches!(step.place, Place::Idle) {
+        beside::after_tools()?;
+    }
     let tally = step.act()?.tally;
     ensure!(tally.failed == 0, "{tally}");
     Ok(())
@@ -50,6 +53,7 @@ pub(crate) fn run(steps: &'static [Step], args: &Args) -> Result<()> {
     let accepted = skips::Accepted::read()?;
     let with_tools = steps.iter().filter(|step| step.tools.is_some());
     let ahead = all.then(|| beside::build_tools(with_tools.map(|step| step.name).collect()));
+    let ahead = ahead.transpose()?;
     let mut ended = play_all(&wanted, all);
     // Its last part is what the last step with tools built, or waited for.
     ahead.map(JoinHandle::join);

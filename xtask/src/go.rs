@@ -127,7 +127,9 @@ impl Module {
                 // A workspace file or flags of the user's must not change what is built.
                 .env("GOWORK", "off")
                 .env("GOFLAGS", "")
-                .args(["build", "-trimpath", "-buildvcs=false", "-ldflags"])
+                .args(["build", "-trimpath", "-buildvcs=false"])
+                // Without inlining they are built in four fifths of the time. None is measured for its speed.
+                .args(["-gcflags", "all=-l", "-ldflags"])
                 .arg(self.link_flags())
                 .arg("-o")
                 // With the separator it is a folder, also for one program.

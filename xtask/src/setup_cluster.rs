@@ -217,13 +217,24 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The tools of CI's tests, in the order of their use. Without namespaces no server runs.
-pub(crate) fn for_ci() -> Result<()> {
-    let mut got = vec![prometheus().map(drop)];
+/// The tools of CI's first tests. Without namespaces no server runs.
+pub(crate) fn for_nodes() -> Result<()> {
+    prometheus()?;
     if host::no_world().is_none() {
-        got.extend([CNI.ready(), ready(), FLANNEL.ready(), cilium()].map(|got| got.map(drop)));
+        CNI.ready()?;
     }
-    got.push(chart_tools().map(drop));
+    Ok(())
+}
+
+/// Those of its last tests, in the order of their use.
+pub(crate) fn for_clusters() -> Result<()> {
+    let has_servers = host::no_world().is_none();
+    let mut got = Vec::new();
+    got.extend(has_servers.then(ready));
+    got.push(chart_tools());
+    if has_servers {
+        got.extend([FLANNEL.ready(), cilium()]);
+    }
     let failed = got.into_iter().filter_map(Result::err);
     let failed: Vec<String> = failed.map(|error| format!("{error:#}")).collect();
     ensure!(failed.is_empty(), "{}", failed.join("; "));

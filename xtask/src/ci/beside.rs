@@ -26,6 +26,9 @@ pub(super) enum Time {
 /// Target folder of idle steps: in a common one, cargo's lock would hold up the builds of the others.
 const IDLE_TARGET: &str = "target/idle";
 
+/// Lock of who builds tools.
+const AHEAD: &str = "ahead";
+
 /// `cargo xtask step WORDS`, with this target folder if it is not the usual one.
 fn command(words: &str, time: Time, target: Option<&str>) -> Result<Command> {
     let xtask = std::env::current_exe()?;
@@ -64,14 +67,21 @@ fn log(words: &str) -> PathBuf {
 /// Builds the tools of these steps, in the order of the steps. While tests wait for packets, the
 /// processors are free for it. A step that begins before its tools are ready waits for them, by the locks
 /// of cargo and of [`run::alone`]. A failure repeats in the step itself, which reports it.
-pub(super) fn build_tools(steps: Vec<&'static str>) -> JoinHandle<()> {
-    thread::spawn(move || {
+pub(super) fn build_tools(steps: Vec<&'static str>) -> Result<JoinHandle<()>> {
+    let tools = run::alone(AHEAD)?;
+    Ok(thread::spawn(move || {
+        let _tools = tools;
         for step in steps {
             if let Err(error) = build_tools_of(step) {
                 eprintln!("building ahead for {step}: {error:#}");
             }
         }
-    })
+    }))
+}
+
+/// Waits until [`build_tools`] has ended: tests wait for tools, and nobody waits for an idle step.
+pub(super) fn after_tools() -> Result<()> {
+    run::alone(AHEAD).map(drop)
 }
 
 fn build_tools_of(step: &str) -> Result<()> {

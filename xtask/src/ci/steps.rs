@@ -84,7 +84,8 @@ impl Step {
 }
 
 /// The steps that guard each landing. Those behind the tests need tools that are built while tests wait.
-/// Clippy and rustdoc take the time in which tests wait as well: nothing needs their results.
+/// Clippy and rustdoc take the time in which tests wait as well, once the tools are built: nothing needs
+/// their results.
 pub(crate) const CI: &[Step] = &[
     step("fmt", One(fmt)),
     step("tidy", Task("tidy")),
@@ -92,13 +93,15 @@ pub(crate) const CI: &[Step] = &[
     step("doc", One(doc)).idle(),
     step("gen-docs", Task("gen-docs --check")),
     step("core", One(core_is_pure)),
-    step("test", Task("test --in-ci")).needs(setup_cluster::for_ci),
+    step("test", Task("test --in-ci nodes")).needs(setup_cluster::for_nodes),
     // Alone: beside the storm's floods it misses a fault.
     step("demo", Count(demo::for_ci)),
     step("storm", Count(storm::for_ci)).together(storm::build_for_ci),
     step("build-ebpf", One(ebpf))
         .needs(setup_ebpf::run)
         .together(setup_ebpf::run),
+    // Their tools take longest to build.
+    step("clusters", Task("test --in-ci clusters")).needs(setup_cluster::for_clusters),
     step("deny", One(deny)).needs(|| CARGO_DENY.ready().map(drop)),
     step("advisories", Count(advisories)),
     step("typos", One(typos)).needs(|| TYPOS.ready().map(drop)),
