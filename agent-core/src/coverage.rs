@@ -19,8 +19,10 @@ const RECENT: Duration = Duration::from_secs(10);
 /// from a repeated one for this long.
 const RETRIES: Duration = Duration::from_secs(130);
 /// Grace period after a silent source is back, in which misrouted connections are not judged: its
-/// resources come back one by one, and kube-proxy may be later than the agent.
-const CATCH_UP: Duration = Duration::from_secs(30);
+/// resources come back one by one, and kube-proxy may be later than the agent. After some failures it
+/// pauses for up to a minute (the reflectors of client-go: 30 s, jittered up to twice that), and then has to
+/// list and to write its rules.
+const CATCH_UP: Duration = Duration::from_secs(90);
 
 /// The observer's hooks at the node's interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -64,6 +64,8 @@ pub enum Event {
     Tick,
     /// A few seconds went by: what is checked from time to time is due.
     Check,
+    /// The wall clock was set, and shows this now.
+    ClockSet(Wall),
     /// The facts of the datapath's shape were read.
     Shape(Box<shape::Facts>),
     /// The kernel's table of connections was read: the answer to

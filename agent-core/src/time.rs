@@ -87,8 +87,8 @@ impl fmt::Display for Wall {
 /// Go's output for a time that was never set.
 pub const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
-/// One instant on both clocks, read together. Keep one for as long as the wall clock is not
-/// stepped: a fresh pair shifts every translated time by the moment between its two readings.
+/// One instant on both clocks, read together. Keep one for as long as the wall clock is not set
+/// ([`Anchor::is_off`]): a fresh pair shifts every translated time by the moment between its two readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
     /// The monotonic clock at that instant.
@@ -103,6 +103,12 @@ impl Anchor {
         let offset = i128::from(at.0) - i128::from(self.mono.0);
         let wall = i128::from(self.wall.0) + offset;
         Wall(i64::try_from(wall).unwrap_or(if wall < 0 { i64::MIN } else { i64::MAX }))
+    }
+
+    /// Whether the wall clock was set meanwhile, or the machine slept, during which the monotonic clock
+    /// stands still: the two are more than a second apart.
+    pub fn is_off(&self, mono: Mono, wall: Wall) -> bool {
+        self.wall_of(mono).0.abs_diff(wall.0) > 1_000_000_000
     }
 }
 
@@ -160,6 +166,24 @@ mod tests {
         assert_eq!(anchor.wall_of(Mono(1_500)), Wall(50_500));
         assert_eq!(anchor.wall_of(Mono(400)), Wall(49_400));
         assert_eq!(anchor.wall_of(Mono(u64::MAX)), Wall(i64::MAX));
+    }
+
+    #[rstest]
+    #[case::slewed(60, 60_900, false)]
+    #[case::forward(60, 62_000, true)]
+    #[case::back(60, 58_000, true)]
+    fn a_clock_that_is_set_is_noticed(
+        #[case] after_s: u64,
+        #[case] shows_ms: i64,
+        #[case] expected: bool,
+    ) {
+        let anchor = Anchor {
+            mono: Mono(7_000_000_000),
+            wall: Wall(1_795_305_600_000_000_000),
+        };
+        let mono = anchor.mono.plus(Duration::from_secs(after_s));
+        let wall = Wall(anchor.wall.0 + shows_ms * 1_000_000);
+        assert_eq!(anchor.is_off(mono, wall), expected);
     }
 
     #[rstest]

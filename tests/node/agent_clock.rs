@@ -5,9 +5,11 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+
 use node_tests::rules::Backend;
 
-use node_tests::scene::{Scene, assert_never_503, wait_answers};
+use node_tests::scene::{Scene, assert_never_503, eventually, wait_answers};
 
 /// Says that the machine is nobody else's.
 const OWN_CLOCK: &str = "PATHPROOF_TEST_OWN_CLOCK";
@@ -30,6 +32,7 @@ fn a_clock_that_is_set_makes_no_fault_and_hides_none() {
         set_clock(step).expect("set the clock");
         thread::sleep(Duration::from_secs(3));
         scene.wait_proven();
+        wait_dated(&scene);
         assert_never_503(&watch);
     }
     // Between two steps, and across one.
@@ -41,6 +44,15 @@ fn a_clock_that_is_set_makes_no_fault_and_hides_none() {
     scene.rules.install().expect("install again");
     wait_answers(&watch, 200);
     set_clock(HOUR).expect("set the clock");
+}
+
+/// Waits until what the agent writes has the time of the clock that was set.
+fn wait_dated(scene: &Scene) {
+    eventually("a report of now", || {
+        let verdict = scene.agent().verdict().expect("a report");
+        let written: Timestamp = verdict["written"].as_str().unwrap().parse().unwrap();
+        Timestamp::now().duration_since(written).abs() < SignedDuration::from_secs(3)
+    });
 }
 
 /// Moves it by seconds.

@@ -22,8 +22,8 @@ fn a_silent_source_suspends_judgement_of_where_connections_go() {
     assert_eq!(judged(&coverage, 500), (false, true));
     coverage.source(false, at(500));
     coverage.source(false, at(520));
-    assert_eq!(judged(&coverage, 529), (false, true), "still catching up");
-    assert_eq!(judged(&coverage, 530), (true, false));
+    assert_eq!(judged(&coverage, 589), (false, true), "still catching up");
+    assert_eq!(judged(&coverage, 590), (true, false));
 }
 
 #[test]

@@ -167,6 +167,10 @@ impl Judge {
                 }
                 return self.wait(true, effects);
             }
+            Event::ClockSet(wall) => {
+                let mono = self.now;
+                return self.anchor = Anchor { mono, wall };
+            }
             Event::Tick => return self.wait(true, effects),
             Event::Check => {
                 self.follow_table(TABLE_INTERVAL, effects);

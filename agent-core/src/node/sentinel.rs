@@ -358,6 +358,10 @@ impl Judge {
             ..watched.kernel(self.now).unwrap_or_default()
         };
         let outcome = classify(&trace, &facts, &self.settings.limits);
+        // While the sentinel is read as another one no failure counts, so the next reading has to end it.
+        let recheck = watched.recheck.as_ref();
+        let failed = matches!(outcome, ProbeOutcome::Failed(_));
+        let is_in_doubt = failed && recheck.is_some_and(|of| of.differs.is_some());
         let lane = trace.lane;
         let ledger = &mut self.ledger.sentinel;
         let before = ledger.failures(lane);
@@ -377,7 +381,7 @@ impl Judge {
         }
         if after > 0 && after <= SOON {
             self.suspect(SUSPECT_INTERVAL, effects);
-        } else if after > 0 || is_own_fault(outcome) {
+        } else if after > 0 || is_in_doubt || is_own_fault(outcome) {
             self.suspect(FAILING_INTERVAL, effects);
         }
         // Everything else waits for the next sample: a path that always fails must cost no more than

@@ -481,6 +481,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         1 => Just(Event::SampleFailed("no map".to_owned())),
         2 => Just(Event::Tick),
         2 => Just(Event::Check),
+        1 => any::<i64>().prop_map(|at| Event::ClockSet(Wall(at))),
         2 => shapes().prop_map(|facts| Event::Shape(Box::new(facts))),
         3 => parts().prop_map(Event::Parts),
         8 => trace().prop_map(|trace| Event::Trace(Box::new(trace))),

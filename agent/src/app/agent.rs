@@ -152,6 +152,10 @@ impl Agent {
         // Before the check: some of its work is a successor's, where there is one.
         let succeeded = self.follow_successor();
         self.feed(Event::Check);
+        let wall = clock::wall();
+        if self.node.judge().anchor.is_off(clock::mono(), wall) {
+            self.feed(Event::ClockSet(wall));
+        }
         if succeeded {
             return;
         }

@@ -14,6 +14,7 @@ use crate::cluster::{Change, NodeFacts};
 use crate::eligibility::{Eligibility, TerminatingTaints};
 use crate::event::{Event, KernelSample};
 use crate::freshness::FIRST_GENERATION;
+use crate::time::Wall;
 
 fn deleting() -> Change {
     Change::Node(Arc::new(NodeFacts {
@@ -200,6 +201,14 @@ fn an_answer_names_the_families_and_when_they_were_proven() {
     let anchor = scene.node.judge().anchor;
     assert_eq!(families[0].last_updated, Some(anchor.wall_of(proven)));
     assert_eq!(anchor.wall, start().wall);
+    // Somebody sets the clock.
+    let hour = 3_600_000_000_000;
+    let shows = anchor.wall_of(ms(scene.now())).0 + hour;
+    scene.feed(Event::ClockSet(Wall(shows)));
+    let effects = scene.later(250).idle();
+    let families = &effects.judged().answers.healthz.families;
+    let moved = Wall(anchor.wall_of(proven).0 + hour);
+    assert_eq!(families[0].last_updated, Some(moved));
 }
 
 /// Only what is worth a line in the log is a change.

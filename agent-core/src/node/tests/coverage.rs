@@ -73,7 +73,7 @@ fn a_silent_source_suspends_where_connections_go() {
     );
     assert!(has(&silent, &CoverageLoss::SourceSilent));
     scene.later(60_000).source(false);
-    assert_eq!(suspended(scene.later(29_999)), [false, true]);
+    assert_eq!(suspended(scene.later(89_999)), [false, true]);
     assert_eq!(suspended(scene.later(1)), [false, false]);
 }
 

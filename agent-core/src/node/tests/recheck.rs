@@ -68,6 +68,19 @@ fn a_difference_ends_with_the_next_reading() {
     assert_eq!(scene.fault().state(), State::Broken);
 }
 
+/// A slice was read in the moment in which it was deleted and made again; the watches report neither.
+#[test]
+fn a_difference_is_read_again_while_probes_fail() {
+    let mut scene = Scene::probed();
+    reread(&mut scene, moved());
+    assert!(!scene.rest(11_000).has("read sentinel"));
+    let asked = (0..44).filter(|_| scene.later(250).leak(PATH).has("read sentinel"));
+    assert_eq!(asked.count(), 2, "in 11 s");
+    scene.reread_same();
+    scene.rest(11_000);
+    assert_eq!(scene.fault().state(), State::Broken);
+}
+
 /// It ends with what the watches report of the sentinel, not of anything else.
 #[test]
 fn a_difference_ends_with_what_the_watches_report() {
