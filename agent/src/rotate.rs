@@ -29,6 +29,7 @@ use agent_core::fleet::rotation::{
     Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Wanted, Write, slice_name,
 };
 use agent_core::fleet::withdrawal::{LABEL, Rule, Step, VALUE};
+use agent_core::switches::ENFORCEMENT;
 use agent_core::time::Wall;
 
 mod slices;
@@ -104,6 +105,8 @@ struct Rotator {
     /// Last problem: it is logged once.
     said: Option<String>,
     led: bool,
+    /// The sentinel's Service said so when it was read last: the whole cluster audits.
+    audits: bool,
 }
 
 impl Rotator {
@@ -122,6 +125,7 @@ impl Rotator {
             nodes: None,
             said: None,
             led: false,
+            audits: false,
             config,
         }
     }
@@ -155,17 +159,19 @@ impl Rotator {
             self.nodes = None;
             return Ok(());
         }
-        let rule = self.rule();
         let clocks = || (clock::wall(), clock::mono());
         let follow = || follow_nodes(self.client.clone(), clocks);
-        let nodes = self.nodes.get_or_insert_with(follow);
+        self.nodes.get_or_insert_with(follow);
+        // A node goes back to load balancers whatever is wrong with the sentinel.
+        let maintained = self.maintain().await;
+        let Some(nodes) = &self.nodes else {
+            return maintained;
+        };
         let steps = match self.config.withdraw {
-            Withdraw::Label => nodes.withdrawals(rule, clock::mono()),
+            Withdraw::Label => nodes.withdrawals(self.rule(), clock::mono()),
             Withdraw::Off => Vec::new(),
         };
         let (left, uncounted) = (nodes.withdrawn(), nodes.trouble());
-        // A node goes back to load balancers whatever is wrong with the sentinel.
-        let maintained = self.maintain().await;
         let withdrawn = self.withdraw(&steps).await;
         maintained.and(withdrawn)?;
         if self.config.withdraw == Withdraw::Off && left > 0 {
@@ -184,6 +190,9 @@ impl Rotator {
     async fn maintain(&mut self) -> Result<(), Trouble> {
         let name = self.config.service.name.to_string();
         let service = ask("read the sentinel's Service", self.services.get_opt(&name)).await?;
+        let annotations = (service.iter()).filter_map(|of| of.metadata.annotations.as_ref());
+        let mut switches = annotations.filter_map(|of| of.get(ENFORCEMENT));
+        self.audits = switches.any(|text| text == "audit");
         let Some(service) = service else {
             return Err(Trouble::Refused {
                 what: "maintain the sentinel".to_owned(),
@@ -223,6 +232,7 @@ impl Rotator {
         Rule {
             after: self.config.withdraw_after,
             share: self.config.withdraw_share,
+            recalls: self.audits,
         }
     }
 
@@ -425,7 +435,8 @@ async fn ask<T>(
     answer.map_err(|error| match error {
         kube::Error::Api(status) => match (status.code, status.message) {
             (404 | 409, _) => Trouble::Raced { what },
-            (429 | 500.., why) => Trouble::Away { why },
+            // Of an error of a gateway's own kind kube knows no code.
+            (0 | 429 | 500.., why) => Trouble::Away { why },
             (_, why) => Trouble::Refused { what, why },
         },
         other => Trouble::Away {

@@ -57,6 +57,14 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     scene.labelled(peers[0], &Value::Null, "a node that works again");
     let rules = flush(&scene.world.node);
     scene.labelled(NODE, &ours, "this node fails");
+    // The emergency switch of the whole cluster recalls it.
+    let sentinel = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
+    for (value, label) in [(json!("audit"), &Value::Null), (Value::Null, &ours)] {
+        let switch =
+            json!({ "metadata": { "annotations": { "pathproof.io/enforcement": value } } });
+        scene.api.patch(sentinel, &switch).expect("an annotation");
+        scene.labelled(NODE, label, "it still fails");
+    }
     scene.peers(2);
     std::thread::sleep(Duration::from_secs(8));
     assert_eq!(scene.label(peers[0]), Value::Null, "beyond the share");

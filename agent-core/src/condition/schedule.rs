@@ -208,6 +208,11 @@ impl Schedule {
         self.retry.failed(&self.node, &self.pace, refusal, now);
     }
 
+    /// Another agent may have written meanwhile.
+    pub fn doubt(&mut self) {
+        self.uncertain = true;
+    }
+
     /// The node's next place in the heartbeat, counted from the node's boot: it is the same after
     /// a restart of the agent.
     fn place_after(&self, at: Mono) -> Mono {

@@ -48,6 +48,8 @@ pub struct Rule {
     pub after: Duration,
     /// At most so many of the nodes that are counted, in percent; one in any case.
     pub share: u32,
+    /// Whoever was withdrawn comes back, and nobody else is: the emergency switch for the whole cluster.
+    pub recalls: bool,
 }
 
 /// A write to a node.
@@ -76,10 +78,13 @@ impl Census {
         for (name, member) in &self.nodes {
             let (is_counted, long) = (member.is_counted(now), now.since(member.since));
             match (member.excluded, member.failing.is_some() && is_counted) {
-                (Excluded::Ours, false) if !is_counted || long >= BACK => {
+                (Excluded::Ours, fails)
+                    if rule.recalls || (!fails && (!is_counted || long >= BACK)) =>
+                {
                     steps.push(step(name, member, false));
                 }
                 (Excluded::Ours, _) => withdrawn += 1,
+                _ if rule.recalls => {}
                 (Excluded::No, true) if long >= rule.after => failing.push((name, member)),
                 _ => {}
             }
@@ -111,6 +116,7 @@ mod tests {
     const RULE: Rule = Rule {
         after: Duration::from_secs(60),
         share: 20,
+        recalls: false,
     };
 
     fn s(seconds: u64) -> Mono {
@@ -171,6 +177,21 @@ mod tests {
         put(&mut census, "n3", true, None, 500);
         assert_eq!(steps(&census, 559), [], "it fails anew");
         assert_eq!(steps(&census, 560), [set("n3")]);
+    }
+
+    #[test]
+    fn all_are_recalled_at_once_and_nobody_is_withdrawn() {
+        let mut census = cluster(5, &["n1", "n3"]);
+        put(&mut census, "n3", true, Some(VALUE), 60);
+        put(&mut census, "n4", true, Some("somebody"), 60);
+        let rule = Rule {
+            recalls: true,
+            ..RULE
+        };
+        let steps = census.withdrawals(rule, false, s(61));
+        let steps: Vec<_> = steps.into_iter().map(|of| (of.node, of.withdraw)).collect();
+        assert_eq!(steps, [taken_off("n3")]);
+        assert!(census.withdrawals(rule, true, s(61)).is_empty(), "silent");
     }
 
     #[test]

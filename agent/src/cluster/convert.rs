@@ -28,7 +28,7 @@ use agent_core::time::Wall;
 
 /// Labels of objects that kube-proxy leaves to another proxy, or does not serve. Its selectors ask
 /// whether they are there, whatever their value.
-const NOT_SERVED_LABELS: [&str; 2] = [
+pub(crate) const NOT_SERVED_LABELS: [&str; 2] = [
     "service.kubernetes.io/service-proxy-name",
     "service.kubernetes.io/headless",
 ];

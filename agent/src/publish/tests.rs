@@ -2,6 +2,7 @@
 
 mod server;
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use rstest::rstest;
@@ -292,4 +293,27 @@ async fn it_ends_with_the_reports_and_leaves_the_condition() {
     server::eventually(|| world.publishing.task.is_finished()).await;
     assert_eq!(world.server.count("PATCH"), 1);
     assert_eq!(world.server.count("DELETE"), 0);
+}
+
+/// What the older one thinks of the node is nobody's answer.
+#[tokio::test]
+async fn an_agent_with_a_successor_writes_nothing_until_it_is_alone_again() {
+    let world = World::begin(Server::start().await, settings(true, false));
+    world.say(sound());
+    world.server.nth("PATCH", 0).await;
+    let turns = Cell::new(0);
+    server::eventually(|| {
+        turns.set(turns.get() + 1);
+        let mut report = if turns.get() % 2 == 1 {
+            broken()
+        } else {
+            sound()
+        };
+        report.port.succeeded = turns.get() % 2 == 1;
+        world.say(report);
+        world.server.count("PATCH") > 1
+    })
+    .await;
+    let again = world.server.nth("PATCH", 1).await;
+    assert_eq!(condition_of(&again)["status"], "True");
 }

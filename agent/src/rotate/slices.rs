@@ -8,6 +8,7 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Value, json};
 
+use crate::cluster::NOT_SERVED_LABELS;
 use crate::config::RotateConfig;
 use agent_core::brake::FLEET;
 use agent_core::cluster::Protocol;
@@ -58,9 +59,10 @@ pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
         family: Family::ALL
             .into_iter()
             .find(|family| slice.address_type == address_type(*family)),
-        is_labelled: labels
-            .get(MANAGED_BY)
-            .is_some_and(|manager| manager == MANAGER),
+        is_labelled: labels.get(MANAGED_BY).is_some_and(|of| of == MANAGER)
+            && !NOT_SERVED_LABELS
+                .iter()
+                .any(|label| labels.contains_key(*label)),
         endpoints: (addresses.collect(), is_ready),
         ports: slice.ports.into_iter().flatten().map(port).collect(),
         fleet: annotations.remove(FLEET),
@@ -133,10 +135,14 @@ pub(super) fn count_patch(wanted: &Wanted, family: Family, version: &str) -> Val
 /// Patch that restores a slice, if it is still at this version, or at any if none is named. Annotations that it does not name stay.
 pub(super) fn patch(slice: &EndpointSlice, version: &str) -> Value {
     let metadata = &slice.metadata;
+    let labels = metadata.labels.iter().flatten();
+    let labels = labels.map(|(label, value)| (label.clone(), json!(value)));
+    let taken_off = NOT_SERVED_LABELS.map(|label| (label.to_owned(), Value::Null));
+    let labels: serde_json::Map<_, _> = labels.chain(taken_off).collect();
     let annotations = metadata.annotations.clone().unwrap_or_default();
     json!({
         "metadata": {
-            "resourceVersion": version, "labels": metadata.labels, "annotations": annotations,
+            "resourceVersion": version, "labels": labels, "annotations": annotations,
         },
         "endpoints": slice.endpoints,
         "ports": slice.ports,

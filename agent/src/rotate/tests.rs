@@ -3,6 +3,7 @@
 use std::io::Read as _;
 use std::sync::Arc;
 
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
@@ -129,23 +130,32 @@ async fn what_somebody_edits_or_deletes_comes_back() {
     );
 }
 
-/// Without the label no list has the slice, and no other can be made under its name.
+/// Without the label no list has the slice, and no other can be made under its name. With another one no
+/// proxy sees it.
+#[rstest]
+#[case::lost(json!({ "mine": "1" }))]
+#[case::hidden(json!({
+    "kubernetes.io/service-name": "pathproof-sentinel",
+    "endpointslice.kubernetes.io/managed-by": "pathproof",
+    "service.kubernetes.io/service-proxy-name": "another",
+    "mine": "1",
+}))]
 #[tokio::test]
-async fn a_slice_that_lost_its_label_gets_it_back() {
+async fn a_slice_with_other_labels_gets_its_own_back(#[case] labels: Value) {
     let server = Server::start().await;
     let mut rotator = server.rotator("a", HOUR).await;
     rotator.look().await;
     let before = server.slice("ipv6").unwrap();
     let mut edited = before.clone();
-    edited["metadata"]["labels"] = json!({ "mine": "1" });
+    edited["metadata"]["labels"] = labels;
     server
         .store()
         .put(&format!("{SLICES}/pathproof-sentinel-ipv6"), edited);
     rotator.look().await;
     let after = server.slice("ipv6").unwrap();
-    let label = "kubernetes.io/service-name";
-    let of = |slice: &Value| slice["metadata"]["labels"][label].clone();
-    assert_eq!(of(&after), of(&before));
+    let mut expected = before["metadata"]["labels"].clone();
+    expected["mine"] = json!("1");
+    assert_eq!(after["metadata"]["labels"], expected);
     assert_eq!(after["ports"], before["ports"]);
     assert_eq!(rotator.said, None);
 }

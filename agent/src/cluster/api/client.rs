@@ -2,7 +2,7 @@
 //!
 //! Everything that talks to an API server takes its client from here and clones it: the watches of
 //! `cluster::api`, the publisher, the rotator. A client renews its token and its certificate
-//! authority by itself, from their files, at least once a minute.
+//! authority by itself, from their files, at least once a minute. A client certificate is read once.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -161,9 +161,25 @@ async fn kubeconfig(path: PathBuf) -> Result<Config, ClientError> {
         source: Box::new(source),
     };
     let read = Kubeconfig::read_from(&path).map_err(fail)?;
-    Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+    let authority = authority_file(&read);
+    let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
         .await
-        .map_err(fail)
+        .map_err(fail)?;
+    // kube reads it again only where it is told the file.
+    config.root_cert_file = authority;
+    Ok(config)
+}
+
+/// File of the certificate authority, where the current context names one.
+fn authority_file(read: &Kubeconfig) -> Option<PathBuf> {
+    let mut contexts = read.contexts.iter();
+    let current = contexts.find(|of| Some(&of.name) == read.current_context.as_ref())?;
+    let name = &current.context.as_ref()?.cluster;
+    let cluster = read.clusters.iter().find(|of| of.name == *name)?;
+    let cluster = cluster.cluster.as_ref()?;
+    let file = cluster.certificate_authority.as_ref();
+    file.filter(|_| cluster.certificate_authority_data.is_none())
+        .map(PathBuf::from)
 }
 
 fn tuned(mut config: Config) -> Config {
@@ -306,6 +322,31 @@ mod tests {
 
     const HEAD: &str = "apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster:\n    \
                         server: https://10.0.0.1\n    certificate-authority: /pki/ca.crt\nusers:\n- name: u\n  user:\n";
+
+    /// The authority may be renewed while the agent runs.
+    #[rstest]
+    #[case::of_the_current_context("b", "", Some("/b/ca.crt"))]
+    #[case::data_wins("b", r#", "certificate-authority-data": "YQ==""#, None)]
+    #[case::no_such_context("c", "", None)]
+    fn the_authoritys_file_is_known(
+        #[case] current: &str,
+        #[case] more: &str,
+        #[case] expected: Option<&str>,
+    ) {
+        let cluster = |name, more| {
+            format!(
+                r#"{{"name": "{name}", "cluster": {{"certificate-authority": "/{name}/ca.crt"{more}}}}}"#
+            )
+        };
+        let text = format!(
+            r#"{{"current-context": "{current}", "contexts": [{{"name": "b", "context": {{"cluster": "b"}}}}],
+            "clusters": [{}, {}]}}"#,
+            cluster("a", ""),
+            cluster("b", more)
+        );
+        let read: Kubeconfig = serde_json::from_str(&text).unwrap();
+        assert_eq!(authority_file(&read).as_deref(), expected.map(Path::new));
+    }
 
     #[test]
     fn every_file_that_is_named_is_found() {

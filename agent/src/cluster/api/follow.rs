@@ -90,6 +90,8 @@ enum End {
     Forgotten,
     /// Streaming lists are not served.
     NotStreamed,
+    /// The server answers, and refuses to go on with a watch now.
+    Refused(Problem),
     /// Something stands in the way.
     Failed(Problem),
 }
@@ -208,7 +210,9 @@ impl Follower {
                     self.wait_to_list().await;
                 }
                 Err(End::NotStreamed) => self.streams = false,
-                Err(End::Failed(problem)) => {
+                // Nothing is lost: half a second later the next one goes on from the same version.
+                Err(End::Refused(_)) if !lasted && self.failures == 0 => self.rest().await,
+                Err(End::Failed(problem) | End::Refused(problem)) => {
                     // Pages that fail tell nothing of streaming lists.
                     self.streams = true;
                     self.trouble(problem).await;
@@ -490,6 +494,7 @@ impl Follower {
             // it (500, before 3.4.25). One that is in trouble says so again when it is asked for
             // pages. One that is busy (429) is busy, whatever is asked.
             code if is_list && code != 429 => End::NotStreamed,
+            _ if self.version.is_some() => End::Refused(unserved(resource, &why)),
             _ => End::Failed(unserved(resource, &why)),
         }
     }

@@ -126,7 +126,10 @@ fn merge(target: &mut Value, patch: &Value) {
         return *target = patch.clone();
     };
     for (key, value) in fields {
-        merge(&mut target[key], value);
+        match (value, target.as_object_mut()) {
+            (Value::Null, Some(fields)) => drop(fields.remove(key)),
+            _ => merge(&mut target[key], value),
+        }
     }
 }
 

@@ -57,3 +57,25 @@ async fn lists_that_break_off_are_a_problem_and_pages_come_after_them() {
     let lists = asked.iter().filter(|of| of.contains("sendInitialEvents"));
     assert_eq!(lists.count(), OFTEN as usize + 1, "{asked:?}");
 }
+
+/// A server that is busy for a moment, or restarts behind a load balancer.
+#[rstest]
+#[case::once(1, false)]
+#[case::twice(2, true)]
+#[tokio::test]
+async fn a_watch_that_is_refused_once_is_no_problem(#[case] times: usize, #[case] expected: bool) {
+    let pause = Duration::from_millis(200);
+    let mut answers = vec![Answer::OpenFor(2 * pause, list(5, &[service(4, "a", 80)]))];
+    answers.extend((0..times).map(|_| failure(429, "busy")));
+    answers.push(Answer::Open(vec![event("ADDED", &service(6, "b", 80))]));
+    let pace = Pace { pause, ..hasty() };
+    let mut world = World::at_pace(with_services(answers), pace).await;
+    let mut told = false;
+    while world.services() != ["a", "b"] {
+        world.next().await;
+        told |= !world.problems.is_empty();
+    }
+    assert_eq!(told, expected);
+    let asked = world.server.asked("services");
+    assert!(asked[1 + times].ends_with("resourceVersion=5"), "{asked:?}");
+}
