@@ -4,6 +4,7 @@
 //! Both turn Kubernetes objects into facts (`convert`) and deliver [`Update`]s; what follows from
 //! facts is decided elsewhere. Kubernetes types must not leave this module.
 
+pub(crate) use convert::NOT_SERVED_LABELS;
 use std::fmt;
 
 use agent_core::cluster::{Change, ObjectName};

@@ -205,7 +205,9 @@ fn port(port: &PortReport) -> &'static str {
         _ if port.waits => {
             "the previous process still answers load balancers; the agent takes over soon"
         }
-        (PortWay::Off, _) => "the agent answers no load balancer (--healthz-bind-address=none)",
+        (PortWay::Off, _) => {
+            "the agent does not serve /healthz and /livez (--healthz-bind-address=none)"
+        }
         (PortWay::Bound, _) => "the agent listens on the healthz port",
         (PortWay::Steered, Some(true)) => {
             "the agent answers requests from outside the node; requests from the node itself go to \

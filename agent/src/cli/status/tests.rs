@@ -60,7 +60,7 @@ fn an_agent_that_answers_nobody_does_not_say_that_it_answers() {
     let page = page(&report);
     assert!(page.contains("/healthz would answer 200"), "{page}");
     assert!(
-        page.contains("the agent answers no load balancer"),
+        page.contains("the agent does not serve /healthz and /livez"),
         "{page}"
     );
 }
