@@ -202,12 +202,12 @@ impl SentinelLedger {
             lane.disarm();
         }
         let counts = self.counts(trace.sent);
-        let local = self.is_refusal_clear(trace.lane, now);
+        let local = self.is_refusal_clear(trace);
         if self.view.counts() && self.is_expected(trace.lane, outcome, local, now) {
             let lane = &mut self.lanes[place(trace.lane)];
             (lane.armed, lane.frontend) = (true, Some(trace.frontend));
         }
-        let outcome = self.with_memory(trace.lane, outcome, now);
+        let outcome = self.with_memory(trace, outcome);
         let disarmed = self.owners[trace.lane.family as usize].disarmed;
         let unchanged_since = self.view.changed_at.max(disarmed.unwrap_or_default());
         let lane = &mut self.lanes[place(trace.lane)];
@@ -356,11 +356,12 @@ impl SentinelLedger {
     }
 
     /// Missing masquerade is a fault where kube-proxy owns the path and owes it, and did it before.
-    fn with_memory(&self, lane: Lane, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
+    fn with_memory(&self, trace: &ProbeTrace, outcome: ProbeOutcome) -> ProbeOutcome {
+        let lane = trace.lane;
         if outcome == (ProbeOutcome::Passed { masqueraded: false })
             && self.owners(lane.family).is_kube_proxy()
             && self.lane(lane).masquerade_seen
-            && self.is_masquerade_owed(lane, now)
+            && self.is_masquerade_owed(lane, trace.sent)
         {
             return ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
         }
@@ -369,36 +370,39 @@ impl SentinelLedger {
 
     /// Traffic from outside to a node port is always masqueraded, to a cluster IP as kube-proxy was
     /// configured: a cluster IP misses it only where node ports, which worked, miss it too.
-    fn is_masquerade_owed(&self, lane: Lane, now: Mono) -> bool {
+    fn is_masquerade_owed(&self, lane: Lane, sent: Mono) -> bool {
         let node_port = Lane {
             path: ProbePath::NodePort,
             ..lane
         };
         match lane.path {
             ProbePath::NodePort => true,
-            ProbePath::OffCluster => self.failed_lately(node_port, ProbeCause::NotMasqueraded, now),
+            ProbePath::OffCluster => {
+                self.failed_beside(node_port, ProbeCause::NotMasqueraded, sent)
+            }
             ProbePath::Pod | ProbePath::Host => false,
         }
     }
 
-    /// Whether the last probe of a lane failed in this way, a moment ago.
-    fn failed_lately(&self, lane: Lane, cause: ProbeCause, now: Mono) -> bool {
+    /// Whether the last probe of a lane failed in this way, at most a moment before one that was sent then.
+    /// How late either is heard of on a busy machine does not matter.
+    fn failed_beside(&self, lane: Lane, cause: ProbeCause, sent: Mono) -> bool {
         let last = self.lane(lane).last;
-        let last = last.filter(|(at, _)| now.since(*at) <= self.limits.probe_gap);
+        let last = last.filter(|(at, _)| sent.since(*at) <= self.limits.probe_gap);
         last.is_some_and(|(_, outcome)| outcome == ProbeOutcome::Failed(cause))
     }
 
     /// Whether a RST on this lane accuses the datapath: the frontend is an address of the node's own,
     /// which refuses what no rule takes. A cluster IP is one only with IPVS; elsewhere nobody but a
     /// filter refuses what is sent there, and such a filter refuses what goes to the node port too.
-    fn is_refusal_clear(&self, lane: Lane, now: Mono) -> bool {
-        let path = ProbePath::OffCluster;
+    fn is_refusal_clear(&self, trace: &ProbeTrace) -> bool {
+        let (lane, path) = (trace.lane, ProbePath::OffCluster);
         let cluster_ip = Lane { path, ..lane };
         match lane.path {
             _ if self.owners(lane.family).contains(Owner::Ipvs) => true,
             ProbePath::Host => true,
             ProbePath::NodePort => {
-                let refused = self.failed_lately(cluster_ip, ProbeCause::Refused, now);
+                let refused = self.failed_beside(cluster_ip, ProbeCause::Refused, trace.sent);
                 !refused && !self.lane(cluster_ip).claimed
             }
             ProbePath::Pod | ProbePath::OffCluster => false,

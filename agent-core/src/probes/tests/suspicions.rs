@@ -1,7 +1,10 @@
 //! Accusations on one path that depend on the behaviour of another one.
 
+use std::time::Duration;
+
 use agent_common::probe::Stage;
 use agent_common::service::Family;
+use rstest::rstest;
 
 use super::ledger::{PATH, ms, pass, set, settled, view};
 use super::traces::{stuck, tcp};
@@ -82,13 +85,20 @@ fn masquerade_of_cluster_ips_is_missed_only_beside_that_of_node_ports() {
     );
 }
 
-/// A filter with `REJECT --reject-with tcp-reset` refuses node ports as well as cluster IPs.
-#[test]
-fn a_refused_node_port_accuses_only_where_the_cluster_ip_is_not_refused() {
+/// A filter with `REJECT --reject-with tcp-reset` refuses node ports as well as cluster IPs. On a busy
+/// machine probes are heard of late.
+#[rstest]
+#[case::at_once(0)]
+#[case::late(1_200)]
+fn a_refused_node_port_accuses_only_where_the_cluster_ip_is_not_refused(#[case] late: u64) {
     let refuse = |ledger: &mut SentinelLedger, path, at| {
         let trace = stuck(tcp(path), ms(at), Some(Stage::Arrived));
         let outcome = ProbeOutcome::Failed(ProbeCause::Refused);
-        ledger.absorb(&trace, outcome, trace.ended);
+        ledger.absorb(
+            &trace,
+            outcome,
+            trace.ended.plus(Duration::from_millis(late)),
+        );
     };
     let confirmed = |cluster_ip_too: bool, owner: Owner| {
         let mut ledger = SentinelLedger::new(Limits::default());
