@@ -19,7 +19,8 @@ pub enum Owner {
     Ipvs,
     /// Cilium's programs.
     Cilium,
-    /// Programs at the uplinks that are not known: Calico's eBPF dataplane, or ones that only watch.
+    /// Programs that are not known: at the uplinks Calico's eBPF dataplane, or ones that only watch; Open
+    /// vSwitch of OVN-Kubernetes.
     Unknown,
     /// Cilium's programs in kube-proxy's place: node ports and the node's own connections too.
     CiliumReplacement,

@@ -4,8 +4,9 @@
 //! nf_tables is asked by netlink: one question, one answer, nothing dumped; one batch deletes a table,
 //! as nft has it done.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use agent_common::service::Family;
@@ -56,7 +57,8 @@ impl Nft {
     /// # Errors
     /// The kernel gives no socket.
     pub fn open(patience: Duration) -> io::Result<Option<Self>> {
-        let there = has_nf_tables();
+        let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
+        let there = has_nf_tables(&modules, is_built_in);
         let socket = there.then(|| netlink::open(NETLINK_NETFILTER, patience));
         Ok(socket.transpose()?.map(Self))
     }
@@ -125,15 +127,32 @@ fn is_there(answer: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Whether the kernel has nf_tables already: a question to it would load the module. A kernel
-/// without modules has what it has.
-fn has_nf_tables() -> bool {
-    match fs::read_to_string("/proc/modules") {
-        Ok(modules) if !modules.is_empty() => {
-            modules.lines().any(|line| line.starts_with("nf_tables "))
+/// Whether the kernel has nf_tables already: a question to it would load the module. A kernel without
+/// modules has what it has; one with modules may have this one built in, as Talos has.
+fn has_nf_tables(modules: &str, is_built_in: impl FnOnce() -> bool) -> bool {
+    let mut lines = modules.lines();
+    modules.is_empty() || lines.any(|line| line.starts_with("nf_tables ")) || is_built_in()
+}
+
+/// The same of the kernel itself, read once: its symbols are 10 MB. Where they cannot be read it counts as
+/// built in: a module that is loaded for nothing is the smaller harm.
+fn is_built_in() -> bool {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    let read =
+        || File::open("/proc/kallsyms").and_then(|file| names_nf_tables(BufReader::new(file)));
+    *KNOWN.get_or_init(|| read().unwrap_or(true))
+}
+
+/// Whether symbols, as /proc/kallsyms has them, contain one of nf_tables that belongs to no module.
+fn names_nf_tables(mut symbols: impl BufRead) -> io::Result<bool> {
+    let mut line = String::new();
+    while symbols.read_line(&mut line)? > 0 {
+        if line.trim_end().ends_with(" nft_register_chain_type") {
+            return Ok(true);
         }
-        _ => true,
+        line.clear();
     }
+    Ok(false)
 }
 
 /// Whether there is such a legacy table. Asking for it otherwise would make it.
@@ -147,7 +166,29 @@ pub fn has_legacy(family: Family, table: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    const TALOS: &str = "ffffffff81f63e50 T __pfx_nft_register_chain_type\n\
+                         ffffffff81f63e60 T nft_register_chain_type\n";
+    const MODULE: &str = "ffffffffc0a63e60 t nft_register_chain_type\t[nf_tables]\n";
+
+    #[rstest]
+    #[case::no_modules("", None, true)]
+    #[case::loaded("ip_tables 1 0 - Live 0x0\nnf_tables 1 0 - Live 0x0\n", None, true)]
+    #[case::built_in("virtio_net 1 0 - Live 0x0\n", Some(TALOS), true)]
+    #[case::neither("virtio_net 1 0 - Live 0x0\n", Some("0 T nft_other\n"), false)]
+    // It was unloaded between the two readings.
+    #[case::a_module("virtio_net 1 0 - Live 0x0\n", Some(MODULE), false)]
+    fn nf_tables_is_a_module_or_built_in(
+        #[case] modules: &str,
+        #[case] symbols: Option<&str>,
+        #[case] expected: bool,
+    ) {
+        let built_in = || names_nf_tables(symbols.expect("not asked").as_bytes()).unwrap();
+        assert_eq!(has_nf_tables(modules, built_in), expected);
+    }
 
     #[test]
     fn a_message_is_padded_and_counted() {

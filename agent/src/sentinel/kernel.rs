@@ -39,6 +39,8 @@ pub fn owners() -> OwnersRead {
     let devices = [
         (has_device(c"kube-ipvs0"), Owner::Ipvs),
         (has_device(c"cilium_host"), Owner::Cilium),
+        // OVN-Kubernetes translates in Open vSwitch, which shows no rules.
+        (has_device(c"ovn-k8s-mp0"), Owner::Unknown),
     ];
     Family::ALL.map(|family| {
         let has = |name| match &nft {
