@@ -35,6 +35,16 @@ fn rendered(values: Value) -> Vec<Value> {
     json!({ "commonLabels": { "team": "net" } }),
     "DaemonSet/pathproof-echo", "/spec/template/metadata/labels/team", json!("net")
 )]
+#[case::no_service_mesh(
+    json!({}),
+    "DaemonSet/pathproof-echo", "/spec/template/metadata/labels/istio.io~1dataplane-mode",
+    json!("none")
+)]
+#[case::a_service_mesh_on_purpose(
+    json!({ "echo": { "podAnnotations": { "linkerd.io/inject": "enabled" } } }),
+    "DaemonSet/pathproof-echo", "/spec/template/metadata/annotations/linkerd.io~1inject",
+    json!("enabled")
+)]
 #[case::common_annotations(
     json!({ "commonAnnotations": { "a": "b" } }),
     "Service/pathproof-sentinel", "/metadata/annotations/a", json!("b")
