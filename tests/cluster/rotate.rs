@@ -21,6 +21,15 @@ fn generations(scene: &Scene) -> Vec<u64> {
     ports
 }
 
+fn rotator(scene: &Scene) -> Process {
+    let file = scene.kubeconfig_of(base::ROTATOR);
+    let mut command = scene.world.node.command(agent_binary().expect("a binary"));
+    command
+        .args(["rotate", "--interval", "10", "--kubeconfig"])
+        .arg(file);
+    Process::start(command, "rotator", scene.world.dir()).expect("a rotator")
+}
+
 #[test]
 fn a_rotation_is_followed_and_its_lag_known() {
     let name = "a_rotation_is_followed_and_its_lag_known";
@@ -28,12 +37,7 @@ fn a_rotation_is_followed_and_its_lag_known() {
         return;
     };
     let watch = scene.watch();
-    let file = scene.kubeconfig_of(base::ROTATOR);
-    let mut command = scene.world.node.command(agent_binary().expect("a binary"));
-    command
-        .args(["rotate", "--interval", "10", "--kubeconfig"])
-        .arg(file);
-    let rotator = Process::start(command, "rotator", scene.world.dir()).expect("a rotator");
+    let rotator = rotator(&scene);
 
     for _ in 0..2 {
         let before = generations(&scene);
@@ -90,4 +94,19 @@ fn a_rotation_is_followed_and_its_lag_known() {
         .iter()
         .all(|change| change.codes.healthz == 200);
     assert!(healthy, "{:?}", watch.changes());
+}
+
+/// Of the chain alone: kube-proxy writes it again with whatever changes, and of chains that are gone it
+/// knows nothing (docs/operations.md).
+#[test]
+fn a_flushed_chain_comes_back_with_the_next_rotation() {
+    let name = "a_flushed_chain_comes_back_with_the_next_rotation";
+    let Some(scene) = Scene::proven(name, Mode::Iptables, &[]) else {
+        return;
+    };
+    let flushed = scene.proxy().iptables("-t nat -F KUBE-SERVICES");
+    flushed.expect("flush the chain");
+    scene.wait_for("broken", 503, PATIENCE);
+    let _rotator = rotator(&scene);
+    scene.wait_for("proven", 200, 2 * PATIENCE);
 }
