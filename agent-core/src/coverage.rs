@@ -34,7 +34,7 @@ pub struct Hooks {
     /// Interfaces of pods that are not observed for the sake of other programs' qdiscs.
     #[serde(default)]
     pub unseen: u64,
-    /// How many of these are only new, and will be observed in a moment.
+    /// The number of these that are only new, and will be observed in a moment.
     #[serde(default)]
     pub new: u64,
 }

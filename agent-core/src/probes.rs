@@ -385,7 +385,7 @@ impl SentinelLedger {
     }
 
     /// Whether the last probe of a lane failed in this way, at most a moment before one that was sent then.
-    /// How late either is heard of on a busy machine does not matter.
+    /// It does not matter how late a busy machine hears of either.
     fn failed_beside(&self, lane: Lane, cause: ProbeCause, sent: Mono) -> bool {
         let last = self.lane(lane).last;
         let last = last.filter(|(at, _)| sent.since(*at) <= self.limits.probe_gap);

@@ -48,7 +48,7 @@ pub struct Rule {
     pub after: Duration,
     /// At most so many of the nodes that are counted, in percent; one in any case.
     pub share: u32,
-    /// Whoever was withdrawn comes back, and nobody else is: the emergency switch for the whole cluster.
+    /// Withdrawn nodes come back, and no other one is withdrawn: the emergency switch for the whole cluster.
     pub recalls: bool,
 }
 

@@ -52,7 +52,7 @@ pub(super) fn still_waits(
         State::Unknown => waited && !is_read,
         State::Suspect => waited && (lacks_pods || !verdict.finding.is_refuted()),
         State::Degraded => waited && lacks_pods,
-        // What follows once the fault is mended is no proof yet.
+        // The state after the repair is no proof yet.
         State::Broken | State::Stale => waited,
         State::Proven => false,
     }

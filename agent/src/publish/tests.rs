@@ -295,7 +295,7 @@ async fn it_ends_with_the_reports_and_leaves_the_condition() {
     assert_eq!(world.server.count("DELETE"), 0);
 }
 
-/// What the older one thinks of the node is nobody's answer.
+/// Nobody is answered by the older one.
 #[tokio::test]
 async fn an_agent_with_a_successor_writes_nothing_until_it_is_alone_again() {
     let world = World::begin(Server::start().await, settings(true, false));

@@ -45,20 +45,17 @@ fn view_of(changes: Vec<Change>) -> Event {
     })
 }
 
-/// The node has IPv6 too, and so have a Service and the sentinel.
-fn dual_stack() -> Vec<Change> {
-    let addresses = vec![ip("192.0.2.10"), ip("2001:db8::10")];
+/// The node's addresses, and a Service of IPv6.
+fn with_ipv6(addresses: &[&str]) -> Vec<Change> {
     let node = NodeFacts {
-        addresses,
+        addresses: addresses.iter().map(|text| ip(text)).collect(),
         ..node_facts()
     };
-    let mut changes = vec![
+    vec![
         Change::Node(Arc::new(node)),
         service("six", "fd00:10:96::6"),
         slice("six", Protocol::Tcp, &["fd00:10:1::6"]),
-    ];
-    changes.extend(dual_stack_sentinel());
-    changes
+    ]
 }
 
 fn shape_of(netkit: u32) -> Event {
@@ -160,16 +157,7 @@ fn a_boot_waits_for_each_family_of_the_node(
     #[case] statuses: [u16; 2],
 ) {
     let mut node = booted(YOUNG, None);
-    let addresses = addresses.iter().map(|text| ip(text)).collect();
-    let addressed = NodeFacts {
-        addresses,
-        ..node_facts()
-    };
-    let mut changes = vec![
-        Change::Node(Arc::new(addressed)),
-        service("six", "fd00:10:96::6"),
-        slice("six", Protocol::Tcp, &["fd00:10:1::6"]),
-    ];
+    let mut changes = with_ipv6(addresses);
     changes.extend(probed.then(dual_stack_sentinel).into_iter().flatten());
     node.step(view_of(changes), YOUNG);
     assert_eq!(prove(&mut node, YOUNG).told(), (State::Proven, statuses));
@@ -181,7 +169,9 @@ fn a_family_that_comes_late_is_not_waited_for() {
     let mut node = booted(YOUNG, None);
     assert_eq!(prove(&mut node, YOUNG).told(), (State::Proven, [200, 200]));
     let later = YOUNG.plus(Duration::from_secs(1));
-    node.step(view_of(dual_stack()), later);
+    let mut changes = with_ipv6(&["192.0.2.10", "2001:db8::10"]);
+    changes.extend(dual_stack_sentinel());
+    node.step(view_of(changes), later);
     assert_eq!(prove(&mut node, later).told(), (State::Proven, [200, 200]));
 }
 
