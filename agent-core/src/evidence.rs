@@ -200,7 +200,7 @@ pub enum CoverageLoss {
     /// The source of the cluster view is silent, or was a moment ago: endpoints may have come and
     /// gone that nobody told of.
     #[error(
-        "the API server or manifests folder cannot be read, or could not be read a moment ago; misrouted \
+        "the API server or manifests folder cannot be read, or could not be read in the last 90 s; misrouted \
          and stale connections are not judged"
     )]
     SourceSilent,

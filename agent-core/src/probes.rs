@@ -384,8 +384,8 @@ impl SentinelLedger {
         }
     }
 
-    /// Whether the last probe of a lane failed in this way, at most a moment before one that was sent then.
-    /// It does not matter how late a busy machine hears of either.
+    /// Whether the last probe of a lane failed in this way, and ended at most a moment before another one was
+    /// sent. It does not matter how late a busy machine hears of either.
     fn failed_beside(&self, lane: Lane, cause: ProbeCause, sent: Mono) -> bool {
         let last = self.lane(lane).last;
         let last = last.filter(|(at, _)| sent.since(*at) <= self.limits.probe_gap);

@@ -308,7 +308,7 @@ impl Report {
             agent: AgentInfo {
                 version: replayed.agent.clone(),
                 abi: agent_common::abi::ABI_VERSION,
-                started: node.judge().anchor.wall.timestamp(),
+                started: replayed.span.0.timestamp(),
                 enforcement: moment.judged.answers.enforcement(),
                 unknown_policy: settings.unknown_policy,
             },

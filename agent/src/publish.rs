@@ -239,8 +239,8 @@ impl Publisher {
         }
     }
 
-    /// Whether another agent answers on this node now: it writes what it answers. Should it end, nobody
-    /// knows what it wrote.
+    /// Whether another agent answers on this node now, or shares the port: it writes the condition. Should it
+    /// end, nobody knows what it wrote.
     fn is_succeeded(&mut self, report: &Report) -> bool {
         let succeeded = report.port.succeeded;
         if let Some(schedule) = self.schedule.as_mut().filter(|_| succeeded) {

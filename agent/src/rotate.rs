@@ -263,7 +263,8 @@ impl Rotator {
                 ),
                 Ok(_) => tracing::info!(
                     node = step.node,
-                    "returned a working node to load balancers"
+                    recalled = self.audits,
+                    "removed the withdrawal label from a node"
                 ),
             }
         }
@@ -312,6 +313,24 @@ impl Rotator {
         Ok(())
     }
 
+    /// A slice is there that was not found by its label: without it, or another rotator has just made it.
+    async fn find_again(&self, slice: &EndpointSlice, raced: Trouble) -> Result<(), Trouble> {
+        let name = slice.metadata.name.as_deref().unwrap_or_default();
+        let named = ListParams::default().fields(&format!("metadata.name={name}"));
+        let found = ask("list EndpointSlices by name", self.slices.list(&named)).await?;
+        let is_lost = |found: &EndpointSlice| {
+            let mut labels = found.metadata.labels.iter().flatten();
+            !labels.any(|(label, of)| {
+                label == slices::SERVICE_NAME && **of == *self.config.service.name
+            })
+        };
+        let Some(lost) = found.items.into_iter().find(is_lost) else {
+            return Err(raced);
+        };
+        let version = lost.metadata.resource_version.unwrap_or_default();
+        self.restore(slice, &version).await
+    }
+
     /// Writes everything of a slice that is there.
     async fn restore(&self, slice: &EndpointSlice, version: &str) -> Result<(), Trouble> {
         let name = slice.metadata.name.as_deref().unwrap_or_default();
@@ -329,8 +348,7 @@ impl Rotator {
                 let slice = slices::slice(wanted, *family, *generation);
                 let created = self.slices.create(&params, &slice);
                 match ask("create an EndpointSlice", created).await {
-                    // It is there, and has lost the label by which it is found: whatever its version.
-                    Err(Trouble::Raced { .. }) => self.restore(&slice, "").await?,
+                    Err(raced @ Trouble::Raced { .. }) => self.find_again(&slice, raced).await?,
                     created => drop(created?),
                 }
             }

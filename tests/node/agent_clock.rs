@@ -51,6 +51,16 @@ fn wait_dated(scene: &Scene) {
     eventually("a report of now", || {
         let verdict = scene.agent().verdict().expect("a report");
         let written: Timestamp = verdict["written"].as_str().unwrap().parse().unwrap();
+        let started: Timestamp = verdict["agent"]["started"]
+            .as_str()
+            .unwrap()
+            .parse()
+            .unwrap();
+        let runs = written.duration_since(started);
+        assert!(
+            runs < SignedDuration::from_mins(10) && runs.is_positive(),
+            "running for {runs}"
+        );
         Timestamp::now().duration_since(written).abs() < SignedDuration::from_secs(3)
     });
 }

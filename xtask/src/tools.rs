@@ -93,6 +93,11 @@ impl Tool {
         if let Some(path) = self.find() {
             return Ok(path);
         }
+        // Two installations at once take each other's files away.
+        let _alone = run::alone(self.package)?;
+        if let Some(path) = self.find() {
+            return Ok(path);
+        }
         let (package, version) = (self.package, self.version);
         eprintln!("installing {package} {version} into target/tools");
         if let Some(wheels) = self.wheels

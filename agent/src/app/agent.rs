@@ -18,7 +18,7 @@ use agent_core::plan::MapChange;
 use agent_core::report::{
     self, BUSIEST_SHOWN, FleetSeen, HardeningReport, Report, SCHEMA, UDP_SHOWN,
 };
-use agent_core::time::{Mono, Wall};
+use agent_core::time::Mono;
 use agent_core::verdict::Verdict;
 use tokio::sync::watch;
 
@@ -67,7 +67,7 @@ pub(super) struct Output {
     pub(super) hardening: HardeningReport,
     pub(super) answers: watch::Sender<Arc<Answers>>,
     pub(super) report: watch::Sender<Option<Arc<Report>>>,
-    started: Wall,
+    started: Mono,
     faults: Option<[u64; FAULTS]>,
     memory: Memory,
 }
@@ -88,7 +88,7 @@ impl Agent {
             observer: start,
             remembered: memory.recall(),
         };
-        let started = start.wall;
+        let started = start.now;
         let rereads = probing.as_ref().is_some_and(Probing::rereads);
         Self {
             node: Node::new(settings(&config, limits, rereads), start),
@@ -384,7 +384,7 @@ impl Agent {
             agent: report::AgentInfo {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 abi: ABI_VERSION,
-                started: self.output.started.timestamp(),
+                started: node.judge().anchor.wall_of(self.output.started).timestamp(),
                 enforcement: answers.enforcement(),
                 unknown_policy: options.unknown_policy,
             },

@@ -132,7 +132,7 @@ pub(super) fn count_patch(wanted: &Wanted, family: Family, version: &str) -> Val
     json!({ "metadata": { "resourceVersion": version, "annotations": counts(wanted, family) } })
 }
 
-/// Patch that restores a slice, if it is still at this version, or at any if none is named. Annotations that it does not name stay.
+/// Patch that restores a slice, if it is still at this version. Annotations that it does not name stay.
 pub(super) fn patch(slice: &EndpointSlice, version: &str) -> Value {
     let metadata = &slice.metadata;
     let labels = metadata.labels.iter().flatten();

@@ -160,6 +160,19 @@ async fn a_slice_with_other_labels_gets_its_own_back(#[case] labels: Value) {
     assert_eq!(rotator.said, None);
 }
 
+/// It was not there when this one listed them.
+#[tokio::test]
+async fn a_slice_that_another_rotator_has_just_made_stays() {
+    let server = Server::start().await;
+    let mut rotator = server.rotator("a", HOUR).await;
+    rotator.look().await;
+    let before = server.slice("ipv4");
+    server.store().lists_late = true;
+    rotator.look().await;
+    assert_eq!(server.slice("ipv4"), before);
+    assert!(server.store().writes.last().unwrap().starts_with("POST"));
+}
+
 #[tokio::test]
 async fn one_leads_and_the_other_follows_at_once() {
     let server = Server::start().await;

@@ -53,6 +53,8 @@ pub(super) struct Pace {
     /// ...and that of this node's own object so long: behind a proxy a server that is gone is
     /// noticed by the end of a watch alone, and a node that leaves must not stay in service.
     pub(super) watch_node: Duration,
+    /// Refusals of a server that answers are no trouble for so long.
+    pub(super) refusals: Duration,
     /// The first pause after a failure; doubled with each more...
     pub(super) pause: Duration,
     /// ...up to this. Half of each pause is chance.
@@ -72,6 +74,7 @@ impl Default for Pace {
             reply: Duration::from_secs(15),
             watch: Duration::from_secs(300),
             watch_node: Duration::from_secs(60),
+            refusals: Duration::from_secs(5),
             pause: Duration::from_millis(500),
             longest: Duration::from_secs(15),
             relist: Duration::from_secs(1),
@@ -136,6 +139,8 @@ pub(super) struct Follower {
     listing: bool,
     /// Failures in a row.
     failures: u32,
+    /// When the first of the watches was asked for that were refused in a row.
+    refused_since: Option<Instant>,
     /// A watch broke off, and nothing came on one since: the server's store may have been restored
     /// from a backup, and reach the version that is watched in days.
     doubtful: bool,
@@ -160,6 +165,7 @@ impl Follower {
             streams: true,
             listing: false,
             failures: 0,
+            refused_since: None,
             doubtful: false,
             troubled: false,
         }
@@ -188,6 +194,9 @@ impl Follower {
             };
             self.listing = false;
             let lasted = began.elapsed() >= self.pace.pause;
+            if !matches!(end, Err(End::Refused(_))) {
+                self.refused_since = None;
+            }
             match end {
                 // A watch that ends as soon as it began is asked for ever more slowly.
                 Ok(()) | Err(End::Over) if lasted => self.failures = 0,
@@ -210,8 +219,8 @@ impl Follower {
                     self.wait_to_list().await;
                 }
                 Err(End::NotStreamed) => self.streams = false,
-                // Nothing is lost: half a second later the next one goes on from the same version.
-                Err(End::Refused(_)) if !lasted && self.failures == 0 => self.rest().await,
+                // Nothing is lost so far: the next one goes on from the same version.
+                Err(End::Refused(_)) if self.is_refused_briefly(began) => self.rest().await,
                 Err(End::Failed(problem) | End::Refused(problem)) => {
                     // Pages that fail tell nothing of streaming lists.
                     self.streams = true;
@@ -220,6 +229,13 @@ impl Follower {
                 }
             }
         }
+    }
+
+    /// Whether the server, which answers, has refused watches for a moment only. `began` is when the last of
+    /// them was asked for.
+    fn is_refused_briefly(&mut self, began: Instant) -> bool {
+        let since = *self.refused_since.get_or_insert(began);
+        since.elapsed() < self.pace.refusals
     }
 
     /// A watch ended. Silence on it is normal: a server has nothing to say of what does not change,

@@ -35,6 +35,7 @@ fn hasty() -> Pace {
         reply: Duration::from_millis(300),
         watch: Duration::from_secs(300),
         watch_node: Duration::from_secs(300),
+        refusals: Duration::ZERO,
         pause: Duration::from_millis(5),
         longest: Duration::from_millis(20),
         relist: Duration::from_millis(5),

@@ -37,6 +37,8 @@ pub(super) struct Store {
     /// Path that may not be written.
     pub(super) refused: &'static str,
     pub(super) away: bool,
+    /// Lists by label are of before the slices were made.
+    pub(super) lists_late: bool,
     /// Somebody else writes to a slice just before each patch arrives.
     pub(super) races: bool,
 }
@@ -52,7 +54,7 @@ impl Store {
     pub(super) fn answer(
         &mut self,
         method: &Method,
-        path: &str,
+        (path, query): (&str, &str),
         body: &[u8],
     ) -> Result<Value, u16> {
         if self.away {
@@ -71,16 +73,15 @@ impl Store {
         }
         let found = self.objects.get(path).cloned();
         let version = |of: &Value| of["metadata"]["resourceVersion"].clone();
-        // An empty one stands for any, as in Kubernetes.
-        let is_stale = |asked: &Value, found: &Value| {
-            !asked.is_null() && asked != "" && *asked != version(found)
-        };
+        let is_stale = |asked: &Value, found: &Value| !asked.is_null() && *asked != version(found);
         match (method.as_str(), found) {
             ("GET", None) if path == SLICES => {
-                let of = self
-                    .objects
-                    .iter()
-                    .filter(|(key, of)| key.starts_with(SLICES) && is_of_service(of));
+                let of = self.objects.iter().filter(|(key, of)| {
+                    match query.split_once("metadata.name%3D") {
+                        Some((_, named)) => key.starts_with(SLICES) && key.ends_with(named),
+                        None => key.starts_with(SLICES) && is_of_service(of) && !self.lists_late,
+                    }
+                });
                 let items: Vec<_> = of.map(|(_, object)| object.clone()).collect();
                 Ok(json!({ "metadata": {}, "items": items }))
             }
@@ -192,7 +193,8 @@ async fn handle(State(server): State<Server>, method: Method, uri: Uri, body: By
     if uri.path() == "/api/v1/nodes" {
         return watch_nodes(server);
     }
-    let (status, answer) = match server.store().answer(&method, uri.path(), &body) {
+    let asked = (uri.path(), uri.query().unwrap_or_default());
+    let (status, answer) = match server.store().answer(&method, asked, &body) {
         Ok(object) => (200, object),
         Err(code) => {
             let reason = match code {

@@ -58,17 +58,25 @@ async fn lists_that_break_off_are_a_problem_and_pages_come_after_them() {
     assert_eq!(lists.count(), OFTEN as usize + 1, "{asked:?}");
 }
 
-/// A server that is busy for a moment, or restarts behind a load balancer.
+/// A server that is busy, or restarts behind a load balancer.
 #[rstest]
-#[case::once(1, false)]
-#[case::twice(2, true)]
+#[case::for_a_moment(Duration::from_secs(600), false)]
+#[case::for_long(Duration::ZERO, true)]
 #[tokio::test]
-async fn a_watch_that_is_refused_once_is_no_problem(#[case] times: usize, #[case] expected: bool) {
-    let pause = Duration::from_millis(200);
-    let mut answers = vec![Answer::OpenFor(2 * pause, list(5, &[service(4, "a", 80)]))];
-    answers.extend((0..times).map(|_| failure(429, "busy")));
-    answers.push(Answer::Open(vec![event("ADDED", &service(6, "b", 80))]));
-    let pace = Pace { pause, ..hasty() };
+async fn refused_watches_are_a_problem_after_a_while(
+    #[case] refusals: Duration,
+    #[case] expected: bool,
+) {
+    let answers = vec![
+        Answer::Closed(list(5, &[service(4, "a", 80)])),
+        failure(429, "busy"),
+        failure(503, "starting"),
+        Answer::Open(vec![event("ADDED", &service(6, "b", 80))]),
+    ];
+    let pace = Pace {
+        refusals,
+        ..hasty()
+    };
     let mut world = World::at_pace(with_services(answers), pace).await;
     let mut told = false;
     while world.services() != ["a", "b"] {
@@ -77,5 +85,5 @@ async fn a_watch_that_is_refused_once_is_no_problem(#[case] times: usize, #[case
     }
     assert_eq!(told, expected);
     let asked = world.server.asked("services");
-    assert!(asked[1 + times].ends_with("resourceVersion=5"), "{asked:?}");
+    assert!(asked[3].ends_with("resourceVersion=5"), "{asked:?}");
 }
