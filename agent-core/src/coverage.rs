@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster::ObjectName;
 use crate::evidence::{CoverageLoss, ObserverHealth};
+use crate::limits::CATCH_UP;
 use crate::plan::Missing;
 use crate::time::Mono;
 
@@ -18,11 +19,6 @@ const RECENT: Duration = Duration::from_secs(10);
 /// Maximum time for which a client retransmits a SYN (tcp_syn_retries 6): a first SYN cannot be told
 /// from a repeated one for this long.
 const RETRIES: Duration = Duration::from_secs(130);
-/// Grace period after a silent source is back, in which misrouted connections are not judged: its
-/// resources come back one by one, and kube-proxy may be later than the agent. After some failures it
-/// pauses for up to a minute (the reflectors of client-go: 30 s, jittered up to twice that), and then has to
-/// list and to write its rules.
-const CATCH_UP: Duration = Duration::from_secs(90);
 
 /// The observer's hooks at the node's interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

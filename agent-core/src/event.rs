@@ -13,6 +13,7 @@ use crate::coverage::Hooks;
 use crate::drain::{OpenConnections, Outside};
 use crate::drops::{DropCount, DropWatch};
 use crate::evidence::{CountDelta, ServiceInfo, Sighting};
+use crate::expect::node::address;
 use crate::expect::sentinel::Sentinel;
 use crate::owners::OwnersRead;
 use crate::peers::PeerSample;
@@ -131,7 +132,7 @@ impl Facts {
     /// Whether the node has an address of this family.
     pub(crate) fn has_address(&self, family: Family) -> bool {
         let mut all = self.node.iter().flat_map(|node| &node.addresses);
-        all.any(|ip| ip.is_ipv4() == (family == Family::V4))
+        all.any(|ip| Family::of(&address(ip)) == family)
     }
 }
 

@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use crate::cause::Failure;
 use crate::cluster::ObjectName;
+use crate::limits::CATCH_UP;
 use crate::time::Mono;
 pub use doubts::{Doubts, count};
 pub(crate) use doubts::{ip_of, socket_of};
@@ -200,8 +201,9 @@ pub enum CoverageLoss {
     /// The source of the cluster view is silent, or was a moment ago: endpoints may have come and
     /// gone that nobody told of.
     #[error(
-        "the API server or manifests folder cannot be read, or could not be read in the last 90 s; misrouted \
-         and stale connections are not judged"
+        "the API server or manifests folder cannot be read, or could not be read in the last {} s; misrouted \
+         and stale connections are not judged",
+        CATCH_UP.as_secs()
     )]
     SourceSilent,
     /// A Service that the agent has no memory for has external IPs, which may be anybody's addresses.

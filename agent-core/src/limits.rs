@@ -33,6 +33,12 @@ pub(crate) const KERNEL_AGE: Duration = Duration::from_secs(15);
 /// every node at once.
 pub(crate) const READING_SERVES: Duration = Duration::from_secs(10);
 
+/// Grace period after a silent source is back, in which misrouted connections are not judged: its
+/// resources come back one by one, and kube-proxy may be later than the agent. After some failures it
+/// pauses for up to a minute (the reflectors of client-go: 30 s, jittered up to twice that), and then has to
+/// list and to write its rules.
+pub(crate) const CATCH_UP: Duration = Duration::from_secs(90);
+
 /// Interval between readings of the table of connections: while all is well, and while something is
 /// lost.
 pub(crate) const TABLE_INTERVAL: Duration = Duration::from_secs(10);

@@ -318,11 +318,11 @@ impl Shape {
     }
 
     fn seen(&self, path: SourceClass) -> Seen {
-        let socket_lb = self.cilium.map_or(Told::No, |cilium| cilium.socket_lb);
+        let ciliums = self.cilium.map_or(Told::No, |cilium| cilium.socket_lb);
+        let socket_lb = self.other_socket_lb || ciliums != Told::No;
         match path {
             SourceClass::Host => Seen::Hidden,
-            SourceClass::Pod if self.netkit > 0 || self.other_socket_lb => Seen::Partial,
-            SourceClass::Pod if socket_lb != Told::No => Seen::Partial,
+            SourceClass::Pod if self.netkit > 0 || socket_lb => Seen::Partial,
             SourceClass::External if self.netkit > 0 || !self.accelerated.is_empty() => {
                 Seen::Partial
             }

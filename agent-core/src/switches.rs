@@ -50,7 +50,7 @@ pub struct Switches {
 impl Switches {
     /// Reads the annotations of the Node and of the sentinel's Service, as far as these are known.
     /// Returns whether other words are ignored now.
-    pub(crate) fn read(&mut self, node: Option<Text<'_>>, service: Option<Text<'_>>) -> bool {
+    pub fn read(&mut self, node: Option<Text<'_>>, service: Option<Text<'_>>) -> bool {
         let mut ignored = Vec::new();
         if let Some(text) = node {
             self.node = said("the Node", text, &mut ignored);

@@ -4,7 +4,6 @@
 //! Both turn Kubernetes objects into facts (`convert`) and deliver [`Update`]s; what follows from
 //! facts is decided elsewhere. Kubernetes types must not leave this module.
 
-pub(crate) use convert::NOT_SERVED_LABELS;
 use std::fmt;
 
 use agent_core::cluster::{Change, ObjectName};
@@ -15,6 +14,8 @@ mod facts;
 mod manifests;
 pub mod watch;
 pub mod yaml;
+
+pub(crate) use convert::NOT_SERVED_LABELS;
 
 #[cfg(test)]
 mod tests;

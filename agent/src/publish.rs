@@ -206,8 +206,13 @@ impl Publisher {
 
     /// Writes what is due, or waits. False when no more reports will come.
     async fn turn(&mut self, reports: &mut Reports) -> bool {
-        let report = reports.borrow_and_update().clone();
-        let report = report.filter(|report| !self.is_succeeded(report));
+        let mut report = reports.borrow_and_update().clone();
+        // Another agent answers on this node now, or shares the port, and writes the condition. Should it
+        // end, nobody knows what it wrote.
+        let succeeded = report.take_if(|report| report.port.succeeded).is_some();
+        if let Some(schedule) = self.schedule.as_mut().filter(|_| succeeded) {
+            schedule.doubt();
+        }
         let now = clock::mono();
         let mut due = None;
         if let Some(report) = report {
@@ -237,16 +242,6 @@ impl Publisher {
             changed = reports.changed() => changed.is_ok(),
             () = until => true,
         }
-    }
-
-    /// Whether another agent answers on this node now, or shares the port: it writes the condition. Should it
-    /// end, nobody knows what it wrote.
-    fn is_succeeded(&mut self, report: &Report) -> bool {
-        let succeeded = report.port.succeeded;
-        if let Some(schedule) = self.schedule.as_mut().filter(|_| succeeded) {
-            schedule.doubt();
-        }
-        succeeded
     }
 
     fn condition_due(&mut self, report: &Report, standing: Standing, now: Mono) -> Option<Mono> {

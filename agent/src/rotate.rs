@@ -25,11 +25,12 @@ use crate::cluster::api::client::{ApiAccess, client, root_cause};
 use crate::cluster::api::{Nodes, follow_nodes};
 use crate::config::{RotateConfig, Withdraw};
 use crate::lifecycle::Shutdown;
+use agent_core::answer::Enforcement;
 use agent_core::fleet::rotation::{
     Candidate, LEASE, LeaseSeen, LeaseStep, Plan, Rotation, Wanted, Write, slice_name,
 };
 use agent_core::fleet::withdrawal::{LABEL, Rule, Step, VALUE};
-use agent_core::switches::ENFORCEMENT;
+use agent_core::switches::{ENFORCEMENT, Switches};
 use agent_core::time::Wall;
 
 mod slices;
@@ -105,8 +106,8 @@ struct Rotator {
     /// Last problem: it is logged once.
     said: Option<String>,
     led: bool,
-    /// The sentinel's Service said so when it was read last: the whole cluster audits.
-    audits: bool,
+    /// The emergency switch of the whole cluster, as the sentinel's Service had it last.
+    switches: Switches,
 }
 
 impl Rotator {
@@ -125,7 +126,7 @@ impl Rotator {
             nodes: None,
             said: None,
             led: false,
-            audits: false,
+            switches: Switches::default(),
             config,
         }
     }
@@ -190,9 +191,11 @@ impl Rotator {
     async fn maintain(&mut self) -> Result<(), Trouble> {
         let name = self.config.service.name.to_string();
         let service = ask("read the sentinel's Service", self.services.get_opt(&name)).await?;
-        let annotations = (service.iter()).filter_map(|of| of.metadata.annotations.as_ref());
-        let mut switches = annotations.filter_map(|of| of.get(ENFORCEMENT));
-        self.audits = switches.any(|text| text == "audit");
+        let annotations = service
+            .as_ref()
+            .and_then(|of| of.metadata.annotations.as_ref());
+        let text = annotations.and_then(|of| of.get(ENFORCEMENT));
+        self.switches.read(None, Some(text.map(String::as_str)));
         let Some(service) = service else {
             return Err(Trouble::Refused {
                 what: "maintain the sentinel".to_owned(),
@@ -228,11 +231,15 @@ impl Rotator {
         Ok(())
     }
 
+    fn recalls(&self) -> bool {
+        self.switches.audit(Enforcement::Enforce).is_some()
+    }
+
     fn rule(&self) -> Rule {
         Rule {
             after: self.config.withdraw_after,
             share: self.config.withdraw_share,
-            recalls: self.audits,
+            recalls: self.recalls(),
         }
     }
 
@@ -263,7 +270,7 @@ impl Rotator {
                 ),
                 Ok(_) => tracing::info!(
                     node = step.node,
-                    recalled = self.audits,
+                    recalled = self.recalls(),
                     "removed the withdrawal label from a node"
                 ),
             }
