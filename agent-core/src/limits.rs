@@ -32,6 +32,8 @@ pub(crate) const KERNEL_AGE: Duration = Duration::from_secs(15);
 /// Time for which one uncached reading serves: paths come and go, and the API server is asked by
 /// every node at once.
 pub(crate) const READING_SERVES: Duration = Duration::from_secs(10);
+/// The pause between readings that differ doubles this many times, to 160 s.
+pub(crate) const READING_DOUBLES: u32 = 4;
 
 /// Grace period after a silent source is back, in which misrouted connections are not judged: its
 /// resources come back one by one, and kube-proxy may be later than the agent. After some failures it

@@ -14,7 +14,8 @@ use crate::event::{KernelState, Parts};
 use crate::expect::sentinel::{Contest, Sentinel, SentinelFamily, SentinelRule};
 use crate::ledger::Reading;
 use crate::limits::{
-    FAILING_INTERVAL, KERNEL_AGE, READING_SERVES, SOON, SUSPECT_INTERVAL, TABLE_LOSING_INTERVAL,
+    FAILING_INTERVAL, KERNEL_AGE, READING_DOUBLES, READING_SERVES, SOON, SUSPECT_INTERVAL,
+    TABLE_LOSING_INTERVAL,
 };
 use crate::names;
 use crate::probes::{KernelFacts, ProbeOutcome, SentinelView, VoidReason, classify};
@@ -64,6 +65,21 @@ struct Recheck {
     answered: Option<Mono>,
     /// Difference between the sentinel and what the watches reported of it.
     differs: Option<String>,
+    /// Readings in a row that differed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    differed: u32,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+impl Recheck {
+    /// Least time between two questions. Where watches lag for long every node has this difference, and
+    /// all of them ask the same API server.
+    fn pause(&self) -> Duration {
+        READING_SERVES * (1 << self.differed.saturating_sub(1).min(READING_DOUBLES))
+    }
 }
 
 /// Overall condition of the sentinel.
@@ -233,7 +249,7 @@ impl Judge {
             && let Some(recheck) = &mut watched.recheck
         {
             // The watches reported something: they count again.
-            recheck.differs = None;
+            (recheck.differs, recheck.differed) = (None, 0);
         }
         if let Some(altered) = &watched.found.altered
             && before.altered.as_ref() != Some(altered)
@@ -406,9 +422,10 @@ impl Judge {
         watched.suspected = Some(self.now);
         effects.push(Effect::CheckParts);
         // A verdict that holds needs no proof.
-        let due = |at: Mono| self.now.since(at) >= READING_SERVES;
         if let Some(recheck) = watched.recheck.as_mut().filter(|_| !accused)
-            && recheck.asked.is_none_or(due)
+            && recheck
+                .asked
+                .is_none_or(|at| self.now.since(at) >= recheck.pause())
         {
             recheck.asked = Some(self.now);
             effects.push(Effect::ReadSentinel);
@@ -429,6 +446,10 @@ impl Judge {
         });
         if let Some(recheck) = &mut watched.recheck {
             recheck.answered = Some(began);
+            recheck.differed = match differs {
+                Some(_) => recheck.differed.saturating_add(1),
+                None => 0,
+            };
             let before = std::mem::replace(&mut recheck.differs, differs);
             if before != recheck.differs {
                 effects.push(Effect::Log(Notice::Rechecked(recheck.differs.clone())));

@@ -61,7 +61,10 @@ pub(super) async fn run(service: &str) {
             if end == End::Cut {
                 tell(*ip).await;
             }
-            report(*ip, end, &mut said);
+            if is_news(said.get(ip).copied(), end, is_large) {
+                said.insert(*ip, end);
+                report(*ip, end);
+            }
         }
     }
 }
@@ -132,11 +135,14 @@ async fn tell(ip: IpAddr) {
     let _ = timeout(PATIENCE, TcpStream::connect((ip, CUT_PORT))).await;
 }
 
-/// Logs changes alone.
-fn report(ip: IpAddr, end: End, said: &mut BTreeMap<IpAddr, End>) {
-    if said.insert(ip, end) == Some(end) {
-        return;
-    }
+/// Whether a connection ended in another way than those before it.
+pub(super) fn is_news(before: Option<End>, end: End, is_large: bool) -> bool {
+    // A small transfer does not show that large ones get through again.
+    let tells_nothing = before == Some(End::Cut) && end == End::Whole && !is_large;
+    before != Some(end) && !tells_nothing
+}
+
+fn report(ip: IpAddr, end: End) {
     match end {
         End::Whole => tracing::info!(%ip, "the Service answers"),
         End::Cut => {

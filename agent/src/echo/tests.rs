@@ -4,7 +4,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::dial::{End, dial, host_variable};
+use super::dial::{End, dial, host_variable, is_news};
 use super::frame::{Frame, HEAD, MOST};
 use super::serve;
 
@@ -42,6 +42,40 @@ async fn what_is_cut_is_told_from_what_is_silent() {
         dial(Ipv4Addr::LOCALHOST.into(), port, true).await,
         End::Silent
     );
+}
+
+/// One line for large transfers that fail, not one for each connection between them.
+#[test]
+fn a_change_is_told_once() {
+    let ends = [
+        (End::Whole, false),
+        (End::Cut, true),
+        (End::Whole, false),
+        (End::Cut, true),
+        (End::Silent, false),
+        (End::Silent, true),
+        (End::Whole, false),
+        (End::Whole, true),
+        (End::Cut, true),
+        (End::Whole, true),
+    ];
+    let mut before = None;
+    let mut told = Vec::new();
+    for (end, is_large) in ends {
+        if is_news(before, end, is_large) {
+            before = Some(end);
+            told.push(end);
+        }
+    }
+    let wanted = [
+        End::Whole,
+        End::Cut,
+        End::Silent,
+        End::Whole,
+        End::Cut,
+        End::Whole,
+    ];
+    assert_eq!(told, wanted);
 }
 
 /// Nobody who does not begin as the pod probe does is sent a byte.

@@ -81,6 +81,29 @@ fn a_difference_is_read_again_while_probes_fail() {
     assert_eq!(scene.fault().state(), State::Broken);
 }
 
+/// Every node asks where the watches of all of them lag.
+#[test]
+fn a_difference_that_stays_is_read_ever_less_often() {
+    let mut scene = Scene::probed();
+    reread(&mut scene, moved());
+    scene.rest(11_000);
+    let mut asked = Vec::new();
+    for quarter in 0..2_400 {
+        if scene.later(250).leak(PATH).has("read sentinel") {
+            asked.push(quarter / 4);
+            reread(&mut scene, moved());
+        }
+    }
+    let pauses: Vec<u32> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(pauses, [20, 40, 80, 160, 160], "seconds");
+    // What the watches report begins anew.
+    scene.view(vec![sentinel_service(30_081)]);
+    reread(&mut scene, Some(sentinel_objects()));
+    scene.rest(11_000);
+    let asked = (0..44).filter(|_| scene.later(250).leak(PATH).has("read sentinel"));
+    assert_eq!(asked.count(), 2, "in 11 s");
+}
+
 /// It ends with what the watches report of the sentinel, not of anything else.
 #[test]
 fn a_difference_ends_with_what_the_watches_report() {
