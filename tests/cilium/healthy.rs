@@ -43,8 +43,10 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     capture_for(&mut capture, 20);
     println!("{shape:?}: clients felt {:?}", scene.felt());
     assert_never_503(&watch);
-    let mut ends = capture.frames.iter().filter_map(Frame::ends);
-    let untranslated = ends.find(|[_, to]| is_cluster_ip(to.0));
+    let ends: Vec<_> = capture.frames.iter().filter_map(Frame::ends).collect();
+    let node = scene.world.node_address(Family::V4);
+    assert!(ends.iter().any(|[from, _]| from.0 == node), "nothing seen");
+    let untranslated = ends.iter().find(|[_, to]| is_cluster_ip(to.0));
     assert_eq!((untranslated, capture.missed()), (None, 0));
     let report = scene.wait_for("proven", 200, Duration::from_secs(20));
     assert!(shape.is_recognised(&report), "{}", report["datapath"]);

@@ -23,6 +23,8 @@ use crate::stage::{SERVICE, Stage, at, cluster_ip, failures, on_stage};
 
 /// A Service with few connections.
 const QUIET: u32 = SERVICE + 1;
+/// Its connections: few even where all fall into one window, on a fast machine.
+const FEW: u32 = WHOLE / 2;
 /// Connections of the busy one: of a second or so.
 const MANY: u32 = 8_000;
 const CLIENTS: u32 = 200;
@@ -72,7 +74,7 @@ fn a_quiet_service_beside_a_busy_one_is_followed_whole() {
         stage.put_endpoint(QUIET, at("10.244.2.8:80"), endpoint_flag::LOCAL);
         let began = Instant::now();
         for number in 0..MANY {
-            match number % 200 {
+            match number % (MANY / FEW) {
                 0 => whole(stage, number, QUIET_AT, "10.244.2.8:80"),
                 _ => whole(stage, number, BUSY_AT, "10.244.2.7:80"),
             }
@@ -81,12 +83,12 @@ fn a_quiet_service_beside_a_busy_one_is_followed_whole() {
         assert!((WHOLE..most(began)).contains(&arrived), "{arrived}");
         for outcome in [Arrived, Forwarded, Proven, Answered] {
             let counts = [SERVICE, QUIET].map(|service| stage.count(service, outcome));
-            assert_eq!(counts, [arrived, MANY / 200], "{outcome:?}");
+            assert_eq!(counts, [arrived, FEW], "{outcome:?}");
         }
         let followed = stage.connections();
-        assert_eq!(followed.len() as u32, arrived + MANY / 200);
+        assert_eq!(followed.len() as u32, arrived + FEW);
         let clients: BTreeSet<_> = followed.iter().map(|of| of.client).collect();
-        assert!(clients.len() as u32 > CLIENTS / 2, "{}", clients.len());
+        assert!(clients.len() as u32 > CLIENTS / 3, "{}", clients.len());
         assert_eq!(stage.faults(), []);
     });
 }

@@ -66,8 +66,6 @@ enum Task {
     /// Change the code that decides an answer, one place at a time, and fail if no test notices
     /// (cargo-mutants)
     Mutants(mutants::Args),
-    /// Run the namespace tests with an agent built with AddressSanitizer (needs root)
-    Sanitize(sanitize::Args),
     /// Build the API server and kube-proxy for the cluster tests, once (needs Go)
     SetupCluster(setup_cluster::Args),
     /// Install the compiler and linker for the eBPF object
@@ -129,7 +127,6 @@ fn run_task(task: Task) -> Result<()> {
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Miri(args) => miri::run(&args),
         Task::Mutants(args) => mutants::run(&args),
-        Task::Sanitize(args) => sanitize::run(&args),
         Task::SetupCluster(args) => setup_cluster::run(&args),
         Task::SetupEbpf => setup_ebpf::run(),
         Task::BuildEbpf(args) => build_ebpf::run(&args),

@@ -16,7 +16,7 @@ use anyhow::{Result, ensure};
 
 use crate::excused::Budget;
 use crate::tally::{Counted, Tally, slowest};
-use crate::{ci, ebpf, host, image, kernels, run, setup_cluster};
+use crate::{ci, ebpf, host, image, kernels, run, sanitize, setup_cluster};
 use libtest::{cargo_test, follow, skip};
 
 #[derive(Debug, clap::Args)]
@@ -43,6 +43,9 @@ pub(crate) struct Args {
     /// minutes
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds", "cilium", "filter"])]
     proxies: bool,
+    /// Run only the namespace tests, with an agent whose memory AddressSanitizer watches: 30 minutes
+    #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds", "cilium", "proxies"])]
+    sanitize: bool,
     /// Run only the tests on other kernels, in virtual machines: 6.1-cloud, 6.12-cloud and
     /// 6.12-cloud-arm64, or the given ones, separated by commas. With --install: only tests on a real
     /// node in such a machine, which has cgroup v2
@@ -117,6 +120,7 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
         (args.worlds, &WORLDS),
         (args.cilium, &CILIUM),
         (args.proxies, &PROXIES),
+        (args.sanitize, &SANITIZED),
         (args.only_install, &INSTALL),
     ];
     if let Some((_, only)) = alone.iter().find(|(is_asked_for, _)| *is_asked_for) {
@@ -226,6 +230,19 @@ const NODE: Group = Group {
     ..GROUP
 };
 
+const SANITIZED: Group = Group {
+    name: "namespace tests, the agent with AddressSanitizer",
+    // Twice the processor time: fewer at once.
+    threads: "2",
+    agent: sanitize::agent,
+    tools: |args, command| {
+        sanitize::prepare(command);
+        (NODE.tools)(args, command)
+    },
+    but: sanitize::LEFT_OUT,
+    ..NODE
+};
+
 const WORLDS: Group = Group {
     name: "worlds (docs/internal/worlds.md)",
     targets: &["--test", "worlds"],
@@ -283,6 +300,8 @@ const CILIUM: Group = Group {
     name: "beside the real Cilium (tests/cilium)",
     targets: &["--test", "cilium"],
     tools: |args, command| {
+        // Cilium's agent runs it.
+        host::install_programs("Cilium", &[("ipset", "ipset")])?;
         with_servers("the tests beside Cilium", setup_cluster::ready(), command);
         found("the tests beside Cilium", setup_cluster::cilium());
         if args.cilium {
