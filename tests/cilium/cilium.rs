@@ -144,8 +144,8 @@ impl Cilium {
                     .then(|| format!("--shell-sock-path={dir}/run/shell.sock")),
             )
             .args(options.split_whitespace())
-            .env("K8S_NODE_NAME", world.node_name())
-            .env("PATH", path_with([bin.as_path()]))
+            .env("K8S_NODE_NAME", &world.node_name)
+            .env("PATH", path_with([bin]))
             .env("XTABLES_LOCKFILE", self.dir.join("run/xtables.lock"));
         let agent = Process::start(command, "cilium-agent", &self.dir)?;
         let socket = self.dir.join("run/cilium.sock");

@@ -35,15 +35,12 @@ impl Scene {
             let now = jiff::Timestamp::now()
                 .round(jiff::Unit::Second)
                 .expect("a time");
-            let condition = json!({ "status": { "conditions": [{
+            let condition = json!({ "conditions": [{
                 "type": "ServiceDatapathReady", "status": status, "reason": reason, "message": "",
                 "lastHeartbeatTime": now, "lastTransitionTime": now,
-            }] } });
-            let path = format!("/api/v1/nodes/{name}/status");
-            let strategic = "application/strategic-merge-patch+json";
-            self.api
-                .request(http::Method::PATCH, &path, strategic, &condition)
-                .expect("a condition");
+            }] });
+            let written = self.api.patch_node_status(name, &condition);
+            written.expect("a condition");
         }
     }
 

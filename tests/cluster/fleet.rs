@@ -117,12 +117,8 @@ impl Desk {
             "type": "ServiceDatapathReady", "status": status, "reason": reason,
             "message": message, "lastHeartbeatTime": now, "lastTransitionTime": since,
         }] });
-        let path = format!("/api/v1/nodes/{name}/status");
-        let strategic = "application/strategic-merge-patch+json";
-        let body = json!({ "status": condition });
-        self.admin
-            .request(http::Method::PATCH, &path, strategic, &body)
-            .expect("a condition");
+        let written = self.admin.patch_node_status(name, &condition);
+        written.expect("a condition");
     }
 
     /// The agent's pod on a node, as its kubelet would tell of it.

@@ -1,6 +1,7 @@
 //! The Node's condition and Events, as a real API server takes them from the agent's role.
 
 use node_tests::cluster::Mode;
+use node_tests::world::NODE_NAME;
 use serde_json::Value;
 
 use crate::scene::{NODE, PATIENCE, Scene, flush, until};
@@ -32,16 +33,12 @@ fn the_nodes_condition_follows_the_datapath() {
     let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
         return;
     };
-    let foreign = serde_json::json!({ "status": { "conditions": [{
+    let foreign = serde_json::json!({ "conditions": [{
         "type": "Ready", "status": "True", "reason": "Kubelet", "message": "kept",
         "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z",
-    }] } });
-    let path = format!("{NODE}/status");
-    let strategic = "application/strategic-merge-patch+json";
-    scene
-        .api
-        .request(http::Method::PATCH, &path, strategic, &foreign)
-        .expect("kubelet's condition");
+    }] });
+    let written = scene.api.patch_node_status(NODE_NAME, &foreign);
+    written.expect("kubelet's condition");
 
     let sound = scene.wait_condition("True", "DatapathProven");
     flush(&scene.world.node);

@@ -30,13 +30,7 @@ fn get(api: &Api, path: &str) -> u16 {
 
 /// Writes the status of a Node, as the condition's publisher does.
 fn status(api: &Api, node: &str, status: &Value) -> u16 {
-    let path = format!("/api/v1/nodes/{node}/status");
-    code(api.request(
-        Method::PATCH,
-        &path,
-        STRATEGIC,
-        &json!({ "status": status }),
-    ))
+    code(api.patch_node_status(node, status))
 }
 
 fn condition(kind: &str) -> Value {

@@ -181,7 +181,7 @@ impl Scene {
     /// The admin port is the node's loopback's alone; `kubectl port-forward` reaches it.
     fn assert_forwarded(&self, pod: &Value) {
         let name = pod["metadata"]["name"].as_str().expect("a name");
-        let desk = self.node.desk();
+        let desk = &self.node.desk;
         let _forward = desk
             .forward("pathproof", name, ADMIN_PORT)
             .expect("a forward");

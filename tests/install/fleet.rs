@@ -59,7 +59,7 @@ struct Person(Desk);
 
 impl Person {
     fn new(scene: &Scene, name: &str, groups: &[&str]) -> Self {
-        let desk = scene.node.desk().of(name, groups).expect("a desk");
+        let desk = scene.node.desk.of(name, groups).expect("a desk");
         let agent = agent_binary().expect("the agent's binary");
         symlink(agent, desk.home.join("kubectl-pathproof")).expect("a link");
         Self(desk)

@@ -23,7 +23,7 @@ fn an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing() {
         "--wait",
         "--timeout=60s",
     ];
-    scene.node.desk().helm(&uninstall).expect("an uninstall");
+    scene.node.desk.helm(&uninstall).expect("an uninstall");
     scene.wait("nobody steers", || scene.node.admin("/verdict").is_err());
     // An agent that ends takes its devices along; its programs wait for the next one.
     let left = until(PATIENCE, || {

@@ -59,7 +59,7 @@ impl Scene {
         for command in commands {
             println!("$ {}", command.join(" "));
             let words: Vec<&str> = command.iter().map(String::as_str).collect();
-            let desk = self.node.desk();
+            let desk = &self.node.desk;
             match words.as_slice() {
                 ["helm", rest @ ..] => desk.helm(rest).map(drop),
                 // Kubernetes may forget to look again.

@@ -79,7 +79,7 @@ impl Scene {
         all.extend(["--namespace", "pathproof"]);
         all.extend(["--set", "agent.enforcement=enforce"]);
         all.extend(&words[1..]);
-        self.node.desk().helm(&all)
+        self.node.desk.helm(&all)
     }
 
     /// Applies a kustomization.
@@ -89,12 +89,12 @@ impl Scene {
 
     /// Runs kubectl, words separated by spaces.
     pub(crate) fn kubectl(&self, words: &str) -> String {
-        self.node.desk().kubectl(words).expect("kubectl")
+        self.node.desk.kubectl(words).expect("kubectl")
     }
 
     /// Runs kubectl, words as they are.
     pub(crate) fn kubectl_with(&self, words: &[&str]) -> String {
-        self.node.desk().kubectl_with(words).expect("kubectl")
+        self.node.desk.kubectl_with(words).expect("kubectl")
     }
 
     /// The agent's pods.
@@ -144,7 +144,7 @@ impl Scene {
     /// (docs/known-issues.md). The first touch of a run is printed, and another one fails.
     pub(crate) fn wait_rolled_out(&self) {
         let status = format!("-n pathproof rollout status {AGENT} --timeout 40s");
-        if let Err(why) = self.node.desk().kubectl(&status) {
+        if let Err(why) = self.node.desk.kubectl(&status) {
             assert!(is_forgotten(&self.agents()), "{why:#}\n{}", self.told());
             let count = TOUCHED.fetch_add(1, Ordering::Relaxed) + 1;
             println!("TOUCHED the DaemonSet, {count} times in this run: its rollout was forgotten");
@@ -152,7 +152,7 @@ impl Scene {
             self.kubectl(&format!(
                 "-n pathproof annotate --overwrite {AGENT} example.com/touched={count}"
             ));
-            let again = self.node.desk().kubectl(&status);
+            let again = self.node.desk.kubectl(&status);
             again.unwrap_or_else(|why| panic!("{why:#}\n{}", self.told()));
         }
         self.wait("one agent", || self.agents().len() == 1);
@@ -196,7 +196,7 @@ impl Scene {
 
     /// Output of kubectl, or why there is none.
     fn try_kubectl(&self, words: &str) -> String {
-        let output = self.node.desk().kubectl(words);
+        let output = self.node.desk.kubectl(words);
         output.unwrap_or_else(|error| format!("{error:#}\n"))
     }
 

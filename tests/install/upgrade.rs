@@ -48,7 +48,7 @@ fn nobody_who_asks_10256_sees_an_upgrade_or_the_way_back() {
 
     scene
         .node
-        .desk()
+        .desk
         .helm(&["rollback", "pathproof", "1", "-n", "pathproof"])
         .expect("a rollback");
     scene.wait_rolled_out();

@@ -49,7 +49,7 @@ fn hang_up(scene: &mut Scene, client: u8) -> Tally {
     let (v4, v6) = layout::outside_client(client);
     let clients = std::mem::take(&mut scene.clients);
     let (ending, staying) = clients.into_iter().partition(|client| {
-        let source = client.plan().source;
+        let source = client.plan.source;
         source == v4 || source == v6
     });
     scene.clients = staying;

@@ -59,7 +59,7 @@ fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backen
     let mut by_path = BTreeMap::<_, u64>::new();
     let mut by_service = BTreeMap::<_, u64>::new();
     for ((service, family, path), client) in clients {
-        let (from, target) = (client.plan().name.clone(), client.plan().target);
+        let (from, target) = (client.plan.name.clone(), client.plan.target);
         let tally = client.finish();
         assert!(
             tally.ok > 0 && tally.failed() == 0,

@@ -9,7 +9,7 @@ use crate::commands::{assert_says, object, pathproof, told};
 use node_tests::scene::{Scene, eventually, wait_answers};
 
 fn recordings(scene: &Scene) -> Vec<PathBuf> {
-    let folder = scene.agent().dir().join("state/recordings");
+    let folder = scene.world.dir().join("state/recordings");
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
     files.sort();
@@ -45,7 +45,7 @@ fn a_503_is_recorded_replayed_and_explained() {
     assert_eq!(changes.last().expect("a change")["livez"], 200);
 
     let at = broken["at"].as_str().expect("a time");
-    let state = scene.agent().dir().join("state");
+    let state = scene.world.dir().join("state");
     let state = state.to_string_lossy();
     let text = told(pathproof(&["why", "--at", at, "--state-dir", &state]), 0);
     assert!(text.contains("BROKEN") || text.contains("broken"), "{text}");
@@ -58,7 +58,7 @@ fn a_503_is_recorded_replayed_and_explained() {
 fn a_sound_node_records_nothing_by_itself() {
     let mut scene = Scene::busy(Backend::Nftables, &[]);
     scene.wait_proven();
-    let path = scene.agent().dir().join("taken.pathproof");
+    let path = scene.world.dir().join("taken.pathproof");
     let path = path.to_string_lossy().into_owned();
     let taken = pathproof(&scene.world, &["record", "--redact", "--output", &path]);
     assert_says(&told(taken, 0), &["addresses replaced"]);

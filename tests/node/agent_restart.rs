@@ -15,7 +15,7 @@ use node_tests::rules::Backend;
 use node_tests::skip;
 use node_tests::traffic::Tally;
 use node_tests::wait::slowness;
-use node_tests::world::{Family, HEALTHZ_PORT, Place, agent_binary};
+use node_tests::world::{Family, HEALTHZ_PORT, Place};
 use rstest::rstest;
 
 use crate::agent_attach::{filters, has_clsact};
@@ -37,7 +37,7 @@ fn fast_clients(scene: &mut Scene) {
 fn assert_all_counted(scene: &mut Scene) {
     let mut total = Tally::default();
     for client in std::mem::take(&mut scene.clients) {
-        let target = client.plan().target;
+        let target = client.plan.target;
         let tally = client.finish();
         assert!(tally.failed() == 0, "{target}: {tally:?}");
         total.started += tally.started;
@@ -104,7 +104,7 @@ fn a_killed_agent_leaves_the_node_as_it_was() {
     fast_clients(&mut scene);
     thread::sleep(Duration::from_millis(500));
     scene.wait_proven();
-    let pins = || {
+    let pins = |scene: &Scene| {
         let entries = fs::read_dir(links(&scene.world)).expect("the folder of links");
         let mut pins: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
         pins.sort();
@@ -112,16 +112,11 @@ fn a_killed_agent_leaves_the_node_as_it_was() {
             .map(|pin| (link_id(&pin).expect("a link"), pin))
             .collect::<Vec<_>>()
     };
-    let before = pins();
+    let before = pins(&scene);
     // Uplink, bridge and eight pods on the node, both ways.
     assert_eq!(before.len(), 20, "{before:?}");
-    scene
-        .agent
-        .take()
-        .expect("an agent runs")
-        .kill()
-        .expect("kill");
-    assert_eq!(pins(), before, "pins outlive the agent");
+    scene.take_agent().kill().expect("kill");
+    assert_eq!(pins(&scene), before, "pins outlive the agent");
     for (device, program) in [("eth0", "pathproof_"), ("veth-client-1", "pathproof_")] {
         for direction in [TcAttachType::Ingress, TcAttachType::Egress] {
             let programs = programs_at(&scene.world.node, device, direction);
@@ -134,13 +129,12 @@ fn a_killed_agent_leaves_the_node_as_it_was() {
     thread::sleep(Duration::from_secs(1));
     let unseen = counted(&scene.world, Outcome::Proven);
     assert!(unseen > 0, "programs go on counting");
-    let binary = agent_binary().expect("the agent's binary");
-    let agent = scene
-        .world
-        .ready_agent(&binary, scene.manifests.dir(), &[])
-        .expect("an agent");
-    assert_eq!(pins(), before, "the next agent takes over the same links");
-    scene.agent = Some(agent);
+    scene.start(&[]);
+    assert_eq!(
+        pins(&scene),
+        before,
+        "the next agent takes over the same links"
+    );
     scene.wait_proven();
     assert_all_counted(&mut scene);
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
-use node_tests::traffic::dns::question;
-use node_tests::traffic::{DnsClient, DnsServer, Manner};
+use node_tests::traffic::dns::{self, question};
+use node_tests::traffic::{DnsClient, Manner};
 use node_tests::worker::Worker;
 use node_tests::world::Family;
 use serde_json::Value;
@@ -25,7 +25,7 @@ const TARGET: u16 = 5353;
 
 /// A node that is proven by its TCP traffic, and a DNS Service with two pods of this node.
 struct Dns {
-    servers: Vec<DnsServer>,
+    servers: Vec<Worker>,
     clients: Vec<DnsClient>,
     scene: Scene,
 }
@@ -36,7 +36,7 @@ impl Dns {
         let pods = ["api-1", "spare"].map(|pod| scene.world.pod(pod).clone());
         let service = Service::new("names", 7, &pods).udp("dns", DNS, TARGET);
         scene.add(service);
-        let serve = |pod| DnsServer::start(pod, TARGET, manner).expect("a server");
+        let serve = |pod| dns::serve(pod, TARGET, manner).expect("a server");
         let servers = pods.iter().map(serve).collect();
         let clients = Vec::new();
         let mut dns = Self {
@@ -197,7 +197,7 @@ fn entries_that_lead_to_endpoints_that_left_are_told() {
     thread::sleep(Duration::from_secs(1));
     for (left, new) in [("api-1", "web-1"), ("spare", "web-2")] {
         let new = dns.scene.world.pod(new).clone();
-        let server = DnsServer::start(&new, TARGET, Manner::Answers);
+        let server = dns::serve(&new, TARGET, Manner::Answers);
         dns.servers.push(server.expect("a server"));
         let swapped = dns.scene.manifests.swap_endpoint("names", left, &new);
         swapped.expect("swap an endpoint");

@@ -202,7 +202,7 @@ fn a_late_successor_is_waited_for(#[case] way: &str) {
         assert_no_503(&bad);
         assert!(bad.len() <= 4, "connections of one moment: {bad:#?}");
     }
-    old.leave();
+    old.terminate().expect("it has ended");
     scene.take_agent().kill().expect("kill");
 }
 

@@ -284,7 +284,7 @@ fn steady_clients_tell_what_they_feel() {
         assert!(
             tally.ok >= 10 && tally.failed() == 0,
             "{}: {tally:?}",
-            client.plan().target
+            client.plan.target
         );
         assert!(client.servers().len() >= 2);
     }
@@ -294,7 +294,7 @@ fn steady_clients_tell_what_they_feel() {
     let before: Vec<_> = clients.iter().map(Client::tally).collect();
     thread::sleep(PATIENCE + Duration::from_millis(300));
     for (client, before) in clients.into_iter().zip(before) {
-        let target = client.plan().target;
+        let target = client.plan.target;
         let tally = client.finish() - before;
         assert!(tally.ok == 0 && tally.failed() >= 5, "{target}: {tally:?}");
     }

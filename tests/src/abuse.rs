@@ -36,8 +36,8 @@ struct Counts {
 }
 
 impl Crowd {
-    /// Opens so many connections from a namespace, and others in place of those that are closed. Half
-    /// say nothing; half begin a header and send a byte of it a second.
+    /// Opens so many connections from a namespace, as many in each thread, and others in place of those that
+    /// are closed. Half say nothing; half begin a header and send a byte of it a second.
     pub fn gather(from: &Namespace, target: SocketAddr, size: usize) -> Result<Self> {
         raise_open_files();
         let counts = Arc::new(Counts::default());
@@ -45,10 +45,8 @@ impl Crowd {
         let _holders = Worker::within(from, "strangers", move |stop| {
             // Threads are where the one is that starts them.
             thread::scope(|scope| {
-                for holder in 0..HOLDERS {
-                    let mine = size / HOLDERS + usize::from(holder < size % HOLDERS);
-                    let held = &held;
-                    scope.spawn(move || hold(stop, held, target, mine));
+                for _ in 0..HOLDERS {
+                    scope.spawn(|| hold(stop, &held, target, size.div_ceil(HOLDERS)));
                 }
             });
         })?;
@@ -93,14 +91,10 @@ fn hold(stop: &AtomicBool, counts: &Counts, target: SocketAddr, size: usize) {
 
 /// Whether the server still has it.
 fn goes_on(stream: &mut TcpStream, slow: bool) -> bool {
-    let waits = |error: &io::Error| error.kind() == ErrorKind::WouldBlock;
+    let waits = |error: io::Error| error.kind() == ErrorKind::WouldBlock;
     let written = if slow { stream.write(b"x") } else { Ok(0) };
     let read = stream.read(&mut [0; 64]);
-    written.as_ref().err().is_none_or(waits)
-        && match read {
-            Ok(bytes) => bytes > 0,
-            Err(error) => waits(&error),
-        }
+    written.map_or_else(waits, |_| true) && read.map_or_else(waits, |bytes| bytes > 0)
 }
 
 fn connect(target: SocketAddr, slow: bool) -> Option<TcpStream> {

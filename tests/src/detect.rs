@@ -16,7 +16,7 @@ use crate::watch::Poll;
 use crate::world::{Family, World};
 
 pub use fault::{Fault, drop_range, kill_backend};
-pub use figures::{Figure, ms, nearest_rank};
+pub use figures::{Figure, ms};
 pub use stage::{Load, Stage, Undo};
 
 /// Maximum time of one question.

@@ -149,12 +149,6 @@ impl Service {
         layout::pick(layout::vip(100 + self.index), family)
     }
 
-    /// The Service and a slice of each family.
-    fn objects(&self) -> [Value; 3] {
-        let [v4, v6] = Family::ALL.map(|family| self.slice(family));
-        [self.object(), v4, v6]
-    }
-
     /// Name, protocol, port and target port of each.
     fn ports(&self) -> impl Iterator<Item = (&str, &str, u16, u16)> {
         let name = self.port_name.as_str();
@@ -180,7 +174,7 @@ impl Service {
         let is_external = self.node_port.is_some() || self.external_ips;
         let external_ips = || Family::ALL.map(|family| self.external_ip(family));
         let (v4, v6) = layout::cluster_ip(self.index);
-        let spec = without_nulls(json!({
+        let spec = without_unset(json!({
             "type": kind,
             "clusterIP": v4,
             "clusterIPs": [v4, v6],
@@ -190,7 +184,7 @@ impl Service {
             "internalTrafficPolicy": "Cluster",
             "ipFamilies": ["IPv4", "IPv6"],
             "ipFamilyPolicy": "RequireDualStack",
-            "loadBalancerSourceRanges": some(&self.source_ranges),
+            "loadBalancerSourceRanges": self.source_ranges,
             "ports": ports,
             "selector": { "app": self.name },
         }));
@@ -225,17 +219,13 @@ impl Service {
     }
 }
 
-/// An object without its fields that are null: those that an API server would leave out.
-fn without_nulls(mut object: Value) -> Value {
+/// An object without its fields that are null or empty lists: those that an API server would leave
+/// out.
+fn without_unset(mut object: Value) -> Value {
     if let Some(fields) = object.as_object_mut() {
-        fields.retain(|_, value| !value.is_null());
+        fields.retain(|_, value| !value.is_null() && *value != json!([]));
     }
     object
-}
-
-/// A list, unless it is empty.
-fn some<T>(list: &[T]) -> Option<&[T]> {
-    (!list.is_empty()).then_some(list)
 }
 
 /// A Service with this specification.
@@ -428,7 +418,8 @@ impl Manifests {
 
     fn write_service(&self, service: &Service) -> Result<()> {
         let file = Self::service_file(&service.name);
-        self.write_file(&file, &yaml(&service.objects())?)
+        let [v4, v6] = Family::ALL.map(|family| service.slice(family));
+        self.write_file(&file, &yaml(&[service.object(), v4, v6])?)
     }
 
     fn write_node(&self) -> Result<()> {
@@ -439,15 +430,15 @@ impl Manifests {
         let node = json!({
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": without_nulls(json!({
+            "metadata": without_unset(json!({
                 "name": NODE_NAME,
                 "uid": "7a1c3f0e-52f4-4c57-9d6d-0d8f6d1f2a01",
                 "deletionTimestamp": self.deleting.then_some("2026-01-01T00:00:00Z"),
             })),
-            "spec": without_nulls(json!({
+            "spec": without_unset(json!({
                 "podCIDR": pods4,
                 "podCIDRs": [pods4, pods6],
-                "taints": some(&taints),
+                "taints": taints,
             })),
             "status": { "addresses": [
                 { "address": v4, "type": "InternalIP" },

@@ -15,8 +15,6 @@ use etherparse::{
 pub const VLAN: u16 = 0x8100;
 /// EtherType of an 802.1ad outer tag.
 pub const QINQ: u16 = 0x88a8;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
 
@@ -262,10 +260,10 @@ fn summed(
     payload: &[u8],
 ) -> Packet {
     let protocol = match header {
-        TransportHeader::Tcp(_) => TCP,
-        _ => UDP,
+        TransportHeader::Tcp(_) => IpNumber::TCP,
+        _ => IpNumber::UDP,
     };
-    let mut packet = Packet::ip(source, destination, protocol, Vec::new());
+    let mut packet = Packet::ip(source, destination, protocol.0, Vec::new());
     assert!(sum(&mut header, &packet.net, payload), "it fits");
     header.write(&mut packet.body).expect("a Vec takes all");
     packet.body.extend(payload);

@@ -38,14 +38,12 @@ impl Probes {
     pub fn start(world: &World, binary: &Path, index: u8, pods: &[Placed]) -> Result<Self> {
         let service = service(world, index, &[]);
         let ips = Family::ALL.map(|family| service.cluster_ip(family).to_string());
-        let mut started = Self(Vec::new());
-        for (pod, _) in pods {
+        let started = pods.iter().map(|(pod, _)| {
             let mut command = world.pod(pod).ns.command(binary);
             command.args(["echo", "--service", &ips.join(",")]);
-            let process = Process::start(command, &format!("echo-{pod}"), world.dir())?;
-            started.0.push(process);
-        }
-        Ok(started)
+            Process::start(command, &format!("echo-{pod}"), world.dir())
+        });
+        Ok(Self(started.collect::<Result<_>>()?))
     }
 
     /// Their processes.

@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::prctl::set_pdeathsig;
@@ -79,20 +79,16 @@ impl Process {
         patience: Duration,
         mut holds: impl FnMut() -> bool,
     ) -> Result<()> {
-        let patience = scaled(patience);
-        let start = Instant::now();
-        while !holds() {
-            let ended = self.exited()?;
-            let name = &self.name;
-            if let Some(status) = ended {
-                bail!("{name} ended with {status}:\n{}", self.log());
-            }
-            if start.elapsed() > patience {
-                bail!("{name}: {what}: not within {patience:?}:\n{}", self.log());
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
+        let end = until(patience, || match holds() {
+            true => Some(None),
+            false => self.exited().ok().flatten().map(Some),
+        });
+        let why = match end {
+            Some(None) => return Ok(()),
+            Some(Some(status)) => format!("ended with {status}"),
+            None => format!("not within {:?}", scaled(patience)),
+        };
+        bail!("{}: {what}: {why}:\n{}", self.name, self.log())
     }
 
     /// Sends a signal, such as `libc::SIGSTOP`. Gives whether the process is there.
@@ -132,10 +128,9 @@ impl Drop for Process {
 }
 
 /// PATH with these folders before its own.
-pub fn path_with<'a>(folders: impl IntoIterator<Item = &'a Path>) -> OsString {
+pub fn path_with(folders: impl IntoIterator<Item = PathBuf>) -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = folders.into_iter().map(Path::to_owned);
-    let all = folders.chain(std::env::split_paths(&path));
+    let all = folders.into_iter().chain(std::env::split_paths(&path));
     std::env::join_paths(all).expect("no folder has a colon in its name")
 }
 

@@ -16,7 +16,7 @@ mod tools;
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -47,7 +47,6 @@ pub const POD_IMAGE: &str = "docker.io/library/pod:1";
 const EVERY: Duration = Duration::from_millis(100);
 
 /// The running cluster. Dropped in this order.
-#[derive(Debug)]
 pub struct RealNode {
     kubelet: Option<Process>,
     proxy: Option<KubeProxy>,
@@ -58,8 +57,8 @@ pub struct RealNode {
     /// The API, as an administrator.
     pub api: Api,
     control: ControlPlane,
-    folder: PathBuf,
-    desk: Desk,
+    /// What an administrator runs: kubectl, helm.
+    pub desk: Desk,
     /// The networks: the node, the other node with the control plane, and the world outside.
     pub world: World,
 }
@@ -90,13 +89,12 @@ impl RealNode {
         let mut node = Self {
             kubelet: None,
             proxy: None,
-            _containerd: containerd(&machine, &folder)?,
+            _containerd: containerd(&machine)?,
             machine,
             _scheduler: beside(&world, "kube-scheduler", &desk, "")?,
             _controllers: controllers(&world, &control.ca, &desk)?,
             api: control.api()?,
             control,
-            folder,
             desk,
             world,
         };
@@ -118,7 +116,7 @@ impl RealNode {
     }
 
     fn load_program(&self, reference: &str, program: &Path, words: &[&str]) -> Result<()> {
-        let file = self.folder.join("image.tar");
+        let file = self.machine.folder.join("image.tar");
         archive::write(&file, reference, program, words)?;
         self.load(&file)?;
         fs::remove_file(&file).context("remove an archive")
@@ -132,8 +130,8 @@ impl RealNode {
 
     /// Starts kubelet, which takes over whatever runs.
     pub fn start_kubelet(&mut self) -> Result<()> {
-        let file = self.folder.join("kubelet.yaml");
-        let config = config::kubelet(&self.folder, self.machine.version());
+        let file = self.machine.folder.join("kubelet.yaml");
+        let config = config::kubelet(&self.machine.folder, self.machine.groups.version);
         fs::write(&file, config)?;
         let (v4, v6) = layout::NODE;
         let options = format!(
@@ -141,11 +139,11 @@ impl RealNode {
              --hostname-override={NODE_NAME} --node-ip={v4},{v6}",
             self.desk.kubeconfig.display(),
             file.display(),
-            self.folder.join("pki").display(),
+            self.machine.folder.join("pki").display(),
         );
         let mut command = self.machine.command(tools::find("kubelet")?);
         command.args(options.split_whitespace());
-        self.kubelet = Some(self.machine.daemon(command, "kubelet")?);
+        self.kubelet = Some(Process::start(command, "kubelet", &self.machine.folder)?);
         Ok(())
     }
 
@@ -193,17 +191,12 @@ impl RealNode {
 
     /// Two pods behind node port 30080, which are ready.
     pub fn serve(&self) -> Result<()> {
-        let file = self.folder.join("web.yaml");
+        let file = self.machine.folder.join("web.yaml");
         fs::write(&file, include_str!("real_node/web.yaml"))?;
         self.desk.kubectl(&format!("apply -f {}", file.display()))?;
         let seconds = scaled(Duration::from_secs(60)).as_secs();
         let rollout = format!("rollout status deployment/web --timeout {seconds}s");
         self.desk.kubectl(&rollout).map(drop)
-    }
-
-    /// What an administrator runs: kubectl, helm.
-    pub fn desk(&self) -> &Desk {
-        &self.desk
     }
 
     /// Runs a command on the node, in all its namespaces.
@@ -263,16 +256,16 @@ fn status_of<'a>(node: &'a Value, kind: &str) -> &'a str {
         .unwrap_or_default()
 }
 
-fn containerd(machine: &Machine, folder: &Path) -> Result<Process> {
+fn containerd(machine: &Machine) -> Result<Process> {
+    let folder = &machine.folder;
     let file = folder.join("containerd.toml");
     fs::write(&file, config::containerd(folder)?)?;
     fs::write(folder.join("cni/10-pods.conflist"), config::network())?;
     let mut command = machine.command(tools::find("containerd")?);
     // It looks for its shim in PATH.
-    let folders = tools::folders();
-    command.env("PATH", path_with(folders.iter().map(PathBuf::as_path)));
+    command.env("PATH", path_with(tools::folders()));
     command.arg("--config").arg(file);
-    let mut containerd = machine.daemon(command, "containerd")?;
+    let mut containerd = Process::start(command, "containerd", folder)?;
     let ctr = tools::find("ctr")?;
     let answers = || machine.run(&ctr, &["version"]).is_ok();
     containerd.wait("an answer", PATIENCE, answers)?;

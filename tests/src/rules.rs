@@ -39,20 +39,13 @@ impl Backend {
     /// Every one.
     pub const ALL: [Self; 3] = [Self::Nftables, Self::IptablesLegacy, Self::IptablesNft];
 
-    /// The tool it needs in PATH.
-    pub fn tool(self) -> &'static str {
-        match self {
-            Self::Nftables => "nft",
-            Self::IptablesLegacy => "iptables-legacy-restore",
-            Self::IptablesNft => "iptables-nft-restore",
-        }
-    }
-
-    fn restore(self, family: Family) -> String {
-        let tool = self.tool();
-        match family {
-            Family::V6 if self != Self::Nftables => tool.replacen("ip", "ip6", 1),
-            _ => tool.to_owned(),
+    fn tool(self, family: Family) -> &'static str {
+        match (self, family) {
+            (Self::Nftables, _) => "nft",
+            (Self::IptablesLegacy, Family::V4) => "iptables-legacy-restore",
+            (Self::IptablesLegacy, Family::V6) => "ip6tables-legacy-restore",
+            (Self::IptablesNft, Family::V4) => "iptables-nft-restore",
+            (Self::IptablesNft, Family::V6) => "ip6tables-nft-restore",
         }
     }
 }
@@ -103,13 +96,7 @@ impl Rules {
     /// The fault of this project's name: the chain of all Services emptied, everything else left,
     /// as `iptables -t nat -F KUBE-SERVICES` does. A proxy that trusts its own state won't notice.
     pub fn flush_services(&self) -> Result<()> {
-        for family in Family::ALL {
-            match self.backend {
-                Backend::Nftables => self.load(family, &nft::flush(family), &[])?,
-                _ => self.load(family, iptables::FLUSH, &["--noflush"])?,
-            }
-        }
-        Ok(())
+        self.load_both(nft::flush, iptables::FLUSH, &["--noflush"])
     }
 
     /// Makes the rule of one endpoint point elsewhere, against the manifests, and installs.
@@ -126,10 +113,15 @@ impl Rules {
 
     /// Removes every rule.
     pub fn remove(&self) -> Result<()> {
+        self.load_both(nft::remove, iptables::REMOVE, &[])
+    }
+
+    /// Loads the script of the backend's kind, for both families.
+    fn load_both(&self, nft: fn(Family) -> String, iptables: &str, options: &[&str]) -> Result<()> {
         for family in Family::ALL {
             match self.backend {
-                Backend::Nftables => self.load(family, &nft::remove(family), &[])?,
-                _ => self.load(family, iptables::REMOVE, &[])?,
+                Backend::Nftables => self.load(family, &nft(family), &[])?,
+                _ => self.load(family, iptables, options)?,
             }
         }
         Ok(())
@@ -143,8 +135,8 @@ impl Rules {
         // The lock file of the machine is not ours: worlds would wait for each other, and for the
         // machine's own firewall.
         let env = [("XTABLES_LOCKFILE", self.lock.as_os_str())];
-        let (program, args) = (self.backend.restore(family), [args, options].concat());
-        self.node.feed_with(&program, &args, &env, script)?;
+        let (program, args) = (self.backend.tool(family), [args, options].concat());
+        self.node.feed_with(program, &args, &env, script)?;
         Ok(())
     }
 }

@@ -222,8 +222,7 @@ impl Scene {
                 (1, self.node_port(30082, family)),
             ];
             for (client, target) in targets {
-                let plan = Plan::from_outside(&self.world, client, target).rate(6.0);
-                self.run(plan);
+                self.dial_outside(client, target, 6.0);
             }
         }
     }
@@ -394,11 +393,8 @@ pub fn metric(text: &str, name: &str, labels: &[impl AsRef<str>]) -> u64 {
 
 /// Hooks that were put back.
 pub fn repairs(scene: &Scene) -> u64 {
-    metric(
-        &scene.metrics(),
-        "pathproof_observer_reattached_total",
-        &[""],
-    )
+    let text = scene.metrics();
+    metric(&text, "pathproof_observer_reattached_total", &[""])
 }
 
 /// An element of a list of a report; null where there is none.

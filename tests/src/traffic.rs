@@ -23,7 +23,7 @@ use crate::worker::Worker;
 use crate::world::Namespace;
 
 pub use client::{Answer, Client, Ended, Failure, Plan};
-pub use dns::{DnsClient, DnsServer};
+pub use dns::DnsClient;
 pub use flood::Flood;
 pub use raw::RawSender;
 pub use server::{Manner, Server};
@@ -51,6 +51,6 @@ fn run(
 }
 
 /// Runs tasks on the thread that blocks on it, so that their sockets are in its namespace.
-fn runtime() -> io::Result<Runtime> {
+pub(crate) fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }

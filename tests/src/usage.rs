@@ -24,14 +24,6 @@ pub struct Memory {
     pub anonymous_kib: u64,
 }
 
-/// Runs of programs and the time that they took. Both stand still while the kernel keeps no such
-/// figures (`aya::sys::enable_stats`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Runs {
-    pub count: u64,
-    pub time: Duration,
-}
-
 /// Memory of a process now.
 pub fn memory(pid: u32) -> Result<Memory> {
     let path = format!("/proc/{pid}/status");
@@ -94,17 +86,18 @@ fn entries(id: u32) -> Result<u64> {
     }
 }
 
-/// Runs of all programs that a process holds, each counted once.
-pub fn programs(pid: u32) -> Result<Runs> {
+/// Runs of all programs that a process holds, each program counted once, and the time that they took. Both
+/// stand still while the kernel keeps no such figures (`aya::sys::enable_stats`).
+pub fn programs(pid: u32) -> Result<(u64, Duration)> {
     let held: BTreeSet<u64> = held(pid)?.filter_map(|field| field("prog_id:")).collect();
-    let mut runs = Runs::default();
+    let (mut runs, mut time) = (0, Duration::ZERO);
     for program in loaded_programs().flatten() {
         if held.contains(&program.id().into()) {
-            runs.count += program.run_count();
-            runs.time += program.run_time();
+            runs += program.run_count();
+            time += program.run_time();
         }
     }
-    Ok(runs)
+    Ok((runs, time))
 }
 
 /// Numbers that the kernel gives of each descriptor of a process, by the names of their fields.

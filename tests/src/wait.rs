@@ -1,7 +1,6 @@
 //! Waiting for what comes of itself.
 
 use std::io;
-use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -60,12 +59,9 @@ pub fn scaled(limit: Duration) -> Duration {
 
 /// The number that [`scaled`] multiplies by: 1 on a desk.
 pub fn slowness() -> u32 {
-    static FACTOR: OnceLock<u32> = OnceLock::new();
-    let factor = FACTOR.get_or_init(|| {
-        let said = std::env::var("PATHPROOF_TEST_PATIENCE").ok();
-        said.and_then(|text| text.parse().ok()).unwrap_or(1)
-    });
-    (*factor).max(1)
+    let said = std::env::var("PATHPROOF_TEST_PATIENCE").ok();
+    let factor: Option<u32> = said.and_then(|text| text.parse().ok());
+    factor.unwrap_or(1).max(1)
 }
 
 #[cfg(test)]

@@ -30,8 +30,7 @@ pub(crate) use netns::feed;
 pub use old_kernel::OldKernel;
 pub use program::{copy_program, write_script};
 use remains::Remains;
-pub(crate) use remains::of_dead_process;
-pub use routes::Routes;
+pub(crate) use remains::world_of_dead_process;
 
 /// A pod: a namespace with one device, eth0.
 #[derive(Clone, Debug)]
@@ -56,8 +55,13 @@ impl Pod {
 
     /// Hardware addresses of frames from the pod to its host: (source, destination).
     pub fn link(&self) -> ([u8; 6], [u8; 6]) {
-        let (host, inside) = build::hardware(self);
-        (inside, host)
+        let [_, _, third, fourth] = self.v4.octets();
+        let host = match self.place {
+            // What a bridged pod sends to its gateway goes to the bridge, not to the port.
+            Place::Bridged => build::BRIDGE_HARDWARE,
+            Place::Local | Place::Remote => [0x02, 0x70, 0x70, 0xee, third, fourth],
+        };
+        ([0x02, 0x70, 0x70, 0x0d, third, fourth], host)
     }
 
     /// An address and port of the pod.
@@ -69,7 +73,8 @@ impl Pod {
 /// The world; see the module's page.
 #[derive(Debug)]
 pub struct World {
-    node_name: String,
+    /// Name of the Node that the node under test is.
+    pub node_name: String,
     /// The node under test.
     pub node: Namespace,
     /// The router, which also holds the outside clients' addresses.
@@ -95,11 +100,6 @@ impl World {
     /// Name, the prefix of its namespaces' names.
     pub fn name(&self) -> &str {
         &self.remains.name
-    }
-
-    /// Name of the Node that the node under test is.
-    pub fn node_name(&self) -> &str {
-        &self.node_name
     }
 
     /// A folder of its own for manifests, logs and state, removed with the world.

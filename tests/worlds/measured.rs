@@ -115,7 +115,7 @@ impl<'a> Fault<'a> {
         thread::sleep(ENDED);
         let clients = self.scene.clients.iter();
         let ended = clients.flat_map(|client| {
-            let outside = client.plan().name.starts_with("outside");
+            let outside = client.plan.name.starts_with("outside");
             let ended = client.take_ended().into_iter();
             ended.map(move |ended| (outside, ended))
         });

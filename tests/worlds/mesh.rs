@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
+use node_tests::packet::mapped;
 use node_tests::rules::Backend;
 use node_tests::scene::{PORT, Scene};
 use node_tests::worker::Worker;
@@ -52,7 +53,7 @@ fn sidecar(pod: &Pod, upstream: [Pod; 2]) -> Worker {
                 thread::sleep(Duration::from_millis(2));
                 continue;
             };
-            let family = Family::of(from.ip().to_canonical());
+            let family = Family::of(&mapped(from.ip()));
             if let Some(pod) = upstream.next() {
                 let _ = pass(client, pod.endpoint(family, PORT));
             }

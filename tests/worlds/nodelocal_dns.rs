@@ -7,7 +7,9 @@ use std::net::SocketAddr;
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, path_of};
-use node_tests::traffic::{DnsClient, DnsServer, Manner, Server};
+use node_tests::traffic::dns::serve_at;
+use node_tests::traffic::{DnsClient, Manner, Server};
+use node_tests::worker::Worker;
 use node_tests::world::Family;
 
 use crate::parts::{SOUND, everybody_is_served, flushed, stays};
@@ -52,7 +54,7 @@ pub(crate) fn dial(scene: &mut Scene) -> Vec<DnsClient> {
     asking
 }
 
-pub(crate) fn cached() -> (Scene, (Server, Vec<DnsServer>)) {
+pub(crate) fn cached() -> (Scene, (Server, Vec<Worker>)) {
     let mut scene = Scene::idle(Backend::IptablesNft, &[]);
     let mut tcp = Service::new("dns-tcp", 4, [scene.world.pod("spare")]);
     (tcp.port, tcp.target_port) = (53, 53);
@@ -80,7 +82,7 @@ pub(crate) fn cached() -> (Scene, (Server, Vec<DnsServer>)) {
         node.ip(&format!("addr add {address}/{length} dev nodelocaldns"))
             .expect("its address");
         let at = SocketAddr::new(address.parse().expect("an address"), 53);
-        udp.push(DnsServer::start_at(node, "cache", at, Manner::Answers).expect("a cache"));
+        udp.push(serve_at(node, "cache", at, Manner::Answers).expect("a cache"));
         let (mut raw, mut filter) = ("*raw\n".to_owned(), "*filter\n".to_owned());
         for transport in ["tcp", "udp"] {
             let to = format!("-p {transport} -d {address} --dport 53 -j");

@@ -12,6 +12,7 @@ use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
 use super::control_plane::kubeconfig;
+use crate::traffic::runtime;
 use crate::world::Namespace;
 
 /// How long one request may take.
@@ -26,18 +27,10 @@ pub struct Api {
     client: Client,
 }
 
-impl std::fmt::Debug for Api {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Api").finish_non_exhaustive()
-    }
-}
-
 impl Api {
     /// Speaks to `server` from a namespace; nothing is sent yet.
     pub fn connect(ns: &Namespace, server: SocketAddr, ca: &str, token: &str) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = runtime()?;
         let text = kubeconfig(server, ca, &json!({ "token": token }));
         let client = runtime.block_on(async {
             let options = KubeConfigOptions::default();
@@ -76,10 +69,7 @@ impl Api {
         let text = answer
             .with_context(late)?
             .with_context(|| format!("ask for {path}"))?;
-        Ok(match text.as_str() {
-            "" => Value::Null,
-            text => serde_json::from_str(text).unwrap_or_else(|_| text.into()),
-        })
+        Ok(serde_json::from_str(&text).unwrap_or_else(|_| text.into()))
     }
 
     /// Whether the server is ready.
@@ -96,6 +86,15 @@ impl Api {
     /// Changes fields of an object (JSON merge patch).
     pub fn patch(&self, path: &str, change: &Value) -> Result<Value> {
         self.request(Method::PATCH, path, "application/merge-patch+json", change)
+    }
+
+    /// Changes fields of a Node's status as its kubelet does, beside what others wrote there (strategic
+    /// merge patch).
+    pub fn patch_node_status(&self, node: &str, status: &Value) -> Result<Value> {
+        let path = format!("/api/v1/nodes/{node}/status");
+        let strategic = "application/strategic-merge-patch+json";
+        let change = json!({ "status": status });
+        self.request(Method::PATCH, &path, strategic, &change)
     }
 
     /// Reads an object or a list.

@@ -38,15 +38,13 @@ mod tests {
     #[test]
     fn every_file_of_the_folder_is_named() {
         let file = folder().join("kustomization.yaml");
-        let named = read_documents(&file).expect("a kustomization");
+        let kustomization = read_documents(&file).expect("a kustomization");
+        let named = kustomization[0]["resources"].as_array();
+        let named = named.expect("resources");
         for entry in std::fs::read_dir(folder()).expect("list deploy/base") {
             let name = entry.expect("an entry").file_name();
             let name = name.to_str().expect("a name");
-            let known = named[0]["resources"]
-                .as_array()
-                .expect("resources")
-                .iter()
-                .any(|file| file == name);
+            let known = named.iter().any(|file| file == name);
             assert!(known || name == "kustomization.yaml", "{name}");
         }
     }

@@ -158,10 +158,7 @@ impl ControlPlane {
         account: &str,
     ) -> Result<PathBuf> {
         let token = world.dir().join(format!("{account}.token"));
-        fs::write(
-            &token,
-            node_token(&self.api()?, account, world.node_name())?,
-        )?;
+        fs::write(&token, node_token(&self.api()?, account, &world.node_name)?)?;
         let config = kubeconfig(server, &self.ca, &json!({ "tokenFile": token }));
         let file = world.dir().join(format!("{account}.kubeconfig"));
         fs::write(&file, config)?;

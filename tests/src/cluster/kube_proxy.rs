@@ -117,7 +117,7 @@ impl KubeProxy {
              --healthz-bind-address=0.0.0.0:{port} --conntrack-max-per-core=0 --conntrack-min=0 \
              --conntrack-tcp-timeout-established=0 --conntrack-tcp-timeout-close-wait=0",
             file.display(),
-            world.node_name(),
+            world.node_name,
             mode.name(),
         );
         let mut command = world.node.command(&servers.proxy);
@@ -216,6 +216,6 @@ impl KubeProxy {
                 }
             }
         }
-        Ok(path_with([links.as_path()]))
+        Ok(path_with([links]))
     }
 }

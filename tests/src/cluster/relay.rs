@@ -8,13 +8,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use socket2::{Domain, Socket, Type};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime;
 use tokio::sync::watch::{self, Receiver, Sender};
 use tokio::time::{sleep, timeout};
 
+use crate::traffic::runtime;
 use crate::wait::bound;
 use crate::worker::Worker;
 use crate::world::Namespace;
@@ -64,9 +63,7 @@ impl Relay {
         let address = listener.local_addr()?;
         let ns = ns.clone();
         let open = move || bound(|| ns.run(|| listen(address)));
-        let runtime = runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = runtime()?;
         let work = move |_: &_| {
             let served = runtime.block_on(serve(listener, open, to, seen));
             served.expect("listen for the relay");
@@ -96,12 +93,9 @@ impl Relay {
 }
 
 fn listen(at: SocketAddr) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(Domain::for_address(at), Type::STREAM, None)?;
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&at.into())?;
-    socket.listen(128)?;
-    Ok(socket.into())
+    let listener = std::net::TcpListener::bind(at)?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Accepts connections until nobody can change the manner any more.

@@ -170,7 +170,7 @@ impl Play<'_> {
 
     fn helm(&self, words: &str) -> Result<()> {
         let words: Vec<&str> = words.split(' ').collect();
-        self.node.desk().helm(&words).map(drop)
+        self.node.desk.helm(&words).map(drop)
     }
 }
 

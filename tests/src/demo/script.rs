@@ -128,7 +128,7 @@ impl Play<'_> {
             "the node works again; explain the 503 afterwards: pathproof why --at {time}"
         ));
         let agent = self.scene.agent();
-        let state = agent.dir().join("state");
+        let state = self.scene.world.dir().join("state");
         let folder = state.to_string_lossy();
         let why = said(&mut agent.command(&["why", "--at", time, "--state-dir", &folder]))?;
         let page: Vec<&str> = why.split("\n\n").take(2).collect();

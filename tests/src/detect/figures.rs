@@ -34,17 +34,8 @@ impl Figure {
     pub fn rank(&self, percent: usize) -> Option<Duration> {
         let mut sorted = self.samples.clone();
         sorted.sort();
-        nearest_rank(&sorted, percent)
-    }
-
-    /// Both together.
-    pub fn join(figures: impl IntoIterator<Item = Self>) -> Self {
-        let mut whole = Self::default();
-        for figure in figures {
-            whole.samples.extend(figure.samples);
-            whole.never += figure.never;
-        }
-        whole
+        let rank = (sorted.len() * percent).div_ceil(100);
+        sorted.get(rank.saturating_sub(1)).copied()
     }
 
     /// True if it happened each time, and p99 is within the promise.
@@ -78,25 +69,21 @@ pub fn ms(time: Option<Duration>) -> String {
     time.map_or("never".to_owned(), ms)
 }
 
-/// The smallest of the sorted values that so many percent of all do not exceed.
-pub fn nearest_rank<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
-    let rank = (sorted.len() * percent).div_ceil(100);
-    sorted.get(rank.saturating_sub(1)).copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn ranks() {
-        let hundred: Vec<Duration> = (1..=100).map(Duration::from_millis).collect();
+        let mut figure = Figure::default();
+        assert_eq!(figure.rank(50), None);
+        let time = |ms| Some(Duration::from_millis(ms));
+        figure.note(time(1));
+        assert_eq!(figure.rank(99), time(1));
+        (2..=100).rev().for_each(|ms| figure.note(time(ms)));
         for percent in [1, 50, 99, 100] {
-            let expected = Duration::from_millis(percent);
-            assert_eq!(nearest_rank(&hundred, percent as usize), Some(expected));
+            assert_eq!(figure.rank(percent as usize), time(percent));
         }
-        assert_eq!(nearest_rank(&hundred[..1], 99), Some(hundred[0]));
-        assert_eq!(nearest_rank::<Duration>(&[], 50), None);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 
 use crate::manifests::{Manifests, Sentinel};
 use crate::rules::Backend;
-use crate::scene::{PORT, Scene, is_probed};
+use crate::scene::{Scene, is_probed};
 use crate::wait::until;
 use crate::world::{Agent, World};
 
@@ -54,9 +54,6 @@ impl DerefMut for Stage {
 }
 
 impl Stage {
-    /// Port of the servers.
-    pub const PORT: u16 = PORT;
-
     /// Puts everything up, with the agent that this starts.
     pub fn build(
         backend: Backend,

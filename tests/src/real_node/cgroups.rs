@@ -14,7 +14,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::cgroup::{Cgroup, Hierarchy, remove};
-use crate::world::of_dead_process;
+use crate::world::world_of_dead_process;
 
 /// Hierarchies of v1 that kubelet insists on.
 const NEEDED: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "name=systemd"];
@@ -122,7 +122,7 @@ fn sweep(parent: &Path) {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     for entry in entries {
         let name = entry.file_name();
-        if name.to_str().is_some_and(of_dead_process) {
+        if name.to_str().and_then(world_of_dead_process).is_some() {
             let _ = remove(&entry.path());
         }
     }

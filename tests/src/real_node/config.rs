@@ -5,7 +5,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::tools;
-use crate::world::layout::{NODE_POD_CIDRS, pod_range_start};
+use crate::world::layout::{FREE_PODS, NODE_POD_CIDRS};
 
 /// What the pod sandbox is called; nothing fetches it.
 pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10";
@@ -24,12 +24,12 @@ pub(super) fn containerd(folder: &Path) -> Result<String> {
 /// A veth and a host route for each pod, of both families; host ports. The world's own pods have
 /// addresses below the first of these.
 pub(super) fn network() -> String {
-    let ((v4, v6), (first4, first6)) = (NODE_POD_CIDRS, pod_range_start());
+    let ((v4, v6), (first4, first6)) = (NODE_POD_CIDRS, FREE_PODS);
     include_str!("network.json")
         .replace("SUBNET4", v4)
         .replace("SUBNET6", v6)
-        .replace("FIRST4", &first4.to_string())
-        .replace("FIRST6", &first6.to_string())
+        .replace("FIRST4", first4)
+        .replace("FIRST6", first6)
 }
 
 /// kubelet's configuration.

@@ -85,9 +85,7 @@ impl Desk {
 
     /// A command that will run at this desk, with kubectl and helm in PATH.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut folders = tools::folders();
-        folders.push(self.home.clone());
-        let path = path_with(folders.iter().map(PathBuf::as_path));
+        let path = path_with(tools::folders().into_iter().chain([self.home.clone()]));
         let mut command = self.place.command(program);
         command
             .env("HOME", &self.home)

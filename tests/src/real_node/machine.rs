@@ -28,9 +28,9 @@ pub(super) struct Machine {
     first: u32,
     network: Namespace,
     doors: Vec<PathBuf>,
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
     // Last: groups go when they are empty.
-    groups: Groups,
+    pub(super) groups: Groups,
 }
 
 impl Machine {
@@ -59,12 +59,8 @@ impl Machine {
         })
     }
 
-    /// Version of its control groups.
-    pub(super) fn version(&self) -> u8 {
-        self.groups.version
-    }
-
-    /// A command that will run on the machine.
+    /// A command that will run on the machine. Its process is `nsenter`, which waits for the program
+    /// proper.
     pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.network.command("nsenter");
         command
@@ -79,12 +75,6 @@ impl Machine {
     /// Runs a command on the machine; gives its standard output.
     pub(super) fn run(&self, program: impl AsRef<OsStr>, words: &[&str]) -> Result<String> {
         said(self.command(program).args(words))
-    }
-
-    /// Starts a daemon on the machine, with a log of its own in the folder. Its process is `nsenter`,
-    /// which waits for the program proper.
-    pub(super) fn daemon(&self, command: Command, name: &str) -> Result<Process> {
-        Process::start(command, name, &self.folder)
     }
 }
 
@@ -138,7 +128,7 @@ mod tests {
         let orphan = "(sleep 5417 & echo $! > orphan); hostname; exec sleep 5417";
         let mut command = machine.command("bash");
         command.args(["-c", orphan]);
-        let sleeper = machine.daemon(command, "sleeper").expect("a daemon");
+        let sleeper = Process::start(command, "sleeper", &folder).expect("a daemon");
         let shown = until(PATIENCE, || sleeper.log().contains(NODE_NAME).then_some(()));
         assert!(shown.is_some(), "{}", sleeper.log());
         let groups = machine.doors.clone();

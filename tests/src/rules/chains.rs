@@ -196,7 +196,8 @@ fn addresses<'a>(
     family: Family,
 ) -> impl Iterator<Item = IpAddr> {
     let parsed = texts.filter_map(|text| text.as_str()?.parse().ok());
-    parsed.filter(move |address| Family::of(*address) == family)
+    let is_v4 = family == Family::V4;
+    parsed.filter(move |address: &IpAddr| address.is_ipv4() == is_v4)
 }
 
 /// Addresses of the load balancer that this node serves itself.

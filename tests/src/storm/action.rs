@@ -55,16 +55,14 @@ pub(super) struct Injector {
 
 impl Injector {
     /// Puts everything up, and waits until every path is proven.
-    pub(super) fn build(settings: &Settings) -> Result<Self> {
+    pub(super) fn build(settings: &Settings, memory: Option<MemoryGroup>) -> Result<Self> {
         // Beside the worlds' own folders, which end with the world.
         let state = format!("pathproof-storm-{}", std::process::id());
         let state = SmallDisk::mount(std::env::temp_dir().join(state))?;
         let place = state.0.to_string_lossy().into_owned();
         let options = ["--flap-dwell", "0", "--log-filter", "info", "--state-dir"];
         let mut options = [&options.map(str::to_owned)[..], &[place]].concat();
-        let memory = MemoryGroup::new();
-        let memory = memory.inspect_err(|error| println!("memory is never tight: {error:#}"));
-        let (memory, mut api) = (memory.ok(), None);
+        let mut api = None;
         let mut stage = Stage::build(settings.backend, Load::Busy, |world, manifests| {
             if settings.api {
                 let server = api.insert(ApiServer::start(world, manifests)?);

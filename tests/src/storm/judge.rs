@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use super::plan::{Action, AgentFault, Fault, Harmless, Step, Tenant, World};
+use crate::detect::Figure;
 use crate::watch::Codes;
 
 /// How long after a repair 503 may stand: 1 s without failures, and what a connection and an answer
@@ -69,7 +70,7 @@ pub(super) struct Findings {
     /// Faults, judged or not.
     pub(super) faults: usize,
     /// From each fault that was judged to 503.
-    pub(super) detected: Vec<Duration>,
+    pub(super) detected: Figure,
     /// Faults that were not judged: beginning, name and reason.
     pub(super) unjudged: Vec<(Duration, String)>,
     /// Share of the time in which 503 at /livez would have been wrong, in percent.
@@ -106,7 +107,7 @@ pub(super) fn judge(seen: &Seen) -> Findings {
     }
     for step in &seen.steps {
         match step.action {
-            Action::Fault(kind) => seen.missed(step, kind, &mut findings),
+            Action::Fault(_) => seen.missed(step, &mut findings),
             Action::Harmless(Harmless::NodeMarked) => seen.unmarked(step, &mut findings),
             _ => {}
         }
@@ -235,33 +236,27 @@ impl Seen {
     }
 
     /// A fault that 503 did not follow in time.
-    fn missed(&self, fault: &Step, kind: Fault, findings: &mut Findings) {
+    fn missed(&self, fault: &Step, findings: &mut Findings) {
         findings.faults += 1;
         let lasts = |one: &Answered| one.to > fault.from && one.from < fault.to;
         let mut answered = self.answered.iter();
         let first = answered.find(|one| one.codes.livez == 503 && lasts(one));
-        if first.is_some_and(|first| first.from < fault.from) {
-            let why = format!(
-                "{:?}: the 503 of the fault before still stood",
-                fault.action
-            );
-            return findings.unjudged.push((fault.from, why));
-        }
         let told = first.map_or(fault.to, |first| first.from);
-        let promised = match self.promised(fault, kind, told) {
+        let action = fault.action;
+        let promised = match self.promised(fault, told) {
             Ok(promised) => promised,
             Err(why) => {
-                let why = format!("{:?}: {why}", fault.action);
-                return findings.unjudged.push((fault.from, why));
+                let unjudged = (fault.from, format!("{action:?}: {why}"));
+                return findings.unjudged.push(unjudged);
             }
         };
         let after = first.map(|first| first.from.saturating_sub(fault.from));
         if let Some(after) = after.filter(|after| *after <= promised) {
             self.taken_back(fault, told, findings);
-            return findings.detected.push(after);
+            return findings.detected.note(Some(after));
         }
         let came = after.map_or("never".to_owned(), |after| format!("after {after:.1?}"));
-        let (action, lasts) = (fault.action, fault.to - fault.from);
+        let lasts = fault.to - fault.from;
         let what = format!(
             "{action:?} for {lasts:.1?}, no connection worked, and 503 came {came} \
              (promised, with the slack, within {promised:.1?})"
@@ -278,23 +273,19 @@ impl Seen {
         if let Some(again) = again
             && !self.dialled(told, again.to.min(end)).any(|ok| ok)
         {
-            let what = format!(
-                "{:?}: 200 at /livez again, and no connection worked",
-                fault.action
-            );
+            let action = fault.action;
+            let what = format!("{action:?}: 200 at /livez again, and no connection worked");
             findings.accuse(again.from, what);
         }
     }
 
     /// Time from its beginning within which 503 has to be there, with the slack, or the reason why it need
     /// not. `told`: the moment of the 503, or the fault's end.
-    fn promised(
-        &self,
-        fault: &Step,
-        kind: Fault,
-        told: Duration,
-    ) -> Result<Duration, &'static str> {
+    fn promised(&self, fault: &Step, told: Duration) -> Result<Duration, &'static str> {
         let (from, to) = (fault.from, fault.to);
+        if told < from {
+            return Err("the 503 of the fault before still stood");
+        }
         let mut steps = self.steps.clone();
         steps
             .iter_mut()
@@ -306,13 +297,6 @@ impl Seen {
             let mut steps = steps.iter();
             steps.any(|step| actions.contains(&step.action) && step.touches(from, to, after))
         };
-        let promised = match kind {
-            _ if beside(&STARVING, GRACE) => STARVED,
-            // The sentinel's own routes are no pods': its probes pass without those.
-            Fault::ForwardDropped | Fault::RoutesGone => BY_TRAFFIC,
-            _ if beside(&BLINDING, UNARMED) => BY_TRAFFIC,
-            _ => CERTAIN,
-        };
         let end = to.saturating_sub(AT_THE_END);
         // While connections work 200 is right: a command that breaks the node takes its time on a busy
         // machine.
@@ -320,11 +304,13 @@ impl Seen {
         let worked = self.dialled.iter();
         let worked = worked.filter(|(begun, ok)| *ok && settled.contains(begun));
         let since = worked.map(|(begun, _)| *begun).max().unwrap_or(from);
-        // Probes that such a connection contradicted are contradicted until one passes (ADR 7).
-        let promised = if since > from {
-            promised.max(BY_TRAFFIC)
-        } else {
-            promised
+        let promised = match fault.action {
+            _ if beside(&STARVING, GRACE) => STARVED,
+            // The sentinel's own routes are no pods': its probes pass without those.
+            Action::Fault(Fault::ForwardDropped | Fault::RoutesGone) => BY_TRAFFIC,
+            // Probes that such a connection contradicted are contradicted until one passes (ADR 7).
+            _ if since > from || beside(&BLINDING, UNARMED) => BY_TRAFFIC,
+            _ => CERTAIN,
         };
         let promised = since - from + promised + self.slack;
         if from + promised <= to && self.dialled(since, end).count() >= ENOUGH {
@@ -383,23 +369,20 @@ const STARVING: [Action; 3] = [
 impl Step {
     /// Why a fault cannot be judged beside this action.
     pub(super) fn hides(&self, fault: &Self) -> Option<&'static str> {
-        let Action::Fault(kind) = fault.action else {
-            return None;
-        };
-        let (after, why) = match (self.action, kind) {
+        let (after, why) = match (self.action, fault.action) {
             (Action::Agent(_), _) => (BACK, "the agent was away"),
             // He may deny his own pods besides (ADR 33).
-            (Action::Tenant(Tenant::ClaimsProbed), Fault::ForwardDropped) => (
+            (Action::Tenant(Tenant::ClaimsProbed), Action::Fault(Fault::ForwardDropped)) => (
                 UNARMED,
                 "a tenant claimed all that probes dial, and pods that are denied look the same",
             ),
             // Real traffic shows handshakes, and they work.
-            (action, Fault::DataDropped) if BLINDING.contains(&action) => (
+            (action, Action::Fault(Fault::DataDropped)) if BLINDING.contains(&action) => (
                 UNARMED,
                 "only the sentinel sends data, and it was disturbed",
             ),
             // Its questions to the kernel are refused, and what it cannot check accuses nobody.
-            (Action::Harmless(Harmless::MemoryTight), Fault::DataDropped) => (
+            (Action::Harmless(Harmless::MemoryTight), Action::Fault(Fault::DataDropped)) => (
                 UNARMED,
                 "only the sentinel sends data, and the agent was refused the memory for it",
             ),

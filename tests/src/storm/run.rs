@@ -12,9 +12,10 @@ use jiff::Timestamp;
 
 use super::action::Injector;
 use super::judge::{Answered, Findings, Seen, judge};
-use super::plan::{Step, plan, seed_of_the_day};
+use super::plan::{Action, Harmless, Step, plan, seed_of_the_day};
 use super::soak::{Soak, is_churn};
-use crate::detect::{Stage, nearest_rank};
+use crate::detect::Stage;
+use crate::little_memory::MemoryGroup;
 use crate::promises::Missed;
 use crate::rules::Backend;
 use crate::traffic::Client;
@@ -67,6 +68,11 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
     if settings.soak {
         steps.retain(|step| is_churn(step.action));
     }
+    let memory = MemoryGroup::new();
+    if let Err(error) = &memory {
+        println!("memory is never tight: {error:#}");
+        steps.retain(|step| step.action != Action::Harmless(Harmless::MemoryTight));
+    }
     for wanted in &settings.draws {
         let draws = |step: &Step| format!("{:?}", step.action) == *wanted;
         ensure!(
@@ -75,7 +81,7 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
         );
     }
     println!("seed {seed}: the same storm again by these options and `--seed {seed}`");
-    let mut injector = Injector::build(settings)?;
+    let mut injector = Injector::build(settings, memory.ok())?;
     let watch = Watch::start(&injector.stage.world, EVERY)?;
     watch.wait(ECHO, |codes| codes.healthz == 200)?;
     let mut record = Record {
@@ -223,11 +229,8 @@ fn report(findings: &Findings, seen: &Seen) -> Missed {
     let failed = seen.dialled.iter().filter(|(_, ok)| !ok).count();
     let all = seen.dialled.len();
     println!("\n{all} connections, {failed} of them failed");
-    let mut detected = findings.detected.clone();
-    detected.sort();
-    let told = detected.len();
-    let [median, longest] = [50, 100].map(|percent| nearest_rank(&detected, percent));
-    let [median, longest] = [median, longest].map(Option::unwrap_or_default);
+    let (detected, told) = (&findings.detected, findings.detected.count());
+    let [median, longest] = [50, 100].map(|percent| detected.rank(percent).unwrap_or_default());
     println!("{told} faults told by 503, after {median:.2?} (median) and {longest:.2?} (longest)");
     let unjudged = listed("faults could not be judged", &findings.unjudged);
     let wrong = listed("wrong answers", &findings.violations);

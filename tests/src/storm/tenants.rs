@@ -17,6 +17,7 @@ use super::plan::{Action, Tenant};
 use super::worlds;
 use crate::detect::Stage;
 use crate::manifests::{self, Sentinel, slice, yaml};
+use crate::scene::PORT;
 use crate::traffic::{Client, Flood, Plan};
 use crate::world::{Family, Place, layout};
 
@@ -76,7 +77,7 @@ impl Tenants {
         stage.serve(SERVER);
         let server = [pod_of(stage, SERVER)];
         let services = [(ONE, &server[..]), (TWO, &server), (EMPTY, &[])];
-        let all = services.map(|(index, endpoints)| objects(index, &[], endpoints, Stage::PORT));
+        let all = services.map(|(index, endpoints)| objects(index, &[], endpoints));
         let manifests = &stage.manifests;
         manifests.write_file(SERVICES_FILE, &yaml(&all.concat())?)?;
         stage.rules.install()?;
@@ -97,42 +98,40 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
     let (stage, mut client) = (&injector.stage, None);
     let (web, server) = (stage.manifests.service("web"), [pod_of(stage, SERVER)]);
     let web = || Family::ALL.map(|family| web.cluster_ip(family));
+    let node = || Family::ALL.map(|family| stage.world.node_address(family));
     let (file, objects) = match tenant {
-        Tenant::ClaimsFirst => (FIRST_FILE, objects(CLAIM, &web(), &server, Stage::PORT)),
-        Tenant::ClaimsLast => (LAST_FILE, objects(CLAIM, &web(), &server, Stage::PORT)),
+        Tenant::ClaimsFirst => (FIRST_FILE, objects(CLAIM, &web(), &server)),
+        Tenant::ClaimsLast => (LAST_FILE, objects(CLAIM, &web(), &server)),
         Tenant::ClaimsProbed => {
             let clusters = Family::ALL.map(Sentinel::cluster_ip);
-            let nodes = Family::ALL.map(|family| stage.world.node_address(family));
-            let probed = [clusters, nodes].concat();
-            (FIRST_FILE, objects(CLAIM, &probed, &server, Stage::PORT))
+            let probed = [clusters, node()].concat();
+            (FIRST_FILE, objects(CLAIM, &probed, &server))
         }
         Tenant::ClaimsEcho => {
             let echo = Sentinel::default().endpoints;
-            (LAST_FILE, objects(CLAIM, &echo, &[echo], Stage::PORT))
+            (LAST_FILE, objects(CLAIM, &echo, &[echo]))
         }
         Tenant::ForeignSlices => {
             let outside = |client| {
-                let (v4, v6) = layout::outside_client(client);
-                [IpAddr::V4(v4), IpAddr::V6(v6)]
+                Family::ALL.map(|family| layout::pick(layout::outside_client(client), family))
             };
-            let node = Family::ALL.map(|family| stage.world.node_address(family));
             let pods = ["web-1", "web-3"].map(|pod| pod_of(stage, pod));
-            let endpoints = [pods[0], pods[1], outside(200), outside(201), node];
+            let endpoints = [pods[0], pods[1], outside(200), outside(201), node()];
             client = Some(injector.tenants.foreign.clone().start()?);
-            (LAST_FILE, objects(FOREIGN, &[], &endpoints, Stage::PORT))
+            (LAST_FILE, objects(FOREIGN, &[], &endpoints))
         }
         Tenant::Products => {
             let nobody = |of: u8| [Ipv4Addr::new(10, 244, 1, 100 + of).into(); 2];
             let nobody: Vec<[IpAddr; 2]> = (0..100).map(nobody).collect();
             let product = |index| {
-                let [service, v4, _] = objects_of(index, &[], 1..=1_000, &nobody, Stage::PORT);
+                let [service, v4, _] = objects_of(index, &[], 1..=1_000, &nobody, PORT);
                 [service, v4]
             };
             (UNRULED_FILE, PRODUCTS.flat_map(product).collect())
         }
         Tenant::KeepsPort => {
             client = Some(keep_port(injector)?);
-            (LAST_FILE, objects(KEPT, &[], &server, Stage::PORT))
+            (LAST_FILE, objects(KEPT, &[], &server))
         }
         Tenant::Dropped => return deny(stage, "drop"),
         Tenant::Rejected => return deny(stage, worlds::REJECT),
@@ -160,7 +159,7 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
 /// An endpoint that is silent gets a connection, and then leaves.
 fn keep_port(injector: &Injector) -> Result<Client> {
     let stage = &injector.stage;
-    let silent = objects(KEPT, &[], &[pod_of(stage, SERVER)], SILENT);
+    let silent = objects_of(KEPT, &[], PORTS, &[pod_of(stage, SERVER)], SILENT);
     stage.manifests.write_file(LAST_FILE, &yaml(&silent)?)?;
     injector.publish(LAST_FILE)?;
     let Tenants {
@@ -192,13 +191,8 @@ fn pod_of(stage: &Stage, pod: &str) -> [IpAddr; 2] {
 }
 
 /// A Service of [`PORTS`] with its slices.
-fn objects(
-    index: u8,
-    external_ips: &[IpAddr],
-    endpoints: &[[IpAddr; 2]],
-    target: u16,
-) -> Vec<Value> {
-    objects_of(index, external_ips, PORTS, endpoints, target).into()
+fn objects(index: u8, external_ips: &[IpAddr], endpoints: &[[IpAddr; 2]]) -> Vec<Value> {
+    objects_of(index, external_ips, PORTS, endpoints, PORT).into()
 }
 
 /// A Service with a slice of each family. He places all endpoints on this node.

@@ -16,6 +16,7 @@ use tokio::net::TcpSocket;
 use tokio::time::timeout;
 
 use super::tally::Tally;
+use crate::packet::mapped;
 use crate::wait;
 use crate::worker::Worker;
 use crate::world::{Family, Namespace, Pod, World};
@@ -47,20 +48,20 @@ pub struct Plan {
 impl Plan {
     /// From a pod, 10 connections a second, 900 ms each.
     pub fn from_pod(world: &World, pod: &Pod, target: SocketAddr) -> Self {
-        let source = pod.address(Family::of(target.ip()));
+        let source = pod.address(Family::of(&mapped(target.ip())));
         Self::new(world, &pod.name, &pod.ns, source, target)
     }
 
     /// From an outside client.
     pub fn from_outside(world: &World, client: u8, target: SocketAddr) -> Self {
-        let source = world.outside_client(client, Family::of(target.ip()));
+        let source = world.outside_client(client, Family::of(&mapped(target.ip())));
         let name = format!("outside-{client}");
         Self::new(world, &name, &world.outside, source, target)
     }
 
     /// From the node itself.
     pub fn from_node(world: &World, target: SocketAddr) -> Self {
-        let source = world.node_address(Family::of(target.ip()));
+        let source = world.node_address(Family::of(&mapped(target.ip())));
         Self::new(world, "node", &world.node, source, target)
     }
 
@@ -179,17 +180,13 @@ fn parse(line: &str) -> Option<Answer> {
 /// A running client; ends when dropped.
 #[derive(Debug)]
 pub struct Client {
-    plan: Plan,
+    /// What it does.
+    pub plan: Plan,
     account: Arc<Mutex<Account>>,
     worker: Worker,
 }
 
 impl Client {
-    /// What it does.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
     /// Counts so far.
     pub fn tally(&self) -> Tally {
         lock(&self.account).tally

@@ -12,6 +12,7 @@ use tokio::net::UdpSocket;
 use tokio::time::{sleep, timeout};
 
 use super::server::Manner;
+use crate::packet::mapped;
 use crate::worker::Worker;
 use crate::world::{Family, Namespace, Pod};
 
@@ -40,42 +41,30 @@ pub fn answer(question: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A server on both families in a pod; ends when dropped.
-#[derive(Debug)]
-pub struct DnsServer {
-    _worker: Worker,
+/// Starts a server on both families in a pod, until it is dropped. A mute one takes questions and
+/// says nothing.
+pub fn serve(pod: &Pod, port: u16, manner: Manner) -> Result<Worker> {
+    let address = (Ipv6Addr::UNSPECIFIED, port).into();
+    serve_at(&pod.ns, &pod.name, address, manner)
 }
 
-impl DnsServer {
-    /// Starts it; a mute one takes questions and says nothing.
-    pub fn start(pod: &Pod, port: u16, manner: Manner) -> Result<Self> {
-        let address = (Ipv6Addr::UNSPECIFIED, port).into();
-        Self::start_at(&pod.ns, &pod.name, address, manner)
-    }
-
-    /// Starts one at a single address of a namespace, from which it answers.
-    pub fn start_at(
-        ns: &Namespace,
-        name: &str,
-        address: SocketAddr,
-        manner: Manner,
-    ) -> Result<Self> {
-        let bind = || std::net::UdpSocket::bind(address);
-        let socket = ns.run(bind).with_context(|| address.to_string())?;
-        socket.set_nonblocking(true)?;
-        let worker = super::run(ns, &format!("dns-{name}"), async move {
-            let socket = UdpSocket::from_std(socket).expect("in a runtime");
-            let mut bytes = [0; 512];
-            loop {
-                if let Ok((length, client)) = socket.recv_from(&mut bytes).await
-                    && manner == Manner::Answers
-                {
-                    let _ = socket.send_to(&answer(&bytes[..length]), client).await;
-                }
+/// Starts one at a single address of a namespace, from which it answers.
+pub fn serve_at(ns: &Namespace, name: &str, address: SocketAddr, manner: Manner) -> Result<Worker> {
+    let bind = || std::net::UdpSocket::bind(address);
+    let socket = ns.run(bind).with_context(|| address.to_string())?;
+    socket.set_nonblocking(true)?;
+    let worker = super::run(ns, &format!("dns-{name}"), async move {
+        let socket = UdpSocket::from_std(socket).expect("in a runtime");
+        let mut bytes = [0; 512];
+        loop {
+            if let Ok((length, client)) = socket.recv_from(&mut bytes).await
+                && manner == Manner::Answers
+            {
+                let _ = socket.send_to(&answer(&bytes[..length]), client).await;
             }
-        })?;
-        Ok(Self { _worker: worker })
-    }
+        }
+    })?;
+    Ok(worker)
 }
 
 /// A client that asks from a port of its own each time; ends when dropped.
@@ -89,7 +78,7 @@ impl DnsClient {
     /// Asks `target` so often a second from a pod's address, with ports from `first` on: a port that
     /// the kernel chooses may meet the conntrack entry of an earlier fault.
     pub fn start(pod: &Pod, target: SocketAddr, first: u16, rate: f64) -> Result<Self> {
-        let source = pod.address(Family::of(target.ip()));
+        let source = pod.address(Family::of(&mapped(target.ip())));
         let answered = Arc::new(AtomicU64::new(0));
         let count = Arc::clone(&answered);
         let worker = super::run(&pod.ns, &format!("ask-{}", pod.name), async move {

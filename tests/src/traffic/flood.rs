@@ -27,12 +27,8 @@ impl Flood {
     /// From outside to a port of the node, so many SYNs a second, or as many as go out. Sources are
     /// drawn from 11.0.0.0/8, which nobody here has.
     pub fn start(world: &World, target: SocketAddr, rate: u32) -> Result<Self> {
-        Ok(Self::run(
-            RawSender::from_outside(world)?,
-            None,
-            target,
-            rate,
-        ))
+        let sender = RawSender::from_outside(world)?;
+        Ok(Self::run(sender, None, target, rate))
     }
 
     /// The same from a pod, under its own address.

@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::mem::ManuallyDrop;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -117,13 +116,6 @@ impl World {
             cleanup: true,
         })
     }
-
-    /// Starts the agent and waits until it says that it is ready.
-    pub fn ready_agent(&self, binary: &Path, manifests: &Path, extra: &[&str]) -> Result<Agent> {
-        let mut agent = self.spawn_agent(binary, manifests, extra)?;
-        agent.wait_ready(Duration::from_secs(10))?;
-        Ok(agent)
-    }
 }
 
 fn admin(node: &Namespace, path: &str) -> Result<Response> {
@@ -224,22 +216,12 @@ impl Agent {
         ended.context("the agent ignores SIGTERM")
     }
 
-    /// Drops the value without what is done at its end: the agent has ended by itself.
-    pub fn leave(self) {
-        let _ = ManuallyDrop::new(self);
-    }
-
     /// Runs another command of the agent's binary inside the node, such as `status`.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.node.command(&self.binary);
         command.args(args);
         clean(&mut command);
         command
-    }
-
-    /// Folder of the world, where state and log lie.
-    pub fn dir(&self) -> &Path {
-        &self.dir
     }
 
     /// Keeps the recording of a test that fails, and of every test where [`RECORDINGS`] is set.

@@ -21,7 +21,7 @@ const GATEWAY: (&str, &str) = ("169.254.1.1", "fe80::1");
 pub(super) const ROUTER_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0x01, 0, 0x01];
 pub(super) const NODE_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0, 0, 0x10];
 const WORKER_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0, 0, 0x20];
-const BRIDGE_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0x02, 0, 0x01];
+pub(super) const BRIDGE_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0x02, 0, 0x01];
 /// The bridge's addresses on the node.
 const BRIDGE_ADDRESS: (&str, &str) = ("10.244.0.129", "fd00:10:244:0:1::1");
 
@@ -79,27 +79,23 @@ impl Builder {
         let remains = Remains::new()?;
         let names = ["node", "outside", "worker"].map(|part| format!("{}-{part}", remains.name));
         remains::make_namespaces(&names)?;
-        let mut world = self.world(remains)?;
+        let [node, outside, worker] = names.map(|name| Namespace::open(&name));
+        let mut world = World {
+            node_name: self.node_name.unwrap_or(NODE_NAME).to_owned(),
+            node: node?,
+            outside: outside?,
+            worker: worker?,
+            pods: BTreeMap::new(),
+            ports: Mutex::default(),
+            indexes: [0; 3],
+            remains,
+        };
         network(&world)?;
         if !self.keeps_pod_addresses {
             masquerade_egress(&world.node)?;
         }
         add_pods(&mut world, &self.pods)?;
         Ok(world)
-    }
-
-    fn world(&self, remains: Remains) -> Result<World> {
-        let open = |part: &str| Namespace::open(&format!("{}-{part}", remains.name));
-        Ok(World {
-            node_name: self.node_name.unwrap_or(NODE_NAME).to_owned(),
-            node: open("node")?,
-            outside: open("outside")?,
-            worker: open("worker")?,
-            pods: BTreeMap::new(),
-            ports: Mutex::default(),
-            indexes: [0; 3],
-            remains,
-        })
     }
 }
 
@@ -219,8 +215,10 @@ fn bridge_filter(namespace: &Namespace, value: &str) {
 
 /// Adds pods: all namespaces in one process, then one batch for each host and pod.
 pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()> {
-    let names = pods.iter();
-    let names: Vec<String> = names.map(|(name, _)| namespace_of(world, name)).collect();
+    let names = pods
+        .iter()
+        .map(|(name, _)| format!("{}-{name}", world.name()));
+    let names: Vec<String> = names.collect();
     remains::make_namespaces(&names)?;
     let (mut on_node, mut on_worker) = (String::new(), String::new());
     let is_bridged = |(_, place): &(String, Place)| *place == Place::Bridged;
@@ -232,9 +230,9 @@ pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()
         );
     }
     let mut made = Vec::new();
-    for (name, place) in pods {
+    for ((name, place), ns) in pods.iter().zip(&names) {
         ensure!(!world.pods.contains_key(name), "two pods named {name}");
-        let pod = new_pod(world, name, *place)?;
+        let pod = new_pod(world, name, *place, ns)?;
         pod.ns.sysctls(&EVERYWHERE)?;
         match place {
             Place::Remote => on_worker += &host_side(&pod),
@@ -255,10 +253,6 @@ pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()
     wait_up(&world.worker)
 }
 
-fn namespace_of(world: &World, pod: &str) -> String {
-    format!("{}-{pod}", world.name())
-}
-
 /// Waits until every device of a namespace works: the kernel notices a carrier by a work item,
 /// late on a loaded machine, and drops what is sent before.
 fn wait_up(namespace: &Namespace) -> Result<()> {
@@ -272,13 +266,13 @@ fn wait_up(namespace: &Namespace) -> Result<()> {
     up.with_context(|| format!("devices of {} stay down: {down}", namespace.name()))
 }
 
-fn new_pod(world: &mut World, name: &str, place: Place) -> Result<Pod> {
+fn new_pod(world: &mut World, name: &str, place: Place, ns: &str) -> Result<Pod> {
     let device = format!("veth-{name}");
     ensure!(
         device.len() <= 15,
         "the name of the device {device} is too long"
     );
-    let ns = Namespace::open(&namespace_of(world, name)).context("open a pod")?;
+    let ns = Namespace::open(ns).context("open a pod")?;
     let index = &mut world.indexes[place as usize];
     let (v4, v6) = layout::pod(place, *index);
     *index += 1;
@@ -292,24 +286,13 @@ fn new_pod(world: &mut World, name: &str, place: Place) -> Result<Pod> {
     })
 }
 
-/// Hardware addresses of a pod: (its gateway's, its own).
-pub(super) fn hardware(pod: &Pod) -> ([u8; 6], [u8; 6]) {
-    let [_, _, third, fourth] = pod.v4.octets();
-    let host = match pod.place {
-        // What a bridged pod sends to its gateway goes to the bridge, not to the port.
-        Place::Bridged => BRIDGE_HARDWARE,
-        Place::Local | Place::Remote => [0x02, 0x70, 0x70, 0xee, third, fourth],
-    };
-    (host, [0x02, 0x70, 0x70, 0x0d, third, fourth])
-}
-
 fn mac(bytes: [u8; 6]) -> String {
     bytes.map(|byte| format!("{byte:02x}")).join(":")
 }
 
 fn host_side(pod: &Pod) -> String {
     let Pod { device, v4, v6, .. } = pod;
-    let (host, inside) = hardware(pod);
+    let (inside, host) = pod.link();
     let (host, inside) = (mac(host), mac(inside));
     let ns = pod.ns.name();
     let link = format!("type veth peer name eth0 address {inside} netns {ns}");
@@ -330,7 +313,7 @@ fn host_side(pod: &Pod) -> String {
 
 fn pod_side(pod: &Pod) -> String {
     let Pod { v4, v6, .. } = pod;
-    let (host, _) = hardware(pod);
+    let (_, host) = pod.link();
     let host = mac(host);
     let up = "link set lo up\nlink set eth0 up\n";
     if pod.place == Place::Bridged {

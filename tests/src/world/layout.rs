@@ -9,6 +9,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+pub use agent_common::service::Family;
+
 /// Name of the node in the manifests.
 pub const NODE_NAME: &str = "node-1";
 /// Name of the other node.
@@ -27,6 +29,8 @@ pub const WORKER: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::new(192, 0, 2, 20), v6(1, 0x
 pub const CLUSTER_CIDRS: (&str, &str) = ("10.244.0.0/16", "fd00:10:244::/48");
 /// Pod address ranges of the node.
 pub const NODE_POD_CIDRS: (&str, &str) = ("10.244.0.0/24", "fd00:10:244::/64");
+/// From these on, addresses of [`NODE_POD_CIDRS`] are free for pods that are not the world's.
+pub const FREE_PODS: (&str, &str) = ("10.244.0.160", "fd00:10:244::a0");
 /// Pod address ranges of the other node.
 pub const WORKER_POD_CIDRS: (&str, &str) = ("10.244.1.0/24", "fd00:10:244:1::/64");
 /// ClusterIP ranges.
@@ -109,36 +113,5 @@ pub fn range((v4, v6): (&'static str, &'static str), family: Family) -> &'static
     match family {
         Family::V4 => v4,
         Family::V6 => v6,
-    }
-}
-
-/// From where on addresses of [`NODE_POD_CIDRS`] are free for pods that are not the world's.
-pub fn pod_range_start() -> (Ipv4Addr, Ipv6Addr) {
-    (
-        Ipv4Addr::new(10, 244, 0, 160),
-        Ipv6Addr::new(0xfd00, 0x10, 0x244, 0, 0, 0, 0, 0xa0),
-    )
-}
-
-/// IP family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// Both.
-    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
-
-    /// The family of an address.
-    pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() {
-            Self::V4
-        } else {
-            Self::V6
-        }
     }
 }

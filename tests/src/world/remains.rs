@@ -83,13 +83,9 @@ pub(super) fn sweep() -> Result<()> {
     Ok(())
 }
 
-/// Whether this is the name of a short-lived world, or of a part of it, whose process is gone.
-pub(crate) fn of_dead_process(name: &str) -> bool {
-    world_of_dead_process(name).is_some()
-}
-
-/// "pp-t123-0-node" -> "pp-t123-0" where no process 123 is.
-fn world_of_dead_process(file: &str) -> Option<String> {
+/// Reads the name of a short-lived world out of that of a part of it, if the world's process is gone:
+/// "pp-t123-0-node" -> "pp-t123-0".
+pub(crate) fn world_of_dead_process(file: &str) -> Option<String> {
     let mut parts = file.strip_prefix(PREFIX)?.split('-');
     let pid: u32 = parts.next()?.parse().ok()?;
     let counter: u32 = parts.next()?.parse().ok()?;

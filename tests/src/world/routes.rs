@@ -4,22 +4,18 @@ use anyhow::Result;
 
 use super::{World, layout};
 
-/// Routes that were cut, as `ip` prints them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Routes(Vec<String>);
-
 impl World {
-    /// Cuts every route of the node to pods, its own and the other node's. What is sent to them takes
-    /// the default route then, by the uplink.
-    pub fn cut_pod_routes(&self) -> Result<Routes> {
+    /// Cuts every route of the node to pods, its own and the other node's, and gives them as `ip`
+    /// prints them. What is sent to them takes the default route then, by the uplink.
+    pub fn cut_pod_routes(&self) -> Result<Vec<String>> {
         let shown = self.node.ip("route show")? + &self.node.ip("-6 route show")?;
         let routes: Vec<String> = to_pods(&shown).map(str::to_owned).collect();
         self.node.ip_batch(&batch("del", &routes))?;
-        Ok(Routes(routes))
+        Ok(routes)
     }
 
     /// Puts exactly those back, but for those of devices that are gone: a pod may have ended meanwhile.
-    pub fn mend_pod_routes(&self, Routes(cut): &Routes) -> Result<()> {
+    pub fn mend_pod_routes(&self, cut: &[String]) -> Result<()> {
         let has_device = |name| self.node.ifindex(name).is_ok();
         let routes = cut.iter();
         let routes = routes.filter(|route| device(route).is_some_and(has_device));

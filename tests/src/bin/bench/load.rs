@@ -182,9 +182,9 @@ fn rates(scene: &Scene, missed: &mut Missed) -> Result<Vec<(String, f64)>> {
 fn cost(scene: &Scene, name: &str, dial: impl FnOnce() -> Result<u64>) -> Result<(f64, f64)> {
     let agent = scene.agent.as_ref().map(Agent::pid);
     let used = || -> Result<[Duration; 2]> {
-        let programs = usage::programs(agent.unwrap_or_else(std::process::id))?;
+        let (_, programs) = usage::programs(agent.unwrap_or_else(std::process::id))?;
         let agent = agent.map_or(Ok(Duration::ZERO), usage::processor)?;
-        Ok([agent, programs.time])
+        Ok([agent, programs])
     };
     let before = used()?;
     let start = Instant::now();

@@ -3,6 +3,7 @@
 //! peers, and exits 1 if a promise is not met. The agent is the one that `PATHPROOF_AGENT` names.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use node_tests::detect::{Load, Stage};
@@ -63,7 +64,9 @@ fn main() -> Result<ExitCode> {
 fn stage(load: Load, probed: bool, options: &[&str]) -> Result<Stage> {
     let options = [options, &["--log-filter", "warn"]].concat();
     let mut stage = Stage::build(Backend::Nftables, load, |world, manifests| {
-        world.ready_agent(&agent_binary()?, manifests.dir(), &options)
+        let mut agent = world.spawn_agent(&agent_binary()?, manifests.dir(), &options)?;
+        agent.wait_ready(Duration::from_secs(10))?;
+        Ok(agent)
     })?;
     if probed {
         stage.settle()?;

@@ -49,11 +49,9 @@ pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
 
     println!("{BEATS} heartbeats");
     each(&site.apis, BEATS, |api, index| {
-        let change = json!({ "status": { "conditions": [condition()] } });
-        let path = format!("/api/v1/nodes/{}/status", name(index * 7 % nodes));
-        let strategic = "application/strategic-merge-patch+json";
-        api.request(http::Method::PATCH, &path, strategic, &change)
-            .map(drop)
+        let status = json!({ "conditions": [condition()] });
+        let name = name(index * 7 % nodes);
+        api.patch_node_status(&name, &status).map(drop)
     })?;
     let [ours, theirs] = [rotator.pid(), peer.pid()].map(usage::memory);
     let (ours, theirs) = (ours?, theirs?);

@@ -6,6 +6,8 @@ use crate::cluster::Manner;
 
 const SLACK: Duration = Duration::from_millis(500);
 const FLUSHED: Action = Action::Fault(Fault::ChainFlushed);
+const STOPPED: Action = Action::Agent(AgentFault::Stopped);
+const MARKED: Action = Action::Harmless(Harmless::NodeMarked);
 
 fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
@@ -30,27 +32,34 @@ fn codes(from: f64, to: f64, healthz: u16, livez: u16) -> Answered {
     }
 }
 
-fn step(action: Action, from: f64, to: f64) -> Step {
-    Step {
+/// With an action, whatever came of it.
+fn with(mut seen: Seen, action: Action, from: f64, to: f64) -> Seen {
+    seen.steps.push(Step {
         action,
         from: seconds(from),
         to: seconds(to),
-    }
+    });
+    seen
 }
 
-/// With 503 at both for some time.
-fn alarmed(mut seen: Seen, from: f64, to: f64) -> Seen {
+/// With these codes for some time, and 200 before and after it.
+fn answering(mut seen: Seen, from: f64, to: f64, healthz: u16, livez: u16) -> Seen {
     seen.answered = vec![
         codes(0.0, from, 200, 200),
-        codes(from, to, 503, 503),
+        codes(from, to, healthz, livez),
         codes(to, 60.0, 200, 200),
     ];
     seen
 }
 
+/// With 503 at both for some time.
+fn alarmed(seen: Seen, from: f64, to: f64) -> Seen {
+    answering(seen, from, to, 503, 503)
+}
+
 /// With a fault that every client feels.
-fn broken(mut seen: Seen, action: Action, from: f64, to: f64) -> Seen {
-    seen.steps.push(step(action, from, to));
+fn broken(seen: Seen, action: Action, from: f64, to: f64) -> Seen {
+    let mut seen = with(seen, action, from, to);
     for (begun, ok) in &mut seen.dialled {
         *ok &= !(seconds(from)..seconds(to)).contains(begun);
     }
@@ -72,7 +81,8 @@ fn a_fault_that_is_told_in_time_is_sound() {
     let seen = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.2, 28.5);
     let found = judge(&seen);
     assert_eq!(found.violations, []);
-    assert_eq!(found.detected, [seconds(1.2)]);
+    assert_eq!(found.detected.count(), 1);
+    assert_eq!(found.detected.rank(100), Some(seconds(1.2)));
     assert_eq!(found.unjudged, []);
 }
 
@@ -95,7 +105,7 @@ fn a_fault_counts_from_its_last_connection_that_worked() {
     };
     assert_eq!(late(20.4, 23.0).violations.len(), 1, "on its way");
     let found = late(21.5, 26.4);
-    assert_eq!((found.violations.len(), found.detected.len()), (0, 1));
+    assert_eq!((found.violations.len(), found.detected.count()), (0, 1));
     assert_eq!(late(20.9, 26.0).violations.len(), 1, "5.1 s after it");
     assert_eq!(late(26.5, 26.1).violations.len(), 1, "it was late by then");
     // Without time for 503 after it there is nothing to judge.
@@ -111,23 +121,19 @@ fn a_fault_counts_from_its_last_connection_that_worked() {
 #[case::short_of_memory(Harmless::MemoryTight)]
 fn what_disturbs_the_sentinel_gives_it_time(#[case] disturbing: Harmless) {
     let dropped = Action::Harmless(disturbing);
-    let mut late = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
-    late.steps.push(step(dropped, 14.0, 16.0));
-    assert_eq!(violations(&late), [""; 0]);
+    let late = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
+    assert_eq!(violations(&with(late, dropped, 14.0, 16.0)), [""; 0]);
     let data = Action::Fault(Fault::DataDropped);
-    let mut never = broken(calm(), data, 20.0, 29.0);
+    let never = broken(calm(), data, 20.0, 29.0);
     assert_eq!(violations(&never).len(), 1);
-    never.steps.push(step(dropped, 14.0, 16.0));
+    let never = with(never, dropped, 14.0, 16.0);
     assert_eq!(violations(&never), [""; 0]);
     assert_eq!(judge(&never).unjudged.len(), 1);
 }
 
 #[test]
 fn an_agent_that_is_away_owes_nothing() {
-    let mut never = broken(calm(), FLUSHED, 20.0, 27.0);
-    never
-        .steps
-        .push(step(Action::Agent(AgentFault::Stopped), 19.0, 22.0));
+    let never = with(broken(calm(), FLUSHED, 20.0, 27.0), STOPPED, 19.0, 22.0);
     assert_eq!(violations(&never), [""; 0]);
 }
 
@@ -145,17 +151,12 @@ fn an_alarm_without_a_fault_is_found() {
 #[test]
 fn a_world_excuses_no_alarm() {
     for &world in World::value_variants() {
-        let mut seen = alarmed(calm(), 20.0, 21.0);
-        seen.steps.push(step(Action::World(world), 15.0, 25.0));
-        assert!(
-            violations(&seen)[0].contains("without a fault"),
-            "{world:?}"
-        );
-        let felt = alarmed(broken(calm(), Action::World(world), 18.0, 22.0), 20.0, 21.0);
-        assert!(
-            violations(&felt)[0].contains("without a fault"),
-            "{world:?}"
-        );
+        let unfelt = with(calm(), Action::World(world), 15.0, 25.0);
+        let felt = broken(calm(), Action::World(world), 18.0, 22.0);
+        for seen in [unfelt, felt] {
+            let found = violations(&alarmed(seen, 20.0, 21.0));
+            assert!(found[0].contains("without a fault"), "{world:?}");
+        }
     }
 }
 
@@ -163,18 +164,13 @@ fn a_world_excuses_no_alarm() {
 #[test]
 fn a_world_excuses_no_missed_fault() {
     for &world in World::value_variants() {
-        let beside = |seen: Seen| {
-            let mut seen = broken(seen, FLUSHED, 20.0, 29.0);
-            seen.steps.push(step(Action::World(world), 10.0, 30.0));
-            seen
-        };
-        assert_eq!(violations(&alarmed(beside(calm()), 21.5, 30.0)), [""; 0]);
-        let late = violations(&alarmed(beside(calm()), 23.0, 30.0));
-        assert!(late[0].contains("after 3.0s"), "{world:?}");
-        assert!(
-            violations(&beside(calm()))[0].contains("never"),
-            "{world:?}"
-        );
+        let beside = with(calm(), Action::World(world), 10.0, 30.0);
+        let beside = broken(beside, FLUSHED, 20.0, 29.0);
+        let never = violations(&beside);
+        assert!(never[0].contains("never"), "{world:?}");
+        let told = |at: f64| violations(&alarmed(beside.clone(), at, 30.0));
+        assert_eq!(told(21.5), [""; 0]);
+        assert!(told(23.0)[0].contains("after 3.0s"), "{world:?}");
     }
 }
 
@@ -183,39 +179,32 @@ fn a_world_excuses_no_missed_fault() {
 fn cut_routes_are_told_by_connections_alone() {
     let cut = || broken(calm(), Action::Fault(Fault::RoutesGone), 20.0, 29.0);
     let found = judge(&alarmed(cut(), 24.9, 30.5));
-    assert_eq!((found.violations.len(), found.detected.len()), (0, 1));
+    assert_eq!((found.violations.len(), found.detected.count()), (0, 1));
     assert!(violations(&alarmed(cut(), 25.1, 30.5))[0].contains("after 5.1s"));
     // And the sentinel is not needed for it.
-    let mut blind = cut();
     let dropped = Action::Harmless(Harmless::RangeDropped);
-    blind.steps.push(step(dropped, 14.0, 28.0));
+    let blind = with(cut(), dropped, 14.0, 28.0);
     assert!(violations(&blind)[0].contains("never"));
 }
 
 /// The sentinel is announced again, and its rules come when the proxy follows.
 #[test]
 fn a_frozen_proxy_keeps_a_new_sentinel_from_its_rules() {
-    let deleted = step(Action::Harmless(Harmless::SentinelDeleted), 2.0, 4.0);
-    let mut seen = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
-    seen.steps.push(deleted);
+    let deleted = Action::Harmless(Harmless::SentinelDeleted);
+    let seen = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
+    let seen = with(seen, deleted, 2.0, 4.0);
     assert!(violations(&seen)[0].contains("after 4.0s"));
     let frozen = Action::World(World::ProxyFrozen);
-    let mut before = seen.clone();
-    before.steps.push(step(frozen, 5.0, 12.0));
+    let before = with(seen.clone(), frozen, 5.0, 12.0);
     assert!(violations(&before)[0].contains("after 4.0s"));
-    seen.steps.push(step(frozen, 3.0, 12.0));
-    assert_eq!(violations(&seen), [""; 0]);
+    assert_eq!(violations(&with(seen, frozen, 3.0, 12.0)), [""; 0]);
 }
 
 #[test]
 fn an_alarm_that_outlasts_its_fault_is_found() {
     let long = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.0, 34.0);
     assert!(violations(&long)[0].contains("without a fault"));
-    let mut excused = long.clone();
-    excused
-        .steps
-        .push(step(Action::Agent(AgentFault::Stopped), 27.0, 31.0));
-    assert_eq!(violations(&excused), [""; 0]);
+    assert_eq!(violations(&with(long, STOPPED, 27.0, 31.0)), [""; 0]);
 }
 
 /// It was killed in the midst of a fault, and takes long to start again.
@@ -230,8 +219,7 @@ fn an_agent_that_was_away_answers_as_before_for_a_moment() {
         codes(27.0, 60.0, 200, 200),
     ];
     assert!(violations(&seen)[0].contains("without a fault"));
-    seen.steps
-        .push(step(Action::Agent(AgentFault::Killed), 19.0, 22.0));
+    let seen = with(seen, Action::Agent(AgentFault::Killed), 19.0, 22.0);
     assert_eq!(violations(&seen), [""; 0]);
 }
 
@@ -277,22 +265,15 @@ fn a_storm_in_which_503_is_hardly_ever_wrong_shows_little() {
 /// The fault was done, and did nothing.
 #[test]
 fn an_alarm_while_every_connection_works_is_found() {
-    let mut seen = alarmed(calm(), 21.0, 28.0);
-    seen.steps.push(step(FLUSHED, 20.0, 27.0));
+    let seen = with(alarmed(calm(), 21.0, 28.0), FLUSHED, 20.0, 27.0);
     assert!(violations(&seen)[0].contains("every connection worked"));
 }
 
 #[test]
 fn a_marked_node_is_503_at_healthz_alone() {
-    let marked = Action::Harmless(Harmless::NodeMarked);
-    let mut seen = calm();
-    seen.steps.push(step(marked, 20.0, 26.0));
+    let seen = with(calm(), MARKED, 20.0, 26.0);
     assert!(violations(&seen)[0].contains("marked for deletion"));
-    seen.answered = vec![
-        codes(0.0, 20.2, 200, 200),
-        codes(20.2, 26.2, 503, 200),
-        codes(26.2, 60.0, 200, 200),
-    ];
+    let mut seen = answering(seen, 20.2, 26.2, 503, 200);
     assert_eq!(violations(&seen), [""; 0]);
     seen.steps.clear();
     assert!(violations(&seen)[0].contains("not marked"));
@@ -301,40 +282,25 @@ fn a_marked_node_is_503_at_healthz_alone() {
 /// What the API server could not tell is no fault of the agent's; what it could is.
 #[test]
 fn a_mark_that_could_not_be_heard_of_is_excused() {
-    let marked = Action::Harmless(Harmless::NodeMarked);
-    let mut unheard = calm();
-    unheard.steps.push(step(marked, 20.0, 26.0));
-    let mut heard = unheard.clone();
+    let marked = with(calm(), MARKED, 20.0, 26.0);
     let trouble = Action::Api(Manner::Closed);
-    unheard.steps.push(step(trouble, 12.0, 21.0));
+    let unheard = with(marked.clone(), trouble, 12.0, 21.0);
     assert_eq!(violations(&unheard), [""; 0]);
-    heard.steps.push(step(trouble, 27.0, 30.0));
+    let heard = with(marked.clone(), trouble, 27.0, 30.0);
     assert!(violations(&heard)[0].contains("marked for deletion"));
     // And that the mark is gone is heard late too.
-    let mut late = calm();
-    late.steps.push(step(marked, 20.0, 26.0));
-    late.answered = vec![codes(0.0, 20.2, 200, 200), codes(20.2, 40.0, 503, 200)];
+    let late = answering(marked, 20.2, 40.0, 503, 200);
     assert!(violations(&late)[0].contains("not marked"));
-    late.steps.push(step(trouble, 25.0, 38.0));
-    assert_eq!(violations(&late), [""; 0]);
+    assert_eq!(violations(&with(late, trouble, 25.0, 38.0)), [""; 0]);
 }
 
 #[test]
 fn silence_is_wrong_unless_the_agent_was_away() {
-    let silent = |to: f64| {
-        let mut seen = calm();
-        seen.answered = vec![
-            codes(0.0, 20.0, 200, 200),
-            codes(20.0, to, 200, 0),
-            codes(to, 60.0, 200, 200),
-        ];
-        seen
-    };
+    let silent = |to: f64| answering(calm(), 20.0, to, 200, 0);
     assert_eq!(violations(&silent(22.0)), [""; 0], "load balancers bear it");
     assert!(violations(&silent(24.0))[0].contains("no answer for 4.0s"));
     let beside = |action: Action, from: f64, to: f64| {
-        let mut seen = silent(24.0);
-        seen.steps.push(step(action, from, to));
+        let seen = with(silent(24.0), action, from, to);
         violations(&seen).len()
     };
     assert_eq!(beside(Action::Agent(AgentFault::Killed), 19.0, 22.0), 0);
@@ -362,15 +328,12 @@ fn a_storm_that_judges_less_than_four_fifths_of_its_faults_is_blind() {
         assert_eq!(found.are_blind(), blind, "{unjudged} of {faults}");
     }
     // Counted by the judge itself.
-    let mut seen = broken(calm(), FLUSHED, 20.0, 27.0);
-    seen.steps
-        .push(step(Action::Agent(AgentFault::Stopped), 19.0, 22.0));
+    let seen = with(broken(calm(), FLUSHED, 20.0, 27.0), STOPPED, 19.0, 22.0);
     assert!(judge(&seen).are_blind());
 }
 
 #[test]
 fn an_answer_that_is_neither_200_nor_503_is_found() {
-    let mut seen = calm();
-    seen.answered = vec![codes(0.0, 20.0, 200, 200), codes(20.0, 60.0, 200, 404)];
+    let seen = answering(calm(), 20.0, 40.0, 200, 404);
     assert!(violations(&seen)[0].contains("404"));
 }
