@@ -247,6 +247,9 @@ impl Words<'_> {
                  cannot be told from a NetworkPolicy"
                     .to_owned()
             }
+            Lacking::Aside => "no probe takes the way of pods' connections on this node, and a \
+                               NetworkPolicy may deny these"
+                .to_owned(),
             Lacking::Namespaces => {
                 "all failed Services are in one namespace, and other namespaces have traffic"
                     .to_owned()

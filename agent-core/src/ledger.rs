@@ -176,6 +176,7 @@ impl Ledger {
             namespaces: self.worked.namespaces(family, now),
             referee_passes: false,
             referee_claimed: false,
+            referee_aside: false,
             refereed: Mono(0),
         }
     }

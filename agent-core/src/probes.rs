@@ -394,18 +394,18 @@ impl SentinelLedger {
 
     /// Whether a RST on this lane accuses the datapath: the frontend is an address of the node's own,
     /// which refuses what no rule takes. A cluster IP is one only with IPVS; elsewhere nobody but a
-    /// filter refuses what is sent there, and such a filter refuses what goes to the node port too.
+    /// filter refuses what is sent there, from the node itself too, and such a filter refuses what goes to
+    /// the node port as well.
     fn is_refusal_clear(&self, trace: &ProbeTrace) -> bool {
         let (lane, path) = (trace.lane, ProbePath::OffCluster);
         let cluster_ip = Lane { path, ..lane };
         match lane.path {
             _ if self.owners(lane.family).contains(Owner::Ipvs) => true,
-            ProbePath::Host => true,
             ProbePath::NodePort => {
                 let refused = self.failed_beside(cluster_ip, ProbeCause::Refused, trace.sent);
                 !refused && !self.lane(cluster_ip).claimed
             }
-            ProbePath::Pod | ProbePath::OffCluster => false,
+            ProbePath::Pod | ProbePath::OffCluster | ProbePath::Host => false,
         }
     }
 

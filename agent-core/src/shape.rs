@@ -258,6 +258,12 @@ impl Shape {
         matches!(self.replacement(), Some(Told::Yes | Told::Unknown))
     }
 
+    /// Whether connections of pods may get through unseen. It is the same for both families.
+    pub fn hides_pods(&self) -> bool {
+        let mut pods = (self.paths.iter()).filter(|path| path.path == SourceClass::Pod);
+        pods.any(|path| path.seen != Seen::Full)
+    }
+
     /// Reason why the kernel's connection table may lack connections from outside, if it may: those that
     /// Cilium or an unknown program translates are not there. Of a family without Services there are none.
     pub fn hides_outsiders(&self, families: [bool; FAMILIES]) -> Option<String> {

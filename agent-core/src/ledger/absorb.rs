@@ -323,11 +323,13 @@ impl Ledger {
 
     /// Whether a failure accuses the node: of a pod, to a Service that worked for pods before. Where
     /// nothing ever worked, neither probes nor real connections, the proxy may never have written a
-    /// rule: then what leaves untranslated accuses too, which no policy does.
+    /// rule: then what leaves untranslated accuses too, which no policy does. Where pods' connections may get
+    /// through unseen nobody knows that nothing worked.
     fn accuses(&self, class: SourceClass, info: &ServiceInfo, leaked: bool, at: Mono) -> bool {
         let family = info.family;
         let worked = || !self.worked.is_empty(family) || !self.worked_outside.is_empty(family);
-        let never = || !worked() && !self.sentinel.is_armed(family);
+        let unseen = self.sentinel.bearing.pods_unseen;
+        let never = || !unseen && !worked() && !self.sentinel.is_armed(family);
         class == SourceClass::Pod && (self.worked.has(info, at) || (leaked && never()))
     }
 

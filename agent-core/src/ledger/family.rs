@@ -232,6 +232,9 @@ pub(crate) struct Scope {
     /// Other Services took the referee away, by claims to what its probes dial: what policies do is
     /// no fault then either, or one tenant could do both.
     pub(crate) referee_claimed: bool,
+    /// Probes from outside the node take another way than pods' connections, and those of the node
+    /// itself pass: nothing tells a fault from what policies do.
+    pub(crate) referee_aside: bool,
     /// When a probe last passed of a lane that stands for the node: what failed until then had a
     /// referee, whatever became of it since.
     pub(crate) refereed: Mono,
@@ -245,6 +248,8 @@ pub enum Lacking {
     Referee,
     /// Other Services claim what the sentinel's probes dial, and what failed may be denied.
     Claimed,
+    /// No probe takes the way of pods' connections, and what failed may be denied.
+    Aside,
     /// No pod of this node among the clients.
     Pod,
     /// No Service that worked before.
@@ -361,11 +366,13 @@ impl Streak {
         let namespace = |object: &&str| object.split_once('/').map_or("", |(of, _)| of).to_owned();
         let namespaces: BTreeSet<String> = objects.keys().map(namespace).collect();
         let routes_are_wrong = self.routes_are_wrong(limits, scope);
+        let may_be_denied = !routes_are_wrong && self.commonest() != Failure::Leaked;
         if scope.referee_passes && !routes_are_wrong {
             Some(Lacking::Referee)
-        } else if scope.referee_claimed && !routes_are_wrong && self.commonest() != Failure::Leaked
-        {
+        } else if scope.referee_claimed && may_be_denied {
             Some(Lacking::Claimed)
+        } else if scope.referee_aside && may_be_denied {
+            Some(Lacking::Aside)
         } else if !self.pod {
             Some(Lacking::Pod)
         } else if self.accusing.is_none() {

@@ -419,8 +419,14 @@ impl Judge {
         if watched.suspected.is_some_and(lately) {
             return;
         }
-        watched.suspected = Some(self.now);
+        let before = watched.suspected.replace(self.now);
         effects.push(Effect::CheckParts);
+        if let Some(recheck) = &mut watched.recheck
+            && before.is_none_or(|at| self.now.since(at) >= READING_SERVES)
+        {
+            // Probes passed meanwhile: this is another question.
+            recheck.differed = 0;
+        }
         // A verdict that holds needs no proof.
         if let Some(recheck) = watched.recheck.as_mut().filter(|_| !accused)
             && recheck
@@ -432,25 +438,26 @@ impl Judge {
         }
     }
 
-    /// The API server answered, or did not.
+    /// The API server answered, or did not: a difference stands until it is answered again.
     pub(super) fn rechecked(&mut self, began: Mono, differs: Option<bool>, effects: &mut Effects) {
         let Some(watched) = &mut self.sentinel else {
             return;
         };
         let service = &watched.rule.service;
-        let differs = (differs == Some(true)).then(|| {
-            format!(
-                "Service {service} or its EndpointSlices differ from what the watches reported: \
-                 the watches lag"
-            )
-        });
         if let Some(recheck) = &mut watched.recheck {
             recheck.answered = Some(began);
-            recheck.differed = match differs {
-                Some(_) => recheck.differed.saturating_add(1),
-                None => 0,
-            };
-            let before = std::mem::replace(&mut recheck.differs, differs);
+            let before = recheck.differs.clone();
+            match differs {
+                Some(true) => {
+                    recheck.differed = recheck.differed.saturating_add(1);
+                    recheck.differs = Some(format!(
+                        "Service {service} or its EndpointSlices differ from what the watches \
+                         reported: the watches lag"
+                    ));
+                }
+                Some(false) => (recheck.differs, recheck.differed) = (None, 0),
+                None => {}
+            }
             if before != recheck.differs {
                 effects.push(Effect::Log(Notice::Rechecked(recheck.differs.clone())));
                 let view = watched.view(self.now);

@@ -19,6 +19,9 @@ pub(crate) struct Bearing {
     aside: bool,
     /// They are translated by another proxy than pods' connections.
     pub(crate) mixed: bool,
+    /// Connections of pods may get through unseen.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) pods_unseen: bool,
     /// Whether programs of others stand at both of the sentinel's interfaces, as told last.
     pub(crate) managed: Told,
     /// When lanes that were armed ceased to stand for users, by family.
@@ -32,6 +35,7 @@ impl SentinelLedger {
         let bearing = Bearing {
             aside: !shape.probes_stand(),
             mixed: shape.is_mixed(),
+            pods_unseen: shape.hides_pods(),
             managed: shape.sentinel_managed,
             ..self.bearing
         };

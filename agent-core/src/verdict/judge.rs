@@ -123,6 +123,7 @@ impl<'a> Case<'a> {
         Scope {
             referee_passes: self.passes_since(streak.since),
             referee_claimed: self.is_referee_claimed(),
+            referee_aside: self.is_referee_aside(),
             refereed: self.last_refereed(),
             ..self.ledger.scope(self.family, self.now)
         }

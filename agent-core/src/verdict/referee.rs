@@ -51,6 +51,14 @@ impl Case<'_> {
         main.any(|(_, lane)| lane.armed && lane.claimed) && self.main().all(|(_, lane)| !lane.armed)
     }
 
+    /// Whether only the node's own path is probed in the way of real connections, and passes: Cilium
+    /// translates at interfaces that it manages, and the sentinel's are none.
+    pub(super) fn is_referee_aside(&self) -> bool {
+        let sentinel = &self.ledger.sentinel;
+        let aside = MAIN.iter().all(|path| !sentinel.takes_the_way(*path));
+        aside && self.is_passing(self.tcp(ProbePath::Host).1)
+    }
+
     /// When a probe of these lanes last passed, whatever became of them since.
     pub(super) fn last_refereed(&self) -> Mono {
         let passes = self.main().filter_map(|(_, lane)| lane.last_pass);

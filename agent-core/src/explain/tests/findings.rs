@@ -49,10 +49,11 @@ const RULES: [Rule; 31] = [
     Rule::Idle,
 ];
 
-const LACKING: [Lacking; 9] = [
+const LACKING: [Lacking; 10] = [
     Lacking::New,
     Lacking::Referee,
     Lacking::Claimed,
+    Lacking::Aside,
     Lacking::Namespaces,
     Lacking::Services,
     Lacking::Endpoints,

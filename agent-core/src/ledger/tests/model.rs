@@ -80,6 +80,7 @@ impl Model {
                 namespaces: usize::from(self.worked.keys().any(of_family)),
                 referee_passes: false,
                 referee_claimed: false,
+                referee_aside: false,
                 refereed: Mono(0),
             };
             if streak.is_some_and(|s| s.lacking(before, &self.limits, scope).is_some()) {

@@ -81,7 +81,7 @@ fn a_difference_is_read_again_while_probes_fail() {
     assert_eq!(scene.fault().state(), State::Broken);
 }
 
-/// Every node asks where the watches of all of them lag.
+/// When watches lag everywhere, every node asks the same API server.
 #[test]
 fn a_difference_that_stays_is_read_ever_less_often() {
     let mut scene = Scene::probed();
@@ -95,13 +95,29 @@ fn a_difference_that_stays_is_read_ever_less_often() {
         }
     }
     let pauses: Vec<u32> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    assert_eq!(pauses, [20, 40, 80, 160, 160], "seconds");
-    // What the watches report begins anew.
-    scene.view(vec![sentinel_service(30_081)]);
-    reread(&mut scene, Some(sentinel_objects()));
+    assert_eq!(pauses, [10, 20, 40, 80, 160, 160], "seconds");
+    // Probes that pass for a while end the back-off.
     scene.rest(11_000);
-    let asked = (0..44).filter(|_| scene.later(250).leak(PATH).has("read sentinel"));
-    assert_eq!(asked.count(), 2, "in 11 s");
+    assert!(scene.leak(PATH).has("read sentinel"));
+}
+
+/// An API server that does not answer takes nothing back.
+#[test]
+fn a_difference_outlasts_readings_without_an_answer() {
+    let mut scene = Scene::probed();
+    reread(&mut scene, moved());
+    scene.rest(11_000);
+    for _ in 0..100 {
+        if scene.later(250).leak(PATH).has("read sentinel") {
+            let effects = reread(&mut scene, None);
+            assert!(effects.notices().is_empty(), "{:?}", effects.notices());
+        }
+        scene.sound();
+    }
+    assert_ne!(scene.idle().state(), State::Broken);
+    scene.reread_same();
+    scene.rest(11_000);
+    assert_eq!(scene.fault().state(), State::Broken);
 }
 
 /// It ends with what the watches report of the sentinel, not of anything else.

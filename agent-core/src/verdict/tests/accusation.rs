@@ -17,9 +17,9 @@ use crate::trace::{ProbePath, Transport};
 use crate::verdict::Evidence;
 
 /// One failing client: Service, class, last byte of its address.
-type Client = (u32, SourceClass, u8);
+pub(super) type Client = (u32, SourceClass, u8);
 
-const TWO: &[Client] = &[(WEB, Pod, 1), (API, Pod, 2)];
+pub(super) const TWO: &[Client] = &[(WEB, Pod, 1), (API, Pod, 2)];
 const OUTSIDERS: &[Client] = &[(WEB, External, 1), (DB, External, 2)];
 
 /// Paths nearer to the pods' own than node ports.
@@ -35,7 +35,7 @@ fn contest(path: ProbePath) -> Contest {
 }
 
 /// Each client fails every 250 ms from `from` on.
-fn fail(world: &mut World, clients: &[Client], failure: Failure, from: u64, to: u64) {
+pub(super) fn fail(world: &mut World, clients: &[Client], failure: Failure, from: u64, to: u64) {
     for at in (from..=to).step_by(250) {
         for (service, class, client) in clients {
             let mut seen = sighting(*service, *class, *client, failure, at - 10);

@@ -3,6 +3,7 @@
 use agent_common::service::{Family, SourceClass};
 use rstest::rstest;
 
+use super::accusation::{TWO, fail};
 use super::scene::*;
 use super::world::*;
 use crate::cause::Failure;
@@ -74,6 +75,45 @@ fn what_begins_to_stand_for_users_has_to_pass_first() {
     world.rounds(24_250, 24_500, &paths, |_| Fate::Pass);
     world.rounds(24_750, 27_000, &paths, |_| Fate::Leak);
     assert_eq!(world.verdict(27_200).state, State::Broken);
+}
+
+/// A policy denies pods of two namespaces on a quiet node. No probe takes their way, and so none tells that
+/// the node is sound; what leaves untranslated no policy does.
+#[rstest]
+#[case::denied(Failure::Lost, replacing(), State::Degraded)]
+#[case::rejected(Failure::Refused, replacing(), State::Degraded)]
+#[case::untranslated(Failure::Leaked, replacing(), State::Broken)]
+#[case::without_a_passing_probe(Failure::Lost, mixed(), State::Broken)]
+fn denied_pods_accuse_nobody_where_no_probe_takes_their_way(
+    #[case] failure: Failure,
+    #[case] shape: Shape,
+    #[case] expected: State,
+) {
+    let mut world = World::with_sentinel();
+    world.shaped(&shape, &[], 100);
+    world.rounds(250, 3_000, &[ProbePath::Host], |_| Fate::Pass);
+    fail(&mut world, TWO, failure, 4_000, 9_000);
+    let verdict = world.verdict(9_000);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
+}
+
+/// Nothing ever worked where it could be seen: pods' connections get through unseen beside Cilium, which is
+/// late with two new Services.
+#[rstest]
+#[case::seen_in_part(Some(replacing()), State::Suspect)]
+#[case::not_read_yet(None, State::Broken)]
+fn unseen_successes_are_no_sign_that_nothing_ever_worked(
+    #[case] shape: Option<Shape>,
+    #[case] expected: State,
+) {
+    let mut world = World::new();
+    world.ledger.worked = Default::default();
+    if let Some(shape) = shape {
+        world.shaped(&shape, &[], 100);
+    }
+    fail(&mut world, TWO, Failure::Leaked, 250, 5_000);
+    let verdict = world.verdict(5_000);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
 /// Beside the replacement the node's own path speaks alone.

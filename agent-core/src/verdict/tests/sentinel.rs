@@ -8,6 +8,7 @@ use super::scene::*;
 use super::world::*;
 use crate::cause::Failure;
 use crate::cause::{State, Why};
+use crate::owners::Owner;
 use crate::probes::SentinelView;
 use crate::trace::{Lane, ProbePath, Transport};
 use crate::verdict::{LaneState, Verdict};
@@ -281,8 +282,23 @@ fn the_host_path_alone_is_degraded() {
 fn where_only_the_host_path_exists_it_counts() {
     let mut world = World::probed(&[ProbePath::Host]);
     assert_eq!(world.verdict(2_300).state, State::Proven);
-    world.rounds(2_250, 3_000, &[ProbePath::Host], |_| Fate::Refuse);
+    world.rounds(2_250, 3_000, &[ProbePath::Host], |_| Fate::Leak);
     assert_eq!(world.verdict(3_200).state, State::Broken);
+}
+
+/// A filter of what the node sends refuses it with a RST; no missing rule does, but that of IPVS.
+#[rstest]
+#[case::of_a_filter(None, State::Suspect)]
+#[case::of_the_node_with_ipvs(Some(Owner::Ipvs), State::Broken)]
+fn a_refusal_on_the_host_path(#[case] owner: Option<Owner>, #[case] expected: State) {
+    let mut world = World::probed(&[ProbePath::Host]);
+    if let Some(owner) = owner {
+        let sentinel = &mut world.ledger.sentinel;
+        sentinel.owner_seen(Family::V4, owners(&[owner]), ms(2_100));
+    }
+    world.rounds(2_250, 13_000, &[ProbePath::Host], |_| Fate::Pass);
+    world.rounds(13_250, 17_000, &[ProbePath::Host], |_| Fate::Refuse);
+    assert_eq!(world.verdict(17_200).state, expected);
 }
 
 #[test]
