@@ -107,7 +107,8 @@ struct Rotator {
     said: Option<String>,
     led: bool,
     /// The emergency switch of the whole cluster, as the sentinel's Service had it last.
-    switches: Switches,
+    /// Unknown until the sentinel's Service was read, or found to be absent.
+    switches: Option<Switches>,
 }
 
 impl Rotator {
@@ -126,7 +127,7 @@ impl Rotator {
             nodes: None,
             said: None,
             led: false,
-            switches: Switches::default(),
+            switches: None,
             config,
         }
     }
@@ -168,10 +169,12 @@ impl Rotator {
         let Some(nodes) = &self.nodes else {
             return maintained;
         };
-        let steps = match self.config.withdraw {
+        let mut steps = match self.config.withdraw {
             Withdraw::Label => nodes.withdrawals(self.rule(), clock::mono()),
             Withdraw::Off => Vec::new(),
         };
+        // Somebody may have switched withdrawals off.
+        steps.retain(|step| !step.withdraw || self.switches.is_some());
         let (left, uncounted) = (nodes.withdrawn(), nodes.trouble());
         let withdrawn = self.withdraw(&steps).await;
         maintained.and(withdrawn)?;
@@ -191,11 +194,11 @@ impl Rotator {
     async fn maintain(&mut self) -> Result<(), Trouble> {
         let name = self.config.service.name.to_string();
         let service = ask("read the sentinel's Service", self.services.get_opt(&name)).await?;
-        let annotations = service
-            .as_ref()
-            .and_then(|of| of.metadata.annotations.as_ref());
+        let found = service.as_ref();
+        let annotations = found.and_then(|of| of.metadata.annotations.as_ref());
         let text = annotations.and_then(|of| of.get(ENFORCEMENT));
-        self.switches.read(None, Some(text.map(String::as_str)));
+        let switches = self.switches.get_or_insert_default();
+        switches.read(None, Some(text.map(String::as_str)));
         let Some(service) = service else {
             return Err(Trouble::Refused {
                 what: "maintain the sentinel".to_owned(),
@@ -203,11 +206,8 @@ impl Rotator {
             });
         };
         let listed = ListParams::default().labels(&format!("{}={name}", slices::SERVICE_NAME));
-        let found = ask(
-            "list the sentinel's EndpointSlices",
-            self.slices.list(&listed),
-        )
-        .await?;
+        let found = self.slices.list(&listed);
+        let found = ask("list the sentinel's EndpointSlices", found).await?;
         let Some(nodes) = &mut self.nodes else {
             return Ok(());
         };
@@ -232,7 +232,8 @@ impl Rotator {
     }
 
     fn recalls(&self) -> bool {
-        self.switches.audit(Enforcement::Enforce).is_some()
+        let audits = |of: &Switches| of.audit(Enforcement::Enforce).is_some();
+        self.switches.as_ref().is_some_and(audits)
     }
 
     fn rule(&self) -> Rule {

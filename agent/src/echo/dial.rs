@@ -41,7 +41,7 @@ pub(super) enum End {
 pub(super) async fn run(service: &str) {
     let mut targets = Vec::new();
     let mut look = Instant::now();
-    let mut said: BTreeMap<IpAddr, End> = BTreeMap::new();
+    let mut said = Said::default();
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
     for number in 0u32.. {
@@ -61,8 +61,7 @@ pub(super) async fn run(service: &str) {
             if end == End::Cut {
                 tell(*ip).await;
             }
-            if is_news(said.get(ip).copied(), end, is_large) {
-                said.insert(*ip, end);
+            if said.is_news(*ip, end, is_large) {
                 report(*ip, end);
             }
         }
@@ -135,11 +134,18 @@ async fn tell(ip: IpAddr) {
     let _ = timeout(PATIENCE, TcpStream::connect((ip, CUT_PORT))).await;
 }
 
-/// Whether a connection ended in another way than those before it.
-pub(super) fn is_news(before: Option<End>, end: End, is_large: bool) -> bool {
-    // A small transfer does not show that large ones get through again.
-    let tells_nothing = before == Some(End::Cut) && end == End::Whole && !is_large;
-    before != Some(end) && !tells_nothing
+/// How connections to each address ended, as logged last.
+#[derive(Default)]
+pub(super) struct Said(BTreeMap<IpAddr, End>);
+
+impl Said {
+    /// Whether a connection ended in another way than those before it.
+    pub(super) fn is_news(&mut self, ip: IpAddr, end: End, is_large: bool) -> bool {
+        // A small transfer does not show that large ones get through again.
+        let cut = self.0.get(&ip) == Some(&End::Cut);
+        let tells_nothing = cut && end == End::Whole && !is_large;
+        !tells_nothing && self.0.insert(ip, end) != Some(end)
+    }
 }
 
 fn report(ip: IpAddr, end: End) {

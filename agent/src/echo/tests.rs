@@ -4,7 +4,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::dial::{End, dial, host_variable, is_news};
+use super::dial::{End, Said, dial, host_variable};
 use super::frame::{Frame, HEAD, MOST};
 use super::serve;
 
@@ -59,14 +59,10 @@ fn a_change_is_told_once() {
         (End::Cut, true),
         (End::Whole, true),
     ];
-    let mut before = None;
-    let mut told = Vec::new();
-    for (end, is_large) in ends {
-        if is_news(before, end, is_large) {
-            before = Some(end);
-            told.push(end);
-        }
-    }
+    let (mut said, ip) = (Said::default(), Ipv4Addr::LOCALHOST.into());
+    let told = ends.into_iter();
+    let told = told.filter(|(end, is_large)| said.is_news(ip, *end, *is_large));
+    let told: Vec<End> = told.map(|(end, _)| end).collect();
     let wanted = [
         End::Whole,
         End::Cut,

@@ -314,6 +314,36 @@ async fn nodes_go_back_to_load_balancers_without_a_sentinel() {
     assert!(rotator.said.unwrap().contains("is not in the cluster"));
 }
 
+/// The emergency switch may be in it.
+#[tokio::test]
+async fn nobody_is_withdrawn_before_the_service_was_read() {
+    let server = Server::start().await;
+    server.store().nodes = 3;
+    server.store().failing = 1;
+    server.store().unreadable = SERVICE;
+    let mut rotator = server.rotator("a", HOUR).await;
+    rotator.config.withdraw = Withdraw::Label;
+    rotator.config.withdraw_after = Duration::ZERO;
+    let is_withdrawn = || {
+        let writes = &server.store().writes;
+        writes.contains(&"PATCH /api/v1/nodes/node-0".to_owned())
+    };
+    for _ in 0..40 {
+        rotator.look().await;
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(!is_withdrawn());
+    server.store().unreadable = "";
+    for _ in 0..1_000 {
+        rotator.look().await;
+        if is_withdrawn() {
+            return;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never withdrawn");
+}
+
 #[tokio::test]
 async fn a_stranger_is_named() {
     let server = Server::start().await;

@@ -36,6 +36,8 @@ pub(super) struct Store {
     pub(super) withdrawn: Vec<&'static str>,
     /// Path that may not be written.
     pub(super) refused: &'static str,
+    /// Path that may not be read.
+    pub(super) unreadable: &'static str,
     pub(super) away: bool,
     /// Lists by label are of before the slices were made.
     pub(super) lists_late: bool,
@@ -59,6 +61,9 @@ impl Store {
     ) -> Result<Value, u16> {
         if self.away {
             return Err(503);
+        }
+        if *method == Method::GET && path == self.unreadable {
+            return Err(403);
         }
         let body: Value = serde_json::from_slice(body).unwrap_or_default();
         if *method != Method::GET {
