@@ -1,6 +1,7 @@
 //! The roles of deploy/base give what is needed and nothing else: the API server says so.
 
 use http::Method;
+use node_tests::cluster::base::SLICE;
 use node_tests::cluster::{
     Api, ControlPlane, Mode, Servers, base, create, install, node_token, refused,
 };
@@ -11,8 +12,6 @@ use serde_json::{Value, json};
 
 use crate::scene::{NODE, PATIENCE, until};
 
-const SLICE: &str =
-    "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices/pathproof-sentinel-ipv4";
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/pathproof/leases";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 

@@ -36,8 +36,9 @@ struct Counts {
 }
 
 impl Crowd {
-    /// Opens so many connections from a namespace, as many in each thread, and others in place of those that
-    /// are closed. Half say nothing; half begin a header and send a byte of it a second.
+    /// Opens `size` connections from a namespace, rounded up so that each thread holds equally many, and
+    /// others in place of those that are closed. Half say nothing; half begin a header and send a byte of it
+    /// a second.
     pub fn gather(from: &Namespace, target: SocketAddr, size: usize) -> Result<Self> {
         raise_open_files();
         let counts = Arc::new(Counts::default());

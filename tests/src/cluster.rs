@@ -8,7 +8,7 @@
 mod api;
 pub mod base;
 mod control_plane;
-mod crowd;
+pub mod crowd;
 mod kube_proxy;
 mod map_eye;
 mod objects;
@@ -19,7 +19,7 @@ mod servers;
 pub use crate::process::Process;
 pub use api::{Api, refused};
 pub use control_plane::ControlPlane;
-pub use crowd::{Crowd, each};
+pub use crowd::each;
 pub use kube_proxy::{HEALTHZ_PORT as KUBE_PROXY_HEALTHZ_PORT, KubeProxy, Mode, flush_services};
 pub use map_eye::MapEye;
 pub use objects::{

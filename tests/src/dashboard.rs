@@ -87,12 +87,11 @@ fn chosen(variable: &Value, prometheus: &Prometheus, known: &Variables) -> Resul
     Ok(format!("({})", values.join("|")))
 }
 
-/// With `$name` and `${name}` replaced; the longest name first.
+/// With `$name` and `${name}` replaced. In reverse order a name comes before those that it begins
+/// with.
 fn resolved(text: &str, variables: &Variables) -> String {
-    let mut names: Vec<&String> = variables.keys().collect();
-    names.sort_by_key(|name| std::cmp::Reverse(name.len()));
-    names.iter().fold(text.to_owned(), |text, name| {
-        let value = &variables[*name];
+    let names = variables.iter().rev();
+    names.fold(text.to_owned(), |text, (name, value)| {
         text.replace(&format!("${{{name}}}"), value)
             .replace(&format!("${name}"), value)
     })

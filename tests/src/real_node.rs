@@ -57,7 +57,7 @@ pub struct RealNode {
     /// The API, as an administrator.
     pub api: Api,
     control: ControlPlane,
-    /// What an administrator runs: kubectl, helm.
+    /// The administrator's desk, with kubectl and helm.
     pub desk: Desk,
     /// The networks: the node, the other node with the control plane, and the world outside.
     pub world: World,

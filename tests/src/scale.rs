@@ -5,12 +5,11 @@ use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde_json::{Value, json};
 
-use crate::manifests::{NODE_FILE, yaml};
-use crate::world::Family;
-use crate::world::layout::{NODE, NODE_NAME, pick};
+use crate::manifests::{self, Manifests, NODE_FILE, managed, yaml};
+use crate::world::{Family, NODE_NAME};
 
 /// The size that the design promises.
 pub const SERVICES: usize = 10_000;
@@ -26,32 +25,19 @@ const NODES: usize = 5_000;
 const NODE_PORT_EVERY: usize = 10;
 
 /// Writes a Node and so many Services with their endpoints, IPv4. Gives the bytes of YAML.
-pub fn write(dir: &Path, services: usize) -> Result<usize> {
-    fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
-    let mut bytes = put(dir, NODE_FILE, &[node()])?;
+pub fn write(dir: &Path, services: usize) -> Result<u64> {
+    let manifests = Manifests::write_to(dir.to_owned(), Vec::new())?;
+    let mut bytes = fs::metadata(dir.join(NODE_FILE))?.len();
     for first in (0..services).step_by(FILE) {
         let those = first..services.min(first + FILE);
         let objects: Vec<Value> = those
-            .flat_map(|index| [service(index), slice(index)])
+            .flat_map(|index| [service(index), shown_slice(index)])
             .collect();
-        bytes += put(dir, &format!("services-{first:05}.yaml"), &objects)?;
+        let text = yaml(&objects)?;
+        manifests.write_file(&format!("services-{first:05}.yaml"), &text)?;
+        bytes += text.len() as u64;
     }
     Ok(bytes)
-}
-
-fn put(dir: &Path, name: &str, objects: &[Value]) -> Result<usize> {
-    let (file, text) = (dir.join(name), yaml(objects)?);
-    fs::write(&file, &text).with_context(|| format!("write {}", file.display()))?;
-    Ok(text.len())
-}
-
-fn node() -> Value {
-    let address = |family| json!({ "address": pick(NODE, family), "type": "InternalIP" });
-    json!({
-        "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE_NAME },
-        "spec": { "podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"] },
-        "status": { "addresses": Family::ALL.map(address) },
-    })
 }
 
 /// Namespace and name of a Service.
@@ -67,7 +53,7 @@ fn uid(kind: u32, index: usize) -> String {
 }
 
 /// So many addresses behind another one.
-fn address(first: [u8; 4], behind: usize) -> Ipv4Addr {
+pub fn address(first: [u8; 4], behind: usize) -> Ipv4Addr {
     let behind = u32::try_from(behind).unwrap_or(u32::MAX);
     Ipv4Addr::from(u32::from(Ipv4Addr::from(first)) + behind)
 }
@@ -102,40 +88,46 @@ pub(crate) fn service(index: usize) -> Value {
     })
 }
 
-fn slice(index: usize) -> Value {
-    let (namespace, name) = name(index);
+/// The slice of a Service as its controller brings it.
+pub(crate) fn slice(index: usize) -> Value {
+    let (namespace, service) = name(index);
     let first = index * EACH;
     let endpoints: Vec<Value> = (first..first + EACH)
-        .map(|number| endpoint(number, &namespace, &name))
+        .map(|number| endpoint(number, &namespace, &service))
         .collect();
-    json!({
-        "addressType": "IPv4", "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "endpoints": endpoints,
-        "metadata": {
-            "annotations": {
-                "endpoints.kubernetes.io/last-change-trigger-time": "2026-03-02T09:15:02Z",
-            },
-            "creationTimestamp": "2026-03-02T09:14:31Z",
-            "generateName": format!("{name}-"), "generation": 3,
-            "labels": {
-                "app": name,
-                "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-                "kubernetes.io/service-name": name,
-            },
-            "name": format!("{name}-{first:05x}"), "namespace": namespace,
-            "ownerReferences": [{
-                "apiVersion": "v1", "blockOwnerDeletion": true, "controller": true,
-                "kind": "Service", "name": name, "uid": uid(1, index),
-            }],
-            "resourceVersion": (200_000 + first).to_string(), "uid": uid(2, first),
+    let ports = [json!({ "name": "http", "port": 8080, "protocol": "TCP" })];
+    let slice = manifests::slice(&namespace, &service, Family::V4, &ports, &endpoints);
+    managed(slice)
+}
+
+/// The same with the metadata that `kubectl get -o yaml` shows.
+fn shown_slice(index: usize) -> Value {
+    let (_, service) = name(index);
+    let first = index * EACH;
+    let mut slice = slice(index);
+    slice["metadata"]["labels"]["app"] = json!(service);
+    let metadata = json!({
+        "annotations": {
+            "endpoints.kubernetes.io/last-change-trigger-time": "2026-03-02T09:15:02Z",
         },
-        "ports": [{ "name": "http", "port": 8080, "protocol": "TCP" }],
-    })
+        "creationTimestamp": "2026-03-02T09:14:31Z",
+        "generateName": format!("{service}-"), "generation": 3,
+        "name": format!("{service}-{first:05x}"),
+        "ownerReferences": [{
+            "apiVersion": "v1", "blockOwnerDeletion": true, "controller": true,
+            "kind": "Service", "name": service, "uid": uid(1, index),
+        }],
+        "resourceVersion": (200_000 + first).to_string(), "uid": uid(2, first),
+    });
+    for (field, value) in metadata.as_object().into_iter().flatten() {
+        slice["metadata"][field] = value.clone();
+    }
+    slice
 }
 
 /// An endpoint as it stands in a slice of a Service: pods of a node have addresses of its range,
 /// 10.128.0.0/9 in blocks of 256.
-pub(crate) fn endpoint(number: usize, namespace: &str, service: &str) -> Value {
+fn endpoint(number: usize, namespace: &str, service: &str) -> Value {
     let node = number % NODES;
     let address = address([10, 128, 0, 0], node * 256 + (number / NODES) % 250 + 2);
     let node = match node {
@@ -170,7 +162,7 @@ mod tests {
             .map(|file| file.metadata().expect("its size").len())
             .collect();
         assert_eq!(sizes.len(), 3, "the Node and two of Services");
-        assert_eq!(sizes.iter().sum::<u64>(), bytes as u64);
+        assert_eq!(sizes.iter().sum::<u64>(), bytes);
         let objects = read(dir.path()).expect("read");
         let of_kind = |kind| objects.iter().filter(move |object| object["kind"] == kind);
         assert_eq!(of_kind("Service").count(), 110);

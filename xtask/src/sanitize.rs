@@ -1,5 +1,5 @@
-//! The agent with AddressSanitizer, for `cargo xtask test --sanitize`: whatever its own unsafe code and
-//! its libraries' read or write out of bounds, or after it was freed, ends it, and the test with it.
+//! The agent with AddressSanitizer, for `cargo xtask test --sanitize`: an access out of bounds or after free,
+//! in its own unsafe code or a library's, ends the agent and the test.
 //!
 //! The runtime is in the stable compiler's own library; only the flag asks for RUSTC_BOOTSTRAP.
 
@@ -16,7 +16,7 @@ pub(crate) const LEFT_OUT: &[&str] = &[
     "agent_http_abuse::strangers_fit_into_the_memory",
 ];
 
-/// Makes tests fit to such an agent.
+/// Adapts the tests to that agent.
 pub(crate) fn prepare(test: &mut Command) {
     // It takes twice the processor time.
     test.env("PATHPROOF_TEST_PATIENCE", "3")

@@ -143,6 +143,8 @@ const CILIUM_FILES: [(&str, &str); 3] = [
 
 /// Compiles Cilium's programs.
 const CLANG: (&str, &str) = ("clang-22", "clang-22");
+/// Holds the addresses that Cilium does not masquerade for.
+const IPSET: (&str, &str) = ("ipset", "ipset");
 /// Says to Cilium 1.15 what the kernel can do.
 const BPFTOOL: (&str, &str) = ("bpftool", "bpftool");
 
@@ -294,12 +296,12 @@ pub(crate) fn proxies() -> Result<()> {
 
 /// Cilium's agent with its files, and the compiler that it asks for.
 pub(crate) fn cilium() -> Result<PathBuf> {
-    cilium_of(&CILIUM, &[CLANG])
+    cilium_of(&CILIUM, &[CLANG, IPSET])
 }
 
 /// The same of the older release, which no landing waits for.
 pub(crate) fn old_cilium() -> Result<PathBuf> {
-    cilium_of(&CILIUM_1_15, &[CLANG, BPFTOOL])
+    cilium_of(&CILIUM_1_15, &[CLANG, IPSET, BPFTOOL])
 }
 
 fn cilium_of(release: &Module, programs: &[(&str, &str)]) -> Result<PathBuf> {

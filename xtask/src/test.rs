@@ -300,8 +300,6 @@ const CILIUM: Group = Group {
     name: "beside the real Cilium (tests/cilium)",
     targets: &["--test", "cilium"],
     tools: |args, command| {
-        // Cilium's agent runs it.
-        host::install_programs("Cilium", &[("ipset", "ipset")])?;
         with_servers("the tests beside Cilium", setup_cluster::ready(), command);
         found("the tests beside Cilium", setup_cluster::cilium());
         if args.cilium {
@@ -361,13 +359,15 @@ impl Group {
         let is_part = selection.is_empty() && !args.worlds && !args.cilium;
         if is_part {
             selection.extend(self.only);
-            selection.extend(skip(self.but));
             if !self.others.is_empty() {
                 println!(
                     "some of the tests; others: cargo xtask test {}",
                     self.others
                 );
             }
+        }
+        if is_part || args.sanitize {
+            selection.extend(skip(self.but));
         }
         let mut counted = follow(&mut command, &selection, budget)?;
         for part in self.only.iter().filter(|_| is_part && !counted.died) {

@@ -40,10 +40,7 @@ fn features(sandbox: &Sandbox) {
         may_be_a_pods: false,
     }];
     let mut loaded = load::load(None).map_err(|error| anyhow!(chain(&error)));
-    report(
-        "the verifier accepts the observer",
-        checked(&mut loaded).map(drop),
-    );
+    report("the verifier accepts the observer", checked(&mut loaded));
     let sentinel = checked(&mut loaded)
         .and_then(|ebpf| load::load_sentinel(ebpf).map_err(|error| anyhow!(chain(&error))));
     report("the verifier accepts the sentinel", sentinel);
@@ -78,10 +75,7 @@ fn features(sandbox: &Sandbox) {
     let steered = checked(&mut observer).and_then(steer);
     report("port steering (sk_lookup)", steered);
     let sampled = checked(&mut observer).and_then(|observer| Ok(observer.sample(clock::mono())?));
-    report(
-        "maps read and emptied many elements at a time",
-        sampled.map(drop),
-    );
+    report("maps read and emptied many elements at a time", sampled);
     let folder = format!("/sys/fs/bpf/pathproof-features-{}", std::process::id());
     let folder = Path::new(&folder);
     let pinned = Pins::open(folder).map(drop);
@@ -94,9 +88,9 @@ fn features(sandbox: &Sandbox) {
     report("IPVS", ipvs);
 }
 
-fn report(name: &str, outcome: Result<()>) {
+fn report<T>(name: &str, outcome: Result<T>) {
     match outcome {
-        Ok(()) => println!("{name}\tyes\t"),
+        Ok(_) => println!("{name}\tyes\t"),
         Err(error) => println!("{name}\tno\t{}", format!("{error:#}").replace('\n', " ")),
     }
 }

@@ -14,6 +14,9 @@ pub const NAMESPACE: &str = "pathproof";
 pub const AGENT: &str = "pathproof-agent";
 /// ServiceAccount of the rotator.
 pub const ROTATOR: &str = "pathproof-rotator";
+/// Path of the sentinel's slice of IPv4 in the API.
+pub const SLICE: &str =
+    "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices/pathproof-sentinel-ipv4";
 
 pub fn folder() -> PathBuf {
     deploy::folder().join("base")

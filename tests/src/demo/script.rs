@@ -13,16 +13,10 @@ use crate::pod_probe::{self, Placed, Probes};
 use crate::rules::Backend;
 use crate::scene::{Scene, blames};
 use crate::tunnels::{path, tunnels};
-use crate::watch::Codes;
 use crate::world::agent_binary;
 
 /// Options of the agent beside the world's: a short dwell, or the demo would mostly wait for it.
 const OPTIONS: [&str; 2] = ["--flap-dwell", "1s"];
-/// Codes that a load balancer gets from a node that is to be removed.
-const TAINTED: Codes = Codes {
-    healthz: 503,
-    livez: 200,
-};
 /// The pod probe's place in the address plan, and its pods.
 const PROBE_INDEX: u8 = 4;
 const PROBED: [Placed; 2] = [("client-1", None), ("web-3", None)];
@@ -259,7 +253,9 @@ impl Play<'_> {
         );
         self.scene.manifests.taint(AUTOSCALER_TAINT)?;
         let wanted = ("node tainted", "/healthz 503, /livez 200", 0.2);
-        self.tell.expect(wanted, |view| view.codes == TAINTED)?;
+        self.tell.expect(wanted, |view| {
+            (view.codes.healthz, view.codes.livez) == (503, 200)
+        })?;
         self.tell.act("remove the taint");
         self.scene.manifests.untaint()?;
         self.mended("taint removed", 1.0)

@@ -23,22 +23,16 @@ pub(super) type Named<'a> = (&'a str, &'a str);
 /// The same, and within how many seconds.
 pub(super) type Wanted<'a> = (&'a str, &'a str, f64);
 
-/// A row of the table at the end.
-struct Row {
-    line: String,
-    /// Not late, and not missed.
-    sound: bool,
-    /// It never happened.
-    missed: bool,
-}
-
 pub(super) struct Teller<'a> {
     // Dropped in this order: who asks, who dials.
     codes: Watch,
     verdicts: Poll<Verdict>,
     pub(super) clients: Vec<Client>,
     pub(super) timeline: &'a mut Timeline,
-    rows: Vec<Row>,
+    /// The table at the end, and whether something in it came late, or never.
+    rows: Vec<String>,
+    late: bool,
+    missed: bool,
     /// Number of changes that were told.
     codes_told: usize,
     verdicts_told: usize,
@@ -56,6 +50,8 @@ impl<'a> Teller<'a> {
             clients: Vec::new(),
             timeline,
             rows: Vec::new(),
+            late: false,
+            missed: false,
             codes_told: 0,
             verdicts_told: 0,
             began: Instant::now(),
@@ -171,11 +167,11 @@ impl<'a> Teller<'a> {
         let mark = paint(code, kind[0]);
         let took = paint(code, &format!("{took:>8}"));
         let seen = seen.unwrap_or_default();
-        self.rows.push(Row {
-            line: format!(" {mark}{what:28} {expected:36} {took}  {limit:>8}  {seen}"),
-            sound,
-            missed: missed.is_some(),
-        });
+        self.late |= !sound;
+        self.missed |= missed.is_some();
+        self.rows.push(format!(
+            " {mark}{what:28} {expected:36} {took}  {limit:>8}  {seen}"
+        ));
     }
 
     /// Goes on telling for so many seconds.
@@ -220,15 +216,14 @@ impl<'a> Teller<'a> {
         let (timeline, rows) = (self.timeline, self.rows);
         timeline.title("Expected and observed results");
         timeline.print(&paint(DIM, HEADING));
-        rows.iter().for_each(|row| timeline.print(&row.line));
-        let is_met = rows.iter().all(|row| !row.missed);
-        let words = match is_met {
-            true if rows.iter().all(|row| row.sound) => "all results as expected",
-            true => "all results as expected, some late",
-            false => "NOT all results as expected",
+        rows.iter().for_each(|row| timeline.print(row));
+        let words = match (self.missed, self.late) {
+            (true, _) => "NOT all results as expected",
+            (false, true) => "all results as expected, some late",
+            (false, false) => "all results as expected",
         };
         timeline.title(&format!("{words} ({started} connections, {ok} answered)"));
-        is_met
+        !self.missed
     }
 }
 

@@ -180,7 +180,7 @@ fn parse(line: &str) -> Option<Answer> {
 /// A running client; ends when dropped.
 #[derive(Debug)]
 pub struct Client {
-    /// What it does.
+    /// The connections that it makes.
     pub plan: Plan,
     account: Arc<Mutex<Account>>,
     worker: Worker,

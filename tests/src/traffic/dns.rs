@@ -41,8 +41,8 @@ pub fn answer(question: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Starts a server on both families in a pod, until it is dropped. A mute one takes questions and
-/// says nothing.
+/// Starts a server on both families in a pod; it ends when the worker is dropped. A mute one takes questions
+/// and says nothing.
 pub fn serve(pod: &Pod, port: u16, manner: Manner) -> Result<Worker> {
     let address = (Ipv6Addr::UNSPECIFIED, port).into();
     serve_at(&pod.ns, &pod.name, address, manner)

@@ -136,8 +136,7 @@ pub(crate) const NIGHTLY: &[Step] = &[
     step("bench-http", Task("bench http")),
     step("bench-rotator", Task("bench rotator")),
     step("bench-dashboard", Task("bench dashboard")),
-    step("bench-scale", Task("bench scale")),
-    step("bench-scale-cluster", Task("bench scale --cluster")),
+    step("bench-scale", Task("bench scale --cluster")),
     step("bench-soak", Task("bench soak --minutes 60")),
     step("newcomer", Task("newcomer")),
 ];

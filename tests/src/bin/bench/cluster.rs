@@ -2,16 +2,15 @@
 //! promises. The peers in the same run: kube-proxy's memory, and what the API server uses while endpoints
 //! change before there is an agent.
 
-use std::net::Ipv4Addr;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use node_tests::cluster::{Api, ControlPlane, Crowd, KubeProxy, MapEye, Mode};
+use node_tests::cluster::{Api, ControlPlane, KubeProxy, MapEye, Mode, crowd};
 use node_tests::detect::Figure;
 use node_tests::manifests::AUTOSCALER_TAINT;
 use node_tests::promises::{Missed, head};
-use node_tests::scale::{ENDPOINTS, SERVICES};
+use node_tests::scale::{ENDPOINTS, SERVICES, address};
 use node_tests::scene::wait_report;
 use node_tests::usage;
 use node_tests::wait::until;
@@ -34,10 +33,6 @@ const TAINTS: usize = 100;
 const PATIENCE: Duration = Duration::from_secs(180);
 /// Memory that start allocated is freed, and the first looks are over.
 const CALM: Duration = Duration::from_secs(5);
-const CROWD: Crowd = Crowd {
-    services: SERVICES,
-    endpoints: ENDPOINTS / SERVICES,
-};
 
 /// Promises: MiB of RSS and of maps.
 const RSS: Option<f64> = Some(40.0);
@@ -50,7 +45,7 @@ pub(crate) fn run(seconds: u64, missed: &mut Missed) -> Result<()> {
     let site = Site::build()?;
     println!("{SERVICES} Services, {ENDPOINTS} endpoints");
     let start = Instant::now();
-    CROWD.bring(&site.apis)?;
+    crowd::bring(&site.apis)?;
     println!("brought to the API in {:.0?}", start.elapsed());
     let proxy = start_proxy(&site)?;
     println!("{seconds} s of {RATE} changes a second, without the agent");
@@ -112,11 +107,7 @@ fn churn<T>(
     let (spare, writers) = site.apis.split_first().context("clients")?;
     let changes = (RATE * seconds as f64) as usize;
     let (took, other) = thread::scope(|scope| {
-        let writing = scope.spawn(|| {
-            CROWD
-                .churn(writers, RATE, changes)
-                .map(|()| start.elapsed())
-        });
+        let writing = scope.spawn(|| crowd::churn(writers, RATE, changes));
         let other = beside(spare, Duration::from_secs(seconds))?;
         let took = writing.join().expect("no writer panics")?;
         anyhow::Ok((took, other))
@@ -135,15 +126,15 @@ fn look_on(api: &Api, agent: &Agent, time: Duration) -> Result<(u64, Figure)> {
     let eye = MapEye::open(agent.pid())?;
     let start = Instant::now();
     let (mut rss, mut written) = (0, Figure::default());
-    for (index, turn) in (CROWD.churned()..SERVICES).cycle().zip(0..) {
+    for (index, turn) in (crowd::CHURNED..SERVICES).cycle().zip(0..) {
         rss = rss.max(usage::memory(agent.pid())?.rss_kib);
         if start.elapsed() >= time {
             break;
         }
-        let service = eye.service(CROWD.cluster_ip(api, index)?)?;
-        let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 72, 0, 1)) + turn);
+        let service = eye.service(crowd::cluster_ip(api, index)?)?;
+        let address = address([10, 72, 0, 1], turn);
         let begun = Instant::now();
-        CROWD.change(api, index, address)?;
+        crowd::change(api, index, address)?;
         let there = eye.wait(service, address, Duration::from_secs(10));
         written.note(there.map(|at| at - begun));
         thread::sleep(Duration::from_millis(250));

@@ -206,21 +206,16 @@ fn measure(
     ensure!(!all.is_empty(), "there is no {kind}");
     head(Missed::FIGURE);
     let mut total = 0.0;
-    for Expression {
-        place,
-        text,
-        instant,
-    } in all
-    {
+    for one in all {
         let (mut series, mut times) = (0, Vec::new());
         for _ in 0..ROUNDS {
             let start = Instant::now();
-            let result = prometheus.evaluate(text, span, *instant);
+            let result = prometheus.evaluate(&one.text, span, one.instant);
             times.push(start.elapsed().as_secs_f64());
-            let result = result.with_context(|| format!("{place}: {text}"))?;
+            let result = result.with_context(|| format!("{}: {}", one.place, one.text))?;
             series = result.as_array().map_or(0, Vec::len);
         }
-        let name = format!("{kind} {place}, {series} series");
+        let name = format!("{kind} {}, {series} series", one.place);
         missed.figure(&name, "s", &times, Some(PROMISED), None);
         total += median(times);
     }

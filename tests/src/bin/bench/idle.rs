@@ -35,12 +35,8 @@ fn percent(seconds: usize, probed: bool, options: &[&str]) -> Result<f64> {
     println!("measured for {seconds} s");
     thread::sleep(CALM);
     let passed = || -> Result<u64> {
-        let metrics = stage.agent.metrics()?;
-        Ok(metric(
-            &metrics,
-            "pathproof_probes_total",
-            &["outcome=\"passed\""],
-        ))
+        let (name, labels) = ("pathproof_probes_total", ["outcome=\"passed\""]);
+        Ok(metric(&stage.agent.metrics()?, name, &labels))
     };
     let probes = passed()?;
     let (start, before) = (Instant::now(), usage::processor(stage.agent.pid())?);

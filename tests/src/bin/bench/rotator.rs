@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use node_tests::cluster::{Process, each};
+use node_tests::cluster::{Process, base, each};
 use node_tests::deploy::Tool;
 use node_tests::promises::{Missed, head};
 use node_tests::usage;
@@ -22,8 +22,6 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const BEATS: usize = 1_000;
 /// Images that a kubelet names in its Node's status, by default.
 const IMAGES: usize = 50;
-const SLICE: &str =
-    "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices/pathproof-sentinel-ipv4";
 
 pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
     let site = Site::build()?;
@@ -36,7 +34,7 @@ pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
 
     let (rotator, start) = (site.rotator(&[])?, Instant::now());
     let counted = until(PATIENCE, || {
-        let slice = site.apis[0].get(SLICE).ok()?;
+        let slice = site.apis[0].get(base::SLICE).ok()?;
         let text = slice["metadata"]["annotations"]["pathproof.io/fleet"].as_str()?;
         let count: Value = serde_json::from_str(text).ok()?;
         (count["nodes"].as_u64()? >= nodes as u64).then(|| start.elapsed())

@@ -32,7 +32,7 @@ fn codes(from: f64, to: f64, healthz: u16, livez: u16) -> Answered {
     }
 }
 
-/// With an action, whatever came of it.
+/// Adds an action; answers and connections stay as they are.
 fn with(mut seen: Seen, action: Action, from: f64, to: f64) -> Seen {
     seen.steps.push(Step {
         action,

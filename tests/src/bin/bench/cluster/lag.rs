@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use node_tests::capture::Capture;
-use node_tests::cluster::KubeProxy;
+use node_tests::cluster::{KubeProxy, base};
 use node_tests::detect::Figure;
 use node_tests::promises::{Missed, head};
 use node_tests::scene::family_of;
@@ -21,10 +21,8 @@ use crate::site::Site;
 const MOVES: usize = 12;
 /// From one move to the next, and more.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// The sentinel's Service and its slice of IPv4.
+/// The sentinel's Service.
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
-const SLICE: &str =
-    "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices/pathproof-sentinel-ipv4";
 /// kube-proxy is stopped for so long.
 const HOLD: Duration = Duration::from_secs(6);
 /// Between two connections.
@@ -72,7 +70,7 @@ type Lag = (Option<Duration>, Vec<Duration>);
 
 /// Waits for a move.
 fn one(site: &Site, agent: &Agent, held: Option<&KubeProxy>) -> Result<Lag> {
-    let generation = || port(&site.apis[0].get(SLICE)?);
+    let generation = || port(&site.apis[0].get(base::SLICE)?);
     let before = generation()?;
     let client = site.world.pod("client").address(Family::V4);
     let mut capture = Capture::start(&site.world.node);
