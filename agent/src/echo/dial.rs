@@ -134,7 +134,7 @@ async fn tell(ip: IpAddr) {
     let _ = timeout(PATIENCE, TcpStream::connect((ip, CUT_PORT))).await;
 }
 
-/// How connections to each address ended, as logged last.
+/// The end of connections to each address that was logged last.
 #[derive(Default)]
 pub(super) struct Said(BTreeMap<IpAddr, End>);
 
