@@ -57,7 +57,7 @@ impl Pod {
     pub fn link(&self) -> ([u8; 6], [u8; 6]) {
         let [_, _, third, fourth] = self.v4.octets();
         let host = match self.place {
-            // What a bridged pod sends to its gateway goes to the bridge, not to the port.
+            // The gateway of a bridged pod is the bridge, not the port.
             Place::Bridged => build::BRIDGE_HARDWARE,
             Place::Local | Place::Remote => [0x02, 0x70, 0x70, 0xee, third, fourth],
         };
