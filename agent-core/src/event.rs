@@ -12,7 +12,7 @@ use crate::conntrack::Table;
 use crate::coverage::Hooks;
 use crate::drain::{OpenConnections, Outside};
 use crate::drops::{DropCount, DropWatch};
-use crate::evidence::{CountDelta, ServiceInfo, Sighting};
+use crate::evidence::{CountDelta, ProgrammingSeen, ServiceInfo, Sighting, Success};
 use crate::expect::node::address;
 use crate::expect::sentinel::Sentinel;
 use crate::owners::OwnersRead;
@@ -190,6 +190,13 @@ pub struct KernelSample {
     /// Connections to other nodes.
     #[serde(default, skip_serializing_if = "PeerSample::is_empty")]
     pub peers: PeerSample,
+    /// What of the changes of endpoints was seen on the wire; the node fills it in from `met`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub programming: Option<ProgrammingSeen>,
+    /// Connections that got through, by what they needed; those whose latest arrival moved since the
+    /// previous sample. A connection counts as soon as it was seen getting through.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub successes: Vec<Success>,
     /// Packets that the kernel dropped, while its reasons are read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drops: Vec<DropCount>,

@@ -4,6 +4,7 @@
 //! `datapath` fills a [`Sample`] from the kernel; the [ledger](super::ledger) absorbs it.
 
 mod doubts;
+mod successes;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -21,6 +22,7 @@ use crate::limits::CATCH_UP;
 use crate::time::Mono;
 pub use doubts::{Doubts, count};
 pub(crate) use doubts::{ip_of, socket_of};
+pub use successes::{Place, Success, Successes};
 
 /// All that one look at the kernel's maps brought. Taken every 250 ms, and at once after the
 /// cluster view changed.
@@ -36,8 +38,35 @@ pub struct Sample {
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
     /// Connections from outside that were sent on and not answered, by [`Family`].
     pub unanswered: [u32; FAMILIES],
+    /// What of the changes of endpoints was seen on the wire.
+    pub programming: Option<ProgrammingSeen>,
+    /// Connections that got through, by what they needed.
+    pub successes: Vec<Success>,
     /// The observer's coverage.
     pub observer: ObserverHealth,
+}
+
+/// Whether the datapath follows changes of endpoints, as connections show it. The sentinel's own are seen by
+/// its probes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProgrammingSeen {
+    /// When this node received the newest added endpoint to which a connection was sent.
+    pub followed: Option<Mono>,
+    /// When it received the oldest added endpoint that no connection was sent to, though its Service had many
+    /// since.
+    pub unmet: Option<Mono>,
+}
+
+impl ProgrammingSeen {
+    /// Takes in a later reading. An endpoint that was not met stays so until a newer change is seen, or it is
+    /// itself: readings forget it after a while.
+    pub(crate) fn take(&mut self, read: ProgrammingSeen) {
+        self.followed = self.followed.max(read.followed);
+        let still = self
+            .unmet
+            .filter(|unmet| self.followed.is_none_or(|at| at < *unmet));
+        self.unmet = read.unmet.or(still);
+    }
 }
 
 /// Count of each outcome for one Service port, family and source class.

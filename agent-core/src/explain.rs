@@ -13,11 +13,12 @@ use agent_common::service::SourceClass;
 use crate::cause::Cause;
 use crate::conntrack::Table;
 use crate::drops;
-use crate::ledger::Lacking;
 use crate::limits::Limits;
 use crate::names;
 use crate::time::{Mono, Spoken};
-use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
+use crate::verdict::finding::{
+    BrokenServices, Evidence, Finding, MissingCriterion, Named, Rule, Scope,
+};
 use crate::verdict::{FamilyVerdict, Verdict};
 pub use lanes::{is_explained, lane_label, meaning, path_label, sentence};
 pub use remedies::{Remedy, next, of_why};
@@ -110,11 +111,13 @@ impl Words<'_> {
     /// The sentence about a family, or about the node.
     fn sentence(&self) -> String {
         match &self.finding.evidence {
-            Evidence::Connections {
-                services,
-                since,
-                lacking,
-            } => self.connections(services, *since, *lacking),
+            Evidence::Connections { .. } => self.connections(),
+            Evidence::Routes { connections, since } => format!(
+                "{connections} connections to endpoints of this node left it by an uplink and were not \
+                 answered in the last {}; none reached an endpoint of this node since: the routes to \
+                 pods are missing or wrong",
+                self.ago(*since)
+            ),
             Evidence::LeftEndpoint {
                 services,
                 age,
@@ -122,14 +125,29 @@ impl Words<'_> {
             } => {
                 let destination = destination.map(|at| format!(" ({at})"));
                 format!(
-                    "new connections from pods to {} still go to an endpoint that was removed {} \
-                     earlier{}",
+                    "new connections to {} still go to an endpoint that was removed {} \
+                     earlier{}, and nothing that changed since is on the wire",
                     listed(services),
                     Spoken(*age),
                     destination.unwrap_or_default(),
                 )
             }
-            Evidence::Services { broken, more } => broken_services(broken, *more),
+            Evidence::Services {
+                broken,
+                more,
+                last_success,
+            } => {
+                let services = broken_services(broken, *more);
+                match last_success {
+                    Some(at) => format!(
+                        "connections fail to {services}; others succeed, the last {} ago",
+                        self.ago(*at)
+                    ),
+                    None => format!(
+                        "connections fail to {services}, and no real connection succeeded since"
+                    ),
+                }
+            }
             Evidence::Unheard { services, clients } => {
                 let of = match services.first.is_empty() {
                     true => String::new(),
@@ -212,14 +230,38 @@ impl Words<'_> {
         }
     }
 
-    fn connections(&self, services: &Named, since: Mono, lacking: Option<Lacking>) -> String {
-        let listed = listed(services);
+    /// Failed connections: whose, to which Services, and when one of these clients last succeeded.
+    fn connections(&self) -> String {
+        let Evidence::Connections {
+            services,
+            since,
+            lacking,
+            clients,
+            failures,
+            last_success,
+        } = &self.finding.evidence
+        else {
+            return String::new();
+        };
+        let (listed, since) = (listed(services), self.ago(*since));
         let cause = self.finding.cause.map_or("", cause);
-        if self.finding.rule == Rule::BrokenByConnections {
+        let success = match last_success {
+            Some(at) => format!("nothing succeeded since {} ago", self.ago(*at)),
+            None => "nothing succeeded in that time".to_owned(),
+        };
+        if self.finding.rule.state().fails() {
+            let from = from_clients(clients);
+            let how_many = match failures {
+                0 => String::new(),
+                n => format!("{n} connections "),
+            };
+            let every = match self.finding.rule {
+                Rule::BrokenByConnections => "every Service with new connections",
+                Rule::BrokenByRules => "every Service that was dialled",
+                _ => "connections",
+            };
             return format!(
-                "every Service with new connections failed for {} ({listed}: {cause}); no \
-                 connection succeeded in that time",
-                self.ago(since),
+                "{every} failed for {since} ({how_many}{from}to {listed}: {cause}); {success}"
             );
         }
         let lacking = lacking.map(|lacking| format!(": {}", self.lacking(lacking)));
@@ -229,38 +271,43 @@ impl Words<'_> {
         )
     }
 
-    fn lacking(&self, lacking: Lacking) -> String {
+    fn lacking(&self, lacking: MissingCriterion) -> String {
         let limits = self.limits;
         match lacking {
-            Lacking::Services => format!("fewer than {} Services failed", limits.broken_services),
-            Lacking::Endpoints => format!(
+            MissingCriterion::Services => {
+                format!("fewer than {} Services failed", limits.broken_services)
+            }
+            MissingCriterion::Endpoints => format!(
                 "these Services have fewer than {} endpoints together",
                 limits.broken_endpoints
             ),
-            Lacking::Pod => "no client was a pod of this node".to_owned(),
-            Lacking::New => "no failed Service worked before".to_owned(),
-            Lacking::Referee => "the sentinel's probes pass, so a NetworkPolicy may deny these \
-                                 connections"
+            MissingCriterion::Pod => "only clients outside the node failed, and a firewall or a \
+                                      NetworkPolicy may deny these connections"
                 .to_owned(),
-            Lacking::Claimed => {
+            MissingCriterion::New => "no failed Service worked before".to_owned(),
+            MissingCriterion::Referee => {
+                "the sentinel's probes pass, so a NetworkPolicy may deny these \
+                                 connections"
+                    .to_owned()
+            }
+            MissingCriterion::Claimed => {
                 "another Service uses the address that the sentinel's probes dial, so a fault \
                  cannot be told from a NetworkPolicy"
                     .to_owned()
             }
-            Lacking::Aside => "no probe takes the way of pods' connections on this node, and a \
+            MissingCriterion::Aside => {
+                "no probe takes the way of pods' connections on this node, and a \
                                NetworkPolicy may deny these"
-                .to_owned(),
-            Lacking::Namespaces => {
+                    .to_owned()
+            }
+            MissingCriterion::Namespaces => {
                 "all failed Services are in one namespace, and other namespaces have traffic"
                     .to_owned()
             }
-            Lacking::Sources => {
-                format!(
-                    "fewer than {} pods of this node were affected",
-                    limits.broken_sources
-                )
+            MissingCriterion::Sources => {
+                format!("fewer than {} clients were affected", limits.broken_sources)
             }
-            Lacking::Time => format!(
+            MissingCriterion::Time => format!(
                 "they have failed for less than {}",
                 Spoken(limits.broken_after)
             ),
@@ -318,14 +365,29 @@ impl Words<'_> {
     }
 }
 
+/// `from pods of this node and from clients outside `: empty if nothing is known of them.
+fn from_clients(clients: &[Scope]) -> String {
+    let of = |scope: &Scope| match scope {
+        Scope::Pods => "pods of this node",
+        Scope::PodProbe => "the pod probe",
+        Scope::Outside => "clients outside the node",
+    };
+    match clients {
+        [] => String::new(),
+        all => format!(
+            "from {} ",
+            all.iter().map(of).collect::<Vec<_>>().join(" and ")
+        ),
+    }
+}
+
 fn broken_services(broken: &[BrokenServices], more: usize) -> String {
     let alike = |alike: &BrokenServices| {
         let (services, cause) = (listed(&alike.services), cause(alike.cause));
         format!("{services} ({cause}; {} failed so far)", alike.failures)
     };
     let first = broken.iter().map(alike).collect();
-    let services = listed(&Named { first, more });
-    format!("connections succeed, except to {services}")
+    listed(&Named { first, more })
 }
 
 /// Origin of a real connection, in words.
@@ -394,6 +456,26 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
             let probes = limits.probe_failures;
             format!("At least {probes} probes in a row failed on a path that worked before, {how}.")
         }
+        (Rule::BrokenByTwoScopes, _) => format!(
+            "Two witnesses failed since the same moment that no single innocent explanation covers: the \
+             sentinel's probes (at least {} in a row on a path that worked before), the pod probe, or \
+             connections that worked before (at least {}). Nothing that needs the same path succeeded \
+             since.",
+            limits.probe_failures, limits.service_failures,
+        ),
+        (Rule::BrokenByRules, _) => format!(
+            "Every Service that was dialled, at least {}, failed for at least {} in a way that no policy \
+             causes: connections were refused by the node itself, left it untranslated, or went to an \
+             address that is no endpoint. All of them worked before, and nothing succeeded since.",
+            limits.broken_services,
+            Spoken(limits.broken_after),
+        ),
+        (Rule::BrokenByRoutes, _) => format!(
+            "At least {} connections, over at least {}, left by an uplink for at least two endpoints of this \
+             node and stayed unanswered. None reached an endpoint of this node since.",
+            limits.service_failures,
+            Spoken(limits.service_spread),
+        ),
         (Rule::BrokenByConnections, _) => format!(
             "Every Service with new connections failed for at least {}. At least {} of them worked \
              before and have at least {} endpoints together, they are in at least {} namespaces \
@@ -416,8 +498,8 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
         ),
         (Rule::StaleByConnections, _) => {
             format!(
-                "Connections from pods still go to an endpoint that was removed more than \
-                 {stale} earlier."
+                "Connections still go to an endpoint that was removed more than {stale} earlier and stay \
+                 unanswered, and nothing that changed since has been seen on the wire."
             )
         }
         _ => return None,

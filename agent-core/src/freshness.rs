@@ -67,6 +67,9 @@ pub(crate) struct Freshness {
     seen: Option<(u16, Mono)>,
     /// Lag that was measured last.
     lag: Option<Duration>,
+    /// When the newest generation was received that was met.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    followed: Option<Mono>,
 }
 
 /// A generation that this node was told of.
@@ -93,7 +96,7 @@ impl Freshness {
             && at.since(when) <= gap
         {
             self.pending.clear();
-            self.lag = Some(Duration::ZERO);
+            (self.lag, self.followed) = (Some(Duration::ZERO), Some(at));
             return;
         }
         if self.pending.len() == PENDING {
@@ -111,6 +114,7 @@ impl Freshness {
         let met = |received: &Received| received.generation == generation;
         if let Some(place) = self.pending.iter().rposition(met) {
             let received = self.pending.drain(..=place).next_back()?;
+            self.followed = Some(received.at);
             // Seen already, in the wait for an older one: no first probe.
             let (_, before) = before.filter(|(seen, _)| *seen != generation)?;
             if at.since(before) > gap {
@@ -128,6 +132,7 @@ impl Freshness {
         {
             // The datapath is ahead of what we heard: whatever we wait for, it has done.
             self.pending.clear();
+            self.followed = Some(at);
         }
         None
     }
@@ -140,6 +145,11 @@ impl Freshness {
     /// When the oldest generation was received that no probe has met.
     pub(crate) fn unmet_since(&self) -> Option<Mono> {
         self.pending.front().map(|received| received.at)
+    }
+
+    /// When the newest generation was received that was met.
+    pub(crate) fn followed(&self) -> Option<Mono> {
+        self.followed
     }
 
     /// Lag that was measured last.

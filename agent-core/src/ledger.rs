@@ -12,8 +12,9 @@ mod answers;
 mod family;
 mod obstacle;
 mod outside;
+mod routes;
+mod seen_working;
 mod service;
-mod worked;
 
 use std::collections::BTreeMap;
 
@@ -21,19 +22,18 @@ use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
 use crate::cause::{Cause, FAILURES, Failure};
-use crate::evidence::ObserverHealth;
+use crate::evidence::{ObserverHealth, ProgrammingSeen};
 use crate::limits::{FORGOTTEN, Limits};
 use crate::peers::PeerLedger;
 use crate::probes::{SentinelLedger, SentinelMemory};
 use crate::time::Mono;
 pub(crate) use absorb::LOST_NOTICED;
 use answers::Answers;
-pub use family::Lacking;
-pub(crate) use family::{FamilyLedger, Scope, Streak};
-pub(crate) use obstacle::Reading;
+pub(crate) use family::{FamilyLedger, Streak, commonest};
+pub(crate) use obstacle::{READ_WITHIN, Reading};
 pub(crate) use outside::OutsidePaths;
+pub(crate) use seen_working::{FailingService, ServicesSeenWorking};
 pub(crate) use service::{StaleConnection, Track, WINDOW};
-use worked::Worked;
 
 /// Services with failures that are followed one by one; more are counted.
 pub const SERVICES_TRACKED: usize = 4_096;
@@ -47,10 +47,10 @@ pub struct Ledger {
     pub(crate) tracks: BTreeMap<u32, Track>,
     /// Services that worked for pods.
     #[serde(default)]
-    pub(crate) worked: Worked,
+    pub(crate) worked: ServicesSeenWorking,
     /// The same for clients outside the node.
     #[serde(default)]
-    pub(crate) worked_outside: Worked,
+    pub(crate) worked_outside: ServicesSeenWorking,
     /// Services whose clients outside are not served.
     #[serde(default)]
     pub(crate) outside: OutsidePaths,
@@ -59,6 +59,9 @@ pub struct Ledger {
     /// Failures that were suspended, by [`Failure`].
     #[serde(default)]
     pub(crate) unjudged: [u64; FAILURES],
+    /// Whether the datapath follows changes of endpoints; nothing in recordings that do not have it.
+    #[serde(default)]
+    pub(crate) programming: Option<ProgrammingSeen>,
     pub(crate) observer: ObserverHealth,
     /// When the last sample was taken.
     pub(crate) sampled: Option<Mono>,
@@ -84,7 +87,7 @@ pub struct LedgerMemory {
     sentinel: SentinelMemory,
     /// Services that worked for pods, and for clients outside.
     #[serde(default)]
-    worked: [Worked; 2],
+    worked: [ServicesSeenWorking; 2],
 }
 
 impl Ledger {
@@ -131,7 +134,7 @@ impl Ledger {
         ledger.sentinel.source_away(now);
         match memory.sampled {
             Some(sampled) if observed => ledger.close_gap(sampled, now),
-            _ => ledger.end_streaks(),
+            _ => ledger.end_failures(),
         }
         ledger
     }
@@ -148,7 +151,7 @@ impl Ledger {
 
     /// Takes a reading of what keeps clients outside from being served.
     pub(crate) fn obstacle(&mut self, family: Family, reading: Reading, now: Mono) {
-        self.families[family as usize].obstructed.read(reading, now);
+        self.families[family as usize].obstacle.read(reading, now);
     }
 
     pub(crate) fn family(&self, family: Family) -> &FamilyLedger {
@@ -166,18 +169,6 @@ impl Ledger {
         match failure {
             Failure::Lost if self.sentinel.conntrack.is_full(now) => Cause::ConntrackFull,
             other => Cause::of(other),
-        }
-    }
-
-    /// Scope of accusation as far as it is known here: whether the sentinel's probes pass is known to
-    /// the verdict.
-    pub(crate) fn scope(&self, family: Family, now: Mono) -> Scope {
-        Scope {
-            namespaces: self.worked.namespaces(family, now),
-            referee_passes: false,
-            referee_claimed: false,
-            referee_aside: false,
-            refereed: Mono(0),
         }
     }
 

@@ -132,6 +132,10 @@ pub struct Limits {
     pub stale_quiet: Duration,
     /// At least so many of them, from pods of this node.
     pub stale_connections: usize,
+    /// A change that this node received so long ago, or three times the node's usual lag if that is longer,
+    /// should be on the wire.
+    #[serde(with = "ns")]
+    pub unmet_after: Duration,
     /// A Service is broken after so many failures.
     pub service_failures: u32,
     /// Refused and lost connections of a Service must stretch over this long.
@@ -198,6 +202,7 @@ impl Default for Limits {
             stale_fresh: Duration::from_secs(5),
             stale_quiet: Duration::from_millis(2_500),
             stale_connections: 3,
+            unmet_after: Duration::from_secs(5),
             service_failures: 3,
             service_spread: Duration::from_secs(1),
             service_quiet: Duration::from_secs(3),

@@ -5,7 +5,7 @@
 //! SIG Scalability's network programming latency, which kube-proxy measures up to the moment at which
 //! its rules are written. Only connections can show it, so a change is measured where a Service has
 //! enough of them: few connections would measure the pause between two of them. No verdict depends on
-//! it. The sentinel's endpoint is measured by its probes ([`freshness`](crate::freshness)).
+//! a latency; whether anything newer was seen at all is evidence ([`ProgrammingSeen`]). The sentinel's endpoint is measured by its probes ([`freshness`](crate::freshness)).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use agent_common::evidence::Outcome;
 use agent_common::service::{Address, EndpointKey, endpoint_flag};
 
 use crate::cluster::{ObjectName, SliceFacts};
-use crate::evidence::{CountDelta, Directory};
+use crate::evidence::{CountDelta, Directory, ProgrammingSeen};
 use crate::plan::MapChange;
 use crate::time::{Mono, Wall};
 use crate::view::{Applied, ClusterView};
@@ -29,6 +29,10 @@ const QUIET: Duration = Duration::from_secs(5);
 /// Expected pause between two connections to one endpoint up to which a change is measured, unless it
 /// is below a quarter of what was measured.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// Connections for each endpoint of a Service after which one that got none is not in the rules: by chance
+/// alone that happens once in a thousand times.
+const MISSED_BY: u64 = 7;
 
 /// Changes of endpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,6 +78,8 @@ pub(crate) struct Programming {
     changes: BTreeMap<EndpointKey, Change>,
     moved: bool,
     done: Vec<Programmed>,
+    /// When the newest added endpoint was received to which a connection was sent.
+    followed: Option<Mono>,
 }
 
 impl Programming {
@@ -139,6 +145,12 @@ impl Programming {
                 change.met = Some(*at);
             }
         }
+        let added = self
+            .changes
+            .values()
+            .filter(|of| of.change == EndpointChange::Added);
+        let met = added.filter(|of| of.met.is_some()).map(|of| of.received);
+        self.followed = self.followed.max(met.max());
         let done = &mut self.done;
         let before = self.changes.len();
         self.changes.retain(|key, change| {
@@ -153,6 +165,20 @@ impl Programming {
             false
         });
         self.moved |= self.changes.len() != before;
+    }
+
+    /// Whether the datapath follows, by the endpoints that were added.
+    pub(crate) fn seen(&self, directory: &dyn Directory) -> ProgrammingSeen {
+        let is_missed = |(key, change): &(&EndpointKey, &Change)| {
+            let endpoints = directory.service(key.service).map_or(0, |of| of.endpoints);
+            change.change == EndpointChange::Added
+                && change.connections >= u64::from(endpoints.max(1)) * MISSED_BY
+        };
+        let missed = self.changes.iter().filter(is_missed);
+        ProgrammingSeen {
+            followed: self.followed,
+            unmet: missed.map(|(_, change)| change.received).min(),
+        }
     }
 
     /// The endpoints to read, if they changed since the last call.

@@ -137,7 +137,9 @@ impl Segment {
         let counted = sample.counts.iter().map(|delta| delta.service);
         let sighted = sample.sightings.iter().map(|sighting| sighting.service);
         let sent = sample.peers.services();
-        let ids: BTreeSet<u32> = counted.chain(sighted).chain(sent).chain(followed).collect();
+        let proven = sample.successes.iter().map(|success| success.service);
+        let named = counted.chain(sighted).chain(sent).chain(proven);
+        let ids: BTreeSet<u32> = named.chain(followed).collect();
         let mut services = Vec::new();
         for id in ids {
             let known = directory.service(id);

@@ -1,16 +1,19 @@
 //! The judgement: a pure function of the evidence, the inputs beside it, and now.
 //!
-//! [`verdict()`] decides, [`finding`] is what each rule gives, [`report`] the whole of it. Reading
-//! changes nothing, and the same inputs always give the same verdict. It holds no sentence
-//! (`explain`), statuses are not decided here (`answer`), nor is flapping (`damping`).
+//! [`decision`] is the one page that can take the node out of service; `witnesses` and `lanes` are what it
+//! reads, `findings` what explains beside it, and [`report`] the whole of it. Reading changes nothing, and
+//! the same inputs always give the same verdict. It holds no sentence (`explain`), statuses are not decided
+//! here (`answer`), nor is flapping (`damping`).
 
+mod case;
+pub mod decision;
 pub mod finding;
-mod judge;
+mod findings;
 mod lanes;
 mod peers;
-mod referee;
 pub mod report;
 mod views;
+mod witnesses;
 
 #[cfg(test)]
 mod tests;
@@ -24,8 +27,9 @@ use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::ledger::Ledger;
 use crate::time::Mono;
+use case::Case;
+pub use decision::Decision;
 pub use finding::{Evidence, Finding, Rule};
-use judge::Case;
 pub use report::{
     Coverage, FamilyVerdict, LaneState, LaneView, LastVerdict, Loss, PathState, PathView,
     ServiceTrouble, StageDelays, Verdict,
@@ -68,9 +72,10 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
     };
     let families: Vec<FamilyVerdict> = judged_families(ledger, inputs).map(judged).collect();
     let finding = blind.unwrap_or_else(|| worst(&families));
-    let (services, services_omitted) = judge::troubles(ledger, now);
+    let (services, services_omitted) = findings::troubles(ledger, now);
     Verdict {
         at: now,
+        decision: case::decision_of(&finding),
         state: finding.rule.state(),
         since: now,
         cause: finding.cause,

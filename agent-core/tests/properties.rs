@@ -1,8 +1,5 @@
 //! Properties of a node over simulated worlds, in which the truth is known: which connections were
 //! answered.
-//!
-//! Worlds that are healthy and turn a node to 503 all the same, and faults that go unnoticed, are
-//! tests of their own in `known`: a change of the rules has to turn them round.
 
 mod parts {
     pub(crate) mod fault;
@@ -368,13 +365,14 @@ fn a_scanner_and_one_denied_pod_accuse_nobody() {
     assert!(!has_failed(&node));
 }
 
-/// Every failure is intended. The sentinel's range is filtered, and a policy denies the only pod that
-/// dials anything.
-#[test]
-fn a_filtered_sentinel_and_one_denied_pod_accuse_nobody() {
-    let mut world = quiet()
-        .with(s(15), Act::FilterSentinel)
-        .with(s(15), Act::Deny(Some(Client::Pod(0)), None, Denial::Drop));
+/// Every failure is intended: the sentinel's range is filtered, and a policy denies the only pod that dials
+/// anything, earlier or later than that.
+#[rstest::rstest]
+fn a_filtered_sentinel_and_one_denied_pod_accuse_nobody(#[values(12, 20)] denied: u64) {
+    let mut world = quiet().with(s(15), Act::FilterSentinel).with(
+        s(denied),
+        Act::Deny(Some(Client::Pod(0)), None, Denial::Drop),
+    );
     world.streams = vec![Stream::of_pod(0, 0, s(1)), Stream::of_pod(0, 1, s(1))];
     let node = run(world, s(40));
     assert_eq!(node.truth().pods.failed, 0);
@@ -465,19 +463,11 @@ fn one_broken_service_is_one_transition() {
     );
 }
 
-/// Worlds that the rules get wrong today: each test says in its comment what must hold. The change that
-/// mends one turns its assertion round.
-mod known {
-    use super::*;
-
-    /// Must be 503 while its pods cannot be reached: the sentinel needs no pod's route, and
-    /// connections to other nodes' endpoints get through.
-    #[test]
-    fn known_missed_pod_routes_gone() {
-        let fault = Act::Break(Fault::PodRoutesGone);
-        for world in [World::busy(), World::default()] {
-            let node = run(world.with(s(20), fault.clone()), s(60));
-            assert!(!has_failed(&node));
-        }
-    }
+/// The sentinel needs no pod's route, and connections to other nodes' endpoints get through.
+#[test]
+fn routes_to_pods_that_are_gone_are_503() {
+    let fault = Act::Break(Fault::PodRoutesGone);
+    let node = run(World::busy().with(s(20), fault), s(60));
+    let took = node.failed_after(BEGIN.plus(s(20)));
+    assert!(took.is_some_and(|took| took <= s(5)), "{took:?}");
 }

@@ -6,9 +6,10 @@ use std::thread;
 
 use agent_common::abi::FOLLOW_ALL;
 use agent_common::evidence::{Fault, Outcome};
-use agent_common::service::{Owed, endpoint_flag};
+use agent_common::service::{Owed, PEER_SHIFT, endpoint_flag};
 use agent_core::cause::Failure;
 use agent_core::event::KernelSample;
+use agent_core::evidence::Place;
 use agent_core::time::Mono;
 use node_tests::observer::monotonic;
 use node_tests::packet::{self, Packet};
@@ -64,6 +65,41 @@ fn a_failed_look_loses_nothing(#[case] kernel: OldKernel) {
             "{look:?}"
         );
         assert_eq!(read.under_way, 0, "forgotten");
+    });
+}
+
+/// A connection is a success once it was delivered to a pod of this node, or once its answer left for the
+/// client; each look reports what the former one did not.
+#[test]
+fn successes_by_place() {
+    on_stage(&[], |stage| {
+        let (near, remote) = (at("10.244.0.9:80"), at("10.245.0.9:80"));
+        stage.put_endpoint(SERVICE, near, endpoint_flag::LOCAL);
+        stage.put_endpoint(SERVICE, remote, 7 << PEER_SHIFT);
+        let mut sampler = stage.sampler();
+        let mut look = || {
+            let look = sampler.sample(Mono(monotonic())).expect("a look").sample;
+            let successes = look.successes.into_iter();
+            let successes = successes.map(|one| (one.place, one.answered.is_some(), one.count));
+            successes.collect::<Vec<_>>()
+        };
+        let (pod, web) = ("10.244.0.5:40001", "10.96.0.1:80");
+        for (number, endpoint) in [(1_000, near), (2_000, remote)] {
+            stage.comes(&syn(pod, web, number), stage.at.client);
+            let device = if endpoint == near {
+                stage.at.pods
+            } else {
+                stage.at.overlay
+            };
+            stage.goes(&packet::syn(at(pod), endpoint, number), device);
+        }
+        assert_eq!(look(), [(Place::Near, false, 1)]);
+        let answer = |from| packet::syn_ack(from, at(pod), 2_000);
+        stage.comes(&answer(remote), stage.at.overlay);
+        assert_eq!(look(), []);
+        stage.goes(&answer(at(web)), stage.at.client);
+        assert_eq!(look(), [(Place::Remote, true, 1)]);
+        assert_eq!(look(), []);
     });
 }
 

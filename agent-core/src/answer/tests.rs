@@ -8,7 +8,7 @@ use crate::damping::Damping;
 use crate::limits::Limits;
 use crate::time::Mono;
 use crate::verdict::report::{Coverage, PathView};
-use crate::verdict::{Evidence, Finding, Rule};
+use crate::verdict::{Decision, Evidence, Finding, Rule};
 
 const BEHAVIOUR: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/behaviour.md"));
 
@@ -34,10 +34,12 @@ fn finding(state: State) -> Finding {
 fn family(family: Family, state: State, last_proof: Option<Mono>) -> FamilyVerdict {
     FamilyVerdict {
         family,
+        decision: Decision::Healthy,
         state,
         cause: None,
         why: None,
         finding: finding(state),
+        findings: Vec::new(),
         last_proof,
         last_failure: None,
         failing_since: None,
@@ -55,6 +57,7 @@ fn verdict(families: Vec<FamilyVerdict>, eligibility: Eligibility) -> Verdict {
         .unwrap_or(State::Unknown);
     Verdict {
         at: Mono(2_000_000_000),
+        decision: Decision::Healthy,
         state,
         since: Mono(0),
         cause: None,

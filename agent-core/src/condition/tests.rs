@@ -14,7 +14,7 @@ use super::*;
 use crate::eligibility::Eligibility;
 use crate::limits::Limits;
 use crate::time::{Mono, Wall};
-use crate::verdict::{Coverage, Evidence, Finding, Rule};
+use crate::verdict::{Coverage, Decision, Evidence, Finding, Rule};
 
 const BEHAVIOUR: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/behaviour.md"));
 
@@ -24,6 +24,7 @@ const HOUR: u64 = 3_600;
 fn verdict(state: State, cause: Option<Cause>, why: Option<Why>, node: Eligibility) -> Verdict {
     Verdict {
         at: Mono(0),
+        decision: Decision::Healthy,
         state,
         since: Mono(0),
         cause,

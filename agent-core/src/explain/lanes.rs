@@ -4,13 +4,14 @@ use agent_common::service::Family;
 
 use super::{Words, client, label};
 use crate::cause::ProbeCause;
-use crate::ledger::Lacking;
 use crate::names;
 use crate::owners::DatapathOwners;
 use crate::probes::VoidReason;
 use crate::time::{Mono, Spoken};
 use crate::trace::{Lane, ProbePath, Transport};
-use crate::verdict::finding::{Evidence, FailedLane, LaneLacking, NeverWorked, Rule, VoidCause};
+use crate::verdict::finding::{
+    Evidence, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Rule, VoidCause,
+};
 use crate::verdict::{LaneState, LaneView};
 
 /// `off-cluster`.
@@ -381,7 +382,7 @@ impl Words<'_> {
             LaneLacking::Look => {
                 "pathproof's own interfaces have not been checked since".to_owned()
             }
-            LaneLacking::Breadth(Lacking::Referee) => format!(
+            LaneLacking::Breadth(MissingCriterion::Referee) => format!(
                 "{filter} probes of another path pass, so a NetworkPolicy may deny the real \
                  connections that failed"
             ),

@@ -1,22 +1,26 @@
 //! Absorbing a sample into the ledger: proofs first, then what failed after them.
 
 use std::collections::BTreeSet;
-use std::collections::btree_map::Entry as Place;
+use std::collections::btree_map::Entry as Slot;
 use std::time::Duration;
 
 use agent_common::abi::LOSS_WINDOW_NS;
 use agent_common::evidence::Outcome;
 use agent_common::service::{FAMILIES, Family, SourceClass};
 
-use super::family::Entry;
+use super::family::{Entry, Streak};
+use super::routes::WrongRoutes;
+use super::seen_working::NewFailures;
 use super::{Ledger, SERVICES_TRACKED, Track};
 use crate::cause::Failure;
 use crate::cluster::ObjectName;
-use crate::evidence::{CountDelta, Directory, Sample, ServiceInfo, Sighting};
+use crate::evidence::{CountDelta, Directory, Place, Sample, ServiceInfo, Sighting};
 use crate::limits::{DIALLED_AFTER, DISPUTED, KEPT};
 use crate::peers::PeerSample;
 use crate::time::Mono;
 
+/// A failed connection is told this long after its arrival, or at the next look.
+const LOSS_WINDOW: Duration = Duration::from_nanos(LOSS_WINDOW_NS);
 /// A lost connection is noticed this long after its arrival at the latest, the look included.
 pub(crate) const LOST_NOTICED: Duration = Duration::from_nanos(LOSS_WINDOW_NS + 500_000_000);
 
@@ -26,6 +30,9 @@ impl Ledger {
         let before = self.sampled;
         let at = before.map_or(sample.at, |before| sample.at.max(before));
         self.observer = sample.observer.clone();
+        if let Some(read) = sample.programming {
+            self.programming.get_or_insert_default().take(read);
+        }
         self.sampled = Some(at);
         self.seen = Some(at);
         self.tracks.retain(|_, track| at.since(track.last) <= KEPT);
@@ -33,7 +40,7 @@ impl Ledger {
         if sample.observer.attached == 0 {
             // Unseen connections may have been proven: no run of failures holds.
             self.outside.excuse();
-            return self.end_streaks();
+            return self.end_failures();
         }
         let sample_gap = self.limits.sample_gap;
         let gap = before.is_none_or(|before| at.since(before) > sample_gap);
@@ -55,10 +62,10 @@ impl Ledger {
         let counts: Vec<Counted<'_>> = counts.collect();
         self.absorb_answers(sample, &counts, real, at);
         self.absorb_proofs(sample, &counts, &mut look);
+        self.absorb_successes(sample);
         for (_, info) in counts.iter().filter(|(_, info)| info.endpoints == 0) {
             self.worked.lack_endpoints(info, at);
             self.worked_outside.lack_endpoints(info, at);
-            self.families[info.family as usize].excuse(info);
         }
         for (family, _) in self
             .families
@@ -90,27 +97,35 @@ impl Ledger {
         }
     }
 
-    /// A gap in observation ends a run of failures, unless it had already been confirmed: then it
-    /// is the last sound verdict, and a proof would have been counted by the kernel all the same.
+    /// A gap in observation ends the failures that had not lasted: connections may have succeeded in it. Those
+    /// that had are the last sound evidence; a success would have been counted by the kernel all the same.
     pub(super) fn close_gap(&mut self, before: Mono, at: Mono) {
         if at.since(before) <= self.limits.sample_gap {
             return;
         }
         self.peers.forget_silence();
-        let scopes = Family::ALL.map(|family| self.scope(family, before));
-        for (family, scope) in self.families.iter_mut().zip(scopes) {
-            let streak = &mut family.streak;
-            streak.take_if(|streak| streak.lacking(before, &self.limits, scope).is_some());
-            family.obstructed.lose_sight(&self.limits);
+        let confirmed = self.limits.broken_after;
+        for family in &mut self.families {
+            let lasted = |streak: &Streak| before.since(streak.since) >= confirmed;
+            family.streak.take_if(|streak| !lasted(streak));
         }
+        self.worked.lose_sight(confirmed);
+        self.worked_outside.lose_sight(confirmed);
     }
 
-    pub(super) fn end_streaks(&mut self) {
+    /// Ends all failures: connections may have succeeded unseen. Beside an obstacle that the kernel shows they
+    /// stay, since nobody outside is served as long as it is there.
+    pub(super) fn end_failures(&mut self) {
         for family in &mut self.families {
             family.streak = None;
             family.answers.forget_lost(Mono(u64::MAX));
-            family.obstructed.lose_sight(&self.limits);
+            family.routes = WrongRoutes::default();
         }
+        self.worked.forget_failures();
+        let obstructed =
+            Family::ALL.map(|family| self.family(family).obstacle.standing().is_some());
+        self.worked_outside
+            .forget_failures_but(obstructed, self.limits.service_spread);
     }
 
     /// Answers before proofs: while answers come in and none goes on, a SYN that leaves for an endpoint is no
@@ -179,10 +194,16 @@ impl Ledger {
                 ledger.prove(delta.class, look.at);
             }
             look.proven[info.family as usize] = true;
+            if !info.on_host {
+                // The time of the last proof may be another Service's, and is never too late.
+                let last = ledger.proofs[delta.class as usize];
+                ledger.forward(delta.class, last.map_or(look.at, |last| last.min(look.at)));
+            }
+            let count = delta.counts[Outcome::Proven as usize];
             match delta.class {
-                SourceClass::Pod => self.worked.note(info, look.at),
+                SourceClass::Pod => self.worked.succeed(info, count, look.at),
                 SourceClass::External => {
-                    self.worked_outside.note(info, look.at);
+                    self.worked_outside.succeed(info, count, look.at);
                     self.outside.prove((delta.service, info));
                     (look.proven_outside).insert((info.name.clone(), info.family));
                 }
@@ -191,6 +212,23 @@ impl Ledger {
             if let Some(track) = self.tracks.get_mut(&delta.service) {
                 track.prove(look.at);
             }
+        }
+    }
+
+    /// A connection to a pod of this node shows that the routes to pods are there. Agents of before recorded no
+    /// places: any connection that was forwarded shows it then.
+    fn absorb_successes(&mut self, sample: &Sample) {
+        for family in Family::ALL {
+            let of_family = sample.successes.iter().filter(|of| of.family == family);
+            let near = of_family
+                .filter(|of| of.place == Place::Near)
+                .map(|of| of.at);
+            let ledger = &mut self.families[family as usize];
+            let shown = match sample.programming {
+                Some(_) => near.max(),
+                None => ledger.forwarded.into_iter().flatten().max(),
+            };
+            shown.inspect(|at| ledger.routes.succeed(*at));
         }
     }
 
@@ -226,42 +264,59 @@ impl Ledger {
         }
         // One to an endpoint that left counts by its age, in sightings; an unheard one did get through.
         failures.retain(|(failure, _)| !matches!(failure, Failure::Stale | Failure::Unheard));
-        let family = &mut self.families[info.family as usize];
-        if delta.class == SourceClass::External && self.worked_outside.has(info, look.at) {
-            let refused = failures.iter().find(|(of, _)| *of == Failure::Refused);
-            refused.inspect(|(_, n)| family.refuse(*n, look.at, &self.limits));
-            // They arrived a loss window before the look, and a proof may have come after them.
-            let earliest = look.at.minus(LOST_NOTICED);
-            let all = failures.iter().map(|(_, n)| *n);
-            let n = all.fold(0, u32::saturating_add);
-            if n > 0 && family.proofs[SourceClass::External as usize] < Some(earliest) {
-                family.obstructed.fail(n, look.at);
+        if failures.is_empty() {
+            return;
+        }
+        if !proven {
+            for (failure, count) in &failures {
+                let new = NewFailures {
+                    // All of them are told once their loss window is over.
+                    arrived: look.at.minus(LOSS_WINDOW).max(look.floor),
+                    since: look.at,
+                    noticed: look.at,
+                    failure: *failure,
+                    count: *count,
+                    icmp: false,
+                    misdelivered: false,
+                    client: None,
+                };
+                self.fail_service(delta.class, info, &new);
             }
         }
-        if !failures.is_empty() {
-            family.fail(delta.class, look.at);
-        }
+        let family = &mut self.families[info.family as usize];
+        family.fail(delta.class, look.at);
         // They arrived a loss window before the look. Beside a proof since then the order is not known;
         // sightings tell it.
         let noticed = look.at.minus(LOST_NOTICED);
-        let proven = look.proven[info.family as usize] || family.last_proof() >= Some(noticed);
-        if proven || failures.is_empty() {
+        if look.proven[info.family as usize] || family.last_proof() >= Some(noticed) {
             return;
         }
-        let leaked = failures.iter().any(|(of, _)| *of == Failure::Leaked);
-        let accuses = self.accuses(delta.class, info, leaked, look.at);
         let entry = Entry {
             since: look.at,
             last: look.at,
-            arrived: noticed,
-            class: delta.class,
-            client: None,
             failures: &failures,
-            misdelivered: None,
-            accuses,
             info,
         };
         self.families[info.family as usize].run(&entry, self.limits.proof_age);
+    }
+
+    /// A Service that worked for clients of this class fails. Where nothing ever worked, neither probes nor
+    /// real connections, the proxy may never have written a rule: then what leaves untranslated counts too,
+    /// which no policy does. Where pods' connections may get through unseen nobody knows that nothing worked.
+    fn fail_service(&mut self, class: SourceClass, info: &ServiceInfo, new: &NewFailures) {
+        let family = info.family;
+        let worked = || !self.worked.is_empty(family) || !self.worked_outside.is_empty(family);
+        let unseen = self.sentinel.bearing.pods_unseen;
+        let never = new.failure == Failure::Leaked
+            && !unseen
+            && !self.sentinel.is_armed(family)
+            && !worked();
+        let pause = self.limits.proof_age;
+        match class {
+            SourceClass::Pod => self.worked.fail(info, new, never, pause),
+            SourceClass::External => self.worked_outside.fail(info, new, false, pause),
+            SourceClass::Host => {}
+        }
     }
 
     fn absorb_sighting(&mut self, sighting: &Sighting, info: &ServiceInfo, look: &Look) {
@@ -302,42 +357,44 @@ impl Ledger {
             let (path, client) = ((sighting.service, info), Some(sighting.client));
             self.outside.fail(path, (1, client), at, &self.limits);
         }
-        if sighting.failure == Failure::Stale || family.last_proof() >= Some(began) {
+        if sighting.failure == Failure::Stale {
             return;
         }
-        let leaked = sighting.failure == Failure::Leaked;
-        let accuses = self.accuses(sighting.class, info, leaked, look.at);
-        let entry = Entry {
-            since: began.max(look.floor).min(look.at),
-            last: at.max(look.floor),
-            arrived: began,
-            class: sighting.class,
+        let arrived = began.max(look.floor).min(look.at);
+        let new = NewFailures {
+            arrived,
+            since: arrived,
+            noticed: at.max(look.floor),
+            failure: sighting.failure,
+            // They are counted apart.
+            count: 0,
+            icmp: sighting.icmp,
+            misdelivered: sighting.misdelivered,
             client: Some(sighting.client),
+        };
+        self.fail_service(sighting.class, info, &new);
+        let family = &mut self.families[info.family as usize];
+        if let Some(endpoint) = sighting.misdelivered_endpoint() {
+            let namespace = &info.name.namespace;
+            (family.routes).miss(endpoint, namespace, new.arrived, self.limits.proof_age);
+        }
+        if family.last_proof() >= Some(began) {
+            return;
+        }
+        let entry = Entry {
+            since: new.arrived,
+            last: new.noticed,
             failures: &[(sighting.failure, 1)],
-            misdelivered: sighting.misdelivered_endpoint(),
-            accuses,
             info,
         };
-        self.families[info.family as usize].run(&entry, self.limits.proof_age);
-    }
-
-    /// Whether a failure accuses the node: of a pod, to a Service that worked for pods before. Where
-    /// nothing ever worked, neither probes nor real connections, the proxy may never have written a
-    /// rule: then what leaves untranslated accuses too, which no policy does. Where pods' connections may get
-    /// through unseen nobody knows that nothing worked.
-    fn accuses(&self, class: SourceClass, info: &ServiceInfo, leaked: bool, at: Mono) -> bool {
-        let family = info.family;
-        let worked = || !self.worked.is_empty(family) || !self.worked_outside.is_empty(family);
-        let unseen = self.sentinel.bearing.pods_unseen;
-        let never = || !unseen && !worked() && !self.sentinel.is_armed(family);
-        class == SourceClass::Pod && (self.worked.has(info, at) || (leaked && never()))
+        family.run(&entry, self.limits.proof_age);
     }
 
     /// The track of a failing Service, made where there is room.
     fn track(&mut self, id: u32, info: &ServiceInfo, at: Mono) -> Option<&mut Track> {
         let full = self.tracks.len() >= SERVICES_TRACKED;
         let track = match self.tracks.entry(id) {
-            Place::Vacant(_) if full => {
+            Slot::Vacant(_) if full => {
                 self.untracked = self.untracked.saturating_add(1);
                 return None;
             }

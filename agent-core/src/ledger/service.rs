@@ -65,6 +65,13 @@ pub(crate) struct StaleConnection {
     pub(crate) destination: Option<SocketAddr>,
 }
 
+impl StaleConnection {
+    /// When the endpoint had left.
+    pub(crate) fn left(&self) -> Mono {
+        self.at.minus(self.age)
+    }
+}
+
 /// The addresses of a failure.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Example {
@@ -112,10 +119,6 @@ impl Track {
             dialled: Default::default(),
             example: None,
         }
-    }
-
-    pub(crate) fn namespace(&self) -> &str {
-        &self.name.namespace
     }
 
     /// Whether this is still the Service of that id: ids are used again.
@@ -195,9 +198,9 @@ impl Track {
         dialled || (other && recent(self.last)) || self.last_stale(limits).is_some_and(recent)
     }
 
-    /// New connections of pods to endpoints that had left.
-    pub(crate) fn stale_pods(&self) -> &VecDeque<StaleConnection> {
-        &self.stale[0]
+    /// New connections to endpoints that had left, unless the Service's connections succeed since.
+    pub(crate) fn stale(&self) -> impl Iterator<Item = &StaleConnection> + Clone {
+        self.stale.iter().flatten()
     }
 
     /// When an endpoint that had left longer than the grace was last dialled, by anyone.

@@ -9,7 +9,7 @@ use agent_common::evidence::{OUTCOMES, Outcome};
 use agent_common::service::{FrontendKind, SourceClass};
 use proptest::prelude::*;
 
-use super::family::{SOURCES_KEPT, StreakService};
+use super::family::SOURCES_KEPT;
 use super::service::Window;
 use super::*;
 use crate::cause::{FAILURES, Failure};

@@ -277,6 +277,8 @@ impl Judge {
             anomalies: sample.sightings,
             last_proofs: sample.last_proofs,
             unanswered: sample.unanswered,
+            programming: sample.programming,
+            successes: sample.successes,
             observer,
         };
         self.ledger.absorb(&sample, directory);

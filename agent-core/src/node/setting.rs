@@ -128,6 +128,10 @@ impl Setting {
                 let met = std::mem::take(&mut sample.met);
                 let planner = &self.planner;
                 self.programming.read(&sample.counts, &met, planner, now);
+                // A replay has no plan, and what was recorded stays.
+                if self.rule.is_some() {
+                    sample.programming = Some(self.programming.seen(&self.planner));
+                }
                 self.report_programming(effects);
                 for sighting in &mut sample.sightings {
                     self.date(sighting);

@@ -17,7 +17,7 @@ use crate::cluster::{NodeFacts, ObjectName};
 use crate::coverage::{Hook, Hooks};
 use crate::eligibility::TerminatingTaints;
 use crate::event::{Facts, KernelSample, KernelState, Parts, Service};
-use crate::evidence::{CountDelta, ServiceInfo, Sighting};
+use crate::evidence::{CountDelta, Place, ServiceInfo, Sighting, Success};
 use crate::expect::sentinel::{Sentinel, SentinelFamily, SentinelPort, SentinelRule};
 use crate::limits::Limits;
 use crate::node::{Settings, Start};
@@ -415,4 +415,30 @@ fn what_is_no_recording_is_refused_in_a_sentence() {
     damaged.extend(compress(b"{\"at\":[1,\"nonsense\"]}\n"));
     let damaged = why(&damaged).unwrap();
     assert!(damaged.contains("cannot be read"), "{damaged}");
+}
+
+/// A sample without successes is written as versions before them wrote it.
+#[test]
+fn successes_are_recorded() {
+    let success = Success {
+        family: Family::V6,
+        class: SourceClass::External,
+        kind: FrontendKind::NodePort,
+        place: Place::Remote,
+        at: ms(3_601_000),
+        answered: Some(ms(3_600_900)),
+        service: 7,
+        count: 3,
+    };
+    let sample = KernelSample {
+        successes: vec![success],
+        ..KernelSample::default()
+    };
+    let text = serde_json::to_string(&sample).unwrap();
+    let read: KernelSample = serde_json::from_str(&text).unwrap();
+    assert_eq!(read.successes, [success]);
+    let older = serde_json::to_value(KernelSample::default()).unwrap();
+    assert_eq!(older.get("successes"), None);
+    let read: KernelSample = serde_json::from_value(older).unwrap();
+    assert_eq!(read.successes, []);
 }

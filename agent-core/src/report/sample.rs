@@ -7,7 +7,7 @@ use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::switches::AuditBy;
 use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
-use crate::verdict::{FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
+use crate::verdict::{Decision, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
 
 mod cilium;
 mod found;
@@ -175,12 +175,15 @@ fn family(
             last_failure: failure.map(ago),
         })
         .collect();
+    let finding = connected(family, proofs[0].unwrap_or_default());
     FamilyVerdict {
         family,
+        decision: Decision::Healthy,
         state,
         cause: None,
         why: None,
-        finding: connected(family, proofs[0].unwrap_or_default()),
+        findings: vec![finding.clone()],
+        finding,
         last_proof: paths.iter().filter_map(|path| path.last_proof).max(),
         last_failure: paths.iter().filter_map(|path| path.last_failure).max(),
         failing_since: None,
@@ -217,7 +220,11 @@ pub fn degraded() -> Report {
         services,
         failures,
     }];
-    let evidence = Evidence::Services { broken, more };
+    let evidence = Evidence::Services {
+        broken,
+        more,
+        last_success: Some(ago(120)),
+    };
     let finding = of(Family::V4, Some(cause), Rule::DegradedServices, evidence);
     judge(verdict, 0, finding);
     verdict.services = (0..15)

@@ -19,7 +19,7 @@ use agent_common::service::{
 use agent_common::transition::{Failed, failed};
 
 use crate::event::KernelSample;
-use crate::evidence::{CountDelta, Doubts, count, ip_of};
+use crate::evidence::{CountDelta, Doubts, Successes, count, ip_of};
 use crate::expect::SourcePrefix;
 use crate::plan::{Installed, MapChange};
 use crate::time::Mono;
@@ -56,6 +56,7 @@ pub(super) struct Kernel {
     /// Lost connections that were reported already.
     told: BTreeSet<PendingKey>,
     doubts: Doubts,
+    successes: Successes,
     /// The next sweep is an agent's first: what it finds lost was reported by the one before.
     swept: bool,
     /// When the last sample was taken.
@@ -147,6 +148,7 @@ impl Kernel {
     /// Another agent opens the maps: what was counted until then is no evidence to it.
     pub(super) fn open(&mut self) {
         self.evidence.get_mut().counts.clear();
+        self.successes = Successes::default();
         self.swept = false;
     }
 
@@ -179,6 +181,7 @@ impl Kernel {
             last_proofs: evidence.proofs,
             faults: evidence.faults,
             unanswered,
+            successes: self.successes.take(),
             ..KernelSample::default()
         }
     }
@@ -200,6 +203,7 @@ impl Kernel {
     /// Forgets what is over, and returns what failed.
     fn sweep(&mut self, now: u64) -> Vec<(PendingKey, Pending, Failed)> {
         let (mut failures, mut over) = (Vec::new(), Vec::new());
+        self.successes.begin();
         let pending = &mut self.evidence.get_mut().pending;
         for (key, (fields, state)) in pending.iter() {
             let age = now.saturating_sub(fields.arrived_ns);
@@ -208,6 +212,7 @@ impl Kernel {
                 state: *state,
                 ..*fields
             };
+            self.successes.add(key, &fields);
             if let Some(failed) = failed(&fields, age).filter(|_| !is_probe)
                 && self.told.insert(*key)
                 && self.swept
@@ -257,6 +262,12 @@ impl Connection for Followed<'_> {
         let found = evidence.pending.get_mut(&self.key);
         let same = found.filter(|(_, state)| *state == from);
         same.map(|(_, state)| *state = to).is_some()
+    }
+
+    fn sent_to(&self, peer: u16) {
+        if let Some((fields, _)) = self.evidence.borrow_mut().pending.get_mut(&self.key) {
+            fields.note = peer.into();
+        }
     }
 }
 

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::cause::{Cause, ProbeCause, State, Why};
 use crate::evidence::CoverageLoss;
-use crate::ledger::Lacking;
 use crate::names;
 use crate::owners::DatapathOwners;
 use crate::probes::VoidReason;
@@ -68,7 +67,8 @@ impl Finding {
 
     /// Connections failed, and every path was probed with success since.
     pub(crate) fn is_refuted(&self) -> bool {
-        let lacks = |lacking: &Option<Lacking>| *lacking == Some(Lacking::Referee);
+        let lacks =
+            |lacking: &Option<MissingCriterion>| *lacking == Some(MissingCriterion::Referee);
         matches!(&self.evidence, Evidence::Connections { lacking, .. } if lacks(lacking))
     }
 }
@@ -79,6 +79,12 @@ impl Finding {
 pub enum Rule {
     /// Probes fail in a row on a path that stands for the node.
     BrokenByProbes,
+    /// The sentinel and real connections, or the pod probe and either of them, fail since the same moment.
+    BrokenByTwoScopes,
+    /// Every Service that is dialled fails as if its rules were gone.
+    BrokenByRules,
+    /// Connections to endpoints of this node leave by an uplink.
+    BrokenByRoutes,
     /// Every Service with new connections fails.
     BrokenByConnections,
     /// Clients outside are not served, and the kernel shows why.
@@ -147,9 +153,12 @@ impl Rule {
     /// The state that it gives a family or the node.
     pub fn state(self) -> State {
         match self {
-            Rule::BrokenByProbes | Rule::BrokenByConnections | Rule::BrokenByObstacle => {
-                State::Broken
-            }
+            Rule::BrokenByProbes
+            | Rule::BrokenByTwoScopes
+            | Rule::BrokenByRules
+            | Rule::BrokenByRoutes
+            | Rule::BrokenByConnections
+            | Rule::BrokenByObstacle => State::Broken,
             Rule::StaleByConnections | Rule::StaleByProbes => State::Stale,
             Rule::DegradedServices
             | Rule::DegradedUnheard
@@ -206,9 +215,20 @@ pub enum Evidence {
         services: Named,
         /// When the first of them failed.
         since: Mono,
-        /// Condition that keeps them from accusing the node.
-        lacking: Option<Lacking>,
+        /// Criterion that keeps them from accusing the node.
+        lacking: Option<MissingCriterion>,
+        /// Whose connections they are, if their Services had worked before.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        clients: Vec<Scope>,
+        /// Failed connections; zero where they were not counted.
+        #[serde(default)]
+        failures: u64,
+        /// When a connection of these clients last succeeded.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        last_success: Option<Mono>,
     },
+    /// Connections to endpoints of this node that left by an uplink and were not answered.
+    Routes { connections: u32, since: Mono },
     /// Connections from outside that failed behind an obstacle in the node itself.
     Obstacle { failures: u32, since: Mono },
     /// Connections of pods to an endpoint that left.
@@ -227,6 +247,9 @@ pub enum Evidence {
         broken: Vec<BrokenServices>,
         /// Services beyond those.
         more: usize,
+        /// When a real connection of anybody last succeeded, if one did since these fail.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        last_success: Option<Mono>,
     },
     /// Answers that did not reach their clients.
     Unheard {
@@ -335,6 +358,44 @@ pub enum Evidence {
     Owners { owners: DatapathOwners },
 }
 
+/// Clients whose connections share their innocent explanations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scope {
+    /// Pods of this node.
+    Pods,
+    /// The pod probe of this node.
+    PodProbe,
+    /// Clients outside the node.
+    Outside,
+}
+
+/// Criterion that failed connections do not meet, without which they do not accuse the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MissingCriterion {
+    /// The sentinel's probes pass, and nothing shows that rules or routes are wrong.
+    Referee,
+    /// Other Services claim what the sentinel's probes dial, and what failed may be denied.
+    Claimed,
+    /// No probe takes the way of pods' connections, and what failed may be denied.
+    Aside,
+    /// No pod of this node is among the clients, and a policy may deny the others.
+    Pod,
+    /// No Service that worked before.
+    New,
+    /// Too few Services fail.
+    Services,
+    /// All are of one namespace, and others are in use.
+    Namespaces,
+    /// Too few endpoints behind them.
+    Endpoints,
+    /// Too few clients.
+    Sources,
+    /// The failures have not lasted long enough, or stopped too early.
+    Time,
+}
+
 /// Services by name; not more of them than a sentence holds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
@@ -401,7 +462,7 @@ pub enum LaneLacking {
     /// Whether cluster IPs fail too is not known yet.
     Others,
     /// Real connections fail as well, but not broadly enough to bear the probes out.
-    Breadth(Lacking),
+    Breadth(MissingCriterion),
     /// No real connection fails as well.
     Connection,
 }

@@ -1,20 +1,17 @@
-//! The rules that read the sentinel's lanes. They join those of real connections in `judge`, each at its
-//! severity.
+//! The sentinel's lanes as witnesses: which of them fail, what keeps a failing one from accusing the node,
+//! and the findings about them. [`decision`](super::decision) accuses.
 //!
-//! A lane accuses the node only where nothing else explains its failures: it worked before, the
-//! sentinel is as it was, no real connection of the same path got through since, and either no
-//! filter of the sentinel's own addresses looks like it or real connections fail beside it.
-//!
-//! A lane whose probes pass accuses too, where they have met an old generation for too long.
+//! A lane accuses only if it worked before, the sentinel is as it was made, and no real connection that
+//! needs the same succeeded since.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
 use agent_common::service::{Family, SourceClass};
 
-use super::finding::{Evidence, FailedLane, LaneLacking, NeverWorked, VoidCause};
-use super::judge::{Case, Found};
-use crate::cause::{Cause, ProbeCause};
+use super::case::{Case, Found};
+use super::finding::{Evidence, FailedLane, LaneLacking, NeverWorked, Scope, VoidCause};
+use crate::cause::{Cause, Failure, ProbeCause};
 use crate::ledger::WINDOW;
 use crate::probes::{LaneLedger, ProbeOutcome, Run, SentinelLedger, VoidReason, lanes_of};
 use crate::time::Mono;
@@ -32,8 +29,10 @@ pub(super) enum Standing {
     /// Node ports are refused to probes alone: that address may have none any more. Or one path alone
     /// leads astray: somebody may have claimed what it dials.
     Aside,
-    /// They accuse the node.
-    Broken,
+    /// No filter on the sentinel's addresses explains them.
+    Accuses,
+    /// Such a filter would explain them: they accuse the node beside a witness of another scope.
+    NeedsWitness,
 }
 
 /// Paths that represent the node. The host path is not one: it does not exercise forwarding.
@@ -43,7 +42,7 @@ pub(super) const MAIN: [ProbePath; 3] =
 /// A lane and what is kept of it.
 pub(super) type Probed<'a> = (Lane, &'a LaneLedger);
 /// A lane and its failures.
-type Failing<'a> = (Lane, &'a Run);
+pub(super) type Failing<'a> = (Lane, &'a Run);
 
 impl<'a> Case<'a> {
     pub(super) fn tcp(&self, path: ProbePath) -> Probed<'a> {
@@ -69,7 +68,7 @@ impl<'a> Case<'a> {
     }
 
     /// Lanes whose failures may accuse the node: that of the host only where no other is armed.
-    fn accusing(&self) -> Vec<Probed<'a>> {
+    pub(super) fn accusing(&self) -> Vec<Probed<'a>> {
         let mut lanes: Vec<_> = self.main().filter(|(_, lane)| lane.armed).collect();
         if lanes.is_empty() && !self.ledger.sentinel.fell_silent(self.family, self.now) {
             let host = Some(self.tcp(ProbePath::Host));
@@ -99,7 +98,7 @@ impl<'a> Case<'a> {
 
     /// Judges a run of failures. The order is that of certainty: evidence for the node comes before
     /// evidence against it.
-    fn standing(&self, (lane, run): Failing<'a>) -> Standing {
+    pub(super) fn standing(&self, (lane, run): Failing<'a>) -> Standing {
         let limits = &self.ledger.limits;
         if !run.is_long(limits) {
             return Standing::Lacks(LaneLacking::Failures);
@@ -127,30 +126,33 @@ impl<'a> Case<'a> {
         if let Some(standing) = self.fails_alone(lane, run) {
             return standing;
         }
-        let beside = self.beside(lane, run);
-        if run.is_unambiguous(self.ledger.observer.misrouted_suspended) || beside == Some(None) {
-            return match self.ledger.sentinel.is_looked_at(run.since) {
-                true => Standing::Broken,
-                false => Standing::Lacks(LaneLacking::Look),
-            };
+        if run.is_unambiguous(self.ledger.observer.misrouted_suspended) {
+            return self.looked_at(run, Standing::Accuses);
         }
         let (_, pod) = self.tcp(ProbePath::Pod);
         if lane.path == ProbePath::OffCluster && self.is_passing(pod) {
             return Standing::Filtered;
         }
-        // A fault that drops everything would have dropped this one too. Without this check, a 503
-        // for a single connection that was lost beside a filter would stay until a probe passes.
-        for class in [SourceClass::Pod, SourceClass::External] {
-            if let Some(at) = self.proof_against(run, class)
-                && at > run.since.plus(limits.proof_overlap)
-            {
-                return Standing::Contradicted(class, at);
-            }
+        // A fault that drops everything would have dropped this one too. Connections from outside are
+        // masqueraded, and those of pods are not: they need less than the pods' lane.
+        let classes: &[SourceClass] = match lane.path {
+            ProbePath::Pod => &[SourceClass::Pod],
+            _ => &[SourceClass::Pod, SourceClass::External],
+        };
+        let last = |class: &SourceClass| Some((*class, self.proof_against(run, *class)?));
+        let later = |(_, at): &(SourceClass, Mono)| *at > run.since.plus(limits.proof_overlap);
+        match classes.iter().filter_map(last).find(later) {
+            Some((class, at)) => Standing::Contradicted(class, at),
+            None => self.looked_at(run, Standing::NeedsWitness),
         }
-        Standing::Lacks(match beside.flatten() {
-            Some(lacking) => LaneLacking::Breadth(lacking),
-            None => LaneLacking::Connection,
-        })
+    }
+
+    /// Failures count only once pathproof's own devices were found sound since they began.
+    fn looked_at(&self, run: &Run, standing: Standing) -> Standing {
+        match self.ledger.sentinel.is_looked_at(run.since) {
+            true => standing,
+            false => Standing::Lacks(LaneLacking::Look),
+        }
     }
 
     /// Masquerade is missing, which endpoints of this node do without: that they answer contradicts
@@ -176,7 +178,7 @@ impl<'a> Case<'a> {
         let limits = &self.ledger.limits;
         let refused = lane.path == ProbePath::NodePort
             && run.cause() == ProbeCause::Refused
-            && self.evidence.refused_outside < Some(run.since);
+            && !self.is_outside_refused(run.since);
         let astray = |run: &Run| run.cause() == ProbeCause::Misrouted;
         if !refused && !astray(run) {
             return None;
@@ -201,6 +203,14 @@ impl<'a> Case<'a> {
         Some(match others.iter().all(passes) {
             true => Standing::Aside,
             false => Standing::Lacks(LaneLacking::Others),
+        })
+    }
+
+    /// Whether clients outside are refused too, to whom the Service was served before.
+    fn is_outside_refused(&self, since: Mono) -> bool {
+        let outside = self.group(Scope::Outside, Some(since));
+        outside.is_some_and(|group| {
+            group.are_enough(self) && group.failures()[Failure::Refused as usize] > 0
         })
     }
 
@@ -241,19 +251,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Probes fail in a row on a path that stands for the node.
-    pub(super) fn broken_by_probes(&self) -> Option<Found> {
-        let mut broken = self.failing();
-        broken.retain(|failing| self.standing(*failing) == Standing::Broken);
-        let first = broken.first()?;
-        let evidence = Evidence::Probes {
-            lanes: broken.iter().map(|lane| self.failed(*lane)).collect(),
-            real: self.broken_by_connections().is_some(),
-        };
-        Some(caused(first, evidence))
-    }
-
-    fn failed(&self, (lane, run): Failing<'_>) -> FailedLane {
+    pub(super) fn failed(&self, (lane, run): Failing<'_>) -> FailedLane {
         let suspended = self.ledger.observer.misrouted_suspended;
         FailedLane {
             path: lane.path,
@@ -270,7 +268,11 @@ impl<'a> Case<'a> {
     fn excused(&self) -> Option<(Failing<'a>, Standing)> {
         let standing = |failing| (failing, self.standing(failing));
         let mut standings = self.failing().into_iter().map(standing);
-        standings.find(|(_, of)| !matches!(of, Standing::Broken | Standing::Lacks(_)))
+        let is_excuse = |of: &Standing| {
+            use Standing::{Aside, Contradicted, Filtered};
+            matches!(of, Contradicted(..) | Filtered | Aside)
+        };
+        standings.find(|(_, of)| is_excuse(of))
     }
 
     /// Probes fail, and a real connection of the same path gets through.
@@ -313,19 +315,13 @@ impl<'a> Case<'a> {
         Some(caused(&aside, Evidence::Probe { lane }))
     }
 
-    /// The rules of a path that stands for the node have not followed the API for too long: probes
-    /// pass, and meet an old generation.
-    pub(super) fn stale_by_probes(&self) -> Option<Found> {
-        self.late(self.accusing().into_iter())
-    }
-
-    /// The same of a path that does not stand for the node: UDP, or the host's own.
+    /// The rules of any path do not follow the API, also that of UDP or of the host alone.
     pub(super) fn degraded_by_lag(&self) -> Option<Found> {
         self.late(self.standing_lanes())
     }
 
     /// The lane of these that is late for longest, if that is too long.
-    fn late(&self, lanes: impl Iterator<Item = Probed<'a>>) -> Option<Found> {
+    pub(super) fn late(&self, lanes: impl Iterator<Item = Probed<'a>>) -> Option<Found> {
         let late = |(lane, ledger): Probed<'a>| Some((self.lateness(lane, ledger)?, lane, ledger));
         let late = lanes.filter_map(late);
         let late = late.filter(|(late, ..)| *late >= self.ledger.limits.lag_after);
@@ -355,11 +351,56 @@ impl<'a> Case<'a> {
         // The one that began first: counts change places with every probe.
         let failing = self.failing().into_iter();
         let first = failing.min_by_key(|(_, run)| run.since)?;
-        let Standing::Lacks(lacking) = self.standing(first) else {
-            return None;
+        let lacking = match self.standing(first) {
+            Standing::Lacks(lacking) => lacking,
+            Standing::NeedsWitness if self.beside_lane(&first).is_empty() => {
+                self.lacking_witness(first)
+            }
+            _ => return None,
         };
         let lane = self.failed(first);
         Some(caused(&first, Evidence::Unconfirmed { lane, lacking }))
+    }
+
+    /// What the real connections lack that failed since the lane did.
+    fn lacking_witness(&self, (_, run): Failing<'a>) -> LaneLacking {
+        let failed = self.evidence.streak.as_ref().map(|streak| streak.last);
+        if failed < Some(run.since) {
+            return LaneLacking::Connection;
+        }
+        match self.missing_breadth(&self.groups()) {
+            Some(lacking) => LaneLacking::Breadth(lacking),
+            None => LaneLacking::Connection,
+        }
+    }
+
+    /// When the newest generation was received that a passing lane has met.
+    pub(super) fn generation_followed(&self) -> Option<Mono> {
+        let lanes = self.main().filter(|(_, lane)| self.is_passing(lane));
+        lanes
+            .filter_map(|(_, lane)| lane.freshness.followed())
+            .max()
+    }
+
+    /// When the oldest generation was received that a passing lane should have met by now, and has not.
+    pub(super) fn generation_unmet(&self) -> Option<Mono> {
+        let lag = self
+            .inputs
+            .usual_lag
+            .map_or(Duration::ZERO, |lag| lag.saturating_mul(3));
+        let late = |(lane, ledger): &Probed<'a>| {
+            let late = self.lateness(*lane, ledger);
+            late.is_some_and(|late| late >= self.limits().unmet_after.max(lag))
+        };
+        let lanes = self.main().filter(late);
+        lanes
+            .filter_map(|(_, lane)| lane.freshness.unmet_since())
+            .min()
+    }
+
+    pub(super) fn is_passing(&self, lane: &LaneLedger) -> bool {
+        let fresh = |at| self.is_within_proof_age(at);
+        lane.armed && !lane.claimed && lane.run.is_none() && lane.last_pass.is_some_and(fresh)
     }
 
     /// A probe got through.

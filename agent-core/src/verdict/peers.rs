@@ -5,8 +5,8 @@
 
 use std::collections::BTreeSet;
 
+use super::case::{Case, Found};
 use super::finding::{Evidence, Named};
-use super::judge::{Case, Found};
 use crate::cause::Cause;
 use crate::ledger::WINDOW;
 use crate::peers::{FamilyPeers, SilentNode, Unanswered};

@@ -9,6 +9,7 @@ use agent_common::probe::{STAGES, Stage};
 use agent_common::service::{Family, SourceClass};
 use serde::{Deserialize, Serialize};
 
+use super::decision::Decision;
 use super::finding::{Finding, VoidCause};
 use crate::cause::{Cause, Failure, ProbeCause, State, Why};
 use crate::conntrack::Conntrack;
@@ -25,6 +26,8 @@ use crate::trace::{ProbePath, Transport};
 pub struct Verdict {
     /// When it was given.
     pub at: Mono,
+    /// Whether the datapath is at fault.
+    pub decision: Decision,
     /// State of the worst family.
     pub state: State,
     /// Since when the node is in this state, as far as is remembered.
@@ -115,6 +118,8 @@ impl LastVerdict {
 pub struct FamilyVerdict {
     #[serde(with = "names::FamilyName")]
     pub family: Family,
+    /// Whether its datapath is at fault.
+    pub decision: Decision,
     /// Its state.
     pub state: State,
     /// See [`Verdict::cause`].
@@ -123,8 +128,11 @@ pub struct FamilyVerdict {
     /// See [`Verdict::why`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<Why>,
-    /// Finding that the state rests on.
+    /// Finding that the state rests on: the first of `findings`.
     pub finding: Finding,
+    /// Everything that was found, by weight. None hides another, and none changes the decision.
+    #[serde(default)]
+    pub findings: Vec<Finding>,
     /// When a connection of any path was last proven.
     pub last_proof: Option<Mono>,
     /// When one last failed.

@@ -1,6 +1,6 @@
 //! The sentinel's lanes as /verdict and `status` show them. Nothing here judges.
 
-use super::judge::Case;
+use super::case::Case;
 use super::lanes::Probed;
 use super::report::{LaneState, LaneView, StageDelays};
 use crate::cluster::ObjectName;

@@ -97,6 +97,7 @@ impl Sampler {
             unanswered,
             peers,
             accepted,
+            successes,
         } = self.arrivals.sweep(&mut self.connections, now.0)?;
         let (datagrams, mut answers) = self.sweep_datagrams(now);
         answers.extend(accepted);
@@ -131,6 +132,7 @@ impl Sampler {
                 outside,
                 unanswered,
                 peers,
+                successes,
                 drops: Vec::new(),
                 met: Vec::new(),
             },

@@ -22,6 +22,7 @@ use super::load::{LoadError, MapsError, refused};
 use super::syscall;
 use agent_core::drain::{Arrival, Outside};
 use agent_core::event::Heaviest;
+use agent_core::evidence::{Success, Successes};
 use agent_core::peers::PeerSample;
 use agent_core::time::Mono;
 use bounds::{Candidate, heaviest, surplus};
@@ -182,15 +183,17 @@ pub(super) struct SweptConnections {
     pub(super) unanswered: [u32; FAMILIES],
     pub(super) peers: PeerSample,
     pub(super) accepted: Vec<Answer>,
+    pub(super) successes: Vec<Success>,
 }
 
-/// Connections from outside the node, each told once.
+/// Connections from outside the node, each told once, and what got through of all.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     /// They were told up to here.
     told_until: Option<u64>,
     /// Devices by which default routes leave.
     pub(super) uplinks: BTreeSet<u32>,
+    successes: Successes,
 }
 
 impl Arrivals {
@@ -207,10 +210,14 @@ impl Arrivals {
         let mut unanswered = [0; FAMILIES];
         let mut peers = PeerSample::default();
         let mut accepted = Vec::new();
+        self.successes.begin();
         let swept = connections.sweep(now, |key, pending, met| {
             let told = pending.arrived_ns.saturating_add(LOSS_WINDOW_NS);
             let is_new = news.contains(&pending.arrived_ns);
             let is_told = news.contains(&told);
+            if !met.is_again {
+                self.successes.add(key, pending);
+            }
             if is_told && !met.is_again {
                 peers.add(key, pending);
                 accepted.extend(accepted_of(pending));
@@ -237,6 +244,7 @@ impl Arrivals {
             unanswered,
             peers,
             accepted,
+            successes: self.successes.take(),
         })
     }
 }

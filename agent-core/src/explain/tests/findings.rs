@@ -13,10 +13,16 @@ use crate::owners::{DatapathOwners, Owner};
 use crate::probes::VoidReason;
 use crate::report::sample::{self, ago};
 use crate::trace::{ProbePath, Transport};
-use crate::verdict::finding::{FailedLane, LaneLacking, NeverWorked, VoidCause};
+use crate::verdict::finding::{
+    FailedLane, LaneLacking, MissingCriterion, NeverWorked, Scope, VoidCause,
+};
 
-const RULES: [Rule; 31] = [
+const RULES: [Rule; 35] = [
     Rule::BrokenByProbes,
+    Rule::BrokenByTwoScopes,
+    Rule::BrokenByRules,
+    Rule::BrokenByRoutes,
+    Rule::BrokenByObstacle,
     Rule::BrokenByConnections,
     Rule::StaleByConnections,
     Rule::StaleByProbes,
@@ -49,17 +55,17 @@ const RULES: [Rule; 31] = [
     Rule::Idle,
 ];
 
-const LACKING: [Lacking; 10] = [
-    Lacking::New,
-    Lacking::Referee,
-    Lacking::Claimed,
-    Lacking::Aside,
-    Lacking::Namespaces,
-    Lacking::Services,
-    Lacking::Endpoints,
-    Lacking::Pod,
-    Lacking::Sources,
-    Lacking::Time,
+const LACKING: [MissingCriterion; 10] = [
+    MissingCriterion::New,
+    MissingCriterion::Referee,
+    MissingCriterion::Claimed,
+    MissingCriterion::Aside,
+    MissingCriterion::Namespaces,
+    MissingCriterion::Services,
+    MissingCriterion::Endpoints,
+    MissingCriterion::Pod,
+    MissingCriterion::Sources,
+    MissingCriterion::Time,
 ];
 
 fn lane(path: ProbePath, transport: Transport, cause: ProbeCause, clear: bool) -> FailedLane {
@@ -107,6 +113,17 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
         services,
         since: ago(4_200),
         lacking,
+        clients: Vec::new(),
+        failures: 0,
+        last_success: None,
+    };
+    let felt = |clients: &[Scope], last_success| Evidence::Connections {
+        services: many(),
+        since: ago(4_200),
+        lacking: None,
+        clients: clients.to_vec(),
+        failures: 2_320,
+        last_success,
     };
     let left = |destination: Option<&str>| Evidence::LeftEndpoint {
         services: web(),
@@ -143,7 +160,16 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 probes(vec![outside(false), leaked(ProbePath::NodePort)], false),
             ]
         }
-        Rule::BrokenByConnections => vec![connections(many(), None)],
+        Rule::BrokenByConnections => vec![
+            connections(many(), None),
+            felt(&[Scope::Pods, Scope::Outside], Some(ago(4_300))),
+        ],
+        Rule::BrokenByTwoScopes => vec![felt(&[Scope::Pods, Scope::PodProbe], Some(ago(4_300)))],
+        Rule::BrokenByRules => vec![felt(&[Scope::Outside], None)],
+        Rule::BrokenByRoutes => vec![Evidence::Routes {
+            connections: 40,
+            since: ago(4_200),
+        }],
         Rule::StaleByConnections | Rule::SuspectByStale => {
             vec![left(Some("10.244.3.9:8080")), left(None)]
         }
@@ -159,8 +185,21 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             };
             let one = broken(web(), Cause::Refused, 3);
             let two = broken(many(), Cause::Stale, 40);
-            let services = |broken, more| Evidence::Services { broken, more };
-            vec![services(vec![one.clone()], 0), services(vec![one, two], 2)]
+            let services = |broken, more| Evidence::Services {
+                broken,
+                more,
+                last_success: Some(ago(300)),
+            };
+            let silent = Evidence::Services {
+                broken: vec![one.clone()],
+                more: 0,
+                last_success: None,
+            };
+            vec![
+                services(vec![one.clone()], 0),
+                services(vec![one, two], 2),
+                silent,
+            ]
         }
         Rule::DegradedUnheard => vec![
             Evidence::Unheard {
@@ -210,9 +249,9 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 LaneLacking::Void(VoidReason::Damaged),
                 LaneLacking::Look,
                 LaneLacking::Others,
-                LaneLacking::Breadth(Lacking::Pod),
-                LaneLacking::Breadth(Lacking::Referee),
-                LaneLacking::Breadth(Lacking::Services),
+                LaneLacking::Breadth(MissingCriterion::Pod),
+                LaneLacking::Breadth(MissingCriterion::Referee),
+                LaneLacking::Breadth(MissingCriterion::Services),
                 LaneLacking::Connection,
             ];
             let of = |lacking| Evidence::Unconfirmed {

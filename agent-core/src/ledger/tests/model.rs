@@ -1,7 +1,6 @@
 //! The recount. It says once more, without thrift, what `absorb.rs` says of proofs and failures.
 
 use super::*;
-use crate::ledger::family::Missed;
 use crate::limits::{KEPT, Limits};
 
 /// A failure in a run, as it was noted.
@@ -9,12 +8,7 @@ use crate::limits::{KEPT, Limits};
 struct Noted {
     since: Mono,
     last: Mono,
-    arrived: Mono,
-    class: SourceClass,
-    client: Option<IpAddr>,
     failures: Vec<(Failure, u32)>,
-    accuses: bool,
-    misdelivered: Option<IpAddr>,
     service: u32,
 }
 
@@ -30,9 +24,6 @@ pub(super) struct Model {
     counted: BTreeMap<u32, Vec<(Mono, Failure, u32)>>,
     /// When a Service was last heard of as failing, also by a report alone.
     heard: BTreeMap<u32, Mono>,
-    /// When a Service last worked for pods.
-    worked: BTreeMap<u32, Mono>,
-    worked_outside: [bool; FAMILIES],
 }
 
 impl Model {
@@ -46,8 +37,6 @@ impl Model {
             runs: Default::default(),
             counted: BTreeMap::new(),
             heard: BTreeMap::new(),
-            worked: BTreeMap::new(),
-            worked_outside: [false; FAMILIES],
         }
     }
 
@@ -60,7 +49,7 @@ impl Model {
         let gap = |before: Mono| sample.at.since(before) > self.limits.sample_gap;
         let gap = before.is_none_or(gap);
         if let (true, Some(before)) = (gap, before) {
-            self.drop_doubtful(before, names);
+            self.drop_doubtful(before);
         }
         let proven = self.proofs(sample, before, names);
         for delta in &sample.counts {
@@ -71,20 +60,12 @@ impl Model {
         }
     }
 
-    /// After a gap only a run that accused before goes on.
-    fn drop_doubtful(&mut self, before: Mono, names: &Names) {
-        for family in Family::ALL {
-            let streak = self.streak(family, names);
-            let of_family = |id: &u32| names.service(*id).expect("known").family == family;
-            let scope = Scope {
-                namespaces: usize::from(self.worked.keys().any(of_family)),
-                referee_passes: false,
-                referee_claimed: false,
-                referee_aside: false,
-                refereed: Mono(0),
-            };
-            if streak.is_some_and(|s| s.lacking(before, &self.limits, scope).is_some()) {
-                self.runs[family as usize].clear();
+    /// After a gap only a run that had lasted goes on.
+    fn drop_doubtful(&mut self, before: Mono) {
+        for run in &mut self.runs {
+            let since = run.iter().map(|noted| noted.since).min();
+            if since.is_some_and(|since| before.since(since) < self.limits.broken_after) {
+                run.clear();
             }
         }
     }
@@ -109,10 +90,6 @@ impl Model {
             }
             if delta.counts[Outcome::Proven as usize] > 0 {
                 proven[family as usize] = true;
-                if delta.class == SourceClass::Pod {
-                    self.worked.insert(delta.service, sample.at);
-                }
-                self.worked_outside[family as usize] |= delta.class == SourceClass::External;
                 if self.proofs[family as usize][delta.class as usize] <= before {
                     self.prove(family, delta.class, sample.at);
                 }
@@ -157,18 +134,12 @@ impl Model {
         if accusing.is_empty() || proven[family as usize] {
             return;
         }
-        let leaked = accusing.iter().any(|(of, _)| *of == Failure::Leaked);
         self.enter(
             family,
             Noted {
                 since: sample.at,
                 last: sample.at,
-                arrived: sample.at.minus(LOST_NOTICED),
-                class: delta.class,
-                client: None,
                 failures: accusing,
-                accuses: self.accuses(delta.class, delta.service, leaked),
-                misdelivered: None,
                 service: delta.service,
             },
         );
@@ -210,26 +181,12 @@ impl Model {
         self.enter(
             family,
             Noted {
-                since: began.max(floor),
+                since: began.max(floor).min(sample.at),
                 last: seen.at.max(floor),
-                arrived: began,
-                class: seen.class,
-                client: Some(seen.client),
                 failures: vec![(seen.failure, 1)],
-                accuses: self.accuses(seen.class, seen.service, seen.failure == Failure::Leaked),
-                misdelivered: seen.misdelivered_endpoint(),
                 service: seen.service,
             },
         );
-    }
-
-    fn accuses(&self, class: SourceClass, service: u32, leaked: bool) -> bool {
-        let names = Names::new();
-        let of = |id: u32| names.service(id).expect("known").family;
-        let family = of(service);
-        let outside = self.worked_outside[family as usize];
-        let never = leaked && !outside && !self.worked.keys().any(|id| of(*id) == family);
-        class == SourceClass::Pod && (never || self.worked.contains_key(&service))
     }
 
     fn enter(&mut self, family: Family, noted: Noted) {
@@ -264,37 +221,15 @@ impl Model {
     fn streak(&self, family: Family, names: &Names) -> Option<Streak> {
         let run = &self.runs[family as usize];
         let mut failures = [0; FAILURES];
-        let (mut sources, mut services) = (Vec::new(), BTreeMap::<String, StreakService>::new());
-        for noted in run {
-            for (failure, n) in &noted.failures {
-                failures[*failure as usize] += u64::from(*n);
-            }
-            let fresh = noted.client.filter(|client| !sources.contains(client));
-            sources.extend(fresh.filter(|_| noted.accuses));
-            let info = names.service(noted.service).expect("known");
-            let of_service = || run.iter().filter(|other| other.service == noted.service);
-            let service = StreakService {
-                object: info.name.to_string(),
-                endpoints: info.endpoints,
-                accuses: of_service().any(|noted| noted.accuses),
-            };
-            services.insert(info.label(), service);
+        for (failure, n) in run.iter().flat_map(|noted| &noted.failures) {
+            failures[*failure as usize] += u64::from(*n);
         }
-        sources.truncate(SOURCES_KEPT);
-        let accusing = || run.iter().filter(|noted| noted.accuses);
-        let first = accusing().map(|noted| noted.since).min();
+        let label = |noted: &Noted| names.service(noted.service).expect("known").label();
         Some(Streak {
             since: run.iter().map(|noted| noted.since).min()?,
             last: run.iter().map(|noted| noted.last).max()?,
-            arrived: run.iter().map(|noted| noted.arrived).max()?,
-            pod: run.iter().any(|noted| noted.class == SourceClass::Pod),
-            services,
-            accusing: first.zip(accusing().map(|noted| noted.last).max()),
-            sources,
+            labels: run.iter().map(label).collect(),
             failures,
-            missed: recent(run).0,
-            wrong_routes: recent(run).1,
-            wide_routes: None,
         })
     }
 
@@ -327,31 +262,6 @@ impl Model {
 fn real(names: &Names, service: u32) -> Option<Family> {
     let info = names.service(service)?;
     (!info.sentinel).then_some(info.family)
-}
-
-/// The last two endpoints, all of one namespace, that were missed within the window before the last of
-/// them was, and when there were last two.
-fn recent(run: &[Noted]) -> (Vec<Missed>, Option<Mono>) {
-    let (mut seen, mut two) = (Vec::<Missed>::new(), None);
-    let mut last = Mono(0);
-    for noted in run {
-        last = last.max(noted.last);
-        if let Some(endpoint) = noted.misdelivered {
-            seen.retain(|of| last.since(of.at) <= WINDOW && of.endpoint != endpoint);
-            if seen.len() > 1 {
-                seen.remove(0);
-            }
-            seen.push(Missed {
-                endpoint,
-                namespace: "default".into(),
-                at: noted.last,
-            });
-            if seen.len() > 1 {
-                two = Some(last);
-            }
-        }
-    }
-    (seen, two)
 }
 
 fn is_suspended(sample: &Sample, failure: Failure) -> bool {

@@ -131,8 +131,8 @@ fn whether_the_node_forwards_is_known_without_interfaces(
     scene.kernel(None, Some(false));
     scene.kernel(None, forwards);
     for family in Family::ALL {
-        let obstructed = scene.node.judge().ledger.family(family).obstructed;
-        let has_obstacle = obstructed != obstructed.without_obstacle();
+        let ledger = scene.node.judge().ledger.family(family);
+        let has_obstacle = ledger.obstacle.standing().is_some();
         assert_eq!(has_obstacle, expected, "{family:?}");
     }
 }

@@ -229,7 +229,8 @@ fn a_date_that_is_known_is_kept() {
     assert!(!effects.has("stale"), "it says nothing of the rules' age");
 }
 
-/// Three connections of a pod to an endpoint that left.
+/// Three connections of a pod to an endpoint that left, while the generation of the sentinel that came with its
+/// departure is not met either.
 fn stale(scene: &mut Scene, to: SocketAddr) {
     for _ in 0..3 {
         let mut sighting = scene.sighting(Failure::Stale);
@@ -245,6 +246,7 @@ fn stale(scene: &mut Scene, to: SocketAddr) {
 fn stale_connections_make_the_node_stale(#[case] age: u64, #[case] state: State) {
     let mut scene = Scene::probed();
     let to = left(&mut scene);
+    scene.view(vec![sentinel_slice(FIRST_GENERATION + 1)]);
     scene.rest(age);
     stale(&mut scene, to);
     scene.pass();
@@ -268,6 +270,7 @@ fn what_is_stale_depends_on_the_usual_lag(#[case] age: u64, #[case] state: State
         assert_eq!(scene.probe(trace).probed().1, Some(8_000));
     }
     let to = left(&mut scene);
+    scene.view(vec![sentinel_slice(rotated + 1)]);
     for _ in 0..age / 500 {
         scene.later(500).pass();
     }

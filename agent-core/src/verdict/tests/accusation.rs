@@ -12,9 +12,9 @@ use crate::cause::State;
 use crate::cluster::ObjectName;
 use crate::evidence::Sample;
 use crate::expect::sentinel::Contest;
-use crate::ledger::Lacking;
 use crate::trace::{ProbePath, Transport};
 use crate::verdict::Evidence;
+use crate::verdict::finding::MissingCriterion;
 
 /// One failing client: Service, class, last byte of its address.
 pub(super) type Client = (u32, SourceClass, u8);
@@ -54,27 +54,69 @@ fn refereed() -> World {
     world
 }
 
-fn lacking(world: &World, at: u64) -> Option<Lacking> {
+fn lacking(world: &World, at: u64) -> Option<MissingCriterion> {
     match world.verdict(at).families[0].finding.evidence {
         Evidence::Connections { lacking, .. } => lacking,
         _ => None,
     }
 }
 
-/// A scanner and a denied pod complete no quorum together.
+/// Without the sentinel, losses accuse by breadth alone: a scanner and a denied pod complete no quorum.
 #[rstest]
 #[case::two_pods(TWO, None)]
-#[case::outsiders(&[(WEB, External, 1), (API, External, 2)], Some(Lacking::Pod))]
-#[case::one_pod_beside_a_scanner(
-    &[(WEB, Pod, 1), (API, External, 2), (DB, External, 3)], Some(Lacking::Services)
+#[case::outsiders_never_served(
+    &[(WEB, External, 1), (API, External, 2)], Some(MissingCriterion::New)
 )]
-#[case::one_pod(&[(WEB, Pod, 1), (API, Pod, 1)], Some(Lacking::Sources))]
-fn victims_alone_accuse(#[case] clients: &[Client], #[case] expected: Option<Lacking>) {
+#[case::one_pod_beside_a_scanner(
+    &[(WEB, Pod, 1), (API, External, 2), (DB, External, 3)], Some(MissingCriterion::Services)
+)]
+#[case::one_pod(&[(WEB, Pod, 1), (API, Pod, 1)], Some(MissingCriterion::Sources))]
+fn losses_accuse_by_breadth(
+    #[case] clients: &[Client],
+    #[case] expected: Option<MissingCriterion>,
+) {
     let mut world = World::new();
-    fail(&mut world, clients, Leaked, 250, 4_000);
-    assert_eq!(lacking(&world, 4_000), expected);
-    let accused = world.verdict(4_000).state == State::Broken;
+    fail(&mut world, clients, Lost, 250, 4_250);
+    assert_eq!(lacking(&world, 4_250), expected);
+    let accused = world.verdict(4_250).state == State::Broken;
     assert_eq!(accused, expected.is_none());
+}
+
+/// Clients outside whose Services worked, and that a policy may deny.
+#[test]
+fn outsiders_who_are_denied_accuse_nobody() {
+    let mut world = World::new();
+    world.worked_outside(WEB).worked_outside(API);
+    fail(&mut world, OUTSIDERS, Lost, 250, 6_000);
+    assert_eq!(lacking(&world, 6_000), Some(MissingCriterion::Pod));
+}
+
+/// What every Service that is dialled fails by is rules that are gone: no policy does that, and the sentinel's
+/// own rules may be intact.
+#[rstest]
+#[case::one_pod(&[(WEB, Pod, 1), (API, Pod, 1)], Leaked, State::Broken)]
+#[case::outside_alone(&[(WEB, External, 1), (API, External, 2)], Failure::Refused, State::Broken)]
+#[case::led_astray(&[(WEB, Pod, 1), (API, External, 2)], Misrouted, State::Broken)]
+#[case::one_service(&[(WEB, Pod, 1), (WEB_METRICS, Pod, 2)], Leaked, State::Degraded)]
+#[case::refused_to_pods(&[(WEB, Pod, 1), (API, Pod, 2)], Failure::Refused, State::Degraded)]
+#[case::denied(&[(WEB, External, 1), (API, External, 2)], Lost, State::Degraded)]
+fn rules_that_are_gone_accuse_beside_a_sentinel_that_passes(
+    #[case] clients: &[Client],
+    #[case] failure: Failure,
+    #[case] expected: State,
+) {
+    let mut world = refereed();
+    world.worked_outside(WEB).worked_outside(API);
+    for at in (2_250..=7_000).step_by(250) {
+        for (service, class, client) in clients {
+            let mut seen = sighting(*service, *class, *client, failure, at - 10);
+            seen.destination = Some(([192, 0, 2, 9], 8_080).into());
+            world.sight(seen).fail_unseen(*service, *class, failure);
+        }
+        world.rounds(at, at, &USUAL, |_| Fate::Pass);
+    }
+    let verdict = world.verdict(7_200);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
 /// Failures before the first victim's do not count towards the victims' three seconds.
@@ -83,7 +125,7 @@ fn outsiders_do_not_make_a_run_of_victims_older() {
     let mut world = World::new();
     fail(&mut world, &[(WEB, External, 1)], Leaked, 250, 10_000);
     fail(&mut world, TWO, Leaked, 10_250, 11_000);
-    assert_eq!(lacking(&world, 11_000), Some(Lacking::Time));
+    assert_eq!(lacking(&world, 11_000), Some(MissingCriterion::Time));
     fail(&mut world, TWO, Leaked, 11_250, 13_500);
     assert_eq!(world.verdict(13_500).state, State::Broken);
 }
@@ -94,7 +136,7 @@ fn services_that_never_worked_accuse_nobody() {
     let mut world = World::new();
     let new = [(CART, Pod, 1), (CART + 1, Pod, 2), (CART + 2, Pod, 3)];
     fail(&mut world, &new, Leaked, 250, 6_000);
-    assert_eq!(lacking(&world, 6_000), Some(Lacking::New));
+    assert_eq!(lacking(&world, 6_000), Some(MissingCriterion::New));
     // One of them and one that worked are one that worked.
     let mut world = World::new();
     fail(
@@ -104,7 +146,7 @@ fn services_that_never_worked_accuse_nobody() {
         250,
         6_000,
     );
-    assert_eq!(lacking(&world, 6_000), Some(Lacking::Services));
+    assert_eq!(lacking(&world, 6_000), Some(MissingCriterion::Services));
 }
 
 /// A Service that works, and fails, is scaled to nothing while pods dial it, and comes back faster than
@@ -129,7 +171,7 @@ fn first_endpoints_have_a_grace() {
     world.ledger.absorb(&look, &names);
     let late = [(WEB, Pod, 1), (API, Pod, 2)];
     fail(&mut world, &late, Failure::Refused, 1_250, 15_750);
-    assert_eq!(lacking(&world, 15_750), Some(Lacking::Services));
+    assert_eq!(lacking(&world, 15_750), Some(MissingCriterion::Services));
     fail(&mut world, &late, Failure::Refused, 16_000, 21_000);
     assert_eq!(lacking(&world, 21_000), None, "the proxy is too late");
 }
@@ -166,10 +208,10 @@ fn a_service_worked_where_a_pod_was_served() {
 fn one_namespace_accuses_nobody_while_another_is_in_use() {
     let mut world = World::new();
     world.worked(CART);
-    fail(&mut world, TWO, Leaked, 250, 5_000);
-    assert_eq!(lacking(&world, 5_000), Some(Lacking::Namespaces));
+    fail(&mut world, TWO, Lost, 250, 5_000);
+    assert_eq!(lacking(&world, 5_000), Some(MissingCriterion::Namespaces));
     let both = [(WEB, Pod, 1), (API, Pod, 2), (CART, Pod, 1)];
-    fail(&mut world, &both, Leaked, 5_250, 5_500);
+    fail(&mut world, &both, Lost, 5_250, 5_500);
     assert_eq!(world.verdict(5_500).state, State::Broken);
 }
 
@@ -179,7 +221,7 @@ fn one_namespace_accuses_nobody_while_another_is_in_use() {
 #[case::a_policy(TWO, Lost, State::Degraded)]
 #[case::routes_of_two(TWO, Misrouted, State::Broken)]
 #[case::one_endpoint_that_is_about_to_go(&[(WEB, Pod, 1), (API, Pod, 1)], Misrouted, State::Degraded)]
-#[case::seen_by_outsiders_alone(&[(WEB, External, 1), (API, External, 2)], Misrouted, State::Degraded)]
+#[case::seen_by_outsiders_alone(&[(WEB, External, 1), (API, External, 2)], Misrouted, State::Broken)]
 fn the_sentinel_is_the_referee(
     #[case] clients: &[Client],
     #[case] failure: Failure,
@@ -256,8 +298,8 @@ fn a_referee_that_fell_silent_says_nothing() {
 /// leaves lanes that pass, and then policies may deny as many pods as they like. For the fleet brake none
 /// of it is certain.
 #[rstest]
-#[case::one_denied_pod(&[(WEB, Pod, 1)], &[ProbePath::Host], State::Suspect)]
-#[case::two_ports_of_one(&[(WEB, Pod, 1), (WEB_METRICS, Pod, 2)], &[ProbePath::Host], State::Suspect)]
+#[case::one_pod(&[(WEB, Pod, 1)], &[ProbePath::Host], State::Broken)]
+#[case::two_ports_of_one(&[(WEB, Pod, 1), (WEB_METRICS, Pod, 2)], &[ProbePath::Host], State::Broken)]
 #[case::two_services_and_pods(TWO, &[ProbePath::Host], State::Broken)]
 #[case::node_ports_alone(TWO, NEARER, State::Suspect)]
 #[case::pods_alone(TWO, &[ProbePath::Host, ProbePath::NodePort, ProbePath::OffCluster], State::Broken)]
@@ -356,7 +398,7 @@ fn what_worked_in_one_family_says_nothing_of_the_other() {
 /// Where the sentinel is filtered, one namespace's policy does not bear that out.
 #[rstest]
 #[case::the_only_one_in_use(WEB, State::Broken)]
-#[case::one_of_two(CART, State::Suspect)]
+#[case::one_of_two(CART, State::Broken)]
 fn filtered_probes_and_one_namespace(#[case] used: u32, #[case] expected: State) {
     let drop = outside(Fate::Drop, Fate::Pass);
     let mut world = World::faulty(4_000, &drop);
@@ -410,6 +452,6 @@ fn who_takes_the_referee_away_accuses_nobody(
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
     // Long after the last proof.
     fail(&mut world, TWO, failure, 8_250, 40_000);
-    let lacks = (expected == State::Degraded).then_some(Lacking::Claimed);
+    let lacks = (expected == State::Degraded).then_some(MissingCriterion::Claimed);
     assert_eq!(lacking(&world, 40_000), lacks);
 }

@@ -61,14 +61,16 @@ fn a_drop_is_contradicted_by_what_got_through_since(#[case] proven: u64, #[case]
     assert_eq!(world.verdict(6_000).state, expected);
 }
 
-/// Anyone can send a SYN that a host firewall drops: whoever is no pod of this node accuses nobody,
-/// alone or with others.
+/// Anyone can send a SYN that a host firewall drops: clients that were never served accuse nobody.
 #[rstest]
 #[case::a_scanner(SourceClass::External, &[(WEB, 1), (API, 1), (DB, 1)])]
 #[case::one_service(SourceClass::External, &[(WEB, 1), (WEB_METRICS, 2)])]
 #[case::two_clients_of_two(SourceClass::External, &[(WEB, 1), (API, 2)])]
 #[case::the_node_itself(SourceClass::Host, &[(WEB, 1)])]
-fn outsiders_decide_nothing(#[case] class: SourceClass, #[case] lost: &[(u32, u8)]) {
+fn outsiders_who_were_never_served_decide_nothing(
+    #[case] class: SourceClass,
+    #[case] lost: &[(u32, u8)],
+) {
     let mut world = World::faulty(4_000, outside(Fate::Drop, Fate::Pass));
     for (service, client) in lost {
         world.fail(*service, class, *client, Failure::Lost, 4_100);
@@ -76,7 +78,45 @@ fn outsiders_decide_nothing(#[case] class: SourceClass, #[case] lost: &[(u32, u8
     world.rounds(4_250, 5_000, &USUAL, outside(Fate::Drop, Fate::Pass));
     let verdict = world.verdict(5_200);
     assert_eq!(verdict.state, State::Suspect, "{}", verdict.reason());
-    ends(&verdict, "no client was a pod of this node");
+    ends(&verdict, "no failed Service worked before");
+}
+
+/// The sentinel and clients outside fail since the same moment: two of them, or one that was served often. One
+/// that was served once and is denied now is covered by its own policy.
+#[rstest]
+#[case::two_clients(2, 1, 6_250, State::Broken)]
+#[case::a_load_balancer(1, 3, 6_250, State::Broken)]
+#[case::a_client_of_once(1, 1, 6_250, State::Degraded)]
+#[case::denied_before(2, 3, 3_250, State::Degraded)]
+fn outsiders_who_were_served_bear_the_sentinel_out(
+    #[case] clients: u64,
+    #[case] served: u64,
+    #[case] from: u64,
+    #[case] expected: State,
+) {
+    let mut world = World::probed(&USUAL);
+    for _ in 0..served {
+        world.prove(WEB, SourceClass::External, 0);
+    }
+    for at in (2_500..=10_000).step_by(250) {
+        if at >= from {
+            let client = 1 + (at / 250 % clients) as u8;
+            world.fail(
+                WEB,
+                SourceClass::External,
+                client,
+                Failure::Lost,
+                at + 1_000,
+            );
+        }
+        if at >= 6_250 {
+            world.rounds(at, at, &USUAL, outside(Fate::Drop, Fate::Pass));
+        } else {
+            world.rounds(at, at, &USUAL, |_| Fate::Pass);
+        }
+    }
+    let verdict = world.verdict(10_200);
+    assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
 /// A claim that the view does not tell of, or not yet: a pod's `hostPort` that is the sentinel's node

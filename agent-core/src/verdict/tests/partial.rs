@@ -101,7 +101,8 @@ fn refused_node_ports_beside_cluster_ips_that_pass(
             world.prove(WEB, SourceClass::External, at);
         }
         if at >= from && at < from + refused * 250 {
-            world.fail(WEB, SourceClass::External, 1, Failure::Refused, at);
+            let client = (at / 250 % 2) as u8;
+            world.fail(WEB, SourceClass::External, client, Failure::Refused, at);
         }
         let fate = if at <= 2_000 {
             Fate::Pass

@@ -180,13 +180,10 @@ impl World {
 
     /// Connections of two pods to two Services that are not seen again.
     pub(super) fn lose(&mut self, arrived: u64) -> &mut Self {
-        self.fail(WEB, Pod, 1, Failure::Lost, arrived + 1_000).fail(
-            API,
-            Pod,
-            2,
-            Failure::Lost,
-            arrived + 1_000,
-        )
+        for (service, client) in [(WEB, 1), (API, 2), (WEB, 1), (API, 2)] {
+            self.fail(service, Pod, client, Failure::Lost, arrived + 1_000);
+        }
+        self
     }
 }
 

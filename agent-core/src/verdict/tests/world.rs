@@ -130,10 +130,17 @@ impl World {
         self
     }
 
-    /// Connections of pods to a Service got through, long ago.
+    /// Connections of pods to a Service succeeded, long ago.
     pub(super) fn worked(&mut self, service: u32) -> &mut Self {
         let info = Names::standard().service(service).unwrap();
-        self.ledger.worked.note(&info, Mono(0));
+        self.ledger.worked.succeed(&info, 5, Mono(0));
+        self
+    }
+
+    /// Connections from outside to a Service succeeded, long ago.
+    pub(super) fn worked_outside(&mut self, service: u32) -> &mut Self {
+        let info = Names::standard().service(service).unwrap();
+        self.ledger.worked_outside.succeed(&info, 5, Mono(0));
         self
     }
 

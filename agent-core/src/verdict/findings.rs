@@ -1,64 +1,25 @@
-//! The rules, in the order of severity. Each one is a function from evidence to a finding.
+//! What explains, and accuses nobody: single Services in trouble, silent nodes, failures that are not
+//! confirmed, and what works. All of them are shown beside the decision; none hides another.
 //! Those that read the sentinel's lanes are in `lanes`.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use agent_common::service::{Family, SourceClass};
+use agent_common::service::SourceClass;
 
-use super::Inputs;
-use super::finding::{BrokenServices, Evidence, Finding, NAMED, Named, Rule};
-use super::report::{FamilyVerdict, PathState, PathView, SERVICES_SHOWN, ServiceTrouble};
+use super::case::{Case, Found, named};
+use super::finding::{BrokenServices, Evidence, MissingCriterion, NAMED, Named, Rule};
+use super::report::{SERVICES_SHOWN, ServiceTrouble};
 use crate::cause::{Cause, Failure};
-use crate::ledger::{
-    FamilyLedger, LOST_NOTICED, Lacking, Ledger, Scope, StaleConnection, Streak, Track, WINDOW,
-};
+use crate::ledger::{LOST_NOTICED, Ledger, Streak, Track, WINDOW};
 use crate::time::Mono;
 
-/// Result of a rule: the cause, if there is one, and the evidence.
-pub(super) type Found = (Option<Cause>, Evidence);
 type Find<C> = fn(&C) -> Option<Found>;
 
-/// Everything a rule looks at.
-pub(super) struct Case<'a> {
-    pub(super) ledger: &'a Ledger,
-    pub(super) inputs: &'a Inputs,
-    pub(super) family: Family,
-    pub(super) evidence: &'a FamilyLedger,
-    pub(super) now: Mono,
-}
-
 impl<'a> Case<'a> {
-    /// Judges the family. `blind` outranks all evidence.
-    pub(super) fn verdict(&self, blind: Option<&Finding>) -> FamilyVerdict {
-        let evidence = self.evidence;
-        let finding = blind.cloned().unwrap_or_else(|| self.judge());
-        let (probes_since, last_probe) = self.probe_failures();
-        let since = evidence.streak.as_ref().map(|streak| streak.since);
-        FamilyVerdict {
-            family: self.family,
-            state: finding.rule.state(),
-            cause: finding.cause,
-            why: finding.rule.why(),
-            by_sentinel: finding.is_by_sentinel(),
-            finding,
-            last_proof: evidence.last_proof().max(self.last_pass()),
-            last_failure: evidence.last_failure().max(last_probe),
-            failing_since: since.into_iter().chain(probes_since).min(),
-            paths: SourceClass::ALL.map(|path| self.path(path)).to_vec(),
-            lanes: self.lanes(),
-        }
-    }
-
-    /// The first rule that finds something. Probes name a cause best, so they come first in their
-    /// state.
-    fn judge(&self) -> Finding {
-        let rules: [(Rule, Find<Self>); 27] = [
-            (Rule::BrokenByProbes, Self::broken_by_probes),
-            (Rule::BrokenByConnections, Self::broken_by_connections),
-            (Rule::BrokenByObstacle, Self::broken_by_obstacle),
-            (Rule::StaleByConnections, Self::stale_by_connections),
-            (Rule::StaleByProbes, Self::stale_by_probes),
+    /// Everything that is found, by weight: the first one names the state where nothing accuses the node.
+    pub(super) fn findings(&self) -> impl Iterator<Item = (Rule, Found)> {
+        let rules: [(Rule, Find<Self>); 16] = [
             (Rule::DegradedServices, Self::degraded_services),
             (Rule::DegradedUnheard, Self::degraded_unheard),
             (Rule::DegradedByPeers, Self::degraded_peers),
@@ -75,6 +36,14 @@ impl<'a> Case<'a> {
             (Rule::ProvenByConnection, Self::proven_by_connection),
             (Rule::ProvenByProbe, Self::proven_by_probe),
             (Rule::Starting, Self::starting),
+        ];
+        let found = rules.map(|(rule, find)| Some((rule, find(self)?)));
+        found.into_iter().flatten()
+    }
+
+    /// Why nothing can be said, where there is no finding.
+    pub(super) fn unknown(&self) -> (Rule, Found) {
+        let rules: [(Rule, Find<Self>); 6] = [
             (Rule::EvidenceTooOld, Self::evidence_too_old),
             (Rule::SentinelAltered, Self::sentinel_altered),
             (Rule::DatapathChanged, Self::datapath_changed),
@@ -83,112 +52,25 @@ impl<'a> Case<'a> {
             (Rule::NothingProven, Self::nothing_proven),
         ];
         let found = |(rule, find): &(Rule, Find<Self>)| Some((*rule, find(self)?));
-        let (rule, (cause, evidence)) =
-            (rules.iter().find_map(found)).unwrap_or_else(|| (Rule::Idle, (None, self.off())));
-        Finding {
-            rule,
-            family: Some(self.family),
-            cause,
-            evidence,
-        }
+        let idle = || (Rule::Idle, (None, self.off()));
+        rules.iter().find_map(found).unwrap_or_else(idle)
     }
 
-    /// Every Service with new connections failed, and nothing got through meanwhile. It holds
-    /// until something does, or until the evidence is too old.
-    pub(super) fn broken_by_connections(&self) -> Option<Found> {
-        let streak = self.evidence.streak.as_ref()?;
-        let young = self.is_within_proof_age(streak.last);
-        // "Nothing got through" is known up to the last look, not up to now.
-        let lacking = self.lacking(streak);
-        (young && lacking.is_none()).then(|| self.failing_connections(streak, None))
-    }
-
-    /// An obstacle was read from the kernel, and connections from outside fail.
-    fn broken_by_obstacle(&self) -> Option<Found> {
-        let (cause, run) = self.evidence.obstructed.accuses(&self.ledger.limits)?;
-        let evidence = Evidence::Obstacle {
-            failures: run.failures,
-            since: run.first,
-        };
-        Some((Some(cause), evidence))
-    }
-
-    /// Condition that a run of failures lacks to accuse the node.
-    fn lacking(&self, streak: &Streak) -> Option<Lacking> {
-        let seen = self.ledger.seen(self.now);
-        streak.lacking(seen, &self.ledger.limits, self.scope(streak))
-    }
-
-    fn scope(&self, streak: &Streak) -> Scope {
-        Scope {
-            referee_passes: self.passes_since(streak.since),
-            referee_claimed: self.is_referee_claimed(),
-            referee_aside: self.is_referee_aside(),
-            refereed: self.last_refereed(),
-            ..self.ledger.scope(self.family, self.now)
-        }
-    }
-
-    /// New connections of pods still go to an endpoint that left long ago.
-    fn stale_by_connections(&self) -> Option<Found> {
-        let limits = &self.ledger.limits;
-        let age = limits.stale_age(self.inputs.usual_lag);
-        let counts = |seen: &&StaleConnection| {
-            seen.age >= age && self.now.since(seen.at) <= limits.stale_fresh
-        };
-        // Once connections of the Service get through, a repair is believed after a moment.
-        let is_repaired = |track: &Track| {
-            let last = track.stale_pods().iter().map(|seen| seen.at).max();
-            last.is_some_and(|last| {
-                self.now.since(last) > limits.stale_quiet && track.last_proof >= Some(last)
-            })
-        };
-        let stale = |track: &&Track| {
-            track.stale_pods().iter().any(|seen| counts(&seen)) && !is_repaired(track)
-        };
-        let tracks: Vec<&Track> = self.tracks().filter(stale).collect();
-        let connections = tracks.iter().flat_map(|track| track.stale_pods());
-        let connections = connections.filter(counts);
-        if connections.clone().count() < limits.stale_connections || self.is_narrow(&tracks) {
-            return None;
-        }
-        // Among equals the later one.
-        let oldest = connections.max_by_key(|seen| seen.age)?;
-        let evidence = Evidence::LeftEndpoint {
-            services: named(&tracks),
-            age: oldest.age,
-            destination: oldest.destination,
-        };
-        Some((Some(Cause::Stale), evidence))
-    }
-
-    /// All of one namespace, while pods of this node use Services of others: whose pods keep dialling
-    /// an endpoint that left is that namespace's trouble.
-    fn is_narrow(&self, tracks: &[&Track]) -> bool {
-        let namespaces: BTreeSet<&str> = tracks.iter().map(|track| track.namespace()).collect();
-        // A Service that never worked is not among those in use, and accuses all the same.
-        let others = &self.ledger.worked;
-        let others = others.namespaces_beside(&namespaces, self.family, self.now);
-        let used = namespaces.len() + others;
-        namespaces.len() < self.ledger.limits.broken_namespaces.min(used)
-    }
-
-    /// Something gets through. While nothing does, a run of failures may yet become Broken, unless
-    /// it is that of few Services whose trouble is confirmed: they fail again after each proof.
+    /// Something gets through. While nothing does, a run of failures may yet accuse the node, unless it is
+    /// that of few Services whose trouble is confirmed: they fail again after each success.
     fn gets_through(&self, confirmed: &[(&Track, Failure)]) -> bool {
         let is_confirmed = |label: &String| confirmed.iter().any(|(of, _)| *of.label == **label);
-        let is_theirs = |streak: &Streak| streak.services.keys().all(is_confirmed);
-        let is_narrow = |streak: &Streak| {
-            let lacking = streak.lacking_breadth(&self.ledger.limits, self.scope(streak));
-            lacking.is_some() && self.failing().is_empty()
+        let is_narrow = || {
+            let lacking = self.missing_breadth(&self.groups());
+            lacking.is_some_and(|of| of != MissingCriterion::Time) && self.failing().is_empty()
         };
-        let may_become = |streak: &&Streak| {
-            let young = self.now.since(streak.since) < self.ledger.limits.broken_after;
-            young && !(is_theirs(streak) && is_narrow(streak))
+        let may_accuse = |streak: &&Streak| {
+            let young = self.now.since(streak.since) < self.limits().broken_after;
+            young && !(streak.labels.iter().all(is_confirmed) && is_narrow())
         };
         let streak = self.evidence.streak.as_ref();
         let proven = self.fresh_proof().is_some() || self.fresh_pass().is_some();
-        proven && streak.filter(may_become).is_none()
+        proven && streak.filter(may_accuse).is_none()
     }
 
     /// Single Services are broken while the family is proven.
@@ -208,6 +90,10 @@ impl<'a> Case<'a> {
         let evidence = Evidence::Services {
             broken: by_cause.into_iter().map(alike).collect(),
             more: broken.len().saturating_sub(NAMED),
+            last_success: self.evidence.last_proof().filter(|at| {
+                let since = broken.iter().map(|(track, _)| track.since).min();
+                since.is_some_and(|since| *at > since)
+            }),
         };
         Some((Some(self.ledger.cause(*first, self.now)), evidence))
     }
@@ -239,21 +125,26 @@ impl<'a> Case<'a> {
                 && (lasts(Some(streak.since)) || lasts(self.evidence.last_proof()))
         };
         let streak = self.evidence.streak.as_ref().filter(counts)?;
-        let lacking = self.lacking(streak);
-        let lacking = lacking.or(Some(Lacking::Time));
-        Some(self.failing_connections(streak, lacking))
-    }
-
-    fn failing_connections(&self, streak: &Streak, lacking: Option<Lacking>) -> Found {
+        let groups = self.groups();
+        let lacking = self.missing_breadth(&groups);
+        let lacking = Some(lacking.unwrap_or(MissingCriterion::Time));
+        if lacking != Some(MissingCriterion::New)
+            && let Some(found) = self.failed_connections(&groups, lacking)
+        {
+            return Some(found);
+        }
         let evidence = Evidence::Connections {
-            services: Named::of(streak.services.keys()),
+            services: Named::of(streak.labels.iter()),
             since: streak.since,
             lacking,
+            clients: Vec::new(),
+            failures: 0,
+            last_success: self.evidence.last_proof(),
         };
-        (
+        Some((
             Some(self.ledger.cause(streak.commonest(), self.now)),
             evidence,
-        )
+        ))
     }
 
     /// The same of connections to endpoints that left.
@@ -267,6 +158,9 @@ impl<'a> Case<'a> {
             services: named(&tracks),
             since: tracks.iter().map(|track| track.since).min()?,
             lacking: None,
+            clients: Vec::new(),
+            failures: 0,
+            last_success: self.evidence.last_proof(),
         };
         Some((Some(Cause::Stale), evidence))
     }
@@ -301,7 +195,8 @@ impl<'a> Case<'a> {
     /// the Node's word ends no 503 that only a proof ends.
     fn degraded_by_node(&self) -> Option<Found> {
         let said = self.inputs.network.clone()?;
-        (self.proven_by_connection()).or_else(|| self.proven_by_probe())?;
+        self.proven_by_connection()
+            .or_else(|| self.proven_by_probe())?;
         (!self.is_booting()).then_some((Some(Cause::Cni), Evidence::Network { said }))
     }
 
@@ -360,45 +255,6 @@ impl<'a> Case<'a> {
         found.sort_by_key(|(track, _)| (Reverse(weight(track)), track.label.clone()));
         found
     }
-
-    fn tracks(&self) -> impl Iterator<Item = &'a Track> + use<'a> {
-        self.ledger.tracks(self.family)
-    }
-
-    /// The last proof and its path, if it is young enough.
-    fn fresh_proof(&self) -> Option<(SourceClass, Mono)> {
-        let proofs = SourceClass::ALL.into_iter().zip(self.evidence.proofs);
-        let proven = proofs.filter_map(|(path, at)| Some((path, at?)));
-        let last = proven.max_by_key(|(_, at)| *at);
-        last.filter(|(_, at)| self.is_within_proof_age(*at))
-    }
-
-    pub(super) fn is_within_proof_age(&self, at: Mono) -> bool {
-        self.now.since(at) <= self.ledger.limits.proof_age
-    }
-
-    fn path(&self, path: SourceClass) -> PathView {
-        let last_proof = self.evidence.proofs[path as usize];
-        let last_failure = self.evidence.failures[path as usize];
-        let fresh = |at: Option<Mono>| at.is_some_and(|at| self.is_within_proof_age(at));
-        let state = if fresh(last_failure) && last_failure > last_proof {
-            PathState::Failing
-        } else if fresh(last_proof) {
-            PathState::Proven
-        } else {
-            PathState::Quiet
-        };
-        PathView {
-            path,
-            state,
-            last_proof,
-            last_failure,
-        }
-    }
-}
-
-fn named(tracks: &[&Track]) -> Named {
-    Named::of(tracks.iter().map(|track| &*track.label))
 }
 
 fn weight(track: &Track) -> u64 {

@@ -1,0 +1,272 @@
+//! Connections that got through, by what they needed of the datapath.
+//!
+//! A success refutes only a fault that would have stopped it: a node port that is masqueraded works while
+//! nothing is forwarded with a pod's own address. So successes are kept apart by client, kind of frontend
+//! and place of the endpoint, and not only by client as the kernel's last proofs are.
+
+use std::collections::BTreeMap;
+
+use agent_common::evidence::{Pending, PendingKey, state};
+use agent_common::service::{Family, FrontendKind, NEAR, SourceClass, frontend_flag};
+use serde::{Deserialize, Serialize};
+
+use crate::time::Mono;
+
+/// Place of an endpoint, as seen from this node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Place {
+    /// A pod of this node, and not the client.
+    Near,
+    /// Another node.
+    Remote,
+    /// The node itself: a connection to it is translated and not forwarded.
+    Host,
+    /// Not known: the client itself, or an endpoint whose node is not in the cluster view.
+    Unknown,
+}
+
+/// Latest connections that needed the same of the datapath and got through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Success {
+    #[serde(with = "crate::names::FamilyName")]
+    pub family: Family,
+    /// Source class of the clients.
+    #[serde(with = "crate::names::ClassName")]
+    pub class: SourceClass,
+    /// Which of a Service's addresses they dialled.
+    #[serde(with = "crate::names::KindName")]
+    pub kind: FrontendKind,
+    pub place: Place,
+    /// Arrival of the latest one: answered, or delivered to a pod of this node by the device that the route
+    /// names.
+    pub at: Mono,
+    /// Arrival of the latest one whose answer went on to the client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub answered: Option<Mono>,
+    /// Id of the Service port that the connection of `at` dialled.
+    pub service: u32,
+    /// Number of connections that got through and arrived after `at` of the previous entry. One that got
+    /// through later than a younger one is left out.
+    pub count: u32,
+}
+
+/// The parts of a [`Success`] that tell it from others.
+type Need = (Family, SourceClass, FrontendKind, Place);
+
+/// The latest connections that got through, and those of them that were not taken yet.
+#[derive(Clone, Debug, Default)]
+pub struct Successes(BTreeMap<Need, Latest>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Latest {
+    at: Mono,
+    answered: Option<Mono>,
+    service: u32,
+    /// Arrival of the latest connection that was taken.
+    taken: Mono,
+    count: u32,
+    has_moved: bool,
+}
+
+impl Successes {
+    /// Adds a connection, however often it is met. UDP entries must not be added: their `note` is a time.
+    pub fn add(&mut self, key: &PendingKey, pending: &Pending) {
+        let Some(need) = need(key, pending) else {
+            return;
+        };
+        let arrived = Mono(pending.arrived_ns);
+        let is_answered = pending.state & state::ANSWER_OUT != 0;
+        let latest = self.0.entry(need).or_default();
+        if arrived > latest.taken {
+            latest.count = latest.count.saturating_add(1);
+        }
+        if arrived > latest.at {
+            (latest.at, latest.service) = (arrived, pending.service);
+            latest.has_moved = true;
+        }
+        if is_answered && latest.answered < Some(arrived) {
+            latest.answered = Some(arrived);
+            latest.has_moved = true;
+        }
+    }
+
+    /// Begins another look at all connections, whatever became of the one before.
+    pub fn begin(&mut self) {
+        for latest in self.0.values_mut() {
+            latest.count = 0;
+        }
+    }
+
+    /// The entries that moved since the previous call.
+    pub fn take(&mut self) -> Vec<Success> {
+        let moved = self.0.iter_mut().filter(|(_, latest)| latest.has_moved);
+        let taken = moved.map(|(&(family, class, kind, place), latest)| {
+            let success = Success {
+                family,
+                class,
+                kind,
+                place,
+                at: latest.at,
+                answered: latest.answered,
+                service: latest.service,
+                count: latest.count,
+            };
+            latest.taken = latest.at;
+            latest.has_moved = false;
+            success
+        });
+        taken.collect()
+    }
+}
+
+/// What a connection needed that got through; nothing where it did not, or is no evidence.
+fn need(key: &PendingKey, pending: &Pending) -> Option<Need> {
+    let has = |bits: u32| pending.state & bits != 0;
+    let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
+    if is_probe || pending.is_direct() || has(state::ALIAS | state::AMBIGUOUS) {
+        return None;
+    }
+    // A SYN that came again follows the conntrack entry of the first one, though all rules may be gone. One
+    // that was lost before left no entry (docs/kernel-findings.md, finding 11).
+    let follows_former = has(state::RETRANSMITTED) && !has(state::LATE);
+    if follows_former || !has(state::PROVEN) {
+        return None;
+    }
+    let place = match pending.peer() {
+        NEAR => Place::Near,
+        0 if has(state::FORWARDED) => Place::Unknown,
+        0 if pending.flags & frontend_flag::HOST_ENDPOINT != 0 => Place::Host,
+        0 => Place::Unknown,
+        _ => Place::Remote,
+    };
+    if place != Place::Near && !has(state::ANSWER_OUT) {
+        return None;
+    }
+    Some((
+        Family::ALL[usize::from(key.family == Family::V6 as u32)],
+        SourceClass::from_index(pending.class.into()),
+        FrontendKind::from_byte(pending.kind),
+        place,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const OUT: u32 = state::FORWARDED | state::PROVEN | state::ANSWER_IN | state::ANSWER_OUT;
+    const DELIVERED: u32 = state::FORWARDED | state::PROVEN;
+    const REMOTE: u32 = 7;
+
+    fn arrived(at: u64, peer: u32, state: u32) -> Pending {
+        Pending {
+            arrived_ns: at,
+            state,
+            note: peer,
+            kind: FrontendKind::NodePort as u8,
+            class: SourceClass::External as u8,
+            service: 100 + at as u32,
+            ..Pending::default()
+        }
+    }
+
+    #[rstest]
+    #[case::remote(REMOTE, OUT, 0, Some(Place::Remote))]
+    #[case::remote_and_sent_on(REMOTE, state::FORWARDED, 0, None)]
+    #[case::remote_and_the_answer_stays(REMOTE, state::FORWARDED | state::ANSWER_IN, 0, None)]
+    #[case::near(NEAR.into(), OUT, 0, Some(Place::Near))]
+    #[case::near_and_delivered(NEAR.into(), DELIVERED, 0, Some(Place::Near))]
+    #[case::near_by_another_device(NEAR.into(), state::FORWARDED, 0, None)]
+    #[case::the_client_itself(0, OUT, 0, Some(Place::Unknown))]
+    #[case::not_known_where_and_silent(0, DELIVERED, 0, None)]
+    #[case::node(0, state::PROVEN | state::ANSWER_OUT, frontend_flag::HOST_ENDPOINT, Some(Place::Host))]
+    #[case::answered_by_somebody(0, state::ANSWER_OUT, 0, None)]
+    #[case::arrived(0, 0, 0, None)]
+    #[case::probe(NEAR.into(), OUT, frontend_flag::SENTINEL, None)]
+    #[case::direct(NEAR.into(), OUT, frontend_flag::DEPARTED, None)]
+    #[case::ambiguous(NEAR.into(), OUT | state::AMBIGUOUS, 0, None)]
+    #[case::second_name(NEAR.into(), OUT | state::ALIAS, 0, None)]
+    #[case::came_again(NEAR.into(), OUT | state::RETRANSMITTED, 0, None)]
+    #[case::came_again_and_was_lost(NEAR.into(), OUT | state::RETRANSMITTED | state::LATE, 0, Some(Place::Near))]
+    fn places(
+        #[case] peer: u32,
+        #[case] state: u32,
+        #[case] flags: u8,
+        #[case] expected: Option<Place>,
+    ) {
+        let mut successes = Successes::default();
+        let pending = Pending {
+            flags,
+            ..arrived(1, peer, state)
+        };
+        successes.add(&PendingKey::default(), &pending);
+        let taken = successes.take();
+        assert_eq!(taken.first().map(|one| one.place), expected);
+        assert!(taken.iter().all(|one| {
+            (one.family, one.class, one.kind)
+                == (Family::V4, SourceClass::External, FrontendKind::NodePort)
+        }));
+    }
+
+    #[test]
+    fn an_entry_is_taken_when_it_moved() {
+        let mut successes = Successes::default();
+        let mut take = |all: &[(u64, u32)]| {
+            // A look that failed half-way.
+            successes.begin();
+            for (at, state) in all.iter().take(1) {
+                successes.add(&PendingKey::default(), &arrived(*at, NEAR.into(), *state));
+            }
+            successes.begin();
+            for (at, state) in all {
+                successes.add(&PendingKey::default(), &arrived(*at, NEAR.into(), *state));
+            }
+            let taken = successes.take().into_iter();
+            let taken = taken.map(|one| (one.at.0, one.answered, one.service, one.count));
+            taken.collect::<Vec<_>>()
+        };
+        let answered = |at| Some(Mono(at));
+        assert_eq!(
+            take(&[(5, OUT), (3, OUT), (6, DELIVERED)]),
+            [(6, answered(5), 106, 3)]
+        );
+        assert_eq!(take(&[(5, OUT), (3, OUT), (6, DELIVERED)]), []);
+        assert_eq!(take(&[(6, OUT)]), [(6, answered(6), 106, 0)]);
+        assert_eq!(take(&[(6, OUT), (9, OUT)]), [(9, answered(9), 109, 1)]);
+        assert_eq!(take(&[]), []);
+    }
+
+    #[test]
+    fn needs_are_kept_apart() {
+        let mut successes = Successes::default();
+        let of = |family: Family, class: SourceClass, kind: FrontendKind, peer: u32| {
+            let key = PendingKey {
+                isn: 1,
+                family: family as u32,
+            };
+            let pending = Pending {
+                class: class as u8,
+                kind: kind as u8,
+                ..arrived(4, peer, OUT)
+            };
+            (key, pending)
+        };
+        let (v4, v6) = (Family::V4, Family::V6);
+        let (pod, outside) = (SourceClass::Pod, SourceClass::External);
+        let (cluster, node) = (FrontendKind::ClusterIp, FrontendKind::NodePort);
+        let all = [
+            of(v4, pod, cluster, NEAR.into()),
+            of(v4, pod, cluster, REMOTE),
+            of(v4, pod, node, REMOTE),
+            of(v4, outside, node, REMOTE),
+            of(v6, outside, node, REMOTE),
+        ];
+        for (key, pending) in &all {
+            successes.add(key, pending);
+        }
+        assert_eq!(successes.take().len(), all.len());
+    }
+}

@@ -1,0 +1,109 @@
+//! Connections that left by an uplink although their endpoint is on this node: its route is gone, and the
+//! default route took its place.
+//!
+//! No policy does that, whoever dialled. One endpoint may be about to go, and its route gone before its
+//! slice says so; and whoever may edit a Service may call any address an endpoint of this node. So it takes
+//! two endpoints, of two namespaces where two are in use. The verdict decides, not this module.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::service::WINDOW;
+use crate::limits::Limits;
+use crate::time::Mono;
+
+/// Endpoints kept: two of each namespace are enough.
+const KEPT: usize = 16;
+const KEPT_OF_NAMESPACE: usize = 2;
+
+/// Connections of one family since the last one that reached an endpoint of this node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WrongRoutes {
+    missed: Vec<Missed>,
+    /// Arrival of the first connection.
+    pub(crate) since: Mono,
+    /// Arrival of the last one.
+    pub(crate) last: Mono,
+    pub(crate) connections: u32,
+    /// Arrival of the last connection that reached an endpoint of this node.
+    succeeded: Option<Mono>,
+    /// When two endpoints were last missed, and when two of different namespaces were.
+    two: [Option<Mono>; 2],
+}
+
+/// An endpoint of this node whose connections left by an uplink.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Missed {
+    endpoint: IpAddr,
+    namespace: Box<str>,
+    at: Mono,
+}
+
+impl WrongRoutes {
+    /// A connection that arrived then left by an uplink for this endpoint and stayed unanswered.
+    pub(crate) fn miss(
+        &mut self,
+        endpoint: IpAddr,
+        namespace: &str,
+        arrived: Mono,
+        pause: Duration,
+    ) {
+        if self.succeeded >= Some(arrived) {
+            return;
+        }
+        if self.connections > 0 && arrived.since(self.last) > pause {
+            self.begin_anew();
+        }
+        if self.connections == 0 {
+            self.since = arrived;
+        }
+        self.connections = self.connections.saturating_add(1);
+        self.since = self.since.min(arrived);
+        self.last = self.last.max(arrived);
+        let last = self.last;
+        let young = |of: &Missed| last.since(of.at) <= WINDOW;
+        self.missed
+            .retain(|of| young(of) && of.endpoint != endpoint);
+        let same = |of: &Missed| *of.namespace == *namespace;
+        let oldest = match self.missed.iter().filter(|of| same(of)).count() < KEPT_OF_NAMESPACE {
+            true => (self.missed.len() >= KEPT).then_some(0),
+            false => self.missed.iter().position(same),
+        };
+        oldest.map(|at| self.missed.remove(at));
+        let has_others = !self.missed.iter().all(same);
+        self.missed.push(Missed {
+            endpoint,
+            namespace: namespace.into(),
+            at: arrived,
+        });
+        if self.missed.len() > 1 {
+            self.two[0] = Some(last);
+            self.two[1] = has_others.then_some(last).or(self.two[1]);
+        }
+    }
+
+    /// A connection that arrived then reached an endpoint of this node.
+    pub(crate) fn succeed(&mut self, arrived: Mono) {
+        self.succeeded = self.succeeded.max(Some(arrived));
+        if arrived >= self.since {
+            self.begin_anew();
+        }
+    }
+
+    fn begin_anew(&mut self) {
+        *self = Self {
+            succeeded: self.succeeded,
+            ..Self::default()
+        };
+    }
+
+    /// Whether enough connections missed enough endpoints. It holds for as long as the run: load balancers
+    /// that received 503 send no more clients.
+    pub(crate) fn are_confirmed(&self, needs_two_namespaces: bool, limits: &Limits) -> bool {
+        self.two[usize::from(needs_two_namespaces)].is_some()
+            && self.connections >= limits.service_failures
+            && self.last.since(self.since) >= limits.service_spread
+    }
+}

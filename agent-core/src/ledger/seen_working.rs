@@ -1,0 +1,417 @@
+//! Services that worked, by the class of their clients, and the failures of each since it last did.
+//!
+//! Only these are witnesses: a Service that was never seen to work may be new, or denied. The failures end
+//! with the next success of the same Service and class. Nothing here decides whether they accuse the node.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash as _, Hasher as _};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use agent_common::service::{FAMILIES, Family};
+use fnv::FnvHasher;
+use serde::{Deserialize, Serialize};
+
+use crate::cause::{FAILURES, Failure};
+use crate::evidence::ServiceInfo;
+use crate::limits::{FIRST_ENDPOINTS, FORGOTTEN, Limits};
+use crate::time::Mono;
+
+/// Service ports kept, the first that worked: breadth takes two, and all of them are written whenever
+/// the agent's state is. A namespace that has none among them gets a place of the one that has most: no
+/// tenant's Services keep all others from accusing.
+const KEPT: usize = 256;
+/// Clients kept of one Service's failures: the decision needs two.
+const CLIENTS_KEPT: usize = 4;
+
+/// By a hash of family, name and port: ids do not outlive a restart of the agent, and are used again.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ServicesSeenWorking(BTreeMap<u64, Known>);
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Known {
+    /// Hash of its name.
+    namespace: u64,
+    #[serde(with = "crate::names::FamilyName")]
+    family: Family,
+    last: Mono,
+    /// When it was last dialled without an endpoint, unless it worked since: a proxy may be late with
+    /// the next one.
+    #[serde(default)]
+    emptied: Option<Mono>,
+    /// Connections that succeeded. Agents of before did not count them.
+    #[serde(default = "enough")]
+    successes: u32,
+    /// It never worked, and nothing else did when it failed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    never: bool,
+    /// Failures since the last success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failing: Option<Failing>,
+}
+
+fn enough() -> u32 {
+    Limits::default().service_failures
+}
+
+/// Failed connections of one Service port and class of clients since its last success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Failing {
+    /// `namespace/name`, and `:port` where the port has a name.
+    pub(crate) label: String,
+    /// `namespace/name`.
+    pub(crate) object: String,
+    /// Current endpoints when it last failed.
+    pub(crate) endpoints: u32,
+    /// Arrival of the first; where that is not known, when it was noticed.
+    pub(crate) since: Mono,
+    /// When the last one was noticed.
+    pub(crate) last: Mono,
+    /// By [`Failure`], as they were counted.
+    counted: [u64; FAILURES],
+    /// The same as they were reported one by one, at a limited rate: neither of the two is always whole.
+    reported: [u64; FAILURES],
+    /// Some of them were refused by ICMP, as a REJECT rule does.
+    pub(crate) icmp: bool,
+    /// Some of them left by an uplink for an endpoint of this node.
+    #[serde(default)]
+    pub(crate) misdelivered: bool,
+    /// Distinct clients, as far as they are known.
+    pub(crate) clients: Vec<IpAddr>,
+}
+
+impl Failing {
+    /// By [`Failure`].
+    pub(crate) fn failures(&self) -> [u64; FAILURES] {
+        let mut failures = self.counted;
+        for (failures, reported) in failures.iter_mut().zip(self.reported) {
+            *failures = reported.max(*failures);
+        }
+        failures
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        self.object.split_once('/').map_or("", |(of, _)| of)
+    }
+}
+
+/// Failures to add.
+pub(crate) struct NewFailures {
+    /// Arrival of the first; where only counts tell, the latest that it can have been.
+    pub(crate) arrived: Mono,
+    /// The same as far as it is known: where only counts tell, when they were noticed.
+    pub(crate) since: Mono,
+    /// When they were noticed.
+    pub(crate) noticed: Mono,
+    pub(crate) failure: Failure,
+    /// Zero for the report of a single connection, which is counted apart.
+    pub(crate) count: u32,
+    pub(crate) icmp: bool,
+    pub(crate) misdelivered: bool,
+    pub(crate) client: Option<IpAddr>,
+}
+
+/// A Service that worked, and fails.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailingService<'a> {
+    pub(crate) failing: &'a Failing,
+    /// Connections that had succeeded.
+    pub(crate) successes: u32,
+    /// It is the pod probe's.
+    pub(crate) is_pod_probe: bool,
+}
+
+impl ServicesSeenWorking {
+    /// `count` connections to that Service succeeded, all seen by `last`. Its failures are over.
+    pub(crate) fn succeed(&mut self, info: &ServiceInfo, count: u32, last: Mono) {
+        let (service, namespace) = hashes(info);
+        if self.0.len() >= KEPT && self.0.values().all(|known| known.namespace != namespace) {
+            self.make_room();
+        }
+        let before = self.0.get(&service).map(|known| known.successes);
+        if self.0.len() < KEPT || before.is_some() {
+            let known = Known {
+                namespace,
+                family: info.family,
+                last,
+                emptied: None,
+                successes: before.unwrap_or_default().saturating_add(count),
+                never: false,
+                failing: None,
+            };
+            self.0.insert(service, known);
+        }
+    }
+
+    /// Connections to that Service failed. Without effect if it never worked (unless `never` says that nothing
+    /// did), has had endpoints for a moment only, or worked after they had arrived. A run that paused for
+    /// longer than `pause` is over.
+    pub(crate) fn fail(
+        &mut self,
+        info: &ServiceInfo,
+        new: &NewFailures,
+        never: bool,
+        pause: Duration,
+    ) {
+        let late = |at: Mono| new.noticed.since(at) > FIRST_ENDPOINTS;
+        let (service, namespace) = hashes(info);
+        if never && self.0.len() < KEPT {
+            self.0.entry(service).or_insert(Known {
+                namespace,
+                family: info.family,
+                last: Mono(0),
+                emptied: None,
+                successes: 0,
+                never,
+                failing: None,
+            });
+        }
+        let known = self.0.get_mut(&service);
+        let Some(known) =
+            known.filter(|known| known.emptied.is_none_or(late) && known.last < new.arrived)
+        else {
+            return;
+        };
+        let goes_on = |failing: &Failing| new.noticed.since(failing.last) <= pause;
+        known.failing.take_if(|failing| !goes_on(failing));
+        let failing = known.failing.get_or_insert_with(|| Failing {
+            label: info.label(),
+            object: info.name.to_string(),
+            endpoints: 0,
+            since: new.since,
+            last: new.noticed,
+            counted: [0; FAILURES],
+            reported: [0; FAILURES],
+            icmp: false,
+            misdelivered: false,
+            clients: Vec::new(),
+        });
+        failing.endpoints = info.endpoints;
+        failing.since = failing.since.min(new.since);
+        failing.last = failing.last.max(new.noticed);
+        let total = match new.count {
+            0 => &mut failing.reported[new.failure as usize],
+            _ => &mut failing.counted[new.failure as usize],
+        };
+        *total = total.saturating_add(u64::from(new.count.max(1)));
+        failing.icmp |= new.icmp;
+        failing.misdelivered |= new.misdelivered;
+        let unknown = |client: &IpAddr| !failing.clients.contains(client);
+        if failing.clients.len() < CLIENTS_KEPT
+            && let Some(client) = new.client.filter(unknown)
+        {
+            failing.clients.push(client);
+        }
+    }
+
+    /// Services of a family that fail.
+    pub(crate) fn failing(&self, family: Family) -> impl Iterator<Item = FailingService<'_>> {
+        self.of(family).filter_map(|known| {
+            Some(FailingService {
+                failing: known.failing.as_ref()?,
+                successes: known.successes,
+                is_pod_probe: known.namespace == PROBES,
+            })
+        })
+    }
+
+    /// Connections may have succeeded unseen: failures that had not lasted for `confirmed` are forgotten.
+    pub(crate) fn lose_sight(&mut self, confirmed: Duration) {
+        for known in self.0.values_mut() {
+            let lasted = |failing: &Failing| failing.last.since(failing.since) >= confirmed;
+            known.failing.take_if(|failing| !lasted(failing));
+        }
+    }
+
+    /// Forgets all failures.
+    pub(crate) fn forget_failures(&mut self) {
+        self.forget_failures_but([false; FAMILIES], Duration::ZERO);
+    }
+
+    /// Forgets all failures but those of these families that lasted for so long.
+    pub(crate) fn forget_failures_but(&mut self, families: [bool; FAMILIES], lasted: Duration) {
+        for known in self.0.values_mut() {
+            let stays =
+                |of: &Failing| families[known.family as usize] && of.last.since(of.since) >= lasted;
+            known.failing.take_if(|failing| !stays(failing));
+        }
+    }
+
+    /// Forgets the Service of the namespace with most of them that was used longest ago.
+    fn make_room(&mut self) {
+        let mut shares: BTreeMap<u64, usize> = BTreeMap::new();
+        for known in self.0.values() {
+            *shares.entry(known.namespace).or_default() += 1;
+        }
+        let largest = shares.into_iter().max_by_key(|(_, share)| *share);
+        let largest = largest.filter(|(_, share)| *share > 1);
+        let theirs = |known: &Known| largest.is_some_and(|(of, _)| known.namespace == of);
+        let known = self.0.iter().filter(|(_, known)| theirs(known));
+        if let Some(oldest) = known
+            .min_by_key(|(_, known)| known.last)
+            .map(|(key, _)| *key)
+        {
+            self.0.remove(&oldest);
+        }
+    }
+
+    /// Whether no connection of that family to any Service succeeded.
+    pub(crate) fn is_empty(&self, family: Family) -> bool {
+        self.of(family).all(|known| known.never)
+    }
+
+    /// Notes that a Service was dialled while it had no endpoint.
+    pub(crate) fn lack_endpoints(&mut self, info: &ServiceInfo, at: Mono) {
+        if let Some(known) = self.0.get_mut(&hashes(info).0) {
+            known.emptied = Some(at);
+            known.failing = None;
+        }
+    }
+
+    /// Whether a connection to that Service was proven, and it has had endpoints for a while.
+    pub(crate) fn has(&self, info: &ServiceInfo, now: Mono) -> bool {
+        let late = |at: Mono| now.since(at) > FIRST_ENDPOINTS;
+        let known = self.0.get(&hashes(info).0);
+        known.is_some_and(|known| !known.never && known.emptied.is_none_or(late))
+    }
+
+    /// Whether a connection to that Service was proven since then.
+    pub(crate) fn has_lately(&self, info: &ServiceInfo, since: Mono) -> bool {
+        let known = self.0.get(&hashes(info).0);
+        known.is_some_and(|known| known.last >= since)
+    }
+
+    /// Number of namespaces of which Services were used in the last hour.
+    pub(crate) fn namespaces(&self, family: Family, now: Mono) -> usize {
+        self.namespaces_used(family, now).len()
+    }
+
+    /// Those namespaces, by hash. The pod probe's is none: it is on every node, and must not be the second
+    /// one without which the users' own does not accuse.
+    pub(crate) fn namespaces_used(&self, family: Family, now: Mono) -> BTreeSet<u64> {
+        let in_use = self
+            .of(family)
+            .filter(|known| now.since(known.last) <= FORGOTTEN && known.namespace != PROBES);
+        in_use.map(|known| known.namespace).collect()
+    }
+
+    fn of(&self, family: Family) -> impl Iterator<Item = &Known> {
+        self.0.values().filter(move |known| known.family == family)
+    }
+}
+
+/// Stands for the pod probe's namespace.
+const PROBES: u64 = 0;
+
+/// Of the Service port, and of its namespace.
+fn hashes(info: &ServiceInfo) -> (u64, u64) {
+    let mut hasher = FnvHasher::default();
+    info.name.namespace.hash(&mut hasher);
+    let namespace = hasher.finish();
+    (&info.name.name, &info.port, info.family as u32).hash(&mut hasher);
+    (hasher.finish(), if info.echo { PROBES } else { namespace })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::cluster::ObjectName;
+
+    fn service(namespace: &str, name: &str, family: Family) -> ServiceInfo {
+        ServiceInfo {
+            name: ObjectName::new(namespace, name),
+            port: "".into(),
+            family,
+            endpoints: 1,
+            udp: false,
+            dns: false,
+            sentinel: false,
+            echo: false,
+            on_host: false,
+            disputed: None,
+        }
+    }
+
+    fn has(worked: &ServicesSeenWorking, service: &ServiceInfo) -> bool {
+        worked.has(service, Mono(1))
+    }
+
+    #[test]
+    fn services_of_each_family_are_known_for_themselves() {
+        let mut worked = ServicesSeenWorking::default();
+        let hour = Mono(3_600_000_000_000);
+        worked.succeed(&service("shop", "web", Family::V4), 1, Mono(0));
+        worked.succeed(&service("bank", "api", Family::V4), 1, Mono(1));
+        assert!(has(&worked, &service("shop", "web", Family::V4)));
+        assert!(!has(&worked, &service("shop", "web", Family::V6)));
+        assert!(!has(&worked, &service("bank", "web", Family::V4)));
+        assert_eq!(worked.namespaces(Family::V4, hour), 2);
+        let probe = ServiceInfo {
+            echo: true,
+            ..service("pathproof", "pathproof-echo", Family::V4)
+        };
+        worked.succeed(&probe, 1, hour);
+        assert_eq!(worked.namespaces(Family::V4, hour), 2);
+        assert_eq!(
+            worked.namespaces(Family::V4, Mono(hour.0 + 1)),
+            1,
+            "an hour later"
+        );
+        assert!(worked.is_empty(Family::V6));
+    }
+
+    #[test]
+    fn one_that_lost_its_endpoints_has_a_grace() {
+        let (mut worked, service) = (
+            ServicesSeenWorking::default(),
+            service("shop", "web", Family::V4),
+        );
+        worked.lack_endpoints(&service, Mono(0));
+        assert!(worked.is_empty(Family::V4));
+        worked.succeed(&service, 1, Mono(0));
+        worked.lack_endpoints(&service, Mono(0));
+        assert!(!has(&worked, &service) && !worked.is_empty(Family::V4));
+        let late = Mono(0).plus(FIRST_ENDPOINTS).plus(Duration::from_nanos(1));
+        assert!(worked.has(&service, late));
+        worked.succeed(&service, 1, Mono(1));
+        assert!(has(&worked, &service), "it worked with the next ones");
+    }
+
+    /// One namespace with hundreds of Services, from the start on.
+    #[test]
+    fn no_namespace_takes_all_places() {
+        let mut worked = ServicesSeenWorking::default();
+        for number in 0..2 * KEPT as u64 {
+            let name = number.to_string();
+            worked.succeed(&service("tenant", &name, Family::V4), 1, Mono(number));
+        }
+        for namespace in ["shop", "bank"] {
+            let service = service(namespace, "web", Family::V4);
+            worked.succeed(&service, 1, Mono(1_000));
+            assert!(has(&worked, &service));
+        }
+        assert_eq!(worked.0.len(), KEPT);
+        assert_eq!(worked.namespaces(Family::V4, Mono(1_000)), 3);
+        assert!(!has(&worked, &service("tenant", "0", Family::V4)));
+    }
+
+    #[test]
+    fn the_first_are_kept() {
+        let mut worked = ServicesSeenWorking::default();
+        for number in 0..=KEPT {
+            worked.succeed(
+                &service("shop", &number.to_string(), Family::V4),
+                1,
+                Mono(0),
+            );
+        }
+        assert_eq!(worked.0.len(), KEPT);
+        assert!(has(&worked, &service("shop", "0", Family::V4)));
+        assert!(!has(
+            &worked,
+            &service("shop", &KEPT.to_string(), Family::V4)
+        ));
+    }
+}

@@ -1,0 +1,135 @@
+//! A family as the decision and the findings see it: its evidence, and what is derived from all of it.
+
+use std::collections::BTreeSet;
+
+use agent_common::service::{Family, SourceClass};
+
+use super::Inputs;
+use super::decision::Decision;
+use super::finding::{Evidence, Finding, Named, Rule};
+use super::report::{FamilyVerdict, PathState, PathView};
+use crate::cause::Cause;
+use crate::ledger::{FamilyLedger, Ledger, Track};
+use crate::limits::Limits;
+use crate::time::Mono;
+
+/// Result of a rule: the cause, if there is one, and the evidence.
+pub(super) type Found = (Option<Cause>, Evidence);
+
+/// All inputs of a rule.
+pub(super) struct Case<'a> {
+    pub(super) ledger: &'a Ledger,
+    pub(super) inputs: &'a Inputs,
+    pub(super) family: Family,
+    pub(super) evidence: &'a FamilyLedger,
+    pub(super) now: Mono,
+}
+
+impl<'a> Case<'a> {
+    /// Judges the family. `blind` outranks all evidence.
+    pub(super) fn verdict(&self, blind: Option<&Finding>) -> FamilyVerdict {
+        let (decision, findings) = match blind {
+            Some(blind) => (decision_of(blind), vec![blind.clone()]),
+            None => self.judge(),
+        };
+        // Both lists are in the order of weight, and one of them is never empty.
+        let idle = || Finding::new(Rule::Idle, Evidence::Nothing);
+        let finding = findings.first().cloned().unwrap_or_else(idle);
+        let (probes_since, last_probe) = self.probe_failures();
+        let evidence = self.evidence;
+        let since = evidence.streak.as_ref().map(|streak| streak.since);
+        FamilyVerdict {
+            family: self.family,
+            decision,
+            state: finding.rule.state(),
+            cause: finding.cause,
+            why: finding.rule.why(),
+            by_sentinel: finding.is_by_sentinel(),
+            finding,
+            findings,
+            last_proof: evidence.last_proof().max(self.last_pass()),
+            last_failure: evidence.last_failure().max(last_probe),
+            failing_since: since.into_iter().chain(probes_since).min(),
+            paths: SourceClass::ALL.map(|path| self.path(path)).to_vec(),
+            lanes: self.lanes(),
+        }
+    }
+
+    /// The decision, and every finding: accusations first, then what explains, by weight. What is unknown is a
+    /// finding only if there is no other.
+    fn judge(&self) -> (Decision, Vec<Finding>) {
+        let of = |(rule, (cause, evidence))| Finding {
+            rule,
+            family: Some(self.family),
+            cause,
+            evidence,
+        };
+        let accusations = self.accusations().chain(self.findings());
+        let mut findings: Vec<Finding> = accusations.map(of).collect();
+        if findings.is_empty() {
+            findings.push(of(self.unknown()));
+        }
+        (decision_of(&findings[0]), findings)
+    }
+
+    pub(super) fn limits(&self) -> &'a Limits {
+        &self.ledger.limits
+    }
+
+    pub(super) fn tracks(&self) -> impl Iterator<Item = &'a Track> + use<'a> {
+        self.ledger.tracks(self.family)
+    }
+
+    /// The last success of a real connection and its path, if it is young enough.
+    pub(super) fn fresh_proof(&self) -> Option<(SourceClass, Mono)> {
+        let proofs = SourceClass::ALL.into_iter().zip(self.evidence.proofs);
+        let proven = proofs.filter_map(|(path, at)| Some((path, at?)));
+        let last = proven.max_by_key(|(_, at)| *at);
+        last.filter(|(_, at)| self.is_within_proof_age(*at))
+    }
+
+    pub(super) fn is_within_proof_age(&self, at: Mono) -> bool {
+        self.now.since(at) <= self.limits().proof_age
+    }
+
+    /// Namespaces of which Services were used within the last hour, by pods of this node or from outside.
+    pub(super) fn namespaces_in_use(&self) -> usize {
+        let used =
+            |of: &crate::ledger::ServicesSeenWorking| of.namespaces_used(self.family, self.now);
+        let pods: BTreeSet<u64> = used(&self.ledger.worked);
+        pods.union(&used(&self.ledger.worked_outside)).count()
+    }
+
+    fn path(&self, path: SourceClass) -> PathView {
+        let last_proof = self.evidence.proofs[path as usize];
+        let last_failure = self.evidence.failures[path as usize];
+        let fresh = |at: Option<Mono>| at.is_some_and(|at| self.is_within_proof_age(at));
+        let state = if fresh(last_failure) && last_failure > last_proof {
+            PathState::Failing
+        } else if fresh(last_proof) {
+            PathState::Proven
+        } else {
+            PathState::Quiet
+        };
+        PathView {
+            path,
+            state,
+            last_proof,
+            last_failure,
+        }
+    }
+}
+
+/// A finding is unhealthy, unknown, or neither.
+pub(super) fn decision_of(finding: &Finding) -> Decision {
+    match finding.rule.why() {
+        Some(why) => Decision::Unknown(why),
+        None if finding.rule.state().fails() => Decision::Unhealthy(finding.rule),
+        None => Decision::Healthy,
+    }
+}
+
+/// Services by name.
+pub(super) fn named(tracks: &[&Track]) -> Named {
+    Named::of(tracks.iter().map(|track| &*track.label))
+}

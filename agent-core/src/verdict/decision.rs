@@ -1,0 +1,261 @@
+//! The decision: is the node's datapath at fault? One page; all of the judgement that can turn an answer to
+//! 503 is here.
+//!
+//! A connection or probe that fails has innocent explanations: the backend, a network policy, a filter on
+//! the sentinel's addresses. Each explanation has a scope, which is whom it can touch at all. The node is at
+//! fault when, since one moment, nothing works that used to work, and no single innocent explanation covers
+//! everything that fails:
+//!
+//! - a witness is believed only if it worked before, in this boot and for the same class of clients;
+//! - a success refutes a failure only if it needed what the failure says is missing;
+//! - a failure that no innocent explanation has (rules missing, wrong routes, forwarding off) needs no second
+//!   witness; one that has some needs a witness of another scope with the same onset.
+//!
+//! Each rule is read by itself: their order only names the cause where several hold. What explains, and
+//! what is not decided, is in [`findings`](super::findings); no finding changes a decision.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::case::{Case, Found};
+use super::finding::{Evidence, FailedLane, Rule, Scope};
+use super::lanes::{Failing, Standing};
+use super::witnesses::Group;
+use crate::cause::{Cause, Why};
+use crate::ledger::{LOST_NOTICED, StaleConnection, Track};
+use crate::time::Mono;
+use crate::trace::ProbePath;
+
+/// Decision on a family, or on the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Decision {
+    /// Nothing says that the datapath is at fault, and something works.
+    Healthy,
+    /// The datapath is at fault, by this rule.
+    Unhealthy(Rule),
+    /// Nothing can be said.
+    Unknown(Why),
+}
+
+type Find<C> = fn(&C) -> Option<Found>;
+
+impl<'a> Case<'a> {
+    /// The rules by which the family is unhealthy, each of which is enough.
+    pub(super) fn accusations(&self) -> impl Iterator<Item = (Rule, Found)> {
+        let rules: [(Rule, Find<Self>); 8] = [
+            (Rule::BrokenByProbes, Self::probes_fail_without_explanation),
+            (Rule::BrokenByTwoScopes, Self::two_scopes_fail),
+            (Rule::BrokenByRules, Self::rules_are_gone),
+            (Rule::BrokenByRoutes, Self::routes_are_wrong),
+            (Rule::BrokenByObstacle, Self::kernel_shows_an_obstacle),
+            (Rule::BrokenByConnections, Self::many_connections_fail),
+            (
+                Rule::StaleByConnections,
+                Self::removed_endpoints_get_connections,
+            ),
+            (Rule::StaleByProbes, Self::rules_do_not_follow),
+        ];
+        let found = rules.map(|(rule, find)| Some((rule, find(self)?)));
+        found.into_iter().flatten()
+    }
+
+    /// Probes of a lane that worked fail in a way that no filter on the sentinel's addresses can cause, and
+    /// no real connection that needs the same succeeded since.
+    fn probes_fail_without_explanation(&self) -> Option<Found> {
+        let accuses = |failing: &Failing<'a>| self.standing(*failing) == Standing::Accuses;
+        let lanes: Vec<_> = self.failing().into_iter().filter(accuses).collect();
+        let (_, first) = lanes.first()?;
+        Some((Some(first.cause().cause()), self.probes(&lanes, false)))
+    }
+
+    /// Two witnesses of different scopes fail since the same moment: the sentinel and real connections, the
+    /// sentinel and the pod probe, or the pod probe and real connections. A filter on the sentinel's addresses
+    /// explains only the first, a network policy only connections, and a policy that ignores the pod probe's
+    /// own only that.
+    fn two_scopes_fail(&self) -> Option<Found> {
+        let joined = |failing: &Failing<'a>| {
+            self.standing(*failing) == Standing::NeedsWitness
+                && !self.beside_lane(failing).is_empty()
+        };
+        let lanes: Vec<Failing<'a>> = self.failing().into_iter().filter(joined).collect();
+        if let Some((_, run)) = lanes.first() {
+            return Some((Some(run.cause().cause()), self.probes(&lanes, true)));
+        }
+        let probe = self.group(Scope::PodProbe, None)?;
+        if !probe.is_felt(self) || self.passes_for(Scope::PodProbe, None, probe.since) {
+            return None;
+        }
+        let beside =
+            [Scope::Pods, Scope::Outside].map(|scope| self.group(scope, Some(probe.since)));
+        let mut groups: Vec<Group<'a>> = beside.into_iter().flatten().collect();
+        groups.retain(|group| group.is_felt(self) && self.lasted(group.since, group.last));
+        if groups.is_empty() {
+            return None;
+        }
+        groups.push(probe);
+        self.failed_connections(&groups, None)
+    }
+
+    /// Groups that fail since a lane does, and whose path no other lane shows to work.
+    pub(super) fn beside_lane(&self, (lane, run): &Failing<'a>) -> Vec<Group<'a>> {
+        let scopes: &[Scope] = match lane.path {
+            // Two proxies: what comes from pods is the other one's.
+            ProbePath::Pod | ProbePath::OffCluster if self.ledger.sentinel.bearing.mixed => {
+                &[Scope::Outside]
+            }
+            _ => &[Scope::Pods, Scope::PodProbe, Scope::Outside],
+        };
+        let groups = scopes
+            .iter()
+            .map(|scope| self.group(*scope, Some(run.since)));
+        let counts = |group: &Group<'a>| {
+            group.is_felt(self) && !self.passes_for(group.scope, Some(lane.path), run.since)
+        };
+        groups.flatten().filter(counts).collect()
+    }
+
+    /// Every Service that is dialled, at least two, fails as if it had no rules, or those of somebody else.
+    /// No policy does that, whoever dials. The sentinel's own rules may be intact: its success refutes nothing,
+    /// unless it failed as well and came back.
+    fn rules_are_gone(&self) -> Option<Found> {
+        if self.ledger.observer.misrouted_suspended {
+            return None;
+        }
+        let groups = self.groups();
+        let without: Vec<Group<'a>> = (groups.iter())
+            .filter(|group| group.is_felt(self))
+            .filter_map(|group| {
+                let without = group.without_rules(self)?;
+                (without.services.len() == group.services.len()).then_some(without)
+            })
+            .collect();
+        let objects = without.iter().flat_map(Group::objects);
+        let services = objects.collect::<BTreeSet<_>>().len();
+        let recovered = self.sentinel_recovered();
+        let since = without
+            .iter()
+            .map(|group| group.since)
+            .min()?
+            .max(recovered);
+        let last = without.iter().map(|group| group.last).max()?;
+        let goes_on = last > recovered.plus(LOST_NOTICED);
+        (services >= self.limits().broken_services && goes_on && self.lasted(since, last))
+            .then(|| self.failed_connections(&without, None))?
+    }
+
+    /// Connections to at least two endpoints of this node leave by an uplink and stay unanswered, and none
+    /// reached an endpoint of this node since.
+    fn routes_are_wrong(&self) -> Option<Found> {
+        let limits = self.limits();
+        let routes = &self.evidence.routes;
+        let used = self.namespaces_in_use();
+        let is_young = self.now.since(routes.last) <= HELD;
+        let confirmed = routes.are_confirmed(limits.broken_namespaces.min(used) > 1, limits);
+        (confirmed && is_young).then(|| {
+            let evidence = Evidence::Routes {
+                connections: routes.connections,
+                since: routes.since,
+            };
+            (Some(Cause::Misrouted), evidence)
+        })
+    }
+
+    /// The kernel shows what keeps clients outside from being served, and they are not.
+    fn kernel_shows_an_obstacle(&self) -> Option<Found> {
+        let obstacle = self.evidence.obstacle.standing()?;
+        let outside = self.group(Scope::Outside, None)?;
+        let failures = outside.failures().iter().sum::<u64>();
+        let spread = outside.last.since(outside.since) >= self.limits().service_spread;
+        let enough = failures >= self.limits().service_failures.into();
+        (enough && spread).then(|| {
+            let evidence = Evidence::Obstacle {
+                failures: u32::try_from(failures).unwrap_or(u32::MAX),
+                since: outside.since,
+            };
+            (Some(obstacle.cause), evidence)
+        })
+    }
+
+    /// Where no probe speaks for the node: connections of pods fail so broadly that no single policy explains
+    /// it.
+    fn many_connections_fail(&self) -> Option<Found> {
+        let mut groups = self.groups();
+        groups.retain(|group| group.scope != Scope::PodProbe);
+        match self.missing_breadth(&groups) {
+            None => self.failed_connections(&groups, None),
+            Some(_) => None,
+        }
+    }
+
+    /// New connections still go to an endpoint that left long ago and stay unanswered, and programming stands
+    /// still: nothing that changed since has been seen on the wire, though something should have been. If
+    /// anything newer is seen, the proxy follows the API, and the trouble is that Service's (clients that use
+    /// a source port again).
+    fn removed_endpoints_get_connections(&self) -> Option<Found> {
+        let limits = self.limits();
+        let age = limits.stale_age(self.inputs.usual_lag);
+        let counts = |seen: &&StaleConnection| {
+            seen.age >= age
+                && self.now.since(seen.at) <= limits.stale_fresh
+                && self.stands_still_since(seen.left())
+        };
+        // Once connections of the Service succeed, a repair is believed after a moment.
+        let is_repaired = |track: &Track| {
+            let last = track.stale().map(|seen| seen.at).max();
+            last.is_some_and(|last| {
+                self.now.since(last) > limits.stale_quiet && track.last_proof >= Some(last)
+            })
+        };
+        let stale =
+            |track: &&Track| track.stale().filter(counts).count() > 0 && !is_repaired(track);
+        let tracks: Vec<&Track> = self.tracks().filter(stale).collect();
+        let connections = tracks.iter().flat_map(|track| track.stale()).filter(counts);
+        if connections.clone().count() < limits.stale_connections {
+            return None;
+        }
+        // Among equals the later one.
+        let oldest = connections.max_by_key(|seen| seen.age)?;
+        let evidence = Evidence::LeftEndpoint {
+            services: super::case::named(&tracks),
+            age: oldest.age,
+            destination: oldest.destination,
+        };
+        Some((Some(Cause::Stale), evidence))
+    }
+
+    /// Whether nothing that this node received after `left` has been seen on the wire, though something should
+    /// have been.
+    fn stands_still_since(&self, left: Mono) -> bool {
+        let read = self.ledger.programming;
+        let followed = read.and_then(|of| of.followed);
+        let followed = followed.max(self.generation_followed());
+        let should = match read {
+            Some(read) => {
+                let unmet = [read.unmet, self.generation_unmet()];
+                let after = |received: &Mono| received.plus(ONE_UPDATE) >= left;
+                unmet.iter().flatten().any(after)
+            }
+            // Agents of before did not record it.
+            None => true,
+        };
+        should && followed.is_none_or(|received| received <= left)
+    }
+
+    /// Probes pass, and reach an old generation of the sentinel: the rules of its lane do not follow the API.
+    fn rules_do_not_follow(&self) -> Option<Found> {
+        self.late(self.accusing().into_iter())
+    }
+
+    fn probes(&self, lanes: &[Failing<'a>], real: bool) -> Evidence {
+        let lanes: Vec<FailedLane> = lanes.iter().map(|lane| self.failed(*lane)).collect();
+        Evidence::Probes { lanes, real }
+    }
+}
+
+/// An endpoint that takes the place of one that left is received in the same update, or just before it.
+const ONE_UPDATE: Duration = Duration::from_secs(2);
+/// Time for which wrong routes count that nobody tried again.
+const HELD: Duration = Duration::from_secs(300);

@@ -1,0 +1,309 @@
+//! The witnesses of a family that fail: groups of clients whose Services worked before, and the sentinel's
+//! lanes. Each has a scope: whoever can make one fail cannot make another one fail.
+//!
+//! Nothing here decides; [`decision`](super::decision) does.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use agent_common::service::SourceClass;
+
+use super::case::Case;
+use super::finding::{Evidence, MissingCriterion, Named, Scope};
+use super::lanes::MAIN;
+use crate::cause::{Cause, FAILURES, Failure};
+use crate::ledger::{FailingService, READ_WITHIN, commonest};
+use crate::owners::Owner;
+use crate::time::Mono;
+use crate::trace::ProbePath;
+
+/// Difference in time up to which two witnesses began to fail at the same moment: probes are sent twice a
+/// second.
+const ONSET: Duration = Duration::from_millis(500);
+/// Time for which failures count that nothing has refuted and nobody has tried again: load balancers that
+/// received 503 send no clients.
+const HELD: Duration = Duration::from_secs(300);
+
+impl Scope {
+    /// Class of its clients.
+    pub(super) fn class(self) -> SourceClass {
+        match self {
+            Scope::PodProbe | Scope::Pods => SourceClass::Pod,
+            Scope::Outside => SourceClass::External,
+        }
+    }
+}
+
+/// Services of one scope that worked, and fail.
+pub(super) struct Group<'a> {
+    pub(super) scope: Scope,
+    pub(super) services: Vec<FailingService<'a>>,
+    /// Arrival of the first failed connection, after the last success of the same class of clients.
+    pub(super) since: Mono,
+    /// When the last failure was noticed.
+    pub(super) last: Mono,
+    /// Last success of the same class of clients.
+    pub(super) last_success: Option<Mono>,
+}
+
+impl<'a> Group<'a> {
+    fn new(scope: Scope, services: Vec<FailingService<'a>>, last: Option<Mono>) -> Option<Self> {
+        let failing = || services.iter().map(|of| of.failing);
+        let since = failing().map(|of| of.since).min()?;
+        Some(Self {
+            scope,
+            since: last.map_or(since, |last| last.max(since)),
+            last: failing().map(|of| of.last).max()?,
+            last_success: last,
+            services,
+        })
+    }
+
+    /// Failures by kind.
+    pub(super) fn failures(&self) -> [u64; FAILURES] {
+        let mut sum = [0; FAILURES];
+        for service in &self.services {
+            for (sum, n) in sum.iter_mut().zip(service.failing.failures()) {
+                *sum += n;
+            }
+        }
+        sum
+    }
+
+    /// Enough failures to tell from single ones.
+    pub(super) fn are_enough(&self, case: &Case<'_>) -> bool {
+        self.failures().iter().sum::<u64>() >= case.limits().service_failures.into()
+    }
+
+    /// Enough failures, of clients that can be believed: two of them, or one that was served often.
+    pub(super) fn is_felt(&self, case: &Case<'_>) -> bool {
+        let known = |of: &FailingService<'_>| of.successes >= case.limits().service_failures;
+        let believed = self.scope != Scope::Outside
+            || self.clients().len() >= case.limits().broken_sources
+            || self.services.iter().any(known);
+        self.are_enough(case) && believed
+    }
+
+    pub(super) fn clients(&self) -> BTreeSet<IpAddr> {
+        let clients = self.services.iter().map(|of| &of.failing.clients);
+        clients.flatten().copied().collect()
+    }
+
+    pub(super) fn objects(&self) -> BTreeSet<&'a str> {
+        let objects = self.services.iter().map(|of| of.failing.object.as_str());
+        objects.collect()
+    }
+
+    /// The part of the group whose failures no policy makes: the connections left untranslated, went to an
+    /// address that was never an endpoint, or were refused by the node's own stack at an address of the
+    /// node.
+    pub(super) fn without_rules(&self, case: &Case<'_>) -> Option<Group<'a>> {
+        let ipvs = (case.ledger.sentinel.owners(case.family)).contains(Owner::Ipvs);
+        let own_address = self.scope == Scope::Outside || ipvs;
+        let without = |of: &&FailingService<'_>| {
+            let (failing, failures) = (of.failing, of.failing.failures());
+            let counts = |failure: Failure| match failure {
+                Failure::Leaked => true,
+                Failure::Misrouted => !failing.misdelivered,
+                Failure::Refused => own_address && !failing.icmp,
+                Failure::Stale | Failure::Unheard | Failure::Lost => false,
+            };
+            let all = Failure::ALL.into_iter().zip(failures);
+            let without: u64 = all.filter(|(of, _)| counts(*of)).map(|(_, n)| n).sum();
+            2 * without > failures.iter().sum()
+        };
+        let services = self.services.iter().filter(without).copied();
+        Group::new(self.scope, services.collect(), self.last_success)
+    }
+}
+
+impl<'a> Case<'a> {
+    /// Services of a scope that fail, and have failed since the last success of the same class of clients. With
+    /// `from`, only those that began to fail no earlier than that, if nothing of their class succeeded since.
+    pub(super) fn group(&self, scope: Scope, from: Option<Mono>) -> Option<Group<'a>> {
+        let last = self.evidence.forwarded[scope.class() as usize];
+        let worked = match scope {
+            Scope::Outside => &self.ledger.worked_outside,
+            Scope::PodProbe | Scope::Pods => &self.ledger.worked,
+        };
+        let after = |at: Mono, span: Duration| last.is_none_or(|last| last <= at.plus(span));
+        let overlap = self.limits().proof_overlap;
+        let counts = |of: &FailingService<'_>| match from {
+            Some(from) => of.failing.since.plus(ONSET) >= from && after(from, overlap),
+            None => after(of.failing.last, Duration::ZERO),
+        };
+        let services = worked.failing(self.family).filter(|of| {
+            of.is_pod_probe == (scope == Scope::PodProbe)
+                && self.is_recent(of.failing.last)
+                && counts(of)
+        });
+        Group::new(scope, services.collect(), last)
+    }
+
+    /// Whether a failure counts still: it is young, or nothing of the family succeeded after it, and the
+    /// kernel shows why or load balancers may have gone since.
+    fn is_recent(&self, last: Mono) -> bool {
+        let success = self.evidence.forwarded.into_iter().flatten().max();
+        let untried = success.is_none_or(|at| at <= last);
+        let obstructed = |at: Mono| last.plus(READ_WITHIN) >= at;
+        self.is_within_proof_age(last)
+            || (untried && self.now.since(last) <= HELD)
+            || (self.evidence.obstacle.standing()).is_some_and(|of| obstructed(of.since))
+    }
+
+    /// All groups that fail, each by itself.
+    pub(super) fn groups(&self) -> Vec<Group<'a>> {
+        let scopes = [Scope::Pods, Scope::PodProbe, Scope::Outside];
+        let groups = scopes.into_iter().map(|scope| self.group(scope, None));
+        groups.flatten().collect()
+    }
+
+    /// Whether a lane passes that shows the path of these clients, without the lane that fails.
+    pub(super) fn passes_for(&self, scope: Scope, failing: Option<ProbePath>, since: Mono) -> bool {
+        // Connections to node ports are masqueraded, and those of pods are not: of the lanes that are, the
+        // pods' path shows nothing that concerns filters for pods.
+        let nearer: &[ProbePath] = match (scope, failing) {
+            (Scope::Outside, Some(ProbePath::NodePort)) => &[],
+            (Scope::Outside, _) => &[ProbePath::NodePort],
+            (_, Some(ProbePath::NodePort)) => &[ProbePath::Pod, ProbePath::OffCluster],
+            (_, Some(ProbePath::OffCluster) | None) => &[ProbePath::Pod],
+            (_, Some(ProbePath::Pod | ProbePath::Host)) => &[],
+        };
+        let after = since.plus(self.limits().proof_overlap);
+        nearer.iter().any(|path| {
+            let (lane, ledger) = self.tcp(*path);
+            let silenced = ledger.armed && ledger.claimed && ledger.run.is_none();
+            let passes = self.is_passing(ledger) && ledger.last_pass > Some(after);
+            self.ledger.sentinel.takes_the_way(lane.path) && (silenced || passes)
+        })
+    }
+
+    /// Whether every lane of the sentinel that shows the node's paths passed since then, and none fails.
+    pub(super) fn sentinel_passes(&self, since: Mono) -> bool {
+        let mut armed = self.main().filter(|(_, lane)| lane.armed).peekable();
+        let passed = |at: Option<Mono>| at.is_some_and(|at| at > since);
+        armed.peek().is_some()
+            && armed.all(|(_, lane)| self.is_passing(lane) && passed(lane.last_pass))
+    }
+
+    /// When a probe last failed of a lane that passes again: what failed until then was repaired with it.
+    pub(super) fn sentinel_recovered(&self) -> Mono {
+        let passing = self.main().filter(|(_, lane)| self.is_passing(lane));
+        let failed = passing.filter_map(|(_, lane)| lane.last_counted);
+        failed.max().unwrap_or_default()
+    }
+
+    /// Criterion that keeps failed connections alone from accusing the node: without the sentinel, only
+    /// breadth tells a fault from what one namespace's policies do.
+    pub(super) fn missing_breadth(&self, groups: &[Group<'a>]) -> Option<MissingCriterion> {
+        let limits = self.limits();
+        let scoped = |scope: Scope| groups.iter().find(|group| group.scope == scope);
+        let Some(pods) = scoped(Scope::Pods) else {
+            return Some(match groups.is_empty() {
+                true => MissingCriterion::New,
+                false => MissingCriterion::Pod,
+            });
+        };
+        let all = || [Some(pods), scoped(Scope::Outside)].into_iter().flatten();
+        let failures = all().fold([0; FAILURES], |mut sum, group| {
+            sum.iter_mut()
+                .zip(group.failures())
+                .for_each(|(sum, n)| *sum += n);
+            sum
+        });
+        let may_be_denied = commonest(&failures) != Some(Failure::Leaked);
+        let services: BTreeSet<&str> = all().flat_map(Group::objects).collect();
+        let namespaces: BTreeSet<&str> = (all().flat_map(|group| &group.services))
+            .map(|of| of.failing.namespace())
+            .collect();
+        let clients: BTreeSet<IpAddr> = all().flat_map(Group::clients).collect();
+        let used = self.ledger.worked.namespaces(self.family, self.now);
+        if self.sentinel_passes(pods.since) {
+            Some(MissingCriterion::Referee)
+        } else if self.is_referee_claimed() && may_be_denied {
+            Some(MissingCriterion::Claimed)
+        } else if self.is_referee_aside() && may_be_denied {
+            Some(MissingCriterion::Aside)
+        } else if services.len() < limits.broken_services {
+            Some(MissingCriterion::Services)
+        } else if namespaces.len() < limits.broken_namespaces.min(used) {
+            Some(MissingCriterion::Namespaces)
+        } else if clients.len() < limits.broken_sources {
+            Some(MissingCriterion::Sources)
+        } else if self.endpoints(all()) < u64::from(limits.broken_endpoints) {
+            Some(MissingCriterion::Endpoints)
+        } else {
+            // Had it a referee until a moment ago, a probe that fails alone does not make it three seconds old.
+            let first = pods.since.max(self.last_refereed());
+            (!self.lasted(first, pods.last)).then_some(MissingCriterion::Time)
+        }
+    }
+
+    fn endpoints<'g>(&self, groups: impl Iterator<Item = &'g Group<'a>>) -> u64
+    where
+        'a: 'g,
+    {
+        let mut of_service: std::collections::BTreeMap<&str, u32> = Default::default();
+        for service in groups.flat_map(|group| &group.services) {
+            let endpoints = of_service.entry(&service.failing.object).or_default();
+            *endpoints = service.failing.endpoints.max(*endpoints);
+        }
+        of_service.values().map(|n| u64::from(*n)).sum()
+    }
+
+    /// Whether failures lasted for three seconds, and were fresh when those were up: known until the last
+    /// reading, not until now.
+    pub(super) fn lasted(&self, since: Mono, last: Mono) -> bool {
+        let limits = self.limits();
+        self.ledger.seen(self.now).since(since) >= limits.broken_after
+            && last.since(since) >= limits.broken_after.saturating_sub(limits.broken_fresh)
+    }
+
+    /// Whether other Services claim the frontends of all lanes that showed the node's paths.
+    fn is_referee_claimed(&self) -> bool {
+        let mut main = MAIN.into_iter().map(|path| self.tcp(path));
+        main.any(|(_, lane)| lane.armed && lane.claimed) && self.main().all(|(_, lane)| !lane.armed)
+    }
+
+    /// Whether only the node's own path is probed in the way of real connections, and passes: Cilium
+    /// translates at interfaces that it manages, and the sentinel's are none.
+    fn is_referee_aside(&self) -> bool {
+        let sentinel = &self.ledger.sentinel;
+        let aside = MAIN.iter().all(|path| !sentinel.takes_the_way(*path));
+        aside && self.is_passing(self.tcp(ProbePath::Host).1)
+    }
+
+    /// When a probe of these lanes last passed, whatever became of them since.
+    fn last_refereed(&self) -> Mono {
+        let passes = self.main().filter_map(|(_, lane)| lane.last_pass);
+        passes.max().unwrap_or_default()
+    }
+
+    /// Failed connections as evidence.
+    pub(super) fn failed_connections(
+        &self,
+        groups: &[Group<'a>],
+        lacking: Option<MissingCriterion>,
+    ) -> Option<(Option<Cause>, Evidence)> {
+        let services = groups.iter().flat_map(|group| &group.services);
+        let labels: BTreeSet<&str> = services.map(|of| of.failing.label.as_str()).collect();
+        let mut failures = [0; FAILURES];
+        for group in groups {
+            failures
+                .iter_mut()
+                .zip(group.failures())
+                .for_each(|(sum, n)| *sum += n);
+        }
+        let cause = self.ledger.cause(commonest(&failures)?, self.now);
+        let evidence = Evidence::Connections {
+            services: Named::of(labels.into_iter()),
+            since: groups.iter().map(|group| group.since).min()?,
+            lacking,
+            clients: groups.iter().map(|group| group.scope).collect(),
+            failures: failures.iter().sum(),
+            last_success: groups.iter().filter_map(|group| group.last_success).max(),
+        };
+        Some((Some(cause), evidence))
+    }
+}
