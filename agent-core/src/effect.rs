@@ -47,8 +47,6 @@ pub enum Effect {
     CheckParts,
     /// Read the sentinel past every cache. The answer is `Event::Reread`.
     ReadSentinel,
-    /// Search the view for the sentinel's addresses. The answer is `Event::AddressesTaken`.
-    SearchAddresses,
     /// Read the datapath's shape, with these owners where they were just read. The answer is
     /// `Event::Shape`.
     ReadShape(Option<OwnersRead>),

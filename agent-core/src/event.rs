@@ -41,10 +41,6 @@ pub enum Event {
     /// for at that time; nothing where the API server did not answer.
     #[serde(skip)]
     Reread(Mono, Option<Vec<Change>>),
-    /// In what way the cluster uses an address of the sentinel's, in words: the answer to
-    /// [`Effect::SearchAddresses`](super::effect::Effect).
-    #[serde(skip)]
-    AddressesTaken(Option<String>),
     /// The view's facts for the judge.
     Facts(Box<Facts>),
     /// The Services that ids stand for, before the ids first occur in a recording.

@@ -17,6 +17,7 @@ use agent_common::service::{
 use crate::cluster::{EndpointFacts, Protocol, ServiceFacts, ServicePort, SliceFacts};
 use crate::view::ServiceState;
 
+pub mod addresses;
 mod demand;
 pub mod node;
 pub mod rivals;

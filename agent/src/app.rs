@@ -378,6 +378,8 @@ fn settings(config: &Config, limits: Limits, rereads: bool) -> node::Settings {
         sentinel: config.sentinel.as_ref().map(|of| SentinelRule {
             service: of.service.clone(),
             echo: of.echo,
+            clients: of.client.to_vec(),
+            pods: of.pod.into_iter().flatten().collect(),
         }),
         own_ports: [&config.healthz.address, &config.admin.address]
             .into_iter()

@@ -25,6 +25,13 @@ pub struct SentinelRule {
     pub service: ObjectName,
     /// The only endpoint that its slices may have, by [`Family`].
     pub echo: [IpAddr; FAMILIES],
+    /// Sources of its probes from outside the cluster. Like `pods` they are only compared with the
+    /// view, which a replay does not have.
+    #[serde(skip)]
+    pub clients: Vec<IpAddr>,
+    /// Sources of its probes that are addresses of this node's podCIDRs.
+    #[serde(skip)]
+    pub pods: Vec<IpAddr>,
 }
 
 /// The sentinel as the view has it.

@@ -191,7 +191,6 @@ impl Judge {
             | Event::Installed(_)
             | Event::Full(_)
             | Event::Reread(..)
-            | Event::AddressesTaken(_)
             | Event::Services(_) => return,
         }
         self.publish(effects);

@@ -12,6 +12,7 @@ use crate::cluster::{Change, EndpointFacts, ObjectName};
 use crate::effect::{Answers, Effect, Effects, Notice};
 use crate::event::{Event, Facts, Successor, ViewUpdate};
 use crate::evidence::{Sighting, ip_of};
+use crate::expect::addresses::in_cluster;
 use crate::expect::node::{ECHO_SERVICE, address};
 use crate::expect::rivals::Rivals;
 use crate::expect::sentinel::{Sentinel, SentinelRule, sentinel};
@@ -62,11 +63,9 @@ pub(super) struct Setting {
     unread_maps: bool,
     /// The maps are being read: the whole view is planned once that is done.
     adopting: bool,
-    /// Changes of the view when it was last searched for the sentinel's addresses.
-    searched: Option<u64>,
-    /// The search has not answered yet.
-    searching: bool,
-    taken: Option<String>,
+    /// Changes of the view when it was last searched for the sentinel's addresses, and the use that was
+    /// found, in words.
+    searched: Option<(u64, Option<String>)>,
     /// Sockets of pods may be translated.
     sockets: bool,
     /// When a connection of a pod that dialled a frontend was last proven, by family.
@@ -91,8 +90,6 @@ impl Setting {
             unread_maps: false,
             adopting: false,
             searched: None,
-            searching: false,
-            taken: None,
             sockets: false,
             pods_seen: [None; FAMILIES],
         }
@@ -114,10 +111,6 @@ impl Setting {
             Event::Full(failed) => {
                 let next = self.planner.report_full(&self.view, &failed);
                 effects.push(Effect::Program(next));
-            }
-            Event::AddressesTaken(taken) => {
-                self.searching = false;
-                self.taken = taken;
             }
             Event::Reread(began, found) => {
                 let differs = found.map(|changes| self.differs(changes));
@@ -163,7 +156,7 @@ impl Setting {
                 self.expire(now, effects);
                 // A successor has the devices, and removes them if their addresses are taken.
                 if !self.successor.exists() {
-                    self.search(effects);
+                    self.search();
                 }
                 return Some(event);
             }
@@ -195,7 +188,7 @@ impl Setting {
         self.health_ports.follow(&self.view, &applied);
         self.plan(&applied, update.received, now, effects);
         if self.searched.is_none() {
-            self.search(effects);
+            self.search();
         }
     }
 
@@ -313,14 +306,17 @@ impl Setting {
         [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|is| addresses.iter().any(is))
     }
 
-    /// Searching takes time that grows with the cluster: once at first, then at checks after which
-    /// the view changed.
-    fn search(&mut self, effects: &mut Effects) {
-        let due = self.searched != Some(self.state.changes);
-        if due && self.view.is_synced() && self.sentinel().exists {
-            self.searched = Some(self.state.changes);
-            self.searching = true;
-            effects.push(Effect::SearchAddresses);
+    /// Searching takes time that grows with the cluster (COST): once at first, then at checks after
+    /// which the view changed.
+    fn search(&mut self) {
+        let changes = self.state.changes;
+        let is_due = (self.searched.as_ref()).is_none_or(|(searched, _)| *searched != changes);
+        if is_due
+            && self.view.is_synced()
+            && let Some(rule) = &self.rule
+            && self.sentinel_in(&self.view, rule).exists
+        {
+            self.searched = Some((changes, in_cluster(rule, &self.view)));
         }
     }
 
@@ -346,11 +342,10 @@ impl Setting {
         }
     }
 
-    /// Facts of the view; `None` while the maps are read or the view is searched. Half a plan would
-    /// look like a view without frontends, and devices whose addresses are somebody else's are not
-    /// to be made.
+    /// Facts of the view; `None` while the maps are read: half a plan would look like a view without
+    /// frontends.
     pub(super) fn facts(&self) -> Option<Box<Facts>> {
-        if self.adopting || self.searching {
+        if self.adopting {
             return None;
         }
         Some(Box::new(Facts {
@@ -362,7 +357,7 @@ impl Setting {
             unknown_claims: self.state.unknown_claims.clone(),
             sentinel: self.sentinel(),
             pods_expected: self.pods_expected(),
-            taken: self.taken.clone(),
+            taken: (self.searched.as_ref()).and_then(|(_, taken)| taken.clone()),
         }))
     }
 

@@ -44,6 +44,8 @@ fn settings() -> Settings {
         sentinel: Some(SentinelRule {
             service: ObjectName::new("pathproof", "pathproof-sentinel"),
             echo: ["198.18.0.2".parse().unwrap(), "2001:2::2".parse().unwrap()],
+            clients: Vec::new(),
+            pods: Vec::new(),
         }),
         rereads: false,
     }

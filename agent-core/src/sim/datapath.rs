@@ -96,6 +96,8 @@ pub(super) fn sentinel_rule() -> SentinelRule {
             IpAddr::V4(ECHO),
             IpAddr::V6(std::net::Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2)),
         ],
+        clients: Vec::new(),
+        pods: Vec::new(),
     }
 }
 

@@ -316,7 +316,6 @@ impl SimNode {
                 let takes = if self.silent { READ_TIMEOUT } else { READ };
                 self.push_own(now.plus(takes), Own::Reread(now));
             }
-            Effect::SearchAddresses => events.push_back(Event::AddressesTaken(None)),
             Effect::ReadShape(owners) => {
                 let owners = owners.unwrap_or_else(|| self.owners());
                 let shape = self.shape(owners);

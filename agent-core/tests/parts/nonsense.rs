@@ -49,6 +49,8 @@ pub(crate) fn settings() -> Settings {
         sentinel: Some(SentinelRule {
             service: name(0),
             echo: [address(0), "2001:2::2".parse().expect("an address")],
+            clients: Vec::new(),
+            pods: Vec::new(),
         }),
         rereads: true,
     }
@@ -470,7 +472,6 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         1 => installed().prop_map(Event::Installed),
         1 => prop::collection::vec(full(), 0..4).prop_map(Event::Full),
         1 => (time(), prop::option::of(changes())).prop_map(|(at, found)| Event::Reread(at, found)),
-        1 => prop::option::of(Just("a Service".to_owned())).prop_map(Event::AddressesTaken),
         2 => facts().prop_map(|facts| Event::Facts(Box::new(facts))),
         1 => prop::collection::vec(known(), 0..4).prop_map(Event::Services),
         1 => (time(), any::<Option<bool>>()).prop_map(|(at, differs)| Event::Rechecked(at, differs)),

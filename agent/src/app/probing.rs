@@ -15,7 +15,7 @@ use crate::cluster::api::ApiServer;
 use crate::config::SentinelConfig;
 use crate::datapath::Observer;
 use crate::datapath::probes::{ProbeEnds, ProbeHooks};
-use crate::sentinel::devices::{Role, SentinelDevices, in_cluster};
+use crate::sentinel::devices::{Role, SentinelDevices};
 use crate::sentinel::prober::Prober;
 use keeper::DesiredState;
 
@@ -123,10 +123,6 @@ impl Probing {
                 if let Some(rereads) = &self.rereads {
                     rereads.send_replace(());
                 }
-            }
-            Effect::SearchAddresses => {
-                let taken = in_cluster(&self.config, node.view());
-                return Some(Event::AddressesTaken(taken));
             }
             _ => {}
         }

@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::config::SentinelConfig;
 
-pub use conflict::{conflict, in_cluster};
+pub use conflict::conflict;
 pub use ensure::{ensure, remove};
 pub use verify::verify;
 

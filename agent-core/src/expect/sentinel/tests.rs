@@ -14,6 +14,8 @@ fn rule() -> SentinelRule {
     SentinelRule {
         service: ObjectName::new("pathproof", "pathproof-sentinel"),
         echo: [ip("198.18.0.2"), ip("2001:2::2")],
+        clients: Vec::new(),
+        pods: Vec::new(),
     }
 }
 

@@ -30,7 +30,6 @@ fn booted(now: Mono, probe: Option<bool>) -> Node {
     for event in [
         view_of(changes),
         Event::Installed(Default::default()),
-        Event::AddressesTaken(None),
         Event::Hooks(hooks()),
     ] {
         node.step(event, now);

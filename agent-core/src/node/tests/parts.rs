@@ -4,6 +4,7 @@ use agent_common::service::Family;
 use rstest::rstest;
 
 use super::scene::*;
+use super::world::TAKEN;
 use crate::cause::State;
 use crate::effect::Notice;
 use crate::event::{Event, KernelState, Parts};
@@ -163,13 +164,13 @@ fn failures_beside_damage_do_not_count(
 #[case::ended(Parts::Ended)]
 fn nothing_is_started_at_addresses_that_are_taken(#[case] report: Parts) {
     let mut scene = after(&running());
-    scene.feed(Event::AddressesTaken(Some("t".to_owned())));
+    scene.taken(true);
     assert!(!scene.parts(report.clone()).has("start"));
     // The answer to a start of before.
     scene.parts(Parts::Started(None));
     assert!(!scene.node.sentinel().unwrap().is_running());
-    assert_eq!(scene.condition(), Condition::Off("t"));
-    scene.feed(Event::AddressesTaken(None));
+    assert_eq!(scene.condition(), Condition::Off(TAKEN));
+    scene.taken(false);
     assert_eq!(scene.condition(), Condition::Settling);
     assert!(scene.parts(report).has("start"));
 }
@@ -179,9 +180,9 @@ fn nothing_is_started_at_addresses_that_are_taken(#[case] report: Parts) {
 #[test]
 fn devices_that_cannot_be_had_stay_off_over_a_conflict() {
     let mut scene = after(&[off("e")]);
-    scene.feed(Event::AddressesTaken(Some("t".to_owned())));
-    assert_eq!(scene.condition(), Condition::Off("t"));
-    scene.feed(Event::AddressesTaken(None));
+    scene.taken(true);
+    assert_eq!(scene.condition(), Condition::Off(TAKEN));
+    scene.taken(false);
     assert_eq!(scene.condition(), Condition::Off("e"));
 }
 

@@ -8,10 +8,10 @@ use agent_common::evidence::{OUTCOMES, Outcome};
 use agent_common::probe::Stage;
 use agent_common::service::{Family, FrontendKind, SourceClass};
 
-use super::world::{cluster, hooks, ip, rule};
+use super::world::{cluster, hooks, ip, rule, taker};
 use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::{Failure, State};
-use crate::cluster::Change;
+use crate::cluster::{Change, ObjectName};
 use crate::coverage::ObserverStart;
 use crate::effect::Remembered;
 use crate::effect::{DesiredDevices, Effect, Judged, Notice};
@@ -158,8 +158,16 @@ impl Scene {
     /// The view is complete; the maps were empty and no address is taken.
     pub(super) fn synced(&mut self) -> Effects {
         self.view(cluster());
-        self.feed(Event::Installed(Installed::default()));
-        self.feed(Event::AddressesTaken(None))
+        self.feed(Event::Installed(Installed::default()))
+    }
+
+    /// Another Service has an address of the sentinel's, or has it no more, when the view is checked.
+    pub(super) fn taken(&mut self, is_taken: bool) -> Effects {
+        self.view(vec![match is_taken {
+            true => taker(),
+            false => Change::ServiceGone(ObjectName::new("default", "taker")),
+        }]);
+        self.check()
     }
 
     /// The devices are there and everything runs.
@@ -478,7 +486,6 @@ fn name(effect: &Effect) -> &'static str {
         Effect::Retarget => "retarget",
         Effect::CheckParts => "check parts",
         Effect::ReadSentinel => "read sentinel",
-        Effect::SearchAddresses => "search",
         Effect::ReadShape(_) => "read shape",
         Effect::ReadTable => "read table",
         Effect::WatchDrops(true) => "watch drops",

@@ -111,8 +111,7 @@ fn devices_stay_once_they_were_wanted(#[case] change: Change) {
     let mut changes = services();
     changes.extend([sentinel_service(30_080), alteration(), Change::Synced]);
     before.view(changes);
-    before.feed(Event::Installed(Installed::default()));
-    let effects = before.feed(Event::AddressesTaken(None));
+    let effects = before.feed(Event::Installed(Installed::default()));
     assert_eq!(
         effects.devices(),
         Some((false, &[][..])),
@@ -120,23 +119,19 @@ fn devices_stay_once_they_were_wanted(#[case] change: Change) {
     );
 }
 
-fn taken(scene: &mut Scene, why: Option<&str>) -> Effects {
-    scene.feed(Event::AddressesTaken(why.map(str::to_owned)))
-}
-
 #[test]
 fn addresses_that_the_cluster_uses_are_left_to_it() {
     let mut scene = Scene::probed();
-    let effects = taken(&mut scene, Some("used by default/web"));
-    assert_eq!(effects.names()[..3], ["log", "stop", "devices"]);
+    let effects = scene.taken(true);
+    assert_eq!(effects.names()[..4], ["program", "log", "stop", "devices"]);
     assert_eq!(effects.devices(), Some((false, &[Family::V4][..])));
-    assert_eq!(scene.condition(), Condition::Off("used by default/web"));
+    assert_eq!(scene.condition(), Condition::Off(TAKEN));
     let watched = scene.node.sentinel().unwrap();
     assert!(!watched.exists() && !watched.is_running());
-    let effects = taken(&mut scene, Some("used by default/web"));
+    let effects = scene.taken(true);
     assert!(!effects.has("stop") && effects.notices().is_empty(), "once");
 
-    let effects = taken(&mut scene, None);
+    let effects = scene.taken(false);
     assert_eq!(effects.devices(), Some((true, &[Family::V4][..])));
     assert_eq!(scene.condition(), Condition::Settling, "they are made anew");
     scene.started();
@@ -146,18 +141,17 @@ fn addresses_that_the_cluster_uses_are_left_to_it() {
 #[test]
 fn probes_that_fail_while_it_is_off_accuse_nobody() {
     let mut scene = Scene::probed();
-    taken(&mut scene, Some("used"));
+    scene.taken(true);
     scene.fault();
     assert_eq!(scene.state(), State::Proven);
 }
 
-/// A search that answers before the devices are made keeps them from being made.
+/// A view that has the addresses from the start keeps the devices from being made.
 #[test]
 fn devices_are_not_made_at_addresses_that_are_taken() {
     let mut scene = Scene::new();
-    scene.view(cluster());
-    scene.feed(Event::Installed(Installed::default()));
-    let effects = taken(&mut scene, Some("used"));
+    scene.view([vec![taker()], cluster()].concat());
+    let effects = scene.feed(Event::Installed(Installed::default()));
     assert_eq!(effects.devices(), Some((false, &[Family::V4][..])));
 }
 
@@ -165,26 +159,20 @@ fn devices_are_not_made_at_addresses_that_are_taken() {
 fn addresses_are_searched_for_at_once_and_then_at_checks() {
     let mut scene = Scene::new();
     scene.synced();
-    assert!(!scene.check().has("search"), "nothing changed since");
-    assert!(!scene.view(vec![service("late", "10.96.0.2")]).has("search"));
-    assert!(scene.check().has("search"));
-    assert!(!scene.check().has("search"));
-    let effects = scene.view(vec![service("later", "10.96.0.4")]);
-    assert_eq!(effects.names(), ["program"], "judged after the answer");
-    assert!(taken(&mut scene, None).has("publish"));
+    assert!(!scene.view(vec![taker()]).has("stop"));
+    assert!(scene.check().has("stop"));
+    assert!(!scene.check().has("stop"), "nothing changed since");
 }
 
 #[test]
 fn a_sentinel_that_comes_later_is_searched_for_then() {
     let mut scene = Scene::new();
-    scene.view(synced_services());
+    scene.view([vec![taker()], synced_services()].concat());
     scene.feed(Event::Installed(Installed::default()));
-    assert!(!scene.check().has("search"), "there is none");
-    assert_eq!(
-        scene.view(sentinel_objects()).names(),
-        ["program", "search"]
-    );
-    assert!(taken(&mut scene, None).has("devices"));
+    assert!(!scene.check().has("stop"), "there is none");
+    let effects = scene.view(sentinel_objects());
+    assert!(effects.has("stop"));
+    assert_eq!(effects.devices(), Some((false, &[Family::V4][..])));
 }
 
 /// A lane that meets the new generation measures how far the datapath lags. Lags are told by TCP.

@@ -30,7 +30,7 @@ fn nothing_is_programmed_and_nothing_made_before_the_view_is_complete() {
         let effects = scene.view(changes);
         assert_eq!(effects.plan(), []);
         assert_eq!(effects.devices(), None);
-        for name in ["read maps", "search", "retarget", "start"] {
+        for name in ["read maps", "devices", "retarget", "start"] {
             assert!(!effects.has(name), "{name}");
         }
     }
@@ -57,36 +57,17 @@ fn the_maps_are_read_before_they_are_programmed() {
     );
 }
 
-#[derive(Clone, Copy, Debug)]
-enum Answer {
-    Installed,
-    Addresses,
-}
-
-impl Answer {
-    fn event(self) -> Event {
-        match self {
-            Answer::Installed => Event::Installed(Installed::default()),
-            Answer::Addresses => Event::AddressesTaken(None),
-        }
-    }
-}
-
-#[rstest]
-#[case([Answer::Installed, Answer::Addresses], &["program"])]
-#[case([Answer::Addresses, Answer::Installed], &[])]
-fn facts_wait_for_the_maps_and_for_the_search(#[case] order: [Answer; 2], #[case] first: &[&str]) {
+#[test]
+fn facts_wait_for_the_maps() {
     let mut scene = Scene::new();
-    assert_eq!(scene.view(cluster()).names(), ["read maps", "search"]);
+    assert_eq!(scene.view(cluster()).names(), ["read maps"]);
     assert_eq!(scene.source(false).names(), NOTHING, "not judged");
-    let effects = scene.feed(order[0].event());
-    assert_eq!(effects.names(), first);
     assert!(
         !scene.check().has("publish"),
         "a check does not pass them on either"
     );
     assert!(!scene.node.sentinel().unwrap().found().exists);
-    let effects = scene.feed(order[1].event());
+    let effects = scene.feed(Event::Installed(Installed::default()));
     assert!(effects.has("devices") && effects.has("publish"));
     assert!(scene.node.sentinel().unwrap().found().exists);
 }
@@ -106,7 +87,7 @@ fn the_first_plan_holds_the_whole_view() {
 }
 
 #[test]
-fn without_a_sentinel_nothing_is_searched_or_made() {
+fn without_a_sentinel_nothing_is_made() {
     let mut scene = Scene::with(|settings, _| settings.sentinel = None);
     assert_eq!(scene.view(cluster()).names(), ["read maps"]);
     let effects = scene.feed(Event::Installed(Installed::default()));

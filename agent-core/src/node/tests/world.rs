@@ -23,6 +23,8 @@ pub(super) fn rule() -> SentinelRule {
     SentinelRule {
         service: ObjectName::new("pathproof", "sentinel"),
         echo: [ip("198.18.0.2"), ip("2001:2::2")],
+        clients: Vec::new(),
+        pods: Vec::new(),
     }
 }
 
@@ -67,6 +69,15 @@ pub(super) fn service(name: &str, cluster_ip: &str) -> Change {
     let ports = vec![port("", Protocol::Tcp, 80, None)];
     Change::Service(Arc::new(facts(name, cluster_ip, ports)))
 }
+
+/// A Service with an address of the sentinel's.
+pub(super) fn taker() -> Change {
+    service("taker", "198.18.0.2")
+}
+
+/// The report of it.
+pub(super) const TAKEN: &str = "the sentinel's address 198.18.0.2 is a cluster IP of Service \
+                                default/taker: choose other sentinel addresses";
 
 fn dns() -> Change {
     let name = ObjectName::new("default", "dns");

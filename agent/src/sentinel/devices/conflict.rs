@@ -1,9 +1,9 @@
-//! Whether the sentinel's addresses are in use, on the node or in the cluster.
+//! Whether this node uses the sentinel's addresses. Whether the cluster does is found by the core.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use agent_common::service::Family;
-use agent_core::view::ClusterView;
+use agent_core::expect::addresses::{OTHERS, RESERVE};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use rtnetlink::packet_route::neighbour::NeighbourState;
 use rtnetlink::packet_route::route::RouteType;
@@ -12,9 +12,6 @@ use super::ensure::is_marked;
 use super::netlink::{Netlink, Route, neighbour_of, routes};
 use super::{DeviceError, Role};
 use crate::config::SentinelConfig;
-
-const OTHERS: &str = "choose other sentinel addresses";
-const RESERVE: &str = "give another address of the podCIDR that IPAM never assigns, or none";
 
 /// Benchmarking range of `family` (RFC 2544, RFC 5180): never routed on the internet, not used by
 /// Kubernetes.
@@ -130,81 +127,6 @@ fn uses(route: &Route, address: IpAddr) -> bool {
     }
     let everything = route.destination.prefix_len() == 0;
     !everything && !route.gateway && route.destination.contains(&address)
-}
-
-/// Finds a part of the cluster that has one of the sentinel's addresses: this node's podCIDRs and
-/// Node object, cluster IPs of other Services. Returns a sentence with its remedy.
-///
-/// External IPs and endpoints may be anything that somebody who may edit one namespace writes: they
-/// count only against the pod source, which is an address that a pod may get.
-pub fn in_cluster(config: &SentinelConfig, view: &ClusterView) -> Option<String> {
-    let fixed = [config.client, config.echo].concat();
-    let pods = config.pod.iter().flatten();
-    let is_ours =
-        |address: &IpAddr| fixed.contains(address) || config.pod.contains(&Some(*address));
-    let node = view.node();
-    let cidrs = node.map_or(&[][..], |node| &node.pod_cidrs);
-    let mut addresses = node.into_iter().flat_map(|node| &node.addresses);
-    if let Some(address) = addresses.find(|address| is_ours(address)) {
-        return Some(format!(
-            "the sentinel's address {address} is an address of this node's Node object: {OTHERS}"
-        ));
-    }
-    for cidr in cidrs {
-        if let Some(address) = fixed.iter().find(|address| cidr.contains(*address)) {
-            return Some(format!(
-                "the sentinel's address {address} is in this node's podCIDR {cidr}: {OTHERS}"
-            ));
-        }
-    }
-    let others = view.states().filter(|(name, _)| **name != config.service);
-    for (name, state) in others {
-        let services = state.service.iter();
-        let mut cluster_ips = services.flat_map(|service| &service.cluster_ips).copied();
-        let endpoints = state.slices.iter().flat_map(|slice| &slice.endpoints);
-        let mut endpoints = endpoints.map(|endpoint| IpAddr::from(endpoint.address).to_canonical());
-        let taken = cluster_ips.find(is_ours).map(|ip| ("a cluster IP", ip));
-        let is_source = |ip: &IpAddr| config.pod.contains(&Some(*ip));
-        let taken = taken.or_else(|| Some(("an endpoint", endpoints.find(is_source)?)));
-        if let Some((what, address)) = taken {
-            return Some(format!(
-                "the sentinel's address {address} is {what} of Service {name}: {OTHERS}"
-            ));
-        }
-    }
-    pods.copied().find_map(|pod| pod_source(pod, cidrs))
-}
-
-/// Reason why a pod source is no address of this node's that a pod could have.
-fn pod_source(address: IpAddr, cidrs: &[IpNet]) -> Option<String> {
-    let Some(cidr) = cidrs.iter().find(|cidr| cidr.contains(&address)) else {
-        let same = |cidr: &&IpNet| cidr.addr().is_ipv4() == address.is_ipv4();
-        let cidrs: Vec<_> = cidrs.iter().filter(same).map(IpNet::to_string).collect();
-        let cidrs = match cidrs.as_slice() {
-            [] => "it has no podCIDR of this family".to_owned(),
-            some => some.join(", "),
-        };
-        return Some(format!(
-            "the sentinel's pod address {address} is in no podCIDR of this node ({cidrs}): \
-             {RESERVE}"
-        ));
-    };
-    // IPAM leaves out the network address and gives the first one to the gateway; IPv6 knows no
-    // broadcast.
-    let is_v4 = cidr.addr().is_ipv4();
-    let what = if address == cidr.network() {
-        "network address"
-    } else if is_v4 && address == cidr.broadcast() {
-        "broadcast address"
-    } else if cidr.hosts().nth(usize::from(!is_v4)) == Some(address) {
-        "first address, the gateway's"
-    } else {
-        return None;
-    };
-    Some(format!(
-        "the sentinel's pod address {address} is the {what} of {cidr}, which no pod can have: \
-         {RESERVE}"
-    ))
 }
 
 #[cfg(test)]
