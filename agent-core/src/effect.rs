@@ -24,51 +24,91 @@ use crate::time::Mono;
 use crate::trace::ProbeTrace;
 use crate::verdict::{LastVerdict, Verdict};
 
-/// One thing to do.
+/// One thing to do. Each variant is for one performer, which matches all that it may be asked for: an
+/// effect that is added does not compile until it is performed.
 #[derive(Debug)]
 pub enum Effect {
+    /// Change or read the maps of expectations.
+    Maps(MapEffect),
+    /// Keep, start, check or read the sentinel.
+    Sentinel(SentinelEffect),
+    /// Read something of the kernel's.
+    Read(ReadEffect),
+    /// The verdict and what is answered because of it.
+    Publish(Box<Judged>),
+    /// Load balancers ask about these Services at these ports from now on.
+    HealthPorts(Arc<PortTable>),
+    /// Write to a file.
+    Write(WriteEffect),
+    /// Count this.
+    Measure(Measurement),
+    /// Worth a line in the log.
+    Log(Notice),
+}
+
+/// What the observer's maps of expectations are asked for.
+#[derive(Debug)]
+pub enum MapEffect {
     /// Change the maps of expectations; what finds no place comes back as
     /// [`Event::Full`](super::event::Event::Full).
     Program(Vec<MapChange>),
     /// Claim the maps of expectations, read what is in them and feed
     /// [`Event::Installed`](super::event::Event::Installed).
-    ReadMaps,
+    Read,
+    /// Read of these endpoints whether they were met, with each sample from now on.
+    ReadEndpoints(Vec<EndpointKey>),
+}
+
+/// What the sentinel's devices, programs and prober are asked for.
+#[derive(Debug)]
+pub enum SentinelEffect {
     /// Make the sentinel's devices, or remove them.
     Devices(DesiredDevices),
     /// Start the sentinel's programs and its prober on the devices that are ready, the programs
-    /// anew where they were detached. The answer is `Parts::Started`.
-    StartProbes { anew: bool },
+    /// anew where they were detached. The answer is `SentinelEvent::Started`.
+    Start { anew: bool },
     /// Stop them.
-    StopProbes,
+    Stop,
     /// Tell the prober what to dial now.
     Retarget,
     /// Check at once whether the sentinel's devices and programs are sound, unless a successor has
     /// them.
-    CheckParts,
+    Check,
     /// Read the sentinel past every cache. The answer is `Event::Reread`.
-    ReadSentinel,
+    Reread,
+}
+
+/// Readings of the kernel's state.
+#[derive(Debug)]
+pub enum ReadEffect {
+    /// Read the kernel's evidence again after this time.
+    SampleAfter(Duration),
     /// Read the datapath's shape, with these owners where they were just read. The answer is
     /// `Event::Shape`.
-    ReadShape(Option<OwnersRead>),
+    Shape(Option<OwnersRead>),
     /// Read the kernel's table of connections. The answer is `Event::Table`.
-    ReadTable,
+    Table,
     /// Attach the program that counts dropped packets by reason, or detach it. The answer is
     /// `Event::DropWatch`.
     WatchDrops(bool),
     /// Count the connections from outside that are open. The answer is `Event::Open`.
     CountOpen,
-    /// The verdict and what is answered because of it.
-    Publish(Box<Judged>),
-    /// Load balancers ask about these Services at these ports from now on.
-    HealthPorts(Arc<PortTable>),
+}
+
+/// Writings below the state folder.
+#[derive(Debug)]
+pub enum WriteEffect {
     /// Write down what outlives the agent.
-    Remember(Box<Remembered>),
+    State(Box<Remembered>),
     /// Write the recording to a file: /healthz changed, or would have while enforcing.
-    SaveRecording,
-    /// Read the kernel's evidence again after this time.
-    SampleAfter(Duration),
+    Recording,
+}
+
+/// Observations for the metrics.
+#[derive(Debug)]
+pub enum Measurement {
     /// A probe ended and means this.
-    Probed {
+    Probe {
         /// The probe.
         trace: Box<ProbeTrace>,
         /// The outcome of the probe.
@@ -78,12 +118,8 @@ pub enum Effect {
     },
     /// A new connection went to an endpoint that had left its slice so long before.
     StaleConnection(Family, Duration),
-    /// Read of these endpoints whether they were met, with each sample from now on.
-    ReadEndpoints(Vec<EndpointKey>),
     /// A change of an endpoint is on the wire, or is not waited for any more.
     Programmed(Programmed),
-    /// Worth a line in the log.
-    Log(Notice),
 }
 
 /// State that outlives the agent within one boot of the node, so that a restart changes no answer.

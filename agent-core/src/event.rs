@@ -31,13 +31,13 @@ pub enum Event {
     #[serde(skip)]
     View(ViewUpdate),
     /// Content of the maps that a former agent left: the answer to
-    /// [`Effect::ReadMaps`](super::effect::Effect).
+    /// [`MapEffect::Read`](super::effect::MapEffect).
     #[serde(skip)]
     Installed(Installed),
     /// Changes of a plan that found no place.
     #[serde(skip)]
     Full(Vec<MapChange>),
-    /// The uncached sentinel: the answer to [`Effect::ReadSentinel`](super::effect::Effect), asked
+    /// The uncached sentinel: the answer to [`SentinelEffect::Reread`](super::effect::SentinelEffect), asked
     /// for at that time; nothing where the API server did not answer.
     #[serde(skip)]
     Reread(Mono, Option<Vec<Change>>),
@@ -66,13 +66,13 @@ pub enum Event {
     /// The facts of the datapath's shape were read.
     Shape(Box<shape::Facts>),
     /// The kernel's table of connections was read: the answer to
-    /// [`Effect::ReadTable`](super::effect::Effect). Nothing where there is none to read.
+    /// [`ReadEffect::Table`](super::effect::ReadEffect). Nothing where there is none to read.
     Table(Option<Table>),
     /// Whether the kernel's reasons for drops are read now: the answer to
-    /// [`Effect::WatchDrops`](super::effect::Effect).
+    /// [`ReadEffect::WatchDrops`](super::effect::ReadEffect).
     DropWatch(DropWatch),
     /// A count of open connections from outside, or the reason why there is none: the answer to
-    /// [`Effect::CountOpen`](super::effect::Effect).
+    /// [`ReadEffect::CountOpen`](super::effect::ReadEffect).
     #[serde(skip)]
     Open(Result<OpenConnections, String>),
     /// The sentinel's own devices, programs and prober.
@@ -196,7 +196,7 @@ pub struct KernelSample {
     /// Packets that the kernel dropped, while its reasons are read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drops: Vec<DropCount>,
-    /// The endpoints of [`Effect::ReadEndpoints`](super::effect::Effect) that were met, and when. No
+    /// The endpoints of [`MapEffect::ReadEndpoints`](super::effect::MapEffect) that were met, and when. No
     /// verdict depends on them.
     #[serde(skip)]
     pub met: Vec<(EndpointKey, Mono)>,
@@ -232,7 +232,7 @@ pub enum Parts {
     /// A program of the sentinel's was detached by something else.
     Detached,
     /// Programs and prober were started, or why not: the answer to
-    /// [`Effect::StartProbes`](super::effect::Effect).
+    /// [`SentinelEffect::Start`](super::effect::SentinelEffect).
     Started(Option<String>),
     /// The prober ended by itself.
     Ended,

@@ -23,8 +23,7 @@ use serde::{Deserialize, Serialize};
 use crate::answer::{Enforcement, UnknownPolicy};
 use crate::coverage::ObserverStart;
 use crate::drain::{DrainView, Outsiders, ProbeRanges};
-use crate::effect::Remembered;
-use crate::effect::{Effect, Effects};
+use crate::effect::{Effect, Effects, Remembered, WriteEffect};
 use crate::eligibility::TerminatingTaints;
 use crate::event::{Event, Service};
 use crate::evidence::{Directory, ServiceInfo};
@@ -171,7 +170,7 @@ impl Node {
             }
         }
         if shown {
-            effects.push(Effect::SaveRecording);
+            effects.push(Effect::Write(WriteEffect::Recording));
         }
     }
 

@@ -148,8 +148,16 @@ impl Replayed {
 
     fn step(&mut self, event: Event, at: Mono, wall: Wall) {
         for effect in self.last.step(event, at) {
-            let Effect::Publish(judged) = effect else {
-                continue;
+            let judged = match effect {
+                Effect::Publish(judged) => judged,
+                // A replay judges, and does nothing.
+                Effect::Maps(_)
+                | Effect::Sentinel(_)
+                | Effect::Read(_)
+                | Effect::HealthPorts(_)
+                | Effect::Write(_)
+                | Effect::Measure(_)
+                | Effect::Log(_) => continue,
             };
             let outcome = Outcome::of(&judged);
             let moment = Moment {

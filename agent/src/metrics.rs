@@ -6,18 +6,16 @@
 //! one lock, so a scrape never mixes two turns. docs/metrics.md is [`reference()`], written from the same definitions.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use agent_common::evidence::Delays;
 use agent_common::service::FAMILIES;
 use prometheus_client::encoding::text;
 use prometheus_client::registry::Registry;
 
+use agent_core::effect::Measurement;
 use agent_core::evidence::{CountDelta, Directory};
-use agent_core::programming::Programmed;
 use agent_core::report::{Report, ServiceReport, UdpReport};
 use agent_core::time::Mono;
-use agent_core::trace::ProbeTrace;
 use agent_core::verdict::{ServiceTrouble, Verdict};
 
 mod connections;
@@ -136,24 +134,22 @@ impl Metrics {
         }
     }
 
-    /// Counts a probe of the sentinel under its outcome.
-    pub fn record_probe(&self, trace: &ProbeTrace, outcome: &'static str) {
-        self.measured.probe(trace, outcome);
-    }
-
-    /// Counts how long the rules took to follow a move of the sentinel's endpoint.
-    pub fn record_rotation(&self, lag: Duration) {
-        self.measured.rotations.observe(lag.as_secs_f64());
-    }
-
-    /// Counts a new connection to an endpoint that had left its slice so long ago.
-    pub fn record_left(&self, age: Duration) {
-        self.measured.left.observe(age.as_secs_f64());
-    }
-
-    /// Counts a change of an endpoint that is over.
-    pub fn record_programmed(&self, programmed: &Programmed) {
-        self.measured.programmed(programmed);
+    /// Counts an observation.
+    pub fn record(&self, measured: &Measurement) {
+        match measured {
+            Measurement::Probe {
+                trace,
+                outcome,
+                lag,
+            } => {
+                self.measured.probe(trace, outcome.name());
+                if let Some(lag) = lag {
+                    self.measured.rotations.observe(lag.as_secs_f64());
+                }
+            }
+            Measurement::StaleConnection(_, age) => self.measured.left.observe(age.as_secs_f64()),
+            Measurement::Programmed(programmed) => self.measured.programmed(programmed),
+        }
     }
 
     /// Forgets Services that are no longer expected. Call after the view changed: their ids may be

@@ -17,7 +17,10 @@ use crate::coverage::Coverage;
 use crate::damping::{Damping, UpgradeGate};
 use crate::drain::Drain;
 use crate::drops::DropLedger;
-use crate::effect::{Answers, Effect, Effects, Judged, Notice, Remembered, UnservedServices};
+use crate::effect::{
+    Answers, Effect, Effects, Judged, Measurement, Notice, ReadEffect, Remembered, SentinelEffect,
+    UnservedServices, WriteEffect,
+};
 use crate::eligibility::{Eligibility, eligibility};
 use crate::event::{Event, Facts, Heaviest, KernelSample, Successor};
 use crate::evidence::{CountDelta, Directory, Sample, Sighting};
@@ -176,7 +179,7 @@ impl Judge {
                 self.follow_table(TABLE_INTERVAL, effects);
                 let due = |at: Mono| self.now.since(at) >= SHAPE_INTERVAL;
                 if self.shape_read.is_none_or(due) {
-                    effects.push(Effect::ReadShape(None));
+                    effects.push(Effect::Read(ReadEffect::Shape(None)));
                 }
                 return;
             }
@@ -236,7 +239,7 @@ impl Judge {
         if shape != self.shape {
             effects.push(Effect::Log(Notice::Shape(shape.notes.join("; "))));
             self.shape = shape;
-            effects.push(Effect::Retarget);
+            effects.push(Effect::Sentinel(SentinelEffect::Retarget));
         }
         self.note_obstacles();
     }
@@ -287,7 +290,7 @@ impl Judge {
             self.watch_drops(effects);
         }
         if self.drops.look(self.now) {
-            effects.push(Effect::WatchDrops(false));
+            effects.push(Effect::Read(ReadEffect::WatchDrops(false)));
         }
         if loses || self.ledger.sentinel.conntrack.is_full(self.now) {
             self.follow_table(TABLE_LOSING_INTERVAL, effects);
@@ -297,7 +300,7 @@ impl Judge {
     /// Something is lost: has the kernel's reasons read, unless they are or were for long enough.
     pub(super) fn watch_drops(&mut self, effects: &mut Effects) {
         if self.drops.lose(self.now) {
-            effects.push(Effect::WatchDrops(true));
+            effects.push(Effect::Read(ReadEffect::WatchDrops(true)));
         }
     }
 
@@ -305,7 +308,7 @@ impl Judge {
     pub(super) fn follow_table(&self, pause: Duration, effects: &mut Effects) {
         let due = |at: Mono| self.now.since(at) >= pause;
         if self.ledger.sentinel.conntrack.read.is_none_or(due) {
-            effects.push(Effect::ReadTable);
+            effects.push(Effect::Read(ReadEffect::Table));
         }
     }
 
@@ -326,7 +329,7 @@ impl Judge {
             true => IDLE_INTERVAL,
             false => SAMPLE_INTERVAL,
         };
-        effects.push(Effect::SampleAfter(pause));
+        effects.push(Effect::Read(ReadEffect::SampleAfter(pause)));
     }
 
     /// The ledger of other nodes.
@@ -364,7 +367,7 @@ impl Judge {
         }
         if self.drain.counts_open(self.now) {
             match self.shape.hides_outsiders(self.facts.families) {
-                None => effects.push(Effect::CountOpen),
+                None => effects.push(Effect::Read(ReadEffect::CountOpen)),
                 Some(why) => self.drain.open(Err(why)),
             }
         }
@@ -460,7 +463,7 @@ impl Judge {
             return;
         };
         self.remembered = Some(self.now);
-        effects.push(Effect::Remember(Box::new(Remembered {
+        effects.push(Effect::Write(WriteEffect::State(Box::new(Remembered {
             ledger: self.ledger.memory(),
             damping: self.damping.memory.clone(),
             brake: self.brake.memory,
@@ -469,7 +472,7 @@ impl Judge {
             eligibility: self.eligibility.clone(),
             written: self.now,
             boot: Some([self.waits, self.served]),
-        })));
+        }))));
     }
 }
 
@@ -489,5 +492,5 @@ fn stale(sighting: &Sighting, directory: &dyn Directory) -> Option<Effect> {
     let of_rules = sighting.failure == Failure::Stale && !sighting.is_direct();
     let age = sighting.age().filter(|_| of_rules)?;
     let family = directory.service(sighting.service)?.family;
-    Some(Effect::StaleConnection(family, age))
+    Some(Effect::Measure(Measurement::StaleConnection(family, age)))
 }

@@ -9,7 +9,9 @@ use serde::{Deserialize, Serialize};
 
 use super::judge::Judge;
 use crate::cause::{Cause, ProbeCause};
-use crate::effect::{DesiredDevices, Effect, Effects, Notice};
+use crate::effect::{
+    DesiredDevices, Effect, Effects, Measurement, Notice, ReadEffect, SentinelEffect,
+};
 use crate::event::{KernelState, Parts};
 use crate::expect::sentinel::{Contest, Sentinel, SentinelFamily, SentinelRule};
 use crate::ledger::Reading;
@@ -195,7 +197,7 @@ impl Watched {
         }
         if let Some(why) = &taken {
             effects.push(Effect::Log(Notice::SentinelOff(why.clone())));
-            effects.push(Effect::StopProbes);
+            effects.push(Effect::Sentinel(SentinelEffect::Stop));
         }
         // The devices go with the addresses, and are made anew without the conflict. Those that could
         // not be had before may not be had then either, which is not reported a second time.
@@ -214,7 +216,7 @@ impl Watched {
         if !matches!(self.parts, Own::Off(_)) {
             self.parts = parts;
         }
-        effects.push(Effect::StartProbes { anew: false });
+        effects.push(Effect::Sentinel(SentinelEffect::Start { anew: false }));
     }
 
     /// Facts last read of the kernel, if that is not too long ago.
@@ -271,8 +273,8 @@ impl Judge {
         for (family, transport, generation) in watched.found.generations() {
             ledger.want(family, transport, generation, self.now);
         }
-        effects.push(Effect::Devices(desired));
-        effects.push(Effect::Retarget);
+        effects.push(Effect::Sentinel(SentinelEffect::Devices(desired)));
+        effects.push(Effect::Sentinel(SentinelEffect::Retarget));
     }
 
     /// Something came from the sentinel's own parts.
@@ -296,7 +298,7 @@ impl Judge {
                 let sentence = "another program detached one of the sentinel's BPF programs";
                 effects.push(Effect::Log(Notice::Detached));
                 self.ledger.sentinel.damaged(self.now, sentence.to_owned());
-                effects.push(Effect::StartProbes { anew: true });
+                effects.push(Effect::Sentinel(SentinelEffect::Start { anew: true }));
             }
             Parts::Kernel(state) => return self.read_kernel(state, effects),
         }
@@ -335,7 +337,7 @@ impl Judge {
             ..KernelFacts::default()
         };
         watched.kernel = Some((facts, self.now));
-        effects.push(Effect::ReadShape(Some(state.owners)));
+        effects.push(Effect::Read(ReadEffect::Shape(Some(state.owners))));
         if let Some(began) = state.sound_since {
             watched.damage = None;
             watched.sound = Some(began);
@@ -357,11 +359,11 @@ impl Judge {
             _ => {}
         }
         if matches!(watched.parts, Own::Off(_)) {
-            effects.push(Effect::StopProbes);
+            effects.push(Effect::Sentinel(SentinelEffect::Stop));
         }
         let view = watched.view(self.now);
         self.ledger.sentinel.view_changed(self.now, view);
-        effects.push(Effect::Retarget);
+        effects.push(Effect::Sentinel(SentinelEffect::Retarget));
     }
 
     /// A probe ended.
@@ -384,11 +386,11 @@ impl Judge {
         let outcome = ledger.absorb(&trace, outcome, self.now);
         let after = ledger.failures(lane);
         let lag = ledger.measured.filter(|_| lane.transport == Transport::Tcp);
-        effects.push(Effect::Probed {
+        effects.push(Effect::Measure(Measurement::Probe {
             trace,
             outcome,
             lag,
-        });
+        }));
         if after <= SOON && outcome == ProbeOutcome::Failed(ProbeCause::LostBeforeLeaving) {
             self.follow_table(TABLE_LOSING_INTERVAL, effects);
         }
@@ -420,7 +422,7 @@ impl Judge {
             return;
         }
         let before = watched.suspected.replace(self.now);
-        effects.push(Effect::CheckParts);
+        effects.push(Effect::Sentinel(SentinelEffect::Check));
         if let Some(recheck) = &mut watched.recheck
             && before.is_none_or(|at| self.now.since(at) >= READING_SERVES)
         {
@@ -434,7 +436,7 @@ impl Judge {
                 .is_none_or(|at| self.now.since(at) >= recheck.pause())
         {
             recheck.asked = Some(self.now);
-            effects.push(Effect::ReadSentinel);
+            effects.push(Effect::Sentinel(SentinelEffect::Reread));
         }
     }
 

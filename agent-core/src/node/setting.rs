@@ -9,7 +9,7 @@ use agent_common::service::{FAMILIES, Family, SourceClass};
 
 use crate::cause::Failure;
 use crate::cluster::{Change, EndpointFacts, ObjectName};
-use crate::effect::{Answers, Effect, Effects, Notice};
+use crate::effect::{Answers, Effect, Effects, MapEffect, Measurement, Notice};
 use crate::event::{Event, Facts, Successor, ViewUpdate};
 use crate::evidence::{Sighting, ip_of};
 use crate::expect::addresses::in_cluster;
@@ -106,11 +106,11 @@ impl Setting {
                 self.adopting = false;
                 let plan = self.planner.adopt(&self.view, installed, now);
                 self.count_claims();
-                effects.push(Effect::Program(plan));
+                effects.push(Effect::Maps(MapEffect::Program(plan)));
             }
             Event::Full(failed) => {
                 let next = self.planner.report_full(&self.view, &failed);
-                effects.push(Effect::Program(next));
+                effects.push(Effect::Maps(MapEffect::Program(next)));
             }
             Event::Reread(began, found) => {
                 let differs = found.map(|changes| self.differs(changes));
@@ -218,7 +218,7 @@ impl Setting {
         let synced = self.view.is_synced();
         if applied.synced || (self.unread_maps && synced) {
             self.adopting = true;
-            effects.push(Effect::ReadMaps);
+            effects.push(Effect::Maps(MapEffect::Read));
         } else if synced && !self.adopting {
             let plan = self.planner.plan(&self.view, applied, now);
             self.count_claims();
@@ -226,15 +226,16 @@ impl Setting {
                 received.map_or_else(BTreeMap::new, |at| deliveries(&self.view, applied, at));
             self.programming
                 .follow(&plan, &triggers, &self.planner, now);
-            effects.push(Effect::Program(plan));
+            effects.push(Effect::Maps(MapEffect::Program(plan)));
             self.report_programming(effects);
         }
     }
 
     fn report_programming(&mut self, effects: &mut Effects) {
-        effects.extend(self.programming.news().map(Effect::ReadEndpoints));
+        effects
+            .extend((self.programming.news()).map(|of| Effect::Maps(MapEffect::ReadEndpoints(of))));
         let done = self.programming.take_done();
-        effects.extend(done.into_iter().map(Effect::Programmed));
+        effects.extend((done.into_iter()).map(|of| Effect::Measure(Measurement::Programmed(of))));
     }
 
     fn count_claims(&mut self) {
@@ -250,14 +251,14 @@ impl Setting {
         }
         if self.unread_maps && self.view.is_synced() {
             self.adopting = true;
-            effects.push(Effect::ReadMaps);
+            effects.push(Effect::Maps(MapEffect::Read));
         } else {
             // If pods are seen to dial frontends, their sockets are not translated.
             let seen = |at: Option<Mono>| at.is_some_and(|at| now.since(at) < PODS_SEEN);
             let hidden = self.pods_seen.map(|at| self.sockets && !seen(at));
             self.planner.watch_sockets(hidden);
             let plan = self.planner.expire(&self.view, now);
-            effects.push(Effect::Program(plan));
+            effects.push(Effect::Maps(MapEffect::Program(plan)));
         }
     }
 

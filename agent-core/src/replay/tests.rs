@@ -15,6 +15,7 @@ use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::{Failure, State};
 use crate::cluster::{NodeFacts, ObjectName};
 use crate::coverage::{Hook, Hooks};
+use crate::effect::WriteEffect;
 use crate::eligibility::TerminatingTaints;
 use crate::event::{Facts, KernelSample, KernelState, Parts, Service};
 use crate::evidence::{CountDelta, Place, ServiceInfo, Sighting, Success};
@@ -94,7 +95,7 @@ impl Scene {
         for effect in self.node.step(event, ms(self.now)) {
             match effect {
                 Effect::Publish(judged) => self.judged.push(*judged),
-                Effect::SaveRecording => self.saves += 1,
+                Effect::Write(WriteEffect::Recording) => self.saves += 1,
                 _ => {}
             }
         }

@@ -14,7 +14,7 @@ use crate::coverage::{Hook, Hooks, ObserverStart};
 use crate::damping::DWELL_DEFAULT;
 use crate::drain::ProbeRanges;
 use crate::drops::DropWatch;
-use crate::effect::{Effect, Judged};
+use crate::effect::{Effect, Judged, MapEffect, ReadEffect, SentinelEffect, WriteEffect};
 use crate::eligibility::TerminatingTaints;
 use crate::event::{Event, KernelState, Parts, ViewUpdate};
 use crate::limits::{Limits, SAMPLE_INTERVAL};
@@ -292,50 +292,52 @@ impl SimNode {
 
     fn perform(&mut self, effect: Effect, now: Mono, events: &mut VecDeque<Event>) {
         match effect {
-            Effect::SaveRecording => {}
-            Effect::Program(plan) => self.kernel.program(plan),
-            Effect::ReadMaps => events.push_back(Event::Installed(self.kernel.installed())),
-            Effect::Devices(desired) => {
+            Effect::Maps(MapEffect::Program(plan)) => self.kernel.program(plan),
+            Effect::Maps(MapEffect::Read) => {
+                events.push_back(Event::Installed(self.kernel.installed()))
+            }
+            Effect::Sentinel(SentinelEffect::Devices(desired)) => {
                 let made = self.agent.as_ref().is_some_and(|agent| agent.made);
                 if desired.needed && !made {
                     self.plan_look(now.plus(ms(20)));
                 }
             }
-            Effect::StartProbes { .. } => {
+            Effect::Sentinel(SentinelEffect::Start { .. }) => {
                 self.prober.runs = true;
                 events.push_back(Event::Parts(Parts::Started(None)));
             }
-            Effect::StopProbes => self.prober.runs = false,
-            Effect::Retarget => self.retarget(now),
-            Effect::CheckParts => {
+            Effect::Sentinel(SentinelEffect::Stop) => self.prober.runs = false,
+            Effect::Sentinel(SentinelEffect::Retarget) => self.retarget(now),
+            Effect::Sentinel(SentinelEffect::Check) => {
                 let looked = self.agent.as_ref().map_or(now, |agent| agent.looked);
                 let at = now.max(looked.plus(PAUSE));
                 self.plan_look(at.plus(LOOKED));
             }
-            Effect::ReadSentinel => {
+            Effect::Sentinel(SentinelEffect::Reread) => {
                 let takes = if self.silent { READ_TIMEOUT } else { READ };
                 self.push_own(now.plus(takes), Own::Reread(now));
             }
-            Effect::ReadShape(owners) => {
+            Effect::Read(ReadEffect::Shape(owners)) => {
                 let owners = owners.unwrap_or_else(|| self.owners());
                 let shape = self.shape(owners);
                 events.push_back(shape);
             }
-            Effect::ReadTable => events.push_back(Event::Table(None)),
-            Effect::WatchDrops(_) => events.push_back(Event::DropWatch(DropWatch::Off)),
+            Effect::Read(ReadEffect::Table) => events.push_back(Event::Table(None)),
+            Effect::Read(ReadEffect::WatchDrops(_)) => {
+                events.push_back(Event::DropWatch(DropWatch::Off))
+            }
             Effect::Publish(judged) => self.publish(*judged),
-            Effect::Remember(remembered) => self.remembered = Some(*remembered),
-            Effect::SampleAfter(pause) => {
+            Effect::Write(WriteEffect::State(remembered)) => self.remembered = Some(*remembered),
+            Effect::Read(ReadEffect::SampleAfter(pause)) => {
                 if let Some(agent) = &mut self.agent {
                     agent.next_sample = pause;
                 }
             }
             Effect::HealthPorts(_)
-            | Effect::CountOpen
-            | Effect::Probed { .. }
-            | Effect::ReadEndpoints(_)
-            | Effect::Programmed(_)
-            | Effect::StaleConnection(..)
+            | Effect::Maps(MapEffect::ReadEndpoints(_))
+            | Effect::Read(ReadEffect::CountOpen)
+            | Effect::Write(WriteEffect::Recording)
+            | Effect::Measure(_)
             | Effect::Log(_) => {}
         }
     }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use agent_common::abi::ABI_VERSION;
 use agent_common::evidence::{FAULTS, Fault};
 use agent_core::coverage::Hooks;
-use agent_core::effect::{Answers, Effect, Judged, Notice};
+use agent_core::effect::{
+    Answers, Effect, Judged, MapEffect, Notice, ReadEffect, SentinelEffect, WriteEffect,
+};
 use agent_core::event::{Event, Parts, ViewUpdate};
 use agent_core::evidence::{Directory as _, Sighting};
 use agent_core::limits::{Limits, SAMPLE_INTERVAL};
@@ -245,57 +247,57 @@ impl Agent {
 
     fn perform(&mut self, effect: Effect, events: &mut VecDeque<Event>) {
         match effect {
-            Effect::Program(plan) => self.program(&plan, events),
-            Effect::ReadMaps => {
-                self.succeeded.plan();
-                let installed = self.observer.as_ref().map(Observer::installed);
-                events.push_back(Event::Installed(installed.unwrap_or_default()));
-            }
-            Effect::Publish(judged) => self.publish(*judged),
-            Effect::HealthPorts(table) => {
-                self.health_ports
-                    .iter_mut()
-                    .for_each(|of| of.follow(&table));
-            }
-            Effect::Remember(remembered) => {
-                if !self.succeeded.ask().exists() {
-                    self.output.memory.remember(*remembered);
-                }
-            }
-            Effect::SaveRecording => self.save_recording(),
-            Effect::SampleAfter(pause) => self.next_sample = pause,
-            Effect::ReadShape(owners) => events.extend(self.read_shape(owners)),
-            Effect::ReadTable => events.push_back(Event::Table(conntrack::table())),
-            Effect::CountOpen => self.open_count.begin(self.node.outsiders()),
-            Effect::WatchDrops(on) => {
-                let observer = self.observer.as_mut();
-                events.extend(observer.map(|of| Event::DropWatch(of.watch_drops(on))));
-            }
-            Effect::Probed {
-                trace,
-                outcome,
-                lag,
-            } => {
-                self.output.metrics.record_probe(&trace, outcome.name());
-                if let Some(lag) = lag {
-                    self.output.metrics.record_rotation(lag);
-                }
-            }
-            Effect::ReadEndpoints(endpoints) => {
-                if let Some(observer) = &mut self.observer {
-                    observer.read_endpoints(endpoints);
-                }
-            }
-            Effect::Programmed(programmed) => self.output.metrics.record_programmed(&programmed),
-            Effect::StaleConnection(_, age) => self.output.metrics.record_left(age),
-            Effect::Log(notice) => log(&notice),
-            Effect::CheckParts if self.succeeded.ask().exists() => {}
-            effect => {
+            Effect::Maps(effect) => self.perform_on_maps(effect, events),
+            // They are a successor's, where there is one.
+            Effect::Sentinel(SentinelEffect::Check) | Effect::Write(WriteEffect::State(_))
+                if self.succeeded.ask().exists() => {}
+            Effect::Sentinel(effect) => {
                 if let Some(probing) = &mut self.probing {
                     events.extend(probing.perform(effect, self.observer.as_mut(), &self.node));
                 }
             }
+            Effect::Read(effect) => events.extend(self.read(effect)),
+            Effect::Publish(judged) => self.publish(*judged),
+            Effect::HealthPorts(table) => {
+                let steered = self.health_ports.iter_mut();
+                steered.for_each(|of| of.follow(&table));
+            }
+            Effect::Write(WriteEffect::State(state)) => self.output.memory.remember(*state),
+            Effect::Write(WriteEffect::Recording) => self.save_recording(),
+            Effect::Measure(measured) => self.output.metrics.record(&measured),
+            Effect::Log(notice) => log(&notice),
         }
+    }
+
+    fn perform_on_maps(&mut self, effect: MapEffect, events: &mut VecDeque<Event>) {
+        match effect {
+            MapEffect::Program(plan) => self.program(&plan, events),
+            MapEffect::Read => {
+                self.succeeded.plan();
+                let installed = self.observer.as_ref().map(Observer::installed);
+                events.push_back(Event::Installed(installed.unwrap_or_default()));
+            }
+            MapEffect::ReadEndpoints(endpoints) => {
+                if let Some(observer) = &mut self.observer {
+                    observer.read_endpoints(endpoints);
+                }
+            }
+        }
+    }
+
+    /// Reads what was asked for, now or later. Returns what was read.
+    fn read(&mut self, effect: ReadEffect) -> Option<Event> {
+        match effect {
+            ReadEffect::SampleAfter(pause) => self.next_sample = pause,
+            ReadEffect::Shape(owners) => return self.read_shape(owners),
+            ReadEffect::Table => return Some(Event::Table(conntrack::table())),
+            ReadEffect::CountOpen => self.open_count.begin(self.node.outsiders()),
+            ReadEffect::WatchDrops(on) => {
+                let watch = self.observer.as_mut()?.watch_drops(on);
+                return Some(Event::DropWatch(watch));
+            }
+        }
+        None
     }
 
     fn save_recording(&self) {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use agent_core::effect::{DesiredDevices, Effect};
+use agent_core::effect::{DesiredDevices, SentinelEffect};
 use agent_core::event::{Event, Parts};
 use agent_core::node::Node;
 use agent_core::trace::ProbeTrace;
@@ -102,29 +102,28 @@ impl Probing {
     /// Performs an effect. Returns what the node is told of it.
     pub(super) fn perform(
         &mut self,
-        effect: Effect,
+        effect: SentinelEffect,
         observer: Option<&mut Observer>,
         node: &Node,
     ) -> Option<Event> {
         match effect {
-            Effect::Devices(desired) => self.desire(desired),
-            Effect::StartProbes { anew } => {
+            SentinelEffect::Devices(desired) => self.desire(desired),
+            SentinelEffect::Start { anew } => {
                 let started = self.start(anew, observer);
                 return Some(Event::Parts(Parts::Started(started.err())));
             }
-            Effect::StopProbes => self.stop(),
-            Effect::Retarget => self.retarget(node),
-            Effect::CheckParts => {
+            SentinelEffect::Stop => self.stop(),
+            SentinelEffect::Retarget => self.retarget(node),
+            SentinelEffect::Check => {
                 self.desired.send_modify(|desired| desired.asked += 1);
                 let attached = self.hooks.as_ref().is_none_or(ProbeHooks::stand);
                 return (!attached).then_some(Event::Parts(Parts::Detached));
             }
-            Effect::ReadSentinel => {
+            SentinelEffect::Reread => {
                 if let Some(rereads) = &self.rereads {
                     rereads.send_replace(());
                 }
             }
-            _ => {}
         }
         None
     }

@@ -128,9 +128,9 @@ fn every_definition_is_exposed_and_nothing_else() {
     metrics.http().as_kube_proxy();
     metrics.publish().want(Published::Condition);
     for outcome in ["passed", "void"] {
-        metrics.record_probe(&probe(), outcome);
+        metrics.measured.probe(&probe(), outcome);
     }
-    (counted::programmed().iter()).for_each(|of| metrics.record_programmed(of));
+    (counted::programmed().iter()).for_each(|of| metrics.measured.programmed(of));
     let page = metrics.encode();
     let exposed: BTreeSet<&str> = page
         .lines()

@@ -9,7 +9,7 @@ use agent_common::service::{EndpointKey, SourceClass};
 use super::scene::{Effects, Scene, ms};
 use super::world::slice;
 use crate::cluster::{Change, Protocol};
-use crate::effect::Effect;
+use crate::effect::{Effect, MapEffect, Measurement};
 use crate::event::{Event, KernelSample, ViewUpdate};
 use crate::evidence::CountDelta;
 use crate::programming::{EndpointChange, Latency, Programmed};
@@ -19,7 +19,7 @@ const RECEIVED: Wall = Wall(1_800_000_000_000_000_000);
 
 fn programmed(effects: &Effects) -> Vec<Programmed> {
     let done = effects.0.iter().filter_map(|effect| match effect {
-        Effect::Programmed(programmed) => Some(*programmed),
+        Effect::Measure(Measurement::Programmed(programmed)) => Some(*programmed),
         _ => None,
     });
     done.collect()
@@ -42,7 +42,7 @@ fn triggered(endpoints: &[&str], seconds: i64) -> Event {
 /// The endpoints that are read from now on.
 fn read(effects: &Effects) -> Vec<EndpointKey> {
     let keys = effects.0.iter().find_map(|effect| match effect {
-        Effect::ReadEndpoints(keys) => Some(keys.clone()),
+        Effect::Maps(MapEffect::ReadEndpoints(keys)) => Some(keys.clone()),
         _ => None,
     });
     keys.expect("changed endpoints are read")

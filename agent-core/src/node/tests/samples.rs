@@ -10,7 +10,7 @@ use super::scene::*;
 use super::world::*;
 use crate::cause::{Cause, Failure, State};
 use crate::cluster::Protocol;
-use crate::effect::{Effect, Notice};
+use crate::effect::{Effect, Measurement, Notice};
 use crate::event::{Event, KernelSample};
 use crate::evidence::CoverageLoss;
 use crate::freshness::FIRST_GENERATION;
@@ -189,7 +189,7 @@ fn a_stale_connection_is_dated_by_when_its_endpoint_left() {
     sighting.arrived = ms(scene.now() - 100);
     let effects = scene.sighted(sighting);
     let ages = effects.0.iter().filter_map(|effect| match effect {
-        Effect::StaleConnection(Family::V4, age) => Some(age.as_millis()),
+        Effect::Measure(Measurement::StaleConnection(Family::V4, age)) => Some(age.as_millis()),
         _ => None,
     });
     assert_eq!(ages.collect::<Vec<_>>(), [19_900]);

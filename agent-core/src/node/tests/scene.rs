@@ -13,8 +13,10 @@ use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::{Failure, State};
 use crate::cluster::{Change, ObjectName};
 use crate::coverage::ObserverStart;
-use crate::effect::Remembered;
-use crate::effect::{DesiredDevices, Effect, Judged, Notice};
+use crate::effect::{
+    DesiredDevices, Effect, Judged, MapEffect, Measurement, Notice, ReadEffect, Remembered,
+    SentinelEffect, WriteEffect,
+};
 use crate::event::{Event, KernelSample, KernelState, Parts, Successor, ViewUpdate};
 use crate::evidence::{CountDelta, Directory as _, Sighting};
 use crate::freshness::FIRST_GENERATION;
@@ -427,7 +429,7 @@ impl Effects {
     /// Every change of the maps.
     pub(super) fn plan(&self) -> Vec<MapChange> {
         let changes = self.0.iter().filter_map(|effect| match effect {
-            Effect::Program(plan) => Some(plan),
+            Effect::Maps(MapEffect::Program(plan)) => Some(plan),
             _ => None,
         });
         changes.flatten().copied().collect()
@@ -435,7 +437,9 @@ impl Effects {
 
     pub(super) fn devices(&self) -> Option<(bool, &[Family])> {
         self.0.iter().find_map(|effect| match effect {
-            Effect::Devices(DesiredDevices { needed, families }) => Some((*needed, &families[..])),
+            Effect::Sentinel(SentinelEffect::Devices(DesiredDevices { needed, families })) => {
+                Some((*needed, &families[..]))
+            }
             _ => None,
         })
     }
@@ -450,7 +454,7 @@ impl Effects {
 
     pub(super) fn remembered(&self) -> Option<&Remembered> {
         self.0.iter().find_map(|effect| match effect {
-            Effect::Remember(remembered) => Some(&**remembered),
+            Effect::Write(WriteEffect::State(remembered)) => Some(&**remembered),
             _ => None,
         })
     }
@@ -458,7 +462,9 @@ impl Effects {
     /// Outcome of a probe, and the lag that it measured in ms.
     pub(super) fn probed(&self) -> (ProbeOutcome, Option<u128>) {
         let probed = self.0.iter().find_map(|effect| match effect {
-            Effect::Probed { outcome, lag, .. } => Some((*outcome, lag.map(|lag| lag.as_millis()))),
+            Effect::Measure(Measurement::Probe { outcome, lag, .. }) => {
+                Some((*outcome, lag.map(|lag| lag.as_millis())))
+            }
             _ => None,
         });
         probed.expect("a probe ended")
@@ -467,7 +473,7 @@ impl Effects {
     /// When the evidence is to be read again, in ms.
     pub(super) fn pause(&self) -> u128 {
         let pause = self.0.iter().find_map(|effect| match effect {
-            Effect::SampleAfter(pause) => Some(pause.as_millis()),
+            Effect::Read(ReadEffect::SampleAfter(pause)) => Some(pause.as_millis()),
             _ => None,
         });
         pause.expect("a sample follows")
@@ -476,29 +482,29 @@ impl Effects {
 
 fn name(effect: &Effect) -> &'static str {
     match effect {
-        Effect::Program(_) => "program",
-        Effect::ReadMaps => "read maps",
-        Effect::Devices(_) => "devices",
-        Effect::StartProbes { anew: false } => "start",
-        Effect::StartProbes { anew: true } => "start anew",
-        Effect::StopProbes => "stop",
-        Effect::SaveRecording => "save recording",
-        Effect::Retarget => "retarget",
-        Effect::CheckParts => "check parts",
-        Effect::ReadSentinel => "read sentinel",
-        Effect::ReadShape(_) => "read shape",
-        Effect::ReadTable => "read table",
-        Effect::WatchDrops(true) => "watch drops",
-        Effect::WatchDrops(false) => "leave drops",
+        Effect::Maps(MapEffect::Program(_)) => "program",
+        Effect::Maps(MapEffect::Read) => "read maps",
+        Effect::Sentinel(SentinelEffect::Devices(_)) => "devices",
+        Effect::Sentinel(SentinelEffect::Start { anew: false }) => "start",
+        Effect::Sentinel(SentinelEffect::Start { anew: true }) => "start anew",
+        Effect::Sentinel(SentinelEffect::Stop) => "stop",
+        Effect::Write(WriteEffect::Recording) => "save recording",
+        Effect::Sentinel(SentinelEffect::Retarget) => "retarget",
+        Effect::Sentinel(SentinelEffect::Check) => "check parts",
+        Effect::Sentinel(SentinelEffect::Reread) => "read sentinel",
+        Effect::Read(ReadEffect::Shape(_)) => "read shape",
+        Effect::Read(ReadEffect::Table) => "read table",
+        Effect::Read(ReadEffect::WatchDrops(true)) => "watch drops",
+        Effect::Read(ReadEffect::WatchDrops(false)) => "leave drops",
         Effect::Publish(_) => "publish",
         Effect::HealthPorts(_) => "health ports",
-        Effect::CountOpen => "count open",
-        Effect::Remember(_) => "remember",
-        Effect::SampleAfter(_) => "sample after",
-        Effect::Probed { .. } => "probed",
-        Effect::ReadEndpoints(_) => "read endpoints",
-        Effect::Programmed(_) => "programmed",
-        Effect::StaleConnection(..) => "stale",
+        Effect::Read(ReadEffect::CountOpen) => "count open",
+        Effect::Write(WriteEffect::State(_)) => "remember",
+        Effect::Read(ReadEffect::SampleAfter(_)) => "sample after",
+        Effect::Measure(Measurement::Probe { .. }) => "probed",
+        Effect::Maps(MapEffect::ReadEndpoints(_)) => "read endpoints",
+        Effect::Measure(Measurement::Programmed(_)) => "programmed",
+        Effect::Measure(Measurement::StaleConnection(..)) => "stale",
         Effect::Log(_) => "log",
     }
 }

@@ -4,7 +4,7 @@ use rstest::rstest;
 
 use super::scene::*;
 use crate::cause::{State, Why};
-use crate::effect::{Effect, Notice};
+use crate::effect::{Effect, Notice, ReadEffect};
 use crate::event::Event;
 use crate::owners::{DatapathOwners, Owner};
 use crate::shape::{DeviceFacts, Facts, Role, Strangers, Told};
@@ -41,13 +41,13 @@ fn what_was_just_read_of_the_kernel_is_not_read_twice() {
     let mut scene = Scene::new();
     scene.synced();
     let effects = scene.sound();
-    let Effect::ReadShape(Some(owners)) = effects.0[0] else {
+    let Effect::Read(ReadEffect::Shape(Some(owners))) = effects.0[0] else {
         panic!("{effects:?}");
     };
     assert_eq!(owners, kube_proxy());
     assert!(matches!(
         scene.check().0.last(),
-        Some(Effect::ReadShape(None))
+        Some(Effect::Read(ReadEffect::Shape(None)))
     ));
 }
 

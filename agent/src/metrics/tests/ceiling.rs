@@ -109,7 +109,7 @@ fn healthy(ports: u32, shown: ServiceMetrics) -> Arc<Metrics> {
                     transport,
                 };
                 for outcome in ["passed", "void"] {
-                    metrics.record_probe(&trace, outcome);
+                    metrics.measured.probe(&trace, outcome);
                 }
             }
         }
@@ -120,10 +120,10 @@ fn healthy(ports: u32, shown: ServiceMetrics) -> Arc<Metrics> {
             since_trigger: Some(Duration::from_millis(1_150)),
         };
         for latency in [Some(latency), None] {
-            metrics.record_programmed(&Programmed { change, latency });
+            metrics.measured.programmed(&Programmed { change, latency });
         }
     }
-    metrics.record_rotation(Duration::from_secs(1));
+    metrics.measured.rotations.observe(1.0);
     metrics.http().answered(Some(Endpoint::Livez), 200);
     for status in [200, 503] {
         metrics.http().answered_of_service(status);

@@ -22,11 +22,11 @@ pub(super) fn programmed() -> [Programmed; 2] {
 #[test]
 fn events_that_are_counted_one_by_one_are_exposed() {
     let metrics = Metrics::new();
-    metrics.record_probe(&probe(), "passed");
-    metrics.record_probe(&probe(), "void");
-    metrics.record_rotation(Duration::from_secs(3));
-    metrics.record_left(Duration::from_millis(150));
-    (programmed().iter()).for_each(|of| metrics.record_programmed(of));
+    metrics.measured.probe(&probe(), "passed");
+    metrics.measured.probe(&probe(), "void");
+    metrics.measured.rotations.observe(3.0);
+    metrics.measured.left.observe(0.15);
+    (programmed().iter()).for_each(|of| metrics.measured.programmed(of));
     metrics.http().answered(Some(Endpoint::Livez), 503);
     metrics.http().as_kube_proxy();
     metrics.http().answered(Some(Endpoint::Livez), 503);
