@@ -24,8 +24,8 @@ use crate::time::Mono;
 use crate::trace::ProbeTrace;
 use crate::verdict::{LastVerdict, Verdict};
 
-/// One thing to do. Each variant is for one performer, which matches all that it may be asked for: an
-/// effect that is added does not compile until it is performed.
+/// One thing to do. Each variant has one performer, which matches its part without a wildcard: an effect
+/// that is added does not compile until it is performed.
 #[derive(Debug)]
 pub enum Effect {
     /// Change or read the maps of expectations.
@@ -36,7 +36,7 @@ pub enum Effect {
     Read(ReadEffect),
     /// The verdict and what is answered because of it.
     Publish(Box<Judged>),
-    /// Load balancers ask about these Services at these ports from now on.
+    /// Serve these health check node ports from now on.
     HealthPorts(Arc<PortTable>),
     /// Write to a file.
     Write(WriteEffect),
@@ -46,7 +46,7 @@ pub enum Effect {
     Log(Notice),
 }
 
-/// What the observer's maps of expectations are asked for.
+/// Operations on the observer's maps of expectations.
 #[derive(Debug)]
 pub enum MapEffect {
     /// Change the maps of expectations; what finds no place comes back as
@@ -59,13 +59,13 @@ pub enum MapEffect {
     ReadEndpoints(Vec<EndpointKey>),
 }
 
-/// What the sentinel's devices, programs and prober are asked for.
+/// Operations on the sentinel's devices, programs and prober.
 #[derive(Debug)]
 pub enum SentinelEffect {
     /// Make the sentinel's devices, or remove them.
     Devices(DesiredDevices),
-    /// Start the sentinel's programs and its prober on the devices that are ready, the programs
-    /// anew where they were detached. The answer is `SentinelEvent::Started`.
+    /// Start the sentinel's programs and its prober on the devices that are ready, and replace detached
+    /// programs if so required. The answer is `SentinelEvent::Started`.
     Start { anew: bool },
     /// Stop them.
     Stop,

@@ -14,7 +14,7 @@ use crate::drain::{OpenConnections, Outside};
 use crate::drops::{DropCount, DropWatch};
 use crate::evidence::{CountDelta, ProgrammingSeen, ServiceInfo, Sighting, Success};
 use crate::expect::node::address;
-use crate::expect::sentinel::Sentinel;
+use crate::expect::sentinel::{ABSENT, Sentinel};
 use crate::owners::OwnersRead;
 use crate::peers::PeerSample;
 use crate::plan::{Installed, MapChange, Missing};
@@ -37,8 +37,8 @@ pub enum Event {
     /// Changes of a plan that found no place.
     #[serde(skip)]
     Full(Vec<MapChange>),
-    /// The uncached sentinel: the answer to [`SentinelEffect::Reread`](super::effect::SentinelEffect), asked
-    /// for at that time; nothing where the API server did not answer.
+    /// The uncached sentinel, read by [`SentinelEffect::Reread`](super::effect::SentinelEffect) from that
+    /// time on; nothing if the API server did not answer.
     #[serde(skip)]
     Reread(Mono, Option<Vec<Change>>),
     /// The view's facts for the judge.
@@ -76,7 +76,8 @@ pub enum Event {
     #[serde(skip)]
     Open(Result<OpenConnections, String>),
     /// The sentinel's own devices, programs and prober.
-    Parts(Parts),
+    #[serde(rename = "parts")]
+    Sentinel(SentinelEvent),
     /// A probe ended.
     Trace(Box<ProbeTrace>),
 }
@@ -125,6 +126,14 @@ pub struct Facts {
 }
 
 impl Facts {
+    /// The sentinel, as soon as the view is whole: half of it may be there before.
+    pub fn sentinel(&self) -> &Sentinel {
+        match self.synced {
+            true => &self.sentinel,
+            false => &ABSENT,
+        }
+    }
+
     /// Whether the node has an address of this family.
     pub(crate) fn has_address(&self, family: Family) -> bool {
         let mut all = self.node.iter().flat_map(|node| &node.addresses);
@@ -222,7 +231,7 @@ pub struct Heaviest {
 /// The sentinel's own parts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Parts {
+pub enum SentinelEvent {
     /// The devices are there; they may be others than before.
     Ready,
     /// The devices cannot be had, in words.

@@ -35,7 +35,7 @@ use crate::record::Recorder;
 use crate::time::{Mono, Wall};
 use crate::view::ClusterView;
 pub use judge::Judge;
-pub use sentinel::{Condition, Watched};
+pub use sentinel::{Condition, SentinelStatus};
 use setting::Setting;
 pub use setting::ViewState;
 
@@ -228,8 +228,8 @@ impl Node {
     }
 
     /// The sentinel, unless it is turned off.
-    pub fn sentinel(&self) -> Option<&Watched> {
-        self.judge.sentinel.as_ref()
+    pub fn sentinel(&self) -> Option<SentinelStatus<'_>> {
+        self.judge.sentinel()
     }
 
     /// Connections from outside.

@@ -37,7 +37,8 @@ const OWNERS_READ: Duration = Duration::from_secs(7);
 const TRANSPORTS: usize = Transport::ALL.len();
 const LANES: usize = PROBE_PATHS * FAMILIES * TRANSPORTS;
 
-/// The sentinel as the cluster view has it.
+/// The last conclusion from the sentinel in the cluster view and from the state of its prober, with its
+/// time. It outlives the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelView {
     /// Its Service and slices are there.
@@ -333,6 +334,12 @@ impl SentinelLedger {
             lane.end_young(now, &self.limits);
         }
         self.damage = Some(Damage { at: now, sentence });
+    }
+
+    /// Whether this is the damage that was found last, and `lasts` since then.
+    pub(crate) fn is_damage(&self, sentence: &str, lasts: impl Fn(Mono) -> bool) -> bool {
+        let damage = self.damage.as_ref();
+        damage.is_some_and(|of| of.sentence == sentence && lasts(of.at))
     }
 
     /// The sentinel's own devices, routes and programs were looked at from `began` on, and all of

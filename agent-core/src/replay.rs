@@ -146,6 +146,7 @@ impl Replayed {
         true
     }
 
+    #[deny(clippy::wildcard_enum_match_arm)]
     fn step(&mut self, event: Event, at: Mono, wall: Wall) {
         for effect in self.last.step(event, at) {
             let judged = match effect {

@@ -135,6 +135,7 @@ impl Metrics {
     }
 
     /// Counts an observation.
+    #[deny(clippy::wildcard_enum_match_arm)]
     pub fn record(&self, measured: &Measurement) {
         match measured {
             Measurement::Probe {

@@ -1,5 +1,4 @@
-//! Whether the cluster uses an address of the sentinel's. The agent looks for conflicts on the node
-//! itself.
+//! Whether the cluster uses an address of the sentinel. The agent itself finds conflicts on the node.
 
 use std::net::IpAddr;
 

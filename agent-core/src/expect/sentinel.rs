@@ -57,6 +57,17 @@ pub struct Sentinel {
     pub enforcement: Option<Box<str>>,
 }
 
+/// No sentinel.
+pub static ABSENT: Sentinel = Sentinel {
+    exists: false,
+    altered: None,
+    families: [None; FAMILIES],
+    contested: Vec::new(),
+    fleet: None,
+    fleet_error: None,
+    enforcement: None,
+};
+
 /// A lane whose frontend another Service claims.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contest {

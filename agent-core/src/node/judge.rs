@@ -7,7 +7,7 @@ use std::time::Duration;
 use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
-use super::sentinel::Watched;
+use super::sentinel::SentinelState;
 use super::{Settings, Start, boot};
 use crate::answer::{Endpoint, UnknownPolicy, answer};
 use crate::brake::Brake;
@@ -48,7 +48,7 @@ pub struct Judge {
     pub(super) eligibility: Eligibility,
     pub(super) coverage: Coverage,
     pub(super) ledger: Ledger,
-    pub(super) sentinel: Option<Watched>,
+    pub(super) sentinel: Option<SentinelState>,
     /// Programs that translate each path.
     pub shape: Shape,
     pub(super) shape_read: Option<Mono>,
@@ -107,8 +107,8 @@ impl Judge {
                 known.eligibility,
             ),
         };
-        let watched = |rule| Watched::new(rule, settings.rereads);
-        let sentinel = settings.sentinel.clone().map(watched);
+        let rereads = settings.rereads;
+        let sentinel = (settings.sentinel.as_ref()).map(|_| SentinelState::new(rereads));
         Self {
             anchor: Anchor {
                 mono: now,
@@ -148,8 +148,8 @@ impl Judge {
 
     /// Addresses were replaced: what is told of the sentinel by them follows.
     pub(crate) fn identify_again(&mut self) {
-        if let Some(watched) = &self.sentinel {
-            self.ledger.sentinel.view.identity = watched.identity();
+        if let Some(identity) = self.sentinel().map(|of| of.identity()) {
+            self.ledger.sentinel.view.identity = identity;
         }
     }
 
@@ -187,7 +187,7 @@ impl Judge {
             Event::Open(counted) => return self.drain.open(counted),
             Event::DropWatch(watch) => return self.drops.shown.watch = watch,
             Event::Shape(facts) => return self.shape(&facts, effects),
-            Event::Parts(parts) => return self.parts(parts, effects),
+            Event::Sentinel(event) => return self.parts(event, effects),
             Event::Trace(trace) => return self.trace(trace, effects),
             // The setting and the directory have taken these.
             Event::View(_)
@@ -200,7 +200,7 @@ impl Judge {
     }
 
     fn know(&mut self, facts: Box<Facts>, effects: &mut Effects) {
-        self.facts = facts;
+        let before = std::mem::replace(&mut self.facts, facts);
         if let Some(node) = &self.facts.node {
             self.eligibility = eligibility(Some(node), &self.settings.taints);
         }
@@ -216,7 +216,7 @@ impl Judge {
         self.coverage
             .unknown_claims(self.facts.unknown_claims.as_ref());
         self.brake.source(self.facts.silent, self.now);
-        self.follow_sentinel(effects);
+        self.follow_sentinel(&before, effects);
         let ledger = &mut self.ledger.sentinel;
         if self.facts.synced {
             ledger.follow_source(self.facts.silent, self.facts.node.as_ref(), self.now);
@@ -375,7 +375,7 @@ impl Judge {
             eligibility: self.eligibility.clone(),
             view_synced: self.facts.synced,
             families: self.facts.families,
-            sentinel_exists: self.sentinel.as_ref().is_some_and(Watched::exists),
+            sentinel_exists: self.sentinel().is_some_and(|of| of.exists()),
             booted: Mono(0),
             pods_expected: match self.served {
                 true => [false; FAMILIES],

@@ -12,8 +12,8 @@ use crate::cause::{Cause, ProbeCause};
 use crate::effect::{
     DesiredDevices, Effect, Effects, Measurement, Notice, ReadEffect, SentinelEffect,
 };
-use crate::event::{KernelState, Parts};
-use crate::expect::sentinel::{Contest, Sentinel, SentinelFamily, SentinelRule};
+use crate::event::{Facts, KernelState, SentinelEvent};
+use crate::expect::sentinel::{Contest, Sentinel, SentinelFamily};
 use crate::ledger::Reading;
 use crate::limits::{
     FAILING_INTERVAL, KERNEL_AGE, READING_DOUBLES, READING_SERVES, SOON, SUSPECT_INTERVAL,
@@ -24,32 +24,34 @@ use crate::probes::{KernelFacts, ProbeOutcome, SentinelView, VoidReason, classif
 use crate::time::Mono;
 use crate::trace::{ProbeTrace, Transport};
 
-/// The sentinel as far as the node follows it.
+/// State of the sentinel's devices, programs and prober, and of the checks of them. The cluster's side
+/// is in [`Facts`] alone. The ledger keeps damage, and the conclusion from both sides
+/// ([`SentinelView`]).
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Watched {
-    rule: SentinelRule,
-    /// The sentinel in the cluster view.
-    found: Sentinel,
-    parts: Own,
+pub(super) struct SentinelState {
+    parts: ProberState,
     #[serde(skip)]
     desired: DesiredDevices,
-    /// An address of its own that the cluster uses otherwise, in words.
-    taken: Option<String>,
     kernel: Option<(KernelFacts, Mono)>,
     /// When its parts were last checked because probes failed.
     suspected: Option<Mono>,
-    /// Damage that was logged last.
-    damage: Option<String>,
     /// Uncached reads of the sentinel; `None` if the agent cannot make them.
     recheck: Option<Recheck>,
     /// When the last check began that found its parts sound.
     sound: Option<Mono>,
 }
 
+/// The sentinel in the cluster view, with the state of its devices, programs and prober.
+#[derive(Clone, Copy)]
+pub struct SentinelStatus<'a> {
+    facts: &'a Facts,
+    state: &'a SentinelState,
+}
+
 /// Devices, programs and prober.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Own {
+enum ProberState {
     /// The devices are not made yet.
     Unmade,
     /// The devices are there, programs and prober are not running.
@@ -99,50 +101,36 @@ pub enum Condition<'a> {
     Probing,
 }
 
-impl Watched {
-    pub(super) fn new(rule: SentinelRule, rereads: bool) -> Self {
-        Self {
-            rule,
-            found: Sentinel::default(),
-            parts: Own::Unmade,
-            desired: DesiredDevices::default(),
-            taken: None,
-            kernel: None,
-            suspected: None,
-            damage: None,
-            recheck: rereads.then(Recheck::default),
-            sound: None,
-        }
-    }
-
+impl<'a> SentinelStatus<'a> {
     /// The sentinel in the cluster view.
-    pub fn found(&self) -> &Sentinel {
-        &self.found
+    pub fn found(self) -> &'a Sentinel {
+        self.facts.sentinel()
     }
 
     /// Whether probes are to be expected.
-    pub fn exists(&self) -> bool {
-        self.found.exists && self.off().is_none()
+    pub fn exists(self) -> bool {
+        self.found().exists && self.off().is_none()
     }
 
     /// Reason why nothing is probed although the sentinel is there, in words.
-    pub fn off(&self) -> Option<&str> {
-        let parts = match &self.parts {
-            Own::Off(why) => Some(why),
-            Own::Unmade | Own::Ready | Own::Running => None,
+    pub fn off(self) -> Option<&'a str> {
+        let parts = match &self.state.parts {
+            ProberState::Off(why) => Some(why),
+            ProberState::Unmade | ProberState::Ready | ProberState::Running => None,
         };
-        self.taken.as_ref().or(parts).map(String::as_str)
+        self.facts.taken.as_ref().or(parts).map(String::as_str)
     }
 
     /// Whether probes are sent.
-    pub fn is_running(&self) -> bool {
-        self.parts == Own::Running && self.taken.is_none()
+    pub fn is_running(self) -> bool {
+        self.state.parts == ProberState::Running && self.facts.taken.is_none()
     }
 
-    pub fn condition(&self) -> Condition<'_> {
-        if let Some(altered) = &self.found.altered {
+    pub fn condition(self) -> Condition<'a> {
+        let found = self.found();
+        if let Some(altered) = &found.altered {
             Condition::Altered(altered)
-        } else if !self.found.exists {
+        } else if !found.exists {
             Condition::Absent
         } else if let Some(why) = self.off() {
             Condition::Off(why)
@@ -153,70 +141,60 @@ impl Watched {
         }
     }
 
-    /// The sentinel in the view, as the ledger takes it.
-    fn view(&self, now: Mono) -> SentinelView {
-        let differs = self.recheck.as_ref().and_then(|of| of.differs.as_ref());
+    /// State that the ledger judges by and keeps for the next agent.
+    fn view(self, now: Mono) -> SentinelView {
+        let found = self.found();
+        let differs = self
+            .state
+            .recheck
+            .as_ref()
+            .and_then(|of| of.differs.as_ref());
         let addressed = |found: &SentinelFamily| found.node_address.is_some();
-        let families = self.found.families;
         // A Node that is not known, or has no address yet, says nothing.
-        let is_known = families.iter().flatten().any(addressed);
+        let is_known = found.families.iter().flatten().any(addressed);
         SentinelView {
-            exists: self.found.exists,
+            exists: found.exists,
             off: self.off().map(str::to_owned),
-            altered: differs.or(self.found.altered.as_ref()).cloned(),
+            altered: differs.or(found.altered.as_ref()).cloned(),
             identity: self.identity(),
             changed_at: now,
-            unaddressed: families
+            unaddressed: found
+                .families
                 .map(|family| is_known && family.is_some_and(|family| !addressed(&family))),
         }
     }
 
     /// The same after a restart, and with another compiler: it is written down.
-    pub(super) fn identity(&self) -> u64 {
+    pub(super) fn identity(self) -> u64 {
         let mut hasher = fnv::FnvHasher::default();
-        let (_, families) = self.found.fixed();
+        let (_, families) = self.found().fixed();
         hasher.write(&serde_json::to_vec(&families).unwrap_or_default());
         hasher.finish()
     }
+}
+
+impl SentinelState {
+    pub(super) fn new(rereads: bool) -> Self {
+        Self {
+            parts: ProberState::Unmade,
+            desired: DesiredDevices::default(),
+            kernel: None,
+            suspected: None,
+            recheck: rereads.then(Recheck::default),
+            sound: None,
+        }
+    }
 
     /// Once made, the devices stay while the sentinel is deleted or edited.
-    fn desire(&mut self) -> DesiredDevices {
+    fn desire(&mut self, facts: &Facts) -> DesiredDevices {
         let mut families = Family::ALL.to_vec();
-        families.retain(|family| self.found.families[*family as usize].is_some());
-        self.desired.needed = (self.desired.needed || !families.is_empty()) && self.taken.is_none();
+        families.retain(|family| facts.sentinel.families[*family as usize].is_some());
+        let needed = self.desired.needed || !families.is_empty();
+        self.desired.needed = needed && facts.taken.is_none();
         if !families.is_empty() {
             self.desired.families = families;
         }
         self.desired.clone()
-    }
-
-    /// Addresses that the cluster uses otherwise are left to it.
-    fn take_addresses(&mut self, taken: Option<String>, effects: &mut Effects) {
-        if self.taken == taken {
-            return;
-        }
-        if let Some(why) = &taken {
-            effects.push(Effect::Log(Notice::SentinelOff(why.clone())));
-            effects.push(Effect::Sentinel(SentinelEffect::Stop));
-        }
-        // The devices go with the addresses, and are made anew without the conflict. Those that could
-        // not be had before may not be had then either, which is not reported a second time.
-        if !matches!(self.parts, Own::Off(_)) {
-            self.parts = Own::Unmade;
-        }
-        self.taken = taken;
-    }
-
-    /// Has programs and prober started, unless the devices are about to be removed. Until the answer
-    /// comes, parts that were off are off.
-    fn start(&mut self, parts: Own, effects: &mut Effects) {
-        if self.taken.is_some() {
-            return;
-        }
-        if !matches!(self.parts, Own::Off(_)) {
-            self.parts = parts;
-        }
-        effects.push(Effect::Sentinel(SentinelEffect::Start { anew: false }));
     }
 
     /// Facts last read of the kernel, if that is not too long ago.
@@ -227,19 +205,25 @@ impl Watched {
 }
 
 impl Judge {
-    /// The view changed: what it says of the sentinel now.
-    pub(super) fn follow_sentinel(&mut self, effects: &mut Effects) {
-        let Some(watched) = self.sentinel.as_mut().filter(|_| self.facts.synced) else {
+    /// The sentinel, unless it is turned off.
+    pub(super) fn sentinel(&self) -> Option<SentinelStatus<'_>> {
+        let (facts, state) = (&*self.facts, self.sentinel.as_ref()?);
+        Some(SentinelStatus { facts, state })
+    }
+
+    /// Follows the sentinel in the view, which was `before` until now.
+    pub(super) fn follow_sentinel(&mut self, before: &Facts, effects: &mut Effects) {
+        let facts = &*self.facts;
+        let Some(state) = self.sentinel.as_mut().filter(|_| facts.synced) else {
             return;
         };
-        let found = self.facts.sentinel.clone();
-        let before = std::mem::replace(&mut watched.found, found);
-        if let Some(published) = watched.found.fleet {
+        let (was, is) = (before.sentinel(), &facts.sentinel);
+        if let Some(published) = is.fleet {
             let wall = self.anchor.wall_of(self.now);
             self.brake.record(published, wall, self.now);
         }
-        if watched.found.fleet_error != before.fleet_error
-            && let Some(error) = &watched.found.fleet_error
+        if was.fleet_error != is.fleet_error
+            && let Some(error) = &is.fleet_error
         {
             effects.push(Effect::Log(Notice::Ignored(error.clone())));
         }
@@ -247,69 +231,105 @@ impl Judge {
             contested: Vec::new(),
             ..of.clone()
         };
-        if as_watched(&before) != as_watched(&watched.found)
-            && let Some(recheck) = &mut watched.recheck
+        if as_watched(was) != as_watched(is)
+            && let Some(recheck) = &mut state.recheck
         {
             // The watches reported something: they count again.
             (recheck.differs, recheck.differed) = (None, 0);
         }
-        if let Some(altered) = &watched.found.altered
-            && before.altered.as_ref() != Some(altered)
+        if let Some(altered) = &is.altered
+            && was.altered.as_ref() != Some(altered)
         {
             effects.push(Effect::Log(Notice::Altered(altered.clone())));
         }
-        let new = watched.found.contested.iter();
-        let known = |lane| before.contested.iter().any(|of| of.lane == lane);
-        for Contest { lane, rival, .. } in new.filter(|of| !known(of.lane)) {
+        let known = |lane| was.contested.iter().any(|of| of.lane == lane);
+        for Contest { lane, rival, .. } in is.contested.iter().filter(|of| !known(of.lane)) {
             let family = names::of_family(lane.family);
             let path = format!("{family} {} ({})", lane.path.name(), lane.transport.name());
             effects.push(Effect::Log(Notice::Contested(path, rival.clone())));
         }
-        watched.take_addresses(self.facts.taken.clone(), effects);
-        let desired = watched.desire();
+        if before.taken != facts.taken {
+            // Addresses that the cluster uses otherwise are left to it.
+            if let Some(why) = &facts.taken {
+                effects.push(Effect::Log(Notice::SentinelOff(why.clone())));
+                effects.push(Effect::Sentinel(SentinelEffect::Stop));
+            }
+            // The devices go with the addresses, and are made again without the conflict. A failure
+            // to make them is kept: the keeper reports it only once.
+            if !matches!(state.parts, ProberState::Off(_)) {
+                state.parts = ProberState::Unmade;
+            }
+        }
+        let desired = state.desire(facts);
+        let view = SentinelStatus { facts, state }.view(self.now);
         let ledger = &mut self.ledger.sentinel;
-        ledger.view_changed(self.now, watched.view(self.now));
-        ledger.contested(watched.found.contested.clone(), self.now);
-        for (family, transport, generation) in watched.found.generations() {
+        ledger.view_changed(self.now, view);
+        ledger.contested(is.contested.clone(), self.now);
+        for (family, transport, generation) in is.generations() {
             ledger.want(family, transport, generation, self.now);
         }
         effects.push(Effect::Sentinel(SentinelEffect::Devices(desired)));
         effects.push(Effect::Sentinel(SentinelEffect::Retarget));
     }
 
+    /// Passes a change of the prober, or an uncached reading, to the ledger.
+    fn view_sentinel(&mut self) {
+        if let Some(view) = self.sentinel().map(|of| of.view(self.now)) {
+            self.ledger.sentinel.view_changed(self.now, view);
+        }
+    }
+
     /// Something came from the sentinel's own parts.
-    pub(super) fn parts(&mut self, parts: Parts, effects: &mut Effects) {
-        let Some(watched) = &mut self.sentinel else {
+    pub(super) fn parts(&mut self, event: SentinelEvent, effects: &mut Effects) {
+        let Some(state) = &self.sentinel else {
             return;
         };
-        match parts {
-            Parts::Ready if watched.parts == Own::Running => watched.start(Own::Running, effects),
-            Parts::Ready | Parts::Ended => watched.start(Own::Ready, effects),
-            Parts::Started(None) => self.turn(Own::Running, effects),
-            Parts::Started(Some(why)) | Parts::Off(why) => self.turn(Own::Off(why), effects),
-            Parts::Damaged(sentence) => {
-                if watched.damage.as_ref() != Some(&sentence) {
+        match event {
+            SentinelEvent::Ready if state.parts == ProberState::Running => {
+                self.start(ProberState::Running, effects);
+            }
+            SentinelEvent::Ready | SentinelEvent::Ended => self.start(ProberState::Ready, effects),
+            SentinelEvent::Started(None) => self.turn(ProberState::Running, effects),
+            SentinelEvent::Started(Some(why)) | SentinelEvent::Off(why) => {
+                self.turn(ProberState::Off(why), effects);
+            }
+            SentinelEvent::Damaged(sentence) => {
+                // A check that began later and found the parts sound makes it news again.
+                let lasts = |at: Mono| state.sound.is_none_or(|sound| sound < at);
+                if !self.ledger.sentinel.is_damage(&sentence, lasts) {
                     effects.push(Effect::Log(Notice::Damaged(sentence.clone())));
-                    watched.damage = Some(sentence.clone());
                 }
                 self.ledger.sentinel.damaged(self.now, sentence);
             }
-            Parts::Detached => {
+            SentinelEvent::Detached => {
                 let sentence = "another program detached one of the sentinel's BPF programs";
                 effects.push(Effect::Log(Notice::Detached));
                 self.ledger.sentinel.damaged(self.now, sentence.to_owned());
                 effects.push(Effect::Sentinel(SentinelEffect::Start { anew: true }));
             }
-            Parts::Kernel(state) => return self.read_kernel(state, effects),
+            SentinelEvent::Kernel(state) => return self.read_kernel(state, effects),
         }
         self.publish(effects);
+    }
+
+    /// Has programs and prober started, unless the devices are about to be removed. Until the answer
+    /// comes, parts that were off are off.
+    fn start(&mut self, parts: ProberState, effects: &mut Effects) {
+        let is_taken = self.facts.taken.is_some();
+        let Some(state) = self.sentinel.as_mut().filter(|_| !is_taken) else {
+            return;
+        };
+        if !matches!(state.parts, ProberState::Off(_)) {
+            state.parts = parts;
+        }
+        effects.push(Effect::Sentinel(SentinelEffect::Start { anew: false }));
     }
 
     /// Facts that keep clients outside from being served, as they were last read.
     pub(super) fn note_obstacles(&mut self) {
         // Without a sentinel nobody reads whether the kernel forwards.
         let read = match &self.sentinel {
-            Some(watched) => watched.kernel(self.now).map(|facts| facts.forwarding),
+            Some(own) => own.kernel(self.now).map(|facts| facts.forwarding),
             None => Some([Some(true); FAMILIES]),
         };
         let missing = !self.shape.unhooked.is_empty();
@@ -328,7 +348,7 @@ impl Judge {
     }
 
     fn read_kernel(&mut self, state: KernelState, effects: &mut Effects) {
-        let Some(watched) = &mut self.sentinel else {
+        let Some(own) = &mut self.sentinel else {
             return;
         };
         let forwarding = state.forwarding;
@@ -336,48 +356,47 @@ impl Judge {
             forwarding,
             ..KernelFacts::default()
         };
-        watched.kernel = Some((facts, self.now));
+        own.kernel = Some((facts, self.now));
         effects.push(Effect::Read(ReadEffect::Shape(Some(state.owners))));
         if let Some(began) = state.sound_since {
-            watched.damage = None;
-            watched.sound = Some(began);
+            own.sound = Some(began);
             self.conclude_check();
         }
         self.note_obstacles();
     }
 
     /// The sentinel is on from now on, or off for a reason.
-    fn turn(&mut self, parts: Own, effects: &mut Effects) {
-        let Some(watched) = &mut self.sentinel else {
+    fn turn(&mut self, parts: ProberState, effects: &mut Effects) {
+        use ProberState::Off;
+        let Some(state) = &mut self.sentinel else {
             return;
         };
-        let before = std::mem::replace(&mut watched.parts, parts);
-        match (&before, &watched.parts) {
-            (Own::Off(old), Own::Off(why)) if old == why => {}
-            (_, Own::Off(why)) => effects.push(Effect::Log(Notice::SentinelOff(why.clone()))),
-            (Own::Off(_), _) => effects.push(Effect::Log(Notice::SentinelOn)),
+        let before = std::mem::replace(&mut state.parts, parts);
+        match (&before, &state.parts) {
+            (Off(old), Off(why)) if old == why => {}
+            (_, Off(why)) => effects.push(Effect::Log(Notice::SentinelOff(why.clone()))),
+            (Off(_), _) => effects.push(Effect::Log(Notice::SentinelOn)),
             _ => {}
         }
-        if matches!(watched.parts, Own::Off(_)) {
+        if matches!(state.parts, Off(_)) {
             effects.push(Effect::Sentinel(SentinelEffect::Stop));
         }
-        let view = watched.view(self.now);
-        self.ledger.sentinel.view_changed(self.now, view);
+        self.view_sentinel();
         effects.push(Effect::Sentinel(SentinelEffect::Retarget));
     }
 
     /// A probe ended.
     pub(super) fn trace(&mut self, trace: Box<ProbeTrace>, effects: &mut Effects) {
-        let Some(watched) = &self.sentinel else {
+        let Some(state) = &self.sentinel else {
             return;
         };
         let facts = KernelFacts {
             table_full: self.ledger.sentinel.conntrack.is_full(self.now),
-            ..watched.kernel(self.now).unwrap_or_default()
+            ..state.kernel(self.now).unwrap_or_default()
         };
         let outcome = classify(&trace, &facts, &self.settings.limits);
         // While the sentinel is read as another one no failure counts, so the next reading has to end it.
-        let recheck = watched.recheck.as_ref();
+        let recheck = state.recheck.as_ref();
         let failed = matches!(outcome, ProbeOutcome::Failed(_));
         let is_in_doubt = failed && recheck.is_some_and(|of| of.differs.is_some());
         let lane = trace.lane;
@@ -414,23 +433,23 @@ impl Judge {
     fn suspect(&mut self, pause: Duration, effects: &mut Effects) {
         let accused = self.is_accused();
         // A successor has them.
-        let Some(watched) = self.sentinel.as_mut().filter(|_| !self.successor.exists()) else {
+        let Some(state) = self.sentinel.as_mut().filter(|_| !self.successor.exists()) else {
             return;
         };
         let lately = |at: Mono| self.now.since(at) < pause;
-        if watched.suspected.is_some_and(lately) {
+        if state.suspected.is_some_and(lately) {
             return;
         }
-        let before = watched.suspected.replace(self.now);
+        let before = state.suspected.replace(self.now);
         effects.push(Effect::Sentinel(SentinelEffect::Check));
-        if let Some(recheck) = &mut watched.recheck
+        if let Some(recheck) = &mut state.recheck
             && before.is_none_or(|at| self.now.since(at) >= READING_SERVES)
         {
             // Probes passed meanwhile: this is another question.
             recheck.differed = 0;
         }
         // A verdict that holds needs no proof.
-        if let Some(recheck) = watched.recheck.as_mut().filter(|_| !accused)
+        if let Some(recheck) = state.recheck.as_mut().filter(|_| !accused)
             && recheck
                 .asked
                 .is_none_or(|at| self.now.since(at) >= recheck.pause())
@@ -442,19 +461,20 @@ impl Judge {
 
     /// The API server answered, or did not: a difference stands until it is answered again.
     pub(super) fn rechecked(&mut self, began: Mono, differs: Option<bool>, effects: &mut Effects) {
-        let Some(watched) = &mut self.sentinel else {
+        let rule = self.settings.sentinel.as_ref();
+        let Some((state, rule)) = self.sentinel.as_mut().zip(rule) else {
             return;
         };
-        let service = &watched.rule.service;
-        if let Some(recheck) = &mut watched.recheck {
+        if let Some(recheck) = &mut state.recheck {
             recheck.answered = Some(began);
             let before = recheck.differs.clone();
             match differs {
                 Some(true) => {
                     recheck.differed = recheck.differed.saturating_add(1);
                     recheck.differs = Some(format!(
-                        "Service {service} or its EndpointSlices differ from what the watches \
-                         reported: the watches lag"
+                        "Service {} or its EndpointSlices differ from what the watches reported: \
+                         the watches lag",
+                        rule.service
                     ));
                 }
                 Some(false) => (recheck.differs, recheck.differed) = (None, 0),
@@ -462,8 +482,7 @@ impl Judge {
             }
             if before != recheck.differs {
                 effects.push(Effect::Log(Notice::Rechecked(recheck.differs.clone())));
-                let view = watched.view(self.now);
-                self.ledger.sentinel.view_changed(self.now, view);
+                self.view_sentinel();
             }
         }
         self.conclude_check();
@@ -472,14 +491,14 @@ impl Judge {
     /// Failures that follow both a check of our own parts and an uncached reading count.
     fn conclude_check(&mut self) {
         let accused = self.is_accused();
-        let Some(watched) = &self.sentinel else {
+        let Some(state) = &self.sentinel else {
             return;
         };
-        let read = match &watched.recheck {
+        let read = match &state.recheck {
             Some(recheck) if !accused => recheck.answered.map(|at| at.plus(READING_SERVES)),
-            _ => watched.sound,
+            _ => state.sound,
         };
-        if let (Some(sound), Some(read)) = (watched.sound, read) {
+        if let (Some(sound), Some(read)) = (state.sound, read) {
             self.ledger.sentinel.looked(sound.min(read));
         }
     }

@@ -63,8 +63,8 @@ pub(super) struct Setting {
     unread_maps: bool,
     /// The maps are being read: the whole view is planned once that is done.
     adopting: bool,
-    /// Changes of the view when it was last searched for the sentinel's addresses, and the use that was
-    /// found, in words.
+    /// Changes of the view when it was last searched for the sentinel's addresses, and the conflict that
+    /// was found.
     searched: Option<(u64, Option<String>)>,
     /// Sockets of pods may be translated.
     sockets: bool,
@@ -343,7 +343,7 @@ impl Setting {
         }
     }
 
-    /// Facts of the view; `None` while the maps are read: half a plan would look like a view without
+    /// Facts of the view; `None` while the maps are read, because half a plan resembles a view without
     /// frontends.
     pub(super) fn facts(&self) -> Option<Box<Facts>> {
         if self.adopting {

@@ -17,7 +17,7 @@ use crate::cluster::{NodeFacts, ObjectName};
 use crate::coverage::{Hook, Hooks};
 use crate::effect::WriteEffect;
 use crate::eligibility::TerminatingTaints;
-use crate::event::{Facts, KernelSample, KernelState, Parts, Service};
+use crate::event::{Facts, KernelSample, KernelState, SentinelEvent, Service};
 use crate::evidence::{CountDelta, Place, ServiceInfo, Sighting, Success};
 use crate::expect::sentinel::{Sentinel, SentinelFamily, SentinelPort, SentinelRule};
 use crate::limits::Limits;
@@ -86,8 +86,8 @@ impl Scene {
             ..Hooks::default()
         }));
         scene.feed(Event::Facts(Box::new(facts())));
-        scene.feed(Event::Parts(Parts::Ready));
-        scene.feed(Event::Parts(Parts::Started(None)));
+        scene.feed(Event::Sentinel(SentinelEvent::Ready));
+        scene.feed(Event::Sentinel(SentinelEvent::Started(None)));
         scene
     }
 
@@ -118,7 +118,7 @@ impl Scene {
                 };
                 self.feed(Event::Trace(Box::new(trace)));
             }
-            self.feed(Event::Parts(Parts::Kernel(KernelState {
+            self.feed(Event::Sentinel(SentinelEvent::Kernel(KernelState {
                 sound_since: Some(ms(self.now - 1)),
                 forwarding: [Some(true); 2],
                 ..KernelState::default()

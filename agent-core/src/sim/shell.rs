@@ -16,7 +16,7 @@ use crate::drain::ProbeRanges;
 use crate::drops::DropWatch;
 use crate::effect::{Effect, Judged, MapEffect, ReadEffect, SentinelEffect, WriteEffect};
 use crate::eligibility::TerminatingTaints;
-use crate::event::{Event, KernelState, Parts, ViewUpdate};
+use crate::event::{Event, KernelState, SentinelEvent, ViewUpdate};
 use crate::limits::{Limits, SAMPLE_INTERVAL};
 use crate::node::{Node, Settings, Start};
 use crate::owners::{Owner, OwnersRead};
@@ -205,7 +205,7 @@ impl SimNode {
         }
         (agent.looked, agent.next_look) = (now, None);
         let began = Mono(now.0.saturating_sub(LOOKED.as_nanos() as u64));
-        let news = damaged.then(|| Parts::Damaged("an address is gone".to_owned()));
+        let news = damaged.then(|| SentinelEvent::Damaged("an address is gone".to_owned()));
         let is_new = !std::mem::replace(&mut agent.made, true);
         let state = KernelState {
             sound_since: (!damaged && !is_new).then_some(began),
@@ -213,12 +213,12 @@ impl SimNode {
             owners: self.owners(),
         };
         if let Some(parts) = news {
-            self.feed(Event::Parts(parts), now);
+            self.feed(Event::Sentinel(parts), now);
         }
         if is_new {
-            self.feed(Event::Parts(Parts::Ready), now);
+            self.feed(Event::Sentinel(SentinelEvent::Ready), now);
         }
-        self.feed(Event::Parts(Parts::Kernel(state)), now);
+        self.feed(Event::Sentinel(SentinelEvent::Kernel(state)), now);
         self.plan_look(now.plus(LOOK));
     }
 
@@ -290,6 +290,7 @@ impl SimNode {
         }
     }
 
+    #[deny(clippy::wildcard_enum_match_arm)]
     fn perform(&mut self, effect: Effect, now: Mono, events: &mut VecDeque<Event>) {
         match effect {
             Effect::Maps(MapEffect::Program(plan)) => self.kernel.program(plan),
@@ -304,7 +305,7 @@ impl SimNode {
             }
             Effect::Sentinel(SentinelEffect::Start { .. }) => {
                 self.prober.runs = true;
-                events.push_back(Event::Parts(Parts::Started(None)));
+                events.push_back(Event::Sentinel(SentinelEvent::Started(None)));
             }
             Effect::Sentinel(SentinelEffect::Stop) => self.prober.runs = false,
             Effect::Sentinel(SentinelEffect::Retarget) => self.retarget(now),

@@ -18,7 +18,9 @@ use agent_core::coverage::{Hook, Hooks, ObserverStart};
 use agent_core::damping::DWELL_DEFAULT;
 use agent_core::drain::ProbeRanges;
 use agent_core::eligibility::TerminatingTaints;
-use agent_core::event::{Event, Facts, KernelSample, KernelState, Parts, Service, Successor};
+use agent_core::event::{
+    Event, Facts, KernelSample, KernelState, SentinelEvent, Service, Successor,
+};
 use agent_core::evidence::{CountDelta, ServiceInfo, Sighting};
 use agent_core::expect::SourcePrefix;
 use agent_core::expect::sentinel::{Contest, Sentinel, SentinelFamily, SentinelPort, SentinelRule};
@@ -390,17 +392,17 @@ prop_compose! {
     }
 }
 
-fn parts() -> impl Strategy<Value = Parts> {
+fn parts() -> impl Strategy<Value = SentinelEvent> {
     let kernel = (maybe_time(), any::<[Option<bool>; FAMILIES]>(), owners());
     prop_oneof![
-        3 => Just(Parts::Ready),
-        1 => Just(Parts::Off("no device".to_owned())),
-        1 => Just(Parts::Damaged("an address is gone".to_owned())),
-        1 => Just(Parts::Detached),
-        3 => Just(Parts::Started(None)),
-        1 => Just(Parts::Started(Some("no socket".to_owned()))),
-        1 => Just(Parts::Ended),
-        3 => kernel.prop_map(|(sound_since, forwarding, owners)| Parts::Kernel(KernelState {
+        3 => Just(SentinelEvent::Ready),
+        1 => Just(SentinelEvent::Off("no device".to_owned())),
+        1 => Just(SentinelEvent::Damaged("an address is gone".to_owned())),
+        1 => Just(SentinelEvent::Detached),
+        3 => Just(SentinelEvent::Started(None)),
+        1 => Just(SentinelEvent::Started(Some("no socket".to_owned()))),
+        1 => Just(SentinelEvent::Ended),
+        3 => kernel.prop_map(|(sound_since, forwarding, owners)| SentinelEvent::Kernel(KernelState {
             sound_since,
             forwarding,
             owners,
@@ -484,7 +486,7 @@ pub(crate) fn event() -> impl Strategy<Value = Event> {
         2 => Just(Event::Check),
         1 => any::<i64>().prop_map(|at| Event::ClockSet(Wall(at))),
         2 => shapes().prop_map(|facts| Event::Shape(Box::new(facts))),
-        3 => parts().prop_map(Event::Parts),
+        3 => parts().prop_map(Event::Sentinel),
         8 => trace().prop_map(|trace| Event::Trace(Box::new(trace))),
     ]
 }

@@ -11,7 +11,7 @@ use agent_core::coverage::Hooks;
 use agent_core::effect::{
     Answers, Effect, Judged, MapEffect, Notice, ReadEffect, SentinelEffect, WriteEffect,
 };
-use agent_core::event::{Event, Parts, ViewUpdate};
+use agent_core::event::{Event, SentinelEvent, ViewUpdate};
 use agent_core::evidence::{Directory as _, Sighting};
 use agent_core::limits::{Limits, SAMPLE_INTERVAL};
 use agent_core::node::{Node, Start};
@@ -163,7 +163,7 @@ impl Agent {
         }
         self.follow_hooks(true);
         if self.probing.as_ref().is_some_and(Probing::has_ended) {
-            self.feed(Event::Parts(Parts::Ended));
+            self.feed(Event::Sentinel(SentinelEvent::Ended));
         }
     }
 
@@ -245,6 +245,7 @@ impl Agent {
         }
     }
 
+    #[deny(clippy::wildcard_enum_match_arm)]
     fn perform(&mut self, effect: Effect, events: &mut VecDeque<Event>) {
         match effect {
             Effect::Maps(effect) => self.perform_on_maps(effect, events),
@@ -269,6 +270,7 @@ impl Agent {
         }
     }
 
+    #[deny(clippy::wildcard_enum_match_arm)]
     fn perform_on_maps(&mut self, effect: MapEffect, events: &mut VecDeque<Event>) {
         match effect {
             MapEffect::Program(plan) => self.program(&plan, events),
@@ -285,7 +287,8 @@ impl Agent {
         }
     }
 
-    /// Reads what was asked for, now or later. Returns what was read.
+    /// Reads now, or schedules the reading. Returns the result if there is one already.
+    #[deny(clippy::wildcard_enum_match_arm)]
     fn read(&mut self, effect: ReadEffect) -> Option<Event> {
         match effect {
             ReadEffect::SampleAfter(pause) => self.next_sample = pause,
@@ -366,11 +369,7 @@ impl Agent {
             self.output
                 .metrics
                 .services(planner, &verdict.services, BUSIEST_SHOWN);
-        let sightings = node
-            .judge()
-            .sightings
-            .iter()
-            .map(|sighting| self.sighting(sighting));
+        let sightings = (node.judge().sightings.iter()).map(|sighting| self.sighting(sighting));
         let attachments = self.observer.iter().flat_map(Observer::attachments);
         let missing = planner.missing();
         let options = &self.config.healthz;

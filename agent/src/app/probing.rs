@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use agent_core::effect::{DesiredDevices, SentinelEffect};
-use agent_core::event::{Event, Parts};
+use agent_core::event::{Event, SentinelEvent};
 use agent_core::node::Node;
 use agent_core::trace::ProbeTrace;
 use tokio::sync::{mpsc, watch};
@@ -100,6 +100,7 @@ impl Probing {
     }
 
     /// Performs an effect. Returns what the node is told of it.
+    #[deny(clippy::wildcard_enum_match_arm)]
     pub(super) fn perform(
         &mut self,
         effect: SentinelEffect,
@@ -110,14 +111,14 @@ impl Probing {
             SentinelEffect::Devices(desired) => self.desire(desired),
             SentinelEffect::Start { anew } => {
                 let started = self.start(anew, observer);
-                return Some(Event::Parts(Parts::Started(started.err())));
+                return Some(Event::Sentinel(SentinelEvent::Started(started.err())));
             }
             SentinelEffect::Stop => self.stop(),
             SentinelEffect::Retarget => self.retarget(node),
             SentinelEffect::Check => {
                 self.desired.send_modify(|desired| desired.asked += 1);
                 let attached = self.hooks.as_ref().is_none_or(ProbeHooks::stand);
-                return (!attached).then_some(Event::Parts(Parts::Detached));
+                return (!attached).then_some(Event::Sentinel(SentinelEvent::Detached));
             }
             SentinelEffect::Reread => {
                 if let Some(rereads) = &self.rereads {

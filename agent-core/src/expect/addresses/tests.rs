@@ -1,4 +1,4 @@
-//! Addresses of the sentinel in the cluster, and states that only look like a conflict.
+//! Conflicts of the sentinel's addresses with the cluster, and harmless neighbours of them.
 
 use std::sync::Arc;
 
@@ -99,7 +99,7 @@ fn addresses_in_use() {
     assert_eq!(said(&own, changes), None);
 }
 
-/// Whoever may edit one namespace may write these.
+/// A tenant can write these with rights in one namespace.
 #[test]
 fn claims_of_a_tenant_turn_nothing_off() {
     let mut rule = rule();

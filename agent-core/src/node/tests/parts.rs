@@ -7,19 +7,19 @@ use super::scene::*;
 use super::world::TAKEN;
 use crate::cause::State;
 use crate::effect::Notice;
-use crate::event::{Event, KernelState, Parts};
+use crate::event::{KernelState, SentinelEvent};
 use crate::node::Condition;
 
-fn off(why: &str) -> Parts {
-    Parts::Off(why.to_owned())
+fn off(why: &str) -> SentinelEvent {
+    SentinelEvent::Off(why.to_owned())
 }
 
-fn failed(why: &str) -> Parts {
-    Parts::Started(Some(why.to_owned()))
+fn failed(why: &str) -> SentinelEvent {
+    SentinelEvent::Started(Some(why.to_owned()))
 }
 
 /// A node whose parts reported this so far.
-fn after(reports: &[Parts]) -> Scene {
+fn after(reports: &[SentinelEvent]) -> Scene {
     let mut scene = Scene::new();
     scene.synced();
     for parts in reports {
@@ -28,42 +28,42 @@ fn after(reports: &[Parts]) -> Scene {
     scene
 }
 
-fn running() -> Vec<Parts> {
-    vec![Parts::Ready, Parts::Started(None)]
+fn running() -> Vec<SentinelEvent> {
+    vec![SentinelEvent::Ready, SentinelEvent::Started(None)]
 }
 
 #[rstest]
-#[case::made(vec![], Parts::Ready, &["start", "publish"], Condition::Settling)]
-#[case::started(vec![Parts::Ready], Parts::Started(None), &["retarget", "publish"], Condition::Probing)]
-#[case::made_again(running(), Parts::Ready, &["start", "publish"], Condition::Probing)]
-#[case::cannot_start(vec![Parts::Ready], failed("e"), &["log", "stop", "retarget", "publish"], Condition::Off("e"))]
+#[case::made(vec![], SentinelEvent::Ready, &["start", "publish"], Condition::Settling)]
+#[case::started(vec![SentinelEvent::Ready], SentinelEvent::Started(None), &["retarget", "publish"], Condition::Probing)]
+#[case::made_again(running(), SentinelEvent::Ready, &["start", "publish"], Condition::Probing)]
+#[case::cannot_start(vec![SentinelEvent::Ready], failed("e"), &["log", "stop", "retarget", "publish"], Condition::Off("e"))]
 #[case::not_to_be_had(vec![], off("e"), &["log", "stop", "retarget", "publish"], Condition::Off("e"))]
 #[case::lost(running(), off("e"), &["log", "stop", "retarget", "publish"], Condition::Off("e"))]
 #[case::the_same_again(vec![off("e")], off("e"), &["stop", "retarget", "publish"], Condition::Off("e"))]
 #[case::for_another_reason(vec![off("e")], off("f"), &["log", "stop", "retarget", "publish"], Condition::Off("f"))]
-#[case::made_after_all(vec![off("e")], Parts::Ready, &["start", "publish"], Condition::Off("e"))]
-#[case::on_again(vec![off("e"), Parts::Ready], Parts::Started(None), &["log", "retarget", "publish"], Condition::Probing)]
-#[case::fails_as_before(vec![failed("e"), Parts::Ready], failed("e"), &["stop", "retarget", "publish"], Condition::Off("e"))]
-#[case::ended(running(), Parts::Ended, &["start", "publish"], Condition::Settling)]
+#[case::made_after_all(vec![off("e")], SentinelEvent::Ready, &["start", "publish"], Condition::Off("e"))]
+#[case::on_again(vec![off("e"), SentinelEvent::Ready], SentinelEvent::Started(None), &["log", "retarget", "publish"], Condition::Probing)]
+#[case::fails_as_before(vec![failed("e"), SentinelEvent::Ready], failed("e"), &["stop", "retarget", "publish"], Condition::Off("e"))]
+#[case::ended(running(), SentinelEvent::Ended, &["start", "publish"], Condition::Settling)]
 #[case::ended_and_on_again(
-    vec![Parts::Ready, Parts::Started(None), Parts::Ended],
-    Parts::Started(None),
+    vec![SentinelEvent::Ready, SentinelEvent::Started(None), SentinelEvent::Ended],
+    SentinelEvent::Started(None),
     &["retarget", "publish"],
     Condition::Probing
 )]
-#[case::never_began(vec![failed("e")], Parts::Ended, &["start", "publish"], Condition::Off("e"))]
-#[case::detached(running(), Parts::Detached, &["log", "start anew", "publish"], Condition::Probing)]
-#[case::damaged(running(), Parts::Damaged("d".to_owned()), &["log", "publish"], Condition::Probing)]
+#[case::never_began(vec![failed("e")], SentinelEvent::Ended, &["start", "publish"], Condition::Off("e"))]
+#[case::detached(running(), SentinelEvent::Detached, &["log", "start anew", "publish"], Condition::Probing)]
+#[case::damaged(running(), SentinelEvent::Damaged("d".to_owned()), &["log", "publish"], Condition::Probing)]
 #[case::damaged_alike(
-    vec![Parts::Ready, Parts::Damaged("d".to_owned())],
-    Parts::Damaged("d".to_owned()),
+    vec![SentinelEvent::Ready, SentinelEvent::Damaged("d".to_owned())],
+    SentinelEvent::Damaged("d".to_owned()),
     &["publish"],
     Condition::Settling
 )]
-#[case::kernel(running(), Parts::Kernel(KernelState::default()), &["read shape"], Condition::Probing)]
+#[case::kernel(running(), SentinelEvent::Kernel(KernelState::default()), &["read shape"], Condition::Probing)]
 fn a_report_of_the_parts(
-    #[case] before: Vec<Parts>,
-    #[case] report: Parts,
+    #[case] before: Vec<SentinelEvent>,
+    #[case] report: SentinelEvent,
     #[case] effects: &[&str],
     #[case] condition: Condition<'_>,
 ) {
@@ -74,30 +74,35 @@ fn a_report_of_the_parts(
 
 #[rstest]
 #[case::off(off("e"), Notice::SentinelOff("e".to_owned()))]
-#[case::damaged(Parts::Damaged("d".to_owned()), Notice::Damaged("d".to_owned()))]
-#[case::detached(Parts::Detached, Notice::Detached)]
-fn trouble_is_logged(#[case] report: Parts, #[case] notice: Notice) {
+#[case::damaged(SentinelEvent::Damaged("d".to_owned()), Notice::Damaged("d".to_owned()))]
+#[case::detached(SentinelEvent::Detached, Notice::Detached)]
+fn trouble_is_logged(#[case] report: SentinelEvent, #[case] notice: Notice) {
     assert_eq!(after(&running()).parts(report).notices(), [&notice]);
 }
 
 #[test]
 fn recovery_is_logged_once() {
-    let mut scene = after(&[off("e"), Parts::Ready]);
+    let mut scene = after(&[off("e"), SentinelEvent::Ready]);
     assert_eq!(
-        scene.parts(Parts::Started(None)).notices(),
+        scene.parts(SentinelEvent::Started(None)).notices(),
         [&Notice::SentinelOn]
     );
-    assert!(scene.parts(Parts::Started(None)).notices().is_empty());
+    assert!(
+        scene
+            .parts(SentinelEvent::Started(None))
+            .notices()
+            .is_empty()
+    );
 }
 
 /// A prober that cannot start is tried again every few seconds: that must neither fill the log nor
 /// make the sentinel exist for a moment.
 #[test]
 fn a_start_that_fails_again_and_again_changes_nothing() {
-    let mut scene = after(&[Parts::Ready, failed("e")]);
+    let mut scene = after(&[SentinelEvent::Ready, failed("e")]);
     for _ in 0..3 {
         scene.later(5_000);
-        for report in [Parts::Ended, failed("e")] {
+        for report in [SentinelEvent::Ended, failed("e")] {
             let effects = scene.parts(report);
             assert!(effects.notices().is_empty(), "{effects:?}");
             let watched = scene.node.sentinel().unwrap();
@@ -108,7 +113,7 @@ fn a_start_that_fails_again_and_again_changes_nothing() {
 
 #[test]
 fn damage_is_logged_again_once_the_parts_were_sound() {
-    let damaged = || Parts::Damaged("d".to_owned());
+    let damaged = || SentinelEvent::Damaged("d".to_owned());
     let mut scene = after(&running());
     scene.parts(damaged());
     scene.kernel(None, Some(true));
@@ -140,11 +145,11 @@ fn whether_the_node_forwards_is_known_without_interfaces(
 
 /// Failures that damage of our own explains accuse nobody, nor do those that follow it closely.
 #[rstest]
-#[case::damaged(Parts::Damaged("d".to_owned()), 0, State::Suspect)]
-#[case::detached(Parts::Detached, 0, State::Suspect)]
-#[case::long_ago(Parts::Damaged("d".to_owned()), 10_000, State::Broken)]
+#[case::damaged(SentinelEvent::Damaged("d".to_owned()), 0, State::Suspect)]
+#[case::detached(SentinelEvent::Detached, 0, State::Suspect)]
+#[case::long_ago(SentinelEvent::Damaged("d".to_owned()), 10_000, State::Broken)]
 fn failures_beside_damage_do_not_count(
-    #[case] report: Parts,
+    #[case] report: SentinelEvent,
     #[case] before: u64,
     #[case] not_damaged: State,
 ) {
@@ -160,14 +165,14 @@ fn failures_beside_damage_do_not_count(
 
 /// Addresses are taken: their devices are about to be removed.
 #[rstest]
-#[case::ready(Parts::Ready)]
-#[case::ended(Parts::Ended)]
-fn nothing_is_started_at_addresses_that_are_taken(#[case] report: Parts) {
+#[case::ready(SentinelEvent::Ready)]
+#[case::ended(SentinelEvent::Ended)]
+fn nothing_is_started_at_addresses_that_are_taken(#[case] report: SentinelEvent) {
     let mut scene = after(&running());
     scene.taken(true);
     assert!(!scene.parts(report.clone()).has("start"));
     // The answer to a start of before.
-    scene.parts(Parts::Started(None));
+    scene.parts(SentinelEvent::Started(None));
     assert!(!scene.node.sentinel().unwrap().is_running());
     assert_eq!(scene.condition(), Condition::Off(TAKEN));
     scene.taken(false);

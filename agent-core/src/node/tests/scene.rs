@@ -17,7 +17,7 @@ use crate::effect::{
     DesiredDevices, Effect, Judged, MapEffect, Measurement, Notice, ReadEffect, Remembered,
     SentinelEffect, WriteEffect,
 };
-use crate::event::{Event, KernelSample, KernelState, Parts, Successor, ViewUpdate};
+use crate::event::{Event, KernelSample, KernelState, SentinelEvent, Successor, ViewUpdate};
 use crate::evidence::{CountDelta, Directory as _, Sighting};
 use crate::freshness::FIRST_GENERATION;
 use crate::limits::Limits;
@@ -149,8 +149,8 @@ impl Scene {
         self.feed(Event::Check)
     }
 
-    pub(super) fn parts(&mut self, parts: Parts) -> Effects {
-        self.feed(Event::Parts(parts))
+    pub(super) fn parts(&mut self, parts: SentinelEvent) -> Effects {
+        self.feed(Event::Sentinel(parts))
     }
 
     pub(super) fn succeed(&mut self, successor: Successor) -> Effects {
@@ -174,8 +174,8 @@ impl Scene {
 
     /// The devices are there and everything runs.
     pub(super) fn started(&mut self) -> Effects {
-        self.parts(Parts::Ready);
-        self.parts(Parts::Started(None))
+        self.parts(SentinelEvent::Ready);
+        self.parts(SentinelEvent::Started(None))
     }
 
     /// A check that began now found the sentinel's parts sound.
@@ -185,7 +185,7 @@ impl Scene {
     }
 
     pub(super) fn kernel(&mut self, sound_since: Option<Mono>, forwards: Option<bool>) -> Effects {
-        self.parts(Parts::Kernel(KernelState {
+        self.parts(SentinelEvent::Kernel(KernelState {
             sound_since,
             forwarding: [forwards; 2],
             owners: kube_proxy(),

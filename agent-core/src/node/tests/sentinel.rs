@@ -10,7 +10,7 @@ use super::world::*;
 use crate::cause::{State, Why};
 use crate::cluster::{Change, NodeFacts};
 use crate::effect::Notice;
-use crate::event::{Event, Parts};
+use crate::event::{Event, SentinelEvent};
 use crate::freshness::FIRST_GENERATION;
 use crate::node::Condition;
 use crate::plan::Installed;
@@ -39,9 +39,9 @@ fn it_is_absent_until_the_view_is_complete() {
 fn it_is_probed_once_its_programs_run() {
     let mut scene = Scene::new();
     scene.synced();
-    scene.parts(Parts::Ready);
+    scene.parts(SentinelEvent::Ready);
     assert_eq!(scene.condition(), Condition::Settling);
-    scene.parts(Parts::Started(None));
+    scene.parts(SentinelEvent::Started(None));
     assert_eq!(scene.condition(), Condition::Probing);
     let watched = scene.node.sentinel().unwrap();
     assert!(watched.is_running());

@@ -1,7 +1,5 @@
 //! The start: what is done in which order, and what waits for what.
 
-use rstest::rstest;
-
 use super::scene::*;
 use super::world::*;
 use crate::cause::{State, Why};
@@ -94,7 +92,7 @@ fn without_a_sentinel_nothing_is_made() {
     assert_eq!(effects.names(), ["program", "remember", "publish"]);
     assert!(scene.node.sentinel().is_none());
     for event in [
-        Event::Parts(crate::event::Parts::Ready),
+        Event::Sentinel(crate::event::SentinelEvent::Ready),
         Event::Trace(Box::new(passing(PATHS[0], 10))),
     ] {
         assert_eq!(scene.feed(event).names(), NOTHING);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use agent_common::service::Family;
 use agent_core::effect::DesiredDevices;
-use agent_core::event::{Event, KernelState, Parts};
+use agent_core::event::{Event, KernelState, SentinelEvent};
 use agent_core::time::Mono;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -99,7 +99,7 @@ impl Keeper {
     fn report_kernel(&self, sound_since: Option<Mono>) {
         let [v4, v6] = Family::ALL.map(|family| forwarding(&self.config.devices, family));
         match (v4, v6) {
-            (Ok(v4), Ok(v6)) => self.report(Parts::Kernel(KernelState {
+            (Ok(v4), Ok(v6)) => self.report(SentinelEvent::Kernel(KernelState {
                 sound_since,
                 forwarding: [v4, v6],
                 owners: owners(),
@@ -151,7 +151,7 @@ impl Keeper {
                     }
                 };
                 damages.extend(overridden(&self.config.devices).ok().flatten());
-                damage = (!damages.is_empty()).then(|| Parts::Damaged(damages.join("; ")));
+                damage = (!damages.is_empty()).then(|| SentinelEvent::Damaged(damages.join("; ")));
                 damage.is_none()
             }
             _ => false,
@@ -177,14 +177,14 @@ impl Keeper {
     async fn make_in_time(
         &mut self,
         families: &[Family],
-        damage: Option<Parts>,
+        damage: Option<SentinelEvent>,
         desires: &watch::Receiver<DesiredState>,
     ) -> bool {
         let events = self.events.clone();
         let tell = || {
             damage
                 .clone()
-                .map(|damage| events.send(Event::Parts(damage)))
+                .map(|damage| events.send(Event::Sentinel(damage)))
         };
         let mut making = pin!(self.make(families));
         let end = clock::mono().plus(MAKING);
@@ -206,7 +206,7 @@ impl Keeper {
                 self.off = None;
                 self.families = families.to_vec();
                 self.made.send_replace(Some(devices));
-                self.report(Parts::Ready);
+                self.report(SentinelEvent::Ready);
             }
             Err(why) => {
                 // Addresses that are somebody else's must not lead to us, nor half a pair stay.
@@ -218,7 +218,7 @@ impl Keeper {
 
     fn turn_off(&mut self, why: String) {
         if self.off.as_ref() != Some(&why) {
-            self.report(Parts::Off(why.clone()));
+            self.report(SentinelEvent::Off(why.clone()));
             self.off = Some(why);
         }
     }
@@ -232,9 +232,9 @@ impl Keeper {
         made.map_err(|error| error.to_string())
     }
 
-    fn report(&self, parts: Parts) {
+    fn report(&self, parts: SentinelEvent) {
         // The main loop ends before the keeper does: then nobody needs to know.
-        let _ = self.events.send(Event::Parts(parts));
+        let _ = self.events.send(Event::Sentinel(parts));
     }
 
     /// Whether IPv6 was not to be had, is wanted, and can be had now.
