@@ -8,7 +8,7 @@ use agent_core::cluster::ObjectName;
 use agent_core::evidence::ServiceInfo;
 use agent_core::report::sample;
 use agent_core::time::Mono;
-use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, Transport};
+use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Transport};
 
 mod ceiling;
 mod counted;

@@ -3,12 +3,14 @@
 //! The node is healthy and has all that a node can have: both families, real traffic of TCP and UDP on
 //! every path, probes of every lane, health check node ports, a connection table, everything published.
 
+use std::time::Duration;
+
 use super::super::*;
 use super::{Names, probe, snapshot, value};
 use agent_common::evidence::{OUTCOMES, Outcome};
 use agent_common::service::{Family, SourceClass};
 use agent_core::answer::Endpoint;
-use agent_core::programming::{EndpointChange, Latency};
+use agent_core::programming::{EndpointChange, Latency, Programmed};
 use agent_core::report::sample;
 use agent_core::trace::{Lane, ProbePath, Transport};
 
