@@ -3,8 +3,10 @@
 //! Each node has a modelled datapath, clients, an API and a kernel that runs the very rules of
 //! `agent_common::classify`; the simulator plays the shell around [`Node::step`]. It knows the truth:
 //! which connections were answered. The same seed gives the same events and the same verdicts.
-//! IPv4 and TCP alone. It must name nothing outside of the core and `agent-common`, and no clock.
+//! Connections are TCP; the sentinel's probes are UDP too. [`cells`] are its tables of uses, faults and
+//! innocent worlds. It must name nothing outside of the core and `agent-common`, and no clock.
 
+pub mod cells;
 mod datapath;
 mod dice;
 pub mod fleet;
@@ -16,7 +18,10 @@ mod traffic;
 mod world;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Duration;
+
+use agent_common::service::Family;
 
 use crate::cause::{Cause, State};
 use crate::cluster::Change;
@@ -25,16 +30,16 @@ use crate::effect::Remembered;
 use crate::event::Event;
 use crate::node::Node;
 use crate::time::Mono;
-use datapath::{Datapath, Way};
+use datapath::{Datapath, Way, addresses};
 pub use dice::Dice;
 use kernel::{Kernel, PROBE_CLIENT, PROBE_ECHO};
-use prober::Prober;
+use prober::Probers;
 use queue::{Own, Passing, Queue, Task};
 use shell::Agent;
 pub use traffic::Truth;
 pub use world::{
-    Act, Claim, Client, Denial, Fault, Foreign, ServiceSpec, Span, Stream, TENANT, TENANT_PODS,
-    World,
+    Act, Claim, Client, Denial, Fault, Foreign, ServiceSpec, Sickness, Span, Stack, Stream, TENANT,
+    TENANT_PODS, World,
 };
 
 /// When every simulation begins: the node is long up.
@@ -70,6 +75,17 @@ pub struct Truths {
     pub outsiders: Truth,
     /// Connections of the tenant's pods, or to his Services.
     pub tenant: Truth,
+    /// The pod probe's.
+    pub pod_probe: Truth,
+}
+
+/// A connection whose first SYN was not answered, though nobody meant it to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unanswered {
+    pub at: Mono,
+    pub client: Client,
+    /// It was sent to an endpoint that has left.
+    pub stale: bool,
 }
 
 /// A node, its world and its agent.
@@ -80,7 +96,7 @@ pub struct SimNode {
     due: Queue,
     kernel: Kernel,
     datapath: Datapath,
-    prober: Prober,
+    probers: Probers,
     agent: Option<Agent>,
     /// Which agent this is, counted from one.
     epoch: u32,
@@ -96,6 +112,9 @@ pub struct SimNode {
     /// Source port of streams that keep theirs, and the way of the last connection, which was not answered.
     kept: BTreeMap<usize, (u16, Way)>,
     truth: Truths,
+    unanswered: Vec<Unanswered>,
+    /// Connections that the full table of connections dropped.
+    dropped_by_table: u64,
     answers: Vec<Answered>,
     log: Option<Log>,
 }
@@ -119,7 +138,7 @@ impl SimNode {
             due: Queue::default(),
             kernel: Kernel::default(),
             datapath,
-            prober: Prober::default(),
+            probers: Probers::default(),
             agent: None,
             epoch: 0,
             remembered: None,
@@ -131,14 +150,16 @@ impl SimNode {
             port: 20_000,
             kept: BTreeMap::new(),
             truth: Truths::default(),
+            unanswered: Vec::new(),
+            dropped_by_table: 0,
             answers: Vec::new(),
             log: None,
             dice: dice.clone(),
             world,
         };
-        let kernel = &mut node.kernel;
-        kernel.routes.insert(datapath::ECHO, PROBE_ECHO);
-        kernel.routes.insert(datapath::PROBER, PROBE_CLIENT);
+        let routes = &mut node.kernel.routes;
+        routes.extend(addresses::ECHO.map(|ip| (ip, PROBE_ECHO)));
+        routes.extend(addresses::PROBER.map(|ip| (ip, PROBE_CLIENT)));
         // Agents of a fleet do not start in step.
         node.push(BEGIN.plus(dice.between((ms(0), ms(450)))), Task::Start);
         for act in 0..node.world.acts.len() {
@@ -218,6 +239,11 @@ impl SimNode {
         self.truth
     }
 
+    /// Connections that failed at their first SYN, in order; the first thousands of them.
+    pub fn unanswered(&self) -> &[Unanswered] {
+        &self.unanswered
+    }
+
     /// The fake clock.
     pub fn now(&self) -> Mono {
         self.now
@@ -246,7 +272,10 @@ impl SimNode {
     }
 
     fn take(&mut self, task: Task, now: Mono) {
-        let is_own = matches!(task, Task::Agent(..) | Task::Round(..) | Task::Traces(..));
+        let is_own = matches!(
+            task,
+            Task::Agent(..) | Task::Round { .. } | Task::Traces(..)
+        );
         if is_own && now < self.starved_until {
             return self.push(self.starved_until, task);
         }
@@ -284,7 +313,7 @@ impl SimNode {
                     self.take_own(own, now);
                 }
             }
-            Task::Round(plan, due) => self.round(plan, due, now),
+            Task::Round { family, plan, due } => self.round(family, (plan, due), now),
             Task::Traces(epoch, traces) => {
                 if epoch == self.epoch {
                     self.traces(traces, now);
@@ -304,33 +333,46 @@ impl SimNode {
         self.follow_pods();
     }
 
-    /// Pods' devices, as the CNI makes them.
+    /// Routes to pods, as the CNI makes them, but for those that a fault took away.
     fn follow_pods(&mut self) {
-        if !self.datapath.routes_pods() {
-            return;
-        }
-        let devices = self.datapath.devices.iter();
+        let datapath = &self.datapath;
         let bridged = self.world.bridged;
-        for (ip, device) in devices {
-            let device = if bridged { kernel::BRIDGE } else { *device };
-            self.kernel.routes.insert(*ip, device);
+        let by = |device| if bridged { kernel::BRIDGE } else { device };
+        let clients = self.world.streams.iter().map(|stream| stream.client);
+        let of_clients = clients.filter_map(|client| match client {
+            Client::Pod(_) => Some((datapath.client(client), Self::door_of(client)?)),
+            _ => None,
+        });
+        let of_clients = of_clients.flat_map(|(ips, device)| ips.map(|ip| (ip, device)));
+        let local = datapath.devices.iter().map(|(ip, device)| (*ip, *device));
+        let local = local
+            .chain(of_clients)
+            .map(|(ip, device)| (ip, true, by(device)));
+        let tunnel = self.world.overlay.then_some(kernel::TUNNEL);
+        let remote = datapath.remote.iter();
+        let remote = remote.filter_map(|ip| Some((*ip, false, tunnel?)));
+        for (ip, is_local, device) in local.chain(remote) {
+            let family = family_of(&ip);
+            match datapath.routes_pods(is_local, family) {
+                true => self.kernel.routes.insert(ip, device),
+                false => self.kernel.routes.remove(&ip),
+            };
         }
+    }
+
+    fn break_in(&mut self, fault: Fault, families: impl Iterator<Item = Family>) {
+        let faults = families.map(|family| (fault, family));
+        self.datapath.faults.extend(faults);
+        self.follow_pods();
     }
 
     fn perform_act(&mut self, act: usize, now: Mono) {
         let act = self.world.acts[act].1.clone();
         match act {
-            Act::Break(fault) => {
-                self.datapath.faults.insert(fault);
-                if fault == Fault::PodRoutesGone {
-                    let gone: Vec<_> = self.datapath.devices.keys().copied().collect();
-                    for ip in gone {
-                        self.kernel.routes.remove(&ip);
-                    }
-                }
-            }
+            Act::Break(fault) => self.break_in(fault, Family::ALL.into_iter()),
+            Act::BreakIn(family, fault) => self.break_in(fault, [family].into_iter()),
             Act::Repair(fault) => {
-                self.datapath.faults.remove(&fault);
+                self.datapath.faults.retain(|(known, _)| *known != fault);
                 self.datapath.sync();
                 self.follow_pods();
             }
@@ -348,13 +390,20 @@ impl SimNode {
                 self.write(deleted, now);
             }
             Act::Roll(service, grace) => {
-                let rolled = self.datapath.roll(service, now.plus(grace));
+                let rolled = self.datapath.roll(service, None, now.plus(grace));
                 self.write(rolled, now);
             }
+            Act::Replace(service, place, grace) => {
+                let until = now.plus(grace);
+                let replaced = self.datapath.roll(service, Some(place), until);
+                self.write(replaced, now);
+            }
+            Act::Sicken(service, sickness) => self.datapath.sicken(service, sickness),
             Act::Deny(client, service, denial) => {
                 self.datapath.denials.push((client, service, denial));
             }
-            Act::FilterSentinel => self.datapath.filtered = true,
+            Act::FilterSentinel => self.datapath.filtered = Some(Denial::Drop),
+            Act::RejectSentinel => self.datapath.filtered = Some(Denial::Reject),
             Act::Restart(pause) => {
                 self.stop();
                 self.push(now.plus(pause), Task::Start);
@@ -372,6 +421,13 @@ impl SimNode {
             }
             Act::DamageDevices(span) => self.damaged_until = now.plus(span),
         }
+    }
+}
+
+fn family_of(ip: &IpAddr) -> Family {
+    match ip {
+        IpAddr::V4(_) => Family::V4,
+        IpAddr::V6(_) => Family::V6,
     }
 }
 

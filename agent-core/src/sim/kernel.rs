@@ -4,7 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use agent_common::abi::LOSS_WINDOW_NS;
 use agent_common::classify::{Connection, Direction, Evidence, World, observe};
@@ -13,14 +13,15 @@ use agent_common::evidence::{
 };
 use agent_common::packet::Segment;
 use agent_common::service::{
-    Address, EndpointEntry, EndpointKey, EndpointValue, FAMILIES, FrontendKey, FrontendValue,
-    SOURCE_CLASSES, SourceClass, device_flag, frontend_flag, mapped,
+    Address, EndpointEntry, EndpointKey, EndpointValue, FAMILIES, Family, FrontendKey,
+    FrontendValue, SOURCE_CLASSES, SourceClass, device_flag, frontend_flag,
 };
 use agent_common::transition::{Failed, failed};
 
 use crate::event::KernelSample;
 use crate::evidence::{CountDelta, Doubts, Successes, count, ip_of};
 use crate::expect::SourcePrefix;
+use crate::peers::PeerSample;
 use crate::plan::{Installed, MapChange};
 use crate::time::Mono;
 
@@ -36,6 +37,8 @@ pub(super) const BRIDGE: Device = 4;
 pub(super) const PROBE_CLIENT: Device = 5;
 /// Near end of the sentinel's server pair.
 pub(super) const PROBE_ECHO: Device = 6;
+/// Device that leads to the pods of other nodes, where the network between nodes is an overlay.
+pub(super) const TUNNEL: Device = 7;
 /// The first of pods' own.
 pub(super) const FIRST_POD: Device = 100;
 
@@ -51,7 +54,7 @@ pub(super) struct Kernel {
     endpoints: BTreeMap<EndpointKey, EndpointValue>,
     sources: BTreeMap<SourcePrefix, SourceClass>,
     /// Devices of addresses that do not leave by the uplink.
-    pub(super) routes: BTreeMap<Ipv4Addr, Device>,
+    pub(super) routes: BTreeMap<IpAddr, Device>,
     evidence: RefCell<Gathered>,
     /// Lost connections that were reported already.
     told: BTreeSet<PendingKey>,
@@ -59,6 +62,8 @@ pub(super) struct Kernel {
     successes: Successes,
     /// The next sweep is an agent's first: what it finds lost was reported by the one before.
     swept: bool,
+    /// Endpoints of which the agent reads whether they were met.
+    pub(super) asked: Vec<EndpointKey>,
     /// When the last sample was taken.
     sampled: u64,
     /// The ring buffer is full: failures are counted and not reported.
@@ -70,6 +75,8 @@ struct Gathered {
     pending: BTreeMap<PendingKey, (Pending, u32)>,
     counts: BTreeMap<(u32, usize), [u32; OUTCOMES]>,
     anomalies: Vec<Anomaly>,
+    /// When endpoints were met, as in [`EndpointEntry::met_ns`].
+    met: BTreeMap<EndpointKey, Mono>,
     proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
     faults: [u64; FAULTS],
 }
@@ -99,8 +106,11 @@ impl Kernel {
     }
 
     /// Bits of [`state`] of the connection with this initial sequence number.
-    pub(super) fn state(&self, isn: u32) -> u32 {
-        let key = PendingKey { isn, family: 0 };
+    pub(super) fn state(&self, isn: u32, family: Family) -> u32 {
+        let key = PendingKey {
+            isn,
+            family: family as u32,
+        };
         let evidence = self.evidence.borrow();
         evidence.pending.get(&key).map_or(0, |(_, state)| *state)
     }
@@ -121,9 +131,11 @@ impl Kernel {
                 }
                 MapChange::PutEndpoint { key, value }
                 | MapChange::RetireEndpoint { key, value } => {
+                    self.evidence.get_mut().met.remove(&key);
                     self.endpoints.insert(key, value);
                 }
                 MapChange::DeleteEndpoint { key } => {
+                    self.evidence.get_mut().met.remove(&key);
                     self.endpoints.remove(&key);
                 }
                 MapChange::PutFrontend { key, value } => {
@@ -154,7 +166,7 @@ impl Kernel {
 
     /// Evidence since the last sample.
     pub(super) fn sample(&mut self, now: Mono) -> KernelSample {
-        let unanswered = [self.unanswered(now.0), 0];
+        let (unanswered, peers) = self.ended(now.0);
         let failed = self.sweep(now.0);
         let evidence = self.evidence.get_mut();
         let moved = std::mem::take(&mut evidence.counts).into_iter();
@@ -175,6 +187,7 @@ impl Kernel {
             count(&mut counts, pending, *failed);
         }
         self.doubts.forget(now);
+        let met = |key: &EndpointKey| Some((*key, *evidence.met.get(key)?));
         KernelSample {
             counts,
             sightings,
@@ -182,22 +195,32 @@ impl Kernel {
             faults: evidence.faults,
             unanswered,
             successes: self.successes.take(),
+            peers,
+            met: self.asked.iter().filter_map(met).collect(),
             ..KernelSample::default()
         }
     }
 
-    /// Connections from outside that were sent on, and whose loss window ended since the last sample.
-    fn unanswered(&mut self, now: u64) -> u32 {
+    /// Connections whose loss window ended since the last sample: those from outside that were sent on and
+    /// not answered, and all of them by the node that they were sent to.
+    fn ended(&mut self, now: u64) -> ([u32; FAMILIES], PeerSample) {
         let since = std::mem::replace(&mut self.sampled, now);
-        let ends = |fields: &Pending| fields.arrived_ns.saturating_add(LOSS_WINDOW_NS);
-        let counts = |(fields, state): &&(Pending, u32)| {
-            (since..now).contains(&ends(fields))
-                && fields.class == SourceClass::External as u8
-                && fields.flags & frontend_flag::SENTINEL == 0
-                && state & (state::FORWARDED | state::ANSWERED) == state::FORWARDED
-        };
-        let pending = self.evidence.get_mut().pending.values();
-        u32::try_from(pending.filter(counts).count()).unwrap_or(u32::MAX)
+        let (mut unanswered, mut peers) = ([0; FAMILIES], PeerSample::default());
+        for (key, (fields, state)) in &self.evidence.get_mut().pending {
+            let ends = fields.arrived_ns.saturating_add(LOSS_WINDOW_NS);
+            if !(since..now).contains(&ends) || fields.flags & frontend_flag::SENTINEL != 0 {
+                continue;
+            }
+            let fields = Pending {
+                state: *state,
+                ..*fields
+            };
+            peers.add(key, &fields);
+            let is_silent = state & (state::FORWARDED | state::ANSWERED) == state::FORWARDED;
+            let is_external = fields.class == SourceClass::External as u8;
+            unanswered[key.family as usize] += u32::from(is_silent && is_external);
+        }
+        (unanswered, peers)
     }
 
     /// Forgets what is over, and returns what failed.
@@ -239,10 +262,10 @@ impl Kernel {
     }
 
     fn device_to(&self, destination: &Address) -> Device {
-        let IpAddr::V4(to) = ip_of(destination) else {
-            return UPLINK;
-        };
-        self.routes.get(&to).copied().unwrap_or(UPLINK)
+        self.routes
+            .get(&ip_of(destination))
+            .copied()
+            .unwrap_or(UPLINK)
     }
 }
 
@@ -265,8 +288,9 @@ impl Connection for Followed<'_> {
     }
 
     fn sent_to(&self, peer: u16) {
-        if let Some((fields, _)) = self.evidence.borrow_mut().pending.get_mut(&self.key) {
-            fields.note = peer.into();
+        let mut evidence = self.evidence.borrow_mut();
+        if let Some((fields, _)) = evidence.pending.get_mut(&self.key) {
+            fields.note = fields.note & !u32::from(u16::MAX) | u32::from(peer);
         }
     }
 }
@@ -298,11 +322,17 @@ impl<'a> World for Crossing<'a> {
     }
 
     fn endpoint(&self, key: &EndpointKey) -> Option<EndpointEntry> {
-        self.kernel
-            .endpoints
-            .get(key)
-            .copied()
-            .map(EndpointEntry::from)
+        let value = *self.kernel.endpoints.get(key)?;
+        let met = self.kernel.evidence.borrow().met.get(key).copied();
+        Some(EndpointEntry {
+            met_ns: met.map_or(0, |at| at.0),
+            ..EndpointEntry::from(value)
+        })
+    }
+
+    fn meet(&self, key: &EndpointKey) {
+        let met = &mut self.kernel.evidence.borrow_mut().met;
+        met.insert(*key, Mono(self.now));
     }
 
     fn source_class(&self, address: &Address) -> SourceClass {
@@ -363,9 +393,4 @@ impl<'a> World for Crossing<'a> {
         let record = anomaly.record(self.now, self.device);
         self.kernel.evidence.borrow_mut().anomalies.push(record);
     }
-}
-
-/// An address as the maps hold it.
-pub(super) fn map_of(address: Ipv4Addr) -> Address {
-    mapped(address.octets())
 }

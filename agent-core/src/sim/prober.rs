@@ -1,24 +1,24 @@
-//! The sentinel's prober and its devices: a round of probes on every lane, each a trace of what the
-//! modelled datapath did with it. The pace is that of `agent`'s prober: slow while every lane fares
-//! as it did, quick after a change.
+//! The sentinel's prober and its devices: a round of probes on every lane of a family, each a trace of
+//! what the modelled datapath did with it. The pace is that of `agent`'s prober: slow while every lane
+//! fares as it did, quick after a change.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use agent_common::evidence::state;
 use agent_common::packet::Kind;
 use agent_common::probe::{STAGES, Stage};
-use agent_common::service::{Family, FrontendKind};
+use agent_common::service::{FAMILIES, Family, FrontendKind};
 
-use super::datapath::{ECHO, PROBER, Way};
+use super::datapath::addresses::{ECHO, PROBER};
+use super::datapath::{PORT, Way};
 use super::kernel::{PROBE_CLIENT, PROBE_ECHO, UPLINK};
 use super::traffic::{Trip, packet};
-use super::world::Client;
+use super::world::Fault;
 use super::{SimNode, Task, ms};
 use crate::time::Mono;
-use crate::trace::{
-    Control, Lane, PROBE_PATHS, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport,
-};
+use crate::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport};
 
 /// From round to round, at rest and after a change.
 const REST: (Duration, Duration) = (ms(420), ms(480));
@@ -34,66 +34,95 @@ const TOLD_AFTER: Duration = ms(5);
 /// Flags of the observer that end a probe before its time.
 const TOLD: u32 = state::LEAKED | state::MISROUTED | state::STALE | state::REFUSED;
 
-/// The running prober.
+/// Lanes of a family, as `agent`'s prober has them: the host's socket is found by its SYN alone.
+const LANES: [(ProbePath, Transport); 7] = [
+    (ProbePath::Pod, Transport::Tcp),
+    (ProbePath::Pod, Transport::Udp),
+    (ProbePath::OffCluster, Transport::Tcp),
+    (ProbePath::OffCluster, Transport::Udp),
+    (ProbePath::NodePort, Transport::Tcp),
+    (ProbePath::NodePort, Transport::Udp),
+    (ProbePath::Host, Transport::Tcp),
+];
+
+/// The running probers of both families.
 #[derive(Debug, Default)]
-pub(super) struct Prober {
+pub(super) struct Probers {
     pub(super) runs: bool,
+    of: [Prober; FAMILIES],
+}
+
+/// The prober of a family.
+#[derive(Debug, Default)]
+struct Prober {
     /// Rounds that were planned before the last plan are not held.
     plan: u32,
     began: Mono,
     doubted: u32,
     hurried: u32,
     wanted: Option<u16>,
-    fates: [Option<(bool, bool, ProbeSightings)>; PROBE_PATHS],
+    fates: BTreeMap<Lane, (bool, bool, ProbeSightings)>,
 }
 
-impl Prober {
-    /// The next agent's, which does not run yet.
+impl Probers {
+    /// The next agent's, which do not run yet.
     pub(super) fn anew(&self) -> Self {
-        Self {
-            plan: self.plan + 1,
-            ..Self::default()
-        }
+        let of = Family::ALL.map(|family| Prober {
+            plan: self.of[family as usize].plan + 1,
+            ..Prober::default()
+        });
+        Self { runs: false, of }
     }
 }
 
 impl SimNode {
-    /// The prober dials what the node found of the sentinel, from now on.
+    /// The probers dial what the node found of the sentinel, from now on.
     pub(super) fn retarget(&mut self, now: Mono) {
         let Some(agent) = &self.agent else { return };
         let watched = agent.node.sentinel().filter(|of| of.off().is_none());
-        let found = watched.and_then(|of| of.found().families[Family::V4 as usize]);
-        let wanted = found.map(|found| found.tcp.generation);
-        let before = std::mem::replace(&mut self.prober.wanted, wanted);
-        if before != wanted && wanted.is_some() {
-            self.prober.hurried = HASTY;
-            let gap = self.dice.between(HASTE);
-            self.plan_round(now.plus(gap));
+        let found = watched.map(|of| of.found().families);
+        for family in Family::ALL {
+            let found = found.and_then(|found| found[family as usize]);
+            let wanted = found.map(|found| found.tcp.generation);
+            let prober = &mut self.probers.of[family as usize];
+            let before = std::mem::replace(&mut prober.wanted, wanted);
+            if before != wanted && wanted.is_some() {
+                prober.hurried = HASTY;
+                let gap = self.dice.between(HASTE);
+                self.plan_round(family, now.plus(gap));
+            }
         }
     }
 
-    fn plan_round(&mut self, at: Mono) {
-        self.prober.plan += 1;
-        self.push(at, Task::Round(self.prober.plan, at));
+    fn plan_round(&mut self, family: Family, at: Mono) {
+        let prober = &mut self.probers.of[family as usize];
+        prober.plan += 1;
+        let plan = prober.plan;
+        let due = at;
+        self.push(at, Task::Round { family, plan, due });
     }
 
-    /// One probe on every lane.
-    pub(super) fn round(&mut self, plan: u32, due: Mono, now: Mono) {
-        if plan != self.prober.plan || !self.prober.runs || self.prober.wanted.is_none() {
+    /// One probe on every lane of a family.
+    pub(super) fn round(&mut self, family: Family, (plan, due): (u32, Mono), now: Mono) {
+        let runs = self.probers.runs;
+        let prober = &mut self.probers.of[family as usize];
+        if plan != prober.plan || !runs || prober.wanted.is_none() {
             return;
         }
-        self.prober.began = now;
-        let control = match self.damaged(now) {
-            true => Control::Failed,
-            false => Control::Passed,
-        };
+        prober.began = now;
+        let wanted = prober.wanted;
         let mut passed = Vec::new();
         let mut behind = false;
-        for path in ProbePath::ALL {
-            let Some(trace) = self.probe(path, due, now, control) else {
+        for (path, transport) in LANES {
+            let lane = Lane {
+                path,
+                family,
+                transport,
+            };
+            let Some(trace) = self.probe(lane, due, now) else {
                 continue;
             };
-            behind |= trace.generation.is_some() && trace.generation != self.prober.wanted;
+            behind |= trace.generation.is_some() && trace.generation != wanted;
             match trace.data[Stage::Collected as usize] {
                 Some(_) => passed.push(trace),
                 None => self.push(trace.ended, Task::Traces(self.epoch, vec![trace])),
@@ -102,7 +131,11 @@ impl SimNode {
         if let Some(last) = passed.iter().map(|trace| trace.ended).max() {
             self.push(last, Task::Traces(self.epoch, passed));
         }
-        let prober = &mut self.prober;
+        self.plan_next_round(family, behind, now);
+    }
+
+    fn plan_next_round(&mut self, family: Family, behind: bool, now: Mono) {
+        let prober = &mut self.probers.of[family as usize];
         let gap = if behind && prober.hurried > 0 {
             prober.hurried -= 1;
             HASTE
@@ -113,49 +146,43 @@ impl SimNode {
         };
         prober.doubted = prober.doubted.saturating_sub(1);
         let gap = self.dice.between(gap);
-        self.plan_round(now.plus(gap));
+        self.plan_round(family, now.plus(gap));
     }
 
-    /// Sees how a probe fared: a change is a reason to hurry.
+    /// Notes how a probe fared: a change is a reason to hurry.
     pub(super) fn note(&mut self, trace: &ProbeTrace, now: Mono) {
         let own = trace.echo_saw.map(|saw| saw.ip()) == Some(trace.client.ip());
         let returned = trace.data[Stage::Collected as usize].is_some();
-        let fate = Some((returned, own, trace.sightings));
-        let known = &mut self.prober.fates[trace.lane.path as usize];
-        if std::mem::replace(known, fate) == fate {
+        let fate = (returned, own, trace.sightings);
+        let prober = &mut self.probers.of[trace.lane.family as usize];
+        if prober.fates.insert(trace.lane, fate) == Some(fate) {
             return;
         }
-        self.prober.doubted = ROUNDS;
+        prober.doubted = ROUNDS;
+        let began = prober.began;
         let gap = self.dice.between(DOUBT);
-        let next = self.prober.began.plus(gap).max(now);
-        self.plan_round(next);
+        self.plan_round(trace.lane.family, began.plus(gap).max(now));
     }
 
     /// One probe, and what the datapath does with it.
-    fn probe(
-        &mut self,
-        path: ProbePath,
-        due: Mono,
-        now: Mono,
-        control: Control,
-    ) -> Option<ProbeTrace> {
-        let client: Ipv4Addr = match path {
+    fn probe(&mut self, lane: Lane, due: Mono, now: Mono) -> Option<ProbeTrace> {
+        let family = lane.family;
+        let client: IpAddr = match lane.path {
             ProbePath::Pod if !self.world.pod_lane => return None,
-            ProbePath::Pod => self.datapath.pod_prober(),
-            ProbePath::OffCluster | ProbePath::NodePort => PROBER,
-            ProbePath::Host => self.datapath.address,
+            ProbePath::Pod => self.datapath.pod_prober(family),
+            ProbePath::OffCluster | ProbePath::NodePort => PROBER[family as usize],
+            ProbePath::Host => self.datapath.address[family as usize],
         };
-        let kind = match path {
+        let kind = match lane.path {
             ProbePath::NodePort => FrontendKind::NodePort,
             _ => FrontendKind::ClusterIp,
         };
-        let frontend = self.datapath.probed(kind)?;
+        let frontend = self.datapath.probed(kind, family)?;
         self.port = self.port.wrapping_add(1).max(20_000);
-        let ends = (SocketAddr::new(client.into(), self.port), frontend);
-        let lane = Lane {
-            path,
-            family: Family::V4,
-            transport: Transport::Tcp,
+        let ends = (SocketAddr::new(client, self.port), frontend);
+        let control = match self.damaged(now) {
+            true => Control::Failed,
+            false => Control::Passed,
         };
         let mut trace = ProbeTrace {
             ended: now.plus(TIMEOUT),
@@ -163,103 +190,135 @@ impl SimNode {
             ..ProbeTrace::sent(lane, ends, due, now)
         };
         let isn = self.dice.word() as u32;
-        self.follow_probe(&mut trace, isn, now);
+        let lost = self.datapath.has(Fault::ConntrackFull, family);
+        self.dropped_by_table += u64::from(lost);
+        // A damaged pair lets nothing in.
+        if !self.damaged(now) || lane.path == ProbePath::Host {
+            match lane.transport {
+                Transport::Tcp => self.follow_connection(&mut trace, isn, now),
+                Transport::Udp => self.follow_datagram(&mut trace, now),
+            }
+        }
         Some(trace)
     }
 
-    fn follow_probe(&self, trace: &mut ProbeTrace, isn: u32, now: Mono) {
+    fn way_of(&self, trace: &ProbeTrace) -> (Way, Option<u16>) {
+        let Lane {
+            path,
+            family,
+            transport,
+        } = trace.lane;
+        let lane = (path, transport, family);
+        self.datapath.way_of_probe(lane, &trace.frontend)
+    }
+
+    /// Source that the echo is shown.
+    fn shown_source(&self, trace: &ProbeTrace) -> SocketAddr {
+        let family = trace.lane.family;
+        let is_masqueraded = matches!(trace.lane.path, ProbePath::OffCluster | ProbePath::NodePort);
+        match is_masqueraded && self.datapath.masquerades(family) {
+            true => SocketAddr::new(self.datapath.address[family as usize], trace.client.port()),
+            false => trace.client,
+        }
+    }
+
+    fn follow_connection(&self, trace: &mut ProbeTrace, isn: u32, now: Mono) {
         let ends = (trace.client, trace.frontend);
+        let family = trace.lane.family;
         let is_host = trace.lane.path == ProbePath::Host;
         let mut trip = Trip {
             kernel: &self.kernel,
             now,
         };
         let syn = packet(Kind::Syn, ends, isn);
-        let stamps = &mut trace.handshake;
-        // A damaged pair lets nothing in.
-        if self.damaged(now) && !is_host {
-            return;
-        }
+        let back = |kind| packet(kind, (ends.1, ends.0), isn);
         if !is_host {
-            stamps[Stage::Arrived as usize] = Some(trip.enters(PROBE_CLIENT, &syn));
+            trace.handshake[Stage::Arrived as usize] = Some(trip.enters(PROBE_CLIENT, &syn));
         }
-        match self.way_of_probe(trace.lane.path, &trace.frontend) {
+        let mut rejected = false;
+        match self.way_of(trace) {
             (Way::Untranslated, _) => {
                 trip.leaves(UPLINK, &syn);
             }
             (Way::Reset, _) => {
-                trip.leaves(PROBE_CLIENT, &packet(Kind::Reset, (ends.1, ends.0), isn));
+                trip.leaves(PROBE_CLIENT, &back(Kind::Reset));
+            }
+            (Way::Rejected, _) => {
+                trip.leaves(PROBE_CLIENT, &back(Kind::Unreachable));
+                rejected = true;
             }
             // Another's endpoint: it knows nothing of tokens.
             (Way::To(pod), None) => {
-                let device = self.datapath.devices.get(&pod.ip).copied();
-                let to = SocketAddr::new(pod.ip.into(), super::datapath::PORT);
-                trip.leaves(
-                    device.unwrap_or(UPLINK),
-                    &packet(Kind::Syn, (ends.0, to), isn),
-                );
+                let device = self.datapath.devices.get(&pod.ip(family)).copied();
+                let to = SocketAddr::new(pod.ip(family), PORT);
+                let syn = packet(Kind::Syn, (ends.0, to), isn);
+                trip.leaves(device.unwrap_or(UPLINK), &syn);
             }
             (Way::To(_), Some(generation)) => {
-                let masqueraded = self.datapath.masquerades()
-                    && matches!(trace.lane.path, ProbePath::OffCluster | ProbePath::NodePort);
-                let saw = match masqueraded {
-                    true => SocketAddr::new(self.datapath.address.into(), ends.0.port()),
-                    false => ends.0,
-                };
-                let echo = SocketAddr::new(ECHO.into(), generation);
-                let at = trip.leaves(PROBE_ECHO, &packet(Kind::Syn, (saw, echo), isn));
-                stamps[Stage::Translated as usize] = Some(at);
-                stamps[Stage::Echoed as usize] = Some(at);
-                let answer = packet(Kind::SynAck, (echo, saw), isn);
-                stamps[Stage::Returned as usize] = Some(trip.enters(PROBE_ECHO, &answer));
-                if !is_host {
-                    trip.leaves(PROBE_CLIENT, &packet(Kind::SynAck, (ends.1, ends.0), isn));
-                }
-                stamps[Stage::Collected as usize] = Some(trip.now);
-                trace.data = later(stamps, trip.now.since(now));
-                trace.ended = trip.now.plus(trip.now.since(now));
-                (trace.echo_saw, trace.generation) = (Some(saw), Some(generation));
+                self.follow_to_echo(trace, generation, isn, &mut trip);
             }
-            _ => {}
+            (Way::Dropped, _) => {}
         }
-        let seen = self.kernel.state(isn);
+        self.note_sightings(trace, isn, rejected, now);
+    }
+
+    /// A handshake and data that the echo answers.
+    fn follow_to_echo(
+        &self,
+        trace: &mut ProbeTrace,
+        generation: u16,
+        isn: u32,
+        trip: &mut Trip<'_>,
+    ) {
+        let began = trip.now;
+        let saw = self.shown_source(trace);
+        let echo = SocketAddr::new(ECHO[trace.lane.family as usize], generation);
+        let stamps = &mut trace.handshake;
+        let at = trip.leaves(PROBE_ECHO, &packet(Kind::Syn, (saw, echo), isn));
+        stamps[Stage::Translated as usize] = Some(at);
+        stamps[Stage::Echoed as usize] = Some(at);
+        let answer = packet(Kind::SynAck, (echo, saw), isn);
+        stamps[Stage::Returned as usize] = Some(trip.enters(PROBE_ECHO, &answer));
+        if trace.lane.path != ProbePath::Host {
+            let answer = packet(Kind::SynAck, (trace.frontend, trace.client), isn);
+            trip.leaves(PROBE_CLIENT, &answer);
+        }
+        stamps[Stage::Collected as usize] = Some(trip.now);
+        let took = trip.now.since(began);
+        trace.data = later(stamps, took);
+        trace.ended = trip.now.plus(took);
+        (trace.echo_saw, trace.generation) = (Some(saw), Some(generation));
+    }
+
+    fn note_sightings(&self, trace: &mut ProbeTrace, isn: u32, rejected: bool, now: Mono) {
+        let seen = self.kernel.state(isn, trace.lane.family);
         trace.sightings = ProbeSightings {
             leaked: seen & state::LEAKED != 0,
             misrouted: seen & state::MISROUTED != 0,
             stale: seen & state::STALE != 0,
-            refused: seen & state::REFUSED != 0,
-            unreachable: false,
+            refused: seen & state::REFUSED != 0 && !rejected,
+            unreachable: rejected,
         };
-        if trace.data == [None; STAGES] && seen & TOLD != 0 {
+        if trace.data == [None; STAGES] && (rejected || seen & TOLD != 0) {
             trace.ended = now.plus(TOLD_AFTER);
         }
     }
 
-    fn way_of_probe(&self, path: ProbePath, frontend: &SocketAddr) -> (Way, Option<u16>) {
-        let (client, kind) = match path {
-            ProbePath::Pod => (Client::Pod(0), FrontendKind::ClusterIp),
-            ProbePath::OffCluster => (Client::Outsider(0), FrontendKind::ClusterIp),
-            ProbePath::NodePort => (Client::Outsider(0), FrontendKind::NodePort),
-            ProbePath::Host => (Client::Host, FrontendKind::ClusterIp),
+    /// The observer follows no probe's datagrams: stamps and refusals are all there is.
+    fn follow_datagram(&self, trace: &mut ProbeTrace, now: Mono) {
+        let hop = |hops: u32| Some(now.plus(super::traffic::HOP * hops));
+        trace.data[Stage::Arrived as usize] = hop(1);
+        let way = self.way_of(trace);
+        if matches!(way.0, Way::Reset | Way::Rejected) {
+            trace.sightings.unreachable = true;
+            trace.ended = now.plus(TOLD_AFTER);
+        }
+        let (Way::To(_), Some(generation)) = way else {
+            return;
         };
-        let datapath = &self.datapath;
-        if datapath.is_flushed() {
-            return (datapath.unruled(client, kind), None);
-        }
-        let stopped = !datapath.forwards() || (datapath.filtered && path != ProbePath::Pod);
-        if stopped && client != Client::Host {
-            return (Way::Dropped, None);
-        }
-        match datapath.thief(frontend) {
-            Some(Some(pod)) => return (Way::To(pod), None),
-            Some(None) => return (Way::Rejected, None),
-            None => {}
-        }
-        let echo_pod = super::datapath::Pod {
-            ip: ECHO,
-            local: true,
-        };
-        (Way::To(echo_pod), Some(datapath.echo))
+        trace.data = [hop(1), hop(2), hop(2), hop(3), hop(4)];
+        trace.ended = now.plus(super::traffic::HOP * 5);
+        (trace.echo_saw, trace.generation) = (Some(self.shown_source(trace)), Some(generation));
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use agent_common::service::Family;
+
 use super::traffic::Dialled;
 use crate::time::Mono;
 use crate::trace::ProbeTrace;
@@ -27,8 +29,12 @@ pub(super) enum Task {
     Deliver,
     /// Those below are the agent's own: they wait while it is not scheduled, and end with it.
     Agent(u32, Own),
-    /// A round of probes, by its plan and when it was due.
-    Round(u32, Mono),
+    /// A round of a family's probes, by its plan and when it was due.
+    Round {
+        family: Family,
+        plan: u32,
+        due: Mono,
+    },
     /// Probes of this agent ended.
     Traces(u32, Vec<ProbeTrace>),
 }

@@ -4,12 +4,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use agent_common::service::FAMILIES;
+use agent_common::service::Family;
 
 use super::datapath::sentinel_rule;
 use super::{Answered, Own, SimNode, Task, ms};
 use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cluster::Change;
+use crate::conntrack::Table;
 use crate::coverage::{Hook, Hooks, ObserverStart};
 use crate::damping::DWELL_DEFAULT;
 use crate::drain::ProbeRanges;
@@ -108,7 +109,7 @@ impl SimNode {
     /// The agent ends, with all that is its own.
     pub(super) fn stop(&mut self) {
         self.agent = None;
-        self.prober = self.prober.anew();
+        self.probers = self.probers.anew();
     }
 
     pub(super) fn take_own(&mut self, own: Own, now: Mono) {
@@ -186,7 +187,7 @@ impl SimNode {
 
     /// Probes ended; those of a starved agent are seen to end late.
     pub(super) fn traces(&mut self, traces: Vec<ProbeTrace>, now: Mono) {
-        if !self.prober.runs {
+        if !self.probers.runs {
             return;
         }
         for mut trace in traces {
@@ -209,7 +210,7 @@ impl SimNode {
         let is_new = !std::mem::replace(&mut agent.made, true);
         let state = KernelState {
             sound_since: (!damaged && !is_new).then_some(began),
-            forwarding: [Some(self.datapath.forwards()), Some(true)],
+            forwarding: Family::ALL.map(|family| Some(self.datapath.forwards(family))),
             owners: self.owners(),
         };
         if let Some(parts) = news {
@@ -233,9 +234,29 @@ impl SimNode {
     }
 
     fn owners(&self) -> OwnersRead {
-        let gone = self.datapath.faults.contains(&super::Fault::TablesGone);
-        let owner = (!gone).then_some(Owner::KubeProxyNftables);
-        [Some(owner.into_iter().collect()); FAMILIES]
+        let owner = match self.world.iptables {
+            true => Owner::KubeProxyIptables,
+            false => Owner::KubeProxyNftables,
+        };
+        Family::ALL.map(|family| {
+            let gone = self.datapath.has(super::Fault::TablesGone, family);
+            Some((!gone).then_some(owner).into_iter().collect())
+        })
+    }
+
+    /// The kernel's table of tracked connections.
+    fn table(&self) -> Table {
+        let full = |family| self.datapath.has(super::Fault::ConntrackFull, family);
+        let limit = 65_536;
+        Table {
+            entries: match Family::ALL.into_iter().any(full) {
+                true => limit,
+                false => limit / 16,
+            },
+            limit,
+            drop: self.dropped_by_table,
+            ..Table::default()
+        }
     }
 
     fn shape(&self, owners: OwnersRead) -> Event {
@@ -304,10 +325,10 @@ impl SimNode {
                 }
             }
             Effect::Sentinel(SentinelEffect::Start { .. }) => {
-                self.prober.runs = true;
+                self.probers.runs = true;
                 events.push_back(Event::Sentinel(SentinelEvent::Started(None)));
             }
-            Effect::Sentinel(SentinelEffect::Stop) => self.prober.runs = false,
+            Effect::Sentinel(SentinelEffect::Stop) => self.probers.runs = false,
             Effect::Sentinel(SentinelEffect::Retarget) => self.retarget(now),
             Effect::Sentinel(SentinelEffect::Check) => {
                 let looked = self.agent.as_ref().map_or(now, |agent| agent.looked);
@@ -323,7 +344,8 @@ impl SimNode {
                 let shape = self.shape(owners);
                 events.push_back(shape);
             }
-            Effect::Read(ReadEffect::Table) => events.push_back(Event::Table(None)),
+            Effect::Read(ReadEffect::Table) => events.push_back(Event::Table(Some(self.table()))),
+            Effect::Maps(MapEffect::ReadEndpoints(asked)) => self.kernel.asked = asked,
             Effect::Read(ReadEffect::WatchDrops(_)) => {
                 events.push_back(Event::DropWatch(DropWatch::Off))
             }
@@ -335,7 +357,6 @@ impl SimNode {
                 }
             }
             Effect::HealthPorts(_)
-            | Effect::Maps(MapEffect::ReadEndpoints(_))
             | Effect::Read(ReadEffect::CountOpen)
             | Effect::Write(WriteEffect::Recording)
             | Effect::Measure(_)

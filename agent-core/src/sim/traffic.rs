@@ -1,22 +1,24 @@
 //! Connections of clients: the packets of each, at every device that they cross, and whether it was
 //! answered in truth.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use agent_common::classify::Direction::{Egress, Ingress};
 use agent_common::packet::{Kind, Segment};
 use agent_common::service::{Family, FrontendKind};
 
-use super::datapath::{PORT, Pod, Way};
-use super::kernel::{BRIDGE, Device, FIRST_POD, Kernel, MIRROR, UPLINK};
+use super::datapath::{Pod, Reply, Way};
+use super::kernel::{BRIDGE, Device, FIRST_POD, Kernel, MIRROR, TUNNEL, UPLINK};
 use super::world::{Client, TENANT_PODS};
-use super::{SimNode, Task};
+use super::{SimNode, Task, Unanswered, family_of};
 use crate::expect::node::address;
 use crate::time::Mono;
 
 /// Time that a packet takes from one device to the next.
-const HOP: Duration = Duration::from_micros(40);
+pub(super) const HOP: Duration = Duration::from_micros(40);
+/// Connections that are remembered as unanswered.
+const KEPT: usize = 4_000;
 /// When a SYN is sent again, after the one before.
 const RETRIES: [Duration; 3] = [
     Duration::from_secs(1),
@@ -29,7 +31,7 @@ const RETRIES: [Duration; 3] = [
 pub(super) struct Dialled {
     client: Client,
     service: usize,
-    kind: FrontendKind,
+    dialled: (FrontendKind, Family),
     ends: (SocketAddr, SocketAddr),
     isn: u32,
     /// Way that it was given: the content of conntrack.
@@ -62,7 +64,7 @@ pub(super) fn packet(kind: Kind, (from, to): (SocketAddr, SocketAddr), isn: u32)
         source: address(&from.ip()),
         destination: address(&to.ip()),
         kind,
-        family: Family::V4,
+        family: family_of(&to.ip()),
         isn,
         payload: 0,
         source_port: port(from),
@@ -96,9 +98,10 @@ impl SimNode {
     pub(super) fn dial(&mut self, stream: usize, now: Mono) {
         let place = stream;
         let stream = &self.world.streams[place];
-        let (client, service, kind) = (stream.client, stream.service, stream.kind);
+        let (client, service) = (stream.client, stream.service);
+        let (kind, family) = (stream.kind, stream.family);
         let keeps_port = stream.keeps_port;
-        let Some(frontend) = self.datapath.frontend(service, kind) else {
+        let Some(frontend) = self.datapath.frontend(service, (kind, family)) else {
             return;
         };
         self.port = if self.port < 60_000 {
@@ -108,14 +111,14 @@ impl SimNode {
         };
         let kept = self.kept.get(&place).copied().filter(|_| keeps_port);
         let port = kept.map_or(self.port, |(port, _)| port);
-        let source = SocketAddr::new(self.datapath.client(client).into(), port);
+        let source = SocketAddr::new(self.datapath.client(client)[family as usize], port);
         self.truth_of(client, service).dialled += 1;
         let isn = self.dice.word() as u32;
         let way = kept.map(|(_, way)| way);
         let dialled = Dialled {
             client,
             service,
-            kind,
+            dialled: (kind, family),
             ends: (source, frontend),
             isn,
             way,
@@ -140,6 +143,7 @@ impl SimNode {
             return &mut self.truth.tenant;
         }
         match client {
+            Client::PodProbe => &mut self.truth.pod_probe,
             Client::Outsider(_) => &mut self.truth.outsiders,
             Client::Pod(_) | Client::Host => &mut self.truth.pods,
         }
@@ -148,25 +152,24 @@ impl SimNode {
     /// Sends a SYN, for the first time or again. Gives the way that it took, if it was not
     /// answered.
     pub(super) fn try_dial(&mut self, mut dialled: Dialled, now: Mono) -> Option<Way> {
-        let Dialled {
-            client,
-            service,
-            kind,
-            ..
-        } = dialled;
+        let (client, service) = (dialled.client, dialled.service);
         let way = match dialled.way {
             // Nothing is kept of what was dropped or refused.
             Some(way @ (Way::To(_) | Way::Untranslated)) => way,
-            _ => self.datapath.way(client, service, kind, &mut self.dice),
+            _ => {
+                let to = dialled.dialled;
+                self.datapath.way(client, service, to, &mut self.dice)
+            }
         };
         dialled.way = Some(way);
-        dialled.taken |= self.datapath.is_taken(service, kind);
+        dialled.taken |= self.datapath.is_taken(service, dialled.dialled);
         if self.send(&dialled, way, now) {
             self.truth_of(client, service).answered += 1;
             return None;
         }
+        let meant = self.datapath.denial(client, service).is_some() || dialled.taken;
+        self.note_unanswered(&dialled, way, meant, now);
         let Some(pause) = RETRIES.get(dialled.tried) else {
-            let meant = self.datapath.denial(client, service).is_some() || dialled.taken;
             let truth = self.truth_of(client, service);
             match meant {
                 true => truth.denied += 1,
@@ -179,19 +182,57 @@ impl SimNode {
         Some(way)
     }
 
-    fn device_of(&self, client: Client) -> Option<Device> {
+    fn note_unanswered(&mut self, dialled: &Dialled, way: Way, meant: bool, now: Mono) {
+        let family = dialled.dialled.1;
+        if way == Way::Dropped && self.datapath.has(super::Fault::ConntrackFull, family) {
+            self.dropped_by_table += 1;
+        }
+        if dialled.tried > 0 || meant || self.unanswered.len() >= KEPT {
+            return;
+        }
+        self.unanswered.push(Unanswered {
+            at: now,
+            client: dialled.client,
+            stale: matches!(way, Way::To(pod) if self.datapath.has_left(pod, now)),
+        });
+    }
+
+    /// Device by which a client's packets come in; the pod probe's depends on its pod.
+    pub(super) fn door_of(client: Client) -> Option<Device> {
         match client {
             Client::Pod(pod) => Some(FIRST_POD + 10_000 + u32::from(pod)),
             Client::Outsider(_) => Some(UPLINK),
-            Client::Host => None,
+            Client::PodProbe | Client::Host => None,
         }
     }
 
+    fn device_of(&self, client: Client) -> Option<Device> {
+        let of_probe = || {
+            let pod = self.datapath.pod_probe()?;
+            self.datapath.devices.get(&pod.ips[0]).copied()
+        };
+        match client {
+            Client::PodProbe => of_probe(),
+            _ => Self::door_of(client),
+        }
+    }
+
+    /// Device by which an answer leaves for a client: the uplink, if the routes to this node's pods are
+    /// gone.
+    fn way_back(&self, dialled: &Dialled) -> Option<Device> {
+        let is_pod = matches!(dialled.client, Client::Pod(_) | Client::PodProbe);
+        let door = self.device_of(dialled.client)?;
+        match is_pod && !self.datapath.routes_pods(true, dialled.dialled.1) {
+            true => Some(UPLINK),
+            false => Some(door),
+        }
+    }
     /// One SYN and what follows it. Whether it was answered.
     fn send(&self, dialled: &Dialled, way: Way, now: Mono) -> bool {
         let (source, frontend) = dialled.ends;
         let door = self.device_of(dialled.client);
-        let bridged = self.world.bridged && matches!(dialled.client, Client::Pod(_));
+        let bridged =
+            self.world.bridged && matches!(dialled.client, Client::Pod(_) | Client::PodProbe);
         let mut trip = Trip {
             kernel: &self.kernel,
             now,
@@ -215,11 +256,12 @@ impl SimNode {
             Way::Dropped => return false,
             Way::Reset => packet(Kind::Reset, (frontend, source), dialled.isn),
             Way::Rejected => {
-                let node = SocketAddr::new(self.datapath.address.into(), 0);
+                let node = self.datapath.address[dialled.dialled.1 as usize];
+                let node = SocketAddr::new(node, 0);
                 packet(Kind::Unreachable, (node, source), dialled.isn)
             }
         };
-        if let Some(door) = door {
+        if let Some(door) = self.way_back(dialled) {
             trip.leaves(door, &refusal);
         }
         false
@@ -228,21 +270,30 @@ impl SimNode {
     /// To an endpoint and back.
     fn deliver(&self, dialled: &Dialled, pod: Pod, trip: &mut Trip<'_>) -> bool {
         let (source, _) = dialled.ends;
+        let family = dialled.dialled.1;
         let from_outside = matches!(dialled.client, Client::Outsider(_));
-        let masqueraded = from_outside && self.datapath.masquerades();
+        // A pod that reaches itself is masqueraded as well: it would take no answer from itself.
+        let is_own = pod.ip(family) == source.ip();
+        let masqueraded = (from_outside || is_own) && self.datapath.masquerades(family);
         let seen_as = match masqueraded {
-            true => SocketAddr::new(self.datapath.address.into(), source.port()),
+            true => SocketAddr::new(self.datapath.address[family as usize], source.port()),
             false => source,
         };
-        let endpoint = SocketAddr::new(IpAddr::V4(pod.ip), PORT);
+        let port = self.datapath.services[dialled.service].target;
+        let endpoint = SocketAddr::new(pod.ip(family), port);
         let syn = packet(Kind::Syn, (seen_as, endpoint), dialled.isn);
-        let device = self.datapath.devices.get(&pod.ip).copied();
-        let Some(device) = device.filter(|_| self.datapath.routes_pods()) else {
-            trip.leaves(UPLINK, &syn);
+        let routed = self.datapath.routes_pods(pod.local, family);
+        let device = self.datapath.devices.get(&pod.ip(family)).copied();
+        let Some(device) = device.filter(|_| routed) else {
+            let by = match self.world.overlay && routed {
+                true => TUNNEL,
+                false => UPLINK,
+            };
+            trip.leaves(by, &syn);
             // Another node's endpoint answers whom it saw: a client that dialled this node takes no
             // answer from it.
-            let reached = !pod.local && (masqueraded || !from_outside);
-            return reached && self.answered(dialled, pod, (UPLINK, endpoint, seen_as), trip);
+            let reached = routed && !pod.local && (masqueraded || !from_outside);
+            return reached && self.answered(dialled, pod, (by, endpoint, seen_as), trip);
         };
         if self.world.bridged {
             trip.leaves(BRIDGE, &syn);
@@ -251,6 +302,7 @@ impl SimNode {
         self.answered(dialled, pod, (device, endpoint, seen_as), trip)
     }
 
+    /// An endpoint that was reached accepts, refuses or is silent. Whether the client got its answer.
     fn answered(
         &self,
         dialled: &Dialled,
@@ -258,17 +310,17 @@ impl SimNode {
         (device, endpoint, seen_as): (Device, SocketAddr, SocketAddr),
         trip: &mut Trip<'_>,
     ) -> bool {
-        if !self.datapath.answers(pod, trip.now) {
-            return false;
-        }
+        let kind = match self.datapath.reply(pod, trip.now) {
+            Reply::Accepts => Kind::SynAck,
+            Reply::Refuses => Kind::Reset,
+            Reply::Nothing => return false,
+        };
         let (source, frontend) = dialled.ends;
-        trip.enters(
-            device,
-            &packet(Kind::SynAck, (endpoint, seen_as), dialled.isn),
-        );
-        if let Some(door) = self.device_of(dialled.client) {
-            trip.leaves(door, &packet(Kind::SynAck, (frontend, source), dialled.isn));
+        trip.enters(device, &packet(kind, (endpoint, seen_as), dialled.isn));
+        let door = self.way_back(dialled);
+        if let Some(door) = door {
+            trip.leaves(door, &packet(kind, (frontend, source), dialled.isn));
         }
-        true
+        door == self.device_of(dialled.client)
     }
 }

@@ -1,14 +1,54 @@
 //! Description of a simulated node: its Services, their clients and rates, and acts at given times.
 //! Plain data; a test draws it from a seed or writes it down.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
-use agent_common::service::FrontendKind;
+use agent_common::service::{FAMILIES, Family, FrontendKind};
 
 use super::datapath::PORT;
+use crate::expect::node::ECHO_SERVICE;
+use crate::peers::ECHO_PORT;
 
 /// A least and a most, both included.
 pub type Span = (Duration, Duration);
+
+/// Families of a cluster.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stack {
+    /// IPv4 alone.
+    #[default]
+    V4,
+    /// IPv6 alone.
+    V6,
+    /// Both, IPv4 first.
+    Dual,
+}
+
+impl Stack {
+    /// Whether it has this family.
+    pub fn has(self, family: Family) -> bool {
+        match self {
+            Stack::V4 => family == Family::V4,
+            Stack::V6 => family == Family::V6,
+            Stack::Dual => true,
+        }
+    }
+
+    /// Its families.
+    pub fn families(self) -> impl Iterator<Item = Family> {
+        Family::ALL
+            .into_iter()
+            .filter(move |family| self.has(*family))
+    }
+
+    /// The addresses of its families.
+    pub(super) fn of(self, both: [IpAddr; FAMILIES]) -> Vec<IpAddr> {
+        self.families()
+            .map(|family| both[family as usize])
+            .collect()
+    }
+}
 
 /// A node's world.
 #[derive(Clone, Debug)]
@@ -35,6 +75,12 @@ pub struct World {
     pub no_node_ports: bool,
     /// Of Services that claim one frontend the last one's rules apply, not the first one's.
     pub claims_win: bool,
+    /// Families of the cluster.
+    pub stack: Stack,
+    /// Pods of other nodes are reached by a tunnel's device, not by the uplink.
+    pub overlay: bool,
+    /// kube-proxy runs in its iptables mode, not in its nftables mode.
+    pub iptables: bool,
 }
 
 impl Default for World {
@@ -53,6 +99,9 @@ impl Default for World {
             mirrored: false,
             no_node_ports: false,
             claims_win: false,
+            stack: Stack::V4,
+            overlay: false,
+            iptables: false,
         }
     }
 }
@@ -98,6 +147,10 @@ pub const TENANT_PODS: u8 = 10;
 pub struct ServiceSpec {
     /// Its namespace.
     pub namespace: String,
+    /// Its name; one that is made of its place where there is none.
+    pub name: Option<String>,
+    /// Its first port has a node port too.
+    pub has_node_port: bool,
     /// Endpoints on this node.
     pub local: usize,
     /// Endpoints on others.
@@ -148,6 +201,8 @@ impl ServiceSpec {
     pub fn new(namespace: &str, local: usize, remote: usize) -> Self {
         Self {
             namespace: namespace.to_owned(),
+            name: None,
+            has_node_port: true,
             local,
             remote,
             later: false,
@@ -156,6 +211,21 @@ impl ServiceSpec {
             ports: 1,
             foreign: Vec::new(),
         }
+    }
+
+    /// The pod probe's: one pod on this node, and one on each of so many others.
+    pub fn pod_probe(others: usize) -> Self {
+        Self {
+            name: Some(ECHO_SERVICE.to_owned()),
+            has_node_port: false,
+            port: ECHO_PORT,
+            ..Self::new("pathproof", 1, others)
+        }
+    }
+
+    /// It is the pod probe's.
+    pub fn is_pod_probe(&self) -> bool {
+        self.name.as_deref() == Some(ECHO_SERVICE)
     }
 
     /// It is the tenant's.
@@ -169,6 +239,8 @@ impl ServiceSpec {
 pub enum Client {
     /// A pod of this node.
     Pod(u8),
+    /// The pod probe of this node.
+    PodProbe,
     /// The node itself.
     Host,
     /// Somebody outside; dials node ports.
@@ -183,6 +255,8 @@ pub struct Stream {
     pub service: usize,
     /// Kind of the address that is dialled.
     pub kind: FrontendKind,
+    /// Its family.
+    pub family: Family,
     /// Time between two, a fifth more or less.
     pub every: Duration,
     /// Not before then, and not after.
@@ -201,10 +275,33 @@ impl Stream {
             client: Client::Pod(pod),
             service,
             kind: FrontendKind::ClusterIp,
+            family: Family::V4,
             every,
             during: Self::ALWAYS,
             keeps_port: false,
         }
+    }
+
+    /// The pod probe dials its Service, once a second as the real one.
+    pub fn of_pod_probe(service: usize) -> Self {
+        Self {
+            client: Client::PodProbe,
+            ..Self::of_pod(0, service, Duration::from_secs(1))
+        }
+    }
+
+    /// The node itself dials the cluster IP.
+    pub fn of_host(service: usize, every: Duration) -> Self {
+        Self {
+            client: Client::Host,
+            ..Self::of_pod(0, service, every)
+        }
+    }
+
+    /// The same in another family.
+    #[must_use]
+    pub fn over(self, family: Family) -> Self {
+        Self { family, ..self }
     }
 
     /// Somebody outside dials the node port.
@@ -228,10 +325,25 @@ pub enum Fault {
     Emptied(usize),
     /// The routes to this node's pods are gone: what is for them leaves by the uplink.
     PodRoutesGone,
+    /// The routes to the pods of other nodes are gone, with the same effect.
+    RemoteRoutesGone,
     /// The kernel does not forward.
     ForwardingOff,
+    /// The table of tracked connections is full: new ones are dropped. One table serves both families.
+    ConntrackFull,
+    /// A rule drops everything that is forwarded.
+    ForwardDropped,
+    /// A rule rejects everything that is forwarded, by ICMP.
+    ForwardRejected,
+    /// The FORWARD chain has the policy DROP, as Docker sets it: connections that kube-proxy masquerades
+    /// pass, those with pods' own addresses are dropped.
+    ForwardPolicy,
     /// Traffic that has to be masqueraded keeps its source.
     NotMasqueraded,
+    /// The rules of all Services but the sentinel's are gone.
+    OthersGone,
+    /// The rules of all Services but the sentinel's lead to addresses that were never endpoints.
+    Astray,
 }
 
 /// Effect of a network policy.
@@ -243,11 +355,22 @@ pub enum Denial {
     Reject,
 }
 
+/// What is wrong with an application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sickness {
+    /// It does not answer.
+    Silent,
+    /// It refuses connections.
+    Refuses,
+}
+
 /// Something that happens to a node.
 #[derive(Clone, Debug)]
 pub enum Act {
     /// The datapath gets a fault.
     Break(Fault),
+    /// It gets the fault in one family alone.
+    BreakIn(Family, Fault),
     /// It is repaired; the rules are as the API has them then.
     Repair(Fault),
     /// The proxy stops following the API.
@@ -261,10 +384,16 @@ pub enum Act {
     /// Every endpoint of a Service leaves its slice, and others take their places. Those that left go
     /// on answering for the time given.
     Roll(usize, Duration),
+    /// The same of one endpoint, by its place in the Service.
+    Replace(usize, usize, Duration),
+    /// The current endpoints of a Service stop serving and stay in its slice.
+    Sicken(usize, Sickness),
     /// From now on these connections are denied: of this client or all, to this Service or all.
     Deny(Option<Client>, Option<usize>, Denial),
     /// The sentinel's range is filtered, as bogon filters do.
     FilterSentinel,
+    /// The same, by a rule that rejects with ICMP.
+    RejectSentinel,
     /// The agent ends, and another starts after this time.
     Restart(Duration),
     /// The agent is not scheduled for this long.

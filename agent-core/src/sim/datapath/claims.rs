@@ -1,36 +1,41 @@
 //! Claims of Services on addresses of others: external IPs, and endpoints that are no pods of theirs.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
-use agent_common::service::FrontendKind;
+use agent_common::service::{Family, FrontendKind};
 
 use super::super::world::{Claim, Client, Foreign};
-use super::{Datapath, ECHO, Pod, SENTINEL_IP, cluster_ip};
+use super::addresses::{self, Both, ECHO};
+use super::{Datapath, Pod};
 use crate::time::Mono;
 
 impl Datapath {
     pub(super) fn foreign(&mut self, of: Foreign, local: bool) -> Option<Pod> {
-        let ip = match of {
-            Foreign::PodOf(service) => self.services.get(service)?.pods.first()?.ip,
+        let ips = match of {
+            Foreign::PodOf(service) => self.services.get(service)?.pods.first()?.ips,
             Foreign::Outsider(outsider) => self.client(Client::Outsider(outsider)),
             Foreign::Echo => ECHO,
             Foreign::Node => self.address,
         };
         if !matches!(of, Foreign::PodOf(_)) {
             // It never answered.
-            self.graves.insert(ip, Mono(0));
+            self.graves.insert(ips[0], Mono(0));
         }
-        Some(Pod { ip, local })
+        Some(Pod {
+            ips,
+            local,
+            peer: 0,
+        })
     }
 
-    pub(super) fn claimed(&self, claim: Claim) -> Ipv4Addr {
+    pub(super) fn claimed(&self, claim: Claim) -> Both {
         match claim {
-            Claim::ClusterIp(service) => cluster_ip(service),
-            Claim::Sentinel => SENTINEL_IP,
+            Claim::ClusterIp(service) => addresses::cluster_ip(service),
+            Claim::Sentinel => addresses::SENTINEL,
             Claim::Echo => ECHO,
             Claim::Node => self.address,
-            Claim::Own(number) => Ipv4Addr::from(0xC633_0000 + u32::from(number)),
+            Claim::Own(number) => addresses::unused(number),
         }
     }
 
@@ -48,8 +53,12 @@ impl Datapath {
     }
 
     /// Whether a tenant has taken the address that is dialled at a Service.
-    pub(in super::super) fn is_taken(&self, service: usize, kind: FrontendKind) -> bool {
-        let frontend = self.frontend(service, kind);
+    pub(in super::super) fn is_taken(
+        &self,
+        service: usize,
+        dialled: (FrontendKind, Family),
+    ) -> bool {
+        let frontend = self.frontend(service, dialled);
         frontend.is_some_and(|frontend| {
             let taken = self.taken.get(&frontend);
             taken.is_some_and(|by| *by != service)
@@ -57,7 +66,7 @@ impl Datapath {
     }
 
     /// The endpoint that a probe is sent to, if a Service has taken the frontend that it dials.
-    pub(in super::super) fn thief(&self, frontend: &SocketAddr) -> Option<Option<Pod>> {
+    pub(super) fn thief(&self, frontend: &SocketAddr) -> Option<Option<Pod>> {
         let rules = self.services[*self.taken.get(frontend)?].rules.as_ref()?;
         Some(rules.first().copied())
     }

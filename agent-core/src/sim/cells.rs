@@ -1,0 +1,102 @@
+//! The tables of docs/internal/judgement.md as simulations: every use of a node with every fault, and
+//! with every innocent world. A new use, fault or world is one line in [`USES`], [`FAULTS`] or [`WORLDS`].
+//!
+//! [`play()`] runs one cell with one seed and compares the answer with the truth. It must not soften an
+//! expectation because the judge misses it: the tests keep the list of cells that are known to be wrong.
+
+mod expected;
+mod faults;
+mod play;
+mod uses;
+mod worlds;
+
+pub use expected::{Expected, Felt};
+pub use faults::{FAULTS, FaultRow};
+pub use play::{Outcome, play};
+pub use uses::{USES, Use};
+pub use worlds::{WORLDS, WorldRow};
+
+use agent_common::service::Family;
+
+use super::world::Stack;
+
+/// Families of a cell: those of the cluster, and the one that alone has the fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Families {
+    pub name: &'static str,
+    pub stack: Stack,
+    /// The fault is in this family alone.
+    pub only: Option<Family>,
+}
+
+const fn families(name: &'static str, stack: Stack, only: Option<Family>) -> Families {
+    Families { name, stack, only }
+}
+
+/// All that a fault is played with. Innocent worlds are played with those that name no family alone.
+pub const FAMILIES: [Families; 5] = [
+    families("dual", Stack::Dual, None),
+    families("v4", Stack::V4, None),
+    families("v6", Stack::V6, None),
+    families("dual, v4 alone", Stack::Dual, Some(Family::V4)),
+    families("dual, v6 alone", Stack::Dual, Some(Family::V6)),
+];
+
+/// What happens to a node.
+#[derive(Clone, Copy, Debug)]
+pub enum Happens {
+    /// A fault begins.
+    Fault(&'static FaultRow),
+    /// Nothing that is the node's fault.
+    World(&'static WorldRow),
+}
+
+/// One cell of the two tables.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    pub used: &'static Use,
+    pub happens: Happens,
+    pub families: Families,
+}
+
+impl Cell {
+    /// Name of the fault or world.
+    pub fn happening(&self) -> &'static str {
+        match self.happens {
+            Happens::Fault(row) => row.name,
+            Happens::World(row) => row.name,
+        }
+    }
+}
+
+/// Every use with every fault, in the families in which the fault can be.
+pub fn fault_cells() -> impl Iterator<Item = Cell> {
+    let rows = FAULTS
+        .iter()
+        .flat_map(|row| USES.iter().map(move |used| (row, used)));
+    rows.flat_map(|(row, used)| {
+        let possible = FAMILIES
+            .into_iter()
+            .filter(|families| families.only.is_none() || row.is_of_family());
+        possible.map(move |families| Cell {
+            used,
+            happens: Happens::Fault(row),
+            families,
+        })
+    })
+}
+
+/// Every use with every innocent world.
+pub fn world_cells() -> impl Iterator<Item = Cell> {
+    let rows = WORLDS
+        .iter()
+        .flat_map(|row| USES.iter().map(move |used| (row, used)));
+    rows.flat_map(|(row, used)| {
+        let whole = FAMILIES.into_iter().filter(|of| of.only.is_none());
+        whole.map(move |families| Cell {
+            used,
+            happens: Happens::World(row),
+            families,
+        })
+    })
+}

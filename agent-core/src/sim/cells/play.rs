@@ -1,0 +1,182 @@
+//! Plays one cell with one seed, and compares the answers of the node with the truth. It must not know
+//! how the judge decides.
+
+use std::time::Duration;
+
+use super::expected::{Expected, expected};
+use super::{Cell, FaultRow, Happens};
+use crate::cause::State;
+use crate::sim::{BEGIN, Dice, SimNode, ms};
+use crate::time::Mono;
+
+/// Time before anything happens: long enough for every lane and Service to have worked.
+const WARM: (Duration, Duration) = (ms(20_000), ms(22_000));
+/// Time for which an innocent world lasts.
+const INNOCENT: Duration = Duration::from_secs(60);
+/// Time for which a fault lasts that need not be 503.
+const WATCHED: Duration = Duration::from_secs(12);
+/// Time for which a 503 has to stay.
+const STAYS: Duration = Duration::from_secs(5);
+/// Time until somebody is sent to a removed endpoint, at most.
+const MET: Duration = Duration::from_secs(30);
+const STEP: Duration = ms(250);
+
+/// What became of a cell.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Expectation of a fault.
+    pub expected: Option<Expected>,
+    /// Connections failed that nobody meant to fail.
+    pub felt: bool,
+    /// Time to 503: from the fault, or from the first connection to a removed endpoint.
+    pub failed: Option<Duration>,
+    /// The worst state from the beginning of the fault or world on.
+    pub worst: State,
+    /// In what way it is not as expected.
+    pub wrong: Option<String>,
+}
+
+/// Plays a cell.
+pub fn play(cell: &Cell, seed: u64) -> Outcome {
+    let at = Dice::new(seed ^ 0x5eed).between(WARM);
+    let world = cell.used.world(cell.families.stack);
+    let only = cell.families.only;
+    match cell.happens {
+        Happens::Fault(row) => {
+            let node = SimNode::new(0, row.begin(world, at, only), seed);
+            Watch::new(node, at).fault(row, expected(row, cell.used))
+        }
+        Happens::World(row) => {
+            let node = SimNode::new(0, row.begin(world, at), seed);
+            Watch::new(node, at).world()
+        }
+    }
+}
+
+/// A node that is watched from a time on.
+struct Watch {
+    node: SimNode,
+    at: Mono,
+}
+
+impl Watch {
+    fn new(mut node: SimNode, at: Duration) -> Self {
+        node.run(at);
+        Self {
+            node,
+            at: BEGIN.plus(at),
+        }
+    }
+
+    fn world(mut self) -> Outcome {
+        self.node.run(INNOCENT);
+        let failed = self.node.failed_after(BEGIN);
+        let wrong = failed.map(|after| format!("503 after {after:.1?}{}", self.cause()));
+        Outcome {
+            expected: None,
+            felt: self.first_felt().is_some(),
+            failed: self.node.failed_after(self.at),
+            worst: self.worst(),
+            wrong,
+        }
+    }
+
+    fn fault(mut self, row: &FaultRow, expected: Expected) -> Outcome {
+        let early = self.node.answers().iter().any(|of| of.livez == 503);
+        let since = match row.felt {
+            super::Felt::Stale => self.first_stale(expected),
+            _ => Some(self.at),
+        };
+        let limit = match expected {
+            Expected::Fails(within) => within,
+            _ => WATCHED,
+        };
+        let since_or_begin = since.unwrap_or(self.at);
+        while self.node.now() < since_or_begin.plus(limit + STEP) && self.failed(self.at).is_none()
+        {
+            self.node.run(STEP);
+        }
+        let failed = self.failed(since_or_begin);
+        if failed.is_some() {
+            self.node.run(STAYS);
+        }
+        let felt = self.first_felt().is_some();
+        let wrong = match early {
+            true => Some("503 before the fault".to_owned()),
+            false => self.wrong(expected, failed, felt),
+        };
+        Outcome {
+            expected: Some(expected),
+            felt,
+            failed,
+            worst: self.worst(),
+            wrong,
+        }
+    }
+
+    /// Runs until somebody is sent to a removed endpoint.
+    fn first_stale(&mut self, expected: Expected) -> Option<Mono> {
+        if matches!(expected, Expected::NotFelt) {
+            return None;
+        }
+        while self.node.now() < self.at.plus(MET) {
+            let stale = self.node.unanswered().iter().find(|of| of.stale);
+            if let Some(stale) = stale {
+                return Some(stale.at);
+            }
+            self.node.run(STEP);
+        }
+        None
+    }
+
+    fn wrong(&self, expected: Expected, failed: Option<Duration>, felt: bool) -> Option<String> {
+        let state = self.node.answer().map_or(State::Unknown, |of| of.state);
+        let cause = self.cause();
+        match expected {
+            Expected::Fails(within) => match failed {
+                None => Some(format!("200, {}{cause}", state.name())),
+                Some(after) if after > within => Some(format!("503 after {after:.1?}")),
+                Some(_) if !self.stays() => Some(format!("back at 200, {}{cause}", state.name())),
+                Some(_) => None,
+            },
+            Expected::Suspect if failed.is_some() => Some(format!("503{cause}")),
+            Expected::Suspect | Expected::Noticed => {
+                (state < State::Suspect).then(|| format!("{}: not noticed", state.name()))
+            }
+            Expected::Unseen => (!felt).then(|| "nobody feels it".to_owned()),
+            Expected::NotFelt => felt.then(|| "somebody feels it".to_owned()),
+        }
+    }
+
+    fn cause(&self) -> String {
+        let answer = self.node.answers().iter().rfind(|of| of.livez == 503);
+        let cause = answer
+            .or(self.node.answers().last())
+            .and_then(|of| of.cause);
+        cause.map_or_else(String::new, |cause| format!(" ({cause:?})"))
+    }
+
+    /// /livez has been 503 since it first was.
+    fn stays(&self) -> bool {
+        self.node.answer().is_some_and(|of| of.livez == 503)
+    }
+
+    fn failed(&self, since: Mono) -> Option<Duration> {
+        let mut answers = self.node.answers().iter();
+        let found = answers.find(|of| of.at >= self.at && of.livez == 503)?;
+        Some(found.at.since(since))
+    }
+
+    fn first_felt(&self) -> Option<Mono> {
+        let mut unanswered = self.node.unanswered().iter();
+        unanswered.find(|of| of.at >= self.at).map(|of| of.at)
+    }
+
+    fn worst(&self) -> State {
+        let answers = self.node.answers();
+        let before = answers.iter().rfind(|of| of.at <= self.at);
+        let after = answers.iter().filter(|of| of.at > self.at);
+        let states = before.into_iter().chain(after).map(|of| of.state);
+        states.max().unwrap_or(State::Unknown)
+    }
+}

@@ -1,0 +1,218 @@
+//! Where the rules of a simulated node take a new connection, with the faults and policies of that moment.
+//! It changes nothing and sends no packet.
+
+use agent_common::service::{Family, FrontendKind};
+
+use super::addresses;
+use super::{Datapath, Pod};
+use crate::sim::dice::Dice;
+use crate::sim::world::{Client, Denial, Fault};
+use crate::time::Mono;
+use crate::trace::{ProbePath, Transport};
+
+/// Way that a connection takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::sim) enum Way {
+    /// It leaves by the uplink as it came.
+    Untranslated,
+    /// The node's own stack refuses it.
+    Reset,
+    /// A rule refuses it by ICMP.
+    Rejected,
+    /// It is dropped.
+    Dropped,
+    /// To an endpoint.
+    To(Pod),
+}
+
+/// What an endpoint does with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::sim) enum Reply {
+    Accepts,
+    Refuses,
+    Nothing,
+}
+
+impl Datapath {
+    pub(in crate::sim) fn has(&self, fault: Fault, family: Family) -> bool {
+        self.faults.contains(&(fault, family))
+    }
+
+    /// No rule takes what is dialled.
+    fn is_flushed(&self, family: Family) -> bool {
+        self.has(Fault::Flushed, family) || self.has(Fault::TablesGone, family)
+    }
+
+    pub(in crate::sim) fn forwards(&self, family: Family) -> bool {
+        !self.has(Fault::ForwardingOff, family)
+    }
+
+    pub(in crate::sim) fn masquerades(&self, family: Family) -> bool {
+        !self.has(Fault::NotMasqueraded, family)
+    }
+
+    /// Whether the routes to this node's pods, or to those of other nodes, are there.
+    pub(in crate::sim) fn routes_pods(&self, local: bool, family: Family) -> bool {
+        !match local {
+            true => self.has(Fault::PodRoutesGone, family),
+            false => self.has(Fault::RemoteRoutesGone, family),
+        }
+    }
+
+    /// Reply of an endpoint to a connection that reaches it.
+    pub(in crate::sim) fn reply(&self, pod: Pod, now: Mono) -> Reply {
+        if self.is_dead(pod, now) {
+            return Reply::Nothing;
+        }
+        self.sick
+            .get(&pod.ips[0])
+            .copied()
+            .unwrap_or(Reply::Accepts)
+    }
+
+    /// Whether an endpoint has left and is gone by now, or never was there.
+    pub(in crate::sim) fn is_dead(&self, pod: Pod, now: Mono) -> bool {
+        let ip = &pod.ips[0];
+        match self.graves.get(ip) {
+            Some(until) => now >= *until,
+            None => !self.devices.contains_key(ip) && !self.remote.contains(ip),
+        }
+    }
+
+    /// Whether an endpoint has left its slice and is gone by now.
+    pub(in crate::sim) fn has_left(&self, pod: Pod, now: Mono) -> bool {
+        let until = self.graves.get(&pod.ips[0]);
+        until.is_some_and(|until| *until > Mono(0) && now >= *until)
+    }
+
+    /// Whether a policy means this connection to fail. A rule for everybody spares the pod probe, which has
+    /// a NetworkPolicy of its own.
+    pub(in crate::sim) fn denial(&self, client: Client, service: usize) -> Option<Denial> {
+        let spared = client == Client::PodProbe;
+        let meant = |(of, to, _): &&(Option<Client>, Option<usize>, Denial)| {
+            of.map_or(!spared, |of| of == client) && to.is_none_or(|to| to == service)
+        };
+        self.denials.iter().find(meant).map(|(.., denial)| *denial)
+    }
+
+    /// Way that the rules give a connection.
+    pub(in crate::sim) fn way(
+        &self,
+        client: Client,
+        service: usize,
+        (kind, family): (FrontendKind, Family),
+        dice: &mut Dice,
+    ) -> Way {
+        if self.has(Fault::ConntrackFull, family) {
+            return Way::Dropped;
+        }
+        let Some(pods) = self.ruled(service, (kind, family)) else {
+            return self.unruled(client, (kind, family));
+        };
+        if pods.is_empty() {
+            return Way::Rejected;
+        }
+        let masqueraded = matches!(client, Client::Outsider(_)) && self.masquerades(family);
+        if client != Client::Host {
+            if let Some(stopped) = self.stopped(masqueraded, family) {
+                return stopped;
+            }
+            match self.denial(client, service) {
+                Some(Denial::Drop) => return Way::Dropped,
+                Some(Denial::Reject) => return Way::Rejected,
+                None => {}
+            }
+        }
+        let chosen = dice.below(pods.len());
+        match self.has(Fault::Astray, family) {
+            // A restored snapshot leads to addresses of long ago.
+            true => Way::To(Pod {
+                ips: addresses::long_ago((service * 8 + chosen) as u32),
+                local: false,
+                peer: 0,
+            }),
+            false => Way::To(pods[chosen]),
+        }
+    }
+
+    /// Endpoints that the rules have for what is dialled; nothing where no rule takes it.
+    fn ruled(&self, service: usize, dialled: (FrontendKind, Family)) -> Option<&Vec<Pod>> {
+        let family = dialled.1;
+        let gone = self.is_flushed(family)
+            || self.has(Fault::Emptied(service), family)
+            || self.has(Fault::OthersGone, family);
+        let taken = self
+            .frontend(service, dialled)
+            .and_then(|at| self.taken.get(&at));
+        let rules = self.services[taken.copied().unwrap_or(service)]
+            .rules
+            .as_ref();
+        rules.filter(|_| !gone)
+    }
+
+    /// Way of a connection that the rules have translated and that is not forwarded for a fault.
+    fn stopped(&self, masqueraded: bool, family: Family) -> Option<Way> {
+        if !self.forwards(family) || self.has(Fault::ForwardDropped, family) {
+            return Some(Way::Dropped);
+        }
+        if self.has(Fault::ForwardRejected, family) {
+            return Some(Way::Rejected);
+        }
+        let denied = self.has(Fault::ForwardPolicy, family) && !masqueraded;
+        denied.then_some(Way::Dropped)
+    }
+
+    /// Way of a connection that no rule takes.
+    fn unruled(&self, client: Client, (kind, family): (FrontendKind, Family)) -> Way {
+        let stopped = self.stopped(false, family);
+        match kind {
+            FrontendKind::ClusterIp if client == Client::Host => Way::Untranslated,
+            FrontendKind::ClusterIp => stopped.unwrap_or(Way::Untranslated),
+            _ => Way::Reset,
+        }
+    }
+
+    /// Way of a probe, and the generation that it meets.
+    pub(in crate::sim) fn way_of_probe(
+        &self,
+        (path, transport, family): (ProbePath, Transport, Family),
+        frontend: &std::net::SocketAddr,
+    ) -> (Way, Option<u16>) {
+        let (client, kind) = match path {
+            ProbePath::Pod => (Client::Pod(0), FrontendKind::ClusterIp),
+            ProbePath::OffCluster => (Client::Outsider(0), FrontendKind::ClusterIp),
+            ProbePath::NodePort => (Client::Outsider(0), FrontendKind::NodePort),
+            ProbePath::Host => (Client::Host, FrontendKind::ClusterIp),
+        };
+        if self.has(Fault::ConntrackFull, family) {
+            return (Way::Dropped, None);
+        }
+        if self.is_flushed(family) {
+            return (self.unruled(client, (kind, family)), None);
+        }
+        if client != Client::Host {
+            let masqueraded = path != ProbePath::Pod && self.masquerades(family);
+            if let Some(stopped) = self.stopped(masqueraded, family) {
+                return (stopped, None);
+            }
+            match self.filtered.filter(|_| path != ProbePath::Pod) {
+                Some(Denial::Drop) => return (Way::Dropped, None),
+                Some(Denial::Reject) => return (Way::Rejected, None),
+                None => {}
+            }
+        }
+        // Services of the simulation have TCP ports alone.
+        let thief = self.thief(frontend).filter(|_| transport == Transport::Tcp);
+        match thief {
+            Some(Some(pod)) => return (Way::To(pod), None),
+            Some(None) => return (Way::Rejected, None),
+            None => {}
+        }
+        let echo = Pod {
+            ips: addresses::ECHO,
+            local: true,
+            peer: 0,
+        };
+        (Way::To(echo), Some(self.echo))
+    }
+}
