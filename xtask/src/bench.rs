@@ -1,4 +1,5 @@
-//! `cargo xtask bench`: builds and runs the measuring programs of package node-tests, and the fleet simulator.
+//! `cargo xtask bench`: builds and runs the measuring programs of package node-tests, and the simulators of
+//! agent-core.
 
 use std::ffi::OsStr;
 
@@ -11,7 +12,7 @@ const AGENT: &str = "PATHPROOF_AGENT";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Benchmark to run. All but `fleet` need root
+    /// Benchmark to run. All but `fleet` and `judgement` need root
     ///
     /// - packet: nanoseconds per packet over an empty TCX program
     /// - scale: memory and time to the first verdict with 10,000 Services
@@ -27,9 +28,11 @@ pub(crate) struct Args {
     /// - rotator: memory of a rotator that counts 5,000 nodes at a real API server
     /// - dashboard: query time of panels and rules with the series of 2,000 nodes
     /// - fleet: simulation of the fleet brake, for docs/fleet-brake.md
+    /// - judgement: simulation of every use with every fault and innocent world, for
+    ///   docs/internal/judgement.md; the number of seeds may follow
     #[arg(verbatim_doc_comment, hide_possible_values = true, value_parser = [
         "packet", "scale", "detect", "programming", "boot", "http", "load", "soak", "idle",
-        "rotator", "dashboard", "fleet",
+        "rotator", "dashboard", "fleet", "judgement",
     ])]
     name: String,
     #[command(flatten)]
@@ -39,7 +42,11 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let rest: Vec<&str> = args.rest.arguments.iter().map(String::as_str).collect();
     match (args.name.as_str(), &rest[..]) {
-        ("fleet", _) => fleet(),
+        ("fleet", _) => {
+            let picture = run::root().join("docs/images/fleet-brake.svg");
+            simulate("fleet", [picture.as_os_str()])
+        }
+        ("judgement", rest) => simulate("judgement", rest.iter().map(OsStr::new)),
         ("detect", ["--kube-proxy"]) => cluster_tests(&["faults::", "calm::"]),
         ("programming", _) => cluster_tests(&["programming::"]),
         ("soak", rest) => measure("storm", &["--soak", "--minutes=60", "--seed=1"], rest),
@@ -48,13 +55,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Nothing of it is measured: the same seed gives the same tables everywhere.
-fn fleet() -> Result<()> {
-    let picture = run::root().join("docs/images/fleet-brake.svg");
+/// Runs an example of agent-core. Nothing of it is measured: the same seeds give the same tables
+/// everywhere.
+fn simulate<'a>(example: &str, words: impl IntoIterator<Item = &'a OsStr>) -> Result<()> {
     let mut command = run::cargo();
-    let example = ["--package", "agent-core", "--example", "fleet"];
-    command.args(["run", "--quiet", "--release"]).args(example);
-    run::run(command.arg("--").arg(picture))
+    command.args(["run", "--quiet", "--release", "--package", "agent-core"]);
+    command.args(["--example", example, "--"]).args(words);
+    run::run(&mut command)
 }
 
 /// Runs a program of package node-tests with the agent as it is shipped.

@@ -1,18 +1,21 @@
 //! The tables of docs/internal/judgement.md as simulations: every use of a node with every fault, and
 //! with every innocent world. A new use, fault or world is one line in [`USES`], [`FAULTS`] or [`WORLDS`].
 //!
-//! [`play()`] runs one cell with one seed and compares the answer with the truth. It must not soften an
-//! expectation because the judge misses it: the tests keep the list of cells that are known to be wrong.
+//! [`play()`] runs one cell with one seed and compares the answer with the truth, [`play_all`] many of them.
+//! No expectation is softened because the judge misses it: tests keep the list of cells that are known to
+//! be wrong.
 
 mod expected;
 mod faults;
 mod play;
+mod runs;
 mod uses;
 mod worlds;
 
 pub use expected::{Expected, Felt};
 pub use faults::{FAULTS, FaultRow};
 pub use play::{Outcome, play};
+pub use runs::{Played, Run, all, dealt, play_all};
 pub use uses::{USES, Use};
 pub use worlds::{WORLDS, WorldRow};
 
@@ -20,7 +23,7 @@ use agent_common::service::Family;
 
 use super::world::Stack;
 
-/// Families of a cell: those of the cluster, and the one that alone has the fault.
+/// Families of a run: those of the cluster, and the one that alone has the fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Families {
     pub name: &'static str,
@@ -56,7 +59,6 @@ pub enum Happens {
 pub struct Cell {
     pub used: &'static Use,
     pub happens: Happens,
-    pub families: Families,
 }
 
 impl Cell {
@@ -67,36 +69,41 @@ impl Cell {
             Happens::World(row) => row.name,
         }
     }
+
+    /// Name that no other cell has.
+    pub fn name(&self) -> (&'static str, &'static str) {
+        (self.happening(), self.used.name)
+    }
+
+    /// Families with which it is played.
+    pub fn families(self) -> impl Iterator<Item = Families> {
+        let by_family = match self.happens {
+            Happens::Fault(row) => row.is_of_family(),
+            Happens::World(_) => false,
+        };
+        FAMILIES
+            .into_iter()
+            .filter(move |families| families.only.is_none() || by_family)
+    }
 }
 
-/// Every use with every fault, in the families in which the fault can be.
+/// Every use with every fault.
 pub fn fault_cells() -> impl Iterator<Item = Cell> {
-    let rows = FAULTS
-        .iter()
-        .flat_map(|row| USES.iter().map(move |used| (row, used)));
-    rows.flat_map(|(row, used)| {
-        let possible = FAMILIES
-            .into_iter()
-            .filter(|families| families.only.is_none() || row.is_of_family());
-        possible.map(move |families| Cell {
+    FAULTS.iter().flat_map(|row| {
+        USES.iter().map(move |used| Cell {
             used,
             happens: Happens::Fault(row),
-            families,
         })
     })
 }
 
-/// Every use with every innocent world.
+/// Every use with every innocent world in which something happens to it.
 pub fn world_cells() -> impl Iterator<Item = Cell> {
-    let rows = WORLDS
-        .iter()
-        .flat_map(|row| USES.iter().map(move |used| (row, used)));
-    rows.flat_map(|(row, used)| {
-        let whole = FAMILIES.into_iter().filter(|of| of.only.is_none());
-        whole.map(move |families| Cell {
+    WORLDS.iter().flat_map(|row| {
+        let touched = USES.iter().filter(|used| row.touches(used));
+        touched.map(move |used| Cell {
             used,
             happens: Happens::World(row),
-            families,
         })
     })
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::expected::{Expected, expected};
-use super::{Cell, FaultRow, Happens};
+use super::{FaultRow, Happens, Run};
 use crate::cause::State;
 use crate::sim::{BEGIN, Dice, SimNode, ms};
 use crate::time::Mono;
@@ -36,11 +36,12 @@ pub struct Outcome {
     pub wrong: Option<String>,
 }
 
-/// Plays a cell.
-pub fn play(cell: &Cell, seed: u64) -> Outcome {
+/// Plays a cell once.
+pub fn play(run: &Run) -> Outcome {
+    let (cell, seed) = (run.cell, run.seed);
     let at = Dice::new(seed ^ 0x5eed).between(WARM);
-    let world = cell.used.world(cell.families.stack);
-    let only = cell.families.only;
+    let world = cell.used.world(run.families.stack);
+    let only = run.families.only;
     match cell.happens {
         Happens::Fault(row) => {
             let node = SimNode::new(0, row.begin(world, at, only), seed);

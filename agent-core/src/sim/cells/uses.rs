@@ -31,7 +31,7 @@ pub struct Use {
 struct Users {
     who: Who,
     number: u8,
-    /// New connections a second in each family, of all these clients together.
+    /// New connections a second of all these clients together, divided among the families.
     per_second: u32,
 }
 
@@ -131,7 +131,10 @@ impl Use {
             .map(|namespace| ServiceSpec::new(namespace, LOCAL, REMOTE))
             .collect();
         let families = stack.families();
-        let mut streams: Vec<Stream> = families.flat_map(|family| self.streams(family)).collect();
+        let each = stack.families().count() as u32;
+        let mut streams: Vec<Stream> = families
+            .flat_map(|family| self.streams(family, each))
+            .collect();
         if self.pod_probe {
             let probe = Stream::of_pod_probe(services.len());
             let families = stack.families();
@@ -148,10 +151,11 @@ impl Use {
         }
     }
 
-    fn streams(&self, family: Family) -> Vec<Stream> {
+    /// Streams in one of so many families.
+    fn streams(&self, family: Family, families: u32) -> Vec<Stream> {
         let mut streams = Vec::new();
         for users in self.users {
-            let number = u32::from(users.number) * self.services.len() as u32;
+            let number = u32::from(users.number) * self.services.len() as u32 * families;
             let every = Duration::from_secs(1) * number / users.per_second;
             for (client, service) in (0..users.number)
                 .flat_map(|client| (0..self.services.len()).map(move |service| (client, service)))

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use agent_common::service::Family;
 
+use super::uses::Use;
 use crate::sim::ms;
 use crate::sim::world::{
     Act, Claim, Client, Denial, Fault, Foreign, ServiceSpec, Sickness, Stream, TENANT, TENANT_PODS,
@@ -86,6 +87,13 @@ pub const WORLDS: [WorldRow; 36] = [
 ];
 
 impl WorldRow {
+    /// Whether it changes anything for this use. Policies deny neither an idle node nor the node's own
+    /// processes, and a default deny spares the pod probe.
+    pub(super) fn touches(&self, used: &Use) -> bool {
+        let is_policy = [POLICY, BOTH].contains(&self.covered_by);
+        !is_policy || used.has_pods() || used.has_outsiders()
+    }
+
     /// The world, with this happening from that time on.
     pub(super) fn begin(&self, world: World, at: Duration) -> World {
         (self.begin)(world, at)

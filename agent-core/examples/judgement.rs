@@ -1,0 +1,99 @@
+//! Plays every use of a node with every fault and every innocent world, and prints the tables of
+//! docs/internal/judgement.md as Markdown. Started by `cargo xtask bench judgement`, which may name the
+//! number of seeds.
+
+use std::time::Duration;
+
+use agent_core::cause::State;
+use agent_core::sim::cells::{Expected, FAULTS, Happens, Played, USES, WORLDS, all, play_all};
+
+const SEEDS: u64 = 5;
+const THREADS: usize = 2;
+
+fn main() {
+    let named = std::env::args().nth(1).and_then(|seeds| seeds.parse().ok());
+    let seeds = named.unwrap_or(SEEDS);
+    let played = play_all(&all(seeds), THREADS);
+    let wrong = played.iter().filter(|cell| cell.wrong().is_some()).count();
+    println!(
+        "Each cell: the worst of {seeds} seeds with each choice of families. **Bold** is wrong: {wrong} cells.\n"
+    );
+    faults(&played);
+    println!();
+    worlds(&played);
+}
+
+/// Worst time to 503 of every use with every fault.
+fn faults(played: &[Played]) {
+    header("fault", &["limit"]);
+    for row in &FAULTS {
+        let limit = format!("{} s", row.within.as_secs_f64());
+        print!("| {} | {limit} |", row.name);
+        for used in &USES {
+            print!(" {} |", cell(played, (row.name, used.name), fault));
+        }
+        println!();
+    }
+}
+
+/// Worst state of every use in every innocent world, and the explanation that covers the world.
+fn worlds(played: &[Played]) {
+    header("innocent world", &["covered by"]);
+    for row in &WORLDS {
+        print!("| {} | {} |", row.name, row.covered_by);
+        for used in &USES {
+            print!(" {} |", cell(played, (row.name, used.name), world));
+        }
+        println!();
+    }
+}
+
+fn header(first: &str, more: &[&str]) {
+    let uses = USES.map(|used| used.name).join(" | ");
+    println!("| {first} | {} | {uses} |", more.join(" | "));
+    println!("|---|{}", "---|".repeat(more.len() + USES.len()));
+}
+
+/// A cell in words; a world that touches no client of the use has none.
+fn cell(played: &[Played], name: (&str, &str), words: fn(&Played) -> String) -> String {
+    let found = played.iter().find(|of| of.cell.name() == name);
+    match found {
+        Some(of) if of.wrong().is_some() => format!("**{}**", words(of)),
+        Some(of) => words(of),
+        None => String::new(),
+    }
+}
+
+fn fault(of: &Played) -> String {
+    let outcomes = || of.runs.iter().map(|(_, outcome)| outcome);
+    let slowest = outcomes()
+        .map(|outcome| outcome.failed)
+        .max_by_key(|after| after.unwrap_or(Duration::MAX));
+    let answer = match slowest.flatten() {
+        Some(after) => format!("{:.1} s", after.as_secs_f64()),
+        None => format!("200, {}", mildest(of).name()),
+    };
+    match outcomes().next().and_then(|outcome| outcome.expected) {
+        Some(Expected::NotFelt) => "not felt".to_owned(),
+        Some(Expected::Unseen) => format!("not seen: {answer}"),
+        _ => answer,
+    }
+}
+
+/// The least that was found in any run.
+fn mildest(of: &Played) -> State {
+    let states = of.runs.iter().map(|(_, outcome)| outcome.worst);
+    states.min().unwrap_or(State::Unknown)
+}
+
+fn world(of: &Played) -> String {
+    let Happens::World(_) = of.cell.happens else {
+        return String::new();
+    };
+    let failed = of.runs.iter().any(|(_, outcome)| outcome.wrong.is_some());
+    let worst = of.runs.iter().map(|(_, outcome)| outcome.worst).max();
+    match failed {
+        true => "503".to_owned(),
+        false => worst.unwrap_or(State::Unknown).name().to_owned(),
+    }
+}

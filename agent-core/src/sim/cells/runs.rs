@@ -1,0 +1,112 @@
+//! Runs of cells: which families and seeds a cell is played with, and many runs on all processors. What a
+//! run means is in `play`.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use super::{Cell, Families, Outcome, fault_cells, play, world_cells};
+
+/// One run of a cell.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    pub cell: Cell,
+    pub families: Families,
+    pub seed: u64,
+}
+
+/// A cell and all its runs, with their outcomes.
+#[derive(Clone, Debug)]
+pub struct Played {
+    pub cell: Cell,
+    pub runs: Vec<(Run, Outcome)>,
+}
+
+impl Played {
+    /// The first run that is not as expected, in words.
+    pub fn wrong(&self) -> Option<String> {
+        let mut runs = self.runs.iter();
+        runs.find_map(|(run, outcome)| {
+            let wrong = outcome.wrong.as_ref()?;
+            let families = run.families.name;
+            Some(format!("{wrong} ({families}, seed {})", run.seed))
+        })
+    }
+}
+
+/// Every cell with every choice of families and so many seeds.
+pub fn all(seeds: u64) -> Vec<Run> {
+    let cells = fault_cells().chain(world_cells());
+    let runs = cells.flat_map(|cell| {
+        cell.families().flat_map(move |families| {
+            (1..=seeds).map(move |seed| Run {
+                cell,
+                families,
+                seed,
+            })
+        })
+    });
+    runs.collect()
+}
+
+/// A part of them that takes less than a minute without optimisation: a fault is played once with each
+/// choice of families, with at least five seeds in all, and a world once, since it lasts a minute. Which
+/// families it has goes round from cell to cell.
+pub fn dealt() -> Vec<Run> {
+    let faults = fault_cells().flat_map(|cell| {
+        let families: Vec<Families> = cell.families().collect();
+        (1..=5_u64)
+            .zip(families.into_iter().cycle())
+            .map(move |(seed, families)| Run {
+                cell,
+                families,
+                seed,
+            })
+    });
+    let worlds = world_cells().enumerate().filter_map(|(place, cell)| {
+        let possible = cell.families().count().max(1);
+        Some(Run {
+            cell,
+            families: cell.families().nth(place % possible)?,
+            seed: 1 + place as u64 % 5,
+        })
+    });
+    faults.chain(worlds).collect()
+}
+
+/// Plays all of these on so many threads, and gives them by cells.
+pub fn play_all(runs: &[Run], threads: usize) -> Vec<Played> {
+    let next = AtomicUsize::new(0);
+    let outcomes: Vec<OnceLock<Outcome>> = runs.iter().map(|_| OnceLock::new()).collect();
+    let work = || {
+        loop {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            let (Some(run), Some(outcome)) = (runs.get(place), outcomes.get(place)) else {
+                return;
+            };
+            outcome.get_or_init(|| play(run));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(work);
+        }
+    });
+    let mut played: Vec<Played> = Vec::new();
+    for (run, outcome) in runs.iter().zip(outcomes) {
+        let Some(outcome) = outcome.into_inner() else {
+            continue;
+        };
+        let of = played
+            .iter_mut()
+            .find(|of| of.cell.name() == run.cell.name());
+        match of {
+            Some(of) => of.runs.push((*run, outcome)),
+            None => played.push(Played {
+                cell: run.cell,
+                runs: vec![(*run, outcome)],
+            }),
+        }
+    }
+    played
+}

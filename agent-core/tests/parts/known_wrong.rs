@@ -1,0 +1,5 @@
+//! Cells that the judge gets wrong today: THE list to be emptied. A cell that is listed and right fails
+//! the test, as does a cell that is wrong and not listed.
+
+/// A fault or world, and the uses in which it is judged wrongly.
+pub(crate) const KNOWN_WRONG: &[(&str, &[&str])] = &[];
