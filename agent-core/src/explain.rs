@@ -290,6 +290,10 @@ impl Words<'_> {
                                  connections"
                     .to_owned()
             }
+            MissingCriterion::Filtered => "the sentinel's probes and these connections did not begin to \
+                                           fail at the same time, so a filter on the sentinel's addresses and \
+                                           a NetworkPolicy may explain them"
+                .to_owned(),
             MissingCriterion::Claimed => {
                 "another Service uses the address that the sentinel's probes dial, so a fault \
                  cannot be told from a NetworkPolicy"

@@ -124,7 +124,7 @@ pub struct Limits {
     /// lag, if that is longer) are stale.
     #[serde(with = "ns")]
     pub stale_after: Duration,
-    /// And they must have been seen within this time.
+    /// And the last of them must have been seen within this time.
     #[serde(with = "ns")]
     pub stale_fresh: Duration,
     /// Once connections of a Service get through, it is stale no more after so long without another.
@@ -199,7 +199,7 @@ impl Default for Limits {
             partial_after: Duration::from_secs(10),
             left_grace: Duration::from_secs(2),
             stale_after: Duration::from_secs(15),
-            stale_fresh: Duration::from_secs(5),
+            stale_fresh: Duration::from_secs(8),
             stale_quiet: Duration::from_millis(2_500),
             stale_connections: 3,
             unmet_after: Duration::from_secs(5),

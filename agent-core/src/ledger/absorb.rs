@@ -210,7 +210,7 @@ impl Ledger {
                 SourceClass::Host => {}
             }
             if let Some(track) = self.tracks.get_mut(&delta.service) {
-                track.prove(look.at);
+                track.prove(delta.class, look.at);
             }
         }
     }
@@ -245,11 +245,11 @@ impl Ledger {
         let proven = delta.counts[Outcome::Proven as usize] > 0 && !is_stuck;
         if let Some(track) = self.track(delta.service, info, look.at) {
             for (failure, n) in &failures {
-                track.count(*failure, *n, look.at);
+                track.count(delta.class, *failure, *n, look.at);
             }
             if proven {
                 // The order of proof and failure is unknown: in doubt for the datapath.
-                track.prove(look.at);
+                track.prove(delta.class, look.at);
             }
         }
         if delta.class == SourceClass::External && !proven && self.worked_outside.has(info, look.at)
@@ -329,7 +329,7 @@ impl Ledger {
             if sighting.age() >= Some(DIALLED_AFTER)
                 && let Some(track) = self.track(sighting.service, info, at)
             {
-                track.count(Failure::Stale, 1, at);
+                track.count(sighting.class, Failure::Stale, 1, at);
                 track.dial(sighting, at);
             }
             return;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use agent_common::service::{Family, SourceClass};
+use agent_common::service::{Family, SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
 
 use super::family::commonest;
@@ -37,8 +37,9 @@ pub(crate) struct Track {
     pub(crate) failures: [u64; FAILURES],
     /// Leaked, misrouted: they need no second look. With when one was last seen.
     certain: [(Failure, Window, Option<Mono>); 2],
-    /// Refused and lost, since this Service's last proof.
-    doubtful: Option<Run>,
+    /// Refused and lost, by class of clients, since the last success of the same class.
+    #[serde(default, rename = "doubtful_by_class")]
+    doubtful: [Option<Run>; SOURCE_CLASSES],
     /// By place: pods, and all others.
     stale: [VecDeque<StaleConnection>; 2],
     /// Those that dialled an endpoint that left by its own address, with when one last did.
@@ -114,7 +115,7 @@ impl Track {
             failures: [0; FAILURES],
             certain: [Failure::Leaked, Failure::Misrouted]
                 .map(|failure| (failure, Window::default(), None)),
-            doubtful: None,
+            doubtful: [None; SOURCE_CLASSES],
             stale: Default::default(),
             dialled: Default::default(),
             example: None,
@@ -127,10 +128,11 @@ impl Track {
     }
 
     /// Counts failures, all seen by `at`.
-    pub(crate) fn count(&mut self, failure: Failure, n: u32, at: Mono) {
+    pub(crate) fn count(&mut self, class: SourceClass, failure: Failure, n: u32, at: Mono) {
         // A failure after a quiet while is another trouble, with an account of its own.
         if at.since(self.last) > WINDOW {
-            (self.since, self.failures, self.doubtful) = (at, [0; FAILURES], None);
+            (self.since, self.failures) = (at, [0; FAILURES]);
+            self.doubtful = [None; SOURCE_CLASSES];
         }
         self.last = self.last.max(at);
         let total = &mut self.failures[failure as usize];
@@ -143,7 +145,8 @@ impl Track {
             }
             Failure::Refused | Failure::Lost => {
                 let (first, last) = (at, at);
-                let run = self.doubtful.get_or_insert(Run { first, last, n: 0 });
+                let run = &mut self.doubtful[class as usize];
+                let run = run.get_or_insert(Run { first, last, n: 0 });
                 run.last = run.last.max(at);
                 run.n = run.n.saturating_add(n);
             }
@@ -183,10 +186,10 @@ impl Track {
         });
     }
 
-    /// A connection of this Service was proven.
-    pub(crate) fn prove(&mut self, at: Mono) {
+    /// A connection of this Service succeeded.
+    pub(crate) fn prove(&mut self, class: SourceClass, at: Mono) {
         self.last_proof = self.last_proof.max(Some(at));
-        self.doubtful = None;
+        self.doubtful[class as usize] = None;
     }
 
     /// Whether anything worth a word failed lately. Connections to an endpoint that left a moment
@@ -233,9 +236,11 @@ impl Track {
         if among.iter().sum::<u64>() >= u64::from(limits.service_failures) {
             return commonest(&among);
         }
-        let run = self.doubtful?;
-        let long = run.last.since(run.first) >= limits.service_spread;
-        if run.n < limits.service_failures || !long || now.since(run.last) > WINDOW {
+        let lasts = |run: &Run| {
+            let long = run.last.since(run.first) >= limits.service_spread;
+            run.n >= limits.service_failures && long && now.since(run.last) <= WINDOW
+        };
+        if !self.doubtful.iter().flatten().any(lasts) {
             return None;
         }
         let mut among = [0; FAILURES];

@@ -23,7 +23,7 @@ use super::case::{Case, Found};
 use super::finding::{Evidence, FailedLane, Rule, Scope};
 use super::lanes::{Failing, Standing};
 use super::witnesses::Group;
-use crate::cause::{Cause, Why};
+use crate::cause::{Cause, ProbeCause, Why};
 use crate::ledger::{LOST_NOTICED, StaleConnection, Track};
 use crate::time::Mono;
 use crate::trace::ProbePath;
@@ -198,20 +198,22 @@ impl<'a> Case<'a> {
         let limits = self.limits();
         let age = limits.stale_age(self.inputs.usual_lag);
         let counts = |seen: &&StaleConnection| {
-            seen.age >= age
-                && self.now.since(seen.at) <= limits.stale_fresh
+            seen.age > limits.left_grace
+                && self.is_within_proof_age(seen.at)
                 && self.stands_still_since(seen.left())
         };
-        // Once connections of the Service succeed, a repair is believed after a moment.
-        let is_repaired = |track: &Track| {
-            let last = track.stale().map(|seen| seen.at).max();
-            last.is_some_and(|last| {
-                self.now.since(last) > limits.stale_quiet && track.last_proof >= Some(last)
+        let is_stale = |track: &Track| {
+            let old = track.stale().filter(counts).filter(|seen| seen.age >= age);
+            old.map(|seen| seen.at).max().is_some_and(|last| {
+                // What was seen on the wire ends it at once; where that was not recorded, a repair is believed
+                // after a moment in which connections succeed.
+                let repaired = self.ledger.programming.is_none()
+                    && self.now.since(last) > limits.stale_quiet
+                    && track.last_proof >= Some(last);
+                self.now.since(last) <= limits.stale_fresh && !repaired
             })
         };
-        let stale =
-            |track: &&Track| track.stale().filter(counts).count() > 0 && !is_repaired(track);
-        let tracks: Vec<&Track> = self.tracks().filter(stale).collect();
+        let tracks: Vec<&Track> = self.tracks().filter(|track| is_stale(track)).collect();
         let connections = tracks.iter().flat_map(|track| track.stale()).filter(counts);
         if connections.clone().count() < limits.stale_connections {
             return None;

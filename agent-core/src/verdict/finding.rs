@@ -376,6 +376,8 @@ pub enum Scope {
 pub enum MissingCriterion {
     /// The sentinel's probes pass, and nothing shows that rules or routes are wrong.
     Referee,
+    /// The sentinel's probes fail, but not since the same moment, and what failed may be denied.
+    Filtered,
     /// Other Services claim what the sentinel's probes dial, and what failed may be denied.
     Claimed,
     /// No probe takes the way of pods' connections, and what failed may be denied.

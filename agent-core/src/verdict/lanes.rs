@@ -112,7 +112,10 @@ impl<'a> Case<'a> {
             ProbeCause::NoData | ProbeCause::ConntrackFull | ProbeCause::ForwardingOff
         ) || self.is_felt_in_part(run);
         if let Some((class, proof)) = proof.filter(|_| !stands) {
-            if proof > run.since.plus(limits.proof_overlap) {
+            // While clients are served that need no masquerade, those that do tell whether it is missed.
+            let in_use =
+                run.cause() == ProbeCause::NotMasqueraded && self.now.since(proof) <= WINDOW;
+            if proof > run.since.plus(limits.proof_overlap) || in_use {
                 return Standing::Contradicted(class, proof);
             }
             // Let through before the fault, answered after it: those before it do not count.

@@ -221,6 +221,8 @@ impl<'a> Case<'a> {
         let used = self.ledger.worked.namespaces(self.family, self.now);
         if self.sentinel_passes(pods.since) {
             Some(MissingCriterion::Referee)
+        } else if self.is_sentinel_filtered() && may_be_denied {
+            Some(MissingCriterion::Filtered)
         } else if self.is_referee_claimed() && may_be_denied {
             Some(MissingCriterion::Claimed)
         } else if self.is_referee_aside() && may_be_denied {
@@ -258,6 +260,13 @@ impl<'a> Case<'a> {
         let limits = self.limits();
         self.ledger.seen(self.now).since(since) >= limits.broken_after
             && last.since(since) >= limits.broken_after.saturating_sub(limits.broken_fresh)
+    }
+
+    /// Whether the lanes that fail do so for a reason of their own: real connections succeeded since, or the
+    /// real ones began to fail at another time.
+    fn is_sentinel_filtered(&self) -> bool {
+        let failing = self.failing();
+        !failing.is_empty() && self.ledger.sentinel.view.counts()
     }
 
     /// Whether other Services claim the frontends of all lanes that showed the node's paths.

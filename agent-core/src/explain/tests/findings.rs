@@ -55,7 +55,8 @@ const RULES: [Rule; 35] = [
     Rule::Idle,
 ];
 
-const LACKING: [MissingCriterion; 10] = [
+const LACKING: [MissingCriterion; 11] = [
+    MissingCriterion::Filtered,
     MissingCriterion::New,
     MissingCriterion::Referee,
     MissingCriterion::Claimed,

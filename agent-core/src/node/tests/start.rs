@@ -156,7 +156,10 @@ fn time_that_goes_back_counts_as_the_latest() {
 fn an_agent_that_starts_on_a_sound_node() {
     let mut scene = Scene::new();
     scene.feed(Event::Tick);
-    assert_eq!(scene.synced().names(), ["devices", "retarget", "publish"]);
+    assert_eq!(
+        scene.synced().names(),
+        ["program", "devices", "retarget", "publish"]
+    );
     scene.feed(Event::Hooks(hooks()));
     assert_eq!(scene.started().names(), ["retarget", "publish"]);
     assert_eq!(scene.sound().names(), ["read shape"]);

@@ -393,9 +393,9 @@ fn stale_is_over_when_none_is_seen_any_more() {
         "IPv4: new connections to default/web:http still go to an endpoint that was removed 20 s earlier \
          (10.244.0.5:8080), and nothing that changed since is on the wire"
     );
-    world.idle(1_250, 7_000);
-    assert_eq!(world.verdict(5_500).state, State::Stale);
-    assert_eq!(world.verdict(6_001).state, State::Suspect);
+    world.idle(1_250, 10_000);
+    assert_eq!(world.verdict(8_500).state, State::Stale);
+    assert_eq!(world.verdict(9_001).state, State::Suspect);
 }
 
 /// Users are back at 200 within 4 s: the moment, and a second without failure.
