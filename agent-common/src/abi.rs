@@ -3,7 +3,7 @@
 
 /// Version of every layout in this crate. Maps are pinned under a directory named by it, so an
 /// agent of another version never reads maps whose layout it does not know.
-pub const ABI_VERSION: u32 = 7;
+pub const ABI_VERSION: u32 = 8;
 
 /// Names of the maps as they stand in the object.
 pub mod map {

@@ -23,7 +23,7 @@
 //! Length: one decision, read from top to bottom; its parts share the packet and the maps.
 
 use crate::evidence::{
-    Anomaly, Fault, Outcome, Pending, PendingKey, accepted_units, anomaly_flag, state,
+    Anomaly, Fault, Outcome, Pending, PendingKey, accepted_units, anomaly_flag, range_of, state,
 };
 use crate::gate::Sampled;
 use crate::packet::{Kind, Segment};
@@ -52,8 +52,9 @@ pub trait Connection {
     fn swap(&self, from: u32, to: u32) -> bool;
     /// Notes when the first answer to a datagram came, in microseconds from its arrival.
     fn answered_after(&self, _us: u32) {}
-    /// Notes the other node that a connection was sent to, or [`NEAR`].
-    fn sent_to(&self, _peer: u16) {}
+    /// Notes the other node that a connection was sent to, or [`NEAR`], the device by which it left, and the
+    /// endpoint's range ([`range_of`]).
+    fn sent_to(&self, _peer: u16, _device: u32, _range: u32) {}
     /// Notes how long the handshake with the endpoint took ([`accepted_units`]).
     fn accepted_after(&self, _units: u16) {}
 }
@@ -338,6 +339,8 @@ pub(crate) fn pending_of<W: World>(
         kind: frontend.kind,
         flags: frontend.flags,
         note: 0,
+        left_by: 0,
+        range: 0,
     }
 }
 
@@ -383,7 +386,7 @@ fn leaves<W: World>(world: &W, segment: &Segment, connection: W::Connection) -> 
         false => (sighting.details >> PEER_SHIFT) as u16,
     };
     if peer != 0 {
-        connection.sent_to(peer);
+        connection.sent_to(peer, world.device(), range_of(&segment.destination));
     }
     Some((connection, sighting))
 }

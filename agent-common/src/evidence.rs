@@ -14,7 +14,8 @@ pub struct PendingKey {
     pub family: u32,
 }
 
-/// A connection under way, written once at its first sighting; only `state` and `note` change.
+/// A connection under way, written once at its first sighting; only the state and the last
+/// three fields change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Pending {
@@ -45,6 +46,20 @@ pub struct Pending {
     /// Of a datagram: microseconds from its arrival to its first answer. Of a connection: see
     /// [`Self::peer`] and [`Self::accepted_after_ns`]. Zero before that.
     pub note: u32,
+    /// Index of the device by which a connection's SYN last left for an endpoint of [`Self::peer`]. Zero
+    /// before that.
+    pub left_by: u32,
+    /// Range of the endpoint that a connection's SYN left for then ([`range_of`]). Zero before that.
+    pub range: u32,
+}
+
+/// Range of an address: the same number for all of a /24 or, in IPv6, a /120. Each node's pods have ranges
+/// to themselves, so one range has one route.
+#[inline(always)]
+pub fn range_of(address: &Address) -> u32 {
+    let number = u128::from_be_bytes(*address) >> 8;
+    let folded = (number >> 64) as u64 ^ number as u64;
+    (folded >> 32) as u32 ^ folded as u32
 }
 
 /// Position of the handshake's time in a connection's [`Pending::note`].

@@ -35,10 +35,10 @@ no_padding!(EndpointValue, 4, flags: u32);
 no_padding!(EndpointEntry, 16, value: EndpointValue, padding: u32, met_ns: u64);
 no_padding!(PendingKey, 8, isn: u32, family: u32);
 no_padding!(
-    Pending, 64,
+    Pending, 72,
     arrived_ns: u64, state: u32, service: u32, device: u32, client_port: [u8; 2],
     frontend_port: [u8; 2], client: [u8; 16], frontend: [u8; 16], class: u8, owed: u8, kind: u8,
-    flags: u8, note: u32,
+    flags: u8, note: u32, left_by: u32, range: u32,
 );
 no_padding!(ServiceCounts, 144, counts: [[u32; 11]; 3], padding: u32, reported_ns: u64);
 no_padding!(Touched, 8192, words: [u32; 2048]);

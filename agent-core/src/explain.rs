@@ -113,9 +113,9 @@ impl Words<'_> {
         match &self.finding.evidence {
             Evidence::Connections { .. } => self.connections(),
             Evidence::Routes { connections, since } => format!(
-                "{connections} connections to endpoints of this node left it by an uplink and were not \
-                 answered in the last {}; none reached an endpoint of this node since: the routes to \
-                 pods are missing or wrong",
+                "{connections} connections left by another interface than connections to the same endpoints \
+                 need and were not answered in the last {}; nothing succeeded since over these routes: the \
+                 routes to pods are missing or wrong",
                 self.ago(*since)
             ),
             Evidence::LeftEndpoint {
@@ -475,8 +475,10 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
             Spoken(limits.broken_after),
         ),
         (Rule::BrokenByRoutes, _) => format!(
-            "At least {} connections, over at least {}, left by an uplink for at least two endpoints of this \
-             node and stayed unanswered. None reached an endpoint of this node since.",
+            "At least {} connections, over at least {}, left for at least two endpoints by an interface that \
+             does not lead there, and stayed unanswered: for endpoints of this node by an uplink, for those of \
+             other nodes by another interface than answered connections before. None over these routes \
+             succeeded since.",
             limits.service_failures,
             Spoken(limits.service_spread),
         ),

@@ -4,20 +4,26 @@
 //! firewall drops the tunnel's packets, checksums are wrong, the CNI's agent is gone. Such connections leave
 //! and are never answered. A single silent node may also be powered off, drained or cut off itself.
 //!
+//! A node whose route to another one is gone sends by the wrong device instead (`astray`).
+//!
 //! Pure evidence: this module must not judge ([`crate::verdict`] does). It identifies nodes by the numbers
 //! that the cluster view assigns ([`Change::Peers`](crate::cluster::Change::Peers)).
 
+mod astray;
+mod sample;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use agent_common::evidence::{Pending, PendingKey, state};
-use agent_common::service::{FAMILIES, Family, NEAR, SourceClass, frontend_flag};
+use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::{Directory, ServiceInfo, ip_of};
+use crate::evidence::{Directory, ServiceInfo};
 use crate::time::Mono;
+use astray::Devices;
+pub use astray::{Astray, Range};
+pub use sample::{Cut, Departure, PeerCount, PeerSample, Silence};
 
 /// Maximum number of other nodes that are distinguished.
 pub const PEERS: usize = 5_000;
@@ -28,179 +34,8 @@ pub const CUT_PORT: u16 = 19258;
 /// Time without a further failed transfer after which large packets count as passing again. The pod probe
 /// makes one transfer in three seconds.
 const CUT_AGE: Duration = Duration::from_secs(15);
-/// Maximum length of each list of a [`PeerSample`].
-const LISTED: usize = 64;
 /// Maximum number of silent nodes, and of Service ports and nodes of one [`Outage`], that are kept.
 const KEPT: usize = 64;
-
-/// Connections whose loss window ended since the previous sample, by the node they were sent to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerSample {
-    /// In the order of families and numbers.
-    pub counts: Vec<PeerCount>,
-    /// Unanswered connections of pods of this node, at most 64.
-    pub silences: Vec<Silence>,
-    /// Ids of Service ports whose endpoints on this node answered other pods of it, ascending.
-    #[serde(default)]
-    pub near: Vec<u32>,
-    /// Ids of Service ports whose endpoints on this node did not answer other pods of it, ascending.
-    #[serde(default)]
-    pub near_silent: Vec<u32>,
-    /// Connections to [`CUT_PORT`].
-    #[serde(default)]
-    pub cuts: Vec<Cut>,
-}
-
-/// A connection to [`CUT_PORT`]. If the client is the pod probe, a large transfer failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Cut {
-    #[serde(with = "crate::names::FamilyName")]
-    pub family: Family,
-    /// Id of the Service port and family.
-    pub service: u32,
-    pub client: IpAddr,
-}
-
-/// Connections to one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerCount {
-    #[serde(with = "crate::names::FamilyName")]
-    pub family: Family,
-    /// Number of the node.
-    pub peer: u16,
-    /// Connections that were answered, accepted or not.
-    pub answered: u32,
-    /// Connections that were not.
-    pub unanswered: u32,
-}
-
-/// A connection of a pod to another node's endpoint that stayed unanswered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Silence {
-    #[serde(with = "crate::names::FamilyName")]
-    pub family: Family,
-    /// Number of the node.
-    pub peer: u16,
-    /// Name of the node, once it is known.
-    #[serde(default)]
-    pub node: Option<Arc<str>>,
-    /// Id of the Service port and family.
-    pub service: u32,
-}
-
-impl PeerSample {
-    /// Adds a connection whose loss window is over. UDP entries must not be added: their `note` is a time.
-    pub fn add(&mut self, key: &PendingKey, pending: &Pending) {
-        let has = |bits: u32| pending.state & bits != 0;
-        let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
-        if is_probe || pending.is_direct() || has(state::ALIAS) {
-            return;
-        }
-        let family = Family::ALL[usize::from(key.family == Family::V6 as u32)];
-        let peer = pending.peer();
-        if pending.frontend_port == CUT_PORT.to_be_bytes() && self.cuts.len() < LISTED {
-            self.cuts.push(Cut {
-                family,
-                service: pending.service,
-                client: ip_of(&pending.client),
-            });
-        }
-        // An answer counts whatever else was seen of the connection; silence counts only where nothing
-        // else explains it.
-        let is_silent = has(state::FORWARDED) && !has(state::AMBIGUOUS | state::REJECTED);
-        if has(state::ANSWERED) {
-            self.answer(family, peer, pending);
-        } else if is_silent {
-            self.silence(family, peer, pending);
-        }
-    }
-
-    fn answer(&mut self, family: Family, peer: u16, pending: &Pending) {
-        match peer {
-            0 => {}
-            NEAR if is_of_pod(pending) => note(&mut self.near, pending.service),
-            NEAR => {}
-            _ => self.count(family, peer).answered += 1,
-        }
-    }
-
-    fn silence(&mut self, family: Family, peer: u16, pending: &Pending) {
-        match peer {
-            0 => {}
-            NEAR if is_of_pod(pending) => note(&mut self.near_silent, pending.service),
-            NEAR => {}
-            _ => {
-                self.count(family, peer).unanswered += 1;
-                if is_of_pod(pending) && self.silences.len() < LISTED {
-                    self.silences.push(Silence {
-                        family,
-                        peer,
-                        node: None,
-                        service: pending.service,
-                    });
-                }
-            }
-        }
-    }
-
-    fn count(&mut self, family: Family, peer: u16) -> &mut PeerCount {
-        let found = self.find(family, peer);
-        let at = found.unwrap_or_else(|at| {
-            let new = PeerCount {
-                family,
-                peer,
-                answered: 0,
-                unanswered: 0,
-            };
-            self.counts.insert(at, new);
-            at
-        });
-        &mut self.counts[at]
-    }
-
-    fn find(&self, family: Family, peer: u16) -> Result<usize, usize> {
-        let key = |count: &PeerCount| (count.family, count.peer);
-        self.counts.binary_search_by_key(&(family, peer), key)
-    }
-
-    /// Whether this sample has an answer of a node.
-    fn has_answer_of(&self, family: Family, peer: u16) -> bool {
-        let found = self.find(family, peer);
-        found.is_ok_and(|at| self.counts[at].answered > 0)
-    }
-
-    /// Whether this sample has an answer of any node.
-    fn has_answer(&self, family: Family) -> bool {
-        let mut counts = self.counts.iter();
-        counts.any(|count| count.family == family && count.answered > 0)
-    }
-
-    /// Ids of all Service ports that it names.
-    pub(crate) fn services(&self) -> impl Iterator<Item = u32> {
-        let near = self.near.iter().chain(&self.near_silent).copied();
-        let silences = self.silences.iter().map(|silence| silence.service);
-        near.chain(silences)
-            .chain(self.cuts.iter().map(|cut| cut.service))
-    }
-
-    /// Whether it says nothing.
-    pub fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-fn is_of_pod(pending: &Pending) -> bool {
-    pending.class == SourceClass::Pod as u8
-}
-
-/// Adds a Service port once, if there is room.
-fn note(services: &mut Vec<u32>, service: u32) {
-    if let Err(at) = services.binary_search(&service)
-        && services.len() < LISTED
-    {
-        services.insert(at, service);
-    }
-}
 
 /// Other nodes, by family.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -222,7 +57,12 @@ impl PeerLedger {
             family.forget(at, keep);
         }
         for count in &sample.counts {
-            self.families[count.family as usize].count(count, at);
+            let family = &mut self.families[count.family as usize];
+            family.count(count, at);
+            let device = sample.device(count.device);
+            if let Some(device) = device.filter(|_| count.answered > 0) {
+                family.devices.answer((count.peer, count.range), device);
+            }
         }
         let info = |id: &u32| Some((*id, directory.service(*id)?));
         // Another endpoint of the same Service port answers: the port is not silent here.
@@ -242,6 +82,10 @@ impl PeerLedger {
         }
         if !trusts_silence {
             return self.forget_silence();
+        }
+        for departure in &sample.departures {
+            let devices = &mut self.families[departure.family as usize].devices;
+            devices.depart(departure, sample, directory, at);
         }
         for silence in &sample.silences {
             // The order within a sample is not known: an answer of the same node wins.
@@ -263,6 +107,7 @@ impl PeerLedger {
             family.silent.clear();
             family.outage = None;
             family.silent_here.clear();
+            family.devices.forget_astray(|_| true);
         }
     }
 
@@ -280,6 +125,11 @@ impl PeerLedger {
             sum.last_answer = sum.last_answer.max(totals.last_answer);
         }
         known
+    }
+
+    /// Connections of a family that went astray, by the device that they should have left by.
+    pub fn astray(&self, family: Family) -> impl Iterator<Item = (&Arc<str>, &Astray)> {
+        self.families[family as usize].devices.astray()
     }
 
     /// Names of the nodes that are silent now, of both families.
@@ -316,6 +166,9 @@ pub(crate) struct FamilyPeers {
     /// Large transfers of the pod probe that failed.
     #[serde(default)]
     pub(crate) cut: Option<Unanswered>,
+    /// Devices by which other nodes are reached.
+    #[serde(default)]
+    devices: Devices,
 }
 
 /// Successive connections without an answer.
@@ -380,6 +233,7 @@ impl FamilyPeers {
         self.silent_here.retain(|_, last| !is_old(*last));
         self.outage.take_if(|outage| is_old(outage.unanswered.last));
         self.cut.take_if(|cut| at.since(cut.last) > CUT_AGE);
+        self.devices.forget_astray(is_old);
     }
 
     fn count(&mut self, count: &PeerCount, at: Mono) {

@@ -113,6 +113,7 @@ impl Observer {
         let uplinks = devices.iter().filter(|device| device.uplink);
         let uplinks: BTreeSet<u32> = uplinks.map(|device| device.index).collect();
         self.sampler.set_uplinks(uplinks);
+        self.sampler.set_devices(devices);
         self.attacher.follow(&mut self.ebpf, devices, now);
         self.flag_devices();
         self.sweep_other_versions();

@@ -231,7 +231,7 @@ fn a_handshake_and_the_peer_stand_in_one_note(#[case] family: Family, #[case] en
         stage.comes(&packet::syn_ack(endpoint, client, ISN), stage.at.overlay);
         stage.goes(&to_endpoint, stage.at.overlay);
         let found = stage.connection(ISN, family).expect("a connection");
-        assert_eq!(found.peer(), PEER);
+        assert_eq!((found.peer(), found.left_by), (PEER, stage.at.overlay));
         let took = found.accepted_after_ns().expect("a time");
         assert!(took <= monotonic() - before, "{took} ns");
     });

@@ -69,7 +69,7 @@ fn a_failed_look_loses_nothing(#[case] kernel: OldKernel) {
 }
 
 /// A connection is a success once it was delivered to a pod of this node, or once its answer left for the
-/// client; each look reports what the former one did not.
+/// client. Each sample reports only successes that are new.
 #[test]
 fn successes_by_place() {
     on_stage(&[], |stage| {

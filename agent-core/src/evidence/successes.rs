@@ -1,8 +1,8 @@
 //! Connections that got through, by what they needed of the datapath.
 //!
 //! A success refutes only a fault that would have stopped it: a node port that is masqueraded works while
-//! nothing is forwarded with a pod's own address. So successes are kept apart by client, kind of frontend
-//! and place of the endpoint, and not only by client as the kernel's last proofs are.
+//! packets with a pod's address are not forwarded. Successes are kept apart by client, kind of frontend and
+//! place of the endpoint; the kernel's last proofs are by client alone.
 
 use std::collections::BTreeMap;
 
@@ -91,7 +91,7 @@ impl Successes {
         }
     }
 
-    /// Begins another look at all connections, whatever became of the one before.
+    /// Begins another pass over all connections. The one before may have failed.
     pub fn begin(&mut self) {
         for latest in self.0.values_mut() {
             latest.count = 0;
@@ -120,7 +120,7 @@ impl Successes {
     }
 }
 
-/// What a connection needed that got through; nothing where it did not, or is no evidence.
+/// The need of a connection that got through; nothing for others, and for connections that are no evidence.
 fn need(key: &PendingKey, pending: &Pending) -> Option<Need> {
     let has = |bits: u32| pending.state & bits != 0;
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
@@ -215,7 +215,7 @@ mod tests {
     fn an_entry_is_taken_when_it_moved() {
         let mut successes = Successes::default();
         let mut take = |all: &[(u64, u32)]| {
-            // A look that failed half-way.
+            // A pass that failed.
             successes.begin();
             for (at, state) in all.iter().take(1) {
                 successes.add(&PendingKey::default(), &arrived(*at, NEAR.into(), *state));

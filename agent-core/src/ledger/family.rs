@@ -46,6 +46,9 @@ pub(crate) struct FamilyLedger {
     /// Connections that left by an uplink for endpoints of this node.
     #[serde(default)]
     pub(crate) routes: WrongRoutes,
+    /// Arrival of the last connection that an endpoint of another node answered.
+    #[serde(default)]
+    pub(crate) remote: Option<Mono>,
     /// Obstacle in the node itself.
     #[serde(default)]
     pub(crate) obstacle: ObstacleLedger,

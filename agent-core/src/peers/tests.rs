@@ -1,5 +1,8 @@
+use agent_common::evidence::{Pending, PendingKey, state};
+use agent_common::service::{NEAR, SourceClass, frontend_flag};
 use rstest::rstest;
 
+use super::sample::LISTED;
 use super::*;
 
 const SERVICE: u32 = 5;
@@ -82,4 +85,114 @@ fn memory_is_bounded() {
     let family = ledger.family(Family::V4);
     assert_eq!(family.totals.len(), PEERS);
     assert!(family.worked.len() <= PEERS && family.silent.len() <= KEPT);
+}
+
+const OVERLAY: u32 = 7;
+const UPLINK: u32 = 2;
+
+/// A sample of connections to these nodes, each with its device, and whether it was answered.
+fn look(ledger: &mut PeerLedger, at: u64, connections: &[(u16, u32, bool)]) {
+    let mut sample = PeerSample::default();
+    for (peer, device, answered) in connections {
+        let pending = Pending {
+            state: if *answered {
+                ANSWERED
+            } else {
+                state::FORWARDED
+            },
+            note: (*peer).into(),
+            left_by: *device,
+            range: 100 + u32::from(*peer),
+            class: SourceClass::External as u8,
+            service: SERVICE,
+            ..Pending::default()
+        };
+        sample.add(&PendingKey::default(), &pending);
+    }
+    let names = BTreeMap::from([
+        (OVERLAY, Arc::from("flannel.1")),
+        (UPLINK, Arc::from("eth0")),
+    ]);
+    sample.name_devices(|index| names.get(&index).cloned());
+    let text = serde_json::to_string(&sample).unwrap();
+    assert_eq!(serde_json::from_str::<PeerSample>(&text).unwrap(), sample);
+    let service = ServiceInfo {
+        name: crate::cluster::ObjectName::new("shop", "web"),
+        port: "".into(),
+        family: Family::V4,
+        endpoints: 3,
+        udp: false,
+        dns: false,
+        sentinel: false,
+        echo: false,
+        on_host: false,
+        disputed: None,
+    };
+    let directory = BTreeMap::from([(SERVICE, service)]);
+    let limits = (Duration::from_secs(60), true);
+    ledger.absorb(&sample, Mono(at), limits, &directory);
+}
+
+/// Nodes and connections that went astray instead of the overlay.
+fn astray(ledger: &PeerLedger) -> Option<(usize, u32)> {
+    let mut astray = ledger.astray(Family::V4);
+    let (device, found) = astray.next()?;
+    assert_eq!((&**device, astray.next()), ("flannel.1", None));
+    assert_eq!(found.by, BTreeSet::from(["eth0".into()]));
+    assert_eq!(found.of_class(SourceClass::External), found.connections);
+    assert_eq!(found.services[&SERVICE], "shop/web");
+    Some((found.peers(), found.connections))
+}
+
+#[test]
+fn connections_that_leave_by_another_device_are_astray_until_the_usual_one_answers() {
+    let mut ledger = PeerLedger::default();
+    look(
+        &mut ledger,
+        1,
+        &[(1, OVERLAY, true), (2, OVERLAY, true), (3, UPLINK, true)],
+    );
+    // Silent as nodes are, and never known.
+    look(
+        &mut ledger,
+        2,
+        &[(1, OVERLAY, false), (3, UPLINK, false), (4, UPLINK, false)],
+    );
+    assert_eq!(astray(&ledger), None);
+    look(&mut ledger, 3, &[(1, UPLINK, false), (1, UPLINK, false)]);
+    assert_eq!(astray(&ledger), Some((1, 2)));
+    // Another range has always been reached by the uplink: its answer does not clear the overlay.
+    look(&mut ledger, 4, &[(2, UPLINK, false), (3, UPLINK, true)]);
+    assert_eq!(astray(&ledger), Some((2, 3)));
+    look(&mut ledger, 5, &[(2, OVERLAY, true), (1, UPLINK, false)]);
+    assert_eq!(astray(&ledger), None, "an answer of the same sample wins");
+    look(&mut ledger, 6, &[(1, UPLINK, false)]);
+    assert_eq!(astray(&ledger), Some((1, 1)));
+    ledger.forget_silence();
+    assert_eq!(astray(&ledger), None);
+}
+
+#[test]
+fn routes_that_moved_are_learned_from_an_answer() {
+    let mut ledger = PeerLedger::default();
+    look(&mut ledger, 1, &[(1, OVERLAY, true), (2, OVERLAY, true)]);
+    look(&mut ledger, 2, &[(1, UPLINK, false), (2, UPLINK, false)]);
+    assert_eq!(astray(&ledger), Some((2, 2)));
+    look(&mut ledger, 3, &[(1, UPLINK, true)]);
+    assert_eq!(astray(&ledger), None);
+    look(&mut ledger, 4, &[(1, UPLINK, false)]);
+    assert_eq!(astray(&ledger), None, "the uplink is its usual device");
+}
+
+/// Recordings of before name no devices.
+#[test]
+fn a_count_without_a_device_teaches_nothing() {
+    let text = r#"{"counts": [{"family": "IPv4", "peer": 1, "answered": 1, "unanswered": 0}],
+        "silences": []}"#;
+    let sample: PeerSample = serde_json::from_str(text).unwrap();
+    assert!(sample.has_answer_of(Family::V4, 1) && !sample.has_answer_of(Family::V4, 2));
+    let mut ledger = PeerLedger::default();
+    ledger.absorb(&sample, Mono(1), (Duration::MAX, true), &BTreeMap::new());
+    look(&mut ledger, 2, &[(1, UPLINK, false)]);
+    assert_eq!(astray(&ledger), None);
 }

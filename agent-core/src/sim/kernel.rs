@@ -220,6 +220,7 @@ impl Kernel {
             let is_external = fields.class == SourceClass::External as u8;
             unanswered[key.family as usize] += u32::from(is_silent && is_external);
         }
+        peers.name_devices(|index| Some(format!("device{index}").into()));
         (unanswered, peers)
     }
 
@@ -287,10 +288,11 @@ impl Connection for Followed<'_> {
         same.map(|(_, state)| *state = to).is_some()
     }
 
-    fn sent_to(&self, peer: u16) {
+    fn sent_to(&self, peer: u16, device: u32, range: u32) {
         let mut evidence = self.evidence.borrow_mut();
         if let Some((fields, _)) = evidence.pending.get_mut(&self.key) {
             fields.note = fields.note & !u32::from(u16::MAX) | u32::from(peer);
+            (fields.left_by, fields.range) = (device, range);
         }
     }
 }

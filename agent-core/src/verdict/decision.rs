@@ -25,6 +25,7 @@ use super::lanes::{Failing, Standing};
 use super::witnesses::Group;
 use crate::cause::{Cause, ProbeCause, Why};
 use crate::ledger::{LOST_NOTICED, StaleConnection, Track};
+use crate::peers::Astray;
 use crate::time::Mono;
 use crate::trace::ProbePath;
 
@@ -108,9 +109,13 @@ impl<'a> Case<'a> {
             }
             _ => &[Scope::Pods, Scope::PodProbe, Scope::Outside],
         };
-        let groups = scopes
-            .iter()
-            .map(|scope| self.group(*scope, Some(run.since)));
+        // No policy stops answers alone: where those of real connections are lost as well, it does not matter
+        // when they began to be.
+        let is_lost = |scope: Scope| {
+            run.cause() == ProbeCause::AnswerLost && self.evidence.answers.is_stuck(scope.class())
+        };
+        let onset = |scope: Scope| (!is_lost(scope)).then_some(run.since);
+        let groups = scopes.iter().map(|scope| self.group(*scope, onset(*scope)));
         let counts = |group: &Group<'a>| {
             group.is_felt(self) && !self.passes_for(group.scope, Some(lane.path), run.since)
         };
@@ -146,21 +151,40 @@ impl<'a> Case<'a> {
             .then(|| self.failed_connections(&without, None))?
     }
 
-    /// Connections to at least two endpoints of this node leave by an uplink and stay unanswered, and none
-    /// reached an endpoint of this node since.
+    /// Connections of any client leave by another device than connections to the same endpoints need, to at
+    /// least two of them, and stay unanswered; none over those routes succeeds. The sentinel refutes nothing: it
+    /// has a route of its own. A single endpoint, or a single other node, may be about to go.
     fn routes_are_wrong(&self) -> Option<Found> {
+        let (connections, since) = self.local_routes().or_else(|| self.remote_routes())?;
+        Some((
+            Some(Cause::Misrouted),
+            Evidence::Routes { connections, since },
+        ))
+    }
+
+    /// To endpoints of this node, by an uplink.
+    fn local_routes(&self) -> Option<(u32, Mono)> {
         let limits = self.limits();
         let routes = &self.evidence.routes;
         let used = self.namespaces_in_use();
-        let is_young = self.now.since(routes.last) <= HELD;
         let confirmed = routes.are_confirmed(limits.broken_namespaces.min(used) > 1, limits);
-        (confirmed && is_young).then(|| {
-            let evidence = Evidence::Routes {
-                connections: routes.connections,
-                since: routes.since,
-            };
-            (Some(Cause::Misrouted), evidence)
-        })
+        let counts = confirmed && self.now.since(routes.last) <= HELD;
+        counts.then_some((routes.connections, routes.since))
+    }
+
+    /// To other nodes, by another device than answered connections to them left before.
+    fn remote_routes(&self) -> Option<(u32, Mono)> {
+        let limits = self.limits();
+        let answered = self.evidence.remote;
+        let astray = self.ledger.peers.astray(self.family);
+        let counts = |of: &Astray| {
+            of.peers() > 1
+                && of.connections >= limits.service_failures
+                && of.last.since(of.since) >= limits.service_spread
+                && answered.is_none_or(|at| at <= of.since.plus(limits.proof_overlap))
+        };
+        let (_, astray) = astray.into_iter().find(|(_, astray)| counts(astray))?;
+        Some((astray.connections, astray.since))
     }
 
     /// The kernel shows what keeps clients outside from being served, and they are not.

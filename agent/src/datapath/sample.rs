@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use agent_common::abi::map;
 use agent_common::evidence::{
@@ -12,6 +13,7 @@ use agent_common::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
 use aya::maps::{Array, MapData, PerCpuArray, RingBuf};
 use aya::{Ebpf, Pod};
 
+use super::devices::Device;
 use super::load::{MapsError, refused, take};
 use super::sweep::{Answer, Arrivals, Sweeper, Swept, SweptConnections, answer_of};
 use agent_core::event::KernelSample;
@@ -83,6 +85,14 @@ impl Sampler {
     /// The devices by which default routes leave: what comes in there comes from outside.
     pub(super) fn set_uplinks(&mut self, uplinks: BTreeSet<u32>) {
         self.arrivals.uplinks = uplinks;
+    }
+
+    /// Sets the names of the current devices. A device that is created again has the same name and another
+    /// index.
+    pub(super) fn set_devices(&mut self, devices: &[Device]) {
+        let named = devices.iter();
+        let named = named.map(|of| (of.index, Arc::from(of.name.as_str())));
+        self.arrivals.devices = named.collect();
     }
 
     /// Reads all of them. Nothing is taken before everything is read: a reading that fails half-way

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
 
 use agent_common::abi::{LOSS_WINDOW_NS, map};
 use agent_common::evidence::{Pending, PendingKey, state};
@@ -186,13 +187,15 @@ pub(super) struct SweptConnections {
     pub(super) successes: Vec<Success>,
 }
 
-/// Connections from outside the node, each told once, and what got through of all.
+/// New connections from outside the node, each reported once, and successes of all connections.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
     /// They were told up to here.
     told_until: Option<u64>,
     /// Devices by which default routes leave.
     pub(super) uplinks: BTreeSet<u32>,
+    /// Names of all devices.
+    pub(super) devices: HashMap<u32, Arc<str>>,
     successes: Successes,
 }
 
@@ -235,6 +238,7 @@ impl Arrivals {
                 unanswered[usize::from(key.family == Family::V6 as u32)] += 1;
             }
         })?;
+        peers.name_devices(|index| self.devices.get(&index).cloned());
         let until = news.start.max(news.end);
         self.told_until = Some(until);
         let until = Mono(until);

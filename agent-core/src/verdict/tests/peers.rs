@@ -34,6 +34,8 @@ fn count(peer: u16, answered: bool) -> PeerCount {
     PeerCount {
         family: Family::V4,
         peer,
+        range: 0,
+        device: 0,
         answered: u32::from(answered),
         unanswered: u32::from(!answered),
     }
