@@ -15,7 +15,7 @@ use crate::time::Mono;
 
 /// The first generation, and the one that follows [`LAST_GENERATION`].
 pub const FIRST_GENERATION: u16 = 20_001;
-/// The last generation. At one a minute they come round after 16 hours.
+/// The last generation. At one every 15 s they come round after 4 hours and 10 minutes.
 pub const LAST_GENERATION: u16 = 20_999;
 const GENERATIONS: u16 = LAST_GENERATION - FIRST_GENERATION + 1;
 
@@ -49,8 +49,8 @@ pub(crate) fn newer_generation(one: u16, other: u16) -> u16 {
     }
 }
 
-/// Unmet generations that are remembered: half an hour's. Of more the oldest stays, from which
-/// lateness counts, and the newest.
+/// Unmet generations that are remembered: eight minutes at one every 15 s. Of more the oldest stays,
+/// from which lateness counts, and the newest.
 const PENDING: usize = 32;
 /// Generations that are known to be old.
 const KNOWN: usize = 16;
@@ -61,6 +61,8 @@ const KNOWN: usize = 16;
 pub(crate) struct Freshness {
     /// Received and not met, the oldest first.
     pending: VecDeque<Received>,
+    /// Generations that were received since one was met last.
+    passed: u16,
     /// Wanted once, the newest last.
     known: VecDeque<u16>,
     /// Generation that the last passing probe met, and when.
@@ -90,12 +92,14 @@ impl Freshness {
             self.known.pop_front();
         }
         self.known.push_back(generation);
-        // The datapath heard of it before we did.
+        self.passed = self.passed.saturating_add(1);
+        // The datapath received it before we did.
         if let Some((seen, when)) = self.seen
             && seen == generation
             && at.since(when) <= gap
+            && !self.has_come_round()
         {
-            self.pending.clear();
+            self.met_all();
             (self.lag, self.followed) = (Some(Duration::ZERO), Some(at));
             return;
         }
@@ -111,10 +115,15 @@ impl Freshness {
     /// measured.
     pub(crate) fn see(&mut self, generation: u16, at: Mono, gap: Duration) -> Option<Duration> {
         let before = self.seen.replace((generation, at));
+        let is_same = before.is_some_and(|(seen, _)| seen == generation);
+        if is_same && self.has_come_round() {
+            return None;
+        }
         let met = |received: &Received| received.generation == generation;
         if let Some(place) = self.pending.iter().rposition(met) {
             let received = self.pending.drain(..=place).next_back()?;
             self.followed = Some(received.at);
+            self.passed = u16::try_from(self.pending.len()).unwrap_or(u16::MAX);
             // Seen already, in the wait for an older one: no first probe.
             let (_, before) = before.filter(|(seen, _)| *seen != generation)?;
             if at.since(before) > gap {
@@ -123,18 +132,29 @@ impl Freshness {
             self.lag = Some(at.since(received.at));
             return self.lag;
         }
-        let changed = before.is_none_or(|(seen, _)| seen != generation);
-        if changed
+        if !is_same
             && !self.known.contains(&generation)
             && self
                 .wanted()
                 .is_some_and(|wanted| is_ahead(generation, wanted))
         {
             // The datapath is ahead of what we heard: whatever we wait for, it has done.
-            self.pending.clear();
+            self.met_all();
             self.followed = Some(at);
         }
         None
+    }
+
+    fn met_all(&mut self) {
+        self.pending.clear();
+        self.passed = 0;
+    }
+
+    /// More generations were received and not met than lie between the first and the middle one. If
+    /// the wanted one equals what is on the wire then, the numbers came round to a datapath that
+    /// stands still.
+    fn has_come_round(&self) -> bool {
+        !self.pending.is_empty() && self.passed > GENERATIONS / 2
     }
 
     /// The generation that the API holds, as far as this node heard.
@@ -270,6 +290,28 @@ mod tests {
         }
         assert_eq!(lane.unmet_since(), Some(ms(2_000)));
         assert!(lane.pending.len() <= PENDING);
+    }
+
+    // At one rotation every 15 s that is every four hours. A step back does not come to it.
+    #[rstest]
+    #[case::probed_throughout(400)]
+    #[case::not_probed_when_they_came_round(20_000)]
+    fn generations_that_come_round_do_not_excuse_a_datapath_that_stands_still(#[case] last: u64) {
+        let mut lane = followed();
+        let mut generation = FIRST;
+        for turn in 0..1_500 {
+            generation = next_generation(generation);
+            let at = 2_000 + 15_000 * turn;
+            lane.want(generation, ms(at), GAP);
+            lane.see(FIRST, ms(at + 100), GAP);
+            lane.see(FIRST, ms(at + 15_000 - last.min(14_800)), GAP);
+            assert_eq!(lane.unmet_since(), Some(ms(2_000)), "turn {turn}");
+        }
+        // It follows at last.
+        let at = 2_000 + 15_000 * 1_500;
+        lane.see(FIRST, ms(at), GAP);
+        lane.see(generation, ms(at + 100), GAP);
+        assert_eq!((lane.unmet_since(), lane.passed), (None, 0));
     }
 
     #[test]
