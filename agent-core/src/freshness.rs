@@ -61,7 +61,7 @@ const KNOWN: usize = 16;
 pub(crate) struct Freshness {
     /// Received and not met, the oldest first.
     pending: VecDeque<Received>,
-    /// Generations that were received since one was met last.
+    /// Generations received since one was met.
     passed: u16,
     /// Wanted once, the newest last.
     known: VecDeque<u16>,
@@ -150,9 +150,8 @@ impl Freshness {
         self.passed = 0;
     }
 
-    /// More generations were received and not met than lie between the first and the middle one. If
-    /// the wanted one equals what is on the wire then, the numbers came round to a datapath that
-    /// stands still.
+    /// More than half of all generations were received since one was met. An unchanged generation on
+    /// the wire can then equal the wanted one only because the numbers came round.
     fn has_come_round(&self) -> bool {
         !self.pending.is_empty() && self.passed > GENERATIONS / 2
     }

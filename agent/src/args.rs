@@ -84,7 +84,7 @@ pub enum Command {
     /// counts from the start of the command, or from the removal in the Node object if that is earlier.
     /// Without --wait, the Node object must show the removal.
     Drain(DrainArgs),
-    /// Change the port of the sentinel's endpoint every minute, once for the whole cluster
+    /// Change the port of the sentinel's endpoint every 15 s, once for the whole cluster
     ///
     /// Runs as a Deployment with leader election by a Lease. The leader creates the sentinel's
     /// EndpointSlices and repairs them if they were edited. From each change of the port, every

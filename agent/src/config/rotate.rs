@@ -52,14 +52,16 @@ pub struct RotateConfig {
     )]
     pub echo: [IpAddr; FAMILIES],
 
-    /// Time between two changes of the sentinel's port, in seconds
+    /// Minimum time between two changes of the sentinel's port, in seconds
     ///
-    /// In clusters of more than 3,000 nodes the time is at least nodes / 50 seconds, so that the
-    /// API server sends at most 200 watch events a second for it.
+    /// The time is at least nodes / 50 seconds, so that the API server sends at most 200 watch
+    /// events a second for these changes: with the default, 15 s up to 750 nodes, 20 s for 1,000
+    /// and 60 s for 3,000. Each change makes every kube-proxy sync, and list the conntrack entries
+    /// of its node. Increase the time if syncs take seconds; stale rules are then found later.
     #[arg(
         long,
         value_name = "N",
-        default_value = "60",
+        default_value = "15",
         value_parser = clap::value_parser!(u64).range(10..=3600).map(Duration::from_secs),
         help_heading = SENTINEL
     )]

@@ -9,6 +9,7 @@ use rstest::rstest;
 use super::*;
 use crate::http::AllowList;
 use crate::http::bind::BindAddress;
+use agent_core::fleet::rotation;
 
 fn around() -> Surroundings {
     Surroundings {
@@ -300,4 +301,25 @@ fn neither_preset_nor_key(#[case] value: &str) {
         error.contains(value) && error.contains("karpenter"),
         "{error}"
     );
+}
+
+#[derive(Parser)]
+struct RotatorLine {
+    #[command(flatten)]
+    rotate: RotateConfig,
+}
+
+/// The core's tests, its simulator and docs/sizing.md count on that interval.
+#[test]
+fn the_default_interval_is_the_cores() {
+    let interval = |options: &[&str]| {
+        let line = RotatorLine::try_parse_from(["rotate"].iter().chain(options));
+        line.map(|line| line.rotate.interval)
+    };
+    assert_eq!(interval(&[]).unwrap(), rotation::INTERVAL);
+    assert_eq!(
+        interval(&["--interval=60"]).unwrap(),
+        Duration::from_secs(60)
+    );
+    interval(&["--interval=9"]).unwrap_err();
 }

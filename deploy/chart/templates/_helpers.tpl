@@ -239,7 +239,7 @@ imagePullSecrets:
 {{/* The rotator's command line. */}}
 {{- define "pathproof.rotatorArgs" -}}
 - rotate
-{{- if ne (int .Values.rotator.interval) 60 }}
+{{- if ne (int .Values.rotator.interval) 15 }}
 - "--interval={{ .Values.rotator.interval }}"
 {{- end }}
 {{- if ne .Release.Namespace "pathproof" }}

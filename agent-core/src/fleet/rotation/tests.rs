@@ -70,17 +70,42 @@ fn leading() -> Rotation {
 }
 
 #[rstest]
-#[case(1, 60)]
-#[case(3_000, 60)]
-#[case(5_000, 100)]
-#[case(15_000, 300)]
-fn rotations_slow_with_the_cluster(#[case] nodes: u32, #[case] seconds: u64) {
-    assert_eq!(interval(MINUTE, nodes), Duration::from_secs(seconds));
-    assert_eq!(
-        interval(2 * MINUTE, 5_000),
-        2 * MINUTE,
-        "slower still if asked for"
-    );
+#[case(0, 15_000)]
+#[case(1, 15_000)]
+#[case(300, 15_000)]
+#[case(750, 15_000)]
+#[case(751, 15_020)]
+#[case(1_000, 20_000)]
+#[case(3_000, 60_000)]
+#[case(3_001, 60_020)]
+#[case(5_000, 100_000)]
+#[case(15_000, 300_000)]
+fn rotations_slow_with_the_cluster(#[case] nodes: u32, #[case] ms: u64) {
+    assert_eq!(interval(INTERVAL, nodes), Duration::from_millis(ms));
+}
+
+#[rstest]
+#[case(300, 120)]
+#[case(5_000, 120)]
+#[case(6_000, 120)]
+#[case(6_001, 121)]
+fn an_operator_can_slow_rotations_and_not_hasten_them(#[case] nodes: u32, #[case] seconds: u64) {
+    let chosen = interval(2 * MINUTE, nodes);
+    assert_eq!(chosen.as_secs_f64().ceil(), seconds as f64);
+    assert!(interval(Duration::ZERO, nodes) >= Duration::from_millis(20 * u64::from(nodes)));
+}
+
+/// 3,000 nodes with a rotation a minute cause 200 watch events a second.
+#[test]
+fn no_number_of_nodes_costs_the_api_server_more_than_3_000_once_a_minute() {
+    let mut before = Duration::ZERO;
+    for nodes in 1..=20_000_u32 {
+        let each = interval(INTERVAL, nodes);
+        let (events, most) = (u128::from(4 * nodes) * 60_000, 4 * 3_000 * each.as_millis());
+        assert!(events <= most, "{nodes} nodes: {each:?}");
+        assert!(each >= before, "{nodes} nodes rotate faster than fewer");
+        before = each;
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::cluster::Protocol;
 use crate::condition::Status;
 use crate::fleet::ConditionSeen;
 use crate::fleet::census::Census;
-use crate::fleet::rotation::{LEASE, Rotation, SliceSeen, Wanted, Write, slice_name};
+use crate::fleet::rotation::{INTERVAL, LEASE, Rotation, SliceSeen, Wanted, Write, slice_name};
 use crate::freshness::FIRST_GENERATION;
 use crate::sim::BEGIN;
 use crate::sim::ms;
@@ -21,8 +21,6 @@ use crate::time::Mono;
 /// As in agent/src/rotate.rs.
 const LOOK: Duration = Duration::from_secs(5);
 const EARLY: Duration = Duration::from_secs(1);
-/// The default of `--interval`.
-const INTERVAL: Duration = Duration::from_secs(60);
 /// Delay until a new leader has listed all nodes.
 const LIST: (Duration, Duration) = (ms(100), ms(1_000));
 

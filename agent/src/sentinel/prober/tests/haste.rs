@@ -108,18 +108,28 @@ fn haste_ends_where_rules_do_not_follow() {
     }
 }
 
-#[test]
-fn a_minute_with_a_rotation_costs_a_few_rounds_more() {
+// 15 s is the shortest default. Rules of some hundred Services follow within half a second.
+#[rstest]
+#[case::some_hundred_services(200, 12)]
+#[case::a_thousand(500, 20)]
+fn a_rotation_every_15_s_costs_a_few_rounds_more(#[case] lag: u64, #[case] percent: usize) {
     let count = |rotates: bool| {
         let mut bench = followed();
-        bench.engine.retarget(&at(if rotates { NEW } else { OLD }));
-        bench.run(Duration::from_millis(200));
-        bench.world.lock().generation = if rotates { NEW } else { OLD };
-        bench.run(60 * SECOND);
+        for turn in 1..=4 {
+            let port = if rotates { OLD + turn } else { OLD };
+            bench.engine.retarget(&at(port));
+            bench.run(Duration::from_millis(lag));
+            bench.world.lock().generation = port;
+            bench.run(15 * SECOND - Duration::from_millis(lag));
+        }
         bench.traces().len()
     };
     let (quiet, rotated) = (count(false), count(true));
-    assert!(rotated < quiet + quiet / 20, "{rotated} for {quiet}");
+    println!("{rotated} probes in a minute with rotations, {quiet} without");
+    assert!(
+        rotated < quiet + quiet * percent / 100,
+        "{rotated} for {quiet}"
+    );
 }
 
 // The observer knows the endpoint by the view alone: a probe that reached the echo at another
