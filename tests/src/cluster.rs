@@ -15,6 +15,7 @@ mod objects;
 mod relay;
 mod scene;
 mod servers;
+mod watches;
 
 pub use crate::process::Process;
 pub use api::{Api, refused};
@@ -29,3 +30,4 @@ pub use objects::{
 pub use relay::{Manner, Relay};
 pub use scene::{PATIENCE, PORT, Scene, services, wait_proven};
 pub use servers::Servers;
+pub use watches::Watches;

@@ -25,7 +25,8 @@ pub(crate) struct Args {
     /// - load: connections and throughput with and without the agent, and a SYN flood
     /// - soak: growth of memory, open files, map entries and log over an hour of churn
     /// - idle: CPU time of the agent on an idle node while it probes all paths
-    /// - rotator: memory of a rotator that counts 5,000 nodes at a real API server
+    /// - rotator: memory of a rotator that counts 5,000 nodes at a real API server, and what
+    ///   rotations cost that server
     /// - dashboard: query time of panels and rules with the series of 2,000 nodes
     /// - fleet: simulation of the fleet brake, for docs/fleet-brake.md
     /// - judgement: simulation of every use with every fault and innocent world, for

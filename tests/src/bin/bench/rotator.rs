@@ -1,6 +1,6 @@
-//! `cargo xtask bench rotator`: what the rotator holds that counts thousands of nodes, at a real API
+//! `cargo xtask bench rotator`: memory of a rotator that counts thousands of nodes, at a real API
 //! server and with Nodes as large as a kubelet's. The peer in the same run is `kubectl get nodes
-//! --watch`, which keeps no Node either.
+//! --watch`, which keeps no Node either. Then the cost of rotations to that server ([`events`]).
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 use crate::mib;
 use crate::site::Site;
+
+mod events;
 
 /// Resident, design's promise, in MiB.
 const PROMISED: f64 = 24.0;
@@ -61,7 +63,8 @@ pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
         let peer = Some(("kubectl get nodes --watch", mib(theirs)));
         missed.figure(name, "MiB", &[mib(ours)], Some(PROMISED), peer);
     }
-    Ok(())
+    drop((rotator, peer));
+    events::run(&site, nodes, missed)
 }
 
 fn kubectl(site: &Site) -> Result<Process> {
