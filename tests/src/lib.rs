@@ -21,6 +21,7 @@ pub mod http;
 pub mod little_memory;
 pub mod manifests;
 pub mod observer;
+pub mod outage;
 pub mod packet;
 pub mod pod_probe;
 pub mod process;

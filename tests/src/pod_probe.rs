@@ -9,8 +9,8 @@ use crate::process::Process;
 use crate::world::{Family, World};
 
 /// Where it answers, and where it tells of transfers that were cut.
-const ECHO_PORT: u16 = 19257;
-const CUT_PORT: u16 = 19258;
+pub const ECHO_PORT: u16 = 19257;
+pub const CUT_PORT: u16 = 19258;
 
 /// A pod, and the node that the slices place it on, if that is not its own.
 pub type Placed = (&'static str, Option<&'static str>);
@@ -38,9 +38,24 @@ impl Probes {
     pub fn start(world: &World, binary: &Path, index: u8, pods: &[Placed]) -> Result<Self> {
         let service = service(world, index, &[]);
         let ips = Family::ALL.map(|family| service.cluster_ip(family).to_string());
-        let started = pods.iter().map(|(pod, _)| {
+        Self::start_with(
+            world,
+            binary,
+            &ips.join(","),
+            pods.iter().map(|(pod, _)| *pod),
+        )
+    }
+
+    /// Starts one in each pod, with these cluster IPs in place of the Service's name.
+    pub fn start_with<'a>(
+        world: &World,
+        binary: &Path,
+        service: &str,
+        pods: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Self> {
+        let started = pods.into_iter().map(|pod| {
             let mut command = world.pod(pod).ns.command(binary);
-            command.args(["echo", "--service", &ips.join(",")]);
+            command.args(["echo", "--service", service]);
             Process::start(command, &format!("echo-{pod}"), world.dir())
         });
         Ok(Self(started.collect::<Result<_>>()?))

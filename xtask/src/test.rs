@@ -43,8 +43,12 @@ pub(crate) struct Args {
     /// minutes
     #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds", "cilium", "filter"])]
     proxies: bool,
+    /// Run only the outages and their negative controls for every kind of users beside kube-proxy 1.36 in both
+    /// modes, all of them: 15 minutes [default: three outages and seven controls, with all other tests]
+    #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds", "cilium", "proxies", "filter"])]
+    uses: bool,
     /// Run only the namespace tests, with an agent whose memory AddressSanitizer watches: 30 minutes
-    #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds", "cilium", "proxies"])]
+    #[arg(long, conflicts_with_all = ["fast", "install", "kernels", "worlds", "cilium", "proxies", "uses"])]
     sanitize: bool,
     /// Run only the tests on other kernels, in virtual machines: 6.1-cloud, 6.12-cloud and
     /// 6.12-cloud-arm64, or the given ones, separated by commas. With --install: only tests on a real
@@ -120,6 +124,7 @@ pub(crate) fn run_all(args: &Args) -> Result<Counted> {
         (args.worlds, &WORLDS),
         (args.cilium, &CILIUM),
         (args.proxies, &PROXIES),
+        (args.uses, &USES),
         (args.sanitize, &SANITIZED),
         (args.only_install, &INSTALL),
     ];
@@ -277,9 +282,10 @@ const CLUSTER: Group = Group {
     // Each has an API server of its own, and waits most of the time.
     threads: "4",
     tools: cluster_tools,
-    // Each takes minutes, and what they show changes with a release of Kubernetes alone.
-    but: &["releases::"],
-    others: "--proxies",
+    // Each takes minutes. Results beside other releases change with a release of Kubernetes alone; the other
+    // outages differ from those of each landing in their users and in the mode of kube-proxy.
+    but: &["releases::", "nightly::"],
+    others: "--proxies, --uses",
     ..GROUP
 };
 
@@ -290,6 +296,16 @@ const PROXIES: Group = Group {
         cluster_tools(args, command)
     },
     only: &["releases::"],
+    but: &[],
+    others: "",
+    ..CLUSTER
+};
+
+const USES: Group = Group {
+    name: "outages for every kind of users (tests/cluster)",
+    // Times are measured: one world on each processor.
+    threads: "2",
+    only: &["nightly::"],
     but: &[],
     others: "",
     ..CLUSTER

@@ -224,16 +224,20 @@ impl Agent {
         command
     }
 
-    /// Keeps the recording of a test that fails, and of every test where [`RECORDINGS`] is set.
+    /// Keeps the recording of a test that fails, and of every test if [`RECORDINGS`] is set.
     fn keep_recording(&self) {
+        let wanted = std::env::var_os(RECORDINGS).is_some();
+        if wanted || thread::panicking() {
+            let thread = thread::current();
+            self.keep_recording_as(thread.name().unwrap_or("main"));
+        }
+    }
+
+    /// Keeps a recording under this name, in the folder of [`RECORDINGS`] or the one for failed tests.
+    pub fn keep_recording_as(&self, name: &str) {
         let wanted = std::env::var_os(RECORDINGS).map(PathBuf::from);
-        let failed = thread::panicking().then(|| std::env::temp_dir().join("pathproof-recordings"));
-        let Some(folder) = wanted.or(failed) else {
-            return;
-        };
-        let thread = thread::current();
-        let test = thread.name().unwrap_or("main").replace("::", "-");
-        let path = format!("{}/{test}.pathproof", folder.display());
+        let folder = wanted.unwrap_or_else(|| std::env::temp_dir().join("pathproof-recordings"));
+        let path = format!("{}/{}.pathproof", folder.display(), name.replace("::", "-"));
         let _ = fs::create_dir_all(&folder);
         let recorded = self.command(&["record", "--output", &path]).output();
         if recorded.is_ok_and(|output| output.status.success()) {

@@ -114,6 +114,7 @@ pub(crate) const NIGHTLY: &[Step] = &[
     step("worlds", Task("test --worlds")),
     step("cilium", Task("test --cilium")),
     step("proxies", Task("test --proxies")),
+    step("uses", Task("test --uses")),
     step("install", Task("test --only-install")),
     step("install-v2", Task("test --kernels --install")),
     step("kernels", Task("test --kernels")),

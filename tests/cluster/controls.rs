@@ -1,0 +1,251 @@
+//! Negative controls of `outages`: connections and probes that fail on a healthy node, each for a reason with
+//! a scope, while the other users succeed. Beside a real kube-proxy, and not one 503 in a minute of each.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use node_tests::cluster::{Mode, Process};
+use node_tests::manifests::Service;
+use node_tests::outage::Users;
+use node_tests::scene::{assert_never_503, wait_answers};
+use node_tests::traffic::Plan;
+use node_tests::wait::settle;
+use node_tests::watch::Watch;
+use node_tests::world::{Family, Namespace, Place};
+use rstest::rstest;
+
+use crate::scene::Scene;
+use crate::uses::{NODE_PORTS, SOURCES, outside, rotator};
+
+/// Time for which each control is watched.
+const WATCHED: Duration = Duration::from_secs(60);
+/// Time that kube-proxy gets for a change, and users for connections that were under way.
+const FOLLOWED: Duration = Duration::from_secs(4);
+/// Pause between two replacements of a graceful rollout.
+const ROLLOUT: Duration = Duration::from_secs(10);
+/// Users that nothing concerns, in percent of their connections.
+const SERVED: f64 = 99.0;
+/// The source that a policy denies one Service.
+const DENIED: u8 = 1;
+/// The source that reuses its ports, and the one that scans.
+const REUSING: u8 = 2;
+const SCANNING: u8 = 0;
+/// Node ports that never worked: of no Service, and of one without endpoints.
+const DEAD_PORTS: [u16; 2] = [30_555, 30_556];
+/// The sentinel's addresses, as bogon lists have them.
+const BENCHMARKING: [&str; 4] = [
+    "ip saddr 198.18.0.0/15 drop",
+    "ip daddr 198.18.0.0/15 drop",
+    "ip6 saddr 2001:2::/48 drop",
+    "ip6 daddr 2001:2::/48 drop",
+];
+
+/// A node with its agent, rotator and watch.
+struct Healthy {
+    watch: Watch,
+    _rotator: Process,
+    scene: Scene,
+}
+
+impl Healthy {
+    fn start(test: &str, mode: Mode) -> Option<Self> {
+        let scene = Scene::proven(test, mode, &[])?;
+        let rotator = rotator(&scene);
+        settle();
+        Some(Self {
+            watch: scene.watch_healthy(),
+            _rotator: rotator,
+            scene,
+        })
+    }
+
+    /// A minute without a 503, in which something goes on; the users that nothing concerns are served.
+    fn stays_healthy(&mut self, what: &str, users: &Users, mut meanwhile: impl FnMut(&mut Scene)) {
+        let since = Instant::now();
+        while since.elapsed() < WATCHED {
+            meanwhile(&mut self.scene);
+            thread::sleep(Duration::from_millis(500));
+            assert_never_503(&self.watch);
+        }
+        let felt = users.felt(since);
+        let mode = self.scene.mode.name();
+        eprintln!("MEASURED {mode}, {what}: 200 for {WATCHED:?}; users {felt}");
+        assert!(felt.percent() >= SERVED, "{what}: users {felt}");
+        wait_answers(&self.watch, 200);
+        assert_never_503(&self.watch);
+    }
+}
+
+/// Drops what these rules match in the forward path of the node.
+fn filter(node: &Namespace, table: &str, rules: &[String]) {
+    let rules = rules.join("\n");
+    let chain = "type filter hook forward priority -5; policy accept;";
+    let script = format!("table inet {table} {{ chain forward {{ {chain}\n{rules}\n}}\n}}\n");
+    node.nft(&script).expect("a filter");
+}
+
+fn lift(node: &Namespace, table: &str) {
+    let script = format!("delete table inet {table}\n");
+    node.nft(&script).expect("no filter");
+}
+
+/// A policy for one client and one Service, a client that reuses its source ports towards a removed
+/// endpoint, a scanner at node ports that never worked, and a rollout whose old endpoints still answer.
+fn some_fail_in_their_scopes(healthy: &mut Healthy) {
+    let scene = &mut healthy.scene;
+    let none = Service::new("none", 6, []).node_port(DEAD_PORTS[1]);
+    scene.manifests.add(none).expect("a Service");
+    scene.put("none");
+    scene.world.add_pod("new", Place::Local).expect("a pod");
+    scene.serve("new");
+
+    let is_denied = |plan: &Plan| {
+        let source = Family::ALL.map(|family| scene.world.outside_client(DENIED, family));
+        source.contains(&plan.source) && plan.target.port() == NODE_PORTS[0]
+    };
+    let (denied, free): (Vec<_>, Vec<_>) =
+        outside(scene, 0..SOURCES).into_iter().partition(is_denied);
+    let (denied, free) = (Users::start(denied), Users::start(free));
+    denied.wait_served();
+    free.wait_served();
+
+    let mut policy = Vec::new();
+    for (family, word) in Family::ALL.into_iter().zip(["ip", "ip6"]) {
+        let from = scene.world.outside_client(DENIED, family);
+        for pod in ["web-1", "web-2", "web-3", "new"] {
+            let to = scene.world.pod(pod).address(family);
+            policy.push(format!("{word} saddr {from} {word} daddr {to} drop"));
+        }
+    }
+    filter(&scene.world.node, "netpolicy", &policy);
+
+    // The endpoint hangs; a client that dials it keeps its conntrack entries alive.
+    let hang =
+        "table inet hang { chain input { type filter hook input priority 0; policy drop; }\n}\n";
+    scene
+        .world
+        .pod("api-1")
+        .ns
+        .nft(hang)
+        .expect("a pod that hangs");
+    let reusing = Family::ALL.map(|family| {
+        let port = SocketAddr::new(scene.world.node_address(family), NODE_PORTS[1]);
+        let mut plan = Plan::from_outside(&scene.world, REUSING, port).rate(2.0);
+        plan.ports = plan.ports.start..plan.ports.start + 2;
+        plan
+    });
+    let reusing = Users::start(reusing);
+    thread::sleep(Duration::from_millis(1500));
+    scene.replace("api", "api-1", "spare");
+    thread::sleep(FOLLOWED);
+
+    let mut scans = Vec::new();
+    for family in Family::ALL {
+        for port in DEAD_PORTS {
+            let port = SocketAddr::new(scene.world.node_address(family), port);
+            let plan = Plan::from_outside(&scene.world, SCANNING, port);
+            scans.push(plan.patience(Duration::from_millis(100)));
+        }
+    }
+    let (since, mut scanned, mut replaced) = (Instant::now(), 0, Instant::now());
+    let mut pods = ("web-1", "new");
+    let what = "one client denied, source ports reused, a scanner and a rollout";
+    healthy.stays_healthy(what, &free, |scene| {
+        for scan in &scans {
+            assert!(scan.once(scanned % 2000).is_err(), "a dead port answers");
+        }
+        scanned += 1;
+        if replaced.elapsed() > ROLLOUT {
+            scene.replace("web", pods.0, pods.1);
+            (pods, replaced) = ((pods.1, pods.0), Instant::now());
+        }
+    });
+    for (who, users) in [("denied", &denied), ("reusing", &reusing)] {
+        let felt = users.felt(since);
+        assert!(felt.all > 0 && felt.ok == 0, "{who}: {felt}");
+    }
+
+    let scene = &mut healthy.scene;
+    lift(&scene.world.node, "netpolicy");
+    lift(&scene.world.pod("api-1").ns, "hang");
+    scene.replace("api", "spare", "api-1");
+    thread::sleep(FOLLOWED);
+}
+
+/// kube-proxy is frozen, and connections still go to an endpoint that was replaced, which answers them.
+fn frozen_while_old_endpoints_answer(healthy: &mut Healthy) {
+    let users = Users::start(outside(&healthy.scene, 0..SOURCES));
+    users.wait_served();
+    healthy.scene.proxy().freeze();
+    healthy.scene.replace("api", "api-1", "spare");
+    let what = "kube-proxy frozen, the old endpoint answers";
+    healthy.stays_healthy(what, &users, |_| ());
+    healthy.scene.proxy().thaw();
+    healthy.scene.replace("api", "spare", "api-1");
+    thread::sleep(FOLLOWED);
+    assert_never_503(&healthy.watch);
+}
+
+/// A filter on the sentinel's addresses while users succeed, and later a policy for one pod.
+fn filtered_probes_then_a_policy(healthy: &mut Healthy) {
+    let users = Users::start(outside(&healthy.scene, 0..SOURCES));
+    users.wait_served();
+    let pod = healthy.scene.world.pod("client-1");
+    let dial = |family| {
+        Plan::from_pod(
+            &healthy.scene.world,
+            pod,
+            healthy.scene.inside("web", family),
+        )
+    };
+    let pod = Users::start(Family::ALL.map(dial));
+    pod.wait_served();
+    filter(
+        &healthy.scene.world.node,
+        "bogons",
+        &BENCHMARKING.map(str::to_owned),
+    );
+    healthy.stays_healthy("a filter on the sentinel's addresses", &users, |_| ());
+
+    let device = healthy.scene.world.pod("client-1").device.clone();
+    let (node, since) = (&healthy.scene.world.node, Instant::now());
+    filter(node, "netpolicy", &[format!("iifname {device} drop")]);
+    healthy.stays_healthy("the filter, and a policy for one pod later", &users, |_| ());
+    let felt = pod.felt(since + FOLLOWED);
+    assert!(felt.all > 0 && felt.ok == 0, "the denied pod: {felt}");
+    lift(&healthy.scene.world.node, "netpolicy");
+    lift(&healthy.scene.world.node, "bogons");
+}
+
+#[test]
+fn failures_with_a_scope_are_never_503() {
+    if let Some(mut healthy) = Healthy::start("failures_with_a_scope_are_never_503", Mode::Nftables)
+    {
+        some_fail_in_their_scopes(&mut healthy);
+    }
+}
+
+#[test]
+fn filtered_probes_and_a_policy_are_never_503() {
+    let test = "filtered_probes_and_a_policy_are_never_503";
+    if let Some(mut healthy) = Healthy::start(test, Mode::Iptables) {
+        filtered_probes_then_a_policy(&mut healthy);
+    }
+}
+
+/// `cargo xtask test --uses` runs them.
+mod nightly {
+    use super::*;
+
+    #[rstest]
+    #[case::nftables(Mode::Nftables)]
+    #[case::iptables(Mode::Iptables)]
+    fn every_control_is_never_503(#[case] mode: Mode) {
+        if let Some(mut healthy) = Healthy::start("every_control_is_never_503", mode) {
+            some_fail_in_their_scopes(&mut healthy);
+            frozen_while_old_endpoints_answer(&mut healthy);
+            filtered_probes_then_a_policy(&mut healthy);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Total outages that kube-proxy's health server does not report, beside a real kube-proxy and API server:
+//! three kinds of users times three faults, each within its limit (docs/internal/judgement.md), and
+//! `pathproof why` during each. The negative controls are in `controls`.
+
+use std::fmt;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use node_tests::cluster::{Mode, Process};
+use node_tests::outage::{Explanation, Felt, Words};
+use node_tests::scene::wait_answers;
+use node_tests::wait::{scaled, settled};
+use node_tests::watch::Watch;
+use node_tests::world::Place;
+use rstest::rstest;
+
+use crate::scene::{PATIENCE, Scene};
+use crate::uses::{AtWork, Use, rotator};
+
+/// Delay that a busy machine may add to a limit.
+const SPARE: Duration = Duration::from_secs(2);
+
+/// An outage of the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// A filter in front of kube-proxy's drops everything that the node forwards.
+    ForwardDropped,
+    /// The node's routes to all pods are removed, local and remote ones.
+    RoutesRemoved,
+    /// kube-proxy is frozen, and an endpoint is replaced whose pod is dead.
+    ProxyFrozen,
+}
+
+impl Fault {
+    const ALL: [Self; 3] = [Self::ForwardDropped, Self::RoutesRemoved, Self::ProxyFrozen];
+
+    /// Maximum time to 503, from the first connection that fails.
+    fn limit(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::ForwardDropped => 4,
+            Self::RoutesRemoved => 5,
+            Self::ProxyFrozen => 25,
+        })
+    }
+
+    /// Injects it, and returns what the repair needs.
+    fn inject(self, scene: &mut Scene) -> Vec<String> {
+        match self {
+            Self::ForwardDropped => scene.world.block_forwarding(true).expect("a filter"),
+            Self::RoutesRemoved => return scene.world.cut_pod_routes().expect("cut routes"),
+            Self::ProxyFrozen => {
+                scene.proxy().freeze();
+                scene.replace("api", "api-1", "spare");
+                scene.servers.remove("api-1");
+                // In one mode the pod is removed with its device, in the other only its server ends.
+                if scene.mode == Mode::Iptables {
+                    scene.world.remove_pod("api-1").expect("remove a pod");
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    fn repair(self, scene: &Scene, cut: &[String]) {
+        match self {
+            Self::ForwardDropped => scene.world.block_forwarding(false).expect("no filter"),
+            Self::RoutesRemoved => scene.world.mend_pod_routes(cut).expect("mend routes"),
+            Self::ProxyFrozen => scene.proxy().thaw(),
+        }
+    }
+
+    /// Brings the node back to where it was before the fault.
+    fn restore(self, scene: &mut Scene) {
+        if self == Self::ProxyFrozen {
+            if scene.mode == Mode::Iptables {
+                scene.world.add_pod("api-1", Place::Local).expect("a pod");
+            }
+            scene.serve("api-1");
+            scene.replace("api", "spare", "api-1");
+        }
+    }
+
+    /// Parts of an explanation by `why`, with alternatives for each.
+    fn words(self, users: Use) -> Vec<Words> {
+        const PAGE: [Words; 2] = [&["/healthz answers 503"], &[" ago", " for ", "since"]];
+        const OUTSIDE: Words = &["outside"];
+        const NOTHING: Words = &["succeeded since"];
+        let mut words = PAGE.to_vec();
+        match self {
+            Self::ForwardDropped => words.extend([&["forward", "lost", "dropped"], NOTHING]),
+            Self::RoutesRemoved => words.extend([&["misrouted", "route", "device"], NOTHING]),
+            Self::ProxyFrozen => words.push(&["stale", "removed"]),
+        }
+        words.push(&["demo/api"]);
+        if self != Self::ProxyFrozen {
+            words.push(&["demo/web"]);
+        }
+        words.push(OUTSIDE);
+        match users {
+            Use::PodProbe if self != Self::ProxyFrozen => {
+                words.push(&["pod probe", "pathproof-echo"])
+            }
+            Use::OnePod if self != Self::ProxyFrozen => words.push(&["pod"]),
+            _ => {}
+        }
+        words
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::ForwardDropped => "everything forwarded is dropped",
+            Self::RoutesRemoved => "routes to pods removed",
+            Self::ProxyFrozen => "kube-proxy frozen, an endpoint replaced",
+        })
+    }
+}
+
+/// One outage and how it was judged.
+struct Cell {
+    name: String,
+    limit: Duration,
+    /// From the first failed connection to 503.
+    seen: Option<Duration>,
+    felt: Felt,
+    why: Explanation,
+}
+
+/// A node with its agent, rotator and watch.
+struct Outages {
+    watch: Watch,
+    _rotator: Process,
+    scene: Scene,
+}
+
+impl Outages {
+    fn start(test: &str, mode: Mode) -> Option<Self> {
+        let scene = Scene::proven(test, mode, &["--flap-dwell", "0"])?;
+        let rotator = rotator(&scene);
+        thread::sleep(settled());
+        Some(Self {
+            watch: scene.watch_healthy(),
+            _rotator: rotator,
+            scene,
+        })
+    }
+
+    /// One fault while these users are at work, and the repair.
+    fn run(&mut self, users: Use, at_work: &AtWork, fault: Fault) -> Cell {
+        at_work.users.wait_served();
+        self.scene.wait_proven();
+        wait_answers(&self.watch, 200);
+        let name = format!("{}, {users}: {fault}", self.scene.mode.name());
+        let limit = fault.limit();
+
+        let since = Instant::now();
+        let cut = fault.inject(&mut self.scene);
+        let is_503 = self.watch.wait(limit + SPARE, |codes| codes.healthz == 503);
+        let why = || self.scene.agent().command(&["why"]);
+        let why = Explanation::read(why, &fault.words(users));
+        let felt = at_work.users.felt(since);
+        let begun = felt.first_failure.unwrap_or(since);
+        let cell = Cell {
+            name,
+            limit,
+            seen: is_503.ok().map(|at| at.saturating_duration_since(begun)),
+            felt,
+            why,
+        };
+        if cell.seen.is_none() {
+            let name = cell.name.replace([' ', ',', ':'], "-");
+            self.scene.agent().keep_recording_as(&name);
+        }
+
+        fault.repair(&self.scene, &cut);
+        let repaired = Instant::now();
+        let is_200 = self.watch.wait(PATIENCE, |codes| codes.healthz == 200);
+        let back =
+            is_200.unwrap_or_else(|error| panic!("{}: never 200 again: {error:#}", cell.name));
+        fault.restore(&mut self.scene);
+        cell.print(back.saturating_duration_since(repaired));
+        cell
+    }
+}
+
+impl Cell {
+    fn print(&self, back: Duration) {
+        let limit = self.limit.as_secs();
+        let seen = match self.seen {
+            Some(seen) => format!("503 after {:.1} s", seen.as_secs_f64()),
+            None => "200 throughout".to_owned(),
+        };
+        eprintln!(
+            "MEASURED {}: {seen}, limit {limit} s; users {}; 200 after {:.1} s from the repair",
+            self.name,
+            self.felt,
+            back.as_secs_f64(),
+        );
+    }
+
+    /// The error of the judgement; `None` if it is right.
+    fn wrong(&self) -> Option<String> {
+        let Self {
+            name, seen, why, ..
+        } = self;
+        let (page, missing) = (&why.page, &why.missing);
+        if seen.is_none_or(|seen| seen > scaled(self.limit) + SPARE) {
+            return Some(format!("{name}: 503 after {seen:?}\n{page}"));
+        }
+        (!missing.is_empty()).then(|| format!("{name}: why names none of {missing:?}\n{page}"))
+    }
+}
+
+/// These outages in one world, one after another.
+fn judge(test: &str, mode: Mode, cells: &[(Use, &[Fault])]) {
+    let Some(mut outages) = Outages::start(test, mode) else {
+        return;
+    };
+    let mut all = Vec::new();
+    for (users, faults) in cells {
+        let at_work = AtWork::start(&mut outages.scene, *users);
+        // A client that is new to the node is no witness yet.
+        thread::sleep(Duration::from_secs(3));
+        all.extend(
+            faults
+                .iter()
+                .map(|fault| outages.run(*users, &at_work, *fault)),
+        );
+    }
+    for cell in &all {
+        assert!(cell.felt.all > 0, "{}: nobody dialled", cell.name);
+        assert!(
+            cell.felt.percent() < 75.0,
+            "{}: users {}",
+            cell.name,
+            cell.felt
+        );
+    }
+    let wrong: Vec<String> = all.iter().filter_map(Cell::wrong).collect();
+    assert!(
+        wrong.is_empty(),
+        "{} of {}:\n{}",
+        wrong.len(),
+        all.len(),
+        wrong.join("\n")
+    );
+}
+
+#[test]
+fn forwarding_dropped_and_a_frozen_proxy_are_503() {
+    let cells: [(Use, &[Fault]); 2] = [
+        (Use::Outside, &[Fault::ForwardDropped]),
+        (Use::OnePod, &[Fault::ProxyFrozen]),
+    ];
+    let test = "forwarding_dropped_and_a_frozen_proxy_are_503";
+    judge(test, Mode::Nftables, &cells);
+}
+
+#[test]
+fn removed_routes_are_503() {
+    let cells: [(Use, &[Fault]); 1] = [(Use::PodProbe, &[Fault::RoutesRemoved])];
+    judge("removed_routes_are_503", Mode::Iptables, &cells);
+}
+
+/// `cargo xtask test --uses` runs all of them.
+mod nightly {
+    use super::*;
+
+    #[rstest]
+    #[case::nftables(Mode::Nftables)]
+    #[case::iptables(Mode::Iptables)]
+    fn each_fault_is_503_to_each_user(#[case] mode: Mode) {
+        let cells = Use::ALL.map(|users| (users, &Fault::ALL[..]));
+        judge("each_fault_is_503_to_each_user", mode, &cells);
+    }
+}

@@ -1,0 +1,151 @@
+//! Kinds of users of a node. An ingress node has clients outside alone:
+//! most rules of the verdict were written with pods in mind, and these users have none.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use node_tests::cluster::{Process, base, create};
+use node_tests::manifests::{managed, slice};
+use node_tests::outage::Users;
+use node_tests::pod_probe::{CUT_PORT, ECHO_PORT, Probes};
+use node_tests::traffic::Plan;
+use node_tests::world::{Family, Place, agent_binary};
+use serde_json::{Value, json};
+
+use crate::scene::Scene;
+
+/// Node ports of the two Services.
+pub(crate) const NODE_PORTS: [u16; 2] = [30080, 30081];
+/// Sources outside.
+pub(crate) const SOURCES: u8 = 3;
+/// Connections a second of each client outside: 60 a second in all.
+const RATE: f64 = 5.0;
+/// Pods of the pod probe, and where they run: one on each node, as its DaemonSet places them.
+const PROBES: [(&str, Place, &str); 2] = [
+    ("echo", Place::Local, "node-1"),
+    ("echo-far", Place::Remote, "node-2"),
+];
+
+/// A kind of users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Clients outside alone: two Services, three sources, both families.
+    Outside,
+    /// The same, and the pod probe.
+    PodProbe,
+    /// Those clients, and one pod that dials one Service.
+    OnePod,
+}
+
+impl Use {
+    pub(crate) const ALL: [Self; 3] = [Self::Outside, Self::PodProbe, Self::OnePod];
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Outside => "clients outside alone",
+            Self::PodProbe => "clients outside and the pod probe",
+            Self::OnePod => "clients outside and one pod",
+        })
+    }
+}
+
+/// Users at work, until this is dropped.
+pub(crate) struct AtWork {
+    pub(crate) users: Users,
+    _probes: Option<Probes>,
+}
+
+impl AtWork {
+    /// Starts them, and waits until they are served.
+    pub(crate) fn start(scene: &mut Scene, of: Use) -> Self {
+        let mut plans = outside(scene, 0..SOURCES);
+        if of == Use::OnePod {
+            let pod = scene.world.pod("client-1");
+            let dial = |family| Plan::from_pod(&scene.world, pod, scene.inside("web", family));
+            plans.extend(Family::ALL.map(|family| dial(family).rate(RATE)));
+        }
+        let probes = (of == Use::PodProbe).then(|| pod_probe(scene));
+        let users = Users::start(plans);
+        users.wait_served();
+        Self {
+            users,
+            _probes: probes,
+        }
+    }
+}
+
+/// Clients at the node ports of both Services, in both families, from these sources.
+pub(crate) fn outside(scene: &Scene, sources: std::ops::Range<u8>) -> Vec<Plan> {
+    let mut plans = Vec::new();
+    for family in Family::ALL {
+        for port in NODE_PORTS {
+            let port = SocketAddr::new(scene.world.node_address(family), port);
+            let plan = |source| Plan::from_outside(&scene.world, source, port).rate(RATE);
+            plans.extend(sources.clone().map(plan));
+        }
+    }
+    plans
+}
+
+/// The pod probe as the chart installs it: its Service is in deploy/base. Nobody else writes its slices here.
+fn pod_probe(scene: &mut Scene) -> Probes {
+    for (pod, place, _) in PROBES {
+        scene.world.add_pod(pod, place).expect("a pod");
+    }
+    let port = |(name, port)| json!({ "name": name, "port": port, "protocol": "TCP" });
+    let ports: Vec<Value> = [("echo", ECHO_PORT), ("cut", CUT_PORT)].map(port).into();
+    for family in Family::ALL {
+        let endpoint = |(pod, _, node): (&str, Place, &str)| {
+            json!({
+                "addresses": [scene.world.pod(pod).address(family)],
+                "conditions": { "ready": true, "serving": true, "terminating": false },
+                "nodeName": node,
+                "targetRef": { "kind": "Pod", "name": pod, "namespace": base::NAMESPACE },
+            })
+        };
+        let endpoints = PROBES.map(endpoint);
+        let slice = slice(
+            base::NAMESPACE,
+            "pathproof-echo",
+            family,
+            &ports,
+            &endpoints,
+        );
+        create(&scene.api, managed(slice)).expect("a slice of the pod probe");
+    }
+    let path = format!(
+        "/api/v1/namespaces/{}/services/pathproof-echo",
+        base::NAMESPACE
+    );
+    let service = scene.api.get(&path).expect("the Service of the pod probe");
+    let ips = service["spec"]["clusterIPs"]
+        .as_array()
+        .into_iter()
+        .flatten();
+    let ips: Vec<&str> = ips.filter_map(Value::as_str).collect();
+    let agent = agent_binary().expect("the agent's binary");
+    let pods = PROBES.map(|(pod, ..)| pod);
+    Probes::start_with(&scene.world, &agent, &ips.join(","), pods).expect("the pod probe")
+}
+
+/// The rotator as it is shipped: it moves the sentinel at the interval of its manifest.
+pub(crate) fn rotator(scene: &Scene) -> Process {
+    let objects = base::objects().expect("deploy/base");
+    let is_it = |object: &&Value| {
+        object["kind"] == "Deployment" && object["metadata"]["name"] == "pathproof-rotator"
+    };
+    let shipped = objects
+        .iter()
+        .find(is_it)
+        .expect("the rotator's Deployment");
+    let args = &shipped["spec"]["template"]["spec"]["containers"][0]["args"];
+    let args = args.as_array().into_iter().flatten();
+    let mut command = scene.world.node.command(agent_binary().expect("a binary"));
+    command
+        .args(args.filter_map(Value::as_str))
+        .arg("--kubeconfig")
+        .arg(scene.kubeconfig_of(base::ROTATOR));
+    Process::start(command, "rotator", scene.world.dir()).expect("a rotator")
+}

@@ -1,0 +1,136 @@
+//! Users of a Service and what they feel during an outage, and whether `pathproof why` explains it.
+
+use std::fmt;
+use std::ops::AddAssign;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::traffic::{Client, Ended, Plan, Tally};
+use crate::wait::until;
+
+/// Longer than any client waits until it is served, on machines that do much else.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A client waits no longer for its answer, and a moment more.
+const ENDED: Duration = Duration::from_millis(1200);
+/// A page that does not explain an outage yet may do so a moment later.
+const EXPLAINED: Duration = Duration::from_secs(3);
+
+/// Alternatives for one part of an explanation.
+pub type Words = &'static [&'static str];
+
+/// Users at work, until this is dropped.
+pub struct Users {
+    clients: Vec<Client>,
+}
+
+/// Connections and successes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Felt {
+    pub ok: usize,
+    pub all: usize,
+    /// Start of the first connection that failed.
+    pub first_failure: Option<Instant>,
+}
+
+impl Felt {
+    /// Successful connections, in percent.
+    pub fn percent(&self) -> f64 {
+        100.0 * self.ok as f64 / self.all.max(1) as f64
+    }
+}
+
+impl AddAssign<Ended> for Felt {
+    fn add_assign(&mut self, ended: Ended) {
+        self.all += 1;
+        self.ok += usize::from(ended.ok);
+        if !ended.ok {
+            let first = self.first_failure.into_iter().chain([ended.begun]);
+            self.first_failure = first.min();
+        }
+    }
+}
+
+impl fmt::Display for Felt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1} % of {}", self.percent(), self.all)
+    }
+}
+
+impl Users {
+    /// Starts these clients.
+    pub fn start(plans: impl IntoIterator<Item = Plan>) -> Self {
+        let plans = plans.into_iter();
+        let clients = plans.map(|plan| plan.start().expect("a client")).collect();
+        Self { clients }
+    }
+
+    /// Waits until every client is served, without a failure for a second.
+    pub fn wait_served(&self) {
+        let mut last = Vec::new();
+        let served = until(PATIENCE, || {
+            let before: Vec<Tally> = self.clients.iter().map(Client::tally).collect();
+            thread::sleep(Duration::from_secs(1));
+            let now = self.clients.iter().zip(before);
+            last = now.map(|(client, then)| client.tally() - then).collect();
+            let served = |felt: &Tally| felt.ok > 0 && felt.failed() == 0;
+            last.iter().all(served).then_some(())
+        });
+        assert!(served.is_some(), "not served: {last:?}");
+    }
+
+    /// Results of the connections that began from `since` until now. Older ones are forgotten.
+    pub fn felt(&self, since: Instant) -> Felt {
+        let until = Instant::now();
+        thread::sleep(ENDED);
+        let mut felt = Felt::default();
+        let ended = self.clients.iter().flat_map(Client::take_ended);
+        let during = ended.filter(|one| one.begun >= since && one.begun < until);
+        during.for_each(|one| felt += one);
+        felt
+    }
+}
+
+/// Output of `pathproof why`.
+#[derive(Clone, Debug, Default)]
+pub struct Explanation {
+    /// Parts of which the page has none of the words.
+    pub missing: Vec<Words>,
+    pub page: String,
+}
+
+impl Explanation {
+    /// Runs the command until its page has one of the words of every part, for some seconds at most.
+    pub fn read(mut why: impl FnMut() -> Command, parts: &[Words]) -> Self {
+        let mut last = Self::default();
+        until(EXPLAINED, || {
+            let output = why().output().ok()?;
+            last = Self::of(String::from_utf8_lossy(&output.stdout).into_owned(), parts);
+            last.missing.is_empty().then_some(())
+        });
+        last
+    }
+
+    fn of(page: String, parts: &[Words]) -> Self {
+        // Lines are broken anywhere between two words.
+        let text = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        let is_missing = |part: &&Words| !part.iter().any(|word| text.contains(word));
+        let missing = parts.iter().filter(is_missing).copied().collect();
+        Self { missing, page }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_names_a_part_by_any_of_its_words() {
+        let page = "BROKEN  node-1\nlost   nothing has\n       succeeded since 4 s ago\n";
+        let parts: [Words; 2] = [&["dropped", "lost"], &["has succeeded since"]];
+        let explained = Explanation::of(page.to_owned(), &parts);
+        assert!(explained.missing.is_empty(), "{explained:?}");
+        let explained = Explanation::of(page.to_owned(), &[&["stale", "removed"]]);
+        assert_eq!(explained.missing, [&["stale", "removed"]]);
+    }
+}
