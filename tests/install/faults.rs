@@ -1,15 +1,17 @@
 //! Faults of a node, as clients of a node port and load balancers at 10256 see them.
 
 use std::net::SocketAddr;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use node_tests::cluster::flush_services;
+use node_tests::outage::{Explanation, Users, Words};
 use node_tests::real_node::PATIENCE;
 use node_tests::traffic::{Client, Plan};
 use node_tests::wait::scaled;
-use node_tests::watch::{Change, Codes};
-use node_tests::world::Family;
+use node_tests::watch::{Change, Codes, Watch};
+use node_tests::world::{Family, World, agent_binary};
 
 use crate::scene::{SOUND, Scene};
 
@@ -19,6 +21,10 @@ const NODE_PORT: u16 = 30080;
 const WHILE: Duration = Duration::from_secs(4);
 /// Limit for the time until the next answer after one that was lost with the agent: kube-proxy has the port.
 const SILENCE: Duration = Duration::from_millis(1500);
+/// Delay that a busy machine may add to the time until 503.
+const SPARE: Duration = Duration::from_secs(2);
+/// Connections a second of each source: sixty in all.
+const RATE: f64 = 10.0;
 
 #[test]
 fn a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200() {
@@ -114,7 +120,142 @@ fn clients_and_10256_go_on_without_kubelet_and_over_the_agents_end() {
     assert!(felt.ok > 0 && felt.failed() == 0, "{felt:?}");
 }
 
+/// An ingress node with the chart as it is shipped: one ingress pod behind a node port, clients outside alone, the
+/// pod probe on. Total outages of which kube-proxy's health server reports none.
+#[test]
+fn an_ingress_node_is_503_in_each_outage_and_200_after_it() {
+    let name = "an_ingress_node_is_503_in_each_outage_and_200_after_it";
+    let Some(scene) = Scene::with_chart(name) else {
+        return;
+    };
+    scene.node.serve_ingress().expect("an ingress pod");
+    let users = Users::start(sources(&scene.node.world));
+    users.wait_served();
+    let outages = Outages {
+        prober: scene.node.watch().expect("a prober"),
+        scene,
+        users,
+    };
+    outages
+        .prober
+        .wait(PATIENCE, |codes| codes == SOUND)
+        .expect("200");
+    // A sentinel that is new accuses nobody for 10 s.
+    thread::sleep(Duration::from_secs(12));
+
+    const NOTHING: Words = &["succeeded since"];
+    let world = &outages.scene.node.world;
+    let dropped: Words = &["forward", "lost", "dropped"];
+    outages.is_503(
+        "everything forwarded is dropped",
+        4,
+        &[dropped, NOTHING],
+        || world.block_forwarding(true).expect("a filter"),
+        |()| world.block_forwarding(false).expect("no filter"),
+    );
+    let misrouted: Words = &["misrouted", "route", "device"];
+    outages.is_503(
+        "routes to pods removed",
+        5,
+        &[misrouted, NOTHING],
+        || world.cut_pod_routes().expect("cut routes"),
+        |cut| world.mend_pod_routes(&cut).expect("mend routes"),
+    );
+    let stale: Words = &["stale", "removed"];
+    outages.is_503(
+        "kube-proxy frozen, the ingress pod replaced",
+        25,
+        &[stale],
+        || {
+            outages.scene.node.proxy().freeze();
+            let delete = "delete pod -l app=ingress --timeout 60s";
+            outages.scene.kubectl(delete);
+        },
+        |()| outages.scene.node.proxy().thaw(),
+    );
+}
+
+/// Clients at the node port, in both families, from three sources.
+fn sources(world: &World) -> Vec<Plan> {
+    let of = |family: Family| {
+        let target = SocketAddr::new(world.node_address(family), NODE_PORT);
+        (0..3).map(move |source| Plan::from_outside(world, source, target).rate(RATE))
+    };
+    Family::ALL.into_iter().flat_map(of).collect()
+}
+
+/// A node with its users and a load balancer's prober.
+struct Outages {
+    prober: Watch,
+    users: Users,
+    scene: Scene,
+}
+
+impl Outages {
+    /// 503 within `limit` seconds of the first connection that fails, an explanation by `why`, and 200 after the
+    /// repair.
+    fn is_503<T>(
+        &self,
+        what: &str,
+        limit: u64,
+        parts: &[Words],
+        inject: impl FnOnce() -> T,
+        repair: impl FnOnce(T),
+    ) {
+        let limit = Duration::from_secs(limit);
+        let since = Instant::now();
+        let injected = inject();
+        let patience = limit + SPARE;
+        let seen = self.prober.wait(patience, |codes| codes.healthz == 503);
+        let usual: [Words; 4] = [
+            &["/healthz answers 503"],
+            &["ago", "since"],
+            &["default/ingress"],
+            &["outside"],
+        ];
+        let why = Explanation::read(|| self.scene.why(), &[&usual, parts].concat());
+        let felt = self.users.felt(since);
+        let begun = felt.first_failure.unwrap_or(since);
+        let seen = seen.unwrap_or_else(|error| {
+            panic!(
+                "{what}: {error:#}; users {felt}\n{}\n{}",
+                why.page,
+                self.scene.told()
+            )
+        });
+        let took = seen.saturating_duration_since(begun);
+        repair(injected);
+        let repaired = Instant::now();
+        let back = self.prober.wait(PATIENCE, |codes| codes == SOUND);
+        let back = back.unwrap_or_else(|error| panic!("{what}: never 200 again: {error:#}"));
+        println!(
+            "MEASURED {what}: 503 after {:.1} s, limit {limit:?}; users {felt}; 200 after {:.1} s",
+            took.as_secs_f64(),
+            back.saturating_duration_since(repaired).as_secs_f64(),
+        );
+        assert!(took < scaled(patience), "{what}: 503 after {took:?}");
+        let missing = &why.missing;
+        assert!(
+            missing.is_empty(),
+            "{what}: why names none of {missing:?}\n{}",
+            why.page
+        );
+        self.users.wait_served();
+    }
+}
+
 impl Scene {
+    /// The command `pathproof why` on the node.
+    fn why(&self) -> Command {
+        let mut command = self
+            .node
+            .world
+            .node
+            .command(agent_binary().expect("a binary"));
+        command.arg("why");
+        command
+    }
+
     /// A client outside, from now on, ten times a second.
     fn client(&self) -> Client {
         let world = &self.node.world;

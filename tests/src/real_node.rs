@@ -191,11 +191,21 @@ impl RealNode {
 
     /// Two pods behind node port 30080, which are ready.
     pub fn serve(&self) -> Result<()> {
-        let file = self.machine.folder.join("web.yaml");
-        fs::write(&file, include_str!("real_node/web.yaml"))?;
+        self.deploy("web", include_str!("real_node/web.yaml"))
+    }
+
+    /// An ingress pod behind node port 30080, which is ready.
+    pub fn serve_ingress(&self) -> Result<()> {
+        self.deploy("ingress", include_str!("real_node/ingress.yaml"))
+    }
+
+    /// Applies a Deployment of this name and what else is in the text, and waits for its pods.
+    fn deploy(&self, name: &str, text: &str) -> Result<()> {
+        let file = self.machine.folder.join(format!("{name}.yaml"));
+        fs::write(&file, text)?;
         self.desk.kubectl(&format!("apply -f {}", file.display()))?;
         let seconds = scaled(Duration::from_secs(60)).as_secs();
-        let rollout = format!("rollout status deployment/web --timeout {seconds}s");
+        let rollout = format!("rollout status deployment/{name} --timeout {seconds}s");
         self.desk.kubectl(&rollout).map(drop)
     }
 
