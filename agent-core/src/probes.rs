@@ -5,6 +5,8 @@
 //! A failure counts only on a lane that is armed, while the sentinel is there and has not changed
 //! for a while, and while its devices are sound. Proofs of the sentinel are kept apart from those
 //! of real connections.
+//!
+//! Length: one ledger with all of its methods; a type is not cut over files.
 
 mod bearing;
 mod lane;

@@ -11,6 +11,7 @@ pub mod finding;
 mod findings;
 mod lanes;
 mod peers;
+mod programming;
 pub mod report;
 mod views;
 mod witnesses;

@@ -1,5 +1,7 @@
 //! The sentinel as the node follows it: what of it there is to probe, whether pathproof's own parts
 //! are sound, and what each probe means. What the devices and programs are is the shell's.
+//!
+//! Length: one state, and the events that move it.
 
 use std::hash::Hasher as _;
 use std::time::Duration;

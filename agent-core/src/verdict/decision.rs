@@ -252,24 +252,6 @@ impl<'a> Case<'a> {
         Some((Some(Cause::Stale), evidence))
     }
 
-    /// Whether nothing that this node received after `left` has been seen on the wire, though something should
-    /// have been.
-    fn stands_still_since(&self, left: Mono) -> bool {
-        let read = self.ledger.programming;
-        let followed = read.and_then(|of| of.followed);
-        let followed = followed.max(self.generation_followed());
-        let should = match read {
-            Some(read) => {
-                let unmet = [read.unmet, self.generation_unmet()];
-                let after = |received: &Mono| received.plus(ONE_UPDATE) >= left;
-                unmet.iter().flatten().any(after)
-            }
-            // Agents of before did not record it.
-            None => true,
-        };
-        should && followed.is_none_or(|received| received <= left)
-    }
-
     /// Probes pass, and reach an old generation of the sentinel: the rules of its lane do not follow the API.
     fn rules_do_not_follow(&self) -> Option<Found> {
         self.late(self.accusing().into_iter())
@@ -281,7 +263,5 @@ impl<'a> Case<'a> {
     }
 }
 
-/// An endpoint that takes the place of one that left is received in the same update, or just before it.
-const ONE_UPDATE: Duration = Duration::from_secs(2);
 /// Time for which wrong routes count that nobody tried again.
 const HELD: Duration = Duration::from_secs(300);

@@ -377,30 +377,6 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// When the newest generation was received that a passing lane has met.
-    pub(super) fn generation_followed(&self) -> Option<Mono> {
-        let lanes = self.main().filter(|(_, lane)| self.is_passing(lane));
-        lanes
-            .filter_map(|(_, lane)| lane.freshness.followed())
-            .max()
-    }
-
-    /// When the oldest generation was received that a passing lane should have met by now, and has not.
-    pub(super) fn generation_unmet(&self) -> Option<Mono> {
-        let lag = self
-            .inputs
-            .usual_lag
-            .map_or(Duration::ZERO, |lag| lag.saturating_mul(3));
-        let late = |(lane, ledger): &Probed<'a>| {
-            let late = self.lateness(*lane, ledger);
-            late.is_some_and(|late| late >= self.limits().unmet_after.max(lag))
-        };
-        let lanes = self.main().filter(late);
-        lanes
-            .filter_map(|(_, lane)| lane.freshness.unmet_since())
-            .min()
-    }
-
     pub(super) fn is_passing(&self, lane: &LaneLedger) -> bool {
         let fresh = |at| self.is_within_proof_age(at);
         lane.armed && !lane.claimed && lane.run.is_none() && lane.last_pass.is_some_and(fresh)

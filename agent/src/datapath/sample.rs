@@ -143,6 +143,7 @@ impl Sampler {
                 unanswered,
                 peers,
                 successes,
+                programming: None,
                 drops: Vec::new(),
                 met: Vec::new(),
             },

@@ -1,5 +1,7 @@
 //! One node under a script: a fake clock, and the events that a shell would feed. Effects are
 //! collected; nothing performs them but the script.
+//!
+//! Length: one script with all of its steps.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -2,6 +2,10 @@
 //! tests/worlds: real faults that have to be named, and harmless worlds that must not be accused. A
 //! change of the rules that changes one of these is told here first.
 //!
+//! After a change of what a judge keeps, `PATHPROOF_BLESS=1 cargo test -p agent-core --lib recordings` writes
+//! them anew: events stay as they were recorded, the judge at the begin of each part and the outcomes become
+//! those of the replay. The tests here say what must not change.
+//!
 //! To take one again: `PATHPROOF_KEEP_RECORDINGS=folder cargo test -p node-tests --test node NAME`, or
 //! `--test worlds`.
 
@@ -9,12 +13,16 @@ use rstest::rstest;
 
 use super::super::*;
 use crate::cause::{Cause, State};
+use crate::record::Line;
 
 fn recorded(name: &str) -> Replayed {
     let path = format!(
         "{}/testdata/recordings/{name}.pathproof",
         env!("CARGO_MANIFEST_DIR")
     );
+    if std::env::var_os("PATHPROOF_BLESS").is_some() {
+        write_anew(&path);
+    }
     let bytes = std::fs::read(&path).unwrap();
     let replayed = replay(&bytes, None).unwrap();
     assert_eq!(
@@ -135,68 +143,47 @@ fn a_world_of_other_software_is_healthy_until_it_is_flushed(
     assert_eq!(replayed.moments.last().map(answered), Some(200));
 }
 
-/// Writes the recordings anew after a change of what a judge keeps: their events stay as they were recorded,
-/// the judge at the begin of each part and the outcomes become those of the replay.
-///
-/// `cargo test -p agent-core --lib write_the_recordings_anew -- --ignored`; read the difference of the verdicts
-/// before it lands.
-#[test]
-#[ignore = "changes testdata/recordings"]
-fn write_the_recordings_anew() {
-    use crate::record::{Line, compress};
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/recordings");
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let bytes = std::fs::read(&path).unwrap();
-        let mut lines = Lines::new(&bytes);
-        let Some(Line::Part { agent, judge, .. }) = lines.next().unwrap() else {
-            panic!("{path:?} begins with no part");
-        };
-        let mut node = Node::replay(*judge);
-        let (mut text, mut outcome) = (Vec::new(), None);
-        let mut write = |line: &dyn erased::Serialize| {
-            text.extend(line.to_json());
-            text.push(b'\n');
-        };
-        let part = |node: &Node| Line::<(), _>::Part {
-            recording: VERSION,
-            agent: agent.clone(),
-            judge: serde_json::to_value(node.judge()).unwrap(),
-        };
-        write(&part(&node));
-        while let Some(line) = lines.next().unwrap() {
-            match line {
-                Line::Part { judge, .. } => {
-                    node.judge.advance(judge.now);
-                    write(&part(&node));
-                }
-                Line::Judged(_) => {}
-                Line::At(at, event) => {
-                    write(&Line::<&Event, ()>::At(at, &event));
-                    for effect in node.step(event, at) {
-                        if let Effect::Publish(judged) = effect {
-                            let now = Outcome::of(&judged);
-                            if outcome.replace(now) != Some(now) {
-                                write(&Line::<(), ()>::Judged(now));
-                            }
+/// Plays a recording and writes what comes of its events.
+fn write_anew(path: &str) {
+    let bytes = std::fs::read(path).unwrap();
+    let mut lines = Lines::new(&bytes);
+    let Some(Line::Part { agent, judge, .. }) = lines.next().unwrap() else {
+        panic!("{path} begins with no part");
+    };
+    let mut node = Node::replay(*judge);
+    let (mut text, mut outcome) = (Vec::new(), None);
+    let mut write = |line: Line<serde_json::Value, serde_json::Value>| {
+        serde_json::to_writer(&mut text, &line).unwrap();
+        text.push(b'\n');
+    };
+    let part = |node: &Node| Line::Part {
+        recording: VERSION,
+        agent: agent.clone(),
+        judge: serde_json::to_value(node.judge()).unwrap(),
+    };
+    write(part(&node));
+    while let Some(line) = lines.next().unwrap() {
+        match line {
+            Line::Part { judge, .. } => {
+                node.judge.advance(judge.now);
+                write(part(&node));
+            }
+            Line::Judged(_) => {}
+            Line::At(at, event) => {
+                write(Line::At(at, serde_json::to_value(&event).unwrap()));
+                for effect in node.step(event, at) {
+                    if let Effect::Publish(judged) = effect {
+                        let now = Outcome::of(&judged);
+                        if outcome.replace(now) != Some(now) {
+                            write(Line::Judged(now));
                         }
                     }
                 }
             }
         }
-        std::fs::write(&path, compress(&text)).unwrap();
     }
-}
-
-mod erased {
-    /// A line of whatever kind.
-    pub(super) trait Serialize {
-        fn to_json(&self) -> Vec<u8>;
-    }
-
-    impl<T: serde::Serialize> Serialize for T {
-        fn to_json(&self) -> Vec<u8> {
-            serde_json::to_vec(self).unwrap()
-        }
-    }
+    // Another test may read it meanwhile.
+    let new = format!("{path}.new");
+    std::fs::write(&new, crate::record::compress(&text)).unwrap();
+    std::fs::rename(&new, path).unwrap();
 }
