@@ -178,8 +178,8 @@ pub fn says_leaving(message: &str) -> bool {
     message.contains(LEAVING_MARK)
 }
 
-/// The message: the verdict's sentence, what is to be known beside it, and at most
-/// [`MESSAGE_MAX`] bytes. `lenience` is why 200 is answered all the same.
+/// The message: the verdict's sentence, the first other finding if it fits, and at most [`MESSAGE_MAX`]
+/// bytes. `lenience` is the reason why /livez answers 200 in spite of the verdict.
 pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) -> String {
     let recovering = standing.reason == Reason::Recovering;
     let mut text = match (standing.leaving, recovering) {
@@ -197,7 +197,13 @@ pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) ->
     {
         text.push_str(&format!(" (/livez still answers 200: {why})"));
     }
-    bounded(visible(&text).into_owned())
+    let text = visible(&text).into_owned();
+    // A cut sentence helps nobody.
+    let also = verdict.also().into_iter().next();
+    let also = also.map(|also| format!("; also: {}", visible(&also)));
+    let fits = |also: &String| text.len() + also.len() <= MESSAGE_MAX;
+    let also = also.filter(fits).unwrap_or_default();
+    bounded(text + &also)
 }
 
 /// The reason of Events about contested frontends.

@@ -2,15 +2,18 @@
 //! engineer reads them in `/verdict`, in the log and in `pathproof status`. Nothing else renders a
 //! finding, a lane or a cause.
 
+mod accusation;
 mod lanes;
 mod remedies;
 mod stages;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Reverse;
+
 use agent_common::service::SourceClass;
 
-use crate::cause::Cause;
+use crate::cause::{Cause, State};
 use crate::conntrack::Table;
 use crate::drops;
 use crate::limits::Limits;
@@ -20,6 +23,7 @@ use crate::verdict::finding::{
     BrokenServices, Evidence, Finding, MissingCriterion, Named, Rule, Scope,
 };
 use crate::verdict::{FamilyVerdict, Verdict};
+pub use accusation::{eliminated, rule};
 pub use lanes::{is_explained, lane_label, meaning, path_label, sentence};
 pub use remedies::{Remedy, next, of_why};
 pub use stages::{Interfaces, Stage, Step, steps};
@@ -33,6 +37,35 @@ impl Verdict {
     /// The same of one of its families.
     pub fn reason_of(&self, family: &FamilyVerdict) -> String {
         reason(&family.finding, self)
+    }
+
+    /// The same of any finding.
+    pub fn reason_of_finding(&self, finding: &Finding) -> String {
+        reason(finding, self)
+    }
+
+    /// Reasons of the other findings in both families, by weight. Each appears once. Findings that only report
+    /// success, or that nothing is known, are left out. So are suspicions in a family that is at fault: they
+    /// explain why they do not accuse the node, and something else does.
+    pub fn also(&self) -> Vec<String> {
+        let counts = |of: &&Finding, family: State| match of.rule.state() {
+            State::Suspect => !family.fails(),
+            state => state > State::Proven,
+        };
+        let mut all: Vec<&Finding> = Vec::new();
+        for family in &self.families {
+            all.extend(family.all_findings().filter(|of| counts(of, family.state)));
+        }
+        // Stable: IPv4 stays first among equals.
+        all.sort_by_key(|finding| Reverse(finding.rule.state()));
+        let mut reasons = vec![self.reason()];
+        for finding in all {
+            let reason = reason(finding, self);
+            if !reasons.contains(&reason) {
+                reasons.push(reason);
+            }
+        }
+        reasons.split_off(1)
     }
 }
 
@@ -436,78 +469,4 @@ pub fn cause(cause: Cause) -> &'static str {
 /// `no data`: a name of metrics and `/verdict` with blanks.
 pub fn label(name: &str) -> String {
     name.replace('_', " ")
-}
-
-/// The rule by which a family takes the node out: docs/behaviour.md in a sentence, with its numbers.
-/// The reason of a family that does not names what is lacking.
-pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
-    let (lag, stale) = (Spoken(limits.lag_after), Spoken(limits.stale_after));
-    Some(match (finding.rule, &finding.evidence) {
-        (Rule::BrokenByProbes, _) if finding.cause == Some(Cause::ConntrackFull) => format!(
-            "At least {} probes were lost on a path that worked before, each within {} of the \
-             previous one, while the kernel dropped connections because its conntrack table was \
-             full. Single probes that pass do not end this state.",
-            limits.probe_failures,
-            Spoken(limits.probe_gap),
-        ),
-        (Rule::BrokenByProbes, evidence) => {
-            let how = match evidence {
-                Evidence::Probes { lanes, .. } if lanes.iter().all(|lane| !lane.clear) => {
-                    "and real connections that arrived after the first failed probe failed too"
-                }
-                _ => "in a way that a filter on the sentinel's own addresses cannot cause",
-            };
-            let probes = limits.probe_failures;
-            format!("At least {probes} probes in a row failed on a path that worked before, {how}.")
-        }
-        (Rule::BrokenByTwoScopes, _) => format!(
-            "Two witnesses failed since the same moment that no single innocent explanation covers: the \
-             sentinel's probes (at least {} in a row on a path that worked before), the pod probe, or \
-             connections that worked before (at least {}). Nothing that needs the same path succeeded \
-             since.",
-            limits.probe_failures, limits.service_failures,
-        ),
-        (Rule::BrokenByRules, _) => format!(
-            "Every Service that was dialled, at least {}, failed for at least {} in a way that no policy \
-             causes: connections were refused by the node itself, left it untranslated, or went to an \
-             address that is no endpoint. All of them worked before, and nothing succeeded since.",
-            limits.broken_services,
-            Spoken(limits.broken_after),
-        ),
-        (Rule::BrokenByRoutes, _) => format!(
-            "At least {} connections, over at least {}, left for at least two endpoints by an interface that \
-             does not lead there, and stayed unanswered: for endpoints of this node by an uplink, for those of \
-             other nodes by another interface than answered connections before. None over these routes \
-             succeeded since.",
-            limits.service_failures,
-            Spoken(limits.service_spread),
-        ),
-        (Rule::BrokenByConnections, _) => format!(
-            "Every Service with new connections failed for at least {}. At least {} of them worked \
-             before and have at least {} endpoints together, they are in at least {} namespaces \
-             (fewer if fewer have traffic), and at least {} pods of this node were affected.",
-            Spoken(limits.broken_after),
-            limits.broken_services,
-            limits.broken_endpoints,
-            limits.broken_namespaces,
-            limits.broken_sources,
-        ),
-        (Rule::BrokenByObstacle, _) => format!(
-            "The kernel shows an obstacle (forwarding is off, or a program is missing), and at \
-             least {} connections from outside failed to Services that worked for outside clients \
-             before. None succeeded since.",
-            limits.service_failures,
-        ),
-        (Rule::StaleByProbes, _) => format!(
-            "Probes pass, but reach an old port of the sentinel's endpoint at least {lag} after \
-             this node received a newer one."
-        ),
-        (Rule::StaleByConnections, _) => {
-            format!(
-                "Connections still go to an endpoint that was removed more than {stale} earlier and stay \
-                 unanswered, and nothing that changed since has been seen on the wire."
-            )
-        }
-        _ => return None,
-    })
 }

@@ -445,6 +445,9 @@ pub fn serialize_verdict<S: Serializer>(
     for (index, family) in verdict.families.iter().enumerate() {
         let of = &mut document["families"][index];
         of["reason"] = verdict.reason_of(family).into();
+        for (index, finding) in family.findings.iter().enumerate() {
+            of["findings"][index]["sentence"] = verdict.reason_of_finding(finding).into();
+        }
         for (index, lane) in family.lanes.iter().enumerate() {
             of["lanes"][index]["sentence"] =
                 explain::sentence(family.family, lane, verdict.at).into();

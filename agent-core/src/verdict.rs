@@ -13,6 +13,7 @@ mod lanes;
 mod peers;
 mod programming;
 pub mod report;
+mod rule;
 mod views;
 mod witnesses;
 
@@ -29,6 +30,7 @@ use crate::evidence::CoverageLoss;
 use crate::ledger::Ledger;
 use crate::time::Mono;
 use case::Case;
+pub(crate) use case::decision_of;
 pub use decision::Decision;
 pub use finding::{Evidence, Finding, Rule};
 pub use report::{
@@ -76,7 +78,7 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
     let (services, services_omitted) = findings::troubles(ledger, now);
     Verdict {
         at: now,
-        decision: case::decision_of(&finding),
+        decision: decision_of(&finding),
         state: finding.rule.state(),
         since: now,
         cause: finding.cause,

@@ -2,7 +2,7 @@
 
 use agent_common::service::Family;
 
-use super::{Words, client, label};
+use super::{Words, client, from_clients, label, listed};
 use crate::cause::ProbeCause;
 use crate::names;
 use crate::owners::DatapathOwners;
@@ -10,7 +10,7 @@ use crate::probes::VoidReason;
 use crate::time::{Mono, Spoken};
 use crate::trace::{Lane, ProbePath, Transport};
 use crate::verdict::finding::{
-    Evidence, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Rule, VoidCause,
+    Beside, Evidence, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Rule, VoidCause,
 };
 use crate::verdict::{LaneState, LaneView};
 
@@ -282,7 +282,7 @@ impl Words<'_> {
     pub(super) fn lane(&self) -> Option<String> {
         let family = self.family();
         Some(match &self.finding.evidence {
-            Evidence::Probes { lanes, .. } => self.probes(lanes),
+            Evidence::Probes { lanes, beside, .. } => self.probes(lanes, beside.as_ref()),
             Evidence::Probe { lane } => {
                 let others = match (self.finding.rule, lane.transport) {
                     (Rule::DegradedFiltered, _) => {
@@ -351,7 +351,7 @@ impl Words<'_> {
         })
     }
 
-    fn probes(&self, lanes: &[FailedLane]) -> String {
+    fn probes(&self, lanes: &[FailedLane], beside: Option<&Beside>) -> String {
         let family = self.family();
         let mut text = String::new();
         for lane in lanes {
@@ -363,10 +363,32 @@ impl Words<'_> {
                 }
             });
         }
-        if lanes.iter().any(|lane| !lane.clear) {
-            text.push_str("; real connections fail too");
+        match beside {
+            Some(beside) => text.push_str(&format!("; {}", self.beside(beside))),
+            None if lanes.iter().any(|lane| !lane.clear) => {
+                text.push_str("; real connections fail too");
+            }
+            None => {}
         }
         text
+    }
+
+    /// `120 connections from pods of this node to shop/web failed too in the last 4.2 s, and nothing succeeded
+    /// since 4.3 s ago`.
+    fn beside(&self, beside: &Beside) -> String {
+        let success = match (beside.last_success, beside.others_succeed) {
+            (Some(at), false) => format!("nothing succeeded since {} ago", self.ago(at)),
+            (None, false) => "nothing succeeded in that time".to_owned(),
+            (Some(at), true) => format!("the last one from there succeeded {} ago", self.ago(at)),
+            (None, true) => "none from there succeeded".to_owned(),
+        };
+        format!(
+            "{} connections {}to {} failed too in the last {}, and {success}",
+            beside.failures,
+            from_clients(&beside.clients),
+            listed(&beside.services),
+            self.ago(beside.since),
+        )
     }
 
     fn lane_lacking(&self, lacking: &LaneLacking) -> String {

@@ -6,7 +6,7 @@ use crate::conntrack::Conntrack;
 use crate::eligibility::Eligibility;
 use crate::evidence::CoverageLoss;
 use crate::switches::AuditBy;
-use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule};
+use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule, Scope};
 use crate::verdict::{Decision, FamilyVerdict, Loss, PathState, PathView, ServiceTrouble};
 
 mod cilium;
@@ -63,7 +63,8 @@ pub fn broken() -> Report {
         failures,
     );
     probed::flush(&mut verdict.families[0].lanes);
-    judge(verdict, 0, probed::flushed_finding(true));
+    judge(verdict, 0, probed::flushed_finding());
+    verdict.families[0].findings.extend(beside_flushed());
     verdict.services = vec![
         ServiceTrouble {
             service: "shop/web:http".to_owned(),
@@ -110,6 +111,32 @@ pub fn broken() -> Report {
         device: "eth0".to_owned(),
     }];
     report
+}
+
+/// Findings about real connections while the Service chain is empty.
+fn beside_flushed() -> [Finding; 2] {
+    let evidence = Evidence::Connections {
+        services: Named::of(["shop/web:http", "shop/cart:grpc"].into_iter()),
+        since: ago(8_600),
+        lacking: None,
+        clients: vec![Scope::Pods, Scope::Outside],
+        failures: 212,
+        last_success: Some(ago(8_900)),
+    };
+    let leaked = Some(Cause::Leaked);
+    let unheard = Evidence::Unheard {
+        services: Named::of(["shop/cart:grpc"].into_iter()),
+        clients: 3,
+    };
+    [
+        of(Family::V4, leaked, Rule::BrokenByRules, evidence),
+        of(
+            Family::V4,
+            Some(Cause::Unheard),
+            Rule::DegradedUnheard,
+            unheard,
+        ),
+    ]
 }
 
 /// An agent that may not load its programs, on a node that is being removed, in audit.

@@ -24,6 +24,7 @@ fn sentences_stand_beside_findings_and_a_reader_needs_none() {
         assert!(verdict["finding"]["rule"].is_string(), "{verdict}");
         let family = &verdict["families"][0];
         assert_eq!(family["reason"], verdict["reason"]);
+        assert_eq!(family["findings"][0]["sentence"], verdict["reason"]);
         for lane in family["lanes"].as_array().into_iter().flatten() {
             assert!(lane["sentence"].as_str().unwrap().starts_with("IPv4 "));
         }
@@ -70,6 +71,7 @@ fn samples_are_what_they_were() {
         ("degraded", sample::degraded()),
         ("beside_cilium", sample::beside_cilium()),
         ("flushed", sample::probed::flushed()),
+        ("dropped", sample::probed::dropped()),
         ("filtered", sample::probed::filtered()),
         ("never_worked", sample::probed::never_worked()),
     ];

@@ -121,7 +121,7 @@ impl<'a> Case<'a> {
 }
 
 /// A finding is unhealthy, unknown, or neither.
-pub(super) fn decision_of(finding: &Finding) -> Decision {
+pub(crate) fn decision_of(finding: &Finding) -> Decision {
     match finding.rule.why() {
         Some(why) => Decision::Unknown(why),
         None if finding.rule.state().fails() => Decision::Unhealthy(finding.rule),

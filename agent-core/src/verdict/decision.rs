@@ -69,7 +69,7 @@ impl<'a> Case<'a> {
         let accuses = |failing: &Failing<'a>| self.standing(*failing) == Standing::Accuses;
         let lanes: Vec<_> = self.failing().into_iter().filter(accuses).collect();
         let (_, first) = lanes.first()?;
-        Some((Some(first.cause().cause()), self.probes(&lanes, false)))
+        Some((Some(first.cause().cause()), self.probes(&lanes, Vec::new())))
     }
 
     /// Two witnesses of different scopes fail since the same moment: the sentinel and real connections, the
@@ -77,13 +77,16 @@ impl<'a> Case<'a> {
     /// explains only the first, a network policy only connections, and a policy that ignores the pod probe's
     /// own only that.
     fn two_scopes_fail(&self) -> Option<Found> {
-        let joined = |failing: &Failing<'a>| {
-            self.standing(*failing) == Standing::NeedsWitness
-                && !self.beside_lane(failing).is_empty()
+        let joined = |failing: Failing<'a>| {
+            let needs_witness = self.standing(failing) == Standing::NeedsWitness;
+            let beside = needs_witness.then(|| self.beside_lane(&failing))?;
+            (!beside.is_empty()).then_some((failing, beside))
         };
-        let lanes: Vec<Failing<'a>> = self.failing().into_iter().filter(joined).collect();
+        let joined = self.failing().into_iter().filter_map(joined);
+        let (lanes, beside): (Vec<Failing<'a>>, Vec<_>) = joined.unzip();
         if let Some((_, run)) = lanes.first() {
-            return Some((Some(run.cause().cause()), self.probes(&lanes, true)));
+            let beside = beside.into_iter().flatten().collect();
+            return Some((Some(run.cause().cause()), self.probes(&lanes, beside)));
         }
         let probe = self.group(Scope::PodProbe, None)?;
         if !probe.is_felt(self) || self.passes_for(Scope::PodProbe, None, probe.since) {
@@ -257,9 +260,14 @@ impl<'a> Case<'a> {
         self.late(self.accusing().into_iter())
     }
 
-    fn probes(&self, lanes: &[Failing<'a>], real: bool) -> Evidence {
+    fn probes(&self, lanes: &[Failing<'a>], beside: Vec<Group<'a>>) -> Evidence {
         let lanes: Vec<FailedLane> = lanes.iter().map(|lane| self.failed(*lane)).collect();
-        Evidence::Probes { lanes, real }
+        let (real, beside) = (!beside.is_empty(), self.beside(beside));
+        Evidence::Probes {
+            lanes,
+            real,
+            beside,
+        }
     }
 }
 

@@ -6,13 +6,15 @@ use std::time::Duration;
 use agent_common::service::{Family, SourceClass};
 use serde::{Deserialize, Serialize};
 
-use crate::cause::{Cause, ProbeCause, State, Why};
+use crate::cause::{Cause, ProbeCause};
 use crate::evidence::CoverageLoss;
 use crate::names;
 use crate::owners::DatapathOwners;
 use crate::probes::VoidReason;
 use crate::time::{Mono, ns};
 use crate::trace::{ProbePath, Transport};
+
+pub use super::rule::Rule;
 
 /// Result of one rule of the judge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,129 +72,6 @@ impl Finding {
         let lacks =
             |lacking: &Option<MissingCriterion>| *lacking == Some(MissingCriterion::Referee);
         matches!(&self.evidence, Evidence::Connections { lacking, .. } if lacks(lacking))
-    }
-}
-
-/// The rules of the judge. docs/behaviour.md has them in words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Rule {
-    /// Probes fail in a row on a path that stands for the node.
-    BrokenByProbes,
-    /// The sentinel and real connections, or the pod probe and either of them, fail since the same moment.
-    BrokenByTwoScopes,
-    /// Every Service that is dialled fails as if its rules were gone.
-    BrokenByRules,
-    /// Connections to endpoints of this node leave by an uplink.
-    BrokenByRoutes,
-    /// Every Service with new connections fails.
-    BrokenByConnections,
-    /// Clients outside are not served, and the kernel shows why.
-    BrokenByObstacle,
-    /// New connections of pods go to an endpoint that left.
-    StaleByConnections,
-    /// Probes meet an old generation for too long.
-    StaleByProbes,
-    /// Single Services fail.
-    DegradedServices,
-    /// Clients ask again as if no answer reached them.
-    DegradedUnheard,
-    /// Other nodes do not answer.
-    DegradedByPeers,
-    /// Large transfers of the pod probe do not get through, and small ones do.
-    DegradedByCuts,
-    /// The Node says that its pods have no network.
-    DegradedByNode,
-    /// Probes fail, and a real connection of the same path gets through.
-    DegradedContradicted,
-    /// Probes from outside the cluster's ranges fail, those of pods pass.
-    DegradedFiltered,
-    /// Probes fail on a path that does not stand for the node.
-    DegradedAside,
-    /// Probes of such a path meet an old generation.
-    DegradedByLag,
-    /// Probes fail, which is not confirmed.
-    SuspectByProbes,
-    /// Connections fail, which is not confirmed.
-    SuspectByConnections,
-    /// Connections go to an endpoint that left, which is not confirmed.
-    SuspectByStale,
-    /// A real connection got through.
-    ProvenByConnection,
-    /// A probe got through.
-    ProvenByProbe,
-    /// The boot is young, and no connection of pods got through yet, which the pod probe will make.
-    StartingPods,
-    /// Nothing is proven yet, and the boot is young.
-    Starting,
-    /// The observer was not read for too long.
-    NotSampled,
-    /// The observer is attached nowhere.
-    ObserverBlind,
-    /// The cluster view was never complete.
-    ViewNotSynced,
-    /// No Service has a frontend on this node.
-    NothingExpected,
-    /// The failures are too old to accuse.
-    EvidenceTooOld,
-    /// Somebody edited the sentinel.
-    SentinelAltered,
-    /// Another program took the datapath over.
-    DatapathChanged,
-    /// A lane of the sentinel never worked.
-    NeverWorked,
-    /// Connections or probes came, and none says anything.
-    Inconclusive,
-    /// There is a sentinel, and nothing was proven.
-    NothingProven,
-    /// No new connection came.
-    Idle,
-}
-
-impl Rule {
-    /// The state that it gives a family or the node.
-    pub fn state(self) -> State {
-        match self {
-            Rule::BrokenByProbes
-            | Rule::BrokenByTwoScopes
-            | Rule::BrokenByRules
-            | Rule::BrokenByRoutes
-            | Rule::BrokenByConnections
-            | Rule::BrokenByObstacle => State::Broken,
-            Rule::StaleByConnections | Rule::StaleByProbes => State::Stale,
-            Rule::DegradedServices
-            | Rule::DegradedUnheard
-            | Rule::DegradedByPeers
-            | Rule::DegradedByCuts
-            | Rule::DegradedByNode
-            | Rule::DegradedContradicted
-            | Rule::DegradedFiltered
-            | Rule::DegradedAside
-            | Rule::DegradedByLag => State::Degraded,
-            Rule::SuspectByProbes | Rule::SuspectByConnections | Rule::SuspectByStale => {
-                State::Suspect
-            }
-            Rule::ProvenByConnection | Rule::ProvenByProbe => State::Proven,
-            Rule::StartingPods | Rule::Starting => State::Starting,
-            _ => State::Unknown,
-        }
-    }
-
-    /// With [`State::Unknown`], why.
-    pub fn why(self) -> Option<Why> {
-        Some(match self {
-            Rule::NotSampled => Why::NotSampled,
-            Rule::ObserverBlind => Why::ObserverBlind,
-            Rule::ViewNotSynced => Why::ViewNotSynced,
-            Rule::NothingExpected => Why::NothingExpected,
-            Rule::EvidenceTooOld => Why::EvidenceTooOld,
-            Rule::SentinelAltered => Why::SentinelAltered,
-            Rule::DatapathChanged => Why::DatapathChanged,
-            Rule::NeverWorked | Rule::NothingProven => Why::NothingProven,
-            Rule::Inconclusive => Why::Inconclusive,
-            Rule::Idle => Why::Idle,
-            _ => return None,
-        })
     }
 }
 
@@ -280,8 +159,11 @@ pub enum Evidence {
     Probes {
         /// The lanes.
         lanes: Vec<FailedLane>,
-        /// Real connections alone would accuse the node too.
+        /// Real connections fail too.
         real: bool,
+        /// Those connections.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        beside: Option<Beside>,
     },
     /// A lane that does not accuse the node.
     Probe { lane: FailedLane },
@@ -356,6 +238,24 @@ pub enum Evidence {
     Sentinel { said: Option<String> },
     /// Current owners of the datapath.
     Owners { owners: DatapathOwners },
+}
+
+/// Real connections that fail since the same moment as the probes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Beside {
+    /// Clients of the failed connections.
+    pub clients: Vec<Scope>,
+    pub services: Named,
+    /// Number of failed connections.
+    pub failures: u64,
+    /// When the first of them failed.
+    pub since: Mono,
+    /// Last success of these clients before the fault.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_success: Option<Mono>,
+    /// Connections of other clients have succeeded since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub others_succeed: bool,
 }
 
 /// Clients whose connections share their innocent explanations.

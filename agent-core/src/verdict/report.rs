@@ -150,6 +150,14 @@ pub struct FamilyVerdict {
     pub lanes: Vec<LaneView>,
 }
 
+impl FamilyVerdict {
+    /// Every finding, the first one included. Agents of before reported only that.
+    pub fn all_findings(&self) -> impl Iterator<Item = &Finding> {
+        let first = std::iter::once(&self.finding);
+        first.chain(self.findings.iter().filter(|of| **of != self.finding))
+    }
+}
+
 /// Observations on one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathView {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use agent_common::service::SourceClass;
 
 use super::case::Case;
-use super::finding::{Evidence, MissingCriterion, Named, Scope};
+use super::finding::{Beside, Evidence, MissingCriterion, Named, Scope};
 use super::lanes::MAIN;
 use crate::cause::{Cause, FAILURES, Failure};
 use crate::ledger::{FailingService, READ_WITHIN, commonest};
@@ -314,5 +314,24 @@ impl<'a> Case<'a> {
             last_success: groups.iter().filter_map(|group| group.last_success).max(),
         };
         Some((Some(cause), evidence))
+    }
+    /// Groups that fail beside probes, as evidence: each scope once.
+    pub(super) fn beside(&self, mut groups: Vec<Group<'a>>) -> Option<Beside> {
+        groups.sort_by_key(|group| (group.scope, group.since));
+        groups.dedup_by_key(|group| group.scope);
+        let services = groups.iter().flat_map(|group| &group.services);
+        let labels: BTreeSet<&str> = services.map(|of| of.failing.label.as_str()).collect();
+        let classes: Vec<SourceClass> = groups.iter().map(|group| group.scope.class()).collect();
+        let others = (SourceClass::ALL.into_iter().zip(self.evidence.forwarded))
+            .filter(|(class, _)| !classes.contains(class));
+        let since = groups.iter().map(|group| group.since).min()?;
+        Some(Beside {
+            services: Named::of(labels.into_iter()),
+            failures: groups.iter().flat_map(Group::failures).sum(),
+            since,
+            last_success: groups.iter().filter_map(|group| group.last_success).max(),
+            others_succeed: others.filter_map(|(_, at)| at).any(|at| at > since),
+            clients: groups.iter().map(|group| group.scope).collect(),
+        })
     }
 }

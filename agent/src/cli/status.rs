@@ -73,6 +73,8 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     let (style, state) = (Style::of(verdict.state), verdict.state.name());
     out.head(style, state, &report.node, &since);
     out.wrapped(Style::Plain, 0, &sentence(&verdict.reason()));
+    let also = verdict.also();
+    out.list("also", Style::Plain, &also);
     if let Ok(age) = Duration::try_from(now.duration_since(report.written))
         && age > OLD_AFTER
     {
@@ -84,7 +86,7 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     }
     out.answers(report);
     for family in &verdict.families {
-        traffic(&mut out, family, verdict);
+        traffic(&mut out, family, verdict, &also);
     }
     sentinel(&mut out, &report.sentinel, verdict);
     out.line();
@@ -112,8 +114,8 @@ pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     out.finish()
 }
 
-/// Real connections of a family, by where they come from.
-fn traffic(out: &mut Text, family: &FamilyVerdict, verdict: &Verdict) {
+/// Real connections of a family, by origin.
+fn traffic(out: &mut Text, family: &FamilyVerdict, verdict: &Verdict, also: &[String]) {
     let paths = family.paths.iter().map(|path| {
         let name = names::of_path(path.path);
         let proven = parts::ago(path.last_proof, verdict.at);
@@ -128,9 +130,11 @@ fn traffic(out: &mut Text, family: &FamilyVerdict, verdict: &Verdict) {
     out.put(Style::Heading, title).put(Style::Plain, " ");
     out.put(Style::of(family.state), family.state.name());
     out.section("", Style::Plain, &text);
-    // The head has said it already where one family speaks for the node.
-    if family.state != State::Proven && family.finding != verdict.finding {
-        out.section("", Style::Plain, &sentence(&verdict.reason_of(family)));
+    // The top of the page has the reason of the worst family, and all other findings.
+    let reason = verdict.reason_of(family);
+    let is_above = family.finding == verdict.finding || also.contains(&reason);
+    if family.state != State::Proven && !is_above {
+        out.section("", Style::Plain, &sentence(&reason));
     }
 }
 

@@ -206,6 +206,7 @@ pub fn render(report: &Report, colour: bool) -> String {
     out.head(style, state, &report.node, &since);
     out.answers(report);
     because(&mut out, &chain);
+    also(&mut out, verdict);
     let mut groups: Vec<Vec<&LaneStep<'_>>> = Vec::new();
     for lane in &chain.lanes {
         let like = |group: &&mut Vec<&LaneStep<'_>>| group.iter().any(|other| lane.is_like(other));
@@ -266,8 +267,26 @@ fn because(out: &mut Text, chain: &Chain<'_>) {
             out.section("", Style::Faint, &rule);
             told.push(rule);
         }
+        let eliminated = explain::eliminated(&family.finding);
+        let eliminated = eliminated.map(|text| format!("Ruled out: {text}."));
+        if let Some(text) = eliminated.filter(|text| !told.contains(text)) {
+            out.section("", Style::Plain, &text);
+            told.push(text);
+        }
     }
     out.line();
+}
+
+/// Findings beside those that give a family its state.
+fn also(out: &mut Text, verdict: &Verdict) {
+    let families = verdict.families.iter();
+    let reasons: Vec<String> = families.map(|family| verdict.reason_of(family)).collect();
+    let mut also = verdict.also();
+    also.retain(|reason| !reasons.contains(reason));
+    if !also.is_empty() {
+        out.list("also", Style::Plain, &also);
+        out.line();
+    }
 }
 
 /// A lane and those that fail in the same way.

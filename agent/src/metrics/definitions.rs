@@ -63,6 +63,8 @@ definitions! {
         "1 for the current state of this IP family, 0 for the other states; absent if the family has no frontends";
     CAUSE = Gauge "pathproof_cause" ["family", "state", "cause"]
         "1 for the active cause of this family's state: the kind of failure, or why the state is unknown; absent without a cause. docs/operations.md explains each cause";
+    FINDING = Gauge "pathproof_finding" ["family", "rule"]
+        "1 while this rule of the judge finds something in this IP family; every finding is shown, and none changes the answer of another. /verdict has the evidence of each; absent while the rule finds nothing";
     SINCE = Gauge "pathproof_state_since_timestamp" in Seconds []
         "Start of the node's current state, as Unix time";
     VERDICT_AT = Gauge "pathproof_verdict_timestamp" in Seconds []
@@ -142,8 +144,6 @@ definitions! {
         "1 for each kind of traffic that is not fully observed or judged; absent if there is none";
     UNJUDGED = Counter "pathproof_observer_unjudged" ["failure"]
         "Failed connections that were not judged because coverage was incomplete (pathproof_coverage_loss)";
-    PEERS = Gauge "pathproof_peers" ["state"]
-        "Other nodes that have answered connections to Services since the agent started, by whether they still answer";
     DATAPATH = Gauge "pathproof_datapath_info"
         ["cilium", "replacement", "socket_lb", "routing", "xdp", "netkit", "sentinel_managed"]
         "Always 1; the labels describe the recognised datapath (docs/cilium.md); a label is none if it does not apply";

@@ -139,9 +139,6 @@ impl Page<'_, '_> {
             (["namespace"], expected.unjudged.namespace as f64),
         ];
         self.series(define::EXPECTED_UNJUDGED, unjudged)?;
-        let silent = report.peers.silent.len();
-        let peers = [("answering", report.peers.answering), ("silent", silent)];
-        self.series(define::PEERS, peers.map(|(state, n)| ([state], n as f64)))?;
         let eligible = match verdict.eligibility {
             Eligibility::NeverSeen => None,
             Eligibility::Eligible => Some(1.0),
@@ -181,6 +178,14 @@ impl Page<'_, '_> {
             Some(([family, of.state.name(), cause], 1.0))
         });
         self.series(define::CAUSE, causes)?;
+        // A rule may find several things in a family, but a series appears once.
+        let found: BTreeSet<[&str; 2]> = families()
+            .flat_map(|(family, of)| {
+                of.all_findings()
+                    .map(move |found| [family, found.rule.name()])
+            })
+            .collect();
+        self.series(define::FINDING, found.into_iter().map(|of| (of, 1.0)))?;
         let proofs = families().flat_map(|(family, of)| {
             of.paths.iter().filter_map(move |path| {
                 let at = unix(report, path.last_proof?);

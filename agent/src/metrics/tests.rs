@@ -277,6 +277,18 @@ fn values_are_those_of_the_report() {
             r#"pathproof_cause{family="IPv4",state="broken",cause="leaked"}"#,
             1.0,
         ),
+        (
+            r#"pathproof_finding{family="IPv4",rule="broken_by_probes"}"#,
+            1.0,
+        ),
+        (
+            r#"pathproof_finding{family="IPv4",rule="broken_by_rules"}"#,
+            1.0,
+        ),
+        (
+            r#"pathproof_finding{family="IPv6",rule="proven_by_connection"}"#,
+            1.0,
+        ),
         (r#"pathproof_answer_ok{check="livez"}"#, 0.0),
         ("pathproof_node_eligible", 1.0),
         ("pathproof_state_since_timestamp_seconds", 1_795_265_991.55),

@@ -14,46 +14,8 @@ use crate::probes::VoidReason;
 use crate::report::sample::{self, ago};
 use crate::trace::{ProbePath, Transport};
 use crate::verdict::finding::{
-    FailedLane, LaneLacking, MissingCriterion, NeverWorked, Scope, VoidCause,
+    Beside, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Scope, VoidCause,
 };
-
-const RULES: [Rule; 35] = [
-    Rule::BrokenByProbes,
-    Rule::BrokenByTwoScopes,
-    Rule::BrokenByRules,
-    Rule::BrokenByRoutes,
-    Rule::BrokenByObstacle,
-    Rule::BrokenByConnections,
-    Rule::StaleByConnections,
-    Rule::StaleByProbes,
-    Rule::DegradedServices,
-    Rule::DegradedUnheard,
-    Rule::DegradedByPeers,
-    Rule::DegradedByCuts,
-    Rule::DegradedByNode,
-    Rule::DegradedContradicted,
-    Rule::DegradedFiltered,
-    Rule::DegradedAside,
-    Rule::DegradedByLag,
-    Rule::SuspectByProbes,
-    Rule::SuspectByConnections,
-    Rule::SuspectByStale,
-    Rule::ProvenByConnection,
-    Rule::ProvenByProbe,
-    Rule::StartingPods,
-    Rule::Starting,
-    Rule::NotSampled,
-    Rule::ObserverBlind,
-    Rule::ViewNotSynced,
-    Rule::NothingExpected,
-    Rule::EvidenceTooOld,
-    Rule::SentinelAltered,
-    Rule::DatapathChanged,
-    Rule::NeverWorked,
-    Rule::Inconclusive,
-    Rule::NothingProven,
-    Rule::Idle,
-];
 
 const LACKING: [MissingCriterion; 11] = [
     MissingCriterion::Filtered,
@@ -150,7 +112,11 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
     let kube_proxy = &[Owner::KubeProxyIptables, Owner::Cilium];
     match rule {
         Rule::BrokenByProbes => {
-            let probes = |lanes, real| Evidence::Probes { lanes, real };
+            let probes = |lanes, real| Evidence::Probes {
+                lanes,
+                real,
+                beside: None,
+            };
             vec![
                 probes(vec![leaked(ProbePath::OffCluster)], false),
                 probes(
@@ -165,7 +131,33 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             connections(many(), None),
             felt(&[Scope::Pods, Scope::Outside], Some(ago(4_300))),
         ],
-        Rule::BrokenByTwoScopes => vec![felt(&[Scope::Pods, Scope::PodProbe], Some(ago(4_300)))],
+        Rule::BrokenByTwoScopes => {
+            let beside = |clients: &[Scope], last_success, others_succeed| Evidence::Probes {
+                lanes: vec![outside(false)],
+                real: true,
+                beside: Some(Beside {
+                    clients: clients.to_vec(),
+                    services: many(),
+                    failures: 120,
+                    since: ago(4_200),
+                    last_success,
+                    others_succeed,
+                }),
+            };
+            vec![
+                felt(&[Scope::Pods, Scope::PodProbe], Some(ago(4_300))),
+                beside(&[Scope::Pods, Scope::Outside], Some(ago(4_300)), false),
+                beside(&[Scope::PodProbe], Some(ago(4_300)), true),
+                beside(&[Scope::Outside], None, false),
+                beside(&[Scope::Outside], None, true),
+                // As agents of before reported it.
+                Evidence::Probes {
+                    lanes: vec![outside(false)],
+                    real: true,
+                    beside: None,
+                },
+            ]
+        }
         Rule::BrokenByRules => vec![felt(&[Scope::Outside], None)],
         Rule::BrokenByRoutes => vec![Evidence::Routes {
             connections: 40,
@@ -358,10 +350,11 @@ fn never(cause: Option<ProbeCause>) -> NeverWorked {
 fn every_finding_has_its_sentence() {
     let mut verdict = sample::proven().verdict;
     let mut text = String::new();
-    for rule in RULES {
+    for rule in Rule::ALL {
         let why = rule.why().map(|why| format!(" ({})", why.name()));
         let (state, why) = (rule.state().name(), why.unwrap_or_default());
-        let _ = writeln!(text, "{}: {state}{why}", in_json(rule));
+        assert_eq!(rule.name(), in_json(rule));
+        let _ = writeln!(text, "{}: {state}{why}", rule.name());
         for evidence in evidence(rule) {
             let accuses = rule.state() > crate::cause::State::Proven;
             verdict.finding = Finding {
@@ -372,8 +365,12 @@ fn every_finding_has_its_sentence() {
             };
             let _ = writeln!(text, "  {}", verdict.reason());
             let rule = super::super::rule(&verdict.finding, &verdict.limits);
+            assert_eq!(rule.is_some(), eliminated(&verdict.finding).is_some());
             if let Some(rule) = rule {
                 let _ = writeln!(text, "    {rule}");
+            }
+            if let Some(eliminated) = eliminated(&verdict.finding) {
+                let _ = writeln!(text, "    Ruled out: {eliminated}.");
             }
         }
     }
@@ -406,6 +403,37 @@ fn a_sentence_is_of_its_family() {
         verdict.reason(),
         "IPv6 cluster IPs from the node itself: a sentinel probe passed 40 ms ago"
     );
+}
+
+#[test]
+fn other_findings_are_listed_once_without_successes() {
+    let mut verdict = sample::broken().verdict;
+    let also = verdict.also();
+    assert_eq!(also.len(), 2, "{also:?}");
+    assert!(
+        also[0].contains("nothing succeeded since 8.9 s ago"),
+        "{also:?}"
+    );
+    assert!(also.iter().all(|of| *of != verdict.reason()));
+    // Repeated, successful and unknown findings are left out.
+    let family = &mut verdict.families[0];
+    family.findings.extend(family.findings.clone());
+    let proven = verdict.families[1].finding.clone();
+    verdict.families[0].findings.push(proven);
+    let idle = Finding::new(Rule::Idle, Evidence::Nothing);
+    verdict.families[1].finding = idle.clone();
+    verdict.families[1].findings = vec![idle];
+    assert_eq!(verdict.also(), also);
+    // The other family's are among them, by weight.
+    let mut other = verdict.families[0].findings[1].clone();
+    other.family = Some(Family::V6);
+    verdict.families[1].findings.push(other);
+    assert!(
+        verdict.also()[1].starts_with("IPv6: every Service"),
+        "{:?}",
+        verdict.also()
+    );
+    assert_eq!(verdict.also().len(), 3);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use agent_common::service::{Family, SourceClass};
 
 use super::ago;
 use crate::cause::Cause;
-use crate::verdict::Verdict;
 use crate::verdict::finding::{Evidence, Finding, Rule};
+use crate::verdict::{Verdict, decision_of};
 
 pub(super) fn of(family: Family, cause: Option<Cause>, rule: Rule, evidence: Evidence) -> Finding {
     Finding {
@@ -22,11 +22,14 @@ pub(super) fn connected(family: Family, ms: u64) -> Finding {
     of(family, None, Rule::ProvenByConnection, evidence)
 }
 
-/// A family is judged so, and with it the node.
+/// The family and the node get this finding, and no other.
 pub fn judge(verdict: &mut Verdict, index: usize, finding: Finding) {
     let family = &mut verdict.families[index];
     (family.state, family.cause) = (finding.rule.state(), finding.cause);
     (family.why, family.finding) = (finding.rule.why(), finding.clone());
+    family.decision = decision_of(&finding);
+    family.findings = vec![finding.clone()];
+    verdict.decision = family.decision;
     (verdict.state, verdict.cause) = (finding.rule.state(), finding.cause);
     (verdict.why, verdict.finding) = (finding.rule.why(), finding);
 }

@@ -4,7 +4,7 @@ use super::*;
 use crate::cause::ProbeCause;
 use crate::conntrack::Table;
 use crate::trace::ProbePath;
-use crate::verdict::finding::{FailedLane, LaneLacking, NeverWorked};
+use crate::verdict::finding::{Beside, FailedLane, LaneLacking, NeverWorked};
 use crate::verdict::{LaneState, LaneView, StageDelays};
 
 /// It is not probed.
@@ -81,7 +81,7 @@ pub fn flushed() -> Report {
     report.services.clear();
     let verdict = &mut report.verdict;
     verdict.since = ago(1_100);
-    judge(verdict, 0, flushed_finding(false));
+    judge(verdict, 0, flushed_finding());
     let family = &mut verdict.families[0];
     family.by_sentinel = true;
     family.failing_since = Some(ago(2_110));
@@ -102,7 +102,11 @@ pub fn crowded() -> Report {
         lane.last_pass = Some(ago(1_300));
     }
     let lanes = lanes[..2].iter().map(|lane| failed(lane, true)).collect();
-    let evidence = Evidence::Probes { lanes, real: false };
+    let evidence = Evidence::Probes {
+        lanes,
+        real: false,
+        beside: None,
+    };
     let cause = Some(Cause::ConntrackFull);
     judge(
         verdict,
@@ -139,14 +143,65 @@ pub fn flush(lanes: &mut [LaneView]) {
     }
 }
 
-/// Finding for such lanes; with real connections that fail as well, or without.
-pub fn flushed_finding(real: bool) -> Finding {
+/// Finding for such lanes.
+pub fn flushed_finding() -> Finding {
     let mut lanes = passing(Family::V4);
     flush(&mut lanes);
     let lanes = lanes[..2].iter().map(|lane| failed(lane, true)).collect();
-    let evidence = Evidence::Probes { lanes, real };
+    let evidence = Evidence::Probes {
+        lanes,
+        real: false,
+        beside: None,
+    };
     let cause = Some(Cause::Leaked);
     of(Family::V4, cause, Rule::BrokenByProbes, evidence)
+}
+
+/// Everything forwarded is dropped, and the clients are outside alone.
+pub fn dropped() -> Report {
+    let mut report = proven();
+    let verdict = &mut report.verdict;
+    verdict.since = ago(23_600);
+    let family = &mut verdict.families[0];
+    for lane in &mut family.lanes {
+        if matches!(lane.path, ProbePath::OffCluster | ProbePath::NodePort) {
+            fail(lane, ProbeCause::LostBeforeLeaving, 99);
+        }
+    }
+    family.failing_since = Some(ago(24_860));
+    family.last_failure = Some(ago(110));
+    let lanes = family
+        .lanes
+        .iter()
+        .filter(|lane| lane.state == LaneState::Failing);
+    let lanes = lanes.take(2).map(|lane| failed(lane, false)).collect();
+    let services = ["default/np", "default/cip", "default/lb"];
+    let evidence = Evidence::Probes {
+        lanes,
+        real: true,
+        beside: Some(Beside {
+            clients: vec![Scope::Outside],
+            services: Named::of(services.into_iter()),
+            failures: 2_320,
+            since: ago(24_700),
+            last_success: Some(ago(24_900)),
+            others_succeed: false,
+        }),
+    };
+    let cause = Some(Cause::Lost);
+    judge(
+        verdict,
+        0,
+        of(Family::V4, cause, Rule::BrokenByTwoScopes, evidence),
+    );
+    let cuts = Evidence::Cuts {
+        transfers: 4,
+        since: ago(12_000),
+    };
+    let cuts = of(Family::V4, Some(Cause::Mtu), Rule::DegradedByCuts, cuts);
+    verdict.families[0].findings.push(cuts);
+    report.answers = answered(503);
+    report
 }
 
 /// A filter drops the sentinel's addresses, and no real connection failed: not confirmed.

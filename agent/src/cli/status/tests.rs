@@ -19,6 +19,7 @@ fn page(report: &Report) -> String {
 #[case("blind", sample::blind())]
 #[case("degraded", sample::degraded())]
 #[case("flushed", sample::probed::flushed())]
+#[case("dropped", sample::probed::dropped())]
 #[case("beside_cilium", sample::beside_cilium())]
 #[case("never_worked", sample::probed::never_worked())]
 #[case("crowded", sample::probed::crowded())]

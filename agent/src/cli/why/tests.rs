@@ -16,6 +16,7 @@ fn page(report: &Report) -> String {
 #[case("proven", sample::proven())]
 #[case("flushed", probed::flushed())]
 #[case("broken", sample::broken())]
+#[case("dropped", probed::dropped())]
 #[case("filtered", probed::filtered())]
 #[case("never_worked", probed::never_worked())]
 #[case("degraded", sample::degraded())]
@@ -91,5 +92,19 @@ fn json_has_the_sentence_of_each_family() {
         .zip(json["families"].as_array().unwrap())
     {
         assert_eq!(shown["reason"], verdict.reason_of(family));
+    }
+}
+
+#[test]
+fn an_outage_without_a_success_is_explained() {
+    let page = page(&probed::dropped());
+    let words = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "nothing succeeded since 24 s ago",
+        "2320 connections from clients outside the node to default/np, default/cip, default/lb",
+        "Ruled out: a filter on the sentinel's addresses",
+        "also IPv4: 4 large transfers of the pod probe failed",
+    ] {
+        assert!(words.contains(part), "{part}: {page}");
     }
 }
