@@ -35,6 +35,14 @@ pub struct Hooks {
     pub new: u64,
 }
 
+impl Hooks {
+    /// Names of the interfaces by which default routes leave.
+    pub fn uplinks(&self) -> impl Iterator<Item = &str> {
+        let uplinks = self.devices.iter().filter(|hook| hook.uplink);
+        uplinks.map(|hook| hook.device.as_str())
+    }
+}
+
 /// One interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hook {

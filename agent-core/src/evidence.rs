@@ -52,7 +52,7 @@ pub struct Sample {
 pub struct ProgrammingSeen {
     /// When this node received the newest added endpoint to which a connection was sent.
     pub followed: Option<Mono>,
-    /// When it received the oldest added endpoint that no connection was sent to, though its Service had many
+    /// When it received the newest added endpoint that no connection was sent to, though its Service had many
     /// since.
     pub unmet: Option<Mono>,
 }

@@ -80,6 +80,11 @@ pub(crate) const RECENT: Duration = Duration::from_secs(600);
 pub(crate) const DIALLED_AFTER: Duration = Duration::from_secs(40);
 /// A Service without a failure for this long is forgotten.
 pub(crate) const KEPT: Duration = Duration::from_secs(30);
+/// Time for which failures of real connections count that nothing refuted and nobody tried again: load
+/// balancers that received 503 send no clients.
+pub(crate) const HELD: Duration = Duration::from_secs(300);
+/// Clients that succeeded so shortly before a fault were dialling when it began.
+pub(crate) const ACTIVE: Duration = Duration::from_secs(10);
 /// Lanes that worked before the agent was away for longer than this have to work again.
 pub(crate) const FORGOTTEN: Duration = Duration::from_secs(3_600);
 /// A Service whose first endpoints came within this time accuses nobody: a proxy may be late with them.

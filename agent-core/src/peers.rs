@@ -20,6 +20,7 @@ use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::{Directory, ServiceInfo};
+use crate::limits::HELD;
 use crate::time::Mono;
 use astray::Devices;
 pub use astray::{Astray, Range};
@@ -233,7 +234,7 @@ impl FamilyPeers {
         self.silent_here.retain(|_, last| !is_old(*last));
         self.outage.take_if(|outage| is_old(outage.unanswered.last));
         self.cut.take_if(|cut| at.since(cut.last) > CUT_AGE);
-        self.devices.forget_astray(is_old);
+        self.devices.forget_astray(|last| at.since(last) > HELD);
     }
 
     fn count(&mut self, count: &PeerCount, at: Mono) {

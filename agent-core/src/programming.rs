@@ -177,7 +177,7 @@ impl Programming {
         let missed = self.changes.iter().filter(is_missed);
         ProgrammingSeen {
             followed: self.followed,
-            unmet: missed.map(|(_, change)| change.received).min(),
+            unmet: missed.map(|(_, change)| change.received).max(),
         }
     }
 

@@ -55,6 +55,8 @@ pub struct Inputs {
     pub pods_expected: [bool; FAMILIES],
     /// What the Node says is wrong with its pods' network.
     pub network: Option<Box<str>>,
+    /// Interfaces by which default routes leave.
+    pub uplinks: Vec<String>,
     /// Usual lag of this node's datapath behind the API, where that is known.
     pub usual_lag: Option<Duration>,
 }

@@ -220,12 +220,14 @@ impl Ledger {
     fn absorb_successes(&mut self, sample: &Sample) {
         for family in Family::ALL {
             let of_family = sample.successes.iter().filter(|of| of.family == family);
-            let near = of_family
-                .filter(|of| of.place == Place::Near)
-                .map(|of| of.at);
+            let latest = |place: Place| {
+                let of_place = of_family.clone().filter(|of| of.place == place);
+                of_place.map(|of| of.at).max()
+            };
             let ledger = &mut self.families[family as usize];
+            ledger.remote = ledger.remote.max(latest(Place::Remote));
             let shown = match sample.programming {
-                Some(_) => near.max(),
+                Some(_) => latest(Place::Near),
                 None => ledger.forwarded.into_iter().flatten().max(),
             };
             shown.inspect(|at| ledger.routes.succeed(*at));

@@ -17,9 +17,9 @@ use crate::evidence::ServiceInfo;
 use crate::limits::{FIRST_ENDPOINTS, FORGOTTEN, Limits};
 use crate::time::Mono;
 
-/// Service ports kept, the first that worked: breadth takes two, and all of them are written whenever
-/// the agent's state is. A namespace that has none among them gets a place of the one that has most: no
-/// tenant's Services keep all others from accusing.
+/// Service ports kept: breadth takes two, and all of them are written whenever the agent's state is. One more
+/// takes the place of the one of its namespace that was used longest ago. A namespace that has none among them
+/// gets a place of the one that has most: no tenant's Services keep all others from accusing.
 const KEPT: usize = 256;
 /// Clients kept of one Service's failures: the decision needs two.
 const CLIENTS_KEPT: usize = 4;
@@ -125,8 +125,11 @@ impl ServicesSeenWorking {
     /// `count` connections to that Service succeeded, all seen by `last`. Its failures are over.
     pub(crate) fn succeed(&mut self, info: &ServiceInfo, count: u32, last: Mono) {
         let (service, namespace) = hashes(info);
-        if self.0.len() >= KEPT && self.0.values().all(|known| known.namespace != namespace) {
-            self.make_room();
+        if self.0.len() >= KEPT && !self.0.contains_key(&service) {
+            match self.0.values().any(|known| known.namespace == namespace) {
+                true => self.forget_oldest(namespace),
+                false => self.make_room(),
+            }
         }
         let before = self.0.get(&service).map(|known| known.successes);
         if self.0.len() < KEPT || before.is_some() {
@@ -245,12 +248,19 @@ impl ServicesSeenWorking {
         }
         let largest = shares.into_iter().max_by_key(|(_, share)| *share);
         let largest = largest.filter(|(_, share)| *share > 1);
-        let theirs = |known: &Known| largest.is_some_and(|(of, _)| known.namespace == of);
-        let known = self.0.iter().filter(|(_, known)| theirs(known));
-        if let Some(oldest) = known
-            .min_by_key(|(_, known)| known.last)
-            .map(|(key, _)| *key)
-        {
+        if let Some((namespace, _)) = largest {
+            self.forget_oldest(namespace);
+        }
+    }
+
+    /// Forgets the Service of a namespace that was used longest ago.
+    fn forget_oldest(&mut self, namespace: u64) {
+        let theirs = self
+            .0
+            .iter()
+            .filter(|(_, known)| known.namespace == namespace);
+        let oldest = theirs.min_by_key(|(_, known)| known.last);
+        if let Some(oldest) = oldest.map(|(key, _)| *key) {
             self.0.remove(&oldest);
         }
     }
@@ -398,18 +408,15 @@ mod tests {
     }
 
     #[test]
-    fn the_first_are_kept() {
+    fn those_used_last_are_kept() {
         let mut worked = ServicesSeenWorking::default();
         for number in 0..=KEPT {
-            worked.succeed(
-                &service("shop", &number.to_string(), Family::V4),
-                1,
-                Mono(0),
-            );
+            let service = service("shop", &number.to_string(), Family::V4);
+            worked.succeed(&service, 1, Mono(number as u64));
         }
         assert_eq!(worked.0.len(), KEPT);
-        assert!(has(&worked, &service("shop", "0", Family::V4)));
-        assert!(!has(
+        assert!(!has(&worked, &service("shop", "0", Family::V4)));
+        assert!(has(
             &worked,
             &service("shop", &KEPT.to_string(), Family::V4)
         ));

@@ -382,6 +382,7 @@ impl Judge {
                 false => boot::pods_expected(&self.facts, &self.shape, &self.coverage.hooks),
             },
             network: (self.facts.node.as_ref()).and_then(|node| node.network.clone()),
+            uplinks: self.coverage.hooks.uplinks().map(str::to_owned).collect(),
             usual_lag: self.ledger.sentinel.usual_lag(),
         };
         let mut verdict = verdict(&self.ledger, &inputs, self.now).following(self.last.as_ref());

@@ -134,6 +134,12 @@ impl Setting {
                     let probes = self.own_probes();
                     sample.peers.cuts.retain(|cut| probes.contains(&cut.client));
                 }
+                // The routes to a node that is deleted go with it.
+                if self.rule.is_some() {
+                    let view = &self.view;
+                    let departures = &mut sample.peers.departures;
+                    departures.retain(|of| view.peer(of.peer).is_some());
+                }
                 for silence in &mut sample.peers.silences {
                     silence.node = self
                         .view

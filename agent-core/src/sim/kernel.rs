@@ -220,7 +220,10 @@ impl Kernel {
             let is_external = fields.class == SourceClass::External as u8;
             unanswered[key.family as usize] += u32::from(is_silent && is_external);
         }
-        peers.name_devices(|index| Some(format!("device{index}").into()));
+        peers.name_devices(|index| match index {
+            UPLINK => Some("eth0".into()),
+            _ => Some(format!("device{index}").into()),
+        });
         (unanswered, peers)
     }
 

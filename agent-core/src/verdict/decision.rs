@@ -15,7 +15,6 @@
 //! what is not decided, is in [`findings`](super::findings); no finding changes a decision.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -25,6 +24,7 @@ use super::lanes::{Failing, Standing};
 use super::witnesses::Group;
 use crate::cause::{Cause, ProbeCause, Why};
 use crate::ledger::{LOST_NOTICED, StaleConnection, Track};
+use crate::limits::HELD;
 use crate::peers::Astray;
 use crate::time::Mono;
 use crate::trace::ProbePath;
@@ -33,7 +33,7 @@ use crate::trace::ProbePath;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// Nothing says that the datapath is at fault, and something works.
+    /// Nothing says that the datapath is at fault.
     Healthy,
     /// The datapath is at fault, by this rule.
     Unhealthy(Rule),
@@ -180,13 +180,23 @@ impl<'a> Case<'a> {
         let limits = self.limits();
         let answered = self.evidence.remote;
         let astray = self.ledger.peers.astray(self.family);
-        let counts = |of: &Astray| {
-            of.peers() > 1
+        let used = self.namespaces_in_use();
+        // Several uplinks are a choice by source, and no fault: what counts left a tunnel or a bridge for one.
+        let is_uplink = |device: &str| self.inputs.uplinks.iter().any(|of| **of == *device);
+        let counts = |usual: &str, of: &Astray| {
+            let namespaces: BTreeSet<&str> = (of.services.values())
+                .filter_map(|name| Some(name.split_once('/')?.0))
+                .collect();
+            !is_uplink(usual)
+                && of.by.iter().all(|device| is_uplink(device))
+                && of.peers() > 1
+                && namespaces.len() >= limits.broken_namespaces.min(used)
                 && of.connections >= limits.service_failures
-                && of.last.since(of.since) >= limits.service_spread
+                && self.lasted(of.since, of.last)
                 && answered.is_none_or(|at| at <= of.since.plus(limits.proof_overlap))
         };
-        let (_, astray) = astray.into_iter().find(|(_, astray)| counts(astray))?;
+        let mut astray = astray.into_iter();
+        let (_, astray) = astray.find(|(usual, astray)| counts(usual, astray))?;
         Some((astray.connections, astray.since))
     }
 
@@ -270,6 +280,3 @@ impl<'a> Case<'a> {
         }
     }
 }
-
-/// Time for which wrong routes count that nobody tried again.
-const HELD: Duration = Duration::from_secs(300);

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cause::{Cause, ProbeCause};
 use crate::evidence::CoverageLoss;
+use crate::limits::ACTIVE;
 use crate::names;
 use crate::owners::DatapathOwners;
 use crate::probes::VoidReason;
@@ -54,17 +55,26 @@ impl Finding {
         }
     }
 
-    /// The sentinel names a cause that nothing but the datapath has. A full table is none: withdrawn nodes
-    /// move their load to the others and fill their tables too. Nor are probes that a filter may have
-    /// dropped, even if real connections fail too: a policy reaches every node of a cluster at once.
+    /// Nothing but the datapath has this cause, so the fleet brake does not delay it. A full table is none:
+    /// withdrawn nodes move their load to the others and fill their tables too. Beside probes that a filter may
+    /// have dropped, connections are certain if they succeeded up to the moment at which both began to fail;
+    /// those that were idle then may be denied since.
     pub(crate) fn is_certain(&self) -> bool {
-        let Evidence::Probes { lanes, .. } = &self.evidence else {
-            return false;
-        };
-        let is_full = lanes
-            .iter()
-            .any(|lane| lane.cause == ProbeCause::ConntrackFull);
-        self.rule == Rule::BrokenByProbes && !is_full && lanes.iter().any(|lane| lane.clear)
+        match (self.rule, &self.evidence) {
+            (Rule::BrokenByProbes, Evidence::Probes { lanes, .. }) => {
+                let is_full = |lane: &FailedLane| lane.cause == ProbeCause::ConntrackFull;
+                !lanes.iter().any(is_full)
+            }
+            (Rule::BrokenByTwoScopes, Evidence::Probes { beside, .. }) => {
+                let active = |of: &Beside| {
+                    let last = of.last_success;
+                    last.is_some_and(|last| of.since.since(last) <= ACTIVE)
+                };
+                beside.as_ref().is_some_and(active)
+            }
+            (Rule::BrokenByRoutes, _) => true,
+            _ => false,
+        }
     }
 
     /// Connections failed, and every path was probed with success since.

@@ -21,11 +21,15 @@ impl<'a> Case<'a> {
         let followed = followed.max(self.generation_followed());
         let should = match read {
             Some(read) => {
-                let unmet = [read.unmet, self.generation_unmet()];
-                let after = |received: &Mono| received.plus(ONE_UPDATE) >= left;
-                unmet.iter().flatten().any(after)
+                // A generation that is late shows it, whenever it became so; an endpoint only if it came with
+                // the change or later, since its Service may have reasons of its own to leave it out.
+                let after = |received: Mono| {
+                    received.plus(ONE_UPDATE) >= left
+                        && self.now.since(received) >= self.late_after()
+                };
+                self.is_generation_late() || read.unmet.is_some_and(after)
             }
-            // Agents of before did not record it.
+            // Recordings of older agents lack it.
             None => true,
         };
         should && followed.is_none_or(|received| received <= left)
@@ -39,19 +43,17 @@ impl<'a> Case<'a> {
             .max()
     }
 
-    /// When the oldest generation was received that a passing lane should have met by now, and has not.
-    fn generation_unmet(&self) -> Option<Mono> {
-        let lag = self
-            .inputs
-            .usual_lag
-            .map_or(Duration::ZERO, |lag| lag.saturating_mul(3));
-        let late = |(lane, ledger): &Probed<'a>| {
-            let late = self.lateness(*lane, ledger);
-            late.is_some_and(|late| late >= self.limits().unmet_after.max(lag))
-        };
-        let lanes = self.main().filter(late);
-        lanes
-            .filter_map(|(_, lane)| lane.freshness.unmet_since())
-            .min()
+    /// Whether a passing lane should have met a generation by now, and has not.
+    fn is_generation_late(&self) -> bool {
+        let late = |(lane, ledger): Probed<'a>| self.lateness(lane, ledger);
+        self.main()
+            .filter_map(late)
+            .any(|late| late >= self.late_after())
+    }
+
+    /// Age from which a change should be on the wire.
+    fn late_after(&self) -> Duration {
+        let lag = self.inputs.usual_lag.unwrap_or_default();
+        self.limits().unmet_after.max(lag.saturating_mul(3))
     }
 }

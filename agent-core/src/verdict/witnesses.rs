@@ -14,6 +14,7 @@ use super::finding::{Beside, Evidence, MissingCriterion, Named, Scope};
 use super::lanes::MAIN;
 use crate::cause::{Cause, FAILURES, Failure};
 use crate::ledger::{FailingService, READ_WITHIN, commonest};
+use crate::limits::HELD;
 use crate::owners::Owner;
 use crate::time::Mono;
 use crate::trace::ProbePath;
@@ -21,9 +22,6 @@ use crate::trace::ProbePath;
 /// Difference in time up to which two witnesses began to fail at the same moment: probes are sent twice a
 /// second.
 const ONSET: Duration = Duration::from_millis(500);
-/// Time for which failures count that nothing has refuted and nobody has tried again: load balancers that
-/// received 503 send no clients.
-const HELD: Duration = Duration::from_secs(300);
 
 impl Scope {
     /// Class of its clients.

@@ -110,6 +110,7 @@ impl World {
                 booted: Mono(0),
                 pods_expected: [false; 2],
                 network: None,
+                uplinks: vec!["eth0".to_owned()],
                 usual_lag: None,
             },
             next: Sample {
