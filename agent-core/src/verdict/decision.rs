@@ -192,7 +192,7 @@ impl<'a> Case<'a> {
                 && of.peers() > 1
                 && namespaces.len() >= limits.broken_namespaces.min(used)
                 && of.connections >= limits.service_failures
-                && self.lasted(of.since, of.last)
+                && of.last.since(of.since) >= limits.service_spread
                 && answered.is_none_or(|at| at <= of.since.plus(limits.proof_overlap))
         };
         let mut astray = astray.into_iter();

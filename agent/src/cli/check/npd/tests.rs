@@ -30,7 +30,7 @@ fn is_one_short_line(line: &str) -> bool {
 #[case(
     sample::degraded(),
     0,
-    "degraded stale: IPv4: connections succeed, except to shop/checkout-with-a-rat…"
+    "degraded stale: IPv4: connections fail to shop/checkout-with-a-rather-long-na…"
 )]
 #[case(
     sample::broken(),
