@@ -46,6 +46,7 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
         booted: Mono(0),
         pods_expected: [false; 2],
         network: None,
+        uplinks: Vec::new(),
         usual_lag: None,
     };
     let anchor = Anchor {
