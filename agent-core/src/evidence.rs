@@ -102,6 +102,9 @@ pub struct Sighting {
     pub failure: Failure,
     /// The client.
     pub client: IpAddr,
+    /// Its port; 0 in recordings of agents that did not keep it.
+    #[serde(default, skip_serializing_if = "is_unknown")]
+    pub client_port: u16,
     /// Address that it dialled.
     pub frontend: SocketAddr,
     /// Destination of its SYN, where that was seen.
@@ -117,6 +120,10 @@ pub struct Sighting {
     pub answer_lost: bool,
     /// For [`Failure::Stale`]: when the endpoint left its slice.
     pub left_since: Option<Mono>,
+}
+
+fn is_unknown(port: &u16) -> bool {
+    *port == 0
 }
 
 impl Sighting {

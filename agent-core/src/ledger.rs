@@ -15,6 +15,7 @@ mod outside;
 mod routes;
 mod seen_working;
 mod service;
+mod source_ports;
 
 use std::collections::BTreeMap;
 

@@ -201,7 +201,7 @@ impl Default for Limits {
             broken_endpoints: 3,
             broken_sources: 2,
             suspect_after: Duration::from_secs(1),
-            partial_after: Duration::from_secs(10),
+            partial_after: Duration::from_secs(9),
             left_grace: Duration::from_secs(2),
             stale_after: Duration::from_secs(15),
             stale_fresh: Duration::from_secs(8),

@@ -86,6 +86,8 @@ pub struct Unanswered {
     pub client: Client,
     /// It was sent to an endpoint that has left.
     pub stale: bool,
+    /// The endpoint, if the route to it is gone.
+    pub astray: Option<IpAddr>,
 }
 
 /// A node, its world and its agent.

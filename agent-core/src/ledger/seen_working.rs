@@ -115,6 +115,8 @@ pub(crate) struct NewFailures {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailingService<'a> {
     pub(crate) failing: &'a Failing,
+    /// When it last worked.
+    pub(crate) worked: Mono,
     /// Connections that had succeeded.
     pub(crate) successes: u32,
     /// It is the pod probe's.
@@ -212,6 +214,7 @@ impl ServicesSeenWorking {
         self.of(family).filter_map(|known| {
             Some(FailingService {
                 failing: known.failing.as_ref()?,
+                worked: known.last,
                 successes: known.successes,
                 is_pod_probe: known.namespace == PROBES,
             })

@@ -8,6 +8,7 @@ use agent_common::service::{Family, SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
 
 use super::family::commonest;
+use super::source_ports::SourcePorts;
 use crate::cause::{FAILURES, Failure};
 use crate::cluster::ObjectName;
 use crate::evidence::{ServiceInfo, Sighting};
@@ -42,6 +43,9 @@ pub(crate) struct Track {
     doubtful: [Option<Run>; SOURCE_CLASSES],
     /// By place: pods, and all others.
     stale: [VecDeque<StaleConnection>; 2],
+    /// By place too: who dialled endpoints that left.
+    #[serde(skip)]
+    dialled_from: [SourcePorts; 2],
     /// Those that dialled an endpoint that left by its own address, with when one last did.
     #[serde(default)]
     dialled: (Window, Option<Mono>),
@@ -64,6 +68,10 @@ pub(crate) struct StaleConnection {
     pub(crate) age: Duration,
     pub(crate) client: IpAddr,
     pub(crate) destination: Option<SocketAddr>,
+    /// The same client and port dialled such an endpoint before: conntrack may remember them, and then no rule
+    /// was asked.
+    #[serde(default)]
+    pub(crate) is_reused: bool,
 }
 
 impl StaleConnection {
@@ -117,6 +125,7 @@ impl Track {
                 .map(|failure| (failure, Window::default(), None)),
             doubtful: [None; SOURCE_CLASSES],
             stale: Default::default(),
+            dialled_from: Default::default(),
             dialled: Default::default(),
             example: None,
         }
@@ -174,15 +183,20 @@ impl Track {
         else {
             return;
         };
-        let kept = &mut self.stale[usize::from(sighting.class != SourceClass::Pod)];
+        let place = usize::from(sighting.class != SourceClass::Pod);
+        let is_reused = self.dialled_from[place].met_before(sighting.client, sighting.client_port);
+        let kept = &mut self.stale[place];
         if kept.len() == STALE_KEPT {
-            kept.pop_front();
+            // Many of one client must not take the place of the few that count.
+            let reused = kept.iter().position(|of| of.is_reused);
+            kept.remove(reused.unwrap_or_default());
         }
         kept.push_back(StaleConnection {
             at,
             age,
             client: sighting.client,
             destination: sighting.destination,
+            is_reused,
         });
     }
 

@@ -173,6 +173,7 @@ impl Event {
             kind: FrontendKind::ClusterIp,
             failure,
             client: IpAddr::V4(Ipv4Addr::new(10, 244, 1, client)),
+            client_port: 0,
             frontend: ([10, 96, 0, 1], 80).into(),
             destination: Some(([10, 244, 0, client], 8_080).into()),
             device: 2,

@@ -316,6 +316,7 @@ fn services_are_named_before_they_occur() {
         kind: FrontendKind::ClusterIp,
         failure: Failure::Leaked,
         client: "10.244.0.7".parse().unwrap(),
+        client_port: 40_007,
         frontend: "10.96.0.7:80".parse().unwrap(),
         destination: None,
         device: 3,

@@ -194,6 +194,12 @@ impl SimNode {
             at: now,
             client: dialled.client,
             stale: matches!(way, Way::To(pod) if self.datapath.has_left(pod, now)),
+            astray: match way {
+                Way::To(pod) if !self.datapath.routes_pods(pod.local, family) => {
+                    Some(pod.ip(family))
+                }
+                _ => None,
+            },
         });
     }
 

@@ -93,7 +93,7 @@ impl<'a> Case<'a> {
             return None;
         }
         let beside =
-            [Scope::Pods, Scope::Outside].map(|scope| self.group(scope, Some(probe.since)));
+            [Scope::Pods, Scope::Outside].map(|scope| self.group(scope, Some(probe.onset())));
         let mut groups: Vec<Group<'a>> = beside.into_iter().flatten().collect();
         groups.retain(|group| group.is_felt(self) && self.lasted(group.since, group.last));
         if groups.is_empty() {
@@ -229,13 +229,14 @@ impl<'a> Case<'a> {
 
     /// New connections still go to an endpoint that left long ago and stay unanswered, and programming stands
     /// still: nothing that changed since has been seen on the wire, though something should have been. If
-    /// anything newer is seen, the proxy follows the API, and the trouble is that Service's (clients that use
-    /// a source port again).
+    /// anything newer is seen, the proxy follows the API, and the trouble is that Service's. A client that uses
+    /// a source port again follows conntrack and shows nothing.
     fn removed_endpoints_get_connections(&self) -> Option<Found> {
         let limits = self.limits();
         let age = limits.stale_age(self.inputs.usual_lag);
         let counts = |seen: &&StaleConnection| {
             seen.age > limits.left_grace
+                && !seen.is_reused
                 && self.is_within_proof_age(seen.at)
                 && self.stands_still_since(seen.left())
         };
@@ -252,7 +253,9 @@ impl<'a> Case<'a> {
         };
         let tracks: Vec<&Track> = self.tracks().filter(|track| is_stale(track)).collect();
         let connections = tracks.iter().flat_map(|track| track.stale()).filter(counts);
-        if connections.clone().count() < limits.stale_connections {
+        // A generation of the sentinel that is late as well is another witness.
+        let late = usize::from(self.is_generation_late());
+        if connections.clone().count() + late < limits.stale_connections {
             return None;
         }
         // Among equals the later one.

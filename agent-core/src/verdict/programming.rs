@@ -44,7 +44,7 @@ impl<'a> Case<'a> {
     }
 
     /// Whether a passing lane should have met a generation by now, and has not.
-    fn is_generation_late(&self) -> bool {
+    pub(super) fn is_generation_late(&self) -> bool {
         let late = |(lane, ledger): Probed<'a>| self.lateness(lane, ledger);
         self.main()
             .filter_map(late)

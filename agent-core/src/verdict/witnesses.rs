@@ -22,6 +22,10 @@ use crate::trace::ProbePath;
 /// Difference in time up to which two witnesses began to fail at the same moment: probes are sent twice a
 /// second.
 const ONSET: Duration = Duration::from_millis(500);
+/// Pause between two connections of a witness up to which the moment of its onset is known.
+const RARELY: Duration = Duration::from_secs(2);
+/// Failures of the pod probe that count: its connections are ours, and one a second.
+const PROBE_FAILURES: u64 = 2;
 
 impl Scope {
     /// Class of its clients.
@@ -58,6 +62,14 @@ impl<'a> Group<'a> {
         })
     }
 
+    /// The earliest moment at which whatever it fails by can have begun: a client that dials once a second
+    /// meets it later than others do.
+    pub(super) fn onset(&self) -> Mono {
+        let worked = self.services.iter().map(|of| of.worked).max();
+        let earliest = self.since.minus(RARELY);
+        worked.map_or(self.since, |at| at.clamp(earliest, self.since))
+    }
+
     /// Failures by kind.
     pub(super) fn failures(&self) -> [u64; FAILURES] {
         let mut sum = [0; FAILURES];
@@ -71,7 +83,11 @@ impl<'a> Group<'a> {
 
     /// Enough failures to tell from single ones.
     pub(super) fn are_enough(&self, case: &Case<'_>) -> bool {
-        self.failures().iter().sum::<u64>() >= case.limits().service_failures.into()
+        let enough = match self.scope {
+            Scope::PodProbe => PROBE_FAILURES,
+            Scope::Pods | Scope::Outside => case.limits().service_failures.into(),
+        };
+        self.failures().iter().sum::<u64>() >= enough
     }
 
     /// Enough failures, of clients that can be believed: two of them, or one that was served often.

@@ -3,8 +3,6 @@
 
 /// A fault or world, and the uses in which it is judged wrongly.
 pub(crate) const KNOWN_WRONG: &[(&str, &[&str])] = &[
-    // Its endpoints are on a single other node, which may be about to go.
-    ("routes to remote pods gone", &["one pod, one Service"]),
     // Nobody sees the host's connections succeed, so none of them is known to have worked.
     ("rules of other Services gone", &["host network pods only"]),
 ];

@@ -187,6 +187,7 @@ prop_compose! {
             sent,
             ended,
             client: ends.0,
+            client_port: ends.1.port(),
             frontend: ends.1,
             handshake: stamps.0,
             data: stamps.1,

@@ -308,6 +308,7 @@ impl Scene {
             kind: FrontendKind::ClusterIp,
             failure,
             client: ip("10.1.0.7"),
+            client_port: 0,
             frontend: SocketAddr::new(ip("10.96.0.1"), 80),
             destination: None,
             device: 2,

@@ -4,8 +4,9 @@
 use std::time::Duration;
 
 use super::expected::{Expected, expected};
-use super::{FaultRow, Happens, Run};
+use super::{FaultRow, Felt, Happens, Run};
 use crate::cause::State;
+use crate::limits::Limits;
 use crate::sim::{BEGIN, Dice, SimNode, ms};
 use crate::time::Mono;
 
@@ -19,6 +20,8 @@ const WATCHED: Duration = Duration::from_secs(12);
 const STAYS: Duration = Duration::from_secs(5);
 /// Time until somebody is sent to a removed endpoint, at most.
 const MET: Duration = Duration::from_secs(30);
+/// Time to 503 from the connection that completes the evidence, where clients dial too rarely for the limit.
+const FROM_COMPLETE: Duration = Duration::from_secs(3);
 const STEP: Duration = ms(250);
 
 /// What became of a cell.
@@ -85,26 +88,35 @@ impl Watch {
     fn fault(mut self, row: &FaultRow, expected: Expected) -> Outcome {
         let early = self.node.answers().iter().any(|of| of.livez == 503);
         let since = match row.felt {
-            super::Felt::Stale => self.first_stale(expected),
+            Felt::Stale => self.first_stale(expected),
             _ => Some(self.at),
         };
         let limit = match expected {
             Expected::Fails(within) => within,
             _ => WATCHED,
         };
-        let since_or_begin = since.unwrap_or(self.at);
-        while self.node.now() < since_or_begin.plus(limit + STEP) && self.failed(self.at).is_none()
-        {
+        let begin = since.unwrap_or(self.at);
+        let mut within = limit;
+        while self.node.now() < begin.plus(within + STEP) && self.failed(self.at).is_none() {
             self.node.run(STEP);
+            let complete = match row.felt {
+                Felt::Routes => self.routes_are_met(),
+                Felt::Stale => self.removed_is_met(begin),
+                _ => continue,
+            };
+            let complete = complete.unwrap_or(self.node.now());
+            within = limit
+                .max(complete.since(begin) + FROM_COMPLETE)
+                .min(limit + MET);
         }
-        let failed = self.failed(since_or_begin);
+        let failed = self.failed(begin);
         if failed.is_some() {
             self.node.run(STAYS);
         }
         let felt = self.first_felt().is_some();
         let wrong = match early {
             true => Some("503 before the fault".to_owned()),
-            false => self.wrong(expected, failed, felt),
+            false => self.wrong(expected, within, failed, felt),
         };
         Outcome {
             expected: Some(expected),
@@ -130,11 +142,36 @@ impl Watch {
         None
     }
 
-    fn wrong(&self, expected: Expected, failed: Option<Duration>, felt: bool) -> Option<String> {
+    /// When three connections, to two endpoints, had met no route: clients may dial too rarely for the limit.
+    fn routes_are_met(&self) -> Option<Mono> {
+        let astray = || {
+            let later = self.node.unanswered().iter().filter(|of| of.at >= self.at);
+            later.filter_map(|of| Some((of.at, of.astray?)))
+        };
+        let (_, first) = astray().next()?;
+        let (second, _) = astray().find(|(_, endpoint)| *endpoint != first)?;
+        let (third, _) = astray().nth(2)?;
+        Some(third.max(second))
+    }
+
+    /// When three connections had met an endpoint that had been removed for long.
+    fn removed_is_met(&self, first: Mono) -> Option<Mono> {
+        let old = first.plus(Limits::default().stale_after);
+        let mut met = (self.node.unanswered().iter()).filter(|of| of.stale && of.at >= old);
+        met.nth(2).map(|of| of.at)
+    }
+
+    fn wrong(
+        &self,
+        expected: Expected,
+        within: Duration,
+        failed: Option<Duration>,
+        felt: bool,
+    ) -> Option<String> {
         let state = self.node.answer().map_or(State::Unknown, |of| of.state);
         let cause = self.cause();
         match expected {
-            Expected::Fails(within) => match failed {
+            Expected::Fails(_) => match failed {
                 None => Some(format!("200, {}{cause}", state.name())),
                 Some(after) if after > within => Some(format!("503 after {after:.1?}")),
                 Some(_) if !self.stays() => Some(format!("back at 200, {}{cause}", state.name())),

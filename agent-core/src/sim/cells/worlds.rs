@@ -47,7 +47,7 @@ const APPLICATION: &str = "the application";
 
 /// The innocent worlds of the table.
 #[rustfmt::skip]
-pub const WORLDS: [WorldRow; 36] = [
+pub const WORLDS: [WorldRow; 37] = [
     row("nothing happens", "nothing fails", |world, _| world),
     row("a policy drops one pod", POLICY, |world, at| denied(world, at, Scope::Pod, Denial::Drop)),
     row("a policy rejects one pod", POLICY, |world, at| denied(world, at, Scope::Pod, Denial::Reject)),
@@ -79,6 +79,7 @@ pub const WORLDS: [WorldRow; 36] = [
     row("proxy 20 s late, endpoints end gracefully", LATE, |world, at| late(world, at, S * 20, GRACE)),
     row("a new Service, proxy 5 s late", LATE, new_service),
     row("source ports reused to an endpoint that left", "the clients' own ports", reused),
+    row("source ports reused alone, nothing else changes", "the clients' own ports", reused_alone),
     row("endpoints move every 5 s", "nothing fails", |world, at| late(world, at, ms(500), GRACE)),
     row("a mirror copies every SYN", "nothing fails", |world, _| World { mirrored: true, ..world }),
     row("backends of one Service are silent", APPLICATION, |world, at| world.with(at, Act::Sicken(0, Sickness::Silent))),
@@ -257,6 +258,25 @@ fn reused(mut world: World, at: Duration) -> World {
     }
     let place = world.services[0].local;
     world.with(at, Act::Replace(0, place, Duration::ZERO))
+}
+
+/// A Service whose only clients keep their source ports, while nothing else is there that could show that the
+/// proxy follows: no rotation, and no change of another Service.
+fn reused_alone(mut world: World, at: Duration) -> World {
+    let service = world.services.len();
+    world.services.push(ServiceSpec::new("kept", 1, 1));
+    world.rotation = None;
+    let before = world.streams.len();
+    let mut world = with_outsiders(world, 230..233, service, ms(200));
+    let pod = |family| Stream::of_pod(8, service, ms(200)).over(family);
+    let families: Vec<Family> = world.stack.families().collect();
+    world.streams.extend(families.into_iter().map(pod));
+    for stream in &mut world.streams[before..] {
+        stream.keeps_port = true;
+    }
+    let place = world.services[service].local;
+    world.proxy_delay = (S * 2, S * 2);
+    world.with(at, Act::Replace(service, place, Duration::ZERO))
 }
 
 fn sick(mut world: World, at: Duration, sickness: Sickness) -> World {

@@ -331,6 +331,7 @@ pub(super) fn sighting(
         kind: FrontendKind::ClusterIp,
         failure,
         client: IpAddr::V4(Ipv4Addr::new(10, 244, 1, client)),
+        client_port: 0,
         frontend: SocketAddr::from(([10, 96, 0, 1], 80)),
         destination: None,
         device: 2,
