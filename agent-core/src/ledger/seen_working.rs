@@ -21,6 +21,8 @@ use crate::time::Mono;
 /// takes the place of the one of its namespace that was used longest ago. A namespace that has none among them
 /// gets a place of the one that has most: no tenant's Services keep all others from accusing.
 const KEPT: usize = 256;
+/// Time for which a failure among successes says that some clients fail for reasons of their own.
+const MIXED: Duration = Duration::from_secs(10);
 /// Clients kept of one Service's failures: the decision needs two.
 const CLIENTS_KEPT: usize = 4;
 
@@ -42,6 +44,9 @@ struct Known {
     /// Connections that succeeded. Agents of before did not count them.
     #[serde(default = "enough")]
     successes: u32,
+    /// The last failure before a success: some of its clients fail while others are served.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    mixed: Option<Mono>,
     /// It never worked, and nothing else did when it failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     never: bool,
@@ -119,6 +124,8 @@ pub(crate) struct FailingService<'a> {
     pub(crate) worked: Mono,
     /// Connections that had succeeded.
     pub(crate) successes: u32,
+    /// Just before, some of its clients failed while others were served.
+    pub(crate) is_mixed: bool,
     /// It is the pod probe's.
     pub(crate) is_pod_probe: bool,
 }
@@ -133,13 +140,19 @@ impl ServicesSeenWorking {
                 false => self.make_room(),
             }
         }
-        let before = self.0.get(&service).map(|known| known.successes);
+        let known = self.0.get(&service);
+        let before = known.map(|known| known.successes);
+        let mixed = known.and_then(|known| {
+            let failed = known.failing.as_ref().map(|failing| failing.last);
+            failed.max(known.mixed)
+        });
         if self.0.len() < KEPT || before.is_some() {
             let known = Known {
                 namespace,
                 family: info.family,
                 last,
                 emptied: None,
+                mixed,
                 successes: before.unwrap_or_default().saturating_add(count),
                 never: false,
                 failing: None,
@@ -166,17 +179,20 @@ impl ServicesSeenWorking {
                 family: info.family,
                 last: Mono(0),
                 emptied: None,
+                mixed: None,
                 successes: 0,
                 never,
                 failing: None,
             });
         }
         let known = self.0.get_mut(&service);
-        let Some(known) =
-            known.filter(|known| known.emptied.is_none_or(late) && known.last < new.arrived)
-        else {
+        let Some(known) = known.filter(|known| known.emptied.is_none_or(late)) else {
             return;
         };
+        if known.last >= new.arrived {
+            known.mixed = known.mixed.max(Some(new.arrived));
+            return;
+        }
         let goes_on = |failing: &Failing| new.noticed.since(failing.last) <= pause;
         known.failing.take_if(|failing| !goes_on(failing));
         let failing = known.failing.get_or_insert_with(|| Failing {
@@ -212,8 +228,11 @@ impl ServicesSeenWorking {
     /// Services of a family that fail.
     pub(crate) fn failing(&self, family: Family) -> impl Iterator<Item = FailingService<'_>> {
         self.of(family).filter_map(|known| {
+            let failing = known.failing.as_ref()?;
+            let just_before = |at: Mono| failing.since.since(at) <= MIXED;
             Some(FailingService {
-                failing: known.failing.as_ref()?,
+                failing,
+                is_mixed: known.mixed.is_some_and(just_before),
                 worked: known.last,
                 successes: known.successes,
                 is_pod_probe: known.namespace == PROBES,

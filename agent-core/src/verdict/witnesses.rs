@@ -142,9 +142,15 @@ impl<'a> Case<'a> {
             Scope::PodProbe | Scope::Pods => &self.ledger.worked,
         };
         let after = |at: Mono, span: Duration| last.is_none_or(|last| last <= at.plus(span));
-        let overlap = self.limits().proof_overlap;
+        let limits = self.limits();
+        // Where some clients failed before the others did, a pause between the others looks like an onset.
+        let silent = last.is_none_or(|last| self.now.since(last) >= limits.broken_after);
         let counts = |of: &FailingService<'_>| match from {
-            Some(from) => of.failing.since.plus(ONSET) >= from && after(from, overlap),
+            Some(from) => {
+                of.failing.since.plus(ONSET) >= from
+                    && after(from, limits.proof_overlap)
+                    && (silent || !of.is_mixed)
+            }
             None => after(of.failing.last, Duration::ZERO),
         };
         let services = worked.failing(self.family).filter(|of| {
