@@ -12,8 +12,16 @@ use crate::tools::Tool;
 
 const CARGO_MUTANTS: Tool = Tool::new("cargo-mutants", "27.1.0");
 
-/// The files between a verdict and its answer: a wrong line here is a wrong 503 or 200 by itself.
-const FILES: [&str; 3] = ["answer.rs", "brake.rs", "damping.rs"];
+/// The decision, and the files between a verdict and its answer: a wrong line here is a wrong 503 or 200 by
+/// itself.
+const FILES: [&str; 6] = [
+    "answer.rs",
+    "brake.rs",
+    "damping.rs",
+    "verdict/decision.rs",
+    "verdict/programming.rs",
+    "verdict/witnesses.rs",
+];
 
 /// Changes that these tests do not judge.
 const EQUIVALENT: [&str; 2] = [

@@ -121,6 +121,7 @@ pub(crate) const NIGHTLY: &[Step] = &[
     step("fuzz", Task("fuzz all --seconds 900")),
     step("miri", Task("miri")),
     step("mutants", Task("mutants")),
+    step("judgement", One(judgement)),
     step("sanitize", Task("test --sanitize")),
     step("image", Task("image --check --arch amd64,arm64")),
     step("release", Task("release")),
@@ -161,6 +162,14 @@ fn clippy() -> Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Every use of a node with every fault and innocent world, with 200 seeds.
+fn judgement() -> Result<()> {
+    let mut command = run::cargo();
+    command.args(["test", "--package", "agent-core", "--release"]);
+    command.args(["--test", "judgement"]);
+    run::run(command.env("PATHPROOF_SEEDS", "200"))
 }
 
 fn doc() -> Result<()> {
