@@ -27,7 +27,16 @@ pub struct Census {
     list: u32,
     /// A list came to its end.
     pub(super) is_whole: bool,
-    said: Option<(FleetReport, Mono)>,
+    said: Option<Said>,
+}
+
+/// A count that is to stand on the slices.
+#[derive(Debug)]
+struct Said {
+    report: FleetReport,
+    written: Mono,
+    /// When it first said so.
+    changed: Mono,
 }
 
 #[derive(Debug)]
@@ -149,20 +158,27 @@ impl Census {
             return None;
         }
         let counted = self.count(wall, now);
-        let due = |(said, at): &(FleetReport, Mono)| {
-            let (before, after) = (said.count().unsound, counted.count().unsound);
-            let pause = match before.abs_diff(after) {
-                0 if said.is_same(&counted) => BEAT,
-                0 => OTHER,
-                change if change >= 1.max(counted.nodes / ONE_IN) => Duration::ZERO,
-                _ => SMALL,
+        let is_same = |said: &Said| said.report.is_same(&counted);
+        let due = |said: &Said| {
+            let (before, after) = (said.report.count().unsound, counted.count().unsound);
+            let (since, pause) = match before.abs_diff(after) {
+                0 if is_same(said) => (said.written, BEAT),
+                0 => (said.changed, OTHER),
+                change if change >= 1.max(counted.nodes / ONE_IN) => (said.changed, Duration::ZERO),
+                _ => (said.changed, SMALL),
             };
-            now.since(*at) >= pause
+            now.since(since) >= pause
         };
         if anyway || self.said.as_ref().is_none_or(due) {
-            self.said = Some((counted, now));
+            // What goes with a rotation and says nothing new costs the next change no pause.
+            let same = self.said.as_ref().filter(|said| is_same(said));
+            self.said = Some(Said {
+                changed: same.map_or(now, |said| said.changed),
+                written: now,
+                report: counted,
+            });
         }
-        self.said.as_ref().map(|(said, _)| said)
+        self.said.as_ref().map(|said| &said.report)
     }
 }
 
