@@ -155,11 +155,13 @@ impl Words<'_> {
                 services,
                 age,
                 destination,
+                clients,
             } => {
                 let destination = destination.map(|at| format!(" ({at})"));
                 format!(
-                    "new connections to {} still go to an endpoint that was removed {} \
+                    "new connections {}to {} still go to an endpoint that was removed {} \
                      earlier{}, and nothing that changed since is on the wire",
+                    from_clients(clients),
                     listed(services),
                     Spoken(*age),
                     destination.unwrap_or_default(),

@@ -121,7 +121,8 @@ pub fn eliminated(finding: &Finding) -> Option<String> {
             "the clients and their network, because the connections arrived and the kernel shows the obstacle"
         }
         (Rule::StaleByConnections, _) => {
-            "clients that use a source port again, because nothing newer is on the wire for any Service"
+            "clients that use a source port again, because each of these was new and nothing newer is on the wire \
+             for any Service"
         }
         (Rule::StaleByProbes, _) => {
             "a slow API server, because the lag counts from the receipt of the change on this node"

@@ -67,6 +67,9 @@ pub(crate) struct StaleConnection {
     /// Time between the endpoint's departure and the arrival of the connection.
     pub(crate) age: Duration,
     pub(crate) client: IpAddr,
+    /// The client is a pod of this node.
+    #[serde(default)]
+    pub(crate) is_pod: bool,
     pub(crate) destination: Option<SocketAddr>,
     /// The same client and port dialled such an endpoint before: conntrack may remember them, and then no rule
     /// was asked.
@@ -195,6 +198,7 @@ impl Track {
             at,
             age,
             client: sighting.client,
+            is_pod: place == 0,
             destination: sighting.destination,
             is_reused,
         });

@@ -240,6 +240,10 @@ impl<'a> Case<'a> {
                 && self.is_within_proof_age(seen.at)
                 && self.stands_still_since(seen.left())
         };
+        let scope = |seen: &StaleConnection| match seen.is_pod {
+            true => Scope::Pods,
+            false => Scope::Outside,
+        };
         let is_stale = |track: &Track| {
             let old = track.stale().filter(counts).filter(|seen| seen.age >= age);
             old.map(|seen| seen.at).max().is_some_and(|last| {
@@ -259,11 +263,13 @@ impl<'a> Case<'a> {
             return None;
         }
         // Among equals the later one.
-        let oldest = connections.max_by_key(|seen| seen.age)?;
+        let oldest = connections.clone().max_by_key(|seen| seen.age)?;
+        let clients: BTreeSet<Scope> = connections.map(scope).collect();
         let evidence = Evidence::LeftEndpoint {
             services: super::case::named(&tracks),
             age: oldest.age,
             destination: oldest.destination,
+            clients: clients.into_iter().collect(),
         };
         Some((Some(Cause::Stale), evidence))
     }

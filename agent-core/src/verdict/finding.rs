@@ -120,7 +120,7 @@ pub enum Evidence {
     Routes { connections: u32, since: Mono },
     /// Connections from outside that failed behind an obstacle in the node itself.
     Obstacle { failures: u32, since: Mono },
-    /// Connections of pods to an endpoint that left.
+    /// Connections to an endpoint that left.
     LeftEndpoint {
         /// To these Services.
         services: Named,
@@ -129,6 +129,9 @@ pub enum Evidence {
         age: Duration,
         /// Address of that endpoint.
         destination: Option<SocketAddr>,
+        /// Whose connections; empty in recordings of older agents.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        clients: Vec<Scope>,
     },
     /// Services that fail while others do not.
     Services {

@@ -92,6 +92,7 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
         services: web(),
         age: Duration::from_secs(16),
         destination: destination.map(|at| at.parse().unwrap()),
+        clients: vec![Scope::Outside],
     };
     let late = |owners: &[Owner], generation, wanted| Evidence::Late {
         path: ProbePath::NodePort,

@@ -390,8 +390,8 @@ fn stale_is_over_when_none_is_seen_any_more() {
     }
     assert_eq!(
         world.verdict(1_000).reason(),
-        "IPv4: new connections to default/web:http still go to an endpoint that was removed 20 s earlier \
-         (10.244.0.5:8080), and nothing that changed since is on the wire"
+        "IPv4: new connections from pods of this node to default/web:http still go to an endpoint that was \
+         removed 20 s earlier (10.244.0.5:8080), and nothing that changed since is on the wire"
     );
     world.idle(1_250, 10_000);
     assert_eq!(world.verdict(8_500).state, State::Stale);
