@@ -336,9 +336,8 @@ impl Ledger {
             }
             return;
         }
-        if let Some(track) = self.track(sighting.service, info, at) {
-            track.sight(sighting, at);
-        }
+        let track = self.track(sighting.service, info, at);
+        let is_reused = track.is_some_and(|track| track.sight(sighting, at));
         let left_grace = self.limits.left_grace;
         let family = &mut self.families[info.family as usize];
         match sighting.failure {
@@ -348,7 +347,13 @@ impl Ledger {
         }
         // It was given up only now.
         let began = sighting.arrived;
-        if matches!(sighting.failure, Failure::Stale | Failure::Refused)
+        let counts_outside = match sighting.failure {
+            Failure::Refused => true,
+            // Clients that dial again within that time were seen before, and are known by their port.
+            Failure::Stale => !is_reused && sighting.age() >= Some(self.limits.stale_after),
+            _ => false,
+        };
+        if counts_outside
             && sighting.class == SourceClass::External
             // After a gap the ring holds what may have healed since.
             && at >= look.floor

@@ -175,8 +175,9 @@ impl Track {
         self.example = Some(Example::of(sighting));
     }
 
-    /// Remembers the addresses of a failure; it is counted apart.
-    pub(crate) fn sight(&mut self, sighting: &Sighting, at: Mono) {
+    /// Remembers the addresses of a failure; it is counted apart. Says whether conntrack may remember the client,
+    /// so that the connection shows nothing of the rules.
+    pub(crate) fn sight(&mut self, sighting: &Sighting, at: Mono) -> bool {
         self.since = self.since.min(at);
         self.last = self.last.max(at);
         self.example = Some(Example::of(sighting));
@@ -184,7 +185,7 @@ impl Track {
             .age()
             .filter(|_| sighting.failure == Failure::Stale)
         else {
-            return;
+            return false;
         };
         let place = usize::from(sighting.class != SourceClass::Pod);
         let is_reused = self.dialled_from[place].met_before(sighting.client, sighting.client_port);
@@ -202,6 +203,7 @@ impl Track {
             destination: sighting.destination,
             is_reused,
         });
+        is_reused
     }
 
     /// A connection of this Service succeeded.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::{LoadBalancerStatus, Node, Service, ServiceSpec, ServiceStatus};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::de::{Error as _, Unexpected};
 use serde::{Deserialize, Deserializer};
 
 use agent_core::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
@@ -34,7 +35,7 @@ impl Kind {
     pub(super) fn read<'de, D: Deserializer<'de>>(self, from: D) -> Result<Object, D::Error> {
         Ok(match self {
             Kind::Node => Object::Node(Deserialize::deserialize(from)?),
-            Kind::Service => Object::Service(Deserialize::deserialize(from)?),
+            Kind::Service => Object::Service(Box::new(ServedService::deserialize(from)?.into())),
             Kind::Slice => Object::Slice(Deserialize::deserialize(from)?),
         })
     }
@@ -69,6 +70,48 @@ pub enum Object {
     Service(Box<Service>),
     /// An EndpointSlice.
     Slice(Box<EndpointSlice>),
+}
+
+/// The parts of a Service that are needed here. Others are not read: an API server takes conditions whose time
+/// is null, which the typed object refuses, and one such Service must not be lost for that.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ServedService {
+    #[serde(default, deserialize_with = "version_one")]
+    #[expect(dead_code, reason = "it is checked as it is read")]
+    api_version: (),
+    #[serde(default)]
+    metadata: ObjectMeta,
+    spec: Option<ServiceSpec>,
+    status: Option<ServedStatus>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ServedStatus {
+    load_balancer: Option<LoadBalancerStatus>,
+}
+
+/// Of an item in a list, or of an object.
+fn version_one<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    match Option::<String>::deserialize(from)?.as_deref() {
+        None | Some("v1") => Ok(()),
+        Some(other) => Err(D::Error::invalid_value(Unexpected::Str(other), &"v1")),
+    }
+}
+
+impl From<ServedService> for Service {
+    fn from(served: ServedService) -> Self {
+        let status = served.status.map(|status| ServiceStatus {
+            load_balancer: status.load_balancer,
+            ..ServiceStatus::default()
+        });
+        Self {
+            metadata: served.metadata,
+            spec: served.spec,
+            status,
+        }
+    }
 }
 
 impl Object {

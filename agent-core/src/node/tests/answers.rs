@@ -1,5 +1,6 @@
 //! Answers: eligibility, enforcement, and the answer to an unknown verdict.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use agent_common::evidence::Outcome;
@@ -10,7 +11,7 @@ use super::scene::*;
 use super::world::*;
 use crate::answer::{Enforcement, UnknownPolicy};
 use crate::cause::{Failure, State};
-use crate::cluster::{Change, NodeFacts};
+use crate::cluster::{Change, NodeFacts, Protocol};
 use crate::eligibility::{Eligibility, TerminatingTaints};
 use crate::event::{Event, KernelSample};
 use crate::freshness::FIRST_GENERATION;
@@ -300,6 +301,32 @@ fn refused_clients(#[case] beside_the_first: &[Outcome], #[case] expected: bool)
             ..KernelSample::default()
         });
         is_broken = !effects.judged().answers.broken_services.is_empty();
+    }
+    assert_eq!(is_broken, expected);
+}
+
+/// Three clients outside are sent to an endpoint that left 16 s ago. Those that did so before with the same
+/// source ports follow conntrack, whatever the rules say.
+#[rstest]
+#[case::new_connections(false, true)]
+#[case::source_ports_that_are_used_again(true, false)]
+fn clients_sent_to_a_removed_endpoint(#[case] dialled_before: bool, #[case] expected: bool) {
+    let mut scene = Scene::probed();
+    outside(&mut scene, &FORWARDED);
+    scene.view(vec![slice("web", Protocol::Tcp, &["10.2.0.9"])]);
+    let mut is_broken = false;
+    let waits = [dialled_before.then_some(3_000), Some(16_000)];
+    for wait in waits.into_iter().flatten() {
+        scene.later(wait);
+        for client in 1..4 {
+            let mut sighting = scene.later(600).sighting(Failure::Stale);
+            sighting.class = SourceClass::External;
+            sighting.client = [198, 51, 100, client].into();
+            sighting.client_port = 40_000;
+            sighting.destination = Some(SocketAddr::from(([10, 2, 0, 1], 8_080)));
+            let effects = scene.sighted(sighting);
+            is_broken = !effects.judged().answers.broken_services.is_empty();
+        }
     }
     assert_eq!(is_broken, expected);
 }

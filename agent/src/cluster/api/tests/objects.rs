@@ -54,6 +54,30 @@ fn a_slice_as_it_is_served() {
     assert_eq!(facts.ports.len(), 2);
 }
 
+/// Kubernetes' conformance tests make one, and the API server takes it.
+#[test]
+fn a_service_with_a_condition_whose_time_is_null() {
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"clusterIP": "10.96.0.9", "ports": [{"port": 80, "protocol": "TCP"}]},
+        "status": {
+            "loadBalancer": {"ingress": [{"ip": "192.0.2.9"}]},
+            "conditions": [{"type": "StatusPatched", "status": "True", "reason": "r", "message": "m",
+                "lastTransitionTime": null}],
+        },
+    });
+    let facts = convert(Kind::Service, &service);
+    let Ok(Some(Facts::Service(facts))) = facts else {
+        panic!("{facts:?}");
+    };
+    assert_eq!(facts.load_balancer_ips.len(), 1);
+    let mut other = service;
+    other["apiVersion"] = json!("v2");
+    let refused = convert(Kind::Service, &other).unwrap_err();
+    assert!(refused.contains("expected v1"), "{refused}");
+}
+
 #[test]
 fn a_slice_of_a_thousand_endpoints() {
     let endpoints: Vec<Value> = (0..1000)
