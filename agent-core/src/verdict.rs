@@ -80,7 +80,7 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
     let (services, services_omitted) = findings::troubles(ledger, now);
     Verdict {
         at: now,
-        decision: decision_of(&finding),
+        decision: Some(decision_of(&finding)),
         state: finding.rule.state(),
         since: now,
         cause: finding.cause,

@@ -34,7 +34,7 @@ fn finding(state: State) -> Finding {
 fn family(family: Family, state: State, last_proof: Option<Mono>) -> FamilyVerdict {
     FamilyVerdict {
         family,
-        decision: Decision::Healthy,
+        decision: Some(Decision::Healthy),
         state,
         cause: None,
         why: None,
@@ -57,7 +57,7 @@ fn verdict(families: Vec<FamilyVerdict>, eligibility: Eligibility) -> Verdict {
         .unwrap_or(State::Unknown);
     Verdict {
         at: Mono(2_000_000_000),
-        decision: Decision::Healthy,
+        decision: Some(Decision::Healthy),
         state,
         since: Mono(0),
         cause: None,

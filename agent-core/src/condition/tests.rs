@@ -24,7 +24,7 @@ const HOUR: u64 = 3_600;
 fn verdict(state: State, cause: Option<Cause>, why: Option<Why>, node: Eligibility) -> Verdict {
     Verdict {
         at: Mono(0),
-        decision: Decision::Healthy,
+        decision: Some(Decision::Healthy),
         state,
         since: Mono(0),
         cause,

@@ -205,7 +205,7 @@ fn family(
     let finding = connected(family, proofs[0].unwrap_or_default());
     FamilyVerdict {
         family,
-        decision: Decision::Healthy,
+        decision: Some(Decision::Healthy),
         state,
         cause: None,
         why: None,

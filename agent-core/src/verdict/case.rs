@@ -40,7 +40,7 @@ impl<'a> Case<'a> {
         let since = evidence.streak.as_ref().map(|streak| streak.since);
         FamilyVerdict {
             family: self.family,
-            decision,
+            decision: Some(decision),
             state: finding.rule.state(),
             cause: finding.cause,
             why: finding.rule.why(),

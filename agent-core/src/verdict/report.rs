@@ -26,8 +26,9 @@ use crate::trace::{ProbePath, Transport};
 pub struct Verdict {
     /// When it was given.
     pub at: Mono,
-    /// Whether the datapath is at fault.
-    pub decision: Decision,
+    /// Whether the datapath is at fault; nothing in reports of older agents.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub decision: Option<Decision>,
     /// State of the worst family.
     pub state: State,
     /// Since when the node is in this state, as far as is remembered.
@@ -118,8 +119,9 @@ impl LastVerdict {
 pub struct FamilyVerdict {
     #[serde(with = "names::FamilyName")]
     pub family: Family,
-    /// Whether its datapath is at fault.
-    pub decision: Decision,
+    /// See [`Verdict::decision`].
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub decision: Option<Decision>,
     /// Its state.
     pub state: State,
     /// See [`Verdict::cause`].

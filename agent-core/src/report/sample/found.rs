@@ -27,7 +27,7 @@ pub fn judge(verdict: &mut Verdict, index: usize, finding: Finding) {
     let family = &mut verdict.families[index];
     (family.state, family.cause) = (finding.rule.state(), finding.cause);
     (family.why, family.finding) = (finding.rule.why(), finding.clone());
-    family.decision = decision_of(&finding);
+    family.decision = Some(decision_of(&finding));
     family.findings = vec![finding.clone()];
     verdict.decision = family.decision;
     (verdict.state, verdict.cause) = (finding.rule.state(), finding.cause);
