@@ -130,10 +130,7 @@ impl Harmless {
             }
             Self::BackendsKilled => scene.servers.clear(),
             Self::ForwardedByInterface => {
-                let world = &scene.world;
-                let file = "net/ipv4/ip_forward";
-                world.node.sysctl(file, "0").expect("a sysctl");
-                let set = world.set_forwarding_of_each("pathproof-", true);
+                let set = scene.world.forward_by_interface("pathproof-");
                 set.expect("sysctls");
             }
             Self::BurstOfDevices => {
