@@ -20,7 +20,7 @@ use crate::cause::Failure;
 use crate::cluster::ObjectName;
 use crate::limits::CATCH_UP;
 use crate::time::Mono;
-pub use doubts::{Doubts, count};
+pub use doubts::{Doubts, came_back, count};
 pub(crate) use doubts::{ip_of, socket_of};
 pub use successes::{Place, Success, Successes};
 
@@ -42,6 +42,8 @@ pub struct Sample {
     pub programming: Option<ProgrammingSeen>,
     /// Connections that got through, by what they needed.
     pub successes: Vec<Success>,
+    /// Connections were answered that had left by an uplink for an endpoint of this node, by [`Family`].
+    pub by_uplink: [bool; FAMILIES],
     /// The observer's coverage.
     pub observer: ObserverHealth,
 }

@@ -12,7 +12,7 @@ use agent_common::abi::LOSS_WINDOW_NS;
 use agent_common::evidence::{
     Anomaly, OUTCOMES, Outcome, Pending, PendingKey, anomaly_flag, state,
 };
-use agent_common::service::{Address, Family, FrontendKind, Port, SourceClass};
+use agent_common::service::{Address, Family, FrontendKind, Port, SourceClass, frontend_flag};
 use agent_common::transition::Failed;
 
 use super::{CountDelta, Sighting};
@@ -79,10 +79,23 @@ impl Doubts {
         sighting
     }
 
+    /// Whether a connection left by an uplink for an endpoint of this node, and was answered: there pods are
+    /// reached by the uplink itself.
+    pub fn is_answered_by_uplink(&self, key: &PendingKey) -> bool {
+        let reported = self.0.get(key);
+        reported.is_some_and(|known| known.misdelivered)
+    }
+
     /// Forgets reports of connections that were answered.
     pub fn forget(&mut self, now: Mono) {
         self.0.retain(|_, known| now.since(known.arrived) <= KEPT);
     }
+}
+
+/// Whether it went astray, and was answered all the same.
+pub fn came_back(pending: &Pending) -> bool {
+    const BACK: u32 = state::MISROUTED | state::ANSWER_OUT;
+    pending.state & BACK == BACK && pending.flags & frontend_flag::SENTINEL == 0
 }
 
 /// Counts a failed connection.

@@ -231,6 +231,7 @@ impl Ledger {
                 None => ledger.forwarded.into_iter().flatten().max(),
             };
             shown.inspect(|at| ledger.routes.succeed(*at));
+            ledger.routes.lead_by_uplink |= sample.by_uplink[family as usize];
         }
     }
 

@@ -27,6 +27,10 @@ pub(crate) struct WrongRoutes {
     /// Arrival of the last one.
     pub(crate) last: Mono,
     pub(crate) connections: u32,
+    /// Connections to endpoints of this node were answered by an uplink: pods are bridged to it, and silent ones
+    /// hang.
+    #[serde(default)]
+    pub(crate) lead_by_uplink: bool,
     /// Arrival of the last connection that reached an endpoint of this node.
     succeeded: Option<Mono>,
     /// When two endpoints were last missed, and when two of different namespaces were.
@@ -94,6 +98,7 @@ impl WrongRoutes {
 
     fn begin_anew(&mut self) {
         *self = Self {
+            lead_by_uplink: self.lead_by_uplink,
             succeeded: self.succeeded,
             ..Self::default()
         };
@@ -103,6 +108,7 @@ impl WrongRoutes {
     /// that received 503 send no more clients.
     pub(crate) fn are_confirmed(&self, needs_two_namespaces: bool, limits: &Limits) -> bool {
         self.two[usize::from(needs_two_namespaces)].is_some()
+            && !self.lead_by_uplink
             && self.connections >= limits.service_failures
             && self.last.since(self.since) >= limits.service_spread
     }

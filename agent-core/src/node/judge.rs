@@ -280,6 +280,7 @@ impl Judge {
             last_proofs: sample.last_proofs,
             unanswered: sample.unanswered,
             programming: sample.programming,
+            by_uplink: sample.by_uplink,
             successes: sample.successes,
             observer,
         };

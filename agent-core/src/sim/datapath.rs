@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use agent_common::service::{Family, FrontendKind};
 
-use super::kernel::{Device, FIRST_POD};
+use super::kernel::{Device, FIRST_POD, UPLINK};
 use super::world::{Client, Denial, Fault, ServiceSpec, Sickness, Stack, World};
 use crate::cluster::{Change, NodeFacts, ServiceFacts};
 use crate::freshness::{FIRST_GENERATION, next_generation};
@@ -82,6 +82,8 @@ pub(super) struct Datapath {
     sick: BTreeMap<IpAddr, Reply>,
     /// Devices of this node's pods, in both families.
     pub(super) devices: BTreeMap<IpAddr, Device>,
+    /// Those of this node's pods are the uplink.
+    flat: bool,
     /// Addresses of other nodes' pods.
     pub(super) remote: BTreeSet<IpAddr>,
     /// Frontends that several Services claim, and the one whose rules apply. The sentinel's, too.
@@ -114,6 +116,7 @@ impl Datapath {
             remote: BTreeSet::new(),
             taken: BTreeMap::new(),
             claims_win: world.claims_win,
+            flat: world.flat,
             pod_probe: world.services.iter().position(ServiceSpec::is_pod_probe),
             pods_made: 0,
             number,
@@ -159,6 +162,7 @@ impl Datapath {
         self.graves.remove(&ips[0]);
         self.sick.remove(&ips[0]);
         match local {
+            true if self.flat => self.devices.extend(ips.map(|ip| (ip, UPLINK))),
             true => self.devices.extend(ips.map(|ip| (ip, FIRST_POD + made))),
             false => self.remote.extend(ips),
         }

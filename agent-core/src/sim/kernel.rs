@@ -19,7 +19,7 @@ use agent_common::service::{
 use agent_common::transition::{Failed, failed};
 
 use crate::event::KernelSample;
-use crate::evidence::{CountDelta, Doubts, Successes, count, ip_of};
+use crate::evidence::{CountDelta, Doubts, Successes, came_back, count, ip_of};
 use crate::expect::SourcePrefix;
 use crate::peers::PeerSample;
 use crate::plan::{Installed, MapChange};
@@ -182,6 +182,15 @@ impl Kernel {
         for anomaly in &anomalies {
             sightings.extend(self.doubts.report(anomaly));
         }
+        let mut by_uplink = [false; FAMILIES];
+        for (key, (_, state)) in &evidence.pending {
+            let family = usize::from(key.family == Family::V6 as u32);
+            let back = came_back(&Pending {
+                state: *state,
+                ..Pending::default()
+            });
+            by_uplink[family] |= back && self.doubts.is_answered_by_uplink(key);
+        }
         for (key, pending, failed) in &failed {
             sightings.push(self.doubts.failed(key, pending, *failed));
             count(&mut counts, pending, *failed);
@@ -195,6 +204,7 @@ impl Kernel {
             faults: evidence.faults,
             unanswered,
             successes: self.successes.take(),
+            by_uplink,
             peers,
             met: self.asked.iter().filter_map(met).collect(),
             ..KernelSample::default()

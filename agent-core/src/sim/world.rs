@@ -69,6 +69,8 @@ pub struct World {
     pub pod_lane: bool,
     /// Packets of pods cross a bridge and its port: each is seen twice.
     pub bridged: bool,
+    /// Pods are bridged to the uplink: packets for them leave by it.
+    pub flat: bool,
     /// Every SYN that comes in is copied, untranslated, to a device of its own.
     pub mirrored: bool,
     /// Only cluster IPs, no node ports: the sentinel has one lane less.
@@ -96,6 +98,7 @@ impl Default for World {
             rotation: Some(Duration::from_secs(60)),
             pod_lane: false,
             bridged: false,
+            flat: false,
             mirrored: false,
             no_node_ports: false,
             claims_win: false,

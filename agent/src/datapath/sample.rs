@@ -108,6 +108,7 @@ impl Sampler {
             peers,
             accepted,
             successes,
+            came_back,
         } = self.arrivals.sweep(&mut self.connections, now.0)?;
         let (datagrams, mut answers) = self.sweep_datagrams(now);
         answers.extend(accepted);
@@ -117,6 +118,11 @@ impl Sampler {
         while let Some(record) = self.anomalies.next() {
             let anomaly = self::record::<Anomaly>(&record);
             sightings.extend(anomaly.and_then(|anomaly| self.doubts.report(&anomaly)));
+        }
+        let mut by_uplink = [false; FAMILIES];
+        for key in &came_back {
+            let family = usize::from(key.family == Family::V6 as u32);
+            by_uplink[family] |= self.doubts.is_answered_by_uplink(key);
         }
         for (key, pending, failed) in &swept.failed {
             sightings.push(self.doubts.failed(key, pending, *failed));
@@ -143,6 +149,7 @@ impl Sampler {
                 unanswered,
                 peers,
                 successes,
+                by_uplink,
                 programming: None,
                 drops: Vec::new(),
                 met: Vec::new(),

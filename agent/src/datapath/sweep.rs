@@ -23,7 +23,7 @@ use super::load::{LoadError, MapsError, refused};
 use super::syscall;
 use agent_core::drain::{Arrival, Outside};
 use agent_core::event::Heaviest;
-use agent_core::evidence::{Success, Successes};
+use agent_core::evidence::{Success, Successes, came_back};
 use agent_core::peers::PeerSample;
 use agent_core::time::Mono;
 use bounds::{Candidate, heaviest, surplus};
@@ -185,7 +185,12 @@ pub(super) struct SweptConnections {
     pub(super) peers: PeerSample,
     pub(super) accepted: Vec<Answer>,
     pub(super) successes: Vec<Success>,
+    /// Connections that went astray and were answered, some of them.
+    pub(super) came_back: Vec<PendingKey>,
 }
+
+/// Connections that came back, kept of one sweep: one tells as much.
+const BACK_KEPT: usize = 64;
 
 /// New connections from outside the node, each reported once, and successes of all connections.
 #[derive(Debug, Default)]
@@ -213,6 +218,7 @@ impl Arrivals {
         let mut unanswered = [0; FAMILIES];
         let mut peers = PeerSample::default();
         let mut accepted = Vec::new();
+        let mut back = Vec::new();
         self.successes.begin();
         let swept = connections.sweep(now, |key, pending, met| {
             let told = pending.arrived_ns.saturating_add(LOSS_WINDOW_NS);
@@ -220,6 +226,9 @@ impl Arrivals {
             let is_told = news.contains(&told);
             if !met.is_again {
                 self.successes.add(key, pending);
+                if back.len() < BACK_KEPT && came_back(pending) {
+                    back.push(*key);
+                }
             }
             if is_told && !met.is_again {
                 peers.add(key, pending);
@@ -249,6 +258,7 @@ impl Arrivals {
             peers,
             accepted,
             successes: self.successes.take(),
+            came_back: back,
         })
     }
 }

@@ -47,7 +47,7 @@ const APPLICATION: &str = "the application";
 
 /// The innocent worlds of the table.
 #[rustfmt::skip]
-pub const WORLDS: [WorldRow; 37] = [
+pub const WORLDS: [WorldRow; 38] = [
     row("nothing happens", "nothing fails", |world, _| world),
     row("a policy drops one pod", POLICY, |world, at| denied(world, at, Scope::Pod, Denial::Drop)),
     row("a policy rejects one pod", POLICY, |world, at| denied(world, at, Scope::Pod, Denial::Reject)),
@@ -84,6 +84,7 @@ pub const WORLDS: [WorldRow; 37] = [
     row("a mirror copies every SYN", "nothing fails", |world, _| World { mirrored: true, ..world }),
     row("backends of one Service are silent", APPLICATION, |world, at| world.with(at, Act::Sicken(0, Sickness::Silent))),
     row("backends of all Services are silent", APPLICATION, |world, at| sick(world, at, Sickness::Silent)),
+    row("pods are bridged to the uplink, backends of all Services are silent", APPLICATION, |world, at| sick(World { flat: true, ..world }, at, Sickness::Silent)),
     row("a load balancer probes an application that refuses", APPLICATION, probed),
 ];
 
