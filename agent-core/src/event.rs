@@ -202,10 +202,9 @@ pub struct KernelSample {
     /// previous sample. A connection counts as soon as it was seen getting through.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub successes: Vec<Success>,
-    /// Connections were answered that had left by an uplink for an endpoint of this node, by family: pods are
-    /// reached by the uplink itself.
-    #[serde(default, skip_serializing_if = "is_neither")]
-    pub by_uplink: [bool; FAMILIES],
+    /// Endpoints of this node that answered connections which had left for them by an uplink, some of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub by_uplink: Vec<IpAddr>,
     /// Packets that the kernel dropped, while its reasons are read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drops: Vec<DropCount>,
@@ -216,10 +215,6 @@ pub struct KernelSample {
     /// New connections from outside, which concern the drain insight alone and are not recorded.
     #[serde(skip)]
     pub outside: Outside,
-}
-
-fn is_neither(families: &[bool; FAMILIES]) -> bool {
-    *families == [false; FAMILIES]
 }
 
 /// The Service and the client that have most of the connections that are followed.

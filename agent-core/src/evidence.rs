@@ -42,8 +42,8 @@ pub struct Sample {
     pub programming: Option<ProgrammingSeen>,
     /// Connections that got through, by what they needed.
     pub successes: Vec<Success>,
-    /// Connections were answered that had left by an uplink for an endpoint of this node, by [`Family`].
-    pub by_uplink: [bool; FAMILIES],
+    /// Endpoints of this node that answered connections which had left for them by an uplink.
+    pub by_uplink: Vec<IpAddr>,
     /// The observer's coverage.
     pub observer: ObserverHealth,
 }

@@ -135,7 +135,7 @@ pub struct Limits {
     /// Once connections of a Service get through, it is stale no more after so long without another.
     #[serde(with = "ns")]
     pub stale_quiet: Duration,
-    /// At least so many of them, from pods of this node.
+    /// At least so many of them, or one less if a generation of the sentinel is late too.
     pub stale_connections: usize,
     /// A change that this node received so long ago, or three times the node's usual lag if that is longer,
     /// should be on the wire.

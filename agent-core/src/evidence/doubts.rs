@@ -79,11 +79,10 @@ impl Doubts {
         sighting
     }
 
-    /// Whether a connection left by an uplink for an endpoint of this node, and was answered: there pods are
-    /// reached by the uplink itself.
-    pub fn is_answered_by_uplink(&self, key: &PendingKey) -> bool {
-        let reported = self.0.get(key);
-        reported.is_some_and(|known| known.misdelivered)
+    /// The endpoint of this node for which a connection that was answered left by an uplink: it is reached by the
+    /// uplink itself.
+    pub fn answered_by_uplink(&self, key: &PendingKey) -> Option<IpAddr> {
+        self.0.get(key)?.misdelivered_endpoint()
     }
 
     /// Forgets reports of connections that were answered.
@@ -92,10 +91,12 @@ impl Doubts {
     }
 }
 
-/// Whether it went astray, and was answered all the same.
+/// Whether it went astray, and was answered all the same. A SYN that came again may have taken the right way
+/// meanwhile, and says nothing.
 pub fn came_back(pending: &Pending) -> bool {
     const BACK: u32 = state::MISROUTED | state::ANSWER_OUT;
-    pending.state & BACK == BACK && pending.flags & frontend_flag::SENTINEL == 0
+    const AGAIN: u32 = state::FORWARDED | state::RETRANSMITTED;
+    pending.state & (BACK | AGAIN) == BACK && pending.flags & frontend_flag::SENTINEL == 0
 }
 
 /// Counts a failed connection.
@@ -255,6 +256,27 @@ mod tests {
     fn an_answer_that_was_not_heard_is_no_doubt() {
         let told = Doubts::default().report(&anomaly(Outcome::Unheard));
         assert_eq!(told.map(|known| known.failure), Some(Failure::Unheard));
+    }
+
+    /// The route came back before the SYN was sent again: that says nothing of the uplink.
+    #[test]
+    fn a_syn_that_came_again_was_not_answered_by_the_uplink() {
+        let back = |state| {
+            let pending = Pending { state, ..pending() };
+            came_back(&pending)
+        };
+        let astray = state::MISROUTED | state::ANSWER_IN | state::ANSWER_OUT | state::PROVEN;
+        assert!(back(astray));
+        assert!(!back(astray | state::RETRANSMITTED));
+        assert!(!back(astray | state::FORWARDED));
+        assert!(!back(state::MISROUTED), "nobody answered");
+        let mut doubts = Doubts::default();
+        doubts.report(&Anomaly {
+            flags: anomaly_flag::MISDELIVERED,
+            ..anomaly(Outcome::Misrouted)
+        });
+        let endpoint = doubts.answered_by_uplink(&KEY);
+        assert_eq!(endpoint, Some([10, 244, 1, 9].into()));
     }
 
     #[test]

@@ -170,7 +170,7 @@ impl Census {
             now.since(since) >= pause
         };
         if anyway || self.said.as_ref().is_none_or(due) {
-            // What goes with a rotation and says nothing new costs the next change no pause.
+            // A rotation writes the same count again: the next change need not wait for that.
             let same = self.said.as_ref().filter(|said| is_same(said));
             self.said = Some(Said {
                 changed: same.map_or(now, |said| said.changed),

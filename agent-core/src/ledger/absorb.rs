@@ -9,7 +9,6 @@ use agent_common::evidence::Outcome;
 use agent_common::service::{FAMILIES, Family, SourceClass};
 
 use super::family::{Entry, Streak};
-use super::routes::WrongRoutes;
 use super::seen_working::NewFailures;
 use super::{Ledger, SERVICES_TRACKED, Track};
 use crate::cause::Failure;
@@ -119,7 +118,7 @@ impl Ledger {
         for family in &mut self.families {
             family.streak = None;
             family.answers.forget_lost(Mono(u64::MAX));
-            family.routes = WrongRoutes::default();
+            family.routes.forget();
         }
         self.worked.forget_failures();
         let obstructed =
@@ -231,7 +230,10 @@ impl Ledger {
                 None => ledger.forwarded.into_iter().flatten().max(),
             };
             shown.inspect(|at| ledger.routes.succeed(*at));
-            ledger.routes.lead_by_uplink |= sample.by_uplink[family as usize];
+        }
+        for endpoint in &sample.by_uplink {
+            let family = Family::ALL[usize::from(endpoint.is_ipv6())];
+            self.families[family as usize].routes.reach(*endpoint);
         }
     }
 
@@ -338,7 +340,7 @@ impl Ledger {
             return;
         }
         let track = self.track(sighting.service, info, at);
-        let is_reused = track.is_some_and(|track| track.sight(sighting, at));
+        let is_reused = track.is_none_or(|track| track.sight(sighting, at));
         let left_grace = self.limits.left_grace;
         let family = &mut self.families[info.family as usize];
         match sighting.failure {
@@ -350,7 +352,7 @@ impl Ledger {
         let began = sighting.arrived;
         let counts_outside = match sighting.failure {
             Failure::Refused => true,
-            // Clients that dial again within that time were seen before, and are known by their port.
+            // By then clients that use their ports again have dialled before, unless they pause for longer.
             Failure::Stale => !is_reused && sighting.age() >= Some(self.limits.stale_after),
             _ => false,
         };

@@ -17,6 +17,8 @@ use crate::time::Mono;
 /// Endpoints kept: two of each namespace are enough.
 const KEPT: usize = 16;
 const KEPT_OF_NAMESPACE: usize = 2;
+/// Endpoints kept that are reached by an uplink.
+const REACHED_KEPT: usize = 64;
 
 /// Connections of one family since the last one that reached an endpoint of this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,10 +29,10 @@ pub(crate) struct WrongRoutes {
     /// Arrival of the last one.
     pub(crate) last: Mono,
     pub(crate) connections: u32,
-    /// Connections to endpoints of this node were answered by an uplink: pods are bridged to it, and silent ones
-    /// hang.
-    #[serde(default)]
-    pub(crate) lead_by_uplink: bool,
+    /// Endpoints that answered connections which left by an uplink, as where pods are bridged to it: silent ones
+    /// hang. The latest last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    by_uplink: Vec<IpAddr>,
     /// Arrival of the last connection that reached an endpoint of this node.
     succeeded: Option<Mono>,
     /// When two endpoints were last missed, and when two of different namespaces were.
@@ -54,7 +56,7 @@ impl WrongRoutes {
         arrived: Mono,
         pause: Duration,
     ) {
-        if self.succeeded >= Some(arrived) {
+        if self.succeeded >= Some(arrived) || self.by_uplink.contains(&endpoint) {
             return;
         }
         if self.connections > 0 && arrived.since(self.last) > pause {
@@ -88,6 +90,23 @@ impl WrongRoutes {
         }
     }
 
+    /// An endpoint answered over an uplink: that is the way to it.
+    pub(crate) fn reach(&mut self, endpoint: IpAddr) {
+        self.by_uplink.retain(|known| *known != endpoint);
+        if self.by_uplink.len() >= REACHED_KEPT {
+            self.by_uplink.remove(0);
+        }
+        self.by_uplink.push(endpoint);
+    }
+
+    /// Forgets all failures.
+    pub(crate) fn forget(&mut self) {
+        *self = Self {
+            by_uplink: std::mem::take(&mut self.by_uplink),
+            ..Self::default()
+        };
+    }
+
     /// A connection that arrived then reached an endpoint of this node.
     pub(crate) fn succeed(&mut self, arrived: Mono) {
         self.succeeded = self.succeeded.max(Some(arrived));
@@ -98,7 +117,7 @@ impl WrongRoutes {
 
     fn begin_anew(&mut self) {
         *self = Self {
-            lead_by_uplink: self.lead_by_uplink,
+            by_uplink: std::mem::take(&mut self.by_uplink),
             succeeded: self.succeeded,
             ..Self::default()
         };
@@ -108,7 +127,6 @@ impl WrongRoutes {
     /// that received 503 send no more clients.
     pub(crate) fn are_confirmed(&self, needs_two_namespaces: bool, limits: &Limits) -> bool {
         self.two[usize::from(needs_two_namespaces)].is_some()
-            && !self.lead_by_uplink
             && self.connections >= limits.service_failures
             && self.last.since(self.since) >= limits.service_spread
     }

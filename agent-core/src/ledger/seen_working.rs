@@ -23,6 +23,8 @@ use crate::time::Mono;
 const KEPT: usize = 256;
 /// Time for which a failure among successes says that some clients fail for reasons of their own.
 const MIXED: Duration = Duration::from_secs(10);
+/// Time between two readings, and some more.
+const ONE_READING: Duration = Duration::from_millis(500);
 /// Clients kept of one Service's failures: the decision needs two.
 const CLIENTS_KEPT: usize = 4;
 
@@ -190,7 +192,9 @@ impl ServicesSeenWorking {
             return;
         };
         if known.last >= new.arrived {
-            known.mixed = known.mixed.max(Some(new.arrived));
+            // A success is as old as the reading that showed it: of the same moment nothing is known.
+            let before = known.last.since(new.arrived) > ONE_READING;
+            known.mixed = known.mixed.max(before.then_some(new.arrived));
             return;
         }
         let goes_on = |failing: &Failing| new.noticed.since(failing.last) <= pause;

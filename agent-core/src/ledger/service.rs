@@ -44,7 +44,7 @@ pub(crate) struct Track {
     /// By place: pods, and all others.
     stale: [VecDeque<StaleConnection>; 2],
     /// By place too: who dialled endpoints that left.
-    #[serde(skip)]
+    #[serde(default, skip_serializing_if = "SourcePorts::are_none")]
     dialled_from: [SourcePorts; 2],
     /// Those that dialled an endpoint that left by its own address, with when one last did.
     #[serde(default)]
@@ -67,9 +67,11 @@ pub(crate) struct StaleConnection {
     /// Time between the endpoint's departure and the arrival of the connection.
     pub(crate) age: Duration,
     pub(crate) client: IpAddr,
-    /// The client is a pod of this node.
+    /// The client is a pod of this node, or outside.
     #[serde(default)]
-    pub(crate) is_pod: bool,
+    pub(crate) of_pod: bool,
+    #[serde(default)]
+    pub(crate) of_outsider: bool,
     pub(crate) destination: Option<SocketAddr>,
     /// The same client and port dialled such an endpoint before: conntrack may remember them, and then no rule
     /// was asked.
@@ -188,7 +190,8 @@ impl Track {
             return false;
         };
         let place = usize::from(sighting.class != SourceClass::Pod);
-        let is_reused = self.dialled_from[place].met_before(sighting.client, sighting.client_port);
+        let client = SocketAddr::new(sighting.client, sighting.client_port);
+        let is_reused = self.dialled_from[place].met_before(client, sighting.destination, at);
         let kept = &mut self.stale[place];
         if kept.len() == STALE_KEPT {
             // Many of one client must not take the place of the few that count.
@@ -199,7 +202,8 @@ impl Track {
             at,
             age,
             client: sighting.client,
-            is_pod: place == 0,
+            of_pod: sighting.class == SourceClass::Pod,
+            of_outsider: sighting.class == SourceClass::External,
             destination: sighting.destination,
             is_reused,
         });

@@ -4,30 +4,47 @@
 //! Nothing here decides; a port that is forgotten counts as a new one.
 
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::SocketAddr;
+use std::time::Duration;
 
-/// Ports kept. A client that goes through more of them within one loss of an endpoint looks like new ones.
+use serde::{Deserialize, Serialize};
+
+use crate::time::Mono;
+
+/// Ports kept. A client that goes through more of them before it uses one again looks like new ones.
 const KEPT: usize = 64;
+/// conntrack forgets a connection that nobody answered, or that was closed, after two minutes.
+const REMEMBERED: Duration = Duration::from_secs(130);
 
-/// Clients with their ports, the latest last.
-#[derive(Clone, Debug, Default)]
-pub(super) struct SourcePorts(VecDeque<(IpAddr, u16)>);
+/// Clients with their ports, the endpoints that they were sent to, and when: the latest last.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct SourcePorts(VecDeque<(SocketAddr, Option<SocketAddr>, Mono)>);
 
 impl SourcePorts {
-    /// Takes in a connection, and says whether the same client used the same port before. Port 0 is not known.
-    pub(super) fn met_before(&mut self, client: IpAddr, port: u16) -> bool {
-        if port == 0 {
+    /// Whether there are none.
+    pub(super) fn are_none(ports: &[Self; 2]) -> bool {
+        ports.iter().all(|of| of.0.is_empty())
+    }
+
+    /// Takes in a connection, and says whether conntrack may have sent it to the endpoint of an earlier one from the
+    /// same port. Port 0 is not known.
+    pub(super) fn met_before(
+        &mut self,
+        client: SocketAddr,
+        endpoint: Option<SocketAddr>,
+        at: Mono,
+    ) -> bool {
+        if client.port() == 0 {
             return false;
         }
-        let ends = (client, port);
-        let known = self.0.iter().position(|of| *of == ends);
-        match known {
-            Some(place) => drop(self.0.remove(place)),
-            None if self.0.len() == KEPT => drop(self.0.pop_front()),
-            None => {}
+        let same = |of: &(SocketAddr, Option<SocketAddr>, Mono)| (of.0, of.1) == (client, endpoint);
+        let place = self.0.iter().position(same);
+        let known = place.and_then(|place| self.0.remove(place));
+        if self.0.len() >= KEPT {
+            self.0.pop_front();
         }
-        self.0.push_back(ends);
-        known.is_some()
+        self.0.push_back((client, endpoint, at));
+        known.is_some_and(|(_, _, before)| at.since(before) <= REMEMBERED)
     }
 }
 
@@ -35,34 +52,49 @@ impl SourcePorts {
 mod tests {
     use super::*;
 
-    const CLIENT: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
-    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 2));
+    const ENDPOINT: &str = "10.244.0.5:8080";
+    const S: u64 = 1_000_000_000;
+
+    fn met(ports: &mut SourcePorts, client: &str, endpoint: &str, at: u64) -> bool {
+        let endpoint = Some(endpoint.parse().unwrap());
+        ports.met_before(client.parse().unwrap(), endpoint, Mono(at * S))
+    }
 
     #[test]
     fn a_port_is_met_again_by_its_own_client_alone() {
         let mut ports = SourcePorts::default();
-        assert!(!ports.met_before(CLIENT, 40_000));
-        assert!(!ports.met_before(OTHER, 40_000));
-        assert!(!ports.met_before(CLIENT, 40_001));
-        assert!(ports.met_before(CLIENT, 40_000));
+        assert!(!met(&mut ports, "192.0.2.1:40000", ENDPOINT, 1));
+        assert!(!met(&mut ports, "192.0.2.2:40000", ENDPOINT, 2));
+        assert!(!met(&mut ports, "192.0.2.1:40001", ENDPOINT, 3));
+        assert!(met(&mut ports, "192.0.2.1:40000", ENDPOINT, 4));
+    }
+
+    #[test]
+    fn conntrack_leads_to_the_same_endpoint_and_forgets() {
+        let mut ports = SourcePorts::default();
+        assert!(!met(&mut ports, "192.0.2.1:40000", ENDPOINT, 0));
+        assert!(!met(&mut ports, "192.0.2.1:40000", "10.244.0.6:8080", 1));
+        assert!(met(&mut ports, "192.0.2.1:40000", ENDPOINT, 130));
+        assert!(!met(&mut ports, "192.0.2.1:40000", ENDPOINT, 261));
     }
 
     #[test]
     fn a_port_that_is_not_known_is_never_met_again() {
         let mut ports = SourcePorts::default();
-        assert!(!ports.met_before(CLIENT, 0));
-        assert!(!ports.met_before(CLIENT, 0));
+        assert!(!met(&mut ports, "192.0.2.1:0", ENDPOINT, 1));
+        assert!(!met(&mut ports, "192.0.2.1:0", ENDPOINT, 1));
     }
 
     #[test]
     fn the_port_that_was_used_longest_ago_is_forgotten() {
         let mut ports = SourcePorts::default();
+        let mut met = |port: u16| met(&mut ports, &format!("192.0.2.1:{port}"), ENDPOINT, 1);
         for port in 1..=64 {
-            ports.met_before(CLIENT, port);
+            met(port);
         }
-        assert!(ports.met_before(CLIENT, 1));
-        assert!(!ports.met_before(CLIENT, 65), "takes the place of 2");
-        assert!(ports.met_before(CLIENT, 1));
-        assert!(!ports.met_before(CLIENT, 2));
+        assert!(met(1));
+        assert!(!met(65), "takes the place of 2");
+        assert!(met(1));
+        assert!(!met(2));
     }
 }

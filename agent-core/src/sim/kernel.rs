@@ -182,15 +182,14 @@ impl Kernel {
         for anomaly in &anomalies {
             sightings.extend(self.doubts.report(anomaly));
         }
-        let mut by_uplink = [false; FAMILIES];
-        for (key, (_, state)) in &evidence.pending {
-            let family = usize::from(key.family == Family::V6 as u32);
-            let back = came_back(&Pending {
+        let back = evidence.pending.iter().filter(|(_, (_, state))| {
+            came_back(&Pending {
                 state: *state,
                 ..Pending::default()
-            });
-            by_uplink[family] |= back && self.doubts.is_answered_by_uplink(key);
-        }
+            })
+        });
+        let by_uplink = back.filter_map(|(key, _)| self.doubts.answered_by_uplink(key));
+        let by_uplink: BTreeSet<IpAddr> = by_uplink.collect();
         for (key, pending, failed) in &failed {
             sightings.push(self.doubts.failed(key, pending, *failed));
             count(&mut counts, pending, *failed);
@@ -204,7 +203,7 @@ impl Kernel {
             faults: evidence.faults,
             unanswered,
             successes: self.successes.take(),
-            by_uplink,
+            by_uplink: by_uplink.into_iter().collect(),
             peers,
             met: self.asked.iter().filter_map(met).collect(),
             ..KernelSample::default()

@@ -92,8 +92,8 @@ impl<'a> Case<'a> {
         if !probe.is_felt(self) || self.passes_for(Scope::PodProbe, None, probe.since) {
             return None;
         }
-        let beside =
-            [Scope::Pods, Scope::Outside].map(|scope| self.group(scope, Some(probe.onset())));
+        let beside = [Scope::Pods, Scope::Outside]
+            .map(|scope| self.group(scope, Some((probe.onset(), probe.since))));
         let mut groups: Vec<Group<'a>> = beside.into_iter().flatten().collect();
         groups.retain(|group| group.is_felt(self) && self.lasted(group.since, group.last));
         if groups.is_empty() {
@@ -117,7 +117,7 @@ impl<'a> Case<'a> {
         let is_lost = |scope: Scope| {
             run.cause() == ProbeCause::AnswerLost && self.evidence.answers.is_stuck(scope.class())
         };
-        let onset = |scope: Scope| (!is_lost(scope)).then_some(run.since);
+        let onset = |scope: Scope| (!is_lost(scope)).then_some((run.since, run.since));
         let groups = scopes.iter().map(|scope| self.group(*scope, onset(*scope)));
         let counts = |group: &Group<'a>| {
             group.is_felt(self) && !self.passes_for(group.scope, Some(lane.path), run.since)
@@ -240,9 +240,10 @@ impl<'a> Case<'a> {
                 && self.is_within_proof_age(seen.at)
                 && self.stands_still_since(seen.left())
         };
-        let scope = |seen: &StaleConnection| match seen.is_pod {
-            true => Scope::Pods,
-            false => Scope::Outside,
+        let scope = |seen: &StaleConnection| match (seen.of_pod, seen.of_outsider) {
+            (true, _) => Some(Scope::Pods),
+            (_, true) => Some(Scope::Outside),
+            _ => None,
         };
         let is_stale = |track: &Track| {
             let old = track.stale().filter(counts).filter(|seen| seen.age >= age);
@@ -264,7 +265,7 @@ impl<'a> Case<'a> {
         }
         // Among equals the later one.
         let oldest = connections.clone().max_by_key(|seen| seen.age)?;
-        let clients: BTreeSet<Scope> = connections.map(scope).collect();
+        let clients: BTreeSet<Scope> = connections.filter_map(scope).collect();
         let evidence = Evidence::LeftEndpoint {
             services: super::case::named(&tracks),
             age: oldest.age,

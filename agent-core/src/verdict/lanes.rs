@@ -211,7 +211,7 @@ impl<'a> Case<'a> {
 
     /// Whether clients outside are refused too, to whom the Service was served before.
     fn is_outside_refused(&self, since: Mono) -> bool {
-        let outside = self.group(Scope::Outside, Some(since));
+        let outside = self.group(Scope::Outside, Some((since, since)));
         outside.is_some_and(|group| {
             group.are_enough(self) && group.failures()[Failure::Refused as usize] > 0
         })

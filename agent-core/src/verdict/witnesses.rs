@@ -24,7 +24,7 @@ use crate::trace::ProbePath;
 const ONSET: Duration = Duration::from_millis(500);
 /// Pause between two connections of a witness up to which the moment of its onset is known.
 const RARELY: Duration = Duration::from_secs(2);
-/// Failures of the pod probe that count: its connections are ours, and one a second.
+/// Failures of the pod probe that are enough: its connections are ours, and one a second.
 const PROBE_FAILURES: u64 = 2;
 
 impl Scope {
@@ -67,7 +67,9 @@ impl<'a> Group<'a> {
     pub(super) fn onset(&self) -> Mono {
         let worked = self.services.iter().map(|of| of.worked).max();
         let earliest = self.since.minus(RARELY);
-        worked.map_or(self.since, |at| at.clamp(earliest, self.since))
+        worked
+            .max(self.last_success)
+            .map_or(self.since, |at| at.clamp(earliest, self.since))
     }
 
     /// Failures by kind.
@@ -84,8 +86,9 @@ impl<'a> Group<'a> {
     /// Enough failures to tell from single ones.
     pub(super) fn are_enough(&self, case: &Case<'_>) -> bool {
         let enough = match self.scope {
-            Scope::PodProbe => PROBE_FAILURES,
-            Scope::Pods | Scope::Outside => case.limits().service_failures.into(),
+            // Other nodes that are gone fail it too: where the sentinel tells nothing, it takes as many as others.
+            Scope::PodProbe if case.main().any(|(_, lane)| lane.armed) => PROBE_FAILURES,
+            Scope::PodProbe | Scope::Pods | Scope::Outside => case.limits().service_failures.into(),
         };
         self.failures().iter().sum::<u64>() >= enough
     }
@@ -134,8 +137,9 @@ impl<'a> Group<'a> {
 
 impl<'a> Case<'a> {
     /// Services of a scope that fail, and have failed since the last success of the same class of clients. With
-    /// `from`, only those that began to fail no earlier than that, if nothing of their class succeeded since.
-    pub(super) fn group(&self, scope: Scope, from: Option<Mono>) -> Option<Group<'a>> {
+    /// `onset`, only those that began to fail no earlier than its first moment, if nothing of their class succeeded
+    /// after its last one.
+    pub(super) fn group(&self, scope: Scope, onset: Option<(Mono, Mono)>) -> Option<Group<'a>> {
         let last = self.evidence.forwarded[scope.class() as usize];
         let worked = match scope {
             Scope::Outside => &self.ledger.worked_outside,
@@ -144,11 +148,12 @@ impl<'a> Case<'a> {
         let after = |at: Mono, span: Duration| last.is_none_or(|last| last <= at.plus(span));
         let limits = self.limits();
         // Where some clients failed before the others did, a pause between the others looks like an onset.
-        let silent = last.is_none_or(|last| self.now.since(last) >= limits.broken_after);
-        let counts = |of: &FailingService<'_>| match from {
-            Some(from) => {
+        let read = self.ledger.seen(self.now);
+        let silent = last.is_none_or(|last| read.since(last) >= limits.broken_after);
+        let counts = |of: &FailingService<'_>| match onset {
+            Some((from, until)) => {
                 of.failing.since.plus(ONSET) >= from
-                    && after(from, limits.proof_overlap)
+                    && after(until, limits.proof_overlap)
                     && (silent || !of.is_mixed)
             }
             None => after(of.failing.last, Duration::ZERO),

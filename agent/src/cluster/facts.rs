@@ -80,6 +80,9 @@ struct ServedService {
     #[serde(default, deserialize_with = "version_one")]
     #[expect(dead_code, reason = "it is checked as it is read")]
     api_version: (),
+    #[serde(default, deserialize_with = "a_service")]
+    #[expect(dead_code, reason = "it is checked as it is read")]
+    kind: (),
     #[serde(default)]
     metadata: ObjectMeta,
     spec: Option<ServiceSpec>,
@@ -97,6 +100,13 @@ fn version_one<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
     match Option::<String>::deserialize(from)?.as_deref() {
         None | Some("v1") => Ok(()),
         Some(other) => Err(D::Error::invalid_value(Unexpected::Str(other), &"v1")),
+    }
+}
+
+fn a_service<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+    match Option::<String>::deserialize(from)?.as_deref() {
+        None | Some("Service") => Ok(()),
+        Some(other) => Err(D::Error::invalid_value(Unexpected::Str(other), &"Service")),
     }
 }
 

@@ -2,6 +2,7 @@
 //! times of the last proofs, and what the programs could not do.
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -119,11 +120,9 @@ impl Sampler {
             let anomaly = self::record::<Anomaly>(&record);
             sightings.extend(anomaly.and_then(|anomaly| self.doubts.report(&anomaly)));
         }
-        let mut by_uplink = [false; FAMILIES];
-        for key in &came_back {
-            let family = usize::from(key.family == Family::V6 as u32);
-            by_uplink[family] |= self.doubts.is_answered_by_uplink(key);
-        }
+        let by_uplink = came_back.iter();
+        let by_uplink = by_uplink.filter_map(|key| self.doubts.answered_by_uplink(key));
+        let by_uplink: BTreeSet<IpAddr> = by_uplink.collect();
         for (key, pending, failed) in &swept.failed {
             sightings.push(self.doubts.failed(key, pending, *failed));
         }
@@ -149,7 +148,7 @@ impl Sampler {
                 unanswered,
                 peers,
                 successes,
-                by_uplink,
+                by_uplink: by_uplink.into_iter().collect(),
                 programming: None,
                 drops: Vec::new(),
                 met: Vec::new(),

@@ -233,7 +233,8 @@ impl Agent {
         }
     }
 
-    /// Keeps a recording under this name, in the folder of [`RECORDINGS`] or the one for failed tests.
+    /// Keeps a recording under this name, in the folder that `PATHPROOF_KEEP_RECORDINGS` names or the one for failed
+    /// tests.
     pub fn keep_recording_as(&self, name: &str) {
         let wanted = std::env::var_os(RECORDINGS).map(PathBuf::from);
         let folder = wanted.unwrap_or_else(|| std::env::temp_dir().join("pathproof-recordings"));
