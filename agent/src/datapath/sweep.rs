@@ -185,12 +185,9 @@ pub(super) struct SweptConnections {
     pub(super) peers: PeerSample,
     pub(super) accepted: Vec<Answer>,
     pub(super) successes: Vec<Success>,
-    /// Connections that went astray and were answered, some of them.
+    /// Connections that went astray and were answered, at most 64 of a sweep.
     pub(super) came_back: Vec<PendingKey>,
 }
-
-/// Connections that came back, kept of one sweep: one tells as much.
-const BACK_KEPT: usize = 64;
 
 /// New connections from outside the node, each reported once, and successes of all connections.
 #[derive(Debug, Default)]
@@ -226,9 +223,7 @@ impl Arrivals {
             let is_told = news.contains(&told);
             if !met.is_again {
                 self.successes.add(key, pending);
-                if back.len() < BACK_KEPT && came_back(pending) {
-                    back.push(*key);
-                }
+                back.extend(Some(*key).filter(|_| back.len() < 64 && came_back(pending)));
             }
             if is_told && !met.is_again {
                 peers.add(key, pending);
