@@ -54,7 +54,7 @@ fn header(first: &str, more: &[&str]) {
     println!("|---|{}", "---|".repeat(more.len() + USES.len()));
 }
 
-/// A cell in words; a world that touches no client of the use has none.
+/// Text of a table cell; empty if the world affects no client of this use.
 fn cell(played: &[Played], name: (&str, &str), words: fn(&Played) -> String) -> String {
     let found = played.iter().find(|of| of.cell.name() == name);
     match found {

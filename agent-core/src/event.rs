@@ -195,7 +195,7 @@ pub struct KernelSample {
     /// Connections to other nodes.
     #[serde(default, skip_serializing_if = "PeerSample::is_empty")]
     pub peers: PeerSample,
-    /// What of the changes of endpoints was seen on the wire; the node fills it in from `met`.
+    /// Whether the datapath follows endpoint changes, as connections show it; the node fills it in from `met`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programming: Option<ProgrammingSeen>,
     /// Connections that got through, by what they needed; those whose latest arrival moved since the

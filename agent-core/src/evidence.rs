@@ -38,7 +38,7 @@ pub struct Sample {
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
     /// Connections from outside that were sent on and not answered, by [`Family`].
     pub unanswered: [u32; FAMILIES],
-    /// What of the changes of endpoints was seen on the wire.
+    /// Whether the datapath follows endpoint changes, as connections show it.
     pub programming: Option<ProgrammingSeen>,
     /// Connections that got through, by what they needed.
     pub successes: Vec<Success>,
@@ -48,7 +48,7 @@ pub struct Sample {
     pub observer: ObserverHealth,
 }
 
-/// Whether the datapath follows changes of endpoints, as connections show it. The sentinel's own are seen by
+/// Whether the datapath follows endpoint changes, as connections show it. The sentinel's changes are covered by
 /// its probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgrammingSeen {
@@ -60,8 +60,8 @@ pub struct ProgrammingSeen {
 }
 
 impl ProgrammingSeen {
-    /// Takes in a later reading. An endpoint that was not met stays so until a newer change is seen, or it is
-    /// itself: readings forget it after a while.
+    /// Merges a later reading. Readings drop an unmet endpoint after some time; it is kept here until a connection
+    /// reaches it or an endpoint that was received later.
     pub(crate) fn take(&mut self, read: ProgrammingSeen) {
         self.followed = self.followed.max(read.followed);
         let still = self

@@ -135,10 +135,10 @@ pub struct Limits {
     /// Once connections of a Service get through, it is stale no more after so long without another.
     #[serde(with = "ns")]
     pub stale_quiet: Duration,
-    /// At least so many of them, or one less if a generation of the sentinel is late too.
+    /// Minimum number of stale connections, or one less if a generation of the sentinel is late too.
     pub stale_connections: usize,
-    /// A change that this node received so long ago, or three times the node's usual lag if that is longer,
-    /// should be on the wire.
+    /// A change should be on the wire this long after this node received it, or after three times the node's usual
+    /// lag if that is longer.
     #[serde(with = "ns")]
     pub unmet_after: Duration,
     /// A Service is broken after so many failures.

@@ -91,8 +91,8 @@ impl Doubts {
     }
 }
 
-/// Whether it went astray, and was answered all the same. A SYN that came again may have taken the right way
-/// meanwhile, and says nothing.
+/// Whether a misrouted connection was answered all the same. A retransmitted SYN does not count: it may have
+/// taken the right route in the meantime.
 pub fn came_back(pending: &Pending) -> bool {
     const BACK: u32 = state::MISROUTED | state::ANSWER_OUT;
     const AGAIN: u32 = state::FORWARDED | state::RETRANSMITTED;
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(told.map(|known| known.failure), Some(Failure::Unheard));
     }
 
-    /// The route came back before the SYN was sent again: that says nothing of the uplink.
+    /// The route returned before the SYN was retransmitted, so the answer proves nothing about the uplink.
     #[test]
     fn a_syn_that_came_again_was_not_answered_by_the_uplink() {
         let back = |state| {

@@ -30,12 +30,12 @@ pub struct Census {
     said: Option<Said>,
 }
 
-/// A count that is to stand on the slices.
+/// A count to be published on the slices.
 #[derive(Debug)]
 struct Said {
     report: FleetReport,
     written: Mono,
-    /// When it first said so.
+    /// When this count was first reported.
     changed: Mono,
 }
 

@@ -18,7 +18,7 @@ use crate::limits::{DIALLED_AFTER, DISPUTED, KEPT};
 use crate::peers::PeerSample;
 use crate::time::Mono;
 
-/// A failed connection is told this long after its arrival, or at the next look.
+/// A failed connection is reported this long after its arrival, or with the next sample.
 const LOSS_WINDOW: Duration = Duration::from_nanos(LOSS_WINDOW_NS);
 /// A lost connection is noticed this long after its arrival at the latest, the look included.
 pub(crate) const LOST_NOTICED: Duration = Duration::from_nanos(LOSS_WINDOW_NS + 500_000_000);
@@ -275,7 +275,7 @@ impl Ledger {
         if !proven {
             for (failure, count) in &failures {
                 let new = NewFailures {
-                    // All of them are told once their loss window is over.
+                    // All of them are reported once their loss window is over.
                     arrived: look.at.minus(LOSS_WINDOW).max(look.floor),
                     since: look.at,
                     noticed: look.at,

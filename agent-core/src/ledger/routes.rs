@@ -1,9 +1,9 @@
 //! Connections that left by an uplink although their endpoint is on this node: its route is gone, and the
 //! default route took its place.
 //!
-//! No policy does that, whoever dialled. One endpoint may be about to go, and its route gone before its
-//! slice says so; and whoever may edit a Service may call any address an endpoint of this node. So it takes
-//! two endpoints, of two namespaces where two are in use. The verdict decides, not this module.
+//! No policy does that, for any client. A single endpoint may be leaving, with its route removed before its
+//! slice is updated. Anybody who may edit a Service can list any address as an endpoint of this node. So it takes
+//! two endpoints, of two namespaces if two are in use. The verdict decides, not this module.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -21,7 +21,7 @@ use crate::time::Mono;
 /// takes the place of the one of its namespace that was used longest ago. A namespace that has none among them
 /// gets a place of the one that has most: no tenant's Services keep all others from accusing.
 const KEPT: usize = 256;
-/// Time for which a failure among successes says that some clients fail for reasons of their own.
+/// A failure among successes indicates for this long that only some clients fail, for reasons on their side.
 const MIXED: Duration = Duration::from_secs(10);
 /// Time between two readings, and some more.
 const ONE_READING: Duration = Duration::from_millis(500);
@@ -163,9 +163,9 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Connections to that Service failed. Without effect if it never worked (unless `never` says that nothing
-    /// did), has had endpoints for a moment only, or worked after they had arrived. A run that paused for
-    /// longer than `pause` is over.
+    /// Records failed connections to a Service. Has no effect if that Service never worked (unless `never` is set:
+    /// nothing ever did), has had endpoints for a moment only, or worked after the connections had arrived. A pause
+    /// of more than `pause` ends a run of failures.
     pub(crate) fn fail(
         &mut self,
         info: &ServiceInfo,
@@ -257,7 +257,7 @@ impl ServicesSeenWorking {
         self.forget_failures_but([false; FAMILIES], Duration::ZERO);
     }
 
-    /// Forgets all failures but those of these families that lasted for so long.
+    /// Forgets all failures except those of `families` that lasted for at least `lasted`.
     pub(crate) fn forget_failures_but(&mut self, families: [bool; FAMILIES], lasted: Duration) {
         for known in self.0.values_mut() {
             let stays =
@@ -304,7 +304,7 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Whether a connection to that Service was proven, and it has had endpoints for a while.
+    /// Whether a connection to that Service was proven, and its endpoints are not new (`FIRST_ENDPOINTS`).
     pub(crate) fn has(&self, info: &ServiceInfo, now: Mono) -> bool {
         let late = |at: Mono| now.since(at) > FIRST_ENDPOINTS;
         let known = self.0.get(&hashes(info).0);

@@ -73,8 +73,8 @@ pub(crate) struct StaleConnection {
     #[serde(default)]
     pub(crate) of_outsider: bool,
     pub(crate) destination: Option<SocketAddr>,
-    /// The same client and port dialled such an endpoint before: conntrack may remember them, and then no rule
-    /// was asked.
+    /// The same client and port dialled that endpoint before: conntrack may remember the connection, and then no
+    /// rule was evaluated.
     #[serde(default)]
     pub(crate) is_reused: bool,
 }

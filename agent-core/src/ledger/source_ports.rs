@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Mono;
 
-/// Ports kept. A client that goes through more of them before it uses one again looks like new ones.
+/// Ports kept. A client that uses more ports than this before it repeats one appears as new clients.
 const KEPT: usize = 64;
 /// conntrack forgets a connection that nobody answered, or that was closed, after two minutes.
 const REMEMBERED: Duration = Duration::from_secs(130);
@@ -26,8 +26,8 @@ impl SourcePorts {
         ports.iter().all(|of| of.0.is_empty())
     }
 
-    /// Takes in a connection, and says whether conntrack may have sent it to the endpoint of an earlier one from the
-    /// same port. Port 0 is not known.
+    /// Records a connection. Returns whether conntrack may have sent it to the endpoint of an earlier one from the
+    /// same port. Port 0 means unknown.
     pub(super) fn met_before(
         &mut self,
         client: SocketAddr,

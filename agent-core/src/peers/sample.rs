@@ -1,4 +1,4 @@
-//! What a sample brings of connections to other nodes.
+//! Connections to other nodes, as a sample reports them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -247,7 +247,7 @@ impl PeerSample {
             .chain(self.cuts.iter().map(|cut| cut.service))
     }
 
-    /// Whether it says nothing.
+    /// Whether nothing was recorded.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }

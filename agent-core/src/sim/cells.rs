@@ -45,7 +45,7 @@ pub const FAMILIES: [Families; 5] = [
     families("dual, v6 alone", Stack::Dual, Some(Family::V6)),
 ];
 
-/// What happens to a node.
+/// The event that a node is exposed to.
 #[derive(Clone, Copy, Debug)]
 pub enum Happens {
     /// A fault begins.

@@ -21,7 +21,7 @@ use addresses::Both;
 pub(super) use objects::sentinel_rule;
 pub(super) use ways::{Reply, Way};
 
-/// Port of every Service and endpoint where nothing else is said.
+/// Default port of every Service and endpoint.
 pub(super) const PORT: u16 = 80;
 
 /// An endpoint.
@@ -29,7 +29,7 @@ pub(super) const PORT: u16 = 80;
 pub(super) struct Pod {
     pub(super) ips: Both,
     pub(super) local: bool,
-    /// Number of the other node that it is on; zero for this node and where the agent is not told.
+    /// Number of the other node that it is on; zero if it is on this node or the agent does not get the number.
     peer: u16,
 }
 
@@ -74,7 +74,7 @@ pub(super) struct Datapath {
     pub(super) faults: BTreeSet<(Fault, Family)>,
     pub(super) frozen: bool,
     pub(super) denials: Vec<(Option<Client>, Option<usize>, Denial)>,
-    /// What a filter does with the sentinel's range.
+    /// How a filter on the sentinel's range denies connections, if there is one.
     pub(super) filtered: Option<Denial>,
     /// Pods that have left, by their IPv4 addresses, and when they cease to answer.
     graves: BTreeMap<IpAddr, Mono>,
@@ -82,7 +82,7 @@ pub(super) struct Datapath {
     sick: BTreeMap<IpAddr, Reply>,
     /// Devices of this node's pods, in both families.
     pub(super) devices: BTreeMap<IpAddr, Device>,
-    /// Those of this node's pods are the uplink.
+    /// Pods of this node are bridged to the uplink, so their device is the uplink.
     flat: bool,
     /// Addresses of other nodes' pods.
     pub(super) remote: BTreeSet<IpAddr>,

@@ -216,7 +216,7 @@ impl ServiceSpec {
         }
     }
 
-    /// The pod probe's: one pod on this node, and one on each of so many others.
+    /// The Service of the pod probe: one pod on this node, and one on each of `others` other nodes.
     pub fn pod_probe(others: usize) -> Self {
         Self {
             name: Some(ECHO_SERVICE.to_owned()),
@@ -358,7 +358,7 @@ pub enum Denial {
     Reject,
 }
 
-/// What is wrong with an application.
+/// Failure mode of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Sickness {
     /// It does not answer.

@@ -55,7 +55,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The decision, and every finding: accusations first, then what explains, by weight. What is unknown is a
+    /// The decision, and every finding: accusations first, then explanations, by weight. The reason for Unknown is a
     /// finding only if there is no other.
     fn judge(&self) -> (Decision, Vec<Finding>) {
         let of = |(rule, (cause, evidence))| Finding {

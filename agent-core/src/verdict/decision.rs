@@ -6,13 +6,13 @@
 //! fault when, since one moment, nothing works that used to work, and no single innocent explanation covers
 //! everything that fails:
 //!
-//! - a witness is believed only if it worked before, in this boot and for the same class of clients;
-//! - a success refutes a failure only if it needed what the failure says is missing;
+//! - a witness counts only if it worked before, in this boot and for the same class of clients;
+//! - a success refutes a failure only if it needed the part that the failure shows to be missing;
 //! - a failure that no innocent explanation has (rules missing, wrong routes, forwarding off) needs no second
 //!   witness; one that has some needs a witness of another scope with the same onset.
 //!
-//! Each rule is read by itself: their order only names the cause where several hold. What explains, and
-//! what is not decided, is in [`findings`](super::findings); no finding changes a decision.
+//! Each rule is evaluated by itself: their order only selects the cause if several hold. Explanations and
+//! undecided cases are in [`findings`](super::findings); no finding changes a decision.
 
 use std::collections::BTreeSet;
 
@@ -33,11 +33,11 @@ use crate::trace::ProbePath;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Decision {
-    /// Nothing says that the datapath is at fault.
+    /// Nothing shows that the datapath is at fault.
     Healthy,
     /// The datapath is at fault, by this rule.
     Unhealthy(Rule),
-    /// Nothing can be said.
+    /// No decision is possible, for this reason.
     Unknown(Why),
 }
 
@@ -126,8 +126,8 @@ impl<'a> Case<'a> {
     }
 
     /// Every Service that is dialled, at least two, fails as if it had no rules, or those of somebody else.
-    /// No policy does that, whoever dials. The sentinel's own rules may be intact: its success refutes nothing,
-    /// unless it failed as well and came back.
+    /// No policy does that, for any client. The sentinel's rules may be intact: its success refutes nothing, unless
+    /// it failed as well and recovered.
     fn rules_are_gone(&self) -> Option<Found> {
         if self.ledger.observer.misrouted_suspended {
             return None;
@@ -155,8 +155,8 @@ impl<'a> Case<'a> {
     }
 
     /// Connections of any client leave by another device than connections to the same endpoints need, to at
-    /// least two of them, and stay unanswered; none over those routes succeeds. The sentinel refutes nothing: it
-    /// has a route of its own. A single endpoint, or a single other node, may be about to go.
+    /// least two of them, and stay unanswered; none over those routes succeeds. The sentinel refutes nothing: its
+    /// route is a separate one. A single endpoint, or a single other node, may be about to leave.
     fn routes_are_wrong(&self) -> Option<Found> {
         let (connections, since) = self.local_routes().or_else(|| self.remote_routes())?;
         Some((
@@ -227,10 +227,10 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// New connections still go to an endpoint that left long ago and stay unanswered, and programming stands
-    /// still: nothing that changed since has been seen on the wire, though something should have been. If
-    /// anything newer is seen, the proxy follows the API, and the trouble is that Service's. A client that uses
-    /// a source port again follows conntrack and shows nothing.
+    /// New connections still go to an endpoint that left long ago and stay unanswered, and programming has stalled:
+    /// nothing that changed since has been seen on the wire, though something should have been. If anything newer is
+    /// seen, the proxy follows the API, and only that Service has a problem. A client that reuses a source port
+    /// follows conntrack and is no evidence.
     fn removed_endpoints_get_connections(&self) -> Option<Found> {
         let limits = self.limits();
         let age = limits.stale_age(self.inputs.usual_lag);
@@ -248,8 +248,8 @@ impl<'a> Case<'a> {
         let is_stale = |track: &Track| {
             let old = track.stale().filter(counts).filter(|seen| seen.age >= age);
             old.map(|seen| seen.at).max().is_some_and(|last| {
-                // What was seen on the wire ends it at once; where that was not recorded, a repair is believed
-                // after a moment in which connections succeed.
+                // A newer change seen on the wire ends it at once; without a record of such changes, it counts as
+                // repaired after a moment in which connections succeed.
                 let repaired = self.ledger.programming.is_none()
                     && self.now.since(last) > limits.stale_quiet
                     && track.last_proof >= Some(last);

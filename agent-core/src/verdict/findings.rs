@@ -1,5 +1,5 @@
-//! What explains, and accuses nobody: single Services in trouble, silent nodes, failures that are not
-//! confirmed, and what works. All of them are shown beside the decision; none hides another.
+//! Explanations that accuse nobody: single Services in trouble, silent nodes, failures that are not confirmed,
+//! and what works. All of them are shown beside the decision; none hides another.
 //! Those that read the sentinel's lanes are in `lanes`.
 
 use std::cmp::Reverse;
@@ -41,7 +41,7 @@ impl<'a> Case<'a> {
         found.into_iter().flatten()
     }
 
-    /// Why nothing can be said, where there is no finding.
+    /// The reason for Unknown, if there is no finding.
     pub(super) fn unknown(&self) -> (Rule, Found) {
         let rules: [(Rule, Find<Self>); 6] = [
             (Rule::EvidenceTooOld, Self::evidence_too_old),

@@ -150,7 +150,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Failures count only once pathproof's own devices were found sound since they began.
+    /// Failures count only once pathproof's devices were checked and found sound since the failures began.
     fn looked_at(&self, run: &Run, standing: Standing) -> Standing {
         match self.ledger.sentinel.is_looked_at(run.since) {
             true => standing,
@@ -365,7 +365,7 @@ impl<'a> Case<'a> {
         Some(caused(&first, Evidence::Unconfirmed { lane, lacking }))
     }
 
-    /// What the real connections lack that failed since the lane did.
+    /// Evidence missing from the real connections that failed since the lane did.
     fn lacking_witness(&self, (_, run): Failing<'a>) -> LaneLacking {
         let failed = self.evidence.streak.as_ref().map(|streak| streak.last);
         if failed < Some(run.since) {

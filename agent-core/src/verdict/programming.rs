@@ -1,4 +1,4 @@
-//! Whether programming stands still: the datapath follows nothing of what this node received.
+//! Whether programming has stalled: the datapath follows no change that this node received.
 //!
 //! Two things show it: endpoints that were added, by the connections that are sent to them, and the
 //! sentinel's generations, by its probes.
@@ -21,8 +21,8 @@ impl<'a> Case<'a> {
         let followed = followed.max(self.generation_followed());
         let should = match read {
             Some(read) => {
-                // A generation that is late shows it, whenever it became so; an endpoint only if it came with
-                // the change or later, since its Service may have reasons of its own to leave it out.
+                // A late generation shows it, whenever it became late. An unmet endpoint shows it only if it came
+                // with the change or later, since its Service may have a separate reason to leave it out.
                 let after = |received: Mono| {
                     received.plus(ONE_UPDATE) >= left
                         && self.now.since(received) >= self.late_after()

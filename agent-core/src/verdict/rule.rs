@@ -4,11 +4,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::cause::{State, Why, firsts};
 
-/// The rules of the judge. docs/behaviour.md has them in words.
+/// The rules of the judge, as described in docs/behaviour.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
-    /// Probes fail in a row on a path that stands for the node.
+    /// Probes fail in a row on a path that represents the node.
     BrokenByProbes,
     /// The sentinel and real connections, or the pod probe and either of them, fail since the same moment.
     BrokenByTwoScopes,
@@ -26,19 +26,19 @@ pub enum Rule {
     StaleByProbes,
     /// Single Services fail.
     DegradedServices,
-    /// Clients ask again as if no answer reached them.
+    /// Clients send their SYN again as if no answer had reached them.
     DegradedUnheard,
     /// Other nodes do not answer.
     DegradedByPeers,
     /// Large transfers of the pod probe do not get through, and small ones do.
     DegradedByCuts,
-    /// The Node says that its pods have no network.
+    /// The Node object reports that its pods have no network.
     DegradedByNode,
     /// Probes fail, and a real connection of the same path gets through.
     DegradedContradicted,
     /// Probes from outside the cluster's ranges fail, those of pods pass.
     DegradedFiltered,
-    /// Probes fail on a path that does not stand for the node.
+    /// Probes fail on a path that does not represent the node.
     DegradedAside,
     /// Probes of such a path meet an old generation.
     DegradedByLag,
@@ -72,7 +72,7 @@ pub enum Rule {
     DatapathChanged,
     /// A lane of the sentinel never worked.
     NeverWorked,
-    /// Connections or probes came, and none says anything.
+    /// Connections or probes came, but none of them is conclusive.
     Inconclusive,
     /// There is a sentinel, and nothing was proven.
     NothingProven,

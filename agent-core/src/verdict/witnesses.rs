@@ -62,8 +62,8 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// The earliest moment at which whatever it fails by can have begun: a client that dials once a second
-    /// meets it later than others do.
+    /// Earliest time at which the cause of the failures can have set in: a client that dials once a second meets it
+    /// later than others do.
     pub(super) fn onset(&self) -> Mono {
         let worked = self.services.iter().map(|of| of.worked).max();
         let earliest = self.since.minus(RARELY);
@@ -86,7 +86,7 @@ impl<'a> Group<'a> {
     /// Enough failures to tell from single ones.
     pub(super) fn are_enough(&self, case: &Case<'_>) -> bool {
         let enough = match self.scope {
-            // Other nodes that are gone fail it too: where the sentinel tells nothing, it takes as many as others.
+            // The pod probe also fails if other nodes are gone: without an armed lane, it needs as many as others.
             Scope::PodProbe if case.main().any(|(_, lane)| lane.armed) => PROBE_FAILURES,
             Scope::PodProbe | Scope::Pods | Scope::Outside => case.limits().service_failures.into(),
         };
@@ -112,8 +112,8 @@ impl<'a> Group<'a> {
         objects.collect()
     }
 
-    /// The part of the group whose failures no policy makes: the connections left untranslated, went to an
-    /// address that was never an endpoint, or were refused by the node's own stack at an address of the
+    /// The part of the group whose failures no policy causes: the connections left untranslated, went to an
+    /// address that was never an endpoint, or were refused by the stack of the node at an address of the
     /// node.
     pub(super) fn without_rules(&self, case: &Case<'_>) -> Option<Group<'a>> {
         let ipvs = (case.ledger.sentinel.owners(case.family)).contains(Owner::Ipvs);
@@ -147,7 +147,7 @@ impl<'a> Case<'a> {
         };
         let after = |at: Mono, span: Duration| last.is_none_or(|last| last <= at.plus(span));
         let limits = self.limits();
-        // Where some clients failed before the others did, a pause between the others looks like an onset.
+        // If some clients failed before the others did, a pause between the others can be mistaken for an onset.
         let read = self.ledger.seen(self.now);
         let silent = last.is_none_or(|last| read.since(last) >= limits.broken_after);
         let counts = |of: &FailingService<'_>| match onset {
@@ -220,7 +220,7 @@ impl<'a> Case<'a> {
     }
 
     /// Criterion that keeps failed connections alone from accusing the node: without the sentinel, only
-    /// breadth tells a fault from what one namespace's policies do.
+    /// breadth separates a fault from the effect of one namespace's policies.
     pub(super) fn missing_breadth(&self, groups: &[Group<'a>]) -> Option<MissingCriterion> {
         let limits = self.limits();
         let scoped = |scope: Scope| groups.iter().find(|group| group.scope == scope);
@@ -287,8 +287,8 @@ impl<'a> Case<'a> {
             && last.since(since) >= limits.broken_after.saturating_sub(limits.broken_fresh)
     }
 
-    /// Whether the lanes that fail do so for a reason of their own: real connections succeeded since, or the
-    /// real ones began to fail at another time.
+    /// Whether the failing lanes have a separate cause: real connections succeeded since, or began to fail at
+    /// another time.
     fn is_sentinel_filtered(&self) -> bool {
         let failing = self.failing();
         !failing.is_empty() && self.ledger.sentinel.view.counts()
@@ -300,8 +300,8 @@ impl<'a> Case<'a> {
         main.any(|(_, lane)| lane.armed && lane.claimed) && self.main().all(|(_, lane)| !lane.armed)
     }
 
-    /// Whether only the node's own path is probed in the way of real connections, and passes: Cilium
-    /// translates at interfaces that it manages, and the sentinel's are none.
+    /// Whether only the host path is probed the way real connections go, and passes: Cilium translates at
+    /// interfaces that it manages, and the sentinel's are not among them.
     fn is_referee_aside(&self) -> bool {
         let sentinel = &self.ledger.sentinel;
         let aside = MAIN.iter().all(|path| !sentinel.takes_the_way(*path));

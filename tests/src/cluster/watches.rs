@@ -1,5 +1,5 @@
 //! Watches of the API by the thousand, as the agents and proxies of a large cluster have them: each on a
-//! connection of its own. Their events are counted and not read.
+//! separate connection. Their events are counted, but their content is ignored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use crate::world::Namespace;
 
 /// Watches that are opened at a time.
 const AT_ONCE: usize = 32;
-/// Time between two looks whether the worker is to end.
+/// Interval between checks whether the worker must end.
 const TURN: Duration = Duration::from_millis(20);
 
 /// Open watches; they end when this is dropped.

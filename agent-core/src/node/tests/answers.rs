@@ -305,8 +305,8 @@ fn refused_clients(#[case] beside_the_first: &[Outcome], #[case] expected: bool)
     assert_eq!(is_broken, expected);
 }
 
-/// Three clients outside are sent to an endpoint that left 16 s ago. Those that did so before with the same
-/// source ports follow conntrack, whatever the rules say.
+/// Three clients outside are sent to an endpoint that left 16 s ago. Clients that dialled it before from the same
+/// source ports follow conntrack, whatever the rules are.
 #[rstest]
 #[case::new_connections(false, true)]
 #[case::source_ports_that_are_used_again(true, false)]

@@ -2,9 +2,9 @@
 //! tests/worlds: real faults that have to be named, and harmless worlds that must not be accused. A
 //! change of the rules that changes one of these is told here first.
 //!
-//! After a change of what a judge keeps, `PATHPROOF_BLESS=1 cargo test -p agent-core --lib recordings` writes
-//! them anew: events stay as they were recorded, the judge at the begin of each part and the outcomes become
-//! those of the replay. The tests here say what must not change.
+//! After a change of what a judge keeps, `PATHPROOF_BLESS=1 cargo test -p agent-core --lib recordings` rewrites
+//! them: events stay as they were recorded, while the outcomes and the judge at the start of each part are taken
+//! from the replay. The tests here define what must not change.
 //!
 //! To take one again: `PATHPROOF_KEEP_RECORDINGS=folder cargo test -p node-tests --test node NAME`, or
 //! `--test worlds`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::faults::FaultRow;
 use super::uses::Use;
 
-/// Who can feel a fault.
+/// Connections that a fault affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Felt {
     /// The sentinel's probes fail without an innocent explanation, also on an idle node.
@@ -48,7 +48,7 @@ const BY_POD_PROBE: Duration = Duration::from_secs(6);
 /// Expectation of a fault in a use.
 pub(super) fn expected(row: &FaultRow, used: &Use) -> Expected {
     let fails = Expected::Fails(row.within);
-    // The node's own connections are not forwarded, and only at an uplink are they seen.
+    // Connections of the host itself are not forwarded, and are visible only at an uplink.
     let by_host_alone = used.has_host();
     match row.felt {
         Felt::ByProbes => fails,
@@ -62,7 +62,7 @@ pub(super) fn expected(row: &FaultRow, used: &Use) -> Expected {
         Felt::Services { leaks: true } if by_host_alone => fails,
         _ if by_host_alone => Expected::Unseen,
         Felt::Stale => fails,
-        // One Service, or one local endpoint, may have a trouble of its own.
+        // A single Service, or a single local endpoint, may have a problem that is not the node's.
         Felt::Routes if used.is_idle() => Expected::Noticed,
         Felt::Services { .. } if used.dialled() < 2 => Expected::Noticed,
         Felt::Routes | Felt::Services { .. } => fails,

@@ -12,7 +12,7 @@ use crate::sim::world::{Act, Fault, World};
 pub struct FaultRow {
     pub name: &'static str,
     breaks: Breaks,
-    /// Who can feel it.
+    /// Connections that it affects.
     pub felt: Felt,
     /// Time to 503 where it must be 503.
     pub within: Duration,

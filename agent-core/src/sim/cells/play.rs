@@ -24,7 +24,7 @@ const MET: Duration = Duration::from_secs(30);
 const FROM_COMPLETE: Duration = Duration::from_secs(3);
 const STEP: Duration = ms(250);
 
-/// What became of a cell.
+/// Result of one run of a cell.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// Expectation of a fault.

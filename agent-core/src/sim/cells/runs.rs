@@ -1,5 +1,5 @@
-//! Runs of cells: which families and seeds a cell is played with, and many runs on all processors. What a
-//! run means is in `play`.
+//! Runs of cells: the families and seeds that each cell is played with, and many runs on all processors. The
+//! meaning of a run is defined in `play`.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ pub struct Played {
 }
 
 impl Played {
-    /// The first run that is not as expected, in words.
+    /// Description of the first run that is not as expected.
     pub fn wrong(&self) -> Option<String> {
         let mut runs = self.runs.iter();
         runs.find_map(|(run, outcome)| {
@@ -34,7 +34,7 @@ impl Played {
     }
 }
 
-/// Every cell with every choice of families and so many seeds.
+/// Every cell with every choice of families, once for each of `seeds` seeds.
 pub fn all(seeds: u64) -> Vec<Run> {
     let cells = fault_cells().chain(world_cells());
     let runs = cells.flat_map(|cell| {
@@ -65,7 +65,7 @@ pub fn dealt() -> Vec<Run> {
     runs.collect()
 }
 
-/// Plays all of these on so many threads, and gives them by cells.
+/// Plays all of these on `threads` threads, and returns the outcomes grouped by cell.
 pub fn play_all(runs: &[Run], threads: usize) -> Vec<Played> {
     let next = AtomicUsize::new(0);
     let outcomes: Vec<OnceLock<Outcome>> = runs.iter().map(|_| OnceLock::new()).collect();

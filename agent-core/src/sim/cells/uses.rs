@@ -105,7 +105,7 @@ impl Use {
         self.has(Who::Pods)
     }
 
-    /// The node's own processes use it.
+    /// Processes of the host use the node.
     pub(super) fn has_host(&self) -> bool {
         self.has(Who::Host)
     }
@@ -151,7 +151,7 @@ impl Use {
         }
     }
 
-    /// Streams in one of so many families.
+    /// Streams in one family, out of `families` that share the rate.
     fn streams(&self, family: Family, families: u32) -> Vec<Stream> {
         let mut streams = Vec::new();
         for users in self.users {

@@ -89,8 +89,8 @@ pub const WORLDS: [WorldRow; 38] = [
 ];
 
 impl WorldRow {
-    /// Whether it changes anything for this use. Policies deny neither an idle node nor the node's own
-    /// processes, and a default deny spares the pod probe.
+    /// Whether it changes anything for this use. Policies deny nothing on an idle node and nothing to processes of
+    /// the host, and a default deny spares the pod probe.
     pub(super) fn touches(&self, used: &Use) -> bool {
         let is_policy = [POLICY, BOTH].contains(&self.covered_by);
         !is_policy || used.has_pods() || used.has_outsiders()

@@ -30,7 +30,7 @@ fn v6(first: u16, high: u32, low: u32) -> IpAddr {
     Ipv6Addr::new(first, 0, a, b, 0, 0, c, d).into()
 }
 
-/// A node's own addresses.
+/// Addresses of a node itself.
 pub(super) fn node(number: u32) -> Both {
     let [_, high, low, last] = number.to_be_bytes();
     let v4 = Ipv4Addr::new(172, 16 | high, low, last);

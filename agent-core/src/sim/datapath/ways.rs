@@ -15,7 +15,7 @@ use crate::trace::{ProbePath, Transport};
 pub(in crate::sim) enum Way {
     /// It leaves by the uplink as it came.
     Untranslated,
-    /// The node's own stack refuses it.
+    /// The network stack of the node refuses it.
     Reset,
     /// A rule refuses it by ICMP.
     Rejected,
@@ -25,7 +25,7 @@ pub(in crate::sim) enum Way {
     To(Pod),
 }
 
-/// What an endpoint does with a connection.
+/// Response of an endpoint to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) enum Reply {
     Accepts,
@@ -85,8 +85,8 @@ impl Datapath {
         until.is_some_and(|until| *until > Mono(0) && now >= *until)
     }
 
-    /// Whether a policy means this connection to fail. A rule for everybody spares the pod probe, which has
-    /// a NetworkPolicy of its own.
+    /// Whether a policy means this connection to fail. A rule for everybody spares the pod probe, which has a
+    /// separate NetworkPolicy.
     pub(in crate::sim) fn denial(&self, client: Client, service: usize) -> Option<Denial> {
         let spared = client == Client::PodProbe;
         let meant = |(of, to, _): &&(Option<Client>, Option<usize>, Denial)| {
@@ -135,7 +135,7 @@ impl Datapath {
         }
     }
 
-    /// Endpoints that the rules have for what is dialled; nothing where no rule takes it.
+    /// Endpoints in the rules for the dialled address; `None` if no rule matches.
     fn ruled(&self, service: usize, dialled: (FrontendKind, Family)) -> Option<&Vec<Pod>> {
         let family = dialled.1;
         let gone = self.is_flushed(family)

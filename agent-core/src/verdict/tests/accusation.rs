@@ -91,8 +91,8 @@ fn outsiders_who_are_denied_accuse_nobody() {
     assert_eq!(lacking(&world, 6_000), Some(MissingCriterion::Pod));
 }
 
-/// What every Service that is dialled fails by is rules that are gone: no policy does that, and the sentinel's
-/// own rules may be intact.
+/// Every dialled Service fails because its rules are gone: no policy does that, and the sentinel's rules may be
+/// intact.
 #[rstest]
 #[case::one_pod(&[(WEB, Pod, 1), (API, Pod, 1)], Leaked, State::Broken)]
 #[case::outside_alone(&[(WEB, External, 1), (API, External, 2)], Failure::Refused, State::Broken)]

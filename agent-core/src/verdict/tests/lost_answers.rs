@@ -34,7 +34,7 @@ fn lose_answers(world: &mut World, from: u64, to: u64, beside: Beside) {
     for at in (from..=to).step_by(250) {
         for (service, client) in [(WEB, 1), (API, 2)] {
             world.prove(service, Pod, at);
-            // It arrived now, and is told at once.
+            // It arrived now, and is reported at once.
             let mut lost = sighting(service, Pod, client, Lost, at + 1_000);
             lost.answer_lost = true;
             world.sight(lost).fail_unseen(service, Pod, Lost);

@@ -354,8 +354,8 @@ fn an_endpoint_that_left_and_is_dialled_itself_accuses_no_node(
     }
 }
 
-/// Clients that keep source ports dial an endpoint that left through an old entry of conntrack. If the proxy
-/// follows what changed since, that is their trouble; if nothing newer is on the wire, the proxy stands still,
+/// Clients that reuse source ports dial a removed endpoint through an old entry of conntrack. If the proxy
+/// follows later changes, the problem is on their side; if nothing newer is on the wire, the proxy has stalled,
 /// and one Service is enough.
 #[rstest]
 #[case::nothing_is_known(None, None, State::Degraded)]

@@ -1,6 +1,6 @@
 //! Cost of a rotation at the API server: two watches of EndpointSlices for each node, an agent's and a
-//! proxy's, and both slices of the sentinel written as the rotator writes them. The interval is the
-//! rotator's own for so many nodes.
+//! proxy's, and both slices of the sentinel written as the rotator writes them. The interval is the one that the
+//! rotator uses for this number of nodes.
 //!
 //! Rotations follow each other faster than in a cluster, once the watches have received the one before: at
 //! the rotator's pace their share of a processor would be lost in what the server does anyway. The peer is
