@@ -184,9 +184,48 @@ fn slices(shop: &Shop) {
     ] {
         assert_eq!(shop.slice(&shop.admin, kind, address), 200, "{address}");
     }
+    empty_slices(shop);
     // From pods, should one have the address.
     let controller = shop.slice_controller();
     assert_eq!(shop.slice(&controller, "IPv4", "198.18.0.2"), 200);
+}
+
+/// A slice without endpoints is anybody's to write, in each of the ways in which it can be said. The API server
+/// shows a policy null for two of them.
+fn empty_slices(shop: &Shop) {
+    let slice = |name: &str, endpoints: Option<Value>| {
+        let mut slice = json!({
+            "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+            "metadata": { "name": name, "namespace": "shop" },
+        });
+        endpoints.inspect(|of| slice["endpoints"] = of.clone());
+        code(shop.admin.post(SLICES, &slice))
+    };
+    let one = json!([{ "addresses": ["192.0.2.21"] }]);
+    let ways = [
+        ("absent", None),
+        ("null", Some(Value::Null)),
+        ("empty", Some(json!([]))),
+        ("one", Some(one.clone())),
+    ];
+    for (name, endpoints) in ways {
+        assert_eq!(slice(name, endpoints), 200, "{name}");
+        let path = format!("{SLICES}/{name}");
+        let label = json!({ "metadata": { "labels": { "shop": "yes" } } });
+        assert_eq!(shop.patch(&path, &label), 200, "{name}: a label");
+        for (change, endpoints) in [
+            ("an endpoint comes", one.clone()),
+            ("the last one goes", json!([])),
+            ("it comes again", one.clone()),
+            ("it is null", Value::Null),
+        ] {
+            let change_to = json!({ "endpoints": endpoints });
+            assert_eq!(shop.patch(&path, &change_to), 200, "{name}: {change}");
+        }
+        let claim = json!({ "endpoints": [{ "addresses": ["198.18.0.2"] }] });
+        assert_eq!(shop.patch(&path, &claim), 403, "{name}: a claim");
+        shop.admin.delete(&path).expect("delete a slice");
+    }
 }
 
 /// A load balancer's controller writes addresses into the status.
