@@ -12,7 +12,7 @@
 //!   witness; one that has some needs a witness of another scope with the same onset.
 //!
 //! Each rule is evaluated by itself: their order only selects the cause if several hold. Explanations and
-//! undecided cases are in [`findings`](super::findings); no finding changes a decision.
+//! undecided cases are in `findings`; no finding changes a decision.
 
 use std::collections::BTreeSet;
 
