@@ -190,8 +190,8 @@ fn slices(shop: &Shop) {
     assert_eq!(shop.slice(&controller, "IPv4", "198.18.0.2"), 200);
 }
 
-/// A slice without endpoints is anybody's to write, in each of the ways in which it can be said. The API server
-/// shows a policy null for two of them.
+/// Anybody may write a slice without endpoints, whichever way their client leaves them out: absent, null or an
+/// empty list. A policy sees null for the first two.
 fn empty_slices(shop: &Shop) {
     let slice = |name: &str, endpoints: Option<Value>| {
         let mut slice = json!({
