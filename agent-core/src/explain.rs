@@ -145,10 +145,15 @@ impl Words<'_> {
     fn sentence(&self) -> String {
         match &self.finding.evidence {
             Evidence::Connections { .. } => self.connections(),
-            Evidence::Routes { connections, since } => format!(
-                "{connections} connections left by another interface than connections to the same endpoints \
+            Evidence::Routes {
+                connections,
+                since,
+                clients,
+            } => format!(
+                "{connections} connections {}left by another interface than connections to the same endpoints \
                  need and were not answered in the last {}; nothing succeeded since over these routes: the \
                  routes to pods are missing or wrong",
+                from_clients(clients),
                 self.ago(*since)
             ),
             Evidence::LeftEndpoint {

@@ -159,10 +159,13 @@ impl<'a> Case<'a> {
     /// route is a separate one. A single endpoint, or a single other node, may be about to leave.
     fn routes_are_wrong(&self) -> Option<Found> {
         let (connections, since) = self.local_routes().or_else(|| self.remote_routes())?;
-        Some((
-            Some(Cause::Misrouted),
-            Evidence::Routes { connections, since },
-        ))
+        let clients = self.groups().iter().map(|group| group.scope).collect();
+        let evidence = Evidence::Routes {
+            connections,
+            since,
+            clients,
+        };
+        Some((Some(Cause::Misrouted), evidence))
     }
 
     /// To endpoints of this node, by an uplink.

@@ -117,7 +117,13 @@ pub enum Evidence {
         last_success: Option<Mono>,
     },
     /// Connections to endpoints of this node that left by an uplink and were not answered.
-    Routes { connections: u32, since: Mono },
+    Routes {
+        connections: u32,
+        since: Mono,
+        /// Clients whose Services fail meanwhile; empty in recordings of older agents.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        clients: Vec<Scope>,
+    },
     /// Connections from outside that failed behind an obstacle in the node itself.
     Obstacle { failures: u32, since: Mono },
     /// Connections to an endpoint that left.

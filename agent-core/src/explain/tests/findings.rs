@@ -160,10 +160,14 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
             ]
         }
         Rule::BrokenByRules => vec![felt(&[Scope::Outside], None)],
-        Rule::BrokenByRoutes => vec![Evidence::Routes {
-            connections: 40,
-            since: ago(4_200),
-        }],
+        Rule::BrokenByRoutes => {
+            let routes = |clients: &[Scope]| Evidence::Routes {
+                connections: 40,
+                since: ago(4_200),
+                clients: clients.to_vec(),
+            };
+            vec![routes(&[Scope::Pods, Scope::Outside]), routes(&[])]
+        }
         Rule::StaleByConnections | Rule::SuspectByStale => {
             vec![left(Some("10.244.3.9:8080")), left(None)]
         }
