@@ -327,6 +327,23 @@ pub struct ServiceInfo {
 }
 
 impl ServiceInfo {
+    /// The unnamed TCP port of a Service with one endpoint, for tests.
+    #[cfg(test)]
+    pub(crate) fn plain(namespace: &str, name: &str, family: Family) -> Self {
+        Self {
+            name: ObjectName::new(namespace, name),
+            port: "".into(),
+            family,
+            endpoints: 1,
+            udp: false,
+            dns: false,
+            sentinel: false,
+            echo: false,
+            on_host: false,
+            disputed: None,
+        }
+    }
+
     /// `namespace/name`, and `:port` where the port has a name.
     pub fn label(&self) -> String {
         match &*self.port {

@@ -1,8 +1,6 @@
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use super::*;
-use crate::cluster::ObjectName;
 use crate::evidence::ServiceInfo;
 
 const SECOND: u64 = 1_000_000_000;
@@ -21,19 +19,8 @@ fn count(service: u32, reason: &str, packets: u64) -> DropCount {
 
 fn directory() -> BTreeMap<u32, ServiceInfo> {
     let info = |name: &str, family| ServiceInfo {
-        name: ObjectName {
-            namespace: Arc::from("demo"),
-            name: Arc::from(name),
-        },
-        port: Arc::from(""),
-        family,
-        endpoints: 1,
-        udp: false,
-        dns: false,
         sentinel: name == "sentinel",
-        echo: false,
-        on_host: false,
-        disputed: None,
+        ..ServiceInfo::plain("demo", name, family)
     };
     BTreeMap::from([
         (1, info("web", Family::V4)),

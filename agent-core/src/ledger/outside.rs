@@ -192,18 +192,7 @@ mod tests {
     const WEB: u32 = 7;
 
     fn info(name: &str) -> ServiceInfo {
-        ServiceInfo {
-            name: ObjectName::new("shop", name),
-            port: "".into(),
-            family: Family::V4,
-            endpoints: 1,
-            udp: false,
-            dns: false,
-            sentinel: false,
-            echo: false,
-            on_host: false,
-            disputed: None,
-        }
+        ServiceInfo::plain("shop", name, Family::V4)
     }
 
     struct Known<'a>(&'a [(u32, &'a str)]);

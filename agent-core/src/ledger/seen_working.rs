@@ -353,22 +353,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cluster::ObjectName;
-
-    fn service(namespace: &str, name: &str, family: Family) -> ServiceInfo {
-        ServiceInfo {
-            name: ObjectName::new(namespace, name),
-            port: "".into(),
-            family,
-            endpoints: 1,
-            udp: false,
-            dns: false,
-            sentinel: false,
-            echo: false,
-            on_host: false,
-            disputed: None,
-        }
-    }
 
     fn has(worked: &ServicesSeenWorking, service: &ServiceInfo) -> bool {
         worked.has(service, Mono(1))
@@ -378,15 +362,21 @@ mod tests {
     fn services_of_each_family_are_known_for_themselves() {
         let mut worked = ServicesSeenWorking::default();
         let hour = Mono(3_600_000_000_000);
-        worked.succeed(&service("shop", "web", Family::V4), 1, Mono(0));
-        worked.succeed(&service("bank", "api", Family::V4), 1, Mono(1));
-        assert!(has(&worked, &service("shop", "web", Family::V4)));
-        assert!(!has(&worked, &service("shop", "web", Family::V6)));
-        assert!(!has(&worked, &service("bank", "web", Family::V4)));
+        worked.succeed(&ServiceInfo::plain("shop", "web", Family::V4), 1, Mono(0));
+        worked.succeed(&ServiceInfo::plain("bank", "api", Family::V4), 1, Mono(1));
+        assert!(has(&worked, &ServiceInfo::plain("shop", "web", Family::V4)));
+        assert!(!has(
+            &worked,
+            &ServiceInfo::plain("shop", "web", Family::V6)
+        ));
+        assert!(!has(
+            &worked,
+            &ServiceInfo::plain("bank", "web", Family::V4)
+        ));
         assert_eq!(worked.namespaces(Family::V4, hour), 2);
         let probe = ServiceInfo {
             echo: true,
-            ..service("pathproof", "pathproof-echo", Family::V4)
+            ..ServiceInfo::plain("pathproof", "pathproof-echo", Family::V4)
         };
         worked.succeed(&probe, 1, hour);
         assert_eq!(worked.namespaces(Family::V4, hour), 2);
@@ -402,7 +392,7 @@ mod tests {
     fn one_that_lost_its_endpoints_has_a_grace() {
         let (mut worked, service) = (
             ServicesSeenWorking::default(),
-            service("shop", "web", Family::V4),
+            ServiceInfo::plain("shop", "web", Family::V4),
         );
         worked.lack_endpoints(&service, Mono(0));
         assert!(worked.is_empty(Family::V4));
@@ -421,30 +411,37 @@ mod tests {
         let mut worked = ServicesSeenWorking::default();
         for number in 0..2 * KEPT as u64 {
             let name = number.to_string();
-            worked.succeed(&service("tenant", &name, Family::V4), 1, Mono(number));
+            worked.succeed(
+                &ServiceInfo::plain("tenant", &name, Family::V4),
+                1,
+                Mono(number),
+            );
         }
         for namespace in ["shop", "bank"] {
-            let service = service(namespace, "web", Family::V4);
+            let service = ServiceInfo::plain(namespace, "web", Family::V4);
             worked.succeed(&service, 1, Mono(1_000));
             assert!(has(&worked, &service));
         }
         assert_eq!(worked.0.len(), KEPT);
         assert_eq!(worked.namespaces(Family::V4, Mono(1_000)), 3);
-        assert!(!has(&worked, &service("tenant", "0", Family::V4)));
+        assert!(!has(
+            &worked,
+            &ServiceInfo::plain("tenant", "0", Family::V4)
+        ));
     }
 
     #[test]
     fn those_used_last_are_kept() {
         let mut worked = ServicesSeenWorking::default();
         for number in 0..=KEPT {
-            let service = service("shop", &number.to_string(), Family::V4);
+            let service = ServiceInfo::plain("shop", &number.to_string(), Family::V4);
             worked.succeed(&service, 1, Mono(number as u64));
         }
         assert_eq!(worked.0.len(), KEPT);
-        assert!(!has(&worked, &service("shop", "0", Family::V4)));
+        assert!(!has(&worked, &ServiceInfo::plain("shop", "0", Family::V4)));
         assert!(has(
             &worked,
-            &service("shop", &KEPT.to_string(), Family::V4)
+            &ServiceInfo::plain("shop", &KEPT.to_string(), Family::V4)
         ));
     }
 }

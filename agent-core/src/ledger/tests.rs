@@ -43,16 +43,10 @@ impl Directory for Names {
     fn service(&self, id: u32) -> Option<ServiceInfo> {
         let (name, port, family) = self.0.get(id as usize)?;
         Some(ServiceInfo {
-            name: name.clone(),
             port: (*port).into(),
-            family: *family,
             endpoints: 2,
-            udp: false,
-            dns: false,
             sentinel: id == SENTINEL,
-            echo: false,
-            on_host: false,
-            disputed: None,
+            ..ServiceInfo::plain(&name.namespace, &name.name, *family)
         })
     }
 }

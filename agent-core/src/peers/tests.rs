@@ -117,16 +117,8 @@ fn look(ledger: &mut PeerLedger, at: u64, connections: &[(u16, u32, bool)]) {
     let text = serde_json::to_string(&sample).unwrap();
     assert_eq!(serde_json::from_str::<PeerSample>(&text).unwrap(), sample);
     let service = ServiceInfo {
-        name: crate::cluster::ObjectName::new("shop", "web"),
-        port: "".into(),
-        family: Family::V4,
         endpoints: 3,
-        udp: false,
-        dns: false,
-        sentinel: false,
-        echo: false,
-        on_host: false,
-        disputed: None,
+        ..ServiceInfo::plain("shop", "web", Family::V4)
     };
     let directory = BTreeMap::from([(SERVICE, service)]);
     let limits = (Duration::from_secs(60), true);

@@ -14,16 +14,10 @@ struct Endpoints(u32, bool);
 impl Directory for Endpoints {
     fn service(&self, id: u32) -> Option<ServiceInfo> {
         (id == WEB).then(|| ServiceInfo {
-            name: web(),
             port: "http".into(),
-            family: Family::V4,
             endpoints: self.0,
-            udp: false,
-            dns: false,
             sentinel: self.1,
-            echo: false,
-            on_host: false,
-            disputed: None,
+            ..ServiceInfo::plain("shop", "web", Family::V4)
         })
     }
 }

@@ -289,16 +289,8 @@ fn events_of_many_services_fill_the_ring_and_no_more() {
 #[test]
 fn services_are_named_before_they_occur() {
     let known = ServiceInfo {
-        name: ObjectName::new("shop", "cart"),
-        port: "".into(),
-        family: Family::V4,
         endpoints: 3,
-        udp: false,
-        dns: false,
-        sentinel: false,
-        echo: false,
-        on_host: false,
-        disputed: None,
+        ..ServiceInfo::plain("shop", "cart", Family::V4)
     };
     let mut node = Node::replay(Scene::new().node.judge().clone());
     node.step(

@@ -207,16 +207,8 @@ fn memory_is_bounded() {
     impl crate::evidence::Directory for Many {
         fn service(&self, id: u32) -> Option<crate::evidence::ServiceInfo> {
             Some(crate::evidence::ServiceInfo {
-                name: crate::cluster::ObjectName::new("a", "b"),
                 port: if id.is_multiple_of(2) { "x" } else { "y" }.into(),
-                family: agent_common::service::Family::V4,
-                endpoints: 1,
-                udp: false,
-                dns: false,
-                sentinel: false,
-                echo: false,
-                on_host: false,
-                disputed: None,
+                ..crate::evidence::ServiceInfo::plain("a", "b", agent_common::service::Family::V4)
             })
         }
     }

@@ -55,16 +55,12 @@ impl Directory for Names {
     fn service(&self, id: u32) -> Option<ServiceInfo> {
         let (name, port, family, endpoints) = self.0.get(id as usize)?;
         Some(ServiceInfo {
-            name: name.clone(),
             port: (*port).into(),
-            family: *family,
             endpoints: *endpoints,
-            udp: false,
-            dns: false,
             sentinel: &*name.name == "sentinel",
             echo: &*name.name == "pathproof-echo",
             on_host: &*name.name == "spare",
-            disputed: None,
+            ..ServiceInfo::plain(&name.namespace, &name.name, *family)
         })
     }
 }
