@@ -5,7 +5,8 @@
 //! SIG Scalability's network programming latency, which kube-proxy measures up to the moment at which
 //! its rules are written. Only connections can show it, so a change is measured where a Service has
 //! enough of them: few connections would measure the pause between two of them. No verdict depends on
-//! a latency; whether anything newer was seen at all is evidence ([`ProgrammingSeen`]). The sentinel's endpoint is measured by its probes ([`freshness`](crate::freshness)).
+//! a latency; whether anything newer was seen at all is evidence ([`ProgrammingSeen`]). The sentinel's endpoint
+//! is measured by its probes ([`freshness`](crate::freshness)).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

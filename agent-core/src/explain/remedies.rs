@@ -78,9 +78,11 @@ fn entry(cause: Cause) -> Entry {
              notrack).",
         ),
         Cause::Misrouted => (
-            &["kubectl get endpointslices"],
-            "Compare the endpoints with the rules: a rule was edited or comes from another \
-             cluster, or two programs write the same chains. Restart the proxy.",
+            &["kubectl get endpointslices", "ip route get ENDPOINT"],
+            "If the reason names routes, the rules are right: compare the interface of the route \
+             with the one that leads to pods, and restart the CNI plugin's agent on the node, which \
+             writes the routes. Otherwise compare the endpoints with the rules: a rule was edited or \
+             comes from another cluster, or two programs write the same chains. Restart the proxy.",
         ),
         Cause::Stale => (
             &["fuser /run/xtables.lock"],

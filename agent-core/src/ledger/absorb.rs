@@ -340,7 +340,8 @@ impl Ledger {
             return;
         }
         let track = self.track(sighting.service, info, at);
-        let is_reused = track.is_none_or(|track| track.sight(sighting, at));
+        // Of a Service that is not tracked no ports are known, so its connections show nothing either.
+        let may_follow_conntrack = track.is_none_or(|track| track.sight(sighting, at));
         let left_grace = self.limits.left_grace;
         let family = &mut self.families[info.family as usize];
         match sighting.failure {
@@ -353,7 +354,9 @@ impl Ledger {
         let counts_outside = match sighting.failure {
             Failure::Refused => true,
             // By then clients that use their ports again have dialled before, unless they pause for longer.
-            Failure::Stale => !is_reused && sighting.age() >= Some(self.limits.stale_after),
+            Failure::Stale => {
+                !may_follow_conntrack && sighting.age() >= Some(self.limits.stale_after)
+            }
             _ => false,
         };
         if counts_outside

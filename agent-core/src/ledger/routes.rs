@@ -92,6 +92,10 @@ impl WrongRoutes {
 
     /// An endpoint answered over an uplink: that is the way to it.
     pub(crate) fn reach(&mut self, endpoint: IpAddr) {
+        // A connection that is still followed is reported with each sample.
+        if self.by_uplink.last() == Some(&endpoint) {
+            return;
+        }
         self.by_uplink.retain(|known| *known != endpoint);
         if self.by_uplink.len() >= REACHED_KEPT {
             self.by_uplink.remove(0);

@@ -67,9 +67,10 @@ pub(crate) struct StaleConnection {
     /// Time between the endpoint's departure and the arrival of the connection.
     pub(crate) age: Duration,
     pub(crate) client: IpAddr,
-    /// The client is a pod of this node, or outside.
+    /// The client is a pod of this node. Neither is set for the node's own connections, and by older agents.
     #[serde(default)]
     pub(crate) of_pod: bool,
+    /// The client is outside.
     #[serde(default)]
     pub(crate) of_outsider: bool,
     pub(crate) destination: Option<SocketAddr>,

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use agent_common::service::{SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
 
 use super::{Departure, KEPT, PeerSample};
@@ -37,8 +36,6 @@ pub struct Astray {
     pub since: Mono,
     pub last: Mono,
     pub connections: u32,
-    /// Connections by source class.
-    pub classes: [u32; SOURCE_CLASSES],
     /// Devices by which they left, at most 64.
     pub by: BTreeSet<Arc<str>>,
     /// Ranges that they were sent to, at most 64.
@@ -53,7 +50,6 @@ impl Astray {
             since: at,
             last: at,
             connections: 0,
-            classes: [0; SOURCE_CLASSES],
             by: BTreeSet::new(),
             ranges: BTreeSet::new(),
             services: BTreeMap::new(),
@@ -66,16 +62,9 @@ impl Astray {
         peers.len()
     }
 
-    /// Number of connections of a source class.
-    pub fn of_class(&self, class: SourceClass) -> u32 {
-        self.classes[class as usize]
-    }
-
     fn add(&mut self, departure: &Departure, device: &Arc<str>, name: String, at: Mono) {
         self.last = at;
         self.connections = self.connections.saturating_add(departure.connections);
-        let of_class = &mut self.classes[departure.class as usize];
-        *of_class = of_class.saturating_add(departure.connections);
         if self.by.len() < KEPT {
             self.by.insert(Arc::clone(device));
         }
@@ -142,6 +131,9 @@ impl Devices {
         let (Some(usual), Some(device)) = (usual, sample.device(departure.device)) else {
             return;
         };
+        if *device == usual {
+            return;
+        }
         let info = directory.service(departure.service);
         let Some(info) = info.filter(|info| !info.sentinel && !info.udp) else {
             return;
@@ -151,7 +143,7 @@ impl Devices {
                 && count.answered > 0
                 && sample.device(count.device) == Some(&usual)
         });
-        if *device == usual || answers {
+        if answers {
             return;
         }
         let astray = self.astray.entry(usual);

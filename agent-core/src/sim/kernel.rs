@@ -182,10 +182,10 @@ impl Kernel {
         for anomaly in &anomalies {
             sightings.extend(self.doubts.report(anomaly));
         }
-        let back = evidence.pending.iter().filter(|(_, (_, state))| {
+        let back = evidence.pending.iter().filter(|(_, (fields, state))| {
             came_back(&Pending {
                 state: *state,
-                ..Pending::default()
+                ..*fields
             })
         });
         let by_uplink = back.filter_map(|(key, _)| self.doubts.answered_by_uplink(key));

@@ -63,7 +63,7 @@ pub struct World {
     pub view_delay: Span,
     /// Delay of the rules after the API.
     pub proxy_delay: Span,
-    /// The sentinel's endpoint moves this often.
+    /// The sentinel's endpoint moves this often. By default once a minute, as in a large cluster.
     pub rotation: Option<Duration>,
     /// An address of pods is reserved for the sentinel.
     pub pod_lane: bool,

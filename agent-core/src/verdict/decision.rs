@@ -178,7 +178,8 @@ impl<'a> Case<'a> {
         counts.then_some((routes.connections, routes.since))
     }
 
-    /// To other nodes, by another device than answered connections to them left before.
+    /// To other nodes, by another device than answered connections to them left before. An answer from any other node
+    /// since then speaks against it, though it may have come over a route that is still there: when in doubt, 200.
     fn remote_routes(&self) -> Option<(u32, Mono)> {
         let limits = self.limits();
         let answered = self.evidence.remote;

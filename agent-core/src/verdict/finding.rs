@@ -116,7 +116,8 @@ pub enum Evidence {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_success: Option<Mono>,
     },
-    /// Connections to endpoints of this node that left by an uplink and were not answered.
+    /// Connections that were not answered: to endpoints of this node they left by an uplink, to other nodes by
+    /// another device than usual.
     Routes {
         connections: u32,
         since: Mono,

@@ -14,13 +14,13 @@ pub enum Rule {
     BrokenByTwoScopes,
     /// Every Service that is dialled fails as if its rules were gone.
     BrokenByRules,
-    /// Connections to endpoints of this node leave by an uplink.
+    /// Connections to pods of this node leave by an uplink, or those to other nodes by another device than usual.
     BrokenByRoutes,
     /// Every Service with new connections fails.
     BrokenByConnections,
     /// Clients outside are not served, and the kernel shows why.
     BrokenByObstacle,
-    /// New connections of pods go to an endpoint that left.
+    /// New connections go to an endpoint that left, and nothing newer is on the wire.
     StaleByConnections,
     /// Probes meet an old generation for too long.
     StaleByProbes,

@@ -80,7 +80,7 @@ struct ServedService {
     #[serde(default, deserialize_with = "version_one")]
     #[expect(dead_code, reason = "it is checked as it is read")]
     api_version: (),
-    #[serde(default, deserialize_with = "a_service")]
+    #[serde(default, deserialize_with = "kind_service")]
     #[expect(dead_code, reason = "it is checked as it is read")]
     kind: (),
     #[serde(default)]
@@ -103,7 +103,7 @@ fn version_one<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
     }
 }
 
-fn a_service<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
+fn kind_service<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
     match Option::<String>::deserialize(from)?.as_deref() {
         None | Some("Service") => Ok(()),
         Some(other) => Err(D::Error::invalid_value(Unexpected::Str(other), &"Service")),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use agent_common::service::Family;
 
+use crate::fleet::rotation::INTERVAL;
 use crate::sim::world::{ServiceSpec, Stack, Stream, World};
 
 /// Endpoints of each Service on this node and on others.
@@ -12,9 +13,6 @@ const LOCAL: usize = 2;
 const REMOTE: usize = 2;
 /// Pods of the pod probe on other nodes.
 const OTHERS: usize = 3;
-/// Interval of the sentinel's rotation in a cluster of up to 300 nodes.
-const ROTATION: Duration = Duration::from_secs(15);
-
 /// A use of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
@@ -144,7 +142,7 @@ impl Use {
         World {
             services,
             streams,
-            rotation: Some(ROTATION),
+            rotation: Some(INTERVAL),
             stack,
             overlay: true,
             ..World::default()
