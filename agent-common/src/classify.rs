@@ -91,6 +91,13 @@ pub trait World {
     fn mark(&self, _segment: &Segment) {}
     /// Marks the client that an answer goes to: its answers need not pass the gate any more.
     fn mark_answered(&self, _answer: &Segment) {}
+    /// Watches for data behind a sequence number: that of the SYN of an answered connection, or of the end of
+    /// its first data.
+    fn watch(&self, _number: u32) {}
+    /// Whether the frame is addressed to another host on the link (`PACKET_OTHERHOST`).
+    fn is_for_other_host(&self) -> bool {
+        false
+    }
     /// Decides whether a new connection of a Service is followed, and takes it into account.
     fn sample(&self, _service: u32, _isn: u32) -> Sampled {
         Sampled::First
@@ -180,6 +187,7 @@ pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> 
     let known = match (world.connection(&key), segment.kind, direction) {
         (None, Kind::Syn, Direction::Ingress) => arrives(world, segment, &key),
         (None, Kind::Syn, Direction::Egress) => return leaves_unseen(world, segment, &key),
+        (None, Kind::Data, Direction::Egress) => world.connection(&answered_key(segment)),
         (known, _, _) => known,
     };
     let Some(connection) = known else {
@@ -188,6 +196,7 @@ pub fn observe<W: World>(world: &W, direction: Direction, segment: &Segment) -> 
     let seen = match (segment.kind, direction) {
         (Kind::Syn, Direction::Ingress) => arrives_again(world, segment, connection),
         (Kind::Syn, Direction::Egress) => leaves(world, segment, connection),
+        (Kind::Data, _) => data(world, direction, segment, connection),
         _ => answered(world, direction, segment, connection),
     };
     // One call for all, so that the compiled program holds the steps once.
@@ -213,6 +222,15 @@ fn key_of(segment: &Segment) -> PendingKey {
     PendingKey {
         isn: segment.isn,
         family: segment.family as u32,
+    }
+}
+
+/// Key of the connection whose first data is acknowledged by this data.
+#[inline(always)]
+fn answered_key(segment: &Segment) -> PendingKey {
+    PendingKey {
+        isn: segment.acknowledged(),
+        ..key_of(segment)
     }
 }
 
@@ -244,7 +262,10 @@ fn frontend_key(address: Address, port: Port) -> FrontendKey {
 fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W::Connection> {
     let to = frontend_key(segment.destination, segment.destination_port);
     let frontend = world.frontend(&to)?;
-    if is_of_other_nodes(world, &frontend) {
+    // IP drops a frame for another host (promiscuous mode, flooding), unless it comes in by a bridge's port.
+    let is_passing_by =
+        world.is_for_other_host() && world.device_flags() & device_flag::UPLINK != 0;
+    if is_passing_by || is_of_other_nodes(world, &frontend) {
         return None;
     }
     // Probes are few, and each is waited for.
@@ -272,18 +293,63 @@ fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W
         world.count(frontend.service, class as u8, Outcome::Arrived);
     }
     if segment.payload != 0 {
-        let alias = PendingKey {
-            isn: segment.isn.wrapping_add(segment.payload),
-            ..*key
-        };
-        let entry = Pending {
-            state: state::ALIAS,
-            service: segment.isn,
-            ..pending
-        };
-        world.follow(&alias, &entry);
+        add_alias(world, segment, &pending);
     }
     None
+}
+
+/// What acknowledges the payload of a segment is known as of its connection.
+#[inline(always)]
+fn add_alias<W: World>(world: &W, segment: &Segment, fields: &Pending) {
+    let alias = PendingKey {
+        isn: segment.isn.wrapping_add(segment.payload),
+        family: segment.family as u32,
+    };
+    let entry = Pending {
+        state: state::ALIAS,
+        service: segment.isn,
+        ..*fields
+    };
+    world.follow(&alias, &entry);
+}
+
+/// Data of a connection: the client's first, which is known by its sequence number, or data that acknowledges it,
+/// which finds the connection by an alias.
+#[inline(always)]
+fn data<W: World>(
+    world: &W,
+    direction: Direction,
+    segment: &Segment,
+    mut connection: W::Connection,
+) -> Seen<W> {
+    let mut kind = transition::Kind::DataIn;
+    if connection.state() & state::ALIAS != 0 {
+        connection = world.connection(&PendingKey {
+            isn: connection.fields().service,
+            ..key_of(segment)
+        })?;
+        kind = transition::Kind::DataAnswered;
+    }
+    let fields = connection.fields();
+    let is_known = match (kind, direction) {
+        (transition::Kind::DataAnswered, Direction::Egress) => {
+            reaches_client(world, segment, fields)
+        }
+        (transition::Kind::DataAnswered, Direction::Ingress) => false,
+        (_, Direction::Ingress) => {
+            let from = (segment.source, segment.source_port);
+            fields.device == world.device() && same((fields.client, fields.client_port), from)
+        }
+        (_, Direction::Egress) => {
+            kind = transition::Kind::DataOut;
+            world.endpoint(&destination_of(segment, fields)).is_some()
+        }
+    };
+    if kind == transition::Kind::DataIn && is_known && connection.state() & state::DATA == 0 {
+        add_alias(world, segment, fields);
+        world.watch(segment.isn.wrapping_add(segment.payload));
+    }
+    is_known.then_some((connection, Sighting::new(kind, 0)))
 }
 
 /// Whether it is an endpoint that left, dialled from another node: that is for the agent there to tell.
@@ -633,6 +699,13 @@ fn step<W: World>(
             && step.state & !old & state::ANSWER_IN != 0
         {
             connection.accepted_after(accepted_units(age));
+        }
+        if matches!(direction, Direction::Egress)
+            && sighting.kind == transition::Kind::AnswerOut
+            && step.state & !old & state::ANSWER_OUT != 0
+            && !is_probe(fields)
+        {
+            world.watch(segment.isn);
         }
         return account(world, fields, segment, sighting, &step, age, old);
     }

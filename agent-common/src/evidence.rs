@@ -136,6 +136,17 @@ pub mod state {
     /// Its first answer came in after the loss window: the endpoint was slow.
     pub const SLOW: u32 = 1 << 14;
 
+    /// Data of the client came in, after the answer to its SYN went on.
+    pub const DATA: u32 = 1 << 15;
+    /// The same data came a second time.
+    pub const DATA_AGAIN: u32 = 1 << 16;
+    /// And a third time.
+    pub const DATA_THRICE: u32 = 1 << 17;
+    /// It left for an endpoint.
+    pub const DATA_FORWARDED: u32 = 1 << 18;
+    /// Data that acknowledges it went on to the client.
+    pub const DATA_ANSWERED: u32 = 1 << 19;
+
     /// Any answer.
     pub const ANSWERED: u32 = ANSWER_IN | ANSWER_OUT;
     /// Seen going wrong. An answer makes up for it.

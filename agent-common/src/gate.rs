@@ -7,6 +7,8 @@
 //!   second, fourth, eighth... one. A hash of the initial sequence number decides, which knows nothing
 //!   of client or time. It decides at the arrival alone: at every other hook a connection is followed
 //!   if it has an entry, which is looked for only where [`Marks`] says that there may be one.
+//! - *Data*: of a few answered connections at a time, for which there is a place in [`Watched`], the first data of
+//!   the client and the data that acknowledges it.
 //! - *Datagrams*: a flow is read once in [`LOOKED_WINDOWS`], and of each destination at most
 //!   [`TRIES_PER_WINDOW`] flows a window. At the other hooks a datagram is read if it may be one that is
 //!   followed, which [`Marks`] says. Such a mark may be another's (the datagram is then read in vain),
@@ -403,4 +405,50 @@ impl Marks {
 fn of_client(address: [u8; 16], port: [u8; 2], service: [u8; 2], beginning: u32) -> u64 {
     let [.., m, n, o, p] = address;
     client_hash(u32::from_ne_bytes([m, n, o, p]), port, service, beginning)
+}
+
+/// Places for connections whose data is watched.
+const WATCHED: usize = 1 << 9;
+/// Windows after which a place may be given to another connection: 1.5 s and more, as long as an answered
+/// one is followed.
+const WATCHED_WINDOWS: u32 = 24;
+
+/// Sequence numbers of which the next byte is data that is watched, or acknowledged by such data. Every segment with
+/// data is compared with them, so this is a single load for each number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Watched {
+    numbers: [u32; WATCHED],
+    /// Window in which each was put here; zero where a place was never taken.
+    windows: [u32; WATCHED],
+}
+
+impl Watched {
+    /// No number is watched.
+    pub const NONE: Watched = Watched {
+        numbers: [0; WATCHED],
+        windows: [0; WATCHED],
+    };
+
+    #[inline(always)]
+    fn place(number: u32) -> usize {
+        (number.wrapping_mul(0x9e37_79b1) >> 23) as usize & (WATCHED - 1)
+    }
+
+    /// Watches for data behind a sequence number, if there is a place for it.
+    #[inline(always)]
+    pub fn watch(&mut self, window: u32, number: u32) {
+        let place = Self::place(number);
+        if window.wrapping_sub(self.windows[place]) >= WATCHED_WINDOWS {
+            self.numbers[place] = number;
+            self.windows[place] = window;
+        }
+    }
+
+    /// Whether data behind a sequence number is watched.
+    #[inline(always)]
+    pub fn has(&self, number: u32) -> bool {
+        let place = Self::place(number);
+        self.numbers[place] == number && self.windows[place] != 0
+    }
 }

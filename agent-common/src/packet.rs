@@ -65,6 +65,8 @@ pub enum Kind {
     Unreachable,
     /// A UDP datagram; see [`udp`].
     Datagram,
+    /// A segment with data.
+    Data,
 }
 
 /// A packet that is evidence. Aligned, so that its addresses are moved in words.
@@ -79,16 +81,26 @@ pub struct Segment {
     /// Family of the network header.
     pub family: Family,
     /// The initial sequence number of the connection it speaks of: of the SYN itself, acknowledged
-    /// minus one, or quoted by ICMP. Of a datagram the hash of its payload, in its place.
+    /// minus one, or quoted by ICMP. Of a datagram the hash of its payload, in its place; of data its own
+    /// sequence number minus one, which is that of the SYN for the client's first.
     pub isn: u32,
-    /// Bytes of payload behind a SYN (TCP fast open) or of a datagram; else zero.
+    /// Bytes of payload behind a SYN (TCP fast open), of a datagram or of data; else zero.
     pub payload: u32,
     /// Source port; zero for ICMP.
     pub source_port: Port,
     /// Destination port; zero for ICMP.
     pub destination_port: Port,
-    /// A datagram's first four bytes, of which two are the id of a DNS message; else zero.
+    /// A datagram's first four bytes, of which two are the id of a DNS message. Of data:
+    /// [`Self::acknowledged`]. Else zero.
     pub beginning: [u8; 4],
+}
+
+impl Segment {
+    /// Of data: the sequence number that it acknowledges, minus one.
+    #[inline(always)]
+    pub fn acknowledged(&self) -> u32 {
+        u32::from_ne_bytes(self.beginning)
+    }
 }
 
 /// EtherType of IPv4.
@@ -108,7 +120,7 @@ const MAX_EXTENSION_HEADERS: usize = 6;
 const HOP_BY_HOP: u8 = 0;
 const ICMP: u8 = 1;
 const ICMPV6: u8 = 58;
-/// FIN, SYN, RST, ACK bits of the TCP flags.
+/// FIN, SYN, RST, PSH, ACK bits of the TCP flags.
 pub mod tcp_flag {
     /// No more data.
     pub const FIN: u8 = 0x01;
@@ -116,6 +128,8 @@ pub mod tcp_flag {
     pub const SYN: u8 = 0x02;
     /// Reset.
     pub const RST: u8 = 0x04;
+    /// The end of what the sender had to write: set at the end of nearly every message.
+    pub const PSH: u8 = 0x08;
     /// Acknowledgement field is valid.
     pub const ACK: u8 = 0x10;
 }
@@ -410,15 +424,19 @@ fn tcp<B: Bytes>(
     if header_len < 20 || header_len > segment_len {
         return Err(Fault::Malformed);
     }
+    let sequence = u32::from_be(sequence);
     let acknowledged = u32::from_be(acknowledged);
+    let payload = (segment_len - header_len) as u32;
+    let mut beginning = [0; 4];
     let (kind, isn, payload) = match flags & (tcp_flag::SYN | tcp_flag::RST | tcp_flag::ACK) {
-        tcp_flag::SYN if flags & tcp_flag::FIN == 0 => {
-            let payload = (segment_len - header_len) as u32;
-            (Kind::Syn, u32::from_be(sequence), payload)
-        }
+        tcp_flag::SYN if flags & tcp_flag::FIN == 0 => (Kind::Syn, sequence, payload),
         f if f == tcp_flag::SYN | tcp_flag::ACK => (Kind::SynAck, acknowledged.wrapping_sub(1), 0),
         f if f == tcp_flag::RST | tcp_flag::ACK => (Kind::Reset, acknowledged.wrapping_sub(1), 0),
         f if f & tcp_flag::SYN != 0 => return Err(Fault::Malformed),
+        tcp_flag::ACK if flags & tcp_flag::PSH != 0 && payload != 0 => {
+            beginning = acknowledged.wrapping_sub(1).to_ne_bytes();
+            (Kind::Data, sequence.wrapping_sub(1), payload)
+        }
         _ => return Ok(None),
     };
     let [source_high, source_low, destination_high, destination_low] = ports.to_ne_bytes();
@@ -431,7 +449,7 @@ fn tcp<B: Bytes>(
         payload,
         source_port: [source_high, source_low],
         destination_port: [destination_high, destination_low],
-        beginning: [0; 4],
+        beginning,
     }))
 }
 

@@ -38,6 +38,12 @@ pub enum Kind {
     AnswerOut,
     /// A refusal leaves for the client, by a device that leads there.
     RefusalOut,
+    /// The client's first data came in.
+    DataIn,
+    /// It leaves for an endpoint.
+    DataOut,
+    /// Data that acknowledges it leaves for the client.
+    DataAnswered,
 }
 
 /// Bits of a sighting.
@@ -221,8 +227,35 @@ pub fn advance(old: u32, sighting: Sighting, fields: &Pending, age_ns: u64) -> S
         Kind::RefusalOut if old & state::PROGRESS == 0 && !host && !late => {
             doubt(old, fields, state::REFUSED, Outcome::Refused)
         }
+        Kind::DataIn | Kind::DataOut | Kind::DataAnswered => Step {
+            state: data_step(old, sighting.kind),
+            ..stay
+        },
         _ => stay,
     }
+}
+
+/// Data is followed once the connection was forwarded and answered: then this node forwards its data too.
+#[inline(always)]
+fn data_step(old: u32, kind: Kind) -> u32 {
+    const ESTABLISHED: u32 = state::FORWARDED | state::ANSWER_OUT;
+    let bit = match kind {
+        Kind::DataIn if old & ESTABLISHED != ESTABLISHED => 0,
+        Kind::DataIn if old & state::DATA == 0 => state::DATA,
+        Kind::DataIn if old & state::DATA_AGAIN == 0 => state::DATA_AGAIN,
+        Kind::DataIn => state::DATA_THRICE,
+        _ if old & state::DATA == 0 => 0,
+        Kind::DataOut => state::DATA_FORWARDED,
+        _ => state::DATA_ANSWERED,
+    };
+    old | bit
+}
+
+/// Whether data of the client came three times and was never forwarded. An endpoint that is slow or hangs does
+/// not cause that: its data was forwarded.
+pub fn is_data_lost(state: u32) -> bool {
+    let seen = state & (state::DATA_THRICE | state::DATA_FORWARDED | state::DATA_ANSWERED);
+    seen == state::DATA_THRICE && state & (state::AMBIGUOUS | state::ALIAS | state::REJECTED) == 0
 }
 
 /// Something seems to go wrong. Where nothing was owed it is no failure, and known at once.

@@ -2,7 +2,7 @@
 
 use agent_common::gate::{
     ConnectionMark, FOLLOWED_WINDOWS, Glance, LOOKED_WINDOWS, Marks, Rate, Sampled,
-    TRIES_PER_WINDOW, WHOLE, Wanted, number, window_shift,
+    TRIES_PER_WINDOW, WHOLE, Wanted, Watched, number, window_shift,
 };
 use agent_common::packet::{Kind, Segment};
 use agent_common::service::{Family, mapped};
@@ -320,4 +320,25 @@ fn marks_of_the_turn_before_stay() {
     assert!(at(8, isn).is_in(behind) && at(9, isn).is_in(behind) && at(9, 1).is_in(behind));
     // The number of the turn has 8 bits.
     assert!(at(255, 1).set_in(0) != 0 && at(256, 1).is_in(at(255, 1).set_in(0)));
+}
+
+/// A place is kept for as long as an answered connection is followed, and then given to the next one.
+#[test]
+fn data_is_watched_where_there_is_a_place() {
+    let mut watched = Watched::NONE;
+    assert!(!watched.has(0), "no place was taken");
+    watched.watch(1_000, 7);
+    assert!(watched.has(7));
+    assert!(!watched.has(8));
+    let taken: Vec<u32> = (0..200_000).filter(|number| *number != 7).collect();
+    for number in &taken {
+        watched.watch(1_010, *number);
+    }
+    assert!(watched.has(7), "its place is kept");
+    let kept = taken.iter().filter(|number| watched.has(**number));
+    assert_eq!(kept.count(), 511);
+    for number in &taken {
+        watched.watch(1_040, *number);
+    }
+    assert!(!watched.has(7));
 }

@@ -128,7 +128,7 @@ fn payload_of_a_syn(#[values(Family::V4, Family::V6)] family: Family) {
 
 /// Flags that are no handshake, and those that contradict each other.
 #[rstest]
-#[case::data(flag::ACK | flag::PSH, Ok(None))]
+#[case::data_in_the_middle_of_a_message(flag::ACK, Ok(None))]
 #[case::fin(flag::ACK | flag::FIN, Ok(None))]
 #[case::reset_alone(flag::RST, Ok(None))]
 #[case::none(0, Ok(None))]
@@ -142,6 +142,23 @@ fn other_flags(
 ) {
     let (client, server) = ends(family);
     check(&packet::tcp(client, server, flags, ISN, 1, b"x"), expected);
+}
+
+/// Data at the end of a message; an acknowledgement alone is none.
+#[rstest]
+fn data(#[values(Family::V4, Family::V6)] family: Family) {
+    let (client, server) = ends(family);
+    let push = flag::ACK | flag::PSH;
+    let expected = Segment {
+        isn: ISN,
+        payload: 3,
+        beginning: 0x5eed_u32.to_ne_bytes(),
+        ..segment(Kind::Data, client, server)
+    };
+    assert_eq!(expected.acknowledged(), 0x5eed);
+    let of = |payload| packet::tcp(client, server, push, ISN.wrapping_add(1), 0x5eee, payload);
+    check(&of(b"abc"), Ok(Some(expected)));
+    check(&of(b""), Ok(None));
 }
 
 /// Congestion notification negotiates on the SYN by two flags more.

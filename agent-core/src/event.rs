@@ -12,7 +12,7 @@ use crate::conntrack::Table;
 use crate::coverage::Hooks;
 use crate::drain::{OpenConnections, Outside};
 use crate::drops::{DropCount, DropWatch};
-use crate::evidence::{CountDelta, ProgrammingSeen, ServiceInfo, Sighting, Success};
+use crate::evidence::{CountDelta, LostData, ProgrammingSeen, ServiceInfo, Sighting, Success};
 use crate::expect::node::address;
 use crate::expect::sentinel::{ABSENT, Sentinel};
 use crate::owners::OwnersRead;
@@ -205,6 +205,9 @@ pub struct KernelSample {
     /// Endpoints of this node that answered connections which had left for them by an uplink, some of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_uplink: Vec<IpAddr>,
+    /// Connections whose data was not forwarded.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost_data: Vec<LostData>,
     /// Packets that the kernel dropped, while its reasons are read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drops: Vec<DropCount>,

@@ -3,6 +3,7 @@
 //!
 //! `datapath` fills a [`Sample`] from the kernel; the [ledger](super::ledger) absorbs it.
 
+mod data;
 mod doubts;
 mod successes;
 
@@ -20,6 +21,7 @@ use crate::cause::Failure;
 use crate::cluster::ObjectName;
 use crate::limits::CATCH_UP;
 use crate::time::Mono;
+pub use data::LostData;
 pub use doubts::{Doubts, came_back, count};
 pub(crate) use doubts::{ip_of, socket_of};
 pub use successes::{Place, Success, Successes};
@@ -44,6 +46,8 @@ pub struct Sample {
     pub successes: Vec<Success>,
     /// Endpoints of this node that answered connections which had left for them by an uplink.
     pub by_uplink: Vec<IpAddr>,
+    /// Connections whose data was not forwarded.
+    pub lost_data: Vec<LostData>,
     /// The observer's coverage.
     pub observer: ObserverHealth,
 }

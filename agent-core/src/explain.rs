@@ -3,6 +3,7 @@
 //! finding, a lane or a cause.
 
 mod accusation;
+mod data;
 mod lanes;
 mod remedies;
 mod stages;
@@ -145,6 +146,7 @@ impl Words<'_> {
     fn sentence(&self) -> String {
         match &self.finding.evidence {
             Evidence::Connections { .. } => self.connections(),
+            Evidence::Data { .. } => self.data(),
             Evidence::Routes {
                 connections,
                 since,

@@ -9,6 +9,7 @@
 
 mod absorb;
 mod answers;
+mod data;
 mod family;
 mod obstacle;
 mod outside;
@@ -30,6 +31,7 @@ use crate::probes::{SentinelLedger, SentinelMemory};
 use crate::time::Mono;
 pub(crate) use absorb::LOST_NOTICED;
 use answers::Answers;
+pub(crate) use data::DataLoss;
 pub(crate) use family::{FamilyLedger, Streak, commonest};
 pub(crate) use obstacle::{READ_WITHIN, Reading};
 pub(crate) use outside::OutsidePaths;

@@ -405,6 +405,7 @@ impl SimNode {
                 self.datapath.denials.push((client, service, denial));
             }
             Act::FilterSentinel => self.datapath.filtered = Some(Denial::Drop),
+            Act::InspectSentinel => self.datapath.inspected = true,
             Act::RejectSentinel => self.datapath.filtered = Some(Denial::Reject),
             Act::Restart(pause) => {
                 self.stop();

@@ -6,6 +6,7 @@
 //! here (`answer`), nor is flapping (`damping`).
 
 mod case;
+pub mod data;
 pub mod decision;
 pub mod finding;
 mod findings;

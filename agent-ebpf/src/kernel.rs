@@ -8,7 +8,7 @@ use agent_common::evidence::{
     Anomaly, DELAY_BUCKETS, Fault, OUTCOMES, Outcome, Pending, PendingKey, ServiceCounts,
     TOUCH_CHUNK, TOUCH_WORDS, delay_bucket, proof_slot,
 };
-use agent_common::gate::{ConnectionMark, Sampled};
+use agent_common::gate::{ConnectionMark, Sampled, Watched};
 use agent_common::packet::{Bytes, Segment};
 use agent_common::service::{
     Address, EndpointEntry, EndpointKey, Family, FrontendKey, FrontendValue, SOURCE_CLASSES,
@@ -212,6 +212,24 @@ impl<const UDP: bool> World for Kernel<'_, UDP> {
     }
 
     #[inline(always)]
+    fn watch(&self, number: u32) {
+        if UDP {
+            return;
+        }
+        // SAFETY: each place is an aligned word; a number without its window, or with another's, is watched a
+        // little shorter or longer.
+        unsafe { &mut *watched() }.watch(limits::window(), number);
+    }
+
+    #[inline(always)]
+    fn is_for_other_host(&self) -> bool {
+        /// `PACKET_OTHERHOST` of `linux/if_packet.h`.
+        const OTHER_HOST: u32 = 3;
+        // SAFETY: as in `device`.
+        unsafe { (*self.ctx.skb.skb).pkt_type == OTHER_HOST }
+    }
+
+    #[inline(always)]
     fn sample(&self, service: u32, isn: u32) -> Sampled {
         let Some(rate) = RATES.get_ptr_mut(service) else {
             return Sampled::First;
@@ -350,6 +368,14 @@ pub fn may_be_followed(isn: u32) -> bool {
         }
         None => true,
     }
+}
+
+/// Connections whose data is watched. A global, which takes no lookup: every segment with data is compared.
+static mut WATCHED: Watched = Watched::NONE;
+
+#[inline(always)]
+pub fn watched() -> *mut Watched {
+    &raw mut WATCHED
 }
 
 #[inline(never)]

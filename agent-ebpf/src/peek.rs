@@ -13,7 +13,7 @@ use agent_common::probe::{DATA_LEN, UDP_MAGIC};
 use agent_common::udp::Ports;
 use aya_ebpf::programs::TcContext;
 
-use crate::kernel::{count, may_be_followed};
+use crate::kernel::{count, may_be_followed, watched};
 use crate::limits;
 use crate::maps::{MARKS, UDP_PORTS};
 
@@ -229,7 +229,8 @@ fn ethernet(ctx: &TcContext, direction: Direction) -> Option<Look> {
     if ethertype == ETHERTYPE_IPV6.to_be() && at(20) == TCP {
         let flags = byte(ctx, 67)?;
         return Some(match flags & (tcp_flag::SYN | tcp_flag::RST) {
-            0 => Look::Nothing,
+            0 if flags & tcp_flag::PSH == 0 => Look::Nothing,
+            0 => self::data(Linear(ctx).at(58)?, Linear(ctx).at(62)?),
             _ => handshake(flags, Linear(ctx).at(62)?),
         });
     }
@@ -241,11 +242,22 @@ fn ethernet(ctx: &TcContext, direction: Direction) -> Option<Look> {
         return Some(Look::Tcp);
     }
     let flags = at(47);
+    // SAFETY: within the bytes checked above; as `Linear::at` for its alignment.
+    let word = |offset: usize| unsafe { *((data + offset) as *const u32) };
     Some(match flags & (tcp_flag::SYN | tcp_flag::RST) {
-        0 => Look::Nothing,
-        // SAFETY: within the bytes checked above; as `Linear::at` for its alignment.
-        _ => handshake(flags, unsafe { *((data + 42) as *const u32) }),
+        0 if flags & tcp_flag::PSH == 0 => Look::Nothing,
+        0 => self::data(word(38), word(42)),
+        _ => handshake(flags, word(42)),
     })
+}
+
+/// A segment with PSH. Both numbers are as they stand in the packet.
+#[inline(always)]
+fn data(sequence: u32, acknowledged: u32) -> Look {
+    // SAFETY: each place is an aligned word.
+    let watched = unsafe { &*watched() };
+    let is_watched = |number: u32| watched.has(u32::from_be(number).wrapping_sub(1));
+    Look::tcp(is_watched(sequence) || is_watched(acknowledged))
 }
 
 /// A segment with SYN or RST. A SYN-ACK whose connection is not followed is none, and costs no more than
@@ -280,7 +292,10 @@ fn ipv4<const AT: usize>(ctx: &TcContext, direction: Direction) -> Option<Look> 
             let handshake = flags & (tcp_flag::SYN | tcp_flag::RST) != 0;
             let options = byte(ctx, AT)? != 0x45;
             let later_fragment = half(ctx, AT + 6)? & 0x1fff_u16.to_be() != 0;
-            Some(Look::tcp(handshake || options || later_fragment))
+            if flags & tcp_flag::PSH == 0 || handshake || options || later_fragment {
+                return Some(Look::tcp(handshake || options || later_fragment));
+            }
+            Some(data(Linear(ctx).at(AT + 24)?, Linear(ctx).at(AT + 28)?))
         }
         // With options the type lies elsewhere.
         ICMP => Some(Look::tcp(
@@ -297,9 +312,13 @@ fn ipv4<const AT: usize>(ctx: &TcContext, direction: Direction) -> Option<Look> 
 #[inline(always)]
 fn ipv6<const AT: usize>(ctx: &TcContext, direction: Direction) -> Option<Look> {
     match byte(ctx, AT + 6)? {
-        TCP => Some(Look::tcp(
-            byte(ctx, AT + 53)? & (tcp_flag::SYN | tcp_flag::RST) != 0,
-        )),
+        TCP => {
+            let flags = byte(ctx, AT + 53)?;
+            if flags & (tcp_flag::SYN | tcp_flag::RST) != 0 || flags & tcp_flag::PSH == 0 {
+                return Some(Look::tcp(flags & (tcp_flag::SYN | tcp_flag::RST) != 0));
+            }
+            Some(data(Linear(ctx).at(AT + 44)?, Linear(ctx).at(AT + 48)?))
+        }
         UDP => datagram(ctx, direction, AT + 40, 16),
         ICMPV6 => Some(Look::tcp(byte(ctx, AT + 40)? == ICMPV6_UNREACHABLE)),
         0 | 43 | 44 | 51 | 60 => Some(Look::Either),

@@ -9,6 +9,7 @@ mod agent_broken_packets;
 mod agent_cli;
 mod agent_clock;
 mod agent_conntrack;
+mod agent_data;
 mod agent_devices;
 mod agent_diagnostics;
 mod agent_drain;

@@ -34,12 +34,16 @@ pub fn segment(sliced: &SlicedPacket<'_>) -> Option<Segment> {
         return None;
     };
     let before = tcp.acknowledgment_number().wrapping_sub(1);
+    let length = tcp.payload().len() as u32;
+    let mut beginning = [0; 4];
     let (kind, isn, payload) = match (tcp.syn(), tcp.rst(), tcp.ack()) {
-        (true, false, false) if !tcp.fin() => {
-            (Kind::Syn, tcp.sequence_number(), tcp.payload().len() as u32)
-        }
+        (true, false, false) if !tcp.fin() => (Kind::Syn, tcp.sequence_number(), length),
         (true, false, true) => (Kind::SynAck, before, 0),
         (false, true, true) => (Kind::Reset, before, 0),
+        (false, false, true) if tcp.psh() && length != 0 => {
+            beginning = before.to_ne_bytes();
+            (Kind::Data, tcp.sequence_number().wrapping_sub(1), length)
+        }
         _ => return None,
     };
     Some(Segment {
@@ -51,6 +55,6 @@ pub fn segment(sliced: &SlicedPacket<'_>) -> Option<Segment> {
         destination,
         source_port: tcp.source_port().to_be_bytes(),
         destination_port: tcp.destination_port().to_be_bytes(),
-        beginning: [0; 4],
+        beginning,
     })
 }

@@ -65,6 +65,8 @@ pub struct Node {
     pub endpoints: RefCell<HashMap<EndpointKey, EndpointEntry>>,
     /// Flags of every device, beside its own.
     pub flags: Cell<u32>,
+    /// The frame is addressed to another host.
+    pub is_for_other_host: Cell<bool>,
     /// Connections that can be followed.
     pub room: Cell<usize>,
     spent: RefCell<HashMap<Address, u32>>,
@@ -103,6 +105,7 @@ impl Node {
             frontends,
             endpoints: RefCell::new(endpoints.collect()),
             flags: Cell::new(0),
+            is_for_other_host: Cell::default(),
             room: Cell::new(1_000),
             spent: RefCell::default(),
             pending: RefCell::default(),
@@ -218,6 +221,10 @@ impl World for Node {
             _ => 0,
         };
         own | self.flags.get()
+    }
+
+    fn is_for_other_host(&self) -> bool {
+        self.is_for_other_host.get()
     }
 
     fn route_names_device(&self, segment: &Segment) -> bool {

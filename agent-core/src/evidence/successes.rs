@@ -44,6 +44,9 @@ pub struct Success {
     /// Arrival of the latest one whose answer went on to the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered: Option<Mono>,
+    /// Arrival of the latest one of which data went both ways, among those whose data was watched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub data_answered: Option<Mono>,
     /// Id of the Service port that the connection of `at` dialled.
     pub service: u32,
     /// Number of connections that got through and arrived after `at` of the previous entry. One that got
@@ -62,6 +65,7 @@ pub struct Successes(BTreeMap<Need, Latest>);
 struct Latest {
     at: Mono,
     answered: Option<Mono>,
+    data_answered: Option<Mono>,
     service: u32,
     /// Arrival of the latest connection that was taken.
     taken: Mono,
@@ -89,6 +93,13 @@ impl Successes {
             latest.answered = Some(arrived);
             latest.has_moved = true;
         }
+        // Seen on its way to the endpoint as well: a hook that data passes unseen would show none of it lost.
+        let both = state::DATA_FORWARDED | state::DATA_ANSWERED;
+        let has_data = pending.state & both == both;
+        if has_data && latest.data_answered < Some(arrived) {
+            latest.data_answered = Some(arrived);
+            latest.has_moved = true;
+        }
     }
 
     /// Begins another pass over all connections. The one before may have failed.
@@ -109,6 +120,7 @@ impl Successes {
                 place,
                 at: latest.at,
                 answered: latest.answered,
+                data_answered: latest.data_answered,
                 service: latest.service,
                 count: latest.count,
             };

@@ -60,6 +60,14 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
             limits.broken_namespaces,
             limits.broken_sources,
         ),
+        (Rule::BrokenByData, _) => format!(
+            "The first data of at least {} answered connections, to at least {} Services, came three times \
+             and was never forwarded, for at least {}. Of no connection since did data go both ways, as it did \
+             before.",
+            limits.service_failures,
+            limits.broken_services,
+            Spoken(limits.broken_after),
+        ),
         (Rule::BrokenByObstacle, _) => format!(
             "The kernel shows an obstacle (forwarding is off, or a program is missing), and at \
              least {} connections from outside failed to Services that worked for outside clients \
@@ -116,6 +124,10 @@ pub fn eliminated(finding: &Finding) -> Option<String> {
         (Rule::BrokenByConnections, _) => {
             "a NetworkPolicy or a fault of one application, because every Service fails, across namespaces, \
              clients and endpoints"
+        }
+        (Rule::BrokenByData, _) => {
+            "the applications, because the data was never forwarded to them; a program that inspects the data of \
+             one Service, because several Services are affected and no data of any connection passes"
         }
         (Rule::BrokenByObstacle, _) => {
             "the clients and their network, because the connections arrived and the kernel shows the obstacle"

@@ -62,6 +62,7 @@ impl Ledger {
         self.absorb_answers(sample, &counts, real, at);
         self.absorb_proofs(sample, &counts, &mut look);
         self.absorb_successes(sample);
+        self.absorb_data(sample, real);
         for (_, info) in counts.iter().filter(|(_, info)| info.endpoints == 0) {
             self.worked.lack_endpoints(info, at);
             self.worked_outside.lack_endpoints(info, at);
@@ -119,6 +120,7 @@ impl Ledger {
             family.streak = None;
             family.answers.forget_lost(Mono(u64::MAX));
             family.routes.forget();
+            family.data.forget_lost();
         }
         self.worked.forget_failures();
         let obstructed =
@@ -210,6 +212,23 @@ impl Ledger {
             }
             if let Some(track) = self.tracks.get_mut(&delta.service) {
                 track.prove(delta.class, look.at);
+            }
+        }
+    }
+
+    /// Of the Services whose connections are answered, data that is forwarded, and data that is not.
+    fn absorb_data(&mut self, sample: &Sample, real: impl Fn(u32) -> Option<ServiceInfo>) {
+        for success in &sample.successes {
+            if let Some(at) = success.data_answered {
+                let ledger = &mut self.families[success.family as usize];
+                ledger.data.answer(success.class, at);
+            }
+        }
+        for lost in &sample.lost_data {
+            let counts = !self.is_suspended(Failure::Lost);
+            if let Some(info) = real(lost.service).filter(|_| counts) {
+                let ledger = &mut self.families[info.family as usize];
+                ledger.data.lose(lost, &info, self.limits.proof_age);
             }
         }
     }

@@ -8,6 +8,7 @@ use agent_common::service::{SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
 
 use super::answers::Answers;
+use super::data::DataLedger;
 use super::obstacle::ObstacleLedger;
 use super::routes::WrongRoutes;
 use super::service::WINDOW;
@@ -33,6 +34,9 @@ pub(crate) struct FamilyLedger {
     /// Answers of endpoints that went on, or did not.
     #[serde(default, skip_serializing_if = "Answers::are_unknown")]
     pub(crate) answers: Answers,
+    /// Data of connections that went on, or did not.
+    #[serde(default, skip_serializing_if = "DataLedger::is_unknown")]
+    pub(crate) data: DataLedger,
     /// When a new connection last arrived.
     pub(crate) arrival: Option<Mono>,
     /// Failures since the last success.

@@ -281,6 +281,7 @@ impl Judge {
             unanswered: sample.unanswered,
             programming: sample.programming,
             by_uplink: sample.by_uplink,
+            lost_data: sample.lost_data,
             successes: sample.successes,
             observer,
         };

@@ -423,6 +423,7 @@ fn successes_are_recorded() {
         place: Place::Remote,
         at: ms(3_601_000),
         answered: Some(ms(3_600_900)),
+        data_answered: Some(ms(3_600_900)),
         service: 7,
         count: 3,
     };

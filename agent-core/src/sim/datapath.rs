@@ -76,6 +76,8 @@ pub(super) struct Datapath {
     pub(super) denials: Vec<(Option<Client>, Option<usize>, Denial)>,
     /// How a filter on the sentinel's range denies connections, if there is one.
     pub(super) filtered: Option<Denial>,
+    /// An inline filter drops the data of the sentinel's connections.
+    pub(super) inspected: bool,
     /// Pods that have left, by their IPv4 addresses, and when they cease to answer.
     graves: BTreeMap<IpAddr, Mono>,
     /// Pods that do not accept connections, by their IPv4 addresses.
@@ -110,6 +112,7 @@ impl Datapath {
             frozen: false,
             denials: Vec::new(),
             filtered: None,
+            inspected: false,
             graves: BTreeMap::new(),
             sick: BTreeMap::new(),
             devices: BTreeMap::new(),

@@ -19,7 +19,7 @@ use agent_common::service::{
 use agent_common::transition::{Failed, failed};
 
 use crate::event::KernelSample;
-use crate::evidence::{CountDelta, Doubts, Successes, came_back, count, ip_of};
+use crate::evidence::{CountDelta, Doubts, LostData, Successes, came_back, count, ip_of};
 use crate::expect::SourcePrefix;
 use crate::peers::PeerSample;
 use crate::plan::{Installed, MapChange};
@@ -60,6 +60,7 @@ pub(super) struct Kernel {
     told: BTreeSet<PendingKey>,
     doubts: Doubts,
     successes: Successes,
+    lost_data: Vec<LostData>,
     /// The next sweep is an agent's first: what it finds lost was reported by the one before.
     swept: bool,
     /// Endpoints of which the agent reads whether they were met.
@@ -204,6 +205,7 @@ impl Kernel {
             unanswered,
             successes: self.successes.take(),
             by_uplink: by_uplink.into_iter().collect(),
+            lost_data: std::mem::take(&mut self.lost_data),
             peers,
             met: self.asked.iter().filter_map(met).collect(),
             ..KernelSample::default()
@@ -263,6 +265,7 @@ impl Kernel {
                 KEEP_UNANSWERED
             };
             if age > keep {
+                self.lost_data.extend(LostData::of(&fields));
                 over.push(*key);
             }
         }

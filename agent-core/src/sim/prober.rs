@@ -285,9 +285,13 @@ impl SimNode {
         }
         stamps[Stage::Collected as usize] = Some(trip.now);
         let took = trip.now.since(began);
+        (trace.echo_saw, trace.generation) = (Some(saw), Some(generation));
+        if self.datapath.inspected {
+            trace.data[Stage::Arrived as usize] = Some(trip.now);
+            return;
+        }
         trace.data = later(stamps, took);
         trace.ended = trip.now.plus(took);
-        (trace.echo_saw, trace.generation) = (Some(saw), Some(generation));
     }
 
     fn note_sightings(&self, trace: &mut ProbeTrace, isn: u32, rejected: bool, now: Mono) {

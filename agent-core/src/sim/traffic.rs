@@ -17,6 +17,8 @@ use crate::time::Mono;
 
 /// Time that a packet takes from one device to the next.
 pub(super) const HOP: Duration = Duration::from_micros(40);
+/// Bytes of a client's first data, of a size that no two connections' numbers lie apart by chance.
+const REQUEST: u32 = 0x0bad_0001;
 /// Connections that are remembered as unanswered.
 const KEPT: usize = 4_000;
 /// When a SYN is sent again, after the one before.
@@ -327,6 +329,45 @@ impl SimNode {
         if let Some(door) = door {
             trip.leaves(door, &packet(kind, (frontend, source), dialled.isn));
         }
-        door == self.device_of(dialled.client)
+        if door != self.device_of(dialled.client) {
+            return false;
+        }
+        kind == Kind::Reset || self.exchange(dialled, (device, endpoint, seen_as), trip)
+    }
+
+    /// Data of a client and the answer to it. Whether the client got the answer.
+    fn exchange(
+        &self,
+        dialled: &Dialled,
+        (device, endpoint, seen_as): (Device, SocketAddr, SocketAddr),
+        trip: &mut Trip<'_>,
+    ) -> bool {
+        let (source, frontend) = dialled.ends;
+        let Some(door) = self.device_of(dialled.client) else {
+            return true;
+        };
+        let request = |ends| Segment {
+            payload: REQUEST,
+            beginning: 0_u32.to_ne_bytes(),
+            ..packet(Kind::Data, ends, dialled.isn)
+        };
+        trip.enters(door, &request((source, frontend)));
+        if self
+            .datapath
+            .has(super::Fault::DataDropped, dialled.dialled.1)
+        {
+            // It comes again and again; nothing else happens meanwhile to this connection.
+            trip.enters(door, &request((source, frontend)));
+            trip.enters(door, &request((source, frontend)));
+            return false;
+        }
+        trip.leaves(device, &request((seen_as, endpoint)));
+        let answer = Segment {
+            beginning: dialled.isn.wrapping_add(REQUEST).to_ne_bytes(),
+            payload: REQUEST,
+            ..packet(Kind::Data, (frontend, source), !dialled.isn)
+        };
+        trip.leaves(door, &answer);
+        true
     }
 }

@@ -345,6 +345,8 @@ pub enum Fault {
     NotMasqueraded,
     /// The rules of all Services but the sentinel's are gone.
     OthersGone,
+    /// A rule drops the data of connections and not their handshakes. The sentinel's data passes.
+    DataDropped,
     /// The rules of all Services but the sentinel's lead to addresses that were never endpoints.
     Astray,
 }
@@ -397,6 +399,9 @@ pub enum Act {
     FilterSentinel,
     /// The same, by a rule that rejects with ICMP.
     RejectSentinel,
+    /// An inline filter drops the data of the sentinel's connections, which it does not know, and not their
+    /// handshakes.
+    InspectSentinel,
     /// The agent ends, and another starts after this time.
     Restart(Duration),
     /// The agent is not scheduled for this long.

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::case::{Case, Found};
-use super::finding::{Evidence, FailedLane, Rule, Scope};
+use super::finding::{Evidence, Rule, Scope};
 use super::lanes::{Failing, Standing};
 use super::witnesses::Group;
 use crate::cause::{Cause, ProbeCause, Why};
@@ -46,13 +46,14 @@ type Find<C> = fn(&C) -> Option<Found>;
 impl<'a> Case<'a> {
     /// The rules by which the family is unhealthy, each of which is enough.
     pub(super) fn accusations(&self) -> impl Iterator<Item = (Rule, Found)> {
-        let rules: [(Rule, Find<Self>); 8] = [
+        let rules: [(Rule, Find<Self>); 9] = [
             (Rule::BrokenByProbes, Self::probes_fail_without_explanation),
             (Rule::BrokenByTwoScopes, Self::two_scopes_fail),
             (Rule::BrokenByRules, Self::rules_are_gone),
             (Rule::BrokenByRoutes, Self::routes_are_wrong),
             (Rule::BrokenByObstacle, Self::kernel_shows_an_obstacle),
             (Rule::BrokenByConnections, Self::many_connections_fail),
+            (Rule::BrokenByData, Self::data_is_not_forwarded),
             (
                 Rule::StaleByConnections,
                 Self::removed_endpoints_get_connections,
@@ -231,6 +232,13 @@ impl<'a> Case<'a> {
         }
     }
 
+    /// Handshakes succeed, and the data that follows is not forwarded: of two Services, and of no other connection
+    /// since. The sentinel's data may pass.
+    fn data_is_not_forwarded(&self) -> Option<Found> {
+        let (found, lacking) = self.lost_data()?;
+        lacking.is_none().then_some(found)
+    }
+
     /// New connections still go to an endpoint that left long ago and stay unanswered, and programming has stalled:
     /// nothing that changed since has been seen on the wire, though something should have been. If anything newer is
     /// seen, the proxy follows the API, and only that Service has a problem. A client that reuses a source port
@@ -282,15 +290,5 @@ impl<'a> Case<'a> {
     /// Probes pass, and reach an old generation of the sentinel: the rules of its lane do not follow the API.
     fn rules_do_not_follow(&self) -> Option<Found> {
         self.late(self.accusing().into_iter())
-    }
-
-    fn probes(&self, lanes: &[Failing<'a>], beside: Vec<Group<'a>>) -> Evidence {
-        let lanes: Vec<FailedLane> = lanes.iter().map(|lane| self.failed(*lane)).collect();
-        let (real, beside) = (!beside.is_empty(), self.beside(beside));
-        Evidence::Probes {
-            lanes,
-            real,
-            beside,
-        }
     }
 }

@@ -116,6 +116,20 @@ pub enum Evidence {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_success: Option<Mono>,
     },
+    /// Connections that were answered, and whose data was not forwarded.
+    Data {
+        /// To these Services.
+        services: Named,
+        /// Arrival of the first of them.
+        since: Mono,
+        /// Whose they are.
+        clients: Vec<Scope>,
+        connections: u32,
+        /// Arrival of the last connection before of which data went both ways.
+        last_success: Option<Mono>,
+        /// Criterion that keeps them from accusing the node.
+        lacking: Option<MissingCriterion>,
+    },
     /// Connections that were not answered: to endpoints of this node they left by an uplink, to other nodes by
     /// another device than usual.
     Routes {

@@ -19,8 +19,9 @@ type Find<C> = fn(&C) -> Option<Found>;
 impl<'a> Case<'a> {
     /// Everything that is found, by weight: the first one names the state where nothing accuses the node.
     pub(super) fn findings(&self) -> impl Iterator<Item = (Rule, Found)> {
-        let rules: [(Rule, Find<Self>); 16] = [
+        let rules: [(Rule, Find<Self>); 17] = [
             (Rule::DegradedServices, Self::degraded_services),
+            (Rule::DegradedByData, Self::degraded_by_data),
             (Rule::DegradedUnheard, Self::degraded_unheard),
             (Rule::DegradedByPeers, Self::degraded_peers),
             (Rule::DegradedByCuts, Self::degraded_cuts),

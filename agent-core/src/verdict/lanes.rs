@@ -11,6 +11,7 @@ use agent_common::service::{Family, SourceClass};
 
 use super::case::{Case, Found};
 use super::finding::{Evidence, FailedLane, LaneLacking, NeverWorked, Scope, VoidCause};
+use super::witnesses::Group;
 use crate::cause::{Cause, Failure, ProbeCause};
 use crate::ledger::WINDOW;
 use crate::probes::{LaneLedger, ProbeOutcome, Run, SentinelLedger, VoidReason, lanes_of};
@@ -103,13 +104,12 @@ impl<'a> Case<'a> {
         if !run.is_long(limits) {
             return Standing::Lacks(LaneLacking::Failures);
         }
-        // A real connection is proven by its handshake: that contradicts nothing that comes after. Nor
-        // does one that found room in a full table contradict those that found none, and one to an
+        // A connection that found room in a full table contradicts no probe that found none, and one to an
         // endpoint that is the node itself needs no forwarding.
         let proof = self.counterpart(lane.path, run);
         let stands = matches!(
             run.cause(),
-            ProbeCause::NoData | ProbeCause::ConntrackFull | ProbeCause::ForwardingOff
+            ProbeCause::ConntrackFull | ProbeCause::ForwardingOff
         ) || self.is_felt_in_part(run);
         if let Some((class, proof)) = proof.filter(|_| !stands) {
             // While clients are served that need no masquerade, those that do tell whether it is missed.
@@ -220,6 +220,10 @@ impl<'a> Case<'a> {
     /// The last proof of real connections that take the same way. The node's own are hardly ever
     /// seen: for their path, which accuses only where no other does, any will do.
     fn counterpart(&self, path: ProbePath, run: &Run) -> Option<(SourceClass, Mono)> {
+        if run.cause() == ProbeCause::NoData {
+            // Only data contradicts that. Once a connection is made, its data takes the same way whoever sends it.
+            return self.evidence.data.latest();
+        }
         let classes: &[SourceClass] = match path {
             // Two proxies: what does not come from pods is the other one's.
             ProbePath::Pod | ProbePath::OffCluster if self.ledger.sentinel.bearing.mixed => {
@@ -251,6 +255,17 @@ impl<'a> Case<'a> {
         } else {
             let damage = sentinel.damage(run.last);
             damage.map(|_| LaneLacking::Void(VoidReason::Damaged))
+        }
+    }
+
+    /// Failed lanes as evidence, and the connections that fail with them.
+    pub(super) fn probes(&self, lanes: &[Failing<'a>], beside: Vec<Group<'a>>) -> Evidence {
+        let lanes: Vec<FailedLane> = lanes.iter().map(|lane| self.failed(*lane)).collect();
+        let (real, beside) = (!beside.is_empty(), self.beside(beside));
+        Evidence::Probes {
+            lanes,
+            real,
+            beside,
         }
     }
 

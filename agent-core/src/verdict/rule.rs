@@ -18,6 +18,8 @@ pub enum Rule {
     BrokenByRoutes,
     /// Every Service with new connections fails.
     BrokenByConnections,
+    /// Connections are made, and their data is not forwarded.
+    BrokenByData,
     /// Clients outside are not served, and the kernel shows why.
     BrokenByObstacle,
     /// New connections go to an endpoint that left, and nothing newer is on the wire.
@@ -26,6 +28,8 @@ pub enum Rule {
     StaleByProbes,
     /// Single Services fail.
     DegradedServices,
+    /// Data of single Services is not forwarded.
+    DegradedByData,
     /// Clients send their SYN again as if no answer had reached them.
     DegradedUnheard,
     /// Other nodes do not answer.
@@ -82,16 +86,18 @@ pub enum Rule {
 
 impl Rule {
     /// Names in metrics and `/verdict`.
-    const NAMES: [(Rule, &'static str); 35] = [
+    const NAMES: [(Rule, &'static str); 37] = [
         (Rule::BrokenByProbes, "broken_by_probes"),
         (Rule::BrokenByTwoScopes, "broken_by_two_scopes"),
         (Rule::BrokenByRules, "broken_by_rules"),
         (Rule::BrokenByRoutes, "broken_by_routes"),
         (Rule::BrokenByConnections, "broken_by_connections"),
+        (Rule::BrokenByData, "broken_by_data"),
         (Rule::BrokenByObstacle, "broken_by_obstacle"),
         (Rule::StaleByConnections, "stale_by_connections"),
         (Rule::StaleByProbes, "stale_by_probes"),
         (Rule::DegradedServices, "degraded_services"),
+        (Rule::DegradedByData, "degraded_by_data"),
         (Rule::DegradedUnheard, "degraded_unheard"),
         (Rule::DegradedByPeers, "degraded_by_peers"),
         (Rule::DegradedByCuts, "degraded_by_cuts"),
@@ -119,7 +125,7 @@ impl Rule {
         (Rule::NothingProven, "nothing_proven"),
         (Rule::Idle, "idle"),
     ];
-    pub const ALL: [Rule; 35] = firsts(&Self::NAMES);
+    pub const ALL: [Rule; 37] = firsts(&Self::NAMES);
 
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
@@ -133,9 +139,11 @@ impl Rule {
             | Rule::BrokenByRules
             | Rule::BrokenByRoutes
             | Rule::BrokenByConnections
+            | Rule::BrokenByData
             | Rule::BrokenByObstacle => State::Broken,
             Rule::StaleByConnections | Rule::StaleByProbes => State::Stale,
             Rule::DegradedServices
+            | Rule::DegradedByData
             | Rule::DegradedUnheard
             | Rule::DegradedByPeers
             | Rule::DegradedByCuts

@@ -110,6 +110,7 @@ impl Sampler {
             accepted,
             successes,
             came_back,
+            lost_data,
         } = self.arrivals.sweep(&mut self.connections, now.0)?;
         let (datagrams, mut answers) = self.sweep_datagrams(now);
         answers.extend(accepted);
@@ -149,6 +150,7 @@ impl Sampler {
                 peers,
                 successes,
                 by_uplink: by_uplink.into_iter().collect(),
+                lost_data,
                 programming: None,
                 drops: Vec::new(),
                 met: Vec::new(),

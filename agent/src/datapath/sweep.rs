@@ -23,12 +23,16 @@ use super::load::{LoadError, MapsError, refused};
 use super::syscall;
 use agent_core::drain::{Arrival, Outside};
 use agent_core::event::Heaviest;
-use agent_core::evidence::{Success, Successes, came_back};
+use agent_core::evidence::{LostData, Success, Successes, came_back};
 use agent_core::peers::PeerSample;
 use agent_core::time::Mono;
+pub(super) use answers::Answer;
+use answers::accepted_of;
+pub(super) use answers::answer_of;
 use bounds::{Candidate, heaviest, surplus};
 use evicted::Evicted;
 
+mod answers;
 mod bounds;
 mod evicted;
 
@@ -48,15 +52,6 @@ const KEEP_DATAGRAM_NS: u64 = 4_000_000_000;
 const KEEP_PROBE_NS: u64 = 3_000_000_000;
 /// A program reads the clock before it puts an entry in: after this long it has.
 const IN_THE_MAP_NS: u64 = 50_000_000;
-
-/// The answer to a datagram, or of an endpoint that accepts a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
-    /// Id of the Service port and family.
-    pub service: u32,
-    /// Microseconds to it from the arrival of the datagram, or of the connection's first SYN.
-    pub after_us: u32,
-}
 
 /// Result of one sweep.
 #[derive(Debug, Default)]
@@ -187,6 +182,8 @@ pub(super) struct SweptConnections {
     pub(super) successes: Vec<Success>,
     /// Connections that went astray and were answered, at most 64 of a sweep.
     pub(super) came_back: Vec<PendingKey>,
+    /// Connections whose data was not forwarded, at most 64 of a sweep.
+    pub(super) lost_data: Vec<LostData>,
 }
 
 /// New connections from outside the node, each reported once, and successes of all connections.
@@ -216,6 +213,7 @@ impl Arrivals {
         let mut peers = PeerSample::default();
         let mut accepted = Vec::new();
         let mut back = Vec::new();
+        let mut lost_data = Vec::new();
         self.successes.begin();
         let swept = connections.sweep(now, |key, pending, met| {
             let told = pending.arrived_ns.saturating_add(LOSS_WINDOW_NS);
@@ -224,6 +222,9 @@ impl Arrivals {
             if !met.is_again {
                 self.successes.add(key, pending);
                 back.extend(Some(*key).filter(|_| back.len() < 64 && came_back(pending)));
+            }
+            if met.is_over && lost_data.len() < 64 {
+                lost_data.extend(LostData::of(pending));
             }
             if is_told && !met.is_again {
                 peers.add(key, pending);
@@ -254,6 +255,7 @@ impl Arrivals {
             accepted,
             successes: self.successes.take(),
             came_back: back,
+            lost_data,
         })
     }
 }
@@ -318,26 +320,6 @@ fn candidate(key: PendingKey, pending: &Pending, age: u64) -> Option<Candidate> 
 fn failed_for(pending: &Pending, age: u64) -> Option<Failed> {
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
     failed(pending, age).filter(|_| !is_probe)
-}
-
-/// The answer to a datagram, to be told once: when it is forgotten.
-pub(super) fn answer_of(key: &PendingKey, pending: &Pending) -> Option<Answer> {
-    (!is_flow(key) && pending.note != 0).then_some(Answer {
-        service: pending.service,
-        after_us: pending.note,
-    })
-}
-
-/// The answer to a connection, to be told once: when its loss window is over.
-fn accepted_of(pending: &Pending) -> Option<Answer> {
-    let is_user = pending.flags & frontend_flag::SENTINEL == 0
-        && !pending.is_direct()
-        && pending.state & state::ALIAS == 0;
-    let after = pending.accepted_after_ns().filter(|_| is_user)?;
-    Some(Answer {
-        service: pending.service,
-        after_us: u32::try_from(after / 1_000).unwrap_or(u32::MAX),
-    })
 }
 
 #[cfg(test)]
@@ -475,25 +457,5 @@ mod tests {
         };
         let found = candidate(PendingKey::default(), &pending, age);
         assert_eq!(found.map(|of| (of.is_settled, of.is_waiting)), expected);
-    }
-
-    #[test]
-    fn an_answer_is_told_once_and_of_the_datagram() {
-        let pending = Pending {
-            service: 7,
-            state: state::FORWARDED | state::ANSWER_OUT,
-            note: 400,
-            ..Pending::default()
-        };
-        let told = answer_of(&PendingKey::default(), &pending);
-        assert_eq!(
-            told,
-            Some(Answer {
-                service: 7,
-                after_us: 400
-            })
-        );
-        let flow = flow_key((&[0; 16], [0; 2]), [0; 2], [0; 2], 0);
-        assert_eq!(answer_of(&flow, &pending), None);
     }
 }

@@ -88,6 +88,14 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
         failures: 2_320,
         last_success,
     };
+    let data = |lacking| Evidence::Data {
+        services: many(),
+        since: ago(4_200),
+        clients: vec![Scope::Outside],
+        connections: 120,
+        last_success: Some(ago(4_300)),
+        lacking,
+    };
     let left = |destination: Option<&str>| Evidence::LeftEndpoint {
         services: web(),
         age: Duration::from_secs(16),
@@ -159,6 +167,8 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 },
             ]
         }
+        Rule::BrokenByData => vec![data(None)],
+        Rule::DegradedByData => vec![data(Some(MissingCriterion::Services))],
         Rule::BrokenByRules => vec![felt(&[Scope::Outside], None)],
         Rule::BrokenByRoutes => {
             let routes = |clients: &[Scope]| Evidence::Routes {

@@ -22,6 +22,8 @@ pub enum Felt {
     Masqueraded,
     /// Connections to an endpoint that was removed.
     Stale,
+    /// Data of all connections but the sentinel's.
+    Data,
     /// Every Service but the sentinel's. Without rules connections leave untranslated.
     Services { leaks: bool },
 }
@@ -60,12 +62,13 @@ pub(super) fn expected(row: &FaultRow, used: &Use) -> Expected {
         Felt::Masqueraded => Expected::NotFelt,
         _ if used.dialled() == 0 => Expected::NotFelt,
         Felt::Services { leaks: true } if by_host_alone => fails,
+        Felt::Data if by_host_alone => Expected::NotFelt,
         _ if by_host_alone => Expected::Unseen,
         Felt::Stale => fails,
         // A single Service, or a single local endpoint, may have a problem that is not the node's.
         Felt::Routes if used.is_idle() => Expected::Noticed,
-        Felt::Services { .. } if used.dialled() < 2 => Expected::Noticed,
-        Felt::Routes | Felt::Services { .. } => fails,
+        Felt::Services { .. } | Felt::Data if used.dialled() < 2 => Expected::Noticed,
+        Felt::Routes | Felt::Services { .. } | Felt::Data => fails,
     }
 }
 

@@ -40,7 +40,7 @@ const fn row(name: &'static str, faults: &'static [Fault], felt: Felt, ms: u64) 
 
 /// The faults of the table.
 #[rustfmt::skip]
-pub const FAULTS: [FaultRow; 14] = [
+pub const FAULTS: [FaultRow; 15] = [
     row("rules flushed", &[Fault::Flushed], Felt::ByProbes, 1_500),
     row("tables deleted", &[Fault::TablesGone], Felt::ByProbes, 1_500),
     row("forwarding off", &[Fault::ForwardingOff], Felt::ByProbes, 1_500),
@@ -60,6 +60,7 @@ pub const FAULTS: [FaultRow; 14] = [
         ..row("proxy frozen, dead or locked out, an endpoint replaced", &[], Felt::Stale, 25_000)
     },
     row("rules of other Services gone", &[Fault::OthersGone], Felt::Services { leaks: true }, 5_000),
+    row("data dropped after the handshake", &[Fault::DataDropped], Felt::Data, 8_000),
     row("rules of other Services lead astray", &[Fault::Astray], Felt::Services { leaks: false }, 5_000),
 ];
 

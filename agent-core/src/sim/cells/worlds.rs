@@ -41,13 +41,14 @@ const GRACE: Duration = Duration::from_secs(40);
 const POLICY: &str = "a NetworkPolicy";
 const BOTH: &str = "a filter and a policy, without a common onset";
 const FILTER: &str = "a filter on the sentinel's addresses";
+const INSPECTED: &str = "an inline filter on the sentinel's data";
 const NEVER: &str = "a port that never worked, dialled from outside";
 const LATE: &str = "a proxy that has not followed yet";
 const APPLICATION: &str = "the application";
 
 /// The innocent worlds of the table.
 #[rustfmt::skip]
-pub const WORLDS: [WorldRow; 38] = [
+pub const WORLDS: [WorldRow; 39] = [
     row("nothing happens", "nothing fails", |world, _| world),
     row("a policy drops one pod", POLICY, |world, at| denied(world, at, Scope::Pod, Denial::Drop)),
     row("a policy rejects one pod", POLICY, |world, at| denied(world, at, Scope::Pod, Denial::Reject)),
@@ -59,6 +60,7 @@ pub const WORLDS: [WorldRow; 38] = [
     row("a default deny rejects all pods but the pod probe", POLICY, |world, at| denied(world, at, Scope::All, Denial::Reject)),
     row("a filter drops the sentinel", FILTER, |world, at| world.with(at, Act::FilterSentinel)),
     row("a filter rejects the sentinel", FILTER, |world, at| world.with(at, Act::RejectSentinel)),
+    row("an inline filter drops the sentinel's data", INSPECTED, |world, at| world.with(at, Act::InspectSentinel)),
     row("the filter, 10 s later one pod is dropped", BOTH, |world, at| filtered(world, at, Scope::Pod)),
     row("the filter, 10 s later one Service is dropped", BOTH, |world, at| filtered(world, at, Scope::Service)),
     row("the filter, 10 s later one namespace is dropped", BOTH, |world, at| filtered(world, at, Scope::Namespace)),
@@ -90,10 +92,11 @@ pub const WORLDS: [WorldRow; 38] = [
 
 impl WorldRow {
     /// Whether it changes anything for this use. Policies deny nothing on an idle node and nothing to processes of
-    /// the host, and a default deny spares the pod probe.
+    /// the host, and a default deny spares the pod probe. Only data of real connections tells that not all data is
+    /// dropped.
     pub(super) fn touches(&self, used: &Use) -> bool {
-        let is_policy = [POLICY, BOTH].contains(&self.covered_by);
-        !is_policy || used.has_pods() || used.has_outsiders()
+        let needs_clients = [POLICY, BOTH, INSPECTED].contains(&self.covered_by);
+        !needs_clients || used.has_pods() || used.has_outsiders()
     }
 
     /// The world, with this happening from that time on.

@@ -1,0 +1,41 @@
+//! Connections whose data the node did not forward.
+//!
+//! A handshake shows that a connection was translated and forwarded; what drops the packets after it (a rule for
+//! what conntrack calls invalid, an inline filter) leaves handshakes alone. The programs watch the first data of a
+//! few connections at a time.
+
+use std::net::IpAddr;
+
+use agent_common::evidence::Pending;
+use agent_common::service::{SourceClass, frontend_flag};
+use agent_common::transition::is_data_lost;
+use serde::{Deserialize, Serialize};
+
+use super::ip_of;
+use crate::time::Mono;
+
+/// An answered connection whose first data came three times and was not forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostData {
+    /// Arrival of the connection.
+    pub arrived: Mono,
+    /// Id of the Service port and family.
+    pub service: u32,
+    /// Source class of the client.
+    #[serde(with = "crate::names::ClassName")]
+    pub class: SourceClass,
+    pub client: IpAddr,
+}
+
+impl LostData {
+    /// Reads an entry that is about to be forgotten: by then the data came for the last time that is seen.
+    pub fn of(pending: &Pending) -> Option<Self> {
+        let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
+        (is_data_lost(pending.state) && !is_probe).then(|| Self {
+            arrived: Mono(pending.arrived_ns),
+            service: pending.service,
+            class: SourceClass::from_index(pending.class.into()),
+            client: ip_of(&pending.client),
+        })
+    }
+}

@@ -1,0 +1,61 @@
+//! How long the answers to datagrams, and of endpoints that accept a connection, took.
+
+use agent_common::evidence::{Pending, PendingKey, state};
+use agent_common::service::frontend_flag;
+use agent_common::udp::is_flow;
+
+/// The answer to a datagram, or of an endpoint that accepts a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// Id of the Service port and family.
+    pub service: u32,
+    /// Microseconds to it from the arrival of the datagram, or of the connection's first SYN.
+    pub after_us: u32,
+}
+
+/// The answer to a datagram, to be told once: when it is forgotten.
+pub(in crate::datapath) fn answer_of(key: &PendingKey, pending: &Pending) -> Option<Answer> {
+    (!is_flow(key) && pending.note != 0).then_some(Answer {
+        service: pending.service,
+        after_us: pending.note,
+    })
+}
+
+/// The answer to a connection, to be told once: when its loss window is over.
+pub(super) fn accepted_of(pending: &Pending) -> Option<Answer> {
+    let is_user = pending.flags & frontend_flag::SENTINEL == 0
+        && !pending.is_direct()
+        && pending.state & state::ALIAS == 0;
+    let after = pending.accepted_after_ns().filter(|_| is_user)?;
+    Some(Answer {
+        service: pending.service,
+        after_us: u32::try_from(after / 1_000).unwrap_or(u32::MAX),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use agent_common::udp::flow_key;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_is_told_once_and_of_the_datagram() {
+        let pending = Pending {
+            service: 7,
+            state: state::FORWARDED | state::ANSWER_OUT,
+            note: 400,
+            ..Pending::default()
+        };
+        let told = answer_of(&PendingKey::default(), &pending);
+        assert_eq!(
+            told,
+            Some(Answer {
+                service: 7,
+                after_us: 400
+            })
+        );
+        let flow = flow_key((&[0; 16], [0; 2]), [0; 2], [0; 2], 0);
+        assert_eq!(answer_of(&flow, &pending), None);
+    }
+}

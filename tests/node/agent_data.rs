@@ -1,0 +1,58 @@
+//! Data after the handshake: what drops that of real connections and spares the sentinel's, and the innocent
+//! reverse, an inline filter that does not know the sentinel's bytes.
+
+use std::time::Duration;
+
+use node_tests::rules::Backend;
+use node_tests::scene::{Scene, assert_never_503, in_both, throughout, wait_answers};
+
+/// A table that drops data where these conditions hold, as a rule for what conntrack calls invalid does.
+fn drop_data(scene: &Scene, conditions: [&str; 2]) {
+    let rules = conditions.map(|of| format!("{of} tcp flags & (psh | ack) == psh | ack drop;"));
+    let rules = rules.join(" ");
+    scene.nft(&format!(
+        "table inet fault {{ chain data_rules {{ type filter hook forward priority -10; {rules} }}\n}}\n"
+    ));
+}
+
+/// Connections are made, and nobody is served.
+#[test]
+fn data_that_is_dropped_on_real_connections_alone_is_503() {
+    let scene = Scene::busy(Backend::Nftables, &[]);
+    let watch = scene.watch();
+    wait_answers(&watch, 200);
+    drop_data(
+        &scene,
+        [
+            "ip saddr != 198.18.0.0/15 ip daddr != 198.18.0.0/15",
+            "ip6 saddr != 2001:2::/48 ip6 daddr != 2001:2::/48",
+        ],
+    );
+    let report = scene.wait("broken in both families", |report| {
+        in_both(report, |of| {
+            of["state"] == "broken" && of["cause"] == "no_data"
+        })
+    });
+    let reason = report["verdict"]["reason"].as_str().unwrap_or_default();
+    assert!(reason.contains("their data is not forwarded"), "{reason}");
+    wait_answers(&watch, 503);
+    scene.nft("delete table inet fault");
+    wait_answers(&watch, 200);
+}
+
+/// Real connections carry data: it is not the node that drops the sentinel's.
+#[test]
+fn a_filter_that_drops_the_sentinels_data_alone_is_no_503() {
+    let scene = Scene::busy(Backend::Nftables, &[]);
+    let watch = scene.watch();
+    wait_answers(&watch, 200);
+    drop_data(&scene, ["ip daddr 198.18.0.0/15", "ip6 daddr 2001:2::/48"]);
+    let report = scene.wait("the probes' trouble told", |report| {
+        in_both(report, |of| of["state"] == "degraded")
+    });
+    assert_eq!(report["verdict"]["cause"], "no_data", "{report:#}");
+    throughout(Duration::from_secs(10), || {
+        assert_eq!(scene.asked("/healthz"), 200)
+    });
+    assert_never_503(&watch);
+}
