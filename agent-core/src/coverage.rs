@@ -33,6 +33,9 @@ pub struct Hooks {
     /// The number of these that are only new, and will be observed in a moment.
     #[serde(default)]
     pub new: u64,
+    /// Why BPF links or maps are not pinned any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_pinned: Option<String>,
 }
 
 impl Hooks {
@@ -190,7 +193,8 @@ impl Coverage {
         let (attached, wanted) = self.devices(&mut reasons);
         let ObserverStart { blind, no_pins, .. } = &self.observer;
         reasons.extend(blind.clone().map(|why| CoverageLoss::NotLoaded { why }));
-        reasons.extend(no_pins.clone().map(|why| CoverageLoss::NoPins { why }));
+        let no_pins = no_pins.as_ref().or(self.hooks.not_pinned.as_ref());
+        reasons.extend(no_pins.cloned().map(|why| CoverageLoss::NoPins { why }));
         reasons.extend(self.unread.clone().map(|why| CoverageLoss::NotRead { why }));
         let left_out = self.hooks.left_out;
         if left_out > 0 {

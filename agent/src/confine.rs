@@ -9,7 +9,7 @@ use caps::Capability;
 use crate::cluster::api::client::{files, folders};
 use crate::config::{ApiArgs, Config, Source};
 use crate::datapath::load::scratch_map;
-use crate::datapath::pins::Pins;
+use crate::datapath::pins::{self, Pins};
 use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
 use agent_core::report::HardeningReport;
 
@@ -84,8 +84,10 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
         && Pins::make_root(dir).is_ok()
     {
         needs.written.push(dir.clone());
-        // Pins that somebody removed are put back, with their folder.
-        needs.made.extend(dir.parent().map(Path::to_owned));
+        // Pins that somebody removed are put back, with their folder, in another file system if need be. A rule for
+        // a folder that is covered by a mount does not count.
+        let folders = [dir.parent(), pins::above_mount(dir)].into_iter();
+        needs.made.extend(folders.flatten().map(Path::to_owned));
     }
     if let Some(dir) = &config.kept.state_dir {
         let _ = fs::create_dir_all(dir);

@@ -146,11 +146,12 @@ impl Observer {
         }
     }
 
-    /// Another version's programs watch on until these do, everywhere.
+    /// Another version's programs watch on until these do, everywhere, and would do so without this agent.
     fn sweep_other_versions(&self) {
         let attached = |of: &Attachment| of.mechanism().is_some() || of.is_left_to_others();
         let mut attachments = self.attacher.attachments().peekable();
         let all = attachments.peek().is_some() && attachments.all(attached);
+        let all = all && self.not_pinned().is_none();
         if let Some(pins) = self.pins.as_ref().filter(|_| all) {
             pins.sweep_other_versions();
         }
@@ -224,6 +225,11 @@ impl Observer {
     /// Name of a device that is followed.
     pub fn device_name(&self, index: u32) -> Option<&str> {
         self.attacher.name_of(index)
+    }
+
+    /// Why a link or map is not pinned any more, though that is wanted.
+    pub fn not_pinned(&self) -> Option<String> {
+        self.attacher.not_pinned()
     }
 
     /// Links put back because they were gone or not the first.

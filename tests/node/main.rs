@@ -26,6 +26,7 @@ mod agent_open;
 mod agent_options;
 mod agent_packets;
 mod agent_pins;
+mod agent_pins_lost;
 mod agent_proofs;
 mod agent_recording;
 mod agent_restart;

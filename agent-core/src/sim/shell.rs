@@ -294,6 +294,7 @@ impl SimNode {
             left_out: 0,
             unseen: 0,
             new: 0,
+            not_pinned: None,
         }
     }
 

@@ -430,6 +430,7 @@ fn hooks() -> impl Strategy<Value = Hooks> {
             left_out,
             unseen,
             new,
+            not_pinned: None,
         }
     })
 }

@@ -194,14 +194,14 @@ impl Agent {
             observer.check(now);
         }
         let repaired = observer.repairs() != before;
-        let followed = observer.attachments().filter(|of| !of.is_new());
         let left_to_others = (observer.attachments()).filter(|of| of.is_left_to_others());
-        let new = observer.attachments().filter(|of| of.is_new());
+        let (new, followed): (Vec<_>, Vec<_>) = observer.attachments().partition(|of| of.is_new());
         let hooks = Hooks {
-            devices: followed.map(Attachment::hook).collect(),
+            devices: followed.into_iter().map(Attachment::hook).collect(),
             left_out: left_out as u64,
             unseen: left_to_others.count() as u64,
-            new: new.count() as u64,
+            new: new.len() as u64,
+            not_pinned: observer.not_pinned(),
         };
         if repaired {
             self.feed(Event::HooksRepaired(now));

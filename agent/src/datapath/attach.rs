@@ -8,13 +8,14 @@
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use aya::Ebpf;
 
 use super::devices::Device;
 use super::load::classifier;
-use super::pins::Pins;
+use super::pins::{KeptPins, Pins};
 use crate::causes::chain;
 use agent_core::coverage;
 use agent_core::report::{Attached, DeviceReport};
@@ -179,10 +180,7 @@ impl Attachment {
                 may_add_qdisc,
                 added_qdisc: Cell::default(),
             };
-            let pin = with
-                .pins
-                .as_ref()
-                .map(|pins| pins.link(device.index, direction.name()));
+            let pin = with.pin(device.index, direction);
             let hook = classifier(ebpf, direction.program(device.link))
                 .map_err(HookError::from)
                 .and_then(|classifier| Hook::attach(classifier, &spot, with.mode, pin));
@@ -230,9 +228,23 @@ impl Attachment {
 /// Parts that every attachment needs.
 struct With {
     mode: Mode,
-    pins: Option<Pins>,
+    pins: Option<KeptPins>,
     /// Qdiscs of agents.
     added: Added,
+}
+
+impl With {
+    /// The pins, if links can be pinned.
+    fn restore_pins(&mut self) -> Option<&KeptPins> {
+        let kept = self.pins.as_mut()?;
+        kept.restore().then_some(kept)
+    }
+
+    /// Where a hook's link is pinned, unless nothing can be or is to be pinned.
+    fn pin(&self, device: u32, direction: Direction) -> Option<PathBuf> {
+        let kept = self.pins.as_ref().filter(|kept| kept.problem().is_none())?;
+        Some(kept.pins.link(device, direction.name()))
+    }
 }
 
 /// All attachments.
@@ -241,7 +253,7 @@ pub struct Attacher {
     attachments: BTreeMap<u32, Attachment>,
     /// The interfaces that were there when the agent began are attached.
     began: bool,
-    /// Links put back because they, or their pins, were gone, or because they were not the first.
+    /// Links put back because they were gone or not the first.
     pub repairs: u64,
 }
 
@@ -249,6 +261,7 @@ impl Attacher {
     /// Attached to nothing yet.
     pub fn new(mode: Mode, pins: Option<Pins>) -> Self {
         let added = Added::read(pins.as_ref().map(|pins| Pins::qdiscs(pins.root())));
+        let pins = pins.map(KeptPins::new);
         Self {
             with: With { mode, pins, added },
             attachments: BTreeMap::new(),
@@ -284,7 +297,8 @@ impl Attacher {
             }
             is_same
         });
-        let pinned = self.with.pins.iter().flat_map(Pins::pinned_links);
+        let kept = self.with.restore_pins().map(|kept| &kept.pins);
+        let pinned = kept.into_iter().flat_map(Pins::pinned_links);
         for (_, path) in pinned.filter(|(index, _)| !keep.contains_key(index)) {
             let _ = std::fs::remove_file(path);
         }
@@ -315,17 +329,31 @@ impl Attacher {
         }
     }
 
-    /// Looks whether every hook still stands, stands first and is pinned; puts back what does not.
+    /// Why a link or map is not pinned, though that is wanted.
+    pub fn not_pinned(&self) -> Option<String> {
+        let problem = self.with.pins.as_ref()?.problem();
+        let hooks = self.attachments.values().flat_map(|of| &of.hooks);
+        let mut of_links = hooks.flatten().filter_map(Hook::not_pinned);
+        let problem = problem.or_else(|| of_links.next());
+        problem.map(ToOwned::to_owned)
+    }
+
+    /// Attaches every hook again that is gone or not the first, and pins every link whose pin is gone.
     pub fn check(&mut self, ebpf: &mut Ebpf, now: Mono) {
+        self.with.restore_pins();
         for attachment in self.attachments.values_mut() {
             let rested = attachment
                 .repaired
                 .is_none_or(|at| now.since(at) >= REPAIR_PAUSE);
             let mut replaced = 0;
-            for (slot, first) in attachment.hooks.iter_mut().zip(&mut attachment.first) {
+            let hooks = attachment.hooks.iter_mut().zip(&mut attachment.first);
+            for ((slot, first), direction) in hooks.zip(Direction::BOTH) {
                 let Some(hook) = slot else { continue };
                 *first = hook.is_first();
-                let is_lost = *first == Some(false) || hook.lost_its_pin();
+                let pin = self.with.pin(attachment.device.index, direction);
+                // A link that the kernel does not pin is lost.
+                let is_lost =
+                    *first == Some(false) || rested && pin.is_some_and(|pin| !hook.pin(pin));
                 // Of an interface that is gone the list of interfaces will say so.
                 if is_lost && rested && attachment.device.exists() {
                     hook.let_go();
@@ -343,8 +371,7 @@ impl Attacher {
                 self.repairs += replaced;
                 attachment.repaired = Some(now);
                 let device = &attachment.device.name;
-                tracing::warn!(%device, "attached the observer again: another program had moved \
-                                         before it, or its pin was removed");
+                tracing::warn!(%device, "attached the observer again: another program had moved before it");
             }
             attachment.attach(ebpf, &mut self.with, now);
         }

@@ -22,6 +22,10 @@ use std::path::{Path, PathBuf};
 use agent_common::abi::{ABI_VERSION, map};
 use thiserror::Error;
 
+mod kept;
+
+pub(super) use kept::KeptPins;
+
 /// `f_type` of a BPF file system (linux/magic.h).
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 const LINKS: &str = "links";
@@ -47,6 +51,12 @@ pub enum PinsError {
     )]
     NotBpfFs {
         /// The directory that was asked for.
+        path: PathBuf,
+    },
+    /// Pins of another agent are in the folder, which this one has not made.
+    #[error("{} has pins of another agent: remove them, or restart this agent to continue with them", path.display())]
+    Others {
+        /// The folder of this layout version.
         path: PathBuf,
     },
     /// Could not be made or read.
@@ -87,10 +97,15 @@ impl Pins {
             found: false,
         };
         pins.found = pins.map(map::PROOFS).exists();
-        for folder in ["maps", LINKS] {
-            make(pins.version.join(folder))?;
-        }
+        pins.make_folders()?;
         Ok(pins)
+    }
+
+    fn make_folders(&self) -> Result<(), PinsError> {
+        ["maps", LINKS]
+            .map(|folder| self.version.join(folder))
+            .into_iter()
+            .try_for_each(make)
     }
 
     /// Path of a map's pin.
@@ -232,6 +247,13 @@ fn make(path: PathBuf) -> Result<(), PinsError> {
         path,
         source,
     })
+}
+
+/// The folder that has the mount point of the BPF file system with `root`, unless that is the root of all files.
+pub fn above_mount(root: &Path) -> Option<&Path> {
+    let mut folders = root.ancestors().skip(1);
+    let above = folders.find(|folder| require_bpf_fs(folder, root).is_err());
+    above.filter(|folder| folder.parent().is_some())
 }
 
 /// Whether `path`, which is there, is on a BPF file system: `root` is to be or is there.

@@ -230,6 +230,26 @@ fn pins_that_cannot_be_made_are_reported() {
     assert_eq!(scene.state(), State::Proven);
 }
 
+/// The links are attached all the same, so that nothing else changes.
+#[test]
+fn pins_that_are_gone_are_reported_until_they_are_back() {
+    let mut scene = Scene::probed();
+    let why = "not on a BPF file system";
+    let loss = CoverageLoss::NoPins {
+        why: why.to_owned(),
+    };
+    for not_pinned in [Some(why), None] {
+        let not_pinned = not_pinned.map(ToOwned::to_owned);
+        let is_reported = not_pinned.is_some();
+        scene.feed(Event::Hooks(Hooks {
+            not_pinned,
+            ..hooks()
+        }));
+        assert_eq!(has(&coverage(&mut scene), &loss), is_reported);
+        assert_eq!(scene.state(), State::Proven);
+    }
+}
+
 #[test]
 fn a_node_without_interfaces_is_not_seen() {
     let mut scene = Scene::probed();
@@ -242,9 +262,7 @@ fn a_node_without_interfaces_is_not_seen() {
     };
     scene.feed(Event::Hooks(Hooks {
         devices: vec![lone],
-        left_out: 0,
-        unseen: 0,
-        new: 0,
+        ..Hooks::default()
     }));
     assert_eq!(scene.idle().state(), State::Proven);
 }

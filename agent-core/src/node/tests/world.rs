@@ -269,5 +269,6 @@ pub(super) fn hooks() -> Hooks {
         left_out: 0,
         unseen: 0,
         new: 0,
+        not_pinned: None,
     }
 }

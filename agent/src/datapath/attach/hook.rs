@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent_common::abi::program;
-use agent_common::packet::Link;
+use agent_common::packet;
 use aya::pin::PinError;
 use aya::programs::links::{FdLink, LinkError, LinkOrder, PinnedLink};
 use aya::programs::tc::{self, NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle};
@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use super::filters::{self, filters};
 use super::{Mode, qdisc};
+use crate::causes::chain;
 use crate::datapath::load::LoadError;
 use crate::datapath::syscall::{BPF_TCX_INGRESS, programs_at};
 
@@ -41,10 +42,10 @@ impl Direction {
     }
 
     /// The observer's program here, by what stands before packets' network header.
-    pub(in crate::datapath) fn program(self, link: Link) -> &'static str {
+    pub(in crate::datapath) fn program(self, link: packet::Link) -> &'static str {
         match link {
-            Link::Ethernet => [program::INGRESS, program::EGRESS][self as usize],
-            Link::None => [program::INGRESS_L3, program::EGRESS_L3][self as usize],
+            packet::Link::Ethernet => [program::INGRESS, program::EGRESS][self as usize],
+            packet::Link::None => [program::INGRESS_L3, program::EGRESS_L3][self as usize],
         }
     }
 
@@ -167,8 +168,17 @@ pub(in crate::datapath) struct Hook {
 }
 
 enum Held {
-    Tcx { _link: FdLink, pin: Option<PathBuf> },
+    Tcx(Link),
     Clsact(Option<SchedClassifierLink>),
+}
+
+/// A link of TCX, attached for as long as it is open or pinned.
+struct Link {
+    /// Nothing after an attempt to pin it that failed.
+    open: Option<FdLink>,
+    pin: Option<PathBuf>,
+    /// Why it is not pinned, if it was to be.
+    not_pinned: Option<String>,
 }
 
 impl Hook {
@@ -191,7 +201,7 @@ impl Hook {
             Mode::Tcx | Mode::Auto => match tcx(classifier, spot, pin.as_deref()) {
                 Err(error) if mode == Mode::Auto && no_tcx(&error) => filter(classifier, spot)?,
                 link => {
-                    let held = Held::Tcx { _link: link?, pin };
+                    let held = Held::Tcx(link?);
                     // A former agent's filter would look at every packet a second time.
                     let _ = filters::remove(spot.index, spot.direction, &[spot.place]);
                     held
@@ -209,14 +219,14 @@ impl Hook {
 
     pub(in crate::datapath) fn mechanism(&self) -> Mechanism {
         match self.held {
-            Held::Tcx { .. } => Mechanism::Tcx,
+            Held::Tcx(_) => Mechanism::Tcx,
             Held::Clsact(_) => Mechanism::Clsact,
         }
     }
 
     /// Ids of the programs here, in the order in which they run; of filters, those in this place.
     fn programs(&self) -> io::Result<Vec<u32>> {
-        if let Held::Tcx { .. } = self.held {
+        if let Held::Tcx(_) = self.held {
             return programs_at(self.index, self.direction.tcx());
         }
         let filters = filters(self.index, self.direction, self.place.priority)?.into_iter();
@@ -253,14 +263,35 @@ impl Hook {
             })
     }
 
-    /// Whether somebody removed the pin, so that the link would end with this process.
-    pub(super) fn lost_its_pin(&self) -> bool {
-        matches!(&self.held, Held::Tcx { pin: Some(pin), .. } if !pin.exists())
+    /// Pins the link if nothing is in the pin's place. Returns whether it is still attached.
+    pub(super) fn pin(&mut self, pin: PathBuf) -> bool {
+        let Held::Tcx(link) = &mut self.held else {
+            return true;
+        };
+        if pin.exists() {
+            return true;
+        }
+        let pinned = link.open.take().and_then(|open| open.pin(&pin).ok());
+        let is_pinned = pinned.is_some();
+        *link = Link {
+            open: pinned.map(FdLink::from),
+            pin: Some(pin),
+            not_pinned: None,
+        };
+        is_pinned
+    }
+
+    /// Why the link is not pinned, if it was to be.
+    pub(super) fn not_pinned(&self) -> Option<&str> {
+        match &self.held {
+            Held::Tcx(link) => link.not_pinned.as_deref(),
+            Held::Clsact(_) => None,
+        }
     }
 
     /// Gives up what the next attach would find, so that it makes a link of its own at the head.
     pub(super) fn let_go(&mut self) {
-        if let Held::Tcx { pin: Some(pin), .. } = &self.held {
+        if let Held::Tcx(Link { pin: Some(pin), .. }) = &self.held {
             let _ = std::fs::remove_file(pin);
         }
     }
@@ -289,27 +320,38 @@ fn tcx(
     classifier: &mut SchedClassifier,
     spot: &Spot<'_>,
     pin: Option<&Path>,
-) -> Result<FdLink, HookError> {
-    if let Some(link) = pin.and_then(|pin| adopt(classifier, pin)) {
-        return Ok(link);
+) -> Result<Link, HookError> {
+    let held = |open, not_pinned| Link {
+        open: Some(open),
+        pin: pin.map(Path::to_owned),
+        not_pinned,
+    };
+    if let Some(adopted) = pin.and_then(|pin| adopt(classifier, pin)) {
+        return Ok(held(adopted, None));
     }
+    let link = make(classifier, spot)?;
+    let Some(pin) = pin else {
+        return Ok(held(link, None));
+    };
+    match link.pin(pin) {
+        Ok(pinned) => Ok(held(pinned.into(), None)),
+        // The attempt took the link. A device that is observed and not pinned is better than one that is neither.
+        Err(error) => {
+            let why = format!("cannot pin {}: {}", pin.display(), chain(&error));
+            Ok(held(make(classifier, spot)?, Some(why)))
+        }
+    }
+}
+
+/// A new link in its place.
+fn make(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<FdLink, HookError> {
     // SAFETY: the id is that of a program that is loaded, and the kernel checks it.
     let behind = |id| LinkOrder::after_program_id(unsafe { ProgramId::new(id) });
-    let link = spot
-        .place
-        .behind
-        .map(|id| link(classifier, spot, || behind(id)));
-    let link = match link {
-        Some(Ok(link)) => link,
-        _ => self::link(classifier, spot, LinkOrder::first)?,
-    };
-    let Some(pin) = pin else { return Ok(link) };
-    // Somebody's clean-up may have taken the folder away: a device that is observed and not
-    // pinned is better than one that is neither.
-    if let Some(folder) = pin.parent() {
-        let _ = std::fs::create_dir_all(folder);
+    let behind = |id| link(classifier, spot, || behind(id));
+    match spot.place.behind.map(behind) {
+        Some(Ok(link)) => Ok(link),
+        _ => link(classifier, spot, LinkOrder::first),
     }
-    Ok(link.pin(pin)?.into())
 }
 
 /// A link that was let go may stand a moment longer, until the kernel has put its last reference
