@@ -637,11 +637,13 @@ pub(crate) fn is_current<W: World>(world: &W, segment: &Segment, fields: &Pendin
     endpoint.is_some_and(|entry| entry.value.flags & endpoint_flag::LEFT == 0)
 }
 
-/// Whether what leaves here is on its way to the client: by the device that the client's packet
-/// came in by, for clients outside by any uplink, or by the device that the route names, and with
-/// the frontend as its source, which a program behind this hook may have still to put there. A copy
-/// at another device is none, nor is an answer that its client could not know as one. For a pod a route
-/// that names an uplink does not count: its own route is gone, and this is the default route.
+/// Whether what leaves here is on its way to the client. The device is the one that the client's packet came in by
+/// or that the route names, or any uplink for a client outside. The source is the frontend, which a program behind this
+/// hook may have still to put there. A copy at another device is none, nor is an answer that its client could not know
+/// as one. For a pod a route that names an uplink does not count: its own route is gone, and this is the default route.
+///
+/// A client outside may be answered by any device if the source is the frontend. The kernel puts that there after it
+/// has selected the route, by rules that apply to the endpoint's address: a lookup may name another device.
 #[inline(always)]
 pub(crate) fn reaches_client<W: World>(world: &W, segment: &Segment, fields: &Pending) -> bool {
     if number(fields.client) != number(segment.destination) {
@@ -652,14 +654,15 @@ pub(crate) fn reaches_client<W: World>(world: &W, segment: &Segment, fields: &Pe
     let uplink = world.device_flags() & device_flag::UPLINK != 0;
     let foreign = world.device_flags() & device_flag::FOREIGN != 0;
     let from = (segment.source, segment.source_port);
+    let translated = same((fields.frontend, fields.frontend_port), from);
     if segment.kind != Kind::Unreachable
-        && !same((fields.frontend, fields.frontend_port), from)
+        && !translated
         && !(foreign && is_current(world, segment, fields))
     {
         return false;
     }
     world.device() == fields.device
-        || (outside && uplink)
+        || (outside && (uplink || translated))
         || (!(pod && uplink) && world.route_names_device(segment))
 }
 

@@ -37,6 +37,7 @@ mod proxy_migrates;
 mod rejecting_policy;
 mod routes_gone;
 mod routes_gone_in_an_old_view;
+mod second_network;
 mod source_ranges;
 mod stale_endpoint;
 mod unknown_translator;

@@ -666,6 +666,21 @@ fn answers(s: &Stage) -> Vec<Scenario> {
             .answer_in(Redirecting, s.here, s.outside)
             .answer_out(Uplink, s.local, s.outside)
             .seen(LOCAL, External, &[Arrived, Answered, Proven]),
+        scenario("an endpoint answers a client outside, by a network that no default route names")
+            .syn_in(Uplink, s.outside, s.local)
+            .answer_in(Pods, s.here, s.outside)
+            .answer_out(Overlay, s.local, s.outside)
+            .seen(LOCAL, External, &[Arrived, Answered, Proven]),
+        scenario("a copy of an answer to a client outside leaves as the endpoint's own")
+            .syn_in(Uplink, s.outside, s.local)
+            .answer_in(Pods, s.here, s.outside)
+            .answer_out(Overlay, s.here, s.outside)
+            .lost(LOCAL, External, &[Arrived]),
+        scenario("the same by a device where a program of others runs")
+            .syn_in(Uplink, s.outside, s.local)
+            .answer_in(Pods, s.here, s.outside)
+            .answer_out(Redirecting, s.here, s.outside)
+            .lost(LOCAL, External, &[Arrived]),
         s.forwarded("an answer that leaves as the endpoint's own, which its client could not know")
             .answer_in(Pods, s.here, s.pod)
             .answer_out(Client, s.here, s.pod)

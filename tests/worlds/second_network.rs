@@ -1,0 +1,75 @@
+//! Answers to clients outside leave by a second network: a rule on the source selects its table. The address from
+//! which an answer comes is put back after its route was selected, so the rule names pods. Clients are served as
+//! ever.
+
+use node_tests::rules::Backend;
+use node_tests::scene::Scene;
+use node_tests::world::layout::{CLUSTER_CIDRS, outside_client, pick};
+use node_tests::world::{Family, World};
+use rstest::rstest;
+
+use crate::parts::{SOUND, everybody_is_served, flushed, stays};
+
+/// Addresses of the second network: the router's and the node's.
+const SECOND: [[&str; 2]; 2] = [
+    ["100.64.0.1", "100.64.0.10"],
+    ["fd00:100:64::1", "fd00:100:64::a"],
+];
+
+/// Routes of the second network's table.
+#[rstest]
+#[case::a_default_route(true)]
+#[case::routes_to_clients_alone(false)]
+fn answers_by_it_arrive(#[case] is_default: bool) {
+    let mut scene = Scene::bare(Backend::Nftables);
+    let (outside, node) = (&scene.world.outside, &scene.world.node);
+    let peer = node.name();
+    let second = format!("link add second type veth peer name eth1 netns {peer}");
+    outside.ip(&second).expect("a second network");
+    outside.ip("link set second up").expect("up");
+    node.ip("link set eth1 up").expect("up");
+    for family in Family::ALL {
+        route_by_it(&scene.world, family, is_default);
+    }
+    scene.start(&[]);
+    scene.traffic();
+    scene.wait_proven();
+    let watch = scene.watch();
+    stays(&scene, &watch, &SOUND);
+    everybody_is_served(&scene);
+    for service in ["web", "api", "db"] {
+        for family in Family::ALL {
+            let count = |outcome| scene.count(service, family, "external", outcome);
+            let (answered, lost) = (count("answered"), count("lost"));
+            assert!(
+                answered > 0 && lost == 0,
+                "{service}: {answered} answered, {lost} lost"
+            );
+        }
+    }
+    flushed(&scene, &watch);
+}
+
+fn route_by_it(world: &World, family: Family, is_default: bool) {
+    let v6 = family == Family::V6;
+    let [router, address] = SECOND[usize::from(v6)];
+    let (length, whole, flag) = if v6 { (64, 128, "-6") } else { (24, 32, "-4") };
+    let pods = if v6 { CLUSTER_CIDRS.1 } else { CLUSTER_CIDRS.0 };
+    let add = format!("addr add {router}/{length} dev second\n");
+    let mut node = format!(
+        "addr add {address}/{length} dev eth1\nrule add pref 512 to {pods} lookup main\n\
+         rule add pref 1024 from {pods} lookup 2\n"
+    );
+    if is_default {
+        node += &format!("route add default via {router} dev eth1 table 2\n");
+    } else {
+        for client in 0..3 {
+            let client = pick(outside_client(client), family);
+            node += &format!("route add {client}/{whole} via {router} dev eth1 table 2\n");
+        }
+    }
+    for (ns, batch) in [(&world.outside, add), (&world.node, node)] {
+        let args = [flag, "-batch", "-"];
+        ns.feed("ip", &args, &batch).expect("routes");
+    }
+}
