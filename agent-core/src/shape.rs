@@ -248,6 +248,11 @@ impl Shape {
         shape
     }
 
+    /// Description of what changed since `before`. Empty if there is nothing to say.
+    pub fn change_since(&self, before: &Self) -> String {
+        words::change(before, self)
+    }
+
     /// Whether Cilium takes all of kube-proxy's part; nothing without Cilium.
     fn replacement(&self) -> Option<Told> {
         self.cilium.map(|cilium| cilium.replacement)

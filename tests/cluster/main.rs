@@ -23,6 +23,7 @@ mod in_cluster;
 mod ipvs;
 mod kube_proxy_cleanup;
 mod kube_proxy_compat;
+mod mode_changed;
 mod outages;
 mod parity;
 mod peers;

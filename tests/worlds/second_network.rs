@@ -3,7 +3,7 @@
 //! ever.
 
 use node_tests::rules::Backend;
-use node_tests::scene::Scene;
+use node_tests::scene::{Scene, eventually, wait_answers};
 use node_tests::world::layout::{CLUSTER_CIDRS, outside_client, pick};
 use node_tests::world::{Family, World};
 use rstest::rstest;
@@ -16,7 +16,12 @@ const SECOND: [[&str; 2]; 2] = [
     ["fd00:100:64::1", "fd00:100:64::a"],
 ];
 
-/// Routes of the second network's table.
+/// Drops what leaves by the second network.
+const DROP: &str = "table inet second { chain forward {
+type filter hook forward priority filter; policy accept;
+oifname \"eth1\" drop\n}\n}\n";
+
+/// The routes in the second network's table lead anywhere, or to the clients alone.
 #[rstest]
 #[case::a_default_route(true)]
 #[case::routes_to_clients_alone(false)]
@@ -37,16 +42,29 @@ fn answers_by_it_arrive(#[case] is_default: bool) {
     let watch = scene.watch();
     stays(&scene, &watch, &SOUND);
     everybody_is_served(&scene);
-    for service in ["web", "api", "db"] {
-        for family in Family::ALL {
-            let count = |outcome| scene.count(service, family, "external", outcome);
-            let (answered, lost) = (count("answered"), count("lost"));
-            assert!(
-                answered > 0 && lost == 0,
-                "{service}: {answered} answered, {lost} lost"
-            );
-        }
-    }
+    let external = |outcome| {
+        let services = ["web", "api", "db"].map(|service| {
+            let families =
+                Family::ALL.map(|family| scene.count(service, family, "external", outcome));
+            families.iter().sum::<u64>()
+        });
+        services.iter().sum::<u64>()
+    };
+    let (answered, lost) = (external("answered"), external("lost"));
+    assert!(
+        answered > 0 && lost == 0,
+        "{answered} answered, {lost} lost"
+    );
+    drop(watch);
+    // Answers that do not leave are lost as before.
+    scene.nft(DROP);
+    eventually("lost connections", || external("lost") > 20);
+    scene.nft("delete table inet second\n");
+    eventually("answered connections", || {
+        external("answered") > answered + 20
+    });
+    let watch = scene.watch();
+    wait_answers(&watch, 200);
     flushed(&scene, &watch);
 }
 

@@ -237,7 +237,8 @@ impl Judge {
             }
         }
         if shape != self.shape {
-            effects.push(Effect::Log(Notice::Shape(shape.notes.join("; "))));
+            let change = shape.change_since(&self.shape);
+            effects.extend((!change.is_empty()).then_some(Effect::Log(Notice::Shape(change))));
             self.shape = shape;
             effects.push(Effect::Sentinel(SentinelEffect::Retarget));
         }

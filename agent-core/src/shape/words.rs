@@ -1,8 +1,9 @@
 //! The sentences of a shape: who translates a path, how much of it is seen, what to do about it.
 
-use agent_common::service::SourceClass;
+use agent_common::service::{Family, SourceClass};
 
 use super::{Facts, Role, Routing, Shape, Told};
+use crate::names;
 use crate::owners::DatapathOwners;
 
 fn owned(owners: DatapathOwners) -> String {
@@ -68,6 +69,42 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
         );
     }
     parts.join("; ")
+}
+
+/// Description of a change: who translates now and who did before, where that changed, and further facts. Empty if
+/// there is nothing to say.
+pub(super) fn change(before: &Shape, now: &Shape) -> String {
+    let changed = |family| {
+        let [before, now] = [before, now].map(|shape| owners(shape, family));
+        let name = names::of_family(family);
+        match before {
+            _ if before == now => None,
+            None => Some(format!("{name}: {}", now?)),
+            Some(before) => Some(format!("{name}: {}; before: {before}", now?)),
+        }
+    };
+    let mut parts: Vec<String> = Family::ALL.into_iter().filter_map(changed).collect();
+    if parts.is_empty() && before.notes == now.notes {
+        let others = now.paths.iter().filter(|path| !before.paths.contains(path));
+        parts.extend(others.map(|path| path.sentence.clone()));
+        parts.dedup();
+    } else {
+        parts.extend(now.notes.iter().cloned());
+    }
+    parts.join("; ")
+}
+
+/// Names of all that translate traffic of a family; nothing before the first reading.
+fn owners(shape: &Shape, family: Family) -> Option<String> {
+    let paths = shape.paths.iter().filter(|path| path.family == family);
+    let owners = paths.map(|path| path.owners.iter());
+    let owners: Option<Vec<_>> = (!shape.paths.is_empty()).then(|| owners.flatten().collect());
+    let owners: DatapathOwners = owners?.into_iter().collect();
+    let labels: Vec<&str> = owners.iter().map(|owner| owner.label()).collect();
+    match labels.as_slice() {
+        [] => Some("nobody that is known".to_owned()),
+        labels => Some(labels.join(" and ")),
+    }
 }
 
 /// Further notes for the reader.

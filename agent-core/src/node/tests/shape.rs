@@ -70,6 +70,39 @@ fn a_change_is_logged_once() {
     assert_eq!(scene.node.judge().shape.paths[0].owners, owners);
 }
 
+/// The moment when a reader wants to know it: the start, and a change of kube-proxy's mode.
+#[test]
+fn the_owner_and_the_one_before_are_logged() {
+    let mut scene = Scene::new();
+    let mut change = |owners: &[Owner]| {
+        let effects = scene.feed(owned(owners));
+        let notices = effects.notices().into_iter();
+        notices.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    let (nftables, iptables) = ([Owner::KubeProxyNftables], [Owner::KubeProxyIptables]);
+    assert_eq!(
+        change(&nftables),
+        [
+            "the recognised datapath changed: IPv4: kube-proxy (nftables); IPv6: kube-proxy (nftables)"
+        ]
+    );
+    assert_eq!(change(&nftables), [""; 0]);
+    assert_eq!(
+        change(&[]),
+        [
+            "the recognised datapath changed: IPv4: nobody that is known; before: kube-proxy (nftables); \
+          IPv6: nobody that is known; before: kube-proxy (nftables)"
+        ]
+    );
+    assert_eq!(
+        change(&iptables),
+        [
+            "the recognised datapath changed: IPv4: kube-proxy (iptables); before: nobody that is known; \
+          IPv6: kube-proxy (iptables); before: nobody that is known"
+        ]
+    );
+}
+
 #[rstest]
 #[case::the_same(&[Owner::KubeProxyIptables], State::Proven, None)]
 #[case::one_is_gone(&[], State::Proven, None)]

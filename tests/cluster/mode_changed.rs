@@ -1,0 +1,74 @@
+//! kube-proxy starts again in another mode while users connect. It removes the rules of the other mode first and
+//! writes its own once it has seen the cluster: in between nobody is served. That is an outage as any other, and
+//! 503 if it lasts. The times are printed; that the answer is 200 in the end, and that the log has the old mode
+//! and the new one, is asserted.
+
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use node_tests::cluster::Mode;
+use node_tests::watch::Poll;
+use node_tests::world::Family;
+
+use crate::scene::Scene;
+
+/// Nothing that happened before counts any more.
+const CALM: Duration = Duration::from_secs(12);
+
+#[test]
+fn kube_proxy_changes_its_mode() {
+    let name = "kube_proxy_changes_its_mode";
+    let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
+        return;
+    };
+    scene.traffic();
+    for (mode, before) in [
+        (Mode::Iptables, Mode::Nftables),
+        (Mode::Nftables, Mode::Iptables),
+    ] {
+        thread::sleep(CALM);
+        change(&mut scene, mode);
+        let nobody = "nobody that is known";
+        let label = |mode: Mode| format!("kube-proxy ({})", mode.name());
+        let log = scene.agent().log();
+        let has = |now: &str, before: &str| log.contains(&format!("IPv4: {now}; before: {before}"));
+        let (now, before) = (label(mode), label(before));
+        let is_logged = has(&now, &before) || has(nobody, &before) && has(&now, nobody);
+        assert!(is_logged, "{now}, before {before}: {log}");
+    }
+}
+
+/// Changes the mode, and prints when users were served and what load balancers were answered.
+fn change(scene: &mut Scene, mode: Mode) {
+    let target = scene.inside("web", Family::V4);
+    let dial = move || {
+        let at = Instant::now();
+        let dialled = TcpStream::connect_timeout(&target, Duration::from_millis(100));
+        Some((at, if dialled.is_ok() { "served" } else { "lost" }))
+    };
+    let client = &scene.world.pod("client-1").ns;
+    let users = Poll::start(client, "users", Duration::from_millis(20), dial).expect("a client");
+    let watch = scene.watch_healthy();
+    let start = Instant::now();
+    drop(scene.proxy.take());
+    scene.mode = mode;
+    scene.start_proxy();
+    scene.wait_proven();
+    thread::sleep(CALM);
+    let (_, users) = users.end();
+    let answers = watch.changes().into_iter();
+    let answers: Vec<_> = answers.map(|of| (of.at, of.codes.healthz)).collect();
+    println!("to {}, in seconds:", mode.name());
+    println!("  users: {}", row(start, &users));
+    println!("  healthz: {}", row(start, &answers));
+    let last = answers.last().expect("an answer");
+    assert_eq!(last.1, 200, "{}", row(start, &answers));
+}
+
+fn row<T: ToString>(start: Instant, changes: &[(Instant, T)]) -> String {
+    let later = changes.iter().filter(|(at, _)| *at > start);
+    let changes =
+        later.map(|(at, is)| format!("{:.2} {}", (*at - start).as_secs_f64(), is.to_string()));
+    changes.collect::<Vec<_>>().join(", ")
+}
