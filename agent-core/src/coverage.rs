@@ -263,6 +263,12 @@ impl Coverage {
         missed.or_else(|| self.no_uplink(health))
     }
 
+    /// Whether connections of pods or of clients outside may go unseen, and not just for a moment, as while a pod's
+    /// interface is new.
+    pub(crate) fn hides_clients(&self) -> bool {
+        self.lacks_uplink() || self.hooks.unseen > self.hooks.new
+    }
+
     /// Why there is nothing to see at all.
     pub(crate) fn blindness(&self) -> Option<String> {
         let why = self.observer.blind.as_ref()?;

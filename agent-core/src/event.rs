@@ -12,7 +12,9 @@ use crate::conntrack::Table;
 use crate::coverage::Hooks;
 use crate::drain::{OpenConnections, Outside};
 use crate::drops::{DropCount, DropWatch};
-use crate::evidence::{CountDelta, LostData, ProgrammingSeen, ServiceInfo, Sighting, Success};
+use crate::evidence::{
+    CountDelta, Directory, LostData, ProgrammingSeen, ServiceInfo, Sighting, Success,
+};
 use crate::expect::node::address;
 use crate::expect::sentinel::{ABSENT, Sentinel};
 use crate::owners::OwnersRead;
@@ -232,6 +234,19 @@ pub struct Heaviest {
     pub client: IpAddr,
     /// Connections from there.
     pub from_client: usize,
+}
+
+impl Heaviest {
+    /// The same as a sentence.
+    pub(crate) fn in_words(&self, directory: &dyn Directory) -> String {
+        let known = directory.service(self.service);
+        let unknown = || format!("Service id {}", self.service);
+        let service = known.map_or_else(unknown, |info| info.label());
+        format!(
+            "of {} connections, {} are to {service} and {} are from {}",
+            self.entries, self.to_service, self.from_client, self.client
+        )
+    }
 }
 
 /// The sentinel's own parts.

@@ -21,7 +21,7 @@ use crate::limits::Limits;
 use crate::names;
 use crate::time::{Mono, Spoken};
 use crate::verdict::finding::{
-    BrokenServices, Evidence, Finding, MissingCriterion, Named, Rule, Scope,
+    BrokenServices, Evidence, Finding, MissingCriterion, Named, Rule, Scope, Uncounted,
 };
 use crate::verdict::{FamilyVerdict, Verdict};
 pub use accusation::{eliminated, rule};
@@ -71,6 +71,10 @@ impl Verdict {
 }
 
 fn reason(finding: &Finding, verdict: &Verdict) -> String {
+    if let Evidence::Uncounted { finding, because } = &finding.evidence {
+        let because = uncounted(finding, *because, verdict.at);
+        return format!("{}; {because}", reason(finding, verdict));
+    }
     let words = Words {
         finding,
         limits: &verdict.limits,
@@ -95,6 +99,22 @@ fn reason(finding: &Finding, verdict: &Verdict) -> String {
             None => sentence,
         },
     }
+}
+
+/// Why what a finding says does not take the node out.
+fn uncounted(finding: &Finding, because: Uncounted, now: Mono) -> String {
+    let family = finding.family.map_or("this family", names::of_family);
+    let since = match because {
+        Uncounted::OtherWorks => {
+            return format!("{family} does not count (--families=any): another family works");
+        }
+        Uncounted::Unused(Some(at)) => format!("for {}", Spoken(now.since(at))),
+        Uncounted::Unused(None) => "in this boot, as far as was observed".to_owned(),
+    };
+    format!(
+        "{family} does not count (--families=used): no pod and no client outside used it {since}, and another \
+         family is used"
+    )
 }
 
 /// The kernel's reason for what a finding says is lost.

@@ -33,6 +33,7 @@ use crate::limits::Limits;
 use crate::plan::Planner;
 use crate::record::Recorder;
 use crate::time::{Mono, Wall};
+use crate::verdict::CountedFamilies;
 use crate::view::ClusterView;
 pub use judge::Judge;
 pub use sentinel::{Condition, SentinelStatus};
@@ -52,6 +53,9 @@ pub struct Settings {
     pub unknown_policy: UnknownPolicy,
     /// Whether the datapath's health decides answers.
     pub enforcement: Enforcement,
+    /// Families that count for the answers. In recordings of older agents all do.
+    #[serde(default = "CountedFamilies::of_older_agents")]
+    pub families: CountedFamilies,
     /// The first dwell at 503 of a flapping node.
     pub flap_dwell: Duration,
     /// The most nodes that may be out of service together, in percent; nothing turns the brake off.

@@ -1,12 +1,13 @@
 //! The judgement: a pure function of the evidence, the inputs beside it, and now.
 //!
-//! [`decision`] is the one page that can take the node out of service; `witnesses` and `lanes` are what it
-//! reads, `findings` what explains beside it, and [`report`] the whole of it. Reading changes nothing, and
+//! [`decision`] is the one page that can take the node out of service; `counted` may keep one family from it;
+//! `witnesses` and `lanes` are what it reads, `findings` what explains beside it, and [`report`] the whole of it. Reading changes nothing, and
 //! the same inputs always give the same verdict. It holds no sentence (`explain`), statuses are not decided
 //! here (`answer`), nor is flapping (`damping`).
 
 mod case;
-pub mod data;
+mod counted;
+mod data;
 pub mod decision;
 pub mod finding;
 mod findings;
@@ -32,6 +33,7 @@ use crate::ledger::Ledger;
 use crate::time::Mono;
 use case::Case;
 pub(crate) use case::decision_of;
+pub use counted::CountedFamilies;
 pub use decision::Decision;
 pub use finding::{Evidence, Finding, Rule};
 pub use report::{
@@ -60,6 +62,10 @@ pub struct Inputs {
     pub uplinks: Vec<String>,
     /// Usual lag of this node's datapath behind the API, where that is known.
     pub usual_lag: Option<Duration>,
+    /// Families that count for the answer.
+    pub counted: CountedFamilies,
+    /// Connections of pods or of clients outside may go unseen.
+    pub clients_unseen: bool,
 }
 
 /// Judges the node as of `now`. The numbers are those of the ledger.
@@ -76,7 +82,8 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
         };
         case.verdict(blind.as_ref())
     };
-    let families: Vec<FamilyVerdict> = judged_families(ledger, inputs).map(judged).collect();
+    let mut families: Vec<FamilyVerdict> = judged_families(ledger, inputs).map(judged).collect();
+    counted::set_aside(&mut families, ledger, inputs, now);
     let finding = blind.unwrap_or_else(|| worst(&families));
     let (services, services_omitted) = findings::troubles(ledger, now);
     Verdict {

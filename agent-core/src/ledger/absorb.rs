@@ -87,6 +87,26 @@ impl Ledger {
         }
     }
 
+    /// Notes which families users dial. Users are pods and clients outside; the sentinel and the pod probe are
+    /// none. Nor are processes of the node itself: the agent and the proxy dial the API server's Service, so that no
+    /// node would be idle.
+    pub(crate) fn note_users(
+        &mut self,
+        counts: &[CountDelta],
+        directory: &dyn Directory,
+        at: Mono,
+    ) {
+        let dialled = |of: &&CountDelta| {
+            of.class != SourceClass::Host && of.counts[Outcome::Arrived as usize] > 0
+        };
+        let services = counts.iter().filter(dialled);
+        for info in services.filter_map(|of| directory.service(of.service)) {
+            if !info.sentinel && !info.echo {
+                self.families[info.family as usize].used = Some(at);
+            }
+        }
+    }
+
     /// Takes in connections to other nodes. Must follow [`Ledger::absorb`] of the same sample.
     pub fn absorb_peers(&mut self, peers: &PeerSample, directory: &dyn Directory) {
         if let Some(at) = self.sampled {

@@ -39,6 +39,9 @@ pub(crate) struct FamilyLedger {
     pub(crate) data: DataLedger,
     /// When a new connection last arrived.
     pub(crate) arrival: Option<Mono>,
+    /// When a user last dialled a Service, by TCP or UDP and with success or not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) used: Option<Mono>,
     /// Failures since the last success.
     pub(crate) streak: Option<Streak>,
     /// Clients that did not hear their answer, and when last.

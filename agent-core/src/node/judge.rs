@@ -22,7 +22,7 @@ use crate::effect::{
     UnservedServices, WriteEffect,
 };
 use crate::eligibility::{Eligibility, eligibility};
-use crate::event::{Event, Facts, Heaviest, KernelSample, Successor};
+use crate::event::{Event, Facts, KernelSample, Successor};
 use crate::evidence::{CountDelta, Directory, Sample, Sighting};
 use crate::ledger::Ledger;
 use crate::limits::{
@@ -33,7 +33,7 @@ use crate::peers::PeerLedger;
 use crate::shape::{self, Shape};
 use crate::switches::Switches;
 use crate::time::{Anchor, Mono};
-use crate::verdict::{Inputs, LastVerdict, Verdict, verdict};
+use crate::verdict::{CountedFamilies, Inputs, LastVerdict, Verdict, verdict};
 
 /// Everything that verdicts depend on.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -249,7 +249,7 @@ impl Judge {
         let (faults, forgotten) = (&sample.faults, sample.forgotten_early);
         self.coverage.read(faults, forgotten, self.now);
         if let Some(heaviest) = &sample.heaviest {
-            self.coverage.crowd(in_words(heaviest, directory));
+            self.coverage.crowd(heaviest.in_words(directory));
         }
         let observer = self.coverage.health(self.facts.missing, self.now);
         let unwatched = || "only the sentinel's Service is watched (--view=sentinel)".to_owned();
@@ -266,6 +266,9 @@ impl Judge {
         let info = |delta: &CountDelta| directory.service(delta.service);
         let is_ours = |delta: &CountDelta| info(delta).is_some_and(|info| info.sentinel);
         let (mut counts, peers) = (sample.counts, sample.peers);
+        if self.settings.families == CountedFamilies::Used {
+            self.ledger.note_users(&counts, directory, self.now);
+        }
         // Datagrams are judged apart.
         counts.retain(|delta| info(delta).is_none_or(|info| !info.udp));
         let calm = sample.sightings.is_empty() && counts.iter().all(is_ours);
@@ -387,6 +390,8 @@ impl Judge {
             network: (self.facts.node.as_ref()).and_then(|node| node.network.clone()),
             uplinks: self.coverage.hooks.uplinks().map(str::to_owned).collect(),
             usual_lag: self.ledger.sentinel.usual_lag(),
+            counted: self.settings.families,
+            clients_unseen: self.shape.hides_pods() || self.coverage.hides_clients(),
         };
         let mut verdict = verdict(&self.ledger, &inputs, self.now).following(self.last.as_ref());
         verdict.drops.clone_from(&self.drops.shown);
@@ -478,17 +483,6 @@ impl Judge {
             boot: Some([self.waits, self.served]),
         }))));
     }
-}
-
-/// Service and client with most of the map of connections.
-fn in_words(heaviest: &Heaviest, directory: &dyn Directory) -> String {
-    let known = directory.service(heaviest.service);
-    let unknown = || format!("Service id {}", heaviest.service);
-    let service = known.map_or_else(unknown, |info| info.label());
-    format!(
-        "of {} connections, {} are to {service} and {} are from {}",
-        heaviest.entries, heaviest.to_service, heaviest.from_client, heaviest.client
-    )
 }
 
 /// A new connection to an endpoint that had left: for how long the rules keep it.

@@ -25,6 +25,7 @@ use crate::node::{Settings, Start};
 use crate::probes::tests::traces::{passed, stuck, tcp};
 use crate::record::{EventLine, RING, compress};
 use crate::trace::ProbePath;
+use crate::verdict::CountedFamilies;
 
 fn ms(ms: u64) -> Mono {
     Mono(ms * 1_000_000)
@@ -37,6 +38,7 @@ fn settings() -> Settings {
         taints: TerminatingTaints::default(),
         unknown_policy: UnknownPolicy::Open,
         enforcement: Enforcement::Enforce,
+        families: CountedFamilies::default(),
         flap_dwell: Duration::from_secs(10),
         fleet_brake: None,
         drain_ignore: Default::default(),

@@ -24,6 +24,7 @@ use crate::owners::{Owner, OwnersRead};
 use crate::shape::{DeviceFacts, Facts, Role};
 use crate::time::{Mono, Wall};
 use crate::trace::ProbeTrace;
+use crate::verdict::CountedFamilies;
 
 const CHECK: Duration = Duration::from_secs(5);
 /// The keeper looks at the devices this often, and at most this often where it is asked to.
@@ -60,6 +61,7 @@ impl SimNode {
             taints: TerminatingTaints::default(),
             unknown_policy: UnknownPolicy::Open,
             enforcement: Enforcement::Enforce,
+            families: CountedFamilies::default(),
             flap_dwell: DWELL_DEFAULT,
             fleet_brake: None,
             drain_ignore: ProbeRanges::default(),

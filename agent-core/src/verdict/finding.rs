@@ -272,6 +272,22 @@ pub enum Evidence {
     Sentinel { said: Option<String> },
     /// Current owners of the datapath.
     Owners { owners: DatapathOwners },
+    /// What would take the node out if its family counted for the answer.
+    Uncounted {
+        finding: Box<Finding>,
+        because: Uncounted,
+    },
+}
+
+/// Reason why a family does not count for the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Uncounted {
+    /// Users dialled another family within the last hour, and this one last at that time; nothing if none was seen
+    /// in this boot.
+    Unused(Option<Mono>),
+    /// Another family is not at fault.
+    OtherWorks,
 }
 
 /// Real connections that fail since the same moment as the probes.

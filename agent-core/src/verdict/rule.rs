@@ -46,6 +46,8 @@ pub enum Rule {
     DegradedAside,
     /// Probes of such a path meet an old generation.
     DegradedByLag,
+    /// The family is at fault, and does not count for the answer.
+    DegradedUncounted,
     /// Probes fail, which is not confirmed.
     SuspectByProbes,
     /// Connections fail, which is not confirmed.
@@ -86,7 +88,7 @@ pub enum Rule {
 
 impl Rule {
     /// Names in metrics and `/verdict`.
-    const NAMES: [(Rule, &'static str); 37] = [
+    const NAMES: [(Rule, &'static str); 38] = [
         (Rule::BrokenByProbes, "broken_by_probes"),
         (Rule::BrokenByTwoScopes, "broken_by_two_scopes"),
         (Rule::BrokenByRules, "broken_by_rules"),
@@ -106,6 +108,7 @@ impl Rule {
         (Rule::DegradedFiltered, "degraded_filtered"),
         (Rule::DegradedAside, "degraded_aside"),
         (Rule::DegradedByLag, "degraded_by_lag"),
+        (Rule::DegradedUncounted, "degraded_uncounted"),
         (Rule::SuspectByProbes, "suspect_by_probes"),
         (Rule::SuspectByConnections, "suspect_by_connections"),
         (Rule::SuspectByStale, "suspect_by_stale"),
@@ -125,7 +128,7 @@ impl Rule {
         (Rule::NothingProven, "nothing_proven"),
         (Rule::Idle, "idle"),
     ];
-    pub const ALL: [Rule; 37] = firsts(&Self::NAMES);
+    pub const ALL: [Rule; 38] = firsts(&Self::NAMES);
 
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize].1
@@ -151,7 +154,8 @@ impl Rule {
             | Rule::DegradedContradicted
             | Rule::DegradedFiltered
             | Rule::DegradedAside
-            | Rule::DegradedByLag => State::Degraded,
+            | Rule::DegradedByLag
+            | Rule::DegradedUncounted => State::Degraded,
             Rule::SuspectByProbes | Rule::SuspectByConnections | Rule::SuspectByStale => {
                 State::Suspect
             }

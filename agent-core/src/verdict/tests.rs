@@ -3,6 +3,7 @@
 
 mod accusation;
 mod cilium;
+mod counted;
 mod declared;
 mod filters;
 mod lag;

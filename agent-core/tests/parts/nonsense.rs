@@ -31,6 +31,7 @@ use agent_core::plan::{Installed, MapChange, Missing};
 use agent_core::shape;
 use agent_core::time::{Mono, Wall};
 use agent_core::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport};
+use agent_core::verdict::CountedFamilies;
 use proptest::prelude::*;
 use proptest::sample::select;
 use view::{changes, node_facts, view};
@@ -43,6 +44,7 @@ pub(crate) fn settings() -> Settings {
         taints: TerminatingTaints::default(),
         unknown_policy: UnknownPolicy::Open,
         enforcement: Enforcement::Enforce,
+        families: CountedFamilies::default(),
         flap_dwell: DWELL_DEFAULT,
         fleet_brake: Some(20),
         drain_ignore: ProbeRanges::default(),

@@ -14,7 +14,7 @@ use crate::probes::VoidReason;
 use crate::report::sample::{self, ago};
 use crate::trace::{ProbePath, Transport};
 use crate::verdict::finding::{
-    Beside, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Scope, VoidCause,
+    Beside, FailedLane, LaneLacking, MissingCriterion, NeverWorked, Scope, Uncounted, VoidCause,
 };
 
 const LACKING: [MissingCriterion; 11] = [
@@ -249,6 +249,24 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 of(ProbePath::Host, Transport::Tcp),
                 of(ProbePath::NodePort, Transport::Udp),
             ]
+        }
+        Rule::DegradedUncounted => {
+            let because = [
+                Uncounted::Unused(Some(ago(3_599_000))),
+                Uncounted::Unused(None),
+                Uncounted::OtherWorks,
+            ];
+            let rule = Rule::BrokenByProbes;
+            let of = |because| Evidence::Uncounted {
+                finding: Box::new(Finding {
+                    rule,
+                    family: Some(Family::V6),
+                    cause: Some(Cause::Leaked),
+                    evidence: evidence(rule).swap_remove(0),
+                }),
+                because,
+            };
+            because.map(of).to_vec()
         }
         Rule::SuspectByProbes => {
             let lacking = [

@@ -31,6 +31,7 @@ use crate::probes::tests::traces::{passed, stuck, tcp};
 use crate::shape;
 use crate::time::{Mono, Wall};
 use crate::trace::{Control, ProbePath, ProbeTrace};
+use crate::verdict::CountedFamilies;
 
 /// The node booted so long before the script begins.
 const EPOCH_MS: u64 = 1_000_000;
@@ -54,6 +55,7 @@ pub(super) fn settings() -> Settings {
         taints: Default::default(),
         unknown_policy: UnknownPolicy::Open,
         enforcement: Enforcement::Enforce,
+        families: CountedFamilies::default(),
         flap_dwell: Duration::from_secs(10),
         fleet_brake: None,
         drain_ignore: Default::default(),

@@ -1,5 +1,5 @@
 //! Innocent worlds: everything that fails in them has an explanation that is not the node's fault. Each
-//! row names that explanation. No fault of a node may be added here.
+//! row names that explanation. No fault of a node may be added here, unless nobody can feel it.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use agent_common::service::Family;
 use super::uses::Use;
 use crate::sim::ms;
 use crate::sim::world::{
-    Act, Claim, Client, Denial, Fault, Foreign, ServiceSpec, Sickness, Stream, TENANT, TENANT_PODS,
-    World,
+    Act, Claim, Client, Denial, Fault, Foreign, ServiceSpec, Sickness, Stack, Stream, TENANT,
+    TENANT_PODS, World,
 };
 
 /// An innocent world.
@@ -45,10 +45,11 @@ const INSPECTED: &str = "an inline filter on the sentinel's data";
 const NEVER: &str = "a port that never worked, dialled from outside";
 const LATE: &str = "a proxy that has not followed yet";
 const APPLICATION: &str = "the application";
+const UNUSED: &str = "nobody uses that family";
 
 /// The innocent worlds of the table.
 #[rustfmt::skip]
-pub const WORLDS: [WorldRow; 39] = [
+pub const WORLDS: [WorldRow; 41] = [
     row("nothing happens", "nothing fails", |world, _| world),
     row("a policy drops one pod", POLICY, |world, at| denied(world, at, Scope::Pod, Denial::Drop)),
     row("a policy rejects one pod", POLICY, |world, at| denied(world, at, Scope::Pod, Denial::Reject)),
@@ -88,15 +89,17 @@ pub const WORLDS: [WorldRow; 39] = [
     row("backends of all Services are silent", APPLICATION, |world, at| sick(world, at, Sickness::Silent)),
     row("pods are bridged to the uplink, backends of all Services are silent", APPLICATION, |world, at| sick(World { flat: true, ..world }, at, Sickness::Silent)),
     row("a load balancer probes an application that refuses", APPLICATION, probed),
+    row("IPv6's rules gone where only IPv4 is used", UNUSED, |world, at| unused(world, at, Family::V6)),
+    row("IPv4's rules gone where only IPv6 is used", UNUSED, |world, at| unused(world, at, Family::V4)),
 ];
 
 impl WorldRow {
     /// Whether it changes anything for this use. Policies deny nothing on an idle node and nothing to processes of
     /// the host, and a default deny spares the pod probe. Only data of real connections tells that not all data is
-    /// dropped.
+    /// dropped. On an idle node, and beside processes of the host alone, every family counts.
     pub(super) fn touches(&self, used: &Use) -> bool {
-        let needs_clients = [POLICY, BOTH, INSPECTED].contains(&self.covered_by);
-        !needs_clients || used.has_pods() || used.has_outsiders()
+        let needs_users = [POLICY, BOTH, INSPECTED, UNUSED].contains(&self.covered_by);
+        !needs_users || used.has_pods() || used.has_outsiders()
     }
 
     /// The world, with this happening from that time on.
@@ -290,6 +293,15 @@ fn sick(mut world: World, at: Duration, sickness: Sickness) -> World {
         }
     }
     world
+}
+
+/// On a node with both families nobody uses this one, and its rules are gone.
+fn unused(mut world: World, at: Duration, family: Family) -> World {
+    if world.stack != Stack::Dual {
+        return world;
+    }
+    (world.streams).retain(|of| of.family != family || of.client == Client::PodProbe);
+    world.with(at, Act::BreakIn(family, Fault::Flushed))
 }
 
 fn probed(mut world: World, at: Duration) -> World {

@@ -108,6 +108,8 @@ impl World {
                 network: None,
                 uplinks: vec!["eth0".to_owned()],
                 usual_lag: None,
+                counted: Default::default(),
+                clients_unseen: false,
             },
             next: Sample {
                 observer: attached(),

@@ -1,0 +1,84 @@
+//! Families that count for the answer. A 503 takes away all users of the node, also those of a family that works:
+//! it must not be given for a family that nobody uses. The accusations of such a family become findings.
+//!
+//! A user who was not seen may exist: the agent may be younger than an hour, or was away. While users of another
+//! family are seen, he does not count: a 503 would cut those off for his sake. He loses one connection at most,
+//! since dialling is a use whether it succeeds or not, and his family counts from that moment on. Where his
+//! connection may go unseen, every family counts.
+
+use serde::{Deserialize, Serialize};
+
+use super::Inputs;
+use super::case::decision_of;
+use super::finding::{Evidence, Finding, Rule, Uncounted};
+use super::report::FamilyVerdict;
+use crate::ledger::Ledger;
+use crate::limits::FORGOTTEN;
+use crate::time::Mono;
+
+/// Families that count for the answer: `--families`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CountedFamilies {
+    /// Those that are not at fault, unless all are.
+    Any,
+    /// Those that were used within the last hour; all if none was.
+    #[default]
+    Used,
+    /// All that the node has.
+    All,
+}
+
+impl CountedFamilies {
+    /// Before there was a choice.
+    pub(crate) fn of_older_agents() -> Self {
+        Self::All
+    }
+}
+
+/// Turns the accusations of families that do not count into findings.
+pub(super) fn set_aside(
+    families: &mut [FamilyVerdict],
+    ledger: &Ledger,
+    inputs: &Inputs,
+    now: Mono,
+) {
+    // A node that was taken out for a family is not dialled over it: that it was used before it failed counts for
+    // as long as it fails.
+    let is_used = |of: &FamilyVerdict| {
+        let until = of.failing_since.unwrap_or(now);
+        let used = ledger.family(of.family).used;
+        used.is_some_and(|at| until.since(at) <= FORGOTTEN)
+    };
+    let works = |of: &FamilyVerdict| !of.state.fails();
+    let (any_used, any_works) = (families.iter().any(is_used), families.iter().any(works));
+    for judged in families.iter_mut().filter(|judged| !works(judged)) {
+        let because = match inputs.counted {
+            CountedFamilies::Any if any_works => Uncounted::OtherWorks,
+            CountedFamilies::Used if any_used && !is_used(judged) && !inputs.clients_unseen => {
+                Uncounted::Unused(ledger.family(judged.family).used)
+            }
+            _ => continue,
+        };
+        let findings = judged.findings.iter_mut();
+        findings
+            .filter(|finding| finding.rule.state().fails())
+            .for_each(|finding| *finding = uncounted(finding, because));
+        judged.finding = uncounted(&judged.finding, because);
+        judged.state = judged.finding.rule.state();
+        judged.decision = Some(decision_of(&judged.finding));
+        judged.by_sentinel = false;
+    }
+}
+
+fn uncounted(finding: &Finding, because: Uncounted) -> Finding {
+    Finding {
+        rule: Rule::DegradedUncounted,
+        family: finding.family,
+        cause: finding.cause,
+        evidence: Evidence::Uncounted {
+            finding: Box::new(finding.clone()),
+            because,
+        },
+    }
+}
