@@ -371,6 +371,7 @@ fn settings(config: &Config, limits: Limits, rereads: bool) -> node::Settings {
         taints: config.terminating_taints.clone(),
         unknown_policy: config.healthz.unknown_policy,
         enforcement: config.healthz.enforcement,
+        families: config.healthz.families,
         flap_dwell: config.healthz.flap_dwell,
         fleet_brake: Some(config.healthz.fleet_brake).filter(|percent| *percent > 0),
         drain_ignore: ProbeRanges::new(config.admin.drain_ignore.iter().flatten().copied()),

@@ -64,6 +64,7 @@ fn each_profile_runs_what_the_binary_understands() {
 #[rstest]
 #[case(json!({}), "")]
 #[case(json!({ "unknownPolicy": "closed" }), "--unknown-policy=closed")]
+#[case(json!({ "families": "all" }), "--families=all")]
 #[case(json!({ "view": "sentinel" }), "--view=sentinel")]
 #[case(json!({ "healthzBindAddress": "none" }), "--healthz-bind-address=none")]
 #[case(json!({ "healthzBindAddress": "[::]:10300" }), "--healthz-bind-address=[::]:10300")]

@@ -32,13 +32,14 @@ fn assert_said(output: &Output, code: i32, words: &[&str]) {
 }
 
 /// An option, a value that cannot be meant, and what the complaint must name beside the option.
-const UNSOUND: [(&str, &str, &str); 11] = [
+const UNSOUND: [(&str, &str, &str); 12] = [
     ("--no-such-flag", "1", "--no-such-flag"),
     ("--healthz-bind-address", "node-1:10256", "node-1:10256"),
     ("--admin-bind-address", "127.0.0.1:99999", "99999"),
     ("--healthz-allow-cidr", "10.0.0.0/33", "10.0.0.0/33"),
     ("--terminating-taint", "a b", "a b"),
     ("--enforcement", "maybe", "maybe"),
+    ("--families", "ipv4", "ipv4"),
     ("--interface-include", "eth0/1", "eth0/1"),
     ("--flap-dwell", "10", "10s"),
     ("--pin-dir", "pins", "pins"),

@@ -203,8 +203,9 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
 #[test]
 fn a_part_that_is_broken_is_named() {
     let scene = Scene::idle(Backend::Nftables, &ONE_BY_ONE);
-    let parts: [fn(&Scene); 5] = [
+    let parts: [fn(&Scene); 6] = [
         only_ipv6_is_broken,
+        only_ipv6_is_broken_and_only_ipv4_is_used,
         only_the_host_path_is_degraded,
         udp_is_judged_apart,
         missing_masquerade_is_named,
@@ -226,6 +227,28 @@ fn only_ipv6_is_broken(scene: &Scene) {
         family_of(report, Family::V6)["state"] == "broken"
             && family_of(report, Family::V4)["state"] == "proven"
             && report["verdict"]["state"] == "broken"
+    });
+    assert_eq!(scene.asked("/healthz"), 503);
+}
+
+/// A family that nobody uses takes no users of the other one away. It counts with its first connection.
+fn only_ipv6_is_broken_and_only_ipv4_is_used(scene: &Scene) {
+    let dial = |family, number| {
+        let plan = scene.pod_plan("client-1", scene.cluster_ip("web", family));
+        plan.once(number).is_ok()
+    };
+    assert!(dial(Family::V4, 0));
+    scene.nft("flush chain ip6 kube-proxy services");
+    let report = scene.wait("IPv6 does not count", |report| {
+        family_of(report, Family::V6)["finding"]["rule"] == "degraded_uncounted"
+    });
+    assert_eq!(report["verdict"]["state"], "degraded");
+    throughout(Duration::from_secs(3), || {
+        assert_eq!(scene.asked("/healthz"), 200);
+    });
+    assert!(!dial(Family::V6, 0), "its rules are gone");
+    scene.wait("IPv6 counts", |report| {
+        report["verdict"]["state"] == "broken"
     });
     assert_eq!(scene.asked("/healthz"), 503);
 }

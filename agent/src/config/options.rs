@@ -21,6 +21,7 @@ use crate::metrics::ServiceMetrics;
 use agent_core::answer::{Enforcement, UnknownPolicy};
 use agent_core::cluster::ObjectName;
 use agent_core::owners::Declared;
+use agent_core::verdict::CountedFamilies;
 
 pub(super) const SENTINEL: &str = "Sentinel";
 
@@ -234,6 +235,15 @@ pub struct HealthzArgs {
     /// would answer.
     #[arg(long, value_name = "MODE", default_value = "enforce", value_parser = word::<Enforcement>)]
     pub enforcement: Enforcement,
+
+    /// IP families whose failure makes the node answer 503: used, any or all
+    ///
+    /// used: families that pods or clients outside have used within the last hour; all families if none was
+    /// used. A family counts again with its first connection, whether that succeeds or not. any: 503
+    /// only if every family of the node fails. all: 503 if any family fails. The failure of a family that
+    /// does not count is reported as Degraded.
+    #[arg(long, value_name = "WHICH", default_value = "used", value_parser = word::<CountedFamilies>)]
+    pub families: CountedFamilies,
 
     /// Time for which a flapping node keeps answering 503 after it works again; 0 is off
     ///

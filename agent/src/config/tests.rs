@@ -10,6 +10,7 @@ use super::*;
 use crate::http::AllowList;
 use crate::http::bind::BindAddress;
 use agent_core::fleet::rotation;
+use agent_core::verdict::CountedFamilies;
 
 fn around() -> Surroundings {
     Surroundings {
@@ -45,6 +46,7 @@ fn defaults() {
     let loopback: SocketAddr = "127.0.0.1:19256".parse().unwrap();
     assert_eq!(config.admin.address, Some(BindAddress::One(loopback)));
     assert_eq!(config.healthz.flap_dwell, Duration::from_secs(10));
+    assert_eq!(config.healthz.families, CountedFamilies::Used);
     assert_eq!(config.healthz.port_takeover, PortTakeover::Steer);
     assert_eq!(config.healthz.shutdown_grace, Duration::from_secs(5));
     assert_eq!(

@@ -187,6 +187,9 @@ imagePullSecrets:
 {{- if ne .unknownPolicy "open" }}
 - "--unknown-policy={{ .unknownPolicy }}"
 {{- end }}
+{{- if ne .families "used" }}
+- "--families={{ .families }}"
+{{- end }}
 {{- if ne .view "full" }}
 - "--view={{ .view }}"
 {{- end }}

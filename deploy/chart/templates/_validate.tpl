@@ -156,6 +156,7 @@
   "--port-takeover" "agent.portTakeover"
   "--enforcement" "agent.enforcement"
   "--unknown-policy" "agent.unknownPolicy"
+  "--families" "agent.families"
   "--view" "agent.view"
   "--healthz-bind-address" "agent.healthzBindAddress"
   "--healthz-allow-cidr" "agent.healthzAllowCidrs"
