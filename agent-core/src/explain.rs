@@ -101,7 +101,7 @@ fn reason(finding: &Finding, verdict: &Verdict) -> String {
     }
 }
 
-/// Why what a finding says does not take the node out.
+/// The reason why a family that fails does not take the node out.
 fn uncounted(finding: &Finding, because: Uncounted, now: Mono) -> String {
     let family = finding.family.map_or("this family", names::of_family);
     let since = match because {

@@ -20,9 +20,9 @@ use crate::time::Mono;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CountedFamilies {
-    /// Those that are not at fault, unless all are.
+    /// Only if every family of the node is at fault.
     Any,
-    /// Those that were used within the last hour; all if none was.
+    /// Families that were used within the last hour; all families if none was.
     #[default]
     Used,
     /// All that the node has.

@@ -272,7 +272,7 @@ pub enum Evidence {
     Sentinel { said: Option<String> },
     /// Current owners of the datapath.
     Owners { owners: DatapathOwners },
-    /// What would take the node out if its family counted for the answer.
+    /// A finding that would take the node out if its family counted for the answer.
     Uncounted {
         finding: Box<Finding>,
         because: Uncounted,
