@@ -204,11 +204,17 @@ pub enum Cause {
     Cni,
     /// The program that translates what comes in by an uplink is not attached there.
     ProgramMissing,
+    /// The kernel has no route to the pods of this node, or none back from them.
+    NoRoute,
+    /// The reverse path filter drops what clients send.
+    ReversePath,
+    /// The pods of this node do not answer ARP or neighbour discovery.
+    NoNeighbour,
 }
 
 impl Cause {
     /// Names as metrics and `/verdict` show them.
-    const NAMES: [(Cause, &'static str); 15] = [
+    const NAMES: [(Cause, &'static str); 18] = [
         (Cause::Leaked, "leaked"),
         (Cause::Refused, "refused"),
         (Cause::Misrouted, "misrouted"),
@@ -224,8 +230,19 @@ impl Cause {
         (Cause::Mtu, "mtu"),
         (Cause::Cni, "cni"),
         (Cause::ProgramMissing, "program_missing"),
+        (Cause::NoRoute, "no_route"),
+        (Cause::ReversePath, "reverse_path"),
+        (Cause::NoNeighbour, "no_neighbour"),
     ];
-    pub const ALL: [Cause; 15] = firsts(&Self::NAMES);
+    pub const ALL: [Cause; 18] = firsts(&Self::NAMES);
+
+    /// Whether it is an obstacle that routes or neighbour tables show.
+    pub(crate) fn is_looked_up(self) -> bool {
+        matches!(
+            self,
+            Cause::NoRoute | Cause::ReversePath | Cause::NoNeighbour
+        )
+    }
 
     pub fn of(failure: Failure) -> Cause {
         Failure::CAUSES[failure as usize].1

@@ -12,6 +12,7 @@ use crate::brake::{BrakeMemory, Held};
 use crate::cluster::ObjectName;
 use crate::damping::DampingMemory;
 use crate::eligibility::Eligibility;
+use crate::evidence::Client;
 use crate::health_ports::PortTable;
 use crate::ledger::LedgerMemory;
 use crate::names;
@@ -91,6 +92,8 @@ pub enum ReadEffect {
     /// Attach the program that counts dropped packets by reason, or detach it. The answer is
     /// `Event::DropWatch`.
     WatchDrops(bool),
+    /// Look up the kernel's ways from these clients to the endpoints of this node. The answer is `Event::Lookups`.
+    LookUp(Vec<Client>),
     /// Count the connections from outside that are open. The answer is `Event::Open`.
     CountOpen,
 }

@@ -13,7 +13,7 @@ use crate::coverage::Hooks;
 use crate::drain::{OpenConnections, Outside};
 use crate::drops::{DropCount, DropWatch};
 use crate::evidence::{
-    CountDelta, Directory, LostData, ProgrammingSeen, ServiceInfo, Sighting, Success,
+    CountDelta, Directory, Lookup, LostData, ProgrammingSeen, ServiceInfo, Sighting, Success,
 };
 use crate::expect::node::address;
 use crate::expect::sentinel::{ABSENT, Sentinel};
@@ -70,6 +70,9 @@ pub enum Event {
     /// The kernel's table of connections was read: the answer to
     /// [`ReadEffect::Table`](super::effect::ReadEffect). Nothing where there is none to read.
     Table(Option<Table>),
+    /// The kernel's routes and neighbours were looked up: the answer to
+    /// [`ReadEffect::LookUp`](super::effect::ReadEffect).
+    Lookups(Vec<Lookup>),
     /// Whether the kernel's reasons for drops are read now: the answer to
     /// [`ReadEffect::WatchDrops`](super::effect::ReadEffect).
     DropWatch(DropWatch),

@@ -5,6 +5,7 @@
 
 mod data;
 mod doubts;
+mod lookups;
 mod successes;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use crate::time::Mono;
 pub use data::LostData;
 pub use doubts::{Doubts, came_back, count};
 pub(crate) use doubts::{ip_of, socket_of};
+pub use lookups::{Client, ENDPOINTS, Lookup, Way};
 pub use successes::{Place, Success, Successes};
 
 /// All that one look at the kernel's maps brought. Taken every 250 ms, and at once after the

@@ -220,11 +220,17 @@ impl Words<'_> {
                      network behind the uplink may be broken"
                 )
             }
-            Evidence::Obstacle { failures, since } => format!(
-                "{failures} connections from outside failed in {} and none succeeded: {}",
+            Evidence::Obstacle {
+                failures,
+                since,
+                clients,
+            } => format!(
+                "{failures} connections {}failed in {} and none succeeded: {}",
+                from_clients(&[*clients]),
                 self.ago(*since),
                 match (self.finding.cause, self.finding.family) {
                     (Some(Cause::ForwardingOff), Some(family)) => lanes::forwarding_off(family),
+                    (Some(cause), _) if cause != Cause::ProgramMissing => self::cause(cause),
                     _ =>
                         "Cilium's program that translates incoming traffic is not attached to an \
                          uplink",
@@ -492,6 +498,11 @@ pub fn cause(cause: Cause) -> &'static str {
         Cause::Mtu => "mtu, large packets are lost between nodes",
         Cause::Cni => "cni, pods have no network",
         Cause::ProgramMissing => "program missing, Cilium's program is not attached to an uplink",
+        Cause::NoRoute => "no route, the kernel has none to the pods of this node or back",
+        Cause::ReversePath => "reverse path, the kernel's filter drops what these clients send",
+        Cause::NoNeighbour => {
+            "no neighbour, the pods of this node do not answer ARP or neighbour discovery"
+        }
     }
 }
 

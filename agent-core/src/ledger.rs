@@ -33,7 +33,7 @@ pub(crate) use absorb::LOST_NOTICED;
 use answers::Answers;
 pub(crate) use data::DataLoss;
 pub(crate) use family::{FamilyLedger, Streak, commonest};
-pub(crate) use obstacle::{READ_WITHIN, Reading};
+pub(crate) use obstacle::{Classes, OUTSIDE, READ_WITHIN, Reading};
 pub(crate) use outside::OutsidePaths;
 pub(crate) use seen_working::{FailingService, ServicesSeenWorking};
 pub(crate) use service::{StaleConnection, Track, WINDOW};
@@ -140,6 +140,18 @@ impl Ledger {
             _ => ledger.end_failures(),
         }
         ledger
+    }
+
+    /// Number of namespaces of which Services were used within the last hour, by pods of this node or from outside.
+    pub(crate) fn namespaces_in_use(&self, family: Family, now: Mono) -> usize {
+        let pods = self.worked.namespaces_used(family, now);
+        let outside = self.worked_outside.namespaces_used(family, now);
+        pods.union(&outside).count()
+    }
+
+    /// Lookups for a client that was served show an open way.
+    pub(crate) fn show_ways(&mut self, family: Family) {
+        self.families[family as usize].shows_ways = true;
     }
 
     /// State to store for [`Ledger::restore`].

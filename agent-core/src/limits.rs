@@ -49,6 +49,14 @@ pub(crate) const TABLE_LOSING_INTERVAL: Duration = Duration::from_millis(500);
 /// after a probe lost to it, a passing probe is no proof.
 pub(crate) const TABLE_FULL: Duration = Duration::from_millis(2_500);
 
+/// Interval between lookups of the ways of clients whose connections are lost, and number of these clients.
+pub(crate) const LOOKUP_INTERVAL: Duration = Duration::from_millis(500);
+pub(crate) const LOST_CLIENTS: usize = 4;
+/// Interval between lookups of the ways of a client that is served, until they are open.
+pub(crate) const FIRST_LOOKUPS: Duration = Duration::from_secs(5);
+/// A way must be blocked for this long: a neighbour answers within a second or not at all.
+pub(crate) const LOOKED_UP: Duration = Duration::from_secs(1);
+
 /// The kernel's reasons for drops are read until nothing was lost for this long.
 pub(crate) const DROPS_QUIET: Duration = Duration::from_secs(10);
 /// Of a loss that goes on they are read for this long, and again after a rest.

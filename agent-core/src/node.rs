@@ -8,6 +8,7 @@
 
 mod boot;
 mod judge;
+mod readings;
 mod sentinel;
 mod setting;
 
@@ -15,9 +16,11 @@ mod setting;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_common::service::Family;
 use serde::{Deserialize, Serialize};
 
 use crate::answer::{Enforcement, UnknownPolicy};
@@ -244,6 +247,11 @@ impl Node {
     /// Selects the connections of the kernel's table that come from outside, to a Service.
     pub fn outsiders(&self) -> Outsiders {
         Outsiders::of(self.view(), self.judge.drain.ignored().clone())
+    }
+
+    /// Some of the endpoints of this node that need forwarding, each with its namespace.
+    pub fn endpoints_here(&self, family: Family) -> Vec<(&str, IpAddr)> {
+        self.setting.endpoints_here(family)
     }
 
     /// This node's UID, where it has one.

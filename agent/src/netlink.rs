@@ -9,6 +9,7 @@ use netlink_sys::{Socket, SocketAddr};
 use socket2::SockRef;
 
 pub(crate) mod routes;
+pub(crate) mod ways;
 
 /// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
@@ -36,6 +37,21 @@ pub(crate) fn index_of(name: &CStr) -> Option<u32> {
     // SAFETY: a string with its end.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     (index != 0).then_some(index)
+}
+
+/// Name of the interface of this index now.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn name_of(index: u32) -> io::Result<String> {
+    let mut name = [0; libc::IF_NAMESIZE];
+    // SAFETY: the buffer has the length that the call asks for.
+    if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call ended what it wrote with NUL.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
+    Ok(name.to_string_lossy().into_owned())
 }
 
 /// Asks for a dump, and hands over the body of every message of the answer.

@@ -21,6 +21,7 @@ mod agent_http;
 mod agent_http_abuse;
 mod agent_input;
 mod agent_kernel;
+mod agent_obstacles;
 mod agent_old_kernel;
 mod agent_open;
 mod agent_options;

@@ -5,11 +5,13 @@
 //! place of the endpoint; the kernel's last proofs are by client alone.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use agent_common::evidence::{Pending, PendingKey, state};
 use agent_common::service::{Family, FrontendKind, NEAR, SourceClass, frontend_flag};
 use serde::{Deserialize, Serialize};
 
+use super::ip_of;
 use crate::time::Mono;
 
 /// Place of an endpoint, as seen from this node.
@@ -49,6 +51,9 @@ pub struct Success {
     pub data_answered: Option<Mono>,
     /// Id of the Service port that the connection of `at` dialled.
     pub service: u32,
+    /// Its client, and index of the interface by which it dialled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client: Option<(IpAddr, u32)>,
     /// Number of connections that got through and arrived after `at` of the previous entry. One that got
     /// through later than a younger one is left out.
     pub count: u32,
@@ -67,6 +72,7 @@ struct Latest {
     answered: Option<Mono>,
     data_answered: Option<Mono>,
     service: u32,
+    client: Option<(IpAddr, u32)>,
     /// Arrival of the latest connection that was taken.
     taken: Mono,
     count: u32,
@@ -87,6 +93,7 @@ impl Successes {
         }
         if arrived > latest.at {
             (latest.at, latest.service) = (arrived, pending.service);
+            latest.client = Some((ip_of(&pending.client), pending.device));
             latest.has_moved = true;
         }
         if is_answered && latest.answered < Some(arrived) {
@@ -122,6 +129,7 @@ impl Successes {
                 answered: latest.answered,
                 data_answered: latest.data_answered,
                 service: latest.service,
+                client: latest.client,
                 count: latest.count,
             };
             latest.taken = latest.at;

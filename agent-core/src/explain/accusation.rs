@@ -69,9 +69,9 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
             Spoken(limits.broken_after),
         ),
         (Rule::BrokenByObstacle, _) => format!(
-            "The kernel shows an obstacle (forwarding is off, or a program is missing), and at \
-             least {} connections from outside failed to Services that worked for outside clients \
-             before. None succeeded since.",
+            "The kernel shows an obstacle (forwarding is off, a program is missing, or no endpoint of \
+             this node can be reached from the clients), and at least {} connections of these clients \
+             failed to Services that worked for them before. None succeeded since.",
             limits.service_failures,
         ),
         (Rule::StaleByProbes, _) => format!(
@@ -130,7 +130,8 @@ pub fn eliminated(finding: &Finding) -> Option<String> {
              one Service, because several Services are affected and no data of any connection passes"
         }
         (Rule::BrokenByObstacle, _) => {
-            "the clients and their network, because the connections arrived and the kernel shows the obstacle"
+            "the clients, their network and a NetworkPolicy, because the connections arrived and the kernel shows \
+             the obstacle"
         }
         (Rule::StaleByConnections, _) => {
             "clients that use a source port again, because each of these was new and nothing newer is on the wire \

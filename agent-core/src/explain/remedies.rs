@@ -105,6 +105,26 @@ fn entry(cause: Cause) -> Entry {
              detached the program: a script that deletes tc filters or links, or a network \
              manager.",
         ),
+        Cause::NoRoute => (
+            &["ip rule", "ip route get POD from CLIENT iif INTERFACE"],
+            "Remove the policy rule or the route (unreachable, blackhole, prohibit) that keeps \
+             packets from the pods or their answers from the clients. Then find what added it.",
+        ),
+        Cause::ReversePath => (
+            &[
+                "sysctl -a --pattern 'ipv4.conf.*rp_filter'",
+                "ip route get CLIENT",
+            ],
+            "The route back to the clients is by another interface than they come in by. Set \
+             rp_filter to 2 (loose) on that interface and on `all`, or mend the route. Then find \
+             the file in /etc/sysctl.d that made it strict.",
+        ),
+        Cause::NoNeighbour => (
+            &["ip neigh | grep -e FAILED -e INCOMPLETE", "bridge link"],
+            "Look for a filter of ARP or neighbour discovery (`nft list ruleset`, `ebtables -L`), a \
+             full neighbour table (`dmesg | grep neigh`, net.ipv4.neigh.default.gc_thresh3), and \
+             ports that the pods' bridge lost.",
+        ),
         Cause::Lost => (
             FILTERS,
             "Look for a drop rule whose counters grow, rp_filter, a full conntrack table (`dmesg | \

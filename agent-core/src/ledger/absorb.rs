@@ -13,7 +13,7 @@ use super::seen_working::NewFailures;
 use super::{Ledger, SERVICES_TRACKED, Track};
 use crate::cause::Failure;
 use crate::cluster::ObjectName;
-use crate::evidence::{CountDelta, Directory, Place, Sample, ServiceInfo, Sighting};
+use crate::evidence::{Client, CountDelta, Directory, Place, Sample, ServiceInfo, Sighting};
 use crate::limits::{DIALLED_AFTER, DISPUTED, KEPT};
 use crate::peers::PeerSample;
 use crate::time::Mono;
@@ -134,7 +134,7 @@ impl Ledger {
     }
 
     /// Ends all failures: connections may have succeeded unseen. Beside an obstacle that the kernel shows they
-    /// stay, since nobody outside is served as long as it is there.
+    /// stay, since its clients are not served as long as it is there.
     pub(super) fn end_failures(&mut self) {
         for family in &mut self.families {
             family.streak = None;
@@ -142,11 +142,13 @@ impl Ledger {
             family.routes.forget();
             family.data.forget_lost();
         }
-        self.worked.forget_failures();
-        let obstructed =
-            Family::ALL.map(|family| self.family(family).obstacle.standing().is_some());
-        self.worked_outside
-            .forget_failures_but(obstructed, self.limits.service_spread);
+        let obstructed = |class: SourceClass| {
+            Family::ALL.map(|family| self.family(family).obstacle.standing(class).is_some())
+        };
+        let [pods, outside] = [SourceClass::Pod, SourceClass::External].map(obstructed);
+        let spread = self.limits.service_spread;
+        self.worked.forget_failures_but(pods, spread);
+        self.worked_outside.forget_failures_but(outside, spread);
     }
 
     /// Answers before proofs: while answers come in and none goes on, a SYN that leaves for an endpoint is no
@@ -263,6 +265,14 @@ impl Ledger {
                 of_place.map(|of| of.at).max()
             };
             let ledger = &mut self.families[family as usize];
+            for success in of_family.clone() {
+                let client = success.client.map(|(client, device)| Client {
+                    client,
+                    class: success.class,
+                    device,
+                });
+                client.into_iter().for_each(|client| ledger.serve(client));
+            }
             ledger.remote = ledger.remote.max(latest(Place::Remote));
             let shown = match sample.programming {
                 Some(_) => latest(Place::Near),

@@ -13,11 +13,13 @@ use super::obstacle::ObstacleLedger;
 use super::routes::WrongRoutes;
 use super::service::WINDOW;
 use crate::cause::{FAILURES, Failure};
-use crate::evidence::ServiceInfo;
+use crate::evidence::{Client, ServiceInfo};
 use crate::time::Mono;
 
 /// Clients kept that did not receive their answers: the finding needs two.
 pub(crate) const SOURCES_KEPT: usize = 16;
+/// Clients kept that were served.
+const SERVED_KEPT: usize = 64;
 /// Service ports named in one run; beyond, they are counted under their failure only.
 pub(crate) const SERVICES_KEPT: usize = 256;
 
@@ -59,6 +61,12 @@ pub(crate) struct FamilyLedger {
     /// Obstacle in the node itself.
     #[serde(default)]
     pub(crate) obstacle: ObstacleLedger,
+    /// Clients that were served, with the interface by which they dialled; the last one at the end.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) served: Vec<Client>,
+    /// While clients were served, the kernel showed open ways for them: lookups show what happens to packets here.
+    #[serde(default)]
+    pub(crate) shows_ways: bool,
 }
 
 impl FamilyLedger {
@@ -87,9 +95,16 @@ impl FamilyLedger {
         let proof = &mut self.proofs[class as usize];
         *proof = (*proof).max(Some(at));
         self.streak.take_if(|streak| streak.since <= at);
-        if class == SourceClass::External {
-            self.obstacle.succeed(at);
+        self.obstacle.succeed(class, at);
+    }
+
+    /// A client was served.
+    pub(crate) fn serve(&mut self, client: Client) {
+        self.served.retain(|known| *known != client);
+        if self.served.len() >= SERVED_KEPT {
+            self.served.remove(0);
         }
+        self.served.push(client);
     }
 
     /// A connection succeeded that the node had to forward.

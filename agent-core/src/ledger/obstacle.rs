@@ -1,8 +1,9 @@
-//! An obstacle in the node itself that keeps clients outside from being served, as it is read from the
-//! kernel. Nobody outside the node can make one, so failed connections from outside accuse the node beside it.
+//! An obstacle in the node itself that keeps clients from being served, as it is read from the kernel. No client
+//! and no policy can make one, so failed connections of these clients accuse the node beside it.
 
 use std::time::Duration;
 
+use agent_common::service::{SOURCE_CLASSES, SourceClass};
 use serde::{Deserialize, Serialize};
 
 use crate::cause::Cause;
@@ -14,11 +15,16 @@ pub(crate) const READ_WITHIN: Duration = Duration::from_secs(30);
 /// missing: the connection may have begun before.
 const SURE_AFTER: Duration = Duration::from_secs(1);
 
+/// By [`SourceClass`].
+pub(crate) type Classes = [bool; SOURCE_CLASSES];
+/// Clients outside alone.
+pub(crate) const OUTSIDE: Classes = [false, false, true];
+
 /// Result of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// The obstacle is there.
-    Present(Cause),
+    /// The obstacle is there, for clients of these classes.
+    Present(Cause, Classes),
     /// None is there.
     Absent,
     /// Some of it could not be read, or was not read yet: what is known stays.
@@ -36,36 +42,55 @@ pub(crate) struct Obstacle {
     pub(crate) cause: Cause,
     /// When it was first read.
     pub(crate) since: Mono,
-    /// A client outside was served while it was there.
-    refuted: bool,
+    /// Clients whom it keeps from being served.
+    #[serde(default = "outside")]
+    pub(crate) concerns: Classes,
+    /// Some of these were served while it was there.
+    #[serde(default)]
+    served: Classes,
+}
+
+fn outside() -> Classes {
+    OUTSIDE
 }
 
 impl ObstacleLedger {
     /// Takes a reading.
     pub(crate) fn read(&mut self, reading: Reading, now: Mono) {
-        let cause = match reading {
+        let (cause, concerns) = match reading {
             Reading::Unread => return,
             Reading::Absent => return self.obstacle = None,
-            Reading::Present(cause) => cause,
+            Reading::Present(cause, concerns) => (cause, concerns),
         };
         let known = self.obstacle.filter(|known| known.cause == cause);
-        self.obstacle = known.or(Some(Obstacle {
+        let new = Obstacle {
             cause,
             since: now,
-            refuted: false,
-        }));
+            concerns,
+            served: Classes::default(),
+        };
+        self.obstacle = Some(Obstacle {
+            concerns,
+            ..known.unwrap_or(new)
+        });
     }
 
-    /// A connection from outside succeeded.
-    pub(crate) fn succeed(&mut self, at: Mono) {
+    /// A connection of that class of clients succeeded.
+    pub(crate) fn succeed(&mut self, class: SourceClass, at: Mono) {
         if let Some(obstacle) = &mut self.obstacle {
-            obstacle.refuted |= at > obstacle.since.plus(SURE_AFTER);
+            obstacle.served[class as usize] |= at > obstacle.since.plus(SURE_AFTER);
         }
     }
 
-    /// The obstacle, unless a client outside was served beside it.
-    pub(crate) fn standing(&self) -> Option<Obstacle> {
-        self.obstacle.filter(|obstacle| !obstacle.refuted)
+    /// The obstacle for clients of that class, unless one of them was served beside it.
+    pub(crate) fn standing(&self, class: SourceClass) -> Option<Obstacle> {
+        let at = class as usize;
+        (self.obstacle).filter(|obstacle| obstacle.concerns[at] && !obstacle.served[at])
+    }
+
+    /// Whether routes or neighbour tables show it.
+    pub(crate) fn is_looked_up(&self) -> bool {
+        self.obstacle.is_some_and(|of| of.cause.is_looked_up())
     }
 }
 
@@ -77,20 +102,24 @@ mod tests {
         Mono(ms * 1_000_000)
     }
 
-    const OBSTACLE: Reading = Reading::Present(Cause::ProgramMissing);
+    const OBSTACLE: Reading = Reading::Present(Cause::ProgramMissing, OUTSIDE);
+    const CLIENTS: SourceClass = SourceClass::External;
 
     #[test]
     fn a_client_that_is_served_beside_an_obstacle_refutes_it_until_it_was_away() {
         let mut ledger = ObstacleLedger::default();
         ledger.read(OBSTACLE, at(0));
-        ledger.succeed(at(900));
-        assert!(ledger.standing().is_some(), "the connection began before");
-        ledger.succeed(at(10_000));
+        ledger.succeed(CLIENTS, at(900));
+        assert!(
+            ledger.standing(CLIENTS).is_some(),
+            "the connection began before"
+        );
+        ledger.succeed(CLIENTS, at(10_000));
         ledger.read(Reading::Unread, at(31_000));
         ledger.read(OBSTACLE, at(32_000));
-        assert_eq!(ledger.standing(), None);
+        assert_eq!(ledger.standing(CLIENTS), None);
         ledger.read(Reading::Absent, at(33_000));
         ledger.read(OBSTACLE, at(34_000));
-        assert!(ledger.standing().is_some(), "another one");
+        assert!(ledger.standing(CLIENTS).is_some(), "another one");
     }
 }

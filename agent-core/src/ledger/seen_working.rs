@@ -252,11 +252,6 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Forgets all failures.
-    pub(crate) fn forget_failures(&mut self) {
-        self.forget_failures_but([false; FAMILIES], Duration::ZERO);
-    }
-
     /// Forgets all failures except those of `families` that lasted for at least `lasted`.
     pub(crate) fn forget_failures_but(&mut self, families: [bool; FAMILIES], lasted: Duration) {
         for known in self.0.values_mut() {

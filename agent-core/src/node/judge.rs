@@ -2,17 +2,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
 
+use super::readings::Lookups;
 use super::sentinel::SentinelState;
 use super::{Settings, Start, boot};
 use crate::answer::{Endpoint, UnknownPolicy, answer};
 use crate::brake::Brake;
 use crate::cause::{Failure, State};
-use crate::conntrack::Table;
 use crate::coverage::Coverage;
 use crate::damping::{Damping, UpgradeGate};
 use crate::drain::Drain;
@@ -57,7 +56,9 @@ pub struct Judge {
     pub(super) drain: Drain,
     /// Reasons for which the kernel drops packets.
     #[serde(default)]
-    drops: DropLedger,
+    pub(super) drops: DropLedger,
+    #[serde(default)]
+    pub(super) lookups: Lookups,
     damping: Damping,
     #[serde(default)]
     pub brake: Brake,
@@ -125,6 +126,7 @@ impl Judge {
             successor: Successor::None,
             drain: Drain::new(settings.drain_ignore.clone()),
             drops: DropLedger::default(),
+            lookups: Lookups::default(),
             damping,
             brake,
             switches: switches.unwrap_or_default(),
@@ -184,6 +186,7 @@ impl Judge {
                 return;
             }
             Event::Table(table) => return self.read_table(table, effects),
+            Event::Lookups(lookups) => return self.read_lookups(&lookups, effects),
             Event::Open(counted) => return self.drain.open(counted),
             Event::DropWatch(watch) => return self.drops.shown.watch = watch,
             Event::Shape(facts) => return self.shape(&facts, effects),
@@ -291,6 +294,7 @@ impl Judge {
         };
         self.ledger.absorb(&sample, directory);
         self.ledger.absorb_peers(&peers, directory);
+        self.look_up(effects);
         self.wait(calm, effects);
         if loses || unanswered {
             self.watch_drops(effects);
@@ -300,31 +304,6 @@ impl Judge {
         }
         if loses || self.ledger.sentinel.conntrack.is_full(self.now) {
             self.follow_table(TABLE_LOSING_INTERVAL, effects);
-        }
-    }
-
-    /// Something is lost: has the kernel's reasons read, unless they are or were for long enough.
-    pub(super) fn watch_drops(&mut self, effects: &mut Effects) {
-        if self.drops.lose(self.now) {
-            effects.push(Effect::Read(ReadEffect::WatchDrops(true)));
-        }
-    }
-
-    /// Has the kernel's table of connections read, unless it was within this time.
-    pub(super) fn follow_table(&self, pause: Duration, effects: &mut Effects) {
-        let due = |at: Mono| self.now.since(at) >= pause;
-        if self.ledger.sentinel.conntrack.read.is_none_or(due) {
-            effects.push(Effect::Read(ReadEffect::Table));
-        }
-    }
-
-    /// Judges at once where that gives losses another name, or takes it away.
-    fn read_table(&mut self, table: Option<Table>, effects: &mut Effects) {
-        let conntrack = &mut self.ledger.sentinel.conntrack;
-        let before = conntrack.is_full(self.now);
-        conntrack.take(table, self.now);
-        if conntrack.is_full(self.now) != before {
-            self.publish(effects);
         }
     }
 

@@ -16,7 +16,7 @@ use crate::effect::{
 };
 use crate::event::{Facts, KernelState, SentinelEvent};
 use crate::expect::sentinel::{Contest, Sentinel, SentinelFamily};
-use crate::ledger::Reading;
+use crate::ledger::{OUTSIDE, Reading};
 use crate::limits::{
     FAILING_INTERVAL, KERNEL_AGE, READING_DOUBLES, READING_SERVES, SOON, SUSPECT_INTERVAL,
     TABLE_LOSING_INTERVAL,
@@ -327,7 +327,7 @@ impl Judge {
         effects.push(Effect::Sentinel(SentinelEffect::Start { anew: false }));
     }
 
-    /// Facts that keep clients outside from being served, as they were last read.
+    /// Facts that keep clients from being served, as they were last read.
     pub(super) fn note_obstacles(&mut self) {
         // Without a sentinel nobody reads whether the kernel forwards.
         let read = match &self.sentinel {
@@ -338,11 +338,16 @@ impl Judge {
         let unread = self.shape.hooks_unread || self.shape_read.is_none();
         for family in Family::ALL {
             let forwards = read.map(|forwarding| forwarding[family as usize]);
-            let reading = match (forwards, missing) {
-                (Some(Some(false)), _) => Reading::Present(Cause::ForwardingOff),
-                (_, true) => Reading::Present(Cause::ProgramMissing),
+            let looked_up = self.lookups.obstacle(family, self.now);
+            let is_over = self.ledger.family(family).obstacle.is_looked_up();
+            let reading = match (forwards, missing, looked_up) {
+                (Some(Some(false)), ..) => Reading::Present(Cause::ForwardingOff, OUTSIDE),
+                (_, true, _) => Reading::Present(Cause::ProgramMissing, OUTSIDE),
+                (.., Some((cause, concerns))) => Reading::Present(cause, concerns),
+                _ if self.waits_for_lookups(family) => Reading::Unread,
                 // Where some interfaces forward and others do not, pods may be served.
-                (Some(_), false) if !unread => Reading::Absent,
+                (Some(_), false, None) if !unread => Reading::Absent,
+                _ if is_over => Reading::Absent,
                 _ => Reading::Unread,
             };
             self.ledger.obstacle(family, reading, self.now);

@@ -11,7 +11,7 @@ use crate::cause::Failure;
 use crate::cluster::{Change, EndpointFacts, ObjectName};
 use crate::effect::{Answers, Effect, Effects, MapEffect, Measurement, Notice};
 use crate::event::{Event, Facts, Successor, ViewUpdate};
-use crate::evidence::{Sighting, ip_of};
+use crate::evidence::{ENDPOINTS, Sighting, ip_of};
 use crate::expect::addresses::in_cluster;
 use crate::expect::node::{ECHO_SERVICE, address};
 use crate::expect::rivals::Rivals;
@@ -303,6 +303,30 @@ impl Setting {
     fn own_probes(&self) -> Vec<IpAddr> {
         let local = self.probes().filter(|endpoint| endpoint.local);
         local.map(|endpoint| ip_of(&endpoint.address)).collect()
+    }
+
+    /// Some of the endpoints of this node, each with its namespace: neither the sentinel's nor those that are the
+    /// node itself.
+    pub(super) fn endpoints_here(&self, family: Family) -> Vec<(&str, IpAddr)> {
+        let own = self.view.node().map_or(&[][..], |node| &node.addresses);
+        let sentinel = self.rule.as_ref().map(|rule| &rule.service);
+        let mut found = BTreeMap::new();
+        for (name, state) in self
+            .view
+            .states()
+            .filter(|(name, _)| Some(*name) != sentinel)
+        {
+            let endpoints = state.slices.iter().flat_map(|slice| &slice.endpoints);
+            for endpoint in endpoints.filter(|of| of.local && !of.terminating) {
+                let ip = ip_of(&endpoint.address);
+                if Family::of(&endpoint.address) == family && !own.contains(&ip) {
+                    found.insert(ip, &*name.namespace);
+                }
+            }
+        }
+        let step = found.len().div_ceil(ENDPOINTS).max(1);
+        let some = found.into_iter().step_by(step);
+        some.map(|(ip, namespace)| (namespace, ip)).collect()
     }
 
     fn pods_expected(&self) -> [bool; FAMILIES] {

@@ -7,6 +7,7 @@ mod coverage;
 mod drain;
 mod drops;
 mod health_ports;
+mod lookups;
 mod maps;
 mod parts;
 mod programming;

@@ -427,6 +427,7 @@ fn successes_are_recorded() {
         answered: Some(ms(3_600_900)),
         data_answered: Some(ms(3_600_900)),
         service: 7,
+        client: Some(([192, 0, 2, 7].into(), 3)),
         count: 3,
     };
     let sample = KernelSample {

@@ -1,7 +1,5 @@
 //! A family as the decision and the findings see it: its evidence, and what is derived from all of it.
 
-use std::collections::BTreeSet;
-
 use agent_common::service::{Family, SourceClass};
 
 use super::Inputs;
@@ -92,12 +90,9 @@ impl<'a> Case<'a> {
         self.now.since(at) <= self.limits().proof_age
     }
 
-    /// Namespaces of which Services were used within the last hour, by pods of this node or from outside.
+    /// Number of namespaces of which Services were used within the last hour.
     pub(super) fn namespaces_in_use(&self) -> usize {
-        let used =
-            |of: &crate::ledger::ServicesSeenWorking| of.namespaces_used(self.family, self.now);
-        let pods: BTreeSet<u64> = used(&self.ledger.worked);
-        pods.union(&used(&self.ledger.worked_outside)).count()
+        self.ledger.namespaces_in_use(self.family, self.now)
     }
 
     fn path(&self, path: SourceClass) -> PathView {

@@ -205,19 +205,22 @@ impl<'a> Case<'a> {
         Some((astray.connections, astray.since))
     }
 
-    /// The kernel shows what keeps clients outside from being served, and they are not.
+    /// The kernel shows what keeps clients from being served, and they are not.
     fn kernel_shows_an_obstacle(&self) -> Option<Found> {
-        let obstacle = self.evidence.obstacle.standing()?;
-        let outside = self.group(Scope::Outside, None)?;
-        let failures = outside.failures().iter().sum::<u64>();
-        let spread = outside.last.since(outside.since) >= self.limits().service_spread;
-        let enough = failures >= self.limits().service_failures.into();
-        (enough && spread).then(|| {
-            let evidence = Evidence::Obstacle {
-                failures: u32::try_from(failures).unwrap_or(u32::MAX),
-                since: outside.since,
-            };
-            (Some(obstacle.cause), evidence)
+        let scopes = [Scope::Outside, Scope::Pods, Scope::PodProbe];
+        scopes.into_iter().find_map(|scope| {
+            let obstacle = self.evidence.obstacle.standing(scope.class())?;
+            let group = self.group(scope, None)?;
+            let spread = group.last.since(group.since) >= self.limits().service_spread;
+            let failures = group.failures().iter().sum::<u64>();
+            (group.are_enough(self) && spread).then(|| {
+                let evidence = Evidence::Obstacle {
+                    failures: u32::try_from(failures).unwrap_or(u32::MAX),
+                    since: group.since,
+                    clients: scope,
+                };
+                (Some(obstacle.cause), evidence)
+            })
         })
     }
 

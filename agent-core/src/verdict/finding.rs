@@ -139,8 +139,14 @@ pub enum Evidence {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         clients: Vec<Scope>,
     },
-    /// Connections from outside that failed behind an obstacle in the node itself.
-    Obstacle { failures: u32, since: Mono },
+    /// Connections of these clients that failed behind an obstacle in the node itself.
+    Obstacle {
+        failures: u32,
+        since: Mono,
+        /// Clients outside in recordings of older agents.
+        #[serde(default = "outside")]
+        clients: Scope,
+    },
     /// Connections to an endpoint that left.
     LeftEndpoint {
         /// To these Services.
@@ -306,6 +312,10 @@ pub struct Beside {
     /// Connections of other clients have succeeded since.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub others_succeed: bool,
+}
+
+fn outside() -> Scope {
+    Scope::Outside
 }
 
 /// Clients whose connections share their innocent explanations.

@@ -160,7 +160,7 @@ impl<'a> Case<'a> {
         };
         let services = worked.failing(self.family).filter(|of| {
             of.is_pod_probe == (scope == Scope::PodProbe)
-                && self.is_recent(of.failing.last)
+                && self.is_recent(scope, of.failing.last)
                 && counts(of)
         });
         Group::new(scope, services.collect(), last)
@@ -168,13 +168,14 @@ impl<'a> Case<'a> {
 
     /// Whether a failure counts still: it is young, or nothing of the family succeeded after it, and the
     /// kernel shows why or load balancers may have gone since.
-    fn is_recent(&self, last: Mono) -> bool {
+    fn is_recent(&self, scope: Scope, last: Mono) -> bool {
         let success = self.evidence.forwarded.into_iter().flatten().max();
         let untried = success.is_none_or(|at| at <= last);
         let obstructed = |at: Mono| last.plus(READ_WITHIN) >= at;
         self.is_within_proof_age(last)
             || (untried && self.now.since(last) <= HELD)
-            || (self.evidence.obstacle.standing()).is_some_and(|of| obstructed(of.since))
+            || (self.evidence.obstacle.standing(scope.class()))
+                .is_some_and(|of| obstructed(of.since))
     }
 
     /// All groups that fail, each by itself.

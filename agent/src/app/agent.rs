@@ -36,6 +36,7 @@ use crate::datapath::devices::{Device, Interfaces};
 use crate::datapath::shape::Seen;
 use crate::lifecycle::give_back_memory;
 use crate::metrics::{Metrics, Snapshot};
+use crate::netlink::ways;
 use crate::port::{SteeredServices, Succeeded};
 use crate::publish::Publishing;
 use crate::sentinel::kernel::{conntrack, owners};
@@ -294,10 +295,10 @@ impl Agent {
             ReadEffect::SampleAfter(pause) => self.next_sample = pause,
             ReadEffect::Shape(owners) => return self.read_shape(owners),
             ReadEffect::Table => return Some(Event::Table(conntrack::table())),
+            ReadEffect::LookUp(clients) => return Some(ways::look_up(clients, &self.node)),
             ReadEffect::CountOpen => self.open_count.begin(self.node.outsiders()),
             ReadEffect::WatchDrops(on) => {
-                let watch = self.observer.as_mut()?.watch_drops(on);
-                return Some(Event::DropWatch(watch));
+                return Some(Event::DropWatch(self.observer.as_mut()?.watch_drops(on)));
             }
         }
         None

@@ -2,7 +2,6 @@
 //! seen of it, waits for the programs' events. Nothing here interprets a probe's stamps.
 
 use std::cell::Cell;
-use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
@@ -20,6 +19,7 @@ use super::attach::{Direction, HookError, Mechanism, Mode};
 use super::load::{LoadError, MapsError, classifier, load_sentinel, refused};
 use super::sample::record;
 use crate::causes::chain;
+use crate::netlink::name_of;
 
 /// The maps of the sentinel's probes, and the observer's map of connections to look things up in: all
 /// by handles of their own, so that a prober can run on a thread of its own while the observer's maps
@@ -251,16 +251,4 @@ fn attach(
         added_qdisc: Cell::default(),
     };
     Hook::attach(classifier(ebpf, program)?, &spot, mode, None)
-}
-
-/// Name of a device now: aya attaches by name.
-fn name_of(index: u32) -> io::Result<String> {
-    let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has the length that the call asks for.
-    if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the call ended what it wrote with NUL.
-    let name = unsafe { CStr::from_ptr(name.as_ptr()) };
-    Ok(name.to_string_lossy().into_owned())
 }

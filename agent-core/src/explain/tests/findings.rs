@@ -222,6 +222,7 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
         Rule::BrokenByObstacle => vec![Evidence::Obstacle {
             failures: 12,
             since: ago(4_000),
+            clients: Scope::Outside,
         }],
         Rule::DegradedByCuts => vec![Evidence::Cuts {
             transfers: 4,

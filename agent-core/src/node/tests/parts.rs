@@ -1,6 +1,6 @@
 //! The sentinel's own parts: what each report of them leads to.
 
-use agent_common::service::Family;
+use agent_common::service::{Family, SourceClass};
 use rstest::rstest;
 
 use super::scene::*;
@@ -138,7 +138,7 @@ fn whether_the_node_forwards_is_known_without_interfaces(
     scene.kernel(None, forwards);
     for family in Family::ALL {
         let ledger = scene.node.judge().ledger.family(family);
-        let has_obstacle = ledger.obstacle.standing().is_some();
+        let has_obstacle = ledger.obstacle.standing(SourceClass::External).is_some();
         assert_eq!(has_obstacle, expected, "{family:?}");
     }
 }

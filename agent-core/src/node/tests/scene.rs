@@ -499,6 +499,7 @@ fn name(effect: &Effect) -> &'static str {
         Effect::Sentinel(SentinelEffect::Reread) => "read sentinel",
         Effect::Read(ReadEffect::Shape(_)) => "read shape",
         Effect::Read(ReadEffect::Table) => "read table",
+        Effect::Read(ReadEffect::LookUp(_)) => "look up",
         Effect::Read(ReadEffect::WatchDrops(true)) => "watch drops",
         Effect::Read(ReadEffect::WatchDrops(false)) => "leave drops",
         Effect::Publish(_) => "publish",

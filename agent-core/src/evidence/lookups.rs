@@ -1,0 +1,86 @@
+//! What the kernel's routes and neighbour tables show for clients whose connections are lost.
+//!
+//! A connection that is lost may have been dropped by a policy. If the kernel itself has no way from that client
+//! to the endpoints of this node, no policy is needed to explain it.
+
+use std::net::IpAddr;
+
+use agent_common::service::SourceClass;
+use serde::{Deserialize, Serialize};
+
+use crate::cause::Cause;
+
+/// Endpoints of this node that are looked up: each takes up to four questions to the kernel.
+pub const ENDPOINTS: usize = 16;
+
+/// A client whose connections are lost, or one that was served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Client {
+    pub client: IpAddr,
+    #[serde(with = "crate::names::ClassName")]
+    pub class: SourceClass,
+    /// Index of the interface by which it dials.
+    pub device: u32,
+}
+
+/// Way between a client and one endpoint, as the kernel shows it now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Routes in both directions, and a neighbour that answers.
+    Open,
+    /// Nothing gets through, for this reason.
+    Blocked(Cause),
+    /// The kernel does not show it.
+    Unclear,
+}
+
+/// Ways between a client and the endpoints of this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lookup {
+    #[serde(flatten)]
+    pub of: Client,
+    /// Reason why the first blocked one is blocked.
+    pub cause: Option<Cause>,
+    pub blocked: u32,
+    pub open: u32,
+    pub unclear: u32,
+    /// Namespaces of blocked endpoints.
+    pub namespaces: u32,
+}
+
+impl Lookup {
+    /// Sums up ways to endpoints, each with its namespace.
+    pub fn of<'a>(of: Client, ways: impl IntoIterator<Item = (&'a str, Way)>) -> Self {
+        let mut namespaces = std::collections::BTreeSet::new();
+        let mut sum = Self {
+            of,
+            cause: None,
+            blocked: 0,
+            open: 0,
+            unclear: 0,
+            namespaces: 0,
+        };
+        for (namespace, way) in ways {
+            match way {
+                Way::Open => sum.open += 1,
+                Way::Unclear => sum.unclear += 1,
+                Way::Blocked(cause) => {
+                    sum.blocked += 1;
+                    sum.cause.get_or_insert(cause);
+                    namespaces.insert(namespace);
+                }
+            }
+        }
+        sum.namespaces = namespaces.len() as u32;
+        sum
+    }
+
+    /// Whether the client reaches no endpoint of this node. A single endpoint, and those of one tenant among
+    /// several, may be about to leave: most must be blocked, and none may be open.
+    pub(crate) fn is_blocked(&self, namespaces: usize) -> bool {
+        self.open == 0
+            && self.blocked > 1
+            && self.blocked > self.unclear
+            && self.namespaces as usize >= namespaces
+    }
+}

@@ -1,0 +1,180 @@
+//! What the kernel is asked for while connections or probes are lost: its table of connections, its reasons for
+//! drops, and its ways between the clients and the endpoints of this node.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use agent_common::service::{FAMILIES, Family, SOURCE_CLASSES, SourceClass};
+use serde::{Deserialize, Serialize};
+
+use super::Judge;
+use crate::cause::{Cause, Failure};
+use crate::conntrack::Table;
+use crate::effect::{Effect, Effects, ReadEffect};
+use crate::evidence::{Client, Lookup};
+use crate::expect::node::address;
+use crate::ledger::Classes;
+use crate::limits::{FIRST_LOOKUPS, HELD, LOOKED_UP, LOOKUP_INTERVAL, LOST_CLIENTS};
+use crate::time::Mono;
+
+/// Clients whose connections are lost, and since when the kernel has no way for them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Lookups {
+    asked: Option<Mono>,
+    clients: Vec<Client>,
+    /// Arrival of their last connection.
+    lost: Mono,
+    /// By family and class of clients.
+    blocked: [[Option<(Cause, Mono)>; SOURCE_CLASSES]; FAMILIES],
+}
+
+impl Lookups {
+    /// The obstacle of a family and the clients whom it concerns. A neighbour may need a moment to answer.
+    pub(super) fn obstacle(&self, family: Family, now: Mono) -> Option<(Cause, Classes)> {
+        let lasts = |(_, since): &(Cause, Mono)| now.since(*since) >= LOOKED_UP;
+        let blocked = self.blocked[family as usize].map(|of| of.filter(lasts));
+        let (cause, _) = blocked.into_iter().flatten().next()?;
+        Some((cause, blocked.map(|of| of.is_some())))
+    }
+
+    fn are_blocked(&self) -> bool {
+        self.blocked.iter().flatten().any(Option::is_some)
+    }
+}
+
+impl Judge {
+    /// Something is lost: has the kernel's reasons read, unless they are or were for long enough.
+    pub(super) fn watch_drops(&mut self, effects: &mut Effects) {
+        if self.drops.lose(self.now) {
+            effects.push(Effect::Read(ReadEffect::WatchDrops(true)));
+        }
+    }
+
+    /// Has the kernel's table of connections read, unless it was within this time.
+    pub(super) fn follow_table(&self, pause: Duration, effects: &mut Effects) {
+        let due = |at: Mono| self.now.since(at) >= pause;
+        if self.ledger.sentinel.conntrack.read.is_none_or(due) {
+            effects.push(Effect::Read(ReadEffect::Table));
+        }
+    }
+
+    /// Judges at once where that gives losses another name, or takes it away.
+    pub(super) fn read_table(&mut self, table: Option<Table>, effects: &mut Effects) {
+        let conntrack = &mut self.ledger.sentinel.conntrack;
+        let before = conntrack.is_full(self.now);
+        conntrack.take(table, self.now);
+        if conntrack.is_full(self.now) != before {
+            self.publish(effects);
+        }
+    }
+
+    /// Has the ways of clients looked up whose connections are lost while nothing of their class succeeds. If no
+    /// more of them come, the same ones are looked up until their ways are open. Before that, once, the ways of
+    /// clients that are served.
+    pub(super) fn look_up(&mut self, effects: &mut Effects) {
+        let now = self.now;
+        let due = |at: Mono| now.since(at) >= LOOKUP_INTERVAL;
+        let rarely = |at: Mono| now.since(at) >= FIRST_LOOKUPS;
+        if !self.lookups.asked.is_none_or(due) {
+            return;
+        }
+        let (clients, lost) = self.lost_clients();
+        let is_late = self.now.since(self.lookups.lost) > HELD;
+        let lookups = &mut self.lookups;
+        if !clients.is_empty() {
+            (lookups.clients, lookups.lost) = (clients, lost);
+        } else if is_late || !lookups.are_blocked() {
+            lookups.clients.clear();
+            if lookups.are_blocked() {
+                lookups.blocked = Default::default();
+                self.note_obstacles();
+            }
+        }
+        let mut clients = self.lookups.clients.clone();
+        if clients.is_empty() && self.lookups.asked.is_none_or(rarely) {
+            let families = Family::ALL.map(|family| self.ledger.family(family));
+            let untried = families.iter().filter(|family| !family.shows_ways);
+            clients.extend(untried.filter_map(|family| family.served.last().cloned()));
+        }
+        if !clients.is_empty() {
+            self.lookups.asked = Some(self.now);
+            effects.push(Effect::Read(ReadEffect::LookUp(clients)));
+        }
+    }
+
+    /// The latest of them, and when the last of their connections had arrived.
+    fn lost_clients(&self) -> (Vec<Client>, Mono) {
+        let mut clients: Vec<Client> = Vec::new();
+        let mut last = Mono(0);
+        for lost in &self.sightings {
+            let family = self.ledger.family(family_of(&lost.client));
+            let served = family.forwarded[lost.class as usize];
+            let counts = lost.failure == Failure::Lost
+                && lost.class != SourceClass::Host
+                && self.now.since(lost.at) <= self.ledger.limits.proof_age
+                && served.is_none_or(|at| at < lost.arrived);
+            let of = Client {
+                client: lost.client,
+                class: lost.class,
+                device: lost.device,
+            };
+            if counts && clients.len() < LOST_CLIENTS && !clients.contains(&of) {
+                last = last.max(lost.arrived);
+                clients.push(of);
+            }
+        }
+        (clients, last)
+    }
+
+    /// Takes in what the kernel showed.
+    pub(super) fn read_lookups(&mut self, lookups: &[Lookup], effects: &mut Effects) {
+        if self.lookups.clients.is_empty() {
+            let open = lookups
+                .iter()
+                .filter(|of| of.cause.is_none() && of.open > 0);
+            open.for_each(|of| self.ledger.show_ways(family_of(&of.of.client)));
+            return;
+        }
+        for family in Family::ALL {
+            for class in [SourceClass::Pod, SourceClass::External] {
+                let cause = self.blocked(lookups, family, class);
+                let since = &mut self.lookups.blocked[family as usize][class as usize];
+                *since = cause.map(|cause| match *since {
+                    Some((_, since)) => (cause, since),
+                    None => (cause, self.now),
+                });
+            }
+        }
+        self.note_obstacles();
+        self.publish(effects);
+    }
+
+    /// Whether an obstacle that a former agent read stays, until this one has read.
+    pub(super) fn waits_for_lookups(&self, family: Family) -> bool {
+        let is_young = self.now.since(self.anchor.mono) <= HELD;
+        let known = self.ledger.family(family).obstacle.is_looked_up();
+        known && self.lookups.asked.is_none() && is_young
+    }
+
+    /// Reason why no client of that class has a way to an endpoint of this node. The reverse path filter drops
+    /// forged packets too: there only clients count that were served before, by the same interface.
+    fn blocked(&self, lookups: &[Lookup], family: Family, class: SourceClass) -> Option<Cause> {
+        let ledger = self.ledger.family(family);
+        let counts = |of: &&Lookup| {
+            let may_be_forged = of.cause == Some(Cause::ReversePath);
+            let served = || ledger.served.contains(&of.of);
+            of.of.class == class
+                && family_of(&of.of.client) == family
+                && (!may_be_forged || served())
+        };
+        let namespaces = self.ledger.namespaces_in_use(family, self.now).min(2);
+        let mut counting = lookups.iter().filter(counts).peekable();
+        let cause = counting.peek().filter(|_| ledger.shows_ways)?.cause;
+        let all = counting.all(|of| of.is_blocked(namespaces));
+        cause.filter(|_| all)
+    }
+}
+
+fn family_of(client: &IpAddr) -> Family {
+    Family::of(&address(client))
+}

@@ -1,0 +1,234 @@
+//! The kernel's ways between a client and the endpoints of this node: routes in both directions, as for a packet
+//! that comes in, and neighbours. Nothing is sent and nothing is changed.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+
+use agent_common::service::Family;
+use agent_core::cause::Cause;
+use agent_core::event::Event;
+use agent_core::evidence::{Client, Lookup, Way};
+use agent_core::expect::node::address;
+use agent_core::node::Node;
+use netlink_sys::protocols::NETLINK_ROUTE;
+
+use crate::netlink::{ask, attribute, find, name_of, word};
+
+/// `RTM_GETNEIGH` and `RTM_GETROUTE`.
+const GET_NEIGHBOUR: u16 = 30;
+const GET_ROUTE: u16 = 26;
+/// Length of `struct rtmsg` and of `struct ndmsg`.
+const HEADER: usize = 12;
+/// Attributes of routes: `RTA_DST`, `RTA_SRC`, `RTA_IIF`, `RTA_OIF` and `RTA_GATEWAY`. `NDA_DST` is 1 as well.
+const DESTINATION: u16 = 1;
+const SOURCE: u16 = 2;
+const COMES_IN_BY: u16 = 3;
+const LEAVES_BY: u16 = 4;
+const GATEWAY: u16 = 5;
+/// States of a neighbour (`NUD_*`): it answers, or is taken to do so; it does not.
+const ANSWERS: u16 = 0x02 | 0x40 | 0x80;
+const SILENT: u16 = 0x01 | 0x20;
+
+/// Looks up the ways from these clients to the endpoints of this node.
+pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
+    let lookup = |of: Client| {
+        let endpoints = node.endpoints_here(Family::of(&address(&of.client)));
+        let others = endpoints.iter().cycle().skip(1);
+        let pairs = endpoints.iter().zip(others);
+        let ways = pairs.map(|((namespace, to), (_, other))| (*namespace, way(&of, *to, *other)));
+        let ways: Vec<_> = ways.collect();
+        Lookup::of(of, ways)
+    };
+    Event::Lookups(clients.into_iter().map(lookup).collect())
+}
+
+/// A packet of the client to the endpoint, its next hop, and the answer. What keeps another endpoint from this one as
+/// well is no block for this client alone.
+fn way(of: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
+    let (there, is_dropped) = match route(endpoint, Some((of.client, of.device))) {
+        Found::Route(route) => (route, false),
+        Found::None => match route(endpoint, None) {
+            Found::Route(route) => (route, true),
+            Found::None => return Way::Blocked(Cause::NoRoute),
+            Found::Unclear => return Way::Unclear,
+        },
+        Found::Unclear => return Way::Unclear,
+    };
+    // The operator may have blocked the client itself.
+    let Found::Route(home) = route(of.client, None) else {
+        return Way::Unclear;
+    };
+    if is_dropped && home.device != of.device && filters_strictly(of) {
+        return Way::Blocked(Cause::ReversePath);
+    }
+    if is_dropped {
+        return match other != endpoint && is_cut(other, endpoint) {
+            true => Way::Blocked(Cause::NoRoute),
+            false => Way::Unclear,
+        };
+    }
+    let neighbour = neighbour(there.gateway.unwrap_or(endpoint), there.device);
+    if neighbour & SILENT != 0 {
+        return Way::Blocked(Cause::NoNeighbour);
+    }
+    match route(of.client, Some((endpoint, there.device))) {
+        Found::None => Way::Blocked(Cause::NoRoute),
+        Found::Route(_) if neighbour & ANSWERS != 0 => Way::Open,
+        Found::Route(_) | Found::Unclear => Way::Unclear,
+    }
+}
+
+/// Whether the kernel has no way from one endpoint to another, though it has routes to both itself.
+fn is_cut(from: IpAddr, to: IpAddr) -> bool {
+    let Found::Route(source) = route(from, None) else {
+        return false;
+    };
+    route(to, Some((from, source.device))) == Found::None
+}
+
+/// Whether what comes in by this interface must have its route back there. Linux 6.18 does not say that a lookup
+/// failed for it.
+fn filters_strictly(of: &Client) -> bool {
+    let read = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"));
+        text.ok()?.trim().parse::<u8>().ok()
+    };
+    // The kernel takes the larger one.
+    let set = || Some(read(&name_of(of.device).ok()?)?.max(read("all")?));
+    of.client.is_ipv4() && set() == Some(1)
+}
+
+/// Result of a lookup of a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Route(Route),
+    /// There is none, or one that says so, or the packet's source is not accepted.
+    None,
+    /// It leads to the node itself, or the kernel gave another answer.
+    Unclear,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Route {
+    device: u32,
+    gateway: Option<IpAddr>,
+}
+
+/// The route of a packet from this source that comes in by this interface; without one, of the node's own.
+fn route(to: IpAddr, from: Option<(IpAddr, u32)>) -> Found {
+    let mut question = vec![0; HEADER];
+    (question[0], question[1]) = family(to);
+    question.extend(attribute(DESTINATION, &octets(to)));
+    if let Some((source, device)) = from {
+        question[2] = family(source).1;
+        question.extend(attribute(SOURCE, &octets(source)));
+        question.extend(attribute(COMES_IN_BY, &device.to_ne_bytes()));
+    }
+    let mut found = Found::Unclear;
+    let answer = ask(NETLINK_ROUTE, (GET_ROUTE, 0), &question, |body| {
+        found = read(body);
+        Ok(())
+    });
+    match answer {
+        Ok(()) => found,
+        Err(error) => refused(&error),
+    }
+}
+
+fn refused(error: &io::Error) -> Found {
+    match error.raw_os_error() {
+        Some(
+            libc::ENETUNREACH | libc::EHOSTUNREACH | libc::EACCES | libc::EINVAL | libc::EXDEV,
+        ) => Found::None,
+        _ => Found::Unclear,
+    }
+}
+
+fn read(body: &[u8]) -> Found {
+    const UNICAST: u8 = 1;
+    const BLACKHOLE: u8 = 6;
+    const UNREACHABLE: u8 = 7;
+    const PROHIBIT: u8 = 8;
+    let Some((header, attributes)) = body.split_at_checked(HEADER) else {
+        return Found::Unclear;
+    };
+    let device = find(attributes, LEAVES_BY).and_then(|bytes| word(bytes, 0));
+    match (header[7], device) {
+        (UNICAST, Some(device)) => Found::Route(Route {
+            device,
+            gateway: find(attributes, GATEWAY).and_then(ip),
+        }),
+        (BLACKHOLE | UNREACHABLE | PROHIBIT, _) => Found::None,
+        _ => Found::Unclear,
+    }
+}
+
+/// State of a neighbour; zero if it is not known.
+fn neighbour(address: IpAddr, device: u32) -> u16 {
+    let mut question = vec![0; HEADER];
+    question[0] = family(address).0;
+    question[4..8].copy_from_slice(&device.to_ne_bytes());
+    question.extend(attribute(DESTINATION, &octets(address)));
+    let mut state = 0;
+    let answer = ask(NETLINK_ROUTE, (GET_NEIGHBOUR, 0), &question, |body| {
+        let bytes = body.get(8..).and_then(|rest| rest.first_chunk());
+        state = bytes.map_or(0, |bytes| u16::from_ne_bytes(*bytes));
+        Ok(())
+    });
+    answer.map_or(0, |()| state)
+}
+
+/// Number of the address family, and length of an address in bits.
+fn family(address: IpAddr) -> (u8, u8) {
+    match address {
+        IpAddr::V4(_) => (libc::AF_INET as u8, 32),
+        IpAddr::V6(_) => (libc::AF_INET6 as u8, 128),
+    }
+}
+
+fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(v4) => v4.octets().into(),
+        IpAddr::V6(v6) => v6.octets().into(),
+    }
+}
+
+fn ip(bytes: &[u8]) -> Option<IpAddr> {
+    match bytes.len() {
+        4 => <[u8; 4]>::try_from(bytes).ok().map(IpAddr::from),
+        _ => <[u8; 16]>::try_from(bytes).ok().map(IpAddr::from),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::reverse_path_filter(libc::EXDEV, Found::None)]
+    #[case::unreachable(libc::EHOSTUNREACH, Found::None)]
+    #[case::blackhole(libc::EINVAL, Found::None)]
+    #[case::prohibit(libc::EACCES, Found::None)]
+    #[case::not_permitted(libc::EPERM, Found::Unclear)]
+    #[case::late(libc::EAGAIN, Found::Unclear)]
+    fn errors(#[case] code: i32, #[case] expected: Found) {
+        assert_eq!(refused(&io::Error::from_raw_os_error(code)), expected);
+    }
+
+    #[rstest]
+    #[case::unicast(1, Found::Route(Route { device: 7, gateway: Some(IpAddr::from([192, 0, 2, 1])) }))]
+    #[case::of_the_node_itself(2, Found::Unclear)]
+    #[case::blackhole(6, Found::None)]
+    #[case::unreachable(7, Found::None)]
+    #[case::thrown(9, Found::Unclear)]
+    fn kinds_of_routes(#[case] kind: u8, #[case] expected: Found) {
+        let mut body = vec![libc::AF_INET as u8, 32, 0, 0, 254, 0, 0, kind, 0, 0, 0, 0];
+        assert_eq!(read(&body[..11]), Found::Unclear);
+        body.extend(attribute(LEAVES_BY, &7_u32.to_ne_bytes()));
+        body.extend(attribute(GATEWAY, &[192, 0, 2, 1]));
+        assert_eq!(read(&body), expected);
+    }
+}

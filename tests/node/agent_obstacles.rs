@@ -1,0 +1,299 @@
+//! Obstacles on the way of real traffic that the kernel itself shows, while the sentinel's probes pass: policy rules,
+//! the reverse path filter, neighbours that do not answer. Beside each, failures that look alike and are no fault of
+//! the node.
+
+use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
+
+use node_tests::manifests::{Sentinel, Service};
+use node_tests::outage::Users;
+use node_tests::rules::Backend;
+use node_tests::scene::{Scene, assert_never_503, wait_answers};
+use node_tests::traffic::Plan;
+use node_tests::wait::settle;
+use node_tests::watch::Watch;
+use node_tests::world::{Family, Namespace, World};
+use rstest::rstest;
+
+/// Endpoints of the two Services, which are in different namespaces.
+const DEMO: [&str; 2] = ["web-1", "web-2"];
+const SHOP: [&str; 2] = ["api-1", "spare"];
+const NODE_PORTS: [u16; 2] = [30080, 30081];
+/// The client outside to which the node has a route by its second network.
+const ASYMMETRIC: u8 = 2;
+/// Several times as long as a confirmation takes.
+const WATCHED: Duration = Duration::from_secs(12);
+/// Longer than a load balancer's absence ends what is not confirmed.
+const AWAY: Duration = Duration::from_secs(35);
+
+/// Who dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Outside,
+    Pods,
+}
+
+/// What the kernel shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// A policy rule sends packets for pods to a table that has no route for them.
+    ToPods,
+    /// The same of packets from pods, so that answers are lost.
+    FromPods,
+    /// The reverse path filter becomes strict, and clients come in by another interface than they are answered by.
+    ReversePath,
+    /// Pods do not answer ARP and neighbour discovery.
+    Neighbours,
+}
+
+/// A node with two uplinks and local endpoints alone.
+fn scene(bridged: bool, strict: bool) -> Scene {
+    let names = ["web-1", "web-2", "api-1", "spare", "client-1", "client-2"];
+    let world = match bridged {
+        true => World::builder().bridged_pods(&names),
+        false => World::builder().pods(&names),
+    };
+    let world = world.build().expect("a world");
+    let pods = |names: [&str; 2]| names.map(|name| world.pod(name).clone());
+    let web = Service::new("web", 0, &pods(DEMO)).node_port(NODE_PORTS[0]);
+    let mut api = Service::new("api", 1, &pods(SHOP)).node_port(NODE_PORTS[1]);
+    api.namespace = "shop";
+    let mut scene = Scene::of(world, vec![web, api], Backend::Nftables);
+    scene.rules.install().expect("the rules");
+    for pod in DEMO.into_iter().chain(SHOP) {
+        scene.serve(pod);
+    }
+    add_uplink(&scene.world);
+    filter_strictly(&scene.world.node, strict);
+    scene.add_sentinel(&Sentinel::default());
+    scene.start(&["--flap-dwell", "0"]);
+    scene.wait_probed();
+    scene
+}
+
+/// A second network, by which one client outside is answered over IPv4.
+fn add_uplink(world: &World) {
+    let node = world.node.name();
+    let second = format!(
+        "link add second type veth peer name eth1 netns {node}\nlink set second up\n\
+         addr add 100.64.0.1/24 dev second\n"
+    );
+    world.outside.ip_batch(&second).expect("a second network");
+    let client = world.outside_client(ASYMMETRIC, Family::V4);
+    let first = format!(
+        "link set eth1 up\naddr add 100.64.0.10/24 dev eth1\n\
+         route add {client}/32 via 100.64.0.1 dev eth1\n"
+    );
+    world.node.ip_batch(&first).expect("a second uplink");
+}
+
+/// Pods and the sentinel's devices keep their loose filter: their own setting is larger.
+fn filter_strictly(node: &Namespace, strict: bool) {
+    let value = if strict { "1" } else { "2" };
+    for device in ["all", "eth0"] {
+        let key = format!("net/ipv4/conf/{device}/rp_filter");
+        node.sysctl(&key, value).expect("a switch");
+    }
+}
+
+fn dial(scene: &Scene, sources: std::ops::Range<u8>, ports: &[u16], family: Family) -> Vec<Plan> {
+    let plan = |(source, port): (u8, &u16)| {
+        let target = SocketAddr::new(scene.world.node_address(family), *port);
+        Plan::from_outside(&scene.world, source, target).rate(5.0)
+    };
+    let all = sources.flat_map(|source| ports.iter().map(move |port| (source, port)));
+    all.map(plan).collect()
+}
+
+impl Use {
+    fn plans(self, scene: &Scene, fault: Fault) -> Vec<Plan> {
+        let families = match fault {
+            // IPv6 has no such filter.
+            Fault::ReversePath => &[Family::V4][..],
+            _ => &Family::ALL,
+        };
+        let of_family = |family: &Family| match (self, fault) {
+            (Self::Outside, Fault::ReversePath) => {
+                dial(scene, ASYMMETRIC..ASYMMETRIC + 1, &NODE_PORTS, *family)
+            }
+            (Self::Outside, _) => dial(scene, 0..2, &NODE_PORTS, *family),
+            (Self::Pods, _) => [("client-1", "web"), ("client-2", "api")]
+                .map(|(pod, service)| scene.pod_plan(pod, scene.cluster_ip(service, *family)))
+                .into(),
+        };
+        families.iter().flat_map(of_family).collect()
+    }
+}
+
+impl Fault {
+    const RULES: [(&str, &str); 2] = [("", "10.244.0.0/24"), ("-6 ", "fd00:10:244::/64")];
+
+    fn inject(self, scene: &Scene) {
+        let node = &scene.world.node;
+        match self {
+            Self::ToPods | Self::FromPods => {
+                let way = if self == Self::ToPods { "to" } else { "from" };
+                for (flag, pods) in Self::RULES {
+                    let route = format!("{flag}route add unreachable default table 100");
+                    node.ip(&route).expect("a route");
+                    let rule = format!("{flag}rule add pref 10 {way} {pods} lookup 100");
+                    node.ip(&rule).expect("a policy rule");
+                }
+            }
+            Self::ReversePath => filter_strictly(node, true),
+            Self::Neighbours => DEMO.iter().chain(&SHOP).for_each(|pod| mute(scene, pod)),
+        }
+    }
+
+    fn repair(self, scene: &Scene) {
+        let node = &scene.world.node;
+        match self {
+            Self::ToPods | Self::FromPods => {
+                for (flag, _) in Self::RULES {
+                    node.ip(&format!("{flag}rule del pref 10"))
+                        .expect("no rule");
+                }
+            }
+            Self::ReversePath => filter_strictly(node, false),
+            Self::Neighbours => {
+                for pod in DEMO.iter().chain(&SHOP) {
+                    let pod = &scene.world.pod(pod).ns;
+                    pod.nft("delete table netdev mute\n").expect("no filter");
+                }
+            }
+        }
+    }
+
+    fn causes(self, users: Use) -> &'static [&'static str] {
+        match (self, users) {
+            (Self::ReversePath, _) => &["reverse_path"],
+            (Self::Neighbours, _) => &["no_neighbour"],
+            (Self::ToPods | Self::FromPods, _) => &["no_route"],
+        }
+    }
+}
+
+/// A pod does not answer ARP and neighbour discovery, and the node does not know its hardware address.
+fn mute(scene: &Scene, pod: &str) {
+    let pod = scene.world.pod(pod);
+    let filter = "table netdev mute { chain drops { type filter hook ingress device eth0 priority 0;\n\
+         ether type arp drop\nicmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } drop\n}\n}\n";
+    pod.ns.nft(filter).expect("a filter");
+    for family in Family::ALL {
+        let (address, device) = (pod.address(family), &pod.device);
+        let words = format!("neigh del {address} dev {device}");
+        scene.world.node.ip(&words).expect("an entry");
+    }
+}
+
+fn started(plans: Vec<Plan>) -> Users {
+    let users = Users::start(plans);
+    users.wait_served();
+    users
+}
+
+#[rstest]
+#[case::to_pods(Fault::ToPods, Use::Outside)]
+#[case::to_pods_of_pods(Fault::ToPods, Use::Pods)]
+#[case::from_pods(Fault::FromPods, Use::Outside)]
+#[case::from_pods_of_pods(Fault::FromPods, Use::Pods)]
+#[case::reverse_path(Fault::ReversePath, Use::Outside)]
+#[case::neighbours(Fault::Neighbours, Use::Outside)]
+#[case::neighbours_of_pods(Fault::Neighbours, Use::Pods)]
+fn an_obstacle_for_all_who_dial_is_503(#[case] fault: Fault, #[case] dialling: Use) {
+    let scene = scene(false, false);
+    let users = started(dialling.plans(&scene, fault));
+    settle();
+    let watch = scene.watch();
+    fault.inject(&scene);
+    wait_answers(&watch, 503);
+    let report = scene.report();
+    let cause = report["verdict"]["cause"].as_str().unwrap_or_default();
+    assert!(fault.causes(dialling).contains(&cause), "{report:#}");
+    drop(users);
+    if fault == Fault::ToPods {
+        // Load balancers stay away: no connection shows whether the obstacle is there still.
+        thread::sleep(AWAY);
+        assert_eq!(watch.now().healthz, 503, "{:#}", scene.report());
+    }
+    fault.repair(&scene);
+    let users = Users::start(dialling.plans(&scene, fault));
+    wait_answers(&watch, 200);
+    users.wait_served();
+}
+
+/// No 503 while these users fail, all of them.
+fn stays_healthy(scene: &Scene, watch: &Watch, users: &Users) {
+    thread::sleep(Duration::from_secs(1));
+    let since = std::time::Instant::now();
+    thread::sleep(WATCHED);
+    let felt = users.felt(since);
+    assert!(felt.all > 0 && felt.ok == 0, "{felt}: {:#}", scene.report());
+    assert_never_503(watch);
+}
+
+/// The kernel has no way to the only endpoints that are dialled, and the others are quiet.
+#[rstest]
+#[case::a_blackhole_of_the_operator(false)]
+#[case::pods_are_gone_before_the_cluster_knows(true)]
+fn endpoints_of_one_service_are_never_503(#[case] gone: bool) {
+    let mut scene = scene(gone, false);
+    let outside = |port: u16| {
+        let plans = Family::ALL.map(|family| dial(&scene, 0..2, &[port], family));
+        plans.into_iter().flatten().collect()
+    };
+    let (users, others) = (outside(NODE_PORTS[0]), outside(NODE_PORTS[1]));
+    let (users, others) = (started(users), started(others));
+    settle();
+    let watch = scene.watch();
+    drop(others);
+    for pod in DEMO {
+        if gone {
+            scene.servers.remove(pod);
+            scene.world.remove_pod(pod).expect("remove a pod");
+            continue;
+        }
+        for family in Family::ALL {
+            let address = scene.world.pod(pod).address(family);
+            let words = format!("route replace blackhole {address}");
+            scene.world.node.ip(&words).expect("a route");
+        }
+    }
+    stays_healthy(&scene, &watch, &users);
+}
+
+/// The node's filter was strict all along. Who was served before is quiet, and packets come in whose sources belong
+/// to its second network.
+#[test]
+fn sources_that_were_never_served_are_never_503() {
+    let scene = scene(false, true);
+    let served = started(dial(&scene, 0..2, &NODE_PORTS, Family::V4));
+    settle();
+    let watch = scene.watch();
+    drop(served);
+    let forged = dial(&scene, ASYMMETRIC..ASYMMETRIC + 1, &NODE_PORTS, Family::V4);
+    stays_healthy(&scene, &watch, &Users::start(forged));
+}
+
+/// The operator blocks the only client that dials.
+#[rstest]
+#[case::by_a_rule("rule add pref 10 from CLIENT prohibit", Use::Outside)]
+#[case::by_a_route("route add blackhole CLIENT", Use::Outside)]
+#[case::a_pod_by_a_rule("rule add pref 10 from CLIENT prohibit", Use::Pods)]
+fn a_client_that_the_operator_blocks_is_never_503(#[case] block: &str, #[case] dialling: Use) {
+    let scene = scene(false, false);
+    let plans = match dialling {
+        Use::Outside => dial(&scene, 0..1, &NODE_PORTS, Family::V4),
+        Use::Pods => ["web", "api"]
+            .map(|service| scene.pod_plan("client-1", scene.cluster_ip(service, Family::V4)))
+            .into(),
+    };
+    let client = plans[0].source.to_string();
+    let users = started(plans);
+    settle();
+    let watch = scene.watch();
+    let block = block.replace("CLIENT", &client);
+    scene.world.node.ip(&block).expect("a block");
+    stays_healthy(&scene, &watch, &users);
+}
