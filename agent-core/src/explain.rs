@@ -230,7 +230,7 @@ impl Words<'_> {
                 self.ago(*since),
                 match (self.finding.cause, self.finding.family) {
                     (Some(Cause::ForwardingOff), Some(family)) => lanes::forwarding_off(family),
-                    (Some(cause), _) if cause != Cause::ProgramMissing => self::cause(cause),
+                    (Some(cause), _) if cause.is_looked_up() => self::cause(cause),
                     _ =>
                         "Cilium's program that translates incoming traffic is not attached to an \
                          uplink",
