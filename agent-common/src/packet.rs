@@ -5,6 +5,8 @@
 //! (`bpf_skb_load_bytes`) and the host tests (a slice) run the same function. Nothing here panics,
 //! whatever the bytes; what cannot be parsed is a [`Fault`] for the caller to count, and the packet
 //! goes on untouched.
+//!
+//! Length: one walk through the headers of a packet, in their order.
 
 use crate::evidence::Fault;
 use crate::service::{Address, Family, Port, TCP};

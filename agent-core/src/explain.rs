@@ -4,6 +4,7 @@
 
 mod accusation;
 mod data;
+mod lacking;
 mod lanes;
 mod remedies;
 mod stages;
@@ -20,9 +21,7 @@ use crate::drops;
 use crate::limits::Limits;
 use crate::names;
 use crate::time::{Mono, Spoken};
-use crate::verdict::finding::{
-    BrokenServices, Evidence, Finding, MissingCriterion, Named, Rule, Scope, Uncounted,
-};
+use crate::verdict::finding::{BrokenServices, Evidence, Finding, Named, Rule, Scope, Uncounted};
 use crate::verdict::{FamilyVerdict, Verdict};
 pub use accusation::{eliminated, rule};
 pub use lanes::{is_explained, lane_label, meaning, path_label, sentence};
@@ -337,53 +336,6 @@ impl Words<'_> {
             "new connections failed ({listed}: {cause}) and none succeeded since; not confirmed{}",
             lacking.unwrap_or_default()
         )
-    }
-
-    fn lacking(&self, lacking: MissingCriterion) -> String {
-        let limits = self.limits;
-        match lacking {
-            MissingCriterion::Services => {
-                format!("fewer than {} Services failed", limits.broken_services)
-            }
-            MissingCriterion::Endpoints => format!(
-                "these Services have fewer than {} endpoints together",
-                limits.broken_endpoints
-            ),
-            MissingCriterion::Pod => "only clients outside the node failed, and a firewall or a \
-                                      NetworkPolicy may deny these connections"
-                .to_owned(),
-            MissingCriterion::New => "no failed Service worked before".to_owned(),
-            MissingCriterion::Referee => {
-                "the sentinel's probes pass, so a NetworkPolicy may deny these \
-                                 connections"
-                    .to_owned()
-            }
-            MissingCriterion::Filtered => "the sentinel's probes and these connections did not begin to \
-                                           fail at the same time, so a filter on the sentinel's addresses and \
-                                           a NetworkPolicy may explain them"
-                .to_owned(),
-            MissingCriterion::Claimed => {
-                "another Service uses the address that the sentinel's probes dial, so a fault \
-                 cannot be told from a NetworkPolicy"
-                    .to_owned()
-            }
-            MissingCriterion::Aside => {
-                "no probe takes the way of pods' connections on this node, and a \
-                               NetworkPolicy may deny these"
-                    .to_owned()
-            }
-            MissingCriterion::Namespaces => {
-                "all failed Services are in one namespace, and other namespaces have traffic"
-                    .to_owned()
-            }
-            MissingCriterion::Sources => {
-                format!("fewer than {} clients were affected", limits.broken_sources)
-            }
-            MissingCriterion::Time => format!(
-                "they have failed for less than {}",
-                Spoken(limits.broken_after)
-            ),
-        }
     }
 
     fn unknown(&self, evidence: &Evidence) -> String {

@@ -1,4 +1,6 @@
 //! Absorbing a sample into the ledger: proofs first, then what failed after them.
+//!
+//! Length: one sample, in the order in which its parts are absorbed.
 
 use std::collections::BTreeSet;
 use std::collections::btree_map::Entry as Slot;

@@ -1,4 +1,6 @@
 //! Every rule with the evidence that it can have.
+//!
+//! Length: one table of all rules.
 
 use std::fmt::Write as _;
 use std::time::Duration;

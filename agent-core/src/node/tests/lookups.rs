@@ -33,6 +33,7 @@ fn served(device: u32) -> Scene {
         place: Place::Near,
         at: ms(0),
         answered: None,
+        data_answered: None,
         service: 0,
         client: Some((ip("10.1.0.7"), device)),
         count: 1,
