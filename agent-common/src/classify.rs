@@ -298,7 +298,7 @@ fn arrives<W: World>(world: &W, segment: &Segment, key: &PendingKey) -> Option<W
     None
 }
 
-/// What acknowledges the payload of a segment is known as of its connection.
+/// Adds a second key, by which the acknowledgement of a payload finds its connection.
 #[inline(always)]
 fn add_alias<W: World>(world: &W, segment: &Segment, fields: &Pending) {
     let alias = PendingKey {

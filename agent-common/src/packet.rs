@@ -82,9 +82,9 @@ pub struct Segment {
     pub kind: Kind,
     /// Family of the network header.
     pub family: Family,
-    /// The initial sequence number of the connection it speaks of: of the SYN itself, acknowledged
-    /// minus one, or quoted by ICMP. Of a datagram the hash of its payload, in its place; of data its own
-    /// sequence number minus one, which is that of the SYN for the client's first.
+    /// The client's initial sequence number: that of the SYN itself, the acknowledged one minus one, or the one quoted
+    /// by ICMP. For data, its own sequence number minus one, which is the SYN's for the client's first data. For a
+    /// datagram, the hash of its payload.
     pub isn: u32,
     /// Bytes of payload behind a SYN (TCP fast open), of a datagram or of data; else zero.
     pub payload: u32,

@@ -1,5 +1,4 @@
-//! What proves nothing and was once taken for proof, over ordinary collections: handshakes without data, and frames
-//! for other hosts.
+//! Data of connections, forwarded or lost, and frames for other hosts, over ordinary collections.
 
 use agent_common::evidence::state;
 use agent_common::service::Family;

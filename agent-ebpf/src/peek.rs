@@ -251,7 +251,7 @@ fn ethernet(ctx: &TcContext, direction: Direction) -> Option<Look> {
     })
 }
 
-/// A segment with PSH. Both numbers are as they stand in the packet.
+/// A segment with PSH. Both numbers are in network byte order.
 #[inline(always)]
 fn data(sequence: u32, acknowledged: u32) -> Look {
     // SAFETY: each place is an aligned word.

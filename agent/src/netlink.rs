@@ -45,7 +45,7 @@ pub(crate) fn index_of(name: &CStr) -> Option<u32> {
 /// There is none.
 pub(crate) fn name_of(index: u32) -> io::Result<String> {
     let mut name = [0; libc::IF_NAMESIZE];
-    // SAFETY: the buffer has the length that the call asks for.
+    // SAFETY: the buffer has `IF_NAMESIZE` bytes, as `if_indextoname` requires.
     if unsafe { libc::if_indextoname(index, name.as_mut_ptr()) }.is_null() {
         return Err(io::Error::last_os_error());
     }

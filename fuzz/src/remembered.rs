@@ -15,7 +15,7 @@ use agent_core::evidence::{Directory, ObserverHealth, Sample, ServiceInfo};
 use agent_core::ledger::Ledger;
 use agent_core::limits::Limits;
 use agent_core::time::{Anchor, Mono, Wall};
-use agent_core::verdict::{Inputs, verdict};
+use agent_core::verdict::{CountedFamilies, Inputs, verdict};
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let Ok(known) = serde_json::from_slice::<Remembered>(bytes) else {
@@ -48,6 +48,8 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
         network: None,
         uplinks: Vec::new(),
         usual_lag: None,
+        counted: CountedFamilies::Used,
+        clients_unseen: false,
     };
     let anchor = Anchor {
         mono: now,

@@ -1,6 +1,6 @@
 //! Obstacles on the way of real traffic that the kernel itself shows, while the sentinel's probes pass: policy rules,
-//! the reverse path filter, neighbours that do not answer. Beside each, failures that look alike and are no fault of
-//! the node.
+//! the reverse path filter, neighbours that do not answer. Beside each, a similar failure that is not the node's
+//! fault.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -27,14 +27,14 @@ const WATCHED: Duration = Duration::from_secs(12);
 /// Longer than a load balancer's absence ends what is not confirmed.
 const AWAY: Duration = Duration::from_secs(35);
 
-/// Who dials.
+/// Clients that dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Outside,
     Pods,
 }
 
-/// What the kernel shows.
+/// Obstacles that the kernel shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// A policy rule sends packets for pods to a table that has no route for them.
@@ -263,8 +263,8 @@ fn endpoints_of_one_service_are_never_503(#[case] gone: bool) {
     stays_healthy(&scene, &watch, &users);
 }
 
-/// The node's filter was strict all along. Who was served before is quiet, and packets come in whose sources belong
-/// to its second network.
+/// The node's reverse path filter was strict all along. The clients that were served are quiet, and packets with sources
+/// of the second network come in.
 #[test]
 fn sources_that_were_never_served_are_never_503() {
     let scene = scene(false, true);

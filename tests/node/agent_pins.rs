@@ -52,7 +52,7 @@ fn pins_of_others_are_left_alone() {
     assert!(!ours.exists(), "nothing of ours is left");
 }
 
-/// Programs of another version watch on until every device is attached anew and pinned.
+/// Programs of another version stay attached until those of this version are attached to every device and pinned.
 #[test]
 fn another_version_watches_until_all_is_pinned() {
     let mut scene = Scene::new(Backend::Nftables, &[]);

@@ -22,7 +22,7 @@ use crate::agent_kernel::programs_at;
 const TWO_CHECKS: Duration = Duration::from_secs(11);
 const DEVICE: &str = "veth-client-1";
 
-/// A mount namespace with a BPF file system of its own, for as long as this process runs.
+/// A mount namespace with its own BPF file system, which ends with this process.
 struct Mounts(Process);
 
 impl Mounts {

@@ -1,4 +1,4 @@
-//! What the kernel's routes and neighbour tables show for clients whose connections are lost.
+//! Results of route and neighbour lookups in the kernel for clients whose connections are lost.
 //!
 //! A connection that is lost may have been dropped by a policy. If the kernel itself has no way from that client
 //! to the endpoints of this node, no policy is needed to explain it.

@@ -1,4 +1,4 @@
-//! What failed connections lack to accuse the node, in words.
+//! Sentences about the criterion that keeps failed connections from accusing the node.
 
 use super::Words;
 use crate::time::Spoken;

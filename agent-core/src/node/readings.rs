@@ -1,5 +1,4 @@
-//! What the kernel is asked for while connections or probes are lost: its table of connections, its reasons for
-//! drops, and its ways between the clients and the endpoints of this node.
+//! Readings of the kernel while connections or probes are lost: its table of connections, its reasons for drops, and its ways between the clients and the endpoints of this node.
 
 use std::net::IpAddr;
 use std::time::Duration;

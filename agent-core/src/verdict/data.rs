@@ -1,7 +1,7 @@
 //! Data of real connections as a witness: handshakes succeed, and the data that follows is not forwarded.
 //!
 //! An application that hangs does not cause that, since its data is forwarded. A program that inspects payloads can,
-//! in the scope of its policy: only breadth tells it from a fault. Nothing here decides.
+//! in the scope of its policy: only breadth distinguishes it from a fault. Nothing here decides.
 
 use std::collections::BTreeSet;
 

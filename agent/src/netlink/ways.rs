@@ -43,8 +43,8 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
     Event::Lookups(clients.into_iter().map(lookup).collect())
 }
 
-/// A packet of the client to the endpoint, its next hop, and the answer. What keeps another endpoint from this one as
-/// well is no block for this client alone.
+/// Looks up the client's packet to the endpoint, its next hop, and the answer. If another endpoint cannot reach this
+/// one either, the client is not the only one that is blocked.
 fn way(of: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
     let (there, is_dropped) = match route(endpoint, Some((of.client, of.device))) {
         Found::Route(route) => (route, false),
@@ -103,7 +103,7 @@ fn filters_strictly(of: &Client) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Route(Route),
-    /// There is none, or one that says so, or the packet's source is not accepted.
+    /// No route, a route of type unreachable, blackhole or prohibit, or a source that the kernel does not accept.
     None,
     /// It leads to the node itself, or the kernel gave another answer.
     Unclear,
@@ -115,7 +115,7 @@ struct Route {
     gateway: Option<IpAddr>,
 }
 
-/// The route of a packet from this source that comes in by this interface; without one, of the node's own.
+/// The route of a packet with this source and input interface; without them, of a packet that the node sends.
 fn route(to: IpAddr, from: Option<(IpAddr, u32)>) -> Found {
     let mut question = vec![0; HEADER];
     (question[0], question[1]) = family(to);

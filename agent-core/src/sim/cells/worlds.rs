@@ -95,8 +95,8 @@ pub const WORLDS: [WorldRow; 41] = [
 
 impl WorldRow {
     /// Whether it changes anything for this use. Policies deny nothing on an idle node and nothing to processes of
-    /// the host, and a default deny spares the pod probe. Only data of real connections tells that not all data is
-    /// dropped. On an idle node, and beside processes of the host alone, every family counts.
+    /// the host, and a default deny spares the pod probe. Only data of real connections shows that an inline filter
+    /// drops nothing else. On an idle node, and beside processes of the host alone, every family counts.
     pub(super) fn touches(&self, used: &Use) -> bool {
         let needs_users = [POLICY, BOTH, INSPECTED, UNUSED].contains(&self.covered_by);
         !needs_users || used.has_pods() || used.has_outsiders()

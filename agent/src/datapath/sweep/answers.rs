@@ -13,7 +13,7 @@ pub struct Answer {
     pub after_us: u32,
 }
 
-/// The answer to a datagram, to be told once: when it is forgotten.
+/// The answer to a datagram. Call it once, when the datagram is forgotten.
 pub(in crate::datapath) fn answer_of(key: &PendingKey, pending: &Pending) -> Option<Answer> {
     (!is_flow(key) && pending.note != 0).then_some(Answer {
         service: pending.service,
@@ -21,7 +21,7 @@ pub(in crate::datapath) fn answer_of(key: &PendingKey, pending: &Pending) -> Opt
     })
 }
 
-/// The answer to a connection, to be told once: when its loss window is over.
+/// The answer to a connection. Call it once, when its loss window is over.
 pub(super) fn accepted_of(pending: &Pending) -> Option<Answer> {
     let is_user = pending.flags & frontend_flag::SENTINEL == 0
         && !pending.is_direct()
