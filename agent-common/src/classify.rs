@@ -639,7 +639,7 @@ pub(crate) fn is_current<W: World>(world: &W, segment: &Segment, fields: &Pendin
 
 /// Whether what leaves here is on its way to the client. The device is the one that the client's packet came in by
 /// or that the route names, or any uplink for a client outside. The source is the frontend, which a program behind this
-/// hook may have still to put there. A copy at another device is none, nor is an answer that its client could not know
+/// hook may have still to put there. A copy at another device that has the endpoint's source is none, nor is an answer that its client could not know
 /// as one. For a pod a route that names an uplink does not count: its own route is gone, and this is the default route.
 ///
 /// A client outside may be answered by any device if the source is the frontend. The kernel puts that there after it

@@ -54,8 +54,10 @@ pub(crate) const LOOKUP_INTERVAL: Duration = Duration::from_millis(500);
 pub(crate) const LOST_CLIENTS: usize = 4;
 /// Interval between lookups of the ways of a client that is served, until they are open.
 pub(crate) const FIRST_LOOKUPS: Duration = Duration::from_secs(5);
-/// A way must be blocked for this long: a neighbour answers within a second or not at all.
+/// A way must be blocked for this long.
 pub(crate) const LOOKED_UP: Duration = Duration::from_secs(1);
+/// The same of a neighbour: Linux asks three times, a second apart, before it gives one up.
+pub(crate) const NEIGHBOUR_ASKED: Duration = Duration::from_millis(3_200);
 
 /// The kernel's reasons for drops are read until nothing was lost for this long.
 pub(crate) const DROPS_QUIET: Duration = Duration::from_secs(10);
@@ -215,7 +217,7 @@ impl Default for Limits {
             stale_fresh: Duration::from_secs(8),
             stale_quiet: Duration::from_millis(2_500),
             stale_connections: 3,
-            unmet_after: Duration::from_secs(5),
+            unmet_after: Duration::from_secs(4),
             service_failures: 3,
             service_spread: Duration::from_secs(1),
             service_quiet: Duration::from_secs(3),

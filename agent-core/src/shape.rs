@@ -269,6 +269,15 @@ impl Shape {
         pods.any(|path| path.seen != Seen::Full)
     }
 
+    /// Whether connections of pods or of clients outside may get through unseen.
+    pub fn hides_clients(&self) -> bool {
+        let mut paths = self
+            .paths
+            .iter()
+            .filter(|path| path.path != SourceClass::Host);
+        paths.any(|path| path.seen != Seen::Full)
+    }
+
     /// Reason why the kernel's connection table may lack connections from outside, if it may: those that
     /// Cilium or an unknown program translates are not there. Of a family without Services there are none.
     pub fn hides_outsiders(&self, families: [bool; FAMILIES]) -> Option<String> {

@@ -46,9 +46,9 @@ pub struct Success {
     /// Arrival of the latest one whose answer went on to the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered: Option<Mono>,
-    /// Arrival of the latest one of which data went both ways, among those whose data was watched.
+    /// Arrival and client of the latest one of which data went both ways, among those whose data was watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub data_answered: Option<Mono>,
+    pub data_answered: Option<(Mono, IpAddr)>,
     /// Id of the Service port that the connection of `at` dialled.
     pub service: u32,
     /// Its client, and index of the interface by which it dialled.
@@ -70,7 +70,7 @@ pub struct Successes(BTreeMap<Need, Latest>);
 struct Latest {
     at: Mono,
     answered: Option<Mono>,
-    data_answered: Option<Mono>,
+    data_answered: Option<(Mono, IpAddr)>,
     service: u32,
     client: Option<(IpAddr, u32)>,
     /// Arrival of the latest connection that was taken.
@@ -103,8 +103,8 @@ impl Successes {
         // Seen on its way to the endpoint as well: a hook that data passes unseen would show none of it lost.
         let both = state::DATA_FORWARDED | state::DATA_ANSWERED;
         let has_data = pending.state & both == both;
-        if has_data && latest.data_answered < Some(arrived) {
-            latest.data_answered = Some(arrived);
+        if has_data && latest.data_answered.is_none_or(|(last, _)| last < arrived) {
+            latest.data_answered = Some((arrived, ip_of(&pending.client)));
             latest.has_moved = true;
         }
     }

@@ -127,7 +127,7 @@ pub fn eliminated(finding: &Finding) -> Option<String> {
         }
         (Rule::BrokenByData, _) => {
             "the applications, because the data was never forwarded to them; a program that inspects the data of \
-             one Service, because several Services are affected and no data of any connection passes"
+             one Service, because several Services are affected and no data of any watched connection passes"
         }
         (Rule::BrokenByObstacle, _) => {
             "the clients, their network and a NetworkPolicy, because the connections arrived and the kernel shows \

@@ -242,17 +242,19 @@ impl Ledger {
 
     /// Of the Services whose connections are answered, data that is forwarded, and data that is not.
     fn absorb_data(&mut self, sample: &Sample, real: impl Fn(u32) -> Option<ServiceInfo>) {
+        let mixed = self.sentinel.bearing.mixed;
         for success in &sample.successes {
-            if let Some(at) = success.data_answered {
+            if let Some(answered) = success.data_answered {
                 let ledger = &mut self.families[success.family as usize];
-                ledger.data.answer(success.class, at);
+                ledger.data.answer(success.class, answered, mixed);
             }
         }
         for lost in &sample.lost_data {
             let counts = !self.is_suspended(Failure::Lost);
             if let Some(info) = real(lost.service).filter(|_| counts) {
                 let ledger = &mut self.families[info.family as usize];
-                ledger.data.lose(lost, &info, self.limits.proof_age);
+                let pause = self.limits.proof_age;
+                ledger.data.lose(lost, &info, (pause, mixed));
             }
         }
     }

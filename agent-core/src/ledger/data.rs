@@ -16,9 +16,15 @@ use crate::time::Mono;
 pub(crate) struct DataLedger {
     /// Arrival of the last connection of which data went both ways, by source class.
     answered: [Option<Mono>; SOURCE_CLASSES],
-    /// Connections whose data was not forwarded, since data last went both ways.
-    pub(crate) lost: Option<DataLoss>,
+    /// Clients of which data went both ways, the latest at the end. Nobody forges that: an endpoint answers data only
+    /// to a client that received its SYN-ACK.
+    clients: Vec<IpAddr>,
+    /// Connections whose data was not forwarded, since data last went both ways, by source class.
+    lost: [Option<DataLoss>; SOURCE_CLASSES],
 }
+
+/// Clients kept of which data went both ways.
+const CLIENTS_KEPT: usize = 128;
 
 /// A run of connections whose data was not forwarded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,30 +36,51 @@ pub(crate) struct DataLoss {
     pub(crate) connections: u32,
     /// Services that they dialled, by label (`namespace/name:port`).
     pub(crate) labels: BTreeSet<String>,
+    /// Clients of which data went both ways before.
     pub(crate) clients: BTreeSet<IpAddr>,
-    /// Whether pods were among the clients, and whether clients outside were.
-    pub(crate) of_pods: bool,
-    pub(crate) of_outsiders: bool,
+    /// Connections of these clients.
+    pub(crate) of_known: u32,
 }
 
 impl DataLedger {
-    /// Data of a connection that had arrived then went both ways.
-    pub(crate) fn answer(&mut self, class: SourceClass, at: Mono) {
+    /// Data of a connection that had arrived then went both ways. Where two proxies translate (`mixed`), that says
+    /// nothing of clients of another class.
+    pub(crate) fn answer(&mut self, class: SourceClass, (at, client): (Mono, IpAddr), mixed: bool) {
         let last = &mut self.answered[class as usize];
         *last = (*last).max(Some(at));
-        self.lost.take_if(|lost| lost.since <= at);
+        for (of, lost) in SourceClass::ALL.into_iter().zip(&mut self.lost) {
+            lost.take_if(|lost| lost.since <= at && (of == class || !mixed));
+        }
+        self.clients.retain(|known| *known != client);
+        if self.clients.len() >= CLIENTS_KEPT {
+            self.clients.remove(0);
+        }
+        self.clients.push(client);
     }
 
     /// The data of a connection was not forwarded. It counts only if that of such clients once was: a program that
     /// forwards data past the hooks hides all of it. A run with nothing in it for longer than `pause` is over.
-    pub(crate) fn lose(&mut self, lost: &LostData, info: &ServiceInfo, pause: Duration) {
+    pub(crate) fn lose(
+        &mut self,
+        lost: &LostData,
+        info: &ServiceInfo,
+        (pause, mixed): (Duration, bool),
+    ) {
         let at = lost.arrived;
-        let worked = self.answered[lost.class as usize];
-        if worked.is_none_or(|last| last >= at) || self.last_answered() >= Some(at) {
+        let Some(worked) = self.answered[lost.class as usize] else {
+            return;
+        };
+        let last = match mixed {
+            true => worked,
+            false => self.latest().map_or(worked, |(_, last)| last),
+        };
+        if last >= at {
             return;
         }
-        self.lost.take_if(|run| at.since(run.last) > pause);
-        let run = self.lost.get_or_insert_with(|| DataLoss {
+        let is_known = self.clients.contains(&lost.client);
+        let run = &mut self.lost[lost.class as usize];
+        run.take_if(|run| at.since(run.last) > pause);
+        let run = run.get_or_insert_with(|| DataLoss {
             since: at,
             ..DataLoss::default()
         });
@@ -63,31 +90,35 @@ impl DataLedger {
         if run.labels.len() < SERVICES_KEPT {
             run.labels.insert(info.label());
         }
-        if run.clients.len() < SOURCES_KEPT {
+        if is_known {
+            run.of_known = run.of_known.saturating_add(1);
+        }
+        if is_known && run.clients.len() < SOURCES_KEPT {
             run.clients.insert(lost.client);
         }
-        match lost.class {
-            SourceClass::Pod => run.of_pods = true,
-            SourceClass::External => run.of_outsiders = true,
-            SourceClass::Host => {}
-        }
     }
 
-    /// Ends the run: data may have gone unseen.
+    /// The run of a class of clients.
+    pub(crate) fn lost(&self, class: SourceClass) -> Option<&DataLoss> {
+        self.lost[class as usize].as_ref()
+    }
+
+    /// Ends all runs: data may have gone unseen.
     pub(crate) fn forget_lost(&mut self) {
-        self.lost = None;
+        self.lost = Default::default();
     }
 
-    /// Arrival of the last connection of any client of which data went both ways.
-    pub(crate) fn last_answered(&self) -> Option<Mono> {
-        self.answered.into_iter().max().flatten()
-    }
-
-    /// The same, with the class of its client.
+    /// Arrival of the last connection of any client of which data went both ways, and the class of the client.
     pub(crate) fn latest(&self) -> Option<(SourceClass, Mono)> {
         let all = SourceClass::ALL.into_iter().zip(self.answered);
         all.filter_map(|(class, at)| Some((class, at?)))
             .max_by_key(|(_, at)| *at)
+    }
+
+    /// The same of clients outside.
+    pub(crate) fn latest_outside(&self) -> Option<(SourceClass, Mono)> {
+        let class = SourceClass::External;
+        Some((class, self.answered[class as usize]?))
     }
 
     /// Whether nothing is known.

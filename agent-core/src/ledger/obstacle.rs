@@ -48,6 +48,9 @@ pub(crate) struct Obstacle {
     /// Some of these were served while it was there.
     #[serde(default)]
     served: Classes,
+    /// The same of clients outside, as older agents remembered it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    refuted: bool,
 }
 
 fn outside() -> Classes {
@@ -68,6 +71,7 @@ impl ObstacleLedger {
             since: now,
             concerns,
             served: Classes::default(),
+            refuted: false,
         };
         self.obstacle = Some(Obstacle {
             concerns,
@@ -85,7 +89,9 @@ impl ObstacleLedger {
     /// The obstacle for clients of that class, unless one of them was served beside it.
     pub(crate) fn standing(&self, class: SourceClass) -> Option<Obstacle> {
         let at = class as usize;
-        (self.obstacle).filter(|obstacle| obstacle.concerns[at] && !obstacle.served[at])
+        let served =
+            |of: &Obstacle| of.served[at] || (of.refuted && class == SourceClass::External);
+        (self.obstacle).filter(|obstacle| obstacle.concerns[at] && !served(obstacle))
     }
 
     /// Whether routes or neighbour tables show it.

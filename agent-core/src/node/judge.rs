@@ -370,7 +370,7 @@ impl Judge {
             uplinks: self.coverage.hooks.uplinks().map(str::to_owned).collect(),
             usual_lag: self.ledger.sentinel.usual_lag(),
             counted: self.settings.families,
-            clients_unseen: self.shape.hides_pods() || self.coverage.hides_clients(),
+            clients_unseen: self.shape.hides_clients() || self.coverage.hides_clients(),
         };
         let mut verdict = verdict(&self.ledger, &inputs, self.now).following(self.last.as_ref());
         verdict.drops.clone_from(&self.drops.shown);

@@ -13,7 +13,9 @@ use crate::effect::{Effect, Effects, ReadEffect};
 use crate::evidence::{Client, Lookup};
 use crate::expect::node::address;
 use crate::ledger::Classes;
-use crate::limits::{FIRST_LOOKUPS, HELD, LOOKED_UP, LOOKUP_INTERVAL, LOST_CLIENTS};
+use crate::limits::{
+    FIRST_LOOKUPS, HELD, LOOKED_UP, LOOKUP_INTERVAL, LOST_CLIENTS, NEIGHBOUR_ASKED,
+};
 use crate::time::Mono;
 
 /// Clients whose connections are lost, and since when the kernel has no way for them.
@@ -30,7 +32,13 @@ pub(super) struct Lookups {
 impl Lookups {
     /// The obstacle of a family and the clients whom it concerns. A neighbour may need a moment to answer.
     pub(super) fn obstacle(&self, family: Family, now: Mono) -> Option<(Cause, Classes)> {
-        let lasts = |(_, since): &(Cause, Mono)| now.since(*since) >= LOOKED_UP;
+        let lasts = |(cause, since): &(Cause, Mono)| {
+            let asked = match cause {
+                Cause::NoNeighbour => NEIGHBOUR_ASKED,
+                _ => LOOKED_UP,
+            };
+            now.since(*since) >= asked
+        };
         let blocked = self.blocked[family as usize].map(|of| of.filter(lasts));
         let (cause, _) = blocked.into_iter().flatten().next()?;
         Some((cause, blocked.map(|of| of.is_some())))
@@ -155,21 +163,20 @@ impl Judge {
         known && self.lookups.asked.is_none() && is_young
     }
 
-    /// Reason why no client of that class has a way to an endpoint of this node. The reverse path filter drops
-    /// forged packets too: there only clients count that were served before, by the same interface.
+    /// Reason why no client of that class has a way to an endpoint of this node. Only clients
+    /// count that were served before, by the same interface: the kernel has no way for forged sources, nor for strangers
+    /// to whom an operator gave no route. A way that is open counts for anybody.
     fn blocked(&self, lookups: &[Lookup], family: Family, class: SourceClass) -> Option<Cause> {
         let ledger = self.ledger.family(family);
-        let counts = |of: &&Lookup| {
-            let may_be_forged = of.cause == Some(Cause::ReversePath);
-            let served = || ledger.served.contains(&of.of);
-            of.of.class == class
-                && family_of(&of.of.client) == family
-                && (!may_be_forged || served())
-        };
         let namespaces = self.ledger.namespaces_in_use(family, self.now).min(2);
-        let mut counting = lookups.iter().filter(counts).peekable();
-        let cause = counting.peek().filter(|_| ledger.shows_ways)?.cause;
-        let all = counting.all(|of| of.is_blocked(namespaces));
+        let is_blocked = |of: &Lookup| of.is_blocked(namespaces);
+        let counts = |of: &&Lookup| {
+            let is_of_class = of.of.class == class && family_of(&of.of.client) == family;
+            is_of_class && (ledger.served.contains(&of.of) || !is_blocked(of))
+        };
+        let counting: Vec<&Lookup> = lookups.iter().filter(counts).collect();
+        let cause = counting.first().filter(|_| ledger.shows_ways)?.cause;
+        let all = counting.into_iter().all(is_blocked);
         cause.filter(|_| all)
     }
 }

@@ -425,7 +425,7 @@ fn successes_are_recorded() {
         place: Place::Remote,
         at: ms(3_601_000),
         answered: Some(ms(3_600_900)),
-        data_answered: Some(ms(3_600_900)),
+        data_answered: Some((ms(3_600_900), "192.0.2.7".parse().unwrap())),
         service: 7,
         client: Some(([192, 0, 2, 7].into(), 3)),
         count: 3,

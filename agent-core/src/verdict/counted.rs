@@ -51,10 +51,12 @@ pub(super) fn set_aside(
         used.is_some_and(|at| until.since(at) <= FORGOTTEN)
     };
     let works = |of: &FamilyVerdict| !of.state.fails();
-    let (any_used, any_works) = (families.iter().any(is_used), families.iter().any(works));
+    // A family on which nothing ever succeeded may serve nobody.
+    let serves = |of: &FamilyVerdict| works(of) && of.last_proof.is_some();
+    let (any_used, any_serves) = (families.iter().any(is_used), families.iter().any(serves));
     for judged in families.iter_mut().filter(|judged| !works(judged)) {
         let because = match inputs.counted {
-            CountedFamilies::Any if any_works => Uncounted::OtherWorks,
+            CountedFamilies::Any if any_serves => Uncounted::OtherWorks,
             CountedFamilies::Used if any_used && !is_used(judged) && !inputs.clients_unseen => {
                 Uncounted::Unused(ledger.family(judged.family).used)
             }

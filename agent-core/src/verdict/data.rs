@@ -9,57 +9,56 @@ use super::case::{Case, Found};
 use super::finding::{Evidence, MissingCriterion, Named, Scope};
 use crate::cause::Cause;
 use crate::ledger::DataLoss;
+use crate::time::Mono;
 
 impl Case<'_> {
     /// Connections whose data was not forwarded, and the criterion that keeps them from accusing the node.
     pub(super) fn lost_data(&self) -> Option<(Found, Option<MissingCriterion>)> {
         let limits = self.limits();
-        let lost = self.evidence.data.lost.as_ref()?;
-        let spread = lost.last.since(lost.since) >= limits.service_spread;
-        if lost.connections < limits.service_failures
-            || !spread
-            || !self.is_within_proof_age(lost.last)
-        {
-            return None;
-        }
-        let lacking = self.lacking_of_data(lost);
-        let scopes = [
-            (lost.of_pods, Scope::Pods),
-            (lost.of_outsiders, Scope::Outside),
-        ];
-        let clients = scopes.into_iter().filter(|(of, _)| *of);
+        let counts = |lost: &&DataLoss| {
+            lost.connections >= limits.service_failures
+                && lost.last.since(lost.since) >= limits.service_spread
+                && self.is_within_proof_age(lost.last)
+        };
+        let lost = |scope: Scope| {
+            let lost = self.evidence.data.lost(scope.class()).filter(counts);
+            lost.map(|lost| (scope, lost))
+        };
+        let lost = [Scope::Pods, Scope::Outside].into_iter().filter_map(lost);
+        let (clients, lost): (Vec<Scope>, Vec<&DataLoss>) = lost.unzip();
+        let since = lost.iter().map(|of| of.since).min()?;
+        let lacking = self.lacking_of_data(&lost, since);
+        let labels: BTreeSet<&String> = lost.iter().flat_map(|of| &of.labels).collect();
         let evidence = Evidence::Data {
-            services: Named::of(lost.labels.iter()),
-            since: lost.since,
-            clients: clients.map(|(_, scope)| scope).collect(),
-            connections: lost.connections,
-            last_success: self.evidence.data.last_answered(),
+            services: Named::of(labels.into_iter()),
+            since,
+            clients,
+            connections: lost.iter().map(|of| of.connections).sum(),
+            last_success: self.evidence.data.latest().map(|(_, at)| at),
             lacking,
         };
         Some(((Some(Cause::NoData), evidence), lacking))
     }
 
-    fn lacking_of_data(&self, lost: &DataLoss) -> Option<MissingCriterion> {
+    fn lacking_of_data(&self, lost: &[&DataLoss], since: Mono) -> Option<MissingCriterion> {
         let limits = self.limits();
-        let object = |label: &String| {
-            label
-                .rsplit_once(':')
-                .map_or(label.clone(), |(of, _)| of.to_owned())
-        };
-        let objects: BTreeSet<String> = lost.labels.iter().map(object).collect();
-        let namespaces = lost
-            .labels
-            .iter()
-            .filter_map(|label| label.split('/').next());
+        let labels = || lost.iter().flat_map(|of| &of.labels);
+        let objects =
+            labels().map(|label| label.rsplit_once(':').map_or(label.as_str(), |(of, _)| of));
+        let objects: BTreeSet<&str> = objects.collect();
+        let namespaces = labels().filter_map(|label| label.split('/').next());
         let namespaces: BTreeSet<&str> = namespaces.collect();
+        let clients: BTreeSet<_> = lost.iter().flat_map(|of| &of.clients).collect();
+        let of_known: u32 = lost.iter().map(|of| of.of_known).sum();
+        let last = lost.iter().map(|of| of.last).max()?;
         if objects.len() < limits.broken_services {
             Some(MissingCriterion::Services)
         } else if namespaces.len() < limits.broken_namespaces.min(self.namespaces_in_use()) {
             Some(MissingCriterion::Namespaces)
-        } else if lost.clients.len() < limits.broken_sources {
+        } else if clients.len() < limits.broken_sources || of_known < limits.service_failures {
             Some(MissingCriterion::Sources)
         } else {
-            (!self.lasted(lost.since, lost.last)).then_some(MissingCriterion::Time)
+            (!self.lasted(since, last)).then_some(MissingCriterion::Time)
         }
     }
 

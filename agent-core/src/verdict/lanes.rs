@@ -221,8 +221,12 @@ impl<'a> Case<'a> {
     /// seen: for their path, which accuses only where no other does, any will do.
     fn counterpart(&self, path: ProbePath, run: &Run) -> Option<(SourceClass, Mono)> {
         if run.cause() == ProbeCause::NoData {
-            // Only data contradicts that. Once a connection is made, its data takes the same way whoever sends it.
-            return self.evidence.data.latest();
+            // Only data contradicts that. Once a connection is made, its data takes the same way whoever sends it, unless
+            // there are two proxies.
+            return match self.ledger.sentinel.bearing.mixed {
+                true => self.evidence.data.latest_outside(),
+                false => self.evidence.data.latest(),
+            };
         }
         let classes: &[SourceClass] = match path {
             // Two proxies: what does not come from pods is the other one's.

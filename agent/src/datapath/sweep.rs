@@ -213,7 +213,8 @@ impl Arrivals {
         let mut peers = PeerSample::default();
         let mut accepted = Vec::new();
         let mut back = Vec::new();
-        let mut lost_data = Vec::new();
+        // An entry may be met twice.
+        let mut lost_data = HashMap::new();
         self.successes.begin();
         let swept = connections.sweep(now, |key, pending, met| {
             let told = pending.arrived_ns.saturating_add(LOSS_WINDOW_NS);
@@ -224,7 +225,7 @@ impl Arrivals {
                 back.extend(Some(*key).filter(|_| back.len() < 64 && came_back(pending)));
             }
             if met.is_over && lost_data.len() < 64 {
-                lost_data.extend(LostData::of(pending));
+                lost_data.extend(LostData::of(pending).map(|lost| (*key, lost)));
             }
             if is_told && !met.is_again {
                 peers.add(key, pending);
@@ -255,7 +256,7 @@ impl Arrivals {
             accepted,
             successes: self.successes.take(),
             came_back: back,
-            lost_data,
+            lost_data: lost_data.into_values().collect(),
         })
     }
 }

@@ -66,9 +66,9 @@ fn lose(scene: &mut Scene) -> Vec<Client> {
     asked.flatten().collect()
 }
 
-/// The kernel shows this, and the same a second later.
+/// The kernel shows this, and the same for 4 s.
 fn shown(scene: &mut Scene, lookups: &[Lookup]) -> State {
-    for _ in 0..3 {
+    for _ in 0..8 {
         lose(scene);
         scene.feed(Event::Lookups(lookups.to_vec()));
     }
@@ -112,6 +112,14 @@ fn every_client_has_to_be_blocked() {
         ways("10.1.0.8", &[CUT, Way::Open]),
     ];
     assert_eq!(shown(&mut scene, &both), State::Suspect);
+}
+
+/// An operator may give strangers no route, and anybody can forge their addresses.
+#[test]
+fn a_client_that_was_never_served_accuses_nobody() {
+    let mut scene = losing();
+    let stranger = ways("10.1.0.9", &[CUT, CUT]);
+    assert_eq!(shown(&mut scene, &[stranger]), State::Suspect);
 }
 
 /// Marks of packets may select other routes than the lookups find: those then say nothing.

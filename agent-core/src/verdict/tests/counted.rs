@@ -7,7 +7,7 @@ use rstest::rstest;
 use super::scene::*;
 use super::world::*;
 use crate::cause::State;
-use crate::evidence::CountDelta;
+use crate::evidence::{CountDelta, Sample};
 use crate::verdict::{CountedFamilies, Rule, Verdict};
 
 const HOUR: u64 = 3_600_000;
@@ -110,7 +110,7 @@ fn a_family_counts_for_as_long_as_it_fails() {
 
 #[rstest]
 #[case::all(CountedFamilies::All, [true; 2], State::Broken)]
-#[case::any(CountedFamilies::Any, [true; 2], State::Degraded)]
+#[case::any_where_nothing_is_known_of_the_other(CountedFamilies::Any, [true; 2], State::Broken)]
 #[case::any_where_all_fail(CountedFamilies::Any, [true, false], State::Broken)]
 #[case::used(CountedFamilies::Used, [true; 2], State::Degraded)]
 fn what_the_operator_chose(
@@ -121,4 +121,18 @@ fn what_the_operator_chose(
     let mut world = broken(&[(WEB + V6, Pod, FAULT)]);
     (world.inputs.counted, world.inputs.families) = (counted, families);
     assert_eq!(judged(&world).state, state);
+}
+
+#[test]
+fn with_any_a_family_that_serves_is_enough() {
+    let mut world = broken(&[(WEB + V6, Pod, FAULT)]);
+    world.inputs.counted = CountedFamilies::Any;
+    let sample = Sample {
+        at: ms(FAULT + 1_200),
+        last_proofs: [[None; 3], [Some(ms(FAULT + 1_000)); 3]],
+        observer: world.ledger.observer.clone(),
+        ..Sample::default()
+    };
+    world.ledger.absorb(&sample, &Names::standard());
+    assert_eq!(judged(&world).state, State::Degraded);
 }
