@@ -1,4 +1,5 @@
-//! Readings of the kernel while connections or probes are lost: its table of connections, its reasons for drops, and its ways between the clients and the endpoints of this node.
+//! Readings of the kernel while connections or probes are lost: its table of connections, its reasons for drops,
+//! and its ways between the clients and the endpoints of this node.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -22,6 +23,9 @@ use crate::time::Mono;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Lookups {
     asked: Option<Mono>,
+    /// Families of which a client was looked up.
+    #[serde(default)]
+    read: [bool; FAMILIES],
     clients: Vec<Client>,
     /// Arrival of their last connection.
     lost: Mono,
@@ -135,6 +139,9 @@ impl Judge {
 
     /// Takes in what the kernel showed.
     pub(super) fn read_lookups(&mut self, lookups: &[Lookup], effects: &mut Effects) {
+        for of in lookups {
+            self.lookups.read[family_of(&of.of.client) as usize] = true;
+        }
         if self.lookups.clients.is_empty() {
             let open = lookups
                 .iter()
@@ -160,7 +167,7 @@ impl Judge {
     pub(super) fn waits_for_lookups(&self, family: Family) -> bool {
         let is_young = self.now.since(self.anchor.mono) <= HELD;
         let known = self.ledger.family(family).obstacle.is_looked_up();
-        known && self.lookups.asked.is_none() && is_young
+        known && !self.lookups.read[family as usize] && is_young
     }
 
     /// Reason why no client of that class has a way to an endpoint of this node. Only clients

@@ -4,6 +4,7 @@
 mod accusation;
 mod cilium;
 mod counted;
+mod data;
 mod declared;
 mod filters;
 mod lag;
