@@ -4,6 +4,7 @@
 //! pass the verifier, pass every packet on unchanged, write the maps that they should, come to the
 //! same results as the rules on the host ([`scenarios`]), and stay within their limits.
 
+mod data;
 mod gate;
 mod hooks;
 mod limits;

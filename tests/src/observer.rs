@@ -298,7 +298,7 @@ link set lo up
 link add client type veth peer name bridge
 link add pods type veth peer name overlay
 link add redirecting type veth peer name redirect-far
-link add uplink type veth peer name uplink-far
+link add uplink address 02:00:00:00:00:02 type veth peer name uplink-far
 link set redirecting up
 link set redirect-far up
 link set client up
