@@ -14,7 +14,7 @@ const UNDERSTOOD: [(&str, usize); 10] = [
     ("http", 5),
     ("kube_proxy_flags", 3),
     ("manifests", 2),
-    ("packets", 34),
+    ("packets", 35),
     ("recordings", 2),
     ("remembered", 2),
     ("reports", 3),
