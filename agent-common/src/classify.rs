@@ -313,6 +313,23 @@ fn add_alias<W: World>(world: &W, segment: &Segment, fields: &Pending) {
     world.follow(&alias, &entry);
 }
 
+/// The connection that an entry stands for, and whether the entry is an alias.
+#[inline(always)]
+fn resolve<W: World>(
+    world: &W,
+    segment: &Segment,
+    connection: W::Connection,
+) -> Option<(W::Connection, bool)> {
+    if connection.state() & state::ALIAS == 0 {
+        return Some((connection, false));
+    }
+    let key = PendingKey {
+        isn: connection.fields().service,
+        ..key_of(segment)
+    };
+    Some((world.connection(&key)?, true))
+}
+
 /// Data of a connection: the client's first, which is known by its sequence number, or data that acknowledges it,
 /// which finds the connection by an alias.
 #[inline(always)]
@@ -320,16 +337,13 @@ fn data<W: World>(
     world: &W,
     direction: Direction,
     segment: &Segment,
-    mut connection: W::Connection,
+    connection: W::Connection,
 ) -> Seen<W> {
-    let mut kind = transition::Kind::DataIn;
-    if connection.state() & state::ALIAS != 0 {
-        connection = world.connection(&PendingKey {
-            isn: connection.fields().service,
-            ..key_of(segment)
-        })?;
-        kind = transition::Kind::DataAnswered;
-    }
+    let (connection, was_alias) = resolve(world, segment, connection)?;
+    let mut kind = match was_alias {
+        true => transition::Kind::DataAnswered,
+        false => transition::Kind::DataIn,
+    };
     let fields = connection.fields();
     let is_known = match (kind, direction) {
         (transition::Kind::DataAnswered, Direction::Egress) => {
@@ -570,14 +584,9 @@ fn answered<W: World>(
     world: &W,
     direction: Direction,
     segment: &Segment,
-    mut connection: W::Connection,
+    connection: W::Connection,
 ) -> Seen<W> {
-    if connection.state() & state::ALIAS != 0 {
-        connection = world.connection(&PendingKey {
-            isn: connection.fields().service,
-            ..key_of(segment)
-        })?;
-    }
+    let (connection, _) = resolve(world, segment, connection)?;
     let fields = connection.fields();
     if direction == Direction::Egress && !reaches_client(world, segment, fields) {
         return None;

@@ -56,7 +56,7 @@ pub(crate) const LOST_CLIENTS: usize = 4;
 pub(crate) const FIRST_LOOKUPS: Duration = Duration::from_secs(5);
 /// A way must be blocked for this long.
 pub(crate) const LOOKED_UP: Duration = Duration::from_secs(1);
-/// The same of a neighbour: Linux asks three times, a second apart, before it gives one up.
+/// A neighbour must be silent for this long: Linux sends three requests, a second apart, before it gives up.
 pub(crate) const NEIGHBOUR_ASKED: Duration = Duration::from_millis(3_200);
 
 /// The kernel's reasons for drops are read until nothing was lost for this long.

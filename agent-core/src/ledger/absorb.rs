@@ -393,7 +393,7 @@ impl Ledger {
             return;
         }
         let track = self.track(sighting.service, info, at);
-        // Of a Service that is not tracked no ports are known, so its connections show nothing either.
+        // The source ports of an untracked Service are unknown, so any of its connections may follow conntrack.
         let may_follow_conntrack = track.is_none_or(|track| track.sight(sighting, at));
         let left_grace = self.limits.left_grace;
         let family = &mut self.families[info.family as usize];

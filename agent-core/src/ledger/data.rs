@@ -43,8 +43,8 @@ pub(crate) struct DataLoss {
 }
 
 impl DataLedger {
-    /// Data of a connection that had arrived then went both ways. Where two proxies translate (`mixed`), that says
-    /// nothing of clients of another class.
+    /// Records that data went both ways on a connection that arrived at `at`. If two proxies translate (`mixed`), it
+    /// refutes only losses of the same class of clients.
     pub(crate) fn answer(&mut self, class: SourceClass, (at, client): (Mono, IpAddr), mixed: bool) {
         let last = &mut self.answered[class as usize];
         *last = (*last).max(Some(at));

@@ -67,7 +67,7 @@ pub(crate) struct StaleConnection {
     /// Time between the endpoint's departure and the arrival of the connection.
     pub(crate) age: Duration,
     pub(crate) client: IpAddr,
-    /// The client is a pod of this node. Neither is set for the node's own connections, and by older agents.
+    /// The client is a pod of this node. Both flags are unset for the node's own connections and in older recordings.
     #[serde(default)]
     pub(crate) of_pod: bool,
     /// The client is outside.

@@ -371,7 +371,7 @@ impl Attacher {
                 self.repairs += replaced;
                 attachment.repaired = Some(now);
                 let device = &attachment.device.name;
-                tracing::warn!(%device, "attached the observer again: another program had moved before it");
+                tracing::warn!(%device, "attached the observer again: another program had moved before it, or its link could not be pinned");
             }
             attachment.attach(ebpf, &mut self.with, now);
         }

@@ -110,7 +110,7 @@ fn data_that_goes_both_ways_refutes_it(
     assert_eq!(world.verdict(LOST + 6_000).state, state);
 }
 
-/// An inline filter drops what it does not know; a handshake says nothing of data.
+/// An inline filter may drop only the data of probes. A handshake does not refute that, data does.
 #[rstest]
 #[case::data(true, false, State::Degraded)]
 #[case::a_handshake(false, false, State::Broken)]

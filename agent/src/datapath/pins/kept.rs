@@ -1,5 +1,6 @@
 //! Pins of an agent that runs: they are put back if somebody removes them, unmounts their file system or mounts
-//! another one over it. Programs and maps need no pins to work, so nothing is detached for their sake.
+//! another one over it. Programs and maps need no pins to work, so nothing is detached while the folder is gone. A link
+//! that cannot be pinned although the folder is there is attached anew.
 
 use std::collections::BTreeSet;
 use std::fs;
