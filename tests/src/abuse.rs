@@ -1,5 +1,5 @@
-//! Strangers at a health port: thousands of connections that say nothing or next to nothing, kept
-//! open against a server that closes them.
+//! Abusive clients of a health port: thousands of idle or very slow connections to a server that
+//! closes them.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -17,12 +17,12 @@ use crate::world::Namespace;
 
 /// Threads that hold the connections.
 const HOLDERS: usize = 4;
-/// Each connection is looked at this often; a slow one gets a byte more.
+/// Interval between checks of each connection; a slow one sends a byte each time.
 const ROUND: Duration = Duration::from_secs(1);
-/// One that is not open by then is tried again in the next round.
+/// Connection timeout; the next round tries again.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// A crowd of connections. Dropped, all are closed.
+/// A set of connections. All are closed when it is dropped.
 #[derive(Debug)]
 pub struct Crowd {
     counts: Arc<Counts>,
@@ -36,15 +36,15 @@ struct Counts {
 }
 
 impl Crowd {
-    /// Opens `size` connections from a namespace, rounded up so that each thread holds equally many, and
-    /// others in place of those that are closed. Half say nothing; half begin a header and send a byte of it
-    /// a second.
+    /// Opens `size` connections from a namespace, rounded up to a multiple of the threads, and
+    /// replaces those that the server closes. Half of them send nothing; the other half begin a
+    /// header and send one byte of it a second.
     pub fn gather(from: &Namespace, target: SocketAddr, size: usize) -> Result<Self> {
         raise_open_files();
         let counts = Arc::new(Counts::default());
         let held = Arc::clone(&counts);
         let _holders = Worker::within(from, "strangers", move |stop| {
-            // Threads are where the one is that starts them.
+            // Threads inherit the network namespace of the thread that starts them.
             thread::scope(|scope| {
                 for _ in 0..HOLDERS {
                     scope.spawn(|| hold(stop, &held, target, size.div_ceil(HOLDERS)));
@@ -54,12 +54,11 @@ impl Crowd {
         Ok(Self { counts, _holders })
     }
 
-    /// Connections that are open, as last looked at.
+    /// Open connections, as of the last round.
     pub fn open(&self) -> usize {
         self.counts.open.load(Ordering::Relaxed)
     }
 
-    /// Connections that were opened so far.
     pub fn opened(&self) -> usize {
         self.counts.opened.load(Ordering::Relaxed)
     }
@@ -90,7 +89,7 @@ fn hold(stop: &AtomicBool, counts: &Counts, target: SocketAddr, size: usize) {
     }
 }
 
-/// Whether the server still has it.
+/// Whether the connection is still open.
 fn goes_on(stream: &mut TcpStream, slow: bool) -> bool {
     let waits = |error: io::Error| error.kind() == ErrorKind::WouldBlock;
     let written = if slow { stream.write(b"x") } else { Ok(0) };
@@ -100,7 +99,7 @@ fn goes_on(stream: &mut TcpStream, slow: bool) -> bool {
 
 fn connect(target: SocketAddr, slow: bool) -> Option<TcpStream> {
     let mut stream = TcpStream::connect_timeout(&target, CONNECT).ok()?;
-    // A reset instead of TIME_WAIT, of which there would be tens of thousands.
+    // Close with a reset: TIME_WAIT would leave tens of thousands of sockets behind.
     let socket = SockRef::from(&stream);
     socket.set_linger(Some(Duration::ZERO)).ok()?;
     if slow {
@@ -111,13 +110,13 @@ fn connect(target: SocketAddr, slow: bool) -> Option<TcpStream> {
     Some(stream)
 }
 
-/// Lets this process have as many files open as it may.
+/// Raises this process's limit of open files to the maximum.
 pub fn raise_open_files() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     setrlimit(Resource::RLIMIT_NOFILE, most.min(65_536), most).expect("another limit");
 }
 
-/// Keeps processors busy until it is dropped: two threads for each.
+/// Keeps all processors busy until it is dropped, with two threads for each.
 pub fn burn() -> Worker {
     let processors = thread::available_parallelism().map_or(1, usize::from);
     Worker::here(move |stop| {

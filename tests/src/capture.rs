@@ -1,4 +1,4 @@
-//! Whatever crosses any device of a namespace, in both directions, byte for byte.
+//! A packet capture on all devices of a namespace, in both directions.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,26 +11,24 @@ use socket2::{Domain, Socket, Type};
 
 use crate::world::Namespace;
 
-/// Room for all that a test sends: nothing may be missed.
+/// Receive buffer, large enough for all packets of a test.
 const BUFFER: usize = 32 << 20;
-/// Longer than any frame here; loopback's are the longest.
+/// Longer than any frame here; loopback has the longest.
 const SNAP: usize = 72 << 10;
 
-/// The direction of a frame, at a device of the namespace.
+/// The direction of a frame at a device of the namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// To the namespace.
     In,
-    /// From it.
+    /// From the namespace.
     Out,
 }
 
-/// A frame at a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// Name of the device.
     pub device: String,
-    /// As the device sees it.
+    /// Direction at that device.
     pub direction: Direction,
     /// Time at the device: `CLOCK_REALTIME` in nanoseconds.
     pub at: i128,
@@ -38,19 +36,17 @@ pub struct Frame {
     pub bytes: Vec<u8>,
 }
 
-/// A running capture.
 #[derive(Debug)]
 pub struct Capture {
-    /// The namespace's name.
     pub name: String,
     socket: Socket,
     devices: BTreeMap<i32, String>,
-    /// Taken from the kernel so far.
+    /// Frames read so far.
     pub frames: Vec<Frame>,
 }
 
 impl Capture {
-    /// Begins, on every device that the namespace has now.
+    /// Starts on all devices that the namespace has now.
     pub fn start(ns: &Namespace) -> Self {
         let links = ns.ip("-o link show").expect("devices");
         let device = |line: &str| {
@@ -67,10 +63,10 @@ impl Capture {
         }
     }
 
-    /// Takes what came since.
+    /// Reads the frames that have arrived.
     pub fn drain(&mut self) {
         let mut frame = Vec::with_capacity(SNAP);
-        // The socket does not block: it fails where nothing is left.
+        // The socket does not block: it returns an error if no frame is left.
         while let Ok((length, from)) = self.socket.recv_from(frame.spare_capacity_mut()) {
             assert!(length < SNAP, "a frame of {length} bytes");
             // SAFETY: the kernel wrote so many bytes.
@@ -92,7 +88,7 @@ impl Capture {
         }
     }
 
-    /// Frames that the kernel had no room for.
+    /// Number of frames that the kernel dropped for lack of room.
     pub fn missed(&self) -> u32 {
         // SAFETY: an all-zero tpacket_stats is valid.
         let mut stats: libc::tpacket_stats = unsafe { std::mem::zeroed() };
@@ -113,13 +109,13 @@ impl Capture {
 }
 
 impl Frame {
-    /// Whether somebody sent it: not the kernel's own talk of neighbours and multicast groups,
-    /// which comes when it likes.
+    /// Whether a program sent the frame. The kernel sends neighbour and multicast messages at
+    /// unpredictable times.
     pub fn is_somebodys(&self) -> bool {
         match (self.bytes.get(12..14), self.transport()) {
-            // Multicast listeners of IPv4 (IGMP).
+            // IGMP, the multicast listener reports of IPv4.
             (Some([0x08, 0x00]), _) => self.bytes.get(23) != Some(&2),
-            // Multicast listeners, routers, neighbours, redirects, and listeners again.
+            // Multicast listener, router, neighbour and redirect messages of ICMPv6.
             (Some([0x86, 0xdd]), Some(TransportSlice::Icmpv6(icmp))) => {
                 !matches!(icmp.type_u8(), 130..=137 | 143)
             }
@@ -137,7 +133,7 @@ impl Frame {
         matches!(self.transport(), Some(TransportSlice::Tcp(tcp)) if tcp.syn() && !tcp.ack())
     }
 
-    /// Its addresses, with ports where it has some.
+    /// Source and destination, with port 0 if the protocol has none.
     pub fn ends(&self) -> Option<[(IpAddr, u16); 2]> {
         let ip = IpSlice::from_slice(self.bytes.get(14..)?).ok()?;
         let (source, destination) = match self.transport() {
@@ -159,9 +155,9 @@ fn socket() -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Time of the frame that was received last.
+/// Time of the last received frame.
 fn stamp(socket: &Socket) -> i128 {
-    /// Of a `timespec`, which the kernel fills in.
+    /// Reads a `timespec`.
     const SIOCGSTAMPNS: libc::c_ulong = 0x8907;
     // SAFETY: an all-zero timespec is valid.
     let mut time: libc::timespec = unsafe { std::mem::zeroed() };

@@ -1,5 +1,5 @@
-//! Control groups of a test's own, in the hierarchies of v1 and v2 that this machine has: programs and
-//! limits are put on them alone, never on what was there before.
+//! Temporary control groups for tests, in the v1 and v2 hierarchies of this machine. Programs and
+//! limits apply to these groups only, never to existing ones.
 
 use std::fs;
 use std::io;
@@ -12,18 +12,19 @@ use anyhow::{Context, Result, ensure};
 use crate::skip;
 use crate::wait::until;
 
-/// The last processes of a group leave it a moment after they were killed.
+/// Processes leave their group a moment after they were killed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A group. Removed when dropped, with those below it, once its processes have ended.
+/// A group. When dropped, it is removed with its subgroups once its processes have ended.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
 }
 
 impl Cgroup {
-    /// Makes one in the unified hierarchy, below this process's, that also takes single threads of this
-    /// process: clients in several pods are threads. Nothing, loudly, where none can be made.
+    /// Makes a group below this process's group in the unified hierarchy. It accepts single
+    /// threads, because clients in several pods are threads of this process. Returns `None`, and
+    /// reports why, if no such group can be made.
     pub fn of_threads(test: &str) -> Option<Self> {
         let made = || -> Result<Self> {
             let cgroup = Self::below(&Hierarchy::unified()?.own)?;
@@ -33,8 +34,9 @@ impl Cgroup {
         skip::needed(test, made().context("a cgroup that takes threads"))
     }
 
-    /// Makes one that this controller can limit, and gives its hierarchy. In v2 the group is below the
-    /// root: other groups with processes in them give no controllers to groups below.
+    /// Makes a group that this controller can limit, and returns its hierarchy as well. In v2 the
+    /// group is below the root, because a group with processes cannot pass controllers on to
+    /// subgroups.
     pub fn with(controller: &str) -> Result<(Self, Hierarchy)> {
         let mut all = Hierarchy::all()?.into_iter();
         if let Some(v1) = all.find(|one| one.has(controller)) {
@@ -47,7 +49,7 @@ impl Cgroup {
         Ok((Self::below(&v2.root)?, v2))
     }
 
-    /// Makes one below another, under a name of its own.
+    /// Makes a group with a unique name below another.
     fn below(parent: &Path) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -60,18 +62,15 @@ impl Cgroup {
         Ok(Self { path })
     }
 
-    /// Writes one of its files.
     pub fn set(&self, file: &str, value: &str) -> Result<()> {
         let file = self.path.join(file);
         fs::write(&file, value).with_context(|| format!("write {value} to {}", file.display()))
     }
 
-    /// Reads one of its files.
     pub(crate) fn get(&self, file: &str) -> Result<String> {
         Ok(fs::read_to_string(self.path.join(file))?)
     }
 
-    /// Its folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -90,7 +89,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Removes a group with those below it, the deepest first: its files go by themselves.
+/// Removes a group with its subgroups, deepest first. The kernel removes the files.
 pub(crate) fn remove(group: &Path) -> io::Result<()> {
     for entry in fs::read_dir(group)?.flatten() {
         if entry.file_type()?.is_dir() {
@@ -100,26 +99,24 @@ pub(crate) fn remove(group: &Path) -> io::Result<()> {
     fs::remove_dir(group)
 }
 
-/// A hierarchy of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// As the kernel writes them: "cpu,cpuacct", "name=systemd"; empty for the unified one.
+    /// As the kernel writes them: "cpu,cpuacct", "name=systemd"; empty for the unified hierarchy.
     pub(crate) controllers: String,
-    /// Its mount point.
     pub(crate) root: PathBuf,
-    /// The group that this process is in; the root where that cannot be seen from here.
+    /// The group of this process, or the root if that group is not visible.
     pub(crate) own: PathBuf,
 }
 
 impl Hierarchy {
-    /// All that are mounted.
     pub(crate) fn all() -> Result<Vec<Self>> {
         let groups = fs::read_to_string("/proc/self/cgroup").context("read /proc/self/cgroup")?;
         let of_line = |line| Self::of_line(Path::new("/sys/fs/cgroup"), line);
         Ok(groups.lines().filter_map(of_line).collect())
     }
 
-    /// Of a line "4:cpu,cpuacct:/group", where distributions mount it below `mounts`.
+    /// Parses a line such as "4:cpu,cpuacct:/group"; distributions mount the hierarchy below
+    /// `mounts`.
     fn of_line(mounts: &Path, line: &str) -> Option<Self> {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, group) = (parts.next()?, parts.next()?);
@@ -137,7 +134,7 @@ impl Hierarchy {
         })
     }
 
-    /// The one of v2.
+    /// The hierarchy of v2.
     pub(crate) fn unified() -> Result<Self> {
         let all = Self::all()?;
         let unified = all.iter().find(|one| one.controllers.is_empty());
@@ -145,7 +142,7 @@ impl Hierarchy {
         unified.cloned().with_context(lacking)
     }
 
-    /// Whether it is of v1 and has this controller.
+    /// Whether this is a v1 hierarchy with this controller.
     pub fn has(&self, controller: &str) -> bool {
         self.controllers.split(',').any(|one| one == controller)
     }
@@ -171,12 +168,12 @@ mod tests {
         let found = |path: &str| Some(path.to_owned());
         assert_eq!(own("4:cpu,cpuacct:/own"), found("cpu,cpuacct/own"));
         assert_eq!(own("1:name=systemd:/own"), found("systemd/own"));
-        // This group cannot be seen from here.
+        // This group is not visible here.
         assert_eq!(own("0::/hidden"), found("unified"));
         for missing in ["7:memory:/own", "0:", ""] {
             assert_eq!(own(missing), None, "{missing}");
         }
-        // Alone, v2 is mounted at the top.
+        // Without v1 hierarchies, v2 is mounted at the top.
         fs::remove_dir_all(mounts.path().join("unified")).expect("no v2");
         assert_eq!(own("0::/"), None);
         fs::write(mounts.path().join("cgroup.procs"), "").expect("its file");

@@ -1,9 +1,9 @@
 //! A real cluster in a [`World`](crate::world::World): etcd and kube-apiserver on the other node,
-//! kube-proxy on the node under test, objects by the API, and everything that deploy/base says.
+//! kube-proxy on the node under test, objects through the API, and all objects of deploy/base.
 //!
-//! Nothing of Kubernetes is imitated: the servers are those of a release (`cargo xtask
-//! setup-cluster`), the rights are those of the shipped roles, tokens come by TokenRequest. There
-//! is no controller manager, no scheduler and no kubelet: what they would do, tests do.
+//! Nothing of Kubernetes is imitated: the servers are released ones (`cargo xtask setup-cluster`),
+//! the rights are those of the shipped roles, and tokens come from TokenRequest. There is no
+//! controller manager, scheduler or kubelet: tests do their work.
 
 mod api;
 pub mod base;

@@ -1,5 +1,5 @@
-//! The Grafana dashboard of the chart, as data: its expressions with the variables resolved the way
-//! Grafana does it, so that tests can evaluate them.
+//! The chart's Grafana dashboard as data. Variables in its expressions are resolved as Grafana does
+//! it, so that tests can evaluate them.
 
 use std::collections::BTreeMap;
 
@@ -23,14 +23,14 @@ impl Dashboard {
         Ok(Self(serde_json::from_str(&text)?))
     }
 
-    /// Panels in their order, rows too.
+    /// Panels in their order, including rows.
     pub fn panels(&self) -> impl Iterator<Item = &Value> {
         self.0["panels"].as_array().into_iter().flatten()
     }
 
-    /// Every expression of every panel; its place is "Title, A". Variables are asked of Prometheus as
-    /// Grafana does when the page opens; `node` is the one that is looked at, `scrape` the seconds
-    /// between two scrapes.
+    /// Every expression of every panel; its place is "Title, A". Variables come from Prometheus, as
+    /// when Grafana opens the page. `node` is the selected node, `scrape` the scrape interval in
+    /// seconds.
     pub fn expressions(
         &self,
         prometheus: &Prometheus,
@@ -40,7 +40,7 @@ impl Dashboard {
     ) -> Result<Vec<Expression>> {
         let seconds = |number: f64| format!("{}s", number.max(1.0) as u64);
         let rate = (span.step + scrape).max(4.0 * scrape);
-        // Grafana's own.
+        // Grafana's built-in variables.
         let mut known = Variables::from([
             ("__range".to_owned(), seconds(span.end - span.start)),
             ("__rate_interval".to_owned(), seconds(rate)),
@@ -68,12 +68,12 @@ impl Dashboard {
     }
 }
 
-/// A string, or nothing.
+/// A string, or an empty one.
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// The value of a variable of type query whose choice is "All".
+/// The value of a query variable with the choice "All".
 fn chosen(variable: &Value, prometheus: &Prometheus, known: &Variables) -> Result<String> {
     if let Some(all) = variable["allValue"].as_str() {
         return Ok(all.to_owned());
@@ -87,8 +87,7 @@ fn chosen(variable: &Value, prometheus: &Prometheus, known: &Variables) -> Resul
     Ok(format!("({})", values.join("|")))
 }
 
-/// With `$name` and `${name}` replaced. In reverse order a name comes before those that it begins
-/// with.
+/// Replaces `$name` and `${name}`. Reverse order handles a name before its prefixes.
 fn resolved(text: &str, variables: &Variables) -> String {
     let names = variables.iter().rev();
     names.fold(text.to_owned(), |text, (name, value)| {

@@ -1,9 +1,9 @@
-//! The demo: the real agent on real packets, told as a timeline.
+//! The demo: the real agent on real packets, printed as a timeline.
 //!
-//! A node, its pods and its clients as namespaces, Service NAT by nftables from the YAML that the
-//! agent reads, steady traffic. The script breaks the node in several ways, and each time waits
-//! for what a load balancer would see on /healthz. It succeeds only if all of it happened, and
-//! leaves nothing behind, also after Ctrl-C.
+//! A node, its pods and its clients are namespaces, with Service NAT by nftables from the agent's
+//! YAML, and steady traffic. The script breaks the node in several ways and waits each time for the
+//! answers that a load balancer would get at /healthz. The demo succeeds only if all of them came.
+//! It leaves nothing behind, even after Ctrl-C.
 
 mod cluster;
 mod script;
@@ -22,11 +22,11 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use crate::skip;
 use timeline::Timeline;
 
-/// Lines of an error that are shown, and their columns: it may quote a log, and that of a verifier
-/// is megabytes.
+/// Maximum lines and columns of a printed error. An error may quote a log, and a verifier's log has
+/// megabytes.
 const SHOWN: (usize, usize) = (20, 300);
 
-/// The real agent on real packets, told as a timeline
+/// The real agent on real packets, shown as a timeline
 #[derive(Debug, Parser)]
 #[command(name = "demo")]
 struct Args {
@@ -44,14 +44,12 @@ extern "C" fn interrupt(_signal: i32) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// An error after Ctrl-C or SIGTERM: every wait checks it, so that the values that clean up are
-/// dropped.
+/// Returns an error after Ctrl-C or SIGTERM. Every wait checks it, so that drops can clean up.
 fn check_signals() -> Result<()> {
     ensure!(!INTERRUPTED.load(Ordering::Relaxed), "by a signal");
     Ok(())
 }
 
-/// Runs the demo; the process's whole life.
 pub fn main() -> ExitCode {
     let args = Args::parse();
     for at in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
@@ -76,7 +74,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// Gives whether everything came that was expected.
+/// Returns whether all expected results came.
 fn run(args: &Args) -> Result<bool> {
     ensure!(
         skip::is_root(),
@@ -89,7 +87,7 @@ fn run(args: &Args) -> Result<bool> {
     } else {
         script::play(&mut timeline)
     };
-    // The lines are worth a picture, also where the end failed.
+    // The picture is drawn even if the demo failed.
     if let Some(file) = &args.svg {
         timeline.draw(file)?;
     }

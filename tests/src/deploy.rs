@@ -1,5 +1,5 @@
-//! What is shipped for clusters, rendered as users render it: the chart by helm, the folders by
-//! kubectl's kustomize. Objects come back as values, to be compared and looked at.
+//! The shipped objects, rendered as users render them: the chart by helm, the folders by kubectl's
+//! kustomize. Tests compare and inspect the resulting values.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::cluster::documents;
 use crate::real_node;
 use crate::skip;
 
-/// The four profiles, by the names of the chart's value and of the overlays.
+/// The four profiles, named like the chart's value and the overlays.
 pub const PROFILES: [&str; 4] = ["beside-kube-proxy", "cilium", "rke1", "standalone"];
 
 /// The repository's folder `deploy`.
@@ -22,26 +22,22 @@ pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
 
-/// A program that renders or checks what is shipped.
+/// A program that renders or checks the shipped objects.
 #[derive(Clone, Copy, Debug)]
 pub enum Tool {
-    /// Installs charts.
     Helm,
-    /// Renders kustomizations.
     Kubectl,
-    /// Evaluates alerts.
     Prometheus,
-    /// Tests alerts.
     Promtool,
 }
 
 impl Tool {
-    /// Its file, where `cargo xtask setup-cluster --all` puts it.
+    /// Its file, as built by `cargo xtask setup-cluster --all`.
     pub fn find(self) -> Result<PathBuf> {
         real_node::find(&format!("{self:?}").to_lowercase())
     }
 
-    /// Whether the test must be skipped for want of it. Says so loudly.
+    /// Whether the test must be skipped because the tool is missing. Reports the skip.
     pub fn skip_without(self, test: &str) -> bool {
         skip::needed(test, self.find()).is_none()
     }
@@ -51,44 +47,43 @@ impl Tool {
     }
 }
 
-/// One rendering of the chart.
 #[derive(Clone, Debug, Default)]
 pub struct Chart {
     values: Value,
-    /// Options of helm; the last one of a name counts.
+    /// Options of helm; of repeated options the last one counts.
     options: Vec<&'static str>,
 }
 
 impl Chart {
-    /// With these values over the chart's own.
+    /// Values over the chart's defaults.
     pub fn with(values: Value) -> Self {
         let options = Vec::new();
         Self { values, options }
     }
 
-    /// With a further option of helm.
+    /// Adds an option of helm.
     pub fn option(mut self, name: &'static str, value: &'static str) -> Self {
         self.options.extend([name, value]);
         self
     }
 
-    /// For another release of Kubernetes.
+    /// Renders for this release of Kubernetes.
     pub fn kubernetes(self, kubernetes: &'static str) -> Self {
         self.option("--kube-version", kubernetes)
     }
 
-    /// The objects.
+    /// The rendered objects.
     ///
     /// # Errors
-    /// What helm says, where the values are refused.
+    /// helm's message if it refuses the values.
     pub fn render(&self) -> Result<Vec<Value>> {
         documents(&self.run(["template", "pathproof"])?)
     }
 
-    /// What helm finds wrong with the chart.
+    /// helm's findings in the chart.
     ///
     /// # Errors
-    /// That.
+    /// helm's message if there are any.
     pub fn lint(&self) -> Result<String> {
         self.run(["lint", "--strict"])
     }
@@ -105,18 +100,17 @@ impl Chart {
             .arg("--values")
             .arg(values)
             .args(&self.options)
-            // The user who tests may have plugins, repositories and a cluster.
+            // The user may have plugins, repositories and a cluster.
             .env_clear()
             .env("HOME", dir.path());
         said(&mut command)
     }
 }
 
-/// Objects that kustomize makes of an overlay together with components, as a user's kustomization puts them
-/// together.
+/// Objects of an overlay with components, combined as in a user's kustomization.
 ///
 /// # Errors
-/// What kustomize says.
+/// kustomize's message.
 pub fn overlay(profile: &str, components: &[&str]) -> Result<Vec<Value>> {
     let dir = overlay_folder(profile, components)?;
     let mut command = Tool::Kubectl.command()?;
@@ -126,9 +120,9 @@ pub fn overlay(profile: &str, components: &[&str]) -> Result<Vec<Value>> {
 /// The folder of such a kustomization.
 ///
 /// # Errors
-/// It cannot be written.
+/// The folder cannot be written.
 pub fn overlay_folder(profile: &str, components: &[&str]) -> Result<TempDir> {
-    // Resources outside of a kustomization's folder are named by relative paths.
+    // Resources outside of a kustomization's folder need relative paths.
     let target = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target");
     let dir = tempfile::tempdir_in(target)?;
     let component = |name: &&str| format!("../../deploy/components/{name}");
@@ -146,7 +140,7 @@ pub fn overlay_folder(profile: &str, components: &[&str]) -> Result<TempDir> {
 /// Standard output of a command that succeeds.
 ///
 /// # Errors
-/// The command, its status and its output, where it does not.
+/// The command, its status and its output if it fails.
 pub fn said(command: &mut Command) -> Result<String> {
     let output = command
         .output()
@@ -159,7 +153,7 @@ pub fn said(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// What names an object: kind, namespace and name.
+/// Kind, namespace and name of an object, which identify it.
 pub fn identity(object: &Value) -> String {
     let paths = ["/kind", "/metadata/namespace", "/metadata/name"];
     let text = |path| object.pointer(path).and_then(Value::as_str);

@@ -1,5 +1,5 @@
-//! A node with Services and a sentinel for `cargo xtask bench` and `cargo xtask storm`, faults of its
-//! datapath, and the times until they show.
+//! A node with Services and a sentinel for `cargo xtask bench` and `cargo xtask storm`, faults of
+//! its datapath, and the times until the agent reports them.
 
 mod fault;
 mod figures;
@@ -19,10 +19,10 @@ pub use fault::{Fault, drop_range, kill_backend};
 pub use figures::{Figure, ms};
 pub use stage::{Load, Stage, Undo};
 
-/// Maximum time of one question.
+/// Timeout of one request.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Asks a health server of the node from outside, this often. An answer that did not come is left out.
+/// Polls a health server of the node from outside. Missing answers are left out.
 pub fn health(world: &World, port: u16, every: Duration) -> Result<Poll<u16>> {
     let address = SocketAddr::new(world.node_address(Family::V4), port);
     Poll::start(&world.outside, "health", every, move || {
@@ -31,7 +31,7 @@ pub fn health(world: &World, port: u16, every: Duration) -> Result<Poll<u16>> {
     })
 }
 
-/// Probes whose outcome accuses something, out of /metrics.
+/// Number of failed probes in /metrics: neither passed nor void.
 pub fn failed_probes(metrics: &str) -> u64 {
     let count = |labels: &[&str]| metric(metrics, "pathproof_probes_total", labels);
     count(&[]) - count(&["outcome=\"passed\""]) - count(&["outcome=\"void\""])

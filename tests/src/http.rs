@@ -1,5 +1,5 @@
-//! A tiny HTTP/1.1 client: one GET, one answer, by hand. The tests look at the exact bytes, so no
-//! library stands between.
+//! A minimal HTTP/1.1 client with one GET for each connection. The tests check exact bytes, so it
+//! uses no library.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -8,19 +8,16 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use socket2::SockRef;
 
-/// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Status code.
     pub status: u16,
-    /// Header lines as they came, without line ends.
+    /// Header lines as received, without line ends.
     pub headers: Vec<String>,
-    /// Body as it came.
     pub body: String,
 }
 
 impl Response {
-    /// A header's value by name, in any case.
+    /// A header's value; the name's case is ignored.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find_map(|line| {
             let (key, value) = line.split_once(':')?;
@@ -29,12 +26,12 @@ impl Response {
     }
 }
 
-/// GETs `path` within `timeout`, from the namespace that the calling thread is in.
+/// GETs `path` within `timeout`, from the calling thread's namespace.
 pub fn get(address: SocketAddr, path: &str, timeout: Duration) -> Result<Response> {
     request(address, "GET", path, timeout)
 }
 
-/// Any method without a body.
+/// Sends a request of any method, without a body.
 pub fn request(
     address: SocketAddr,
     method: &str,
@@ -45,7 +42,7 @@ pub fn request(
         .with_context(|| format!("connect to {address}"))?;
     stream.set_read_timeout(Some(timeout))?;
     stream.set_write_timeout(Some(timeout))?;
-    // A reset instead of TIME_WAIT: a poller would fill conntrack otherwise.
+    // Close with a reset: TIME_WAIT entries of a poller would fill conntrack.
     SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
     write!(
         stream,

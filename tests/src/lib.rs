@@ -1,11 +1,12 @@
-//! Harness of the tests on a real kernel: a node, its pods, another node and clients as network
-//! namespaces ([`world`]), Service NAT by real rules ([`rules`]), in a real cluster ([`cluster`]) or on a
-//! whole node with kubelet and containerd ([`real_node`]), traffic ([`traffic`]) and the YAML that the agent and the rules both read
-//! ([`manifests`], [`scale`]). What is shipped for clusters is rendered by [`deploy`].
+//! Harness of the tests on a real kernel. It builds a node, its pods, another node and clients as
+//! network namespaces ([`world`]), with traffic ([`traffic`]). Service NAT comes from real rules
+//! ([`rules`]), a real cluster ([`cluster`]), or a whole node with kubelet and containerd
+//! ([`real_node`]). The agent and the rules read the same YAML ([`manifests`], [`scale`]).
+//! [`deploy`] renders the shipped objects.
 //!
-//! Nothing here touches the host's own network namespace: every device, rule and sysctl lives in a
-//! namespace that a [`world::World`] made and removes. The harness reads YAML without the agent's types
-//! ([`rules`]), so that a parsing mistake of the agent's cannot hide in the tests.
+//! Nothing here touches the network namespace of the host: every device, rule and sysctl lives in a
+//! namespace that a [`world::World`] creates and removes. The harness parses YAML without the
+//! agent's types ([`rules`]), so that a parsing mistake of the agent cannot hide in the tests.
 
 pub mod abuse;
 pub mod bpf;

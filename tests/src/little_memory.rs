@@ -1,5 +1,5 @@
-//! Little memory for one process: a control group that takes back every page that can be read again,
-//! as a node does that runs out. What the process itself holds it keeps; nothing is killed.
+//! Tight memory for one process: a control group that reclaims every page that can be read again,
+//! as on a node that runs out of memory. The process keeps its own data, and nothing is killed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,34 +9,35 @@ use anyhow::Result;
 use crate::cgroup::Cgroup;
 use crate::usage;
 
-/// Above what cannot be taken back: a process that works holds now more, now less.
+/// Room above the memory that cannot be reclaimed, which varies in a working process.
 const ROOM: u64 = 2 << 20;
 
-/// Such a group. Removed when dropped; who is in it then goes back to where we are.
+/// Such a group. When dropped, its processes return to this process's group.
 #[derive(Debug)]
 pub struct MemoryGroup {
     group: Cgroup,
-    /// File that takes processes in where we are.
+    /// `cgroup.procs` of this process's group.
     home: PathBuf,
-    /// Files of the limit and of what is held, and the word for no limit.
+    /// Files of the limit and of current use, and the value for no limit.
     words: [&'static str; 3],
 }
 
 impl MemoryGroup {
-    /// An error where this machine has no control groups for memory that we may divide.
+    /// Returns an error if this machine has no usable memory control groups.
     pub fn new() -> Result<Self> {
         let (group, hierarchy) = Cgroup::with("memory")?;
         let home = hierarchy.own.join("cgroup.procs");
         let mut words = ["memory.high", "memory.current", "max"];
         if hierarchy.has("memory") {
             words = ["memory.limit_in_bytes", "memory.usage_in_bytes", "-1"];
-            // Who gets no page waits for it, and is not killed.
+            // A process without a page waits for one instead of being killed.
             group.set("memory.oom_control", "1")?;
         }
         Ok(Self { group, home, words })
     }
 
-    /// What is started in `work` is in the group: pages count where they were first asked for.
+    /// Runs `work` inside the group, because a page counts in the group that allocates it.
+    /// Processes that `work` starts remain in the group.
     pub fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let own = std::process::id();
         self.take(own)?;
@@ -45,32 +46,33 @@ impl MemoryGroup {
         Ok(done)
     }
 
-    /// Takes a process in that runs already: what it held before counts where it was.
+    /// Moves a running process into the group. Memory that it already holds still counts in its old
+    /// group.
     pub fn take(&self, pid: u32) -> Result<()> {
         self.group.set("cgroup.procs", &pid.to_string())
     }
 
-    /// All in the group together get no more than these bytes, with what the kernel holds for them;
-    /// version 1 leaves out the buffers of sockets.
+    /// Limits all processes in the group together, including kernel memory; version 1 leaves out
+    /// socket buffers.
     pub fn limit(&self, bytes: u64) -> Result<()> {
         self.group.set(self.words[0], &bytes.to_string())
     }
 
-    /// Bytes that all in the group hold now.
+    /// Bytes in use by the group.
     pub fn held(&self) -> Result<u64> {
         Ok(self.group.get(self.words[1])?.trim().parse()?)
     }
 
-    /// Leaves all in the group hardly more than what a process of it holds.
+    /// Limits the group to little more than the anonymous memory of this process.
     pub fn tighten(&self, pid: u32) -> Result<()> {
         let least = usage::memory(pid)?.anonymous_kib * 1024 + ROOM;
-        // The least that the kernel lets us ask for.
+        // The kernel may refuse the lowest limits.
         let mut tried = (0..64).map(|more| self.limit(least + more * (ROOM / 4)));
         let set = tried.find(Result::is_ok);
         set.unwrap_or_else(|| self.limit(least))
     }
 
-    /// Takes the limit away.
+    /// Removes the limit.
     pub fn loosen(&self) -> Result<()> {
         self.group.set(self.words[0], self.words[2])
     }
@@ -103,7 +105,7 @@ mod tests {
         let sleep = || Command::new("sleep").arg("60").stdin(Stdio::null()).spawn();
         let mut child = group.inside(sleep).expect("inside").expect("sleep");
         let held = group.group.get("cgroup.procs").expect("processes");
-        // Whatever another test begins at this moment is inside as well.
+        // Processes that other tests start at this moment are inside as well.
         let child_id = child.id().to_string();
         assert!(held.lines().any(|pid| pid == child_id), "{held}");
         group.tighten(child.id()).expect("a limit");

@@ -1,5 +1,5 @@
-//! The folder of YAML that the agent and the rules both read: one Node and some Services with their
-//! EndpointSlices, written as `kubectl get -o yaml` would, changed by atomic rename.
+//! The YAML folder that the agent and the rules both read: one Node, and Services with their
+//! EndpointSlices, as `kubectl get -o yaml` prints them. Files are changed by atomic rename.
 
 use std::fs;
 use std::net::IpAddr;
@@ -15,23 +15,18 @@ mod sentinel;
 
 pub use sentinel::Sentinel;
 
-/// The taint by which the cluster autoscaler marks a node that it removes.
+/// The taint with which the cluster autoscaler marks a node for removal.
 pub const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// An endpoint of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Name of the pod, for the reader.
+    /// Name of the pod, for readers only.
     pub pod: String,
-    /// Address of each family.
     pub addresses: [IpAddr; 2],
-    /// Node it lives on.
+    /// Node of the pod.
     pub node: &'static str,
-    /// Condition `ready`.
     pub ready: bool,
-    /// Condition `serving`.
     pub serving: bool,
-    /// Condition `terminating`.
     pub terminating: bool,
 }
 
@@ -51,27 +46,25 @@ impl From<&Pod> for Endpoint {
     }
 }
 
-/// A dual-stack Service with one port, of TCP and named "http" at first, in the namespace "demo" if no
-/// other is said.
+/// A dual-stack Service. By default it has one TCP port named "http" and is in the namespace
+/// "demo".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
     pub namespace: &'static str,
     pub name: String,
-    /// Its place in the address plan: ClusterIPs, load balancer addresses.
+    /// Its index in the address plan: ClusterIPs, load balancer addresses.
     pub index: u8,
     pub port_name: String,
-    /// TCP or UDP.
     pub protocol: &'static str,
     /// Port that clients dial.
     pub port: u16,
-    /// Port of the endpoints.
     pub target_port: u16,
-    /// A second TCP port, the same at the endpoints, and its name.
+    /// Name and number of a second TCP port, the same at the endpoints.
     pub second: Option<(&'static str, u16)>,
     pub node_port: Option<u16>,
-    /// Whether it is of type LoadBalancer, with addresses of the plan.
+    /// Whether it has type LoadBalancer, with addresses of the plan.
     pub load_balancer: bool,
-    /// Whether it has external IPs, of the plan.
+    /// Whether it has external IPs of the plan.
     pub external_ips: bool,
     /// `externalTrafficPolicy: Local`.
     pub external_local: bool,
@@ -98,7 +91,7 @@ impl Service {
         }
     }
 
-    /// Of UDP, at these ports.
+    /// Uses UDP with these ports.
     pub fn udp(mut self, name: &str, port: u16, target_port: u16) -> Self {
         self.port_name = name.to_owned();
         self.protocol = "UDP";
@@ -112,7 +105,7 @@ impl Service {
         self
     }
 
-    /// Of type LoadBalancer, with a node port.
+    /// Type LoadBalancer, with a node port.
     pub fn load_balancer(mut self, node_port: u16) -> Self {
         self.load_balancer = true;
         self.node_port(node_port)
@@ -123,24 +116,21 @@ impl Service {
         self
     }
 
-    /// With `externalTrafficPolicy: Local`.
     pub fn external_local(mut self) -> Self {
         self.external_local = true;
         self
     }
 
-    /// With `externalTrafficPolicy: Local` and this health check node port.
+    /// Sets `externalTrafficPolicy: Local` and this health check node port.
     pub fn health_port(mut self, port: u16) -> Self {
         self.health_port = Some(port);
         self.external_local()
     }
 
-    /// ClusterIP of a family.
     pub fn cluster_ip(&self, family: Family) -> IpAddr {
         layout::pick(layout::cluster_ip(self.index), family)
     }
 
-    /// Load balancer address of a family.
     pub fn load_balancer_ip(&self, family: Family) -> IpAddr {
         layout::pick(layout::vip(self.index), family)
     }
@@ -219,8 +209,7 @@ impl Service {
     }
 }
 
-/// An object without its fields that are null or empty lists: those that an API server would leave
-/// out.
+/// Removes fields that are null or empty lists, which an API server would omit.
 fn without_unset(mut object: Value) -> Value {
     if let Some(fields) = object.as_object_mut() {
         fields.retain(|_, value| !value.is_null() && *value != json!([]));
@@ -238,7 +227,7 @@ pub fn service(namespace: &str, name: &str, spec: Value) -> Value {
     })
 }
 
-/// Ports of a Service, named after their numbers; with `target`, those of its slices.
+/// Ports of a Service, named after their numbers, or with `target` those of its slices.
 pub fn ports(
     numbers: impl IntoIterator<Item = u16>,
     protocol: &str,
@@ -251,14 +240,13 @@ pub fn ports(
     numbers.into_iter().map(port).collect()
 }
 
-/// A slice with the mark of the controller that writes slices from pods.
+/// Marks a slice as written by the EndpointSlice controller.
 pub fn managed(mut slice: Value) -> Value {
     slice["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] =
         json!("endpointslice-controller.k8s.io");
     slice
 }
 
-/// A slice of a Service.
 pub fn slice(
     namespace: &str,
     service: &str,
@@ -284,19 +272,19 @@ pub fn slice(
     })
 }
 
-/// Objects as the text of a file.
+/// A YAML file with these objects.
 pub fn yaml(objects: &[Value]) -> Result<String> {
     let documents = objects.iter().map(serde_saphyr::to_string);
     let documents: Vec<String> = documents.collect::<Result<_, _>>()?;
     Ok(documents.join("---\n"))
 }
 
-/// Of the Node.
+/// File of the Node.
 pub const NODE_FILE: &str = "node.yaml";
-/// Of the sentinel's Service and slices.
+/// File of the sentinel's Service and slices.
 pub const SENTINEL_FILE: &str = "sentinel.yaml";
 
-/// The folder, and what is written in it.
+/// The folder and its objects.
 #[derive(Debug, Default)]
 pub struct Manifests {
     dir: PathBuf,
@@ -311,7 +299,7 @@ impl Manifests {
         Self::write_to(world.dir().join("manifests"), services)
     }
 
-    /// Writes them into a folder.
+    /// Writes them into this folder.
     pub fn write_to(dir: PathBuf, services: Vec<Service>) -> Result<Self> {
         fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
         let manifests = Self {
@@ -326,7 +314,6 @@ impl Manifests {
         Ok(manifests)
     }
 
-    /// The folder.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
@@ -336,7 +323,7 @@ impl Manifests {
         format!("service-{name}.yaml")
     }
 
-    /// A Service by name. Panics where there is none.
+    /// A Service by name. Panics if there is none.
     pub fn service(&self, name: &str) -> &Service {
         let mut services = self.services.iter();
         let found = services.find(|service| service.name == name);
@@ -361,24 +348,21 @@ impl Manifests {
         Ok(())
     }
 
-    /// Removes a Service with its slices.
     pub fn remove(&mut self, name: &str) -> Result<()> {
         self.services.retain(|service| service.name != name);
         fs::remove_file(self.dir.join(Self::service_file(name)))
             .with_context(|| format!("remove Service {name}"))
     }
 
-    /// Writes the sentinel's Service and slices.
     pub fn put_sentinel(&self, sentinel: &Sentinel) -> Result<()> {
         self.write_file(SENTINEL_FILE, &sentinel.yaml())
     }
 
-    /// Removes the sentinel's Service and slices.
     pub fn remove_sentinel(&self) -> Result<()> {
         fs::remove_file(self.dir.join(SENTINEL_FILE)).context("remove the sentinel")
     }
 
-    /// Puts one pod in another's place in the slices of a Service.
+    /// Replaces one pod by another in the slices of a Service.
     pub fn swap_endpoint(&mut self, service: &str, from: &str, to: &Pod) -> Result<()> {
         self.change(service, |service| {
             for endpoint in &mut service.endpoints {
@@ -389,27 +373,26 @@ impl Manifests {
         })
     }
 
-    /// Taints the node.
     pub fn taint(&mut self, key: &str) -> Result<()> {
         self.taints.push(key.to_owned());
         self.write_node()
     }
 
-    /// Takes all taints away.
+    /// Removes all taints.
     pub fn untaint(&mut self) -> Result<()> {
         self.taints.clear();
         self.write_node()
     }
 
-    /// Sets or clears the Node's deletionTimestamp.
     pub fn set_deleting(&mut self, deleting: bool) -> Result<()> {
         self.deleting = deleting;
         self.write_node()
     }
 
-    /// Writes any file into the folder, in one step.
+    /// Writes a file into the folder atomically.
     pub fn write_file(&self, name: &str, text: &str) -> Result<()> {
-        // Hidden, and without the ending of a manifest: a reader of the folder never sees half.
+        // The draft is hidden and has no manifest suffix, so that readers of the folder never see
+        // half a file.
         let draft = self.dir.join(format!(".{name}.draft"));
         let file = self.dir.join(name);
         fs::write(&draft, text).with_context(|| format!("write {}", draft.display()))?;

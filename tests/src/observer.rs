@@ -1,5 +1,5 @@
-//! The observer loaded and attached to nothing, with maps of its own, and the means to run packets
-//! through its programs (BPF_PROG_TEST_RUN) as if they crossed a device.
+//! The observer, loaded with separate maps but not attached. BPF_PROG_TEST_RUN runs packets through
+//! its programs as if they crossed a device.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
@@ -31,28 +31,26 @@ use pathproof::datapath::load;
 use crate::packet::mapped;
 use crate::world::feed;
 
-/// Bytes of `struct __sk_buff` (linux/bpf.h) that the kernel takes as context.
+/// Size of `struct __sk_buff` (linux/bpf.h), which the kernel takes as context.
 const CONTEXT_LEN: usize = 192;
 /// Offset of its `ifindex`.
 const CONTEXT_IFINDEX: usize = 40;
 
-/// The observer, attached to nothing.
 pub struct Observer {
-    /// The loaded object, to take maps and programs out of it.
+    /// The loaded object, for its maps and programs.
     pub ebpf: Ebpf,
 }
 
-/// What came out of a program.
+/// Result of a program.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Passed {
-    /// Its return value.
     pub verdict: i32,
     /// The packet afterwards.
     pub bytes: Vec<u8>,
 }
 
 impl Observer {
-    /// Loads it, with other capacities for the maps that are named.
+    /// Loads the observer, with other capacities for these maps.
     pub fn load(capacities: &[(&'static str, u32)]) -> Self {
         let loaded = load::load_with(None, capacities);
         let mut ebpf = loaded.unwrap_or_else(|error| panic!("{}", chain(&error)));
@@ -73,7 +71,7 @@ impl Observer {
         self.repeat(name, packet, device, 1)
     }
 
-    /// Runs it many times in one system call.
+    /// Runs a packet many times in one system call.
     pub fn repeat(&self, name: &str, packet: &[u8], device: u32, repeat: u32) -> Passed {
         let mut bytes = vec![0; packet.len() + 64];
         let result = self.program(name).test_run(TestRunOptions {
@@ -91,7 +89,6 @@ impl Observer {
         }
     }
 
-    /// A map of the object.
     pub fn map<'a, M: TryFrom<&'a Map, Error: Debug>>(&'a self, name: &str) -> M {
         let map = self.ebpf.map(name).expect(name);
         map.try_into().expect(name)
@@ -107,13 +104,12 @@ impl Observer {
         map.insert(key, value, 0).expect(name);
     }
 
-    /// A value of an array.
     fn of_array<V: Pod>(&self, name: &str, index: u32) -> V {
         let array: Array<_, V> = self.map(name);
         array.get(&index, 0).expect(name)
     }
 
-    /// Clears every value of an array, or as many.
+    /// Clears the first `most` values of an array.
     pub fn clear<V: Pod + Default>(&mut self, name: &str, most: u32) {
         let mut array: Array<_, V> = self.map_mut(name);
         for index in 0..array.len().min(most) {
@@ -121,12 +117,11 @@ impl Observer {
         }
     }
 
-    /// Puts a TCP frontend in.
     pub fn put_frontend(&mut self, at: SocketAddr, value: FrontendValue) {
         self.put(map::FRONTENDS, &frontend(at, TCP), &value);
     }
 
-    /// Puts a UDP frontend in, and marks its port.
+    /// Adds a UDP frontend and marks its port.
     pub fn put_udp_frontend(&mut self, at: SocketAddr, value: FrontendValue) {
         let key = frontend(at, UDP);
         self.put(map::FRONTENDS, &key, &value);
@@ -147,25 +142,24 @@ impl Observer {
         self.put(map::ENDPOINTS, &key, &entry);
     }
 
-    /// Puts a prefix of sources in; `bits` of 128.
+    /// Adds a source prefix; `bits` counts within the 128 bits of the address.
     pub fn put_source(&mut self, address: IpAddr, bits: u32, class: SourceClass) {
         let mut sources: LpmTrie<_, Address, u32> = self.map_mut(map::SOURCES);
         let put = sources.insert(&Key::new(bits, mapped(address)), class as u32, 0);
         put.expect("room for a source");
     }
 
-    /// Sets a device's flags.
     pub fn put_device(&mut self, device: u32, flags: u32) {
         self.put(map::DEVICES, &device, &flags);
     }
 
-    /// Connections (`map::PENDING`) or datagrams (`map::UDP_PENDING`) that are followed.
+    /// Followed connections (`map::PENDING`) or datagrams (`map::UDP_PENDING`).
     pub fn pending(&self, name: &str) -> Vec<(PendingKey, Pending)> {
         let pending: HashMap<_, PendingKey, Pending> = self.map(name);
         pending.iter().flatten().collect()
     }
 
-    /// Changes it. A test need not sleep: it makes them older.
+    /// Changes followed entries. A test makes them older instead of sleeping.
     pub fn change_pending(&mut self, name: &str, change: impl Fn(&PendingKey, &mut Pending)) {
         for (key, mut value) in self.pending(name) {
             change(&key, &mut value);
@@ -173,7 +167,7 @@ impl Observer {
         }
     }
 
-    /// Forgets it.
+    /// Removes all followed entries.
     pub fn forget_pending(&mut self, name: &str) {
         let followed = self.pending(name);
         let mut pending: HashMap<_, PendingKey, Pending> = self.map_mut(name);
@@ -182,7 +176,7 @@ impl Observer {
         }
     }
 
-    /// Forgets all evidence of the Services below `services`; expectations stay.
+    /// Removes all evidence, with the counts of the first `services` Services; expectations stay.
     pub fn reset(&mut self, services: u32) {
         self.forget_pending(map::PENDING);
         self.forget_pending(map::UDP_PENDING);
@@ -199,14 +193,14 @@ impl Observer {
         self.anomalies();
     }
 
-    /// Outcomes of a Service and class that are not zero, in the order of their indexes.
+    /// Nonzero outcomes of a Service and class, in the order of their indexes.
     pub fn outcomes(&self, service: u32, class: SourceClass) -> Vec<(Outcome, u32)> {
         let counts: ServiceCounts = self.of_array(map::COUNTS, service);
         let all = Outcome::ALL.into_iter().zip(counts.counts[class as usize]);
         all.filter(|(_, count)| *count != 0).collect()
     }
 
-    /// Faults that are not zero, in the order of their indexes.
+    /// Nonzero faults, in the order of their indexes.
     pub fn faults(&self) -> Vec<(Fault, u64)> {
         let faults: PerCpuArray<_, u64> = self.map(map::FAULTS);
         let count = |fault| faults.get(&(fault as u32), 0).expect("faults").iter().sum();
@@ -214,18 +208,18 @@ impl Observer {
         all.filter(|(_, count)| *count != 0).collect()
     }
 
-    /// When the last proof of a family and class was seen; zero for never.
+    /// Time of the last proof of a family and class; zero for never.
     pub fn last_proof(&self, family: Family, class: SourceClass) -> u64 {
         self.of_array(map::PROOFS, proof_slot(family as u32, class as u8))
     }
 
-    /// How many delays from arrival to departure were noted of a family.
+    /// Number of recorded delays from arrival to departure of a family.
     pub fn delays(&self, family: Family) -> u64 {
         let delays: Delays = self.of_array(map::DELAYS, family as u32);
         delays.buckets.iter().sum()
     }
 
-    /// Takes the records out of the ring buffer.
+    /// Reads and removes the records of the ring buffer.
     pub fn anomalies(&mut self) -> Vec<Anomaly> {
         let mut ring: RingBuf<_> = self.map_mut(map::ANOMALIES);
         let mut records = Vec::new();
@@ -259,27 +253,27 @@ pub fn monotonic() -> u64 {
     clock::mono().0
 }
 
-/// Index of the loopback device of every network namespace.
+/// Index of the loopback device in every network namespace.
 pub const LO: u32 = 1;
 
-/// Devices of a sandbox, all up and forwarding, by their indexes.
+/// Indexes of a sandbox's devices, all up and with forwarding enabled.
 #[derive(Clone, Copy, Debug)]
 pub struct Sandbox {
-    /// No route names it.
+    /// Without routes.
     pub client: u32,
-    /// No route names it.
+    /// Without routes.
     pub bridge: u32,
-    /// No route names it.
+    /// Without routes.
     pub redirecting: u32,
-    /// The routes to 10.244.0.0/16 and fd00:10:244::/48 name it.
+    /// Device of the routes to 10.244.0.0/16 and fd00:10:244::/48.
     pub pods: u32,
-    /// The routes to 10.245.0.0/16 and fd00:10:245::/48 name it.
+    /// Device of the routes to 10.245.0.0/16 and fd00:10:245::/48.
     pub overlay: u32,
-    /// The default routes name it.
+    /// Device of the default routes.
     pub uplink: u32,
 }
 
-/// Runs `work` on a thread in a network namespace of its own, which ends with it.
+/// Runs `work` on a thread in a new network namespace, which ends with the thread.
 pub fn in_sandbox<T: Send>(work: impl FnOnce(Sandbox) -> T + Send) -> Result<T> {
     thread::scope(|scope| {
         let inside = scope.spawn(|| -> Result<T> {
@@ -317,7 +311,7 @@ route add fd00:10:245::/48 dev overlay
 route add default via 2001:db8::1
 ";
 
-/// In the namespace of the calling thread, which its children inherit.
+/// Builds the devices in the calling thread's namespace, which child processes inherit.
 fn build() -> Result<Sandbox> {
     for key in ["net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"] {
         std::fs::write(format!("/proc/sys/{key}"), "1").with_context(|| format!("set {key}"))?;
@@ -333,15 +327,14 @@ fn build() -> Result<Sandbox> {
     })
 }
 
-/// Runs a program in the namespace of the calling thread, with `input` on its standard input; gives
-/// its standard output.
+/// Runs a program in the calling thread's namespace with `input` on its standard input; returns its
+/// standard output.
 pub fn run(program: &str, words: &str, input: &str) -> Result<String> {
     let mut command = Command::new(program);
     command.args(words.split_whitespace());
     feed(command, input)
 }
 
-/// Index of a device of the calling thread's namespace.
 pub fn index_of(name: &str) -> Result<u32> {
     if_nametoindex(name).with_context(|| format!("no device {name}"))
 }

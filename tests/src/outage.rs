@@ -1,4 +1,4 @@
-//! Users of a Service and what they feel during an outage, and whether `pathproof why` explains it.
+//! Users of a Service during an outage, their failures, and the explanation by `pathproof why`.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -9,22 +9,21 @@ use std::time::{Duration, Instant};
 use crate::traffic::{Client, Ended, Plan, Tally};
 use crate::wait::until;
 
-/// Longer than any client waits until it is served, on machines that do much else.
+/// Longer than any client waits until it is served, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A client waits no longer for its answer, and a moment more.
+/// Slightly longer than a client waits for its answer.
 const ENDED: Duration = Duration::from_millis(1200);
-/// A page that does not explain an outage yet may do so a moment later.
+/// Maximum wait until the page explains an outage.
 const EXPLAINED: Duration = Duration::from_secs(3);
 
 /// Alternatives for one part of an explanation.
 pub type Words = &'static [&'static str];
 
-/// Users at work, until this is dropped.
+/// Clients that run until this is dropped.
 pub struct Users {
     clients: Vec<Client>,
 }
 
-/// Connections and successes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Felt {
     pub ok: usize,
@@ -58,14 +57,13 @@ impl fmt::Display for Felt {
 }
 
 impl Users {
-    /// Starts these clients.
     pub fn start(plans: impl IntoIterator<Item = Plan>) -> Self {
         let plans = plans.into_iter();
         let clients = plans.map(|plan| plan.start().expect("a client")).collect();
         Self { clients }
     }
 
-    /// Waits until every client is served, without a failure for a second.
+    /// Waits until every client is served and has not failed for a second.
     pub fn wait_served(&self) {
         let mut last = Vec::new();
         let served = until(PATIENCE, || {
@@ -79,7 +77,7 @@ impl Users {
         assert!(served.is_some(), "not served: {last:?}");
     }
 
-    /// Results of the connections that began from `since` until now. Older ones are forgotten.
+    /// Results of the connections that began between `since` and now. Older results are discarded.
     pub fn felt(&self, since: Instant) -> Felt {
         let until = Instant::now();
         thread::sleep(ENDED);
@@ -91,16 +89,15 @@ impl Users {
     }
 }
 
-/// Output of `pathproof why`.
 #[derive(Clone, Debug, Default)]
 pub struct Explanation {
-    /// Parts of which the page has none of the words.
+    /// Parts of which the page contains no alternative.
     pub missing: Vec<Words>,
     pub page: String,
 }
 
 impl Explanation {
-    /// Runs the command until its page has one of the words of every part, for some seconds at most.
+    /// Runs the command until its page contains every part, for a few seconds at most.
     pub fn read(mut why: impl FnMut() -> Command, parts: &[Words]) -> Self {
         let mut last = Self::default();
         until(EXPLAINED, || {
@@ -112,7 +109,7 @@ impl Explanation {
     }
 
     fn of(page: String, parts: &[Words]) -> Self {
-        // Lines are broken anywhere between two words.
+        // The page may break lines between any two words.
         let text = page.split_whitespace().collect::<Vec<_>>().join(" ");
         let is_missing = |part: &&Words| !part.iter().any(|word| text.contains(word));
         let missing = parts.iter().filter(is_missing).copied().collect();

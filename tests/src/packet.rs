@@ -1,8 +1,8 @@
-//! Packets as they stand on the wire, for tests and benchmarks of the observer: made with
-//! etherparse, so that a misreading of a header in `agent-common` cannot repeat itself here.
+//! Packets for tests and benchmarks of the observer, built with etherparse so that a misread header
+//! in `agent-common` is not repeated here.
 //!
-//! Every builder gives a sound packet with right lengths and checksums; tests damage the bytes
-//! afterwards. Nothing here may use `agent-common`: its own tests include this file.
+//! Every builder returns a valid packet with correct lengths and checksums; tests damage the bytes
+//! afterwards. This file must not use `agent-common`, whose own tests include it.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -32,7 +32,6 @@ pub mod flag {
     pub const ACK: u8 = 0x10;
 }
 
-/// An IPv6 extension header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension {
     /// Hop-by-hop options of `8 * (units + 1)` bytes.
@@ -48,7 +47,7 @@ pub enum Extension {
 }
 
 impl Extension {
-    /// Its number, and its bytes in front of a header with the number `next`.
+    /// Its protocol number, and its bytes in front of a header with the number `next_header`.
     fn before(self, next_header: IpNumber) -> (u8, Vec<u8>) {
         let options = |units: u8| {
             let body = vec![0; 6 + usize::from(units) * 8];
@@ -76,7 +75,7 @@ impl Extension {
 /// Source and destination hardware addresses.
 pub type Hardware = ([u8; 6], [u8; 6]);
 
-/// The 16 bytes that stand for an address everywhere.
+/// The 16 bytes that represent an address in maps.
 pub fn mapped(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
@@ -84,8 +83,7 @@ pub fn mapped(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// A packet in the making: what stands in front of its payload can be changed until
-/// [`bytes`](Self::bytes).
+/// A packet whose headers can be changed until [`bytes`](Self::bytes).
 #[derive(Clone, Debug)]
 pub struct Packet {
     link: Option<Hardware>,
@@ -96,7 +94,7 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Any protocol over IP. Both addresses are of one family.
+    /// Any protocol over IP. Both addresses have the same family.
     pub fn ip(source: IpAddr, destination: IpAddr, protocol: u8, body: Vec<u8>) -> Self {
         let protocol = IpNumber(protocol);
         let net = match (source, destination) {
@@ -126,25 +124,25 @@ impl Packet {
         }
     }
 
-    /// Without a link-layer header, as a tun or WireGuard device carries it.
+    /// Removes the link-layer header, as on a tun or WireGuard device.
     pub fn without_link(mut self) -> Self {
         self.link = None;
         self
     }
 
-    /// Between these hardware addresses.
+    /// Sets the hardware addresses.
     pub fn between(mut self, link: Hardware) -> Self {
         self.link = Some(link);
         self
     }
 
-    /// Behind another VLAN tag of this EtherType, inside those that are there.
+    /// Adds a VLAN tag of this EtherType inside the existing ones.
     pub fn tagged(mut self, ethertype: u16) -> Self {
         self.tags.push(ethertype);
         self
     }
 
-    /// With this many words of IPv4 options (no operation).
+    /// Sets this many words of IPv4 options (no operation).
     pub fn ip_options(mut self, words: u8) -> Self {
         if let NetHeaders::Ipv4(header, _) = &mut self.net {
             let options = vec![1; usize::from(words) * 4];
@@ -153,7 +151,8 @@ impl Packet {
         self
     }
 
-    /// An IPv4 fragment at this offset in units of 8 bytes, with more to follow. The body stays.
+    /// Makes it an IPv4 fragment at this offset in units of 8 bytes, with more to follow. The body
+    /// stays.
     pub fn fragment(mut self, offset: u16) -> Self {
         if let NetHeaders::Ipv4(header, _) = &mut self.net {
             header.dont_fragment = false;
@@ -163,19 +162,18 @@ impl Packet {
         self
     }
 
-    /// Behind another IPv6 extension header.
+    /// Adds an IPv6 extension header behind the existing ones.
     pub fn extension(mut self, extension: Extension) -> Self {
         self.extensions.push(extension);
         self
     }
 
-    /// The bytes on the wire.
     pub fn bytes(&self) -> Vec<u8> {
         [self.link(), self.network()].concat()
     }
 
     fn link(&self) -> Vec<u8> {
-        /// Priority and number in each tag.
+        /// Priority and VLAN number of each tag.
         const NUMBER: &[u8] = &[0, 100];
         let Some((source, destination)) = self.link else {
             return Vec::new();
@@ -212,7 +210,6 @@ impl Packet {
     }
 }
 
-/// A TCP segment with any flags.
 pub fn tcp(
     source: SocketAddr,
     destination: SocketAddr,
@@ -229,18 +226,17 @@ pub fn tcp(
     header.psh = flags & flag::PSH != 0;
     header.ack = flags & flag::ACK != 0;
     if header.syn {
-        // Maximum segment size, as every stack sends it.
+        // Maximum segment size, which every stack sends.
         header.set_options_raw(&[2, 4, 5, 0xb4]).expect("one word");
     }
     segment(header, source.ip(), destination.ip(), payload)
 }
 
-/// A TCP segment with this header, but for its checksum.
+/// A TCP segment with this header and the correct checksum.
 pub fn segment(header: TcpHeader, source: IpAddr, destination: IpAddr, payload: &[u8]) -> Packet {
     summed(TransportHeader::Tcp(header), source, destination, payload)
 }
 
-/// A UDP datagram.
 pub fn udp(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Packet {
     let header = UdpHeader {
         source_port: source.port(),
@@ -252,7 +248,7 @@ pub fn udp(source: SocketAddr, destination: SocketAddr, payload: &[u8]) -> Packe
     summed(header, source.ip(), destination.ip(), payload)
 }
 
-/// With the right checksum.
+/// A packet with this header and the correct checksum.
 fn summed(
     mut header: TransportHeader,
     source: IpAddr,
@@ -270,7 +266,7 @@ fn summed(
     packet
 }
 
-/// Sets the right checksum, if there is one.
+/// Sets the checksum. Returns whether the payload fits.
 fn sum(header: &mut TransportHeader, net: &NetHeaders, payload: &[u8]) -> bool {
     match net {
         NetHeaders::Ipv4(ip, _) => header.update_checksum_ipv4(ip, payload).is_ok(),
@@ -279,7 +275,7 @@ fn sum(header: &mut TransportHeader, net: &NetHeaders, payload: &[u8]) -> bool {
     }
 }
 
-/// Whether the checksums of a packet's IPv4, TCP and UDP headers are right.
+/// Whether the checksums of a packet's IPv4, TCP and UDP headers are correct.
 pub fn is_sound(bytes: &[u8]) -> bool {
     let Ok(headers) = PacketHeaders::from_ethernet_slice(bytes) else {
         return false;
@@ -300,7 +296,7 @@ pub fn is_sound(bytes: &[u8]) -> bool {
     }
 }
 
-/// A connection's first segment.
+/// The first segment of a connection.
 pub fn syn(client: SocketAddr, to: SocketAddr, isn: u32) -> Packet {
     tcp(client, to, flag::SYN, isn, 0, &[])
 }

@@ -8,14 +8,14 @@ use crate::manifests::{Endpoint, Service};
 use crate::process::Process;
 use crate::world::{Family, World};
 
-/// Where it answers, and where it tells of transfers that were cut.
+/// Port of its answers, and port on which it reports transfers that were cut.
 pub const ECHO_PORT: u16 = 19257;
 pub const CUT_PORT: u16 = 19258;
 
-/// A pod, and the node that the slices place it on, if that is not its own.
+/// A pod, and the node that its slice names if not its own.
 pub type Placed = (&'static str, Option<&'static str>);
 
-/// Its Service, at a place of the address plan.
+/// The pod probe's Service with this index in the address plan.
 pub fn service(world: &World, index: u8, pods: &[Placed]) -> Service {
     let mut service = Service::new("pathproof-echo", index, []);
     service.namespace = "pathproof";
@@ -29,12 +29,12 @@ pub fn service(world: &World, index: u8, pods: &[Placed]) -> Service {
     service
 }
 
-/// Running ones. Killed when dropped.
+/// Running pod probes; killed when dropped.
 #[derive(Debug)]
 pub struct Probes(Vec<Process>);
 
 impl Probes {
-    /// Starts one in each pod, with the addresses of [`service`] in place of its name.
+    /// Starts one in each pod, with the ClusterIPs of [`service`] instead of its name.
     pub fn start(world: &World, binary: &Path, index: u8, pods: &[Placed]) -> Result<Self> {
         let service = service(world, index, &[]);
         let ips = Family::ALL.map(|family| service.cluster_ip(family).to_string());
@@ -46,7 +46,7 @@ impl Probes {
         )
     }
 
-    /// Starts one in each pod, with these cluster IPs in place of the Service's name.
+    /// Starts one in each pod, with these ClusterIPs instead of the Service's name.
     pub fn start_with<'a>(
         world: &World,
         binary: &Path,
@@ -61,7 +61,6 @@ impl Probes {
         Ok(Self(started.collect::<Result<_>>()?))
     }
 
-    /// Their processes.
     pub fn pids(&self) -> impl Iterator<Item = u32> {
         self.0.iter().map(Process::pid)
     }

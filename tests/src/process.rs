@@ -1,4 +1,4 @@
-//! A process of a world, with a log of its own. Dropping it ends it.
+//! A process of a world, with its log. It ends when dropped.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -15,23 +15,23 @@ use nix::unistd::Pid;
 
 use crate::wait::{scaled, until};
 
-/// Lines of a log that a failed test shows. What the test itself said stands above them, and must
-/// not be out of sight.
+/// Log lines that a failed test prints: few enough that the test's messages above them stay
+/// visible.
 const TAIL: usize = 12;
 
-/// A running process.
 #[derive(Debug)]
 pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
-    /// Lines of the log that a failed test shows.
+    /// Log lines that a failed test prints.
     tail: usize,
 }
 
 impl Process {
-    /// Starts a command whose output goes to NAME.log in `dir`. Call from the thread that keeps the
-    /// process: the kernel kills it when that thread ends, so that a killed test leaves none.
+    /// Starts a command whose output goes to NAME.log in `dir`. Call it from the thread that keeps
+    /// the process: the kernel kills the process when that thread ends, so that a killed test
+    /// leaves none.
     pub fn start(mut command: Command, name: &str, dir: &Path) -> Result<Self> {
         // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
         unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
@@ -51,28 +51,27 @@ impl Process {
         })
     }
 
-    /// Shows its whole log where a test fails.
+    /// Prints the whole log if a test fails.
     pub fn verbose(mut self) -> Self {
         self.tail = usize::MAX;
         self
     }
 
-    /// Process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Exit status where it has ended.
+    /// Exit status if it has ended.
     pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// What it has logged.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until something holds; an error with the log where it does not, or the process ends.
+    /// Waits until a condition holds. Returns an error with the log on timeout, or if the process
+    /// ends.
     pub fn wait(
         &mut self,
         what: &str,
@@ -91,12 +90,13 @@ impl Process {
         bail!("{}: {what}: {why}:\n{}", self.name, self.log())
     }
 
-    /// Sends a signal, such as `libc::SIGSTOP`. Gives whether the process is there.
+    /// Sends a signal, such as `libc::SIGSTOP`. Returns whether the process exists.
     pub fn signal(&self, number: i32) -> bool {
         signal(self.pid(), number)
     }
 
-    /// Asks it to end (SIGTERM). Gives its exit status; nothing where it goes on.
+    /// Sends SIGTERM. Returns the exit status, or `None` if the process still runs after
+    /// `patience`.
     pub fn terminate(&mut self, patience: Duration) -> Option<ExitStatus> {
         if let Ok(None) = self.exited() {
             self.signal(libc::SIGTERM);
@@ -104,7 +104,7 @@ impl Process {
         until(patience, || self.exited().ok().flatten())
     }
 
-    /// Ends it at once (SIGKILL), which a stopped process obeys too.
+    /// Ends it at once with SIGKILL, even if it is stopped.
     pub fn kill(&mut self) -> Result<()> {
         self.child.kill()?;
         self.child.wait()?;
@@ -117,7 +117,7 @@ impl Drop for Process {
         let _ = self.kill();
         if thread::panicking() {
             let log = self.log();
-            // The API server repeats this one every second beside an etcd older than 3.4.25.
+            // The API server repeats this line every second with an etcd older than 3.4.25.
             let told = log.lines().filter(|line| !line.contains("stats.go"));
             let mut tail: Vec<&str> = told.collect();
             tail.drain(..tail.len().saturating_sub(self.tail));
@@ -127,16 +127,16 @@ impl Drop for Process {
     }
 }
 
-/// PATH with these folders before its own.
+/// PATH with these folders in front.
 pub fn path_with(folders: impl IntoIterator<Item = PathBuf>) -> OsString {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let all = folders.into_iter().chain(std::env::split_paths(&path));
     std::env::join_paths(all).expect("no folder has a colon in its name")
 }
 
-/// Sends a signal to a process. Gives whether there is one.
+/// Sends a signal to a process. Returns whether the process exists.
 pub fn signal(pid: u32, number: i32) -> bool {
-    // Process 0 would be the whole group.
+    // Process 0 would address the whole process group.
     let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0);
     let signal = Signal::try_from(number).ok();
     pid.is_some_and(|pid| kill(Pid::from_raw(pid), signal).is_ok())

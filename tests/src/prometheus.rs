@@ -1,5 +1,5 @@
-//! A real Prometheus that scrapes real agents, in a namespace of a test's world; and what is asked
-//! of it: expressions, label values and alerts.
+//! A real Prometheus that scrapes real agents, in a namespace of a test's world, and queries for
+//! expressions, label values and alerts.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,48 +16,45 @@ use crate::http;
 use crate::process::Process;
 use crate::world::{ADMIN_PORT, Namespace};
 
-/// Inside the namespace.
+/// Port inside the namespace.
 const PORT: u16 = 9090;
-/// Maximum time of one question, on a machine that does much else.
+/// Timeout of a query on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The job, as the chart's PodMonitor names it.
+/// Name of the job, as in the chart's PodMonitor.
 pub const JOB: &str = "pathproof";
 
-/// A running Prometheus. Dropping it ends it.
+/// A running Prometheus; ends when dropped.
 #[derive(Debug)]
 pub struct Prometheus {
     _process: Process,
     namespace: Namespace,
-    /// Ways to the agents: they listen on loopback addresses of their own nodes.
+    /// Relays to the agents, which listen on loopback addresses of their nodes.
     _relays: Vec<Relay>,
 }
 
 /// A time range with its resolution, in seconds of Unix time.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// First moment.
     pub start: f64,
-    /// Last moment.
     pub end: f64,
-    /// Between two values.
+    /// Time between two values.
     pub step: f64,
 }
 
 /// An expression, ready to be evaluated.
 #[derive(Clone, Debug)]
 pub struct Expression {
-    /// Its place, for a person.
+    /// Description of its place, for people.
     pub place: String,
     /// PromQL, without variables.
     pub text: String,
-    /// Evaluated at the end of the time range alone, as tables and alerts are.
+    /// Evaluated only at the end of the time range, as for tables and alerts.
     pub instant: bool,
 }
 
 impl Prometheus {
-    /// Starts it in a namespace with the chart's rules, with its files in `dir`. It scrapes the agents of
-    /// these nodes, given by the names that the label `node` shall have, every second. Waits until it is
-    /// ready.
+    /// Starts it in a namespace with the chart's rules and files in `dir`, and waits until it is
+    /// ready. It scrapes the agents of these nodes every second; the names become the label `node`.
     pub fn start(ns: &Namespace, dir: &Path, nodes: &[(&str, &Namespace)]) -> Result<Self> {
         let near = SocketAddr::from(([127, 0, 0, 1], 0));
         let agent = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
@@ -67,7 +64,7 @@ impl Prometheus {
             targets.push(json!({ "targets": [relay.address()], "labels": { "node": name } }));
             relays.push(relay);
         }
-        // JSON is YAML as well.
+        // JSON is also YAML.
         let configuration = json!({
             "global": { "scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s" },
             "rule_files": ["rules.yml"],
@@ -93,7 +90,7 @@ impl Prometheus {
             .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"])
             .arg(format!("--web.listen-address=127.0.0.1:{PORT}"))
             .arg("--log.level=warn")
-            // Samples of the last hours are not too old for blocks of that length.
+            // Blocks of 12 h also accept samples of the last hours.
             .arg("--storage.tsdb.min-block-duration=12h")
             .arg("--storage.tsdb.max-block-duration=12h");
         let mut process = Process::start(command, "prometheus", dir)?;
@@ -106,7 +103,7 @@ impl Prometheus {
         })
     }
 
-    /// The result of an expression, as the API gives it.
+    /// The result of an expression, as the API returns it.
     pub fn evaluate(&self, expression: &str, span: Span, instant: bool) -> Result<Value> {
         let Span { start, end, step } = span;
         let range = match instant {
@@ -117,13 +114,13 @@ impl Prometheus {
         self.asked(&path).map(|mut data| data["result"].take())
     }
 
-    /// Values of a label, of the series that a selector names; sorted.
+    /// Sorted values of a label in the selected series.
     pub fn label_values(&self, label: &str, selector: &str) -> Result<BTreeSet<String>> {
         let path = format!("/api/v1/label/{label}/values?match[]={}", encoded(selector));
         Ok(serde_json::from_value(self.asked(&path)?)?)
     }
 
-    /// Alerts that are pending or firing, as the API gives them.
+    /// Pending and firing alerts, as the API returns them.
     pub fn alerts(&self) -> Result<Vec<Value>> {
         let mut data = self.asked("/api/v1/alerts")?;
         Ok(serde_json::from_value(data["alerts"].take())?)
@@ -148,7 +145,7 @@ pub fn rules() -> Result<Value> {
     Ok(read_documents(&file)?[0]["spec"]["groups"].take())
 }
 
-/// For a query string.
+/// Percent-encodes a text for a query string.
 fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02X}")).collect()
 }

@@ -1,9 +1,9 @@
-//! Tables of a benchmark. A promise is judged where its row is made, and the rows that missed theirs
-//! are named once, behind all tables.
+//! Tables of a benchmark. Each row is judged when it is printed; rows that missed their promise are
+//! listed once after all tables.
 
 use std::process::ExitCode;
 
-/// Rows whose promise was not met.
+/// Rows whose promise was missed.
 #[derive(Clone, Debug, Default)]
 pub struct Missed(Vec<String>);
 
@@ -11,7 +11,7 @@ impl Missed {
     /// Columns of [`Missed::figure`].
     pub const FIGURE: &str = "figure | value | unit | promise | met | peer | ratio";
 
-    /// Judges a row. Gives the word for its table.
+    /// Judges a row. Returns the word for its table.
     pub fn judge(&mut self, row: impl Into<String>, is_met: bool) -> &'static str {
         if is_met {
             return "yes";
@@ -20,8 +20,8 @@ impl Missed {
         "NO"
     }
 
-    /// Prints a row of a table of [`Missed::FIGURE`]. Of several rounds the median counts, and the
-    /// least and the most are printed too. The peer has a name and a value.
+    /// Prints a row of a table with the columns [`Missed::FIGURE`]. With several rounds the median
+    /// counts, and minimum and maximum are printed too. The peer has a name and a value.
     pub fn figure(
         &mut self,
         name: &str,
@@ -47,7 +47,7 @@ impl Missed {
         println!("| {name} | {value:.2}{range} | {unit} | {promise} | {met} | {peer} | {ratio} |");
     }
 
-    /// Names what was missed, and gives the exit code of the benchmark.
+    /// Lists the missed rows and returns the benchmark's exit code.
     pub fn close(self) -> ExitCode {
         if self.0.is_empty() {
             return ExitCode::SUCCESS;
@@ -57,13 +57,13 @@ impl Missed {
     }
 }
 
-/// Prints the head of a table: its columns, with ` | ` between them.
+/// Prints the head of a table from its columns, which ` | ` separates.
 pub fn head(columns: &str) {
     let line = "---|".repeat(columns.split(" | ").count());
     println!("\n| {columns} |\n|{line}");
 }
 
-/// The value in the middle, of an even number the upper one of two; not a number where there is none.
+/// The median, or the upper one of two middle values; NaN if there are no values.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);

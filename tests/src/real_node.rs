@@ -1,10 +1,10 @@
 //! A real one-node Kubernetes: kubelet and containerd on the node of a [`World`], the whole control
-//! plane on the other one, kube-proxy where it always is, images from archives. No registry, no
-//! engine, nothing of Kubernetes imitated.
+//! plane on the other one, kube-proxy on its usual port, and images from archives. It uses no
+//! registry or container engine, and imitates nothing of Kubernetes.
 //!
-//! The node has namespaces of its own for everything (`machine`): what a pod, kubelet or the agent
-//! does to mounts, bpffs, control groups or sysctls stays in it. Dropping a [`RealNode`] ends every
-//! process and leaves nothing; so does the end of the thread that made it.
+//! The node has its own namespaces (`machine`), so changes to mounts, bpffs, control groups or
+//! sysctls by a pod, kubelet or the agent stay inside. Dropping a [`RealNode`] ends every process
+//! and leaves nothing behind; so does the end of the thread that made it.
 
 mod archive;
 mod cgroups;
@@ -37,13 +37,13 @@ use crate::world::{
 use crate::{http, skip};
 use machine::Machine;
 
-/// For what takes seconds, on machines that do much else.
+/// Limit for steps that take seconds, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(90);
 /// The image that deploy/base names.
 pub const AGENT_IMAGE: &str = "docker.io/library/pathproof:0.1.0";
 /// An image with the program `pod` of this package, for test pods: `serve` or `pause`.
 pub const POD_IMAGE: &str = "docker.io/library/pod:1";
-/// How often a load balancer asks in these tests.
+/// Poll interval of a load balancer in these tests.
 const EVERY: Duration = Duration::from_millis(100);
 
 /// The running cluster. Dropped in this order.
@@ -54,17 +54,17 @@ pub struct RealNode {
     machine: Machine,
     _scheduler: Process,
     _controllers: Process,
-    /// The API, as an administrator.
+    /// API client of an administrator.
     pub api: Api,
     control: ControlPlane,
-    /// The administrator's desk, with kubectl and helm.
+    /// The administrator's kubectl and helm.
     pub desk: Desk,
-    /// The networks: the node, the other node with the control plane, and the world outside.
+    /// The networks: the node, the other node with the control plane, and the outside.
     pub world: World,
 }
 
 impl RealNode {
-    /// Nothing, loudly, where such a node can not run on this machine.
+    /// Returns `None`, and reports why, if this machine cannot run such a node.
     pub fn possible(test: &str) -> Option<()> {
         if skip::without_root(test) {
             return None;
@@ -74,13 +74,14 @@ impl RealNode {
         skip::needed(test, check())
     }
 
-    /// Starts everything, and waits until the node is ready and kube-proxy says 200. `pod` is the
-    /// program of this package; the agent's image is `PATHPROOF_IMAGE`, an archive, or one that is
-    /// made of the agent's binary.
+    /// Starts everything, and waits until the node is ready and kube-proxy answers 200. `pod` is
+    /// the program of this package. The agent's image is the archive `PATHPROOF_IMAGE`, or else one
+    /// built from the agent's binary.
     pub fn start(pod: &Path) -> Result<Self> {
-        // The clients are pods of the world's own making: as near as a pod, and ours to dial from.
+        // The clients are pods of the world: as near as a cluster's pod, and the test can dial from
+        // them.
         let world = World::builder().pods(&["client-1", "client-2"]).build()?;
-        // Neither below /run nor below /var, of which the node has its own.
+        // Outside of /run and /var, on which the node mounts its own file systems.
         let folder = world.quick_dir()?.join("node");
         fs::create_dir_all(folder.join("cni"))?;
         let control = ControlPlane::start(&world, &Servers::find()?)?;
@@ -105,7 +106,7 @@ impl RealNode {
         Ok(node)
     }
 
-    /// Images must be there before kubelet asks for them.
+    /// Loads all images, which must exist before kubelet uses them.
     fn load_all(&self, pod: &Path) -> Result<()> {
         self.load_program(config::PAUSE, pod, &["pause"])?;
         self.load_program(POD_IMAGE, pod, &[])?;
@@ -128,7 +129,7 @@ impl RealNode {
             .map(drop)
     }
 
-    /// Starts kubelet, which takes over whatever runs.
+    /// Starts kubelet, which takes over running pods.
     pub fn start_kubelet(&mut self) -> Result<()> {
         let file = self.machine.folder.join("kubelet.yaml");
         let config = config::kubelet(&self.machine.folder, self.machine.groups.version);
@@ -147,14 +148,14 @@ impl RealNode {
         Ok(())
     }
 
-    /// Kills kubelet; its pods run on.
+    /// Kills kubelet; its pods continue to run.
     pub fn kill_kubelet(&mut self) -> Result<()> {
         machine::kill(self.kubelet.take().context("kubelet runs")?)
     }
 
-    /// Starts kube-proxy with its health server where it always is.
+    /// Starts kube-proxy with its health server on the usual port.
     pub fn start_proxy(&mut self) -> Result<()> {
-        // The one before holds the port of the health server.
+        // The previous kube-proxy holds the port of the health server.
         self.proxy = None;
         let config = self.control.proxy_kubeconfig(ControlPlane::address());
         let (servers, mode) = (Servers::find()?, Mode::Nftables);
@@ -167,7 +168,7 @@ impl RealNode {
         self.proxy.as_ref().expect("kube-proxy runs")
     }
 
-    /// Waits until the node is ready; gives it the range of its pods, as a cloud would.
+    /// Waits until the node is ready, and assigns its pod range, as a cloud would.
     fn settle(&mut self) -> Result<()> {
         let path = format!("/api/v1/nodes/{NODE_NAME}");
         let kubelet = self.kubelet.as_mut().context("kubelet runs")?;
@@ -189,17 +190,17 @@ impl RealNode {
         .context("kube-proxy says 200")
     }
 
-    /// Two pods behind node port 30080, which are ready.
+    /// Deploys two pods behind node port 30080 and waits until they are ready.
     pub fn serve(&self) -> Result<()> {
         self.deploy("web", include_str!("real_node/web.yaml"))
     }
 
-    /// An ingress pod behind node port 30080, which is ready.
+    /// Deploys an ingress pod behind node port 30080 and waits until it is ready.
     pub fn serve_ingress(&self) -> Result<()> {
         self.deploy("ingress", include_str!("real_node/ingress.yaml"))
     }
 
-    /// Applies a Deployment of this name and what else is in the text, and waits for its pods.
+    /// Applies a Deployment of this name and the other objects in the text, and waits for its pods.
     fn deploy(&self, name: &str, text: &str) -> Result<()> {
         let file = self.machine.folder.join(format!("{name}.yaml"));
         fs::write(&file, text)?;
@@ -209,12 +210,12 @@ impl RealNode {
         self.desk.kubectl(&rollout).map(drop)
     }
 
-    /// Runs a command on the node, in all its namespaces.
+    /// Runs a command in all namespaces of the node.
     pub fn run(&self, program: &str, words: &[&str]) -> Result<String> {
         self.machine.run(program, words)
     }
 
-    /// A command of containerd's client, about Kubernetes' containers.
+    /// Runs containerd's client on Kubernetes' containers.
     pub fn ctr(&self, words: &[&str]) -> Result<String> {
         self.machine
             .run(tools::find("ctr")?, &[&["-n", "k8s.io"], words].concat())
@@ -224,31 +225,30 @@ impl RealNode {
         self.api.get(&format!("/api/v1/nodes/{NODE_NAME}"))
     }
 
-    /// Status of a condition of the Node; empty where it has none.
+    /// Status of a condition of the Node, or an empty string.
     pub fn condition(&self, kind: &str) -> String {
         self.node()
             .map(|node| status_of(&node, kind).to_owned())
             .unwrap_or_default()
     }
 
-    /// Asks 10256 from outside, ten times a second, from now on.
+    /// Polls port 10256 from outside ten times a second, from now on.
     pub fn watch(&self) -> Result<Watch> {
         Watch::start(&self.world, EVERY)
     }
 
-    /// One answer at 10256 from outside.
+    /// One answer at port 10256 from outside.
     pub fn ask(&self, path: &str) -> Result<http::Response> {
         let address = self.world.node_address(Family::V4);
         get(&self.world.outside, (address, HEALTHZ_PORT), path)
     }
 
-    /// What the agent says at its admin port, which is the node's own alone.
+    /// An answer of the agent's admin port, which only the node itself can reach.
     pub fn admin(&self, path: &str) -> Result<http::Response> {
         let address = Ipv4Addr::LOCALHOST.into();
         get(&self.world.node, (address, ADMIN_PORT), path)
     }
 
-    /// The agent's verdict.
     pub fn verdict(&self) -> Result<Value> {
         Ok(serde_json::from_str(&self.admin("/verdict")?.body)?)
     }
@@ -272,7 +272,7 @@ fn containerd(machine: &Machine) -> Result<Process> {
     fs::write(&file, config::containerd(folder)?)?;
     fs::write(folder.join("cni/10-pods.conflist"), config::network())?;
     let mut command = machine.command(tools::find("containerd")?);
-    // It looks for its shim in PATH.
+    // containerd finds its shim in PATH.
     command.env("PATH", path_with(tools::folders()));
     command.arg("--config").arg(file);
     let mut containerd = Process::start(command, "containerd", folder)?;
@@ -285,7 +285,7 @@ fn containerd(machine: &Machine) -> Result<Process> {
 fn controllers(world: &World, ca: &str, desk: &Desk) -> Result<Process> {
     let file = world.dir().join("ca.crt");
     fs::write(&file, ca)?;
-    // The folder for plugins is one of the machine's else, which it makes.
+    // The default plugin folder, which it creates, lies outside of the world.
     let more = format!(
         "--use-service-account-credentials --root-ca-file={} --flex-volume-plugin-dir={}",
         file.display(),
@@ -294,7 +294,7 @@ fn controllers(world: &World, ca: &str, desk: &Desk) -> Result<Process> {
     beside(world, "kube-controller-manager", desk, &more)
 }
 
-/// Starts a server beside the API server.
+/// Starts a server on the API server's node.
 fn beside(world: &World, name: &str, desk: &Desk, more: &str) -> Result<Process> {
     let mut command = world.worker.command(tools::find(name)?);
     command

@@ -1,12 +1,12 @@
-//! Service NAT on the node by real rules, made from the same YAML that the agent reads: what
-//! kube-proxy would install, small enough to read, in nftables or iptables, both families.
+//! Service NAT on the node by real rules in nftables or iptables, for both families: a short
+//! equivalent of kube-proxy's rules, from the same YAML that the agent reads.
 //!
-//! It reads the YAML without the agent's types, so that the agent's parser and this one cannot
-//! share a mistake. It knows what the tests need: ClusterIP, node port, load balancer and
-//! external addresses, a random ready endpoint (terminating ones that still serve where none is
-//! ready), masquerade, both external traffic policies, source ranges, reject without endpoints; TCP and UDP.
+//! It parses the YAML without the agent's types, so that the two parsers cannot share a mistake. It
+//! supports ClusterIPs, node ports, load balancer and external addresses, masquerade, both external
+//! traffic policies, source ranges, TCP and UDP. It selects a random ready endpoint, or a
+//! terminating one that still serves if none is ready. Without endpoints it rejects.
 //!
-//! The faults of the tests are its methods: [`Rules::flush_services`], [`Rules::redirect`].
+//! Its methods include the faults of the tests: [`Rules::flush_services`], [`Rules::redirect`].
 
 mod chains;
 mod iptables;
@@ -29,14 +29,13 @@ use chains::Chains;
 pub enum Backend {
     /// nftables: numgen matches and a chain for each endpoint.
     Nftables,
-    /// iptables by the legacy tables: statistic matches and a chain for each endpoint.
+    /// iptables with legacy tables: statistic matches and a chain for each endpoint.
     IptablesLegacy,
-    /// iptables by nf_tables.
+    /// iptables with nf_tables.
     IptablesNft,
 }
 
 impl Backend {
-    /// Every one.
     pub const ALL: [Self; 3] = [Self::Nftables, Self::IptablesLegacy, Self::IptablesNft];
 
     fn tool(self, family: Family) -> &'static str {
@@ -50,14 +49,13 @@ impl Backend {
     }
 }
 
-/// The rules of one node.
 #[derive(Debug)]
 pub struct Rules {
     backend: Backend,
     node: Namespace,
     manifests: PathBuf,
     lock: PathBuf,
-    /// Endpoints whose rule is to point elsewhere: the fault "rewritten rule".
+    /// Endpoints whose rule points elsewhere: the fault "rewritten rule".
     redirected: BTreeMap<SocketAddr, SocketAddr>,
 }
 
@@ -73,8 +71,8 @@ impl Rules {
         }
     }
 
-    /// Reads the manifests and installs what they want, atomically per family. Also the repair
-    /// after every fault here, and the sync after a change of the manifests.
+    /// Reads the manifests and installs their rules, atomically for each family. This also repairs
+    /// every fault here, and syncs after a change of the manifests.
     pub fn install(&self) -> Result<()> {
         for (family, script) in self.scripts()? {
             self.load(family, &script, &[])?;
@@ -82,7 +80,7 @@ impl Rules {
         Ok(())
     }
 
-    /// The scripts that [`Rules::install`] would feed, per family, to the backend's tool.
+    /// The scripts that [`Rules::install`] passes to the backend's tool, one for each family.
     pub fn scripts(&self) -> Result<Vec<(Family, String)>> {
         let objects = read(&self.manifests)?;
         let render = match self.backend {
@@ -93,8 +91,8 @@ impl Rules {
         Ok(Family::ALL.map(|family| (family, script(family))).into())
     }
 
-    /// The fault of this project's name: the chain of all Services emptied, everything else left,
-    /// as `iptables -t nat -F KUBE-SERVICES` does. A proxy that trusts its own state won't notice.
+    /// Empties the chain of all Services and leaves everything else, like `iptables -t nat -F
+    /// KUBE-SERVICES`. A proxy that trusts its own state does not notice it.
     pub fn flush_services(&self) -> Result<()> {
         self.load_both(nft::flush, iptables::FLUSH, &["--noflush"])
     }
@@ -105,18 +103,17 @@ impl Rules {
         self.install()
     }
 
-    /// Takes all redirections back and installs.
+    /// Removes all redirections and installs.
     pub fn repair(&mut self) -> Result<()> {
         self.redirected.clear();
         self.install()
     }
 
-    /// Removes every rule.
     pub fn remove(&self) -> Result<()> {
         self.load_both(nft::remove, iptables::REMOVE, &[])
     }
 
-    /// Loads the script of the backend's kind, for both families.
+    /// Loads the backend's script for both families.
     fn load_both(&self, nft: fn(Family) -> String, iptables: &str, options: &[&str]) -> Result<()> {
         for family in Family::ALL {
             match self.backend {
@@ -132,8 +129,8 @@ impl Rules {
             Backend::Nftables => &["-f", "-"],
             _ => &["-w", "5"],
         };
-        // The lock file of the machine is not ours: worlds would wait for each other, and for the
-        // machine's own firewall.
+        // Not the machine's lock file: worlds would wait for each other, and for the machine's
+        // firewall.
         let env = [("XTABLES_LOCKFILE", self.lock.as_os_str())];
         let (program, args) = (self.backend.tool(family), [args, options].concat());
         self.node.feed_with(program, &args, &env, script)?;
@@ -141,7 +138,7 @@ impl Rules {
     }
 }
 
-/// Every object of a folder, in the order of the files' names.
+/// Every object of a folder, in the order of the file names.
 pub(crate) fn read(dir: &Path) -> Result<Vec<Value>> {
     let entries = fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
     let mut files: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();

@@ -1,5 +1,5 @@
-//! A folder of manifests of any size, for `cargo xtask bench scale`: as a large cluster would have
-//! them, with the metadata that `kubectl get -o yaml` shows.
+//! A folder of manifests of any size, for `cargo xtask bench scale`: those of a large cluster, with
+//! the metadata that `kubectl get -o yaml` shows.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -13,18 +13,18 @@ use crate::world::{Family, NODE_NAME};
 
 /// The size that the design promises.
 pub const SERVICES: usize = 10_000;
-/// Of all Services together.
+/// Endpoints of all Services together.
 pub const ENDPOINTS: usize = 100_000;
 /// Endpoints of a Service, in one slice.
 const EACH: usize = ENDPOINTS / SERVICES;
 /// Services in a file.
 const FILE: usize = 100;
-/// Nodes that the endpoints are spread over; the first is the node itself.
+/// Nodes of the endpoints; the first is the node under test.
 const NODES: usize = 5_000;
-/// Every so many Services has a node port.
+/// One of this many Services has a node port.
 const NODE_PORT_EVERY: usize = 10;
 
-/// Writes a Node and so many Services with their endpoints, IPv4. Gives the bytes of YAML.
+/// Writes a Node and this many IPv4 Services with their endpoints. Returns the bytes of YAML.
 pub fn write(dir: &Path, services: usize) -> Result<u64> {
     let manifests = Manifests::write_to(dir.to_owned(), Vec::new())?;
     let mut bytes = fs::metadata(dir.join(NODE_FILE))?.len();
@@ -52,7 +52,7 @@ fn uid(kind: u32, index: usize) -> String {
     format!("{kind:08x}-3c2b-4f7e-9a51-{index:012x}")
 }
 
-/// So many addresses behind another one.
+/// The address `behind` places after `first`.
 pub fn address(first: [u8; 4], behind: usize) -> Ipv4Addr {
     let behind = u32::try_from(behind).unwrap_or(u32::MAX);
     Ipv4Addr::from(u32::from(Ipv4Addr::from(first)) + behind)
@@ -88,7 +88,7 @@ pub(crate) fn service(index: usize) -> Value {
     })
 }
 
-/// The slice of a Service as its controller brings it.
+/// The slice of a Service as its controller writes it.
 pub(crate) fn slice(index: usize) -> Value {
     let (namespace, service) = name(index);
     let first = index * EACH;
@@ -125,8 +125,8 @@ fn shown_slice(index: usize) -> Value {
     slice
 }
 
-/// An endpoint as it stands in a slice of a Service: pods of a node have addresses of its range,
-/// 10.128.0.0/9 in blocks of 256.
+/// An endpoint in a Service's slice. Pods of a node have addresses of the node's range, a block of
+/// 256 in 10.128.0.0/9.
 fn endpoint(number: usize, namespace: &str, service: &str) -> Value {
     let node = number % NODES;
     let address = address([10, 128, 0, 0], node * 256 + (number / NODES) % 250 + 2);
@@ -154,14 +154,14 @@ mod tests {
     use crate::rules::read;
 
     #[test]
-    fn a_folder_holds_what_was_asked_for() {
+    fn a_folder_has_the_requested_size() {
         let dir = tempfile::tempdir().expect("a folder");
         let bytes = write(dir.path(), 110).expect("write");
         let files = fs::read_dir(dir.path()).expect("list").flatten();
         let sizes: Vec<u64> = files
             .map(|file| file.metadata().expect("its size").len())
             .collect();
-        assert_eq!(sizes.len(), 3, "the Node and two of Services");
+        assert_eq!(sizes.len(), 3, "the Node's file and two of Services");
         assert_eq!(sizes.iter().sum::<u64>(), bytes);
         let objects = read(dir.path()).expect("read");
         let of_kind = |kind| objects.iter().filter(move |object| object["kind"] == kind);

@@ -1,4 +1,4 @@
-//! A world with three Services, their servers, their rules and the agent, and ways to ask it.
+//! A node with three Services, their servers and rules, and the agent, plus helpers to query it.
 //!
 //! - web: load balancer, endpoints web-1, web-2 (local) and web-3 (remote)
 //! - api: node port 30081, endpoints api-1 (local) and api-2 (remote)
@@ -21,12 +21,12 @@ use crate::watch::{Codes, Watch};
 use crate::world::{Agent, Builder, Family, OldKernel, World, agent_binary, write_script};
 use serde_json::Value;
 
-/// Far longer than anything here takes, for machines that do much else.
+/// Far longer than anything here takes, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(40);
-/// The servers' port.
+/// Port of all servers.
 pub const PORT: u16 = 8080;
 
-/// Everything that is up. Dropped in this order: who dials, who answers, the agent, the world.
+/// Everything that runs. Dropped in this order: clients, servers, the agent, the world.
 pub struct Scene {
     pub clients: Vec<Client>,
     pub servers: BTreeMap<String, Server>,
@@ -36,7 +36,7 @@ pub struct Scene {
     pub world: World,
 }
 
-/// The world without Services and agent, for tests that need an unusual one.
+/// The world without Services and agent, for tests that customise it.
 pub fn pods() -> Builder {
     World::builder()
         .pods(&["web-1", "web-2", "api-1", "spare", "client-1", "client-2"])
@@ -44,7 +44,6 @@ pub fn pods() -> Builder {
         .remote_pods(&["web-3", "api-2"])
 }
 
-/// The three Services.
 pub fn services(world: &World) -> Vec<Service> {
     let pods = |names: &[&str]| names.iter().map(|name| world.pod(name)).collect::<Vec<_>>();
     vec![
@@ -67,7 +66,7 @@ impl Scene {
         scene
     }
 
-    /// A world with Services, and neither servers nor rules nor an agent.
+    /// A world with Services, but without servers, rules or an agent.
     pub fn of(world: World, services: Vec<Service>, backend: Backend) -> Self {
         let manifests = Manifests::write(&world, services).expect("write manifests");
         Self {
@@ -80,14 +79,14 @@ impl Scene {
         }
     }
 
-    /// With a ready agent.
+    /// [`Scene::bare`] with a ready agent.
     pub fn new(backend: Backend, extra: &[&str]) -> Self {
         let mut scene = Self::bare(backend);
         scene.start(extra);
         scene
     }
 
-    /// With a ready agent and traffic, and the node proven in both families.
+    /// [`Scene::new`] with traffic; the node is proven in both families.
     pub fn proven(backend: Backend, extra: &[&str]) -> Self {
         let mut scene = Self::new(backend, extra);
         scene.traffic();
@@ -104,7 +103,7 @@ impl Scene {
         scene
     }
 
-    /// The same with the usual traffic.
+    /// [`Scene::idle`] with the usual traffic.
     pub fn busy(backend: Backend, extra: &[&str]) -> Self {
         let mut scene = Self::idle(backend, extra);
         scene.traffic();
@@ -115,7 +114,7 @@ impl Scene {
         scene
     }
 
-    /// Writes the sentinel, and its rules.
+    /// Adds the sentinel and installs its rules.
     pub fn add_sentinel(&self, sentinel: &Sentinel) {
         self.manifests.put_sentinel(sentinel).expect("the sentinel");
         self.rules.install().expect("its rules");
@@ -133,7 +132,6 @@ impl Scene {
         }
     }
 
-    /// Starts a server in a pod.
     pub fn serve(&mut self, pod: &str) {
         let server = Server::start(self.world.pod(pod), PORT).expect("start a server");
         self.servers.insert(pod.to_owned(), server);
@@ -150,25 +148,26 @@ impl Scene {
         agent.wait_ready(PATIENCE).expect("a ready agent");
     }
 
-    /// Starts the agent and does not wait.
+    /// Starts the agent without waiting.
     pub fn spawn(&mut self, extra: &[&str]) {
         self.spawn_binary(agent_binary().expect("the agent's binary"), extra);
     }
 
-    /// Starts an agent more, beside the one that runs.
+    /// Starts a second agent beside the current one.
     pub fn spawn_beside(&self, extra: &[&str]) -> Agent {
         let binary = agent_binary().expect("the agent's binary");
         let agent = self.world.spawn_agent(&binary, self.manifests.dir(), extra);
         agent.expect("start an agent")
     }
 
-    /// Starts another program as the agent.
+    /// Starts this program as the agent.
     pub fn spawn_binary(&mut self, binary: PathBuf, extra: &[&str]) {
         let agent = self.world.spawn_agent(&binary, self.manifests.dir(), extra);
         self.agent = Some(agent.expect("start the agent"));
     }
 
-    /// A program that runs the agent (or a copy of it) by way of another one: "setpriv --no-new-privs".
+    /// A script that runs the agent (or a copy of it) through another program, such as "setpriv
+    /// --no-new-privs".
     pub fn wrapped(&self, wrapper: &str, agent: &Path) -> PathBuf {
         let file = self.world.dir().join("wrapped");
         let script = format!("#!/bin/sh\nexec {wrapper} {} \"$@\"\n", agent.display());
@@ -176,7 +175,7 @@ impl Scene {
         file
     }
 
-    /// Starts the agent on a kernel that can do less, and waits until it is ready.
+    /// Starts the agent on a kernel that lacks features, and waits until it is ready.
     pub fn start_on(&mut self, kernel: OldKernel, extra: &[&str]) {
         let binary = agent_binary().expect("the agent's binary");
         let (world, folder) = (&self.world, self.manifests.dir());
@@ -189,7 +188,7 @@ impl Scene {
         self.agent.as_ref().expect("an agent runs")
     }
 
-    /// Takes the agent, to end it.
+    /// Takes the agent out of the scene, so that the test can end it.
     pub fn take_agent(&mut self) -> Agent {
         self.agent.take().expect("an agent runs")
     }
@@ -201,7 +200,7 @@ impl Scene {
         self.outside_traffic();
     }
 
-    /// The pods' half of it: two pods, ClusterIPs.
+    /// Starts the clients in two pods, which dial ClusterIPs.
     pub fn pod_traffic(&mut self) {
         for service in ["web", "api", "db"] {
             for family in Family::ALL {
@@ -212,7 +211,7 @@ impl Scene {
         }
     }
 
-    /// The outsiders' half of it: two clients, load balancer address and node ports.
+    /// Starts the outside clients, which dial the load balancer address and node ports.
     pub fn outside_traffic(&mut self) {
         for family in Family::ALL {
             let vip = self.manifests.service("web").load_balancer_ip(family);
@@ -227,37 +226,34 @@ impl Scene {
         }
     }
 
-    /// Starts a client.
     pub fn run(&mut self, plan: Plan) {
         self.clients.push(plan.start().expect("start a client"));
     }
 
-    /// Starts a client in a pod, of so many connections a second to a cluster IP.
+    /// Starts a client in a pod that opens `rate` connections a second to a ClusterIP.
     pub fn dial(&mut self, pod: &str, service: &str, family: Family, rate: f64) {
         let plan = self.pod_plan(pod, self.cluster_ip(service, family));
         self.run(plan.rate(rate));
     }
 
-    /// Starts a client outside.
     pub fn dial_outside(&mut self, client: u8, target: SocketAddr, rate: f64) {
         let plan = Plan::from_outside(&self.world, client, target);
         self.run(plan.rate(rate));
     }
 
-    /// Adds a Service, and its rules.
+    /// Adds a Service and installs its rules.
     pub fn add(&mut self, service: Service) {
         self.manifests.add(service).expect("add a Service");
         self.rules.install().expect("its rules");
     }
 
-    /// Another pod takes an endpoint's place; the rules stay.
+    /// Replaces an endpoint by another pod in the manifests only; the rules stay.
     pub fn swap_endpoint(&mut self, service: &str, from: &str, to: &str) {
         let to = self.world.pod(to);
         let swapped = self.manifests.swap_endpoint(service, from, to);
         swapped.expect("swap an endpoint");
     }
 
-    /// Runs an nft script on the node.
     pub fn nft(&self, script: &str) {
         self.world.node.nft(script).expect("nft");
     }
@@ -267,7 +263,6 @@ impl Scene {
         Plan::from_pod(&self.world, self.world.pod(pod), target)
     }
 
-    /// ClusterIP and port of a Service.
     pub fn cluster_ip(&self, service: &str, family: Family) -> SocketAddr {
         SocketAddr::new(self.manifests.service(service).cluster_ip(family), 80)
     }
@@ -276,14 +271,14 @@ impl Scene {
         SocketAddr::new(self.world.node_address(family), port)
     }
 
-    /// What /verdict says.
+    /// The agent's report at /verdict.
     pub fn report(&self) -> Value {
-        // A loaded machine may keep one question waiting for too long.
+        // On a busy machine a single request may time out.
         until(PATIENCE, || self.agent().verdict().ok()).expect("a verdict")
     }
 
-    /// An answer of /healthz or /livez, asked from outside until one comes. For tests of what is
-    /// answered: a test of whether probes are answered counts those that are not.
+    /// Requests /healthz or /livez from outside until the agent answers. A test of whether probes
+    /// are answered must not use it, because it hides requests that time out.
     pub fn get(&self, path: &str, family: Family) -> Response {
         let answer = until(PATIENCE, || {
             let answer = self.agent().outside(path, family);
@@ -292,22 +287,21 @@ impl Scene {
         answer.unwrap_or_else(|| panic!("no answer at {path}"))
     }
 
-    /// Its status.
+    /// Status code of an answer to an IPv4 request.
     pub fn asked(&self, path: &str) -> u16 {
         self.get(path, Family::V4).status
     }
 
-    /// What /metrics says.
+    /// The page at /metrics.
     pub fn metrics(&self) -> String {
         until(PATIENCE, || self.agent().metrics().ok()).expect("metrics")
     }
 
-    /// Waits until /verdict is so, and gives it.
+    /// Waits until the report at /verdict fulfils a condition, and returns it.
     pub fn wait(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         wait_report(self.agent(), PATIENCE, what, wanted)
     }
 
-    /// Waits until the node is proven in both families.
     pub fn wait_proven(&self) -> Value {
         self.wait("proven in both families", |report| {
             let proven = |family| family_of(report, family)["state"] == "proven";
@@ -315,7 +309,7 @@ impl Scene {
         })
     }
 
-    /// Asks /healthz and /livez from outside from now on.
+    /// Polls /healthz and /livez from outside, from now on.
     pub fn watch(&self) -> Watch {
         let watch = Watch::start(&self.world, Duration::from_millis(50)).expect("a poller");
         let answered = watch.wait(PATIENCE, |codes| codes.healthz != 0);
@@ -323,7 +317,8 @@ impl Scene {
         watch
     }
 
-    /// The Services' chain is flushed, which is 503 for both, and installed again, which is 200.
+    /// Flushes the Services' chain, which leads to 503 on both paths, and reinstalls it, which
+    /// leads to 200.
     pub fn break_and_mend(&self, watch: &Watch) {
         self.rules.flush_services().expect("flush");
         wait_answers(watch, 503);
@@ -331,7 +326,8 @@ impl Scene {
         wait_answers(watch, 200);
     }
 
-    /// Connections of a Service by outcome, of one path or of all, since the agent started.
+    /// Connections of a Service with this outcome since the agent started, of one path or (empty)
+    /// of all.
     pub fn count(&self, service: &str, family: Family, path: &str, outcome: &str) -> u64 {
         let text = self.metrics();
         let labels = [
@@ -346,13 +342,13 @@ impl Scene {
         metric(&text, "pathproof_service_connections_total", &labels)
     }
 
-    /// A count of what the programs in the kernel could not do.
+    /// Counter of a failure that the eBPF programs recorded.
     pub fn fault(&self, fault: &str) -> u64 {
         self.report()["faults"][fault].as_u64().unwrap_or_default()
     }
 }
 
-/// Waits until a report of the agent is so, and gives it.
+/// Waits until a report of the agent fulfils a condition, and returns it.
 pub fn wait_report(
     agent: &Agent,
     patience: Duration,
@@ -368,7 +364,8 @@ pub fn wait_report(
     last
 }
 
-/// Whether the node is proven, and every path of the sentinel is armed and passes, in both families.
+/// Whether the node is proven, and every path of the sentinel is armed and passes, in both
+/// families.
 pub fn is_probed(report: &Value) -> bool {
     let passes = |lane: &Value| {
         lane["state"] == "off" || (lane["armed"] == true && lane["state"] == "passing")
@@ -380,7 +377,7 @@ pub fn is_probed(report: &Value) -> bool {
         })
 }
 
-/// Sum of the series of a metric that bear all these labels.
+/// Sum of the series of a metric that have all these labels.
 pub fn metric(text: &str, name: &str, labels: &[impl AsRef<str>]) -> u64 {
     let series = text.lines().filter(|line| {
         line.strip_prefix(name)
@@ -391,50 +388,50 @@ pub fn metric(text: &str, name: &str, labels: &[impl AsRef<str>]) -> u64 {
     series.filter_map(value).sum::<f64>() as u64
 }
 
-/// Hooks that were put back.
+/// Number of hooks that the agent reattached.
 pub fn repairs(scene: &Scene) -> u64 {
     let text = scene.metrics();
     metric(&text, "pathproof_observer_reattached_total", &[""])
 }
 
-/// An element of a list of a report; null where there is none.
+/// The first element of a list for which `fits` is true, or null.
 fn one(list: &Value, fits: impl Fn(&Value) -> bool) -> &Value {
     let mut all = list.as_array().into_iter().flatten();
     all.find(|one| fits(one)).unwrap_or(&Value::Null)
 }
 
-/// The verdict on a family, out of a report; null where there is none.
+/// The verdict on a family in a report, or null.
 pub fn family_of(report: &Value, family: Family) -> &Value {
     let families = &report["verdict"]["families"];
     one(families, |one| one["family"] == name(family))
 }
 
-/// Whether something holds of the verdict on each family.
+/// Whether a condition holds for the verdict on each family.
 pub fn in_both(report: &Value, is: impl Fn(&Value) -> bool) -> bool {
     let families = Family::ALL.into_iter();
     families.map(|family| family_of(report, family)).all(is)
 }
 
-/// A lane of the sentinel, out of a report.
+/// A lane of the sentinel in a report.
 pub fn lane_of<'a>(report: &'a Value, family: Family, path: &str, transport: &str) -> &'a Value {
     one(&family_of(report, family)["lanes"], |lane| {
         lane["path"] == path && lane["transport"] == transport
     })
 }
 
-/// The state of a path, out of a report.
+/// The state of a path in a report.
 pub fn path_of<'a>(report: &'a Value, family: Family, path: &str) -> &'a Value {
     let paths = &family_of(report, family)["paths"];
     &one(paths, |one| one["path"] == path)["state"]
 }
 
-/// The device of this name, out of a report.
+/// The device of this name in a report.
 pub fn device_of<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
     let device = one(&report["devices"], |device| device["name"] == name);
     (!device.is_null()).then_some(device)
 }
 
-/// Whether confirmed trouble names a Service ("namespace/name").
+/// Whether the report names this Service ("namespace/name") with confirmed trouble.
 pub fn blames(report: &Value, service: &str) -> bool {
     let is_it = |one: &Value| {
         let label = one["service"].as_str();
@@ -444,24 +441,23 @@ pub fn blames(report: &Value, service: &str) -> bool {
     !one(&report["verdict"]["services"], is_it).is_null()
 }
 
-/// Whether the coverage names a loss.
+/// Whether the report's coverage names this loss.
 pub fn lacks(report: &Value, loss: &str) -> bool {
     let losses = report["verdict"]["coverage"]["losses"].to_string();
     losses.contains(&format!("\"{loss}\""))
 }
 
-/// A family as reports name it.
+/// Name of a family in reports.
 pub fn name(family: Family) -> &'static str {
     ["IPv4", "IPv6"][family as usize]
 }
 
-/// Waits until something holds.
 pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let seen = until(PATIENCE, || holds().then_some(()));
     assert!(seen.is_some(), "never seen: {what}");
 }
 
-/// Watches for so long that something never happens.
+/// Repeats a check for this time; the check panics if it fails.
 pub fn throughout(time: Duration, mut check: impl FnMut()) {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -470,7 +466,7 @@ pub fn throughout(time: Duration, mut check: impl FnMut()) {
     }
 }
 
-/// Waits until both /healthz and /livez answer so.
+/// Waits until /healthz and /livez both answer with this status.
 pub fn wait_answers(watch: &Watch, status: u16) {
     let answers = |codes: Codes| codes.healthz == status && codes.livez == status;
     if let Err(error) = watch.wait(PATIENCE, answers) {
@@ -478,8 +474,8 @@ pub fn wait_answers(watch: &Watch, status: u16) {
     }
 }
 
-/// No 503 was ever seen, and the agent answers: silence is no calm. An answer that was too late for the
-/// poller is none.
+/// Asserts that no 503 was seen and that the agent answers: a silent agent proves nothing. An
+/// answer that came too late for the poller counts as none.
 pub fn assert_never_503(watch: &Watch) {
     let answers = |codes: Codes| codes.healthz != 0 && codes.livez != 0;
     if let Err(error) = watch.wait(PATIENCE, answers) {

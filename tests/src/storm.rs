@@ -1,9 +1,9 @@
-//! A fault storm: faults of the datapath, harmless things, worlds of other software and an agent that
-//! is stopped, killed and replaced, all at random moments of one seed, while real clients dial. What
-//! the clients felt is the truth that the answers are held against.
+//! A fault storm: datapath faults, harmless actions, other software's treatment of packets, and an
+//! agent that is stopped, killed and replaced, at random moments of one seed. Meanwhile real
+//! clients dial. Their results are the truth against which the answers are checked.
 //!
-//! `plan` (what happens when) and `judge` (whether the answers were right) are pure; `action` does
-//! what a plan says and `run` watches meanwhile.
+//! `plan` (the timetable) and `judge` (the check of the answers) are pure functions; `action`
+//! performs a plan and `run` records the results.
 
 mod action;
 mod api;

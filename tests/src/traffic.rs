@@ -1,10 +1,9 @@
-//! Traffic: servers in pods, clients that open connections at a steady rate and report live, and
-//! crafted packets.
+//! Traffic: servers in pods, clients that open connections at a steady rate, and crafted packets.
 //!
-//! Everything is bounded: a client has a rate, a limit of open connections and a patience for each;
-//! all of it ends when the value is dropped. Clients take their source ports in sequence from a
-//! range of their own (see [`World::source_ports`](crate::world::World::source_ports)): a port that
-//! the kernel chooses may meet the conntrack entry of an earlier fault and fail for no reason.
+//! Everything is bounded: a client has a rate, a limit of open connections and a timeout for each.
+//! Everything ends when its value is dropped. Clients take their source ports in sequence from a
+//! reserved range (see [`World::source_ports`](crate::world::World::source_ports)): a port that the
+//! kernel chooses may still have a conntrack entry of an earlier fault, and fail for that reason.
 
 mod client;
 pub mod dns;
@@ -29,16 +28,17 @@ pub use raw::RawSender;
 pub use server::{Manner, Server};
 pub use tally::Tally;
 
-/// Pause between two looks of a thread whether it is to end.
+/// Interval between checks whether the thread must end.
 const TURN: Duration = Duration::from_millis(20);
 
-/// Runs a task on a thread in a namespace, until the thread is dropped.
+/// Runs a task on a thread in a namespace, until the worker is dropped.
 fn run(
     ns: &Namespace,
     name: &str,
     task: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<Worker> {
-    // Made before the worker: a client that never starts would pass for one without failures.
+    // Created before the worker, so that a failure is reported. A client that never starts would
+    // pass for one without failures.
     let runtime = ns.run(runtime)?;
     Worker::within(ns, name, move |stop| {
         runtime.spawn(task);
@@ -50,7 +50,7 @@ fn run(
     })
 }
 
-/// Runs tasks on the thread that blocks on it, so that their sockets are in its namespace.
+/// A runtime for the calling thread, so that sockets are in that thread's namespace.
 pub(crate) fn runtime() -> io::Result<Runtime> {
     Builder::new_current_thread().enable_all().build()
 }

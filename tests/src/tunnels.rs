@@ -1,12 +1,12 @@
-//! An overlay, as flannel makes it: what goes to another node's pods enters a VXLAN device. Real
-//! tunnels between two nodes; their neighbours and routes are set up as flannel does it.
+//! An overlay like flannel's: traffic to another node's pods passes a VXLAN device. These are real
+//! tunnels between two nodes; neighbours and routes are set up as flannel does it.
 
 use anyhow::Result;
 
 use crate::world::layout::{NODE, NODE_POD_CIDRS, WORKER, WORKER_POD_CIDRS, pick, range};
 use crate::world::{Family, World};
 
-/// Rules for `nft` in the table `path`, at one hook of a node: tunnel packets that match are dropped.
+/// An nft table `path` that drops matching tunnel packets at one hook of a node.
 pub fn path(hook: &str, matching: &str) -> String {
     format!(
         "table inet path {{\nchain it {{ type filter hook {hook} priority -300; \
@@ -14,17 +14,17 @@ pub fn path(hook: &str, matching: &str) -> String {
     )
 }
 
-/// Matches packets that carry more than segments of 800 bytes.
+/// Matches packets with segments of more than 800 bytes.
 pub const LARGE: &str = "udp length > 1000";
 
-/// A tunnel of each family between the two nodes, and the routes to pods by them.
+/// Creates a tunnel of each family between the two nodes, and routes to the pods through it.
 pub fn tunnels(world: &World) -> Result<()> {
     for family in Family::ALL {
         let (device, length) = match family {
             Family::V4 => ("flannel.1", 32),
             Family::V6 => ("flannel-v6.1", 128),
         };
-        // Namespace, address of the node, its pods' range, and the tunnel's hardware address.
+        // Namespace, node address, pod range, and hardware address of the tunnel.
         let node = (&world.node, NODE, NODE_POD_CIDRS, "02:70:70:03:00:01");
         let worker = (&world.worker, WORKER, WORKER_POD_CIDRS, "02:70:70:03:00:02");
         for (own, other) in [(node, worker), (worker, node)] {

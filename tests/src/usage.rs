@@ -1,4 +1,4 @@
-//! What a process uses, as the kernel counts it.
+//! Resources that a process uses, as the kernel counts them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -13,18 +13,16 @@ use nix::unistd::Pid;
 
 use crate::bpf;
 
-/// Memory of a process, KiB.
+/// Memory of a process, in KiB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// Resident now.
     pub rss_kib: u64,
-    /// Resident at most so far.
+    /// Maximum resident memory so far.
     pub peak_kib: u64,
-    /// Resident now, and in no file.
+    /// Resident memory that no file backs.
     pub anonymous_kib: u64,
 }
 
-/// Memory of a process now.
 pub fn memory(pid: u32) -> Result<Memory> {
     let path = format!("/proc/{pid}/status");
     let status = fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
@@ -36,26 +34,26 @@ pub fn memory(pid: u32) -> Result<Memory> {
     })
 }
 
-/// Processor time of a process so far, all threads, also those that have ended.
+/// Processor time of a process so far, including threads that have ended.
 pub fn processor(pid: u32) -> Result<Duration> {
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid.cast_signed()));
     let time = clock.context("the clock of a process")?.now()?;
     Ok(time.into())
 }
 
-/// What the kernel charges for the maps that a process holds, each once, KiB.
+/// Memory that the kernel charges for a process's maps, each counted once, in KiB.
 pub fn maps_kib(pid: u32) -> Result<u64> {
     Ok(maps(pid)?.values().sum::<u64>() / 1024)
 }
 
-/// Maps that a process holds: bytes by id.
+/// Maps of a process: bytes by id.
 pub fn maps(pid: u32) -> Result<BTreeMap<u32, u64>> {
     let maps = held(pid)?.filter_map(|field| Some((field("map_id:")?, field("memlock:")?)));
     maps.map(|(id, bytes)| Ok((u32::try_from(id)?, bytes)))
         .collect()
 }
 
-/// Entries of all hash maps that a process holds, together.
+/// Total entries of all hash maps of a process.
 pub fn map_entries(pid: u32) -> Result<u64> {
     /// `BPF_MAP_TYPE_HASH` and `BPF_MAP_TYPE_LRU_HASH`.
     const HASHES: [u64; 2] = [1, 9];
@@ -67,13 +65,12 @@ pub fn map_entries(pid: u32) -> Result<u64> {
     counts.context("count the entries of a map")
 }
 
-/// Entries of a map.
 fn entries(id: u32) -> Result<u64> {
     const NEXT_KEY: libc::c_int = 4;
     let info = MapInfo::from_id(id)?;
     let map = info.fd()?;
     let mut key = vec![0_u8; info.key_size() as usize];
-    // Descriptor and padding, key, next key. A null key stands before the first one.
+    // Descriptor and padding, key, next key. A null key yields the first key.
     let mut attr = [map.as_fd().as_raw_fd() as u64, 0, key.as_mut_ptr() as u64];
     let mut count = 0;
     loop {
@@ -86,8 +83,8 @@ fn entries(id: u32) -> Result<u64> {
     }
 }
 
-/// Runs of all programs that a process holds, each program counted once, and the time that they took. Both
-/// stand still while the kernel keeps no such figures (`aya::sys::enable_stats`).
+/// Runs of all programs of a process, each counted once, and their total time. Both increase only
+/// while the kernel records statistics (`aya::sys::enable_stats`).
 pub fn programs(pid: u32) -> Result<(u64, Duration)> {
     let held: BTreeSet<u64> = held(pid)?.filter_map(|field| field("prog_id:")).collect();
     let (mut runs, mut time) = (0, Duration::ZERO);
@@ -100,7 +97,7 @@ pub fn programs(pid: u32) -> Result<(u64, Duration)> {
     Ok((runs, time))
 }
 
-/// Numbers that the kernel gives of each descriptor of a process, by the names of their fields.
+/// Numbers in the fdinfo of each descriptor of a process, by field name.
 fn held(pid: u32) -> Result<impl Iterator<Item = impl Fn(&str) -> Option<u64>>> {
     let folder = format!("/proc/{pid}/fdinfo");
     let files = fs::read_dir(&folder).with_context(|| format!("read {folder}"))?;
@@ -108,7 +105,7 @@ fn held(pid: u32) -> Result<impl Iterator<Item = impl Fn(&str) -> Option<u64>>> 
     Ok(texts.map(|text| move |name: &str| number(&text, name)))
 }
 
-/// The number behind a name at the begin of a line, as files below /proc have them.
+/// The number after a name at the start of a line, as in files below /proc.
 fn number(text: &str, name: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(name))?;
     rest.split_whitespace().next()?.parse().ok()
@@ -119,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_uses_something() {
+    fn the_figures_of_this_process_are_plausible() {
         let pid = std::process::id();
         let memory = memory(pid).expect("memory");
         assert!(memory.rss_kib > 0 && memory.rss_kib <= memory.peak_kib);

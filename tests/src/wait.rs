@@ -1,13 +1,13 @@
-//! Waiting for what comes of itself.
+//! Waiting for a condition.
 
 use std::io;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long between two questions.
+/// Pause between two checks.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Asks again and again until there is an answer; nothing if there is none in time.
+/// Repeats a check until it returns a value; `None` on timeout.
 pub fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + scaled(patience);
     loop {
@@ -21,8 +21,9 @@ pub fn until<T>(patience: Duration, mut ask: impl FnMut() -> Option<T>) -> Optio
     }
 }
 
-/// Binds a port that another socket of this process had until a moment ago. A program that another test
-/// starts has a copy of every socket from its fork to its exec, so the port may be taken for that long.
+/// Binds a port that another socket of this process had a moment ago. A program that another test
+/// starts holds a copy of every socket from its fork to its exec, so the port may be in use for
+/// that time.
 pub fn bound<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     let taken = |error: &io::Error| error.kind() == io::ErrorKind::AddrInUse;
     let tried = until(Duration::from_secs(2), || {
@@ -31,33 +32,34 @@ pub fn bound<T>(mut bind: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     tried.unwrap_or_else(bind)
 }
 
-/// Variable for the agents of tests: how many milliseconds the sentinel must be unchanged before failed
-/// probes count. Only debug builds read it; without it they wait for 10 s, as what is shipped does.
+/// Environment variable for the agents of tests: milliseconds for which the sentinel must be
+/// unchanged before failed probes count. Only debug builds read it; otherwise it is 10 s, as in
+/// released builds.
 pub const SETTLED: &str = "PATHPROOF_TEST_SETTLED_MS";
 
-/// Variable for the agents of tests, of the same kind: how many milliseconds a proxy has after a boot, and after
-/// the sentinel changed, until a datapath that is declared is missed.
+/// Environment variable for the agents of tests, also for debug builds only: milliseconds after a
+/// boot or a change of the sentinel in which a declared datapath may be missing.
 pub const BOOT: &str = "PATHPROOF_TEST_BOOT_MS";
 
-/// Time after a change of the sentinel or its devices in which a test's agent counts no failed probe, and a second.
+/// Time after which a test's agent counts failed probes again, plus a second.
 pub fn settled() -> Duration {
     let said = std::env::var(SETTLED).ok();
     let wait = said.and_then(|text| text.parse().ok()).unwrap_or(10_000);
     Duration::from_millis(wait) + Duration::from_secs(1)
 }
 
-/// Sleeps until failed probes count for sure.
+/// Sleeps until failed probes certainly count.
 pub fn settle() {
     thread::sleep(settled());
 }
 
-/// A limit as this machine needs it: `PATHPROOF_TEST_PATIENCE` says how many times slower it is than
-/// those that the tests were written on, such as one whose processor is emulated.
+/// A time limit for this machine. `PATHPROOF_TEST_PATIENCE` is its slowness relative to a normal
+/// machine, for example with an emulated processor.
 pub fn scaled(limit: Duration) -> Duration {
     limit * slowness()
 }
 
-/// The number that [`scaled`] multiplies by: 1 on a desk.
+/// The factor of [`scaled`]: 1 on a normal machine.
 pub fn slowness() -> u32 {
     let said = std::env::var("PATHPROOF_TEST_PATIENCE").ok();
     let factor: Option<u32> = said.and_then(|text| text.parse().ok());

@@ -1,5 +1,5 @@
-//! Questions that a thread asks over and over, keeping every change of the answer with its time; and
-//! one of them, [`Watch`]: /healthz and /livez from outside, the load balancer's view of the node.
+//! Polling on a thread that keeps every change of the answer with its time. [`Watch`] polls
+//! /healthz and /livez from outside, like a load balancer.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -13,26 +13,24 @@ use crate::wait::{scaled, until};
 use crate::worker::Worker;
 use crate::world::{Family, HEALTHZ_PORT, Namespace, World};
 
-/// How long one request may take: the least that load balancers wait.
+/// Timeout of one request: the minimum of common load balancers.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Status codes at a moment; 0 where nobody answered.
+/// Status codes at a moment; 0 means no answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Codes {
     pub healthz: u16,
     pub livez: u16,
 }
 
-/// A change of the codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// When it was seen.
     pub at: Instant,
     /// The codes from then on.
     pub codes: Codes,
 }
 
-/// A question that is asked until this is dropped.
+/// A poller that runs until it is dropped.
 #[derive(Debug)]
 pub struct Poll<T> {
     seen: Arc<Mutex<Answers<T>>>,
@@ -46,7 +44,8 @@ struct Answers<T> {
 }
 
 impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
-    /// Asks from a namespace, this often. An answer comes with its moment; `None` is left out.
+    /// Polls from a namespace at this interval. The closure returns an answer with its time; `None`
+    /// is left out.
     pub fn start(
         ns: &Namespace,
         name: &str,
@@ -67,7 +66,7 @@ impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
         Ok(Self { seen, worker })
     }
 
-    /// Questions that are over.
+    /// Number of completed requests.
     pub fn asked(&self) -> u64 {
         lock(&self.seen).asked
     }
@@ -77,20 +76,19 @@ impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
         lock(&self.seen).changes.clone()
     }
 
-    /// The last answer.
     pub fn now(&self) -> Option<T> {
         let seen = lock(&self.seen);
         seen.changes.last().map(|(_, answer)| answer.clone())
     }
 
-    /// Ends it. Gives the number of questions, and all changes.
+    /// Ends the poller. Returns the number of requests, and all changes.
     pub fn end(self) -> (u64, Vec<(Instant, T)>) {
         drop(self.worker);
         let seen = lock(&self.seen);
         (seen.asked, seen.changes.clone())
     }
 
-    /// Waits until something is found among the changes.
+    /// Waits until `find` returns a value for the changes so far.
     pub fn wait<R>(
         &self,
         timeout: Duration,
@@ -99,8 +97,7 @@ impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
         until(timeout, || find(&lock(&self.seen).changes))
     }
 
-    /// The moment after `since` at which an answer was first `wanted`; nothing where that did not
-    /// happen within the patience.
+    /// Time of the first `wanted` answer after `since`, or `None` if none came within the patience.
     pub fn first(
         &self,
         since: Instant,
@@ -120,7 +117,7 @@ fn lock<T>(seen: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<T: PartialEq> Answers<T> {
-    /// An equal answer keeps the moment of the one before.
+    /// Records an answer. An equal one keeps the time of its predecessor.
     fn note(&mut self, answer: Option<(Instant, T)>) {
         self.asked += 1;
         let Some((at, answer)) = answer else { return };
@@ -136,19 +133,20 @@ impl<T: PartialEq> Answers<T> {
 pub struct Watch(Poll<Codes>);
 
 impl Watch {
-    /// Asks the node's IPv4 address from the outside namespace, `every` so often.
+    /// Polls the node's IPv4 address from the outside namespace.
     pub fn start(world: &World, every: Duration) -> Result<Self> {
         let address = SocketAddr::new(world.node_address(Family::V4), HEALTHZ_PORT);
         Self::start_at(&world.outside, address, every)
     }
 
-    /// Asks any address from any namespace.
+    /// Polls any address from any namespace.
     pub fn start_at(ns: &Namespace, address: SocketAddr, every: Duration) -> Result<Self> {
         let poll = Poll::start(ns, "watch", every, move || {
             let start = Instant::now();
             let healthz = status(address, "/healthz");
             let livez = status(address, "/livez");
-            // One moment for both: the second answer's, and of silence the question's.
+            // One time for both codes: that of the second answer, or without an answer that of the
+            // request.
             let silent = [healthz, livez].contains(&0);
             let at = if silent { start } else { Instant::now() };
             Some((at, Codes { healthz, livez }))
@@ -156,20 +154,20 @@ impl Watch {
         Ok(Self(poll))
     }
 
-    /// All changes so far; the first is the first sight.
+    /// All changes so far; the first contains the first codes.
     pub fn changes(&self) -> Vec<Change> {
         let changes = self.0.changes().into_iter();
         changes.map(|(at, codes)| Change { at, codes }).collect()
     }
 
-    /// The codes now; zeros before the first sight.
+    /// The current codes; zeros before the first.
     pub fn now(&self) -> Codes {
         self.0.now().unwrap_or_default()
     }
 
-    /// Waits until the codes are or have been so since this was called; gives the moment from which.
+    /// Waits for codes at or after the time of this call. Returns the time of their change.
     pub fn wait(&self, timeout: Duration, wanted: impl Fn(Codes) -> bool) -> Result<Instant> {
-        // With the codes of now, the last change.
+        // Includes the current codes, which are the last change.
         let before = self.changes().len().saturating_sub(1);
         let found = self.0.wait(timeout, |changes| {
             let mut later = changes[before..].iter();

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use crate::world::Namespace;
 
-/// The thread. Dropped, it is told to stop, and waited for.
+/// The thread. Dropping it sets its stop flag and waits for its end.
 #[derive(Debug)]
 pub struct Worker {
     stop: Arc<AtomicBool>,
@@ -15,13 +15,13 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts one here. `work` returns soon after its argument is true.
+    /// Starts a thread in the current namespace. `work` must return soon after its argument becomes
+    /// true.
     pub fn here(work: impl FnOnce(&AtomicBool) + Send + 'static) -> Self {
         let thread = Self::start(|work| Ok(thread::spawn(work)), work);
         thread.expect("a thread")
     }
 
-    /// Starts one in a namespace.
     pub fn within(
         ns: &Namespace,
         name: &str,

@@ -1,10 +1,9 @@
 //! A node with its pods, another node, a router and outside clients, as network namespaces.
 //!
 //! [`World::builder`] makes one in about half a second; dropping it removes every namespace, pin
-//! and file. Worlds are independent of each other (names carry the process id and a counter), so
-//! tests run in parallel. A world never touches the host's own devices, rules or sysctls; the one
-//! thing it may add to the host is the bpffs mount at /sys/fs/bpf, which the agent needs.
-//! Addresses: see [`layout`].
+//! and file. Worlds are independent of each other (names contain the process id and a counter), so
+//! tests run in parallel. A world never changes devices, rules or sysctls of the host. It may only
+//! add the bpffs mount at /sys/fs/bpf, which the agent needs. For addresses see [`layout`].
 
 mod agent;
 mod build;
@@ -37,14 +36,11 @@ pub(crate) use remains::world_of_dead_process;
 pub struct Pod {
     /// Name, such as "web-1".
     pub name: String,
-    /// Where it lives.
     pub place: Place,
     pub ns: Namespace,
-    /// Its addresses.
     pub v4: Ipv4Addr,
-    /// Its addresses.
     pub v6: Ipv6Addr,
-    /// Its device on the node (or on the other node), such as "veth-web-1".
+    /// Its device on its node, such as "veth-web-1".
     pub device: String,
 }
 
@@ -53,7 +49,7 @@ impl Pod {
         layout::pick((self.v4, self.v6), family)
     }
 
-    /// Hardware addresses of frames from the pod to its host: (source, destination).
+    /// Source and destination hardware addresses of frames from the pod to its host.
     pub fn link(&self) -> ([u8; 6], [u8; 6]) {
         let [_, _, third, fourth] = self.v4.octets();
         let host = match self.place {
@@ -64,50 +60,49 @@ impl Pod {
         ([0x02, 0x70, 0x70, 0x0d, third, fourth], host)
     }
 
-    /// An address and port of the pod.
     pub fn endpoint(&self, family: Family, port: u16) -> SocketAddr {
         SocketAddr::new(self.address(family), port)
     }
 }
 
-/// The world; see the module's page.
+/// A test world; see the module documentation.
 #[derive(Debug)]
 pub struct World {
-    /// Name of the Node that the node under test is.
+    /// Name of the Node object for the node under test.
     pub node_name: String,
     /// The node under test.
     pub node: Namespace,
-    /// The router, which also holds the outside clients' addresses.
+    /// The router, which also has the outside clients' addresses.
     pub outside: Namespace,
     /// The other node.
     pub worker: Namespace,
     pods: BTreeMap<String, Pod>,
-    /// Ranges of source ports that were handed out.
+    /// Number of source port ranges in use, by source address.
     ports: Mutex<HashMap<IpAddr, u16>>,
-    /// Pods of each place so far.
+    /// Number of pods of each place so far.
     indexes: [u8; 3],
-    // Last: removed after everything else of the world has gone.
+    // Last: removed after everything else of the world.
     remains: Remains,
 }
 
 impl World {
-    /// Starts the description of a world: a node, a worker, a router, three outside clients and no
-    /// pods yet.
+    /// A builder for a world with a node, a worker, a router, three outside clients and no pods
+    /// yet.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Name, the prefix of its namespaces' names.
+    /// Prefix of the names of its namespaces.
     pub fn name(&self) -> &str {
         &self.remains.name
     }
 
-    /// A folder of its own for manifests, logs and state, removed with the world.
+    /// A folder for manifests, logs and state, removed with the world.
     pub fn dir(&self) -> &Path {
         &self.remains.dir
     }
 
-    /// Folder for what waits for a disk at every write: in memory, removed with the world.
+    /// A folder in memory for programs that sync at every write, removed with the world.
     pub fn quick_dir(&self) -> std::io::Result<PathBuf> {
         std::fs::create_dir_all(&self.remains.quick)?;
         Ok(self.remains.quick.clone())
@@ -118,14 +113,13 @@ impl World {
         &self.remains.pins
     }
 
-    /// A pod by name. Panics where there is none: the name is a mistake in the test.
+    /// A pod by name. Panics if there is none: the test has a wrong name.
     pub fn pod(&self, name: &str) -> &Pod {
         self.pods
             .get(name)
             .unwrap_or_else(|| panic!("no pod {name} in the world"))
     }
 
-    /// All pods by name.
     pub fn pods(&self) -> impl Iterator<Item = &Pod> {
         self.pods.values()
     }
@@ -136,7 +130,7 @@ impl World {
         layout::pick(layout::outside_client(index), family)
     }
 
-    /// Hardware addresses of frames from the outside router to the node: (source, destination).
+    /// Source and destination hardware addresses of frames from the outside router to the node.
     pub fn outside_link() -> ([u8; 6], [u8; 6]) {
         (build::ROUTER_HARDWARE, build::NODE_HARDWARE)
     }
@@ -151,7 +145,7 @@ impl World {
         Ok(self.pod(name))
     }
 
-    /// Removes a pod: its namespace and both ends of its veth go at once, under traffic too.
+    /// Removes a pod while the world runs, with its namespace and both ends of its veth.
     pub fn remove_pod(&mut self, name: &str) -> Result<()> {
         let pod = self.pods.remove(name);
         let pod = pod.with_context(|| format!("no pod {name}"))?;
@@ -169,9 +163,9 @@ impl World {
         }
     }
 
-    /// A range of source ports that no other client of this world with the same source address
-    /// uses, in sequence: kernel-chosen ports would meet conntrack entries of an earlier fault.
-    /// Avoids the NodePort range.
+    /// A range of source ports that no other client with this source address uses. A port that the
+    /// kernel chooses may still have a conntrack entry of an earlier fault. Avoids the node port
+    /// range.
     pub fn source_ports(&self, source: IpAddr) -> std::ops::Range<u16> {
         const SIZE: u16 = 2500;
         let mut handed_out = self.ports.lock().expect("no panic in here");
@@ -188,14 +182,14 @@ impl World {
         build::forward(&self.node, on)
     }
 
-    /// Turns IPv4 forwarding on or off for each interface of the node but those of this prefix, as a network
-    /// manager does.
+    /// Turns IPv4 forwarding on or off for each interface of the node except those with this
+    /// prefix, as a network manager does.
     pub fn set_forwarding_of_each(&self, but: &str, on: bool) -> Result<()> {
         self.set_forwarding_after(&[], but, on)
     }
 
-    /// Turns it off for the node, and at once on again for each interface but those of this prefix: on a busy
-    /// machine a pause between the two is an outage.
+    /// Turns IPv4 forwarding off for the node, and on again for each interface except those with
+    /// this prefix. One step, because a pause between the two would be an outage on a busy machine.
     pub fn forward_by_interface(&self, but: &str) -> Result<()> {
         self.set_forwarding_after(&[("net/ipv4/ip_forward", "0")], but, true)
     }
@@ -223,7 +217,7 @@ impl World {
         ))
     }
 
-    /// Puts the route back.
+    /// Restores the node's route to a pod.
     pub fn mend_route(&self, pod: &str) -> Result<()> {
         let Pod { v4, v6, device, .. } = self.pod(pod);
         self.node.ip_batch(&format!(
@@ -231,7 +225,7 @@ impl World {
         ))
     }
 
-    /// Drops everything that the node would forward, or stops doing so.
+    /// Starts or stops dropping everything that the node would forward.
     pub fn block_forwarding(&self, on: bool) -> Result<()> {
         let chain = match on {
             true => "chain block { type filter hook forward priority -10; policy drop; }\n",
@@ -243,7 +237,7 @@ impl World {
     }
 }
 
-/// Where a tool lies in PATH (and the places of system tools, which sudo may leave out).
+/// Path of a tool in PATH or in the folders of system tools, which sudo may leave out.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);

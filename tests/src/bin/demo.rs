@@ -1,4 +1,4 @@
-//! The demo: see `node_tests::demo`. Started by `cargo xtask demo`, which builds the agent first.
+//! The demo: see `node_tests::demo`. `cargo xtask demo` builds the agent first and then runs this.
 
 use std::process::ExitCode;
 

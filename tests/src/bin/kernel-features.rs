@@ -1,5 +1,5 @@
-//! Tries each feature of the kernel that pathproof uses, by the agent's own code, and prints a line
-//! for each: `feature TAB yes or no TAB why not`. What it says becomes docs/kernels.md.
+//! Tries each kernel feature that pathproof uses, with the agent's code, and prints a line for
+//! each: `feature TAB yes or no TAB why not`. docs/kernels.md is written from this output.
 
 use std::net::{Ipv6Addr, TcpListener};
 use std::os::fd::AsRawFd as _;
@@ -19,7 +19,7 @@ use pathproof::datapath::load;
 use pathproof::datapath::pins::Pins;
 use pathproof::datapath::steer::Steer;
 
-/// A port that nothing else uses in a namespace of its own.
+/// A port that is free in the sandbox's namespace.
 const PORT: u16 = 10256;
 
 fn main() -> Result<()> {
@@ -27,10 +27,10 @@ fn main() -> Result<()> {
     in_sandbox(|sandbox| features(&sandbox))
 }
 
-/// Tries everything, in the order of the page. What the verifier has read is kept: a machine with an
-/// emulated processor takes seconds for it.
+/// Tries all features in the order of the page. The loaded programs are kept, because an emulated
+/// processor takes seconds to verify them.
 fn features(sandbox: &Sandbox) {
-    // As the agent lists it.
+    // The device as the agent would list it.
     let devices = [Device {
         index: sandbox.client,
         name: "client".to_owned(),
@@ -59,7 +59,7 @@ fn features(sandbox: &Sandbox) {
         });
         report(name, attached);
     }
-    // The agent's own handle of everything.
+    // The agent's complete observer.
     let mut observer = Observer::load(Mode::Auto, None)
         .map(|(observer, _)| observer)
         .map_err(|error| anyhow!(chain(&error)));

@@ -1,13 +1,13 @@
-//! The program in pods of the tests on a real node: `pod pause` does nothing, as the program that holds
-//! a pod's namespaces does; `pod serve PORT` answers a byte with a line, as
-//! `node_tests::traffic::Server` does: its name, and the client as it sees it.
+//! The program in the pods of tests on a real node. `pod pause` does nothing, like the pause
+//! container. `pod serve PORT` answers each byte with a line, like `node_tests::traffic::Server`:
+//! its name, and the client's address as it sees it.
 
 use std::io::{Read, Write};
 use std::net::{Ipv6Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-/// How long a connection may stay open.
+/// Maximum time between two bytes of a client.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 fn main() {

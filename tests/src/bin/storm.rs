@@ -1,5 +1,5 @@
-//! `cargo xtask storm`: faults, harmless things, worlds of other software and trouble for the agent at
-//! the random moments of a seed, and whether the answers were right all the while.
+//! `cargo xtask storm`: faults, harmless actions, other software and agent faults at random moments
+//! of one seed, and the check of all answers.
 
 use std::process::ExitCode;
 

@@ -1,5 +1,6 @@
-//! Releases of what the tests run, as their sources are tagged. The one place that names them beside
-//! the modules in xtask/go: xtask, which builds them, reads this file too.
+//! Releases of the programs that the tests run, named after the tags of their sources. Apart from
+//! the modules in xtask/go this is the only place that names them; xtask includes this file and
+//! builds them.
 
 /// Kubernetes: control plane, kubelet, kube-proxy, kubectl.
 pub const KUBERNETES: &str = "v1.36.3";
@@ -7,17 +8,16 @@ pub const KUBERNETES: &str = "v1.36.3";
 pub const CONTAINERD: &str = "v2.4.2";
 /// The CNI plugins.
 pub const CNI: &str = "v1.9.1";
-/// flannel: the newest whose modules can all be had.
+/// flannel: the newest release whose modules are all available.
 pub const FLANNEL: &str = "v0.27.4";
 /// Helm.
 pub const HELM: &str = "v3.22.0";
 
-/// A release of a program of which several are built.
+/// A release of a program that is built in several releases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Release {
     /// Its folder in xtask/go and in target/tools.
     pub folder: &'static str,
-    /// Its tag.
     pub version: &'static str,
 }
 
@@ -27,7 +27,7 @@ const fn release(folder: &'static str, version: &'static str) -> Release {
 
 /// Cilium.
 pub const CILIUM: Release = release("cilium", "v1.20.2");
-/// The last minor release that attaches by clsact alone.
+/// The last minor release that supports only clsact.
 pub const CILIUM_1_15: Release = release("cilium-1.15", "v1.15.19");
 
 /// The first release with /livez.

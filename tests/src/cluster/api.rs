@@ -1,4 +1,4 @@
-//! The API of the cluster: a client that waits for each answer, inside a namespace of the world.
+//! A blocking client of the cluster's API, inside a namespace of the world.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,9 +15,9 @@ use super::control_plane::kubeconfig;
 use crate::traffic::runtime;
 use crate::world::Namespace;
 
-/// How long one request may take.
+/// Timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Who owns the fields that tests write.
+/// Field manager of everything that tests write.
 const MANAGER: &str = "pathproof-tests";
 
 /// A client with the rights of one token.
@@ -28,7 +28,7 @@ pub struct Api {
 }
 
 impl Api {
-    /// Speaks to `server` from a namespace; nothing is sent yet.
+    /// Makes a client for `server` from a namespace; sends nothing yet.
     pub fn connect(ns: &Namespace, server: SocketAddr, ca: &str, token: &str) -> Result<Self> {
         let runtime = runtime()?;
         let text = kubeconfig(server, ca, &json!({ "token": token }));
@@ -44,7 +44,7 @@ impl Api {
         })
     }
 
-    /// One request; the error is a [`kube::Error::Api`] if the server refuses it.
+    /// Sends one request; the error is a [`kube::Error::Api`] if the server refuses it.
     pub fn request(
         &self,
         method: Method,
@@ -63,7 +63,7 @@ impl Api {
             .header("content-type", content_type)
             .body(bytes)?;
         let answer = async { timeout(PATIENCE, self.client.request_text(request)).await };
-        // Sockets belong to the namespace of the thread that opens them.
+        // A socket belongs to the namespace of the thread that opens it.
         let answer = self.ns.run(|| self.runtime.block_on(answer));
         let late = || format!("no answer of the API server within {PATIENCE:?}");
         let text = answer
@@ -72,12 +72,11 @@ impl Api {
         Ok(serde_json::from_str(&text).unwrap_or_else(|_| text.into()))
     }
 
-    /// Whether the server is ready.
     pub fn is_ready(&self) -> bool {
         self.get("/readyz").is_ok()
     }
 
-    /// Makes an object, or makes it so (server-side apply). Gives it as it is then.
+    /// Creates or changes an object (server-side apply), and returns the result.
     pub fn apply(&self, object: &Value) -> Result<Value> {
         let path = format!("{}?fieldManager={MANAGER}&force=true", path_of(object)?);
         self.request(Method::PATCH, &path, "application/apply-patch+yaml", object)
@@ -88,8 +87,8 @@ impl Api {
         self.request(Method::PATCH, path, "application/merge-patch+json", change)
     }
 
-    /// Changes fields of a Node's status as its kubelet does, beside what others wrote there (strategic
-    /// merge patch).
+    /// Changes fields of a Node's status as its kubelet does, and keeps the fields of other writers
+    /// (strategic merge patch).
     pub fn patch_node_status(&self, node: &str, status: &Value) -> Result<Value> {
         let path = format!("/api/v1/nodes/{node}/status");
         let strategic = "application/strategic-merge-patch+json";
@@ -102,17 +101,16 @@ impl Api {
         self.request(Method::GET, path, "application/json", &Value::Null)
     }
 
-    /// Makes an object in a collection.
+    /// Creates an object in a collection.
     pub fn post(&self, path: &str, object: &Value) -> Result<Value> {
         self.request(Method::POST, path, "application/json", object)
     }
 
-    /// Deletes an object.
     pub fn delete(&self, path: &str) -> Result<Value> {
         self.request(Method::DELETE, path, "application/json", &Value::Null)
     }
 
-    /// Deletes this object, unless it is gone: a controller may have been faster.
+    /// Deletes an object. It may already be gone, because a controller was faster.
     pub fn delete_object(&self, object: &Value) -> Result<()> {
         match self.delete(&path_of(object)?) {
             Err(error) if refused(&error) != Some(404) => Err(error),
@@ -121,7 +119,7 @@ impl Api {
     }
 }
 
-/// Status code of a refusal of the server's.
+/// Status code with which the server refused a request.
 pub fn refused(error: &anyhow::Error) -> Option<u16> {
     match error.downcast_ref() {
         Some(kube::Error::Api(status)) => Some(status.code),
@@ -129,7 +127,7 @@ pub fn refused(error: &anyhow::Error) -> Option<u16> {
     }
 }
 
-/// Where an object lives.
+/// Path of an object in the API.
 pub(super) fn path_of(object: &Value) -> Result<String> {
     let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (version, kind) = (word(&object["apiVersion"]), word(&object["kind"]));

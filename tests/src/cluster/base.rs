@@ -8,13 +8,13 @@ use serde_json::Value;
 use super::read_documents;
 use crate::deploy;
 
-/// Namespace of everything in it.
+/// Namespace of all its objects.
 pub const NAMESPACE: &str = "pathproof";
 /// ServiceAccount of the agent.
 pub const AGENT: &str = "pathproof-agent";
 /// ServiceAccount of the rotator.
 pub const ROTATOR: &str = "pathproof-rotator";
-/// Path of the sentinel's slice of IPv4 in the API.
+/// API path of the sentinel's IPv4 slice.
 pub const SLICE: &str =
     "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices/pathproof-sentinel-ipv4";
 

@@ -1,5 +1,5 @@
-//! etcd and kube-apiserver on the other node of the world, with RBAC; or on another machine
-//! altogether, where this one is emulated and would take minutes for them.
+//! etcd and kube-apiserver on the other node of the world, with RBAC. If this machine is emulated
+//! and would take minutes for them, they run on another machine.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -17,18 +17,17 @@ use crate::world::{Namespace, World, layout};
 
 /// Port of the API server.
 const PORT: u16 = 6443;
-/// Address of etcd.
 const ETCD: &str = "http://127.0.0.1:2379";
-/// How long a server may take to become ready, on a machine that does much else.
+/// Start-up limit of a server, for busy machines.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Static tokens: who bears one, in which group.
+/// Static tokens, and the file that maps them to users and groups.
 const ADMIN: &str = "admin-token";
 const PROXY: &str = "kube-proxy-token";
 const TOKENS: &str = "admin-token,admin,1,\"system:masters\"\n\
                       kube-proxy-token,system:kube-proxy,2\n";
 
-/// Says that the API server runs on another machine: the file that holds the certificate of its
-/// authority. It is reached at [`ControlPlane::address`] from where this process runs.
+/// Names the file with the CA certificate of an API server that runs on another machine. This
+/// process reaches that server at [`ControlPlane::address`].
 const ELSEWHERE: &str = "PATHPROOF_TEST_API_CA";
 
 /// The running control plane; ends when dropped.
@@ -37,24 +36,24 @@ pub struct ControlPlane {
     ns: Namespace,
     dir: PathBuf,
     servers: Servers,
-    /// The API server. Dropped, its connections end and its port refuses.
+    /// The API server. When dropped, its connections end and its port refuses new ones.
     pub apiserver: Option<Process>,
-    /// Certificates of the API server and of the authority behind it, in PEM.
+    /// Certificates of the API server and of its CA, in PEM.
     pub ca: String,
-    // After the API server, which ends before it.
+    // Dropped after the API server.
     _etcd: Option<Process>,
-    /// The way to another machine.
+    /// Relay to the server on another machine.
     _way: Option<Relay>,
 }
 
-/// The file that says that the API server runs on another machine.
+/// CA certificate of an API server on another machine, if there is one.
 pub(super) fn elsewhere() -> Option<PathBuf> {
     std::env::var_os(ELSEWHERE).map(PathBuf::from)
 }
 
 impl ControlPlane {
-    /// Starts both servers and waits until the API is ready. Where they run on another machine:
-    /// leads the world's other node there, and waits.
+    /// Starts both servers and waits until the API is ready. If they run on another machine, relays
+    /// the other node's address there and waits.
     pub fn start(world: &World, servers: &Servers) -> Result<Self> {
         let mut control = Self {
             ns: world.worker.clone(),
@@ -75,10 +74,10 @@ impl ControlPlane {
         }
         fs::create_dir_all(&control.dir)?;
         let mut command = control.ns.command(&servers.etcd);
-        // It waits for its disk at every write, and so would everything here.
+        // Fast storage: etcd syncs at every write, and everything here waits for it.
         let data = world.quick_dir()?.join("etcd");
         command.arg("--data-dir").arg(data);
-        // The API server dials this address; "localhost" may be another.
+        // The API server dials this address; "localhost" may resolve to another.
         for option in ["--listen-client-urls", "--advertise-client-urls"] {
             command.args([option, ETCD]);
         }
@@ -92,7 +91,7 @@ impl ControlPlane {
         SocketAddr::new(IpAddr::V4(layout::WORKER.0), PORT)
     }
 
-    /// Starts the API server, the first time or again.
+    /// Starts or restarts the API server.
     pub fn start_apiserver(&mut self) -> Result<()> {
         ensure!(self._way.is_none(), "the API server is another machine's");
         fs::write(self.dir.join("tokens.csv"), TOKENS)?;
@@ -110,11 +109,10 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Requests of the agent's ServiceAccount that the API server received, as it audits them, in the
-    /// order of their arrival.
+    /// Requests of the agent's ServiceAccount that the API server audited, ordered by arrival.
     pub fn agent_requests(&self) -> Result<Vec<Value>> {
         let text = fs::read_to_string(self.dir.join("audit.log"))?;
-        // The server may be in the middle of the last line.
+        // The last line may be incomplete.
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
         let requests = whole.lines().map(serde_json::from_str);
         let mut requests: Vec<Value> = requests.collect::<Result<_, _>>()?;
@@ -122,35 +120,35 @@ impl ControlPlane {
         Ok(requests)
     }
 
-    /// The API, as an administrator, straight from the server's own node.
+    /// An API client for an administrator, on the server's node.
     pub fn api(&self) -> Result<Api> {
         self.api_as(ADMIN)
     }
 
-    /// The API, as the bearer of a token.
+    /// An API client for the holder of a token.
     pub fn api_as(&self, token: &str) -> Result<Api> {
         Api::connect(&self.ns, Self::address(), &self.ca, token)
     }
 
-    /// A way to the server for nodes, which tests can close while their own stays open.
+    /// A relay to the server for nodes. Tests can close it while their own connection stays open.
     pub fn relay(&self) -> Result<Relay> {
         let mut near = Self::address();
         near.set_port(PORT + 1);
         Relay::start(&self.ns, near, Some(&self.ns), Self::address())
     }
 
-    /// A kubeconfig for kube-proxy that leads to `server`.
+    /// kube-proxy's kubeconfig for `server`.
     pub fn proxy_kubeconfig(&self, server: SocketAddr) -> String {
         kubeconfig(server, &self.ca, &json!({ "token": PROXY }))
     }
 
-    /// A kubeconfig for an administrator, straight to the server.
+    /// An administrator's kubeconfig for the server itself.
     pub fn admin_kubeconfig(&self) -> String {
         kubeconfig(Self::address(), &self.ca, &json!({ "token": ADMIN }))
     }
 
-    /// Writes a kubeconfig that leads to `server` as a ServiceAccount of deploy/base, with a token for
-    /// its pod on the node.
+    /// Writes a kubeconfig for `server` and a ServiceAccount of deploy/base, with a token for its
+    /// pod on the node.
     pub fn account_kubeconfig(
         &self,
         world: &World,
@@ -166,12 +164,12 @@ impl ControlPlane {
     }
 }
 
-/// Options of the API server, whose files are in a folder. It makes a certificate for itself; that key
-/// signs tokens of ServiceAccounts as well.
+/// Options of the API server, with files in `dir`. The server makes its certificate itself, and the
+/// same key signs tokens of ServiceAccounts.
 fn apiserver_options(dir: &str) -> String {
     let (v4, v6) = layout::SERVICE_CIDRS;
     let address = ControlPlane::address().ip();
-    // Names of nodes are known to nobody here.
+    // Names of nodes cannot be resolved here.
     format!(
         "--etcd-servers={ETCD} --secure-port={PORT} --bind-address={address} \
          --advertise-address={address} --kubelet-preferred-address-types=InternalIP \
@@ -184,8 +182,7 @@ fn apiserver_options(dir: &str) -> String {
     )
 }
 
-/// Records each request of the agent once, when it arrives: a watch is recorded when it begins, and
-/// not when it ends.
+/// Audits each request of the agent once, when it arrives; for a watch that is its start.
 fn audit_policy() -> String {
     let agent = format!("system:serviceaccount:{}:{}", base::NAMESPACE, base::AGENT);
     json!({
@@ -197,7 +194,7 @@ fn audit_policy() -> String {
     .to_string()
 }
 
-/// A kubeconfig. JSON is YAML as well.
+/// A kubeconfig as JSON, which is also YAML.
 pub(super) fn kubeconfig(server: SocketAddr, ca: &str, user: &Value) -> String {
     json!({
         "apiVersion": "v1",

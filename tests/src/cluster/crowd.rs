@@ -1,5 +1,5 @@
-//! Services and endpoints by the thousand, brought to the API as controllers would bring them, and
-//! changed as a busy cluster changes them.
+//! Thousands of Services and endpoints, created through the API as controllers do, and changed as
+//! in a busy cluster.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,15 +12,15 @@ use serde_json::{Value, json};
 use super::{Api, namespace};
 use crate::scale::{self, SERVICES, address, name, slice};
 
-/// Namespaces that the Services are spread over.
+/// Namespaces of the Services.
 const NAMESPACES: usize = 40;
-/// A prime: changes that follow each other go to Services far apart.
+/// A prime: consecutive changes hit Services far apart.
 const STRIDE: usize = 7_919;
 
-/// Services from the first on that [`churn`] changes; the others are the caller's.
+/// Number of Services that [`churn`] changes; the caller may change the others.
 pub const CHURNED: usize = SERVICES * 9 / 10;
 
-/// Makes all of it, with every client at once.
+/// Creates all Services and slices, with all clients in parallel.
 pub fn bring(apis: &[Api]) -> Result<()> {
     let first = apis.first().context("a client")?;
     for index in 0..NAMESPACES {
@@ -33,7 +33,7 @@ pub fn bring(apis: &[Api]) -> Result<()> {
     })
 }
 
-/// Replaces one endpoint of a Service by one with this address.
+/// Replaces the address of a Service's first endpoint.
 pub fn change(api: &Api, index: usize, address: Ipv4Addr) -> Result<()> {
     let mut slice = slice(index);
     slice["endpoints"][0]["addresses"] = json!([address]);
@@ -42,7 +42,7 @@ pub fn change(api: &Api, index: usize, address: Ipv4Addr) -> Result<()> {
     api.patch(&path, &change).map(drop)
 }
 
-/// Changes endpoints `rate` times a second, with every client. Gives the time that it took.
+/// Changes endpoints `rate` times a second, with all clients. Returns the time that it took.
 pub fn churn(apis: &[Api], rate: f64, changes: usize) -> Result<Duration> {
     let start = Instant::now();
     each(apis, changes, |api, turn| {
@@ -53,7 +53,7 @@ pub fn churn(apis: &[Api], rate: f64, changes: usize) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// ClusterIP that the API gave to a Service.
+/// ClusterIP that the API assigned to a Service.
 pub fn cluster_ip(api: &Api, index: usize) -> Result<Ipv4Addr> {
     let (namespace, name) = name(index);
     let service = api.get(&format!("/api/v1/namespaces/{namespace}/services/{name}"))?;
@@ -61,13 +61,13 @@ pub fn cluster_ip(api: &Api, index: usize) -> Result<Ipv4Addr> {
     Ok(address.context("a ClusterIP")?.parse()?)
 }
 
-/// Path of a Service's slices in the API.
+/// API path of a Service's slices.
 fn slices(index: usize) -> String {
     let (namespace, _) = name(index);
     format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
 }
 
-/// A Service as its owner brings it: the API gives it a ClusterIP and a node port.
+/// A Service without the fields that the API assigns: ClusterIP and node port.
 fn service(index: usize) -> Value {
     let mut service = scale::service(index);
     for given in ["clusterIP", "clusterIPs"] {
@@ -83,7 +83,7 @@ fn fresh(turn: usize) -> Ipv4Addr {
     address([10, 80, 0, 1], turn % 65_000)
 }
 
-/// Does something for each number below `count`, with every client at once; the first error is told.
+/// Calls `act` for each number below `count`, with all clients in parallel, until the first error.
 pub fn each(
     apis: &[Api],
     count: usize,

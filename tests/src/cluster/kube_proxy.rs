@@ -15,15 +15,15 @@ use crate::process::{Process, path_with};
 use crate::wait::until;
 use crate::world::{self, Family, Namespace, World, layout};
 
-/// Port of kube-proxy's own /healthz and /livez in these tests: 10256 is the agent's here.
+/// Port of /healthz and /livez of kube-proxy in these tests; the agent has 10256.
 pub const HEALTHZ_PORT: u16 = 10356;
-/// All tools for legacy tables in one program, by the name it is called by.
+/// One program with all tools for legacy tables; the name of the call selects the tool.
 const LEGACY: &str = "xtables-legacy-multi";
-/// How long the first sync may take.
+/// Time limit of the first sync.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Flushes the Service chains of a kube-proxy in nftables mode. Gives the script that adds their rules
-/// again. kube-proxy may write those of IPv6 some seconds after those of IPv4: waits for both.
+/// Flushes the Service chains of a kube-proxy in nftables mode, once both exist: kube-proxy may
+/// write those of IPv6 some seconds later. Returns the script that restores their rules.
 pub fn flush_services(node: &Namespace) -> Result<String> {
     let mut rules = String::new();
     for family in ["ip", "ip6"] {
@@ -34,23 +34,23 @@ pub fn flush_services(node: &Namespace) -> Result<String> {
     Ok(rules)
 }
 
-/// How it translates.
+/// How kube-proxy implements Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     Nftables,
-    /// iptables, by whatever `iptables` is on this machine.
+    /// iptables, with the machine's default `iptables`.
     Iptables,
-    /// iptables, by the tools that have the lock: those for nf_tables take none.
+    /// iptables, with the legacy tools. Only these take the lock.
     IptablesLegacy,
-    /// IPVS, with iptables for what that cannot do.
+    /// IPVS, with iptables for the remainder.
     Ipvs,
 }
 
 impl Mode {
-    /// Those that differ to kube-proxy, and that every kernel has.
+    /// The modes that differ for kube-proxy and exist on every kernel.
     pub const ALL: [Self; 2] = [Self::Nftables, Self::Iptables];
 
-    /// As kube-proxy's option has it; also the tool that it needs in PATH, but for the prefix.
+    /// Value of kube-proxy's option; also the prefix of the tool that it needs in PATH.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nftables => "nftables",
@@ -74,9 +74,8 @@ impl Mode {
 #[derive(Debug)]
 pub struct KubeProxy {
     pub process: Process,
-    /// Address that its health server listens on.
+    /// Address of its health server.
     pub address: SocketAddr,
-    /// The program that writes the rules.
     pub mode: Mode,
     outside: Namespace,
     node: Namespace,
@@ -86,7 +85,7 @@ pub struct KubeProxy {
 }
 
 impl KubeProxy {
-    /// Starts it, as the bearer of a kubeconfig, and waits until its /healthz says 200.
+    /// Starts it with a kubeconfig and waits until its /healthz answers 200.
     pub fn start(world: &World, servers: &Servers, mode: Mode, kubeconfig: &str) -> Result<Self> {
         let mut proxy = Self::spawn(world, servers, mode, kubeconfig, HEALTHZ_PORT, &[])?;
         let (outside, address) = (proxy.outside.clone(), proxy.address);
@@ -97,7 +96,7 @@ impl KubeProxy {
         Ok(proxy)
     }
 
-    /// Starts it with its health server at this port, and more options, and does not wait.
+    /// Starts it with a port for its health server and more options, without waiting.
     pub fn spawn(
         world: &World,
         servers: &Servers,
@@ -111,7 +110,7 @@ impl KubeProxy {
         fs::write(&file, kubeconfig)?;
         let path = Self::search_path(dir, mode)?;
         let (v4, v6) = layout::CLUSTER_CIDRS;
-        // Limits of connection tracking are the machine's.
+        // Conntrack limits apply to the whole machine, so they stay unchanged.
         let options = format!(
             "--v=2 --kubeconfig={} --hostname-override={} --proxy-mode={} --cluster-cidr={v4},{v6} \
              --healthz-bind-address=0.0.0.0:{port} --conntrack-max-per-core=0 --conntrack-min=0 \
@@ -122,7 +121,7 @@ impl KubeProxy {
         );
         let mut command = world.node.command(&servers.proxy);
         command.args(options.split_whitespace()).args(more);
-        // The machine's own lock is not ours.
+        // Do not use the machine's lock.
         command.env("XTABLES_LOCKFILE", &lock).env("PATH", &path);
         Ok(Self {
             process: Process::start(command, "kube-proxy", dir)?,
@@ -136,43 +135,43 @@ impl KubeProxy {
         })
     }
 
-    /// An answer of its own health server, asked from outside.
+    /// Requests a path of its health server from outside.
     pub fn ask(&self, path: &str) -> Result<Response> {
         self.outside
             .run(|| http::get(self.address, path, Duration::from_secs(2)))
     }
 
-    /// What the node itself is answered at its port.
+    /// Requests a path at its port on the node itself.
     pub fn ask_here(&self, path: &str) -> Result<Response> {
         let here = SocketAddr::from(([127, 0, 0, 1], self.address.port()));
         self.node
             .run(|| http::get(here, path, Duration::from_secs(2)))
     }
 
-    /// Stops it in its tracks.
+    /// Stops the process.
     pub fn freeze(&self) {
         self.process.signal(libc::SIGSTOP);
     }
 
-    /// Lets it go on.
+    /// Continues the process.
     pub fn thaw(&self) {
         self.process.signal(libc::SIGCONT);
     }
 
-    /// Runs an iptables command in both families, as someone on the node would.
+    /// Runs an iptables command in both families, as an administrator would.
     pub fn iptables(&self, words: &str) -> Result<()> {
         self.run("iptables", words)?;
         self.run("ip6tables", words)
     }
 
-    /// Runs one command, `iptables` or `ip6tables`.
+    /// Runs one command of `iptables` or `ip6tables`.
     pub fn run(&self, program: &str, words: &str) -> Result<()> {
         let words = format!("-w 5 {words}");
         let words: Vec<&str> = words.split_whitespace().collect();
         self.output(program, &words).map(drop)
     }
 
-    /// Takes the lock of iptables until it ends: nobody else changes rules meanwhile.
+    /// Takes the iptables lock until this is dropped: no other tool can change rules meanwhile.
     pub fn hold_lock(&mut self) -> Result<()> {
         let file = File::options().create(true).append(true).open(&self.lock)?;
         file.lock()?;
@@ -180,7 +179,7 @@ impl KubeProxy {
         Ok(())
     }
 
-    /// What kube-proxy's rules are, as text.
+    /// kube-proxy's rules as text.
     pub fn rules(&self) -> Result<String> {
         match self.mode {
             Mode::Nftables => self.node.nft("list ruleset\n"),
@@ -191,7 +190,7 @@ impl KubeProxy {
         }
     }
 
-    /// Runs one of its mode's tools.
+    /// Runs a tool of its mode.
     fn output(&self, program: &str, words: &[&str]) -> Result<String> {
         let env = [
             ("XTABLES_LOCKFILE", self.lock.as_os_str()),
@@ -200,7 +199,7 @@ impl KubeProxy {
         self.node.feed_with(program, words, &env, "")
     }
 
-    /// Where the tools of a mode are found: for legacy tables first in a folder of links.
+    /// Search path for the tools of a mode. Legacy tools come first, from a folder of links.
     pub fn search_path(dir: &Path, mode: Mode) -> Result<OsString> {
         if mode != Mode::IptablesLegacy {
             return Ok(path_with([]));

@@ -1,4 +1,4 @@
-//! Looks into the maps of a running agent: when what was written to the API is known to the kernel.
+//! Reads the maps of a running agent, to see when a change at the API has reached the kernel.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -13,14 +13,13 @@ use crate::usage;
 /// Ports of the Services and of their endpoints.
 const PORTS: [u16; 2] = [80, 8080];
 
-/// The agent's maps of frontends and endpoints.
 pub struct MapEye {
     frontends: HashMap<MapData, FrontendKey, FrontendValue>,
     endpoints: HashMap<MapData, EndpointKey, EndpointEntry>,
 }
 
 impl MapEye {
-    /// Opens those that the process holds.
+    /// Opens the maps of this process.
     pub fn open(pid: u32) -> Result<Self> {
         let find = |name: &str| -> Result<Map> {
             for id in usage::maps(pid)?.into_keys() {
@@ -49,7 +48,7 @@ impl MapEye {
         Ok(value.service)
     }
 
-    /// When an endpoint of a Service is there; nothing if it does not come in time.
+    /// Waits for an endpoint of a Service. Returns when it appeared, or `None` after `patience`.
     pub fn wait(&self, service: u32, address: Ipv4Addr, patience: Duration) -> Option<Instant> {
         let key = EndpointKey {
             service,

@@ -1,4 +1,5 @@
-//! Objects for the API: out of YAML, and what an administrator and a kubelet bring to a new cluster.
+//! Objects for the API: from YAML files, and those that an administrator and a kubelet create in a
+//! new cluster.
 
 use std::fs;
 use std::path::Path;
@@ -13,34 +14,32 @@ use crate::manifests::{Manifests, NODE_FILE};
 use crate::wait::until;
 use crate::world::NODE_NAME;
 
-/// The API server makes its own namespaces a moment after it is ready.
+/// The API server creates its own namespaces a moment after it is ready.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The documents of a YAML text.
 pub fn documents(text: &str) -> Result<Vec<Value>> {
     Ok(serde_saphyr::from_multiple(text)?)
 }
 
-/// The documents of a YAML file.
 pub fn read_documents(file: &Path) -> Result<Vec<Value>> {
     let of = || format!("read {}", file.display());
     documents(&fs::read_to_string(file).with_context(of)?).with_context(of)
 }
 
-/// Brings every document of a YAML file.
+/// Applies every document of a YAML file.
 pub fn put_file(api: &Api, file: &Path) -> Result<()> {
     let mut objects = read_documents(file)?.into_iter();
     objects.try_for_each(|object| create(api, object))
 }
 
-/// Brings an object to the API: makes it, or makes it so. A status goes its own way, as the
-/// kubelet's or a cloud's would.
+/// Creates or changes an object. Its status is a separate request, as for a kubelet or cloud
+/// controller.
 pub fn create(api: &Api, mut object: Value) -> Result<()> {
     let what = format!("apply {} {}", object["kind"], object["metadata"]["name"]);
     let fields = object.as_object_mut().context("no object")?;
     let status = fields.remove("status");
     if let Some(metadata) = object["metadata"].as_object_mut() {
-        // The API gives these.
+        // The API assigns these.
         metadata.remove("uid");
         metadata.remove("deletionTimestamp");
     }
@@ -53,14 +52,13 @@ pub fn create(api: &Api, mut object: Value) -> Result<()> {
     Ok(())
 }
 
-/// Makes a namespace.
 pub fn namespace(api: &Api, name: &str) -> Result<()> {
     let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
     create(api, object)
 }
 
-/// Brings deploy/base, and the Node and the Services of the manifests. Without the policies of
-/// [`reserve`]: what agents do about claims is shown where nobody refuses them.
+/// Applies deploy/base, and the Node and Services of the manifests. The policies of [`reserve`] are
+/// left out, so that tests can show what agents do about claims.
 pub fn install(api: &Api, manifests: &Manifests) -> Result<()> {
     until(PATIENCE, || api.get("/api/v1/namespaces/default").ok())
         .context("a namespace default")?;
@@ -74,7 +72,8 @@ pub fn install(api: &Api, manifests: &Manifests) -> Result<()> {
     Ok(())
 }
 
-/// Brings the rest of deploy/base: the policies that refuse claims of what is pathproof's.
+/// Applies the rest of deploy/base: the policies that refuse claims of pathproof's names and
+/// addresses.
 pub fn reserve(api: &Api) -> Result<()> {
     create_where(api, is_reserving)
 }
@@ -89,17 +88,17 @@ fn is_reserving(object: &Value) -> bool {
     name.is_some_and(|name| name.starts_with("pathproof-reserved-"))
 }
 
-/// Brings the Node of a YAML file.
+/// Applies the Node of a YAML file.
 pub fn install_node(api: &Api, file: &Path, name: &str) -> Result<()> {
     put_file(api, file)?;
-    // The API server taints a Node that is new; nobody here takes that back.
+    // The API server taints a new Node, and no controller here removes the taint.
     let untainted = json!({ "spec": { "taints": null } });
     api.patch(&format!("/api/v1/nodes/{name}"), &untainted)
         .map(drop)
 }
 
-/// The pod of a ServiceAccount of deploy/base on a node, as the DaemonSet's controller and the
-/// scheduler would leave it: the token of a pod names its node.
+/// Creates the pod of a ServiceAccount of deploy/base on a node, in place of the DaemonSet
+/// controller and the scheduler. The pod's token names its node.
 pub fn node_pod(api: &Api, account: &str, node: &str) -> Result<Value> {
     api.apply(&json!({
         "apiVersion": "v1",
@@ -114,7 +113,7 @@ pub fn node_pod(api: &Api, account: &str, node: &str) -> Result<Value> {
     }))
 }
 
-/// A token for this pod, as its kubelet would ask for it.
+/// Requests a token for this pod, as its kubelet would.
 pub fn node_token(api: &Api, account: &str, node: &str) -> Result<String> {
     let pod = node_pod(api, account, node)?;
     let (namespace, of) = (base::NAMESPACE, &pod["metadata"]);

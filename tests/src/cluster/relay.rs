@@ -1,5 +1,5 @@
-//! A TCP relay before the API server: the network that nodes meet, which can be slow, silent or
-//! gone while the server itself, and the test's own connection to it, stay.
+//! A TCP relay in front of the API server. It makes the nodes' network slow, silent or dead, while
+//! the server and the test's connection to it work.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,40 +18,40 @@ use crate::wait::bound;
 use crate::worker::Worker;
 use crate::world::Namespace;
 
-/// Time in which a change of the manner is in force.
+/// Time until a new manner is in force.
 const CHANGE: Duration = Duration::from_millis(40);
 
-/// What the relay does to connections.
+/// Treatment of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
-    /// Passes everything on.
+    /// Forwards everything.
     Open,
-    /// Passes on what came only so often.
+    /// Forwards received data only at this interval.
     Slow(Duration),
-    /// Accepts connections, keeps those that there are, and passes nothing on.
+    /// Accepts connections and keeps existing ones, but forwards nothing.
     Silent,
-    /// Keeps the connections that there are and passes nothing on for them, as a network that lost
-    /// their state; new ones are passed on.
+    /// Keeps existing connections without forwarding, like a network that lost their state.
+    /// Forwards new connections.
     Hung,
-    /// Refuses connections, and ends those that there are.
+    /// Refuses new connections and closes existing ones.
     Closed,
 }
 
-/// The manner, and the moment at which it changed.
+/// The manner and the time of its last change.
 type State = (Manner, Instant);
 
 /// A running relay; ends when dropped.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
-    // Before the worker, which ends without it.
+    // Dropped before the worker, which ends without it.
     state: Sender<State>,
     _worker: Worker,
 }
 
 impl Relay {
-    /// Listens at `at` inside a namespace, where port 0 is a free one, and passes on to `to` as another
-    /// namespace reaches it, or the calling process.
+    /// Listens at `at` inside a namespace (port 0: any free port). Forwards to `to` from the
+    /// namespace `beyond`, or else from that of the calling process.
     pub fn start(
         ns: &Namespace,
         at: SocketAddr,
@@ -79,13 +79,12 @@ impl Relay {
         })
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Changes what it does, for the connections that there are as well. In force within 50 ms, or
-    /// once what is slow was passed on.
+    /// Changes the manner, for existing connections as well. It is in force within 50 ms, or once
+    /// delayed data was forwarded.
     pub fn set(&self, manner: Manner) {
         self.state.send_replace((manner, Instant::now()));
         thread::sleep(CHANGE);
@@ -98,7 +97,7 @@ fn listen(at: SocketAddr) -> io::Result<std::net::TcpListener> {
     Ok(listener)
 }
 
-/// Accepts connections until nobody can change the manner any more.
+/// Accepts connections until the sender of the manner is dropped.
 async fn serve(
     listener: std::net::TcpListener,
     open: impl Fn() -> io::Result<std::net::TcpListener>,
@@ -108,7 +107,7 @@ async fn serve(
     let mut listener = Some(TcpListener::from_std(listener)?);
     loop {
         if state.borrow_and_update().0 == Manner::Closed {
-            // Without a listener the kernel refuses.
+            // Without a listener the kernel refuses connections.
             listener = None;
         } else if listener.is_none() {
             listener = Some(TcpListener::from_std(open()?)?);
@@ -128,10 +127,10 @@ async fn serve(
     }
 }
 
-/// Passes on what both ends send, until one fails, both have ended or the relay is closed.
+/// Forwards data of both ends until one fails, both have ended, or the relay is closed.
 async fn join(mut client: TcpStream, to: SocketAddr, mut state: Receiver<State>) -> io::Result<()> {
     let born = Instant::now();
-    // Without a server behind it the client's connection just ends.
+    // If the server is unreachable, the client's connection ends.
     let mut server = timeout(Duration::from_secs(1), TcpStream::connect(to)).await??;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;

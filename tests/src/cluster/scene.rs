@@ -1,5 +1,5 @@
-//! A node in a real cluster: control plane, what translates, Services with servers, and the agent with
-//! the rights that deploy/base gives it. It reaches the API server by a relay.
+//! A node in a real cluster: control plane, kube-proxy, Services with servers, and the agent with
+//! the rights of deploy/base. The node reaches the API server through a relay.
 //!
 //! - web: load balancer, endpoints web-1, web-2 (local) and web-3 (remote)
 //! - api: node port 30081, endpoint api-1 (local)
@@ -20,12 +20,12 @@ use crate::traffic::{Client, Plan, Server};
 use crate::watch::Watch;
 use crate::world::{Agent, Builder, Family, World, agent_binary};
 
-/// Far longer than anything here takes, for machines that do much else.
+/// Far longer than anything here takes, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// The servers' port.
+/// Port of all servers.
 pub const PORT: u16 = 8080;
 
-/// Everything that is up. Dropped in this order.
+/// Everything that runs. Dropped in this order.
 pub struct Scene {
     pub clients: Vec<Client>,
     pub servers: BTreeMap<String, Server>,
@@ -36,12 +36,11 @@ pub struct Scene {
     pub control: ControlPlane,
     pub manifests: Manifests,
     pub programs: Servers,
-    /// Of kube-proxy.
+    /// Mode of kube-proxy.
     pub mode: Mode,
     pub world: World,
 }
 
-/// The two Services.
 pub fn services(world: &World) -> Vec<Service> {
     let pods = |names: &[&str]| names.iter().map(|name| world.pod(name)).collect::<Vec<_>>();
     vec![
@@ -51,7 +50,7 @@ pub fn services(world: &World) -> Vec<Service> {
 }
 
 impl Scene {
-    /// The cluster with Services and their servers. Nothing translates, and there is no agent.
+    /// The cluster with Services and their servers, without kube-proxy and agent.
     pub fn new(
         world: Builder,
         programs: Servers,
@@ -86,7 +85,7 @@ impl Scene {
         scene
     }
 
-    /// The API server's address as the node has it: through the relay.
+    /// The API server's address for the node: that of the relay.
     pub fn far(&self) -> SocketAddr {
         self.relay.address()
     }
@@ -96,14 +95,15 @@ impl Scene {
         self.start_proxy_by(self.far());
     }
 
-    /// The same, by a way of its own to the API server.
+    /// The same with another address of the API server.
     pub fn start_proxy_by(&mut self, server: SocketAddr) {
         let config = self.control.proxy_kubeconfig(server);
         let proxy = KubeProxy::start(&self.world, &self.programs, self.mode, &config);
         self.proxy = Some(proxy.expect("a kube-proxy"));
     }
 
-    /// Writes a kubeconfig for a ServiceAccount of deploy/base, with a token for its pod on the node.
+    /// Writes a kubeconfig for a ServiceAccount of deploy/base, with a token for its pod on the
+    /// node.
     pub fn kubeconfig_of(&self, account: &str) -> PathBuf {
         let config = self
             .control
@@ -140,12 +140,12 @@ impl Scene {
         wait_proven(self.agent());
     }
 
-    /// A report; a loaded machine may delay one request for too long.
+    /// A report at /verdict. Retries, because a busy machine may delay one request for too long.
     pub fn report(&self) -> Value {
         self.wait("a verdict", |_| true)
     }
 
-    /// Waits until the report is so, and gives it.
+    /// Waits until a report fulfils a condition, and returns it.
     pub fn wait(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         self.wait_within(PATIENCE, what, wanted)
     }
@@ -159,7 +159,7 @@ impl Scene {
         wait_report(self.agent(), patience, what, wanted)
     }
 
-    /// Waits for a state with this status on both endpoints.
+    /// Waits for a state with this status on both paths.
     pub fn wait_for(&self, state: &str, status: u64, within: Duration) -> Value {
         self.wait_within(within, &format!("{state} and {status}"), |report| {
             let answered = |of: &str| report["answers"][of]["status"] == status;
@@ -167,12 +167,12 @@ impl Scene {
         })
     }
 
-    /// Asks /healthz and /livez from outside from now on.
+    /// Polls /healthz and /livez from outside, from now on.
     pub fn watch(&self) -> Watch {
         Watch::start(&self.world, Duration::from_millis(20)).expect("a poller")
     }
 
-    /// The same, once it has seen 200.
+    /// The same, after the first 200.
     pub fn watch_healthy(&self) -> Watch {
         let watch = self.watch();
         let healthy = watch.wait(PATIENCE, |codes| codes.healthz == 200);
@@ -180,13 +180,13 @@ impl Scene {
         watch
     }
 
-    /// Brings a Service of the manifests to the API as it is now.
+    /// Applies the current manifest of a Service to the API.
     pub fn put(&self, service: &str) {
         let file = Manifests::service_file(service);
         put_file(&self.api, &self.manifests.dir().join(file)).expect("a manifest fits the API");
     }
 
-    /// Puts one pod in another's place in the slices of a Service, at the API too.
+    /// Replaces one pod by another in the slices of a Service, in the manifests and at the API.
     pub fn replace(&mut self, service: &str, from: &str, to: &str) {
         let swapped = self
             .manifests
@@ -195,13 +195,11 @@ impl Scene {
         self.put(service);
     }
 
-    /// Starts a pod's server.
     pub fn serve(&mut self, pod: &str) {
         let server = Server::start(self.world.pod(pod), PORT).expect("start a server");
         self.servers.insert(pod.to_owned(), server);
     }
 
-    /// Starts a client.
     pub fn run(&mut self, plan: Plan) {
         self.clients.push(plan.start().expect("a client"));
     }
@@ -211,7 +209,7 @@ impl Scene {
         SocketAddr::new(self.manifests.service(service).cluster_ip(family), 80)
     }
 
-    /// A client outside, at a node port.
+    /// An outside client that dials a node port.
     pub fn outside_plan(&self, port: u16, family: Family) -> Plan {
         let target = SocketAddr::new(self.world.node_address(family), port);
         Plan::from_outside(&self.world, 0, target)

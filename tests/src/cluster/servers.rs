@@ -1,4 +1,4 @@
-//! Where the servers lie that `cargo xtask setup-cluster` built.
+//! Locations of the servers that `cargo xtask setup-cluster` built.
 
 use std::path::PathBuf;
 
@@ -9,19 +9,16 @@ use crate::built;
 use crate::built::versions::Release;
 use crate::{skip, world};
 
-/// Programs of a cluster.
 #[derive(Clone, Debug)]
 pub struct Servers {
     pub etcd: PathBuf,
-    /// kube-apiserver.
     pub apiserver: PathBuf,
-    /// kube-proxy.
     pub proxy: PathBuf,
 }
 
 impl Servers {
-    /// The programs; the error names the first that is missing. Of an API server on another machine
-    /// nothing is wanted here.
+    /// Finds the programs; the error names the first missing one. If the API server runs on another
+    /// machine, its programs are not needed here.
     pub fn find() -> Result<Self> {
         let folder = built::kubernetes();
         let find = |name: &str| {
@@ -39,12 +36,12 @@ impl Servers {
         })
     }
 
-    /// The programs; nothing, loudly, where one is missing.
+    /// Finds the programs. Returns `None`, and reports it, if one is missing.
     pub fn or_skip(test: &str) -> Option<Self> {
         skip::needed(test, Self::find())
     }
 
-    /// The same with the kube-proxy of another release.
+    /// The programs, with the kube-proxy of another release.
     pub fn beside(release: Release) -> Result<Self> {
         let folder = built::folder(release.folder, release.version);
         let missing = || {

@@ -1,5 +1,5 @@
-//! Watches of the API by the thousand, as the agents and proxies of a large cluster have them: each on a
-//! separate connection. Their events are counted, but their content is ignored.
+//! Thousands of API watches, each on a separate connection, like those of the agents and proxies of
+//! a large cluster. Their events are counted and their content is ignored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,6 @@ const AT_ONCE: usize = 32;
 /// Interval between checks whether the worker must end.
 const TURN: Duration = Duration::from_millis(20);
 
-/// Open watches; they end when this is dropped.
 #[derive(Debug)]
 pub struct Watches {
     counts: Arc<Counts>,
@@ -37,7 +36,8 @@ struct Counts {
 }
 
 impl Watches {
-    /// Begins to open `count` watches of `path`, a list without a query, with the rights of a kubeconfig.
+    /// Opens `count` watches of `path` (a list without a query) in the background, with the rights
+    /// of a kubeconfig.
     pub fn start(ns: &Namespace, kubeconfig: &str, path: &str, count: usize) -> Result<Self> {
         let kubeconfig = Kubeconfig::from_yaml(kubeconfig)?;
         let path = format!("{path}?watch=true&resourceVersion=0&timeoutSeconds=3600");
@@ -72,7 +72,7 @@ impl Watches {
         })
     }
 
-    /// Watches that the server answers, less those that have ended.
+    /// Watches that the server has accepted and that have not ended.
     pub fn open(&self) -> usize {
         let open = self.counts.open.load(Ordering::Relaxed);
         open.saturating_sub(self.ended())
@@ -83,7 +83,7 @@ impl Watches {
         self.counts.ended.load(Ordering::Relaxed)
     }
 
-    /// Events that all of them received together.
+    /// Events that all watches received together.
     pub fn events(&self) -> usize {
         self.counts.events.load(Ordering::Relaxed)
     }

@@ -19,7 +19,7 @@ use crate::wait::until;
 use crate::watch::Codes;
 use crate::world::{Family, NODE_NAME};
 
-/// Port of the Service on the node.
+/// Node port of the Service.
 const NODE_PORT: u16 = 30080;
 const CONDITION: &str = "ServiceDatapathReady";
 const INSTALL: &str = "--namespace pathproof --create-namespace --set \
@@ -27,7 +27,7 @@ const INSTALL: &str = "--namespace pathproof --create-namespace --set \
 const UNINSTALL: &str = "uninstall pathproof --namespace pathproof --wait --timeout 60s";
 const KEPT: &str = "10256 never refused, never 503";
 
-/// Plays it. Gives whether everything came that was expected.
+/// Runs the demo. Returns whether all expected results came.
 pub(super) fn play(pod: &Path, timeline: &mut Timeline) -> Result<bool> {
     timeline.title(
         "pathproof on a real Kubernetes node: installed, broken, alerted, repaired, removed",
@@ -51,7 +51,7 @@ pub(super) fn play(pod: &Path, timeline: &mut Timeline) -> Result<bool> {
     Ok(is_met)
 }
 
-/// A node without pathproof, with a Service and a client of it.
+/// A node without pathproof, with a Service and a client.
 fn built(pod: &Path, timeline: &mut Timeline) -> Result<(RealNode, Client)> {
     real_node::check().context("a program is missing")?;
     timeline.tell(
@@ -79,7 +79,7 @@ fn built(pod: &Path, timeline: &mut Timeline) -> Result<(RealNode, Client)> {
 }
 
 struct Play<'a> {
-    // Dropped in this order: who looks and dials, the node.
+    // Dropped in this order: observers and clients, then the node.
     tell: Teller<'a>,
     node: RealNode,
 }
@@ -178,7 +178,7 @@ fn is_not_sound(codes: Codes) -> bool {
     codes.healthz != 200 || codes.livez != 200
 }
 
-/// Alerts about the node's datapath that fire, whatever their severity.
+/// Firing alerts about the node's datapath, of any severity.
 fn firing(prometheus: &Prometheus) -> Vec<Value> {
     let mut alerts = prometheus.alerts().unwrap_or_default();
     alerts.retain(|alert| {

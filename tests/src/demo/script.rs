@@ -1,4 +1,4 @@
-//! What happens in the demo, what is expected each time, and how fast.
+//! The script of the demo: its actions, the expected results, and their time limits.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::scene::{Scene, blames};
 use crate::tunnels::{path, tunnels};
 use crate::world::agent_binary;
 
-/// Options of the agent beside the world's: a short dwell, or the demo would mostly wait for it.
+/// More options of the agent. Without the short dwell the demo would mostly wait for it.
 const OPTIONS: [&str; 2] = ["--flap-dwell", "1s"];
-/// The pod probe's place in the address plan, and its pods.
+/// The pod probe's index in the address plan, and its pods.
 const PROBE_INDEX: u8 = 4;
 const PROBED: [Placed; 2] = [("client-1", None), ("web-3", None)];
 const SKETCH: &str = "\
@@ -25,7 +25,7 @@ const SKETCH: &str = "\
            203.0.113.11..   192.0.2.1  │   192.0.2.10  └─ cni0 ─ db-1 db-2
                                        └── another node ─ veth ─ web-3 api-2";
 
-/// Plays the whole script. Gives whether everything came that was expected.
+/// Runs the whole script. Returns whether all expected results came.
 pub(super) fn play(timeline: &mut Timeline) -> Result<bool> {
     timeline.title("pathproof: is this node really routing Service traffic, right now?");
     let scene = built(timeline);
@@ -52,7 +52,7 @@ pub(super) fn play(timeline: &mut Timeline) -> Result<bool> {
     Ok(is_met)
 }
 
-/// The world with its rules, as the timeline tells it.
+/// Builds the world with its rules, and prints that to the timeline.
 fn built(timeline: &mut Timeline) -> Scene {
     let start = Instant::now();
     let scene = Scene::bare(Backend::Nftables);
@@ -69,13 +69,13 @@ fn built(timeline: &mut Timeline) -> Scene {
 }
 
 struct Play<'a> {
-    // Dropped in this order: who looks and dials, the world.
+    // Dropped in this order: observers and clients, then the world.
     tell: Teller<'a>,
     scene: Scene,
 }
 
 impl Play<'_> {
-    /// After a repair.
+    /// Expects 200 and proven after a repair.
     fn mended(&mut self, what: &'static str, limit: f64) -> Result<()> {
         let wanted = (what, "200 again", limit);
         self.tell.expect(wanted, |view| view.has(200, "proven"))
@@ -86,13 +86,13 @@ impl Play<'_> {
             "start the agent: it observes every interface, and probes its own Service, the \
              sentinel, through the node's rules, because the node is idle",
         );
-        // An agent that this kernel refuses ends the demo.
+        // The demo ends if this kernel refuses the agent.
         self.scene.spawn(&OPTIONS);
         let agent = self.scene.agent.as_mut().context("just started")?;
         agent.wait_ready(Duration::from_secs(10))?;
         let wanted = ("agent started, idle node", "proven, /healthz 200", 10.0);
         self.tell.expect(wanted, |view| view.has(200, "proven"))?;
-        // A sentinel that just appeared accuses nobody: its rules may lag behind.
+        // Failures of a new sentinel do not count at first: its rules may lag.
         self.tell.note(
             "wait 10 s: failing probes of a new sentinel do not count yet, because its rules may \
              lag",
@@ -112,11 +112,11 @@ impl Play<'_> {
         self.tell.act("put the rules back");
         self.scene.rules.install()?;
         self.mended("rules repaired", 3.0)?;
-        // As a load balancer's log has it.
+        // The time as in a load balancer's log.
         self.explained(&failing.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
     }
 
-    /// The node works again, and somebody doubts that it did not.
+    /// Explains the 503 after the node works again.
     fn explained(&mut self, time: &str) -> Result<()> {
         self.tell.act(&format!(
             "the node works again; explain the 503 afterwards: pathproof why --at {time}"
@@ -162,7 +162,7 @@ impl Play<'_> {
         self.mended("forwarding on", 6.0)
     }
 
-    /// Nobody dials but the pod probe.
+    /// Only the pod probe sends traffic.
     fn overlay_dead(&mut self) -> Result<()> {
         self.tell.act(
             "a VXLAN overlay to the other node, and `pathproof echo` in a pod on each: small pods \

@@ -1,4 +1,5 @@
-//! Tells what is seen at a node while a script plays, and keeps a row for each thing that is expected.
+//! Prints the observations of a node while a script runs, and keeps a table row for each expected
+//! result.
 
 use std::time::{Duration, Instant};
 
@@ -10,30 +11,30 @@ use crate::traffic::{Client, Ended, Tally};
 use crate::watch::{Codes, Poll, Watch};
 use crate::world::World;
 
-/// Time between two looks.
+/// Pause between two observations.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Time beyond a limit, at least, to tell late from never.
+/// Minimum extra time after a limit, to distinguish late from never.
 const LATE: Duration = Duration::from_secs(4);
-/// Over the columns of the table at the end.
+/// Heading of the table at the end.
 const HEADING: &str =
     "   what happened                expected                                 took   allowed";
 
-/// An expectation: the event, and in words what should follow.
+/// An event and its expected result, as text.
 pub(super) type Named<'a> = (&'a str, &'a str);
-/// The same, and within how many seconds.
+/// The same, with a time limit in seconds.
 pub(super) type Wanted<'a> = (&'a str, &'a str, f64);
 
 pub(super) struct Teller<'a> {
-    // Dropped in this order: who asks, who dials.
+    // Dropped in this order: pollers, then clients.
     codes: Watch,
     verdicts: Poll<Verdict>,
     pub(super) clients: Vec<Client>,
     pub(super) timeline: &'a mut Timeline,
-    /// The table at the end, and whether something in it came late, or never.
+    /// Table at the end, and whether any of its results came late or never.
     rows: Vec<String>,
     late: bool,
     missed: bool,
-    /// Number of changes that were told.
+    /// Number of changes that were printed.
     codes_told: usize,
     verdicts_told: usize,
     /// Time of the last act or fault, and connections that ended since then.
@@ -42,7 +43,7 @@ pub(super) struct Teller<'a> {
 }
 
 impl<'a> Teller<'a> {
-    /// Looks at the node of a world from now on.
+    /// Observes the node of a world from now on.
     pub(super) fn new(world: &World, timeline: &'a mut Timeline) -> Result<Self> {
         Ok(Self {
             codes: Watch::start(world, view::EVERY)?,
@@ -59,12 +60,14 @@ impl<'a> Teller<'a> {
         })
     }
 
-    /// The demo does something good. The time to the next expected event is measured from here.
+    /// Prints that the demo builds or repairs something. The time to the next expected result
+    /// counts from here.
     pub(super) fn act(&mut self, text: &str) {
         self.begin(timeline::ACT, text);
     }
 
-    /// The demo breaks something. The time to the next expected event is measured from here.
+    /// Prints that the demo breaks something. The time to the next expected result counts from
+    /// here.
     pub(super) fn fault(&mut self, text: &str) {
         self.begin(timeline::FAULT, text);
     }
@@ -78,8 +81,8 @@ impl<'a> Teller<'a> {
         self.timeline.tell(timeline::NOTE, text);
     }
 
-    /// Waits for what is expected, telling what is seen meanwhile, notes a row, and lingers. Goes on
-    /// after a disappointment: the later steps are worth seeing.
+    /// Waits for an expected result, prints changes meanwhile, adds a row, and lingers. Continues
+    /// after a failure, because the later steps are still worth seeing.
     pub(super) fn expect(
         &mut self,
         (what, expected, limit): Wanted,
@@ -114,14 +117,14 @@ impl<'a> Teller<'a> {
         self.linger(1)
     }
 
-    /// Notes whether what was seen is as expected.
+    /// Adds a row for an observation.
     pub(super) fn judge(&mut self, row: Named, sound: bool, seen: &str) {
         let text = format!("{}: {seen}", row.1);
         let missed = (!sound).then(|| seen.to_owned());
         self.row(row, ["-", "-"], sound, missed, &text);
     }
 
-    /// Notes whether such codes were never seen since the last act or fault.
+    /// Adds a row: no such codes were seen since the last act or fault.
     pub(super) fn never(&mut self, row: Named, unwanted: impl Fn(Codes) -> bool) {
         let mut changes = self.codes.changes();
         changes.retain(|change| change.at > self.began && unwanted(change.codes));
@@ -129,14 +132,14 @@ impl<'a> Teller<'a> {
         self.judge(row, seen.is_none(), &seen.unwrap_or("so it was".to_owned()));
     }
 
-    /// Notes whether clients felt nothing since the last act or fault.
+    /// Adds a row: no client failed since the last act or fault.
     pub(super) fn unharmed(&mut self, row: Named) {
         let (ok, failed) = self.felt();
         let seen = format!("{ok} answered, {failed} failed");
         self.judge(row, ok > 0 && failed == 0, &seen);
     }
 
-    /// Connections that clients began since the last act or fault: how many were answered, and failed.
+    /// Connections that clients began since the last act or fault: answered and failed.
     fn felt(&mut self) -> (usize, usize) {
         let ended = self.clients.iter().flat_map(Client::take_ended);
         self.ended.extend(ended);
@@ -145,7 +148,7 @@ impl<'a> Teller<'a> {
         (ok, self.ended.len() - ok)
     }
 
-    /// Notes a row, with the time that it took and the time that it may take.
+    /// Adds a row, with the actual time and the time limit.
     fn row(
         &mut self,
         (what, expected): Named,
@@ -174,7 +177,7 @@ impl<'a> Teller<'a> {
         ));
     }
 
-    /// Goes on telling for so many seconds.
+    /// Continues to print changes for this many seconds.
     pub(super) fn linger(&mut self, seconds: u64) -> Result<()> {
         let end = Instant::now() + Duration::from_secs(seconds);
         while Instant::now() < end {
@@ -183,7 +186,7 @@ impl<'a> Teller<'a> {
         Ok(())
     }
 
-    /// Tells what has changed, and gives what is now.
+    /// Prints changes and returns the current state.
     fn pump(&mut self) -> Result<View> {
         super::check_signals()?;
         let told = self.verdicts_told;
@@ -209,8 +212,8 @@ impl<'a> Teller<'a> {
         })
     }
 
-    /// The table at the end. Gives whether everything happened, maybe late: on a busy machine that
-    /// says nothing of the agent.
+    /// Prints the table. Returns whether all results came, even if late: on a busy machine lateness
+    /// is not the agent's fault.
     pub(super) fn finish(self) -> bool {
         let Tally { started, ok, .. } = self.clients.iter().map(Client::tally).sum();
         let (timeline, rows) = (self.timeline, self.rows);
@@ -227,7 +230,7 @@ impl<'a> Teller<'a> {
     }
 }
 
-/// As a person writes it.
+/// A short text for people.
 pub(super) fn time(time: Duration) -> String {
     if time < Duration::from_secs(1) {
         format!("{} ms", time.as_millis())

@@ -1,5 +1,5 @@
-//! The lines that the demo prints, with the time since the start, coloured by ANSI codes. A file or pipe
-//! gets them without the codes, and a picture is drawn of them.
+//! The lines that the demo prints, with the time since the start and ANSI colours. A file or pipe
+//! gets them without colours; they can also be drawn as a picture.
 
 use std::fs;
 use std::io::Write as _;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 
 /// Columns before the text: time and mark.
 const INDENT: usize = 11;
-/// Columns in all; longer sentences wrap.
+/// Total columns; longer sentences wrap.
 const WIDTH: usize = 100;
 
 /// ANSI codes.
@@ -22,26 +22,23 @@ pub(super) const GREEN: &str = "1;32";
 pub(super) const RED: &str = "1;31";
 pub(super) const YELLOW: &str = "33";
 
-/// Kind of a line: its mark, and the codes of the mark and of the words.
+/// Kind of a line: its mark, and the codes of the mark and of the text.
 pub(super) type Kind = [&'static str; 3];
-/// The demo did something good: built, repaired, started.
+/// The demo built, repaired or started something.
 pub(super) const ACT: Kind = ["▶ ", "1;36", BOLD];
-/// The demo broke something.
 pub(super) const FAULT: Kind = ["✖ ", RED, BOLD];
-/// Something was seen.
 pub(super) const SEEN: Kind = ["● ", PLAIN, PLAIN];
-/// Something expected has come.
+/// An expected result came.
 pub(super) const GOOD: Kind = ["✔ ", GREEN, GREEN];
-/// It has not.
+/// An expected result did not come.
 pub(super) const BAD: Kind = ["✘ ", RED, RED];
-/// Words beside it.
+/// A remark.
 pub(super) const NOTE: Kind = ["  ", DIM, DIM];
 
 pub(super) fn paint(code: &str, text: &str) -> String {
     format!("\x1b[{code}m{text}\x1b[0m")
 }
 
-/// The lines so far.
 #[derive(Debug)]
 pub(super) struct Timeline {
     start: Instant,
@@ -61,12 +58,12 @@ impl Timeline {
         self.print(&format!("\n {}\n", paint(BOLD, text)));
     }
 
-    /// A sentence, now.
+    /// A sentence with the current time.
     pub(super) fn tell(&mut self, kind: Kind, text: &str) {
         self.tell_at(Instant::now(), kind, text);
     }
 
-    /// A sentence, with the moment it belongs to; it wraps.
+    /// A sentence with the time that it belongs to; it wraps.
     pub(super) fn tell_at(&mut self, at: Instant, [mark, of_mark, of_words]: Kind, text: &str) {
         let seconds = at.saturating_duration_since(self.start).as_secs_f64();
         let time = paint(DIM, &format!("{seconds:6.1} s "));
@@ -85,23 +82,23 @@ impl Timeline {
         }
     }
 
-    /// A line without a time, as it is.
+    /// A verbatim line without a time.
     pub(super) fn print(&mut self, line: &str) {
-        // A reader that went away is no reason to leave the world behind.
+        // A closed standard output must not end the demo before it has cleaned up.
         let _ = writeln!(anstream::stdout(), "{line}");
         self.text += &format!("{line}\n");
     }
 
     /// Draws everything that was printed.
     pub(super) fn draw(&self, file: &Path) -> Result<()> {
-        // In a picture faint letters can hardly be read, grey ones can.
+        // Faint letters are hardly legible in a picture; grey ones are.
         let text = self.text.replace("\x1b[2m", "\x1b[90m");
         let picture = Term::new().palette(WIN10_CONSOLE).render_svg(&text);
         fs::write(file, picture).with_context(|| format!("write {}", file.display()))
     }
 }
 
-/// Breaks a line at spaces, where it has more than `width` columns.
+/// Breaks a line at spaces if it has more than `width` columns.
 fn wrap(line: &str, width: usize) -> Vec<String> {
     let mut parts = vec![String::new()];
     for word in line.split_inclusive(' ') {

@@ -1,5 +1,4 @@
-//! The node as the demo sees it, over and over: what a load balancer is answered, and the agent's
-//! verdict.
+//! The node as the demo sees it: the answers to a load balancer, and the agent's verdict.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -12,24 +11,23 @@ use crate::http;
 use crate::watch::{Codes, Poll};
 use crate::world::{ADMIN_PORT, World};
 
-/// Pause between two looks at the node.
+/// Pause between two requests.
 pub(super) const EVERY: Duration = Duration::from_millis(20);
-/// Limit on the agent's time to a verdict.
+/// Timeout of a request for the verdict.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// State that is seen at a moment.
 #[derive(Clone, Debug, Default)]
 pub(super) struct View {
-    /// Asked from outside.
+    /// Answers to requests from outside.
     pub(super) codes: Codes,
     pub(super) verdict: Verdict,
 }
 
-/// All that /verdict says.
+/// The report at /verdict.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Verdict(pub(super) Value);
 
-/// Counts in the report change all the time; state and cause do not.
+/// Ignores counts, which change all the time.
 impl PartialEq for Verdict {
     fn eq(&self, other: &Self) -> bool {
         ["state", "cause"]
@@ -39,24 +37,24 @@ impl PartialEq for Verdict {
 }
 
 impl View {
-    /// Whether both codes are this one.
+    /// Whether both paths answered this code.
     pub(super) fn is(&self, code: u16) -> bool {
         [self.codes.healthz, self.codes.livez] == [code; 2]
     }
 
-    /// Whether they are, and this is the verdict's state.
+    /// The same, with this state of the verdict.
     pub(super) fn has(&self, code: u16, state: &str) -> bool {
         self.is(code) && self.verdict.word("state") == state
     }
 
-    /// Whether they are, and this is the verdict's cause.
+    /// The same, with this cause of the verdict.
     pub(super) fn names(&self, code: u16, cause: &str) -> bool {
         self.is(code) && self.verdict.word("cause") == cause
     }
 }
 
 impl Verdict {
-    /// One of its words, such as the state; empty where there is none.
+    /// A field of the verdict such as the state, or an empty string.
     pub(super) fn word(&self, name: &str) -> &str {
         self.0["verdict"][name].as_str().unwrap_or_default()
     }
@@ -86,13 +84,15 @@ pub(super) fn codes_line(codes: Codes) -> String {
     format!("/healthz {healthz}   /livez {livez}")
 }
 
-/// Asks for the verdict in the node from now on. Beside the codes: a late verdict must not hide a gap there.
+/// Polls the verdict on the node. It is separate from the codes, so that a late verdict cannot hide
+/// a gap there.
 pub(super) fn verdicts(world: &World) -> Result<Poll<Verdict>> {
     let admin = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
     Poll::start(&world.node, "verdict", EVERY, move || {
         let answer = http::get(admin, "/verdict", PATIENCE).ok();
         let report = answer.and_then(|answer| serde_json::from_str(&answer.body).ok());
-        // No answer is no verdict: the last one is not that of an agent which is gone.
+        // A missing answer is an empty verdict: the last one does not hold for an agent that is
+        // gone.
         Some((Instant::now(), report.map(Verdict).unwrap_or_default()))
     })
 }

@@ -1,29 +1,29 @@
-//! Faults that the agent must tell, and harmless things that must cost nothing.
+//! Faults that the agent must detect, and harmless events that it must ignore.
 
 use anyhow::Result;
 use clap::ValueEnum;
 
 use super::stage::{Stage, Undo};
 
-/// A fault of the datapath that no new connection survives.
+/// A datapath fault that breaks every new connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Fault {
     /// The chain of all Services is emptied.
     ChainFlushed,
     /// The kernel forwards nothing.
     ForwardingOff,
-    /// Every rule is gone.
+    /// All Service rules are removed.
     TableGone,
-    /// Handshakes complete, what follows is dropped.
+    /// Handshakes complete, but all data is dropped.
     DataDropped,
-    /// A filter drops everything that would be forwarded.
+    /// A filter drops every packet that would be forwarded.
     ForwardDropped,
     /// The routes to all pods are cut; the default route stays.
     RoutesGone,
 }
 
 impl Fault {
-    /// Those with an unambiguous cause.
+    /// Faults with an unambiguous cause.
     pub const CERTAIN: [Self; 4] = [
         Self::ChainFlushed,
         Self::ForwardingOff,
@@ -31,7 +31,7 @@ impl Fault {
         Self::DataDropped,
     ];
 
-    /// Breaks the node. It is broken when this returns.
+    /// Breaks the node, which is broken when this returns.
     pub fn inject(self, stage: &mut Stage) -> Result<Undo> {
         match self {
             Self::ChainFlushed => stage.rules.flush_services()?,
@@ -56,7 +56,7 @@ impl Fault {
     }
 }
 
-/// Beginning of a chain of what is forwarded, before all others.
+/// Beginning of a chain on the forward hook, before all other chains.
 const FORWARDED: &str = "type filter hook forward priority -10;";
 
 /// Kills one of three backends of a Service.
@@ -68,7 +68,7 @@ pub fn kill_backend(stage: &mut Stage) -> Result<Undo> {
     }))
 }
 
-/// A filter drops the sentinel's ranges and nothing else.
+/// Drops the sentinel's address ranges and nothing else.
 pub fn drop_range(stage: &mut Stage) -> Result<Undo> {
     let v4 = "ip saddr 198.18.0.0/15 drop; ip daddr 198.18.0.0/15 drop;";
     let v6 = "ip6 saddr 2001:2::/48 drop; ip6 daddr 2001:2::/48 drop;";

@@ -1,23 +1,23 @@
-//! Times of many injections, and what is told of them.
+//! Times of many injections, and their statistics.
 
 use std::time::Duration;
 
 use crate::promises::Missed;
 
-/// One kind of time, of many injections.
+/// One measured time over many injections.
 #[derive(Clone, Debug, Default)]
 pub struct Figure {
     samples: Vec<Duration>,
-    /// Number of attempts at which it never happened.
+    /// Number of attempts without the event.
     pub never: usize,
 }
 
 impl Figure {
-    /// Columns of a row; times are milliseconds.
+    /// Columns of a row; times are in milliseconds.
     pub const COLUMNS: &str =
         "times | median | p99 | maximum | never | unit | promise | met | p99 / promise";
 
-    /// Takes in what was measured; `None` where it never happened.
+    /// Adds a time, or `None` if the event never came.
     pub fn note(&mut self, time: Option<Duration>) {
         match time {
             Some(time) => self.samples.push(time),
@@ -25,12 +25,11 @@ impl Figure {
         }
     }
 
-    /// Number of attempts.
     pub fn count(&self) -> usize {
         self.samples.len() + self.never
     }
 
-    /// The shortest time that so many percent of all do not exceed.
+    /// The shortest time that this percentage of all times does not exceed.
     pub fn rank(&self, percent: usize) -> Option<Duration> {
         let mut sorted = self.samples.clone();
         sorted.sort();
@@ -38,7 +37,7 @@ impl Figure {
         sorted.get(rank.saturating_sub(1)).copied()
     }
 
-    /// True if it happened each time, and p99 is within the promise.
+    /// Whether the event came each time, and p99 is within the promise.
     pub fn keeps(&self, promise: Duration) -> bool {
         let p99 = self.rank(99);
         self.never == 0 && p99.is_some_and(|p99| p99 <= promise)
@@ -56,14 +55,14 @@ impl Figure {
         )
     }
 
-    /// Prints a row of a table of [`Figure::COLUMNS`], behind its name, and judges it.
+    /// Prints a table row of [`Figure::COLUMNS`] after its name, and judges it.
     pub fn print(&self, name: &str, promise: Duration, missed: &mut Missed) {
         println!("| {name} | {} |", self.row(promise));
         missed.judge(name, self.keeps(promise));
     }
 }
 
-/// Milliseconds.
+/// Milliseconds as text.
 pub fn ms(time: Option<Duration>) -> String {
     let ms = |time: Duration| format!("{:.2}", time.as_secs_f64() * 1e3);
     time.map_or("never".to_owned(), ms)

@@ -25,15 +25,14 @@ pub enum Load {
     Busy,
 }
 
-/// Takes back what was done to a stage.
+/// Reverts a change of the stage.
 pub type Undo = Box<dyn FnOnce(&mut Stage) -> Result<()>>;
 
-/// Everything that is up.
 pub struct Stage {
     pub agent: Agent,
-    /// The rest; its own agent is `None`.
+    /// The rest; `scene.agent` is `None`.
     scene: Scene,
-    /// Since when failed probes count.
+    /// Time from which failed probes count.
     settled: Instant,
     /// Reports of damaged sentinel devices in the agent's log so far.
     damages: usize,
@@ -54,7 +53,7 @@ impl DerefMut for Stage {
 }
 
 impl Stage {
-    /// Puts everything up, with the agent that this starts.
+    /// Starts everything, with the agent that `start` returns.
     pub fn build(
         backend: Backend,
         load: Load,
@@ -74,7 +73,7 @@ impl Stage {
         })
     }
 
-    /// Waits until every path is probed and proven, /healthz says 200, and failures would count.
+    /// Waits until every path is probed and proven, /healthz answers 200, and failures would count.
     pub fn settle(&mut self) -> Result<()> {
         let settled = until(PATIENCE, || {
             let damages = self.agent.log().matches("interfaces are damaged").count();
@@ -92,7 +91,7 @@ impl Stage {
         })
     }
 
-    /// Adds a chain, in a table of its own.
+    /// Adds a chain in a separate table.
     pub fn filter(&self, name: &'static str, chain: &str) -> Result<Undo> {
         let script = format!("table inet fault-{name} {{ chain it {{ {chain} }}\n}}\n");
         self.world.node.nft(&script)?;

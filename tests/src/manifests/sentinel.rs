@@ -1,5 +1,4 @@
-//! The sentinel's Service and its slices: the manifest that is shipped, as an API server would hand
-//! it out.
+//! The sentinel's Service and slices: the shipped manifest, as an API server would return it.
 
 use std::net::IpAddr;
 
@@ -14,7 +13,6 @@ pub struct Sentinel {
     pub generation: u16,
     /// Node port of both protocols.
     pub node_port: Option<u16>,
-    /// Endpoint of each family.
     pub endpoints: [IpAddr; 2],
 }
 
@@ -29,7 +27,7 @@ impl Default for Sentinel {
 }
 
 impl Sentinel {
-    /// Its place in the address plan.
+    /// Its index in the address plan.
     const INDEX: u8 = 240;
 
     /// Port of the cluster IPs, for both protocols.
@@ -39,7 +37,7 @@ impl Sentinel {
         layout::pick(layout::cluster_ip(Self::INDEX), family)
     }
 
-    /// The manifest that is shipped, with what an API server would have filled in.
+    /// The shipped manifest, with the fields that an API server assigns.
     pub(super) fn yaml(&self) -> String {
         const POLICY: &str = "  ipFamilyPolicy: PreferDualStack\n";
         let (v4, v6) = layout::cluster_ip(Self::INDEX);

@@ -1,4 +1,4 @@
-//! Images FROM scratch, by buildah, as archives that `ctr images import` reads: one program and the
+//! Images FROM scratch, built by buildah as archives for `ctr images import`: one program and the
 //! libraries that it is linked to.
 
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::deploy::said;
 
-/// Writes an image with one program, which is its entry point, under a full reference such as
+/// Writes an image with one program as its entry point, under a full reference such as
 /// "docker.io/library/pathproof:0.1.0".
 pub(super) fn write(to: &Path, reference: &str, program: &Path, words: &[&str]) -> Result<()> {
     let folder = tempfile::tempdir()?;
@@ -47,9 +47,9 @@ pub(super) fn write(to: &Path, reference: &str, program: &Path, words: &[&str]) 
     Ok(())
 }
 
-/// Shared libraries and the loader, by the paths at which the program looks for them.
+/// Shared libraries and the loader, by the paths that the program uses.
 fn libraries(program: &Path) -> Result<Vec<PathBuf>> {
-    // It fails where the program is linked statically.
+    // ldd fails for a statically linked program.
     let text = said(Command::new("ldd").arg(program)).unwrap_or_default();
     ensure!(!text.contains("not found"), "a library is missing:\n{text}");
     let words = text.split_whitespace().filter(|word| word.starts_with('/'));

@@ -1,10 +1,10 @@
-//! A control group of the node's own in every hierarchy of the machine. The node's cgroup namespace
-//! makes it the root that kubelet and containerd see.
+//! The node's control group in every hierarchy of the machine. The node's cgroup namespace makes it
+//! the root that kubelet and containerd see.
 //!
-//! Of cgroup v1 the groups are below those of this process, with the unified hierarchy beside them
-//! where there is one. Of v2 alone the group is below the root: other groups with processes in them
-//! give none of their controllers to groups below. For the same reason the node's processes are in a
-//! group inside of the node's.
+//! With cgroup v1 the groups are below those of this process, also in a unified hierarchy beside
+//! v1. With v2 alone the group is below the root: other groups with processes cannot pass
+//! controllers on to subgroups. For the same reason the node's processes are in a subgroup of the
+//! node's group.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -16,17 +16,17 @@ use anyhow::{Context, Result};
 use crate::cgroup::{Cgroup, Hierarchy, remove};
 use crate::world::world_of_dead_process;
 
-/// Hierarchies of v1 that kubelet insists on.
+/// Hierarchies of v1 that kubelet requires.
 const NEEDED: [&str; 5] = ["cpu", "cpuset", "memory", "pids", "name=systemd"];
-/// Controllers of v2 that kubelet insists on, as the kernel is asked for them.
+/// Controllers of v2 that kubelet requires, in the kernel's syntax.
 const NEEDED_OF_V2: &str = "+cpu +cpuset +memory +pids";
-/// Group of the node's processes that are in no container, in its group of v2.
+/// Subgroup of v2 for the node's processes outside of containers.
 const INNER: &str = "daemons";
-/// More than the node ever needs, for a machine that must not suffer if it does.
+/// More than the node needs; protects the machine if the node uses too much.
 const MEMORY: &str = "6G";
 
-/// The version of control groups, 1 or 2, that has everything on this machine that kubelet insists on;
-/// the error names what is missing.
+/// The cgroup version, 1 or 2, that provides everything kubelet requires on this machine. The error
+/// names what is missing.
 pub(super) fn version() -> Result<u8> {
     let found = Hierarchy::all()?;
     let has = |controller: &str| found.iter().any(|one| one.has(controller));
@@ -34,8 +34,8 @@ pub(super) fn version() -> Result<u8> {
         return Ok(1);
     }
     let unified = Hierarchy::unified().context("the cgroup controllers, of v1 or v2")?;
-    // systemd lets groups below the root have some already. In one write, which gives all or none: with
-    // some alone, other groups of the machine could no longer have processes.
+    // systemd may have enabled some controllers already. A single write enables all or none: with
+    // only some of them, other groups of the machine could no longer have processes.
     let given = fs::write(unified.root.join("cgroup.subtree_control"), NEEDED_OF_V2);
     given.with_context(|| format!("the cgroup controllers {NEEDED_OF_V2}, of v1 or v2"))?;
     Ok(2)
@@ -45,7 +45,7 @@ pub(super) fn version() -> Result<u8> {
 #[derive(Debug)]
 pub(super) struct Groups {
     pub(super) version: u8,
-    /// Each with the controllers of its hierarchy; of v2 one without.
+    /// Each group with the controllers of its hierarchy, which are empty for v2.
     groups: Vec<(String, Cgroup)>,
 }
 
@@ -64,7 +64,7 @@ impl Groups {
             sweep(&hierarchy.own);
             let group = Cgroup::make(hierarchy.own.join(name))?;
             if hierarchy.has("cpuset") {
-                // Without these no process may enter; and so for the groups below it.
+                // Without these no process can enter the group or its subgroups.
                 for file in ["cpuset.cpus", "cpuset.mems"] {
                     group.set(file, &fs::read_to_string(hierarchy.own.join(file))?)?;
                 }
@@ -82,20 +82,21 @@ impl Groups {
         Ok(Self { version, groups })
     }
 
-    /// The hierarchies of v1 as `mount -o` names them, for the node to mount them again; none of v2.
+    /// The hierarchies of v1 in the syntax of `mount -o`, for mounting them on the node; empty for
+    /// v2.
     pub(super) fn controllers(&self) -> impl Iterator<Item = &String> {
         let all = self.groups.iter().map(|(controllers, _)| controllers);
         all.filter(|controllers| !controllers.is_empty())
     }
 
-    /// The files by which the node's first process enters the groups.
+    /// The files through which the node's first process enters the groups.
     pub(super) fn first_doors(&self) -> Vec<PathBuf> {
         let groups = self.groups.iter().map(|(_, group)| group.path());
         groups.map(|group| group.join("cgroup.procs")).collect()
     }
 
-    /// The same for all others. Of v2 they enter the inner group, where the first ones are moved to
-    /// as well: a group with processes in it gives no controllers to those of pods.
+    /// The same for all later processes. In v2 they enter the inner group, and this also moves the
+    /// first ones there: a group with processes cannot pass controllers on to those of pods.
     pub(super) fn doors(&self) -> Result<Vec<PathBuf>> {
         if self.version == 1 {
             return Ok(self.first_doors());
@@ -109,7 +110,7 @@ impl Groups {
     }
 }
 
-/// The command's process enters the node's control groups before anything else.
+/// Makes the command's process enter the node's control groups first.
 pub(super) fn enter(command: &mut Command, doors: Vec<PathBuf>) {
     let enter = move || doors.iter().try_for_each(|door| std::fs::write(door, "0"));
     // SAFETY: between fork and exec it calls open, write and close alone. It allocates nothing: std has

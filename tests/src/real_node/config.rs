@@ -1,4 +1,4 @@
-//! How kubelet, containerd and the pod network are configured on the node.
+//! Configuration of kubelet, containerd and the pod network on the node.
 
 use std::path::Path;
 
@@ -7,10 +7,9 @@ use anyhow::{Context, Result};
 use super::tools;
 use crate::world::layout::{FREE_PODS, NODE_POD_CIDRS};
 
-/// What the pod sandbox is called; nothing fetches it.
+/// Name of the pod sandbox's image, which is never pulled.
 pub(super) const PAUSE: &str = "registry.k8s.io/pause:3.10";
 
-/// containerd's configuration.
 pub(super) fn containerd(folder: &Path) -> Result<String> {
     let (plugin, runc) = (tools::find("ptp")?, tools::find("runc")?);
     let plugins = plugin.parent().context("a program is in a folder")?;
@@ -21,7 +20,7 @@ pub(super) fn containerd(folder: &Path) -> Result<String> {
         .replace("PAUSE", PAUSE))
 }
 
-/// A veth and a host route for each pod, of both families; host ports. The world's own pods have
+/// A veth and a host route for each pod, in both families, and host ports. The world's pods have
 /// addresses below the first of these.
 pub(super) fn network() -> String {
     let ((v4, v6), (first4, first6)) = (NODE_POD_CIDRS, FREE_PODS);
@@ -32,7 +31,6 @@ pub(super) fn network() -> String {
         .replace("FIRST6", first6)
 }
 
-/// kubelet's configuration.
 pub(super) fn kubelet(folder: &Path, cgroups: u8) -> String {
     include_str!("kubelet.yaml")
         .replace("ONLY_V2", &(cgroups == 2).to_string())

@@ -1,4 +1,4 @@
-//! The administrator's desk: kubectl and helm outside of the cluster, with a home of their own.
+//! kubectl and helm outside of the cluster, with their own home folder.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,15 +15,14 @@ use crate::deploy::said;
 use crate::process::{Process, path_with};
 use crate::world::{Namespace, World};
 
-/// For a command that asks the API server, or waits as long as it was told.
+/// Limit for a command that queries the API server.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Whoever sits there is in the world outside, with an administrator's token.
+/// An administrator's tools in the outside network, with an administrator's token.
 #[derive(Clone, Debug)]
 pub struct Desk {
-    /// The network that the desk is in.
     pub place: Namespace,
-    /// Folder in which kubectl finds its plugins.
+    /// Folder with kubectl's plugins.
     pub home: PathBuf,
     pub(super) kubeconfig: PathBuf,
 }
@@ -40,7 +39,7 @@ impl Desk {
         })
     }
 
-    /// A desk of somebody else's: the administrator acts as one of these groups.
+    /// The tools of another user: the administrator impersonates this name with these groups.
     pub fn of(&self, name: &str, groups: &[&str]) -> Result<Self> {
         let home = self.home.join(name);
         fs::create_dir(&home)?;
@@ -57,22 +56,22 @@ impl Desk {
         })
     }
 
-    /// Runs `kubectl`, words separated by spaces; gives its standard output.
+    /// Runs `kubectl` with words separated by spaces; returns its standard output.
     pub fn kubectl(&self, words: &str) -> Result<String> {
         self.kubectl_with(&words.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Runs `kubectl`, words as they are.
+    /// Runs `kubectl` with these arguments.
     pub fn kubectl_with(&self, words: &[&str]) -> Result<String> {
         said(self.command("kubectl").args(words))
     }
 
-    /// Runs `helm`, words as they are.
+    /// Runs `helm` with these arguments.
     pub fn helm(&self, words: &[&str]) -> Result<String> {
         said(self.command("helm").args(words))
     }
 
-    /// Forwards a port of a pod to the same one of this desk's loopback, until the process is dropped.
+    /// Forwards a port of a pod to the same loopback port here, until the process is dropped.
     pub fn forward(&self, namespace: &str, pod: &str, port: u16) -> Result<Process> {
         let mut command = self.command("kubectl");
         command.args(["--namespace", namespace, "port-forward", pod]);
@@ -83,7 +82,7 @@ impl Desk {
         Ok(process)
     }
 
-    /// A command that will run at this desk, with kubectl and helm in PATH.
+    /// A command in the outside network, with kubectl and helm in PATH.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let path = path_with(tools::folders().into_iter().chain([self.home.clone()]));
         let mut command = self.place.command(program);

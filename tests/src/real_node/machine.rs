@@ -1,6 +1,6 @@
-//! The machine that the node is: namespaces of its own for mounts, processes, control groups, names
-//! and messages, and the network of the world's node. Its first process is a script (box.sh);
-//! killing that one ends everything in it and drops every mount.
+//! The node's machine: its own mount, PID, cgroup, UTS and IPC namespaces, and the network of the
+//! world's node. Its first process is a script (box.sh); killing that process ends everything
+//! inside and drops every mount.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,24 +17,24 @@ use crate::wait::until;
 use crate::world::{NODE_NAME, Namespace, World};
 
 const SCRIPT: &str = include_str!("box.sh");
-/// For what takes a moment.
+/// Limit for short steps.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The running machine; everything in it ends when dropped.
 #[derive(Debug)]
 pub(super) struct Machine {
     outer: Process,
-    /// Its first process, by the id that the rest of the world knows it by.
+    /// Process id of its first process, as seen from outside.
     first: u32,
     network: Namespace,
     doors: Vec<PathBuf>,
     pub(super) folder: PathBuf,
-    // Last: groups go when they are empty.
+    // Last: groups can be removed once they are empty.
     pub(super) groups: Groups,
 }
 
 impl Machine {
-    /// Starts it. `folder` is seen inside as outside; must not lie below /run or /var.
+    /// Starts the machine. `folder` is visible inside, and must not be below /run or /var.
     pub(super) fn start(world: &World, folder: &Path) -> Result<Self> {
         let groups = Groups::make(world.name())?;
         let mut command = world.node.command("unshare");
@@ -59,8 +59,7 @@ impl Machine {
         })
     }
 
-    /// A command that will run on the machine. Its process is `nsenter`, which waits for the program
-    /// proper.
+    /// A command on the machine. Its process is `nsenter`, which waits for the actual program.
     pub(super) fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.network.command("nsenter");
         command
@@ -72,7 +71,7 @@ impl Machine {
         command
     }
 
-    /// Runs a command on the machine; gives its standard output.
+    /// Runs a command on the machine; returns its standard output.
     pub(super) fn run(&self, program: impl AsRef<OsStr>, words: &[&str]) -> Result<String> {
         said(self.command(program).args(words))
     }
@@ -80,13 +79,13 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        // The first process first: whoever started it is told when all of it has ended.
+        // The first process goes first: its parent exits once everything inside has ended.
         signal(self.first, libc::SIGKILL);
         let _ = until(PATIENCE, || self.outer.exited().ok().flatten());
     }
 }
 
-/// Kills the program proper of a daemon, and waits until it is gone.
+/// Kills the actual program of a daemon and waits for its end.
 pub(super) fn kill(mut daemon: Process) -> Result<()> {
     let program = child_of(daemon.pid()).context("it runs")?;
     signal(program, libc::SIGKILL);
@@ -94,7 +93,7 @@ pub(super) fn kill(mut daemon: Process) -> Result<()> {
     Ok(())
 }
 
-/// The only child of a process with one thread, which it may not have yet.
+/// The only child of a single-threaded process; waits until it exists.
 fn child_of(parent: u32) -> Option<u32> {
     until(PATIENCE, || {
         let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
@@ -124,7 +123,7 @@ mod tests {
             .expect("its groups");
         let is_own = |line: &str| line.ends_with(":/") || line.ends_with(":/daemons");
         assert!(seen.lines().all(is_own), "{seen}");
-        // A child that its parent leaves behind: as the shims of containers are.
+        // A child that outlives its parent, like the shims of containers.
         let orphan = "(sleep 5417 & echo $! > orphan); hostname; exec sleep 5417";
         let mut command = machine.command("bash");
         command.args(["-c", orphan]);
@@ -145,7 +144,7 @@ mod tests {
         assert!(groups.iter().all(|group| !group.exists()), "{groups:?}");
     }
 
-    /// A process of these words.
+    /// A process with this command line.
     fn child_of_any(name: &str, word: &str) -> Option<PathBuf> {
         let entries = fs::read_dir("/proc").ok()?.flatten();
         let mut paths = entries.map(|entry| entry.path());

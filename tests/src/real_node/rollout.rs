@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-/// Whether these pods of a DaemonSet on one node are what the controller leaves when it forgets to
-/// sync again: an older pod that stays, and a newer one that is ready. Every other rollout that hangs
+/// Whether a DaemonSet's pods on one node show the state that the controller leaves if it forgets
+/// to sync again: an older pod that stays, and a newer one that is ready. Every other stuck rollout
 /// has another cause.
 pub fn is_forgotten(pods: &[Value]) -> bool {
     let made = |pod: &&Value| pod["metadata"]["creationTimestamp"].to_string();

@@ -1,4 +1,4 @@
-//! The programs of a node, where `cargo xtask setup-cluster --all` put them.
+//! The programs of a node, as installed by `cargo xtask setup-cluster --all`.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use crate::world;
 
 /// Programs that every Linux distribution has.
 const SYSTEM: [&str; 6] = ["bash", "ldd", "mount", "nft", "nsenter", "unshare"];
-/// Programs that are there in one version each; `ptp` is a CNI plugin.
+/// Programs that exist in one version each; `ptp` is a CNI plugin.
 const PINNED: [&str; 7] = [
     "kubelet",
     "kube-controller-manager",
@@ -21,8 +21,8 @@ const PINNED: [&str; 7] = [
     "ptp",
 ];
 
-/// Folders of Kubernetes, of helm, of containerd with its shim and ctr, and of the CNI plugins. By paths
-/// that lead there from everywhere.
+/// Absolute paths of the folders of Kubernetes, of helm, of containerd with its shim and ctr, and
+/// of the CNI plugins.
 pub(super) fn folders() -> Vec<PathBuf> {
     let folders = [
         built::kubernetes(),
@@ -34,7 +34,7 @@ pub(super) fn folders() -> Vec<PathBuf> {
     found.flatten().collect()
 }
 
-/// A program in one of them, or of Debian: unpacked there, if this machine does not have it.
+/// A program from these folders, or from Debian's packages or this machine.
 pub(crate) fn find(name: &str) -> Result<PathBuf> {
     let found = match name {
         "prometheus" | "promtool" | "runc" => built::unpacked(name),
@@ -43,7 +43,7 @@ pub(crate) fn find(name: &str) -> Result<PathBuf> {
     found.with_context(|| format!("{name} (run `cargo xtask setup-cluster --all`)"))
 }
 
-/// Checks that every program is there; the error names the first that is missing.
+/// Checks that every program exists; the error names the first that is missing.
 pub fn check() -> Result<()> {
     for name in SYSTEM {
         world::tool(name).context(name)?;

@@ -1,4 +1,4 @@
-//! The work of one family's rules, before any syntax: the chains that kube-proxy would make of
+//! Content of one family's rules, independent of syntax: the chains that kube-proxy would make from
 //! Services and their slices.
 
 use std::collections::BTreeMap;
@@ -9,43 +9,43 @@ use serde_json::Value;
 use crate::world::Family;
 use crate::world::layout::{self, NODE_NAME};
 
-/// The chain of all Services: the one that the fault empties.
+/// The chain of all Services, which the fault empties.
 pub(super) const SERVICES: &str = "services";
 
-/// The chains of a family.
 #[derive(Debug)]
 pub(super) struct Chains {
     pub(super) family: Family,
-    /// Those that translate, by name.
+    /// Chains that translate, by name.
     pub(super) nat: BTreeMap<String, Vec<Rule>>,
     /// Rules for destinations without an endpoint.
     pub(super) refusals: Vec<Rule>,
 }
 
-/// Conditions on a packet, and last what becomes of it.
+/// Conditions on a packet, then its treatment.
 pub(super) type Rule = Vec<Word>;
 
 #[derive(Clone, Debug)]
 pub(super) enum Word {
-    /// To this address, or to any of the node's own, by "tcp" or "udp", at this port.
+    /// To this address (`None`: any address of the node), by "tcp" or "udp", at this port.
     To(Option<IpAddr>, String, u64),
     From(String),
     NotFrom(String),
     /// From the node itself.
     FromNode,
-    /// One of so many.
+    /// With the probability of one in this number.
     Chance(usize),
-    /// Marked, so that it leaves with an address of the node.
+    /// Marks the packet, which then leaves with an address of the node.
     Masquerade,
     Goto(String),
-    /// Sent to an endpoint, by this protocol.
+    /// Sends the packet to an endpoint, by this protocol.
     Translate(String, SocketAddr),
     Reject,
     Drop,
 }
 
 impl Chains {
-    /// Of all objects of a folder. Traffic to an endpoint in `redirected` goes elsewhere.
+    /// Makes the chains from all objects of a folder. Traffic to an endpoint in `redirected` goes
+    /// elsewhere.
     pub(super) fn of(
         objects: &[Value],
         family: Family,
@@ -73,7 +73,7 @@ impl Chains {
         chains
     }
 
-    /// One port of one Service.
+    /// Adds one port of one Service.
     fn add(&mut self, service: &Value, port: &Value, endpoints: &[(&Value, SocketAddr)]) {
         let (spec, family) = (&service["spec"], self.family);
         let cluster_ips: Vec<IpAddr> = addresses(items(&spec["clusterIPs"]), family).collect();
@@ -92,7 +92,7 @@ impl Chains {
         self.choice(&to_local, protocol(port), &local);
         let goto = |chain: &String| Word::Goto(chain.clone());
         let rules = match is_policy_local {
-            // Pods and the node itself are served as by the ClusterIP.
+            // Pods and the node itself get the same endpoints as by the ClusterIP.
             true => vec![
                 vec![Word::From(pods(family)), goto(&to_all)],
                 vec![Word::FromNode, Word::Masquerade],
@@ -128,7 +128,7 @@ impl Chains {
         services.push(rule);
     }
 
-    /// The addresses of load balancers, the external ones, and the node port.
+    /// Adds the load balancer's addresses, the external addresses, and the node port.
     fn frontends(&mut self, service: &Value, port: &Value, then: &Word, refusal: Option<&Word>) {
         let (spec, family) = (&service["spec"], self.family);
         let vips: Vec<IpAddr> = vips(service, family).collect();
@@ -152,21 +152,21 @@ impl Chains {
             if let Some(word) = refusal {
                 self.refusals.push(vec![to, word.clone()]);
             } else if is_limited {
-                // Sources within the ranges are translated before they come to the refusals.
+                // Sources within the ranges are translated before they reach the refusals.
                 self.refusals.push(vec![to, Word::Drop]);
             }
         }
     }
 
-    /// A chain that picks an endpoint at random, and the endpoints' chains.
+    /// A chain that selects an endpoint at random, and the endpoints' chains.
     fn choice(&mut self, name: &str, protocol: String, endpoints: &[SocketAddr]) {
         let mut choice = Vec::new();
         for (number, endpoint) in endpoints.iter().enumerate() {
             let chain = format!("{name}-{number}");
-            // Each of those left has the same chance.
+            // Each remaining endpoint has the same chance.
             let chance = Word::Chance(endpoints.len() - number);
             choice.push(vec![chance, Word::Goto(chain.clone())]);
-            // Hairpin: a pod that is its own endpoint must see another source than itself.
+            // Hairpin: a pod that is its own endpoint must see another source address.
             let itself = Word::From(endpoint.ip().to_string());
             let there = Word::Translate(protocol.clone(), *endpoint);
             let rules = vec![vec![itself, Word::Masquerade], vec![there]];
@@ -176,12 +176,11 @@ impl Chains {
     }
 }
 
-/// Objects of a kind.
 fn of_kind<'a>(objects: &'a [Value], kind: &str) -> impl Iterator<Item = &'a Value> {
     objects.iter().filter(move |object| object["kind"] == kind)
 }
 
-/// Elements of a list, none where it is missing.
+/// Elements of a list, which may be missing.
 fn items(list: &Value) -> impl Iterator<Item = &Value> {
     list.as_array().into_iter().flatten()
 }
@@ -200,14 +199,14 @@ fn addresses<'a>(
     parsed.filter(move |address: &IpAddr| address.is_ipv4() == is_v4)
 }
 
-/// Addresses of the load balancer that this node serves itself.
+/// Addresses of the load balancer that this node handles itself.
 fn vips(service: &Value, family: Family) -> impl Iterator<Item = IpAddr> {
     let ingress = items(&service["status"]["loadBalancer"]["ingress"]);
     let vips = ingress.filter(|one| one.get("ipMode").is_none_or(|mode| mode == "VIP"));
     addresses(vips.map(|one| &one["ip"]), family)
 }
 
-/// Sources that may dial the load balancer's address; all, where there are none.
+/// Sources that may dial the load balancer's address; empty if all may.
 fn source_ranges(spec: &Value, family: Family) -> Vec<String> {
     let ranges = items(&spec["loadBalancerSourceRanges"]).filter_map(Value::as_str);
     let ours = ranges.filter(|range| range.contains(':') == (family == Family::V6));
@@ -220,12 +219,11 @@ fn belongs(slice: &Value, service: &Value) -> bool {
         && slice["labels"]["kubernetes.io/service-name"] == service["name"]
 }
 
-/// "tcp" or "udp".
 fn protocol(port: &Value) -> String {
     port["protocol"].as_str().unwrap_or("TCP").to_lowercase()
 }
 
-/// This address, or any of the node's own, at a Service's port of this kind.
+/// This address (`None`: any address of the node) at a Service's port of this kind.
 fn to(address: Option<IpAddr>, port: &Value, kind: &str) -> Word {
     let number = port[kind].as_u64().unwrap_or_default();
     Word::To(address, protocol(port), number)
@@ -254,7 +252,7 @@ fn endpoints<'a>(
     found
 }
 
-/// The ready ones of these; where none is, the terminating ones that still serve.
+/// The ready endpoints, or else the terminating ones that still serve.
 fn serving<'a>(endpoints: impl Iterator<Item = (&'a Value, SocketAddr)>) -> Vec<SocketAddr> {
     let (mut ready, mut terminating) = (Vec::new(), Vec::new());
     for (endpoint, address) in endpoints {

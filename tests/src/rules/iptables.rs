@@ -1,4 +1,4 @@
-//! The rules as input of iptables-restore, with kube-proxy's names of chains.
+//! The rules as input of iptables-restore, with kube-proxy's chain names.
 
 use super::chains::{Chains, Rule, Word};
 use crate::world::Family;
@@ -6,7 +6,7 @@ use crate::world::Family;
 /// Input that empties both tables.
 pub(super) const REMOVE: &str = "*nat\nCOMMIT\n*filter\nCOMMIT\n";
 
-/// Input that empties the chain of all Services, where it replaces nothing else.
+/// Input that empties the chain of all Services, for use with `--noflush`.
 pub(super) const FLUSH: &str = "*nat\n-F KUBE-SERVICES\nCOMMIT\n";
 
 const NAT_HOOKS: &str = "\
@@ -24,7 +24,7 @@ const FILTER_HOOKS: &str = "\
 -A OUTPUT -m conntrack --ctstate NEW -j KUBE-REFUSALS
 ";
 
-/// Both tables, whole: restore replaces what is there in one step each.
+/// Both complete tables; restore replaces each in one step.
 pub(super) fn render(chains: &Chains) -> String {
     let family = chains.family;
     let names = chains.nat.keys();

@@ -1,5 +1,5 @@
-//! The rules as an nftables script: one table `kube-proxy` per family, named and laid out
-//! as that proxy does it.
+//! The rules as an nftables script: one table `kube-proxy` for each family, with kube-proxy's names
+//! and layout.
 
 use super::chains::{Chains, Rule, SERVICES, Word};
 use crate::world::Family;
@@ -28,13 +28,12 @@ pub(super) fn flush(family: Family) -> String {
     format!("flush chain {} kube-proxy {SERVICES}\n", ip(family))
 }
 
-/// Removes the table.
 pub(super) fn remove(family: Family) -> String {
     let ip = ip(family);
     format!("table {ip} kube-proxy {{}}\ndelete table {ip} kube-proxy\n")
 }
 
-/// The whole table, replacing the one that is there.
+/// The complete table, which replaces an existing one.
 pub(super) fn render(chains: &Chains) -> String {
     let ip = ip(chains.family);
     let line = |rule: &Rule| {
@@ -66,7 +65,6 @@ fn text(ip: &str, word: &Word) -> String {
         Word::NotFrom(range) => format!("{ip} saddr != {range}"),
         Word::FromNode => "fib saddr type local".to_owned(),
         Word::Chance(left) => format!("numgen random mod {left} 0"),
-        // kube-proxy's mark.
         Word::Masquerade => "meta mark set meta mark | 0x4000".to_owned(),
         Word::Goto(chain) => format!("goto {chain}"),
         Word::Translate(protocol, to) => format!("meta l4proto {protocol} dnat to {to}"),

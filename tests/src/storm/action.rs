@@ -1,4 +1,4 @@
-//! Does what a plan says, and takes it back.
+//! Performs the actions of a plan and reverts them.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -21,42 +21,41 @@ use crate::manifests::{AUTOSCALER_TAINT, Manifests, NODE_FILE, SENTINEL_FILE, Se
 use crate::traffic::Flood;
 use crate::world::{self, Agent, Family, Place, agent_binary};
 
-/// The agent reads it, and the rules do not: at an API server no such file can be.
+/// Only the agent reads this file, not the rules; an API server cannot hold it.
 const BAD_FILE: &str = "bad.json";
 pub(super) const EXTRA_POD: &str = "storm";
 const EXTRA_SERVICE: &str = "extra";
-/// SYNs a second: what conntrack can hold for as long as it keeps them.
+/// SYNs a second: as many as conntrack can hold for the lifetime of its entries.
 const FLOOD: u32 = 5_000;
-/// What an agent takes to hold what it works with, on a busy machine.
+/// Time until an agent has allocated its working memory on a busy machine.
 const BEGINNING: Duration = Duration::from_secs(15);
 
-/// Takes back what was done.
+/// Reverts an action.
 pub(super) type Undo = Box<dyn FnOnce(&mut Injector) -> Result<()>>;
 
-/// The stage, and what lasts there.
+/// The stage and the actions in force.
 pub(super) struct Injector {
-    /// Everything that is up.
     pub(super) stage: Stage,
     lasting: Vec<(Action, Undo)>,
-    /// Options that agents are started with.
+    /// Command-line options of every agent.
     options: Vec<String>,
-    /// When the present one was started.
+    /// Start time of the current agent.
     begun: Instant,
-    /// Group that agents are started in, so that memory can be short.
+    /// Memory group of all agents, which makes memory tight.
     memory: Option<MemoryGroup>,
-    /// Disk of their folder for state, full some time.
+    /// Disk with the agents' state folder, which is full at times.
     state: SmallDisk,
-    /// The API server that the agent reads, where it reads one.
+    /// The API server that the agent reads, if any.
     api: Option<ApiServer>,
-    /// Pods and plans of the worlds and of the tenant.
+    /// Pods and clients of the worlds and of the tenant.
     worlds: Worlds,
     pub(super) tenants: Tenants,
 }
 
 impl Injector {
-    /// Puts everything up, and waits until every path is proven.
+    /// Starts everything and waits until every path is proven.
     pub(super) fn build(settings: &Settings, memory: Option<MemoryGroup>) -> Result<Self> {
-        // Beside the worlds' own folders, which end with the world.
+        // Outside of the world's folder, which is removed with the world.
         let state = format!("pathproof-storm-{}", std::process::id());
         let state = SmallDisk::mount(std::env::temp_dir().join(state))?;
         let place = state.0.to_string_lossy().into_owned();
@@ -89,7 +88,7 @@ impl Injector {
         Ok(injector)
     }
 
-    /// Makes it happen.
+    /// Begins an action.
     pub(super) fn begin(&mut self, action: Action) -> Result<()> {
         let undo = match action {
             Action::Fault(fault) => fault.inject(&mut self.stage).map(on_stage),
@@ -107,14 +106,14 @@ impl Injector {
         Ok(())
     }
 
-    /// Takes it back.
+    /// Reverts an action.
     pub(super) fn end(&mut self, action: Action) -> Result<()> {
         let place = self.lasting.iter().position(|(one, _)| *one == action);
         let (_, undo) = self.lasting.remove(place.context("what was begun")?);
         undo(self).with_context(|| format!("end of {action:?}"))
     }
 
-    /// An agent that ends by itself ends the storm.
+    /// An agent that exits by itself ends the storm.
     pub(super) fn check(&mut self) -> Result<()> {
         let is_killed = self.lasts(|action| action == Action::Agent(AgentFault::Killed));
         if !is_killed && let Some(status) = self.stage.agent.exited()? {
@@ -123,7 +122,6 @@ impl Injector {
         Ok(())
     }
 
-    /// Whether such an action lasts.
     pub(super) fn lasts(&self, is_such: impl Fn(Action) -> bool) -> bool {
         self.lasting.iter().any(|(action, _)| is_such(*action))
     }
@@ -169,7 +167,7 @@ impl Injector {
                 })
             }
             Harmless::DeviceDeleted => {
-                // An agent that was just killed may not have made it yet.
+                // An agent that was just killed may not have created the device yet.
                 let _ = stage.world.node.ip("link del pathproof-c0");
                 then(|_| {})
             }
@@ -196,13 +194,13 @@ impl Injector {
                 then(|_| drop(burner))
             }
             Harmless::DiskFull => {
-                // Until nothing goes in any more.
+                // Write until the disk is full.
                 let filler = self.state.0.join("filler");
                 let _ = fs::write(&filler, vec![0; 1 << 20]);
                 Box::new(|_| fs::remove_file(filler).context("make room"))
             }
             Harmless::MemoryTight => {
-                // The threads of one that begins need more.
+                // The threads of a starting agent need more memory.
                 let is_killed = |action| action == Action::Agent(AgentFault::Killed);
                 let begins = self.begun.elapsed() <= BEGINNING || self.lasts(is_killed);
                 if let (Some(group), false) = (&self.memory, begins) {
@@ -232,8 +230,8 @@ impl Injector {
                 let new = self.spawn()?;
                 Box::new(|injector| {
                     let old = std::mem::replace(&mut injector.stage.agent, new);
-                    // Two agents are in the group now. One that waits for a page cannot end, and nobody
-                    // would give it one while it is waited for here.
+                    // Both agents are in the group now. A process that waits for a page cannot
+                    // exit, so the limit is lifted before this waits for its end.
                     injector.loosen()?;
                     old.terminate().map(drop)
                 })
@@ -256,7 +254,7 @@ impl Injector {
         self.publish(&Manifests::service_file("api"))
     }
 
-    /// Brings a manifest to the API server and into the rules.
+    /// Applies a manifest to the API server and to the rules.
     pub(super) fn publish(&self, file: &str) -> Result<()> {
         self.announce(file)?;
         self.follow()
@@ -270,8 +268,8 @@ impl Injector {
         self.api.as_ref().map_or(Ok(()), |api| api.withdraw(file))
     }
 
-    /// The proxy follows the manifests, unless it is frozen; while its rules are broken it is what
-    /// broke. A repair restarts it, even a frozen one, and a start reads everything.
+    /// Makes the rules follow the manifests, unless the proxy is frozen or its rules are broken. A
+    /// repair restarts the proxy, even a frozen one, and then writes everything.
     pub(super) fn follow(&self) -> Result<()> {
         let broken = [
             Action::Fault(Fault::ChainFlushed),
@@ -309,8 +307,8 @@ fn spawn(
     let Some(group) = memory else {
         return spawn();
     };
-    // A new pod has memory of its own. In a tight group even we, who start it, may be refused what the
-    // kernel needs to open a file.
+    // A new pod gets its own memory. In a tight group even this process may lack the memory to open
+    // a file, so the limit is lifted first.
     group.loosen()?;
     group.inside(spawn)?
 }
@@ -331,7 +329,7 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Lazily: the agent may be about to end.
+        // Lazy unmount, because the agent may still be exiting.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
         let _ = fs::remove_dir(&self.0);
     }

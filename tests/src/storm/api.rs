@@ -1,6 +1,6 @@
-//! An API server for a storm: what the manifests say is brought to it, and the agent reads it there,
-//! by a way that can be closed, silent or slow. The node's rules follow the manifests all the while, as
-//! those of a kube-proxy do that is connected to another API server.
+//! An API server for a storm. It holds the manifests' objects, and the agent reads them over a
+//! connection that can be closed, silent or slow. The node's rules always follow the manifests, as
+//! if kube-proxy were connected to another API server.
 
 use std::path::PathBuf;
 
@@ -13,18 +13,18 @@ use crate::cluster::{
 use crate::manifests::{Manifests, SENTINEL_FILE};
 use crate::world::World;
 
-/// The server, and the agent's way to it.
+/// The server and the agent's connection to it.
 pub(super) struct ApiServer {
     pub(super) way: Relay,
     api: Api,
     _control: ControlPlane,
-    /// The kubeconfig that the agent is started with.
+    /// The agent's kubeconfig.
     pub(super) kubeconfig: PathBuf,
     manifests: PathBuf,
 }
 
 impl ApiServer {
-    /// Starts one that holds what the manifests say, and gives the agent the rights that are shipped.
+    /// Starts a server with the manifests' objects, and gives the agent the shipped rights.
     pub(super) fn start(world: &World, manifests: &Manifests) -> Result<Self> {
         let control = ControlPlane::start(world, &Servers::find()?)?;
         let api = control.api()?;
@@ -39,18 +39,18 @@ impl ApiServer {
             kubeconfig,
             manifests: manifests.dir().to_owned(),
         };
-        // Its addresses would be others than those that the rules are made of.
+        // The server would assign it other addresses than those in the rules.
         server.withdraw(SENTINEL_FILE)?;
         server.announce(SENTINEL_FILE)?;
         Ok(server)
     }
 
-    /// Brings a manifest as it is now.
+    /// Applies the current content of a manifest.
     pub(super) fn announce(&self, file: &str) -> Result<()> {
         put_file(&self.api, &self.manifests.join(file))
     }
 
-    /// Deletes what a manifest holds, before it is removed.
+    /// Deletes the objects of a manifest from the server, before the file is removed.
     pub(super) fn withdraw(&self, file: &str) -> Result<()> {
         let mut objects = read_documents(&self.manifests.join(file))?.into_iter();
         objects.try_for_each(|object| self.api.delete_object(&object))

@@ -1,10 +1,10 @@
-//! Whether the answers were right, by what the clients felt and what was done. Times are counted
-//! from the start of the storm.
+//! Checks the answers against the clients' results and the actions. Times are counted from the
+//! start of the storm.
 //!
-//! - Never 503 where every new connection works, or where nothing but harmless things happen.
-//! - Always 503 within the promise where no new connection works, and until some do.
-//! - Never silent for as long as load balancers bear, but where the agent is away.
-//! - /healthz alone is 503 while the node is marked, and only then, as far as the agent can know.
+//! - Never 503 while every new connection works, or while only harmless actions happen.
+//! - Always 503 within the promised time if no new connection works, and until one does.
+//! - Never silent for as long as load balancers tolerate, unless the agent is away.
+//! - /healthz alone is 503 exactly while the node is marked, as far as the agent can know.
 
 use std::time::Duration;
 
@@ -12,78 +12,75 @@ use super::plan::{Action, AgentFault, Fault, Harmless, Step, Tenant, World};
 use crate::detect::Figure;
 use crate::watch::Codes;
 
-/// How long after a repair 503 may stand: 1 s without failures, and what a connection and an answer
-/// take to be over.
+/// Time after a repair in which 503 is accepted: 1 s without failures, and the time until
+/// connections and answers complete.
 const GRACE: Duration = Duration::from_secs(5);
-/// A new sentinel, and one whose devices were damaged, accuses nobody for 10 s.
+/// Failed probes of a new sentinel, or of one whose devices were damaged, do not count for 10 s.
 const UNARMED: Duration = Duration::from_secs(12);
-/// 503 for a cause that nothing else explains (design.md, section 9).
+/// Time to 503 for a cause that nothing else explains (design.md, section 9).
 const CERTAIN: Duration = Duration::from_millis(1500);
-/// 503 by real connections alone: 3 s of them, lost after 1 s each.
+/// Time to 503 by real connections alone: 3 s of connections that are each lost after 1 s.
 const BY_TRAFFIC: Duration = Duration::from_millis(4500);
-/// The same where packets and probes wait for a processor.
+/// The same while packets and probes wait for a processor.
 const STARVED: Duration = Duration::from_secs(8);
-/// After an agent fault: what a start takes, and what is seen after it.
+/// Start-up time after an agent fault, and the first observations.
 const BACK: Duration = Duration::from_secs(2);
-/// Silence that a load balancer, which asks every second or so, takes for the node's end.
+/// Silence after which a load balancer that polls about once a second gives the node up.
 const SILENCE: Duration = Duration::from_secs(3);
-/// An API server that was away is asked again at least this often, and then tells all.
+/// Maximum time until the agent reconnects to an API server that was away and has its current
+/// state.
 const NEWS: Duration = Duration::from_secs(20);
-/// Connections that begin so shortly before a repair may meet it.
+/// Connections that begin this shortly before a repair may succeed through it.
 const AT_THE_END: Duration = Duration::from_secs(1);
-/// Fewer connections than these say nothing.
+/// Minimum number of connections for a judgement.
 const ENOUGH: usize = 20;
 
-/// Least share of the faults that has to be judged, in percent.
+/// Minimum share of the faults that must be judged, in percent.
 const JUDGED: usize = 80;
-/// Least share of the time in which 503 at /livez would be wrong, in percent.
+/// Minimum share of the time in which 503 at /livez would be wrong, in percent.
 const ALERT: usize = 40;
 
-/// Codes of both paths for some time; 0 where nobody answered.
+/// Codes of both paths during some time; 0 means no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answered {
-    /// From when.
     pub(super) from: Duration,
-    /// Until when.
     pub(super) to: Duration,
     pub(super) codes: Codes,
 }
 
-/// Everything that was seen.
+/// All observations of a storm.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
-    /// What was done.
+    /// The actions as they were carried out.
     pub(super) steps: Vec<Step>,
-    /// Connections of clients: when each was begun, and whether it was answered.
+    /// Connections of clients: when each began, and whether it was answered.
     pub(super) dialled: Vec<(Duration, bool)>,
-    /// What was answered.
     pub(super) answered: Vec<Answered>,
-    /// Added to what is promised, for machines that do much else.
+    /// Extra time added to every promise, for busy machines.
     pub(super) slack: Duration,
 }
 
-/// What came of a storm.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Findings {
-    /// When an answer was wrong, and what was wrong with it.
+    /// Wrong answers: time and description.
     pub(super) violations: Vec<(Duration, String)>,
-    /// Faults, judged or not.
+    /// Number of faults, judged or not.
     pub(super) faults: usize,
-    /// From each fault that was judged to 503.
+    /// Times from each judged fault to its 503.
     pub(super) detected: Figure,
-    /// Faults that were not judged: beginning, name and reason.
+    /// Faults that were not judged: time, with name and reason.
     pub(super) unjudged: Vec<(Duration, String)>,
     /// Share of the time in which 503 at /livez would have been wrong, in percent.
     pub(super) alert: usize,
 }
 
 impl Findings {
-    /// Whether too few faults were judged for the storm to show anything.
+    /// Whether too few faults were judged for the storm to be conclusive.
     pub(super) fn are_blind(&self) -> bool {
         (self.faults - self.unjudged.len()) * 100 < self.faults * JUDGED
     }
 
-    /// Whether 503 would have been wrong for long enough.
+    /// Whether 503 would have been wrong for enough of the time.
     pub(super) fn were_alert(&self) -> bool {
         self.alert >= ALERT
     }
@@ -117,7 +114,7 @@ pub(super) fn judge(seen: &Seen) -> Findings {
     findings
 }
 
-/// Every tenth of a second.
+/// Moments at intervals of 0.1 s.
 fn tenths(from: Duration, to: Duration) -> impl Iterator<Item = Duration> {
     let moments = (0..).map(move |tenth| from + tenth * Duration::from_millis(100));
     moments.take_while(move |at| *at < to)
@@ -128,7 +125,6 @@ impl Seen {
         GRACE + self.slack
     }
 
-    /// Share of the time in which 503 at /livez would be wrong, in percent.
     fn alert(&self) -> usize {
         let end = self.answered.last().map_or(Duration::ZERO, |last| last.to);
         let moments: Vec<_> = tenths(Duration::ZERO, end).collect();
@@ -140,13 +136,13 @@ impl Seen {
         self.steps.iter().filter(|step| step.is_agent_fault())
     }
 
-    /// Of each connection that was begun in a time, whether it was answered.
+    /// Results of the connections that began in this time span: whether each was answered.
     fn dialled(&self, from: Duration, to: Duration) -> impl Iterator<Item = bool> {
         let dialled = self.dialled.iter();
         dialled.filter_map(move |(begun, ok)| (from..to).contains(begun).then_some(*ok))
     }
 
-    /// 503 that nothing excuses.
+    /// Reports a 503 that no action justifies.
     fn false_alarm(&self, answered: &Answered, findings: &mut Findings) {
         let (from, to) = (answered.from, answered.to);
         let mut moments = tenths(from, to);
@@ -170,8 +166,8 @@ impl Seen {
         faults.any(|fault| (fault.from..self.forgiven(fault)).contains(&at))
     }
 
-    /// Time by which the last 503 for a fault has to be over: an agent that was away meanwhile has longer, and who
-    /// has said 200 after it has no reason to say 503 again.
+    /// Latest accepted end of 503 for a fault. An agent that was away in between gets more time.
+    /// Once the agent has answered 200 after the fault, 503 is wrong.
     fn forgiven(&self, fault: &Step) -> Duration {
         let mut end = fault.to + self.grace();
         for away in self.agent_faults() {
@@ -184,8 +180,9 @@ impl Seen {
         mended.map_or(end, |mended| end.min(mended.from))
     }
 
-    /// Whether a connection failed shortly before or while this was answered, or before an agent was away
-    /// that answers as before for its first second.
+    /// Whether a connection failed during this answer or shortly before it. An agent that was away
+    /// repeats its earlier answer for its first second, so that failures before its absence count
+    /// as well.
     fn was_felt(&self, answered: &Answered) -> bool {
         let (at, away) = (answered.from, self.agent_faults());
         let away = away.filter(|step| step.touches(at, at, self.grace()));
@@ -198,7 +195,8 @@ impl Seen {
         self.steps.iter().any(|step| {
             let end = match step.action {
                 Action::Harmless(Harmless::NodeMarked) => self.told(step.to),
-                // The two paths are asked one after the other: of a moment of change each may tell its own.
+                // The two paths are polled one after the other, so around a change their codes may
+                // differ.
                 Action::Fault(_) | Action::Agent(_) => step.to,
                 _ => return false,
             };
@@ -206,7 +204,7 @@ impl Seen {
         })
     }
 
-    /// Until when the agent may not have heard of what happened at the API server then.
+    /// Latest time at which the agent learns of an event at the API server.
     fn told(&self, mut at: Duration) -> Duration {
         for step in &self.steps {
             if matches!(step.action, Action::Api(_)) && step.from <= at {
@@ -216,8 +214,8 @@ impl Seen {
         at
     }
 
-    /// Silence that nothing excuses: an agent that is stopped, or killed with nobody behind it, says
-    /// nothing, and one whose pages are taken away waits for them.
+    /// Reports silence that no action explains. A stopped agent, or a killed one without a
+    /// successor, cannot answer. An agent whose pages are taken away has to wait for them.
     fn silent(&self, answered: &Answered, findings: &mut Findings) {
         const EXCUSES: [Action; 3] = [
             Action::Agent(AgentFault::Stopped),
@@ -235,7 +233,7 @@ impl Seen {
         }
     }
 
-    /// A fault that 503 did not follow in time.
+    /// Reports a fault that 503 did not follow in time.
     fn missed(&self, fault: &Step, findings: &mut Findings) {
         findings.faults += 1;
         let lasts = |one: &Answered| one.to > fault.from && one.from < fault.to;
@@ -264,9 +262,9 @@ impl Seen {
         findings.accuse(fault.from, what);
     }
 
-    /// 200 again while the fault goes on, and no connection has worked since it was told.
+    /// Reports 200 while the fault lasts and no connection has worked since the 503.
     fn taken_back(&self, fault: &Step, told: Duration, findings: &mut Findings) {
-        // A connection that was begun at the very end may have met the repair.
+        // A connection that began at the very end may have succeeded through the repair.
         let end = fault.to.saturating_sub(AT_THE_END);
         let mut answered = self.answered.iter();
         let again = answered.find(|one| one.codes.livez == 200 && (told..end).contains(&one.from));
@@ -279,8 +277,8 @@ impl Seen {
         }
     }
 
-    /// Time from its beginning within which 503 has to be there, with the slack, or the reason why it need
-    /// not. `told`: the moment of the 503, or the fault's end.
+    /// Time from the fault's beginning within which 503 must come, including the slack, or the
+    /// reason why it may be missing. `told` is the time of the 503, or else the end of the fault.
     fn promised(&self, fault: &Step, told: Duration) -> Result<Duration, &'static str> {
         let (from, to) = (fault.from, fault.to);
         if told < from {
@@ -298,17 +296,18 @@ impl Seen {
             steps.any(|step| actions.contains(&step.action) && step.touches(from, to, after))
         };
         let end = to.saturating_sub(AT_THE_END);
-        // While connections work 200 is right: a command that breaks the node takes its time on a busy
-        // machine.
+        // While connections work, 200 is right: on a busy machine the command that breaks the node
+        // takes some time.
         let settled = from + Duration::from_millis(500)..end.min(told);
         let worked = self.dialled.iter();
         let worked = worked.filter(|(begun, ok)| *ok && settled.contains(begun));
         let since = worked.map(|(begun, _)| *begun).max().unwrap_or(from);
         let promised = match fault.action {
             _ if beside(&STARVING, GRACE) => STARVED,
-            // The sentinel's own routes are no pods': its probes pass without those.
+            // The sentinel has its own routes, so its probes pass without those to the pods.
             Action::Fault(Fault::ForwardDropped | Fault::RoutesGone) => BY_TRAFFIC,
-            // Probes that such a connection contradicted are contradicted until one passes (ADR 7).
+            // Once a working connection has contradicted failing probes, they stay contradicted
+            // until one passes (ADR 7).
             _ if since > from || beside(&BLINDING, UNARMED) => BY_TRAFFIC,
             _ => CERTAIN,
         };
@@ -322,8 +321,8 @@ impl Seen {
         }
     }
 
-    /// Until when an action lasts, with its rules. A sentinel that comes back while the proxy is frozen may
-    /// have none until that is over.
+    /// Time until which an action lasts, including its rules. A sentinel that returns while the
+    /// proxy is frozen may have no rules until the proxy runs again.
     fn followed(&self, step: &Step) -> Duration {
         if step.action != Action::Harmless(Harmless::SentinelDeleted) {
             return step.to;
@@ -336,7 +335,7 @@ impl Seen {
         frozen.map_or(step.to, |frozen| frozen.to)
     }
 
-    /// A marked node that /healthz does not tell.
+    /// Reports a marked node for which /healthz is still 200.
     fn unmarked(&self, marked: &Step, findings: &mut Findings) {
         let from = self.told(marked.from) + Duration::from_secs(1) + self.slack;
         let mut answers = self.answered.iter().filter(|one| one.codes.healthz == 200);
@@ -352,14 +351,14 @@ impl Seen {
     }
 }
 
-/// Actions that take away or disturb what the sentinel knows by.
+/// Actions that remove or disturb the sentinel's evidence.
 const BLINDING: [Action; 4] = [
     Action::Harmless(Harmless::RangeDropped),
     Action::Harmless(Harmless::SentinelDeleted),
     Action::Harmless(Harmless::DeviceDeleted),
     Action::Tenant(Tenant::ClaimsProbed),
 ];
-/// Actions that take processors.
+/// Actions that take processor time from the agent.
 const STARVING: [Action; 3] = [
     Action::Harmless(Harmless::SynFlood),
     Action::Harmless(Harmless::ProcessorsTaken),
@@ -367,21 +366,22 @@ const STARVING: [Action; 3] = [
 ];
 
 impl Step {
-    /// Why a fault cannot be judged beside this action.
+    /// The reason why a fault cannot be judged beside this action, if any.
     pub(super) fn hides(&self, fault: &Self) -> Option<&'static str> {
         let (after, why) = match (self.action, fault.action) {
             (Action::Agent(_), _) => (BACK, "the agent was away"),
-            // He may deny his own pods besides (ADR 33).
+            // The tenant may also deny its own pods (ADR 33).
             (Action::Tenant(Tenant::ClaimsProbed), Action::Fault(Fault::ForwardDropped)) => (
                 UNARMED,
                 "a tenant claimed all that probes dial, and pods that are denied look the same",
             ),
-            // Real traffic shows handshakes, and they work.
+            // Real traffic proves handshakes only, and those succeed.
             (action, Action::Fault(Fault::DataDropped)) if BLINDING.contains(&action) => (
                 UNARMED,
                 "only the sentinel sends data, and it was disturbed",
             ),
-            // Its questions to the kernel are refused, and what it cannot check accuses nobody.
+            // The kernel refuses the agent's requests for lack of memory, and unverified failures
+            // do not count.
             (Action::Harmless(Harmless::MemoryTight), Action::Fault(Fault::DataDropped)) => (
                 UNARMED,
                 "only the sentinel sends data, and the agent was refused the memory for it",

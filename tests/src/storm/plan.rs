@@ -1,4 +1,4 @@
-//! What happens when: a function of a seed, so that a storm can be played again.
+//! The timetable of a storm. It is a function of the seed, so that a storm can be replayed.
 
 mod spared;
 
@@ -12,25 +12,25 @@ use crate::cluster::Manner;
 pub(super) use crate::detect::Fault;
 use spared::spared;
 
-/// What happens for some time, and is taken back then.
+/// Something that lasts for some time and is then reverted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     /// The datapath is broken for every client.
     Fault(Fault),
-    /// Nothing that a load balancer should hear of.
+    /// An event that must not change the answers to load balancers.
     Harmless(Harmless),
-    /// Something befalls the agent.
+    /// The agent is stopped, killed or replaced.
     Agent(AgentFault),
-    /// The agent's way to the API server is not as it should be, while the rules follow the cluster all
-    /// the same.
+    /// The agent's connection to the API server is impaired, while the rules still follow the
+    /// cluster.
     Api(Manner),
-    /// Other software does something to the packets of a healthy node.
+    /// Other software treats the packets of a healthy node in an unusual way.
     World(World),
-    /// A tenant does what he may in his namespace.
+    /// A tenant uses the rights in one namespace.
     Tenant(Tenant),
 }
 
-/// What is no fault of the datapath.
+/// Events that are not a fault of the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Harmless {
     /// One of three backends of a Service is killed.
@@ -43,11 +43,11 @@ pub(super) enum Harmless {
     ServiceAdded,
     /// A pod comes and goes, with its interface.
     PodAdded,
-    /// The sentinel leaves the cluster's view.
+    /// The sentinel disappears from the cluster's view.
     SentinelDeleted,
     /// A device of the sentinel is deleted.
     DeviceDeleted,
-    /// A file that is no manifest.
+    /// The folder contains an invalid manifest.
     BadManifest,
     /// The node is marked for deletion: /healthz alone is 503.
     NodeMarked,
@@ -55,24 +55,23 @@ pub(super) enum Harmless {
     SynFlood,
     /// Other processes take every processor.
     ProcessorsTaken,
-    /// The agent can write no state.
+    /// The agent cannot write its state.
     DiskFull,
-    /// The agent has hardly more memory than it holds.
+    /// The agent's memory limit is just above its use.
     MemoryTight,
 }
 
-/// What befalls the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum AgentFault {
     /// SIGSTOP, and SIGCONT.
     Stopped,
-    /// SIGKILL, and a new start.
+    /// SIGKILL, then a new start.
     Killed,
-    /// SIGTERM after a successor is ready.
+    /// SIGTERM once a successor is ready.
     Replaced,
 }
 
-/// Troubles on the agent's way to the API server.
+/// Impairments of the agent's connection to the API server.
 const TROUBLES: [Manner; 4] = [
     Manner::Closed,
     Manner::Silent,
@@ -80,56 +79,57 @@ const TROUBLES: [Manner; 4] = [
     Manner::Slow(Duration::from_millis(500)),
 ];
 
-/// Worlds of other software in which a node is healthy (docs/internal/worlds.md). A filter of the
-/// sentinel's addresses belongs here too; it is older, and stays [`Harmless::RangeDropped`].
+/// Other software beside which a node is healthy (docs/internal/worlds.md). A filter of the
+/// sentinel's addresses also belongs here, but is older and remains [`Harmless::RangeDropped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum World {
     /// Every packet of the pods and of the uplink is copied to another device.
     Mirrored,
-    /// The packets that one pod sends take a detour by an ifb device.
+    /// Packets that one pod sends pass an ifb device.
     Bandwidth,
-    /// An outsider tries node ports that a filter drops for it.
+    /// An outside client dials node ports, and a filter drops its packets.
     Scanned,
-    /// A policy drops what one pod sends.
+    /// A policy drops everything that one pod sends.
     PodDropped,
-    /// A policy rejects what one pod sends.
+    /// A policy rejects everything that one pod sends.
     PodRejected,
-    /// The rules do not follow the cluster.
+    /// The rules stop following the cluster.
     ProxyFrozen,
 }
 
-/// Action of a tenant, who may edit one namespace. None of them is a fault of the node.
+/// Actions of a tenant, who may edit one namespace. None of them is a fault of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Tenant {
-    /// A Service of his claims the addresses of another's, and its rules win.
+    /// A Service of the tenant claims the addresses of another Service, and its rules take effect.
     ClaimsFirst,
-    /// The same, and they do not.
+    /// The same claim, but the other Service's rules take effect.
     ClaimsLast,
-    /// A Service of his claims what the sentinel's probes dial.
+    /// A Service of the tenant claims the addresses that the sentinel's probes dial.
     ClaimsProbed,
-    /// A Service of his claims the address of the sentinel's endpoint, and has it as its own.
+    /// A Service of the tenant claims the address of the sentinel's endpoint and lists it as an
+    /// endpoint.
     ClaimsEcho,
-    /// His slices hold others' pods and addresses outside, as pods of this node.
+    /// The tenant's slices name other users' pods and outside addresses as pods of this node.
     ForeignSlices,
-    /// Services of a thousand ports with a hundred endpoints each.
+    /// Services with a thousand ports and a hundred endpoints each.
     Products,
-    /// A pod of his keeps its source port while an endpoint leaves.
+    /// A pod of the tenant keeps its source port while an endpoint leaves.
     KeepsPort,
-    /// A policy of his drops what his pods send.
+    /// A policy of the tenant drops everything that the tenant's pods send.
     Dropped,
-    /// It rejects it.
+    /// The same policy rejects it.
     Rejected,
     /// SYNs to a Service without endpoints.
     Floods,
 }
 
-/// An action with its time, from the start of the storm: as it is planned, or as it was done.
+/// An action with its planned or actual time, counted from the start of the storm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) action: Action,
-    /// When it begins.
+    /// Begin.
     pub(super) from: Duration,
-    /// When it is taken back whole.
+    /// End: the action is completely reverted.
     pub(super) to: Duration,
 }
 
@@ -142,50 +142,50 @@ impl Step {
         matches!(self.action, Action::Agent(_))
     }
 
-    /// Whether it lasts at any moment of a time, or ended less than `after` before it.
+    /// Whether it lasts at any moment of this time span, or ended less than `after` before it.
     pub(super) fn touches(&self, from: Duration, to: Duration, after: Duration) -> bool {
         self.from < to && self.to + after > from
     }
 }
 
-/// The seed of a day in UTC: 20261123.
+/// The seed of a day in UTC, such as 20261123.
 pub(super) fn seed_of_the_day(now: Timestamp) -> u64 {
     let date = now.strftime("%Y%m%d").to_string();
     date.parse().expect("eight digits")
 }
 
-/// The storm of a seed that is over after so long, in the order of beginnings. Of each kind one action
-/// lasts at a time. `api`: the agent reads an API server.
+/// The storm of a seed within `length`, ordered by begin. Actions of one kind never overlap. `api`:
+/// the agent reads an API server.
 pub(super) fn plan(seed: u64, length: Duration, api: bool) -> Vec<Step> {
     let mut troubles = TROUBLES.map(Action::Api).to_vec();
     troubles.retain(|_| api);
-    // Actions of a kind, milliseconds of rest before one, and milliseconds that one lasts.
+    // Actions of a kind, pause before each in milliseconds, and duration of each in milliseconds.
     let kinds = [
-        // Rests long enough for the node to be sound again and for an agent to come back, faults long
-        // enough to have to be seen on a machine whose processors are taken.
+        // The pause suffices for the node to recover and for an agent to return. The faults last
+        // long enough to be detected on a machine with busy processors.
         (all(Action::Fault), 10_000..=16_000, 12_000..=16_000),
         (all(Action::Harmless), 500..=5_000, 1_000..=7_000),
         (all(Action::Agent), 15_000..=40_000, 300..=4_000),
-        // Without an API server there are none, and the kind still takes its seed: those behind it are
-        // the same for both.
+        // Without an API server this list is empty. It still draws a seed, so that the kinds after
+        // it are the same in both cases.
         (troubles, 5_000..=20_000, 1_000..=15_000),
-        // Long enough to lie over several harmless actions, and often over the beginning of a fault.
+        // Long enough to overlap several harmless actions, and often the beginning of a fault.
         (all(Action::World), 2_000..=10_000, 6_000..=25_000),
-        // Long enough for what has to last 15 s.
+        // Long enough for conditions that need 15 s.
         (all(Action::Tenant), 3_000..=8_000, 8_000..=25_000),
     ];
-    // A fault beyond the end moves what falls on it, as in a longer storm.
+    // A fault beyond the end moves actions that coincide with it, as it does in a longer storm.
     let beyond = length + Duration::from_secs(60);
     let mut seeds = Rng::with_seed(seed);
     let mut steps = Vec::new();
     for (actions, rest, lasts) in kinds {
-        // Each kind draws from a generator of its own: a new action of one moves no other's.
+        // Each kind has its own generator: a new action of one kind does not move the others.
         let mut rng = Rng::with_seed(seeds.u64(..));
         let (mut to, mut left) = (Duration::ZERO, Vec::new());
         while !actions.is_empty() && to <= beyond {
             let from = to + Duration::from_millis(rng.u64(rest.clone()));
             to = from + Duration::from_millis(rng.u64(lasts.clone()));
-            // Each once before any comes again.
+            // Every action occurs once before any of them repeats.
             if left.is_empty() {
                 left.clone_from(&actions);
                 rng.shuffle(&mut left);
@@ -225,7 +225,7 @@ mod tests {
         assert_ne!(with_api(7, TEN_MINUTES), with_api(8, TEN_MINUTES));
     }
 
-    /// A longer storm begins as the shorter one.
+    /// A longer storm begins like the shorter one.
     #[test]
     fn length_only_cuts_off() {
         let short = with_api(7, TEN_MINUTES / 2);
@@ -243,7 +243,8 @@ mod tests {
         assert_eq!(api, folder);
     }
 
-    /// Of each kind one lasts at a time; worlds lie over all others.
+    /// Worlds do not overlap each other, but they overlap faults, harmless actions and agent
+    /// faults.
     #[test]
     fn worlds_lie_over_the_others() {
         let mut over = [false; 3];
@@ -271,8 +272,9 @@ mod tests {
         assert_eq!(over, [true; 3]);
     }
 
-    /// A seed that failed stays worth playing: what seed 7 begins with. Trouble for the agent that falls on
-    /// a fault comes after it, or is left out where that is another fault.
+    /// Pins the beginning of seed 7, so that a seed that once failed stays reproducible. An agent
+    /// fault that coincides with a fault is moved behind it, or omitted if it meets another fault
+    /// there.
     #[test]
     fn worlds_move_nothing_else() {
         let steps = with_api(7, TEN_MINUTES);
@@ -303,7 +305,7 @@ mod tests {
         let seed = |time: &str| seed_of_the_day(time.parse().expect("a time"));
         assert_eq!(seed("2026-01-02T00:00:00Z"), 20_260_102);
         assert_eq!(seed("2026-11-23T23:59:59Z"), 20_261_123);
-        // Of UTC, wherever the machine is.
+        // The date is that of UTC, whatever the machine's time zone.
         assert_eq!(seed("2026-11-24T01:00:00+02:00"), 20_261_123);
     }
 

@@ -1,5 +1,5 @@
-//! Plays a storm: does what the plan says at its time, keeps what was seen meanwhile, and reports what
-//! came of it.
+//! Runs a storm: performs the planned actions on time, records all observations, and reports the
+//! result.
 
 use std::fs;
 use std::process::ExitCode;
@@ -22,14 +22,14 @@ use crate::traffic::Client;
 use crate::usage;
 use crate::watch::{Change, Codes, Watch};
 
-/// How often the load balancer asks.
+/// Interval between polls of /healthz and /livez.
 const EVERY: Duration = Duration::from_millis(50);
-/// How often the clients' results are collected.
+/// Interval between collections of the clients' results.
 const TICK: Duration = Duration::from_millis(100);
-/// Time for everything that is still on its way when the last action is over.
+/// Time after the last action for everything still in flight.
 const ECHO: Duration = Duration::from_secs(8);
 
-/// Memory that the agent's container may have (deploy/base), in KiB.
+/// Memory limit of the agent's container (deploy/base), in KiB.
 const MEMORY: u64 = 128 * 1024;
 
 /// A storm of faults, judged by what real clients felt
@@ -59,7 +59,7 @@ pub struct Settings {
     soak: bool,
 }
 
-/// Plays it, reports what happens, and judges.
+/// Runs the storm, reports its course, and judges the answers.
 pub fn storm(settings: &Settings) -> Result<ExitCode> {
     let seed = settings.seed;
     let seed = seed.unwrap_or_else(|| seed_of_the_day(Timestamp::now()));
@@ -122,18 +122,18 @@ pub fn storm(settings: &Settings) -> Result<ExitCode> {
     Ok(missed.close())
 }
 
-/// Record of a storm so far.
+/// Observations of a storm so far.
 struct Record {
     start: Instant,
     soak: Option<Soak>,
-    /// Connections: when each was begun, and whether it was answered.
+    /// Connections: when each began, and whether it was answered.
     dialled: Vec<(Duration, bool)>,
-    /// Memory that an agent held at most, in KiB.
+    /// Maximum memory of any agent, in KiB.
     peak_kib: u64,
 }
 
 impl Record {
-    /// Does what is planned, and notes when it was done.
+    /// Performs the planned actions and records their actual times.
     fn play(&mut self, steps: &mut [Step], injector: &mut Injector) -> Result<()> {
         let ends =
             |(number, step): (usize, &Step)| [(step.from, number, false), (step.to, number, true)];
@@ -142,8 +142,8 @@ impl Record {
         let lasts: Vec<Duration> = steps.iter().map(|step| step.to - step.from).collect();
         for (at, number, is_over) in moments {
             let step = &mut steps[number];
-            // An action that began late, because the one before it took long, lasts its full time: a fault
-            // that is mended early cannot be judged.
+            // An action that began late, because the previous one took long, still lasts its full
+            // time. A fault that is repaired early cannot be judged.
             let at = match is_over {
                 true => at.max(step.from + lasts[number]),
                 false => at,
@@ -168,14 +168,14 @@ impl Record {
         Ok(())
     }
 
-    /// Lets time pass.
+    /// Waits until this time and records observations meanwhile.
     fn pass(&mut self, until: Duration, stage: &Stage) -> Result<()> {
         loop {
             let ended = stage.clients.iter().flat_map(Client::take_ended);
             let start = self.start;
             let dialled = ended.map(|one| (one.begun.saturating_duration_since(start), one.ok));
             self.dialled.extend(dialled);
-            // One that was just killed holds nothing.
+            // An agent that was just killed has no memory figure.
             let memory = usage::memory(stage.agent.pid()).unwrap_or_default();
             self.peak_kib = self.peak_kib.max(memory.peak_kib);
             if let Some(soak) = &mut self.soak {
@@ -206,7 +206,7 @@ impl Record {
     }
 }
 
-/// Keeps what tells why the answers were wrong.
+/// Saves the recording, the log and the answers, to explain wrong answers.
 fn keep(seed: u64, stage: &Stage, answered: &[Answered]) -> Result<()> {
     let file = std::env::temp_dir().join(format!("storm-{seed}.pathproof"));
     let path = file.to_string_lossy();
@@ -224,7 +224,6 @@ fn keep(seed: u64, stage: &Stage, answered: &[Answered]) -> Result<()> {
     Ok(())
 }
 
-/// Prints what came of it.
 fn report(findings: &Findings, seen: &Seen) -> Missed {
     let failed = seen.dialled.iter().filter(|(_, ok)| !ok).count();
     let all = seen.dialled.len();
@@ -249,7 +248,7 @@ fn report(findings: &Findings, seen: &Seen) -> Missed {
     missed
 }
 
-/// Prints moments under their number and their name, and gives them in one line.
+/// Prints these entries under a heading with their number, and returns them as one line.
 fn listed(name: &str, moments: &[(Duration, String)]) -> String {
     println!("{} {name}", moments.len());
     let line = |(at, what): &(Duration, String)| format!("at {at:.1?}: {what}");

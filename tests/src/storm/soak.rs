@@ -1,5 +1,5 @@
-//! A soak: a storm of what every cluster does every day, and what the agent holds all the while. Growth
-//! from the second quarter to the last one is a leak.
+//! A soak: a storm of everyday changes only, with samples of the agent's resources. Growth from the
+//! second quarter to the last one is a leak.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,17 +12,17 @@ use crate::detect::Stage;
 use crate::promises::{Missed, head, median};
 use crate::usage;
 
-/// From one look to the next.
+/// Interval between samples.
 const LOOK: Duration = Duration::from_secs(10);
-/// A small number may grow by so much without a leak.
+/// Absolute growth of a small number that does not count as a leak.
 const SOME: f64 = 8.0;
-/// Bytes of log a second that nobody calls a flood: some lines for each thing that comes or goes.
+/// Maximum bytes of log a second: a few lines for each change.
 const LOG: f64 = 2_000.0;
-/// Name and unit of a figure, the share by which it may grow, and how it is read.
+/// Name, unit, accepted relative growth and source of a figure.
 type Row = (&'static str, &'static str, f64, fn(&Stage) -> Result<u64>);
 
-/// Figures that are looked at. Connections to backends that are killed stay in conntrack for two minutes,
-/// whoever looks.
+/// Sampled figures. Connections to killed backends stay in conntrack for two minutes, with or
+/// without the agent.
 const ROWS: [Row; 4] = [
     ("memory (RSS)", "KiB", 0.05, |stage| {
         Ok(usage::memory(stage.agent.pid())?.rss_kib)
@@ -41,26 +41,26 @@ const ROWS: [Row; 4] = [
     }),
 ];
 
-/// Whether Services, endpoints or pods come and go by it.
+/// Whether the action adds or removes Services, endpoints or pods.
 pub(super) fn is_churn(action: Action) -> bool {
     use Harmless::{BackendKilled, EndpointMoved, PodAdded, ServiceAdded};
     let churn = [EndpointMoved, ServiceAdded, PodAdded, BackendKilled];
     churn.map(Action::Harmless).contains(&action)
 }
 
-/// Values that were seen so far.
+/// Samples so far.
 #[derive(Default)]
 pub(super) struct Soak {
-    /// Values of the rows, one look after another.
+    /// Values of each row of [`ROWS`], one for each sample.
     looks: [Vec<u64>; 4],
-    /// Counters by series.
+    /// Last values of counters by series.
     counters: BTreeMap<String, f64>,
-    /// Counters that went back.
+    /// Counters that decreased.
     went_back: Vec<String>,
 }
 
 impl Soak {
-    /// Looks where it is time.
+    /// Takes a sample if it is due.
     pub(super) fn look(&mut self, now: Duration, stage: &Stage) -> Result<()> {
         if now < LOOK * (self.looks[0].len() as u32 + 1) {
             return Ok(());
@@ -72,10 +72,11 @@ impl Soak {
         Ok(())
     }
 
-    /// Notes counters that are lower than before.
+    /// Records counters that decreased.
     fn compare(&mut self, metrics: &str) {
         for (series, value) in metrics.lines().filter_map(|line| line.rsplit_once(' ')) {
-            // Lines of help have words behind the name.
+            // Help lines have text after the name, so their last word is not the value of a
+            // `_total` series.
             let name = series.split('{').next().unwrap_or_default();
             let Ok(value) = value.parse() else { continue };
             if !name.ends_with("_total") {
@@ -89,7 +90,7 @@ impl Soak {
         }
     }
 
-    /// Prints a table, and judges it.
+    /// Prints the table and judges it.
     pub(super) fn report(&self, stage: &Stage, length: Duration, missed: &mut Missed) {
         head("of the agent | second quarter | last quarter | unit | ratio | flat");
         for ((name, unit, share, _), values) in ROWS.iter().zip(&self.looks) {
@@ -110,8 +111,8 @@ impl Soak {
     }
 }
 
-/// The median of values in the second quarter and in the last one, once all that is there from the start
-/// has grown to its size.
+/// The median of the second quarter and of the last one, after structures that exist from the start
+/// have reached their size.
 fn quarters(values: &[u64]) -> [f64; 2] {
     let quarter = values.len() / 4;
     let [second, last] = [quarter, values.len() - quarter];
@@ -132,7 +133,7 @@ mod tests {
             _ => 21,
         });
         assert_eq!(quarters(&values.collect::<Vec<u64>>()), [20.0, 21.0]);
-        // Of nothing nobody says that it is flat.
+        // Without samples there is no median, and the figure is not judged flat.
         assert!(quarters(&[]).iter().all(|value| value.is_nan()));
     }
 

@@ -1,7 +1,7 @@
-//! A tenant beside the users: somebody who may edit one namespace, and whose pods dial what they like.
+//! A tenant beside the users: somebody who may edit one namespace, and whose pods dial any address.
 //!
-//! His pods use his Services all the while; they are not taken for users. What he does besides lies over
-//! everything else, and must neither take the node out nor hide a fault.
+//! The tenant's pods use the tenant's Services throughout and do not count as users. The tenant's
+//! further actions overlap all others, and must neither take the node out nor hide a fault.
 
 use std::cell::Cell;
 use std::fs;
@@ -22,50 +22,50 @@ use crate::traffic::{Client, Flood, Plan};
 use crate::world::{Family, Place, layout};
 
 pub(super) const NAMESPACE: &str = "tenant";
-/// His Services that are always there.
+/// File of the tenant's permanent Services.
 pub(super) const SERVICES_FILE: &str = "tenant.yaml";
-/// Files of the tenant's objects. The first file of the folder is the first in the rules, and wins
-/// where two Services claim one address.
+/// Files of the tenant's temporary objects. The first file of the folder comes first in the rules,
+/// and so takes effect where two Services claim one address.
 const FIRST_FILE: &str = "a-tenant.yaml";
 const LAST_FILE: &str = "z-tenant.yaml";
-/// The agent reads it, and the rules do not: no proxy is under test, and they would take minutes.
+/// Only the agent reads it: it would keep the rules busy for minutes, and no proxy is under test.
 const UNRULED_FILE: &str = "tenant.json";
 
-/// Ports of his Services: those that probes dial are among them. The port of /healthz is not: load balancers
-/// would get his answer, and the storm judges by theirs.
+/// Ports of the tenant's Services, including those that probes dial. The port of /healthz is
+/// excluded: load balancers would get the tenant's answer, and the storm judges their answers.
 const PORTS: [u16; 2] = [Sentinel::PORT, 30_999];
-/// Pods that dial, and the one that serves.
+/// Pods that dial, then the pod that serves.
 const CLIENTS: [&str; 2] = ["tenant-1", "tenant-2"];
 const SERVER: &str = "tenant-3";
-/// A port of his server at which nothing comes back.
+/// A port of the tenant's server at which every packet is dropped.
 const SILENT: u16 = 8081;
-/// Connections a second of each of his clients.
+/// Connections a second of each of the tenant's clients.
 const RATE: f64 = 3.0;
-/// SYNs a second: more than the map of connections has places for, if each stayed there for as long as
-/// an unanswered one does.
+/// SYNs a second: more than the map of connections can hold for the lifetime of an unanswered one.
 const FLOOD: u32 = 1_500;
 
-/// Places of his Services in the address plan.
+/// Indexes of the tenant's Services in the address plan.
 const ONE: u8 = 60;
 const TWO: u8 = 61;
 const EMPTY: u8 = 62;
 const CLAIM: u8 = 63;
 const KEPT: u8 = 65;
 const FOREIGN: u8 = 66;
-/// Of products, so many Services.
+/// Range of indexes for [`Tenant::Products`].
 const PRODUCTS: std::ops::Range<u8> = 70..73;
 
-/// Clients of his. Plans are made once: an address has few ranges of source ports.
+/// Clients of the tenant. Their plans are made once, because an address has few ranges of source
+/// ports.
 pub(super) struct Tenants {
     _users: Vec<Client>,
     kept: Plan,
     foreign: Plan,
-    /// Of the client of `kept`: the entry of an earlier one is still there.
+    /// Source port of the next `kept` client: the conntrack entry of the previous one still exists.
     next_port: Cell<u16>,
 }
 
 impl Tenants {
-    /// Adds his pods, and his Services to the folder, and lets the former use the latter.
+    /// Adds the tenant's pods and Services, and starts the clients that use them.
     pub(super) fn prepare(stage: &mut Stage) -> Result<Self> {
         for pod in CLIENTS.into_iter().chain([SERVER]) {
             stage.world.add_pod(pod, Place::Local)?;
@@ -93,7 +93,6 @@ impl Tenants {
     }
 }
 
-/// Begins it.
 pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
     let (stage, mut client) = (&injector.stage, None);
     let (web, server) = (stage.manifests.service("web"), [pod_of(stage, SERVER)]);
@@ -143,7 +142,7 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
     };
     stage.manifests.write_file(file, &yaml(&objects)?)?;
     injector.announce(file)?;
-    // A claim of what is dialled is known by the watches alone, as a real proxy knows it.
+    // Only the watches report a claim of a probed address, as for a real proxy.
     let is_troubled = injector.lasts(|action| matches!(action, Action::Api(_)));
     if tenant != Tenant::ClaimsProbed || !is_troubled {
         injector.follow()?;
@@ -156,7 +155,7 @@ pub(super) fn begin(tenant: Tenant, injector: &Injector) -> Result<Undo> {
     }))
 }
 
-/// An endpoint that is silent gets a connection, and then leaves.
+/// Opens a connection to a silent endpoint, which the caller then removes.
 fn keep_port(injector: &Injector) -> Result<Client> {
     let stage = &injector.stage;
     let silent = objects_of(KEPT, &[], PORTS, &[pod_of(stage, SERVER)], SILENT);
@@ -179,7 +178,7 @@ fn deny(stage: &Stage, verdict: &str) -> Result<Undo> {
     stage.filter("tenant", &chain).map(on_stage)
 }
 
-/// A client in a pod that uses one of his Services.
+/// A client in a pod that uses one of the tenant's Services.
 fn plan(stage: &Stage, pod: &str, index: u8) -> Plan {
     let target = SocketAddr::new(layout::cluster_ip(index).0.into(), 80);
     Plan::from_pod(&stage.world, stage.world.pod(pod), target).rate(RATE)
@@ -190,12 +189,12 @@ fn pod_of(stage: &Stage, pod: &str) -> [IpAddr; 2] {
     Family::ALL.map(|family| pod.address(family))
 }
 
-/// A Service of [`PORTS`] with its slices.
+/// A Service on [`PORTS`] with its slices.
 fn objects(index: u8, external_ips: &[IpAddr], endpoints: &[[IpAddr; 2]]) -> Vec<Value> {
     objects_of(index, external_ips, PORTS, endpoints, PORT).into()
 }
 
-/// A Service with a slice of each family. He places all endpoints on this node.
+/// A Service with one slice for each family. The tenant assigns all endpoints to this node.
 fn objects_of(
     index: u8,
     external_ips: &[IpAddr],

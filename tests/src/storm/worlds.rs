@@ -1,8 +1,8 @@
-//! Worlds of other software, healthy ones. tests/worlds has each of these alone; a
-//! storm lays one at a time over everything else.
+//! Other software beside which a node is healthy. tests/worlds has each of these alone; a storm
+//! runs one at a time on top of everything else.
 //!
-//! Connections that fail on purpose belong to clients of this file's own, so that they are not taken
-//! for users'.
+//! Connections that fail on purpose belong to this file's clients, so that they do not count as
+//! users.
 
 use std::net::SocketAddr;
 
@@ -14,19 +14,20 @@ use crate::detect::Stage;
 use crate::traffic::{Client, Plan, Tally};
 use crate::world::{Family, Place, layout};
 
-/// A pod that no Service and no user has.
+/// A pod that neither serves nor dials as a user.
 const DENIED: &str = "denied";
-/// The outside client that no user is.
+/// Number of an outside client that is not a user.
 const SCANNER: u8 = 2;
 /// Device that receives the copies.
 const MONITOR: &str = "mon0";
 const IFB: &str = "bwp0";
-/// A client whose packets go by the ifb.
+/// A client whose packets pass the ifb device.
 const SHAPED: &str = "client-1";
 /// Connections a second of each client here.
 const RATE: f64 = 3.0;
 
-/// Plans of clients that fail on purpose. Made once: an address has few ranges of source ports.
+/// Clients that fail on purpose. Their plans are made once, because an address has few ranges of
+/// source ports.
 pub(super) struct Worlds {
     scanner: Vec<Plan>,
     denied: Vec<Plan>,
@@ -51,7 +52,6 @@ impl Worlds {
         Ok(Self { scanner, denied })
     }
 
-    /// Starts the world.
     pub(super) fn begin(&self, world: World, stage: &Stage) -> Result<Undo> {
         match world {
             World::Mirrored => mirror(stage),
@@ -59,7 +59,7 @@ impl Worlds {
             World::Scanned => self.scan(stage),
             World::PodDropped => self.deny(stage, "drop"),
             World::PodRejected => self.deny(stage, REJECT),
-            // As long as it lasts, nobody follows.
+            // `follow` does nothing while this action lasts.
             World::ProxyFrozen => Ok(Box::new(|injector| injector.follow())),
         }
     }
@@ -78,20 +78,20 @@ impl Worlds {
     }
 }
 
-/// Words of nft for a rejection.
+/// nft statement that rejects a packet.
 pub(super) const REJECT: &str = "reject with icmpx type port-unreachable";
 
-/// A chain that denies pods everything they send through the node.
+/// A chain that denies these pods all traffic through the node.
 pub(super) fn denied(stage: &Stage, pods: &[&str], verdict: &str) -> String {
     let devices = pods.iter().map(|pod| stage.world.pod(pod).device.as_str());
     let devices = devices.collect::<Vec<_>>().join(", ");
     format!("type filter hook forward priority -5; iifname {{ {devices} }} {verdict};")
 }
 
-/// Of every pod but the extra one, and of the uplink.
+/// Mirrors every pod except the extra one, and the uplink.
 fn mirror(stage: &Stage) -> Result<Undo> {
     let node = &stage.world.node;
-    // Not every kernel has dummies; of a pair's far end nobody reads.
+    // Not every kernel has dummy devices; the far end of a veth pair is unused.
     node.ip_batch(&format!(
         "link add {MONITOR} type veth peer name {MONITOR}-far\n\
          link set {MONITOR} up\nlink set {MONITOR}-far up\n"
@@ -118,8 +118,8 @@ fn mirror(stage: &Stage) -> Result<Undo> {
 
 fn shape(stage: &Stage) -> Result<Undo> {
     let (node, device) = (&stage.world.node, stage.world.pod(SHAPED).device.clone());
-    // An ifb has no carrier that anybody notices; whoever adds a pod waits until every device is in
-    // this state.
+    // An ifb has no carrier, so its operational state is set by hand: adding a pod waits until
+    // every device is up.
     node.ip_batch(&format!(
         "link add {IFB} type ifb\nlink set {IFB} up\nlink set {IFB} state up\n"
     ))?;
@@ -135,13 +135,14 @@ fn shape(stage: &Stage) -> Result<Undo> {
     }))
 }
 
-/// Adds a filter, and clients of which it takes everything.
+/// Adds a filter, and starts clients whose connections it all stops.
 fn in_vain(stage: &Stage, chain: &str, plans: &[Plan]) -> Result<Undo> {
     let unfilter = stage.filter("world", chain)?;
     let clients = plans.iter().cloned().map(Plan::start);
     let clients = clients.collect::<Result<Vec<Client>>>()?;
     Ok(Box::new(move |injector: &mut Injector| {
-        // The clients end first: one that was served means that the filter had no effect.
+        // The clients end before the filter. A client that was served means that the filter had no
+        // effect.
         let tally: Tally = clients.into_iter().map(Client::finish).sum();
         ensure!(tally.ok == 0, "meant to fail, and served: {tally:?}");
         unfilter(&mut injector.stage)

@@ -1,5 +1,5 @@
-//! A client that opens connections at a steady rate, whatever becomes of the earlier ones: each
-//! sends a byte, expects a line and ends with a reset (which keeps conntrack small).
+//! A client that opens connections at a steady rate, independent of earlier ones. Each sends a
+//! byte, expects a line, and ends with a reset, which keeps conntrack small.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,45 +21,39 @@ use crate::wait;
 use crate::worker::Worker;
 use crate::world::{Family, Namespace, Pod, World};
 
-/// Connections that one client may have open; more are not started and counted as skipped.
+/// Maximum open connections of a client; further ones are not started and count as skipped.
 const OPEN_LIMIT: u64 = 512;
 
-/// What a client does.
+/// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Name for reports.
     pub name: String,
-    /// Namespace it runs in.
     pub ns: Namespace,
-    /// Source address.
     pub source: IpAddr,
-    /// Source ports, taken in sequence, again from the start after the last.
+    /// Source ports, used in sequence and repeatedly.
     pub ports: Range<u16>,
-    /// What it dials.
     pub target: SocketAddr,
     /// Connections a second.
     pub rate: f64,
-    /// How long one connection may take. The kernel repeats a SYN after 1 s.
+    /// Timeout of one connection. The kernel retransmits a SYN after 1 s.
     pub patience: Duration,
-    /// TCP Fast Open: the request goes with the SYN, where the namespace's sysctls allow it.
+    /// TCP Fast Open: the request is part of the SYN, if the namespace's sysctls allow it.
     pub fast_open: bool,
 }
 
 impl Plan {
-    /// From a pod, 10 connections a second, 900 ms each.
+    /// A client in a pod: 10 connections a second, with a timeout of 900 ms.
     pub fn from_pod(world: &World, pod: &Pod, target: SocketAddr) -> Self {
         let source = pod.address(Family::of(&mapped(target.ip())));
         Self::new(world, &pod.name, &pod.ns, source, target)
     }
 
-    /// From an outside client.
     pub fn from_outside(world: &World, client: u8, target: SocketAddr) -> Self {
         let source = world.outside_client(client, Family::of(&mapped(target.ip())));
         let name = format!("outside-{client}");
         Self::new(world, &name, &world.outside, source, target)
     }
 
-    /// From the node itself.
     pub fn from_node(world: &World, target: SocketAddr) -> Self {
         let source = world.node_address(Family::of(&mapped(target.ip())));
         Self::new(world, "node", &world.node, source, target)
@@ -78,19 +72,17 @@ impl Plan {
         }
     }
 
-    /// With the request in the SYN.
+    /// Sends the request in the SYN.
     pub fn fast_open(mut self) -> Self {
         self.fast_open = true;
         self
     }
 
-    /// Another rate, in connections a second.
     pub fn rate(mut self, rate: f64) -> Self {
         self.rate = rate;
         self
     }
 
-    /// Another patience.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
@@ -107,7 +99,7 @@ impl Plan {
         })
     }
 
-    /// Opens one connection with the first port of the range after `skip`.
+    /// Opens one connection from the port `skip` places after the start of the range.
     pub fn once(&self, skip: u16) -> Result<Answer, Failure> {
         let dial = self.dial(self.ports.start + skip);
         let runtime = super::runtime()?;
@@ -121,7 +113,7 @@ impl Plan {
         loop {
             tokio::time::sleep_until(due.into()).await;
             due += interval;
-            // After a pause of the machine: no burst to catch up.
+            // After a pause of the machine, do not catch up with a burst.
             if due.elapsed() > Duration::from_millis(500) {
                 due = Instant::now();
             }
@@ -157,7 +149,7 @@ async fn ask(source: SocketAddr, target: SocketAddr, fast_open: bool) -> io::Res
     socket.set_linger(Some(Duration::ZERO))?;
     wait::bound(|| socket.bind(&source.into()))?;
     if fast_open {
-        // `connect` then sends nothing: the first write does, with its bytes in the SYN.
+        // `connect` then sends nothing; the first write sends the SYN with its bytes.
         setsockopt(&socket, sockopt::TcpFastOpenConnect, &true)?;
     }
     let socket = TcpSocket::from_std_stream(socket.into());
@@ -169,7 +161,7 @@ async fn ask(source: SocketAddr, target: SocketAddr, fast_open: bool) -> io::Res
 }
 
 fn parse(line: &str) -> Option<Answer> {
-    // Without its end, the line was cut off.
+    // A line without its end was cut off.
     let (server, seen_as) = line.strip_suffix('\n')?.split_once(' ')?;
     Some(Answer {
         server: server.to_owned(),
@@ -180,61 +172,55 @@ fn parse(line: &str) -> Option<Answer> {
 /// A running client; ends when dropped.
 #[derive(Debug)]
 pub struct Client {
-    /// The connections that it makes.
     pub plan: Plan,
     account: Arc<Mutex<Account>>,
     worker: Worker,
 }
 
 impl Client {
-    /// Counts so far.
     pub fn tally(&self) -> Tally {
         lock(&self.account).tally
     }
 
-    /// Who answered, and how often.
+    /// Number of answers of each server.
     pub fn servers(&self) -> BTreeMap<String, u64> {
         lock(&self.account).servers.clone()
     }
 
-    /// Connections that ended since this was last asked.
+    /// Connections that ended since the last call.
     pub fn take_ended(&self) -> Vec<Ended> {
         std::mem::take(&mut lock(&self.account).ended)
     }
 
-    /// Ends it and gives the last counts.
+    /// Ends the client and returns its final counts.
     pub fn finish(self) -> Tally {
         drop(self.worker);
         lock(&self.account).tally
     }
 }
 
-/// One connection that is over.
+/// A finished connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
-    /// When it was begun.
     pub begun: Instant,
     /// Whether it was answered.
     pub ok: bool,
 }
 
-/// What a server said.
+/// Content of a server's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// The server's name.
     pub server: String,
     /// The client's address as the server saw it.
     pub seen_as: SocketAddr,
 }
 
-/// Why a connection failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Failure {
     /// A RST or an ICMP port unreachable.
     Refused,
-    /// Nothing within the patience.
+    /// No answer before the timeout.
     Timeout,
-    /// Anything else.
     Other(String),
 }
 
@@ -248,7 +234,6 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// Outcomes of a client's connections.
 #[derive(Debug, Default)]
 struct Account {
     tally: Tally,
@@ -261,7 +246,7 @@ fn lock(account: &Mutex<Account>) -> MutexGuard<'_, Account> {
 }
 
 impl Account {
-    /// Counts a new connection; gives whether there may be one.
+    /// Counts a new connection; returns whether the limit allows it.
     fn begin(&mut self) -> bool {
         let tally = &mut self.tally;
         let is_free = tally.started - tally.ok - tally.failed() < OPEN_LIMIT;

@@ -1,5 +1,5 @@
-//! DNS as far as the observer sees it: questions with an id over UDP, and servers that answer them
-//! or say nothing.
+//! DNS as far as the observer sees it: UDP queries with an id, and servers that answer or stay
+//! silent.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -16,10 +16,10 @@ use crate::packet::mapped;
 use crate::worker::Worker;
 use crate::world::{Family, Namespace, Pod};
 
-/// How long a client waits for an answer.
+/// Timeout of a query.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// A question as resolvers send it: id, flags, one question, its name, type A, class IN.
+/// A resolver's query: id, flags, one question, its name, type A, class IN.
 pub fn question(id: u16) -> Vec<u8> {
     let mut bytes = id.to_be_bytes().to_vec();
     bytes.extend([1, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
@@ -31,7 +31,7 @@ pub fn question(id: u16) -> Vec<u8> {
     bytes
 }
 
-/// Its answer: the same id, the answer bit, and an address.
+/// The answer to a query: the same id, the answer bit, and an address.
 pub fn answer(question: &[u8]) -> Vec<u8> {
     let mut bytes = question.to_vec();
     if let Some(flags) = bytes.get_mut(2) {
@@ -41,14 +41,14 @@ pub fn answer(question: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Starts a server on both families in a pod; it ends when the worker is dropped. A mute one takes questions
-/// and says nothing.
+/// Starts a server on both families in a pod; it ends when the worker is dropped. A mute server
+/// reads queries without answering.
 pub fn serve(pod: &Pod, port: u16, manner: Manner) -> Result<Worker> {
     let address = (Ipv6Addr::UNSPECIFIED, port).into();
     serve_at(&pod.ns, &pod.name, address, manner)
 }
 
-/// Starts one at a single address of a namespace, from which it answers.
+/// Starts a server at a single address of a namespace, from which it answers.
 pub fn serve_at(ns: &Namespace, name: &str, address: SocketAddr, manner: Manner) -> Result<Worker> {
     let bind = || std::net::UdpSocket::bind(address);
     let socket = ns.run(bind).with_context(|| address.to_string())?;
@@ -67,7 +67,7 @@ pub fn serve_at(ns: &Namespace, name: &str, address: SocketAddr, manner: Manner)
     Ok(worker)
 }
 
-/// A client that asks from a port of its own each time; ends when dropped.
+/// A client that uses another port for each query; ends when dropped.
 #[derive(Debug)]
 pub struct DnsClient {
     answered: Arc<AtomicU64>,
@@ -75,8 +75,8 @@ pub struct DnsClient {
 }
 
 impl DnsClient {
-    /// Asks `target` so often a second from a pod's address, with ports from `first` on: a port that
-    /// the kernel chooses may meet the conntrack entry of an earlier fault.
+    /// Sends `rate` queries a second to `target` from a pod's address, with ports from `first` on.
+    /// A port that the kernel chooses may still have a conntrack entry of an earlier fault.
     pub fn start(pod: &Pod, target: SocketAddr, first: u16, rate: f64) -> Result<Self> {
         let source = pod.address(Family::of(&mapped(target.ip())));
         let answered = Arc::new(AtomicU64::new(0));
@@ -96,7 +96,6 @@ impl DnsClient {
         })
     }
 
-    /// Questions that were answered so far.
     pub fn answered(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! A SYN flood: each SYN from another address outside, or all from one pod, at a bounded rate.
+//! A SYN flood at a bounded rate, from random outside addresses or from one pod.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::RawSender;
 use crate::worker::Worker;
 use crate::world::{Pod, World};
 
-/// SYNs that are made up together.
+/// Interval between batches of SYNs.
 const BATCH: Duration = Duration::from_millis(2);
 
 /// A running flood; ends when dropped.
@@ -24,14 +24,14 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// From outside to a port of the node, so many SYNs a second, or as many as go out. Sources are
-    /// drawn from 11.0.0.0/8, which nobody here has.
+    /// Floods a port of the node from outside with at most `rate` SYNs a second. Sources are random
+    /// addresses of 11.0.0.0/8, which nothing here uses.
     pub fn start(world: &World, target: SocketAddr, rate: u32) -> Result<Self> {
         let sender = RawSender::from_outside(world)?;
         Ok(Self::run(sender, None, target, rate))
     }
 
-    /// The same from a pod, under its own address.
+    /// Floods from a pod with the pod's address.
     pub fn of_pod(pod: &Pod, target: SocketAddr, rate: u32) -> Result<Self> {
         let sender = RawSender::from_pod(pod)?;
         Ok(Self::run(sender, Some(pod.v4), target, rate))
@@ -47,7 +47,7 @@ impl Flood {
                 while count.load(Ordering::Relaxed) < due && !stop.load(Ordering::Relaxed) {
                     let any = Ipv4Addr::new(11, rng.u8(..), rng.u8(..), rng.u8(1..));
                     let from = (own.unwrap_or(any), rng.u16(1024..)).into();
-                    // What the device cannot take is lost, as on any wire.
+                    // A SYN that the device cannot take is lost, as on a wire.
                     let _ = sender.send_syn(from, target, rng.u32(..));
                     count.fetch_add(1, Ordering::Relaxed);
                 }
@@ -60,7 +60,6 @@ impl Flood {
         }
     }
 
-    /// SYNs so far.
     pub fn sent(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }

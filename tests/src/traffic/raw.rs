@@ -10,7 +10,7 @@ use crate::observer::index_of;
 use crate::packet::{self, Hardware};
 use crate::world::{Namespace, Pod, World};
 
-/// Sends whole Ethernet frames out of one device. The sender bounds its own rate.
+/// Sends whole Ethernet frames out of one device. The caller limits the rate.
 #[derive(Debug)]
 pub struct RawSender {
     socket: Socket,
@@ -20,7 +20,7 @@ pub struct RawSender {
 }
 
 impl RawSender {
-    /// Out of a pod towards its host.
+    /// From a pod towards its host.
     pub fn from_pod(pod: &Pod) -> Result<Self> {
         Self::open(&pod.ns, "eth0", pod.link())
     }
@@ -34,9 +34,9 @@ impl RawSender {
         ns.run(|| Self::here(device, link))
     }
 
-    /// Out of a device of the calling thread's namespace.
+    /// From a device of the calling thread's namespace.
     pub fn here(device: &str, link: Hardware) -> Result<Self> {
-        // Without a protocol: this socket only sends.
+        // Protocol 0: this socket only sends.
         let socket = Socket::new(Domain::PACKET, Type::RAW, None);
         Ok(Self {
             socket: socket.context("open a packet socket")?,
@@ -45,12 +45,12 @@ impl RawSender {
         })
     }
 
-    /// Sends a frame as it is, however malformed.
+    /// Sends a frame unchanged, even if it is malformed.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         self.socket.send_to(frame, &self.device).map(drop)
     }
 
-    /// Sends a SYN. The same SYN again is a retransmit.
+    /// Sends a SYN. Sending it again is a retransmission.
     pub fn send_syn(&self, from: SocketAddr, to: SocketAddr, sequence: u32) -> io::Result<()> {
         let syn = packet::syn(from, to, sequence).between(self.link);
         self.send(&syn.bytes())

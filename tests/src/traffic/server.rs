@@ -1,5 +1,5 @@
-//! A TCP server on a thread inside a pod. It answers a byte with its own name and the client's
-//! address as it sees it, so that a test can tell who served and whether NAT put another source.
+//! A TCP server on a thread inside a pod. It answers each byte with its name and the client's
+//! address. So a test sees which server answered, and whether NAT changed the source.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
@@ -17,17 +17,16 @@ use crate::wait::bound;
 use crate::worker::Worker;
 use crate::world::{Namespace, Pod};
 
-/// How long a connection may stay open.
+/// Maximum duration of a connection.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// How a server behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// Answers each byte with a line.
     Answers,
-    /// The same, and keeps connections for as long as their clients do.
+    /// The same, and keeps connections until the client closes them.
     Keeps,
-    /// Accepts and says nothing.
+    /// Accepts connections but never answers.
     Mute,
 }
 
@@ -39,13 +38,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server in a pod, under the pod's name, on both families. It listens when this
+    /// Starts a server in a pod, with the pod's name, on both families. It listens when this
     /// returns.
     pub fn start(pod: &Pod, port: u16) -> Result<Self> {
         Self::start_as(&pod.ns, &pod.name, port, Manner::Answers)
     }
 
-    /// Starts a server in a namespace.
     pub fn start_as(ns: &Namespace, name: &str, port: u16, manner: Manner) -> Result<Self> {
         let listener = ns
             .run(|| bound(|| listen(port)))
@@ -59,7 +57,7 @@ impl Server {
         })
     }
 
-    /// Connections answered so far.
+    /// Number of answers so far.
     pub fn served(&self) -> u64 {
         self.served.load(Ordering::Relaxed)
     }

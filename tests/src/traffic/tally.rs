@@ -1,27 +1,25 @@
-//! How often what came of a client's connections.
+//! Counts of the outcomes of a client's connections.
 
 use std::iter::Sum;
 use std::ops::{Add, Sub};
 
-/// Counts of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Connections started.
     pub started: u64,
-    /// Answered.
+    /// Answered connections.
     pub ok: u64,
-    /// Refused: a RST or an ICMP port unreachable.
+    /// Refused by a RST or an ICMP port unreachable.
     pub refused: u64,
-    /// No answer within the patience.
+    /// No answer before the timeout.
     pub timeouts: u64,
-    /// Anything else: unreachable, reset after the handshake, no free port.
+    /// Any other failure: unreachable, reset after the handshake, no free port.
     pub other: u64,
-    /// Not started for too many open ones.
+    /// Not started because too many were open.
     pub skipped: u64,
 }
 
 impl Tally {
-    /// Everything that was started and ended without an answer.
+    /// Connections that ended without an answer.
     pub fn failed(&self) -> u64 {
         self.refused + self.timeouts + self.other
     }

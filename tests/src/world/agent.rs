@@ -1,4 +1,4 @@
-//! The real agent in the node's namespace: started, awaited, asked, killed, restarted, removed.
+//! The real agent in the node's namespace.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -21,13 +21,13 @@ use crate::wait::{self, scaled};
 
 /// Port of /healthz and /livez.
 pub const HEALTHZ_PORT: u16 = 10256;
-/// Port of /verdict, /metrics and the agent's own health.
+/// Port of /verdict, /metrics and /agent/readyz.
 pub const ADMIN_PORT: u16 = 19256;
-/// How long one request may take.
+/// Timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A running agent. Dropping it ends it (SIGTERM, then SIGKILL) and removes its pins with
-/// `pathproof cleanup`; on a panic its log is shown.
+/// A running agent. When dropped, it ends (SIGTERM, then SIGKILL) and `pathproof cleanup` removes
+/// its pins; on a panic its log is printed.
 #[derive(Debug)]
 pub struct Agent {
     process: Process,
@@ -53,15 +53,15 @@ pub fn agent_binary() -> Result<PathBuf> {
 }
 
 impl World {
-    /// Starts the agent on the node with the manifests in `manifests`, and does not wait. `extra`
-    /// are further arguments of `pathproof run`, in place of the harness's own where they are the
-    /// same options. Call from the thread that keeps the agent: the kernel kills the agent when
+    /// Starts the agent on the node with this folder of manifests, without waiting. `extra`
+    /// contains more arguments of `pathproof run`, which replace the harness's arguments for the
+    /// same options. Call it from the thread that keeps the agent: the kernel kills the agent when
     /// that thread ends, so that a killed test leaves none.
     pub fn spawn_agent(&self, binary: &Path, manifests: &Path, extra: &[&str]) -> Result<Agent> {
         self.spawn_agent_on(None, binary, manifests, extra)
     }
 
-    /// Like [`World::spawn_agent`], on a kernel that can do less than this one.
+    /// Like [`World::spawn_agent`], on a kernel that lacks features of this one.
     pub fn spawn_agent_on(
         &self,
         kernel: Option<OldKernel>,
@@ -87,8 +87,8 @@ impl World {
             ("--shutdown-grace", "0".as_ref()),
         ];
         for (option, value) in defaults {
-            // An option may be given once: what the test says counts. With an API server there is
-            // no folder.
+            // Options must not repeat: the test's value replaces the default. With an API server
+            // there is no folder.
             let from_api = option == "--manifests" && extra.contains(&"--kubeconfig");
             if !value.is_empty() && !extra.contains(&option) && !from_api {
                 command.arg(option).arg(value);
@@ -96,7 +96,7 @@ impl World {
         }
         command.args(extra);
         clean(&mut command);
-        // Tests count connections of sound Services too.
+        // Tests also count connections of healthy Services.
         command.env("PATHPROOF_SERVICE_METRICS", "all");
         if let Some(kernel) = kernel {
             let filter = kernel.filter()?;
@@ -123,7 +123,8 @@ fn admin(node: &Namespace, path: &str) -> Result<Response> {
     node.run(|| http::get(address, path, scaled(PATIENCE)))
 }
 
-/// The tester's environment must not steer the agent; the filter of its log and the tests' own settings may.
+/// Removes environment variables that configure the agent, except its log filter and the tests'
+/// settings.
 pub fn clean(command: &mut Command) {
     let kept = ["PATHPROOF_LOG_FILTER", wait::SETTLED, wait::BOOT];
     let steers = |name: &str| {
@@ -137,12 +138,11 @@ pub fn clean(command: &mut Command) {
 }
 
 impl Agent {
-    /// Process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Waits until /agent/readyz answers 200; the error holds its last answer and the log.
+    /// Waits until /agent/readyz answers 200. The error contains the last answer and the log.
     pub fn wait_ready(&mut self, timeout: Duration) -> Result<()> {
         let mut last = None;
         let is_ready = || {
@@ -153,12 +153,12 @@ impl Agent {
         waited.with_context(|| format!("last answer of /agent/readyz: {last:?}"))
     }
 
-    /// Exit status where the agent has ended.
+    /// Exit status if the agent has ended.
     pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
         self.process.exited()
     }
 
-    /// Sends a signal, such as `libc::SIGSTOP`. Gives whether the agent is there.
+    /// Sends a signal, such as `libc::SIGSTOP`. Returns whether the agent exists.
     pub fn signal(&self, signal: i32) -> bool {
         self.process.signal(signal)
     }
@@ -175,48 +175,46 @@ impl Agent {
         self.outside.run(get)
     }
 
-    /// Status of /healthz as an outside load balancer sees it.
+    /// Status of /healthz for an outside load balancer.
     pub fn healthz(&self) -> Result<u16> {
         Ok(self.outside("/healthz", Family::V4)?.status)
     }
 
-    /// The report of /verdict.
     pub fn verdict(&self) -> Result<serde_json::Value> {
         let response = self.admin("/verdict")?;
         serde_json::from_str(&response.body)
             .with_context(|| format!("parse /verdict: {}", response.body))
     }
 
-    /// The text of /metrics.
     pub fn metrics(&self) -> Result<String> {
         self.admin("/metrics").map(|response| response.body)
     }
 
-    /// Its answers at health check node ports of Services so far.
+    /// Number of its answers at health check node ports of Services so far.
     pub fn health_port_answers(&self) -> Result<u64> {
         let (name, of_services) = ("pathproof_healthz_requests_total", ["check=\"service\""]);
         Ok(metric(&self.metrics()?, name, &of_services))
     }
 
-    /// What the agent has logged, all its runs in this world.
+    /// The log of all agents in this world.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// Kills the agent at once (SIGKILL); pins and programs stay, as the design wants it.
+    /// Kills the agent with SIGKILL; pins and programs stay, as designed.
     pub fn kill(mut self) -> Result<()> {
         self.cleanup = false;
         self.process.kill()
     }
 
-    /// Ends the agent in order (SIGTERM) and gives its exit status; pins stay.
+    /// Ends the agent with SIGTERM and returns its exit status; pins stay.
     pub fn terminate(mut self) -> Result<ExitStatus> {
         self.cleanup = false;
         let ended = self.process.terminate(Duration::from_secs(20));
         ended.context("the agent ignores SIGTERM")
     }
 
-    /// Runs another command of the agent's binary inside the node, such as `status`.
+    /// Another command of the agent's binary inside the node, such as `status`.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = self.node.command(&self.binary);
         command.args(args);
@@ -224,7 +222,7 @@ impl Agent {
         command
     }
 
-    /// Keeps the recording of a test that fails, and of every test if [`RECORDINGS`] is set.
+    /// Keeps the recording of a failing test, or of every test if [`RECORDINGS`] is set.
     fn keep_recording(&self) {
         let wanted = std::env::var_os(RECORDINGS).is_some();
         if wanted || thread::panicking() {
@@ -233,8 +231,8 @@ impl Agent {
         }
     }
 
-    /// Keeps a recording under this name, in the folder that `PATHPROOF_KEEP_RECORDINGS` names or the one for failed
-    /// tests.
+    /// Keeps a recording under this name, in the folder `PATHPROOF_KEEP_RECORDINGS` or that for
+    /// failed tests.
     pub fn keep_recording_as(&self, name: &str) {
         let wanted = std::env::var_os(RECORDINGS).map(PathBuf::from);
         let folder = wanted.unwrap_or_else(|| std::env::temp_dir().join("pathproof-recordings"));
@@ -247,7 +245,7 @@ impl Agent {
     }
 }
 
-/// Folder where the recordings of all tests are kept.
+/// Environment variable with the folder for recordings of all tests.
 const RECORDINGS: &str = "PATHPROOF_KEEP_RECORDINGS";
 
 impl Drop for Agent {
@@ -259,7 +257,7 @@ impl Drop for Agent {
             eprintln!("the agent did not end on SIGTERM; killed");
             let _ = self.process.kill();
         }
-        // Of an agent that was killed nobody asks how it ended.
+        // An agent that a test killed is checked for such errors here as well.
         let log = self.log();
         if log.contains("ERROR: AddressSanitizer") && !thread::panicking() {
             panic!("the agent went wrong:\n{log}");
@@ -268,7 +266,7 @@ impl Drop for Agent {
             let mut command = self.command(&["cleanup", "--pin-dir"]);
             command.arg(&self.pins).arg("--state-dir");
             command.arg(self.dir.join("state"));
-            // The world removes what is left; a failure of cleanup is its own test's matter.
+            // The world removes the remainder; failures of cleanup have their own tests.
             let _ = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
         }
     }

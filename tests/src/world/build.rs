@@ -1,4 +1,4 @@
-//! Makes the namespaces, devices, addresses and routes of a [`World`].
+//! Creates the namespaces, devices, addresses and routes of a [`World`].
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,10 +14,10 @@ use super::{Namespace, Pod, World};
 use crate::skip;
 use crate::wait::until;
 
-/// Link-local gateway of pods with host routes, as Calico has it. No device bears it: a static
-/// neighbour entry in the pod stands for the node's end of the veth.
+/// Link-local gateway of pods with host routes, as with Calico. No device has this address: a
+/// static neighbour entry in the pod maps it to the node's end of the veth.
 const GATEWAY: (&str, &str) = ("169.254.1.1", "fe80::1");
-/// Hardware addresses, fixed at creation: a device manager may not change them then.
+/// Hardware addresses, set at creation so that a device manager does not change them.
 pub(super) const ROUTER_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0x01, 0, 0x01];
 pub(super) const NODE_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0, 0, 0x10];
 const WORKER_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0, 0, 0x20];
@@ -25,10 +25,8 @@ pub(super) const BRIDGE_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0x02, 0, 0x01];
 /// The bridge's addresses on the node.
 const BRIDGE_ADDRESS: (&str, &str) = ("10.244.0.129", "fd00:10:244:0:1::1");
 
-/// Number of outside clients.
 pub(super) const CLIENTS: u8 = 3;
 
-/// Description of a world.
 #[derive(Clone, Debug, Default)]
 pub struct Builder {
     pods: Vec<(String, Place)>,
@@ -37,17 +35,15 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Adds pods on the node with host routes. Names: at most 10 characters.
+    /// Adds pods on the node with host routes. Names have at most 10 characters.
     pub fn pods(self, names: &[&str]) -> Self {
         self.pods_at(Place::Local, names)
     }
 
-    /// Adds pods on the node behind the bridge.
     pub fn bridged_pods(self, names: &[&str]) -> Self {
         self.pods_at(Place::Bridged, names)
     }
 
-    /// Adds pods on the other node.
     pub fn remote_pods(self, names: &[&str]) -> Self {
         self.pods_at(Place::Remote, names)
     }
@@ -58,20 +54,19 @@ impl Builder {
         self
     }
 
-    /// Name of its Node, for several worlds beside one API server ([`NODE_NAME`] unless told).
+    /// Name of the Node object, for several worlds with one API server (default: [`NODE_NAME`]).
     pub fn node_name(mut self, name: &'static str) -> Self {
         self.node_name = Some(name);
         self
     }
 
-    /// Whether the node masquerades what pods send out of the cluster, as CNI plugins do
-    /// (default), or lets it out with the pod's address.
+    /// Whether the node masquerades pods' traffic to outside, as CNI plugins do (default), or keeps
+    /// the pod's address.
     pub fn masquerade_egress(mut self, on: bool) -> Self {
         self.keeps_pod_addresses = !on;
         self
     }
 
-    /// Makes the world.
     pub fn build(self) -> Result<World> {
         let needs = "needs root: run `cargo xtask test` with sudo";
         ensure!(skip::is_root(), needs);
@@ -99,19 +94,20 @@ impl Builder {
     }
 }
 
-/// Settings of every namespace, before it has devices.
+/// Settings of every namespace before it has devices.
 const EVERYWHERE: [(&str, &str); 16] = [
-    // Hairpin traffic would make the node tell pods that a ClusterIP is their neighbour.
+    // For hairpin traffic the node would otherwise send redirects, and pods would take a ClusterIP
+    // for a neighbour.
     ("net/ipv4/conf/all/accept_redirects", "0"),
     ("net/ipv4/conf/default/accept_redirects", "0"),
     ("net/ipv4/conf/all/send_redirects", "0"),
     ("net/ipv4/conf/default/send_redirects", "0"),
     ("net/ipv6/conf/all/accept_redirects", "0"),
     ("net/ipv6/conf/default/accept_redirects", "0"),
-    // Loose: a reply may leave by another device than the request came.
+    // Loose: a reply may leave by another device than the one its request came in by.
     ("net/ipv4/conf/all/rp_filter", "2"),
     ("net/ipv4/conf/default/rp_filter", "2"),
-    // Addresses usable at once.
+    // Addresses are usable at once.
     ("net/ipv6/conf/all/accept_dad", "0"),
     ("net/ipv6/conf/default/accept_dad", "0"),
     ("net/ipv6/conf/default/dad_transmits", "0"),
@@ -192,7 +188,7 @@ fn member(
     )
 }
 
-/// What CNI plugins do with pods' traffic to the world: the node's address in front.
+/// Replaces the source address of pods' traffic to outside by the node's, as CNI plugins do.
 fn masquerade_egress(node: &Namespace) -> Result<()> {
     let (pods4, pods6) = layout::CLUSTER_CIDRS;
     node.nft(&format!(
@@ -203,11 +199,11 @@ fn masquerade_egress(node: &Namespace) -> Result<()> {
     .map(drop)
 }
 
-/// br_netfilter, where the kernel has it: bridged pods need it on the node, as in Kubernetes.
+/// Sets br_netfilter, if the kernel has it: bridged pods need it on the node, as in Kubernetes.
 fn bridge_filter(namespace: &Namespace, value: &str) {
     if Path::new("/proc/sys/net/bridge").exists() {
         for key in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
-            // Older kernels have no setting per namespace; the default (on) serves the node.
+            // Older kernels have no setting per namespace; the default (on) suits the node.
             let _ = namespace.sysctl(&format!("net/bridge/{key}"), value);
         }
     }
@@ -253,8 +249,8 @@ pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()
     wait_up(&world.worker)
 }
 
-/// Waits until every device of a namespace works: the kernel notices a carrier by a work item,
-/// late on a loaded machine, and drops what is sent before.
+/// Waits until every device of a namespace is up. The kernel detects a carrier asynchronously, late
+/// on a busy machine, and drops packets until then.
 fn wait_up(namespace: &Namespace) -> Result<()> {
     let waits = |line: &str| !line.contains("LOOPBACK") && !line.contains("state UP");
     let mut down = String::new();
@@ -297,7 +293,7 @@ fn host_side(pod: &Pod) -> String {
     let ns = pod.ns.name();
     let link = format!("type veth peer name eth0 address {inside} netns {ns}");
     if pod.place == Place::Bridged {
-        // A port has an address of its own; the bridge answers for the gateway.
+        // A bridge port has its own address; the bridge answers for the gateway.
         return format!(
             "link add {device} {link}\nlink set {device} master {BRIDGE}\n\
              link set {device} type bridge_slave hairpin on\nlink set {device} up\n"

@@ -1,4 +1,4 @@
-//! The address plan of the world: fixed, since every world has namespaces of its own.
+//! The address plan of the world. It is fixed, because every world has its own namespaces.
 //!
 //! ```text
 //!  outside clients                 router            node                     local pods
@@ -15,21 +15,19 @@ pub use agent_common::service::Family;
 pub const NODE_NAME: &str = "node-1";
 /// Name of the other node.
 pub const WORKER_NAME: &str = "node-2";
-/// The node's device towards the node network and the world outside.
+/// The node's device towards the node network and the outside.
 pub const UPLINK: &str = "eth0";
-/// The node's bridge, where bridged pods are asked for.
+/// The node's bridge, which exists if there are bridged pods.
 pub const BRIDGE: &str = "cni0";
 /// The router of the node network: next hop of the default route.
 pub const ROUTER: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::new(192, 0, 2, 1), v6(1, 1));
-/// The node.
 pub const NODE: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::new(192, 0, 2, 10), v6(1, 0x10));
-/// The other node.
 pub const WORKER: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::new(192, 0, 2, 20), v6(1, 0x20));
 /// Pod address ranges of the whole cluster.
 pub const CLUSTER_CIDRS: (&str, &str) = ("10.244.0.0/16", "fd00:10:244::/48");
 /// Pod address ranges of the node.
 pub const NODE_POD_CIDRS: (&str, &str) = ("10.244.0.0/24", "fd00:10:244::/64");
-/// From these on, addresses of [`NODE_POD_CIDRS`] are free for pods that are not the world's.
+/// First addresses in [`NODE_POD_CIDRS`] that no pod of the world uses.
 pub const FREE_PODS: (&str, &str) = ("10.244.0.160", "fd00:10:244::a0");
 /// Pod address ranges of the other node.
 pub const WORKER_POD_CIDRS: (&str, &str) = ("10.244.1.0/24", "fd00:10:244:1::/64");
@@ -71,15 +69,15 @@ pub fn vip(index: u8) -> (Ipv4Addr, Ipv6Addr) {
 /// How a pod is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On the node, behind a veth pair of its own and a host route (as Calico and ptp do).
+    /// On the node, with a veth pair and a host route (as with Calico and ptp).
     Local,
-    /// On the node, behind the bridge cni0 (as flannel and kubenet do).
+    /// On the node, behind the bridge cni0 (as with flannel and kubenet).
     Bridged,
     /// On the other node.
     Remote,
 }
 
-/// The addresses of a pod: `index` counts the pods of a place from 0.
+/// The addresses of a pod; `index` counts the pods of a place from 0.
 pub(super) fn pod(place: Place, index: u8) -> (Ipv4Addr, Ipv6Addr) {
     let (third, fourth, segment, sub) = match place {
         Place::Local => (0, 11 + index, 0, 0),
@@ -92,7 +90,6 @@ pub(super) fn pod(place: Place, index: u8) -> (Ipv4Addr, Ipv6Addr) {
     )
 }
 
-/// Whether an address is in [`CLUSTER_CIDRS`].
 pub(super) fn is_pod(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(v4) => v4.octets()[..2] == [10, 244],
@@ -100,7 +97,6 @@ pub(super) fn is_pod(address: IpAddr) -> bool {
     }
 }
 
-/// One of a pair of addresses.
 pub fn pick((v4, v6): (Ipv4Addr, Ipv6Addr), family: Family) -> IpAddr {
     match family {
         Family::V4 => v4.into(),
@@ -108,7 +104,6 @@ pub fn pick((v4, v6): (Ipv4Addr, Ipv6Addr), family: Family) -> IpAddr {
     }
 }
 
-/// One of a pair of address ranges.
 pub fn range((v4, v6): (&'static str, &'static str), family: Family) -> &'static str {
     match family {
         Family::V4 => v4,

@@ -1,7 +1,7 @@
-//! One network namespace and ways to act inside it: a thread, a command, `ip`, sysctls, nft.
+//! One network namespace, with ways to run threads, commands, `ip`, sysctls and nft in it.
 //!
-//! Threads and commands enter by `setns`, which changes the network alone: unlike `ip netns exec`
-//! the host's /sys (with its bpffs) stays in view.
+//! Threads and commands enter by `setns`, which changes only the network: unlike with `ip netns
+//! exec`, the host's /sys (with its bpffs) stays visible.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -17,21 +17,20 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::observer::index_of;
 
-/// Where `ip netns` keeps names.
+/// Folder of `ip netns` with the names of namespaces.
 pub(super) const NETNS_DIR: &str = "/run/netns";
 
-/// A named network namespace. Cheap to clone; whoever made it removes the name (see
-/// [`World`](super::World)), the kernel removes the rest after the last user.
+/// A named network namespace, cheap to clone. Its creator removes the name (see
+/// [`World`](super::World)); the kernel removes the namespace after its last user.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     name: Arc<str>,
     handle: Arc<File>,
-    /// `cgroup.threads` of the cgroup that threads enter as well.
+    /// `cgroup.threads` of a cgroup that threads enter as well.
     cgroup: Option<Arc<Path>>,
 }
 
 impl Namespace {
-    /// Opens an existing namespace by name.
     pub fn open(name: &str) -> Result<Self> {
         let path = format!("{NETNS_DIR}/{name}");
         let handle = File::open(&path).with_context(|| format!("open namespace {path}"))?;
@@ -42,7 +41,7 @@ impl Namespace {
         })
     }
 
-    /// The same namespace, whose threads enter a cgroup as well: `threads` is its `cgroup.threads`.
+    /// The same namespace, whose threads also enter the cgroup with this `cgroup.threads` file.
     pub fn in_cgroup(&self, threads: &Path) -> Self {
         Self {
             cgroup: Some(threads.into()),
@@ -50,12 +49,11 @@ impl Namespace {
         }
     }
 
-    /// Name, as `ip netns` lists it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Moves the calling thread into this namespace, for good. Only for threads made for it.
+    /// Moves the calling thread into this namespace permanently. Only for threads made for it.
     pub fn enter(&self) -> io::Result<()> {
         setns(&self.handle, CloneFlags::CLONE_NEWNET)?;
         self.cgroup
@@ -69,26 +67,24 @@ impl Namespace {
         work()
     }
 
-    /// Runs `work` on a thread inside the namespace and waits. Sockets made there stay there.
+    /// Runs `work` on a thread inside the namespace and waits. Its sockets stay in the namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let ended = thread::scope(|scope| scope.spawn(|| self.inside(work)).join());
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Starts a thread inside the namespace.
     pub fn spawn<T: Send + 'static>(
         &self,
         name: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<JoinHandle<T>> {
         let namespace = self.clone();
-        // A thread's name holds 15 bytes.
+        // A thread's name has at most 15 bytes.
         thread::Builder::new()
             .name(name.chars().take(15).collect())
             .spawn(move || namespace.inside(work))
     }
 
-    /// A command that will run inside the namespace.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         let handle = Arc::clone(&self.handle);
@@ -103,12 +99,12 @@ impl Namespace {
         self.feed("ip", &words, "")
     }
 
-    /// Runs many `ip` commands in one process, one a line.
+    /// Runs many `ip` commands in one process, one on each line.
     pub fn ip_batch(&self, lines: &str) -> Result<()> {
         self.feed("ip", &["-batch", "-"], lines).map(drop)
     }
 
-    /// Runs many `tc` commands in one process, one a line.
+    /// Runs many `tc` commands in one process, one on each line.
     pub fn tc_batch(&self, lines: &str) -> Result<()> {
         self.feed("tc", &["-batch", "-"], lines).map(drop)
     }
@@ -118,7 +114,7 @@ impl Namespace {
         self.feed("nft", &["-f", "-"], script)
     }
 
-    /// Runs a program with `input` on its standard input; gives its standard output.
+    /// Runs a program with `input` on its standard input; returns its standard output.
     pub fn feed(&self, program: &str, args: &[&str], input: &str) -> Result<String> {
         self.feed_with(program, args, &[], input)
     }
@@ -152,16 +148,16 @@ impl Namespace {
         })
     }
 
-    /// Index of a device in the namespace.
     pub fn ifindex(&self, device: &str) -> Result<u32> {
         self.run(|| index_of(device))
             .with_context(|| format!("in namespace {}", self.name))
     }
 }
 
-/// Runs a command with `input` on its standard input; gives its standard output.
+/// Runs a command with `input` on its standard input; returns its standard output.
 pub(crate) fn feed(mut command: Command, input: &str) -> Result<String> {
-    // A file and no pipe: a child that answers before it has read all would block on one.
+    // A file instead of a pipe: a child that writes output before it has read all input would
+    // block.
     let mut file = tempfile::tempfile()?;
     file.write_all(input.as_bytes())?;
     file.rewind()?;

@@ -1,5 +1,5 @@
-//! A kernel that can do less than this one: a seccomp filter in the agent's process answers bpf(2)
-//! as an older kernel would. Nothing else of the machine is touched.
+//! A kernel that lacks features: a seccomp filter in the agent's process fails bpf(2) calls like an
+//! older kernel. The rest of the machine is not affected.
 
 use std::collections::BTreeMap;
 
@@ -9,32 +9,31 @@ use seccompiler::{
     SeccompRule,
 };
 
-/// Commands of bpf(2) (linux/bpf.h).
 const BPF_MAP_CREATE: u64 = 0;
 const BPF_PROG_LOAD: u64 = 5;
 const BPF_MAP_LOOKUP_BATCH: u64 = 24;
 const BPF_MAP_DELETE_BATCH: u64 = 27;
 const BPF_LINK_CREATE: u64 = 28;
 
-/// What an older kernel lacks.
+/// A missing kernel feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OldKernel {
     /// Built without bpf(2).
     NoBpf,
-    /// It does not know the kinds of maps.
+    /// The map types are unknown.
     NoMaps,
-    /// It does not know what programs are made of.
+    /// The programs' instructions are unknown.
     NoPrograms,
-    /// It has no links of the kind that TCX takes.
+    /// There are no BPF links for TCX.
     NoTcx,
-    /// It reads one element of a map at a time.
+    /// Maps are read one element at a time.
     NoBatchLookup,
-    /// It deletes one element of a map at a time.
+    /// Map elements are deleted one at a time.
     NoBatchDelete,
 }
 
 impl OldKernel {
-    /// Makes this thread, and whatever it starts, live on that kernel for good.
+    /// Applies the filter to this thread and all threads and processes that it starts, permanently.
     pub fn begin(self) -> Result<()> {
         Ok(seccompiler::apply_filter(&self.filter()?)?)
     }

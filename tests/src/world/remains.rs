@@ -1,7 +1,7 @@
-//! What a world leaves on the machine, and its removal: namespaces, the folder, the pins.
+//! Everything that a world leaves on the machine, and its removal: namespaces, the folder, the
+//! pins.
 //!
-//! Names of short-lived worlds carry the process id, so that a later run can tell and sweep what
-//! a killed one left.
+//! Names of worlds contain the process id, so that a later run can remove what a killed one left.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -16,25 +16,26 @@ use super::netns::{NETNS_DIR, feed};
 
 /// Prefix of the names of worlds, followed by process id and counter.
 const PREFIX: &str = "pp-t";
-/// Folders of worlds. Not the agent's own default folder, which an agent of this machine may use.
+/// Folder of all worlds. It differs from the agent's default, which an agent of this machine may
+/// use.
 const WORLDS: &str = "/run/pathproof-worlds";
-/// Folder of what needs a quick disk.
+/// Folder in memory, for programs that sync at every write.
 const QUICK: &str = "/dev/shm/pathproof-worlds";
-/// Where agents pin; the host's bpffs.
+/// The host's bpffs, in which agents pin.
 const BPFFS: &str = "/sys/fs/bpf";
-/// Serialises what is one for the machine: the first `ip netns add`, the bpffs mount, the sweep.
-/// A folder that is there anyway: a lock file would be left behind.
+/// Locks what exists once on the machine: the first `ip netns add`, the bpffs mount, the sweep. An
+/// existing folder serves as the lock, so that no lock file remains.
 const LOCK: &str = "/run";
 
 static COUNTER: AtomicU32 = AtomicU32::new(0);
 
-/// What must go when a world goes.
+/// Everything to remove with a world.
 #[derive(Debug)]
 pub(super) struct Remains {
     pub(super) name: String,
     pub(super) dir: PathBuf,
     pub(super) pins: PathBuf,
-    /// The world's folder for files that wait for a disk at every write.
+    /// The world's folder in memory.
     pub(super) quick: PathBuf,
 }
 
@@ -62,7 +63,7 @@ impl Drop for Remains {
     }
 }
 
-/// Makes namespaces, in one process.
+/// Makes all namespaces in one process.
 pub(super) fn make_namespaces(names: &[String]) -> Result<()> {
     let _lock = lock()?;
     let lines = names.iter().map(|name| format!("netns add {name}\n"));
@@ -83,7 +84,7 @@ pub(super) fn sweep() -> Result<()> {
     Ok(())
 }
 
-/// Reads the name of a short-lived world out of that of a part of it, if the world's process is gone:
+/// The name of a world from the name of one of its parts, if the world's process is gone:
 /// "pp-t123-0-node" -> "pp-t123-0".
 pub(crate) fn world_of_dead_process(file: &str) -> Option<String> {
     let mut parts = file.strip_prefix(PREFIX)?.split('-');
@@ -107,7 +108,7 @@ fn remove(world: &str) -> Result<()> {
             _ => {}
         }
     }
-    // The folder of all worlds goes with the last of them.
+    // The folder of all worlds can be removed with the last one.
     for worlds in [WORLDS, QUICK] {
         let _ = fs::remove_dir(worlds);
     }
@@ -120,12 +121,12 @@ fn names_in(folder: &str) -> impl Iterator<Item = String> + use<> {
     entries.filter_map(|entry| entry.file_name().into_string().ok())
 }
 
-/// Of a world: its folder, its pins, and the quick one.
+/// A world's folder, pins, and folder in memory.
 fn folders(world: &str) -> [PathBuf; 3] {
     [WORLDS, BPFFS, QUICK].map(|folder| Path::new(folder).join(world))
 }
 
-/// Mounts bpffs at /sys/fs/bpf where it is absent (a container or a bare init; systemd does it).
+/// Mounts bpffs at /sys/fs/bpf if it is missing, as in containers; systemd usually mounts it.
 pub(super) fn ensure_bpffs() -> Result<()> {
     let _lock = lock()?;
     let mounts = fs::read_to_string("/proc/self/mounts")?;
@@ -135,14 +136,14 @@ pub(super) fn ensure_bpffs() -> Result<()> {
     host("mount", &["-t", "bpf", "bpf", BPFFS], "")
 }
 
-/// A lock of the machine, held until dropped.
+/// Locks [`LOCK`] until the file is dropped.
 fn lock() -> Result<File> {
     let file = File::open(LOCK).with_context(|| format!("open {LOCK}"))?;
     file.lock().with_context(|| format!("lock {LOCK}"))?;
     Ok(file)
 }
 
-/// Runs a command in the host's namespace: for names of namespaces and the mount only.
+/// Runs a command in the host's namespace. Only for the names of namespaces and the bpffs mount.
 pub(super) fn host(program: &str, args: &[&str], input: &str) -> Result<()> {
     let mut command = Command::new(program);
     command.args(args);
@@ -155,7 +156,7 @@ mod tests {
 
     #[test]
     fn only_worlds_of_dead_processes_are_swept() {
-        // Beyond the largest process id that Linux gives.
+        // Beyond the largest process id of Linux.
         assert_eq!(
             world_of_dead_process("pp-t4194305-3-node").as_deref(),
             Some("pp-t4194305-3")

@@ -1,12 +1,12 @@
-//! The node's routes to pods, cut and put back.
+//! Removal and restoration of the node's routes to pods.
 
 use anyhow::Result;
 
 use super::{World, layout};
 
 impl World {
-    /// Cuts every route of the node to pods, its own and the other node's, and gives them as `ip`
-    /// prints them. What is sent to them takes the default route then, by the uplink.
+    /// Removes every route of the node to pods of both nodes, and returns them as `ip` prints them.
+    /// Packets to pods then take the default route through the uplink.
     pub fn cut_pod_routes(&self) -> Result<Vec<String>> {
         let shown = self.node.ip("route show")? + &self.node.ip("-6 route show")?;
         let routes: Vec<String> = to_pods(&shown).map(str::to_owned).collect();
@@ -14,7 +14,8 @@ impl World {
         Ok(routes)
     }
 
-    /// Puts exactly those back, but for those of devices that are gone: a pod may have ended meanwhile.
+    /// Restores these routes, except those of devices that are gone: a pod may have ended
+    /// meanwhile.
     pub fn mend_pod_routes(&self, cut: &[String]) -> Result<()> {
         let has_device = |name| self.node.ifindex(name).is_ok();
         let routes = cut.iter();
@@ -47,7 +48,7 @@ fn device(route: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// What iproute2 6.15 printed in a world.
+    /// Output of iproute2 6.15 in a world.
     const SHOWN: &str = "\
 default via 192.0.2.1 dev eth0 
 10.244.0.11 dev veth-web-1 scope link 

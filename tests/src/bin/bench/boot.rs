@@ -1,7 +1,7 @@
-//! `cargo xtask bench boot`: a node that has just booted, with the agent there before kube-proxy: from
-//! the moment its Services work, as a pod feels it, to 200 of /healthz. The peer is kube-proxy's own
-//! health server, which does not wait for that moment. A 200 of pathproof's that came too early is a
-//! missed promise.
+//! `cargo xtask bench boot`: time from the first working Service connection of a pod to 200 of
+//! /healthz, on a node that has just booted and on which the agent starts before kube-proxy. The
+//! peer is kube-proxy's health server, which does not wait for working Services. A 200 of pathproof
+//! before they work is a missed promise.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -21,11 +21,11 @@ use node_tests::world::{Family, HEALTHZ_PORT};
 
 use crate::site::Site;
 
-/// From the first working connection to 200, design's promise for p99.
+/// The design's promise for p99, from the first working connection to 200.
 const PROMISED: Duration = Duration::from_secs(2);
-/// Pause between two questions to everyone.
+/// Pause between two polls of each target.
 const EVERY: Duration = Duration::from_millis(5);
-/// Patience for a connection: one to a Service without rules is never answered.
+/// Connection timeout: a Service without rules never answers.
 const ANSWERED: Duration = Duration::from_millis(100);
 
 pub(crate) fn run(boots: usize, missed: &mut Missed) -> Result<()> {
@@ -38,7 +38,8 @@ pub(crate) fn run(boots: usize, missed: &mut Missed) -> Result<()> {
     let _server = Server::start(site.world.pod("web"), PORT)?;
     for mode in Mode::ALL {
         let name = mode.name();
-        // Of pathproof and of kube-proxy: the time, and how often 200 came before the Services worked.
+        // Of pathproof and of kube-proxy: the times, and how often 200 came before the Services
+        // worked.
         let mut seen = <[(Figure, usize); 2]>::default();
         for number in 1..=boots {
             boot(&site, mode, &mut seen).with_context(|| format!("{name}, boot {number}"))?;
@@ -53,10 +54,11 @@ pub(crate) fn run(boots: usize, missed: &mut Missed) -> Result<()> {
     Ok(())
 }
 
-/// One boot: the agent first, which knows nothing of before, then kube-proxy.
+/// One boot: first the agent, without earlier state, then kube-proxy.
 fn boot(site: &Site, mode: Mode, seen: &mut [(Figure, usize); 2]) -> Result<()> {
     forget(site)?;
-    // Two minutes after the machine's own boot nothing proven is Unknown: 503, too, that way.
+    // From two minutes after the machine's boot an unproven node is Unknown. Only this policy makes
+    // that 503.
     let agent = site.agent(&["--unknown-policy", "closed"])?;
     let ours = health(&site.world, HEALTHZ_PORT, EVERY)?;
     let theirs = health(&site.world, KUBE_PROXY_HEALTHZ_PORT, EVERY)?;
@@ -92,12 +94,12 @@ fn forget(site: &Site) -> Result<()> {
     clean.env("XTABLES_LOCKFILE", world.dir().join("xtables.lock"));
     let status = clean.arg("--cleanup").output()?.status;
     ensure!(status.success(), "kube-proxy --cleanup ended with {status}");
-    // The first boot finds none.
+    // Before the first boot the folder does not exist.
     let _ = fs::remove_dir_all(world.dir().join("state"));
     Ok(())
 }
 
-/// Begins a connection from a pod this often. The answer is true if it was accepted in time.
+/// Polls a connection from a pod. Each result is true if the connection was accepted in time.
 pub(crate) fn dial(
     site: &Site,
     target: SocketAddr,

@@ -1,6 +1,6 @@
 //! `cargo xtask bench scale --cluster`: the agent in a real cluster of the size that the design
-//! promises. The peers in the same run: kube-proxy's memory, and what the API server uses while endpoints
-//! change before there is an agent.
+//! promises. The peers in the same run are kube-proxy's memory, and the API server's processor use
+//! while endpoints change without an agent.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,21 +23,21 @@ use crate::site::Site;
 
 mod lag;
 
-/// Changes of endpoints, a second.
+/// Endpoint changes a second.
 const RATE: f64 = 100.0;
-/// The part of that rate which has to be reached.
+/// Minimum share of that rate.
 const REACHED: f64 = 0.95;
-/// Taints of the Node, one after another.
+/// Number of taints, one after another.
 const TAINTS: usize = 100;
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Memory that start allocated is freed, and the first looks are over.
+/// Time until start-up memory is freed and the first checks are over.
 const CALM: Duration = Duration::from_secs(5);
 
 /// Promises: MiB of RSS and of maps.
 const RSS: Option<f64> = Some(40.0);
 const MAPS: Option<f64> = Some(32.0);
-/// From the write of an endpoint to the map, and of a taint to 503.
+/// Promises: from the write of an endpoint to the map, and of a taint to 503.
 const WRITTEN: Duration = Duration::from_secs(1);
 const TAINTED: Duration = Duration::from_millis(200);
 
@@ -84,7 +84,7 @@ pub(crate) fn run(seconds: u64, missed: &mut Missed) -> Result<()> {
 fn start_proxy(site: &Site) -> Result<KubeProxy> {
     let config = site.control.proxy_kubeconfig(ControlPlane::address());
     let proxy = KubeProxy::start(&site.world, &site.servers, Mode::Nftables, &config)?;
-    // Its health server says 200 before that. One sync for each family.
+    // Its health server answers 200 earlier. Each family has one sync.
     let synced = until(PATIENCE, || {
         let log = proxy.process.log();
         (log.matches("SyncProxyRules complete").count() >= 2).then_some(())
@@ -93,8 +93,8 @@ fn start_proxy(site: &Site) -> Result<KubeProxy> {
     Ok(proxy)
 }
 
-/// Changes endpoints, and does something beside it. Gives the API server's share of a processor, in percent,
-/// and the result of the other.
+/// Changes endpoints while `beside` runs. Returns the API server's share of a processor in percent,
+/// and the result of `beside`.
 fn churn<T>(
     site: &Site,
     seconds: u64,
@@ -120,8 +120,8 @@ fn churn<T>(
     Ok((share * 100.0, other))
 }
 
-/// Samples while endpoints change. Gives resident memory at most, in KiB, and the times from a change of our
-/// own to the map.
+/// Samples the agent while endpoints change. Returns its maximum resident memory in KiB, and the
+/// times from a change made here to the map.
 fn look_on(api: &Api, agent: &Agent, time: Duration) -> Result<(u64, Figure)> {
     let eye = MapEye::open(agent.pid())?;
     let start = Instant::now();
@@ -142,7 +142,7 @@ fn look_on(api: &Api, agent: &Agent, time: Duration) -> Result<(u64, Figure)> {
     Ok((rss, written))
 }
 
-/// From the write of a taint to 503, as an outside poller sees it.
+/// Time from the write of a taint to 503, as an outside client measures it.
 fn taint(site: &Site) -> Result<Figure> {
     let watch = Watch::start(&site.world, Duration::from_millis(5))?;
     let path = format!("/api/v1/nodes/{NODE_NAME}");

@@ -1,8 +1,8 @@
-//! `cargo xtask bench dashboard`: how long a real Prometheus takes for each panel of the Grafana
+//! `cargo xtask bench dashboard`: time that a real Prometheus takes for each panel of the Grafana
 //! dashboard and for each rule, with an hour of the series of a large fleet.
 //!
-//! The series are those of a real agent, once on a sound node and once on a broken one. All nodes have
-//! them, under names of their own; every tenth node is broken.
+//! The series come from a real agent, once on a healthy node and once on a broken one. Every node
+//! of the fleet has them under its name; every tenth node is broken.
 
 use std::fmt::Write;
 use std::io::{Read, Write as _};
@@ -20,22 +20,22 @@ use node_tests::rules::Backend;
 use node_tests::scene::{Scene, until};
 use serde_json::{Value, json};
 
-/// Of each query.
+/// Runs of each query.
 const ROUNDS: usize = 5;
-/// Seconds.
+/// Promise for the median of a query, in seconds.
 const PROMISED: f64 = 2.0;
-/// The chart's default, in seconds.
+/// Scrape interval in seconds; the chart's default.
 const SCRAPE: u64 = 30;
-/// The dashboard's time range.
+/// Time range of the dashboard, in seconds.
 const HISTORY: u64 = 3600;
-/// Ends of the names of counters, and of what histograms consist of.
+/// Suffixes of counters and of the series of histograms.
 const GROWING: [&str; 4] = ["_total", "_bucket", "_count", "_sum"];
-/// Prometheus distributes the first scrapes over this time for each target: an hour of a node's
-/// samples at once.
+/// Share of each target in the time over which Prometheus distributes the first scrapes. One scrape
+/// loads an hour of samples.
 const LOADING: Duration = Duration::from_millis(100);
-/// promtool writes a block for each rule, in their order.
+/// The last block that promtool writes: it writes one for each rule, in their order.
 const LAST_RECORD: &str = "cluster_service_outcome:pathproof_service_connections:rate5m";
-/// Blocks on disk are read again once a minute.
+/// Prometheus rereads the blocks on disk once a minute.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
@@ -71,10 +71,10 @@ pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
     Ok(())
 }
 
-/// `/metrics` of an agent on a sound node with traffic, and after its Service chain was flushed.
+/// `/metrics` of an agent on a healthy node with traffic, and after its Service chain was flushed.
 fn expositions(scene: &mut Scene) -> Result<[String; 2]> {
     scene.add_sentinel(&Sentinel::default());
-    // Agents of tests show all Services.
+    // Agents in tests export all Services by default.
     scene.start(&["--service-metrics", "trouble"]);
     scene.traffic();
     scene.wait_probed();
@@ -92,14 +92,14 @@ fn expositions(scene: &mut Scene) -> Result<[String; 2]> {
 /// Series and values of an exposition.
 fn samples(page: &str) -> impl Iterator<Item = (&str, f64)> {
     page.lines().filter_map(|line| {
-        // An exemplar stands behind the value.
+        // An exemplar follows the value.
         let line = line.split(" # ").next()?;
         let (series, value) = line.rsplit_once(' ')?;
         Some((series, value.parse().ok()?)).filter(|_| !series.starts_with('#'))
     })
 }
 
-/// A scrape with all samples of the past. Counters grow.
+/// A scrape with all past samples. Counters increase over time.
 fn history(page: &str, end: u64) -> String {
     let mut text = String::new();
     for since in (0..=HISTORY).step_by(SCRAPE as usize) {
@@ -115,7 +115,7 @@ fn history(page: &str, end: u64) -> String {
     text
 }
 
-/// Answers one scrape of each node. Later ones are refused: they would only cost time.
+/// Answers one scrape of each node. Later scrapes are refused, because they only cost time.
 fn serve(listener: &TcpListener, nodes: usize, [sound, broken]: &[String; 2]) {
     for mut stream in listener.incoming().flatten().take(nodes) {
         let mut request = [0; 2048];
@@ -149,7 +149,7 @@ fn configuration(address: SocketAddr, nodes: usize) -> Value {
     }]})
 }
 
-/// Waits until an expression has a result at the end.
+/// Waits until an expression has a result at the end of the span.
 fn wait_for(prometheus: &Prometheus, expression: &str, span: Span, time: Duration) -> Result<()> {
     let found = || {
         let result = prometheus.evaluate(expression, span, true).ok()?;
@@ -158,7 +158,7 @@ fn wait_for(prometheus: &Prometheus, expression: &str, span: Span, time: Duratio
     until(time, found).with_context(|| format!("no result: {expression}"))
 }
 
-/// Has promtool write what the recording rules would have recorded.
+/// Runs promtool, which writes the results of the recording rules for this span.
 fn record(scene: &Scene, dir: &Path, span: Span) -> Result<()> {
     let mut groups = prometheus::rules()?;
     for group in groups.as_array_mut().into_iter().flatten() {
@@ -179,7 +179,7 @@ fn record(scene: &Scene, dir: &Path, span: Span) -> Result<()> {
     said(command.current_dir(dir).args(words.split(' '))).map(drop)
 }
 
-/// Each rule's expression, at the end.
+/// The expression of each rule, evaluated at the end of the span.
 fn rules() -> Result<Vec<Expression>> {
     let groups = prometheus::rules()?;
     let groups = groups.as_array().into_iter().flatten();
@@ -195,7 +195,7 @@ fn rules() -> Result<Vec<Expression>> {
     Ok(rules.filter_map(expression).collect())
 }
 
-/// Times of expressions, in seconds; the promise is judged by the median of each.
+/// Measures the expressions in seconds. The median of each is judged against the promise.
 fn measure(
     prometheus: &Prometheus,
     kind: &str,

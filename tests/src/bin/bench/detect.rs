@@ -1,7 +1,7 @@
-//! `cargo xtask bench detect`: how long a fault of the datapath takes to show in the metrics and at
-//! /healthz, and a repair to show there, over many faults at random moments. A promise is missed if
-//! something was late or never showed. The peer, kube-proxy's healthz, never shows any of these faults:
-//! it tells whether rules were synced.
+//! `cargo xtask bench detect`: time from a datapath fault to the metrics and to 503 at /healthz,
+//! and from a repair to 200, over many faults at random moments. A promise is missed if a change
+//! was late or never came. The peer, kube-proxy's healthz, shows none of these faults: it reports
+//! only whether rules were synced.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
@@ -16,19 +16,19 @@ use node_tests::world::{ADMIN_PORT, HEALTHZ_PORT};
 
 use crate::stage;
 
-/// Times that are measured, and design's promise for their p99: 503 is promised for causes that nothing else
-/// explains, 200 after a first repair.
+/// Measured times, and the design's promise for their p99. 503 is promised for causes that nothing
+/// else explains, 200 after a first repair.
 const TIMES: [(&str, Duration); 3] = [
     ("fault to metrics", Duration::from_millis(1000)),
     ("fault to 503", Duration::from_millis(1500)),
     ("repair to 200", Duration::from_millis(3000)),
 ];
-/// After this it never happened, which meets no promise.
+/// Time after which a change counts as missing.
 const NEVER: Duration = Duration::from_secs(30);
-/// Pauses before a fault are random up to this: longer than any period of the agent's loops but
-/// that of its checks, so that every phase is met.
+/// Maximum random pause before a fault. It exceeds every period of the agent's loops except that of
+/// its checks, so that faults meet every phase.
 const PAUSE: Duration = Duration::from_secs(1);
-/// From one question to the next, at /healthz and at /metrics.
+/// Poll intervals of /healthz and of /metrics.
 const HEALTHZ_EVERY: Duration = Duration::from_millis(10);
 const METRICS_EVERY: Duration = Duration::from_millis(20);
 
@@ -41,7 +41,7 @@ pub(crate) fn run(injections: usize, missed: &mut Missed) -> Result<()> {
 
 /// Injects every kind of fault in turn.
 fn measure(load: Load, injections: usize, missed: &mut Missed) -> Result<()> {
-    // Every repair is to count as a first one: later ones are damped by the dwell.
+    // Makes every repair count as a first one: the dwell would delay 200 after later ones.
     let mut stage = stage(load, true, &["--flap-dwell", "0"])?;
     let admin = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), ADMIN_PORT);
     let failures = move || {
@@ -67,7 +67,7 @@ fn measure(load: Load, injections: usize, missed: &mut Missed) -> Result<()> {
     Ok(())
 }
 
-/// One fault, from a sound node to a sound node. Gives the times of [`TIMES`].
+/// Injects one fault into a healthy node and repairs it. Returns the times of [`TIMES`].
 fn inject(
     stage: &mut Stage,
     healthz: &Poll<u16>,
@@ -81,7 +81,7 @@ fn inject(
     let mend = fault.inject(stage)?;
     let unhealthy = healthz.first(start, NEVER, |status| *status == 503);
     let metrics = failures.first(start, NEVER, |count| *count > failed);
-    // A while, so that the agent is not met just after it made up its mind.
+    // Pause, so that the repair does not always follow right after the verdict.
     thread::sleep(PAUSE.mul_f64(fastrand::f64()));
     let repair = Instant::now();
     mend(stage)?;
@@ -90,7 +90,7 @@ fn inject(
     Ok([
         metrics.map(since(start)),
         unhealthy.map(since(start)),
-        // Without a 503, there is no way back.
+        // Without a 503 there is no return to 200.
         healthy.map(since(repair)).filter(|_| unhealthy.is_some()),
     ])
 }

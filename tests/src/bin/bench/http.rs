@@ -1,6 +1,6 @@
-//! `cargo xtask bench http`: how long /healthz takes to answer a probe, quiet, with 10,000 strangers'
-//! connections, and with all processors busy beside; the peer in the same run is a bare server of the
-//! library that the agent's listeners are made of, without any limit.
+//! `cargo xtask bench http`: time in which /healthz answers a probe on a quiet node, beside 10,000
+//! idle connections, and beside busy processors. The peer in the same run is a bare server of the
+//! HTTP library that the agent uses, without any limits.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -18,18 +18,18 @@ use node_tests::world::{Family, HEALTHZ_PORT, Namespace, World};
 
 use crate::stage;
 
-/// Design's promise for p99.
+/// The design's promise for p99.
 const PROMISED: Duration = Duration::from_millis(50);
-/// Port of the peer.
 const PEER_PORT: u16 = 10300;
-/// From one probe to the next, however long that one takes: no multiple of any period of the agent's
+/// Interval between probes, however long each takes. It is no multiple of any period of the agent's
 /// loops.
 const PACE: Duration = Duration::from_millis(23);
-/// A probe that takes longer was not answered.
+/// Time after which a probe counts as unanswered.
 const NEVER: Duration = Duration::from_secs(5);
-/// Connections that strangers keep open.
+/// Connections that unauthenticated clients keep open.
 const STRANGERS: usize = 10_000;
-/// Load beside the probes: strangers, busy processors, and few shares of these.
+/// Load beside the probes: such connections, busy processors, and a small processor share for the
+/// server.
 const BESIDE: [(&str, [bool; 3]); 5] = [
     ("nothing", [false, false, false]),
     ("strangers", [true, false, false]),
@@ -40,7 +40,7 @@ const BESIDE: [(&str, [bool; 3]); 5] = [
 
 pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
     raise_open_files();
-    // Removed after the servers have ended, which are in them.
+    // Dropped after the servers, whose processes are in these groups.
     let mut groups = Vec::new();
     let stage = stage(Load::Idle, true, &[])?;
     let at = |port| SocketAddr::new(stage.world.node_address(Family::V4), port);
@@ -88,8 +88,8 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
     Ok(())
 }
 
-/// Puts a process into a group with the share of processors that a pod with `cpu: 50m` has beside others.
-/// kubelet's own conversion makes a weight of 2 of 51 shares, of which an ordinary process has 1024.
+/// Puts a process into a group with the processor share of a pod with `cpu: 50m`. That is 51 shares
+/// (an ordinary process has 1024), which kubelet converts to a weight of 2.
 fn few_shares(process: u32) -> Result<Cgroup> {
     let (group, hierarchy) = Cgroup::with("cpu")?;
     match hierarchy.has("cpu") {
@@ -102,14 +102,15 @@ fn few_shares(process: u32) -> Result<Cgroup> {
 
 fn gather(from: &Namespace, target: SocketAddr) -> Result<Crowd> {
     let crowd = Crowd::gather(from, target, STRANGERS)?;
-    // Nine of ten at once is what a server that closes them after seconds leaves.
+    // A server that closes connections after seconds leaves nine of ten open at a time.
     let many = || (crowd.open() >= STRANGERS * 9 / 10).then_some(());
     let gathered = until(Duration::from_secs(60), many);
     gathered.with_context(|| format!("only {} connections are open", crowd.open()))?;
     Ok(crowd)
 }
 
-/// A probe's time begins when it is due: one that waits for the one before has waited for its answer.
+/// Measures each probe from its due time, so that the wait for a slow previous answer counts as
+/// well.
 fn probe(probes: usize, target: SocketAddr) -> Figure {
     let mut figure = Figure::default();
     let mut due = Instant::now();
@@ -123,7 +124,7 @@ fn probe(probes: usize, target: SocketAddr) -> Figure {
     figure
 }
 
-/// The server is measured, not how soon this thread gets a processor after its answer.
+/// Gives this thread real-time priority, so that its own wait for a processor is not measured.
 fn hurry() {
     let first = libc::sched_param { sched_priority: 1 };
     // SAFETY: the pointer is to a local that outlives the call, which only reads it.
@@ -132,7 +133,7 @@ fn hurry() {
     }
 }
 
-/// Starts the peer: a process of its own, as the agent is.
+/// Starts the peer as a separate process, like the agent.
 fn start_peer(world: &World, address: SocketAddr) -> Result<Process> {
     let mut command = world.node.command(std::env::current_exe()?);
     command.arg("peer");
@@ -143,7 +144,7 @@ fn start_peer(world: &World, address: SocketAddr) -> Result<Process> {
     Ok(peer)
 }
 
-/// The peer. Two threads, as the agent has.
+/// Runs the peer with two threads, like the agent.
 pub(crate) fn serve() -> Result<()> {
     raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()

@@ -1,5 +1,5 @@
-//! `cargo xtask bench idle`: processor time of the agent on a node where nobody sends anything and
-//! every path of both families is probed. The peer in the same run is the agent without a sentinel.
+//! `cargo xtask bench idle`: processor time of the agent on a node without traffic, with every path
+//! of both families probed. The peer in the same run is the agent without a sentinel.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use node_tests::usage;
 
 use crate::stage;
 
-/// Percent of one processor, design's promise for the mean of the run.
+/// The design's promise for the mean of the run, in percent of one processor.
 const PROMISED: f64 = 0.5;
-/// Memory that start allocated is freed, and the first looks are over.
+/// Time until start-up memory is freed and the first checks are over.
 const CALM: Duration = Duration::from_secs(3);
 /// Addresses that no pod of the world has, so that the pods' path is probed too.
 const ALL_PATHS: [&str; 2] = ["--sentinel-pod-address", "10.244.0.99,fd00:10:244::99"];
@@ -29,7 +29,7 @@ pub(crate) fn run(seconds: usize, missed: &mut Missed) -> Result<()> {
     Ok(())
 }
 
-/// Percent of a processor that an agent with these options takes.
+/// Processor time of an agent with these options, in percent of one processor.
 fn percent(seconds: usize, probed: bool, options: &[&str]) -> Result<f64> {
     let stage = stage(Load::Idle, probed, options)?;
     println!("measured for {seconds} s");

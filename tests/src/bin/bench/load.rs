@@ -1,8 +1,10 @@
-//! `cargo xtask bench load`: what the agent costs a node under load. Connections a second and bulk
-//! throughput with the agent and, in the same run, without; what agent and programs take at several
-//! rates, beside a program that reads one byte of each packet, from clients that wait for their answers
-//! (a closed loop) and from one that does not (an open one); and a SYN flood from a million sources,
-//! under which the memory of its maps is bounded and its verdict stands.
+//! `cargo xtask bench load`: cost of the agent on a node under load.
+//!
+//! - New connections and bulk throughput, with the agent and without it in the same run.
+//! - Processor time of agent and programs at several rates, beside a program that reads one byte of
+//!   each packet. Clients wait for their answers (closed loop) or do not (open loop).
+//! - A SYN flood from a million sources: the memory of the maps stays bounded, and the verdict
+//!   holds.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -24,26 +26,26 @@ use pathproof::datapath::load;
 
 mod clients;
 
-/// A turn of connections, or of bulk, in a round. This machine's speed changes by a tenth within a minute,
-/// and so turns are short, and many.
+/// Duration of a measurement of connections, or of bulk, in a round. The machine's speed changes by
+/// a tenth within a minute, so rounds are short and many.
 const TURN: Duration = Duration::from_secs(2);
-/// Of each measurement at a rate.
+/// Duration of each measurement at a rate.
 const AT_A_RATE: Duration = Duration::from_secs(10);
 /// Connections a second: more than any thread can make.
 const FLOOD: u32 = 1_000_000;
-/// SYNs of the flood, nearly all from other sources, and the time for them.
+/// SYNs of the flood, nearly all from different sources, and the time limit for them.
 const SOURCES: u64 = 1_000_000;
 const FLOODED: Duration = Duration::from_secs(180);
 /// New connections a second.
 const RATES: [u32; 3] = [1_000, 10_000, FLOOD];
-/// The part of a rate below that of the flood which has to be reached.
+/// Minimum share of a rate below that of the flood.
 const REACHED: f64 = 0.95;
-/// Promise: what load adds to an idle node's agent and programs, in percent of a processor, beyond
-/// what it adds where one byte of each packet is read.
+/// Promise: the load's additional cost in agent and programs, beyond that of reading one byte of
+/// each packet, in percent of a processor.
 const MOST_ADDED: f64 = 4.0;
-/// Promise: connections and bulk beside those of a node without the agent.
+/// Promise: connections and bulk relative to a node without the agent.
 const LEAST: f64 = 0.98;
-/// Promise: memory that a flood adds to the agent's maps, KiB.
+/// Promise: memory that a flood adds to the agent's maps, in KiB.
 const MOST_OF_FLOOD: f64 = 1024.0;
 const OPTIONS: [&str; 2] = ["--log-filter", "warn"];
 
@@ -61,12 +63,12 @@ pub(crate) fn run(rounds: usize, missed: &mut Missed) -> Result<()> {
     flood(&mut scene, missed)
 }
 
-/// The node port of outsiders' connections.
+/// Node port that outside clients dial.
 fn outside(scene: &Scene) -> SocketAddr {
     scene.node_port(30081, Family::V4)
 }
 
-/// Figures of the clients with the agent and without, by turns. Ratios are medians of the rounds'
+/// Measures the clients in turn with the agent and without it. Ratios are medians of the rounds'
 /// ratios.
 fn felt(scene: &mut Scene, rounds: usize, missed: &mut Missed) -> Result<()> {
     let (mut with, mut without) = (Vec::new(), Vec::new());
@@ -75,7 +77,7 @@ fn felt(scene: &mut Scene, rounds: usize, missed: &mut Missed) -> Result<()> {
         scene.start(&OPTIONS);
         thread::sleep(TURN);
         with.push(turn(scene)?);
-        // It ends in order, and `cleanup` takes its programs away.
+        // Ends the agent in order; `cleanup` removes its programs.
         scene.agent = None;
         without.push(turn(scene)?);
     }
@@ -97,7 +99,7 @@ fn felt(scene: &mut Scene, rounds: usize, missed: &mut Missed) -> Result<()> {
     Ok(())
 }
 
-/// New connections, and then megabytes, a second.
+/// New connections a second, then megabytes a second.
 fn turn(scene: &Scene) -> Result<[f64; 2]> {
     let start = Instant::now();
     let answered = clients::connect(scene, FLOOD, TURN)?;
@@ -107,8 +109,8 @@ fn turn(scene: &Scene) -> Result<[f64; 2]> {
     Ok([connections, bytes / 1e6])
 }
 
-/// A program that reads one byte of every packet and passes it, at both hooks of every device of the
-/// node: what any observer costs. It is detached when the result is dropped.
+/// Attaches a program that reads one byte of every packet and passes it, at both hooks of every
+/// device: the minimum cost of any observer. It is detached when the result is dropped.
 fn glance(world: &World) -> Result<Observer> {
     let mut observer = Observer::load(&[]);
     let classifier = load::classifier(&mut observer.ebpf, program::GLANCE)?;
@@ -124,7 +126,7 @@ fn glance(world: &World) -> Result<Observer> {
     Ok(observer)
 }
 
-/// Cost of the program that reads one byte, and then of the agent, at every rate.
+/// Measures the program that reads one byte, then the agent, at every rate.
 fn at_rates(scene: &mut Scene, missed: &mut Missed) -> Result<()> {
     let _stats = aya::sys::enable_stats(aya::sys::Stats::RunTime)?;
     println!("\nOne byte is read:");
@@ -145,7 +147,7 @@ fn at_rates(scene: &mut Scene, missed: &mut Missed) -> Result<()> {
     Ok(())
 }
 
-/// Measures an idle node and every rate; gives the percentage of a processor that each rate adds.
+/// Measures an idle node and every rate; returns the percentage of a processor that each rate adds.
 fn rates(scene: &Scene, missed: &mut Missed) -> Result<Vec<(String, f64)>> {
     type Dial = fn(&Scene, u32) -> Result<u64>;
     let closed: Dial = |scene, rate| clients::connect(scene, rate, AT_A_RATE);
@@ -165,7 +167,7 @@ fn rates(scene: &Scene, missed: &mut Missed) -> Result<Vec<(String, f64)>> {
             thread::sleep(Duration::from_secs(3));
             let name = format!("{kind} loop, at most {rate} connections a second");
             let (cost, made) = cost(scene, &name, || dial(scene, rate))?;
-            // A closed loop waits for its answers.
+            // A closed loop waits for its answers, so its rate may be lower.
             if kind == "open" && rate < FLOOD {
                 let is_reached = made >= f64::from(rate) * REACHED;
                 missed.judge(format!("{rate} connections a second"), is_reached);
@@ -176,9 +178,9 @@ fn rates(scene: &Scene, missed: &mut Missed) -> Result<Vec<(String, f64)>> {
     Ok(added)
 }
 
-/// Percent of a processor that the agent, if there is one, and the programs take meanwhile, and connections
-/// a second. The kernel's times of programs contain its readings of the clock, for the agent's programs and
-/// for the peer's alike.
+/// Processor time of the agent (if any) and the programs while `dial` runs, in percent of one
+/// processor, and connections a second. The kernel's program times include its clock reads, for the
+/// agent and for the peer alike.
 fn cost(scene: &Scene, name: &str, dial: impl FnOnce() -> Result<u64>) -> Result<(f64, f64)> {
     let agent = scene.agent.as_ref().map(Agent::pid);
     let used = || -> Result<[Duration; 2]> {
@@ -199,8 +201,8 @@ fn cost(scene: &Scene, name: &str, dial: impl FnOnce() -> Result<u64>) -> Result
     Ok((agent + programs, made))
 }
 
-/// SYNs from a million sources to a node port, while the load balancer asks. The promise is that a
-/// million were sent, maps stayed as they were and no answer was 503.
+/// Floods a node port with SYNs from a million sources while a load balancer polls. Promised: a
+/// million SYNs are sent, the maps keep their size, and no answer is 503.
 fn flood(scene: &mut Scene, missed: &mut Missed) -> Result<()> {
     scene.start(&OPTIONS);
     let watch = scene.watch();
@@ -210,7 +212,7 @@ fn flood(scene: &mut Scene, missed: &mut Missed) -> Result<()> {
     let flood = Flood::start(&scene.world, outside(scene), FLOOD)?;
     let sent = until(FLOODED, || (flood.sent() >= SOURCES).then_some(()));
     drop(flood);
-    // Its effect on the evidence is judged some seconds later.
+    // The agent judges the flood's evidence some seconds later.
     thread::sleep(Duration::from_secs(5));
     watch.wait(Duration::from_secs(30), |codes| {
         (codes.healthz, codes.livez) == (200, 200)

@@ -1,6 +1,6 @@
-//! The benchmarks of `cargo xtask bench`: `bench NAME`, and after it how many rounds, seconds or other
-//! units of work, if not as many as usual. Each prints its figures beside their promises and their
-//! peers, and exits 1 if a promise is not met. The agent is the one that `PATHPROOF_AGENT` names.
+//! The benchmarks of `cargo xtask bench`, as `bench NAME [NUMBER]`. The number sets rounds, seconds
+//! or other units of work instead of the default. Each benchmark prints its figures with promises
+//! and peers, and exits 1 if a promise is missed. `PATHPROOF_AGENT` names the agent's binary.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -39,7 +39,7 @@ fn main() -> Result<ExitCode> {
         "scale" => scale::run(amount(3), &mut missed)?,
         // Seconds of changes, without the agent and with it.
         "cluster" => cluster::run(amount(60) as u64, &mut missed)?,
-        // Injections on the idle node and as many on the busy one, all faults together.
+        // Injections on the idle node, and again on the busy one, over all faults.
         "detect" => detect::run(amount(100), &mut missed)?,
         // Boots in each mode of kube-proxy.
         "boot" => boot::run(amount(20), &mut missed)?,
@@ -47,7 +47,7 @@ fn main() -> Result<ExitCode> {
         "http" => http::run(amount(1000), &mut missed)?,
         // The peer of `http`.
         "peer" => http::serve()?,
-        // Rounds of connections and bulk, with the agent and without.
+        // Rounds of connections and bulk, with the agent and without it.
         "load" => load::run(amount(9), &mut missed)?,
         // Seconds of each measurement.
         "idle" => idle::run(amount(60), &mut missed)?,
@@ -59,8 +59,8 @@ fn main() -> Result<ExitCode> {
     Ok(missed.close())
 }
 
-/// A node with Services, a sentinel, and an agent with these options. If `probed`, every path is
-/// proven.
+/// A node with Services, a sentinel, and an agent with these options. If `probed`, waits until
+/// every path is proven.
 fn stage(load: Load, probed: bool, options: &[&str]) -> Result<Stage> {
     let options = [options, &["--log-filter", "warn"]].concat();
     let mut stage = Stage::build(Backend::Nftables, load, |world, manifests| {

@@ -1,9 +1,9 @@
 //! `cargo xtask bench packet`: nanoseconds per packet that the observer adds, by BPF_PROG_TEST_RUN,
-//! over an empty program run with the same packets in the same way.
+//! compared with an empty program on the same packets.
 //!
-//! A packet that is no SYN runs 1e6 times in one call. Every SYN to a frontend is another one:
-//! initial sequence number, client and frontend are taken at random by a program that then calls the
-//! one that is measured ([`generator`]).
+//! A packet that is no SYN runs 1e6 times in one call. Every SYN to a frontend is different: a
+//! program chooses initial sequence number, client and frontend at random, and then calls the
+//! measured program ([`generator`]).
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,12 +26,12 @@ mod generator;
 
 /// Runs of a repeated packet in a round.
 const REPEAT: u32 = 1_000_000;
-/// Connections in a round; there are so many times as many rounds of these, since they are short.
+/// Connections in a round. These rounds are short, so there are `MORE` times as many.
 const CONNECTIONS: u32 = 2_000;
 const MORE: usize = 10;
-/// Frontends in the map, each of a Service of its own with three endpoints.
+/// Frontends in the map, each of another Service with three endpoints.
 const FRONTENDS: u32 = 30_000;
-/// Of these so many are in use: what a node's clients talk to at a time.
+/// Frontends that clients use at a time.
 const IN_USE: u32 = 100;
 /// Endpoints of each frontend's Service.
 const ENDPOINTS: u32 = 3;
@@ -43,11 +43,11 @@ const FIRST_FRONTEND: u32 = 0x0a60_0000;
 const FIRST_ENDPOINT: u32 = 0x0af4_0100;
 /// Pods that are endpoints.
 const PODS: u32 = 10_000;
-/// Port of every frontend and of every endpoint: the generator changes addresses alone.
+/// Port of every frontend and endpoint: the generator changes addresses only.
 const PORT: u16 = 80;
-/// Promises, nanoseconds. The first two are judged by the difference of the best rounds: a packet that
-/// runs a million times in one call meets the same caches each time, and noise only ever adds. The last one is
-/// judged by the median of the rounds' differences: the cost of a sighting on the machine as it is.
+/// Promises in nanoseconds. The first two are judged by the difference of the best rounds: a
+/// repeated packet meets the same caches each time, and noise only adds. The last one is judged by
+/// the median of the rounds' differences, which includes the state of the machine.
 const OF_NO_SYN: f64 = 3.0;
 const OF_DATAGRAM: f64 = 15.0;
 const OF_SIGHTING: f64 = 500.0;
@@ -57,7 +57,7 @@ pub(crate) fn run(rounds: usize, missed: &mut Missed) -> Result<()> {
     head(
         "ns per packet | rounds' | with the observer | empty program | added | ratio | promise | met",
     );
-    // With no gate: a round is a rush, of which most would not be followed.
+    // Without the gate, which would skip most connections of such a burst.
     let observer = Observer::load(&[(FOLLOW_ALL, 1)]);
     in_sandbox(|sandbox| {
         let mut bench = Bench {
@@ -102,7 +102,7 @@ impl Bench<'_> {
         observer.put_source([192, 0, 2, 2].into(), 128, SourceClass::Host);
     }
 
-    /// One packet, again and again, of each kind that most packets are.
+    /// Repeats one packet of each frequent kind.
     fn repeated(&mut self) -> Result<()> {
         let quic = SocketAddr::from(([10, 96, 255, 1], 443));
         let udp = |to, byte: u8| packet::udp(client(7), to, &[byte; 1_200]).bytes();
@@ -137,9 +137,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Nanoseconds of one run. The kernel reports whole ones, too coarse for a promise of three, so
-    /// the thread's processor time is taken around the whole call: entering and leaving it is nothing
-    /// beside a million runs, and what else the machine does is left out.
+    /// Nanoseconds of one run. The kernel reports whole nanoseconds, too coarse for a promise of
+    /// three. This takes the thread's processor time around the whole call, which excludes other
+    /// load. Entering and leaving the call is negligible beside a million runs.
     fn repeat(&self, program: &str, packet: &[u8]) -> Result<f64> {
         let now = || ClockId::CLOCK_THREAD_CPUTIME_ID.now().map(Duration::from);
         let start = now()?;
@@ -148,7 +148,7 @@ impl Bench<'_> {
         Ok(took.as_secs_f64() * 1e9 / f64::from(REPEAT))
     }
 
-    /// Fresh connections, at the four hooks that each of them passes.
+    /// New connections, at each of the four hooks that they pass.
     fn connections(&mut self) -> Result<()> {
         let pods = self.sandbox.pods;
         let mut sightings = Vec::new();
@@ -189,8 +189,8 @@ impl Bench<'_> {
         );
     }
 
-    /// The figures are those of the paths that they name: nearly every connection was followed to
-    /// its answer. (A few random initial sequence numbers meet.)
+    /// Checks that the figures belong to the paths that they name: nearly every connection was
+    /// followed to its answer. (A few random initial sequence numbers collide.)
     fn check(&self) -> Result<()> {
         let mut sums = BTreeMap::<Outcome, u64>::new();
         for service in 0..FRONTENDS {

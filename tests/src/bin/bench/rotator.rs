@@ -1,6 +1,6 @@
 //! `cargo xtask bench rotator`: memory of a rotator that counts thousands of nodes, at a real API
 //! server and with Nodes as large as a kubelet's. The peer in the same run is `kubectl get nodes
-//! --watch`, which keeps no Node either. Then the cost of rotations to that server ([`events`]).
+//! --watch`, which keeps no Nodes either. Then the cost of rotations at that server ([`events`]).
 
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,12 @@ use crate::site::Site;
 
 mod events;
 
-/// Resident, design's promise, in MiB.
+/// The design's promise for resident memory, in MiB.
 const PROMISED: f64 = 24.0;
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Heartbeats to write: as many as 5,000 agents write in a minute.
+/// Number of heartbeats: as many as 5,000 agents write in a minute.
 const BEATS: usize = 1_000;
-/// Images that a kubelet names in its Node's status, by default.
+/// Images that a kubelet lists in its Node's status by default.
 const IMAGES: usize = 50;
 
 pub(crate) fn run(nodes: usize, missed: &mut Missed) -> Result<()> {
@@ -92,7 +92,7 @@ fn condition() -> Value {
     })
 }
 
-/// A Node of a kubelet's size, most of which is the list of images.
+/// A Node of a kubelet's size, mostly a list of images.
 fn node(index: usize) -> Value {
     let image = |image: usize| {
         let name = format!("images.example.com/team-{}/component-{image}", index % 11);

@@ -1,6 +1,6 @@
-//! `cargo xtask bench scale`: the agent at the size that the design promises. Memory of the process
-//! and of its maps, and how long it takes from start to a verdict that knows all Services. The peer
-//! in the same run is the agent with an empty view.
+//! `cargo xtask bench scale`: the agent at the size that the design promises: memory of the process
+//! and of its maps, and time from start to a verdict that includes all Services. The peer in the
+//! same run is the agent with an empty view.
 
 use std::path::Path;
 use std::thread;
@@ -22,7 +22,7 @@ const FIGURES: [(&str, &str, f64); 4] = [
     ("start to first verdict", "s", 3.0),
 ];
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Promise: RSS with an empty view, MiB.
+/// Promise: RSS with an empty view, in MiB.
 const EMPTY: f64 = 16.0;
 
 pub(crate) fn run(rounds: usize, missed: &mut Missed) -> Result<()> {
@@ -68,7 +68,7 @@ fn round(world: &World, folder: &Path, services: usize) -> Result<[f64; 4]> {
         thread::sleep(Duration::from_millis(5));
     }
     let verdict = start.elapsed().as_secs_f64();
-    // Everything that start allocated and frees is freed, and the first ticks are over.
+    // Time until start-up memory is freed and the first ticks are over.
     thread::sleep(Duration::from_secs(3));
     let rss = mib(usage::memory(agent.pid())?.rss_kib);
     let maps = mib(usage::maps_kib(agent.pid())?);

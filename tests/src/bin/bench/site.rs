@@ -1,4 +1,4 @@
-//! A node in a real cluster, which has neither kube-proxy nor an agent yet.
+//! A node in a real cluster, without kube-proxy or agent at first.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use node_tests::cluster::{Api, ControlPlane, Process, Servers, base, install};
 use node_tests::manifests::Manifests;
 use node_tests::world::{Agent, World, agent_binary};
 
-/// Clients of the API that bring and change objects at once.
+/// API clients that create and change objects in parallel.
 const CLIENTS: usize = 4;
 
 /// The cluster. Dropped in this order.
@@ -20,7 +20,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// With the pods `web` and `client`, and no Service of theirs.
+    /// Creates the pods `web` and `client`, but no Service.
     pub(crate) fn build() -> Result<Self> {
         let servers = Servers::find()?;
         let world = World::builder().pods(&["web", "client"]).build()?;
@@ -43,7 +43,7 @@ impl Site {
             .account_kubeconfig(&self.world, ControlPlane::address(), account)
     }
 
-    /// Starts the agent and does not wait.
+    /// Starts the agent without waiting.
     pub(crate) fn agent(&self, options: &[&str]) -> Result<Agent> {
         let file = self.kubeconfig(base::AGENT)?;
         let file = file.to_str().context("a path in UTF-8")?;
@@ -53,7 +53,6 @@ impl Site {
             .spawn_agent(&agent_binary()?, self.world.dir(), &options)
     }
 
-    /// Starts a rotator.
     pub(crate) fn rotator(&self, options: &[&str]) -> Result<Process> {
         let mut command = self.world.node.command(agent_binary()?);
         command.arg("rotate").args(options);

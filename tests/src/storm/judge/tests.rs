@@ -13,7 +13,7 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-/// A minute with ten connections a second, all of them answered, and 200 throughout.
+/// A minute with ten connections a second, all answered, and 200 throughout.
 fn calm() -> Seen {
     let dialled = (0..600).map(|tenth| (Duration::from_millis(tenth * 100), true));
     Seen {
@@ -32,7 +32,7 @@ fn codes(from: f64, to: f64, healthz: u16, livez: u16) -> Answered {
     }
 }
 
-/// Adds an action; answers and connections stay as they are.
+/// Adds an action; answers and connections stay unchanged.
 fn with(mut seen: Seen, action: Action, from: f64, to: f64) -> Seen {
     seen.steps.push(Step {
         action,
@@ -42,7 +42,7 @@ fn with(mut seen: Seen, action: Action, from: f64, to: f64) -> Seen {
     seen
 }
 
-/// With these codes for some time, and 200 before and after it.
+/// These codes for some time, and 200 before and after.
 fn answering(mut seen: Seen, from: f64, to: f64, healthz: u16, livez: u16) -> Seen {
     seen.answered = vec![
         codes(0.0, from, 200, 200),
@@ -52,12 +52,12 @@ fn answering(mut seen: Seen, from: f64, to: f64, healthz: u16, livez: u16) -> Se
     seen
 }
 
-/// With 503 at both for some time.
+/// 503 on both paths for some time.
 fn alarmed(seen: Seen, from: f64, to: f64) -> Seen {
     answering(seen, from, to, 503, 503)
 }
 
-/// With a fault that every client feels.
+/// A fault that every client feels.
 fn broken(seen: Seen, action: Action, from: f64, to: f64) -> Seen {
     let mut seen = with(seen, action, from, to);
     for (begun, ok) in &mut seen.dialled {
@@ -94,8 +94,8 @@ fn a_fault_that_is_told_late_or_never_is_found() {
     assert!(violations(&never)[0].contains("never"));
 }
 
-/// A command that breaks the node may take its time: 503 is due after the last connection that worked, and then by
-/// traffic alone (4.5 s).
+/// The command that breaks the node may take some time. 503 is due after the last working
+/// connection, and from then on by traffic alone (4.5 s).
 #[test]
 fn a_fault_counts_from_its_last_connection_that_worked() {
     let late = |at: f64, told: f64| {
@@ -103,19 +103,19 @@ fn a_fault_counts_from_its_last_connection_that_worked() {
         seen.dialled[(at * 10.0) as usize].1 = true;
         judge(&seen)
     };
-    assert_eq!(late(20.4, 23.0).violations.len(), 1, "on its way");
+    assert_eq!(late(20.4, 23.0).violations.len(), 1, "during the injection");
     let found = late(21.5, 26.4);
     assert_eq!((found.violations.len(), found.detected.count()), (0, 1));
-    assert_eq!(late(20.9, 26.0).violations.len(), 1, "5.1 s after it");
-    assert_eq!(late(26.5, 26.1).violations.len(), 1, "it was late by then");
-    // Without time for 503 after it there is nothing to judge.
+    assert_eq!(late(20.9, 26.0).violations.len(), 1, "503 after 5.1 s");
+    assert_eq!(late(26.5, 26.1).violations.len(), 1, "after a late 503");
+    // If no time for 503 is left after the last working connection, the fault is not judged.
     let mut never = broken(calm(), FLUSHED, 20.0, 27.0);
     never.dialled[255].1 = true;
     let found = judge(&never);
     assert_eq!((found.violations.len(), found.unjudged.len()), (0, 1));
 }
 
-/// An action of this kind before it gives the agent longer, or takes what it would know by.
+/// After such an action the agent gets more time, or lacks the evidence for its verdict.
 #[rstest]
 #[case::filtered(Harmless::RangeDropped)]
 #[case::short_of_memory(Harmless::MemoryTight)]
@@ -141,7 +141,7 @@ fn an_agent_that_is_away_owes_nothing() {
 fn an_alarm_without_a_fault_is_found() {
     let alarm = alarmed(calm(), 20.0, 21.0);
     assert!(violations(&alarm)[0].contains("without a fault"));
-    // Harmless things excuse none, whatever connections they cost.
+    // Harmless actions excuse no 503, whatever connections they cost.
     let killed = Action::Harmless(Harmless::BackendKilled);
     let harmless = alarmed(broken(calm(), killed, 18.0, 22.0), 20.0, 21.0);
     assert!(violations(&harmless)[0].contains("without a fault"));
@@ -160,7 +160,6 @@ fn a_world_excuses_no_alarm() {
     }
 }
 
-/// A world does not extend the deadline.
 #[test]
 fn a_world_excuses_no_missed_fault() {
     for &world in World::value_variants() {
@@ -174,20 +173,20 @@ fn a_world_excuses_no_missed_fault() {
     }
 }
 
-/// Its probes go another way: connections alone show it.
+/// The sentinel's probes use other routes: only connections show this fault.
 #[test]
 fn cut_routes_are_told_by_connections_alone() {
     let cut = || broken(calm(), Action::Fault(Fault::RoutesGone), 20.0, 29.0);
     let found = judge(&alarmed(cut(), 24.9, 30.5));
     assert_eq!((found.violations.len(), found.detected.count()), (0, 1));
     assert!(violations(&alarmed(cut(), 25.1, 30.5))[0].contains("after 5.1s"));
-    // And the sentinel is not needed for it.
+    // The sentinel is not needed to detect it.
     let dropped = Action::Harmless(Harmless::RangeDropped);
     let blind = with(cut(), dropped, 14.0, 28.0);
     assert!(violations(&blind)[0].contains("never"));
 }
 
-/// The sentinel is announced again, and its rules come when the proxy follows.
+/// The sentinel returns in the API at once, but gets its rules only when the proxy runs again.
 #[test]
 fn a_frozen_proxy_keeps_a_new_sentinel_from_its_rules() {
     let deleted = Action::Harmless(Harmless::SentinelDeleted);
@@ -207,9 +206,9 @@ fn an_alarm_that_outlasts_its_fault_is_found() {
     assert_eq!(violations(&with(long, STOPPED, 27.0, 31.0)), [""; 0]);
 }
 
-/// It was killed in the midst of a fault, and takes long to start again.
+/// The agent is killed in the middle of a fault and takes long to start again.
 #[test]
-fn an_agent_that_was_away_answers_as_before_for_a_moment() {
+fn an_agent_that_was_away_repeats_its_answer_for_a_moment() {
     let mut seen = broken(calm(), FLUSHED, 10.0, 20.0);
     seen.answered = vec![
         codes(0.0, 11.5, 200, 200),
@@ -234,7 +233,7 @@ fn an_alarm_that_comes_back_after_the_repair_is_found() {
         codes(30.0, 60.0, 200, 200),
     ];
     assert!(violations(&seen)[0].contains("without a fault"));
-    // A fault may be over before 503 is due, and is told by the last of its connections.
+    // A fault may end before 503 is due; its last connections then cause the 503.
     let late = alarmed(broken(calm(), FLUSHED, 25.5, 27.0), 27.5, 28.5);
     assert_eq!(violations(&late), [""; 0]);
 }
@@ -251,7 +250,7 @@ fn an_alarm_that_is_taken_back_while_the_fault_lasts_is_found() {
     assert_eq!(violations(&last), [""; 0]);
 }
 
-/// Faults excuse 503, and so do the seconds after them in which it was never taken back.
+/// Faults excuse 503, and so do the seconds after them until the first 200.
 #[test]
 fn a_storm_in_which_503_is_hardly_ever_wrong_shows_little() {
     let found = judge(&calm());
@@ -262,7 +261,7 @@ fn a_storm_in_which_503_is_hardly_ever_wrong_shows_little() {
     assert_eq!((found.alert, found.were_alert()), (31, false));
 }
 
-/// The fault was done, and did nothing.
+/// The fault was injected but had no effect.
 #[test]
 fn an_alarm_while_every_connection_works_is_found() {
     let seen = with(alarmed(calm(), 21.0, 28.0), FLUSHED, 20.0, 27.0);
@@ -279,16 +278,16 @@ fn a_marked_node_is_503_at_healthz_alone() {
     assert!(violations(&seen)[0].contains("not marked"));
 }
 
-/// What the API server could not tell is no fault of the agent's; what it could is.
+/// Changes that the API server could not deliver are not the agent's mistake; all others are.
 #[test]
-fn a_mark_that_could_not_be_heard_of_is_excused() {
+fn an_answer_is_excused_while_the_mark_cannot_reach_the_agent() {
     let marked = with(calm(), MARKED, 20.0, 26.0);
     let trouble = Action::Api(Manner::Closed);
     let unheard = with(marked.clone(), trouble, 12.0, 21.0);
     assert_eq!(violations(&unheard), [""; 0]);
     let heard = with(marked.clone(), trouble, 27.0, 30.0);
     assert!(violations(&heard)[0].contains("marked for deletion"));
-    // And that the mark is gone is heard late too.
+    // The removal of the mark may arrive late as well.
     let late = answering(marked, 20.2, 40.0, 503, 200);
     assert!(violations(&late)[0].contains("not marked"));
     assert_eq!(violations(&with(late, trouble, 25.0, 38.0)), [""; 0]);
@@ -297,7 +296,7 @@ fn a_mark_that_could_not_be_heard_of_is_excused() {
 #[test]
 fn silence_is_wrong_unless_the_agent_was_away() {
     let silent = |to: f64| answering(calm(), 20.0, to, 200, 0);
-    assert_eq!(violations(&silent(22.0)), [""; 0], "load balancers bear it");
+    assert_eq!(violations(&silent(22.0)), [""; 0], "too short to matter");
     assert!(violations(&silent(24.0))[0].contains("no answer for 4.0s"));
     let beside = |action: Action, from: f64, to: f64| {
         let seen = with(silent(24.0), action, from, to);
@@ -305,7 +304,7 @@ fn silence_is_wrong_unless_the_agent_was_away() {
     };
     assert_eq!(beside(Action::Agent(AgentFault::Killed), 19.0, 22.0), 0);
     assert_eq!(beside(Action::Agent(AgentFault::Killed), 10.0, 12.0), 1);
-    // Its successor answers.
+    // A successor answers, so nothing excuses the silence.
     assert_eq!(beside(Action::Agent(AgentFault::Replaced), 19.0, 22.0), 1);
 }
 
@@ -327,7 +326,7 @@ fn a_storm_that_judges_less_than_four_fifths_of_its_faults_is_blind() {
         let found = findings(faults, unjudged);
         assert_eq!(found.are_blind(), blind, "{unjudged} of {faults}");
     }
-    // Counted by the judge itself.
+    // `judge` itself counts the faults in the same way.
     let seen = with(broken(calm(), FLUSHED, 20.0, 27.0), STOPPED, 19.0, 22.0);
     assert!(judge(&seen).are_blind());
 }

@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use super::Step;
 
-/// Every so many faults one keeps all that falls on it, and then it may not be judged.
+/// One of this many faults keeps every action that overlaps it, and may then not be judged.
 const UNSPARED: usize = 10;
-/// An action may take this much longer than planned.
+/// Maximum delay of an action beyond its plan.
 const LATE: Duration = Duration::from_secs(1);
-/// Trouble for the agent, which may have to start and to end.
+/// Maximum delay of an agent fault, which may include a start and an exit.
 const AGENT_LATE: Duration = Duration::from_secs(2);
-/// Between troubles for the agent: an agent that starts, and what it sees after it.
+/// Pause between agent faults: a start, and the first observations after it.
 const BACK: Duration = Duration::from_secs(4);
-/// From the end of a fault to trouble for the agent that would have fallen on it, by turns: while 503 may stand,
-/// and when 503 would be wrong.
+/// Delay from the end of a fault to an agent fault that would have overlapped it. The two values
+/// alternate: 503 is still accepted after the first, and wrong after the second.
 const AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(6)];
 
-/// Trouble for the agent that would fall on a fault comes after it, and what would keep the fault from
-/// being judged otherwise is left out. A storm in which few faults are judged shows little.
+/// Moves an agent fault that would overlap a fault behind it, and drops other actions that would
+/// keep the fault from being judged. A storm with few judged faults is inconclusive.
 pub(super) fn spared(steps: Vec<Step>) -> Vec<Step> {
     let faults = steps.iter().filter(|step| step.is_fault()).enumerate();
     let spared = faults.filter(|(n, _)| n % UNSPARED != UNSPARED - 1);
@@ -42,7 +42,7 @@ pub(super) fn spared(steps: Vec<Step>) -> Vec<Step> {
     kept
 }
 
-/// Whether the judge could not judge this fault beside it.
+/// Whether this action would keep the fault from being judged.
 fn hides(step: &Step, fault: &Step) -> bool {
     let late = match step.is_agent_fault() {
         true => AGENT_LATE,
@@ -61,7 +61,7 @@ mod tests {
         plan(seed, Duration::from_secs(600), true)
     }
 
-    /// Of ten faults nine at least, in storms of any length.
+    /// At most one of ten faults cannot be judged, in every storm.
     #[test]
     fn nearly_every_fault_can_be_judged() {
         for seed in 0..200 {
@@ -77,7 +77,7 @@ mod tests {
 
     /// An agent is never stopped while it is being replaced.
     #[test]
-    fn of_the_agents_troubles_one_lasts_at_a_time() {
+    fn agent_faults_never_overlap() {
         for seed in 0..200 {
             let mut steps = ten_minutes(seed);
             steps.retain(Step::is_agent_fault);

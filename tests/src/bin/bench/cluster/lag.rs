@@ -1,5 +1,5 @@
-//! Time that kube-proxy takes to follow the sentinel's endpoint: as the agent tells it, and as a
-//! packet capture shows it with connections of our own, one every 10 ms.
+//! Time that kube-proxy takes to follow the sentinel's endpoint: as the agent reports it, and as a
+//! packet capture shows it for test connections that start every 10 ms.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -19,22 +19,24 @@ use crate::site::Site;
 
 /// Moves of the sentinel's endpoint. kube-proxy is stopped at every other one.
 const MOVES: usize = 12;
-/// From one move to the next, and more.
+/// Longer than the time between two moves.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// The sentinel's Service.
+/// Path of the sentinel's Service in the API.
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
-/// kube-proxy is stopped for so long.
+/// Time for which kube-proxy is stopped.
 const HOLD: Duration = Duration::from_secs(6);
-/// Between two connections.
+/// Interval between test connections.
 const PACE: Duration = Duration::from_millis(10);
-/// For so long after a move every path is probed in haste, and its lag told as exactly as this...
+/// For this time after a move the agent probes every path at the fast interval. The lag is then
+/// accurate to `EXACT`.
 const IN_HASTE: Duration = Duration::from_secs(3);
 const EXACT: Duration = Duration::from_millis(100);
-/// ...and after that one path of each family alone; the others are as exact as their probes are far
-/// apart.
+/// Later only one path of each family is probed fast; the other lags are accurate to the interval
+/// of their probes.
 const ROUND: Duration = Duration::from_millis(600);
 
-/// Has `pathproof rotate` move the endpoint, and compares what the agent and the capture tell.
+/// Starts `pathproof rotate`, which moves the endpoint, and compares the lag of the agent and of
+/// the capture.
 pub(super) fn measure(
     site: &Site,
     agent: &Agent,
@@ -46,13 +48,13 @@ pub(super) fn measure(
     let address = service["spec"]["clusterIP"].as_str();
     let address: IpAddr = address.context("a ClusterIP")?.parse()?;
     let target = SocketAddr::new(address, port(&service["spec"])?);
-    // Nobody answers strangers there.
+    // The sentinel does not answer unknown clients, so these connections fail.
     let _dialler = dial(site, target, PACE, PACE)?;
     let [mut exact, mut round] = <[Figure; 2]>::default();
     for turn in 0..MOVES {
         let (seen, off) = one(site, agent, (turn % 2 == 1).then_some(proxy))?;
         println!("{seen:.3?} as captured ; the agent is off by {off:.3?}");
-        // The first path is probed in haste until the rules follow.
+        // The first path is probed fast until the rules follow.
         exact.note(off.first().copied());
         match seen {
             Some(lag) if lag < IN_HASTE => exact.note(off.into_iter().max()),
@@ -65,10 +67,11 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// The lag as captured, and how far off the agent is on each of IPv4's TCP lanes, in the order of probes.
+/// The captured lag, and the agent's deviation from it on each TCP lane of IPv4, in the order of
+/// probes.
 type Lag = (Option<Duration>, Vec<Duration>);
 
-/// Waits for a move.
+/// Waits for a move and measures it.
 fn one(site: &Site, agent: &Agent, held: Option<&KubeProxy>) -> Result<Lag> {
     let generation = || port(&site.apis[0].get(base::SLICE)?);
     let before = generation()?;
@@ -76,7 +79,7 @@ fn one(site: &Site, agent: &Agent, held: Option<&KubeProxy>) -> Result<Lag> {
     let mut capture = Capture::start(&site.world.node);
     held.inspect(|proxy| proxy.freeze());
     let moved = until(PATIENCE, || {
-        // Frames that came before are not wanted, and take room.
+        // Drop earlier frames, which only take room.
         capture.drain();
         capture.frames.clear();
         generation().ok().filter(|now| *now != before)
@@ -87,7 +90,8 @@ fn one(site: &Site, agent: &Agent, held: Option<&KubeProxy>) -> Result<Lag> {
             held.inspect(|proxy| proxy.thaw());
         }
         capture.drain();
-        // Of our own connections alone: the agent's control probe goes there past the rules.
+        // Only the test connections count: the agent's control probe reaches the endpoint without
+        // the rules.
         let goes = |ends: [(IpAddr, u16); 2]| ends[0].0 == client && ends[1].1 == moved;
         let mut frames = capture.frames.drain(..).filter_map(|frame| frame.ends());
         frames.any(goes).then(|| start.elapsed())
@@ -106,7 +110,8 @@ fn port(object: &Value) -> Result<u16> {
     Ok(u16::try_from(port)?)
 }
 
-/// The lag of each of IPv4's TCP lanes in the order of probes, once all are on the new generation.
+/// The lag of each TCP lane of IPv4, in the order of probes, once all lanes are on the new
+/// generation.
 fn told(report: &Value, generation: u16) -> Option<Vec<Duration>> {
     let lanes = family_of(report, Family::V4)["lanes"].as_array()?.iter();
     let lags: Option<Vec<Duration>> = lanes

@@ -1,5 +1,5 @@
-//! Clients in a closed loop: each opens a connection, asks, is answered, resets, and begins again. And
-//! one connection that carries as much as goes through.
+//! Clients in a closed loop: each opens a connection, sends a request, reads the answer, resets,
+//! and starts again. Also one connection for bulk data.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -12,15 +12,15 @@ use node_tests::scene::Scene;
 use node_tests::world::{Family, Namespace};
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Clients in a pod, and as many outside.
+/// Number of clients in a pod, and of clients outside.
 const CLIENTS: usize = 4;
-/// Longer than a SYN that is repeated once.
+/// Longer than a SYN with one retransmission takes.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes that are read or written at once.
+/// Bytes of one read or write.
 const BUFFER: usize = 256 * 1024;
 
-/// Has all of them open connections, at most so many a second together. Gives the number of those
-/// that were answered.
+/// Runs all clients, which together open at most `rate` connections a second. Returns the number of
+/// answered connections.
 pub(super) fn connect(scene: &Scene, rate: u32, lasts: Duration) -> Result<u64> {
     let world = &scene.world;
     let pod = world.pod("client-1");
@@ -42,7 +42,7 @@ pub(super) fn connect(scene: &Scene, rate: u32, lasts: Duration) -> Result<u64> 
     Ok(answered.sum())
 }
 
-/// Gives the number of answered connections.
+/// Returns the number of answered connections.
 fn dial(
     source: IpAddr,
     ports: Range<u16>,
@@ -53,7 +53,8 @@ fn dial(
     let mut answered = 0;
     let mut due = Instant::now();
     let end = due + lasts;
-    // In sequence: a port that the kernel chooses may meet the entry of an earlier connection.
+    // Ports in sequence: a port that the kernel chooses may still have an entry of an earlier
+    // connection.
     for port in ports.cycle().take_while(|_| Instant::now() < end) {
         thread::sleep(due.saturating_duration_since(Instant::now()));
         due += pause;
@@ -65,7 +66,8 @@ fn dial(
 fn once(source: SocketAddr, target: SocketAddr) -> io::Result<()> {
     let domain = Domain::for_address(source);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    // A reset instead of TIME_WAIT, and instead of conntrack entries that stay for two minutes.
+    // Close with a reset: without it, TIME_WAIT sockets and conntrack entries would stay for two
+    // minutes.
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_tcp_nodelay(true)?;
     socket.bind(&source.into())?;
@@ -73,12 +75,12 @@ fn once(source: SocketAddr, target: SocketAddr) -> io::Result<()> {
     let mut stream = TcpStream::from(socket);
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(b"?")?;
-    // The line has more bytes; none at all is no answer.
+    // One byte of the line suffices as an answer.
     stream.read_exact(&mut [0])
 }
 
-/// A server on both families that takes whatever comes, one connection after another, for as long as
-/// this process runs.
+/// A server on both families that reads one connection after another, for as long as this process
+/// runs.
 pub(super) fn sink(ns: &Namespace, port: u16) -> Result<()> {
     let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     let listener = ns.run(|| TcpListener::bind(address)).context("listen")?;
@@ -92,7 +94,7 @@ pub(super) fn sink(ns: &Namespace, port: u16) -> Result<()> {
     Ok(())
 }
 
-/// Sends for so long; gives the bytes a second that went into the connection.
+/// Sends for this time; returns the bytes a second that the connection accepted.
 pub(super) fn push(ns: &Namespace, target: SocketAddr, lasts: Duration) -> Result<f64> {
     ns.run(|| {
         let mut stream = TcpStream::connect_timeout(&target, PATIENCE)?;

@@ -1,10 +1,10 @@
-//! Another connection for every run of BPF_PROG_TEST_RUN: a small program that writes the next
-//! client, server and initial sequence number into the test packet and then calls the program under
-//! test (a tail call). So a million fresh connections are one system call, and what is measured is
-//! what a burst of them costs, not what the system call left of the caches. What the generator
-//! itself costs is in the peer's figure too: the empty program, called by a generator of its own.
+//! A different connection for every run of BPF_PROG_TEST_RUN: a small program writes the next
+//! client, server and initial sequence number into the test packet, and then tail-calls the program
+//! under test. One system call so covers a million new connections, and the measured cost is that
+//! of a burst without the effects of system calls on the caches. The peer's figure includes the
+//! generator's cost as well: the empty program has its own generator.
 //!
-//! It changes packets, so it is loaded here, from instructions, and is no part of the object.
+//! It changes packets, so it is assembled here and is not part of the eBPF object.
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
@@ -15,12 +15,11 @@ use node_tests::{observer, packet};
 
 use super::{CLIENTS, ENDPOINTS, FIRST_ENDPOINT, FIRST_FRONTEND, IN_USE, PODS};
 
-/// A loaded generator.
 pub(super) struct Generator {
     program: OwnedFd,
     packet: Vec<u8>,
     device: u32,
-    /// Holds the program under test.
+    /// Keeps the program under test loaded.
     _targets: OwnedFd,
 }
 
@@ -30,7 +29,7 @@ const PROG_LOAD: libc::c_int = 5;
 const PROG_TEST_RUN: libc::c_int = 10;
 const CLASSIFIER: u64 = 3;
 const PROG_ARRAY: u32 = 3;
-/// Bytes of Ethernet, IPv4 and the part of TCP that is written.
+/// Bytes of Ethernet, IPv4 and the written part of TCP.
 const PACKET: i32 = 54;
 /// Offsets in `struct __sk_buff`.
 const MARK: i16 = 8;
@@ -38,8 +37,8 @@ const DATA: i16 = 76;
 const DATA_END: i16 = 80;
 
 impl Generator {
-    /// Makes one that calls `target` with a packet of each connection, as if it crossed the device: its
-    /// SYN or the answer to it, to or from the frontend or an endpoint.
+    /// Makes a generator that calls `target` with a packet of each connection at this device. The
+    /// packet is the SYN or its answer, with the address of the frontend or of an endpoint.
     pub(super) fn new(
         target: &SchedClassifier,
         device: u32,
@@ -78,8 +77,8 @@ impl Generator {
         })
     }
 
-    /// Runs `count` connections, the first of which has the number `first`. The kernel's mean of one
-    /// run, in nanoseconds.
+    /// Runs `count` connections from number `first` on. Returns the kernel's mean time of one run
+    /// in nanoseconds.
     pub(super) fn run(&self, first: u32, count: u32) -> Result<u32> {
         let mut context = observer::context(self.device);
         context[MARK as usize..MARK as usize + 4].copy_from_slice(&first.to_ne_bytes());
@@ -97,10 +96,10 @@ impl Generator {
     }
 }
 
-/// The program. The number of a connection is the packet's mark, raised with each run. It is
-/// multiplied by odd constants, so that numbers that follow each other have nothing in common, and
-/// no two of 2^32 the same initial sequence number. Of clients there are 2^22, and the endpoint of a
-/// frontend has its own number times [`ENDPOINTS`], modulo [`PODS`].
+/// The program. The packet's mark is the connection's number and increases with each run. It is
+/// multiplied by odd constants, so that consecutive numbers are unrelated and all 2^32 initial
+/// sequence numbers differ. There are 2^22 clients. The endpoint of a frontend has the frontend's
+/// number times [`ENDPOINTS`], modulo [`PODS`].
 fn instructions(is_answer: bool, of_endpoint: bool, targets: i32) -> Code {
     const SOURCE: i16 = 26;
     const DESTINATION: i16 = 30;
@@ -116,7 +115,7 @@ fn instructions(is_answer: bool, of_endpoint: bool, targets: i32) -> Code {
     code.alu(ADD32, 1, 1).put(6, MARK, 1);
     code.load(2, 6, DATA).load(3, 6, DATA_END);
     code.copy(4, 2).alu(ADD64, 4, PACKET);
-    // Too short a packet: a verdict that the caller would notice.
+    // A packet that is too short gets a verdict that the caller notices.
     code.op(JUMP_UP_TO, 4, 3, 2, 0).alu(MOV64, 0, 2).exit();
 
     code.copy32(1, 7).alu(MUL32, 1, 0x9e37_79b1_u32 as i32);
@@ -141,12 +140,12 @@ fn instructions(is_answer: bool, of_endpoint: bool, targets: i32) -> Code {
     code.alu(TO_BE, 1, 32).put(2, server_at, 1);
 
     code.copy(1, 6).map(2, targets).alu(MOV64, 3, 0);
-    // The same verdict where the tail call failed.
+    // The same verdict if the tail call fails.
     code.op(CALL, 0, 0, 0, TAIL_CALL).alu(MOV64, 0, 2).exit();
     code
 }
 
-/// Instructions of eBPF under way.
+/// eBPF instructions so far.
 #[derive(Default)]
 struct Code(Vec<u64>);
 
@@ -193,7 +192,7 @@ impl Code {
 
 // Opcodes (linux/bpf.h, linux/bpf_common.h).
 const CALL: u8 = 0x85;
-/// Jumps where one register is at most another one.
+/// Jumps if one register is at most another one.
 const JUMP_UP_TO: u8 = 0xbd;
 const MOV64: u8 = 0xb7;
 const ADD64: u8 = 0x07;
@@ -203,5 +202,5 @@ const OR32: u8 = 0x44;
 const SHIFT_RIGHT32: u8 = 0x74;
 const MODULO32: u8 = 0x94;
 const TO_BE: u8 = 0xdc;
-/// Helper.
+/// Number of the helper.
 const TAIL_CALL: i32 = 12;

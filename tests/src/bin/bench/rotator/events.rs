@@ -1,10 +1,10 @@
-//! Cost of a rotation at the API server: two watches of EndpointSlices for each node, an agent's and a
-//! proxy's, and both slices of the sentinel written as the rotator writes them. The interval is the one that the
-//! rotator uses for this number of nodes.
+//! Cost of a rotation at the API server. Each node has two watches of EndpointSlices, an agent's
+//! and a proxy's, and both slices of the sentinel are written as the rotator writes them. The
+//! interval is that of the rotator for this number of nodes.
 //!
-//! Rotations follow each other faster than in a cluster, once the watches have received the one before: at
-//! the rotator's pace their share of a processor would be lost in what the server does anyway. The peer is
-//! the same server with the same watches while nothing is written.
+//! Each rotation starts once the watches have received the previous one. At the rotator's pace its
+//! share of a processor would be lost in the server's other work. The peer is the same server with
+//! the same watches and no writes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -24,9 +24,10 @@ use crate::site::Site;
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 const ROTATIONS: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Time for which nothing is written.
+/// Duration of the measurement without writes.
 const CALM: Duration = Duration::from_secs(10);
-/// Watch events that all rotations may cause, a second: as many as once a minute at 3,000 nodes.
+/// Promise: watch events a second of all rotations, as many as one rotation a minute at 3,000
+/// nodes.
 const PROMISED: f64 = 200.0;
 
 pub(super) fn run(site: &Site, nodes: usize, missed: &mut Missed) -> Result<()> {
@@ -40,7 +41,7 @@ pub(super) fn run(site: &Site, nodes: usize, missed: &mut Missed) -> Result<()> 
     let apiserver = site.control.apiserver.as_ref().context("an API server")?;
     let used = || usage::processor(apiserver.pid());
 
-    // Each begins with what is there.
+    // Every watch begins with the existing objects.
     settle(&watches);
     let before = used()?;
     thread::sleep(CALM);
