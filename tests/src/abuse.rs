@@ -1,5 +1,5 @@
-//! Abusive clients of a health port: thousands of idle or very slow connections to a server that
-//! closes them.
+//! Abusive clients of a health port: thousands of idle or very slow connections to a server that closes
+//! them.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -36,9 +36,9 @@ struct Counts {
 }
 
 impl Crowd {
-    /// Opens `size` connections from a namespace, rounded up to a multiple of the threads, and
-    /// replaces those that the server closes. Half of them send nothing; the other half begin a
-    /// header and send one byte of it a second.
+    /// Opens `size` connections from a namespace, rounded up to a multiple of the threads, and replaces
+    /// those that the server closes. Half of them send nothing; the other half begin a header and send
+    /// one byte of it a second.
     pub fn gather(from: &Namespace, target: SocketAddr, size: usize) -> Result<Self> {
         raise_open_files();
         let counts = Arc::new(Counts::default());

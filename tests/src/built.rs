@@ -6,8 +6,8 @@ use crate::world;
 
 pub mod versions;
 
-/// The folder of one version of a program. Debian's packages, `debian`, have a single folder
-/// without a version.
+/// The folder of one version of a program. Debian's packages, `debian`, have a single folder without a
+/// version.
 pub fn folder(name: &str, version: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../target/tools")

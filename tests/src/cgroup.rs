@@ -1,5 +1,5 @@
-//! Temporary control groups for tests, in the v1 and v2 hierarchies of this machine. Programs and
-//! limits apply to these groups only, never to existing ones.
+//! Temporary control groups for tests, in the v1 and v2 hierarchies of this machine. Programs and limits
+//! apply to these groups only, never to existing ones.
 
 use std::fs;
 use std::io;
@@ -22,9 +22,9 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a group below this process's group in the unified hierarchy. It accepts single
-    /// threads, because clients in several pods are threads of this process. Returns `None`, and
-    /// reports why, if no such group can be made.
+    /// Makes a group below this process's group in the unified hierarchy. It accepts single threads,
+    /// because clients in several pods are threads of this process. Returns `None`, and reports why, if
+    /// no such group can be made.
     pub fn of_threads(test: &str) -> Option<Self> {
         let made = || -> Result<Self> {
             let cgroup = Self::below(&Hierarchy::unified()?.own)?;
@@ -34,9 +34,8 @@ impl Cgroup {
         skip::needed(test, made().context("a cgroup that takes threads"))
     }
 
-    /// Makes a group that this controller can limit, and returns its hierarchy as well. In v2 the
-    /// group is below the root, because a group with processes cannot pass controllers on to
-    /// subgroups.
+    /// Makes a group that this controller can limit, and returns its hierarchy as well. In v2 the group
+    /// is below the root, because a group with processes cannot pass controllers on to subgroups.
     pub fn with(controller: &str) -> Result<(Self, Hierarchy)> {
         let mut all = Hierarchy::all()?.into_iter();
         if let Some(v1) = all.find(|one| one.has(controller)) {
@@ -49,7 +48,6 @@ impl Cgroup {
         Ok((Self::below(&v2.root)?, v2))
     }
 
-    /// Makes a group with a unique name below another.
     fn below(parent: &Path) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -115,8 +113,7 @@ impl Hierarchy {
         Ok(groups.lines().filter_map(of_line).collect())
     }
 
-    /// Parses a line such as "4:cpu,cpuacct:/group"; distributions mount the hierarchy below
-    /// `mounts`.
+    /// Parses a line such as "4:cpu,cpuacct:/group"; distributions mount the hierarchy below `mounts`.
     fn of_line(mounts: &Path, line: &str) -> Option<Self> {
         let mut parts = line.splitn(3, ':').skip(1);
         let (controllers, group) = (parts.next()?, parts.next()?);

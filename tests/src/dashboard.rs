@@ -1,5 +1,5 @@
-//! The chart's Grafana dashboard as data. Variables in its expressions are resolved as Grafana does
-//! it, so that tests can evaluate them.
+//! The chart's Grafana dashboard as data. Variables in its expressions are resolved as Grafana does it,
+//! so that tests can evaluate them.
 
 use std::collections::BTreeMap;
 
@@ -28,9 +28,8 @@ impl Dashboard {
         self.0["panels"].as_array().into_iter().flatten()
     }
 
-    /// Every expression of every panel; its place is "Title, A". Variables come from Prometheus, as
-    /// when Grafana opens the page. `node` is the selected node, `scrape` the scrape interval in
-    /// seconds.
+    /// Every expression of every panel; its place is "Title, A". Variables come from Prometheus, as when
+    /// Grafana opens the page. `node` is the selected node, `scrape` the scrape interval in seconds.
     pub fn expressions(
         &self,
         prometheus: &Prometheus,
@@ -68,7 +67,6 @@ impl Dashboard {
     }
 }
 
-/// A string, or an empty one.
 fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }

@@ -1,9 +1,9 @@
 //! The demo: the real agent on real packets, printed as a timeline.
 //!
-//! A node, its pods and its clients are namespaces, with Service NAT by nftables from the agent's
-//! YAML, and steady traffic. The script breaks the node in several ways and waits each time for the
-//! answers that a load balancer would get at /healthz. The demo succeeds only if all of them came.
-//! It leaves nothing behind, even after Ctrl-C.
+//! A node, its pods and its clients are namespaces, with Service NAT by nftables from the agent's YAML,
+//! and steady traffic. The script breaks the node in several ways and waits each time for the answers
+//! that a load balancer would get at /healthz. The demo succeeds only if all of them came. It leaves
+//! nothing behind, even after Ctrl-C.
 
 mod cluster;
 mod script;

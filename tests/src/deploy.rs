@@ -17,7 +17,6 @@ use crate::skip;
 /// The four profiles, named like the chart's value and the overlays.
 pub const PROFILES: [&str; 4] = ["beside-kube-proxy", "cilium", "rke1", "standalone"];
 
-/// The repository's folder `deploy`.
 pub fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy")
 }
@@ -61,7 +60,6 @@ impl Chart {
         Self { values, options }
     }
 
-    /// Adds an option of helm.
     pub fn option(mut self, name: &'static str, value: &'static str) -> Self {
         self.options.extend([name, value]);
         self

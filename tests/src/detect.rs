@@ -1,5 +1,5 @@
-//! A node with Services and a sentinel for `cargo xtask bench` and `cargo xtask storm`, faults of
-//! its datapath, and the times until the agent reports them.
+//! A node with Services and a sentinel for `cargo xtask bench` and `cargo xtask storm`, faults of its
+//! datapath, and the times until the agent reports them.
 
 mod fault;
 mod figures;

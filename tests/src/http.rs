@@ -1,5 +1,5 @@
-//! A minimal HTTP/1.1 client with one GET for each connection. The tests check exact bytes, so it
-//! uses no library.
+//! A minimal HTTP/1.1 client with one GET for each connection. The tests check exact bytes, so it uses no
+//! library.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -1,5 +1,5 @@
-//! Tight memory for one process: a control group that reclaims every page that can be read again,
-//! as on a node that runs out of memory. The process keeps its own data, and nothing is killed.
+//! Tight memory for one process: a control group that reclaims every page that can be read again, as on a
+//! node that runs out of memory. The process keeps its own data, and nothing is killed.
 
 use std::fs;
 use std::path::PathBuf;
@@ -36,8 +36,8 @@ impl MemoryGroup {
         Ok(Self { group, home, words })
     }
 
-    /// Runs `work` inside the group, because a page counts in the group that allocates it.
-    /// Processes that `work` starts remain in the group.
+    /// Runs `work` inside the group, because a page counts in the group that allocates it. Processes that
+    /// `work` starts remain in the group.
     pub fn inside<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
         let own = std::process::id();
         self.take(own)?;
@@ -52,8 +52,8 @@ impl MemoryGroup {
         self.group.set("cgroup.procs", &pid.to_string())
     }
 
-    /// Limits all processes in the group together, including kernel memory; version 1 leaves out
-    /// socket buffers.
+    /// Limits all processes in the group together, including kernel memory; version 1 leaves out socket
+    /// buffers.
     pub fn limit(&self, bytes: u64) -> Result<()> {
         self.group.set(self.words[0], &bytes.to_string())
     }
@@ -72,7 +72,6 @@ impl MemoryGroup {
         set.unwrap_or_else(|| self.limit(least))
     }
 
-    /// Removes the limit.
     pub fn loosen(&self) -> Result<()> {
         self.group.set(self.words[0], self.words[2])
     }

@@ -46,8 +46,7 @@ impl From<&Pod> for Endpoint {
     }
 }
 
-/// A dual-stack Service. By default it has one TCP port named "http" and is in the namespace
-/// "demo".
+/// A dual-stack Service. By default it has one TCP port named "http" and is in the namespace "demo".
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Service {
     pub namespace: &'static str,
@@ -217,7 +216,6 @@ fn without_unset(mut object: Value) -> Value {
     object
 }
 
-/// A Service with this specification.
 pub fn service(namespace: &str, name: &str, spec: Value) -> Value {
     json!({
         "apiVersion": "v1",
@@ -279,9 +277,7 @@ pub fn yaml(objects: &[Value]) -> Result<String> {
     Ok(documents.join("---\n"))
 }
 
-/// File of the Node.
 pub const NODE_FILE: &str = "node.yaml";
-/// File of the sentinel's Service and slices.
 pub const SENTINEL_FILE: &str = "sentinel.yaml";
 
 /// The folder and its objects.
@@ -318,7 +314,6 @@ impl Manifests {
         &self.dir
     }
 
-    /// Name of the file of a Service and its slices.
     pub fn service_file(name: &str) -> String {
         format!("service-{name}.yaml")
     }
@@ -334,7 +329,6 @@ impl Manifests {
         &self.services
     }
 
-    /// Changes a Service and writes it.
     pub fn change(&mut self, name: &str, change: impl FnOnce(&mut Service)) -> Result<()> {
         let mut services = self.services.iter_mut();
         let service = services.find(|service| service.name == name);
@@ -391,8 +385,8 @@ impl Manifests {
 
     /// Writes a file into the folder atomically.
     pub fn write_file(&self, name: &str, text: &str) -> Result<()> {
-        // The draft is hidden and has no manifest suffix, so that readers of the folder never see
-        // half a file.
+        // The draft is hidden and has no manifest suffix, so that readers of the folder never see half a
+        // file.
         let draft = self.dir.join(format!(".{name}.draft"));
         let file = self.dir.join(name);
         fs::write(&draft, text).with_context(|| format!("write {}", draft.display()))?;

@@ -1,5 +1,5 @@
-//! The observer, loaded with separate maps but not attached. BPF_PROG_TEST_RUN runs packets through
-//! its programs as if they crossed a device.
+//! The observer, loaded with separate maps but not attached. BPF_PROG_TEST_RUN runs packets through its
+//! programs as if they crossed a device.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
@@ -241,7 +241,6 @@ fn frontend(at: SocketAddr, protocol: u8) -> FrontendKey {
     }
 }
 
-/// Context of a packet at the device with this index.
 pub fn context(device: u32) -> [u8; CONTEXT_LEN] {
     let mut context = [0; CONTEXT_LEN];
     context[CONTEXT_IFINDEX..CONTEXT_IFINDEX + 4].copy_from_slice(&device.to_ne_bytes());
@@ -259,11 +258,11 @@ pub const LO: u32 = 1;
 /// Indexes of a sandbox's devices, all up and with forwarding enabled.
 #[derive(Clone, Copy, Debug)]
 pub struct Sandbox {
-    /// Without routes.
+    /// No route uses it.
     pub client: u32,
-    /// Without routes.
+    /// No route uses it.
     pub bridge: u32,
-    /// Without routes.
+    /// No route uses it.
     pub redirecting: u32,
     /// Device of the routes to 10.244.0.0/16 and fd00:10:244::/48.
     pub pods: u32,

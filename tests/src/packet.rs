@@ -1,5 +1,5 @@
-//! Packets for tests and benchmarks of the observer, built with etherparse so that a misread header
-//! in `agent-common` is not repeated here.
+//! Packets for tests and benchmarks of the observer, built with etherparse so that a misread header in
+//! `agent-common` is not repeated here.
 //!
 //! Every builder returns a valid packet with correct lengths and checksums; tests damage the bytes
 //! afterwards. This file must not use `agent-common`, whose own tests include it.
@@ -20,15 +20,10 @@ const ICMPV6: u8 = 58;
 
 /// TCP flags, as bits of the header's fourteenth byte.
 pub mod flag {
-    /// No more data.
     pub const FIN: u8 = 0x01;
-    /// Synchronise sequence numbers.
     pub const SYN: u8 = 0x02;
-    /// Reset.
     pub const RST: u8 = 0x04;
-    /// Push.
     pub const PSH: u8 = 0x08;
-    /// Acknowledgement field is valid.
     pub const ACK: u8 = 0x10;
 }
 
@@ -151,8 +146,7 @@ impl Packet {
         self
     }
 
-    /// Makes it an IPv4 fragment at this offset in units of 8 bytes, with more to follow. The body
-    /// stays.
+    /// Makes it an IPv4 fragment at this offset in units of 8 bytes, with more to follow. The body stays.
     pub fn fragment(mut self, offset: u16) -> Self {
         if let NetHeaders::Ipv4(header, _) = &mut self.net {
             header.dont_fragment = false;
@@ -296,7 +290,6 @@ pub fn is_sound(bytes: &[u8]) -> bool {
     }
 }
 
-/// The first segment of a connection.
 pub fn syn(client: SocketAddr, to: SocketAddr, isn: u32) -> Packet {
     tcp(client, to, flag::SYN, isn, 0, &[])
 }

@@ -15,8 +15,7 @@ use nix::unistd::Pid;
 
 use crate::wait::{scaled, until};
 
-/// Log lines that a failed test prints: few enough that the test's messages above them stay
-/// visible.
+/// Log lines that a failed test prints: few enough that the test's messages above them stay visible.
 const TAIL: usize = 12;
 
 #[derive(Debug)]
@@ -24,14 +23,12 @@ pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
-    /// Log lines that a failed test prints.
     tail: usize,
 }
 
 impl Process {
-    /// Starts a command whose output goes to NAME.log in `dir`. Call it from the thread that keeps
-    /// the process: the kernel kills the process when that thread ends, so that a killed test
-    /// leaves none.
+    /// Starts a command whose output goes to NAME.log in `dir`. Call it from the thread that keeps the
+    /// process: the kernel kills the process when that thread ends, so that a killed test leaves none.
     pub fn start(mut command: Command, name: &str, dir: &Path) -> Result<Self> {
         // SAFETY: prctl with these arguments is async-signal-safe and touches no memory.
         unsafe { command.pre_exec(|| Ok(set_pdeathsig(Signal::SIGKILL)?)) };
@@ -61,7 +58,6 @@ impl Process {
         self.child.id()
     }
 
-    /// Exit status if it has ended.
     pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
@@ -70,8 +66,7 @@ impl Process {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until a condition holds. Returns an error with the log on timeout, or if the process
-    /// ends.
+    /// Waits until a condition holds. Returns an error with the log on timeout, or if the process ends.
     pub fn wait(
         &mut self,
         what: &str,
@@ -95,8 +90,7 @@ impl Process {
         signal(self.pid(), number)
     }
 
-    /// Sends SIGTERM. Returns the exit status, or `None` if the process still runs after
-    /// `patience`.
+    /// Sends SIGTERM. Returns the exit status, or `None` if the process still runs after `patience`.
     pub fn terminate(&mut self, patience: Duration) -> Option<ExitStatus> {
         if let Ok(None) = self.exited() {
             self.signal(libc::SIGTERM);

@@ -53,8 +53,8 @@ pub struct Expression {
 }
 
 impl Prometheus {
-    /// Starts it in a namespace with the chart's rules and files in `dir`, and waits until it is
-    /// ready. It scrapes the agents of these nodes every second; the names become the label `node`.
+    /// Starts it in a namespace with the chart's rules and files in `dir`, and waits until it is ready.
+    /// It scrapes the agents of these nodes every second; the names become the label `node`.
     pub fn start(ns: &Namespace, dir: &Path, nodes: &[(&str, &Namespace)]) -> Result<Self> {
         let near = SocketAddr::from(([127, 0, 0, 1], 0));
         let agent = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));

@@ -1,10 +1,10 @@
-//! A real one-node Kubernetes: kubelet and containerd on the node of a [`World`], the whole control
-//! plane on the other one, kube-proxy on its usual port, and images from archives. It uses no
-//! registry or container engine, and imitates nothing of Kubernetes.
+//! A real one-node Kubernetes: kubelet and containerd on the node of a [`World`], the whole control plane
+//! on the other one, kube-proxy on its usual port, and images from archives. It uses no registry or
+//! container engine, and imitates nothing of Kubernetes.
 //!
-//! The node has its own namespaces (`machine`), so changes to mounts, bpffs, control groups or
-//! sysctls by a pod, kubelet or the agent stay inside. Dropping a [`RealNode`] ends every process
-//! and leaves nothing behind; so does the end of the thread that made it.
+//! The node has its own namespaces (`machine`), so changes to mounts, bpffs, control groups or sysctls by
+//! a pod, kubelet or the agent stay inside. Dropping a [`RealNode`] ends every process and leaves nothing
+//! behind; so does the end of the thread that made it.
 
 mod archive;
 mod cgroups;
@@ -74,12 +74,11 @@ impl RealNode {
         skip::needed(test, check())
     }
 
-    /// Starts everything, and waits until the node is ready and kube-proxy answers 200. `pod` is
-    /// the program of this package. The agent's image is the archive `PATHPROOF_IMAGE`, or else one
-    /// built from the agent's binary.
+    /// Starts everything, and waits until the node is ready and kube-proxy answers 200. `pod` is the
+    /// program of this package. The agent's image is the archive `PATHPROOF_IMAGE`, or else one built
+    /// from the agent's binary.
     pub fn start(pod: &Path) -> Result<Self> {
-        // The clients are pods of the world: as near as a cluster's pod, and the test can dial from
-        // them.
+        // The clients are pods of the world: as near as a cluster's pod, and the test can dial from them.
         let world = World::builder().pods(&["client-1", "client-2"]).build()?;
         // Outside of /run and /var, on which the node mounts its own file systems.
         let folder = world.quick_dir()?.join("node");

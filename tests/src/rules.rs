@@ -1,10 +1,10 @@
-//! Service NAT on the node by real rules in nftables or iptables, for both families: a short
-//! equivalent of kube-proxy's rules, from the same YAML that the agent reads.
+//! Service NAT on the node by real rules in nftables or iptables, for both families: a short equivalent
+//! of kube-proxy's rules, from the same YAML that the agent reads.
 //!
 //! It parses the YAML without the agent's types, so that the two parsers cannot share a mistake. It
 //! supports ClusterIPs, node ports, load balancer and external addresses, masquerade, both external
-//! traffic policies, source ranges, TCP and UDP. It selects a random ready endpoint, or a
-//! terminating one that still serves if none is ready. Without endpoints it rejects.
+//! traffic policies, source ranges, TCP and UDP. It selects a random ready endpoint, or a terminating one
+//! that still serves if none is ready. Without endpoints it rejects.
 //!
 //! Its methods include the faults of the tests: [`Rules::flush_services`], [`Rules::redirect`].
 
@@ -71,8 +71,8 @@ impl Rules {
         }
     }
 
-    /// Reads the manifests and installs their rules, atomically for each family. This also repairs
-    /// every fault here, and syncs after a change of the manifests.
+    /// Reads the manifests and installs their rules, atomically for each family. This also repairs every
+    /// fault here, and syncs after a change of the manifests.
     pub fn install(&self) -> Result<()> {
         for (family, script) in self.scripts()? {
             self.load(family, &script, &[])?;
@@ -91,8 +91,8 @@ impl Rules {
         Ok(Family::ALL.map(|family| (family, script(family))).into())
     }
 
-    /// Empties the chain of all Services and leaves everything else, like `iptables -t nat -F
-    /// KUBE-SERVICES`. A proxy that trusts its own state does not notice it.
+    /// Empties the chain of all Services and leaves everything else: `iptables -t nat -F KUBE-SERVICES`.
+    /// A proxy that trusts its own state does not notice it.
     pub fn flush_services(&self) -> Result<()> {
         self.load_both(nft::flush, iptables::FLUSH, &["--noflush"])
     }
@@ -129,8 +129,7 @@ impl Rules {
             Backend::Nftables => &["-f", "-"],
             _ => &["-w", "5"],
         };
-        // Not the machine's lock file: worlds would wait for each other, and for the machine's
-        // firewall.
+        // Not the machine's lock file: worlds would wait for each other, and for the machine's firewall.
         let env = [("XTABLES_LOCKFILE", self.lock.as_os_str())];
         let (program, args) = (self.backend.tool(family), [args, options].concat());
         self.node.feed_with(program, &args, &env, script)?;

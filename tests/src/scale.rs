@@ -1,5 +1,5 @@
-//! A folder of manifests of any size, for `cargo xtask bench scale`: those of a large cluster, with
-//! the metadata that `kubectl get -o yaml` shows.
+//! A folder of manifests of any size, for `cargo xtask bench scale`: those of a large cluster, with the
+//! metadata that `kubectl get -o yaml` shows.
 
 use std::fs;
 use std::net::Ipv4Addr;
@@ -125,8 +125,8 @@ fn shown_slice(index: usize) -> Value {
     slice
 }
 
-/// An endpoint in a Service's slice. Pods of a node have addresses of the node's range, a block of
-/// 256 in 10.128.0.0/9.
+/// An endpoint in a Service's slice. Pods of a node have addresses of the node's range, a block of 256 in
+/// 10.128.0.0/9.
 fn endpoint(number: usize, namespace: &str, service: &str) -> Value {
     let node = number % NODES;
     let address = address([10, 128, 0, 0], node * 256 + (number / NODES) % 250 + 2);

@@ -23,7 +23,6 @@ use serde_json::Value;
 
 /// Far longer than anything here takes, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(40);
-/// Port of all servers.
 pub const PORT: u16 = 8080;
 
 /// Everything that runs. Dropped in this order: clients, servers, the agent, the world.
@@ -166,8 +165,7 @@ impl Scene {
         self.agent = Some(agent.expect("start the agent"));
     }
 
-    /// A script that runs the agent (or a copy of it) through another program, such as "setpriv
-    /// --no-new-privs".
+    /// A script that runs the agent (or a copy of it) through another program.
     pub fn wrapped(&self, wrapper: &str, agent: &Path) -> PathBuf {
         let file = self.world.dir().join("wrapped");
         let script = format!("#!/bin/sh\nexec {wrapper} {} \"$@\"\n", agent.display());
@@ -193,8 +191,8 @@ impl Scene {
         self.agent.take().expect("an agent runs")
     }
 
-    /// Starts the usual clients: 20 connections a second to each Service and family, from two pods
-    /// and from outside.
+    /// Starts the usual clients: 20 connections a second to each Service and family, from two pods and
+    /// from outside.
     pub fn traffic(&mut self) {
         self.pod_traffic();
         self.outside_traffic();
@@ -277,8 +275,8 @@ impl Scene {
         until(PATIENCE, || self.agent().verdict().ok()).expect("a verdict")
     }
 
-    /// Requests /healthz or /livez from outside until the agent answers. A test of whether probes
-    /// are answered must not use it, because it hides requests that time out.
+    /// Requests /healthz or /livez from outside until the agent answers. A test of whether probes are
+    /// answered must not use it, because it hides requests that time out.
     pub fn get(&self, path: &str, family: Family) -> Response {
         let answer = until(PATIENCE, || {
             let answer = self.agent().outside(path, family);
@@ -317,8 +315,8 @@ impl Scene {
         watch
     }
 
-    /// Flushes the Services' chain, which leads to 503 on both paths, and reinstalls it, which
-    /// leads to 200.
+    /// Flushes the Services' chain, which leads to 503 on both paths, and reinstalls it, which leads to
+    /// 200.
     pub fn break_and_mend(&self, watch: &Watch) {
         self.rules.flush_services().expect("flush");
         wait_answers(watch, 503);
@@ -326,8 +324,7 @@ impl Scene {
         wait_answers(watch, 200);
     }
 
-    /// Connections of a Service with this outcome since the agent started, of one path or (empty)
-    /// of all.
+    /// Connections of a Service with this outcome since the agent started, of one path or (empty) of all.
     pub fn count(&self, service: &str, family: Family, path: &str, outcome: &str) -> u64 {
         let text = self.metrics();
         let labels = [
@@ -364,8 +361,7 @@ pub fn wait_report(
     last
 }
 
-/// Whether the node is proven, and every path of the sentinel is armed and passes, in both
-/// families.
+/// Whether the node is proven, and every path of the sentinel is armed and passes, in both families.
 pub fn is_probed(report: &Value) -> bool {
     let passes = |lane: &Value| {
         lane["state"] == "off" || (lane["armed"] == true && lane["state"] == "passing")
@@ -425,7 +421,6 @@ pub fn path_of<'a>(report: &'a Value, family: Family, path: &str) -> &'a Value {
     &one(paths, |one| one["path"] == path)["state"]
 }
 
-/// The device of this name in a report.
 pub fn device_of<'a>(report: &'a Value, name: &str) -> Option<&'a Value> {
     let device = one(&report["devices"], |device| device["name"] == name);
     (!device.is_null()).then_some(device)
@@ -474,8 +469,8 @@ pub fn wait_answers(watch: &Watch, status: u16) {
     }
 }
 
-/// Asserts that no 503 was seen and that the agent answers: a silent agent proves nothing. An
-/// answer that came too late for the poller counts as none.
+/// Asserts that no 503 was seen and that the agent answers: a silent agent proves nothing. An answer that
+/// came too late for the poller counts as none.
 pub fn assert_never_503(watch: &Watch) {
     let answers = |codes: Codes| codes.healthz != 0 && codes.livez != 0;
     if let Err(error) = watch.wait(PATIENCE, answers) {

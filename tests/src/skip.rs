@@ -1,9 +1,9 @@
-//! Tests that need something this machine lacks print that and pass. Without root, cluster tests do
-//! so as well. The tests of tests/kernel, tests/node and tests/worlds fail instead, so `cargo
-//! xtask` leaves them out and lists them as skipped.
+//! Tests that need something this machine lacks print that and pass. Without root, cluster tests do so as
+//! well. The tests of tests/kernel, tests/node and tests/worlds fail instead, so `cargo xtask` leaves
+//! them out and lists them as skipped.
 
-/// Returns something that a test needs. If this machine lacks it, prints why the test is skipped,
-/// and returns `None`.
+/// Returns something that a test needs. If this machine lacks it, prints why the test is skipped, and
+/// returns `None`.
 pub fn needed<T>(test: &str, found: anyhow::Result<T>) -> Option<T> {
     let skipped = |missing| eprintln!("SKIPPED: {test} needs {missing:#}");
     found.map_err(skipped).ok()
@@ -17,8 +17,8 @@ fn skips(test: &str, has: bool, what: &str) -> bool {
     !has
 }
 
-/// Whether the test must be skipped because it needs root (namespaces, rules, eBPF). Use as `if
-/// skip::without_root("name") { return; }`.
+/// Whether the test must be skipped because it needs root (namespaces, rules, eBPF).
+/// Use as `if skip::without_root("name") { return; }`.
 pub fn without_root(test: &str) -> bool {
     skips(test, is_root(), "root (run `cargo xtask test` with sudo)")
 }
@@ -38,8 +38,8 @@ pub fn without_ipvs(test: &str) -> bool {
     without_tool(test, "ipvsadm") || skips(test, works(), kernel)
 }
 
-/// The first Linux that attaches programs to devices by TCX. The agent finds out by trying; tests
-/// use the kernel's version.
+/// The first Linux that attaches programs to devices by TCX. The agent finds out by trying; tests use the
+/// kernel's version.
 pub const TCX: (u32, u32) = (6, 6);
 
 /// Whether the kernel has this version or a later one.
@@ -56,8 +56,7 @@ pub fn without_linux(test: &str, version: (u32, u32)) -> bool {
     skips(test, is_linux(version), &format!("Linux {major}.{minor}"))
 }
 
-/// Whether the kernel reports Landlock. The agent's report must not decide which tests of the agent
-/// run.
+/// Whether the kernel reports Landlock. The agent's report must not decide which tests of the agent run.
 pub fn has_landlock() -> bool {
     const VERSION: u32 = 1;
     let nothing = std::ptr::null::<u8>();

@@ -83,8 +83,8 @@ fn entries(id: u32) -> Result<u64> {
     }
 }
 
-/// Runs of all programs of a process, each counted once, and their total time. Both increase only
-/// while the kernel records statistics (`aya::sys::enable_stats`).
+/// Runs of all programs of a process, each counted once, and their total time. Both increase only while
+/// the kernel records statistics (`aya::sys::enable_stats`).
 pub fn programs(pid: u32) -> Result<(u64, Duration)> {
     let held: BTreeSet<u64> = held(pid)?.filter_map(|field| field("prog_id:")).collect();
     let (mut runs, mut time) = (0, Duration::ZERO);

@@ -1,5 +1,5 @@
-//! Polling on a thread that keeps every change of the answer with its time. [`Watch`] polls
-//! /healthz and /livez from outside, like a load balancer.
+//! Polling on a thread that keeps every change of the answer with its time. [`Watch`] polls /healthz and
+//! /livez from outside, like a load balancer.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -26,7 +26,6 @@ pub struct Codes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     pub at: Instant,
-    /// The codes from then on.
     pub codes: Codes,
 }
 
@@ -44,8 +43,8 @@ struct Answers<T> {
 }
 
 impl<T: Clone + PartialEq + Send + 'static> Poll<T> {
-    /// Polls from a namespace at this interval. The closure returns an answer with its time; `None`
-    /// is left out.
+    /// Polls from a namespace at this interval. The closure returns an answer with its time; `None` is
+    /// left out.
     pub fn start(
         ns: &Namespace,
         name: &str,
@@ -139,7 +138,6 @@ impl Watch {
         Self::start_at(&world.outside, address, every)
     }
 
-    /// Polls any address from any namespace.
     pub fn start_at(ns: &Namespace, address: SocketAddr, every: Duration) -> Result<Self> {
         let poll = Poll::start(ns, "watch", every, move || {
             let start = Instant::now();

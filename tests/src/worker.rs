@@ -15,8 +15,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a thread in the current namespace. `work` must return soon after its argument becomes
-    /// true.
+    /// Starts a thread in the current namespace. `work` must return soon after its argument becomes true.
     pub fn here(work: impl FnOnce(&AtomicBool) + Send + 'static) -> Self {
         let thread = Self::start(|work| Ok(thread::spawn(work)), work);
         thread.expect("a thread")

@@ -1,9 +1,9 @@
 //! A node with its pods, another node, a router and outside clients, as network namespaces.
 //!
-//! [`World::builder`] makes one in about half a second; dropping it removes every namespace, pin
-//! and file. Worlds are independent of each other (names contain the process id and a counter), so
-//! tests run in parallel. A world never changes devices, rules or sysctls of the host. It may only
-//! add the bpffs mount at /sys/fs/bpf, which the agent needs. For addresses see [`layout`].
+//! [`World::builder`] makes one in about half a second; dropping it removes every namespace, pin and
+//! file. Worlds are independent of each other (names contain the process id and a counter), so tests run
+//! in parallel. A world never changes devices, rules or sysctls of the host. It may only add the bpffs
+//! mount at /sys/fs/bpf, which the agent needs. For addresses see [`layout`].
 
 mod agent;
 mod build;
@@ -86,8 +86,7 @@ pub struct World {
 }
 
 impl World {
-    /// A builder for a world with a node, a worker, a router, three outside clients and no pods
-    /// yet.
+    /// A builder for a world with a node, a worker, a router, three outside clients and no pods yet.
     pub fn builder() -> Builder {
         Builder::default()
     }
@@ -163,9 +162,8 @@ impl World {
         }
     }
 
-    /// A range of source ports that no other client with this source address uses. A port that the
-    /// kernel chooses may still have a conntrack entry of an earlier fault. Avoids the node port
-    /// range.
+    /// A range of source ports that no other client with this source address uses. A port that the kernel
+    /// chooses may still have a conntrack entry of an earlier fault. Avoids the node port range.
     pub fn source_ports(&self, source: IpAddr) -> std::ops::Range<u16> {
         const SIZE: u16 = 2500;
         let mut handed_out = self.ports.lock().expect("no panic in here");
@@ -182,14 +180,14 @@ impl World {
         build::forward(&self.node, on)
     }
 
-    /// Turns IPv4 forwarding on or off for each interface of the node except those with this
-    /// prefix, as a network manager does.
+    /// Turns IPv4 forwarding on or off for each interface of the node except those with this prefix, as a
+    /// network manager does.
     pub fn set_forwarding_of_each(&self, but: &str, on: bool) -> Result<()> {
         self.set_forwarding_after(&[], but, on)
     }
 
-    /// Turns IPv4 forwarding off for the node, and on again for each interface except those with
-    /// this prefix. One step, because a pause between the two would be an outage on a busy machine.
+    /// Turns IPv4 forwarding off for the node, and on again for each interface except those with this
+    /// prefix. One step, because a pause between the two would be an outage on a busy machine.
     pub fn forward_by_interface(&self, but: &str) -> Result<()> {
         self.set_forwarding_after(&[("net/ipv4/ip_forward", "0")], but, true)
     }
@@ -217,7 +215,6 @@ impl World {
         ))
     }
 
-    /// Restores the node's route to a pod.
     pub fn mend_route(&self, pod: &str) -> Result<()> {
         let Pod { v4, v6, device, .. } = self.pod(pod);
         self.node.ip_batch(&format!(

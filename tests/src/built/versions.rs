@@ -1,6 +1,5 @@
-//! Releases of the programs that the tests run, named after the tags of their sources. Apart from
-//! the modules in xtask/go this is the only place that names them; xtask includes this file and
-//! builds them.
+//! Releases of the programs that the tests run, named after the tags of their sources. Apart from the
+//! modules in xtask/go this is the only place that names them; xtask includes this file and builds them.
 
 /// Kubernetes: control plane, kubelet, kube-proxy, kubectl.
 pub const KUBERNETES: &str = "v1.36.3";

@@ -96,7 +96,6 @@ impl Api {
         self.request(Method::PATCH, &path, strategic, &change)
     }
 
-    /// Reads an object or a list.
     pub fn get(&self, path: &str) -> Result<Value> {
         self.request(Method::GET, path, "application/json", &Value::Null)
     }

@@ -1,5 +1,5 @@
-//! etcd and kube-apiserver on the other node of the world, with RBAC. If this machine is emulated
-//! and would take minutes for them, they run on another machine.
+//! etcd and kube-apiserver on the other node of the world, with RBAC. If this machine is emulated and
+//! would take minutes for them, they run on another machine.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,6 @@ use super::{Api, Process, Relay, Servers, base, node_token};
 use crate::wait::until;
 use crate::world::{Namespace, World, layout};
 
-/// Port of the API server.
 const PORT: u16 = 6443;
 const ETCD: &str = "http://127.0.0.1:2379";
 /// Start-up limit of a server, for busy machines.
@@ -26,8 +25,8 @@ const PROXY: &str = "kube-proxy-token";
 const TOKENS: &str = "admin-token,admin,1,\"system:masters\"\n\
                       kube-proxy-token,system:kube-proxy,2\n";
 
-/// Names the file with the CA certificate of an API server that runs on another machine. This
-/// process reaches that server at [`ControlPlane::address`].
+/// Names the file with the CA certificate of an API server that runs on another machine. This process
+/// reaches that server at [`ControlPlane::address`].
 const ELSEWHERE: &str = "PATHPROOF_TEST_API_CA";
 
 /// The running control plane; ends when dropped.
@@ -52,8 +51,8 @@ pub(super) fn elsewhere() -> Option<PathBuf> {
 }
 
 impl ControlPlane {
-    /// Starts both servers and waits until the API is ready. If they run on another machine, relays
-    /// the other node's address there and waits.
+    /// Starts both servers and waits until the API is ready. If they run on another machine, relays the
+    /// other node's address there and waits.
     pub fn start(world: &World, servers: &Servers) -> Result<Self> {
         let mut control = Self {
             ns: world.worker.clone(),
@@ -147,8 +146,8 @@ impl ControlPlane {
         kubeconfig(Self::address(), &self.ca, &json!({ "token": ADMIN }))
     }
 
-    /// Writes a kubeconfig for `server` and a ServiceAccount of deploy/base, with a token for its
-    /// pod on the node.
+    /// Writes a kubeconfig for `server` and a ServiceAccount of deploy/base, with a token for its pod on
+    /// the node.
     pub fn account_kubeconfig(
         &self,
         world: &World,
@@ -164,8 +163,8 @@ impl ControlPlane {
     }
 }
 
-/// Options of the API server, with files in `dir`. The server makes its certificate itself, and the
-/// same key signs tokens of ServiceAccounts.
+/// Options of the API server, with files in `dir`. The server makes its certificate itself, and the same
+/// key signs tokens of ServiceAccounts.
 fn apiserver_options(dir: &str) -> String {
     let (v4, v6) = layout::SERVICE_CIDRS;
     let address = ControlPlane::address().ip();

@@ -1,5 +1,5 @@
-//! Thousands of Services and endpoints, created through the API as controllers do, and changed as
-//! in a busy cluster.
+//! Thousands of Services and endpoints, created through the API as controllers do, and changed as in a
+//! busy cluster.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use super::{Api, namespace};
 use crate::scale::{self, SERVICES, address, name, slice};
 
-/// Namespaces of the Services.
 const NAMESPACES: usize = 40;
 /// A prime: consecutive changes hit Services far apart.
 const STRIDE: usize = 7_919;
@@ -83,7 +82,7 @@ fn fresh(turn: usize) -> Ipv4Addr {
     address([10, 80, 0, 1], turn % 65_000)
 }
 
-/// Calls `act` for each number below `count`, with all clients in parallel, until the first error.
+/// Calls `act` for each number below `count`, with all clients in parallel. Returns the first error.
 pub fn each(
     apis: &[Api],
     count: usize,

@@ -22,8 +22,8 @@ const LEGACY: &str = "xtables-legacy-multi";
 /// Time limit of the first sync.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Flushes the Service chains of a kube-proxy in nftables mode, once both exist: kube-proxy may
-/// write those of IPv6 some seconds later. Returns the script that restores their rules.
+/// Flushes the Service chains of a kube-proxy in nftables mode, once both exist: kube-proxy may write
+/// those of IPv6 some seconds later. Returns the script that restores their rules.
 pub fn flush_services(node: &Namespace) -> Result<String> {
     let mut rules = String::new();
     for family in ["ip", "ip6"] {
@@ -42,7 +42,7 @@ pub enum Mode {
     Iptables,
     /// iptables, with the legacy tools. Only these take the lock.
     IptablesLegacy,
-    /// IPVS, with iptables for the remainder.
+    /// IPVS, with iptables for the features that IPVS lacks.
     Ipvs,
 }
 
@@ -50,7 +50,7 @@ impl Mode {
     /// The modes that differ for kube-proxy and exist on every kernel.
     pub const ALL: [Self; 2] = [Self::Nftables, Self::Iptables];
 
-    /// Value of kube-proxy's option; also the prefix of the tool that it needs in PATH.
+    /// Value of kube-proxy's option `--proxy-mode`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Nftables => "nftables",
@@ -190,7 +190,6 @@ impl KubeProxy {
         }
     }
 
-    /// Runs a tool of its mode.
     fn output(&self, program: &str, words: &[&str]) -> Result<String> {
         let env = [
             ("XTABLES_LOCKFILE", self.lock.as_os_str()),

@@ -1,5 +1,5 @@
-//! Objects for the API: from YAML files, and those that an administrator and a kubelet create in a
-//! new cluster.
+//! Objects for the API: from YAML files, and those that an administrator and a kubelet create in a new
+//! cluster.
 
 use std::fs;
 use std::path::Path;
@@ -32,8 +32,7 @@ pub fn put_file(api: &Api, file: &Path) -> Result<()> {
     objects.try_for_each(|object| create(api, object))
 }
 
-/// Creates or changes an object. Its status is a separate request, as for a kubelet or cloud
-/// controller.
+/// Creates or changes an object. Its status is a separate request, as for a kubelet or cloud controller.
 pub fn create(api: &Api, mut object: Value) -> Result<()> {
     let what = format!("apply {} {}", object["kind"], object["metadata"]["name"]);
     let fields = object.as_object_mut().context("no object")?;
@@ -57,8 +56,8 @@ pub fn namespace(api: &Api, name: &str) -> Result<()> {
     create(api, object)
 }
 
-/// Applies deploy/base, and the Node and Services of the manifests. The policies of [`reserve`] are
-/// left out, so that tests can show what agents do about claims.
+/// Applies deploy/base, and the Node and Services of the manifests. The policies of [`reserve`] are left
+/// out, so that tests can show what agents do about claims.
 pub fn install(api: &Api, manifests: &Manifests) -> Result<()> {
     until(PATIENCE, || api.get("/api/v1/namespaces/default").ok())
         .context("a namespace default")?;
@@ -72,8 +71,7 @@ pub fn install(api: &Api, manifests: &Manifests) -> Result<()> {
     Ok(())
 }
 
-/// Applies the rest of deploy/base: the policies that refuse claims of pathproof's names and
-/// addresses.
+/// Applies the rest of deploy/base: the policies that refuse claims of pathproof's names and addresses.
 pub fn reserve(api: &Api) -> Result<()> {
     create_where(api, is_reserving)
 }
@@ -97,8 +95,8 @@ pub fn install_node(api: &Api, file: &Path, name: &str) -> Result<()> {
         .map(drop)
 }
 
-/// Creates the pod of a ServiceAccount of deploy/base on a node, in place of the DaemonSet
-/// controller and the scheduler. The pod's token names its node.
+/// Creates the pod of a ServiceAccount of deploy/base on a node, in place of the DaemonSet controller and
+/// the scheduler. The pod's token names its node.
 pub fn node_pod(api: &Api, account: &str, node: &str) -> Result<Value> {
     api.apply(&json!({
         "apiVersion": "v1",

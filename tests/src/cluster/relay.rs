@@ -1,5 +1,5 @@
-//! A TCP relay in front of the API server. It makes the nodes' network slow, silent or dead, while
-//! the server and the test's connection to it work.
+//! A TCP relay in front of the API server. It makes the nodes' network slow, silent or dead, while the
+//! server and the test's connection to it work.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,8 +30,8 @@ pub enum Manner {
     Slow(Duration),
     /// Accepts connections and keeps existing ones, but forwards nothing.
     Silent,
-    /// Keeps existing connections without forwarding, like a network that lost their state.
-    /// Forwards new connections.
+    /// Keeps existing connections without forwarding, like a network that lost their state. Forwards new
+    /// connections.
     Hung,
     /// Refuses new connections and closes existing ones.
     Closed,
@@ -50,8 +50,8 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Listens at `at` inside a namespace (port 0: any free port). Forwards to `to` from the
-    /// namespace `beyond`, or else from that of the calling process.
+    /// Listens at `at` inside a namespace (port 0: any free port). Forwards to `to` from the namespace
+    /// `beyond`, or else from that of the calling process.
     pub fn start(
         ns: &Namespace,
         at: SocketAddr,
@@ -83,8 +83,8 @@ impl Relay {
         self.address
     }
 
-    /// Changes the manner, for existing connections as well. It is in force within 50 ms, or once
-    /// delayed data was forwarded.
+    /// Changes the manner, for existing connections as well. It is in force within 50 ms, or once delayed
+    /// data was forwarded.
     pub fn set(&self, manner: Manner) {
         self.state.send_replace((manner, Instant::now()));
         thread::sleep(CHANGE);

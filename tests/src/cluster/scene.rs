@@ -1,5 +1,5 @@
-//! A node in a real cluster: control plane, kube-proxy, Services with servers, and the agent with
-//! the rights of deploy/base. The node reaches the API server through a relay.
+//! A node in a real cluster: control plane, kube-proxy, Services with servers, and the agent with the
+//! rights of deploy/base. The node reaches the API server through a relay.
 //!
 //! - web: load balancer, endpoints web-1, web-2 (local) and web-3 (remote)
 //! - api: node port 30081, endpoint api-1 (local)
@@ -22,7 +22,6 @@ use crate::world::{Agent, Builder, Family, World, agent_binary};
 
 /// Far longer than anything here takes, for busy machines.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// Port of all servers.
 pub const PORT: u16 = 8080;
 
 /// Everything that runs. Dropped in this order.
@@ -102,8 +101,7 @@ impl Scene {
         self.proxy = Some(proxy.expect("a kube-proxy"));
     }
 
-    /// Writes a kubeconfig for a ServiceAccount of deploy/base, with a token for its pod on the
-    /// node.
+    /// Writes a kubeconfig for a ServiceAccount of deploy/base, with a token for its pod on the node.
     pub fn kubeconfig_of(&self, account: &str) -> PathBuf {
         let config = self
             .control

@@ -1,5 +1,5 @@
-//! Thousands of API watches, each on a separate connection, like those of the agents and proxies of
-//! a large cluster. Their events are counted and their content is ignored.
+//! Thousands of API watches, each on a separate connection, like those of the agents and proxies of a
+//! large cluster. Their events are counted and their content is ignored.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -36,8 +36,8 @@ struct Counts {
 }
 
 impl Watches {
-    /// Opens `count` watches of `path` (a list without a query) in the background, with the rights
-    /// of a kubeconfig.
+    /// Opens `count` watches of `path` (a list without a query) in the background, with the rights of a
+    /// kubeconfig.
     pub fn start(ns: &Namespace, kubeconfig: &str, path: &str, count: usize) -> Result<Self> {
         let kubeconfig = Kubeconfig::from_yaml(kubeconfig)?;
         let path = format!("{path}?watch=true&resourceVersion=0&timeoutSeconds=3600");

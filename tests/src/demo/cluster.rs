@@ -1,5 +1,5 @@
-//! `demo --cluster`: a real one-node Kubernetes, the chart, a fault, an alert in a real Prometheus,
-//! the repair and the uninstall.
+//! `demo --cluster`: a real one-node Kubernetes, the chart, a fault, an alert in a real Prometheus, the
+//! repair and the uninstall.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! Prints the observations of a node while a script runs, and keeps a table row for each expected
-//! result.
+//! Prints the observations of a node while a script runs, and keeps a table row for each expected result.
 
 use std::time::{Duration, Instant};
 
@@ -60,14 +59,13 @@ impl<'a> Teller<'a> {
         })
     }
 
-    /// Prints that the demo builds or repairs something. The time to the next expected result
-    /// counts from here.
+    /// Prints that the demo builds or repairs something. The time to the next expected result counts from
+    /// here.
     pub(super) fn act(&mut self, text: &str) {
         self.begin(timeline::ACT, text);
     }
 
-    /// Prints that the demo breaks something. The time to the next expected result counts from
-    /// here.
+    /// Prints that the demo breaks something. The time to the next expected result counts from here.
     pub(super) fn fault(&mut self, text: &str) {
         self.begin(timeline::FAULT, text);
     }
@@ -81,8 +79,8 @@ impl<'a> Teller<'a> {
         self.timeline.tell(timeline::NOTE, text);
     }
 
-    /// Waits for an expected result, prints changes meanwhile, adds a row, and lingers. Continues
-    /// after a failure, because the later steps are still worth seeing.
+    /// Waits for an expected result, prints changes meanwhile, adds a row, and lingers. Continues after a
+    /// failure, because the later steps are still worth seeing.
     pub(super) fn expect(
         &mut self,
         (what, expected, limit): Wanted,
@@ -212,8 +210,8 @@ impl<'a> Teller<'a> {
         })
     }
 
-    /// Prints the table. Returns whether all results came, even if late: on a busy machine lateness
-    /// is not the agent's fault.
+    /// Prints the table. Returns whether all results came, even if late: on a busy machine lateness is
+    /// not the agent's fault.
     pub(super) fn finish(self) -> bool {
         let Tally { started, ok, .. } = self.clients.iter().map(Client::tally).sum();
         let (timeline, rows) = (self.timeline, self.rows);

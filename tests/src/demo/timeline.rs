@@ -1,5 +1,5 @@
-//! The lines that the demo prints, with the time since the start and ANSI colours. A file or pipe
-//! gets them without colours; they can also be drawn as a picture.
+//! The lines that the demo prints, with the time since the start and ANSI colours. A file or pipe gets
+//! them without colours; they can also be drawn as a picture.
 
 use std::fs;
 use std::io::Write as _;

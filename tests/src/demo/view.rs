@@ -84,15 +84,14 @@ pub(super) fn codes_line(codes: Codes) -> String {
     format!("/healthz {healthz}   /livez {livez}")
 }
 
-/// Polls the verdict on the node. It is separate from the codes, so that a late verdict cannot hide
-/// a gap there.
+/// Polls the verdict on the node. It is separate from the codes, so that a late verdict cannot hide a gap
+/// there.
 pub(super) fn verdicts(world: &World) -> Result<Poll<Verdict>> {
     let admin = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
     Poll::start(&world.node, "verdict", EVERY, move || {
         let answer = http::get(admin, "/verdict", PATIENCE).ok();
         let report = answer.and_then(|answer| serde_json::from_str(&answer.body).ok());
-        // A missing answer is an empty verdict: the last one does not hold for an agent that is
-        // gone.
+        // A missing answer is an empty verdict: the last one does not hold for an agent that is gone.
         Some((Instant::now(), report.map(Verdict).unwrap_or_default()))
     })
 }

@@ -1,10 +1,9 @@
-//! The node's control group in every hierarchy of the machine. The node's cgroup namespace makes it
-//! the root that kubelet and containerd see.
+//! The node's control group in every hierarchy of the machine. The node's cgroup namespace makes it the
+//! root that kubelet and containerd see.
 //!
-//! With cgroup v1 the groups are below those of this process, also in a unified hierarchy beside
-//! v1. With v2 alone the group is below the root: other groups with processes cannot pass
-//! controllers on to subgroups. For the same reason the node's processes are in a subgroup of the
-//! node's group.
+//! With cgroup v1 the groups are below those of this process, also in a unified hierarchy beside v1. With
+//! v2 alone the group is below the root: other groups with processes cannot pass controllers on to
+//! subgroups. For the same reason the node's processes are in a subgroup of the node's group.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -25,8 +24,8 @@ const INNER: &str = "daemons";
 /// More than the node needs; protects the machine if the node uses too much.
 const MEMORY: &str = "6G";
 
-/// The cgroup version, 1 or 2, that provides everything kubelet requires on this machine. The error
-/// names what is missing.
+/// The cgroup version, 1 or 2, that provides everything kubelet requires on this machine. The error names
+/// what is missing.
 pub(super) fn version() -> Result<u8> {
     let found = Hierarchy::all()?;
     let has = |controller: &str| found.iter().any(|one| one.has(controller));
@@ -34,8 +33,8 @@ pub(super) fn version() -> Result<u8> {
         return Ok(1);
     }
     let unified = Hierarchy::unified().context("the cgroup controllers, of v1 or v2")?;
-    // systemd may have enabled some controllers already. A single write enables all or none: with
-    // only some of them, other groups of the machine could no longer have processes.
+    // systemd may have enabled some controllers already. A single write enables all or none: with only
+    // some of them, other groups of the machine could no longer have processes.
     let given = fs::write(unified.root.join("cgroup.subtree_control"), NEEDED_OF_V2);
     given.with_context(|| format!("the cgroup controllers {NEEDED_OF_V2}, of v1 or v2"))?;
     Ok(2)
@@ -82,8 +81,7 @@ impl Groups {
         Ok(Self { version, groups })
     }
 
-    /// The hierarchies of v1 in the syntax of `mount -o`, for mounting them on the node; empty for
-    /// v2.
+    /// The hierarchies of v1 in the syntax of `mount -o`, for mounting them on the node; empty for v2.
     pub(super) fn controllers(&self) -> impl Iterator<Item = &String> {
         let all = self.groups.iter().map(|(controllers, _)| controllers);
         all.filter(|controllers| !controllers.is_empty())
@@ -95,8 +93,8 @@ impl Groups {
         groups.map(|group| group.join("cgroup.procs")).collect()
     }
 
-    /// The same for all later processes. In v2 they enter the inner group, and this also moves the
-    /// first ones there: a group with processes cannot pass controllers on to those of pods.
+    /// The same for all later processes. In v2 they enter the inner group, and this also moves the first
+    /// ones there: a group with processes cannot pass controllers on to those of pods.
     pub(super) fn doors(&self) -> Result<Vec<PathBuf>> {
         if self.version == 1 {
             return Ok(self.first_doors());

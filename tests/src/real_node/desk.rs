@@ -66,7 +66,6 @@ impl Desk {
         said(self.command("kubectl").args(words))
     }
 
-    /// Runs `helm` with these arguments.
     pub fn helm(&self, words: &[&str]) -> Result<String> {
         said(self.command("helm").args(words))
     }

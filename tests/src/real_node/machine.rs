@@ -1,6 +1,6 @@
-//! The node's machine: its own mount, PID, cgroup, UTS and IPC namespaces, and the network of the
-//! world's node. Its first process is a script (box.sh); killing that process ends everything
-//! inside and drops every mount.
+//! The node's machine: its own mount, PID, cgroup, UTS and IPC namespaces, and the network of the world's
+//! node. Its first process is a script (box.sh); killing that process ends everything inside and drops
+//! every mount.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-/// Whether a DaemonSet's pods on one node show the state that the controller leaves if it forgets
-/// to sync again: an older pod that stays, and a newer one that is ready. Every other stuck rollout
-/// has another cause.
+/// Whether a DaemonSet's pods on one node show the state that the controller leaves if it forgets to sync
+/// again: an older pod that stays, and a newer one that is ready. Every other stuck rollout has another
+/// cause.
 pub fn is_forgotten(pods: &[Value]) -> bool {
     let made = |pod: &&Value| pod["metadata"]["creationTimestamp"].to_string();
     let stays = |pod: &Value| pod["metadata"]["deletionTimestamp"].is_null();

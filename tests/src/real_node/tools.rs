@@ -21,8 +21,8 @@ const PINNED: [&str; 7] = [
     "ptp",
 ];
 
-/// Absolute paths of the folders of Kubernetes, of helm, of containerd with its shim and ctr, and
-/// of the CNI plugins.
+/// Absolute paths of the folders of Kubernetes, of helm, of containerd with its shim and ctr, and of the
+/// CNI plugins.
 pub(super) fn folders() -> Vec<PathBuf> {
     let folders = [
         built::kubernetes(),

@@ -1,5 +1,5 @@
-//! The rules as an nftables script: one table `kube-proxy` for each family, with kube-proxy's names
-//! and layout.
+//! The rules as an nftables script: one table `kube-proxy` for each family, with kube-proxy's names and
+//! layout.
 
 use super::chains::{Chains, Rule, SERVICES, Word};
 use crate::world::Family;

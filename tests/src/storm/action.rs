@@ -88,7 +88,6 @@ impl Injector {
         Ok(injector)
     }
 
-    /// Begins an action.
     pub(super) fn begin(&mut self, action: Action) -> Result<()> {
         let undo = match action {
             Action::Fault(fault) => fault.inject(&mut self.stage).map(on_stage),
@@ -106,7 +105,6 @@ impl Injector {
         Ok(())
     }
 
-    /// Reverts an action.
     pub(super) fn end(&mut self, action: Action) -> Result<()> {
         let place = self.lasting.iter().position(|(one, _)| *one == action);
         let (_, undo) = self.lasting.remove(place.context("what was begun")?);
@@ -230,8 +228,8 @@ impl Injector {
                 let new = self.spawn()?;
                 Box::new(|injector| {
                     let old = std::mem::replace(&mut injector.stage.agent, new);
-                    // Both agents are in the group now. A process that waits for a page cannot
-                    // exit, so the limit is lifted before this waits for its end.
+                    // Both agents are in the group now. A process that waits for a page cannot exit, so
+                    // the limit is lifted before this waits for its end.
                     injector.loosen()?;
                     old.terminate().map(drop)
                 })
@@ -268,8 +266,8 @@ impl Injector {
         self.api.as_ref().map_or(Ok(()), |api| api.withdraw(file))
     }
 
-    /// Makes the rules follow the manifests, unless the proxy is frozen or its rules are broken. A
-    /// repair restarts the proxy, even a frozen one, and then writes everything.
+    /// Makes the rules follow the manifests, unless the proxy is frozen or its rules are broken. A repair
+    /// restarts the proxy, even a frozen one, and then writes everything.
     pub(super) fn follow(&self) -> Result<()> {
         let broken = [
             Action::Fault(Fault::ChainFlushed),
@@ -307,8 +305,8 @@ fn spawn(
     let Some(group) = memory else {
         return spawn();
     };
-    // A new pod gets its own memory. In a tight group even this process may lack the memory to open
-    // a file, so the limit is lifted first.
+    // A new pod gets its own memory. In a tight group even this process may lack the memory to open a
+    // file, so the limit is lifted first.
     group.loosen()?;
     group.inside(spawn)?
 }

@@ -1,6 +1,6 @@
-//! An API server for a storm. It holds the manifests' objects, and the agent reads them over a
-//! connection that can be closed, silent or slow. The node's rules always follow the manifests, as
-//! if kube-proxy were connected to another API server.
+//! An API server for a storm. It holds the manifests' objects, and the agent reads them over a connection
+//! that can be closed, silent or slow. The node's rules always follow the manifests, as if kube-proxy
+//! were connected to another API server.
 
 use std::path::PathBuf;
 

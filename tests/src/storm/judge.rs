@@ -1,5 +1,5 @@
-//! Checks the answers against the clients' results and the actions. Times are counted from the
-//! start of the storm.
+//! Checks the answers against the clients' results and the actions. Times are counted from the start of
+//! the storm.
 //!
 //! - Never 503 while every new connection works, or while only harmless actions happen.
 //! - Always 503 within the promised time if no new connection works, and until one does.
@@ -12,8 +12,8 @@ use super::plan::{Action, AgentFault, Fault, Harmless, Step, Tenant, World};
 use crate::detect::Figure;
 use crate::watch::Codes;
 
-/// Time after a repair in which 503 is accepted: 1 s without failures, and the time until
-/// connections and answers complete.
+/// Time after a repair in which 503 is accepted: 1 s without failures, and the time until connections and
+/// answers complete.
 const GRACE: Duration = Duration::from_secs(5);
 /// Failed probes of a new sentinel, or of one whose devices were damaged, do not count for 10 s.
 const UNARMED: Duration = Duration::from_secs(12);
@@ -27,8 +27,7 @@ const STARVED: Duration = Duration::from_secs(8);
 const BACK: Duration = Duration::from_secs(2);
 /// Silence after which a load balancer that polls about once a second gives the node up.
 const SILENCE: Duration = Duration::from_secs(3);
-/// Maximum time until the agent reconnects to an API server that was away and has its current
-/// state.
+/// Maximum time until the agent reconnects to an API server that was away and has its current state.
 const NEWS: Duration = Duration::from_secs(20);
 /// Connections that begin this shortly before a repair may succeed through it.
 const AT_THE_END: Duration = Duration::from_secs(1);
@@ -166,8 +165,8 @@ impl Seen {
         faults.any(|fault| (fault.from..self.forgiven(fault)).contains(&at))
     }
 
-    /// Latest accepted end of 503 for a fault. An agent that was away in between gets more time.
-    /// Once the agent has answered 200 after the fault, 503 is wrong.
+    /// Latest accepted end of 503 for a fault. An agent that was away in between gets more time. Once the
+    /// agent has answered 200 after the fault, 503 is wrong.
     fn forgiven(&self, fault: &Step) -> Duration {
         let mut end = fault.to + self.grace();
         for away in self.agent_faults() {
@@ -181,8 +180,8 @@ impl Seen {
     }
 
     /// Whether a connection failed during this answer or shortly before it. An agent that was away
-    /// repeats its earlier answer for its first second, so that failures before its absence count
-    /// as well.
+    /// repeats its earlier answer for its first second, so that failures before its absence count as
+    /// well.
     fn was_felt(&self, answered: &Answered) -> bool {
         let (at, away) = (answered.from, self.agent_faults());
         let away = away.filter(|step| step.touches(at, at, self.grace()));
@@ -214,8 +213,8 @@ impl Seen {
         at
     }
 
-    /// Reports silence that no action explains. A stopped agent, or a killed one without a
-    /// successor, cannot answer. An agent whose pages are taken away has to wait for them.
+    /// Reports silence that no action explains. A stopped agent, or a killed one without a successor,
+    /// cannot answer. An agent whose pages are taken away has to wait for them.
     fn silent(&self, answered: &Answered, findings: &mut Findings) {
         const EXCUSES: [Action; 3] = [
             Action::Agent(AgentFault::Stopped),
@@ -277,8 +276,8 @@ impl Seen {
         }
     }
 
-    /// Time from the fault's beginning within which 503 must come, including the slack, or the
-    /// reason why it may be missing. `told` is the time of the 503, or else the end of the fault.
+    /// Time from the fault's beginning within which 503 must come, including the slack, or the reason why
+    /// it may be missing. `told` is the time of the 503, or else the end of the fault.
     fn promised(&self, fault: &Step, told: Duration) -> Result<Duration, &'static str> {
         let (from, to) = (fault.from, fault.to);
         if told < from {
@@ -296,8 +295,8 @@ impl Seen {
             steps.any(|step| actions.contains(&step.action) && step.touches(from, to, after))
         };
         let end = to.saturating_sub(AT_THE_END);
-        // While connections work, 200 is right: on a busy machine the command that breaks the node
-        // takes some time.
+        // While connections work, 200 is right: on a busy machine the command that breaks the node takes
+        // some time.
         let settled = from + Duration::from_millis(500)..end.min(told);
         let worked = self.dialled.iter();
         let worked = worked.filter(|(begun, ok)| *ok && settled.contains(begun));
@@ -306,8 +305,8 @@ impl Seen {
             _ if beside(&STARVING, GRACE) => STARVED,
             // The sentinel has its own routes, so its probes pass without those to the pods.
             Action::Fault(Fault::ForwardDropped | Fault::RoutesGone) => BY_TRAFFIC,
-            // Once a working connection has contradicted failing probes, they stay contradicted
-            // until one passes (ADR 7).
+            // Once a working connection has contradicted failing probes, they stay contradicted until one
+            // passes (ADR 7).
             _ if since > from || beside(&BLINDING, UNARMED) => BY_TRAFFIC,
             _ => CERTAIN,
         };
@@ -321,8 +320,8 @@ impl Seen {
         }
     }
 
-    /// Time until which an action lasts, including its rules. A sentinel that returns while the
-    /// proxy is frozen may have no rules until the proxy runs again.
+    /// Time until which an action lasts, including its rules. A sentinel that returns while the proxy is
+    /// frozen may have no rules until the proxy runs again.
     fn followed(&self, step: &Step) -> Duration {
         if step.action != Action::Harmless(Harmless::SentinelDeleted) {
             return step.to;
@@ -380,8 +379,8 @@ impl Step {
                 UNARMED,
                 "only the sentinel sends data, and it was disturbed",
             ),
-            // The kernel refuses the agent's requests for lack of memory, and unverified failures
-            // do not count.
+            // The kernel refuses the agent's requests for lack of memory, and unverified failures do not
+            // count.
             (Action::Harmless(Harmless::MemoryTight), Action::Fault(Fault::DataDropped)) => (
                 UNARMED,
                 "only the sentinel sends data, and the agent was refused the memory for it",

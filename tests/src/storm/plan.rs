@@ -21,8 +21,7 @@ pub(super) enum Action {
     Harmless(Harmless),
     /// The agent is stopped, killed or replaced.
     Agent(AgentFault),
-    /// The agent's connection to the API server is impaired, while the rules still follow the
-    /// cluster.
+    /// The agent's connection to the API server is impaired, while the rules still follow the cluster.
     Api(Manner),
     /// Other software treats the packets of a healthy node in an unusual way.
     World(World),
@@ -79,8 +78,8 @@ const TROUBLES: [Manner; 4] = [
     Manner::Slow(Duration::from_millis(500)),
 ];
 
-/// Other software beside which a node is healthy (docs/internal/worlds.md). A filter of the
-/// sentinel's addresses also belongs here, but is older and remains [`Harmless::RangeDropped`].
+/// Other software beside which a node is healthy (docs/internal/worlds.md). A filter of the sentinel's
+/// addresses also belongs here, but is older and remains [`Harmless::RangeDropped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum World {
     /// Every packet of the pods and of the uplink is copied to another device.
@@ -106,8 +105,7 @@ pub(super) enum Tenant {
     ClaimsLast,
     /// A Service of the tenant claims the addresses that the sentinel's probes dial.
     ClaimsProbed,
-    /// A Service of the tenant claims the address of the sentinel's endpoint and lists it as an
-    /// endpoint.
+    /// A Service of the tenant claims the address of the sentinel's endpoint and lists it as an endpoint.
     ClaimsEcho,
     /// The tenant's slices name other users' pods and outside addresses as pods of this node.
     ForeignSlices,
@@ -127,9 +125,9 @@ pub(super) enum Tenant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     pub(super) action: Action,
-    /// Begin.
+    /// Start.
     pub(super) from: Duration,
-    /// End: the action is completely reverted.
+    /// End, when the action is completely reverted.
     pub(super) to: Duration,
 }
 
@@ -154,20 +152,20 @@ pub(super) fn seed_of_the_day(now: Timestamp) -> u64 {
     date.parse().expect("eight digits")
 }
 
-/// The storm of a seed within `length`, ordered by begin. Actions of one kind never overlap. `api`:
-/// the agent reads an API server.
+/// The storm of a seed within `length`, in the order of the actions' start. Actions of one kind never
+/// overlap. `api`: the agent reads an API server.
 pub(super) fn plan(seed: u64, length: Duration, api: bool) -> Vec<Step> {
     let mut troubles = TROUBLES.map(Action::Api).to_vec();
     troubles.retain(|_| api);
     // Actions of a kind, pause before each in milliseconds, and duration of each in milliseconds.
     let kinds = [
-        // The pause suffices for the node to recover and for an agent to return. The faults last
-        // long enough to be detected on a machine with busy processors.
+        // The pause suffices for the node to recover and for an agent to return. The faults last long
+        // enough to be detected on a machine with busy processors.
         (all(Action::Fault), 10_000..=16_000, 12_000..=16_000),
         (all(Action::Harmless), 500..=5_000, 1_000..=7_000),
         (all(Action::Agent), 15_000..=40_000, 300..=4_000),
-        // Without an API server this list is empty. It still draws a seed, so that the kinds after
-        // it are the same in both cases.
+        // Without an API server this list is empty. It still draws a seed, so that the kinds after it are
+        // the same in both cases.
         (troubles, 5_000..=20_000, 1_000..=15_000),
         // Long enough to overlap several harmless actions, and often the beginning of a fault.
         (all(Action::World), 2_000..=10_000, 6_000..=25_000),
@@ -243,8 +241,7 @@ mod tests {
         assert_eq!(api, folder);
     }
 
-    /// Worlds do not overlap each other, but they overlap faults, harmless actions and agent
-    /// faults.
+    /// Worlds do not overlap each other, but they overlap faults, harmless actions and agent faults.
     #[test]
     fn worlds_lie_over_the_others() {
         let mut over = [false; 3];
@@ -272,9 +269,8 @@ mod tests {
         assert_eq!(over, [true; 3]);
     }
 
-    /// Pins the beginning of seed 7, so that a seed that once failed stays reproducible. An agent
-    /// fault that coincides with a fault is moved behind it, or omitted if it meets another fault
-    /// there.
+    /// Pins the beginning of seed 7, so that a seed that once failed stays reproducible. An agent fault
+    /// that coincides with a fault is moved behind it, or omitted if it meets another fault there.
     #[test]
     fn worlds_move_nothing_else() {
         let steps = with_api(7, TEN_MINUTES);

@@ -1,5 +1,4 @@
-//! Runs a storm: performs the planned actions on time, records all observations, and reports the
-//! result.
+//! Runs a storm: performs the planned actions on time, records all observations, and reports the result.
 
 use std::fs;
 use std::process::ExitCode;
@@ -142,8 +141,8 @@ impl Record {
         let lasts: Vec<Duration> = steps.iter().map(|step| step.to - step.from).collect();
         for (at, number, is_over) in moments {
             let step = &mut steps[number];
-            // An action that began late, because the previous one took long, still lasts its full
-            // time. A fault that is repaired early cannot be judged.
+            // An action that began late, because the previous one took long, still lasts its full time. A
+            // fault that is repaired early cannot be judged.
             let at = match is_over {
                 true => at.max(step.from + lasts[number]),
                 false => at,

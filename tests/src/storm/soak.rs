@@ -21,8 +21,8 @@ const LOG: f64 = 2_000.0;
 /// Name, unit, accepted relative growth and source of a figure.
 type Row = (&'static str, &'static str, f64, fn(&Stage) -> Result<u64>);
 
-/// Sampled figures. Connections to killed backends stay in conntrack for two minutes, with or
-/// without the agent.
+/// Sampled figures. Connections to killed backends stay in conntrack for two minutes, with or without the
+/// agent.
 const ROWS: [Row; 4] = [
     ("memory (RSS)", "KiB", 0.05, |stage| {
         Ok(usage::memory(stage.agent.pid())?.rss_kib)
@@ -55,7 +55,6 @@ pub(super) struct Soak {
     looks: [Vec<u64>; 4],
     /// Last values of counters by series.
     counters: BTreeMap<String, f64>,
-    /// Counters that decreased.
     went_back: Vec<String>,
 }
 
@@ -75,8 +74,8 @@ impl Soak {
     /// Records counters that decreased.
     fn compare(&mut self, metrics: &str) {
         for (series, value) in metrics.lines().filter_map(|line| line.rsplit_once(' ')) {
-            // Help lines have text after the name, so their last word is not the value of a
-            // `_total` series.
+            // Help lines have text after the name, so their last word is not the value of a `_total`
+            // series.
             let name = series.split('{').next().unwrap_or_default();
             let Ok(value) = value.parse() else { continue };
             if !name.ends_with("_total") {
@@ -111,8 +110,8 @@ impl Soak {
     }
 }
 
-/// The median of the second quarter and of the last one, after structures that exist from the start
-/// have reached their size.
+/// The median of the second quarter and of the last one, after structures that exist from the start have
+/// reached their size.
 fn quarters(values: &[u64]) -> [f64; 2] {
     let quarter = values.len() / 4;
     let [second, last] = [quarter, values.len() - quarter];

@@ -1,7 +1,7 @@
 //! A tenant beside the users: somebody who may edit one namespace, and whose pods dial any address.
 //!
-//! The tenant's pods use the tenant's Services throughout and do not count as users. The tenant's
-//! further actions overlap all others, and must neither take the node out nor hide a fault.
+//! The tenant's pods use the tenant's Services throughout and do not count as users. The tenant's further
+//! actions overlap all others, and must neither take the node out nor hide a fault.
 
 use std::cell::Cell;
 use std::fs;
@@ -24,15 +24,15 @@ use crate::world::{Family, Place, layout};
 pub(super) const NAMESPACE: &str = "tenant";
 /// File of the tenant's permanent Services.
 pub(super) const SERVICES_FILE: &str = "tenant.yaml";
-/// Files of the tenant's temporary objects. The first file of the folder comes first in the rules,
-/// and so takes effect where two Services claim one address.
+/// Files of the tenant's temporary objects. The first file of the folder comes first in the rules, and so
+/// takes effect where two Services claim one address.
 const FIRST_FILE: &str = "a-tenant.yaml";
 const LAST_FILE: &str = "z-tenant.yaml";
 /// Only the agent reads it: it would keep the rules busy for minutes, and no proxy is under test.
 const UNRULED_FILE: &str = "tenant.json";
 
-/// Ports of the tenant's Services, including those that probes dial. The port of /healthz is
-/// excluded: load balancers would get the tenant's answer, and the storm judges their answers.
+/// Ports of the tenant's Services, including those that probes dial. The port of /healthz is excluded:
+/// load balancers would get the tenant's answer, and the storm judges their answers.
 const PORTS: [u16; 2] = [Sentinel::PORT, 30_999];
 /// Pods that dial, then the pod that serves.
 const CLIENTS: [&str; 2] = ["tenant-1", "tenant-2"];
@@ -41,7 +41,8 @@ const SERVER: &str = "tenant-3";
 const SILENT: u16 = 8081;
 /// Connections a second of each of the tenant's clients.
 const RATE: f64 = 3.0;
-/// SYNs a second: more than the map of connections can hold for the lifetime of an unanswered one.
+/// SYNs a second: more than the map of connections can hold if each entry stays as long as that of an
+/// unanswered one.
 const FLOOD: u32 = 1_500;
 
 /// Indexes of the tenant's Services in the address plan.
@@ -54,8 +55,7 @@ const FOREIGN: u8 = 66;
 /// Range of indexes for [`Tenant::Products`].
 const PRODUCTS: std::ops::Range<u8> = 70..73;
 
-/// Clients of the tenant. Their plans are made once, because an address has few ranges of source
-/// ports.
+/// Clients of the tenant. Their plans are made once, because an address has few ranges of source ports.
 pub(super) struct Tenants {
     _users: Vec<Client>,
     kept: Plan,

@@ -1,8 +1,7 @@
-//! Other software beside which a node is healthy. tests/worlds has each of these alone; a storm
-//! runs one at a time on top of everything else.
+//! Other software beside which a node is healthy. tests/worlds has each of these alone; a storm runs one
+//! at a time on top of everything else.
 //!
-//! Connections that fail on purpose belong to this file's clients, so that they do not count as
-//! users.
+//! Connections that fail on purpose belong to this file's clients, so that they do not count as users.
 
 use std::net::SocketAddr;
 
@@ -26,8 +25,8 @@ const SHAPED: &str = "client-1";
 /// Connections a second of each client here.
 const RATE: f64 = 3.0;
 
-/// Clients that fail on purpose. Their plans are made once, because an address has few ranges of
-/// source ports.
+/// Clients that fail on purpose. Their plans are made once, because an address has few ranges of source
+/// ports.
 pub(super) struct Worlds {
     scanner: Vec<Plan>,
     denied: Vec<Plan>,
@@ -118,8 +117,8 @@ fn mirror(stage: &Stage) -> Result<Undo> {
 
 fn shape(stage: &Stage) -> Result<Undo> {
     let (node, device) = (&stage.world.node, stage.world.pod(SHAPED).device.clone());
-    // An ifb has no carrier, so its operational state is set by hand: adding a pod waits until
-    // every device is up.
+    // An ifb has no carrier, so its operational state is set by hand: adding a pod waits until every
+    // device is up.
     node.ip_batch(&format!(
         "link add {IFB} type ifb\nlink set {IFB} up\nlink set {IFB} state up\n"
     ))?;

@@ -1,5 +1,5 @@
-//! A client that opens connections at a steady rate, independent of earlier ones. Each sends a
-//! byte, expects a line, and ends with a reset, which keeps conntrack small.
+//! A client that opens connections at a steady rate, independent of earlier ones. Each sends a byte,
+//! expects a line, and ends with a reset, which keeps conntrack small.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -203,7 +203,6 @@ impl Client {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     pub begun: Instant,
-    /// Whether it was answered.
     pub ok: bool,
 }
 

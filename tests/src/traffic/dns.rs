@@ -1,5 +1,4 @@
-//! DNS as far as the observer sees it: UDP queries with an id, and servers that answer or stay
-//! silent.
+//! DNS as far as the observer sees it: UDP queries with an id, and servers that answer or stay silent.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -41,8 +40,8 @@ pub fn answer(question: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Starts a server on both families in a pod; it ends when the worker is dropped. A mute server
-/// reads queries without answering.
+/// Starts a server on both families in a pod; it ends when the worker is dropped. A mute server reads
+/// queries without answering.
 pub fn serve(pod: &Pod, port: u16, manner: Manner) -> Result<Worker> {
     let address = (Ipv6Addr::UNSPECIFIED, port).into();
     serve_at(&pod.ns, &pod.name, address, manner)
@@ -75,8 +74,8 @@ pub struct DnsClient {
 }
 
 impl DnsClient {
-    /// Sends `rate` queries a second to `target` from a pod's address, with ports from `first` on.
-    /// A port that the kernel chooses may still have a conntrack entry of an earlier fault.
+    /// Sends `rate` queries a second to `target` from a pod's address, with ports from `first` on. A port
+    /// that the kernel chooses may still have a conntrack entry of an earlier fault.
     pub fn start(pod: &Pod, target: SocketAddr, first: u16, rate: f64) -> Result<Self> {
         let source = pod.address(Family::of(&mapped(target.ip())));
         let answered = Arc::new(AtomicU64::new(0));

@@ -1,5 +1,5 @@
-//! A TCP server on a thread inside a pod. It answers each byte with its name and the client's
-//! address. So a test sees which server answered, and whether NAT changed the source.
+//! A TCP server on a thread inside a pod. It answers each byte with its name and the client's address. So
+//! a test sees which server answered, and whether NAT changed the source.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
@@ -38,8 +38,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server in a pod, with the pod's name, on both families. It listens when this
-    /// returns.
+    /// Starts a server in a pod, with the pod's name, on both families. It listens when this returns.
     pub fn start(pod: &Pod, port: u16) -> Result<Self> {
         Self::start_as(&pod.ns, &pod.name, port, Manner::Answers)
     }

@@ -26,8 +26,8 @@ pub const ADMIN_PORT: u16 = 19256;
 /// Timeout of one request.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// A running agent. When dropped, it ends (SIGTERM, then SIGKILL) and `pathproof cleanup` removes
-/// its pins; on a panic its log is printed.
+/// A running agent. When dropped, it ends (SIGTERM, then SIGKILL) and `pathproof cleanup` removes its
+/// pins; on a panic its log is printed.
 #[derive(Debug)]
 pub struct Agent {
     process: Process,
@@ -53,10 +53,10 @@ pub fn agent_binary() -> Result<PathBuf> {
 }
 
 impl World {
-    /// Starts the agent on the node with this folder of manifests, without waiting. `extra`
-    /// contains more arguments of `pathproof run`, which replace the harness's arguments for the
-    /// same options. Call it from the thread that keeps the agent: the kernel kills the agent when
-    /// that thread ends, so that a killed test leaves none.
+    /// Starts the agent on the node with this folder of manifests, without waiting. `extra` contains more
+    /// arguments of `pathproof run`, which replace the harness's arguments for the same options. Call it
+    /// from the thread that keeps the agent: the kernel kills the agent when that thread ends, so that a
+    /// killed test leaves none.
     pub fn spawn_agent(&self, binary: &Path, manifests: &Path, extra: &[&str]) -> Result<Agent> {
         self.spawn_agent_on(None, binary, manifests, extra)
     }
@@ -87,8 +87,8 @@ impl World {
             ("--shutdown-grace", "0".as_ref()),
         ];
         for (option, value) in defaults {
-            // Options must not repeat: the test's value replaces the default. With an API server
-            // there is no folder.
+            // Options must not repeat: the test's value replaces the default. With an API server there is
+            // no folder.
             let from_api = option == "--manifests" && extra.contains(&"--kubeconfig");
             if !value.is_empty() && !extra.contains(&option) && !from_api {
                 command.arg(option).arg(value);
@@ -123,8 +123,7 @@ fn admin(node: &Namespace, path: &str) -> Result<Response> {
     node.run(|| http::get(address, path, scaled(PATIENCE)))
 }
 
-/// Removes environment variables that configure the agent, except its log filter and the tests'
-/// settings.
+/// Removes environment variables that configure the agent, except its log filter and the tests' settings.
 pub fn clean(command: &mut Command) {
     let kept = ["PATHPROOF_LOG_FILTER", wait::SETTLED, wait::BOOT];
     let steers = |name: &str| {
@@ -153,7 +152,6 @@ impl Agent {
         waited.with_context(|| format!("last answer of /agent/readyz: {last:?}"))
     }
 
-    /// Exit status if the agent has ended.
     pub fn exited(&mut self) -> Result<Option<ExitStatus>> {
         self.process.exited()
     }
@@ -231,8 +229,8 @@ impl Agent {
         }
     }
 
-    /// Keeps a recording under this name, in the folder `PATHPROOF_KEEP_RECORDINGS` or that for
-    /// failed tests.
+    /// Keeps a recording under this name, in the folder `PATHPROOF_KEEP_RECORDINGS` or that for failed
+    /// tests.
     pub fn keep_recording_as(&self, name: &str) {
         let wanted = std::env::var_os(RECORDINGS).map(PathBuf::from);
         let folder = wanted.unwrap_or_else(|| std::env::temp_dir().join("pathproof-recordings"));
@@ -257,7 +255,7 @@ impl Drop for Agent {
             eprintln!("the agent did not end on SIGTERM; killed");
             let _ = self.process.kill();
         }
-        // An agent that a test killed is checked for such errors here as well.
+        // No test checks how a killed agent ended, so its log is checked here as well.
         let log = self.log();
         if log.contains("ERROR: AddressSanitizer") && !thread::panicking() {
             panic!("the agent went wrong:\n{log}");

@@ -14,8 +14,8 @@ use super::{Namespace, Pod, World};
 use crate::skip;
 use crate::wait::until;
 
-/// Link-local gateway of pods with host routes, as with Calico. No device has this address: a
-/// static neighbour entry in the pod maps it to the node's end of the veth.
+/// Link-local gateway of pods with host routes, as with Calico. No device has this address: a static
+/// neighbour entry in the pod maps it to the node's end of the veth.
 const GATEWAY: (&str, &str) = ("169.254.1.1", "fe80::1");
 /// Hardware addresses, set at creation so that a device manager does not change them.
 pub(super) const ROUTER_HARDWARE: [u8; 6] = [0x02, 0x70, 0x70, 0x01, 0, 0x01];
@@ -60,8 +60,8 @@ impl Builder {
         self
     }
 
-    /// Whether the node masquerades pods' traffic to outside, as CNI plugins do (default), or keeps
-    /// the pod's address.
+    /// Whether the node masquerades pods' traffic to outside, as CNI plugins do (default), or keeps the
+    /// pod's address.
     pub fn masquerade_egress(mut self, on: bool) -> Self {
         self.keeps_pod_addresses = !on;
         self
@@ -96,8 +96,8 @@ impl Builder {
 
 /// Settings of every namespace before it has devices.
 const EVERYWHERE: [(&str, &str); 16] = [
-    // For hairpin traffic the node would otherwise send redirects, and pods would take a ClusterIP
-    // for a neighbour.
+    // For hairpin traffic the node would otherwise send redirects, and pods would take a ClusterIP for a
+    // neighbour.
     ("net/ipv4/conf/all/accept_redirects", "0"),
     ("net/ipv4/conf/default/accept_redirects", "0"),
     ("net/ipv4/conf/all/send_redirects", "0"),
@@ -249,8 +249,8 @@ pub(super) fn add_pods(world: &mut World, pods: &[(String, Place)]) -> Result<()
     wait_up(&world.worker)
 }
 
-/// Waits until every device of a namespace is up. The kernel detects a carrier asynchronously, late
-/// on a busy machine, and drops packets until then.
+/// Waits until every device of a namespace is up. The kernel detects a carrier asynchronously, late on a
+/// busy machine, and drops packets until then.
 fn wait_up(namespace: &Namespace) -> Result<()> {
     let waits = |line: &str| !line.contains("LOOPBACK") && !line.contains("state UP");
     let mut down = String::new();

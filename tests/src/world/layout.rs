@@ -25,13 +25,10 @@ pub const NODE: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::new(192, 0, 2, 10), v6(1, 0x10
 pub const WORKER: (Ipv4Addr, Ipv6Addr) = (Ipv4Addr::new(192, 0, 2, 20), v6(1, 0x20));
 /// Pod address ranges of the whole cluster.
 pub const CLUSTER_CIDRS: (&str, &str) = ("10.244.0.0/16", "fd00:10:244::/48");
-/// Pod address ranges of the node.
 pub const NODE_POD_CIDRS: (&str, &str) = ("10.244.0.0/24", "fd00:10:244::/64");
 /// First addresses in [`NODE_POD_CIDRS`] that no pod of the world uses.
 pub const FREE_PODS: (&str, &str) = ("10.244.0.160", "fd00:10:244::a0");
-/// Pod address ranges of the other node.
 pub const WORKER_POD_CIDRS: (&str, &str) = ("10.244.1.0/24", "fd00:10:244:1::/64");
-/// ClusterIP ranges.
 pub const SERVICE_CIDRS: (&str, &str) = ("10.96.0.0/16", "fd00:10:96::/112");
 /// Addresses of load balancers and external IPs; the router sends them to the node.
 pub const VIP_CIDRS: (&str, &str) = ("198.51.100.0/24", "2001:db8:1b::/64");

@@ -1,7 +1,7 @@
 //! One network namespace, with ways to run threads, commands, `ip`, sysctls and nft in it.
 //!
-//! Threads and commands enter by `setns`, which changes only the network: unlike with `ip netns
-//! exec`, the host's /sys (with its bpffs) stays visible.
+//! Threads and commands enter by `setns`, which changes only the network: unlike with `ip netns exec`,
+//! the host's /sys (with its bpffs) stays visible.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -20,8 +20,8 @@ use crate::observer::index_of;
 /// Folder of `ip netns` with the names of namespaces.
 pub(super) const NETNS_DIR: &str = "/run/netns";
 
-/// A named network namespace, cheap to clone. Its creator removes the name (see
-/// [`World`](super::World)); the kernel removes the namespace after its last user.
+/// A named network namespace, cheap to clone. Its creator removes the name (see [`World`](super::World));
+/// the kernel removes the namespace after its last user.
 #[derive(Clone, Debug)]
 pub struct Namespace {
     name: Arc<str>,
@@ -156,8 +156,7 @@ impl Namespace {
 
 /// Runs a command with `input` on its standard input; returns its standard output.
 pub(crate) fn feed(mut command: Command, input: &str) -> Result<String> {
-    // A file instead of a pipe: a child that writes output before it has read all input would
-    // block.
+    // A file instead of a pipe: a child that writes output before it has read all input would block.
     let mut file = tempfile::tempfile()?;
     file.write_all(input.as_bytes())?;
     file.rewind()?;

@@ -1,5 +1,5 @@
-//! A kernel that lacks features: a seccomp filter in the agent's process fails bpf(2) calls like an
-//! older kernel. The rest of the machine is not affected.
+//! A kernel that lacks features: a seccomp filter in the agent's process fails bpf(2) calls like an older
+//! kernel. The rest of the machine is not affected.
 
 use std::collections::BTreeMap;
 

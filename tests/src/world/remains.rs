@@ -1,5 +1,4 @@
-//! Everything that a world leaves on the machine, and its removal: namespaces, the folder, the
-//! pins.
+//! Everything that a world leaves on the machine, and its removal: namespaces, the folder, the pins.
 //!
 //! Names of worlds contain the process id, so that a later run can remove what a killed one left.
 
@@ -16,8 +15,7 @@ use super::netns::{NETNS_DIR, feed};
 
 /// Prefix of the names of worlds, followed by process id and counter.
 const PREFIX: &str = "pp-t";
-/// Folder of all worlds. It differs from the agent's default, which an agent of this machine may
-/// use.
+/// Folder of all worlds. It differs from the agent's default, which an agent of this machine may use.
 const WORLDS: &str = "/run/pathproof-worlds";
 /// Folder in memory, for programs that sync at every write.
 const QUICK: &str = "/dev/shm/pathproof-worlds";
@@ -40,7 +38,6 @@ pub(super) struct Remains {
 }
 
 impl Remains {
-    /// Names for a new world.
     pub(super) fn new() -> Result<Self> {
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let name = format!("{PREFIX}{}-{number}", std::process::id());

@@ -1,7 +1,7 @@
-//! `cargo xtask bench boot`: time from the first working Service connection of a pod to 200 of
-//! /healthz, on a node that has just booted and on which the agent starts before kube-proxy. The
-//! peer is kube-proxy's health server, which does not wait for working Services. A 200 of pathproof
-//! before they work is a missed promise.
+//! `cargo xtask bench boot`: time from the first working Service connection of a pod to 200 of /healthz,
+//! on a node that has just booted and on which the agent starts before kube-proxy. The peer is
+//! kube-proxy's health server, which does not wait for working Services. A 200 of pathproof before they
+//! work is a missed promise.
 
 use std::fs;
 use std::net::{SocketAddr, TcpStream};
@@ -38,8 +38,7 @@ pub(crate) fn run(boots: usize, missed: &mut Missed) -> Result<()> {
     let _server = Server::start(site.world.pod("web"), PORT)?;
     for mode in Mode::ALL {
         let name = mode.name();
-        // Of pathproof and of kube-proxy: the times, and how often 200 came before the Services
-        // worked.
+        // Of pathproof and of kube-proxy: the times, and how often 200 came before the Services worked.
         let mut seen = <[(Figure, usize); 2]>::default();
         for number in 1..=boots {
             boot(&site, mode, &mut seen).with_context(|| format!("{name}, boot {number}"))?;
@@ -57,8 +56,8 @@ pub(crate) fn run(boots: usize, missed: &mut Missed) -> Result<()> {
 /// One boot: first the agent, without earlier state, then kube-proxy.
 fn boot(site: &Site, mode: Mode, seen: &mut [(Figure, usize); 2]) -> Result<()> {
     forget(site)?;
-    // From two minutes after the machine's boot an unproven node is Unknown. Only this policy makes
-    // that 503.
+    // From two minutes after the machine's boot an unproven node is Unknown. Only this policy makes that
+    // 503.
     let agent = site.agent(&["--unknown-policy", "closed"])?;
     let ours = health(&site.world, HEALTHZ_PORT, EVERY)?;
     let theirs = health(&site.world, KUBE_PROXY_HEALTHZ_PORT, EVERY)?;

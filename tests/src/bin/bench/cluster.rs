@@ -1,6 +1,6 @@
-//! `cargo xtask bench scale --cluster`: the agent in a real cluster of the size that the design
-//! promises. The peers in the same run are kube-proxy's memory, and the API server's processor use
-//! while endpoints change without an agent.
+//! `cargo xtask bench scale --cluster`: the agent in a real cluster of the size that the design promises.
+//! The peers in the same run are kube-proxy's memory, and the API server's processor use while endpoints
+//! change without an agent.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -93,8 +93,8 @@ fn start_proxy(site: &Site) -> Result<KubeProxy> {
     Ok(proxy)
 }
 
-/// Changes endpoints while `beside` runs. Returns the API server's share of a processor in percent,
-/// and the result of `beside`.
+/// Changes endpoints while `beside` runs. Returns the API server's share of a processor in percent, and
+/// the result of `beside`.
 fn churn<T>(
     site: &Site,
     seconds: u64,
@@ -120,8 +120,8 @@ fn churn<T>(
     Ok((share * 100.0, other))
 }
 
-/// Samples the agent while endpoints change. Returns its maximum resident memory in KiB, and the
-/// times from a change made here to the map.
+/// Samples the agent while endpoints change. Returns its maximum resident memory in KiB, and the times
+/// from a change made here to the map.
 fn look_on(api: &Api, agent: &Agent, time: Duration) -> Result<(u64, Figure)> {
     let eye = MapEye::open(agent.pid())?;
     let start = Instant::now();

@@ -1,8 +1,8 @@
 //! `cargo xtask bench dashboard`: time that a real Prometheus takes for each panel of the Grafana
 //! dashboard and for each rule, with an hour of the series of a large fleet.
 //!
-//! The series come from a real agent, once on a healthy node and once on a broken one. Every node
-//! of the fleet has them under its name; every tenth node is broken.
+//! The series come from a real agent, once on a healthy node and once on a broken one. Every node of the
+//! fleet has them under its name; every tenth node is broken.
 
 use std::fmt::Write;
 use std::io::{Read, Write as _};
@@ -30,8 +30,8 @@ const SCRAPE: u64 = 30;
 const HISTORY: u64 = 3600;
 /// Suffixes of counters and of the series of histograms.
 const GROWING: [&str; 4] = ["_total", "_bucket", "_count", "_sum"];
-/// Share of each target in the time over which Prometheus distributes the first scrapes. One scrape
-/// loads an hour of samples.
+/// Share of each target in the time over which Prometheus distributes the first scrapes. One scrape loads
+/// an hour of samples.
 const LOADING: Duration = Duration::from_millis(100);
 /// The last block that promtool writes: it writes one for each rule, in their order.
 const LAST_RECORD: &str = "cluster_service_outcome:pathproof_service_connections:rate5m";

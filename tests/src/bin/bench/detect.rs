@@ -1,7 +1,7 @@
-//! `cargo xtask bench detect`: time from a datapath fault to the metrics and to 503 at /healthz,
-//! and from a repair to 200, over many faults at random moments. A promise is missed if a change
-//! was late or never came. The peer, kube-proxy's healthz, shows none of these faults: it reports
-//! only whether rules were synced.
+//! `cargo xtask bench detect`: time from a datapath fault to the metrics and to 503 at /healthz, and from
+//! a repair to 200, over many faults at random moments. A promise is missed if a change was late or never
+//! came. The peer, kube-proxy's healthz, shows none of these faults: it reports only whether rules were
+//! synced.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
@@ -16,8 +16,8 @@ use node_tests::world::{ADMIN_PORT, HEALTHZ_PORT};
 
 use crate::stage;
 
-/// Measured times, and the design's promise for their p99. 503 is promised for causes that nothing
-/// else explains, 200 after a first repair.
+/// Measured times, and the design's promise for their p99. 503 is promised for causes that nothing else
+/// explains, 200 after a first repair.
 const TIMES: [(&str, Duration); 3] = [
     ("fault to metrics", Duration::from_millis(1000)),
     ("fault to 503", Duration::from_millis(1500)),
@@ -25,8 +25,8 @@ const TIMES: [(&str, Duration); 3] = [
 ];
 /// Time after which a change counts as missing.
 const NEVER: Duration = Duration::from_secs(30);
-/// Maximum random pause before a fault. It exceeds every period of the agent's loops except that of
-/// its checks, so that faults meet every phase.
+/// Maximum random pause before a fault. It exceeds every period of the agent's loops except that of its
+/// checks, so that faults meet every phase.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Poll intervals of /healthz and of /metrics.
 const HEALTHZ_EVERY: Duration = Duration::from_millis(10);

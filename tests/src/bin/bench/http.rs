@@ -1,6 +1,6 @@
-//! `cargo xtask bench http`: time in which /healthz answers a probe on a quiet node, beside 10,000
-//! idle connections, and beside busy processors. The peer in the same run is a bare server of the
-//! HTTP library that the agent uses, without any limits.
+//! `cargo xtask bench http`: time in which /healthz answers a probe on a quiet node, beside 10,000 idle
+//! connections, and beside busy processors. The peer in the same run is a bare server of the HTTP library
+//! that the agent uses, without any limits.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -28,8 +28,8 @@ const PACE: Duration = Duration::from_millis(23);
 const NEVER: Duration = Duration::from_secs(5);
 /// Connections that unauthenticated clients keep open.
 const STRANGERS: usize = 10_000;
-/// Load beside the probes: such connections, busy processors, and a small processor share for the
-/// server.
+/// Load beside the probes: connections of unauthenticated clients, busy processors, and a small processor
+/// share for the server.
 const BESIDE: [(&str, [bool; 3]); 5] = [
     ("nothing", [false, false, false]),
     ("strangers", [true, false, false]),
@@ -88,8 +88,8 @@ pub(crate) fn run(probes: usize, missed: &mut Missed) -> Result<()> {
     Ok(())
 }
 
-/// Puts a process into a group with the processor share of a pod with `cpu: 50m`. That is 51 shares
-/// (an ordinary process has 1024), which kubelet converts to a weight of 2.
+/// Puts a process into a group with the processor share of a pod with `cpu: 50m`. That is 51 shares (an
+/// ordinary process has 1024), which kubelet converts to a weight of 2.
 fn few_shares(process: u32) -> Result<Cgroup> {
     let (group, hierarchy) = Cgroup::with("cpu")?;
     match hierarchy.has("cpu") {
@@ -109,8 +109,7 @@ fn gather(from: &Namespace, target: SocketAddr) -> Result<Crowd> {
     Ok(crowd)
 }
 
-/// Measures each probe from its due time, so that the wait for a slow previous answer counts as
-/// well.
+/// Measures each probe from its due time, so that the wait for a slow previous answer counts as well.
 fn probe(probes: usize, target: SocketAddr) -> Figure {
     let mut figure = Figure::default();
     let mut due = Instant::now();

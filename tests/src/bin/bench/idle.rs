@@ -1,5 +1,5 @@
-//! `cargo xtask bench idle`: processor time of the agent on a node without traffic, with every path
-//! of both families probed. The peer in the same run is the agent without a sentinel.
+//! `cargo xtask bench idle`: processor time of the agent on a node without traffic, with every path of
+//! both families probed. The peer in the same run is the agent without a sentinel.
 
 use std::thread;
 use std::time::{Duration, Instant};

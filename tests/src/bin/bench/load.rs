@@ -1,10 +1,9 @@
 //! `cargo xtask bench load`: cost of the agent on a node under load.
 //!
 //! - New connections and bulk throughput, with the agent and without it in the same run.
-//! - Processor time of agent and programs at several rates, beside a program that reads one byte of
-//!   each packet. Clients wait for their answers (closed loop) or do not (open loop).
-//! - A SYN flood from a million sources: the memory of the maps stays bounded, and the verdict
-//!   holds.
+//! - Processor time of agent and programs at several rates, beside a program that reads one byte of each
+//!   packet. Clients wait for their answers (closed loop) or do not (open loop).
+//! - A SYN flood from a million sources: the memory of the maps stays bounded, and the verdict holds.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -26,8 +25,8 @@ use pathproof::datapath::load;
 
 mod clients;
 
-/// Duration of a measurement of connections, or of bulk, in a round. The machine's speed changes by
-/// a tenth within a minute, so rounds are short and many.
+/// Duration of a measurement of connections, or of bulk, in a round. The machine's speed changes by a
+/// tenth within a minute, so rounds are short and many.
 const TURN: Duration = Duration::from_secs(2);
 /// Duration of each measurement at a rate.
 const AT_A_RATE: Duration = Duration::from_secs(10);
@@ -40,8 +39,8 @@ const FLOODED: Duration = Duration::from_secs(180);
 const RATES: [u32; 3] = [1_000, 10_000, FLOOD];
 /// Minimum share of a rate below that of the flood.
 const REACHED: f64 = 0.95;
-/// Promise: the load's additional cost in agent and programs, beyond that of reading one byte of
-/// each packet, in percent of a processor.
+/// Promise: the load's additional cost in agent and programs, beyond that of reading one byte of each
+/// packet, in percent of a processor.
 const MOST_ADDED: f64 = 4.0;
 /// Promise: connections and bulk relative to a node without the agent.
 const LEAST: f64 = 0.98;
@@ -68,8 +67,7 @@ fn outside(scene: &Scene) -> SocketAddr {
     scene.node_port(30081, Family::V4)
 }
 
-/// Measures the clients in turn with the agent and without it. Ratios are medians of the rounds'
-/// ratios.
+/// Measures the clients in turn with the agent and without it. Ratios are medians of the rounds' ratios.
 fn felt(scene: &mut Scene, rounds: usize, missed: &mut Missed) -> Result<()> {
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
@@ -109,8 +107,8 @@ fn turn(scene: &Scene) -> Result<[f64; 2]> {
     Ok([connections, bytes / 1e6])
 }
 
-/// Attaches a program that reads one byte of every packet and passes it, at both hooks of every
-/// device: the minimum cost of any observer. It is detached when the result is dropped.
+/// Attaches a program that reads one byte of every packet and passes it, at both hooks of every device:
+/// the minimum cost of any observer. It is detached when the result is dropped.
 fn glance(world: &World) -> Result<Observer> {
     let mut observer = Observer::load(&[]);
     let classifier = load::classifier(&mut observer.ebpf, program::GLANCE)?;
@@ -178,9 +176,9 @@ fn rates(scene: &Scene, missed: &mut Missed) -> Result<Vec<(String, f64)>> {
     Ok(added)
 }
 
-/// Processor time of the agent (if any) and the programs while `dial` runs, in percent of one
-/// processor, and connections a second. The kernel's program times include its clock reads, for the
-/// agent and for the peer alike.
+/// Processor time of the agent (if any) and the programs while `dial` runs, in percent of one processor,
+/// and connections a second. The kernel's program times include its clock reads, for the agent and for
+/// the peer alike.
 fn cost(scene: &Scene, name: &str, dial: impl FnOnce() -> Result<u64>) -> Result<(f64, f64)> {
     let agent = scene.agent.as_ref().map(Agent::pid);
     let used = || -> Result<[Duration; 2]> {
@@ -201,8 +199,8 @@ fn cost(scene: &Scene, name: &str, dial: impl FnOnce() -> Result<u64>) -> Result
     Ok((agent + programs, made))
 }
 
-/// Floods a node port with SYNs from a million sources while a load balancer polls. Promised: a
-/// million SYNs are sent, the maps keep their size, and no answer is 503.
+/// Floods a node port with SYNs from a million sources while a load balancer polls. Promised: a million
+/// SYNs are sent, the maps keep their size, and no answer is 503.
 fn flood(scene: &mut Scene, missed: &mut Missed) -> Result<()> {
     scene.start(&OPTIONS);
     let watch = scene.watch();

@@ -1,6 +1,6 @@
-//! The benchmarks of `cargo xtask bench`, as `bench NAME [NUMBER]`. The number sets rounds, seconds
-//! or other units of work instead of the default. Each benchmark prints its figures with promises
-//! and peers, and exits 1 if a promise is missed. `PATHPROOF_AGENT` names the agent's binary.
+//! The benchmarks of `cargo xtask bench`, as `bench NAME [NUMBER]`. The number sets rounds, seconds or
+//! other units of work instead of the default. Each benchmark prints its figures with promises and peers,
+//! and exits 1 if a promise is missed. `PATHPROOF_AGENT` names the agent's binary.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -59,8 +59,8 @@ fn main() -> Result<ExitCode> {
     Ok(missed.close())
 }
 
-/// A node with Services, a sentinel, and an agent with these options. If `probed`, waits until
-/// every path is proven.
+/// A node with Services, a sentinel, and an agent with these options. If `probed`, waits until every path
+/// is proven.
 fn stage(load: Load, probed: bool, options: &[&str]) -> Result<Stage> {
     let options = [options, &["--log-filter", "warn"]].concat();
     let mut stage = Stage::build(Backend::Nftables, load, |world, manifests| {

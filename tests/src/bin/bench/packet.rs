@@ -1,9 +1,9 @@
 //! `cargo xtask bench packet`: nanoseconds per packet that the observer adds, by BPF_PROG_TEST_RUN,
 //! compared with an empty program on the same packets.
 //!
-//! A packet that is no SYN runs 1e6 times in one call. Every SYN to a frontend is different: a
-//! program chooses initial sequence number, client and frontend at random, and then calls the
-//! measured program ([`generator`]).
+//! A packet that is no SYN runs 1e6 times in one call. Every SYN to a frontend is different: a program
+//! chooses initial sequence number, client and frontend at random, and then calls the measured program
+//! ([`generator`]).
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -33,7 +33,6 @@ const MORE: usize = 10;
 const FRONTENDS: u32 = 30_000;
 /// Frontends that clients use at a time.
 const IN_USE: u32 = 100;
-/// Endpoints of each frontend's Service.
 const ENDPOINTS: u32 = 3;
 /// 100.64.0.0/10.
 const CLIENTS: u32 = 0x6440_0000;
@@ -41,13 +40,12 @@ const CLIENTS: u32 = 0x6440_0000;
 const FIRST_FRONTEND: u32 = 0x0a60_0000;
 /// 10.244.1.0.
 const FIRST_ENDPOINT: u32 = 0x0af4_0100;
-/// Pods that are endpoints.
 const PODS: u32 = 10_000;
 /// Port of every frontend and endpoint: the generator changes addresses only.
 const PORT: u16 = 80;
-/// Promises in nanoseconds. The first two are judged by the difference of the best rounds: a
-/// repeated packet meets the same caches each time, and noise only adds. The last one is judged by
-/// the median of the rounds' differences, which includes the state of the machine.
+/// Promises in nanoseconds. The first two are judged by the difference of the best rounds: a repeated
+/// packet meets the same caches each time, and noise only adds. The last one is judged by the median of
+/// the rounds' differences, which includes the state of the machine.
 const OF_NO_SYN: f64 = 3.0;
 const OF_DATAGRAM: f64 = 15.0;
 const OF_SIGHTING: f64 = 500.0;
@@ -137,9 +135,9 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Nanoseconds of one run. The kernel reports whole nanoseconds, too coarse for a promise of
-    /// three. This takes the thread's processor time around the whole call, which excludes other
-    /// load. Entering and leaving the call is negligible beside a million runs.
+    /// Nanoseconds of one run. The kernel reports whole nanoseconds, too coarse for a promise of three.
+    /// This takes the thread's processor time around the whole call, which excludes other load. Entering
+    /// and leaving the call is negligible beside a million runs.
     fn repeat(&self, program: &str, packet: &[u8]) -> Result<f64> {
         let now = || ClockId::CLOCK_THREAD_CPUTIME_ID.now().map(Duration::from);
         let start = now()?;
@@ -189,8 +187,8 @@ impl Bench<'_> {
         );
     }
 
-    /// Checks that the figures belong to the paths that they name: nearly every connection was
-    /// followed to its answer. (A few random initial sequence numbers collide.)
+    /// Checks that the figures belong to the paths that they name: nearly every connection was followed
+    /// to its answer. (A few random initial sequence numbers collide.)
     fn check(&self) -> Result<()> {
         let mut sums = BTreeMap::<Outcome, u64>::new();
         for service in 0..FRONTENDS {

@@ -1,6 +1,6 @@
-//! `cargo xtask bench rotator`: memory of a rotator that counts thousands of nodes, at a real API
-//! server and with Nodes as large as a kubelet's. The peer in the same run is `kubectl get nodes
-//! --watch`, which keeps no Nodes either. Then the cost of rotations at that server ([`events`]).
+//! `cargo xtask bench rotator`: memory of a rotator that counts thousands of nodes, at a real API server
+//! and with Nodes as large as a kubelet's. The peer in the same run is `kubectl get nodes --watch`, which
+//! keeps no Nodes either. Then the cost of rotations at that server ([`events`]).
 
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,6 @@ fn name(index: usize) -> String {
     format!("pool-{}-{index:05}.example.internal", index % 7)
 }
 
-/// The agent's condition.
 fn condition() -> Value {
     let now = jiff::Timestamp::now().round(jiff::Unit::Second).ok();
     json!({

@@ -94,8 +94,8 @@ fn a_fault_that_is_told_late_or_never_is_found() {
     assert!(violations(&never)[0].contains("never"));
 }
 
-/// The command that breaks the node may take some time. 503 is due after the last working
-/// connection, and from then on by traffic alone (4.5 s).
+/// The command that breaks the node may take some time. 503 is due after the last working connection, and
+/// from then on by traffic alone (4.5 s).
 #[test]
 fn a_fault_counts_from_its_last_connection_that_worked() {
     let late = |at: f64, told: f64| {

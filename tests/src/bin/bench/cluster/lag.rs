@@ -1,5 +1,5 @@
-//! Time that kube-proxy takes to follow the sentinel's endpoint: as the agent reports it, and as a
-//! packet capture shows it for test connections that start every 10 ms.
+//! Time that kube-proxy takes to follow the sentinel's endpoint: as the agent reports it, and as a packet
+//! capture shows it for test connections that start every 10 ms.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -27,16 +27,16 @@ const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel"
 const HOLD: Duration = Duration::from_secs(6);
 /// Interval between test connections.
 const PACE: Duration = Duration::from_millis(10);
-/// For this time after a move the agent probes every path at the fast interval. The lag is then
-/// accurate to `EXACT`.
+/// For this time after a move the agent probes every path at the fast interval. The lag is then accurate
+/// to `EXACT`.
 const IN_HASTE: Duration = Duration::from_secs(3);
 const EXACT: Duration = Duration::from_millis(100);
-/// Later only one path of each family is probed fast; the other lags are accurate to the interval
-/// of their probes.
+/// Later only one path of each family is probed fast; the other lags are accurate to the interval of
+/// their probes.
 const ROUND: Duration = Duration::from_millis(600);
 
-/// Starts `pathproof rotate`, which moves the endpoint, and compares the lag of the agent and of
-/// the capture.
+/// Starts `pathproof rotate`, which moves the endpoint, and compares the lag of the agent and of the
+/// capture.
 pub(super) fn measure(
     site: &Site,
     agent: &Agent,
@@ -67,8 +67,7 @@ pub(super) fn measure(
     Ok(())
 }
 
-/// The captured lag, and the agent's deviation from it on each TCP lane of IPv4, in the order of
-/// probes.
+/// The captured lag, and the agent's deviation from it on each TCP lane of IPv4, in the order of probes.
 type Lag = (Option<Duration>, Vec<Duration>);
 
 /// Waits for a move and measures it.
@@ -90,8 +89,8 @@ fn one(site: &Site, agent: &Agent, held: Option<&KubeProxy>) -> Result<Lag> {
             held.inspect(|proxy| proxy.thaw());
         }
         capture.drain();
-        // Only the test connections count: the agent's control probe reaches the endpoint without
-        // the rules.
+        // Only the test connections count: the agent's control probe reaches the endpoint without the
+        // rules.
         let goes = |ends: [(IpAddr, u16); 2]| ends[0].0 == client && ends[1].1 == moved;
         let mut frames = capture.frames.drain(..).filter_map(|frame| frame.ends());
         frames.any(goes).then(|| start.elapsed())
@@ -110,8 +109,7 @@ fn port(object: &Value) -> Result<u16> {
     Ok(u16::try_from(port)?)
 }
 
-/// The lag of each TCP lane of IPv4, in the order of probes, once all lanes are on the new
-/// generation.
+/// The lag of each TCP lane of IPv4, in the order of probes, once all lanes are on the new generation.
 fn told(report: &Value, generation: u16) -> Option<Vec<Duration>> {
     let lanes = family_of(report, Family::V4)["lanes"].as_array()?.iter();
     let lags: Option<Vec<Duration>> = lanes

@@ -1,5 +1,5 @@
-//! Clients in a closed loop: each opens a connection, sends a request, reads the answer, resets,
-//! and starts again. Also one connection for bulk data.
+//! Clients in a closed loop: each opens a connection, sends a request, reads the answer, resets, and
+//! starts again. Also one connection for bulk data.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -16,7 +16,6 @@ use socket2::{Domain, Protocol, Socket, Type};
 const CLIENTS: usize = 4;
 /// Longer than a SYN with one retransmission takes.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of one read or write.
 const BUFFER: usize = 256 * 1024;
 
 /// Runs all clients, which together open at most `rate` connections a second. Returns the number of
@@ -53,8 +52,7 @@ fn dial(
     let mut answered = 0;
     let mut due = Instant::now();
     let end = due + lasts;
-    // Ports in sequence: a port that the kernel chooses may still have an entry of an earlier
-    // connection.
+    // Ports in sequence: a port that the kernel chooses may still have an entry of an earlier connection.
     for port in ports.cycle().take_while(|_| Instant::now() < end) {
         thread::sleep(due.saturating_duration_since(Instant::now()));
         due += pause;
@@ -66,8 +64,7 @@ fn dial(
 fn once(source: SocketAddr, target: SocketAddr) -> io::Result<()> {
     let domain = Domain::for_address(source);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    // Close with a reset: without it, TIME_WAIT sockets and conntrack entries would stay for two
-    // minutes.
+    // Close with a reset: without it, TIME_WAIT sockets and conntrack entries would stay for two minutes.
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_tcp_nodelay(true)?;
     socket.bind(&source.into())?;
@@ -79,8 +76,7 @@ fn once(source: SocketAddr, target: SocketAddr) -> io::Result<()> {
     stream.read_exact(&mut [0])
 }
 
-/// A server on both families that reads one connection after another, for as long as this process
-/// runs.
+/// A server on both families that reads one connection after another, for as long as this process runs.
 pub(super) fn sink(ns: &Namespace, port: u16) -> Result<()> {
     let address = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
     let listener = ns.run(|| TcpListener::bind(address)).context("listen")?;

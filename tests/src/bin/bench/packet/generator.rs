@@ -1,8 +1,8 @@
-//! A different connection for every run of BPF_PROG_TEST_RUN: a small program writes the next
-//! client, server and initial sequence number into the test packet, and then tail-calls the program
-//! under test. One system call so covers a million new connections, and the measured cost is that
-//! of a burst without the effects of system calls on the caches. The peer's figure includes the
-//! generator's cost as well: the empty program has its own generator.
+//! A different connection for every run of BPF_PROG_TEST_RUN: a small program writes the next client,
+//! server and initial sequence number into the test packet, and then tail-calls the program under test.
+//! So one system call covers a million new connections. It measures the cost of a burst, without the
+//! effects of system calls on the caches. The peer's figure includes the generator's cost as well: the
+//! empty program has its own generator.
 //!
 //! It changes packets, so it is assembled here and is not part of the eBPF object.
 
@@ -37,8 +37,8 @@ const DATA: i16 = 76;
 const DATA_END: i16 = 80;
 
 impl Generator {
-    /// Makes a generator that calls `target` with a packet of each connection at this device. The
-    /// packet is the SYN or its answer, with the address of the frontend or of an endpoint.
+    /// Makes a generator that calls `target` with a packet of each connection at this device. The packet
+    /// is the SYN or its answer, with the address of the frontend or of an endpoint.
     pub(super) fn new(
         target: &SchedClassifier,
         device: u32,
@@ -77,8 +77,8 @@ impl Generator {
         })
     }
 
-    /// Runs `count` connections from number `first` on. Returns the kernel's mean time of one run
-    /// in nanoseconds.
+    /// Runs `count` connections from number `first` on. Returns the kernel's mean time of one run in
+    /// nanoseconds.
     pub(super) fn run(&self, first: u32, count: u32) -> Result<u32> {
         let mut context = observer::context(self.device);
         context[MARK as usize..MARK as usize + 4].copy_from_slice(&first.to_ne_bytes());
@@ -97,9 +97,9 @@ impl Generator {
 }
 
 /// The program. The packet's mark is the connection's number and increases with each run. It is
-/// multiplied by odd constants, so that consecutive numbers are unrelated and all 2^32 initial
-/// sequence numbers differ. There are 2^22 clients. The endpoint of a frontend has the frontend's
-/// number times [`ENDPOINTS`], modulo [`PODS`].
+/// multiplied by odd constants, so that consecutive numbers are unrelated and all 2^32 initial sequence
+/// numbers differ. There are 2^22 clients. The endpoint of a frontend has the frontend's number times
+/// [`ENDPOINTS`], modulo [`PODS`].
 fn instructions(is_answer: bool, of_endpoint: bool, targets: i32) -> Code {
     const SOURCE: i16 = 26;
     const DESTINATION: i16 = 30;

@@ -1,10 +1,10 @@
-//! Cost of a rotation at the API server. Each node has two watches of EndpointSlices, an agent's
-//! and a proxy's, and both slices of the sentinel are written as the rotator writes them. The
-//! interval is that of the rotator for this number of nodes.
+//! Cost of a rotation at the API server. Each node has two watches of EndpointSlices, an agent's and a
+//! proxy's, and both slices of the sentinel are written as the rotator writes them. The interval is that
+//! of the rotator for this number of nodes.
 //!
-//! Each rotation starts once the watches have received the previous one. At the rotator's pace its
-//! share of a processor would be lost in the server's other work. The peer is the same server with
-//! the same watches and no writes.
+//! Each rotation starts once the watches have received the previous one. At the rotator's pace its share
+//! of a processor would be lost in the server's other work. The peer is the same server with the same
+//! watches and no writes.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -20,14 +20,12 @@ use serde_json::json;
 
 use crate::site::Site;
 
-/// Path of all slices.
 const SLICES: &str = "/apis/discovery.k8s.io/v1/endpointslices";
 const ROTATIONS: usize = 20;
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Duration of the measurement without writes.
 const CALM: Duration = Duration::from_secs(10);
-/// Promise: watch events a second of all rotations, as many as one rotation a minute at 3,000
-/// nodes.
+/// Promise: watch events a second of all rotations, as many as one rotation a minute at 3,000 nodes.
 const PROMISED: f64 = 200.0;
 
 pub(super) fn run(site: &Site, nodes: usize, missed: &mut Missed) -> Result<()> {
