@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missed_is_kept_and_nothing_else() {
+    fn only_missed_promises_are_kept() {
         let mut missed = Missed::default();
         missed.figure("no promise", "MiB", &[99.0], None, None);
         missed.figure("met", "MiB", &[16.0], Some(16.0), None);
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_rounds_the_median_is_judged() {
+    fn the_median_of_several_rounds_is_judged() {
         let mut missed = Missed::default();
         missed.figure("low", "MiB", &[9.0, 1.0, 2.0], Some(2.0), None);
         missed.figure(

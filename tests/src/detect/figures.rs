@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_happened_keeps_no_promise() {
+    fn a_missing_event_misses_the_promise() {
         let mut figure = Figure::default();
         figure.note(Some(Duration::from_millis(500)));
         let second = Duration::from_secs(1);

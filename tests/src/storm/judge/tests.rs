@@ -77,7 +77,7 @@ fn a_calm_minute_is_sound() {
 }
 
 #[test]
-fn a_fault_that_is_told_in_time_is_sound() {
+fn a_fault_that_is_reported_in_time_is_accepted() {
     let seen = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 21.2, 28.5);
     let found = judge(&seen);
     assert_eq!(found.violations, []);
@@ -87,7 +87,7 @@ fn a_fault_that_is_told_in_time_is_sound() {
 }
 
 #[test]
-fn a_fault_that_is_told_late_or_never_is_found() {
+fn a_fault_that_is_reported_late_or_never_is_found() {
     let late = alarmed(broken(calm(), FLUSHED, 20.0, 27.0), 23.0, 28.5);
     assert!(violations(&late)[0].contains("after 3.0s"));
     let never = broken(calm(), FLUSHED, 20.0, 27.0);
@@ -119,7 +119,7 @@ fn a_fault_counts_from_its_last_connection_that_worked() {
 #[rstest]
 #[case::filtered(Harmless::RangeDropped)]
 #[case::short_of_memory(Harmless::MemoryTight)]
-fn what_disturbs_the_sentinel_gives_it_time(#[case] disturbing: Harmless) {
+fn a_disturbed_sentinel_gives_the_agent_more_time(#[case] disturbing: Harmless) {
     let dropped = Action::Harmless(disturbing);
     let late = alarmed(broken(calm(), FLUSHED, 20.0, 29.0), 24.0, 30.5);
     assert_eq!(violations(&with(late, dropped, 14.0, 16.0)), [""; 0]);
@@ -132,7 +132,7 @@ fn what_disturbs_the_sentinel_gives_it_time(#[case] disturbing: Harmless) {
 }
 
 #[test]
-fn an_agent_that_is_away_owes_nothing() {
+fn an_agent_that_is_away_need_not_report_a_fault() {
     let never = with(broken(calm(), FLUSHED, 20.0, 27.0), STOPPED, 19.0, 22.0);
     assert_eq!(violations(&never), [""; 0]);
 }
@@ -175,7 +175,7 @@ fn a_world_excuses_no_missed_fault() {
 
 /// The sentinel's probes use other routes: only connections show this fault.
 #[test]
-fn cut_routes_are_told_by_connections_alone() {
+fn cut_routes_are_detected_by_connections_alone() {
     let cut = || broken(calm(), Action::Fault(Fault::RoutesGone), 20.0, 29.0);
     let found = judge(&alarmed(cut(), 24.9, 30.5));
     assert_eq!((found.violations.len(), found.detected.count()), (0, 1));
