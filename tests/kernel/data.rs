@@ -1,4 +1,4 @@
-//! Data of connections, and frames for other hosts, in the compiled programs.
+//! How the compiled programs follow the data of connections, and that they ignore frames for other hosts.
 
 use agent_common::evidence::state;
 use agent_common::service::Family::{self, V4, V6};
@@ -11,7 +11,7 @@ use crate::stage::{SERVICE, Stage, at, client, frontend, on_stage};
 const ISN: u32 = 0x00c0_ffee;
 const PUSH: u8 = flag::ACK | flag::PSH;
 
-/// A connection to an endpoint is made.
+/// Makes a connection to an endpoint.
 fn make(stage: &mut Stage, family: Family, endpoint: &str) {
     let (client, frontend, endpoint) = (client(family), frontend(family), at(endpoint));
     stage.put_endpoint(SERVICE, endpoint, 0);
@@ -26,7 +26,7 @@ fn state_of(stage: &Stage, family: Family) -> u32 {
     found.state
 }
 
-/// The client's first data, of three bytes, to its frontend or endpoint.
+/// The client's first three bytes of data, sent to the frontend or the endpoint.
 fn request(family: Family, to: std::net::SocketAddr) -> Packet {
     packet::tcp(client(family), to, PUSH, ISN + 1, 0x5eee, b"abc")
 }
@@ -67,7 +67,7 @@ fn data_that_comes_again_and_never_leaves_is_lost(#[case] family: Family, #[case
     });
 }
 
-/// IP drops what an uplink receives for another host (a flooding switch).
+/// A switch that floods delivers frames for other hosts to the uplink, and IP drops them.
 #[test]
 fn a_frame_for_another_host_is_not_followed() {
     const STRANGER: [u8; 6] = [2, 0, 0, 0, 0, 9];

@@ -1,5 +1,5 @@
-//! Sampling under load: what is not followed leaves no trace at any hook, what is followed is followed
-//! whole, and few connections beside many are all followed.
+//! Sampling under load: a connection is followed at every hook or leaves no trace at any. A Service with few
+//! connections is not sampled, even beside a busy one.
 
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -23,9 +23,9 @@ use crate::stage::{SERVICE, Stage, at, cluster_ip, failures, on_stage};
 
 /// A Service with few connections.
 const QUIET: u32 = SERVICE + 1;
-/// Its connections: few even where all fall into one window, on a fast machine.
+/// Connections of the quiet Service. All of them fit into one window of the gate.
 const FEW: u32 = WHOLE / 2;
-/// Connections of the busy one: of a second or so.
+/// Connections of the busy Service, about one second's worth.
 const MANY: u32 = 8_000;
 const CLIENTS: u32 = 200;
 
@@ -34,7 +34,7 @@ fn client(number: u32) -> SocketAddr {
     SocketAddr::from((address, 1_024 + (number / CLIENTS) as u16))
 }
 
-/// Odd, so that no two numbers share one.
+/// The multiplier is odd, so that no two numbers have the same ISN.
 fn isn(number: u32) -> u32 {
     number.wrapping_mul(0x9e37_79b1)
 }
@@ -51,7 +51,7 @@ fn arrives(stage: &Stage, number: u32) {
     stage.comes(&syn(number, BUSY_AT), stage.at.client);
 }
 
-/// The way of a connection to an endpoint and of its answer back.
+/// Runs a SYN to the endpoint, and the answer back to the client.
 fn whole(stage: &Stage, number: u32, frontend: &str, endpoint: &str) {
     let answer = |from| packet::syn_ack(at(from), client(number), isn(number));
     stage.comes(&syn(number, frontend), stage.at.client);
@@ -60,7 +60,7 @@ fn whole(stage: &Stage, number: u32, frontend: &str, endpoint: &str) {
     stage.goes(&answer(frontend), stage.at.client);
 }
 
-/// Bound of what is followed of a busy Service that began at `began`: a rush, and its windows.
+/// Maximum number of connections followed since `began`: a burst at the start, and a limit per window.
 fn most(began: Instant) -> u32 {
     let windows = began.elapsed().as_millis() as u32 / 65 + 2;
     windows * WHOLE * 3 / 2 + 8 * WHOLE
@@ -93,8 +93,7 @@ fn a_quiet_service_beside_a_busy_one_is_followed_whole() {
     });
 }
 
-/// What goes wrong is seen of those that are followed alone: the others' failures would be too many
-/// for their successes.
+/// Failures count for followed connections only. Others would count as failures and never as successes.
 #[rstest]
 #[case::untranslated(BUSY_AT, Failed::Leaked)]
 #[case::to_an_endpoint_that_left("10.244.2.9:80", Failed::Stale)]
@@ -114,8 +113,12 @@ fn a_busy_service_that_is_broken(#[case] to: &str, #[case] expected: Failed) {
         let arrived = stage.count(SERVICE, Arrived);
         assert!(arrived < most(began), "{arrived}");
         let mut followed = stage.connections();
-        assert_eq!(followed.len() as u32, arrived, "none of the others");
-        // Of a window with fewer of them some may have come before, which is no evidence.
+        assert_eq!(
+            followed.len() as u32,
+            arrived,
+            "only followed ones are kept"
+        );
+        // When the rate has fallen, a SYN may be a retransmission of one that was sampled out: no evidence.
         followed.retain(|of| of.state & state::RETRANSMITTED == 0);
         assert!(followed.len() as u32 >= WHOLE, "{}", followed.len());
         assert_eq!(failures(&followed), vec![expected; followed.len()]);
@@ -124,16 +127,15 @@ fn a_busy_service_that_is_broken(#[case] to: &str, #[case] expected: Failed) {
     });
 }
 
-/// As soon as before: a second after a busy Service broke, far more failures of many clients are known
-/// than a verdict wants.
+/// One second after a busy Service broke, the sample has more failures and clients than a verdict needs.
 #[test]
-fn a_broken_busy_service_is_known_as_soon() {
+fn sampling_delays_no_fault_of_a_busy_service() {
     on_stage(&[], |stage| {
         let mut sampler = stage.sampler();
-        sampler.sample(Mono(monotonic())).expect("a first look");
+        sampler.sample(Mono(monotonic())).expect("a first sample");
         let began = Instant::now();
         let mut number = 0;
-        // It has long been busy, at thousands of connections a second.
+        // The Service is busy before the fault, at thousands of connections a second.
         while began.elapsed() < Duration::from_millis(400) {
             arrives(stage, number);
             number += 1;
@@ -146,7 +148,7 @@ fn a_broken_busy_service_is_known_as_soon() {
             number += 1;
         }
         let read = sampler.sample(Mono(monotonic() + 1_000_000_000));
-        let sightings = read.expect("a look").sample.sightings;
+        let sightings = read.expect("a sample").sample.sightings;
         let leaked = sightings.iter().filter(|one| one.arrived.0 >= broke);
         let clients: BTreeSet<_> = leaked.clone().map(|one| one.client).collect();
         assert!(leaked.count() >= 10 && clients.len() >= 5, "{clients:?}");
@@ -164,10 +166,10 @@ fn probes_are_never_sampled_out() {
     });
 }
 
-/// A SYN that was not followed may come again when all are: it follows the old conntrack entry, and is
-/// no evidence of staleness (finding 11).
+/// A SYN that was sampled out may be retransmitted when the rate has fallen. It follows the old conntrack
+/// entry, which is no evidence of staleness (finding 11).
 #[test]
-fn what_was_not_followed_is_no_first_syn_later() {
+fn a_retransmission_of_a_sampled_out_syn_is_no_first_syn() {
     const FEW: u32 = WHOLE / 2;
     on_stage(&[], |stage| {
         stage.put_endpoint(SERVICE, at("10.244.2.9:80"), endpoint_flag::LEFT);
@@ -186,8 +188,8 @@ fn what_was_not_followed_is_no_first_syn_later() {
     });
 }
 
-/// A SYN that comes again after its mark is old is known as the same: it follows the old conntrack entry.
-/// Before that an answer is not looked for.
+/// The entry of a connection outlives its mark. Without the mark its answer is not matched, but a
+/// retransmitted SYN finds the entry and sets the mark again.
 #[test]
 fn a_syn_that_comes_again_without_its_mark() {
     on_stage(&[], |stage| {
@@ -208,8 +210,7 @@ fn a_syn_that_comes_again_without_its_mark() {
     });
 }
 
-/// A UDP Service with a flood of flows, and a question to another one: it is followed through
-/// masquerade to its answer.
+/// While one UDP Service is flooded, a question to another is followed through masquerade to its answer.
 #[test]
 fn a_question_beside_a_flood_of_datagrams() {
     const FLOOD: u32 = 20_000;
@@ -219,7 +220,7 @@ fn a_question_beside_a_flood_of_datagrams() {
         stage.put_udp_frontend(quic, cluster_ip(QUIET + 1, 0));
         let endpoint = at("10.244.2.7:53");
         stage.put_endpoint(QUIET, endpoint, endpoint_flag::LOCAL);
-        // The rate of all may be used up by the flood at the begin of a window.
+        // The question comes before the flood, which may use up the rate of all Services.
         let asked = packet::udp(client(1), names, &question(7));
         stage.comes(&asked, stage.at.client);
         for number in 0..FLOOD {

@@ -1,5 +1,4 @@
-//! Every hook, every kind of packet: passed on (TCX_NEXT, -1), not a byte changed, and the maps as
-//! they should be.
+//! Every hook passes every kind of packet on unchanged (TCX_NEXT, -1) and writes the maps as expected.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -22,14 +21,12 @@ fn syn(family: Family) -> Packet {
     packet::syn(client(family), frontend(family), ISN)
 }
 
-/// What a packet must leave in the maps.
+/// The trace that a packet must leave in the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Left {
-    /// Nothing.
     Nothing,
-    /// A connection, if it came in.
+    /// A connection, if the hook is one for ingress.
     Connection,
-    /// One fault.
     Fault(Fault),
 }
 
@@ -51,7 +48,7 @@ fn packets() -> Vec<(&'static str, Vec<u8>, Left)> {
     };
     let three_tags = two_tags().tagged(VLAN).bytes();
     let mut packets = vec![
-        // Behind a tag: of others the kernel itself sees it, and refuses the test packet.
+        // With a VLAN tag: without one, the kernel itself refuses a test packet this short.
         cut("cut within the IP header", &tagged.bytes(), 30),
         cut("cut within the TCP header", &whole, 44),
         cut("cut within TCP options", &whole, 56),
@@ -69,7 +66,7 @@ fn packets() -> Vec<(&'static str, Vec<u8>, Left)> {
     packets
 }
 
-/// Packets that a device without link-layer headers carries too.
+/// Packets that also exist on devices without link-layer headers.
 fn packets_of_ip() -> Vec<(&'static str, Packet, Left)> {
     let ip = |text: &str| -> IpAddr { text.parse().expect("an address") };
     let datagram = |protocol| {
@@ -117,7 +114,7 @@ fn packets_of_ip() -> Vec<(&'static str, Packet, Left)> {
     ]
 }
 
-/// Runs a packet on an empty stage; it must pass unchanged, and leave what it should.
+/// Runs a packet with empty maps. It must pass unchanged and leave exactly `left` in them.
 fn check(stage: &mut Stage, hook: &str, device: u32, name: &str, bytes: &[u8], left: Left) {
     println!("{hook}: {name}");
     stage.reset();
@@ -155,9 +152,8 @@ fn packets_pass() {
     });
 }
 
-/// The kernel itself refuses test packets without a byte behind the Ethernet header, and those
-/// that say IP and are shorter than its header, so such runts never reach a program here; on a
-/// device its driver drops the former. What can be shown is the shortest that there is.
+/// The kernel refuses test packets that end with the Ethernet header, or within the IP header that it
+/// announces. They cannot be tested here; on a device, its driver drops the former.
 #[test]
 fn runts() {
     on_stage(&[], |stage| {
@@ -187,7 +183,7 @@ fn runts() {
     });
 }
 
-/// What an arrival writes, to the field.
+/// Compares every field of the entry that an arrival writes.
 #[test]
 fn a_connection_to_the_field() {
     on_stage(&[], |stage| {
@@ -215,11 +211,11 @@ fn a_connection_to_the_field() {
     });
 }
 
-/// The halves of its note have two writers, and neither writes the other's.
+/// Two hooks each write one half of [`Pending::note`] and preserve the other half.
 #[rstest]
 #[case(V4, "10.244.1.9:8080")]
 #[case(V6, "[fd00:10:244:1::9]:8080")]
-fn a_handshake_and_the_peer_stand_in_one_note(#[case] family: Family, #[case] endpoint: &str) {
+fn an_entry_keeps_both_handshake_time_and_peer(#[case] family: Family, #[case] endpoint: &str) {
     const PEER: u16 = 5;
     on_stage(&[], |stage| {
         let (client, endpoint) = (client(family), at(endpoint));
@@ -237,7 +233,7 @@ fn a_handshake_and_the_peer_stand_in_one_note(#[case] family: Family, #[case] en
     });
 }
 
-/// What an anomaly says, to the field.
+/// Compares every field of an anomaly's record.
 #[test]
 fn an_anomaly_to_the_field() {
     on_stage(&[], |stage| {
@@ -279,7 +275,7 @@ fn an_anomaly_to_the_field() {
     });
 }
 
-/// What the benchmark compares with.
+/// The benchmark uses the empty program as its baseline.
 #[test]
 fn the_empty_program_passes() {
     on_stage(&[], |stage| {

@@ -1,5 +1,4 @@
-//! What happens when there is more than there is room for: it is counted, bounded, and every packet
-//! passes.
+//! Full maps and floods: the work is bounded, the excess is counted, and every packet passes.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -16,13 +15,12 @@ use rstest::rstest;
 
 use crate::stage::{SERVICE, at, cluster_ip, failures, on_stage};
 
-/// A pod's SYN to the cluster IP of a number.
+/// A pod's SYN to the cluster IP with this index.
 fn syn(pod: u32, service: u32, isn: u32) -> Packet {
     let pod = SocketAddr::from((Ipv4Addr::from(0x0af4_0000 + pod), 40_001));
     packet::syn(pod, address(service), isn)
 }
 
-/// Address of the cluster IP of a number.
 fn address(index: u32) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::from(0x0a60_0001 + index), 80))
 }
@@ -38,15 +36,14 @@ fn full_map_of_connections() {
         assert_eq!(stage.fault(Fault::PendingFull), u64::from(64 - ROOM));
         assert_eq!(stage.count(SERVICE, Outcome::Arrived), ROOM);
 
-        // One that is not followed is judged by nothing that it does.
+        // A connection without an entry is never judged.
         let unfollowed = packet::syn(at("10.244.0.60:40001"), at("10.244.7.7:80"), 60_000);
         stage.goes(&unfollowed, stage.at.pods);
         assert_eq!(stage.count(SERVICE, Outcome::Misrouted), 0);
     });
 }
 
-/// A flood of sources must not silence the others: sources share a budget by a hash, and that
-/// spreads them.
+/// Sources share budgets by a hash, which must spread them evenly: many sources do not exhaust one budget.
 #[test]
 fn many_sources() {
     on_stage(&[(FOLLOW_ALL, 1)], |stage| {
@@ -63,7 +60,7 @@ fn many_sources() {
     });
 }
 
-/// One source's flood is followed up to its budget only, by whichever hook it is seen (finding 14).
+/// A flood from one source is followed only up to the source's budget, at ingress and egress (finding 14).
 #[rstest]
 #[case(program::INGRESS)]
 #[case(program::EGRESS)]
@@ -86,8 +83,7 @@ fn flood_of_one_source(#[case] hook: &str) {
     });
 }
 
-/// A storm of failures fills neither the ring buffer nor its reader's time: what is not reported is
-/// counted.
+/// A storm of failures neither fills the ring buffer nor overloads its reader. Unreported ones are counted.
 #[rstest]
 #[case::of_one_service(1)]
 #[case::of_many_services(2_000)]
@@ -105,7 +101,7 @@ fn storm_of_anomalies(#[case] services: u32) {
         let ended = monotonic();
         let mut failed = failures(&stage.connections());
         failed.retain(|failed| *failed == Failed::Leaked);
-        assert_eq!(failed.len() as u32, STORM, "every one is known");
+        assert_eq!(failed.len() as u32, STORM, "every failure is in the map");
 
         let records = stage.anomalies().len() as u64;
         let unreported = stage.fault(Fault::ReportLimited) + stage.fault(Fault::RingFull);

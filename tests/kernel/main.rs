@@ -1,8 +1,7 @@
-//! BPF_PROG_TEST_RUN for every hook: packets in, the packet and the maps looked at afterwards.
+//! Runs packets through every hook with BPF_PROG_TEST_RUN, and checks the returned packets and the maps.
 //!
-//! The rules have their own tests in `agent-common`. Here it is shown that the compiled programs
-//! pass the verifier, pass every packet on unchanged, write the maps that they should, come to the
-//! same results as the rules on the host ([`scenarios`]), and stay within their limits.
+//! `agent-common` tests the rules themselves. These tests show that the compiled programs pass the verifier,
+//! leave packets unchanged, write the right maps, agree with the host ([`scenarios`]), and keep their limits.
 
 mod data;
 mod gate;
@@ -16,7 +15,7 @@ mod sentinel;
 mod stage;
 mod udp;
 
-// The scenarios, which the tests of the rules have, name the packets.
+// The scenarios, which are shared with `agent-common`, use this name.
 use node_tests::packet;
 
 #[path = "../../agent-common/tests/parts/scenario.rs"]

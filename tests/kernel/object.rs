@@ -1,5 +1,5 @@
-//! The checked-in object: its maps are those that `agent-common` says, and its programs stay within
-//! a budget, so that a step up is seen when it is made.
+//! The checked-in object: its maps have the layout of `agent-common`, and its size and its programs stay
+//! within budgets, so that growth is noticed in the change that causes it.
 
 use std::mem::size_of;
 
@@ -19,16 +19,14 @@ use aya::maps::{Map, MapData, MapInfo};
 use node_tests::observer::Observer;
 use pathproof::datapath::load::{ATTACHED, OBJECT, SENTINEL, load_sentinel};
 
-/// Bytes of the object, which the agent's binary holds.
-/// The observer's four programs are most of it; the sentinel's five were 45 KiB, datagrams took 105,
-/// reasons for drops 8, the times at which endpoints are met 6, probes that must not leave the node 13,
-/// endpoints that left and are dialled themselves 4, data of connections 4.
+/// Maximum bytes of the object, which is part of the agent's binary. Most of it is the observer's four
+/// programs. KiB by feature: the sentinel's five programs 45, datagrams 105, drop reasons 8, times at which
+/// endpoints are met 6, keeping probes on the node 13, directly dialled departed endpoints 4, data 4.
 const MOST_OBJECT_BYTES: usize = 418 * 1024;
-/// Instructions that the verifier looks at, of the 1,000,000 that it may: what is left is for older
-/// kernels, which prune less.
+/// Maximum instructions that the verifier processes. Its limit is 1,000,000; older kernels prune less.
 const MOST_VERIFIED: u32 = 80_000;
-/// Bytes of a program after the verifier's rewriting, of 8 each; 11 KiB of them are for datagrams, 4 for
-/// the sampling gate, 4 for its marks of connections, and 8 for probes that must not leave the node.
+/// Maximum bytes of a program after the verifier rewrote it (8 per instruction). Datagrams take 11 KiB, the
+/// sampling gate 4, its marks of connections 4, and keeping probes on the node 8.
 const MOST_TRANSLATED: u32 = 68 * 1024;
 
 fn size<T>() -> u32 {
@@ -65,7 +63,7 @@ fn pinned() -> [Layout; 17] {
     ]
 }
 
-/// The sentinel's, those of the port and those of drops, which end with the agent.
+/// Maps of the sentinel, the sampling gate, port steering and drop reasons, which end with the agent.
 fn unpinned() -> [Layout; 10] {
     [
         of::<ProbeKey, Probe>(map::PROBES, abi::MAX_PROBES),
@@ -98,7 +96,7 @@ fn info(map: &Map) -> MapInfo {
 fn maps_are_those_of_the_layout() {
     let observer = Observer::load(&[]);
     let names = pinned().map(|(name, ..)| name);
-    assert_eq!(names, map::PINNED, "every pinned map is looked at");
+    assert_eq!(names, map::PINNED, "every pinned map is checked");
     for (name, key, value, entries) in pinned().into_iter().chain(unpinned()) {
         let info = info(observer.ebpf.map(name).expect(name));
         let found = (info.key_size(), info.value_size(), info.max_entries());
@@ -108,7 +106,7 @@ fn maps_are_those_of_the_layout() {
     for (name, ..) in unpinned() {
         assert!(!map::PINNED.contains(&name), "{name}");
     }
-    // A report has room in the ring buffer many times over: the reader looks four times a second.
+    // The reader empties the ring buffer four times a second; a window's reports fit in several times.
     assert!(abi::ANOMALY_BYTES > abi::CPU_REPORTS * 4 * size::<Anomaly>());
 }
 

@@ -1,5 +1,5 @@
-//! Plans in the maps: many changes in one call come to the same as each on its own, also where a map
-//! has no room for all of them.
+//! Plans are written to the maps in batches. The result is the same as with single writes, also when a map
+//! becomes full.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -15,7 +15,7 @@ use node_tests::observer::Observer;
 use pathproof::datapath::program::Programmer;
 use rstest::rstest;
 
-/// More than go into one call, and no multiple of those.
+/// More changes than fit into one call, and no multiple of that number.
 const MANY: u32 = 2_500;
 
 fn endpoint(index: u32) -> EndpointKey {
@@ -54,7 +54,7 @@ fn put_frontend(index: u32) -> MapChange {
     }
 }
 
-/// A Programmer on maps of its own, of other capacities where they are named.
+/// A Programmer with new maps; `capacities` overrides their sizes.
 fn programmer(capacities: &[(&'static str, u32)]) -> Programmer {
     Programmer::open(&mut Observer::load(capacities).ebpf).expect("the maps")
 }
@@ -73,7 +73,7 @@ fn a_plan_of_all_kinds() {
         assert_eq!(key, frontend(value.service));
     }
 
-    // What is gone already stops nothing; what stands is replaced.
+    // Deleting an absent key is no error, and an existing value is replaced.
     let left = EndpointValue {
         flags: endpoint_flag::LEFT,
     };
@@ -97,7 +97,7 @@ fn a_plan_of_all_kinds() {
     assert!(programmer.installed().endpoints.is_empty());
 }
 
-/// What found no place is handed back, and only that, wherever in a call the map became full.
+/// Exactly the changes that did not fit are returned, wherever in a call the map became full.
 #[rstest]
 #[case::at_once(1)]
 #[case::within_the_first_call(700)]
@@ -126,7 +126,7 @@ fn a_full_map(#[case] room: u32) {
     assert_eq!(frontends, (0..MANY).map(frontend).collect());
 }
 
-/// Ports of UDP Services are marked while something of them stands in the maps, and for a minute more.
+/// The port of a UDP Service stays marked while the maps use it, and for one minute longer.
 #[test]
 fn ports_of_udp_services_are_unmarked_when_they_went() {
     let mut programmer = programmer(&[]);
@@ -161,12 +161,12 @@ fn ports_of_udp_services_are_unmarked_when_they_went() {
     };
     let minutes = |minutes: u64| Mono(minutes * 60_000_000_000);
     let ports = [53, 5_053, 80, 5_080];
-    // The ports that a former agent marked are checked too.
+    // The first call also checks ports that an earlier agent marked.
     programmer.unmark_ports(minutes(0)).expect("the maps");
     let plan = [put(53), put(80)].concat();
     assert_eq!(programmer.apply(&plan).error, None);
     programmer.unmark_ports(minutes(1)).expect("the maps");
-    assert_eq!(marked(&programmer, ports), [true; 4], "they stand");
+    assert_eq!(marked(&programmer, ports), [true; 4], "all are in the maps");
 
     let (key, end) = of(53);
     programmer.apply(&[MapChange::DeleteFrontend { key }]);
@@ -176,12 +176,12 @@ fn ports_of_udp_services_are_unmarked_when_they_went() {
     assert_eq!(marked(&programmer, ports), [false, true, true, true]);
     programmer.apply(&[MapChange::DeleteEndpoint { key: end }]);
     programmer.unmark_ports(minutes(4)).expect("the maps");
-    // One that comes back meanwhile stays.
+    // A port that is used again within the minute stays marked.
     programmer.apply(&put(53));
     programmer.unmark_ports(minutes(5)).expect("the maps");
     assert_eq!(marked(&programmer, ports), [true; 4]);
 
-    // Another Service has the port still.
+    // Another Service still uses the port.
     let other = EndpointKey {
         service: 9_999,
         ..end

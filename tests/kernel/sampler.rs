@@ -1,4 +1,4 @@
-//! Reading the evidence while the kernel refuses a part of it, and while a flood fills the map of
+//! The sampler reads the evidence while the kernel refuses some calls, and while a flood fills the map of
 //! connections.
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -27,7 +27,7 @@ fn syn(client: &str, to: &str, number: u32) -> Packet {
     packet::syn(at(client), at(to), number)
 }
 
-/// A look that fails half-way; the next one finds everything that the failed one had read, once.
+/// A sample fails half-way. The next one has everything that the failed one had read, exactly once.
 #[rstest]
 #[case::before_the_sweep(OldKernel::NoBatchLookup)]
 #[case::in_the_sweep(OldKernel::NoBatchDelete)]
@@ -35,22 +35,22 @@ fn a_failed_look_loses_nothing(#[case] kernel: OldKernel) {
     on_stage(&[], |stage| {
         let mut sampler = stage.sampler();
         let now = || Mono(monotonic());
-        sampler.sample(now()).expect("a first look");
+        sampler.sample(now()).expect("a first sample");
         let web = "10.96.0.1:80";
         stage.comes(&syn("10.244.0.5:40001", web, 1_000), stage.at.client);
         stage.goes(&syn("10.244.0.6:40001", web, 2_000), stage.at.uplink);
 
-        // Long after: one connection is lost, and both are to be forgotten.
+        // Much later, so that one connection is lost and both are due for removal.
         let later = Mono(now().0 + 200_000_000_000);
         thread::scope(|scope| {
             let refused = scope.spawn(|| {
                 kernel.begin().expect("a filter");
                 sampler.sample(later).map(drop)
             });
-            let failed = refused.join().expect("a look");
+            let failed = refused.join().expect("a sample");
             failed.expect_err("the kernel refuses");
         });
-        let look = sampler.sample(later).expect("a look").sample;
+        let look = sampler.sample(later).expect("a sample").sample;
         assert_eq!(counted(&look, Outcome::Arrived), 1, "{look:?}");
         assert_eq!(counted(&look, Outcome::Leaked), 1, "{look:?}");
         assert_eq!(look.counts.iter().map(|delta| delta.lost).sum::<u32>(), 1);
@@ -58,7 +58,7 @@ fn a_failed_look_loses_nothing(#[case] kernel: OldKernel) {
         failures.sort_unstable();
         assert_eq!(failures, [Failure::Leaked, Failure::Lost]);
 
-        let read = sampler.sample(later).expect("a look");
+        let read = sampler.sample(later).expect("a sample");
         let look = &read.sample;
         assert!(
             look.counts.is_empty() && look.sightings.is_empty(),
@@ -78,7 +78,7 @@ fn successes_by_place() {
         stage.put_endpoint(SERVICE, remote, 7 << PEER_SHIFT);
         let mut sampler = stage.sampler();
         let mut look = || {
-            let look = sampler.sample(Mono(monotonic())).expect("a look").sample;
+            let look = sampler.sample(Mono(monotonic())).expect("a sample").sample;
             let successes = look.successes.into_iter();
             let successes = successes.map(|one| (one.place, one.answered.is_some(), one.count));
             successes.collect::<Vec<_>>()
@@ -103,10 +103,9 @@ fn successes_by_place() {
     });
 }
 
-/// The Service that is flooded.
 const FLOODED: u32 = SERVICE + 1;
 const FLOODED_AT: &str = "10.96.0.2:80";
-/// As many as come before a second is over, from so many clients.
+/// SYNs of one wave, which take less than a second, from [`CLIENTS`] clients.
 const WAVE: u32 = 10_000;
 const CLIENTS: u32 = 250;
 const SECOND: u64 = 1_000_000_000;
@@ -117,7 +116,7 @@ fn owe(stage: &mut Stage, owed: Owed) {
     stage.put_frontend(at(FLOODED_AT), value);
 }
 
-/// A SYN of the flood comes in, and goes on where it is owed that.
+/// A SYN of the flood comes in, and is forwarded if that is expected.
 fn flood(stage: &Stage, number: u32, owed: Owed) {
     let client = Ipv4Addr::from(0x0af4_0100 + number % CLIENTS);
     let client = SocketAddr::from((client, 1_024 + (number / CLIENTS) as u16));
@@ -133,9 +132,8 @@ fn failures(look: &KernelSample) -> Vec<(u32, Failure)> {
     failed.map(|one| (one.service, one.failure)).collect()
 }
 
-/// More SYNs that nobody answers than the map has room for, within the time in which they may come
-/// again: nothing is full, nothing uncertain. A fault of another Service is seen, and one of this
-/// Service too; a SYN that comes again is none.
+/// More unanswered SYNs than the map has room for, within the time in which they may be retransmitted. The
+/// map never becomes full, retransmissions are recognized, and faults of any Service are still seen.
 #[rstest]
 #[case::to_a_service_without_endpoints(Owed::Reject, WAVE)]
 #[case::to_a_silent_endpoint(Owed::Forward, WAVE + 4_096)]
@@ -145,10 +143,10 @@ fn a_flood_that_nobody_answers(#[case] owed: Owed, #[case] most: u32) {
         let endpoint = at("10.244.9.9:80");
         stage.put_endpoint(FLOODED, endpoint, 0);
         let mut sampler = stage.sampler();
-        sampler.sample(Mono(monotonic())).expect("a first look");
+        sampler.sample(Mono(monotonic())).expect("a first sample");
         let mut look = || {
             let later = Mono(monotonic() + 10 * SECOND);
-            let read = sampler.sample(later).expect("a look");
+            let read = sampler.sample(later).expect("a sample");
             assert_eq!(read.sample.faults[Fault::PendingFull as usize], 0);
             assert_eq!(read.sample.forgotten_early, 0);
             assert!(read.under_way <= most as usize, "{}", read.under_way);
@@ -161,13 +159,13 @@ fn a_flood_that_nobody_answers(#[case] owed: Owed, #[case] most: u32) {
             assert_eq!(look(), []);
         }
 
-        // Now there are endpoints, and rules that lead to one that left.
+        // Now the Service has endpoints, and the rules lead to one that left.
         owe(stage, Owed::Forward);
         stage.put_endpoint(FLOODED, endpoint, endpoint_flag::LEFT);
         for number in 0..20 {
             flood(stage, number, Owed::Forward);
         }
-        assert_eq!(look(), [], "they come again");
+        assert_eq!(look(), [], "retransmissions are no failures");
         flood(stage, 5 * WAVE, Owed::Forward);
         assert_eq!(look(), [(FLOODED, Failure::Stale)]);
         let pod = "10.244.0.5:40001";
@@ -177,14 +175,14 @@ fn a_flood_that_nobody_answers(#[case] owed: Owed, #[case] most: u32) {
     });
 }
 
-/// More at once than the map holds: those that were not followed are counted, and who came in their
-/// place is told. After the next look there is room, although nothing is over yet.
+/// More SYNs at once than the map holds. The sample counts those that were not followed and names the
+/// Service that filled the map. After it the map has room again, although no connection has timed out.
 #[test]
 fn a_flood_that_fills_the_map_at_once() {
     on_stage(&[(FOLLOW_ALL, 1)], |stage| {
         owe(stage, Owed::Forward);
         let mut sampler = stage.sampler();
-        sampler.sample(Mono(monotonic())).expect("a first look");
+        sampler.sample(Mono(monotonic())).expect("a first sample");
         for number in 0..100_u16 {
             let client = SocketAddr::from(([10, 244, 0, 5], 40_000 + number));
             let honest = packet::syn(client, at("10.96.0.1:80"), number.into());
@@ -194,7 +192,7 @@ fn a_flood_that_fills_the_map_at_once() {
             flood(stage, number, Owed::Reject);
         }
         let first = sampler.sample(Mono(monotonic() + SECOND / 10));
-        let first = first.expect("a look").sample;
+        let first = first.expect("a sample").sample;
         let missed = first.faults[Fault::PendingFull as usize];
         assert!(missed > 0);
         let heaviest = first.heaviest.as_ref().expect("a crowded map");
@@ -204,13 +202,16 @@ fn a_flood_that_fills_the_map_at_once() {
             flood(stage, number, Owed::Reject);
         }
         let second = sampler.sample(Mono(monotonic() + 2 * SECOND));
-        let second = second.expect("a look").sample;
+        let second = second.expect("a sample").sample;
         assert_eq!(second.faults[Fault::PendingFull as usize], missed);
         assert_eq!(second.forgotten_early, 0);
-        // On a slow machine they are old enough at the first look already.
+        // On a slow machine some are already old enough to be lost in the first sample.
         let counts = first.counts.iter().chain(&second.counts);
         let of_service = counts.filter(|delta| delta.service == SERVICE);
         let lost: u32 = of_service.map(|delta| delta.lost).sum();
-        assert_eq!(lost, 100, "nobody else's was evicted");
+        assert_eq!(
+            lost, 100,
+            "the flood evicted none of the other Service's connections"
+        );
     });
 }

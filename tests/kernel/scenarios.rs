@@ -1,5 +1,5 @@
-//! Every scenario of `agent-common/tests/parts/scenario.rs` through the compiled programs: they must
-//! see what the rules see on the host (`agent-common/tests/classify.rs`).
+//! Runs every scenario of `agent-common/tests/parts/scenario.rs` through the compiled programs. Their results
+//! must equal those of the rules on the host (`agent-common/tests/classify.rs`).
 
 use std::collections::HashMap;
 
@@ -13,12 +13,12 @@ use rstest::rstest;
 
 use crate::scenario::{self, Device, Reported, SERVICES, Seen, Stage, Step, WEB};
 
-/// A node made of maps.
+/// A simulated node, which consists of maps.
 struct Node {
     observer: Observer,
     sandbox: Sandbox,
     stage: Stage,
-    /// Time passes by making connections older.
+    /// The scenario's time. The entries' timestamps are moved to match it.
     now: u64,
     arrived: HashMap<u32, u64>,
 }
@@ -69,7 +69,7 @@ impl Node {
         let (now, arrived) = (self.now, &self.arrived);
         self.observer.change_pending(map::PENDING, |key, of| {
             of.arrived_ns = match now - arrived.get(&key.isn).copied().unwrap_or(now) {
-                // "Just now", however slow the machine: it lies in the future.
+                // A timestamp in the future counts as "just now", however slow the machine is.
                 0 => monotonic() + 60_000_000_000,
                 age => monotonic().saturating_sub(age),
             };

@@ -1,7 +1,6 @@
 //! The sentinel's programs, packet by packet: what each stamps, answers, drops and passes.
 //!
-//! What the compiled parser makes of packets is that of `agent-common/tests/probe.rs`; here is what
-//! the programs do about it. Sockets are shown in [`path`].
+//! `agent-common/tests/probe.rs` tests the parser that they share. [`path`] tests them with real sockets.
 
 mod answers;
 mod evidence;
@@ -32,9 +31,9 @@ const TOKEN: u32 = 0x0102_0304;
 const DROP: i32 = 2;
 /// `TC_ACT_REDIRECT`.
 const REDIRECT: i32 = 7;
-/// Near ends, whose programs pass what is not theirs.
+/// Programs at the near ends, which pass packets that are no probes.
 const NEAR: [&str; 3] = [program::ARRIVED, program::TRANSLATED, program::RETURNED];
-/// Far ends, behind which nothing may come.
+/// Programs at the far ends: no packet may pass them into the node's network stack.
 const FAR: [&str; 2] = [program::ECHO, program::COLLECT];
 
 fn host(family: Family, number: u16, port: u16) -> SocketAddr {
@@ -60,7 +59,7 @@ fn key(family: Family, protocol: u8, token: u32) -> ProbeKey {
     }
 }
 
-/// What a probe carries.
+/// Payload of a probe.
 fn payload(token: u32) -> [u8; DATA_LEN] {
     let mut payload = [0; DATA_LEN];
     payload[..UDP_MAGIC.len()].copy_from_slice(&UDP_MAGIC);
@@ -80,7 +79,6 @@ struct Sentinel<'a> {
     maps: ProbeMaps,
 }
 
-/// The maps of the probes.
 fn probes(observer: &Observer) -> ProbeMaps {
     let pending: HashMap<_, PendingKey, Pending> = observer.map(map::PENDING);
     let pending = pending.map().fd().as_fd();
@@ -96,7 +94,7 @@ fn with_sentinel(test: impl FnOnce(&mut Sentinel<'_>) + Send) {
 }
 
 impl Sentinel<'_> {
-    /// Registers a probe anew, runs one packet through a program, and tells what was made of it.
+    /// Registers a fresh probe and runs one packet through a program. Returns the packet, probe and events.
     fn run(
         &mut self,
         (key, flags): (ProbeKey, u32),
@@ -112,7 +110,7 @@ impl Sentinel<'_> {
         self.maps.register(key, flags).expect("room for a probe");
     }
 
-    /// Runs a packet once more.
+    /// Runs a packet without registering the probe again.
     fn again(&self, program: &str, bytes: &[u8]) -> Passed {
         self.stage.run(program, bytes, LO)
     }
@@ -126,12 +124,12 @@ impl Sentinel<'_> {
     }
 }
 
-/// The packet ended there, as it was.
+/// Asserts that the program dropped the packet and did not change it.
 fn assert_dropped(passed: Passed, bytes: &[u8], name: &str) {
     assert_eq!((passed.verdict, &*passed.bytes), (DROP, bytes), "{name}");
 }
 
-/// The one event that was told, as its probe and kind.
+/// Probe and kind of the only event.
 fn only(told: &[ProbeEvent], name: &str) -> (ProbeKey, u32) {
     let [event] = told else {
         panic!("{name}: one event: {told:?}");
@@ -139,7 +137,7 @@ fn only(told: &[ProbeEvent], name: &str) -> (ProbeKey, u32) {
     (event.key, event.kind)
 }
 
-/// Everything that was stamped.
+/// Phases and stages that have a timestamp.
 fn stamped(probe: &Probe) -> Vec<(Phase, Way)> {
     let stages = |phase| Way::ALL.map(|stage| (phase, stage));
     let all = [Handshake, Data].into_iter().flat_map(stages);
@@ -158,7 +156,7 @@ fn requests(family: Family) -> [(&'static str, Packet, u8, Phase); 3] {
     ]
 }
 
-/// And on their way back.
+/// Packets of a probe on their way back to the client.
 fn answers(family: Family) -> [(&'static str, Packet, u8, Phase, u32); 3] {
     let (client, echo) = (client(family), echo(family));
     let data = tcp_data(echo, client, TOKEN);

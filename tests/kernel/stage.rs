@@ -1,4 +1,4 @@
-//! The observer in a network namespace of its own, and what tests do with it.
+//! The observer's programs in a separate network namespace, with helpers for tests.
 
 use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
@@ -12,22 +12,20 @@ use node_tests::observer::{Observer, Sandbox, in_sandbox};
 use node_tests::packet::Packet;
 use pathproof::datapath::sample::Sampler;
 
-/// Id of the Service of a stage.
+/// Id of the Service that every stage has.
 pub(crate) const SERVICE: u32 = 17;
-/// Ids of the tests' Services are below.
+/// Upper bound of the Service ids that tests use.
 const SERVICES: u32 = 64;
 /// `TCX_NEXT`.
 pub(crate) const PASS: i32 = -1;
 
-/// The observer and the devices of its namespace.
 pub(crate) struct Stage {
     pub(crate) observer: Observer,
     pub(crate) at: Sandbox,
 }
 
-/// Runs `test` with an observer of its own, with the capacities given, in a network namespace of
-/// its own. [`SERVICE`] has one frontend in each family, and all sources in 10.244.0.0/16 and
-/// fd00:10:244::/48 are pods.
+/// Runs `test` with a new observer in a new network namespace. `capacities` overrides sizes of its maps.
+/// [`SERVICE`] has one frontend per family; sources in 10.244.0.0/16 and fd00:10:244::/48 are pods.
 pub(crate) fn on_stage(capacities: &[(&'static str, u32)], test: impl FnOnce(&mut Stage) + Send) {
     let observer = Observer::load(capacities);
     let furnished = |at: Sandbox| {
@@ -43,7 +41,6 @@ pub(crate) fn on_stage(capacities: &[(&'static str, u32)], test: impl FnOnce(&mu
     in_sandbox(furnished).expect("a network namespace");
 }
 
-/// An address and port.
 pub(crate) fn at(text: &str) -> SocketAddr {
     text.parse().expect("an address")
 }
@@ -69,7 +66,7 @@ pub(crate) fn frontend(family: Family) -> SocketAddr {
     at(choose(family, "10.96.0.1:80", "[fd00:10:96::1]:80"))
 }
 
-/// A cluster IP, of which every client is owed an endpoint.
+/// A cluster IP whose connections are expected to be forwarded, whatever the client.
 pub(crate) fn cluster_ip(service: u32, flags: u8) -> FrontendValue {
     FrontendValue {
         service,
@@ -80,7 +77,6 @@ pub(crate) fn cluster_ip(service: u32, flags: u8) -> FrontendValue {
     }
 }
 
-/// What the observer does, its stage does.
 impl Deref for Stage {
     type Target = Observer;
 
@@ -96,34 +92,34 @@ impl DerefMut for Stage {
 }
 
 impl Stage {
-    /// The reader of its evidence; takes the maps that it reads.
+    /// The sampler of this observer. It takes the maps that it reads out of the object.
     pub(crate) fn sampler(&mut self) -> Sampler {
         Sampler::open(&mut self.ebpf).expect("the maps")
     }
 
-    /// Forgets all evidence.
+    /// Clears all evidence.
     pub(crate) fn reset(&mut self) {
         self.observer.reset(SERVICES);
     }
 
-    /// Runs a packet through a hook of the observer's, which must pass it on as it came.
+    /// Runs a packet through a hook of the observer, which must pass it on unchanged.
     pub(crate) fn pass(&self, hook: &str, bytes: &[u8], device: u32) {
         let passed = self.run(hook, bytes, device);
         let (verdict, passed) = (passed.verdict, passed.bytes.as_slice());
         assert_eq!((verdict, passed), (PASS, bytes), "passed on by {hook}");
     }
 
-    /// A packet comes in by a device.
+    /// Runs a packet through the ingress hook of a device.
     pub(crate) fn comes(&self, packet: &Packet, device: u32) {
         self.pass(program::INGRESS, &packet.bytes(), device);
     }
 
-    /// A packet goes out by a device.
+    /// Runs a packet through the egress hook of a device.
     pub(crate) fn goes(&self, packet: &Packet, device: u32) {
         self.pass(program::EGRESS, &packet.bytes(), device);
     }
 
-    /// Counts of the outcomes of pods' connections and datagrams to a Service.
+    /// Outcomes of pods' connections and datagrams to a Service, with their counts.
     pub(crate) fn outcomes(&self, service: u32) -> Vec<(Outcome, u32)> {
         self.observer.outcomes(service, SourceClass::Pod)
     }
@@ -140,12 +136,11 @@ impl Stage {
         counts.map(|(_, count)| count).sum()
     }
 
-    /// Connections that are followed.
     pub(crate) fn connections(&self) -> Vec<Pending> {
         self.followed(map::PENDING)
     }
 
-    /// Datagrams and flows that are followed.
+    /// Datagrams that are followed, and their flows.
     pub(crate) fn datagrams(&self) -> Vec<Pending> {
         self.followed(map::UDP_PENDING)
     }
@@ -155,20 +150,20 @@ impl Stage {
         followed.map(|(_, pending)| pending).collect()
     }
 
-    /// The connection of an initial sequence number, if it is followed.
+    /// The followed connection with this initial sequence number.
     pub(crate) fn connection(&self, isn: u32, family: Family) -> Option<Pending> {
         let mut all = self.pending(map::PENDING).into_iter();
         let found = all.find(|(key, _)| (key.isn, key.family) == (isn, family as u32));
         found.map(|(_, pending)| pending)
     }
 
-    /// When the last proof of a family's pods was seen; zero for never.
+    /// Time of the last proof of a family's pods, or zero.
     pub(crate) fn last_proof(&self, family: Family) -> u64 {
         self.observer.last_proof(family, SourceClass::Pod)
     }
 }
 
-/// The failures among these, once the loss window is over.
+/// The failures among these after the loss window.
 pub(crate) fn failures(followed: &[Pending]) -> Vec<Failed> {
     let failures = followed.iter().filter_map(|of| failed(of, u64::MAX));
     failures.collect()

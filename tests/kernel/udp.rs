@@ -1,4 +1,4 @@
-//! Datagrams for UDP Services: what is counted of them, per Service and apart from connections.
+//! Datagrams for UDP Services are counted per Service, and separately from connections.
 
 use std::net::SocketAddr;
 
@@ -16,14 +16,14 @@ use crate::stage::{SERVICE, Stage, at, choose, cluster_ip, failures, on_stage};
 
 mod limits;
 
-/// The Service of these tests, in both families.
+/// Id of the UDP Service of these tests.
 const NAMES: u32 = 40;
 
-/// Who there is, in one family.
+/// The addresses of one family.
 #[derive(Clone, Copy)]
 struct Ends {
     client: SocketAddr,
-    /// Behind the same device.
+    /// Another client behind the same device.
     other: SocketAddr,
     frontend: SocketAddr,
     endpoint: SocketAddr,
@@ -58,17 +58,17 @@ fn stage_with(capacities: &[(&'static str, u32)], test: impl FnOnce(&mut Stage) 
     });
 }
 
-/// A question of a number from one to another.
+/// A DNS question with this id.
 fn asked(from: SocketAddr, to: SocketAddr, id: u16) -> Packet {
     packet::udp(from, to, &question(id))
 }
 
-/// Its answer.
+/// The answer to the DNS question with this id.
 fn said(from: SocketAddr, to: SocketAddr, id: u16) -> Packet {
     packet::udp(from, to, &dns::answer(&question(id)))
 }
 
-/// The client's question arrives.
+/// A question of the client arrives for the frontend.
 fn asks(stage: &Stage, of: Ends) {
     stage.comes(&asked(of.client, of.frontend, 7), stage.at.client);
 }
@@ -79,8 +79,8 @@ fn outcomes(stage: &Stage) -> Vec<Outcome> {
     counted.flat_map(each).collect()
 }
 
-/// The whole way of a question and its answer, in both families, also behind a VLAN tag, IP options
-/// and extension headers; of connections nothing is counted.
+/// A question and its answer are followed all the way in both families, also with a VLAN tag, IP options or
+/// extension headers. They leave no evidence of connections.
 #[test]
 fn a_question_and_its_answer() {
     let dress = |family| ["plain", "VLAN", "options"].map(|dress| (family, dress));
@@ -110,8 +110,8 @@ fn a_question_and_its_answer() {
     });
 }
 
-/// From outside the source is masqueraded: the endpoint's answer is nobody's that is known, the one
-/// that leaves for the client is.
+/// With masquerade, the answer that the endpoint sends to the node's address matches no client. The
+/// translated answer that leaves for the client does.
 #[test]
 fn an_answer_behind_masquerade() {
     stage(|stage| {
@@ -127,12 +127,12 @@ fn an_answer_behind_masquerade() {
 }
 
 #[test]
-fn where_it_goes() {
+fn a_datagram_is_judged_by_where_it_leaves() {
     stage(|stage| {
         let (uplink, pods) = (stage.at.uplink, stage.at.pods);
         for of in Family::ALL.map(ends) {
             let proven: &[Outcome] = &[Arrived, Forwarded, Proven];
-            // The outcomes that are counted of it, and its failure once the loss window is over.
+            // The outcomes that are counted, and the failure after the loss window.
             for (to, device, expected, became) in [
                 (of.frontend, uplink, &proven[..1], Some(Failed::Leaked)),
                 (of.stranger, pods, &proven[..1], Some(Failed::Misrouted)),
@@ -146,13 +146,13 @@ fn where_it_goes() {
                 let failed = failures(&stage.datagrams());
                 let became = (expected.to_vec(), Vec::from_iter(became));
                 assert_eq!((outcomes(stage), failed), became, "to {to}");
-                assert_eq!(stage.anomalies(), [], "to {to}: judged apart");
+                assert_eq!(stage.anomalies(), [], "to {to}: datagrams are no anomalies");
             }
         }
     });
 }
 
-/// A pod sends a datagram to an endpoint that left, whose address Cilium gave to its socket.
+/// Cilium wrote an endpoint's address into a pod's socket. The pod still sends to it after the endpoint left.
 #[rstest]
 #[case::silent(None, &[Failed::Stale])]
 #[case::answered_past_the_egress_hooks(Some(program::INGRESS), &[])]
@@ -184,7 +184,7 @@ fn to_an_endpoint_that_left_by_its_own_address(
     });
 }
 
-/// A pod's datagram that leaves the uplink for a cluster IP, though it was not seen coming in.
+/// A pod's datagram to a cluster IP leaves by the uplink, and its arrival was not seen.
 #[test]
 fn leaked_without_an_arrival() {
     stage(|stage| {
@@ -192,12 +192,12 @@ fn leaked_without_an_arrival() {
         for (id, device) in [(7, stage.at.uplink), (8, stage.at.pods)] {
             stage.goes(&asked(of.client, of.frontend, id), device);
             let failed = failures(&stage.datagrams());
-            assert_eq!(failed, [Failed::Leaked], "by the uplink alone");
+            assert_eq!(failed, [Failed::Leaked], "it leaks at the uplink only");
         }
     });
 }
 
-/// One socket asks for two addresses at once, as resolvers do, and both answers are told apart.
+/// One socket sends two questions at once, as resolvers do, and each is matched with its own answer.
 #[test]
 fn two_questions_of_one_socket() {
     stage(|stage| {
@@ -214,7 +214,7 @@ fn two_questions_of_one_socket() {
     });
 }
 
-/// What is sent again is no further datagram; nor is a copy at another device of its way.
+/// A retransmission counts as such, and a copy at another device on the path does not count at all.
 #[test]
 fn sent_again() {
     stage(|stage| {
@@ -231,8 +231,8 @@ fn sent_again() {
     });
 }
 
-/// The stated error: two clients send the same while it is followed. The later one is counted as
-/// such, and is no evidence against anybody.
+/// A known limit: two clients send the same payload at the same time. The later datagram is counted as
+/// ambiguous and is no evidence.
 #[test]
 fn two_clients_with_one_payload() {
     stage(|stage| {
@@ -246,9 +246,9 @@ fn two_clients_with_one_payload() {
     });
 }
 
-/// An answer to somebody else, from somebody else, or to another question is none.
+/// Answers to another client, from another address, or to another question are not matched.
 #[test]
-fn what_is_no_answer() {
+fn answers_of_others_are_not_matched() {
     stage(|stage| {
         let of = ends(V4);
         asks(stage, of);
@@ -264,7 +264,7 @@ fn what_is_no_answer() {
     });
 }
 
-/// Datagrams that are no Service's, and parts of datagrams, leave nothing.
+/// Datagrams to addresses of no UDP Service, and later fragments, leave nothing in the maps.
 #[test]
 fn what_is_not_followed() {
     stage(|stage| {
@@ -284,7 +284,7 @@ fn what_is_not_followed() {
     });
 }
 
-/// Devices without a link-layer header: a client behind a tunnel.
+/// Devices without a link-layer header, such as tunnels.
 #[test]
 fn without_a_link_layer() {
     stage(|stage| {

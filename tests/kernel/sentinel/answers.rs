@@ -1,4 +1,4 @@
-//! Registered probes: stamped, answered, collected.
+//! How the programs stamp, answer and collect registered probes.
 
 use agent_common::abi::program;
 use agent_common::probe::Stage::{Arrived, Collected, Echoed, Returned, Translated};
@@ -31,7 +31,7 @@ fn near_ends_stamp_and_pass(#[values(V4, V6)] family: Family) {
                 assert!((before..=monotonic()).contains(&stamp), "{name}");
                 assert_eq!(told, [], "{name}");
             }
-            // Data are not told from data that come back, but by where they are.
+            // A SYN-ACK is no request, so these programs do not stamp it.
             let syn_ack = packet::syn_ack(echo(family), client(family), TOKEN);
             let probe = (key(family, TCP, TOKEN), 0);
             let (passed, found, _) = on.run(probe, program, &syn_ack.bytes());
@@ -58,7 +58,7 @@ fn the_first_time_stays() {
         on.again(program::ARRIVED, &bytes);
         assert_eq!(on.read(&probe.0), first);
 
-        // The echo answers a retransmission, and keeps what it saw first.
+        // The echo also answers a retransmission, and keeps the first timestamp.
         let (_, first, _) = on.run(probe, program::ECHO, &bytes);
         let again = packet::syn(host(V4, 9, 9), host(V4, 2, 9), TOKEN).bytes();
         assert_eq!(on.again(program::ECHO, &again).verdict, REDIRECT);
@@ -66,7 +66,7 @@ fn the_first_time_stays() {
     });
 }
 
-/// An answer of a control probe ends where it comes in.
+/// The program at the ingress of the near end collects and drops the answer to a control probe.
 #[test]
 fn control() {
     with_sentinel(|on| {
@@ -79,7 +79,7 @@ fn control() {
                 assert_eq!(stamped(&found), [(phase, Returned)], "{name}");
                 assert_eq!(found.flags, probe_flag::CONTROL);
                 assert_eq!(only(&told, name), (probe.0, event), "{name}");
-                // Once more: dropped, and told once.
+                // A duplicate is dropped without a second event.
                 let again = on.again(program::RETURNED, &bytes);
                 assert_eq!((again.verdict, on.events()), (DROP, Vec::new()), "{name}");
             }
@@ -87,7 +87,7 @@ fn control() {
     });
 }
 
-/// The echo's answers are those of the rules, by the kernel's own checksums.
+/// The echo's answers equal those that etherparse builds, and their checksums are right.
 #[test]
 fn the_echo_answers() {
     let flags = |family| [0, probe_flag::CONTROL].map(|flags| (family, flags));
@@ -118,7 +118,7 @@ fn the_echo_answers() {
     });
 }
 
-/// Made by another hand: etherparse.
+/// Built by etherparse, independently of the program.
 fn expected_answer(family: Family, question: &str) -> Vec<u8> {
     let (from, to) = (echo(family), client(family));
     let mut bytes = match question {
@@ -127,7 +127,7 @@ fn expected_answer(family: Family, question: &str) -> Vec<u8> {
             let mut header = TcpHeader::new(from.port(), to.port(), sequence, 64_240);
             (header.syn, header.ack) = (true, true);
             header.acknowledgment_number = TOKEN + 1;
-            // What was the maximum segment size is "no operation" four times.
+            // The program overwrites the maximum segment size with four "no operation" options.
             header.set_options_raw(&[1; 4]).expect("one word");
             packet::segment(header, from.ip(), to.ip(), &[]).bytes()
         }
@@ -138,12 +138,12 @@ fn expected_answer(family: Family, question: &str) -> Vec<u8> {
         }
         _ => packet::udp(from, to, &payload(TOKEN)).bytes(),
     };
-    // The builder's link addresses, the other way round.
+    // Swap the link addresses that the builder chose.
     bytes[..12].rotate_left(6);
     bytes
 }
 
-/// All the room that a TCP header has for options, as a phone's or a browser's SYN may use it.
+/// Options up to the maximum of a TCP header, which the SYN of a phone or browser may fill.
 #[test]
 fn options_are_not_accepted() {
     let words = |family| [0, 1, 4, 10].map(|words| (family, words));
@@ -152,7 +152,7 @@ fn options_are_not_accepted() {
             let (from, to) = (client(family), echo(family));
             let mut header = TcpHeader::new(from.port(), to.port(), TOKEN, 64_240);
             (header.syn, header.ece, header.cwr) = (true, true, true);
-            // Multipath TCP, whatever follows.
+            // Multipath TCP.
             let options: Vec<u8> = [30, 12, 0, 129].repeat(words);
             header.set_options_raw(&options).expect("whole words");
             let bytes = packet::segment(header, from.ip(), to.ip(), &[]).bytes();
@@ -165,7 +165,7 @@ fn options_are_not_accepted() {
             assert_eq!(
                 passed.bytes[at + 13],
                 flag::SYN | flag::ACK,
-                "no ECN either"
+                "ECN is not accepted"
             );
             assert!(passed.bytes[at + 20..].iter().all(|byte| *byte == 1));
         }

@@ -1,4 +1,4 @@
-//! What the observer makes of a probe's connection.
+//! How the observer treats the connection of a probe.
 
 use agent_common::abi::program;
 use agent_common::evidence::{Outcome, state};
@@ -10,10 +10,10 @@ use node_tests::packet::{self, flag};
 use super::{DROP, TOKEN, client, host, key, payload, with_sentinel};
 use crate::stage::{PASS, SERVICE, at, choose, client as pod, cluster_ip, frontend};
 
-/// The observer follows and counts a probe's connection, and takes nothing from it for real traffic.
+/// The observer follows and counts a probe's connection, but takes no proof, delay or anomaly from it.
 #[test]
 fn probes_prove_nothing() {
-    // First those that leave no delays: they are not forgotten.
+    // Probes come first, since `reset` does not clear delays.
     let kinds = |family| [(family, frontend_flag::SENTINEL, false), (family, 0, true)];
     with_sentinel(|on| {
         for (family, flags, proves) in Family::ALL.into_iter().flat_map(kinds) {
@@ -50,8 +50,8 @@ fn probes_prove_nothing() {
     });
 }
 
-/// Packets of a probe that nothing translated end at an uplink, its reset included, and pass every other device.
-/// Packets with its token to another address pass everywhere, as do those of other clients to the sentinel's.
+/// A probe that nothing translated, and its reset, are dropped at an uplink and pass every other device.
+/// Packets with its token to another address pass everywhere, as do other packets to the sentinel's address.
 #[test]
 fn nothing_of_a_probe_leaves_by_an_uplink() {
     with_sentinel(|on| {

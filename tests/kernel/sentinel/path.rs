@@ -1,7 +1,7 @@
-//! The sentinel's programs where they belong: two real veth pairs in a namespace whose nftables
-//! rules translate as a node's do, frames by AF_PACKET, sockets of the kernel's.
+//! The sentinel's programs on two real veth pairs, in a namespace whose nftables rules translate as a node's
+//! do. Packets are sent as AF_PACKET frames and by kernel sockets.
 //!
-//! The devices are made here with `ip`: how the agent makes them is shown elsewhere.
+//! These tests make the devices with `ip`. tests/node shows how the agent makes them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -29,7 +29,7 @@ use super::{client, echo, host, key, payload, probes, tcp_data};
 use crate::stage::{at, choose};
 
 const TOKEN: u32 = 0x7a3f_19c4;
-/// Longer than anything here can take, on any machine.
+/// Longer than any step takes, even on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Hardware addresses of c0, c1, s0, s1.
@@ -38,7 +38,7 @@ fn link_address(last: u8) -> [u8; 6] {
 }
 const DEVICES: [(&str, u8); 4] = [("c0", 0xc0), ("c1", 0xc1), ("s0", 0x50), ("s1", 0x51)];
 
-/// A cluster IP and a UDP port of it, masquerade, and two ports that are refused.
+/// DNAT for a cluster IP's TCP and UDP port, masquerade, and two ports that reject.
 const RULES: &str = "
 table inet rules {
   chain prerouting {
@@ -134,7 +134,7 @@ impl Path {
         self.maps.register(key, flags).expect("room for a probe");
     }
 
-    /// The next event, which must be of this probe.
+    /// Waits for the next event, which must belong to this probe.
     fn event(&mut self, key: ProbeKey) -> ProbeEvent {
         let mut ready = libc::pollfd {
             fd: self.maps.events_fd(),
@@ -159,12 +159,12 @@ fn service(family: Family, port: u16) -> SocketAddr {
     SocketAddr::new(address.parse().expect("an address"), port)
 }
 
-/// This node's own address, which masquerade chooses.
+/// This node's address, which masquerade chooses as the source.
 fn own(family: Family) -> IpAddr {
     at(choose(family, "192.0.2.2:0", "[2001:db8::2]:0")).ip()
 }
 
-/// Frames into the node, as a pod's come; from its far end, as the builder's address says.
+/// Sends a frame from a veth end into the node, as a pod's packets arrive.
 fn send(device: &str, to: u8, packet: &Packet) {
     let from = DEVICES.iter().find(|(name, _)| *name == device);
     let link = (link_address(from.expect("a device").1), link_address(to));
@@ -177,7 +177,7 @@ fn from_client(packet: &Packet) {
     send("c1", 0xc0, packet);
 }
 
-/// Stages in which a phase was stamped, which must be in the order of their times.
+/// Stages with a timestamp of this phase. The timestamps must be in the order of the stages.
 fn stages(probe: &Probe, phase: Phase) -> Vec<Stage> {
     let stamps = probe.stamps[phase as usize];
     let passed: Vec<_> = Stage::ALL
@@ -191,7 +191,7 @@ fn stages(probe: &Probe, phase: Phase) -> Vec<Stage> {
     passed
 }
 
-/// Once round and back: unknown, handshake, data, datagram, control, refusals.
+/// A whole round trip: unknown probe, handshake, data, datagram, control probe, refusals.
 #[rstest]
 fn there_and_back(
     #[values(V4, Family::V6)] family: Family,
@@ -212,7 +212,7 @@ fn there_and_back(
 }
 
 fn unknown_and_handshake(path: &mut Path, family: Family) {
-    // First one that nobody knows: had it an answer, that would come before the next one's.
+    // An unregistered probe goes first. If it had an event, that would come before the next probe's.
     let (client, service) = (client(family), service(family, 80));
     let other = SocketAddr::new(client.ip(), 40_002);
     from_client(&packet::syn(other, service, !TOKEN));
@@ -231,7 +231,7 @@ fn unknown_and_handshake(path: &mut Path, family: Family) {
     assert_eq!(probe.echo_port, 8_080_u16.to_be_bytes());
 }
 
-/// After the handshake, and the end of the connection after them.
+/// Sends data after the handshake, then ends the probe.
 fn data(path: &mut Path, family: Family) {
     let (client, service) = (client(family), service(family, 80));
     let key = key(family, TCP, TOKEN);
@@ -258,7 +258,7 @@ fn datagram(path: &mut Path, family: Family) {
     assert_eq!(probe.echo_port, 5_353_u16.to_be_bytes());
 }
 
-/// Past the datapath.
+/// A control probe goes directly to the echo and bypasses the datapath.
 fn control(path: &mut Path, family: Family) {
     let key = key(family, TCP, TOKEN ^ 1);
     path.register(key, probe_flag::CONTROL);
@@ -294,8 +294,8 @@ fn refusals(path: &mut Path, family: Family) {
     }
 }
 
-/// The kernel's own connection: its checksums are unfinished, its options many, its data not in the
-/// packet's first part (finding 7).
+/// A connection of a kernel socket. Its packets have partial checksums, many options, and data outside the
+/// linear part of the packet (finding 7).
 #[rstest]
 fn a_connection_of_the_nodes_own(
     #[values(V4, Family::V6)] family: Family,
@@ -329,7 +329,11 @@ fn a_connection_of_the_nodes_own(
         stream.read_exact(&mut back).expect("read");
         assert_eq!(back, payload(host.token));
         assert_eq!(stages(&path.probe(key), Data), on_the_way);
-        assert_eq!(path.maps.next_event(), None, "the socket tells");
+        assert_eq!(
+            path.maps.next_event(),
+            None,
+            "probes from a socket make no events"
+        );
         path.maps.remove_socket(cookie);
         path.maps.remove(&key);
     });
@@ -340,8 +344,7 @@ fn filters(device: &str) -> usize {
     shown.matches("handle 0x").count()
 }
 
-/// As the agent has it: behind the observer's own programs, whose map of connections tells of a
-/// probe's too.
+/// As in the agent: the sentinel's programs run behind the observer's, and share its map of connections.
 #[rstest]
 fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
     on_path(|path, ends| {
@@ -362,10 +365,14 @@ fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
         data(path, V4);
         control(path, V4);
         assert!(hooks.stand());
-        // No frontend of the observer's: not followed.
+        // The observer has no frontend here, so it does not follow the probe.
         assert_eq!(path.maps.connection_state(TOKEN, V4), None);
         agents.check(Mono(0));
-        assert_eq!(agents.repairs(), 0, "the observer stands first");
+        assert_eq!(
+            agents.repairs(),
+            0,
+            "the observer is still first at its hooks"
+        );
         drop(hooks);
         let again = agents.open_sentinel(&ends).expect("the programs once more");
         assert!(again.stand());
@@ -373,7 +380,7 @@ fn beside_the_observer(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
     });
 }
 
-/// An agent that is killed leaves its filters: the next one replaces them.
+/// A killed agent leaves its filters, and the next one replaces them.
 #[test]
 fn filters_are_found_again() {
     on_path(|path, ends| {
@@ -382,7 +389,7 @@ fn filters_are_found_again() {
         let hooks = path.attach(&ends, Mode::Clsact);
         assert_eq!(filters("s1"), 1);
         assert!(hooks.stand());
-        assert_eq!(filters("s1"), 1, "looking adds none");
+        assert_eq!(filters("s1"), 1, "a check adds no filter");
         unknown_and_handshake(path, V4);
 
         run("tc", "qdisc del dev s1 clsact", "").expect("a qdisc");
@@ -398,7 +405,7 @@ fn filters_are_found_again() {
     });
 }
 
-/// Devices that are taken away are noticed, and those that come instead are attached to.
+/// The programs' owner notices removed devices, and attaches to the new ones that replace them.
 #[rstest]
 fn devices_that_go(#[values(Mode::Tcx, Mode::Clsact)] mode: Mode) {
     on_path(|path, ends| {

@@ -1,5 +1,5 @@
-//! Refusals, and everything that is no registered probe's: told, passed at the near ends, dropped at
-//! the far ones, answered by nobody.
+//! Refusals are reported. Packets that belong to no registered probe pass the near ends, are dropped at the
+//! far ends, and are never answered.
 
 use agent_common::abi::{MAX_PROBES, program};
 use agent_common::probe::UDP;
@@ -16,7 +16,7 @@ use super::{
 use crate::stage::PASS;
 
 #[rstest]
-fn refusals_are_told(#[values(V4, V6)] family: Family) {
+fn refusals_are_reported(#[values(V4, V6)] family: Family) {
     let (client, echo) = (client(family), echo(family));
     let unreachable = if family == V4 { 3 } else { 1 };
     let error = |about: &Packet| packet::icmp_error(echo.ip(), client.ip(), unreachable, 1, about);
@@ -40,8 +40,8 @@ fn refusals_are_told(#[values(V4, V6)] family: Family) {
             assert_eq!(stamped(&found), [], "{name}");
             assert_eq!(only(&told, name), (probe.0, probe_event::REFUSED), "{name}");
             on.again(program::COLLECT, &bytes);
-            assert_eq!(on.events(), [], "{name}: told once");
-            // No program but that of the client's end takes it for anything.
+            assert_eq!(on.events(), [], "{name}: reported once");
+            // All other programs ignore a refusal.
             for program in NEAR {
                 let (passed, found, _) = on.run(probe, program, &bytes);
                 let made = (passed.verdict, found);
@@ -54,7 +54,7 @@ fn refusals_are_told(#[values(V4, V6)] family: Family) {
     });
 }
 
-/// Whatever is not a registered probe's: near ends pass it, far ends drop it, nobody answers.
+/// Near ends pass a packet that belongs to no registered probe, far ends drop it, and no program answers it.
 #[rstest]
 fn strangers(#[values(V4, V6)] family: Family) {
     let (client, echo) = (client(family), echo(family));
@@ -92,7 +92,7 @@ fn strangers(#[values(V4, V6)] family: Family) {
     if family == V4 {
         packets.push(("later fragment", syn.fragment(3).bytes()));
     }
-    // What the kernel takes as a test packet at all: an IP header, and less than is said there.
+    // Packets that end behind the IP header. The kernel accepts no shorter test packets.
     let ip = if family == V4 { 34 } else { 54 };
     for length in ip..whole.len() {
         packets.push(("runt", whole[..length].to_vec()));
@@ -122,7 +122,7 @@ fn strangers(#[values(V4, V6)] family: Family) {
     });
 }
 
-/// What could be a probe of another agent's is passed to that agent's program behind this one.
+/// Another agent's probe passes, so that the other agent's program behind this one can take it.
 fn may_be_of_another(program: &str, name: &str) -> bool {
     let request = ["unknown SYN", "unknown data", "unknown datagram"].contains(&name);
     name.starts_with("unknown") && (program == program::COLLECT || request)
@@ -136,7 +136,7 @@ fn keys_are_whole() {
         on.register(key(V4, UDP, TOKEN), 0);
         let bytes = packet::syn(client(V4), echo(V4), TOKEN).bytes();
         assert_eq!(on.again(program::ECHO, &bytes).verdict, PASS);
-        // And one that was removed is none.
+        // A removed probe is not answered either.
         on.register(key(V4, TCP, TOKEN), 0);
         on.maps.remove(&key(V4, TCP, TOKEN));
         on.maps.remove(&key(V4, TCP, TOKEN));
@@ -145,7 +145,7 @@ fn keys_are_whole() {
 }
 
 #[test]
-fn a_full_map_is_said_to_be_full() {
+fn a_full_map_of_probes_is_an_error() {
     with_sentinel(|on| {
         for token in 0..MAX_PROBES {
             on.register(key(V4, TCP, token), 0);

@@ -1,4 +1,4 @@
-//! What is not followed of datagrams, and how many are.
+//! Which datagrams are not followed, and limits for those that are.
 
 use std::net::SocketAddr;
 
@@ -13,7 +13,7 @@ use super::{NAMES, asked, ends, outcomes, question, stage, stage_with};
 use crate::stage::{Stage, at, cluster_ip};
 
 #[test]
-fn too_little_to_be_known_by() {
+fn payloads_below_eight_bytes_are_not_matchable() {
     stage(|stage| {
         let of = ends(V4);
         for payload in [&[][..], &[1; 7]] {
@@ -26,7 +26,7 @@ fn too_little_to_be_known_by() {
     });
 }
 
-/// By IPv6 nothing comes to an IPv4 frontend.
+/// An IPv6 packet cannot reach an IPv4 frontend.
 #[test]
 fn an_ipv4_address_in_an_ipv6_header() {
     stage(|stage| {
@@ -37,7 +37,7 @@ fn an_ipv4_address_in_an_ipv6_header() {
     });
 }
 
-/// Every length has a hash of its own beginning: 8 to 40 bytes are matched.
+/// Payloads of 8 to 39 bytes are matched, each by a hash of its beginning.
 #[test]
 fn payloads_of_every_length() {
     stage(|stage| {
@@ -54,10 +54,10 @@ fn payloads_of_every_length() {
     });
 }
 
-/// Datagrams of a flood, each of a flow of its own.
+/// Datagrams of a flood, each of which is a separate flow.
 const FLOOD: u32 = 5_000;
 
-/// A flood to these frontends in turn; gives the windows of the kernel's clock that it took.
+/// Floods these frontends in turn. Returns the number of budget windows that it took.
 fn flood(stage: &Stage, frontends: &[SocketAddr]) -> u64 {
     let began = monotonic() >> BUDGET_WINDOW_SHIFT;
     let mut client = ends(V4).client;
@@ -70,9 +70,9 @@ fn flood(stage: &Stage, frontends: &[SocketAddr]) -> u64 {
     (monotonic() >> BUDGET_WINDOW_SHIFT) - began + 1
 }
 
-/// What was not followed is counted, but for the few flows that the gate takes for others that it read
-/// a moment ago: of 5,000 flows in its 65,536 places 190 if all were read, which a slow machine does. Of
-/// thousands of payloads two may have one hash.
+/// Datagrams that are not followed are counted. The exception are flows whose hash in the gate (65,536
+/// places) equals that of a flow read a moment ago: up to 190 of 5,000, when a slow machine reads all. Two of
+/// thousands of payloads may also share a hash.
 fn is_counted(stage: &Stage, followed: u64) {
     let faults = stage.faults();
     let known = [Fault::UdpOverRate, Fault::UdpAmbiguous];
@@ -88,7 +88,7 @@ fn is_counted(stage: &Stage, followed: u64) {
     );
 }
 
-/// A flood costs a bounded number of entries and counts; one Service's leaves room for the others.
+/// A flood of one Service uses a bounded number of entries, which leaves room for other Services.
 #[test]
 fn a_flood() {
     stage(|stage| {
@@ -97,12 +97,12 @@ fn a_flood() {
         let rate = u64::from(UDP_PER_SERVICE);
         assert!((rate..=windows * rate).contains(&followed), "{followed}");
         is_counted(stage, followed);
-        // Each has its flow beside it.
+        // Each datagram has a second entry for its flow.
         assert_eq!(stage.datagrams().len() as u64, 2 * followed);
     });
 }
 
-/// As many Services as you like: no more than the rate of all.
+/// The rate of all Services together is bounded as well.
 #[test]
 fn a_flood_over_many_services() {
     stage(|stage| {
@@ -122,7 +122,7 @@ fn a_flood_over_many_services() {
     });
 }
 
-/// The bulk of a flow is one datagram: the rest is not followed while that is.
+/// Only one datagram of a flow is followed at a time.
 #[test]
 fn the_bulk_of_a_flow() {
     stage(|stage| {
@@ -135,7 +135,6 @@ fn the_bulk_of_a_flow() {
             stage.goes(&udp(quic, client, &payload), stage.at.client);
         }
         assert_eq!(outcomes(stage), [Arrived, Answered]);
-        // Who answered is not known: something on this node.
         assert_eq!(stage.faults(), []);
     });
 }
