@@ -1,4 +1,4 @@
-//! The other ways of being attached: without pins, and by clsact where there is no TCX.
+//! Attaching the observer without pins, and with clsact filters instead of TCX links.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::agent_kernel::programs_at;
 use node_tests::scene::{Scene, device_of, eventually, lacks, repairs, throughout};
 
 #[test]
-fn no_pins_is_told_and_works() {
+fn an_agent_without_pins_works_and_reports_it() {
     let mut scene = Scene::bare(Backend::Nftables);
     let pins = scene
         .world
@@ -75,7 +75,7 @@ fn clsact_works_as_well() {
     scene.break_and_mend(&watch);
     drop(watch);
 
-    // Killed: the filters stay, and the next agent finds them instead of adding more.
+    // The filters of a killed agent stay, and the next agent takes them over instead of adding more.
     scene.take_agent().kill().expect("kill");
     assert_eq!(filters(&scene, "eth0"), 2);
     scene.start(&extra);
@@ -86,17 +86,17 @@ fn clsact_works_as_well() {
         scene.count("web", Family::V4, "pod", "arrived") > before
     });
 
-    // Ended in order: nothing is left, since nothing pins a filter's agent.
+    // An agent that ends in order removes its filters.
     scene.take_agent().terminate().expect("an end in order");
     assert_eq!(filters(&scene, "eth0"), 0);
 
-    // The other way of attaching takes over cleanly.
+    // An agent that uses TCX leaves no filters.
     scene.start(&[]);
     scene.wait_proven();
     assert_eq!(filters(&scene, "eth0"), 0);
 }
 
-/// Somebody takes a filter away, or the qdisc with both.
+/// Another program deletes a filter, or the qdisc with both filters.
 #[rstest]
 #[case::the_qdisc("qdisc del dev veth-client-1 clsact", 2)]
 #[case::a_filter("filter del dev veth-client-1 ingress", 1)]
@@ -107,11 +107,7 @@ fn a_removed_filter_is_put_back(#[case] words: &str, #[case] removed: usize) {
     tc(&scene, words);
     // No assertion that the filters are gone: the agent may have put them back already.
     eventually("the repair counted", || repairs(&scene) == removed as u64);
-    assert_eq!(
-        filters(&scene, "veth-client-1"),
-        2,
-        "and nothing took it away"
-    );
+    assert_eq!(filters(&scene, "veth-client-1"), 2, "it stays attached");
     scene
         .pod_plan("client-1", scene.cluster_ip("web", Family::V4))
         .once(0)
@@ -122,7 +118,8 @@ fn a_removed_filter_is_put_back(#[case] words: &str, #[case] removed: usize) {
     assert_eq!(repairs(&scene), removed as u64, "once");
 }
 
-/// sch_ingress takes filters of egress for those of ingress: such an interface is left out, by name.
+/// With an `ingress` qdisc, the kernel would attach egress filters at ingress. The agent skips such an
+/// interface and reports it.
 #[test]
 fn an_ingress_qdisc_is_left_alone() {
     let mut scene = Scene::bare(Backend::Nftables);
@@ -137,12 +134,12 @@ fn an_ingress_qdisc_is_left_alone() {
     assert!(lacks(&report, "detached"), "{report:#}");
     throughout(Duration::from_secs(12), || {
         assert_eq!(repairs(&scene), 0);
-        // Both directions show the same.
+        // tc shows the same filters for both directions.
         assert_eq!(filters(&scene, "veth-client-2"), 0);
     });
 }
 
-/// Both would look at every packet.
+/// If the killed agent's filters stayed beside the links, every packet would be counted twice.
 #[test]
 fn links_follow_the_filters_of_a_killed_agent() {
     if skip::without_linux("links_follow_the_filters_of_a_killed_agent", skip::TCX) {
@@ -160,8 +157,8 @@ fn links_follow_the_filters_of_a_killed_agent() {
     }
 }
 
-/// An empty qdisc is in the way of another program's `ingress`. One that somebody else added, or has filters
-/// in, is not the agent's to delete; that of an agent that was killed is.
+/// An empty clsact qdisc would keep other programs from adding their `ingress` qdisc. The agent deletes its
+/// qdiscs and those of a killed agent, but none that another program added or has filters in.
 #[rstest]
 #[case::ended(false)]
 #[case::killed_before(true)]
@@ -205,8 +202,9 @@ fn qdiscs_go_with_their_agent(#[case] killed: bool) {
     );
 }
 
-/// The plugins bridge and ptp make a pair in the pod's namespace and move one end out with its index, so two
-/// pods' interfaces have the same one soon. Between two looks of the agent the first goes and the second comes.
+/// The CNI plugins bridge and ptp make a veth pair in the pod's namespace and move one end out with its
+/// index, so interfaces of two pods may have the same index. Here the second replaces the first while the
+/// agent is stopped.
 #[rstest]
 #[case::tcx("auto")]
 #[case::clsact("clsact")]
@@ -236,7 +234,7 @@ fn an_index_that_is_given_again_is_another_interface(#[case] attach: &str) {
             let programs = programs_at(&scene.world.node, "veth-second", TcAttachType::Ingress);
             assert_eq!(programs.len(), 1, "{second}");
         }
-        // It is left to plugins for a while.
+        // The agent adds no qdisc to a new interface yet, since a CNI plugin may add its own.
         false => {
             assert!(
                 second["problem"].to_string().contains("it is new"),

@@ -1,4 +1,4 @@
-//! Packets that make no sense: passed as they came, and counted.
+//! Malformed packets are passed on unchanged, and counted.
 
 use node_tests::capture::{Capture, Direction, Frame};
 use node_tests::rules::Backend;
@@ -9,14 +9,13 @@ const SYN: u8 = 0x02;
 
 type Hardware = ([u8; 6], [u8; 6]);
 
-/// From one bridged pod to another, through four hooks: byte for byte, however broken. What makes
-/// no sense is counted.
+/// Broken packets from one bridged pod to another pass four hooks without a change.
 #[test]
 fn broken_packets_pass_as_they_came() {
     let scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
     let (from, to) = (scene.world.pod("db-2"), scene.world.pod("db-1"));
-    // A plain bridge: with netfilter in it, the kernel itself drops what is broken.
+    // Netfilter on the bridge would drop broken packets by itself.
     for key in ["bridge-nf-call-iptables", "bridge-nf-call-ip6tables"] {
         let _ = scene.world.node.sysctl(&format!("net/bridge/{key}"), "0");
     }
@@ -45,7 +44,7 @@ fn broken_packets_pass_as_they_came() {
     assert_never_503(&watch);
 }
 
-/// Frames that begin right and go wrong, each in its own way.
+/// Frames with a valid beginning and one defect each.
 fn broken((from, to): Hardware, source: [u8; 4], target: [u8; 4]) -> Vec<(&'static str, Vec<u8>)> {
     let ethernet = |kind: u16| [&to[..], &from[..], &kind.to_be_bytes()[..]].concat();
     let frame = |kind: u16, rest: &[u8]| [&ethernet(kind)[..], rest].concat();
@@ -67,7 +66,7 @@ fn broken((from, to): Hardware, source: [u8; 4], target: [u8; 4]) -> Vec<(&'stat
         header
     };
     let syn = tcp(5, SYN);
-    // Destination options in a row, more than any parser follows.
+    // More destination options than any parser follows.
     let deep = [60, 0, 1, 4, 0, 0, 0, 0].repeat(40);
     let v6 = |next: u8, length: u16, rest: &[u8]| {
         let mut header = vec![0x60, 0, 0, 0];

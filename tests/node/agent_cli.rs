@@ -1,5 +1,5 @@
-//! The commands beside `run`, on a real node: what they say during a fault, what they exit with,
-//! and that they leave nothing behind.
+//! The commands beside `run` on a real node: their output during a fault, their exit codes, and that they
+//! leave nothing behind.
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -21,8 +21,8 @@ fn check(scene: &Scene, extra: &[&str]) -> Command {
     pathproof(&scene.world, &[&args, extra].concat())
 }
 
-/// Interfaces, routes, neighbours, queueing disciplines (clsact among them) and pinned programs, as
-/// they stand. Links of TCX that nothing pins end with the process.
+/// Interfaces, routes, permanent neighbours, qdiscs and the number of pins. Unpinned TCX links need no check:
+/// they end with the process.
 fn remains(world: &World) -> String {
     let mut all = String::new();
     for words in [
@@ -32,7 +32,7 @@ fn remains(world: &World) -> String {
         "neigh show nud permanent",
     ] {
         let text = world.node.ip(words).expect("ip");
-        // Neighbours come in the order of a hash table, which may have grown meanwhile.
+        // Neighbours are listed in the order of a hash table, which may have grown in between.
         let mut lines: Vec<&str> = text.split_inclusive('\n').collect();
         lines.sort_unstable();
         all.extend(lines);
@@ -43,7 +43,7 @@ fn remains(world: &World) -> String {
     all + &format!("{pins} pins\n")
 }
 
-/// Devices and all come a moment after the link is made, and go so.
+/// [`remains`] once it has stopped changing: routes and qdiscs follow a new or removed interface late.
 fn settled(world: &World) -> String {
     let mut last = remains(world);
     eventually("the interfaces settle", || {
@@ -55,7 +55,7 @@ fn settled(world: &World) -> String {
 }
 
 #[test]
-fn why_tells_where_a_probe_was_last_seen() {
+fn why_shows_where_a_probe_was_last_seen() {
     let scene = Scene::idle(Backend::Nftables, &[]);
     let why = || pathproof(&scene.world, &["why"]);
     let sound = told(why(), 0);
@@ -153,12 +153,12 @@ fn a_check_of_a_flushed_node_names_the_cause() {
 }
 
 #[test]
-fn a_check_that_can_tell_nothing_says_so() {
+fn a_check_without_a_result_names_the_reason() {
     let scene = Scene::bare(Backend::Nftables);
     let absent = told(check(&scene, &[]), 3);
     assert_says(&absent, &["There is no sentinel"]);
 
-    // A device of another program.
+    // Another program's device has the sentinel's name.
     scene.add_sentinel(&Sentinel::default());
     let node = &scene.world.node;
     node.ip("link add pathproof-c0 type bridge").expect("add");
@@ -167,7 +167,7 @@ fn a_check_that_can_tell_nothing_says_so() {
     assert!(remains(&scene.world).contains("pathproof-c0"));
     node.ip("link del pathproof-c0").expect("delete");
 
-    // A filter that a policy may well be.
+    // Lost probes may be the effect of a policy.
     let filter = "table inet fault { chain drops { type filter hook forward priority -10; \
                   ip saddr 198.18.0.1 drop; ip6 saddr 2001:2::1 drop; }\n}\n";
     scene.nft(filter);
@@ -175,7 +175,7 @@ fn a_check_that_can_tell_nothing_says_so() {
     assert_says(&dropped, &["lost"]);
     scene.nft("delete table inet fault");
 
-    // Nothing to read, and no right to look.
+    // No manifests, then no capabilities.
     told(pathproof(&scene.world, &["check"]), 64);
     let check = check(&scene, &[]);
     let mut powerless = scene.world.node.command("setpriv");
@@ -212,7 +212,7 @@ fn a_check_beside_an_agent_reads_its_verdict() {
     assert_says(&checked, &["from the agent at 127.0.0.1:19256"]);
     assert_eq!(remains(&scene.world), devices);
 
-    // An agent that is not asked is not disturbed.
+    // A check with another admin address does not disturb the agent that runs.
     let elsewhere = check(&scene, &["--admin-address", "127.0.0.1:1"]);
     assert_says(&told(elsewhere, 3), &["--admin-address"]);
     assert_eq!(remains(&scene.world), devices);
@@ -221,7 +221,7 @@ fn a_check_beside_an_agent_reads_its_verdict() {
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     assert_says(&told(check(&scene, &[]), 1), &["leaked"]);
 
-    // What a killed agent leaves, cleanup takes.
+    // `cleanup` removes what a killed agent leaves.
     let pins = scene.world.pin_dir().to_string_lossy().into_owned();
     scene.take_agent().kill().expect("kill");
     assert!(remains(&scene.world).contains("pathproof-c0"));

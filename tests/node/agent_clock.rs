@@ -1,5 +1,5 @@
-//! A clock that is set, as by NTP on a node that booted with a wrong one. Only on a machine of its own:
-//! everybody's clock is the same.
+//! The clock is set, as by NTP on a node that booted with a wrong time. These tests run only in a virtual
+//! machine, since all processes of a machine share its clock.
 
 use std::io;
 use std::thread;
@@ -11,7 +11,7 @@ use node_tests::rules::Backend;
 
 use node_tests::scene::{Scene, assert_never_503, eventually, wait_answers};
 
-/// Says that the machine is nobody else's.
+/// Environment variable that allows tests to change the whole machine.
 const OWN_CLOCK: &str = "PATHPROOF_TEST_OWN_CLOCK";
 
 const HOUR: i64 = 3600;
@@ -35,7 +35,7 @@ fn a_clock_that_is_set_makes_no_fault_and_hides_none() {
         wait_dated(&scene);
         assert_never_503(&watch);
     }
-    // Between two steps, and across one.
+    // A fault between two steps of the clock, then one across a step.
     scene.break_and_mend(&watch);
     scene.rules.flush_services().expect("flush");
     set_clock(HOUR).expect("set the clock");
@@ -46,7 +46,7 @@ fn a_clock_that_is_set_makes_no_fault_and_hides_none() {
     set_clock(HOUR).expect("set the clock");
 }
 
-/// Waits until what the agent writes has the time of the clock that was set.
+/// Waits until the agent's report has the new time.
 fn wait_dated(scene: &Scene) {
     eventually("a report of now", || {
         let verdict = scene.agent().verdict().expect("a report");
@@ -65,7 +65,7 @@ fn wait_dated(scene: &Scene) {
     });
 }
 
-/// Moves it by seconds.
+/// Moves the clock by `step` seconds.
 fn set_clock(step: i64) -> io::Result<()> {
     let mut now = libc::timespec {
         tv_sec: 0,

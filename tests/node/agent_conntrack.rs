@@ -1,5 +1,5 @@
-//! The kernel's table of connections. Its limit is the whole machine's, so it is filled only in a
-//! machine of the test's own.
+//! The conntrack table. Its limit applies to the whole machine, so the test that fills it runs only in a
+//! virtual machine.
 
 use std::fs;
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -13,12 +13,12 @@ use node_tests::scene::{
 use node_tests::wait::{scaled, settled, until};
 use node_tests::world::Family;
 
-/// Says that the machine is nobody else's.
+/// Environment variable that allows tests to change the whole machine.
 const OWN_MACHINE: &str = "PATHPROOF_TEST_OWN_CLOCK";
 const LIMIT: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
-/// Connections that stay, so that their entries give way to nobody.
+/// Established connections, whose entries the kernel does not evict.
 const HELD: usize = 200;
-/// Places beside them, for which all others compete.
+/// Free entries beside them, for which all other connections compete.
 const FREE: u64 = 4;
 const NO_LABELS: [&str; 0] = [];
 
@@ -81,14 +81,14 @@ fn a_full_conntrack_table_is_named_and_stays_503_until_there_is_room() {
     drop(held);
 }
 
-/// Probes that passed, of all lanes.
+/// Number of probes that passed, over all lanes.
 fn passes(report: &serde_json::Value) -> u64 {
     let families = Family::ALL.iter().map(|family| family_of(report, *family));
     let lanes = families.flat_map(|family| family["lanes"].as_array().cloned().unwrap_or_default());
     lanes.filter_map(|lane| lane["passed"].as_u64()).sum()
 }
 
-/// The agent's own ports are not tracked: whoever asks them needs no room.
+/// Exempts the agent's ports from conntrack, so that requests to them need no entry.
 fn leave_out_agent(scene: &Scene) {
     let rules = |hook: &str| {
         format!(
@@ -105,7 +105,7 @@ fn leave_out_agent(scene: &Scene) {
     scene.nft(&table);
 }
 
-/// Connections of one pod to another, by way of the node.
+/// Opens connections from one pod to another through the node.
 fn hold(scene: &Scene) -> Vec<(TcpStream, TcpStream)> {
     let (from, to) = (scene.world.pod("client-1"), scene.world.pod("client-2"));
     let address = SocketAddr::new(to.address(Family::V4), 7_000);
@@ -124,7 +124,7 @@ fn read(path: &str) -> u64 {
     text.trim().parse().expect(path)
 }
 
-/// The machine's limit, which is as it was once this is dropped.
+/// The machine's limit. Dropping this restores the old value.
 struct Limit {
     before: u64,
 }

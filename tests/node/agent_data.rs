@@ -1,12 +1,12 @@
-//! Data after the handshake: what drops that of real connections and spares the sentinel's, and the innocent
-//! reverse, an inline filter that does not know the sentinel's bytes.
+//! Data after the handshake is dropped: of real connections but not of the sentinel, and as the negative
+//! control only of the sentinel, as by an inline filter that does not recognize its bytes.
 
 use std::time::Duration;
 
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, assert_never_503, in_both, throughout, wait_answers};
 
-/// A table that drops data where these conditions hold, as a rule for what conntrack calls invalid does.
+/// Drops data packets that match these conditions, as a rule for INVALID packets does.
 fn drop_data(scene: &Scene, conditions: [&str; 2]) {
     let rules = conditions.map(|of| format!("{of} tcp flags & (psh | ack) == psh | ack drop;"));
     let rules = rules.join(" ");
@@ -15,7 +15,7 @@ fn drop_data(scene: &Scene, conditions: [&str; 2]) {
     ));
 }
 
-/// Connections are made, and nobody is served.
+/// Handshakes succeed, but no client is served.
 #[test]
 fn data_that_is_dropped_on_real_connections_alone_is_503() {
     let scene = Scene::busy(Backend::Nftables, &[]);
@@ -40,7 +40,7 @@ fn data_that_is_dropped_on_real_connections_alone_is_503() {
     wait_answers(&watch, 200);
 }
 
-/// Real connections carry data: it is not the node that drops the sentinel's.
+/// Real connections carry data, so the sentinel's loss is no fault of the node.
 #[test]
 fn a_filter_that_drops_the_sentinels_data_alone_is_no_503() {
     let scene = Scene::busy(Backend::Nftables, &[]);

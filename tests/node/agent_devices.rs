@@ -1,4 +1,4 @@
-//! Interfaces that come and go, that are left out, and hooks that somebody takes away.
+//! Interfaces that come and go, interfaces that are not observed, and hooks that other programs remove.
 
 use std::fs;
 use std::thread;
@@ -39,7 +39,7 @@ fn pods_come_and_go_under_traffic(#[case] place: Place) {
             is_watched(report, &device)
         });
 
-        // As an endpoint, and as a client.
+        // The new pod is both an endpoint and a client.
         let endpoint = scene.world.pod(&pod).into();
         scene
             .manifests
@@ -104,14 +104,14 @@ fn an_excluded_interface_is_left_alone() {
     assert_eq!(
         scene.count("web", Family::V4, "pod", "arrived"),
         3,
-        "and it alone"
+        "the excluded client is not counted"
     );
 }
 
-/// What crosses it cannot be read: said, and nothing counted as lost meanwhile.
+/// The observer cannot parse packets of such an interface, and the agent reports the gap in its coverage.
 #[test]
-fn a_kind_that_is_not_followed_is_told() {
-    let name = "a_kind_that_is_not_followed_is_told";
+fn an_interface_of_an_unsupported_kind_is_reported() {
+    let name = "an_interface_of_an_unsupported_kind_is_reported";
     let scene = Scene::new(Backend::Nftables, &[]);
     let node = &scene.world.node;
     let Some(modem) = device_of_kind(name, node, "ppp7", libc::ARPHRD_PPP) else {
@@ -125,7 +125,7 @@ fn a_kind_that_is_not_followed_is_told() {
     scene.wait("all is seen again", |report| !lacks(report, "left_out"));
 }
 
-/// The device's hook is ours first again, and its clients are proven.
+/// Asserts that the agent's program is the first at the hook again, and that its clients are proven.
 fn assert_watched_again(scene: &Scene, direction: TcAttachType) {
     let node = &scene.world.node;
     eventually("ours first again", || {
@@ -163,8 +163,8 @@ fn a_detached_link_is_put_back() {
     }
 }
 
-/// Somebody cleans up below a running agent: what runs goes on, and is pinned again, so that the
-/// next restart leaves no gap.
+/// The pins are deleted while the agent runs. The links keep running and are pinned again, so that the next
+/// restart leaves no gap.
 #[test]
 fn a_removed_pin_is_put_back() {
     let mut scene = Scene::proven(Backend::Nftables, &[]);
@@ -172,7 +172,7 @@ fn a_removed_pin_is_put_back() {
     let index = scene.world.node.ifindex("veth-client-1").expect("a device");
     let pins = ["ingress", "egress"].map(|direction| link(&scene.world, index, direction));
     fs::remove_dir_all(scene.world.pin_dir()).expect("remove every pin");
-    // A device that comes meanwhile is watched as any other.
+    // A new device is observed all the same.
     scene
         .world
         .add_pod("late", Place::Local)
@@ -191,7 +191,7 @@ fn a_removed_pin_is_put_back() {
     assert_never_503(&watch);
 }
 
-/// Devices that vanish while they are attached to, as on a node whose pods crash in a loop.
+/// Devices vanish while the agent attaches to them, as on a node whose pods crash in a loop.
 #[test]
 fn devices_that_vanish_at_once_leave_nothing() {
     let scene = Scene::proven(Backend::Nftables, &[]);
@@ -208,7 +208,7 @@ fn devices_that_vanish_at_once_leave_nothing() {
         let node = &scene.world.node;
         let add = format!("link add brief{round} type veth peer name peer{round}\n");
         node.ip_batch(&add).expect("add");
-        // Each a little later than the one before: somewhere the agent is in the middle of it.
+        // The delay grows, so that some devices vanish in the middle of the agent's work.
         thread::sleep(Duration::from_millis(round * 2));
         node.ip_batch(&format!("link del brief{round}\n"))
             .expect("remove");
@@ -227,8 +227,8 @@ fn devices_that_vanish_at_once_leave_nothing() {
     assert_never_503(&watch);
 }
 
-/// Another program at the head is moved behind, but not in a race: two that both insist on being
-/// first would spend the node's time on it.
+/// The agent moves ahead of another program at the head of the hook, but at a bounded rate: two programs that
+/// both insist on being first must not waste the node's time.
 #[test]
 fn a_rival_at_the_head_is_answered_at_a_bounded_rate() {
     let scene = Scene::new(Backend::Nftables, &[]);
@@ -242,7 +242,7 @@ fn a_rival_at_the_head_is_answered_at_a_bounded_rate() {
         "it runs behind: {programs:?}"
     );
 
-    // It insists.
+    // The rival insists on being first.
     let (before, start) = (repairs(&scene), Instant::now());
     throughout(Duration::from_secs(12), || {
         let programs = programs_at(&scene.world.node, "veth-client-1", hook);
@@ -258,7 +258,7 @@ fn a_rival_at_the_head_is_answered_at_a_bounded_rate() {
     assert!(made <= fair, "{made} repairs in {:?}", start.elapsed());
     scene.wait("told as coverage", |report| lacks(report, "not_first"));
     drop(rival);
-    // The node itself never felt any of it.
+    // The node's traffic is not affected.
     let plan = Plan::from_outside(&scene.world, 0, scene.node_port(30081, Family::V4));
     plan.once(0).expect("an answer");
     assert_eq!(scene.asked("/healthz"), 200);

@@ -1,4 +1,4 @@
-//! What the programs in the kernel have to say themselves, for developers.
+//! Diagnostics for developers: messages of the eBPF programs, and a log that cannot be written.
 
 use std::fs;
 
@@ -10,13 +10,13 @@ use pathproof::datapath::pins::Pins;
 
 use node_tests::scene::{Scene, eventually};
 
-/// Said by the programs of each connection that finds no room.
+/// Message of the programs for each connection that the map has no room for.
 const SAID: &str = "connection not followed";
 
 #[test]
-fn the_programs_speak_only_when_asked_to() {
+fn the_programs_log_only_on_request() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
-    // Maps of a former agent that had room for few connections.
+    // Pin maps with room for few connections, as if a former agent had left them.
     scene.take_agent().kill().expect("kill");
     let dir = scene.world.pin_dir().to_owned();
     fs::remove_dir_all(&dir).expect("remove every pin");
@@ -38,7 +38,7 @@ fn the_programs_speak_only_when_asked_to() {
     eventually("said", || scene.agent().log().contains(SAID));
 }
 
-/// A log that takes nothing (its disk is full, its reader is gone) costs lines, and no verdict.
+/// A log that cannot be written (full disk, reader gone) loses lines, and the agent goes on judging.
 #[test]
 fn a_log_that_cannot_be_written_ends_nothing() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);

@@ -1,4 +1,4 @@
-//! Drain insight: /drainz and `pathproof drain` tell when nothing comes from outside any more.
+//! Drain insight: /drainz and `pathproof drain` report when no new connections arrive from outside.
 
 use std::process::Command;
 
@@ -11,13 +11,13 @@ use serde_json::Value;
 use crate::commands::{assert_says, object, pathproof, told};
 use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 
-/// The outside client that stands for a load balancer's probes.
+/// The outside client that imitates the probes of a load balancer.
 const PROBER: u8 = 2;
 
 /// Status and body of /drainz.
 pub(crate) fn drainz(scene: &Scene, query: &str) -> (u16, Value) {
     let path = format!("/drainz{query}");
-    // A loaded machine may keep one question waiting for too long.
+    // On a loaded machine a single request may time out.
     let answer = until(PATIENCE, || scene.agent().admin(&path).ok()).expect("an answer");
     let body = serde_json::from_str(&answer.body);
     (
@@ -32,19 +32,18 @@ fn reason(scene: &Scene, query: &str) -> (u16, String) {
     (status, reason)
 }
 
-/// `pathproof drain` with these options.
 pub(crate) fn drain(scene: &Scene, args: &[&str]) -> Command {
     pathproof(&scene.world, &[&["drain"], args].concat())
 }
 
-/// Clients from outside, at a node port in both families.
+/// Starts outside clients at a node port in both families.
 fn dial(scene: &mut Scene, client: u8) {
     for family in Family::ALL {
         scene.dial_outside(client, scene.node_port(30081, family), 10.0);
     }
 }
 
-/// Ends all clients of a source.
+/// Ends all clients of this source.
 fn hang_up(scene: &mut Scene, client: u8) -> Tally {
     let (v4, v6) = layout::outside_client(client);
     let clients = std::mem::take(&mut scene.clients);
@@ -57,7 +56,7 @@ fn hang_up(scene: &mut Scene, client: u8) -> Tally {
     ending.into_iter().map(|client| client.finish()).sum()
 }
 
-/// Traffic of pods, of the sentinel and of probers goes on all the while.
+/// Traffic of pods, of the sentinel and of a load balancer's probes continues and does not count.
 #[test]
 fn a_leaving_node_is_quiet_once_its_clients_stay_away() {
     let (v4, v6) = layout::outside_client(PROBER);
@@ -113,7 +112,7 @@ fn a_leaving_node_is_quiet_once_its_clients_stay_away() {
     eventually("it stays", || reason(&scene, "").1 == "notLeaving");
 }
 
-/// A hook on a node that nothing taints: it waits from its own start on.
+/// On a node without a taint, a termination hook counts from its own start.
 #[test]
 fn a_hook_waits_on_a_node_without_a_taint() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
@@ -128,16 +127,16 @@ fn a_hook_waits_on_a_node_without_a_taint() {
     let idle = object(drain(&scene, &args));
     assert_eq!(idle["reason"], "quiet", "{idle:#}");
     assert_eq!(idle["node"], "eligible", "{idle:#}");
-    // Quiet as it is: nobody said that the node leaves.
+    // /drainz does not call the node quiet, since it is not being removed.
     assert_eq!(reason(&scene, ""), (503, "notLeaving".to_owned()));
     told(drain(&scene, &["--quiet", "soon"]), 64);
     let nobody = drain(&scene, &["--admin-address", "127.0.0.1:1"]);
     assert_says(&told(nobody, 3), &["no agent answers"]);
 }
 
-/// Where the way in is not watched, nothing that came is nothing that was seen.
+/// If the uplink is not observed, the absence of new connections shows nothing.
 #[test]
-fn who_does_not_see_the_way_in_is_never_quiet() {
+fn a_node_whose_uplink_is_not_observed_is_never_quiet() {
     let scene = Scene::new(Backend::Nftables, &["--interface-exclude", "eth0"]);
     eventually("blind", || {
         reason(&scene, "?quiet=1&waited=60").1 == "blind"

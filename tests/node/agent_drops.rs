@@ -1,5 +1,5 @@
-//! Why packets are lost: the kernel's own reasons, for a dozen kinds of loss, and nothing attached
-//! where nothing is lost.
+//! The kernel's reasons for lost packets are named for many kinds of loss. While nothing is lost, no
+//! tracepoint is attached.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,17 +14,15 @@ use serde_json::Value;
 
 use crate::commands::{assert_says, pathproof, told};
 
-/// How long one is waited for on a machine that does much else.
+/// Maximum wait for a reason, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// The kernel has reasons since this version; those of most causes came with it and the next three.
+/// Oldest kernel that this is tested on. Most drop reasons came with it and the next three versions.
 const LINUX: (u32, u32) = (6, 1);
-/// In pods, by the kernel: behind the first routing, in front of the second.
 const FORWARD: &str = "type filter hook forward priority 0;";
 
 const V4: &str = "IPv4";
 const V6: &str = "IPv6";
 
-/// Breaks something.
 type Fault = fn(&Scene);
 
 fn nft(node: &Namespace, chain: &str, rule: &str) {
@@ -45,7 +43,7 @@ fn ip6tables(scene: &Scene) {
         .expect("a rule");
 }
 
-/// The way back to the clients leads elsewhere, and the kernel checks it.
+/// Makes the reverse path filter strict and removes the routes back to the clients.
 fn rp_filter(scene: &Scene) {
     let node = &scene.world.node;
     node.sysctl("net/ipv4/conf/all/rp_filter", "1")
@@ -76,7 +74,7 @@ fn neighbours(scene: &Scene) {
     for pod in ["web-1", "web-2", "api-1"].map(|name| scene.world.pod(name)) {
         pod.ns.ip("link set eth0 arp off").expect("no ARP");
     }
-    // One question instead of three: it fails after one second.
+    // One solicitation instead of three, so that resolution fails after one second.
     for family in ["ipv4", "ipv6"] {
         for kind in ["mcast_solicit", "ucast_solicit"] {
             for device in devices(scene) {
@@ -94,7 +92,7 @@ fn neighbours(scene: &Scene) {
     }
 }
 
-/// Node ends of the interfaces of endpoints on this node.
+/// Node-side interfaces of the endpoints on this node.
 fn devices(scene: &Scene) -> BTreeSet<String> {
     let here = ["web-1", "web-2", "api-1", "db-1"];
     (here.iter())
@@ -122,17 +120,17 @@ fn checksum(scene: &Scene) {
     }
 }
 
-/// A tc program behind the observer's drops what comes in: it returns `TC_ACT_SHOT`.
+/// Attaches a tc program behind the observer that drops all ingress packets with `TC_ACT_SHOT`.
 fn tc_program(scene: &Scene) {
     let (node, device) = (&scene.world.node, &scene.world.pod("client-1").device);
-    // Where there is no TCX, the agent made it.
+    // Without TCX, the agent has already added the qdisc.
     let _ = node.tc_batch(&format!("qdisc add dev {device} clsact"));
     let program = "bpf direct-action bytecode '1,6 0 0 2'";
     let line = format!("filter add dev {device} ingress {program}");
     node.tc_batch(&line).expect("a filter");
 }
 
-/// Reasons that are shown for a family.
+/// Drop reasons that the report shows for a family's Services.
 fn reasons(report: &Value, family: &str) -> BTreeSet<String> {
     let dropped = report["verdict"]["drops"]["dropped"].as_array();
     let of_family = dropped
@@ -148,7 +146,7 @@ fn watch(report: &Value) -> &Value {
     &report["verdict"]["drops"]["watch"]
 }
 
-/// What the kernel calls each loss. For a blackhole Linux 6.18 gives none.
+/// The kernel's name for each loss. Linux 6.18 has none for a blackhole route.
 #[rstest]
 #[case::a_rule_before_forwarding(forward, &[V4], &["NETFILTER_DROP"])]
 #[case::a_rule_of_ip6tables(ip6tables, &[V6], &["NETFILTER_DROP"])]
@@ -187,11 +185,11 @@ fn the_kernels_reason_is_named(
     assert!(found.is_some(), "{dropped:#}");
 }
 
-/// Nothing is lost: nothing is attached, whatever the kernel drops of others.
+/// The tracepoint stays detached while no Service traffic is lost, even if the kernel drops other packets.
 #[test]
 fn nothing_is_attached_where_nothing_is_lost() {
     let scene = Scene::busy(Backend::Nftables, &[]);
-    // Others' packets are dropped meanwhile.
+    // Packets that do not belong to a Service are dropped meanwhile.
     nft(&scene.world.node, FORWARD, "tcp dport 9 drop");
     let closed = scene.world.pod("web-1").endpoint(Family::V4, 9);
     let other = scene.pod_plan("spare", closed).start().expect("a client");
@@ -205,10 +203,9 @@ fn nothing_is_attached_where_nothing_is_lost() {
     assert_eq!(tracepoints(&scene), 0);
 }
 
-/// Attached once something is lost, and detached once nothing is.
 #[test]
-fn it_is_attached_while_something_is_lost() {
-    let name = "it_is_attached_while_something_is_lost";
+fn the_tracepoint_is_attached_only_while_packets_are_lost() {
+    let name = "the_tracepoint_is_attached_only_while_packets_are_lost";
     if skip::without_linux(name, LINUX) {
         return;
     }
@@ -232,7 +229,7 @@ fn it_is_attached_while_something_is_lost() {
     assert!(reasons(&kept, V4).contains("NETFILTER_DROP"), "{kept:#}");
 }
 
-/// Raw tracepoints that the agent holds open, as the kernel lists its descriptors.
+/// Number of raw tracepoints among the agent's file descriptors.
 fn tracepoints(scene: &Scene) -> usize {
     let pid = scene.agent().pid();
     let files = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("descriptors");

@@ -1,4 +1,4 @@
-//! Faults of the datapath, each by the rules of the kernel, and what the agent makes of them.
+//! Faults of the datapath, made with real rules and routes, and the agent's answers to them.
 
 use std::thread;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use node_tests::world::Family;
 
 use node_tests::scene::{Scene, blames, eventually, in_both, path_of, services, wait_answers};
 
-/// The project's own fault: the chain of all Services flushed.
+/// The fault that this project began with: the chain of all Services is flushed.
 #[test]
 fn a_flushed_chain_is_503_until_it_is_mended() {
     let scene = Scene::proven(Backend::Nftables, &[]);
@@ -31,13 +31,13 @@ fn a_flushed_chain_is_503_until_it_is_mended() {
     scene.wait_proven();
 }
 
-/// Clients outside are refused at every Service that worked for them, while pods are served: to them it is a
-/// total outage, and no policy answers so.
+/// Clients outside are refused at every Service that worked for them, while pods are served. This is a total
+/// outage for them, and no policy refuses like this.
 #[test]
-fn clients_outside_who_are_refused_everywhere_flip_it() {
+fn outside_clients_that_are_refused_everywhere_are_503() {
     let scene = Scene::proven(Backend::Nftables, &[]);
     let watch = scene.watch();
-    // Pods find their ClusterIPs, node ports and load balancer addresses are gone.
+    // ClusterIPs still work; node ports, load balancer and external addresses are gone.
     let mut inside = services(&scene.world);
     for service in &mut inside {
         (
@@ -60,7 +60,7 @@ fn clients_outside_who_are_refused_everywhere_flip_it() {
     wait_answers(&watch, 200);
 }
 
-/// Rewritten right, and sent nowhere: the route to the endpoint is gone, its SYN takes the default
+/// The SYN is translated correctly, but the route to the endpoint is gone, so that it leaves by the default
 /// route [finding 10].
 #[test]
 fn the_wrong_device_proves_nothing() {
@@ -94,7 +94,7 @@ fn the_wrong_device_proves_nothing() {
     assert_eq!(
         Family::ALL.map(proven),
         before,
-        "nothing is proven by the wrong device"
+        "a SYN that leaves by the wrong device is no proof"
     );
 
     scene.world.mend_route("spare").expect("mend the route");

@@ -1,7 +1,7 @@
-//! What the running agent has given up, as the kernel tells it of each of its threads. That it goes
-//! on with what is left, every other test of an agent shows: they run with it (ADR 21).
+//! The privileges that a running agent has dropped, as the kernel shows them for each thread. All other tests
+//! run the agent with hardening, and thus show that it works with what is left (ADR 21).
 //!
-//! What is refused is shown in `hardening_refusals`: an agent has no way of being told to try.
+//! `hardening_refusals` tests what is refused, since an agent cannot be made to try.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 
 use node_tests::scene::Scene;
 
-/// Bits of the capabilities that are left (linux/capability.h).
+/// Bits of the capabilities that the agent keeps (linux/capability.h).
 const NET_ADMIN: u64 = 1 << 12;
 const NET_RAW: u64 = 1 << 13;
-/// Another user: nobody.
+/// Another user id: nobody.
 const OTHER: u32 = 65534;
 
 /// Fields of /proc/PID/task/TID/status.
@@ -58,7 +58,7 @@ fn threads(process: u32) -> Vec<Thread> {
     tasks.flatten().filter_map(thread).collect()
 }
 
-/// The test's own thread: filters that stand already are not the agent's.
+/// The test's thread, whose seccomp filters the agent inherits.
 fn own() -> Thread {
     Thread {
         name: "test".to_owned(),
@@ -90,7 +90,7 @@ fn assert_left(scene: &Scene, capabilities: u64) {
 
 #[test]
 fn every_thread_keeps_what_it_needs_alone() {
-    // The sentinel has a thread of its own.
+    // With a sentinel, whose prober is a separate thread.
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     assert_left(&scene, NET_ADMIN | NET_RAW);
     let report = scene.report();
@@ -105,7 +105,7 @@ fn every_thread_keeps_what_it_needs_alone() {
     assert_eq!(told["files"], files, "{told:#}");
     assert_eq!(told["missing"] == json!([]), has_landlock, "{told:#}");
 
-    // Packets of its own are the sentinel's.
+    // Only the sentinel needs raw packets.
     scene.take_agent().terminate().expect("an end in order");
     scene.start(&["--sentinel", "off"]);
     assert_left(&scene, NET_ADMIN);
@@ -132,9 +132,9 @@ fn the_rotator_keeps_nothing() {
     }
 }
 
-/// The twin: who turns it off keeps everything.
+/// The negative control: without hardening, the agent keeps its privileges.
 #[test]
-fn turned_off_nothing_is_given_up() {
+fn without_hardening_no_privilege_is_dropped() {
     let scene = Scene::new(Backend::Nftables, &["--hardening", "off"]);
     let own = own();
     for thread in threads(scene.agent().pid()) {
@@ -146,8 +146,8 @@ fn turned_off_nothing_is_given_up() {
     assert!(scene.agent().log().contains("--hardening=off"));
 }
 
-/// A link that is put into the folder later leads where the agent may not read: said as what it is.
-/// Without hardening it is read.
+/// A symlink is added while the agent runs, and leads to a file that the agent may not read. The agent
+/// reports the refusal; without hardening it reads the file.
 #[test]
 fn files_elsewhere_are_out_of_reach() {
     let name = "files_elsewhere_are_out_of_reach";
@@ -157,7 +157,7 @@ fn files_elsewhere_are_out_of_reach() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
     let elsewhere = tempfile::tempdir().expect("a folder");
     let file = elsewhere.path().join("later.yaml");
-    // A problem of another kind once it can be read.
+    // The file's content is invalid: another problem, which shows that the file was read.
     fs::write(&file, "kind: [\n").expect("write");
     symlink(&file, scene.manifests.dir().join("later.yaml")).expect("a link");
     let problem = |report: &Value, word: &str| {
@@ -169,13 +169,14 @@ fn files_elsewhere_are_out_of_reach() {
     scene.take_agent().terminate().expect("an end in order");
     scene.start(&["--hardening", "off"]);
     scene.wait("read, and found wrong", |report| problem(report, "read"));
-    // A link that is there at start is followed.
+    // The agent allows itself files that links lead to at its start.
     scene.take_agent().terminate().expect("an end in order");
     scene.start(&[]);
     scene.wait("followed", |report| problem(report, "read"));
 }
 
-/// Root reads a user's files by a capability; where the view is such, it is kept and told.
+/// Root reads files of another user only by CAP_DAC_READ_SEARCH. If manifests need it, the agent keeps it and
+/// reports that.
 #[test]
 fn a_users_manifests_are_read_all_the_same() {
     let mut scene = Scene::bare(Backend::Nftables);

@@ -1,4 +1,4 @@
-//! Many health check node ports: memory, and listeners.
+//! Memory and listeners of an agent with many health check node ports.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,11 +15,11 @@ use node_tests::world::{Agent, Family, World, agent_binary};
 
 const SERVICES: u16 = 1_000;
 const FIRST: u16 = 30_000;
-/// Beyond what the allocator adds from run to run.
+/// Starts of which the smallest agent counts, since the allocator's overhead varies.
 const STARTS: usize = 3;
 const MAY_COST: u64 = 1024 * 1024;
 
-/// Writes a Node, and Services of policy Local with a health check node port or without one.
+/// Writes a Node, and Services with externalTrafficPolicy Local, with or without a health check node port.
 fn write(world: &World, name: &str, port: fn(u16) -> Option<u16>) -> PathBuf {
     let dir = world.dir().join(name);
     Manifests::write_to(dir.clone(), Vec::new()).expect("a Node");
@@ -42,7 +42,7 @@ fn write(world: &World, name: &str, port: fn(u16) -> Option<u16>) -> PathBuf {
     dir
 }
 
-/// Its memory and maps, in bytes, and sockets that listen in the node's namespace.
+/// Bytes of the agent's memory and maps, and the number of listening sockets in its network namespace.
 fn weigh(agent: &Agent) -> (u64, usize) {
     let maps = usage::maps_kib(agent.pid()).expect("its maps");
     let memory = usage::memory(agent.pid()).expect("its memory");
@@ -56,7 +56,7 @@ fn weigh(agent: &Agent) -> (u64, usize) {
     (bytes, listening("tcp") + listening("tcp6"))
 }
 
-/// Of a few starts the least: what a start leaves in the allocator differs.
+/// The least weight of [`STARTS`] starts.
 fn least(world: &World, manifests: &Path, settled: impl Fn() -> bool) -> (u64, usize) {
     let weights = (0..STARTS).map(|_| {
         let agent = world.spawn_agent(&agent_binary().expect("a binary"), manifests, &[]);

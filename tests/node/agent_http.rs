@@ -1,4 +1,4 @@
-//! The listeners on a real node, and the commands that ask them.
+//! The listeners on a real node, and the commands that query them.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -16,8 +16,7 @@ use crate::commands::{assert_says, object, pathproof, told};
 
 use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 
-/// Order of the fields, times and header lines are kube-proxy's, over both families at the one
-/// default address.
+/// Fields and their order, times and headers equal kube-proxy's, in both families at the default address.
 #[test]
 fn answers_are_those_of_kube_proxy_to_the_byte() {
     let scene = Scene::proven(Backend::Nftables, &[]);
@@ -58,7 +57,7 @@ fn answers_are_those_of_kube_proxy_to_the_byte() {
             (404, "404 page not found\n")
         );
     }
-    // The admin port is this machine's alone by default.
+    // By default only the machine itself can reach the admin port.
     let admin = SocketAddr::new(scene.world.node_address(Family::V4), 19256);
     let asked = scene
         .world
@@ -69,7 +68,7 @@ fn answers_are_those_of_kube_proxy_to_the_byte() {
 
 #[test]
 fn sources_beyond_the_allow_list_are_cut_off() {
-    // The router's addresses are the source of what the outside namespace sends of its own.
+    // The outside namespace sends with the router's addresses.
     let extra = ["--healthz-allow-cidr", "192.0.2.1/32,2001:db8:0:1::1"];
     let scene = Scene::new(Backend::Nftables, &extra);
     for family in Family::ALL {
@@ -92,7 +91,7 @@ fn sources_beyond_the_allow_list_are_cut_off() {
     );
 }
 
-/// Ten thousand that say nothing: the next one is answered all the same.
+/// Probes are answered beside 10,000 idle connections.
 #[test]
 fn idle_connections_do_not_silence_it() {
     let scene = Scene::new(Backend::Nftables, &[]);
@@ -101,7 +100,7 @@ fn idle_connections_do_not_silence_it() {
     let connect = |number| {
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE).ok()?;
         if number % 2 == 0 {
-            // Half of them begin to ask and never end.
+            // Half of them send the beginning of a request.
             stream.write_all(b"GET /healthz HTTP/1.1\r\nHost:").ok()?;
         }
         Some(stream)
@@ -135,7 +134,7 @@ fn status_and_version_tell() {
 
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
-    // It tells; it does not judge.
+    // Exit code 0 whatever the verdict: `status` reports and does not judge.
     let said = told(pathproof(&["status"]), 0).to_lowercase();
     assert_says(&said, &["broken", "503"]);
 
@@ -144,7 +143,7 @@ fn status_and_version_tell() {
     let said = object(pathproof(&["version", "--output", "json"]));
     assert_eq!(said["version"], version, "{said}");
 
-    // Drawn again each second until it is ended.
+    // `--watch` prints the page again each second until it is ended.
     let mut watching = scene.world.node.command("timeout");
     let binary = agent_binary().expect("the agent's binary");
     watching.arg("2.5").arg(binary).args(["status", "--watch"]);
@@ -152,14 +151,14 @@ fn status_and_version_tell() {
     let pages = String::from_utf8(output.stdout).expect("text");
     assert!(pages.matches("node-1").count() >= 2, "{pages}");
 
-    // Nobody there, and no address at all.
+    // An address without an agent, and an invalid option.
     let nobody = "127.0.0.1:1";
     let complaint = told(pathproof(&["status", "--admin-address", nobody]), 1);
     assert_says(&complaint, &[nobody]);
     told(pathproof(&["status", "--output", "pictures"]), 64);
 }
 
-/// A restart has no effect on what is answered but the gap itself: never 503 for a sound node.
+/// A restart of the agent on a healthy node leaves a gap in the answers, but never causes a 503.
 #[test]
 fn a_restart_answers_nothing_but_the_verdict() {
     let mut scene = Scene::proven(Backend::Nftables, &[]);

@@ -1,6 +1,5 @@
-//! What strangers may do to the running agent's health port, and what it does all the while: answer
-//! probes. Timing is the benchmark's (`cargo xtask bench http`); here probes are counted that get no
-//! answer within the patience of load balancers.
+//! Unauthenticated clients abuse the agent's health port, which must still answer probes. These tests count
+//! probes without an answer within a load balancer's timeout; `cargo xtask bench http` measures latency.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -21,20 +20,20 @@ fn health_port(scene: &Scene, family: Family) -> SocketAddr {
     SocketAddr::new(scene.world.node_address(family), HEALTHZ_PORT)
 }
 
-/// Says something to the health port and gives what comes until it is closed.
+/// Sends bytes to the health port, and returns all that it sends until it closes the connection.
 fn say(scene: &Scene, bytes: &[u8]) -> String {
     let address = health_port(scene, Family::V4);
     let bytes = bytes.to_vec();
     scene.world.outside.run(move || {
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE).expect("connect");
         stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-        // A server that has heard enough closes while we still write.
+        // The server may close the connection while this end still writes.
         let _ = stream.write_all(&bytes);
         rest(&mut stream)
     })
 }
 
-/// All until it is closed. Closed with unread input is a reset; what came before it counts.
+/// Reads until the connection is closed. A server that closes with unread input resets it, which also counts.
 fn rest(stream: &mut TcpStream) -> String {
     let (mut seen, mut some) = (Vec::new(), [0; 4096]);
     loop {
@@ -48,7 +47,7 @@ fn rest(stream: &mut TcpStream) -> String {
     String::from_utf8_lossy(&seen).into_owned()
 }
 
-/// Probes of load balancers: a new connection each, a second's patience, and no second attempt.
+/// Probes like those of load balancers: a new connection each, a timeout of 1 s, and no retry.
 #[derive(Default)]
 pub(crate) struct Probes {
     sent: usize,
@@ -56,7 +55,7 @@ pub(crate) struct Probes {
 }
 
 impl Probes {
-    /// Asks both paths in both families. An answer other than 200 fails at once.
+    /// Requests both paths in both families. An answer other than 200 fails the test at once.
     pub(crate) fn send(&mut self, scene: &Scene) {
         for family in Family::ALL {
             for path in ["/healthz", "/livez"] {
@@ -74,8 +73,7 @@ impl Probes {
         }
     }
 
-    /// One in twenty may come too late on a machine that does much else, and load balancers want
-    /// several in a row.
+    /// One answer in twenty may be late on a busy machine. Load balancers need several failures in a row.
     pub(crate) fn assert_answered(&self) {
         let (sent, refused) = (self.sent, self.refused.len());
         println!("{sent} probes, {refused} of them without an answer");
@@ -87,7 +85,7 @@ impl Probes {
     }
 }
 
-/// Twenty probes, all but one of them answered.
+/// Sends twenty probes, of which at most one may stay without an answer.
 fn assert_answers(scene: &Scene) {
     let mut probes = Probes::default();
     for _ in 0..5 {
@@ -130,7 +128,7 @@ fn requests_that_are_too_large_or_none_are_cut_off() {
         );
         assert_answers(&scene);
     }
-    // The twin: as long as is allowed.
+    // The negative control: a request of the maximum size.
     let fits = format!(
         "GET /healthz HTTP/1.1\r\nConnection: close\r\nX: {}\r\n\r\n",
         &long[..8 * 1024]
@@ -139,7 +137,7 @@ fn requests_that_are_too_large_or_none_are_cut_off() {
         say(&scene, fits.as_bytes()).starts_with("HTTP/1.1 200"),
         "8 KiB are no abuse"
     );
-    // Megabytes were sent, and none of it was kept.
+    // The agent keeps none of the megabytes that it received.
     let after = usage::memory(scene.agent().pid()).expect("memory");
     assert!(
         after.rss_kib < before.rss_kib + 8 * 1024,
@@ -147,12 +145,12 @@ fn requests_that_are_too_large_or_none_are_cut_off() {
     );
 }
 
-/// As kube-proxy does, which asks for no method; what changes nothing may be asked by any.
+/// kube-proxy ignores the method, so the health port does too.
 #[test]
 fn any_method_is_answered_at_the_health_port() {
     let scene = Scene::new(Backend::Nftables, &[]);
     let health = health_port(&scene, Family::V4);
-    // The admin port is read.
+    // The admin port accepts only GET.
     let admin = SocketAddr::from(([127, 0, 0, 1], ADMIN_PORT));
     let (outside, node) = (&scene.world.outside, &scene.world.node);
     for method in ["POST", "PUT", "DELETE", "OPTIONS", "BREW"] {
@@ -198,9 +196,9 @@ fn pipelined_requests_are_answered_in_order() {
     );
 }
 
-/// The agent's container is limited to 128 MiB (deploy/base), of which it holds at most 72 itself
-/// (docs/internal/specification.md): as many strangers as it lets in fit into what is left, with what their
-/// sockets take in the kernel.
+/// The agent's container is limited to 128 MiB (deploy/base), of which the agent needs at most 72
+/// (docs/internal/specification.md). The rest must hold as many connections as it accepts, with the memory of
+/// their sockets in the kernel.
 #[test]
 fn strangers_fit_into_the_memory_that_is_left() {
     let name = "strangers_fit_into_the_memory_that_is_left";
@@ -211,7 +209,7 @@ fn strangers_fit_into_the_memory_that_is_left() {
     group.take(scene.agent().pid()).expect("a group");
     group.limit((128 - 72) << 20).expect("a limit");
     let before = group.held().expect("bytes");
-    // A few more than it lets wait.
+    // A few more than the agent keeps open.
     let (target, many) = (health_port(&scene, Family::V4), 10_240 + 1_000);
     let _crowd = Crowd::gather(&scene.world.outside, target, many).expect("strangers");
     let gathered = until(4 * PATIENCE, || (open(&scene) >= 10_000).then_some(()));
@@ -223,13 +221,13 @@ fn strangers_fit_into_the_memory_that_is_left() {
     assert_answers(&scene);
 }
 
-/// Connections that the agent has open at the health port.
+/// Number of connections that are open at the health port.
 pub(crate) fn open(scene: &Scene) -> u64 {
     let labels = ["listener=\"healthz\""];
     metric(&scene.metrics(), "pathproof_http_open_connections", &labels)
 }
 
-/// An answer at the admin port may have a megabyte, which a client that does not read leaves with the agent.
+/// An answer of the admin port may have 1 MiB, which the agent holds while the client does not read.
 #[test]
 fn strangers_that_do_not_read_hold_few_answers() {
     let scene = Scene::new(Backend::Nftables, &[]);
@@ -253,8 +251,8 @@ fn strangers_that_do_not_read_hold_few_answers() {
     drop(strangers);
 }
 
-/// Three thousand who would come back if they were closed, half of them in the middle of a header, on
-/// a machine with no time left.
+/// Probes are answered on busy processors, beside 3,000 connections that reconnect when they are closed. Half
+/// of them are in the middle of a header.
 #[test]
 fn probes_are_answered_beside_a_crowd_on_busy_processors() {
     let scene = Scene::new(Backend::Nftables, &[]);
@@ -268,7 +266,7 @@ fn probes_are_answered_beside_a_crowd_on_busy_processors() {
     }
     drop(burners);
     probes.assert_answered();
-    // Kept, and not closed to come back in front of the probes.
+    // The agent keeps these connections: closed ones would reconnect ahead of the probes.
     assert!(crowd.opened() < 3_300, "{} for 3000", crowd.opened());
     drop(crowd);
     eventually("none left open", || open(&scene) < 10);

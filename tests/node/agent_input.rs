@@ -1,5 +1,5 @@
-//! Bad input while the agent runs: it says so and runs on, on the last good view; and what audit
-//! and an unknown state are answered with.
+//! Bad input while the agent runs: it reports the problem and keeps the last good view. Also the answers in
+//! audit mode and in an unknown state.
 
 use std::fs;
 use std::thread;
@@ -23,8 +23,7 @@ fn problems(report: &Value) -> Vec<String> {
         .collect()
 }
 
-/// A file that cannot be read, or an object that cannot be: named with its line, and what was known
-/// stays.
+/// A broken file or an invalid object is reported with its line, and the last good view stays in force.
 #[test]
 fn a_broken_file_leaves_the_last_good_view() {
     let scene = Scene::proven(Backend::Nftables, &[]);
@@ -58,7 +57,7 @@ fn a_broken_file_leaves_the_last_good_view() {
         "and in the log"
     );
 
-    // Invalid in itself: no such port.
+    // A port out of range makes the object invalid.
     let invalid = good.replacen("port: 80\n", "port: 80000\n", 1);
     manifests
         .write_file("service-api.yaml", &invalid)
@@ -75,7 +74,7 @@ fn a_broken_file_leaves_the_last_good_view() {
         .expect("mend the file");
     scene.wait("no problems", |report| problems(report).is_empty());
 
-    // The same object twice: told with both places.
+    // An object in two files is reported with both places.
     manifests.write_file("twice.yaml", &good).expect("write");
     scene.wait("the duplicate named", |report| {
         problems(report)
@@ -86,7 +85,7 @@ fn a_broken_file_leaves_the_last_good_view() {
     let report = scene.wait("no problems", |report| problems(report).is_empty());
     assert_eq!(report["expectations"], size, "{report:#}");
 
-    // Of no use here, and no problem.
+    // An object of another kind is ignored, which is no problem.
     let other = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: x\n";
     manifests.write_file("other.yaml", other).expect("write");
     scene.wait("counted as ignored", |report| {
@@ -116,7 +115,7 @@ fn an_empty_folder_is_unknown(#[case] policy: &str, #[case] status: u16) {
     assert_eq!(scene.asked("/healthz"), status);
     let livez = scene.asked("/livez");
     assert_eq!(livez, status, "{:#}", scene.report());
-    // A folder that fills later is followed.
+    // Files that are added to the folder later are read.
     for file in fs::read_dir(scene.manifests.dir()).expect("list").flatten() {
         fs::copy(file.path(), empty.join(file.file_name())).expect("copy");
     }
@@ -127,9 +126,9 @@ fn an_empty_folder_is_unknown(#[case] policy: &str, #[case] status: u16) {
     });
 }
 
-/// The folder itself vanishes at runtime: the last good view stays, and it is told.
+/// The manifests' folder vanishes at runtime: the agent reports it and keeps the last good view.
 #[test]
-fn a_folder_that_vanishes_is_told() {
+fn a_folder_that_vanishes_is_reported() {
     let scene = Scene::proven(Backend::Nftables, &[]);
     let away = scene.world.dir().join("away");
     fs::rename(scene.manifests.dir(), &away).expect("move the folder");
@@ -141,9 +140,9 @@ fn a_folder_that_vanishes_is_told() {
     scene.wait_proven();
 }
 
-/// Audit: everything is judged and told, and the datapath's part of every answer is 200.
+/// In audit mode, the agent judges and reports as usual, but the datapath never causes a 503.
 #[test]
-fn audit_answers_200_and_says_what_it_would_do() {
+fn audit_answers_200_and_reports_what_it_would_do() {
     let extra = ["--enforcement", "audit"];
     let mut scene = Scene::proven(Backend::Nftables, &extra);
     let watch = scene.watch();
@@ -173,14 +172,14 @@ fn audit_answers_200_and_says_what_it_would_do() {
     );
     scene.rules.install().expect("install again");
     eventually("would not fail", || would_fail() == [0, 0]);
-    // Leaving is no judgement of the datapath: it is answered in earnest.
+    // Audit covers only the datapath: a node that is being removed still answers 503.
     scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
     watch
         .wait(PATIENCE, |codes| codes.healthz == 503 && codes.livez == 200)
         .expect("503");
 }
 
-/// No eBPF file system, no tool, no privilege is missing here: nothing at all is lacking but time.
+/// Nothing is missing on this node, so nothing is reported once the start is over.
 #[test]
 fn a_sound_node_has_no_complaints() {
     let scene = Scene::proven(Backend::Nftables, &[]);

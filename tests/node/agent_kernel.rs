@@ -1,5 +1,5 @@
-//! The kernel's side as the tests see it, past the agent: its pinned maps and links, the programs at
-//! a hook, a program of somebody else's, and devices of any kind.
+//! Direct access to the kernel for tests: pinned maps and links, the programs at a hook, another tool's
+//! program, and devices of any kind.
 
 use std::fs::File;
 use std::io;
@@ -24,30 +24,30 @@ pub(crate) fn links(world: &World) -> PathBuf {
     world.pin_dir().join(format!("v{ABI_VERSION}/links"))
 }
 
-/// Where the link of a device's hook is pinned: "ingress" or "egress".
+/// Path of a pinned link. `direction` is "ingress" or "egress".
 pub(crate) fn link(world: &World, device: u32, direction: &str) -> PathBuf {
     links(world).join(format!("{device}-{direction}"))
 }
 
-/// A pinned map.
+/// Opens a pinned map.
 pub(crate) fn map_data(world: &World, name: &str) -> MapData {
     let path = world.pin_dir().join(format!("v{ABI_VERSION}/maps/{name}"));
     MapData::from_pin(path).expect("open a pinned map")
 }
 
-/// What the kernel counted so far of all Services, paths and families, whichever agents ran.
+/// The kernel's count of an outcome over all Services, paths and families since the maps were made.
 pub(crate) fn counted(world: &World, outcome: Outcome) -> u64 {
     let map = Map::Array(map_data(world, map::COUNTS));
     let counts: Array<_, ServiceCounts> = map.try_into().expect("the map of counts");
     let of = |id| counts.get(&id, 0).expect("read a count").counts;
-    // The worlds here have a handful of Services: their ids are the first ones.
+    // The tests have a few Services, whose ids are below this number.
     let services = (0..256).flat_map(of);
     services
         .map(|by_outcome| u64::from(by_outcome[outcome as usize]))
         .sum()
 }
 
-/// Connections that the kernel follows now.
+/// Number of connections that the kernel follows.
 pub(crate) fn pending(world: &World) -> usize {
     let map = Map::HashMap(map_data(world, map::PENDING));
     let pending: HashMap<_, PendingKey, Pending> = map.try_into().expect("the map of connections");
@@ -64,7 +64,7 @@ pub(crate) fn link_id(pin: &Path) -> Option<u32> {
     Some(FdLink::from(link).info().ok()?.id())
 }
 
-/// Names of the programs at a TCX hook, the head first.
+/// Names of the programs at a TCX hook, in the order in which they run.
 pub(crate) fn programs_at(ns: &Namespace, device: &str, direction: TcAttachType) -> Vec<String> {
     let (_, programs) = ns
         .run(|| SchedClassifier::query_tcx(device, direction))
@@ -75,18 +75,18 @@ pub(crate) fn programs_at(ns: &Namespace, device: &str, direction: TcAttachType)
         .collect()
 }
 
-/// Detaches a pinned link, whoever holds it, as an administrator's tool would.
+/// Detaches a pinned link that another process holds, as an administrator's tool would.
 pub(crate) fn detach(pin: &Path) -> io::Result<()> {
     detach_link(link_id(pin).ok_or(io::ErrorKind::NotFound)?)
 }
 
-/// Detaches every TCX link at the ingress of a device, whoever holds it; tells how many.
+/// Detaches all TCX links at the ingress of a device, and returns their number.
 pub(crate) fn detach_all(ns: &Namespace, device: &str) -> io::Result<usize> {
     const BPF_PROG_QUERY: libc::c_int = 16;
     const BPF_TCX_INGRESS: u64 = 46;
     let index = u64::from(ns.ifindex(device).expect("the device"));
     let (mut programs, mut links) = ([0u32; 16], [0u32; 16]);
-    // Target and attach type; flags; programs; their number; flags of these; links; flags; revision.
+    // Target and attach type; flags; programs; their number; their flags; links; link flags; revision.
     let mut query = [0; 8];
     query[0] = index | BPF_TCX_INGRESS << 32;
     query[2] = programs.as_mut_ptr() as u64;
@@ -107,7 +107,7 @@ fn detach_link(id: u32) -> io::Result<()> {
     bpf::call(BPF_LINK_DETACH, &mut [link.as_raw_fd() as u64, 0]).map(drop)
 }
 
-/// A program of somebody else's that insists on being the first.
+/// Another tool's program that attaches itself ahead of all others.
 pub(crate) struct Foreign {
     ebpf: Ebpf,
     ns: Namespace,
@@ -115,7 +115,7 @@ pub(crate) struct Foreign {
 }
 
 impl Foreign {
-    /// Loads one that passes every packet.
+    /// Loads a program that passes every packet.
     pub(crate) fn load(ns: &Namespace) -> Self {
         let mut ebpf = Ebpf::load(load::OBJECT).expect("load the object");
         let program = load::classifier(&mut ebpf, abi::program::EMPTY).expect("the empty program");
@@ -127,13 +127,13 @@ impl Foreign {
         }
     }
 
-    /// Attaches it before all others; an earlier attachment is given up.
+    /// Attaches the program ahead of all others, and drops an earlier attachment.
     pub(crate) fn attach(&mut self, device: &str, direction: TcAttachType) {
         self.links.clear();
         let program =
             load::classifier(&mut self.ebpf, abi::program::EMPTY).expect("the empty program");
-        // A process that another test starts holds the old link for as long as it takes to begin,
-        // and a program stands only once at a hook.
+        // A program can be at a hook only once. A child process that another test forks may hold the old
+        // link until it calls exec.
         let ns = &self.ns;
         let link = until(PATIENCE, || {
             ns.run(|| {
@@ -162,12 +162,12 @@ impl Foreign {
     }
 }
 
-/// A device of any kind (ARPHRD), for as long as the file is open; nothing, loudly, where there is
-/// no /dev/net/tun.
+/// Makes a device of this kind (ARPHRD), which exists while the file is open. Without /dev/net/tun it prints
+/// that the test is skipped and returns `None`.
 pub(crate) fn device_of_kind(test: &str, ns: &Namespace, name: &str, kind: u16) -> Option<File> {
     const TUNSETLINK: libc::Ioctl = 0x4004_54cd;
     let path = "/dev/net/tun";
-    // The device appears where the file was opened.
+    // The device appears in the namespace in which the file was opened.
     let Ok(file) = ns.run(|| File::options().read(true).write(true).open(path)) else {
         eprintln!("SKIPPED: {test} needs {path}");
         return None;

@@ -1,6 +1,5 @@
-//! Obstacles on the way of real traffic that the kernel itself shows, while the sentinel's probes pass: policy rules,
-//! the reverse path filter, neighbours that do not answer. Beside each, a similar failure that is not the node's
-//! fault.
+//! Obstacles for real traffic that the kernel itself shows, while the sentinel's probes pass: policy rules,
+//! the reverse path filter, neighbours that do not answer. Each has a negative control.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -16,15 +15,15 @@ use node_tests::watch::Watch;
 use node_tests::world::{Family, Namespace, World};
 use rstest::rstest;
 
-/// Endpoints of the two Services, which are in different namespaces.
+/// Endpoints of two Services in different namespaces.
 const DEMO: [&str; 2] = ["web-1", "web-2"];
 const SHOP: [&str; 2] = ["api-1", "spare"];
 const NODE_PORTS: [u16; 2] = [30080, 30081];
-/// The client outside to which the node has a route by its second network.
+/// The outside client that the node answers through its second network.
 const ASYMMETRIC: u8 = 2;
 /// Several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(12);
-/// Longer than a load balancer's absence ends what is not confirmed.
+/// Longer than unconfirmed failures are remembered without traffic.
 const AWAY: Duration = Duration::from_secs(35);
 
 /// Clients that dial.
@@ -41,13 +40,14 @@ enum Fault {
     ToPods,
     /// The same of packets from pods, so that answers are lost.
     FromPods,
-    /// The reverse path filter becomes strict, and clients come in by another interface than they are answered by.
+    /// The reverse path filter becomes strict, and clients' packets come in by another interface than answers
+    /// leave by.
     ReversePath,
     /// Pods do not answer ARP and neighbour discovery.
     Neighbours,
 }
 
-/// A node with two uplinks and local endpoints alone.
+/// Starts a node with two uplinks and only local endpoints.
 fn scene(bridged: bool, strict: bool) -> Scene {
     let names = ["web-1", "web-2", "api-1", "spare", "client-1", "client-2"];
     let world = match bridged {
@@ -72,7 +72,7 @@ fn scene(bridged: bool, strict: bool) -> Scene {
     scene
 }
 
-/// A second network, by which one client outside is answered over IPv4.
+/// Adds a second network, through which the node answers one outside client over IPv4.
 fn add_uplink(world: &World) {
     let node = world.node.name();
     let second = format!(
@@ -88,7 +88,7 @@ fn add_uplink(world: &World) {
     world.node.ip_batch(&first).expect("a second uplink");
 }
 
-/// Pods and the sentinel's devices keep their loose filter: their own setting is larger.
+/// Sets the filter to strict or loose. The interfaces of pods and sentinel stay loose: the larger value wins.
 fn filter_strictly(node: &Namespace, strict: bool) {
     let value = if strict { "1" } else { "2" };
     for device in ["all", "eth0"] {
@@ -109,7 +109,7 @@ fn dial(scene: &Scene, sources: std::ops::Range<u8>, ports: &[u16], family: Fami
 impl Use {
     fn plans(self, scene: &Scene, fault: Fault) -> Vec<Plan> {
         let families = match fault {
-            // IPv6 has no such filter.
+            // IPv6 has no reverse path filter.
             Fault::ReversePath => &[Family::V4][..],
             _ => &Family::ALL,
         };
@@ -174,7 +174,7 @@ impl Fault {
     }
 }
 
-/// A pod does not answer ARP and neighbour discovery, and the node does not know its hardware address.
+/// Makes a pod ignore ARP and neighbour discovery, and deletes its entries from the node's neighbour table.
 fn mute(scene: &Scene, pod: &str) {
     let pod = scene.world.pod(pod);
     let filter = "table netdev mute { chain drops { type filter hook ingress device eth0 priority 0;\n\
@@ -213,7 +213,7 @@ fn an_obstacle_for_all_who_dial_is_503(#[case] fault: Fault, #[case] dialling: U
     assert!(fault.causes(dialling).contains(&cause), "{report:#}");
     drop(users);
     if fault == Fault::ToPods {
-        // Load balancers stay away: no connection shows whether the obstacle is there still.
+        // While load balancers stay away, no connection shows whether the obstacle is gone.
         thread::sleep(AWAY);
         assert_eq!(watch.now().healthz, 503, "{:#}", scene.report());
     }
@@ -223,7 +223,7 @@ fn an_obstacle_for_all_who_dial_is_503(#[case] fault: Fault, #[case] dialling: U
     users.wait_served();
 }
 
-/// No 503 while these users fail, all of them.
+/// Asserts that the node never answers 503 although all of these users fail.
 fn stays_healthy(scene: &Scene, watch: &Watch, users: &Users) {
     thread::sleep(Duration::from_secs(1));
     let since = std::time::Instant::now();
@@ -233,7 +233,7 @@ fn stays_healthy(scene: &Scene, watch: &Watch, users: &Users) {
     assert_never_503(watch);
 }
 
-/// The kernel has no way to the only endpoints that are dialled, and the others are quiet.
+/// The kernel has no route to the only endpoints that are dialled. The other Service has no traffic.
 #[rstest]
 #[case::a_blackhole_of_the_operator(false)]
 #[case::pods_are_gone_before_the_cluster_knows(true)]
@@ -263,8 +263,8 @@ fn endpoints_of_one_service_are_never_503(#[case] gone: bool) {
     stays_healthy(&scene, &watch, &users);
 }
 
-/// The node's reverse path filter was strict all along. The clients that were served are quiet, and packets with sources
-/// of the second network come in.
+/// The reverse path filter has been strict from the start. Clients that were served are idle, and packets
+/// with sources of the second network arrive.
 #[test]
 fn sources_that_were_never_served_are_never_503() {
     let scene = scene(false, true);

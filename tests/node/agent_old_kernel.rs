@@ -1,5 +1,5 @@
-//! Kernels that lack what the observer takes. The agent runs on: that nothing is observed is no
-//! fault of the node, and is said; whether the node is being removed is still answered.
+//! Kernels without features that the observer needs. The agent reports that nothing is observed, which is no
+//! fault of the node, and still answers 503 while the node is being removed.
 
 use agent_common::evidence::Outcome;
 use node_tests::manifests::AUTOSCALER_TAINT;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::agent_kernel::counted;
 use node_tests::scene::{Scene, device_of, eventually, in_both, lacks, metric, throughout};
 
-/// The verdict is Unknown for want of an observer, for this reason, and traffic changes nothing.
+/// Asserts that the verdict is Unknown for this reason and stays so while there is traffic.
 fn assert_blind(scene: &Scene, loss: &str, why: &str) {
     let blind = |report: &Value| {
         report["verdict"]["state"] == "unknown"
@@ -54,7 +54,7 @@ fn a_kernel_that_refuses_the_observer_is_unknown() {
     for (kernel, said) in [
         (OldKernel::NoBpf, "(os error 38)"),
         (OldKernel::NoMaps, "(os error 22)"),
-        // The loader finds out by programs of its own, and has no number to show.
+        // The loader probes with test programs, and reports no error number.
         (OldKernel::NoPrograms, "error"),
     ] {
         println!("{kernel:?}");
@@ -66,7 +66,7 @@ fn a_kernel_that_refuses_the_observer_is_unknown() {
         let log = scene.agent().log();
         assert!(log.contains("the verdict is Unknown"), "{log}");
 
-        // 200 is the default for what is not known. A node that is being removed is known.
+        // The default answer of an unknown datapath is 200, but the node's removal is known.
         assert_eq!(scene.asked("/healthz"), 200);
         scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
         eventually("503", || scene.asked("/healthz") == 503);
@@ -75,13 +75,13 @@ fn a_kernel_that_refuses_the_observer_is_unknown() {
         let status = scene.take_agent().terminate().expect("an end in order");
         assert_eq!(status.code(), Some(0));
     }
-    // On a better kernel it sees.
+    // With a full kernel, the node is proven.
     scene.start(&[]);
     scene.wait_proven();
 }
 
-/// A kernel that refuses, for want of memory perhaps, says nothing against the maps that a former
-/// agent pinned: its programs go on counting in them, and the next agent finds them.
+/// A refusal by the kernel, perhaps for lack of memory, is no reason to remove maps that an earlier agent
+/// pinned. Its programs go on counting in them, and the next agent takes them over.
 #[test]
 fn a_refusal_leaves_pinned_maps_alone() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
@@ -104,9 +104,8 @@ fn a_refusal_leaves_pinned_maps_alone() {
     }
 }
 
-/// Told to use TCX alone where there is none.
 #[test]
-fn nothing_but_tcx_where_there_is_none_is_unknown() {
+fn requiring_tcx_on_a_kernel_without_it_is_unknown() {
     let mut scene = Scene::bare(Backend::Nftables);
     scene.start_on(OldKernel::NoTcx, &["--attach", "tcx"]);
     scene.pod_traffic();
@@ -117,11 +116,11 @@ fn nothing_but_tcx_where_there_is_none_is_unknown() {
     assert!(device["problem"].is_string(), "{report:#}");
     let log = scene.agent().log();
     let told = log.matches("not attached device=veth-client-1 ").count();
-    assert_eq!(told, 1, "it stays the same: {log}");
+    assert_eq!(told, 1, "the problem is logged once: {log}");
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// Linux before 6.6.
+/// Linux before 6.6 has no TCX.
 #[test]
 fn without_tcx_filters_do_the_same() {
     let mut scene = Scene::bare(Backend::Nftables);

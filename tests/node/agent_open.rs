@@ -1,4 +1,5 @@
-//! Open connections from outside while the node leaves: their number, and drains that wait for them.
+//! Connections from outside that are open while the node is being removed: their number, and drains that wait
+//! for them.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -32,7 +33,7 @@ impl Kept {
         kept
     }
 
-    /// A request that is answered.
+    /// Sends a request and reads the answer.
     fn use_it(&mut self) {
         self.0.write_all(b"x").expect("sent");
         let mut answer = [0; 256];
@@ -45,8 +46,8 @@ fn counted(scene: &Scene) -> (Option<u64>, Option<u64>) {
     (body["open"].as_u64(), body["idle"].as_u64())
 }
 
-/// Requests under way are waited for, idle connections are not; what pods, the node itself and its own
-/// servers have open does not count.
+/// A drain waits for requests under way and not for idle connections. Connections of pods and of the node
+/// itself do not count.
 #[test]
 fn open_connections_are_waited_for() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -63,7 +64,7 @@ fn open_connections_are_waited_for() {
         scene.node_port(30081, Family::V6),
     );
     let outside = &scene.world.outside;
-    // Before the node leaves: they were not seen beginning then.
+    // Opened before the removal begins, so the agent counts connections whose beginning it did not follow.
     let mut used: Vec<Kept> = (0..100)
         .map(|number| Kept::open(outside, if number % 2 == 0 { v4 } else { v6 }))
         .collect();
@@ -88,10 +89,10 @@ fn open_connections_are_waited_for() {
     let args = ["--wait", "--until", "open", "--quiet", "1s", "--timeout"];
     let busy = told(drain(&scene, &[&args[..], &["3s"]].concat()), 1);
     assert_says(&busy, &["100 connections from outside were in use"]);
-    // No new ones.
+    // There are no new connections, so the default drain ends.
     told(drain(&scene, &["--quiet", "1s"]), 0);
 
-    // Requests of some seconds are under way when the hook begins; it ends once they have.
+    // Requests are under way when the hook begins. It ends after them.
     let hook = std::thread::scope(|scope| {
         let hook = scope.spawn(|| {
             let told = told(drain(&scene, &[&args[..], &["40s"]].concat()), 0);
@@ -120,16 +121,15 @@ fn open_connections_are_waited_for() {
     assert!(none.is_some(), "none is open: {:?}", counted(&scene));
 }
 
-/// Time that a request takes.
 const LONG: Duration = Duration::from_secs(20);
-/// Requests at each Service.
+/// Number of requests to each Service.
 const REQUESTS: u32 = 20;
 const STAGGER: Duration = Duration::from_millis(500);
-/// The first byte of a request for bytes every second; other ones get none before the end.
+/// A request with this byte gets a byte every second. Others get nothing before the end.
 const STREAM: u8 = b's';
 const END: &[u8] = b"end";
 
-/// Answers requests after [`LONG`]. Dropped, it cuts those that are under way, as a pod that ends does.
+/// Answers requests after [`LONG`]. Dropping it cuts those under way, as the end of a pod does.
 fn slow_server(ns: &Namespace) -> Worker {
     let listener = ns
         .run(|| bound(|| TcpListener::bind(("::", PORT))))
@@ -171,7 +171,7 @@ fn answer_late(mut stream: TcpStream, stop: &AtomicBool) {
     let _ = stream.write_all(END);
 }
 
-/// Makes a request; the thread gives whether it was answered to the end.
+/// Sends a request. The thread returns whether the whole answer came.
 fn request(from: &Namespace, to: SocketAddr, kind: u8) -> JoinHandle<bool> {
     let opened = from.run(|| TcpStream::connect_timeout(&to, PATIENCE));
     let mut stream = opened.expect("a connection");
@@ -182,8 +182,8 @@ fn request(from: &Namespace, to: SocketAddr, kind: u8) -> JoinHandle<bool> {
     })
 }
 
-/// When the drain begins, requests of 20 s have been under way for 0 to 10 s. Those of one Service are waited
-/// for; the other one ends as soon as no new connection comes.
+/// When the drain begins, requests of 20 s have been under way for 0 to 10 s. One Service's pods wait for
+/// them; the other Service's pods end as soon as no new connection arrives.
 #[test]
 fn requests_of_20_s_are_cut_by_no_drain_that_waits_for_them() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -199,7 +199,7 @@ fn requests_of_20_s_are_cut_by_no_drain_that_waits_for_them() {
     let (mut waited_for, mut hurried) = (Vec::new(), Vec::new());
     for number in 0..REQUESTS {
         let family = Family::ALL[number as usize % 2];
-        // The last ones are silent, and hold the hook alone.
+        // The last requests are silent. In the end, the hook waits for them only.
         let kind = if number < REQUESTS / 2 { STREAM } else { b'x' };
         let outside = &scene.world.outside;
         waited_for.push(request(outside, scene.node_port(30081, family), kind));
@@ -238,19 +238,19 @@ fn requests_of_20_s_are_cut_by_no_drain_that_waits_for_them() {
     assert_eq!(
         cut(hurried),
         REQUESTS as usize,
-        "the hook that waits for new ones alone"
+        "waiting for new connections only protects no request"
     );
 }
 
 const FLOWS: u64 = 10_000;
-/// Flows that stay in use.
+/// Number of flows that stay in use.
 const USED: u64 = 1_000;
-/// Of 1 % at most the count may be wrong.
+/// Whether the count is within 1 % of the truth.
 fn is_near(counted: Option<u64>, truth: u64) -> bool {
     counted.is_some_and(|counted| counted.abs_diff(truth) * 100 <= truth)
 }
 
-/// Accepts nothing: the kernel completes connections of its own accord, and resets them when this is dropped.
+/// Listens without accepting: the kernel completes connections, and resets them when this is dropped.
 fn silent_server(ns: &Namespace) -> Socket {
     ns.sysctl("net/core/somaxconn", "16384").expect("a limit");
     let listen = || {
@@ -263,7 +263,7 @@ fn silent_server(ns: &Namespace) -> Socket {
     ns.run(|| bound(listen)).expect("listen")
 }
 
-/// Opens a connection. Dropped, it is reset.
+/// Opens a connection. Dropping it resets it.
 fn flow(from: SocketAddr, to: SocketAddr) -> Socket {
     let socket = Socket::new(Domain::for_address(from), Type::STREAM, Some(Protocol::TCP));
     let socket = socket.expect("a socket");
@@ -273,7 +273,7 @@ fn flow(from: SocketAddr, to: SocketAddr) -> Socket {
     socket
 }
 
-/// Forgets a connection at this end without a packet: as many files as flows would be too many.
+/// Closes this end of a connection without a packet, since 10,000 open files would be too many.
 fn abandon(socket: Socket) {
     let on: libc::c_int = 1;
     // SAFETY: the option reads one int at `on`, which lives for the call.
@@ -289,7 +289,7 @@ fn abandon(socket: Socket) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Opens all flows, from 6 addresses with source ports in sequence; gives those that stay in use.
+/// Opens all flows, from 6 addresses with source ports in sequence. Returns those that stay in use.
 fn open_flows(scene: &Scene) -> Vec<Socket> {
     let sources = (0..3).flat_map(|client| Family::ALL.map(|family| (client, family)));
     let mut plans: Vec<_> = sources
@@ -322,7 +322,7 @@ fn ten_thousand_open_connections_are_counted() {
     let servers = ["api-1", "api-2"].map(|pod| silent_server(&scene.world.pod(pod).ns));
     let mut used = open_flows(&scene);
     let pid = scene.agent().pid();
-    // Time of the agent, and runs of its programs and their time.
+    // Processor time of the agent, and the number of runs and run time of its programs.
     let spent = || {
         let processor = usage::processor(pid).expect("its use");
         (processor, usage::programs(pid).expect("its programs"))

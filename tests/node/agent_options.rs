@@ -1,4 +1,4 @@
-//! Bad options: a sentence that names the thing and the remedy, and the exit code.
+//! Bad options are reported in one sentence with the remedy, and with the exit code.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ fn world() -> World {
     World::builder().build().expect("build a world")
 }
 
-/// Runs the agent's binary on the node; what runs on after a while is a failure of the test.
+/// Runs the agent's binary on the node. It must end within 60 s.
 fn run(world: &World, args: &[&str]) -> Output {
     let mut command = world.node.command("timeout");
     command
@@ -31,7 +31,7 @@ fn assert_said(output: &Output, code: i32, words: &[&str]) {
     }
 }
 
-/// An option, a value that cannot be meant, and what the complaint must name beside the option.
+/// An option, an invalid value, and the text that the message must contain beside the option.
 const UNSOUND: [(&str, &str, &str); 12] = [
     ("--no-such-flag", "1", "--no-such-flag"),
     ("--healthz-bind-address", "node-1:10256", "node-1:10256"),
@@ -44,11 +44,11 @@ const UNSOUND: [(&str, &str, &str); 12] = [
     ("--flap-dwell", "10", "10s"),
     ("--pin-dir", "pins", "pins"),
     ("--log-filter", "pathproof=loudly", "pathproof=loudly"),
-    // An address that is one, and not this machine's.
+    // A valid address of another machine.
     ("--healthz-bind-address", "192.0.2.77:10256", "192.0.2.77"),
 ];
 
-/// A command line that would do, from a folder of nothing.
+/// A valid command line, with an empty folder of manifests.
 fn sound(folder: &str) -> [&str; 9] {
     [
         "run",
@@ -97,7 +97,7 @@ fn an_unreadable_folder_is_77() {
     let world = world();
     let folder = world.dir().join("secret");
     fs::create_dir(&folder).expect("make a folder");
-    // root without CAP_DAC_OVERRIDE is held to the permissions of its own files.
+    // Without CAP_DAC_OVERRIDE, permissions bind root too.
     set_mode(&folder, 0o000);
     let folder = folder.to_string_lossy().into_owned();
     let agent = agent_binary().expect("the agent's binary");
@@ -123,7 +123,7 @@ fn a_port_in_use_is_64(#[case] port: u16, #[case] option: &str) {
     let _holder =
         Server::start_as(&world.node, "holder", port, Manner::Mute).expect("hold the port");
     let folder = world.dir().to_string_lossy().into_owned();
-    // Else the healthz port is left to who holds it.
+    // By default the agent would leave the healthz port to its holder.
     let args = [&sound(&folder)[..], &["--port-takeover", "bind"]].concat();
     let said = [option, &port.to_string(), "in use"];
     assert_said(&run(&world, &args), 64, &said);

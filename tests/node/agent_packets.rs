@@ -1,5 +1,4 @@
-//! Crafted packets on real devices: what must not be taken for evidence, and what must not stand in
-//! the agent's way. Whatever comes, it is passed on as it came.
+//! Crafted packets on real devices: a flood must neither become evidence of a fault nor hide one.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
@@ -13,9 +12,8 @@ use node_tests::world::Family;
 use crate::agent_kernel::pending;
 use node_tests::scene::{PORT, Scene, assert_never_503, blames, eventually, lacks};
 
-/// SYNs that nobody answers, more than the map of connections has room for: to a Service without
-/// endpoints and to a silent one. They evict each other; nothing is uncertain, and a fault of an
-/// honest Service is told while they come.
+/// Unanswered SYNs, more than the map of connections has room for, go to a Service without endpoints and to a
+/// silent one. Coverage stays complete, and a fault of another Service is still found.
 #[test]
 fn a_flood_that_nobody_answers_hides_no_fault() {
     const FLOOD: u32 = 40_000;
@@ -34,7 +32,7 @@ fn a_flood_that_nobody_answers_hides_no_fault() {
         scene.manifests.add(service).expect("add a Service");
     }
     scene.rules.install().expect("install");
-    // The sources are addresses of the pod's own, or the kernel drops what comes from them.
+    // Without a route back to the pod for each source, the kernel drops the packets.
     let client = scene.world.pod("client-2").v4;
     for range in ["10.244.0.32/27", "10.244.0.64/26"] {
         let route = format!("route add {range} via {client} dev veth-client-2 onlink");
@@ -46,7 +44,7 @@ fn a_flood_that_nobody_answers_hides_no_fault() {
         let source = Ipv4Addr::from(0x0af4_0020 + number % SOURCES);
         let from = SocketAddr::from((source, 1_024 + (number / SOURCES) as u16));
         let to = scene.cluster_ip(services[number as usize % 2], family);
-        // A full queue drops what we send: no matter.
+        // A full queue may drop some of the SYNs, which does not matter.
         let _ = raw.send_syn(from, to, number.wrapping_mul(2_654_435_761));
     };
     eventually("both known", || {

@@ -1,4 +1,4 @@
-//! The pin directory: what is others' in it, and what an older version of pathproof left.
+//! The pin directory: pins of other programs, and pins of another version of pathproof.
 
 use std::fs;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::agent_kernel::{Foreign, link, programs_at};
 use crate::commands::{pathproof, told};
 use node_tests::scene::{Scene, eventually, lacks, throughout};
 
-/// Names that are no layout version's, though some look like it.
+/// Pins of other programs. Some of their names resemble a layout version.
 const OTHERS: [&str; 5] = ["theirs", "v1-old", "v", "version1/theirs", "vlan/v1/theirs"];
 
 #[test]
@@ -49,10 +49,10 @@ fn pins_of_others_are_left_alone() {
     told(pathproof(&scene.world, &cleanup), 0);
     all_there("cleanup");
     let ours = pins.join(format!("v{ABI_VERSION}"));
-    assert!(!ours.exists(), "nothing of ours is left");
+    assert!(!ours.exists(), "the agent's pins are removed");
 }
 
-/// Programs of another version stay attached until those of this version are attached to every device and pinned.
+/// Programs of another version stay attached until this version's are attached to every device and pinned.
 #[test]
 fn another_version_watches_until_all_is_pinned() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
@@ -67,7 +67,7 @@ fn another_version_watches_until_all_is_pinned() {
     foreign.pin_link(&other.join("links/1-ingress"));
     drop(foreign);
 
-    // One link cannot be pinned: something is in its place.
+    // One link cannot be pinned, since a folder is in its place.
     let index = scene.world.node.ifindex("veth-client-2").expect("a device");
     let obstacle = link(&scene.world, index, "ingress");
     fs::create_dir_all(&obstacle).expect("make a folder");
@@ -77,7 +77,7 @@ fn another_version_watches_until_all_is_pinned() {
         let count = |name: &str| coverage[name].as_u64().unwrap_or_default();
         count("wanted") > 1 && count("attached") == count("wanted") && lacks(report, "no_pins")
     });
-    // Longer than from one look at the hooks to the next.
+    // Longer than the interval between two checks of the hooks.
     throughout(Duration::from_secs(6), || {
         let programs = programs_at(&scene.world.node, device, hook);
         assert!(
@@ -93,9 +93,9 @@ fn another_version_watches_until_all_is_pinned() {
     });
 }
 
-/// Something that is no map where one was pinned: counting begins anew rather than not at all.
+/// The pin of a map is replaced by something else: the agent makes new maps and starts counting from zero.
 #[test]
-fn maps_that_cannot_be_used_are_made_anew() {
+fn unusable_maps_are_replaced_by_new_ones() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
     scene.take_agent().kill().expect("kill");
     let maps = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
@@ -103,7 +103,7 @@ fn maps_that_cannot_be_used_are_made_anew() {
     fs::remove_file(&pin).expect("remove a pin");
     fs::create_dir(&pin).expect("make a folder");
     scene.start(&[]);
-    assert!(pin.is_file(), "pinned anew");
+    assert!(pin.is_file(), "pinned again");
     let log = scene.agent().log();
     assert!(log.contains("creating new ones"), "{log}");
     scene.traffic();

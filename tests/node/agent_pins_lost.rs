@@ -1,6 +1,6 @@
-//! The file system of pins goes, another one covers it, or the folder is removed, while the agent runs. Its links
-//! are attached for as long as it has them open: it observes on, reports that a restart would leave a gap, and pins
-//! the same links again as soon as that is possible.
+//! While the agent runs, the file system of its pins is unmounted or covered by another, or the folder is
+//! removed. Links stay attached while the agent has them open. The agent continues to observe, reports that a
+//! restart would leave a gap, and pins the same links again as soon as it can.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -18,11 +18,11 @@ use rstest::rstest;
 
 use crate::agent_kernel::programs_at;
 
-/// Longer than from one check of the hooks to the next.
+/// Longer than two intervals between checks of the hooks.
 const TWO_CHECKS: Duration = Duration::from_secs(11);
 const DEVICE: &str = "veth-client-1";
 
-/// A mount namespace with its own BPF file system, which ends with this process.
+/// A process with a separate mount namespace and BPF file system, which end with it.
 struct Mounts(Process);
 
 impl Mounts {
@@ -63,7 +63,7 @@ fn start(scene: &mut Scene, mounts: &Mounts) {
     agent.wait_ready(PATIENCE).expect("a ready agent");
 }
 
-/// Makes a proven node whose agent has a mount namespace to itself.
+/// Makes a proven node whose agent has a separate mount namespace.
 fn scene() -> (Scene, Mounts) {
     let mut scene = Scene::bare(Backend::Nftables);
     let mounts = Mounts::new(&scene);
@@ -83,7 +83,7 @@ fn is_pinned(scene: &Scene, mounts: &Mounts) -> bool {
     pins.all(|pin| mounts.run(&format!("test -e {}", folder.join(pin).display())))
 }
 
-/// The agent sees everything, by the links that it had from the start.
+/// Asserts that the agent observes everything, with the links that it attached at its start.
 fn stays_sound(scene: &Scene) {
     throughout(TWO_CHECKS, || {
         let report = scene.report();
@@ -96,7 +96,7 @@ fn stays_sound(scene: &Scene) {
     assert_eq!(repairs(scene), 0, "the same links all the time");
 }
 
-/// The programs stay attached when the agent is killed, and the next one continues with the same links.
+/// Asserts that the programs outlive the agent, and that the next agent continues with the same links.
 fn outlives_the_agent(scene: &mut Scene, mounts: &Mounts) {
     scene.take_agent().kill().expect("kill");
     let programs = programs_at(&scene.world.node, DEVICE, TcAttachType::Ingress);
@@ -108,7 +108,8 @@ fn outlives_the_agent(scene: &mut Scene, mounts: &Mounts) {
     assert_eq!(repairs(scene), 0);
 }
 
-/// Both commands run in the agent's mount namespace. Without a remedy the agent repairs the harm by itself.
+/// Both commands run in the agent's mount namespace. Without a remedy, the agent must repair the harm by
+/// itself.
 #[rstest]
 #[case::unmounted("umount /sys/fs/bpf", Some("mount -t bpf bpf /sys/fs/bpf"))]
 #[case::covered_by_another_kind("mount -t tmpfs none /sys/fs/bpf", Some("umount /sys/fs/bpf"))]
@@ -131,7 +132,7 @@ fn links_are_kept_and_pinned_again(#[case] harm: &str, #[case] remedy: Option<&s
     outlives_the_agent(&mut scene, &mounts);
 }
 
-/// Pins are made in the file system that is seen, and those below it count again when it goes.
+/// The agent pins in the file system that is visible. When it is unmounted, the pins below it count again.
 #[test]
 fn another_file_system_covers_the_first() {
     let (mut scene, mounts) = scene();

@@ -1,4 +1,4 @@
-//! Sound nodes: every kind of connection is proven, and counted as often as it was made.
+//! Healthy nodes: every kind of connection is proven, and counted exactly once.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use node_tests::scene::{Scene, eventually, metric, name, path_of};
 
 const FAILURES: [&str; 5] = ["refused", "leaked", "misrouted", "stale", "lost"];
 
-/// Plans of all dials, by Service and path.
+/// Service, path and plan of each kind of connection.
 fn everything(scene: &Scene, family: Family) -> Vec<(&'static str, &'static str, Plan)> {
     let cluster_ip = |service| scene.cluster_ip(service, family);
     let node_port = scene.node_port(30081, family);
@@ -26,12 +26,12 @@ fn everything(scene: &Scene, family: Family) -> Vec<(&'static str, &'static str,
         (service, "external", plan)
     };
     vec![
-        // Local and remote endpoints, from a pod with a route of its own and from a bridged one.
+        // Local and remote endpoints, from a routed pod and from a bridged one.
         pod("web", "client-1", cluster_ip("web")),
         pod("web", "db-2", cluster_ip("web")),
-        // Itself among the endpoints.
+        // The client is one of the endpoints.
         pod("web", "web-1", cluster_ip("web")),
-        // An endpoint behind the same bridge: one SYN crosses port, bridge and port.
+        // The endpoint is behind the same bridge: its SYN crosses port, bridge and port.
         pod("db", "db-2", cluster_ip("db")),
         pod("db", "client-2", cluster_ip("db")),
         // A node port dialled by a pod.
@@ -115,8 +115,8 @@ fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backen
     assert_eq!(scene.asked("/livez"), 200);
 }
 
-/// The node's own connections are translated before they meet a device: they count nowhere, and
-/// accuse nobody.
+/// Connections of the node itself are translated before they reach a device. They are not counted and cause
+/// no failure.
 #[test]
 fn host_connections_do_no_harm() {
     let scene = Scene::new(Backend::Nftables, &[]);

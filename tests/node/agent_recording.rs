@@ -1,4 +1,4 @@
-//! A 503 that somebody doubts is played again from its recording, and explained.
+//! A 503 can be replayed from its recording, and explained.
 
 use std::fs;
 use std::path::PathBuf;
@@ -52,8 +52,8 @@ fn a_503_is_recorded_replayed_and_explained() {
     assert!(!text.contains("There are no probes"), "{text}");
 }
 
-/// The innocent counterpart: a node that only works writes no file, and its recording, taken by hand
-/// and without its addresses, comes to the same.
+/// The negative control: a healthy node writes no recording. One that is taken by hand and redacted replays
+/// without a 503.
 #[test]
 fn a_sound_node_records_nothing_by_itself() {
     let mut scene = Scene::busy(Backend::Nftables, &[]);

@@ -1,5 +1,4 @@
-//! The agent ends, is killed, comes back, is removed: the node goes on as before, and what was
-//! observed goes on being observed.
+//! The agent ends, is killed, restarted or removed. The node works as before, and observation continues.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -23,7 +22,7 @@ use crate::agent_kernel::{counted, link, link_id, links, pending, programs_at};
 use crate::commands::{pathproof, told};
 use node_tests::scene::{PATIENCE, Scene, assert_never_503, eventually, until, wait_answers};
 
-/// Fast clients on three ways through the node; slower ones where the processor is emulated.
+/// Starts fast clients on three paths through the node. They are slower on an emulated processor.
 fn fast_clients(scene: &mut Scene) {
     let rate = 50.0 / f64::from(slowness());
     for family in Family::ALL {
@@ -33,7 +32,7 @@ fn fast_clients(scene: &mut Scene) {
     }
 }
 
-/// Ends the clients and holds the kernel's counts against what they did.
+/// Ends the clients and compares the kernel's counts with theirs.
 fn assert_all_counted(scene: &mut Scene) {
     let mut total = Tally::default();
     for client in std::mem::take(&mut scene.clients) {
@@ -78,7 +77,8 @@ fn a_restart_misses_no_connection() {
     assert_all_counted(&mut scene);
 }
 
-/// Filters go with the agent. The next one knows by the pins whether somebody observed meanwhile.
+/// An agent that ends removes its filters and leaves its links. The next agent concludes from the pins
+/// whether the programs observed in between.
 #[rstest]
 #[case::links("tcx", true)]
 #[case::filters("clsact", false)]
@@ -113,7 +113,7 @@ fn a_killed_agent_leaves_the_node_as_it_was() {
             .collect::<Vec<_>>()
     };
     let before = pins(&scene);
-    // Uplink, bridge and eight pods on the node, both ways.
+    // Uplink, bridge and eight local pods, in both directions.
     assert_eq!(before.len(), 20, "{before:?}");
     scene.take_agent().kill().expect("kill");
     assert_eq!(pins(&scene), before, "pins outlive the agent");
@@ -139,9 +139,9 @@ fn a_killed_agent_leaves_the_node_as_it_was() {
     assert_all_counted(&mut scene);
 }
 
-/// What one agent told as lost stays in the kernel for minutes; the next one does not tell it again.
+/// Entries of lost connections stay in the kernel for minutes. The next agent does not report them again.
 #[test]
-fn what_was_lost_is_told_once() {
+fn lost_connections_are_reported_once() {
     const LOST: u64 = 5;
     let mut scene = Scene::new(Backend::Nftables, &[]);
     let address = scene.world.pod("db-1").v4;
@@ -175,12 +175,16 @@ fn what_was_lost_is_told_once() {
     eventually("the maps were read", || {
         scene.count("db", Family::V4, "pod", "proven") == 1
     });
-    assert_eq!(scene.count("db", Family::V4, "", "lost"), 0, "known before");
-    // What is lost from now on is news.
+    assert_eq!(
+        scene.count("db", Family::V4, "", "lost"),
+        0,
+        "reported before"
+    );
+    // New losses are reported.
     lose(&scene, 20);
 }
 
-/// Devices that go while no agent runs leave dead pins; one of the same name may be back.
+/// Devices that are removed while no agent runs leave dead pins, also if a device of the same name is back.
 #[test]
 fn dead_pins_are_swept() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
@@ -212,7 +216,7 @@ fn dead_pins_are_swept() {
         pins_of(&scene, "veth-client-2")
             .iter()
             .all(|pin| pin.exists()),
-        "pinned anew"
+        "the new device's links are pinned"
     );
     scene
         .pod_plan("client-2", scene.cluster_ip("web", Family::V4))
@@ -223,14 +227,14 @@ fn dead_pins_are_swept() {
     });
 }
 
-/// The same device index, and a link that is dead all the same [finding 22].
+/// A new device has the index of a removed one, but the pinned link of that index is dead [finding 22].
 #[test]
 fn a_dead_link_under_a_living_index_is_replaced() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
     let index = scene.world.node.ifindex("veth-client-2").expect("a device");
     scene.take_agent().kill().expect("kill");
     scene.world.remove_pod("client-2").expect("remove a pod");
-    // Any veth with that index, as after a wrap of the counter.
+    // The kernel gives the same index again after its counter wraps.
     let device = format!("link add veth-twin index {index} type veth peer name veth-peer");
     scene
         .world
@@ -249,7 +253,7 @@ fn a_dead_link_under_a_living_index_is_replaced() {
     }
 }
 
-/// Links end with their pins. Filters of an agent that was killed stay, and the qdisc of theirs.
+/// Cleanup removes links with their pins, and the filters and qdiscs that a killed agent leaves.
 #[rstest]
 #[case::links("tcx", false)]
 #[case::links_of_a_killed_agent("tcx", true)]
@@ -292,7 +296,8 @@ fn cleanup_removes_everything(#[case] attach: &str, #[case] kill: bool) {
     }
 }
 
-/// A last Node outlives the agent, while nobody can ask for it: 503 from the first answer on.
+/// The state file keeps the Node's last state for this boot. While the Node cannot be read, the next agent
+/// answers accordingly from its first answer on.
 #[rstest]
 #[case::of_this_boot(true)]
 #[case::of_another_boot(false)]
@@ -311,7 +316,7 @@ fn a_marked_node_stays_marked_over_a_kill(#[case] same_boot: bool) {
         assert_ne!(text, other, "the state names the boot: {text}");
         fs::write(&file, other).expect("write the state");
     }
-    // The view is away: an empty folder.
+    // An empty folder has no view.
     let empty = scene.world.dir().join("empty");
     fs::create_dir(&empty).expect("make a folder");
     scene.spawn(&["--manifests", empty.to_str().expect("a path")]);
@@ -329,7 +334,7 @@ fn a_marked_node_stays_marked_over_a_kill(#[case] same_boot: bool) {
     assert_eq!(scene.asked("/livez"), 200);
 }
 
-/// A fault that was confirmed stays answered while the agent is replaced.
+/// A confirmed fault is still answered with 503 after the agent is replaced.
 #[test]
 fn a_broken_node_stays_broken_over_a_kill() {
     let mut scene = Scene::proven(Backend::Nftables, &[]);
@@ -353,23 +358,23 @@ fn a_broken_node_stays_broken_over_a_kill() {
     wait_answers(&watch, 200);
 }
 
-/// Stopped for longer than any confirmation takes, while connections come and go: what it finds in
-/// the kernel then is no run of failures. Nor is anything judged before it has looked, which a policy that
-/// is closed would answer with 503.
+/// The agent is stopped for longer than any confirmation takes, while connections come and go. The evidence
+/// that it then finds is no series of failures. It must also read that before it judges: with
+/// `--unknown-policy closed`, an unknown state would be a 503.
 #[rstest]
 fn a_frozen_agent_wakes_up_sound(#[values("open", "closed")] policy: &str) {
     let mut scene = Scene::busy(Backend::Nftables, &["--unknown-policy", policy]);
-    // The 503 before the first proof is the policy's.
+    // Before the first proof, the policy may cause a 503.
     wait_answers(&scene.watch(), 200);
     let watch = scene.watch();
     assert!(scene.agent().signal(libc::SIGSTOP));
     thread::sleep(Duration::from_secs(2));
-    // News of interfaces and of the Node wait for it.
+    // Changes of interfaces and of the Node wait for the agent.
     let node = &scene.world.node;
     node.ip("link add news type veth peer name swen")
         .expect("an interface");
     scene.manifests.taint("news").expect("a taint");
-    // Broken and mended while nobody looked.
+    // The datapath is broken and repaired while the agent is stopped.
     scene.rules.flush_services().expect("flush");
     thread::sleep(Duration::from_secs(4));
     scene.rules.install().expect("install again");

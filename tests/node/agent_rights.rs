@@ -1,5 +1,5 @@
-//! Privileges: the four capabilities of docs/capabilities.md are enough, and what each of them is
-//! for is said when it is missing [finding 19].
+//! The four capabilities of docs/capabilities.md are enough, and the message about a missing one explains
+//! what it is for [finding 19].
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -15,10 +15,10 @@ use node_tests::scene::{Scene, until};
 
 const ALL: &str = "-all,+bpf,+net_admin,+perfmon,+net_raw";
 
-/// A world without an agent, and a program that runs the agent with less than root has.
+/// A world without an agent, and a program that runs the agent with fewer privileges than root's.
 fn confined(setpriv: &str) -> (Scene, PathBuf) {
     let scene = Scene::bare(Backend::Nftables);
-    // A copy beside the manifests: another user need not be able to read the folder it was built in.
+    // A copy, since another user may not be able to read the build folder.
     let agent = scene.world.dir().join("pathproof");
     let built = agent_binary().expect("the agent's binary");
     copy_program(&built, &agent).expect("copy the binary");
@@ -32,7 +32,7 @@ fn bounded_by(capabilities: &str) -> String {
 
 #[rstest]
 #[case::all_four(ALL)]
-// Reserved for the sentinel: nothing needs it yet.
+// Only the sentinel needs CAP_NET_RAW, and there is none here.
 #[case::without_net_raw("-all,+bpf,+net_admin,+perfmon")]
 fn four_capabilities_are_enough(#[case] capabilities: &str) {
     let (mut scene, binary) = confined(&bounded_by(capabilities));
@@ -56,7 +56,7 @@ fn four_capabilities_are_enough(#[case] capabilities: &str) {
     assert!(pinned.is_dir(), "pinned");
     scene.rules.flush_services().expect("flush");
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
-    // Nor does the end of it need more.
+    // Four capabilities are also enough to end in order.
     assert_eq!(
         scene
             .take_agent()
@@ -67,7 +67,7 @@ fn four_capabilities_are_enough(#[case] capabilities: &str) {
     );
 }
 
-/// One capability less: it ends with 77 and the remedy.
+/// Without one of the capabilities, the agent exits with 77 and names the remedy.
 #[rstest]
 #[case::bpf("-all,+net_admin,+perfmon,+net_raw", "CAP_BPF")]
 #[case::perfmon("-all,+bpf,+net_admin,+net_raw", "CAP_PERFMON")]
@@ -82,7 +82,7 @@ fn a_missing_capability_ends_it_with_77(#[case] capabilities: &str, #[case] name
 fn another_user_ends_it_with_77() {
     let setpriv = "--reuid 65534 --regid 65534 --clear-groups";
     let (mut scene, binary) = confined(setpriv);
-    // The folders are this user's to read: only privileges are missing.
+    // The user can read the folders, so only privileges are missing.
     for path in [scene.world.dir(), scene.manifests.dir()] {
         fs::set_permissions(path, Permissions::from_mode(0o755)).expect("readable");
     }

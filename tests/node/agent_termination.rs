@@ -1,5 +1,5 @@
-//! Node termination from the Node object: /healthz leaves the load balancer, /livez does not say
-//! that anything is broken (KEP-3836).
+//! Node termination from the Node object: /healthz answers 503, so that load balancers withdraw the node, and
+//! /livez stays 200, since nothing is broken (KEP-3836).
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -64,12 +64,12 @@ fn a_marked_node_leaves_and_comes_back() {
         .expect("the Node is another one now");
     wait_answers(&watch, 200);
 
-    // Its innocent twins: taints that say nothing of an end.
+    // The negative control: taints that do not announce the node's removal.
     for key in ["node.kubernetes.io/unschedulable", "example.com/dedicated"] {
         scene.manifests.taint(key).expect("taint");
     }
     let seen = watch.changes().len();
-    // The folder was read since.
+    // A new Service shows that the agent has read the folder since.
     scene.add(Service::new("later", 4, [scene.world.pod("spare")]));
     scene.wait("another Service", |report| {
         report["expectations"]["services"] == 4
@@ -80,8 +80,8 @@ fn a_marked_node_leaves_and_comes_back() {
     assert_eq!(watch.changes().len(), seen, "{:?}", watch.changes());
 }
 
-/// A mounted ConfigMap: every file is a link into a folder that a link names, and an update swaps
-/// that one link.
+/// In a mounted ConfigMap, every file is a symlink through `..data`, itself a symlink to a folder. An update
+/// replaces only `..data`.
 #[test]
 fn a_configmap_is_followed() {
     let mut scene = Scene::bare(Backend::Nftables);

@@ -1,4 +1,4 @@
-//! What looks like a fault of the datapath and is none: never 503, whatever the traffic feels.
+//! Negative controls: failures of traffic that resemble a fault of the datapath never cause a 503.
 
 use std::thread;
 use std::time::Duration;
@@ -13,25 +13,25 @@ use node_tests::scene::{
     PATIENCE, PORT, Scene, assert_never_503, blames, eventually, until, wait_answers,
 };
 
-/// As long as a confirmation takes, and as much again.
+/// Twice as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);
 
-/// What goes wrong that is not the node's doing.
+/// Failures that are not the node's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harmless {
-    /// Every application is dead: its pod's kernel answers with RST.
+    /// All applications have ended, so that the pods' kernels answer with RST.
     BackendsKilled,
-    /// Every pod drops SYNs: nobody answers.
+    /// All pods drop SYNs.
     BackendsSilent,
-    /// A NetworkPolicy drops what goes to one Service's pods.
+    /// A NetworkPolicy drops packets to the pods of one Service.
     PolicyForOneService,
-    /// A NetworkPolicy drops all that one pod sends.
+    /// A NetworkPolicy drops all packets of one client.
     PolicyForOneClient,
-    /// A Service without endpoints is dialled all the time.
+    /// Clients dial a Service without endpoints.
     NoEndpoints,
-    /// Clients outside of loadBalancerSourceRanges.
+    /// Clients are outside of loadBalancerSourceRanges.
     SourceRanges,
-    /// externalTrafficPolicy Local without a local endpoint.
+    /// A Service with externalTrafficPolicy Local has no local endpoint.
     NoLocalEndpoint,
 }
 
@@ -48,7 +48,7 @@ fn never_503(
     )]
     harmless: Harmless,
 ) {
-    // Each kind of rules has its turn: what differs between them is tried with the faults.
+    // One backend for each case is enough: tests of faults cover the differences between backends.
     let backend = Backend::ALL[harmless as usize % 3];
     let mut scene = Scene::proven(backend, &[]);
     let watch = scene.watch();
@@ -65,7 +65,7 @@ fn never_503(
     );
     assert_never_503(&watch);
     if harmless == Harmless::BackendsKilled {
-        // A dead backend's chain beside a flushed one does not hide it: that fault is the node's.
+        // Dead backends do not hide a real fault of the node.
         scene.rules.flush_services().expect("flush");
         wait_answers(&watch, 503);
     }
@@ -118,8 +118,8 @@ impl Harmless {
         }
     }
 
-    /// Clients feel it, or the test would show a node without a fault: the first dials in vain, and
-    /// the second, if there is one, is served, since nothing was taken from it.
+    /// Asserts that the failure is real: the first client fails. The second, if there is one, is not affected
+    /// and is served.
     fn is_felt(self, scene: &Scene) {
         for family in Family::ALL {
             let vip = (scene.manifests.service("web").load_balancer_ip(family), 80).into();
@@ -152,7 +152,7 @@ impl Harmless {
         }
     }
 
-    /// It is told all the same, as what it is.
+    /// Asserts that the failure is reported as what it is.
     fn is_told(self, scene: &Scene) {
         match self {
             Self::PolicyForOneService => {
@@ -183,7 +183,7 @@ impl Harmless {
     }
 }
 
-/// Clients of one Service more: from a pod and, at its node port, from outside.
+/// Starts clients of one more Service: from a pod and, if it has a node port, from outside.
 fn dial(scene: &mut Scene, service: &str, node_port: Option<u16>) {
     for family in Family::ALL {
         scene.dial("client-1", service, family, 10.0);

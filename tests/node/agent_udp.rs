@@ -1,5 +1,5 @@
-//! UDP Services through real rules: what is counted of them, in each fault and its innocent twin, and
-//! that nothing of it makes a verdict.
+//! UDP Services through real rules: the counts for each fault and its negative control. UDP evidence never
+//! changes the verdict.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::Ordering;
@@ -18,12 +18,12 @@ use crate::commands::{assert_says, pathproof, told};
 
 use node_tests::scene::{Scene, assert_never_503, eventually, name};
 
-/// Port of the Service.
+/// Port of the DNS Service.
 const DNS: u16 = 53;
-/// Port of its pods; in clusters it is the same, or another.
+/// Target port of its pods, which in a cluster may be the same or another.
 const TARGET: u16 = 5353;
 
-/// A node that is proven by its TCP traffic, and a DNS Service with two pods of this node.
+/// A node that is proven by TCP traffic, and a DNS Service with two local pods.
 struct Dns {
     servers: Vec<Worker>,
     clients: Vec<DnsClient>,
@@ -44,7 +44,7 @@ impl Dns {
             clients,
             scene,
         };
-        // Before the agent knows the Service its datagrams are nobody's.
+        // Until the agent has read the Service, its datagrams are not counted.
         dns.ask(30_000);
         eventually("the Service is known", || {
             dns.counts(Family::V6, "arrived") > 0
@@ -80,7 +80,7 @@ impl Dns {
         self.line(family)["outcomes"][outcome].as_u64().unwrap_or(0)
     }
 
-    /// Waits until so many more of an outcome were counted in both families.
+    /// Waits until the count of an outcome has grown by `more` in both families.
     fn wait_more(&self, outcome: &str, more: u64) {
         for family in Family::ALL {
             let before = self.counts(family, outcome);
@@ -119,21 +119,21 @@ fn questions_are_answered() {
     assert_eq!(connections, 0);
 }
 
-/// The rules of the Services are gone: a fault of the node, which connections accuse. Datagrams tell
-/// the same of their Service.
+/// The Services' rules are gone. Datagrams are counted as leaked; the verdict comes from connections.
 #[test]
 fn flushed_rules_leak() {
     let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 5);
     dns.scene.rules.flush_services().expect("flush");
-    // Conntrack keeps the ports of before.
+    // Conntrack entries still translate datagrams from the earlier ports.
     dns.ask(40_000);
     dns.wait_more("leaked", 5);
 }
 
-/// One Service's rule points elsewhere; every TCP Service works. Told, and no verdict.
+/// The UDP Service's rule leads to a wrong pod, while every TCP Service works. The fault is counted, and the
+/// verdict stays Proven.
 #[test]
-fn a_rewritten_rule_is_told_and_judges_nobody() {
+fn a_rewritten_udp_rule_is_counted_and_is_no_verdict() {
     let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 5);
     let watch = dns.scene.watch();
@@ -153,7 +153,7 @@ fn a_rewritten_rule_is_told_and_judges_nobody() {
     assert_eq!(report["verdict"]["state"], "proven", "{report:#}");
 }
 
-/// Nobody answers: forwarded, never a failure of the node.
+/// Servers that do not answer are no failure of the node: the datagrams count as forwarded.
 #[test]
 fn silent_servers_are_forwarded_to() {
     let dns = Dns::up(Backend::IptablesNft, Manner::Mute);
@@ -169,7 +169,7 @@ fn silent_servers_are_forwarded_to() {
     assert_eq!(dns.servers.len(), 2, "they are there, and mute");
 }
 
-/// A policy of the node drops one Service's questions: they arrive and go nowhere.
+/// A policy drops a Service's questions. They arrive and never leave, so they count as lost.
 #[test]
 fn dropped_questions_are_lost() {
     let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
@@ -185,11 +185,11 @@ fn dropped_questions_are_lost() {
     assert_never_503(&watch);
 }
 
-/// A client that asks from one port for ever, as many resolvers and proxies do: its conntrack entry leads
-/// to the endpoint that it was made for. The rules follow the API; that the entry was not deleted is the
-/// fault (kubernetes #125467). Innocent twin: clients with new ports.
+/// A client uses one source port all the time, as many resolvers and proxies do. Its conntrack entry still
+/// leads to an endpoint that left, although the rules follow the API (kubernetes #125467). Negative control:
+/// clients with new source ports.
 #[test]
-fn entries_that_lead_to_endpoints_that_left_are_told() {
+fn stale_conntrack_entries_are_reported() {
     let mut dns = Dns::up(Backend::Nftables, Manner::Answers);
     dns.wait_more("answered", 5);
     let watch = dns.scene.watch();
@@ -208,13 +208,13 @@ fn entries_that_lead_to_endpoints_that_left_are_told() {
     let stale = Family::ALL.map(|family| dns.counts(family, "stale"));
     assert_eq!(
         stale, [0; 2],
-        "pods that left still answer: nobody is harmed"
+        "pods that left still answer, so no client fails"
     );
     dns.servers.drain(..2);
     dns.wait_more("stale", 5);
     let status = told(pathproof(&dns.scene.world, &["status"]), 0);
     assert_says(&status, &["stale of", "operations.md#udp"]);
-    // What the page tells to do.
+    // The remedy of docs/operations.md#udp.
     for family in Family::ALL {
         let frontend = dns.frontend(family).ip();
         let mut delete = dns.scene.world.node.command("conntrack");

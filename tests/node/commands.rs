@@ -1,11 +1,11 @@
-//! Commands of the agent's binary on the node, and what they say.
+//! Runs commands of the agent's binary on the node, and checks their output.
 
 use std::process::Command;
 
 use node_tests::world::{World, agent_binary, clean};
 use serde_json::Value;
 
-/// A command of the binary, with none of the tester's settings.
+/// A command of the binary, without settings from the test's environment.
 pub(crate) fn pathproof(world: &World, args: &[&str]) -> Command {
     let binary = agent_binary().expect("the agent's binary");
     let mut command = world.node.command(binary);
@@ -14,7 +14,7 @@ pub(crate) fn pathproof(world: &World, args: &[&str]) -> Command {
     command
 }
 
-/// Runs a command, which ends with this code; gives what it printed on standard output, and all of it.
+/// Runs a command, which must exit with this code. Returns its standard output, and that with standard error.
 #[track_caller]
 fn run(mut command: Command, code: i32) -> (String, String) {
     let output = command.output().expect("run the command");
@@ -25,20 +25,20 @@ fn run(mut command: Command, code: i32) -> (String, String) {
     (said, all)
 }
 
-/// All that a command says, which ends with this code.
+/// Whole output of a command, which must exit with this code.
 #[track_caller]
 pub(crate) fn told(command: Command, code: i32) -> String {
     run(command, code).1
 }
 
-/// The object that a command prints.
+/// The JSON object that a command prints.
 #[track_caller]
 pub(crate) fn object(command: Command) -> Value {
     let (said, all) = run(command, 0);
     serde_json::from_str(&said).unwrap_or_else(|_| panic!("no JSON: {all}"))
 }
 
-/// A text has all of these words.
+/// Asserts that a text contains all of these words.
 #[track_caller]
 pub(crate) fn assert_says(text: &str, words: &[&str]) {
     for word in words {

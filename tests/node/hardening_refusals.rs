@@ -1,5 +1,5 @@
-//! Files and calls that are refused in a thread of the test, confined by an agent's configuration,
-//! beside those that are allowed. `agent/src/hardening/calls/tests.rs` tries every kind of call.
+//! A thread of the test is confined like an agent with a given configuration. These tests try files and calls
+//! that are allowed or refused. `agent/src/hardening/calls/tests.rs` tries every kind of call.
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use pathproof::config::{Config, Surroundings};
 use pathproof::confine::{Confined, confine};
 use tempfile::TempDir;
 
-/// Folders of an agent, and one that is none of its business.
+/// The agent's folders, and a folder that it has no reason to use.
 struct Scene {
     root: TempDir,
     elsewhere: TempDir,
@@ -55,7 +55,7 @@ impl Scene {
     }
 }
 
-/// In a thread of its own, which is all that is confined.
+/// Runs `act` in a new thread that is confined. The test's thread is not.
 fn confined<T: Send>(config: &Config, act: impl FnOnce(&Confined) -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| act(&confine(config)));
@@ -63,7 +63,7 @@ fn confined<T: Send>(config: &Config, act: impl FnOnce(&Confined) -> T + Send) -
     })
 }
 
-/// What a call says: 0 where it succeeds.
+/// The error number of a call's result, or 0 for success.
 fn errno(result: impl Into<i64>) -> i32 {
     match result.into() {
         -1 => io::Error::last_os_error().raw_os_error().unwrap_or(-1),
@@ -71,7 +71,7 @@ fn errno(result: impl Into<i64>) -> i32 {
     }
 }
 
-/// Makes a call with arguments that change nothing wherever it is allowed.
+/// Makes a system call. Callers pass arguments that change nothing, even if the call is allowed.
 fn call(number: libc::c_long, arguments: [i64; 4]) -> i32 {
     let [a, b, c, d] = arguments;
     // SAFETY: callers give no pointer but null, to calls that check theirs.
@@ -80,7 +80,7 @@ fn call(number: libc::c_long, arguments: [i64; 4]) -> i32 {
 
 const BPF_PROG_LOAD: i64 = 5;
 
-/// C libraries go on with clone(2) by this answer; any other would mean no more threads.
+/// ENOSYS makes C libraries fall back to clone(2). With another error they could start no threads.
 #[test]
 fn threads_are_still_started() {
     let scene = Scene::new();
@@ -103,8 +103,8 @@ fn files_are_the_agents_own_alone() {
     let scene = Scene::new();
     let secret = scene.elsewhere.path().join("secret");
     let new = scene.elsewhere.path().join("new");
-    fs::write(&new, "").expect("without it, anywhere");
-    fs::remove_file(&new).expect("without it, anywhere");
+    fs::write(&new, "").expect("allowed without confinement");
+    fs::remove_file(&new).expect("allowed without confinement");
     confined(&scene.of_folder(), |confined| {
         assert_eq!(confined.report.files, FilesReport::Confined);
         assert!(is_refused(File::open(&secret)), "reading elsewhere");
@@ -120,20 +120,17 @@ fn files_are_the_agents_own_alone() {
         assert!(is_refused(fs::remove_file(&secret)), "removing");
         assert!(
             is_refused(fs::rename(&secret, scene.state().join("x"))),
-            "fetching"
+            "moving into the agent's folder"
         );
         let shared = scene.manifests().join("x.yaml");
-        assert!(
-            is_refused(fs::write(shared, "")),
-            "what is read is not written"
-        );
+        assert!(is_refused(fs::write(shared, "")), "manifests are read-only");
         let sysctl = "/proc/sys/net/ipv4/ip_forward";
         assert!(
             is_refused(File::options().write(true).open(sysctl)),
             "a sysctl"
         );
-        fs::read_to_string(sysctl).expect("read it may");
-        // As state is written: beside, and renamed into place.
+        fs::read_to_string(sysctl).expect("sysctls may be read");
+        // The agent writes state to a second file and renames it.
         let (fresh, state) = (scene.state().join("fresh"), scene.state().join("state"));
         fs::write(&fresh, "mine").expect("write");
         fs::rename(&fresh, &state).expect("into place");
@@ -141,7 +138,7 @@ fn files_are_the_agents_own_alone() {
     });
 }
 
-/// Reads files in a thread that is confined from its first answer on.
+/// Returns a function that reads files in a confined thread.
 fn reader(config: Config) -> impl Fn(&Path) -> io::Result<String> {
     let (ask, asked) = std::sync::mpsc::channel::<PathBuf>();
     let (answer, answers) = std::sync::mpsc::channel();
@@ -157,7 +154,7 @@ fn reader(config: Config) -> impl Fn(&Path) -> io::Result<String> {
     }
 }
 
-/// What a mounted ConfigMap does, and what a person does who swaps a folder.
+/// Manifests are replaced as in a mounted ConfigMap, and by renaming the whole folder.
 #[test]
 fn what_is_read_may_be_replaced() {
     if skip::without_landlock("what_is_read_may_be_replaced") {
@@ -181,7 +178,7 @@ fn what_is_read_may_be_replaced() {
     write("..2", "second");
     fs::remove_dir_all(folder.join("..1")).expect("the old version");
     assert_eq!(text(), "second");
-    // The folder as a whole.
+    // Replace the whole folder.
     fs::rename(&folder, folder.with_extension("old")).expect("away");
     fs::create_dir(&folder).expect("a new one");
     fs::write(folder.join("a.yaml"), "third").expect("a file");
@@ -198,7 +195,7 @@ fn kubeconfig(scene: &Scene, user: &str) -> PathBuf {
     path
 }
 
-/// A token that the kubeconfig names is renewed by a rename, wherever it lies.
+/// A token file that the kubeconfig names, in any folder, may be renewed by a rename.
 #[test]
 fn a_token_may_be_renewed() {
     if skip::without_landlock("a_token_may_be_renewed") {
@@ -217,8 +214,7 @@ fn a_token_may_be_renewed() {
     assert_eq!(read(&token).expect("the second token"), "new");
 }
 
-/// A program that gives credentials is started, and may read and write what it likes; what is no
-/// program's business stays refused.
+/// A credential plugin may be started and may use any file. Calls that no plugin needs stay refused.
 #[test]
 fn a_program_for_credentials_is_started() {
     let scene = Scene::new();
@@ -233,13 +229,13 @@ fn a_program_for_credentials_is_started() {
         let missing = confined.report.missing.join("; ");
         assert!(missing.contains("a credential plugin"), "{missing}");
     });
-    // The twin: nobody names one, and none is started.
+    // The negative control: without a plugin in the kubeconfig, no program can be started.
     let config = scene.config(&["--kubeconfig", &kubeconfig(&scene, "{}").to_string_lossy()]);
     let refused = confined(&config, |_| Command::new("true").status().is_err());
     assert!(refused);
 }
 
-/// The loader may, and no thread beside it.
+/// Only the loader's thread may load eBPF programs.
 #[test]
 fn the_loader_alone_loads() {
     let scene = Scene::new();
@@ -259,7 +255,7 @@ fn the_loader_alone_loads() {
     });
 }
 
-/// The rest is confined all the same, and nothing is reported as missing.
+/// With a missing folder the agent is confined all the same, and nothing is reported as missing.
 #[test]
 fn folders_that_are_missing_are_no_error() {
     let scene = Scene::new();
@@ -274,7 +270,7 @@ fn folders_that_are_missing_are_no_error() {
         assert_eq!(is_refused(beside), has_landlock, "the folder itself");
         confined.report.clone()
     });
-    // The twin: the folder is there.
+    // The negative control: the folder exists.
     let of_present = confined(&scene.of_folder(), |confined| confined.report.clone());
     assert_eq!(of_missing, of_present);
 }

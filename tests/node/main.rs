@@ -1,8 +1,8 @@
-//! The real agent on a real node: packets, kernel NAT, /healthz. Each fault that the agent must see
-//! stands beside its innocent twin, which it must not take for one.
+//! The real agent on a real node: packets, kernel NAT, /healthz. Each fault that the agent must find has a
+//! negative control, which it must not mistake for a fault.
 //!
-//! Nothing here is timed: waits are generous, since the machine may be busy, and end as soon as
-//! what they wait for is there. How fast the agent is, the demo and the benchmarks tell.
+//! These tests measure no time. Waits are long, since the machine may be busy, and end with the event that
+//! they wait for. The demo and the benchmarks measure how fast the agent is.
 
 mod agent_attach;
 mod agent_broken_packets;

@@ -18,27 +18,27 @@ use node_tests::scene::{Scene, eventually, lane_of};
 
 use check::evaluate;
 
-/// Nothing is published to an API server where the cluster view is a folder; and whether the
-/// programs meet packets that they cannot follow is left to chance.
+/// Expressions that may give no data: with a folder as cluster view, nothing is written to an API server, and
+/// packets that the programs cannot parse occur by chance.
 const RIGHTLY_EMPTY: [&str; 2] = [
     "Writes to the API server that failed, A",
     "Faults of the eBPF programs, A",
 ];
 
-/// The rules of the first follow the API late. The second gets faults; see [`play`].
+/// The nodes. [`play`] delays the first one's rules and breaks the second.
 const NODES: [&str; 2] = ["worker-1", "worker-2"];
 
-/// Dropped in this order.
+/// The fields are dropped in this order.
 struct Fleet {
     prometheus: Prometheus,
-    /// Load balancers that ask.
+    /// Clients that poll like load balancers.
     _watches: Vec<Watch>,
     nodes: Vec<Scene>,
     began: SystemTime,
 }
 
 impl Fleet {
-    /// Sound nodes with a sentinel and traffic; the second does not watch all of its interfaces.
+    /// Starts healthy nodes with a sentinel and traffic. The second excludes an interface.
     fn start(test: &str) -> Option<Self> {
         if Tool::Prometheus.skip_without(test) {
             return None;
@@ -63,7 +63,7 @@ impl Fleet {
         for scene in &nodes {
             scene.wait_probed();
         }
-        // A rate needs a beginning.
+        // Rates need a scrape from before the faults.
         eventually("every node is scraped", || {
             let scraped = prometheus.label_values("node", "pathproof_build_info");
             scraped.is_ok_and(|names| names.len() == NODES.len())
@@ -84,7 +84,7 @@ impl Fleet {
         self.nodes[node].rules.install().expect("install");
     }
 
-    /// The sentinel's endpoint moves.
+    /// Moves the sentinel's endpoint to another generation.
     fn move_to(&self, node: usize, generation: u16) {
         let sentinel = Sentinel {
             generation,
@@ -94,15 +94,15 @@ impl Fleet {
         manifests.put_sentinel(&sentinel).expect("the sentinel");
     }
 
-    /// The Service's only endpoint is another pod, and the rules do not know. The old one is gone: as
-    /// long as it answered nobody would be harmed.
+    /// Replaces the only endpoint of db and leaves the rules unchanged. The old pod's server ends: while it
+    /// answered, no client would fail.
     fn swap_db(&mut self, node: usize, from: &str, to: &str) {
         let scene = &mut self.nodes[node];
         scene.servers.remove(from);
         scene.swap_endpoint("db", from, to);
     }
 
-    /// From the first scrape until now.
+    /// Time range from the first scrape until now.
     fn span(&self) -> Span {
         let unix = |time: SystemTime| {
             let since = time.duration_since(SystemTime::UNIX_EPOCH);
@@ -114,8 +114,8 @@ impl Fleet {
     }
 }
 
-/// Faults of two nodes: the rules of one follow the API late, those of the other keep a removed
-/// endpoint and are then flushed.
+/// Injects faults: the first node's rules follow the API late; the second's keep a removed endpoint, and are
+/// then flushed.
 fn play(fleet: &mut Fleet) {
     fleet.move_to(0, 20_002);
     fleet.nodes[0].wait("the rules are late", |report| {
@@ -134,12 +134,12 @@ fn play(fleet: &mut Fleet) {
         .manifests
         .taint(AUTOSCALER_TAINT)
         .expect("taint");
-    // A few more scrapes, of all that.
+    // Time for a few more scrapes.
     thread::sleep(Duration::from_secs(8));
 }
 
-/// The dashboard over the time of the fleet, looking at its second node: what gave nothing and should have,
-/// and what is wrong.
+/// Evaluates the dashboard for the second node over the fleet's lifetime. Returns expressions that should
+/// have data and have none, and problems.
 fn over(fleet: &Fleet, dashboard: &Dashboard) -> (Vec<String>, Vec<String>) {
     let span = fleet.span();
     let expressions = dashboard.expressions(&fleet.prometheus, NODES[1], span, 1.0);
@@ -163,7 +163,7 @@ fn the_dashboard_shows_a_fleet_with_faults() {
     misspelt(&fleet, &dashboard);
 }
 
-/// Its guilty twin: one letter less in one metric, behind `or vector(0)` or not.
+/// The positive control: the checks find a misspelt metric, also behind `or vector(0)`.
 fn misspelt(fleet: &Fleet, dashboard: &Dashboard) {
     let text = dashboard.0.to_string();
     for (right, wrong, blamed) in [
@@ -183,7 +183,7 @@ fn misspelt(fleet: &Fleet, dashboard: &Dashboard) {
         );
         assert!(problems.contains(&expected), "{expected}: {problems:?}");
     }
-    // A wrong label is no wrong name: the panel is empty.
+    // A misspelt label is not found as a wrong name, but the panel is empty.
     let text = text.replace("state=\\\"degraded\\\"", "stat=\\\"degraded\\\"");
     let text = text.replace(
         "by (loss) (pathproof_coverage_loss{",
@@ -193,7 +193,7 @@ fn misspelt(fleet: &Fleet, dashboard: &Dashboard) {
     let (empty, problems) = over(fleet, &copy);
     assert_eq!(problems, [""; 0]);
     assert_eq!(empty, ["Nodes with partial coverage, A"]);
-    // And what is no PromQL at all is told as Prometheus says it.
+    // Invalid PromQL is reported with Prometheus' error.
     let text = dashboard
         .0
         .to_string()

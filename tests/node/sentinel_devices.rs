@@ -1,5 +1,5 @@
-//! The sentinel's devices on a real kernel: made, adopted, removed; `damage` is about what others
-//! do to them, `others` about what they do to others.
+//! The agent makes, adopts and removes the sentinel's devices on a real kernel. `damage` tests what other
+//! programs do to them, `others` what they do to the rest of the node.
 
 mod damage;
 mod others;
@@ -19,7 +19,7 @@ use pathproof::sentinel::devices::{
 };
 use pathproof::sentinel::kernel::{forwarding, overridden};
 
-/// Of the devices' names.
+/// Prefix of the devices' names.
 const PREFIX: &str = "pathproof";
 
 /// A node without pods.
@@ -78,7 +78,7 @@ impl Node {
         commands.split(';').map(run).collect()
     }
 
-    /// Routes of all tables and both families, addresses, neighbours and rules, a line each.
+    /// Routes of all tables, addresses, permanent neighbours, rules and bridges, one per line.
     pub(crate) fn tables(&self) -> Vec<String> {
         let text = self.ip(
             "route show table all; -o addr; neigh show nud permanent; rule; -6 rule; -o link show type bridge",
@@ -89,7 +89,7 @@ impl Node {
         lines
     }
 
-    /// A switch of the node, such as "ipv4/ip_forward"; `None` where it has no such.
+    /// Value of a sysctl of the node, such as "ipv4/ip_forward", or `None` if it does not exist.
     pub(crate) fn switch(&self, name: &str) -> Option<String> {
         let path = format!("/proc/sys/net/{name}");
         let text = self.world.node.run(|| fs::read_to_string(path));
@@ -97,7 +97,7 @@ impl Node {
     }
 }
 
-/// Lines that the first has and the second has not.
+/// Lines of the first that the second does not have.
 pub(crate) fn without<'a>(all: &'a [String], these: &[String]) -> Vec<&'a str> {
     let all = all.iter().filter(|line| !these.contains(line));
     all.map(String::as_str).collect()
@@ -118,7 +118,7 @@ fn made_once_and_the_same_ever_after() {
         assert!(link.contains(&mac), "{link}");
         assert!(link.contains("alias pathproof sentinel"), "{link}");
     }
-    // As after a crash: nothing but the kernel remembers.
+    // As after a crash, only the kernel still has the devices' state.
     let (links, tables) = (node.ip("-d link"), node.tables());
     assert_eq!(node.ensure(), devices);
     assert_eq!(node.ip("-d link"), links);
@@ -149,7 +149,7 @@ fn near_ends_inherit_and_far_ends_are_deaf() {
     assert_eq!(forwards(Family::V4), Some(true));
     let far = ["pathproof-c1", "pathproof-s1"];
     let far_forward = || far.map(|device| node.switch(&format!("ipv4/conf/{device}/forwarding")));
-    // The kernel sets it on every device; no damage, since nothing is forwarded there all the same.
+    // The kernel sets the switch on all devices. It is no damage, since the far ends forward nothing anyway.
     assert_eq!(far_forward(), [Some("1".to_owned()), Some("1".to_owned())]);
     assert_eq!(node.verify(&devices), [""; 0]);
     node.ensure();
@@ -162,9 +162,9 @@ fn near_ends_inherit_and_far_ends_are_deaf() {
     assert_eq!(forwards(Family::V6), Some(false));
 }
 
-/// A network manager or a hardening role writes the switches of single interfaces.
+/// Network managers and hardening roles set the forwarding of single interfaces.
 #[test]
-fn what_single_interfaces_forward_is_told_apart() {
+fn forwarding_is_read_for_each_interface() {
     let node = Node::new();
     node.ensure();
     let set = |interface: &str, on: &str| {
@@ -187,7 +187,7 @@ fn what_single_interfaces_forward_is_told_apart() {
     assert_eq!(
         read(),
         (Some(false), None),
-        "as Calico sets each of its own"
+        "Calico sets the switch of its own interfaces"
     );
     others(true);
     assert_eq!(read(), (None, None), "pods may be served");
@@ -203,7 +203,7 @@ fn what_single_interfaces_forward_is_told_apart() {
     node.world.set_forwarding(true).expect("forwarding");
     set("pathproof-c0", "0");
     let (forwards, damage) = read();
-    let damage = damage.expect("ours alone");
+    let damage = damage.expect("only the sentinel's interface is off");
     assert!(
         forwards.is_none() && damage.contains("pathproof-c0"),
         "{damage}"
@@ -213,18 +213,18 @@ fn what_single_interfaces_forward_is_told_apart() {
     assert_eq!(read(), (Some(false), None), "off for each of them");
 }
 
-/// With nobody to answer, as between two agents: a packet to the echo ends at the far end, also
-/// where that end forwards.
+/// Without programs, as between two agents, a packet to the echo ends at the far end, even if that end
+/// forwards.
 #[test]
 fn nothing_loops_without_programs() {
     let node = Node::new();
     node.ensure();
-    // Written anew, since the kernel passes only a change on to the devices.
+    // Switched off and on, since the kernel applies only changes to the devices.
     for on in [false, true] {
         node.world.set_forwarding(on).expect("forwarding");
     }
-    // The worst case: nothing else stops what comes back by a device without addresses. And from
-    // outside, since what the node itself sends is a martian there.
+    // The worst case: the reverse path filter is off, which would drop packets that come back by a device
+    // without addresses. They come from outside, since packets of the node itself would be martians there.
     let open = ["all", "pathproof-s0", "pathproof-s1"];
     for device in open.map(|device| format!("net/ipv4/conf/{device}/rp_filter")) {
         node.world.node.sysctl(&device, "0").expect("a sysctl");
@@ -234,20 +234,20 @@ fn nothing_loops_without_programs() {
     outside.ip(to_node).expect("a route");
     let to_node = "-6 route add 2001:2::/48 via 2001:db8:0:1::10";
     outside.ip(to_node).expect("a route");
-    // The kernel's own multicast reports may come on top, but not the hops of a loop.
+    // A few multicast reports of the kernel may be counted, but not the many hops of a loop.
     for family in Family::ALL {
         let sent = packets_of_one(&node, node.config.echo[family as usize]);
         assert!((1..6).contains(&sent), "{family:?}: {sent} packets");
     }
-    // What keeps them from it is that the neighbour is nobody: with the far end's own hardware
-    // address one packet goes round until its hops are used up.
+    // The loop is prevented by the neighbour entry, whose hardware address belongs to no device. With the far
+    // end's real address, one packet loops until its TTL is used up.
     node.ip("neigh replace 198.18.0.2 dev pathproof-s0 lladdr 02:70:61:74:68:e1");
     let sent = packets_of_one(&node, node.config.echo[0]);
     println!("{sent} packets in a loop");
-    assert!(sent > 50, "{sent} packets: what is this test worth?");
+    assert!(sent > 50, "{sent} packets: the test cannot show a loop");
 }
 
-/// How many packets the echo's near end sends for one datagram from outside.
+/// Number of packets that the echo's near end sends for one datagram from outside.
 fn packets_of_one(node: &Node, to: IpAddr) -> u64 {
     let count = || {
         let text = node.ip("-s link show pathproof-s0");
@@ -325,7 +325,7 @@ fn devices_of_other_settings_are_adapted() {
             "{line}"
         );
     }
-    // One family alone takes the other's away.
+    // With one family only, the other family's addresses are removed.
     let v4 = node
         .run(|| ensure(&node.config, &[Family::V4]))
         .expect("devices");

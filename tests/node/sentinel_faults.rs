@@ -1,5 +1,5 @@
-//! Faults of the datapath on an idle node, where nothing but the sentinel's probes can tell, and on
-//! a busy one: each is named by its cause.
+//! Faults of the datapath on an idle node, where only the sentinel's probes can find them, and on a busy
+//! node. Each fault is reported with its cause.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -19,22 +19,22 @@ use node_tests::scene::{
     throughout, wait_answers,
 };
 
-/// What goes wrong with the datapath.
+/// Faults of the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// The chain of all Services is emptied.
     Flushed,
-    /// Every rule is gone.
+    /// All rules are removed.
     NoRules,
-    /// The sentinel's rule sends to an address that is no endpoint.
+    /// The sentinel's rules lead to an address that is no endpoint.
     Rewritten,
-    /// `ip_forward` and its IPv6 sister are 0.
+    /// `ip_forward` and its IPv6 equivalent are 0.
     ForwardingOff,
-    /// IPv4 forwarding is 0 for each interface, `ip_forward` still 1; of IPv6 the switch for all counts.
+    /// IPv4 forwarding is 0 on each interface and `ip_forward` still 1. IPv6 has only the global switch.
     ForwardingOffEach,
     /// Data is dropped after the handshake, as if it were INVALID.
     DataDropped,
-    /// The node-port rules alone are gone.
+    /// Only node ports are not translated.
     NoNodePorts,
 }
 
@@ -65,7 +65,7 @@ impl Fault {
                 "chain data_rules { type filter hook forward priority -10; \
                  tcp flags & (psh | ack) == psh | ack drop; }",
             ),
-            // Before NAT, so that the rules find no address of this node to translate.
+            // Before NAT: untracked packets are not translated.
             Self::NoNodePorts => nft(
                 scene,
                 "chain port_rules { type filter hook prerouting priority -300; \
@@ -79,7 +79,7 @@ impl Fault {
             Self::Flushed | Self::NoRules => scene.rules.install().expect("install"),
             Self::Rewritten => scene.rules.repair().expect("repair"),
             Self::ForwardingOff | Self::ForwardingOffEach => {
-                // The kernel passes only a change on to the interfaces.
+                // Off and on, since the kernel applies only changes to the interfaces.
                 scene.world.set_forwarding(false).expect("sysctl");
                 scene.world.set_forwarding(true).expect("sysctl");
             }
@@ -89,7 +89,7 @@ impl Fault {
         }
     }
 
-    /// Causes that name it.
+    /// Causes of which the report must have one.
     fn causes(self) -> &'static [&'static str] {
         match self {
             Self::Flushed | Self::NoRules => &["leaked", "refused"],
@@ -108,11 +108,11 @@ fn nft(scene: &Scene, chain: &str) {
 
 /// Probes by family, path, transport and outcome.
 const PROBES: &str = "pathproof_probes_total";
-/// Several faults in a row are no flapping.
+/// Disables damping, since several faults in a row would be flapping.
 const ONE_BY_ONE: [&str; 2] = ["--flap-dwell", "0"];
 
-/// No traffic at all, one fault after the other: 503 with the cause, and 200 once it is mended. Beside
-/// kube-proxy's own table others' legacy tables are there, as container runtimes make them.
+/// Without traffic, each fault is 503 with its cause, and 200 after its repair. Legacy iptables tables exist
+/// beside kube-proxy's table, as container runtimes create them.
 #[rstest]
 fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] backend: Backend) {
     let mut scene = Scene::idle(backend, &ONE_BY_ONE);
@@ -121,7 +121,7 @@ fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] 
         list.args(["-t", "nat", "-S"]).stdout(Stdio::null());
         assert!(list.status().expect("run it").success(), "{tool}");
     }
-    // The agent has looked meanwhile, as it does every few seconds.
+    // Time for the agent to read the legacy tables, which it does every few seconds.
     thread::sleep(Duration::from_secs(6));
     for fault in [
         Fault::Flushed,
@@ -135,9 +135,10 @@ fn an_idle_node_is_judged(#[values(Backend::Nftables, Backend::IptablesLegacy)] 
     }
 }
 
-/// Node ports may be served on other addresses now: somebody outside has to be refused as well.
+/// Probes of node ports also fail if node ports have moved to other addresses. They are a fault only if
+/// clients outside are refused as well.
 #[test]
-fn node_ports_that_are_gone_accuse_once_somebody_is_refused() {
+fn missing_node_ports_are_503_once_clients_are_refused() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     let watch = scene.watch();
     wait_answers(&watch, 200);
@@ -162,7 +163,7 @@ fn node_ports_that_are_gone_accuse_once_somebody_is_refused() {
     told_and_mended(&mut scene, Fault::NoNodePorts);
 }
 
-/// The same among traffic.
+/// The same faults beside traffic.
 #[test]
 fn a_busy_node_is_judged() {
     let mut scene = Scene::busy(Backend::IptablesNft, &ONE_BY_ONE);
@@ -184,7 +185,7 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
         })
     });
     if fault == Fault::NoRules {
-        // Also once the agent has looked who owns the datapath now.
+        // The answer stays after the agent has detected the datapath's owner again.
         throughout(Duration::from_secs(6), || {
             assert_eq!(scene.asked("/healthz"), 503, "until it is mended");
         });
@@ -193,7 +194,7 @@ fn told_and_mended(scene: &mut Scene, fault: Fault) {
     wait_answers(&watch, 200);
     scene.wait_probed();
     if fault == Fault::NoRules {
-        // An owner that was gone for so long has to be seen, and proven, once more.
+        // An owner that was gone for several seconds must be detected and proven again.
         thread::sleep(Duration::from_secs(6));
         scene.wait_probed();
     }
@@ -220,7 +221,7 @@ fn a_part_that_is_broken_is_named() {
     }
 }
 
-/// One family's rules are gone: the other's verdict stands.
+/// The rules of one family are gone. The other family's verdict stays.
 fn only_ipv6_is_broken(scene: &Scene) {
     scene.nft("flush chain ip6 kube-proxy services");
     scene.wait("IPv6 broken and IPv4 proven", |report| {
@@ -231,7 +232,7 @@ fn only_ipv6_is_broken(scene: &Scene) {
     assert_eq!(scene.asked("/healthz"), 503);
 }
 
-/// A family that nobody uses takes no users of the other one away. It counts with its first connection.
+/// A broken family that no client uses is no reason for a 503. It counts from its first connection on.
 fn only_ipv6_is_broken_and_only_ipv4_is_used(scene: &Scene) {
     let dial = |family, number| {
         let plan = scene.pod_plan("client-1", scene.cluster_ip("web", family));
@@ -253,7 +254,7 @@ fn only_ipv6_is_broken_and_only_ipv4_is_used(scene: &Scene) {
     assert_eq!(scene.asked("/healthz"), 503);
 }
 
-/// The chain for the node's own connections is gone: forwarding is not touched.
+/// The chain for connections of the node itself is flushed. Forwarded traffic is not affected.
 fn only_the_host_path_is_degraded(scene: &Scene) {
     for family in ["ip", "ip6"] {
         let script = format!("flush chain {family} kube-proxy output");
@@ -268,7 +269,7 @@ fn only_the_host_path_is_degraded(scene: &Scene) {
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// UDP Services are programmed apart: TCP's verdict stands, and UDP is named.
+/// A fault of UDP only is reported, and does not change the answer.
 fn udp_is_judged_apart(scene: &Scene) {
     nft(
         scene,
@@ -284,7 +285,7 @@ fn udp_is_judged_apart(scene: &Scene) {
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// The rule that masquerades is gone, and was there: answers would go past the node.
+/// The masquerade rule was there and is gone, so that answers would bypass the node.
 fn missing_masquerade_is_named(scene: &Scene) {
     for family in ["ip", "ip6"] {
         let script = format!("flush chain {family} kube-proxy postrouting");
@@ -297,7 +298,7 @@ fn missing_masquerade_is_named(scene: &Scene) {
     });
 }
 
-/// The way back is filtered: the echo's answer comes in and no further.
+/// A filter drops the echo's answers after they come in.
 fn lost_answers_are_named(scene: &Scene) {
     nft(
         scene,
@@ -306,13 +307,13 @@ fn lost_answers_are_named(scene: &Scene) {
     let report = scene.wait("answers lost in both families", |report| {
         in_both(report, |of| of["cause"] == "answer_lost")
     });
-    // A filter of the sentinel's own address looks the same.
+    // A filter for the sentinel's address has the same effect, so this is no 503.
     assert_eq!(report["verdict"]["state"], "suspect", "{report:#}");
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// Nobody's answers are forwarded, and SYNs still leave for endpoints: a total outage. A policy that drops one
-/// pod's answers is none.
+/// SYNs still leave for endpoints, but all answers are dropped: a total outage. As the negative control, a
+/// policy that drops only one pod's answers is none.
 #[test]
 fn answers_that_are_dropped_are_an_outage_and_one_pods_are_none() {
     let mut scene = Scene::busy(Backend::Nftables, &ONE_BY_ONE);
@@ -335,7 +336,7 @@ fn answers_that_are_dropped_are_an_outage_and_one_pods_are_none() {
     wait_answers(&watch, 503);
     let served = |client: &Client| client.tally().ok;
     let before: Vec<u64> = scene.clients.iter().map(served).collect();
-    // Longer than a proof counts: it stays so.
+    // Longer than a proof counts. The verdict stays.
     thread::sleep(Duration::from_secs(35));
     assert_eq!(scene.clients.iter().map(served).collect::<Vec<_>>(), before);
     assert_eq!(scene.asked("/healthz"), 503);
@@ -344,11 +345,11 @@ fn answers_that_are_dropped_are_an_outage_and_one_pods_are_none() {
     scene.clients.clear();
 }
 
-/// Somebody deletes the probes' conntrack entries between handshake and data, over and over.
+/// Another program deletes conntrack entries of probes again and again, some between handshake and data.
 #[test]
 fn deleted_conntrack_entries_are_no_phantom_cause() {
     let scene = Scene::idle(Backend::Nftables, &[]);
-    // Else data without an entry makes a new one, and is translated like a SYN.
+    // By default, data without an entry makes a new one and is translated like a SYN.
     let loose = "net/netfilter/nf_conntrack_tcp_loose";
     scene.world.node.sysctl(loose, "0").expect("a switch");
     let mut deleted = 0;
@@ -363,7 +364,7 @@ fn deleted_conntrack_entries_are_no_phantom_cause() {
         deleted += conntrack("-C").trim().parse::<u64>().expect("a count");
         conntrack("-F");
     }
-    // Most probes pass, some lose their entry on the way: no cause but these.
+    // Most probes pass and some lose their entry. None may be counted with a cause of another fault.
     assert!(deleted > 0, "there was no entry to delete");
     let text = scene.metrics();
     for cause in ["forwarding_off", "misrouted", "not_masqueraded"] {
@@ -373,11 +374,11 @@ fn deleted_conntrack_entries_are_no_phantom_cause() {
     scene.wait_probed();
 }
 
-/// Lost alone may be a filter of our own range; real connections lost beside it settle it.
+/// If only probes are lost, a filter may drop the sentinel's range. Lost real connections confirm the fault.
 #[test]
 fn a_dropping_forward_chain_is_suspect_until_traffic_is_lost() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
-    // Services have to work before they accuse.
+    // Failures of a Service count only after it has worked.
     scene.pod_traffic();
     eventually("all pods are served", || {
         scene.clients.iter().all(|client| client.tally().ok > 2)
@@ -403,7 +404,7 @@ fn a_dropping_forward_chain_is_suspect_until_traffic_is_lost() {
 #[test]
 fn one_broken_service_is_degraded_and_named() {
     let mut scene = Scene::busy(Backend::IptablesLegacy, &[]);
-    // The wrong pod has no such application: its kernel refuses.
+    // No application listens in the wrong pod, so that its kernel refuses.
     scene.servers.remove("spare");
     for family in Family::ALL {
         let right = scene.world.pod("db-1").endpoint(family, PORT);
@@ -417,8 +418,8 @@ fn one_broken_service_is_degraded_and_named() {
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// No packet of a probe leaves the node, not while nothing translates it either. A pod's connection to the
-/// sentinel's address leaves as it did before: it is no probe.
+/// A probe never leaves the node, even if nothing translates it. A pod's connection to the sentinel's address
+/// is no probe, and leaves the node as usual.
 #[test]
 fn probes_that_nothing_translates_stay_on_the_node() {
     let scene = Scene::idle(Backend::Nftables, &[]);
@@ -427,7 +428,7 @@ fn probes_that_nothing_translates_stay_on_the_node() {
     let mut capture = Capture::start(&scene.world.outside);
     let sent = || metric(&scene.metrics(), PROBES, &[""]);
     let before = sent();
-    // More than twice a second on each lane, by TCP and by UDP.
+    // Each lane has more than two probes per second.
     thread::sleep(Duration::from_secs(5));
     assert!(sent() > before, "no probe was sent");
     assert_eq!(to_sentinel(&mut capture), BTreeSet::new());
@@ -436,13 +437,13 @@ fn probes_that_nothing_translates_stay_on_the_node() {
         let dial = Plan::from_pod(&scene.world, scene.world.pod("client-1"), sentinel);
         assert!(dial.once(0).is_err(), "nothing translates it");
     }
-    // Packets of pods to the outside bear the node's address.
+    // Packets from pods to the outside have the node's address as their source.
     let node = Family::ALL.map(|family| scene.world.node_address(family));
     assert_eq!(to_sentinel(&mut capture), BTreeSet::from(node));
     scene.rules.install().expect("install");
 }
 
-/// Sources of packets to the sentinel's addresses since the capture began.
+/// Sources of the captured packets to the sentinel's addresses.
 fn to_sentinel(capture: &mut Capture) -> BTreeSet<IpAddr> {
     capture.drain();
     assert_eq!(capture.missed(), 0);

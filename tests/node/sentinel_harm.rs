@@ -1,12 +1,10 @@
-//! The agent and its sentinel touch no packet of anybody else's: the same traffic gives the same
-//! bytes at every device with and without them. And the sentinel's own packets stay on its devices.
+//! The agent and its sentinel change no packet of users: with and without them, the same traffic gives the
+//! same bytes at every device. The sentinel's packets stay on its devices.
 //!
-//! All traffic is made of crafted frames, sent one after the other, each when the one before has
-//! come to its other end; the ends' own kernels are kept silent. Nothing that the kernel draws at
-//! random occurs: Services have one endpoint each, masquerade keeps the port, and no packet is the
-//! node's own. Left out of the comparison are loopback, what the kernel sends for itself when it
-//! likes (ARP, neighbour discovery, multicast listener reports), and the sentinel's own devices,
-//! which are there only beside the agent.
+//! All traffic consists of crafted frames. Each is sent when the one before has arrived, and the kernels of
+//! both ends are kept silent. Nothing is random: Services have one endpoint each, masquerade keeps the port,
+//! and the node itself sends nothing. The comparison excludes loopback, packets that the kernel sends at any
+//! time (ARP, neighbour discovery, multicast listener reports), and the sentinel's devices.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -22,14 +20,14 @@ use rstest::rstest;
 
 use node_tests::scene::{PATIENCE, PORT, Scene, eventually, metric};
 
-/// Times that all flows are sent, so that several rounds of probes come among them.
+/// Number of times that all flows are sent, so that probes are sent among them.
 const ROUNDS: u16 = 12;
-/// What the ends' kernels may hear: their neighbours, nothing else.
+/// Lets the kernels of the ends receive neighbour discovery only.
 const SILENT: &str = "table inet silent { chain in { type filter hook input priority 0; \
      policy drop; iif lo accept; \
      icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; }\n}\n";
 
-/// What a flow carries.
+/// Content of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// A connection with data in both directions, ended by RST.
@@ -38,35 +36,35 @@ enum Kind {
     Udp,
     /// A SYN whose checksum is wrong.
     Damaged,
-    /// A protocol that nobody knows.
+    /// An unassigned IP protocol.
     Unknown,
 }
 
-/// A flow: who begins, who answers, and under which addresses each knows the other.
+/// A flow between two ends, with the addresses under which each reaches the other.
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     kind: Kind,
     client: &'static str,
     server: &'static str,
-    /// The client's own end, and what it dials.
+    /// The client's address, and the address that it dials.
     from: SocketAddr,
     dials: SocketAddr,
-    /// The server's own end, and whom it sees.
+    /// The server's address, and the client's address as the server sees it.
     serves: SocketAddr,
     sees: SocketAddr,
 }
 
-/// The router, where outside clients live.
+/// Name of the router's namespace, which has the outside clients.
 const OUTSIDE: &str = "outside";
 
-/// An end of flows: what it sends with, and what it sees come.
+/// An end of flows, with its sender and its capture.
 struct Party {
     sender: RawSender,
     capture: usize,
     device: &'static str,
 }
 
-/// Captures everywhere, and the ends of flows.
+/// The captures in all namespaces, and the ends of flows.
 struct Stage {
     captures: Vec<Capture>,
     parties: BTreeMap<&'static str, Party>,
@@ -90,7 +88,7 @@ fn scene(backend: Backend) -> Scene {
         one("remote", 2, "remote"),
     ];
     let scene = Scene::of(world, services, backend);
-    // With the agent or without it, the rules are the same.
+    // The rules have the sentinel also without the agent, so that they are the same.
     scene.add_sentinel(&Sentinel::default());
     scene
 }
@@ -103,7 +101,7 @@ fn flows(scene: &Scene, family: Family, round: u16) -> Vec<Flow> {
     let outside = world.outside_client(0, family);
     let node = world.node_address(family);
     let mut ports = 20_000 + round * 32..;
-    // A flow from a pod to another end, which knows the pod by its own address.
+    // A flow from a pod, whose address the other end sees.
     let mut from_pod = |kind, server: &'static str, dials: SocketAddr, serves| {
         let from = pod("client", ports.next().expect("a port"));
         Flow {
@@ -117,7 +115,7 @@ fn flows(scene: &Scene, family: Family, round: u16) -> Vec<Flow> {
         }
     };
     let mut flows = Vec::new();
-    // Through Services, from a pod; the source stays.
+    // From a pod through Services. The source address stays.
     for (name, server) in [
         ("local", "server"),
         ("bridged", "bridged"),
@@ -126,21 +124,21 @@ fn flows(scene: &Scene, family: Family, round: u16) -> Vec<Flow> {
         let serves = pod(server, PORT);
         flows.push(from_pod(Kind::Tcp, server, frontend(name), serves));
     }
-    // Among pods.
+    // Between pods.
     for kind in [Kind::Tcp, Kind::Udp, Kind::Damaged, Kind::Unknown] {
         for server in ["server", "bridged", "remote"] {
             let to = pod(server, PORT);
             flows.push(from_pod(kind, server, to, to));
         }
     }
-    // To the world, by the node's address and the same port.
+    // From a pod to the outside, masqueraded to the node's address with the same port.
     for kind in [Kind::Tcp, Kind::Udp] {
         let to = SocketAddr::new(outside, PORT);
         let flow = from_pod(kind, OUTSIDE, to, to);
         let sees = SocketAddr::new(node, flow.from.port());
         flows.push(Flow { sees, ..flow });
     }
-    // From outside, to local endpoints; the source stays.
+    // From outside to local endpoints. The source address stays.
     for dials in [
         SocketAddr::new(node, 30_080),
         SocketAddr::new(service("local").load_balancer_ip(family), 80),
@@ -158,7 +156,7 @@ fn flows(scene: &Scene, family: Family, round: u16) -> Vec<Flow> {
 }
 
 impl Flow {
-    /// Its packets in order, and whether the client sends them.
+    /// The packets in order, and whether the client sends each.
     fn packets(&self) -> Vec<(bool, Packet)> {
         let there = |flags, sequence, acknowledged, payload: &[u8]| {
             let (from, to) = (self.from, self.dials);
@@ -170,7 +168,7 @@ impl Flow {
             let sent = packet::tcp(from, to, flags, sequence, acknowledged, payload);
             (false, sent)
         };
-        // Fixed, and other ones in each flow.
+        // Fixed sequence numbers, which differ between flows.
         let isn = 0x1000_0000 + (u32::from(self.from.port()) << 12);
         let other = isn ^ 0x5555_0000;
         let (hello, answer) = (b"hello, and\0".as_slice(), b"as much to you".as_slice());
@@ -216,7 +214,7 @@ impl Flow {
 }
 
 impl Stage {
-    /// Captures in every namespace.
+    /// Starts a capture in every namespace.
     fn new(world: &World) -> Self {
         let mut captures = vec![Capture::start(&world.node), Capture::start(&world.worker)];
         let mut parties = BTreeMap::new();
@@ -242,7 +240,7 @@ impl Stage {
         Self { captures, parties }
     }
 
-    /// Sends all frames of a flow, each when the one before has come.
+    /// Sends all frames of a flow, each when the one before has arrived.
     fn send(&mut self, flow: &Flow) {
         for (number, (by_client, sent)) in flow.packets().iter().enumerate() {
             let (by, to) = match by_client {
@@ -264,7 +262,7 @@ impl Stage {
         }
     }
 
-    /// How many packets somebody sent to a party so far.
+    /// Number of packets from other ends that have arrived at a party.
     fn came_to(&mut self, party: &str) -> usize {
         let Party {
             capture, device, ..
@@ -277,9 +275,9 @@ impl Stage {
         capture.frames.iter().filter(came).count()
     }
 
-    /// What was seen at each device of each namespace.
+    /// Ends the captures and returns the frames by namespace, device and direction.
     fn finish(mut self) -> BTreeMap<(String, String, Direction), Vec<Vec<u8>>> {
-        // What came to its end may not have left the last tap yet.
+        // A frame that has arrived may still be missing from the last capture.
         std::thread::sleep(Duration::from_millis(50));
         let mut seen: BTreeMap<_, Vec<_>> = BTreeMap::new();
         for capture in &mut self.captures {
@@ -304,7 +302,7 @@ fn is_sentinels_device(device: &str) -> bool {
     device.starts_with("pathproof-")
 }
 
-/// Sends all flows and gives what was seen of them.
+/// Sends all flows and returns the captured frames.
 fn traffic(scene: &Scene) -> BTreeMap<(String, String, Direction), Vec<Vec<u8>>> {
     let flush = scene.world.node.command("conntrack").arg("-F").output();
     assert!(flush.expect("conntrack").status.success());
@@ -340,7 +338,7 @@ fn probes(scene: &Scene) -> u64 {
 fn no_users_packet_is_touched(#[case] backend: Backend, #[case] options: &[&str]) {
     let mut scene = scene(backend);
     silence(&scene.world);
-    // Bridges learn, neighbours are found.
+    // A first run, in which bridges and neighbour tables learn.
     traffic(&scene);
     let without = traffic(&scene);
     scene.start(options);
@@ -361,7 +359,7 @@ fn no_users_packet_is_touched(#[case] backend: Backend, #[case] options: &[&str]
     }
     let node = scene.world.node.name();
     let at_node = without.keys().filter(|(place, ..)| place == node);
-    // Uplink, two pods, the bridge and its port, each in both directions.
+    // Uplink, two pods, the bridge and its port, in both directions.
     assert_eq!(at_node.count(), 10, "{:?}", places(&without));
 }
 

@@ -1,5 +1,4 @@
-//! What keeps the sentinel from working, or makes it work otherwise: each a sentence, and the agent
-//! runs on.
+//! Conditions that disable the sentinel or change its work. The agent names each in a sentence and runs on.
 
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
@@ -17,7 +16,7 @@ fn scene() -> Scene {
     scene
 }
 
-/// The agent runs on by real traffic, and says why the sentinel is off.
+/// Asserts that the agent judges by real traffic, and logs why the sentinel is off.
 fn is_off(scene: &mut Scene, words: &str) {
     scene.pod_traffic();
     scene.wait("pods' traffic proven", |report| {
@@ -29,7 +28,7 @@ fn is_off(scene: &mut Scene, words: &str) {
     assert_eq!(scene.asked("/healthz"), 200);
 }
 
-/// What somebody else has on the node that the sentinel would need.
+/// Addresses, routes and devices of others that the sentinel would need.
 #[test]
 fn what_is_in_use_is_left_alone() {
     let mut scene = scene();
@@ -59,14 +58,14 @@ fn what_is_in_use_is_left_alone() {
         scene.start(&[]);
         is_off(&mut scene, words);
         let made = scene.world.node.ifindex("pathproof-s0").is_ok();
-        assert!(!made, "{add}: nothing is made beside what is theirs");
+        assert!(!made, "{add}: the agent makes no device beside it");
         scene.clients.clear();
         scene.take_agent().terminate().expect("an end in order");
         scene.world.node.ip(del).expect("no more of theirs");
     }
 }
 
-/// What the cluster has elsewhere that the sentinel would need.
+/// The sentinel's address belongs to a range of the cluster.
 #[test]
 fn an_address_of_the_cluster_is_left_alone() {
     let mut scene = scene();
@@ -93,11 +92,11 @@ fn without_node_ports_the_rest_is_probed() {
     assert!(lane.is_null() || lane["state"] == "off", "{lane}");
 }
 
-/// A node port that nothing serves (nodePortAddresses) never worked: no fault.
+/// A node port that is not served, as with nodePortAddresses, never worked and is no fault.
 #[test]
-fn a_node_port_that_never_worked_accuses_nobody() {
+fn a_node_port_that_never_worked_is_no_fault() {
     let mut scene = Scene::bare(Backend::Nftables);
-    // The rules are made of a Service without a node port, the agent reads one that has it.
+    // The rules come from a Service without a node port; the agent reads one with a node port.
     scene.add_sentinel(&Sentinel {
         node_port: None,
         ..Sentinel::default()
@@ -134,7 +133,7 @@ fn a_node_without_ipv6_is_probed_by_ipv4() {
     node_tests::scene::assert_never_503(&watch);
 }
 
-/// An address of this node's podCIDR that IPAM leaves alone: probes that are treated as a pod's.
+/// With an address of this node's podCIDR that IPAM does not assign, probes are treated like a pod's traffic.
 #[test]
 fn a_reserved_pod_address_is_a_path_of_its_own() {
     let mut scene = scene();
@@ -144,8 +143,8 @@ fn a_reserved_pod_address_is_a_path_of_its_own() {
             .iter()
             .all(|family| lane_of(report, *family, "pod", "tcp")["state"] == "passing")
     });
-    // Masquerade and policies treat pods otherwise: what drops the range of the off-cluster
-    // probes alone is named so.
+    // A filter that drops only the range of the off-cluster probes is recognized, since probes from the pod
+    // address pass.
     settle();
     scene.nft(
         "table inet filtered { chain bogons { type filter hook forward priority -10; \
@@ -170,9 +169,9 @@ fn off_is_off() {
     assert!(scene.world.node.ifindex("pathproof-c0").is_err());
 }
 
-/// A node that was broken stays so for the agent that comes next, without traffic.
+/// On a broken node without traffic, the next agent answers 503 from its first answer on.
 #[test]
-fn a_restart_on_a_broken_idle_node_says_nothing_else() {
+fn a_broken_idle_node_stays_503_over_a_restart() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     scene.rules.flush_services().expect("flush");
     let watch = scene.watch();

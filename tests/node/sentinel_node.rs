@@ -1,5 +1,5 @@
-//! A node with the sentinel at work: the agent's devices, programs and prober, and nftables rules
-//! that translate as a proxy's do.
+//! A node with a working sentinel: the agent's devices, programs and prober, and nftables rules that
+//! translate like a proxy's.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -32,10 +32,10 @@ const TCP_PORT: u16 = 80;
 const UDP_PORT: u16 = 53;
 const NODE_PORT: u16 = 30_080;
 const NODE_PORT_UDP: u16 = 30_053;
-/// The echo's ports: the generation.
+/// Port of the echo, which is the generation.
 pub(crate) const ECHO_PORT: u16 = 9_001;
 
-/// What a proxy would install for the sentinel.
+/// Rules that a proxy would install for the sentinel.
 pub(crate) const RULES: &str = "
 table inet proxy {
   chain prerouting { type nat hook prerouting priority dstnat; jump services; }
@@ -83,7 +83,7 @@ fn pod_client(family: Family) -> IpAddr {
     ip(choose(family, "10.244.0.254", "fd00:10:244::fe"))
 }
 
-/// The settings of an agent, with a pod source.
+/// The configuration of a sentinel with a reserved pod address.
 fn config() -> SentinelConfig {
     SentinelConfig {
         service: ObjectName::new("pathproof", "pathproof-sentinel"),
@@ -106,7 +106,7 @@ fn address(ip: IpAddr) -> Address {
     }
 }
 
-/// Every lane that the prober has here.
+/// All lanes of the prober.
 fn lanes() -> impl Iterator<Item = Lane> {
     Family::ALL.into_iter().flat_map(|family| {
         ProbePath::ALL.into_iter().flat_map(move |path| {
@@ -122,7 +122,7 @@ fn lanes() -> impl Iterator<Item = Lane> {
     })
 }
 
-/// The sentinel at work on a node.
+/// A node and its sentinel.
 pub(crate) struct Node {
     pub(crate) world: World,
     prober: Option<Prober>,
@@ -163,7 +163,7 @@ impl Node {
         self.world.node.nft(script).expect("nft");
     }
 
-    /// Waits until every lane brought a trace as `expected`; others may come before.
+    /// Waits until every lane has had a trace that is `expected`. Other traces may come first.
     pub(crate) fn wait(
         &mut self,
         what: &str,
@@ -193,8 +193,8 @@ impl Node {
         found
     }
 
-    /// Ends the prober. Every entry that its TCP probes left in connection tracking, during faults
-    /// too, must be closed: others stay for minutes (finding 6).
+    /// Ends the prober. All conntrack entries of its TCP probes must be closed, also those from faults: open
+    /// ones stay for minutes (finding 6).
     pub(crate) fn stop(&mut self) {
         self.prober = None;
         let tracked = Family::ALL.map(|family| {
@@ -264,7 +264,7 @@ fn targets(config: &SentinelConfig) -> Vec<SentinelAddresses> {
     Family::ALL.map(addresses).to_vec()
 }
 
-/// What the planner would make of the sentinel's Service and slices.
+/// The plan for the sentinel's Service and EndpointSlices.
 fn expectations(config: &SentinelConfig) -> Vec<MapChange> {
     let mut plan = Vec::new();
     for family in Family::ALL {
@@ -320,7 +320,7 @@ pub(crate) fn passed(stamps: &Stamps) -> Vec<Stage> {
         .collect()
 }
 
-/// Stages of the packet that goes first.
+/// Stages that the first packet of a probe passed.
 pub(crate) fn first(trace: &ProbeTrace) -> Vec<Stage> {
     match trace.lane.transport {
         Transport::Tcp => passed(&trace.handshake),

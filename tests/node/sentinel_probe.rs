@@ -1,7 +1,7 @@
-//! The sentinel's probes on a real kernel: what each fault makes of each path. What that means is
-//! `agent_core::probes`' to say.
+//! The sentinel's probes on a real kernel: the trace of each path during each fault. `agent_core::probes`
+//! decides what a trace means.
 //!
-//! Nothing here is timed: a trace is waited for until it is there.
+//! These tests measure no time. They wait until a trace has come.
 
 use agent_common::probe::Stage::{Arrived, Collected, Echoed, Returned, Translated};
 use agent_core::trace::{Control, ProbePath, ProbeSightings, ProbeTrace, Transport};
@@ -37,7 +37,7 @@ fn every_path_of_a_sound_node_passes_and_leaves_nothing_open() {
     node.stop();
 }
 
-/// One fault after the other, each mended before the next.
+/// Injects one fault after the other, and repairs each before the next.
 #[test]
 fn each_fault_shows_in_the_traces_and_leaves_nothing_open() {
     let mut node = Node::new();
@@ -47,7 +47,7 @@ fn each_fault_shows_in_the_traces_and_leaves_nothing_open() {
         data_that_is_dropped_after_the_handshake_shows,
         a_rewritten_rule_is_misrouted,
         dropped_in_forward_is_lost_and_leaves_nothing_behind,
-        // Last: nothing mends it here.
+        // The last one, since the test does not repair it.
         without_a_route_to_the_echo_probes_leave_by_the_uplink,
     ];
     for fault in faults {
@@ -80,7 +80,7 @@ fn a_flushed_chain_leaks_and_refuses(node: &mut Node) {
 fn without_forwarding_probes_arrive_and_go_no_further(node: &mut Node) {
     node.world.set_forwarding(false).expect("forwarding off");
     node.wait("forwarding off", |trace| match trace.lane.path {
-        // Blind to it (finding 4).
+        // The host path does not depend on forwarding (finding 4).
         ProbePath::Host => is_sound(trace),
         _ => first(trace) == [Arrived] && trace.control == Control::Passed,
     });
@@ -113,7 +113,7 @@ fn a_rewritten_rule_is_misrouted(node: &mut Node) {
             && first(trace).last() != Some(&Collected)
             && match (trace.lane.transport, trace.lane.path) {
                 (Transport::Udp, _) => true,
-                // The observer follows arrivals, and a host's SYN has none.
+                // The observer follows arriving connections, and a SYN of the host does not arrive.
                 (_, ProbePath::Host) => true,
                 (Transport::Tcp, _) => trace.sightings.misrouted,
             }
@@ -141,7 +141,7 @@ fn without_a_route_to_the_echo_probes_leave_by_the_uplink(node: &mut Node) {
         trace.control == Control::Passed && first(trace).last() != Some(&Collected)
     });
     for trace in traces {
-        // An endpoint of this node that leaves an uplink is misdelivered (finding 10).
+        // A SYN to a local endpoint that leaves by the uplink is misrouted (finding 10).
         let injected_tcp =
             trace.lane.transport == Transport::Tcp && trace.lane.path != ProbePath::Host;
         assert_eq!(trace.sightings.misrouted, injected_tcp, "{trace:#?}");

@@ -1,6 +1,5 @@
-//! The sentinel's endpoint moves from one generation to the next: how far the rules lag is known,
-//! and a rotation disturbs nobody. That rules which never follow are stale after two minutes is
-//! tested where no time passes (`agent_core::verdict`).
+//! The sentinel's endpoint moves from one generation to the next. The agent measures the lag of the rules,
+//! and a rotation causes no failure. `agent_core::verdict` tests that rules are stale after two minutes.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use node_tests::scene::{Scene, assert_never_503, lane_of, wait_answers};
 
 const PATHS: [&str; 3] = ["off_cluster", "node_port", "host"];
 
-/// The view alone moves: the rules stay.
+/// Changes the generation in the agent's view. The rules stay as they are.
 fn move_endpoint(scene: &Scene, generation: u16) {
     let sentinel = Sentinel {
         generation,
@@ -25,7 +24,7 @@ fn move_endpoint(scene: &Scene, generation: u16) {
         .expect("the sentinel");
 }
 
-/// Whether every TCP lane says so.
+/// Whether the condition holds for every TCP lane.
 fn every(report: &Value, says: impl Fn(&Value) -> bool) -> bool {
     let lanes = |family| PATHS.map(|path| lane_of(report, family, path, "tcp"));
     Family::ALL
@@ -61,7 +60,8 @@ fn the_lag_of_the_rules_is_measured() {
                 lane["generation"] == generation && lane["late"].is_null()
             })
         });
-        // Received after the file was written, and known when it was seen to be late.
+        // The lag counts from when the agent read the file: at the earliest after it was written, and at the
+        // latest when the lanes were reported late.
         assert!(
             every(&followed, |lane| {
                 let lag = Duration::from_nanos(lane["lag"].as_u64().unwrap_or_default());
@@ -82,13 +82,14 @@ fn the_lag_of_the_rules_is_measured() {
     }
     let series = "pathproof_rotation_lag_seconds_count 18";
     assert!(metrics.contains(series), "{series}\n{metrics}");
-    // Neither side of a rotation is a fault of the datapath, or of our own.
+    // Neither the lag nor its end counts as a failure.
     let report = scene.report();
     assert!(every(&report, |lane| lane["failed"] == 0), "{report:#}");
     assert_eq!(report["verdict"]["state"], "proven");
 }
 
-/// The rules hear of a generation before we do: they send to what is no endpoint as far as we know.
+/// The rules follow a new generation before the agent has read it. They lead to an endpoint that the agent's
+/// view does not have.
 #[test]
 fn rules_that_are_ahead_are_no_fault() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -117,7 +118,7 @@ fn rules_that_are_ahead_are_no_fault() {
         "{report:#}"
     );
     assert_eq!(report["verdict"]["state"], "proven");
-    // Then we hear of it too: there was no lag.
+    // The agent's view follows, and there was no lag.
     move_endpoint(&scene, 20_002);
     scene.wait("no lag", |report| {
         every(report, |lane| lane["wanted"] == 20_002 && lane["lag"] == 0)

@@ -1,4 +1,5 @@
-//! What fails the sentinel's probes, or would, and is no fault of the datapath: never 503.
+//! Negative controls: events that fail the sentinel's probes, or could, and are no fault of the datapath.
+//! They never cause a 503.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -19,34 +20,34 @@ use node_tests::scene::{Scene, assert_never_503, eventually, family_of, in_both,
 /// Several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);
 
-/// What goes wrong with the sentinel, and only with it.
+/// Events that are no fault of the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harmless {
-    /// An administrator deletes it; the rules follow.
+    /// An administrator deletes the sentinel, and the rules follow.
     Deleted,
-    /// An administrator puts another endpoint into its slices; the rules follow.
+    /// An administrator puts another endpoint into its slices, and the rules follow.
     Edited,
-    /// The rules follow neither.
+    /// An administrator puts another endpoint into its slices, and the rules do not follow.
     EditedAndRulesGone,
-    /// A policy drops 198.18.0.0/15, and 2001:2::/48.
+    /// A policy drops packets from and to 198.18.0.0/15 and 2001:2::/48.
     RangeDropped,
-    /// A policy resets what comes from there.
+    /// A policy answers packets from these ranges with RST.
     RangeReset,
     /// Another program takes the devices down.
     DevicesDown,
-    /// Another program flushes their routes, again and again.
+    /// Another program flushes the devices' routes, again and again.
     RoutesFlushed,
     /// Another program deletes a device.
     DeviceDeleted,
-    /// The backends are gone.
+    /// The servers in the backends end.
     BackendsKilled,
-    /// 250 devices come and go.
+    /// 250 devices are added and removed.
     BurstOfDevices,
-    /// `ip_forward` is 0, and each interface but the sentinel's forwards by itself.
+    /// `ip_forward` is 0, but forwarding is on for each interface except the sentinel's.
     ForwardedByInterface,
 }
 
-/// By backend, a third of all each; each is mended before the next.
+/// Each backend has a part of the events. Each event is reverted before the next.
 #[rstest]
 #[case::nftables(Backend::Nftables, &[Harmless::BurstOfDevices, Harmless::RangeDropped, Harmless::RoutesFlushed, Harmless::ForwardedByInterface, Harmless::Deleted])]
 #[case::iptables_legacy(Backend::IptablesLegacy, &[Harmless::RangeReset, Harmless::DeviceDeleted, Harmless::Edited])]
@@ -146,7 +147,8 @@ impl Harmless {
 }
 
 impl Harmless {
-    /// Changes of the sentinel accuse nobody for a time: only then is it calm.
+    /// Time for which no 503 may come. After a change of the sentinel, failures do not count for a time, so
+    /// this must be longer.
     fn watched(self) -> Duration {
         match self {
             Self::Deleted | Self::Edited | Self::EditedAndRulesGone => WATCHED + settled(),
@@ -154,7 +156,7 @@ impl Harmless {
         }
     }
 
-    /// Clients of backends that are gone, where nobody else dials.
+    /// Clients of the backends that ended, for an idle node.
     fn callers(self, scene: &Scene, busy: bool) -> Vec<Client> {
         let targets =
             ["web", "api"].map(|service| Family::ALL.map(|of| scene.cluster_ip(service, of)));
@@ -167,7 +169,7 @@ impl Harmless {
         targets.flat_map(dial).collect()
     }
 
-    /// Takes it back, where the agent does not mend it.
+    /// Reverts the event if the agent does not repair it.
     fn mend(self, scene: &mut Scene) {
         match self {
             Self::Deleted | Self::Edited | Self::EditedAndRulesGone => {
@@ -186,8 +188,7 @@ impl Harmless {
         }
     }
 
-    /// That it took effect, and what is said of it: else it would be no wonder that nothing happens.
-    /// `log` is the length of the log before it.
+    /// Asserts that the event took effect and is reported. `log` is the length of the log before it.
     fn is_told(self, scene: &Scene, log: usize, busy: bool) {
         let logged = |text: &str| scene.agent().log()[log..].contains(text);
         match self {
@@ -211,7 +212,7 @@ impl Harmless {
             Self::DevicesDown | Self::RoutesFlushed | Self::DeviceDeleted => {
                 eventually("the damage is told", || logged("interfaces are damaged"));
             }
-            // Nobody else dials on an idle node: it would be one without a fault.
+            // An idle node has no other clients that would fail.
             Self::BackendsKilled => {
                 for family in Family::ALL {
                     let target = scene.cluster_ip("web", family);
@@ -236,8 +237,8 @@ impl Harmless {
     }
 }
 
-/// Without the echo, or who takes its answers in, no probe says anything, and nothing fails: the
-/// programs were attached again all the same, and a fault is found afterwards.
+/// Without the program at the echo or the one that collects answers, no probe can pass, which is no failure.
+/// The agent attaches the program again, and afterwards finds a real fault.
 #[rstest]
 #[case::echo("pathproof-s1", &[])]
 #[case::collector_by_clsact("pathproof-c1", &["--attach", "clsact"])]
@@ -258,9 +259,9 @@ fn detached_programs_are_put_back(#[case] device: &str, #[case] attach: &[&str])
     scene.break_and_mend(&watch);
 }
 
-/// The agent may open nothing for a while: what it cannot look at may be sound.
+/// The agent runs out of file descriptors and cannot check its devices, which may be intact.
 #[test]
-fn what_cannot_be_checked_is_not_made_anew() {
+fn devices_that_cannot_be_checked_are_not_replaced() {
     let scene = Scene::idle(Backend::Nftables, &[]);
     let index = || {
         scene
@@ -291,7 +292,7 @@ fn what_cannot_be_checked_is_not_made_anew() {
     scene.break_and_mend(&watch);
 }
 
-/// The node port is no open port: nobody gets an answer but a registered probe.
+/// The sentinel's ports are no open ports: only registered probes are answered.
 #[test]
 fn strangers_get_no_answer() {
     let scene = Scene::idle(Backend::Nftables, &[]);
@@ -310,7 +311,7 @@ fn strangers_get_no_answer() {
     }
 }
 
-/// An agent that ends takes its devices along; one that is killed leaves them to the next.
+/// An agent that ends removes its devices. A killed one leaves them, and the next adopts them.
 #[test]
 fn devices_go_with_the_agent_and_are_found_again() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);

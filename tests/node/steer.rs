@@ -1,6 +1,6 @@
-//! The healthz port beside its owner: outsiders get pathproof's answers and the node itself the
-//! owner's, whoever came first, and nobody loses anything when the agent is gone. kube-proxy is
-//! stood in for by a listener that answers HTTP.
+//! The healthz port with another owner: clients outside get pathproof's answers and the node itself the
+//! owner's, whichever process started first. Without the agent, the owner answers all of them. A listener
+//! that answers HTTP imitates kube-proxy.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -15,10 +15,10 @@ use rstest::rstest;
 
 use node_tests::scene::{PATIENCE, Scene, eventually, metric, throughout, until};
 
-/// The owner's answer.
+/// Body of the owner's answer.
 const OWNER: &str = "owner";
 
-/// A process that holds the healthz port, as far as the kernel can tell. Ends when dropped.
+/// A thread that holds the healthz port like another process. It ends when this is dropped.
 pub(crate) struct Owner {
     _worker: Worker,
 }
@@ -50,7 +50,7 @@ impl Owner {
 fn answer(mut stream: TcpStream) {
     let _ = stream.set_nonblocking(false);
     let _ = stream.set_read_timeout(Some(Duration::from_secs(1)));
-    // Whole: closing a socket with something unread in it resets the connection.
+    // Read the whole request: closing a socket with unread data resets the connection.
     let mut request = Vec::new();
     let mut part = [0; 1024];
     while !request.ends_with(b"\r\n\r\n") {
@@ -74,7 +74,7 @@ pub(crate) enum Who {
     Nobody,
 }
 
-/// Asks once, from a namespace.
+/// Sends one request from a namespace, and returns who answered.
 fn who(from: &Namespace, address: SocketAddr) -> Who {
     let asked = from.run(|| http::get(address, "/healthz", Duration::from_secs(2)));
     match asked {
@@ -94,7 +94,7 @@ fn outside(scene: &Scene) -> [Who; 2] {
     Family::ALL.map(|family| who(&scene.world.outside, node_address(scene, family)))
 }
 
-/// Origin of the answers to the node itself: at loopback and at the node's own address, IPv4 and IPv6.
+/// Origin of the answers to the node itself, at loopback and at the node's address, IPv4 and IPv6.
 fn inside(scene: &Scene) -> [Who; 4] {
     let loopback: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let [v4, v6] = loopback.map(|address| SocketAddr::new(address, HEALTHZ_PORT));
@@ -102,14 +102,14 @@ fn inside(scene: &Scene) -> [Who; 4] {
     [v4, v6, own_v4, own_v6].map(|address| who(&scene.world.node, address))
 }
 
-/// The port as the report has it.
+/// How the agent has the port according to its report, and whether the port has another owner.
 fn way(scene: &Scene) -> (String, Option<bool>) {
     let report = scene.report();
     let way = report["port"]["way"].as_str().expect("a way").to_owned();
     (way, report["port"]["owner"].as_bool())
 }
 
-/// The first stage of a rollout: whoever asks gets the owner's answer, and the report says so.
+/// The first stage of a rollout: the owner answers all clients, and the report shows that.
 #[test]
 fn no_load_balancer_is_answered_without_an_address() {
     let mut scene = Scene::bare(Backend::Nftables);
@@ -130,7 +130,7 @@ fn outsiders_get_ours_and_the_node_the_owners() {
     scene.start(&[]);
     assert_eq!(outside(&scene), [Who::Pathproof; 2]);
     assert_eq!(inside(&scene), [Who::Owner; 4]);
-    // A pod is an outsider to the node's sockets.
+    // Pods count as clients outside.
     let pod = scene.world.pod("client-1").ns.clone();
     for family in Family::ALL {
         assert_eq!(who(&pod, node_address(&scene, family)), Who::Pathproof);
@@ -146,13 +146,13 @@ fn outsiders_get_ours_and_the_node_the_owners() {
     eventually("that there is none is told", || {
         way(&scene) == ("steered".to_owned(), Some(false))
     });
-    // In order, as at a kill: nothing stays behind.
+    // An agent that ends in order leaves nothing at the port.
     scene.take_agent().terminate().expect("an end in order");
     assert_eq!(outside(&scene), [Who::Nobody; 2]);
     assert_eq!(inside(&scene), [Who::Nobody; 4]);
 }
 
-/// The owner opens its port as if nobody were there, also while connections to it are open.
+/// An owner can open the port at any time, also while connections to the agent are open.
 #[test]
 fn an_owner_may_come_and_go_at_any_time() {
     let scene = Scene::new(Backend::Nftables, &[]);
@@ -183,7 +183,7 @@ fn an_owner_may_come_and_go_at_any_time() {
         drop(owner);
         eventually("the node is ours", || inside(&scene) == [Who::Pathproof; 4]);
     }
-    // At one address of one family, the others stay ours.
+    // An owner of one address leaves the other addresses to the agent.
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTHZ_PORT));
     let _owner = Owner::at(&scene.world.node, address);
     let mixed = [Who::Owner, Who::Pathproof, Who::Pathproof, Who::Pathproof];
@@ -193,7 +193,7 @@ fn an_owner_may_come_and_go_at_any_time() {
     assert_eq!(changes.len(), 1, "{changes:?}");
 }
 
-/// A request on a connection that stays open.
+/// Sends a request on a connection that stays open.
 fn ask_and_keep(mut stream: impl std::io::Read + std::io::Write) {
     write!(stream, "GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n").expect("ask");
     let mut answer = [0; 2048];
@@ -202,7 +202,7 @@ fn ask_and_keep(mut stream: impl std::io::Read + std::io::Write) {
     assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
 }
 
-/// Nothing of the agent's outlives it: the next connection is the owner's.
+/// The steering ends with the agent: the owner gets the next connection.
 #[test]
 fn a_killed_agent_leaves_the_port_to_its_owner() {
     let mut scene = Scene::bare(Backend::Nftables);
@@ -249,7 +249,7 @@ fn the_allow_list_holds_for_what_is_steered() {
     assert_eq!(outside(&scene), [Who::Pathproof; 2]);
     for family in Family::ALL {
         let refused = who(&scene.world.worker, node_address(&scene, family));
-        assert_eq!(refused, Who::Nobody, "cut off, and not given to the owner");
+        assert_eq!(refused, Who::Nobody, "denied, and not passed to the owner");
     }
     let text = scene.metrics();
     let labels = ["listener=\"healthz\"", "event=\"denied\""];
@@ -259,7 +259,7 @@ fn the_allow_list_holds_for_what_is_steered() {
     );
 }
 
-/// Linux before 5.7 has no links to a network namespace: the port is bound, and that is said.
+/// Linux before 5.7 has no links to a network namespace. The agent binds the port instead and reports that.
 #[test]
 fn where_nothing_can_be_steered_the_port_is_bound() {
     let mut scene = Scene::bare(Backend::Nftables);
@@ -280,7 +280,7 @@ fn where_nothing_can_be_steered_the_port_is_bound() {
     );
     scene.take_agent().terminate().expect("an end in order");
 
-    // Somebody holds it: then there is nothing to be had, which is told with the remedy.
+    // If another process holds the port, the agent ends with an error.
     let _owner = Owner::start(&scene.world.node);
     let binary = agent_binary().expect("the agent's binary");
     let folder = scene.manifests.dir();
@@ -303,8 +303,8 @@ fn bound_is_bound() {
     assert_eq!(inside(&scene), [Who::Pathproof; 4]);
 }
 
-/// SIGTERM says nothing about the node: where nobody else would answer, the last verdict is served
-/// for the grace that a successor has.
+/// SIGTERM is no sign of a broken node. Without another process that would answer, the agent serves the last
+/// verdict until the shutdown grace ends.
 #[rstest]
 #[case::steered("steer")]
 #[case::bound("bind")]
@@ -320,23 +320,23 @@ fn the_last_verdict_is_served_for_the_grace(#[case] way: &str) {
     assert_eq!(agent.terminate().expect("it ended").code(), Some(0));
 }
 
-/// An owner that answers outsiders is all the successor that a node needs.
+/// An agent ends at once if the port's owner will answer clients outside.
 #[test]
 fn an_owner_is_not_kept_waiting() {
     let mut scene = Scene::bare(Backend::Nftables);
     let _owner = Owner::start(&scene.world.node);
     scene.start(&["--shutdown-grace", "10m"]);
     let watch = scene.watch();
-    // Ends with an error after 5 s.
+    // `terminate` fails after 5 s.
     let status = scene.take_agent().terminate().expect("an end at once");
     assert_eq!(status.code(), Some(0));
     assert_eq!(outside(&scene), [Who::Owner; 2]);
-    // The owner has no /livez of its own: it answers all that it is asked.
+    // This owner answers every path, so `/livez` does not change either.
     let changes = watch.changes();
-    assert_eq!(changes.len(), 1, "nothing but answers: {changes:?}");
+    assert_eq!(changes.len(), 1, "all requests are answered: {changes:?}");
 }
 
-/// One that hears outsiders of one family alone is none for the others.
+/// An owner that listens for clients outside in one family only does not replace the agent.
 #[test]
 fn an_owner_of_one_family_is_no_successor() {
     let mut scene = Scene::bare(Backend::Nftables);
@@ -352,7 +352,7 @@ fn an_owner_of_one_family_is_no_successor() {
     assert_eq!(agent.terminate().expect("it ended").code(), Some(0));
 }
 
-/// A process that listens at the port, but at another address, gets none of the agent's connections.
+/// A process that listens on the port at another address gets none of the agent's connections.
 #[test]
 fn an_owner_beside_a_bound_port_is_no_successor() {
     let mut scene = Scene::bare(Backend::Nftables);
@@ -367,7 +367,7 @@ fn an_owner_beside_a_bound_port_is_no_successor() {
     });
     drop(owner);
 
-    // Of two agents the later one is.
+    // A later agent is a successor.
     let admin = "127.0.0.1:19257";
     let extra = [&bound[..], &["--admin-bind-address", admin]].concat();
     let later = scene.spawn_beside(&extra);
@@ -381,7 +381,7 @@ fn an_owner_beside_a_bound_port_is_no_successor() {
     };
     eventually("the later one answers", || port_of_later().is_some());
     throughout(Duration::from_millis(2_500), || {
-        // A request without an answer says nothing of successors.
+        // A request may fail, and then gives no result.
         assert_ne!(port_of_later(), Some(true));
     });
     later.kill().expect("kill");

@@ -1,5 +1,5 @@
-//! One agent after another, while outsiders ask all the time: every connection is answered, by one
-//! agent or the other.
+//! Upgrades of the agent while clients outside poll without a pause: one agent or the other answers every
+//! connection.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -21,15 +21,16 @@ use crate::agent_attach::filters;
 use crate::agent_kernel::detach_all;
 use node_tests::scene::{PATIENCE, Scene, eventually, repairs, until};
 
-/// Time for which a load balancer waits for an answer.
+/// Timeout of a load balancer's probe.
 const BALANCER: Duration = Duration::from_secs(1);
-/// Between two questions of a poller, at least.
+/// Minimum time between two requests of a poller.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Answers that each poller gets at least while something is done: one may have been asked for before.
+/// Minimum number of answers that each poller gets during an action. The first may belong to an earlier
+/// request.
 const MEANWHILE: u64 = 5;
 
-/// One for each path and family. Asks without a pause, a new connection each time, and keeps the
-/// answers that are not 200, no two of which are equal.
+/// One poller for each path and family. Each request uses a new connection. All results other than 200 are
+/// kept.
 struct Pollers(Vec<Poll<String>>);
 
 impl Pollers {
@@ -52,7 +53,7 @@ impl Pollers {
         Self(all.map(start).collect())
     }
 
-    /// Does something; each poller asked meanwhile, or it would show nothing.
+    /// Performs an action, and asserts that each poller sent requests during it.
     fn during<T>(&self, what: &str, act: impl FnOnce() -> T) -> T {
         let asked = || self.0.iter().map(Poll::asked).collect::<Vec<_>>();
         let before = asked();
@@ -66,7 +67,7 @@ impl Pollers {
         done
     }
 
-    /// Number of their requests, and the answers that were not 200.
+    /// Number of all requests, and the results other than 200.
     fn end(self) -> (u64, Vec<String>) {
         let (asked, bad): (Vec<u64>, Vec<_>) = self.0.into_iter().map(Poll::end).unzip();
         let bad = bad.into_iter().flatten().map(|(_, bad)| bad);
@@ -86,13 +87,13 @@ fn assert_no_503(bad: &[String]) {
     assert!(!bad.iter().any(is_503), "false 503: {bad:#?}");
 }
 
-/// A successor beside the agent, ready.
+/// Starts a second agent beside the first, and waits until it is ready.
 fn successor(scene: &Scene, extra: &[&str]) -> Agent {
     let started =
         |report: serde_json::Value| report["agent"]["started"].as_str().map(str::to_owned);
     let before = scene.agent().verdict().ok().and_then(started);
     let mut agent = scene.spawn_beside(extra);
-    // Of two agents the later one answers at the admin port, once it steers.
+    // The later of two agents answers at the admin port, once it steers.
     let answers = || {
         let now = agent.verdict().ok().and_then(started);
         (now.is_some() && now != before).then_some(())
@@ -111,7 +112,7 @@ fn succeed(scene: &mut Scene, extra: &[&str]) -> Duration {
     told.elapsed()
 }
 
-/// With filters the one that ends must leave what its successor put in place of its own.
+/// With clsact, the agent that ends must not remove the filters with which its successor replaced its own.
 #[rstest]
 #[case::tcx(20, &[])]
 #[case::clsact(5, &["--attach", "clsact"])]
@@ -128,7 +129,7 @@ fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
         pollers.during(&what, || succeed(&mut scene, &extra))
     };
     let mut ends: Vec<Duration> = (0..rounds).map(&mut rollout).collect();
-    // Before the agent that is left can have put anything back.
+    // Counted before the remaining agent could repair anything.
     let left = ["eth0", "veth-client-1"].map(|device| filters(&scene, device));
     pollers.assert_all_answered();
     ends.sort();
@@ -138,24 +139,24 @@ fn upgrades_lose_no_answer(#[case] rounds: usize, #[case] attach: &[&str]) {
         ends[rounds - 1]
     );
     if !attach.is_empty() {
-        assert_eq!(left, [2, 2], "the observer's");
+        assert_eq!(left, [2, 2], "the observer's filters");
         // An agent may be ready before its sentinel is.
         eventually("two more of the sentinel's", || {
             filters(&scene, "pathproof-s0") == 4
         });
     }
-    // The last one is a whole agent.
+    // The last agent is fully working.
     scene.wait_probed();
     let log = scene.agent().log();
     assert_eq!(repairs(&scene), 0, "{log}");
     assert!(!log.contains("programs were attached again"), "{log}");
-    // It would wait for a successor.
+    // Killed, since an agent that ends in order would wait for a successor.
     scene.take_agent().kill().expect("kill");
 }
 
-/// A successor that dies gives the connections back: a rollback is no gap either.
+/// When a successor dies, its predecessor gets the connections again, so that a rollback leaves no gap.
 #[test]
-fn a_successor_that_dies_gives_them_back() {
+fn a_successor_that_dies_returns_the_connections() {
     let mut scene = Scene::new(Backend::Nftables, &["--shutdown-grace", "5s"]);
     let succeeded = |scene: &Scene| scene.report()["port"]["succeeded"] == true;
     assert!(!succeeded(&scene));
@@ -163,7 +164,7 @@ fn a_successor_that_dies_gives_them_back() {
     for _ in 0..3 {
         let next = successor(&scene, &[]);
         next.kill().expect("kill");
-        // What the dead one had accepted is lost with it; from then on all is answered.
+        // Connections that the dead agent had accepted are lost. All later ones are answered.
         let pollers = Pollers::start(&scene);
         let many = || (pollers.0.iter().map(Poll::asked).min() > Some(25)).then_some(());
         until(PATIENCE, many).expect("a hundred requests");
@@ -175,7 +176,7 @@ fn a_successor_that_dies_gives_them_back() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// SIGTERM before the successor is there: the agent goes on until it is.
+/// SIGTERM comes before the successor has started: the agent runs until then.
 #[rstest]
 #[case::steered("steer")]
 #[case::bound("bind")]
@@ -189,12 +190,11 @@ fn a_late_successor_is_waited_for(#[case] way: &str) {
         std::thread::sleep(Duration::from_secs(1));
         assert!(old.exited().expect("ask").is_none(), "{}", old.log());
         scene.start(&extra);
-        // Less than its grace, at whose end it would leave by itself.
+        // Less than the grace, after which the agent would end anyway.
         until(Duration::from_secs(25), || old.exited().ok().flatten())
     });
     assert_eq!(ended.and_then(|status| status.code()), Some(0));
-    // What was on its way to a bound listener that closes may be reset
-    // (docs/known-issues.md); what is steered is not.
+    // A bound listener that closes may reset connections (docs/known-issues.md). Steered ones are not reset.
     if way == "steer" {
         pollers.assert_all_answered();
     } else {
@@ -206,8 +206,8 @@ fn a_late_successor_is_waited_for(#[case] way: &str) {
     scene.take_agent().kill().expect("kill");
 }
 
-/// A program of the same kind that is somebody else's: hooks are put back as ever, and what the agent
-/// leaves behind is removed. It is not waited for anyone else, since it may take the connections.
+/// Another tool's program of the same kind is no successor: the agent still repairs hooks, and removes its
+/// devices when it ends. It ends at once, since that program may take the connections.
 #[test]
 fn a_strange_program_is_no_successor() {
     let extra = ["--shutdown-grace", "10m"];
@@ -237,18 +237,18 @@ fn a_strange_program_is_no_successor() {
     );
 }
 
-/// While a successor stands, its predecessor leaves alone what both would put back.
+/// While a successor runs, its predecessor repairs nothing, so that they do not replace each other's hooks.
 #[test]
-fn a_predecessor_lets_its_successor_be() {
+fn a_predecessor_does_not_interfere_with_its_successor() {
     let mut scene = Scene::new(Backend::Nftables, &[]);
     let next = successor(&scene, &[]);
     let earlier = scene.take_agent();
-    // New devices are its own: a hook that both attach would be the last one's.
+    // Only the successor may attach to new devices: if both did, each would replace the other's program.
     for n in 0..8 {
         let add = format!("link add new{n} type veth peer name wen{n}");
         scene.world.node.ip(&add).expect("add");
     }
-    // Several checks of both.
+    // Time for several checks of both agents.
     std::thread::sleep(Duration::from_secs(12));
     scene.agent = Some(next);
     assert_eq!(repairs(&scene), 0, "{}", scene.agent().log());

@@ -1,5 +1,5 @@
-//! Two agents at once, as in a rolling update: who answers meanwhile, whose probes pass, and whether
-//! the update goes on.
+//! Two agents at once, as in a rolling update: which one answers, whether the probes of both pass, and
+//! whether the update continues.
 
 use std::fs;
 use std::os::linux::net::SocketAddrExt as _;
@@ -20,13 +20,13 @@ use crate::agent_kernel::map_data;
 
 use node_tests::scene::{PATIENCE, Scene, eventually, family_of, repairs, throughout, until};
 
-/// An API server that nobody is.
+/// A kubeconfig with an API server that does not exist.
 const NOWHERE: &str = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "x",
 "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
 "users": [{"name": "u", "user": {}}],
 "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}]}"#;
 
-/// What the successor says: of two agents it answers at the admin port, as soon as it can.
+/// The successor's report. The later of two agents answers at the admin port as soon as it can.
 fn said_by(successor: &Agent, before: &Value) -> Value {
     let started = |report: &Value| report["agent"]["started"].clone();
     let said = until(PATIENCE, || {
@@ -40,8 +40,8 @@ fn pending(agent: &Agent) -> String {
     agent.admin("/agent/readyz").expect("an answer").body
 }
 
-/// A version that cannot read the cluster answers nobody's question: its predecessor does. Where that
-/// lasts it answers from memory, as an agent does whose API server is away.
+/// A successor that cannot read the cluster leaves the answers to its predecessor. If that lasts, it answers
+/// from its state file, like an agent without an API server.
 #[test]
 fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -56,7 +56,7 @@ fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
         missing.contains("cluster view") && missing.contains("healthz port"),
         "{missing}"
     );
-    // What only the predecessor can know.
+    // Only the predecessor can read the taint.
     scene.manifests.taint(AUTOSCALER_TAINT).expect("taint");
     eventually("the taint is answered", || scene.asked("/healthz") == 503);
     let late = until(Duration::from_secs(40), || {
@@ -65,7 +65,7 @@ fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
     });
     assert!(late.is_some(), "it answers after a while:\n{}", next.log());
     assert!(pending(&next).contains("cluster view"), "and is not ready");
-    // The predecessor has it back as soon as the successor is gone.
+    // The predecessor answers again as soon as the successor is gone.
     next.kill().expect("kill");
     eventually("the taint is answered again", || {
         scene.asked("/healthz") == 503
@@ -73,9 +73,9 @@ fn a_successor_without_a_view_leaves_the_answers_to_its_predecessor() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// Kubelet's startup probe of the new pod reaches the old agent, which must not call it started.
+/// Kubelet's startup probe of the new pod reaches the old agent, which must not answer for it.
 #[test]
-fn a_predecessor_calls_no_successor_started() {
+fn a_predecessor_does_not_report_its_successor_as_started() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     let before = scene.report();
     let startup = |agent: &Agent| agent.admin("/agent/startupz").expect("an answer").status;
@@ -83,7 +83,7 @@ fn a_predecessor_calls_no_successor_started() {
     let next = scene.spawn_beside(&[]);
     let seen = until(PATIENCE, || (startup(scene.agent()) == 503).then_some(()));
     assert!(seen.is_some(), "its start is seen:\n{}", next.log());
-    // As if the kernel checked its programs for long.
+    // As if the verifier took long.
     assert!(next.signal(libc::SIGSTOP));
     throughout(Duration::from_secs(2), || {
         assert_eq!(startup(scene.agent()), 503, "it has not started");
@@ -97,9 +97,9 @@ fn a_predecessor_calls_no_successor_started() {
     next.terminate().expect("the new one ends");
 }
 
-/// A rollback, while loading takes long: nothing was taken over, and nothing is taken away.
+/// A rollback while the successor still loads its programs: it has taken nothing over and removes nothing.
 #[test]
-fn a_successor_that_still_loads_ends_when_it_is_told_to() {
+fn a_successor_that_still_loads_ends_on_sigterm() {
     let scene = Scene::idle(Backend::Nftables, &[]);
     let repaired = repairs(&scene);
     let next = scene.spawn_beside(&[]);
@@ -122,7 +122,7 @@ fn listens(pid: u32) -> bool {
     caught & (1 << (libc::SIGTERM - 1)) != 0
 }
 
-/// Both agents' probes get through: an upgrade leaves no node unjudged.
+/// The probes of both agents pass, so that the node is judged during an upgrade.
 #[test]
 fn both_of_two_agents_probe() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -137,7 +137,7 @@ fn both_of_two_agents_probe() {
             .map(|lane| lane["passed"].as_u64().unwrap_or_default())
             .collect()
     };
-    // The sums go on from the predecessor's: all lanes must grow by its own probes.
+    // The successor continues its predecessor's counts. They must grow by its own probes on all lanes.
     let first = said_by(&next, &before);
     for family in Family::ALL {
         let begun = passed(&first, family);
@@ -146,30 +146,30 @@ fn both_of_two_agents_probe() {
             now.len() == begun.len() && now.iter().zip(&begun).all(|(now, then)| *now > then + 5)
         });
     }
-    // Neither takes the other's programs for another tool's, also when it reads them once more.
+    // Neither mistakes the other's programs for another tool's, also when it reads them again.
     throughout(Duration::from_secs(6), || {
         let datapath = &scene.report()["datapath"];
         assert_eq!(datapath["sentinel_managed"], "no", "{datapath:#}");
     });
-    // Both write there.
+    // Both agents write to this log.
     let log = next.log();
     assert!(!log.contains("other BPF programs"), "{log}");
     next.kill().expect("kill");
     let begun = scene.report();
-    // And so did the predecessor's all the while: no run of failures stands.
+    // The predecessor's probes passed as well, so that it has no series of failures.
     assert_eq!(begun["verdict"]["state"], "proven", "{begun:#}");
     scene.take_agent().kill().expect("kill");
 }
 
-/// Where the verdict begins to fail with a new version it is not ready, so that a rolling update
-/// stops at this node; once it does not, it is.
+/// If the verdict begins to fail with a new version, that agent is not ready, and a rolling update stops at
+/// this node. It is ready again after the verdict recovers.
 #[test]
 fn an_update_stops_where_the_verdict_begins_to_fail() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     let before = scene.report();
     let mut next = scene.spawn_beside(&[]);
     next.wait_ready(PATIENCE).expect("ready");
-    // Until then its predecessor answers, and a fault would be older than the new version.
+    // Wait for its answers: a fault from before them would not count against the new version.
     said_by(&next, &before);
     scene.rules.flush_services().expect("flush");
     eventually("it is not ready", || {
@@ -182,7 +182,7 @@ fn an_update_stops_where_the_verdict_begins_to_fail() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// The innocent twin: a fault that was there before is not the new version's.
+/// The negative control: a fault from before the update does not count against the new version.
 #[test]
 fn an_update_goes_on_where_the_node_was_broken_before() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -202,9 +202,9 @@ fn an_update_goes_on_where_the_node_was_broken_before() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// Services that come while two agents run count for themselves, whichever agent lives on: each gives
-/// them ids of its own, so one alone may keep the maps. The other is held while they come, and hears
-/// of both at once: it would number them the other way round.
+/// New Services are counted correctly while two agents run, whichever agent remains. Each agent would assign
+/// its own ids, so only one may write the maps. The other agent is stopped while the Services are added, and
+/// then reads both at once, so that it would number them in the opposite order.
 #[rstest]
 #[case::the_successor(true)]
 #[case::the_predecessor(false)]
@@ -212,7 +212,7 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
     let mut scene = Scene::proven(Backend::Nftables, &[]);
     let before = scene.report();
     let mut next = scene.spawn_beside(&[]);
-    // Until the successor answers its predecessor does, which is ready.
+    // Wait for the successor's answers: before them, the predecessor answers and is ready.
     said_by(&next, &before);
     next.wait_ready(PATIENCE).expect("ready");
     let ends = if successor_lives {
@@ -246,10 +246,10 @@ fn services_that_come_during_an_update_count_for_themselves(#[case] successor_li
     scene.take_agent().kill().expect("kill");
 }
 
-/// A successor that knows less of the cluster takes what it does not know out of the maps, and dies
-/// before its predecessor looks for one.
+/// A successor with an incomplete view removes unknown Services from the maps, and dies before its
+/// predecessor has noticed it.
 #[test]
-fn what_a_successor_that_lived_for_a_moment_left_is_mended() {
+fn changes_of_a_short_lived_successor_are_reverted() {
     let mut scene = Scene::proven(Backend::Nftables, &[]);
     let known = frontends(&scene);
     let folder = scene.world.dir().join("less");
@@ -271,9 +271,9 @@ fn what_a_successor_that_lived_for_a_moment_left_is_mended() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// A pod in the node's network namespace, root of its container, holds the names by which agents knew
-/// each other before ADR 37: ids of programs can be guessed. Such names say that the successor keeps
-/// the maps and answers, before it does.
+/// A pod with the node's network namespace, root in its container, binds the socket names by which agents
+/// recognized each other before ADR 37; they contain program ids, which can be guessed. Such names would
+/// pretend that the successor already writes the maps and answers.
 #[test]
 fn names_that_a_pod_holds_stop_no_upgrade() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
@@ -286,7 +286,7 @@ fn names_that_a_pod_holds_stop_no_upgrade() {
     said_by(&blind, &before);
     let said = blind.log();
     assert!(said.contains("Address already in use"), "{said}");
-    // Facts that only the predecessor knows, and has to write.
+    // Only the predecessor can read the new Service, and has to write it.
     let expected = frontends(&scene);
     let service = Service::new("late", 3, [scene.world.pod("web-1")]);
     scene.manifests.add(service).expect("add a Service");
@@ -302,7 +302,7 @@ fn names_that_a_pod_holds_stop_no_upgrade() {
     scene.take_agent().kill().expect("kill");
 }
 
-/// Holds all names of the programs that are loaded next.
+/// Binds all names of the programs that are loaded next.
 fn squatter(scene: &Scene) -> Vec<UnixDatagram> {
     let limit = libc::rlimit {
         rlim_cur: 16_384,
@@ -328,7 +328,7 @@ fn squatter(scene: &Scene) -> Vec<UnixDatagram> {
     pod.join().expect("it does not panic")
 }
 
-/// Frontends that are written in the kernel.
+/// Number of frontends in the kernel's map.
 fn frontends(scene: &Scene) -> usize {
     let map = Map::HashMap(map_data(&scene.world, map::FRONTENDS));
     let map: HashMap<_, FrontendKey, FrontendValue> = map.try_into().expect("a map of frontends");

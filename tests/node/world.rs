@@ -1,4 +1,4 @@
-//! The test world itself: what every other test takes for granted. Without the agent.
+//! Tests of the test world itself, on which all other tests rely. No agent runs.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -12,10 +12,10 @@ use node_tests::traffic::{Answer, Client, Failure, Plan, Server};
 use node_tests::world::{Family, World};
 use rstest::rstest;
 
-/// Long enough for a loaded machine, short enough for a test of refusals by silence.
+/// Long enough for a loaded machine, and short enough for tests that wait for a timeout.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// The usual scene with two Services more: far has no local endpoint, and empty has none.
+/// The usual scene with two more Services: far has no local endpoint, and empty has no endpoint.
 fn scene(backend: Backend) -> Scene {
     let mut scene = Scene::bare(backend);
     let far = Service::new("far", 3, [scene.world.pod("web-3")]);
@@ -37,7 +37,7 @@ fn from_outside(scene: &Scene, target: SocketAddr) -> Plan {
     Plan::from_outside(&scene.world, 0, target).patience(PATIENCE)
 }
 
-/// Servers and sources seen in many connections, all of which must succeed.
+/// Makes connections, all of which must succeed. Returns the servers that answered and the sources they saw.
 fn many(plan: &Plan, count: u16) -> (BTreeSet<String>, BTreeSet<IpAddr>) {
     let mut servers = BTreeSet::new();
     let mut sources = BTreeSet::new();
@@ -107,7 +107,7 @@ fn every_kind_of_traffic_flows(#[case] backend: Backend) {
         let all = set(&["web-1".to_owned(), "web-2".to_owned(), "web-3".to_owned()]);
         assert_eq!(many(&plan, 40), (all.clone(), set(&[pod])));
 
-        // Hairpin: a pod that reaches itself sees another source than itself.
+        // Hairpin: a pod that reaches itself sees another source address than its own.
         let plan = from_pod(&scene, "web-1", scene.cluster_ip("web", family));
         let (servers, sources) = many(&plan, 40);
         assert_eq!(servers, all);
@@ -117,12 +117,12 @@ fn every_kind_of_traffic_flows(#[case] backend: Backend) {
         let plan = from_pod(&scene, "db-2", scene.cluster_ip("db", family));
         assert_eq!(many(&plan, 5).0, set(&["db-1".to_owned()]));
 
-        // ClusterIP from the node itself.
+        // ClusterIP from the node.
         let plan = Plan::from_node(world, scene.cluster_ip("web", family));
         assert_eq!(many(&plan, 40).0, all);
 
-        // NodePort and load balancer address from outside: masqueraded. What goes to a pod behind
-        // a veth gets an address of the node, whichever the kernel prefers there.
+        // NodePort and load balancer address from outside are masqueraded, to the node's address that the
+        // kernel prefers for the outgoing device.
         let vip = scene.manifests.service("web").load_balancer_ip(family);
         for target in [scene.node_port(30080, family), SocketAddr::new(vip, 80)] {
             let (servers, sources) = many(&from_outside(&scene, target), 40);
@@ -148,14 +148,14 @@ fn every_kind_of_traffic_flows(#[case] backend: Backend) {
             set(&["web-3".to_owned()])
         );
 
-        // No endpoint: refused. Patience for a second SYN, since an ICMP error that comes while
-        // connect() still holds the socket is dropped, and veths are as fast as that.
+        // No endpoint: refused. The timeout allows a second SYN, since an ICMP error that comes while
+        // connect() still holds the socket is dropped, and veths are that fast.
         let plan = from_pod(&scene, "client-1", scene.cluster_ip("empty", family));
         assert_eq!(
             plan.patience(Duration::from_millis(1800)).once(0),
             Err(Failure::Refused)
         );
-        // Nothing listens and no rule fits: the node answers with RST.
+        // Without a listener or a rule, the node answers with RST.
         assert_eq!(
             from_outside(&scene, scene.node_port(31999, family)).once(0),
             Err(Failure::Refused)
@@ -181,7 +181,7 @@ fn faults_break_it_and_repairs_mend_it(#[case] backend: Backend) {
         };
         sound(0);
 
-        // The Service chain flushed: ClusterIPs vanish upstream, the node refuses node ports.
+        // With the Service chain flushed, ClusterIPs leave by the uplink and the node refuses node ports.
         scene.rules.flush_services().expect("flush");
         assert_eq!(inside.once(1), Err(Failure::Timeout));
         assert_eq!(outside.once(1), Err(Failure::Refused));
@@ -191,7 +191,7 @@ fn faults_break_it_and_repairs_mend_it(#[case] backend: Backend) {
         scene.world.set_forwarding(false).expect("forwarding off");
         assert!(inside.once(3).is_err());
         scene.world.set_forwarding(true).expect("forwarding on");
-        // IPv6 forgets its default routes by such a switch nowhere in this world.
+        // Switching forwarding off and on loses no IPv6 default route in this world.
         sound(4);
 
         scene.world.block_forwarding(true).expect("block");
@@ -199,7 +199,7 @@ fn faults_break_it_and_repairs_mend_it(#[case] backend: Backend) {
         scene.world.block_forwarding(false).expect("unblock");
         sound(6);
 
-        // One endpoint's rule rewritten to a pod of another Service: answered, by the wrong one.
+        // With endpoints' rules rewritten to a pod of another Service, the wrong pod answers.
         let wrong = scene.world.pod("db-1").endpoint(family, 8080);
         for pod in ["web-1", "web-2", "web-3"] {
             let endpoint = scene.world.pod(pod).endpoint(family, 8080);
@@ -209,7 +209,7 @@ fn faults_break_it_and_repairs_mend_it(#[case] backend: Backend) {
         scene.rules.repair().expect("repair");
         sound(8);
     }
-    // A route cut: to the one endpoint only.
+    // Without the route to one endpoint, only that endpoint is unreachable.
     let target = scene.world.pod("web-1").endpoint(Family::V4, 8080);
     let plan = from_pod(&scene, "client-1", target);
     scene.world.cut_route("web-1").expect("cut");
@@ -235,7 +235,7 @@ fn rules_follow_the_manifests() {
     );
     scene.rules.install().expect("install");
     assert_eq!(many(&plan, 5).0, set(&["web-1".to_owned()]));
-    // A terminating endpoint that still serves is used where none is ready.
+    // A terminating endpoint that is still serving is used if none is ready.
     let fade = |service: &mut Service| {
         for endpoint in &mut service.endpoints {
             (endpoint.ready, endpoint.serving, endpoint.terminating) = (false, true, true);
@@ -244,7 +244,7 @@ fn rules_follow_the_manifests() {
     scene.manifests.change("far", fade).expect("change");
     scene.rules.install().expect("install");
     assert_eq!(many(&plan, 5).0, set(&["web-1".to_owned()]));
-    // Source ranges at the load balancer's address.
+    // Source ranges apply at the load balancer's address.
     let vip = scene.manifests.service("web").load_balancer_ip(Family::V4);
     let outside = from_outside(&scene, SocketAddr::new(vip, 80));
     let change = |ranges: &[&str], scene: &mut Scene| {
@@ -262,7 +262,7 @@ fn rules_follow_the_manifests() {
 }
 
 #[test]
-fn steady_clients_tell_what_they_feel() {
+fn steady_clients_report_their_failures() {
     let scene = scene(Backend::Nftables);
     let start = |plan: Plan| plan.rate(50.0).start().expect("start a client");
     let clients: Vec<Client> = Family::ALL
@@ -289,7 +289,7 @@ fn steady_clients_tell_what_they_feel() {
         assert!(client.servers().len() >= 2);
     }
     scene.rules.flush_services().expect("flush");
-    // Those under way end well or not; from here on each fails.
+    // Connections under way may succeed. All later ones fail.
     thread::sleep(Duration::from_millis(100));
     let before: Vec<_> = clients.iter().map(Client::tally).collect();
     thread::sleep(PATIENCE + Duration::from_millis(300));

@@ -1,9 +1,8 @@
-//! Checks that a page of expressions (a dashboard's, alert rules') is sound: each evaluates, names only
-//! metrics that agents have, and gives data unless it is known that there is none.
+//! Checks the expressions of a dashboard or of alert rules: each must be valid and name only metrics that
+//! agents have. Expressions without data are returned.
 //!
-//! A misspelt metric is no error to Prometheus: it is just not there, and behind `or vector(0)` not
-//! even empty. So names of metrics, which all have a `_` or a `:` but for `up`, are looked up, in what
-//! was scraped and in docs/metrics.md, and an expression without any is reported.
+//! To Prometheus a misspelt metric is no error: the result is empty, and behind `or vector(0)` not even that.
+//! So each name (a word with `_` or `:`, or `up`) must have been scraped or be in the reference of metrics.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +10,7 @@ use anyhow::Result;
 use node_tests::prometheus::{Expression, Prometheus, Span};
 use serde_json::Value;
 
-/// All of them over a time range: the places of those that gave nothing, and what is wrong, in
+/// Evaluates expressions over a time range. Returns the places of those without data, and problems as
 /// sentences.
 pub(super) fn evaluate(
     prometheus: &Prometheus,
@@ -42,7 +41,7 @@ pub(super) fn evaluate(
     Ok((empty, problems))
 }
 
-/// No series, or none with a number.
+/// True if no series has a finite number.
 fn is_empty(result: &Value) -> bool {
     let is_number = |point: &Value| {
         let number = point[1].as_str().unwrap_or("NaN").parse();
@@ -68,7 +67,7 @@ fn is_documented(name: &str) -> bool {
     is_part || kind(name).is_some_and(|kind| kind != "histogram")
 }
 
-/// Words before a list of labels.
+/// PromQL keywords before a list of labels.
 const GROUPING: [&str; 6] = [
     "by",
     "without",
@@ -78,13 +77,13 @@ const GROUPING: [&str; 6] = [
     "group_right",
 ];
 
-/// The metrics that an expression names: words of such a form that are neither labels nor functions.
+/// The metrics that an expression names: words in the form of a metric that are neither labels nor functions.
 fn metrics(expression: &str) -> BTreeSet<String> {
     let others = ["\\\"", "'", "`"];
     let quoted_otherwise = others.iter().any(|quote| expression.contains(quote));
     assert!(!quoted_otherwise, "only \" may quote: {expression}");
     let text: String = expression.split('"').step_by(2).collect();
-    // The text after the last bracket is followed by no other.
+    // The `;` ends a metric at the end of the text, which no bracket follows.
     let text = text.split(['{', '}']).step_by(2).collect::<String>() + ";";
     let is_other = |c: char| !c.is_ascii_alphanumeric() && !"_:".contains(c);
     let is_metric = |word: &&str| {

@@ -1,5 +1,4 @@
-//! What other programs do to the sentinel's devices: each thing is named, and what can be put right
-//! is.
+//! Other programs damage the sentinel's devices. The agent names each damage, and repairs it if it can.
 
 use std::io;
 
@@ -10,7 +9,7 @@ use rstest::rstest;
 use super::Node;
 
 #[test]
-fn is_named_and_repaired() {
+fn damage_is_named_and_repaired() {
     let node = Node::new();
     let mut devices = node.ensure();
     let harms: [(&str, &[&str]); 15] = [
@@ -95,16 +94,16 @@ fn is_named_and_repaired() {
         let repaired = node.ensure();
         assert_eq!(node.verify(&repaired), [""; 0], "{harm}");
         if !harm.contains("link del") {
-            assert_eq!(repaired, devices, "{harm}: repaired, not made anew");
+            assert_eq!(repaired, devices, "{harm}: repaired, not replaced");
         }
         node.ip("link show pathproof-c0; link show pathproof-s1");
         devices = repaired;
     }
 }
 
-/// What others put before our routes is theirs: it is named, and stays.
+/// Rules and addresses of others that override the sentinel's routes are named, and stay.
 #[test]
-fn what_overrides_is_named_and_left_alone() {
+fn overridden_routes_are_named_and_left_alone() {
     let node = Node::new();
     let devices = node.ensure();
     for (harm, named) in [
@@ -147,8 +146,8 @@ fn what_overrides_is_named_and_left_alone() {
     }
 }
 
-/// Where forwarding is off the kernel would not route what comes in: the datapath's fault, not the
-/// devices'.
+/// With forwarding off, the kernel routes no incoming packets. That is a fault of the datapath and no damage
+/// of the devices.
 #[test]
 fn forwarding_off_is_no_damage() {
     let node = Node::new();
@@ -163,7 +162,8 @@ fn forwarding_off_is_no_damage() {
     assert_eq!(node.verify(&devices), [""; 0]);
 }
 
-/// An end that was renamed or taken elsewhere is ours and beyond repair: said, and removed on order.
+/// An end that was renamed or moved to another namespace cannot be repaired. The error suggests
+/// `pathproof cleanup`, which removes the pair.
 #[rstest]
 #[case::renamed("link set pathproof-c1 down; link set pathproof-c1 name odd0")]
 #[case::moved("link set pathproof-c1 netns NETNS")]
@@ -189,7 +189,7 @@ fn drop_net_admin() -> io::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     const NET_ADMIN: u32 = 12;
     let header = [VERSION_3, 0];
-    // Effective, permitted and inheritable, low and high words in turn.
+    // Effective, permitted and inheritable sets: three low words, then three high words.
     let mut data = [0_u32; 6];
     // SAFETY: both point to what capget(2) wants: 8 bytes, and 24 bytes it may write.
     let got = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), data.as_mut_ptr()) };
@@ -204,7 +204,7 @@ fn drop_net_admin() -> io::Result<()> {
 }
 
 #[test]
-fn want_of_the_right_is_told_apart() {
+fn a_missing_capability_is_recognized() {
     let node = Node::new();
     let confined = |made: bool| {
         let error = node.run(async || {
@@ -215,7 +215,7 @@ fn want_of_the_right_is_told_apart() {
                 ensure(&node.config, &Family::ALL).await.map(drop)
             }
         });
-        let error = error.expect_err("without the right");
+        let error = error.expect_err("CAP_NET_ADMIN is missing");
         assert!(error.is_permission(), "{error}");
         assert!(
             error.to_string().contains("CAP_NET_ADMIN is missing"),
@@ -229,6 +229,6 @@ fn want_of_the_right_is_told_apart() {
         drop_net_admin().expect("drop a capability");
         pathproof::sentinel::devices::verify(&devices, &node.config).await
     });
-    let damage = damage.expect("looking takes no right");
+    let damage = damage.expect("a check needs no capability");
     assert_eq!(damage, [""; 0]);
 }

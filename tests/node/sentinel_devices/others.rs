@@ -1,5 +1,5 @@
-//! The sentinel's devices and the rest of the node: nothing of others is changed, what is in the
-//! way is refused, and nothing is sent anywhere.
+//! The sentinel's devices and the rest of the node: nothing else is changed, conflicts are refused, and no
+//! packet is sent by other devices.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Node, without};
 
-/// Every switch of devices and neighbours that is not our devices'.
+/// Sysctls of devices and neighbours, except those of the sentinel's devices.
 fn switches(node: &Node) -> BTreeMap<String, String> {
     fn collect(folder: &Path, found: &mut BTreeMap<String, String>) {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -46,7 +46,7 @@ fn switches(node: &Node) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn nothing_is_seen_of_them_but_four_routes() {
+fn devices_add_only_four_routes() {
     let node = Node::new();
     let (tables, settings) = (node.tables(), switches(&node));
     assert!(settings.len() > 200, "{} switches", settings.len());
@@ -70,7 +70,8 @@ fn nothing_is_seen_of_them_but_four_routes() {
     assert_eq!(switches(&node), settings);
 }
 
-/// Frames that devices other than ours see, until `quiet` has passed without one or `most` in all.
+/// Frames on all devices, until `quiet` has passed without one on other devices than the sentinel's, or for
+/// `most` in total.
 fn frames(node: &Node, quiet: Duration, most: Duration) -> Vec<(String, Vec<u8>)> {
     node.world.node.run(|| {
         let all = Protocol::from(i32::from(0x0003_u16.to_be()));
@@ -114,7 +115,7 @@ fn device_of(from: &socket2::SockAddr) -> String {
 #[test]
 fn nothing_is_sent_by_other_devices() {
     let node = Node::new();
-    // The world's own devices have just come up: their reports go first.
+    // Wait for the reports of the world's devices, which have just come up.
     frames(&node, Duration::from_secs(3), Duration::from_secs(20));
     let seen = std::thread::scope(|scope| {
         let watch = scope.spawn(|| frames(&node, Duration::from_secs(4), Duration::from_secs(4)));
@@ -128,7 +129,7 @@ fn nothing_is_sent_by_other_devices() {
         .into_iter()
         .partition(|(device, _)| device.starts_with("pathproof-"));
     assert!(others.is_empty(), "{others:02x?}");
-    // Multicast reports of the near ends end at the far ends; nothing else, and nothing by others.
+    // Only the multicast reports of the near ends, which end at the far ends.
     for (device, frame) in ours {
         let multicast = frame.starts_with(&[0x33, 0x33]) || frame.starts_with(&[1, 0, 0x5e]);
         assert!(multicast, "{device}: {frame:02x?}");
@@ -136,7 +137,8 @@ fn nothing_is_sent_by_other_devices() {
     }
 }
 
-/// A device of our name that is not ours: refused before anything is made, and never touched.
+/// Another program's device has a name of the sentinel's. The agent refuses before it makes anything, and
+/// never touches that device.
 #[test]
 fn a_device_of_others_is_refused() {
     let node = Node::new();
@@ -205,14 +207,18 @@ fn first_conflict(node: &Node) -> Option<String> {
     found.expect("the node's state")
 }
 
-/// The pure part has its own tests; here it is given what a kernel says.
+/// The detection of conflicts reads a real kernel's state. Its rules have unit tests.
 #[test]
 fn the_nodes_own_state_is_read() {
     let mut node = Node::new();
     node.config.pod = ["10.244.0.250", "fd00:10:244::fffe"].map(|text| text.parse().ok());
     assert_eq!(first_conflict(&node), None);
     node.ensure();
-    assert_eq!(first_conflict(&node), None, "ours are no conflict");
+    assert_eq!(
+        first_conflict(&node),
+        None,
+        "the sentinel's addresses are no conflict"
+    );
 
     for (add, undo, said) in [
         (
@@ -252,7 +258,7 @@ fn the_nodes_own_state_is_read() {
         ),
     ] {
         node.ip(add);
-        // A route may be there a moment before its address.
+        // A route may appear a moment before its address.
         eventually(&format!("{said} after {add}"), || {
             first_conflict(&node).is_some_and(|text| text.contains(said))
         });
@@ -263,6 +269,6 @@ fn the_nodes_own_state_is_read() {
     assert_eq!(
         first_conflict(&node),
         None,
-        "dropped or wider ranges are no use of them"
+        "routes that drop or are wider do not use the range"
     );
 }
