@@ -11,7 +11,6 @@ use crate::stage::{SERVICE, Stage, at, client, frontend, on_stage};
 const ISN: u32 = 0x00c0_ffee;
 const PUSH: u8 = flag::ACK | flag::PSH;
 
-/// Makes a connection to an endpoint.
 fn make(stage: &mut Stage, family: Family, endpoint: &str) {
     let (client, frontend, endpoint) = (client(family), frontend(family), at(endpoint));
     stage.put_endpoint(SERVICE, endpoint, 0);

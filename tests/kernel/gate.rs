@@ -21,7 +21,6 @@ use rstest::rstest;
 
 use crate::stage::{SERVICE, Stage, at, cluster_ip, failures, on_stage};
 
-/// A Service with few connections.
 const QUIET: u32 = SERVICE + 1;
 /// Connections of the quiet Service. All of them fit into one window of the gate.
 const FEW: u32 = WHOLE / 2;

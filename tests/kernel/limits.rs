@@ -15,7 +15,6 @@ use rstest::rstest;
 
 use crate::stage::{SERVICE, at, cluster_ip, failures, on_stage};
 
-/// A pod's SYN to the cluster IP with this index.
 fn syn(pod: u32, service: u32, isn: u32) -> Packet {
     let pod = SocketAddr::from((Ipv4Addr::from(0x0af4_0000 + pod), 40_001));
     packet::syn(pod, address(service), isn)

@@ -1,5 +1,4 @@
-//! Plans are written to the maps in batches. The result is the same as with single writes, also when a map
-//! becomes full.
+//! Writing a plan to the maps in batches has the same result as single writes, also when a map is full.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -54,7 +53,6 @@ fn put_frontend(index: u32) -> MapChange {
     }
 }
 
-/// A Programmer with new maps; `capacities` overrides their sizes.
 fn programmer(capacities: &[(&'static str, u32)]) -> Programmer {
     Programmer::open(&mut Observer::load(capacities).ebpf).expect("the maps")
 }
@@ -181,7 +179,6 @@ fn ports_of_udp_services_are_unmarked_when_they_went() {
     programmer.unmark_ports(minutes(5)).expect("the maps");
     assert_eq!(marked(&programmer, ports), [true; 4]);
 
-    // Another Service still uses the port.
     let other = EndpointKey {
         service: 9_999,
         ..end

@@ -1,5 +1,4 @@
-//! The sampler reads the evidence while the kernel refuses some calls, and while a flood fills the map of
-//! connections.
+//! The sampler reads the evidence while the kernel refuses some calls, and while a flood fills the map.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;

@@ -59,7 +59,6 @@ fn key(family: Family, protocol: u8, token: u32) -> ProbeKey {
     }
 }
 
-/// Payload of a probe.
 fn payload(token: u32) -> [u8; DATA_LEN] {
     let mut payload = [0; DATA_LEN];
     payload[..UDP_MAGIC.len()].copy_from_slice(&UDP_MAGIC);
@@ -73,7 +72,6 @@ fn tcp_data(from: SocketAddr, to: SocketAddr, token: u32) -> Packet {
     packet::tcp(from, to, flags, sequence, acknowledged, &payload(token))
 }
 
-/// The sentinel's programs on a stage, and its maps.
 struct Sentinel<'a> {
     stage: &'a mut Stage,
     maps: ProbeMaps,

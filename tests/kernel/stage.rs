@@ -61,7 +61,6 @@ pub(crate) fn client(family: Family) -> SocketAddr {
     ))
 }
 
-/// The frontend of [`SERVICE`].
 pub(crate) fn frontend(family: Family) -> SocketAddr {
     at(choose(family, "10.96.0.1:80", "[fd00:10:96::1]:80"))
 }
@@ -97,7 +96,6 @@ impl Stage {
         Sampler::open(&mut self.ebpf).expect("the maps")
     }
 
-    /// Clears all evidence.
     pub(crate) fn reset(&mut self) {
         self.observer.reset(SERVICES);
     }
@@ -150,7 +148,6 @@ impl Stage {
         followed.map(|(_, pending)| pending).collect()
     }
 
-    /// The followed connection with this initial sequence number.
     pub(crate) fn connection(&self, isn: u32, family: Family) -> Option<Pending> {
         let mut all = self.pending(map::PENDING).into_iter();
         let found = all.find(|(key, _)| (key.isn, key.family) == (isn, family as u32));

@@ -16,10 +16,8 @@ use crate::stage::{SERVICE, Stage, at, choose, cluster_ip, failures, on_stage};
 
 mod limits;
 
-/// Id of the UDP Service of these tests.
 const NAMES: u32 = 40;
 
-/// The addresses of one family.
 #[derive(Clone, Copy)]
 struct Ends {
     client: SocketAddr,
@@ -231,8 +229,7 @@ fn sent_again() {
     });
 }
 
-/// A known limit: two clients send the same payload at the same time. The later datagram is counted as
-/// ambiguous and is no evidence.
+/// If two clients send the same payload at the same time, the later datagram is ambiguous and no evidence.
 #[test]
 fn two_clients_with_one_payload() {
     stage(|stage| {

@@ -96,7 +96,6 @@ fn clsact_works_as_well() {
     assert_eq!(filters(&scene, "eth0"), 0);
 }
 
-/// Another program deletes a filter, or the qdisc with both filters.
 #[rstest]
 #[case::the_qdisc("qdisc del dev veth-client-1 clsact", 2)]
 #[case::a_filter("filter del dev veth-client-1 ingress", 1)]

@@ -14,7 +14,6 @@ use serde_json::Value;
 
 use crate::commands::{assert_says, object, pathproof, told};
 
-/// `pathproof check` without an agent.
 fn check(scene: &Scene, extra: &[&str]) -> Command {
     let folder = scene.manifests.dir().to_string_lossy().into_owned();
     let args = ["check", "--manifests", &folder, "--node-name", NODE_NAME];
@@ -221,7 +220,6 @@ fn a_check_beside_an_agent_reads_its_verdict() {
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");
     assert_says(&told(check(&scene, &[]), 1), &["leaked"]);
 
-    // `cleanup` removes what a killed agent leaves.
     let pins = scene.world.pin_dir().to_string_lossy().into_owned();
     scene.take_agent().kill().expect("kill");
     assert!(remains(&scene.world).contains("pathproof-c0"));

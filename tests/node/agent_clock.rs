@@ -1,5 +1,4 @@
-//! The clock is set, as by NTP on a node that booted with a wrong time. These tests run only in a virtual
-//! machine, since all processes of a machine share its clock.
+//! Setting the clock, as NTP does after a boot with a wrong time. Runs only in a virtual machine.
 
 use std::io;
 use std::thread;

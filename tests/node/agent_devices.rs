@@ -39,7 +39,6 @@ fn pods_come_and_go_under_traffic(#[case] place: Place) {
             is_watched(report, &device)
         });
 
-        // The new pod is both an endpoint and a client.
         let endpoint = scene.world.pod(&pod).into();
         scene
             .manifests
@@ -172,7 +171,6 @@ fn a_removed_pin_is_put_back() {
     let index = scene.world.node.ifindex("veth-client-1").expect("a device");
     let pins = ["ingress", "egress"].map(|direction| link(&scene.world, index, direction));
     fs::remove_dir_all(scene.world.pin_dir()).expect("remove every pin");
-    // A new device is observed all the same.
     scene
         .world
         .add_pod("late", Place::Local)
@@ -242,7 +240,6 @@ fn a_rival_at_the_head_is_answered_at_a_bounded_rate() {
         "it runs behind: {programs:?}"
     );
 
-    // The rival insists on being first.
     let (before, start) = (repairs(&scene), Instant::now());
     throughout(Duration::from_secs(12), || {
         let programs = programs_at(&scene.world.node, "veth-client-1", hook);

@@ -14,7 +14,6 @@ use node_tests::scene::{PATIENCE, Scene, eventually, metric, until};
 /// The outside client that imitates the probes of a load balancer.
 const PROBER: u8 = 2;
 
-/// Status and body of /drainz.
 pub(crate) fn drainz(scene: &Scene, query: &str) -> (u16, Value) {
     let path = format!("/drainz{query}");
     // On a loaded machine a single request may time out.
@@ -36,7 +35,6 @@ pub(crate) fn drain(scene: &Scene, args: &[&str]) -> Command {
     pathproof(&scene.world, &[&["drain"], args].concat())
 }
 
-/// Starts outside clients at a node port in both families.
 fn dial(scene: &mut Scene, client: u8) {
     for family in Family::ALL {
         scene.dial_outside(client, scene.node_port(30081, family), 10.0);

@@ -92,7 +92,6 @@ fn neighbours(scene: &Scene) {
     }
 }
 
-/// Node-side interfaces of the endpoints on this node.
 fn devices(scene: &Scene) -> BTreeSet<String> {
     let here = ["web-1", "web-2", "api-1", "db-1"];
     (here.iter())

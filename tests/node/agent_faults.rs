@@ -31,8 +31,7 @@ fn a_flushed_chain_is_503_until_it_is_mended() {
     scene.wait_proven();
 }
 
-/// Clients outside are refused at every Service that worked for them, while pods are served. This is a total
-/// outage for them, and no policy refuses like this.
+/// A refusal at every Service that worked for clients outside is a total outage, which no policy causes.
 #[test]
 fn outside_clients_that_are_refused_everywhere_are_503() {
     let scene = Scene::proven(Backend::Nftables, &[]);

@@ -19,7 +19,6 @@ use node_tests::scene::Scene;
 /// Bits of the capabilities that the agent keeps (linux/capability.h).
 const NET_ADMIN: u64 = 1 << 12;
 const NET_RAW: u64 = 1 << 13;
-/// Another user id: nobody.
 const OTHER: u32 = 65534;
 
 /// Fields of /proc/PID/task/TID/status.
@@ -175,8 +174,7 @@ fn files_elsewhere_are_out_of_reach() {
     scene.wait("followed", |report| problem(report, "read"));
 }
 
-/// Root reads files of another user only by CAP_DAC_READ_SEARCH. If manifests need it, the agent keeps it and
-/// reports that.
+/// If root needs CAP_DAC_READ_SEARCH to read another user's manifests, the agent keeps and reports it.
 #[test]
 fn a_users_manifests_are_read_all_the_same() {
     let mut scene = Scene::bare(Backend::Nftables);

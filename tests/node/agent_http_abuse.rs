@@ -251,8 +251,7 @@ fn strangers_that_do_not_read_hold_few_answers() {
     drop(strangers);
 }
 
-/// Probes are answered on busy processors, beside 3,000 connections that reconnect when they are closed. Half
-/// of them are in the middle of a header.
+/// The 3,000 connections reconnect when they are closed. Half of them are in the middle of a header.
 #[test]
 fn probes_are_answered_beside_a_crowd_on_busy_processors() {
     let scene = Scene::new(Backend::Nftables, &[]);

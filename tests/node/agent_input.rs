@@ -57,7 +57,6 @@ fn a_broken_file_leaves_the_last_good_view() {
         "and in the log"
     );
 
-    // A port out of range makes the object invalid.
     let invalid = good.replacen("port: 80\n", "port: 80000\n", 1);
     manifests
         .write_file("service-api.yaml", &invalid)
@@ -74,7 +73,6 @@ fn a_broken_file_leaves_the_last_good_view() {
         .expect("mend the file");
     scene.wait("no problems", |report| problems(report).is_empty());
 
-    // An object in two files is reported with both places.
     manifests.write_file("twice.yaml", &good).expect("write");
     scene.wait("the duplicate named", |report| {
         problems(report)

@@ -29,7 +29,6 @@ pub(crate) fn link(world: &World, device: u32, direction: &str) -> PathBuf {
     links(world).join(format!("{device}-{direction}"))
 }
 
-/// Opens a pinned map.
 pub(crate) fn map_data(world: &World, name: &str) -> MapData {
     let path = world.pin_dir().join(format!("v{ABI_VERSION}/maps/{name}"));
     MapData::from_pin(path).expect("open a pinned map")
@@ -58,7 +57,6 @@ pub(crate) fn pending(world: &World) -> usize {
         .count()
 }
 
-/// Id of a pinned link.
 pub(crate) fn link_id(pin: &Path) -> Option<u32> {
     let link = PinnedLink::from_pin(pin).ok()?;
     Some(FdLink::from(link).info().ok()?.id())
@@ -147,7 +145,6 @@ impl Foreign {
 }
 
 impl Foreign {
-    /// Pins the program itself.
     pub(crate) fn pin(&mut self, pin: &Path) {
         let program =
             load::classifier(&mut self.ebpf, abi::program::EMPTY).expect("the empty program");

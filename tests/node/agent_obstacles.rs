@@ -26,22 +26,19 @@ const WATCHED: Duration = Duration::from_secs(12);
 /// Longer than unconfirmed failures are remembered without traffic.
 const AWAY: Duration = Duration::from_secs(35);
 
-/// Clients that dial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Outside,
     Pods,
 }
 
-/// Obstacles that the kernel shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// A policy rule sends packets for pods to a table that has no route for them.
     ToPods,
-    /// The same of packets from pods, so that answers are lost.
+    /// The same for packets from pods, so that answers are lost.
     FromPods,
-    /// The reverse path filter becomes strict, and clients' packets come in by another interface than answers
-    /// leave by.
+    /// The reverse path filter becomes strict, and clients are answered by another interface.
     ReversePath,
     /// Pods do not answer ARP and neighbour discovery.
     Neighbours,

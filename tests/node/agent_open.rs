@@ -1,5 +1,4 @@
-//! Connections from outside that are open while the node is being removed: their number, and drains that wait
-//! for them.
+//! Connections from outside that are open during a node's removal: their number, and drains that wait.
 
 use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -33,7 +32,6 @@ impl Kept {
         kept
     }
 
-    /// Sends a request and reads the answer.
     fn use_it(&mut self) {
         self.0.write_all(b"x").expect("sent");
         let mut answer = [0; 256];
@@ -92,7 +90,6 @@ fn open_connections_are_waited_for() {
     // There are no new connections, so the default drain ends.
     told(drain(&scene, &["--quiet", "1s"]), 0);
 
-    // Requests are under way when the hook begins. It ends after them.
     let hook = std::thread::scope(|scope| {
         let hook = scope.spawn(|| {
             let told = told(drain(&scene, &[&args[..], &["40s"]].concat()), 0);
@@ -314,7 +311,6 @@ fn open_flows(scene: &Scene) -> Vec<Socket> {
     })
 }
 
-/// The count is right to 1 % at 10,000 flows, of which some are in use.
 #[test]
 fn ten_thousand_open_connections_are_counted() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);

@@ -108,8 +108,7 @@ fn outlives_the_agent(scene: &mut Scene, mounts: &Mounts) {
     assert_eq!(repairs(scene), 0);
 }
 
-/// Both commands run in the agent's mount namespace. Without a remedy, the agent must repair the harm by
-/// itself.
+/// Both commands run in the agent's mount namespace. Without a remedy, the agent repairs the harm by itself.
 #[rstest]
 #[case::unmounted("umount /sys/fs/bpf", Some("mount -t bpf bpf /sys/fs/bpf"))]
 #[case::covered_by_another_kind("mount -t tmpfs none /sys/fs/bpf", Some("umount /sys/fs/bpf"))]

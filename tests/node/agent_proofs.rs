@@ -34,7 +34,6 @@ fn everything(scene: &Scene, family: Family) -> Vec<(&'static str, &'static str,
         // The endpoint is behind the same bridge: its SYN crosses port, bridge and port.
         pod("db", "db-2", cluster_ip("db")),
         pod("db", "client-2", cluster_ip("db")),
-        // A node port dialled by a pod.
         pod("api", "client-1", node_port),
         outside("api", 0, node_port),
         outside("web", 1, SocketAddr::new(vip, 80)),
@@ -115,8 +114,7 @@ fn every_path_is_proven_and_each_connection_counted_once(#[case] backend: Backen
     assert_eq!(scene.asked("/livez"), 200);
 }
 
-/// Connections of the node itself are translated before they reach a device. They are not counted and cause
-/// no failure.
+/// Connections of the node itself are translated before they reach a device, so they are not counted.
 #[test]
 fn host_connections_do_no_harm() {
     let scene = Scene::new(Backend::Nftables, &[]);

@@ -32,7 +32,6 @@ fn fast_clients(scene: &mut Scene) {
     }
 }
 
-/// Ends the clients and compares the kernel's counts with theirs.
 fn assert_all_counted(scene: &mut Scene) {
     let mut total = Tally::default();
     for client in std::mem::take(&mut scene.clients) {
@@ -77,8 +76,7 @@ fn a_restart_misses_no_connection() {
     assert_all_counted(&mut scene);
 }
 
-/// An agent that ends removes its filters and leaves its links. The next agent concludes from the pins
-/// whether the programs observed in between.
+/// An agent that ends leaves links but no filters. The next one concludes from the pins if there is a gap.
 #[rstest]
 #[case::links("tcx", true)]
 #[case::filters("clsact", false)]
@@ -296,8 +294,7 @@ fn cleanup_removes_everything(#[case] attach: &str, #[case] kill: bool) {
     }
 }
 
-/// The state file keeps the Node's last state for this boot. While the Node cannot be read, the next agent
-/// answers accordingly from its first answer on.
+/// While the Node cannot be read, the next agent answers by the state that was saved in the same boot.
 #[rstest]
 #[case::of_this_boot(true)]
 #[case::of_another_boot(false)]
@@ -374,7 +371,6 @@ fn a_frozen_agent_wakes_up_sound(#[values("open", "closed")] policy: &str) {
     node.ip("link add news type veth peer name swen")
         .expect("an interface");
     scene.manifests.taint("news").expect("a taint");
-    // The datapath is broken and repaired while the agent is stopped.
     scene.rules.flush_services().expect("flush");
     thread::sleep(Duration::from_secs(4));
     scene.rules.install().expect("install again");

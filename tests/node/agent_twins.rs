@@ -16,12 +16,10 @@ use node_tests::scene::{
 /// Twice as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);
 
-/// Failures that are not the node's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harmless {
     /// All applications have ended, so that the pods' kernels answer with RST.
     BackendsKilled,
-    /// All pods drop SYNs.
     BackendsSilent,
     /// A NetworkPolicy drops packets to the pods of one Service.
     PolicyForOneService,

@@ -18,7 +18,6 @@ use crate::commands::{assert_says, pathproof, told};
 
 use node_tests::scene::{Scene, assert_never_503, eventually, name};
 
-/// Port of the DNS Service.
 const DNS: u16 = 53;
 /// Target port of its pods, which in a cluster may be the same or another.
 const TARGET: u16 = 5353;
@@ -114,7 +113,6 @@ fn questions_are_answered() {
     ] {
         assert!(text.contains(name), "{name}");
     }
-    // Connections are counted apart.
     let connections = dns.scene.count("names", Family::V4, "", "arrived");
     assert_eq!(connections, 0);
 }
@@ -130,8 +128,7 @@ fn flushed_rules_leak() {
     dns.wait_more("leaked", 5);
 }
 
-/// The UDP Service's rule leads to a wrong pod, while every TCP Service works. The fault is counted, and the
-/// verdict stays Proven.
+/// The UDP Service's rule leads to a wrong pod, while every TCP Service works. The verdict stays Proven.
 #[test]
 fn a_rewritten_udp_rule_is_counted_and_is_no_verdict() {
     let mut dns = Dns::up(Backend::Nftables, Manner::Answers);

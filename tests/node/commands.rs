@@ -31,14 +31,12 @@ pub(crate) fn told(command: Command, code: i32) -> String {
     run(command, code).1
 }
 
-/// The JSON object that a command prints.
 #[track_caller]
 pub(crate) fn object(command: Command) -> Value {
     let (said, all) = run(command, 0);
     serde_json::from_str(&said).unwrap_or_else(|_| panic!("no JSON: {all}"))
 }
 
-/// Asserts that a text contains all of these words.
 #[track_caller]
 pub(crate) fn assert_says(text: &str, words: &[&str]) {
     for word in words {

@@ -178,7 +178,6 @@ fn what_is_read_may_be_replaced() {
     write("..2", "second");
     fs::remove_dir_all(folder.join("..1")).expect("the old version");
     assert_eq!(text(), "second");
-    // Replace the whole folder.
     fs::rename(&folder, folder.with_extension("old")).expect("away");
     fs::create_dir(&folder).expect("a new one");
     fs::write(folder.join("a.yaml"), "third").expect("a file");

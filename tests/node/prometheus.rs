@@ -84,7 +84,6 @@ impl Fleet {
         self.nodes[node].rules.install().expect("install");
     }
 
-    /// Moves the sentinel's endpoint to another generation.
     fn move_to(&self, node: usize, generation: u16) {
         let sentinel = Sentinel {
             generation,
@@ -134,7 +133,6 @@ fn play(fleet: &mut Fleet) {
         .manifests
         .taint(AUTOSCALER_TAINT)
         .expect("taint");
-    // Time for a few more scrapes.
     thread::sleep(Duration::from_secs(8));
 }
 

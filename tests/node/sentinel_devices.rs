@@ -213,8 +213,7 @@ fn forwarding_is_read_for_each_interface() {
     assert_eq!(read(), (Some(false), None), "off for each of them");
 }
 
-/// Without programs, as between two agents, a packet to the echo ends at the far end, even if that end
-/// forwards.
+/// Without programs, as between two agents, a packet to the echo ends at the far end, even if that forwards.
 #[test]
 fn nothing_loops_without_programs() {
     let node = Node::new();

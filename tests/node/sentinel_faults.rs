@@ -19,12 +19,10 @@ use node_tests::scene::{
     throughout, wait_answers,
 };
 
-/// Faults of the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// The chain of all Services is emptied.
     Flushed,
-    /// All rules are removed.
     NoRules,
     /// The sentinel's rules lead to an address that is no endpoint.
     Rewritten,
@@ -163,7 +161,6 @@ fn missing_node_ports_are_503_once_clients_are_refused() {
     told_and_mended(&mut scene, Fault::NoNodePorts);
 }
 
-/// The same faults beside traffic.
 #[test]
 fn a_busy_node_is_judged() {
     let mut scene = Scene::busy(Backend::IptablesNft, &ONE_BY_ONE);

@@ -27,7 +27,6 @@ const SILENT: &str = "table inet silent { chain in { type filter hook input prio
      policy drop; iif lo accept; \
      icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept; }\n}\n";
 
-/// Content of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// A connection with data in both directions, ended by RST.
@@ -124,7 +123,6 @@ fn flows(scene: &Scene, family: Family, round: u16) -> Vec<Flow> {
         let serves = pod(server, PORT);
         flows.push(from_pod(Kind::Tcp, server, frontend(name), serves));
     }
-    // Between pods.
     for kind in [Kind::Tcp, Kind::Udp, Kind::Damaged, Kind::Unknown] {
         for server in ["server", "bridged", "remote"] {
             let to = pod(server, PORT);
@@ -214,7 +212,6 @@ impl Flow {
 }
 
 impl Stage {
-    /// Starts a capture in every namespace.
     fn new(world: &World) -> Self {
         let mut captures = vec![Capture::start(&world.node), Capture::start(&world.worker)];
         let mut parties = BTreeMap::new();
@@ -302,7 +299,6 @@ fn is_sentinels_device(device: &str) -> bool {
     device.starts_with("pathproof-")
 }
 
-/// Sends all flows and returns the captured frames.
 fn traffic(scene: &Scene) -> BTreeMap<(String, String, Direction), Vec<Vec<u8>>> {
     let flush = scene.world.node.command("conntrack").arg("-F").output();
     assert!(flush.expect("conntrack").status.success());

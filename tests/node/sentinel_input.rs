@@ -9,7 +9,6 @@ use node_tests::scene::{
     PATIENCE, Scene, eventually, family_of, lane_of, path_of, until, wait_answers,
 };
 
-/// A world with a sentinel and no agent yet.
 fn scene() -> Scene {
     let scene = Scene::bare(Backend::Nftables);
     scene.add_sentinel(&Sentinel::default());
@@ -143,8 +142,7 @@ fn a_reserved_pod_address_is_a_path_of_its_own() {
             .iter()
             .all(|family| lane_of(report, *family, "pod", "tcp")["state"] == "passing")
     });
-    // A filter that drops only the range of the off-cluster probes is recognized, since probes from the pod
-    // address pass.
+    // Probes from the pod address show that a filter drops only the range of the off-cluster probes.
     settle();
     scene.nft(
         "table inet filtered { chain bogons { type filter hook forward priority -10; \

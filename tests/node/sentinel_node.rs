@@ -106,7 +106,6 @@ fn address(ip: IpAddr) -> Address {
     }
 }
 
-/// All lanes of the prober.
 fn lanes() -> impl Iterator<Item = Lane> {
     Family::ALL.into_iter().flat_map(|family| {
         ProbePath::ALL.into_iter().flat_map(move |path| {
@@ -122,7 +121,6 @@ fn lanes() -> impl Iterator<Item = Lane> {
     })
 }
 
-/// A node and its sentinel.
 pub(crate) struct Node {
     pub(crate) world: World,
     prober: Option<Prober>,

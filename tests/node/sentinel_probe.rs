@@ -1,7 +1,5 @@
 //! The sentinel's probes on a real kernel: the trace of each path during each fault. `agent_core::probes`
-//! decides what a trace means.
-//!
-//! These tests measure no time. They wait until a trace has come.
+//! decides what a trace means. These tests measure no time.
 
 use agent_common::probe::Stage::{Arrived, Collected, Echoed, Returned, Translated};
 use agent_core::trace::{Control, ProbePath, ProbeSightings, ProbeTrace, Transport};

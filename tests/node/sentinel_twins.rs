@@ -20,7 +20,6 @@ use node_tests::scene::{Scene, assert_never_503, eventually, family_of, in_both,
 /// Several times as long as a confirmation takes.
 const WATCHED: Duration = Duration::from_secs(6);
 
-/// Events that are no fault of the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Harmless {
     /// An administrator deletes the sentinel, and the rules follow.
@@ -33,11 +32,9 @@ enum Harmless {
     RangeDropped,
     /// A policy answers packets from these ranges with RST.
     RangeReset,
-    /// Another program takes the devices down.
     DevicesDown,
     /// Another program flushes the devices' routes, again and again.
     RoutesFlushed,
-    /// Another program deletes a device.
     DeviceDeleted,
     /// The servers in the backends end.
     BackendsKilled,
@@ -147,8 +144,7 @@ impl Harmless {
 }
 
 impl Harmless {
-    /// Time for which no 503 may come. After a change of the sentinel, failures do not count for a time, so
-    /// this must be longer.
+    /// Time for which no 503 may come. It is longer than failures are ignored after a change of the sentinel.
     fn watched(self) -> Duration {
         match self {
             Self::Deleted | Self::Edited | Self::EditedAndRulesGone => WATCHED + settled(),

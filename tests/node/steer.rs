@@ -66,7 +66,6 @@ fn answer(mut stream: TcpStream) {
     );
 }
 
-/// Origin of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Pathproof,
@@ -193,7 +192,6 @@ fn an_owner_may_come_and_go_at_any_time() {
     assert_eq!(changes.len(), 1, "{changes:?}");
 }
 
-/// Sends a request on a connection that stays open.
 fn ask_and_keep(mut stream: impl std::io::Read + std::io::Write) {
     write!(stream, "GET /healthz HTTP/1.1\r\nHost: node\r\n\r\n").expect("ask");
     let mut answer = [0; 2048];

@@ -1,5 +1,4 @@
-//! Upgrades of the agent while clients outside poll without a pause: one agent or the other answers every
-//! connection.
+//! Upgrades of the agent under constant requests from outside: one agent or the other answers each of them.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -25,12 +24,10 @@ use node_tests::scene::{PATIENCE, Scene, eventually, repairs, until};
 const BALANCER: Duration = Duration::from_secs(1);
 /// Minimum time between two requests of a poller.
 const PAUSE: Duration = Duration::from_millis(2);
-/// Minimum number of answers that each poller gets during an action. The first may belong to an earlier
-/// request.
+/// Minimum number of answers for each poller during an action. The first may belong to an earlier request.
 const MEANWHILE: u64 = 5;
 
-/// One poller for each path and family. Each request uses a new connection. All results other than 200 are
-/// kept.
+/// One poller for each path and family. It uses a new connection each time and keeps results other than 200.
 struct Pollers(Vec<Poll<String>>);
 
 impl Pollers {

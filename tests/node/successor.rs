@@ -328,7 +328,6 @@ fn squatter(scene: &Scene) -> Vec<UnixDatagram> {
     pod.join().expect("it does not panic")
 }
 
-/// Number of frontends in the kernel's map.
 fn frontends(scene: &Scene) -> usize {
     let map = Map::HashMap(map_data(&scene.world, map::FRONTENDS));
     let map: HashMap<_, FrontendKey, FrontendValue> = map.try_into().expect("a map of frontends");

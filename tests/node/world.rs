@@ -117,7 +117,6 @@ fn every_kind_of_traffic_flows(#[case] backend: Backend) {
         let plan = from_pod(&scene, "db-2", scene.cluster_ip("db", family));
         assert_eq!(many(&plan, 5).0, set(&["db-1".to_owned()]));
 
-        // ClusterIP from the node.
         let plan = Plan::from_node(world, scene.cluster_ip("web", family));
         assert_eq!(many(&plan, 40).0, all);
 
@@ -133,7 +132,6 @@ fn every_kind_of_traffic_flows(#[case] backend: Backend) {
             );
         }
 
-        // External IP from outside.
         let vip = scene.manifests.service("db").external_ip(family);
         assert_eq!(
             many(&from_outside(&scene, SocketAddr::new(vip, 80)), 5).0,

@@ -103,13 +103,11 @@ fn ends() -> ProbeEnds {
     }
 }
 
-/// The sentinel on its devices.
 struct Path {
     observer: Observer,
     maps: ProbeMaps,
 }
 
-/// Runs `test` in a namespace with the devices.
 fn on_path(test: impl FnOnce(&mut Path, ProbeEnds) + Send) {
     let observer = Observer::load(&[]);
     let furnished = |_| {

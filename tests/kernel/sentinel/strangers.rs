@@ -1,5 +1,4 @@
-//! Refusals are reported. Packets that belong to no registered probe pass the near ends, are dropped at the
-//! far ends, and are never answered.
+//! How the programs treat refusals, and packets that belong to no registered probe.
 
 use agent_common::abi::{MAX_PROBES, program};
 use agent_common::probe::UDP;

@@ -1,5 +1,4 @@
-//! Checks the expressions of a dashboard or of alert rules: each must be valid and name only metrics that
-//! agents have. Expressions without data are returned.
+//! Checks that the expressions of a dashboard or of alert rules are valid and name only existing metrics.
 //!
 //! To Prometheus a misspelt metric is no error: the result is empty, and behind `or vector(0)` not even that.
 //! So each name (a word with `_` or `:`, or `up`) must have been scraped or be in the reference of metrics.
@@ -10,8 +9,7 @@ use anyhow::Result;
 use node_tests::prometheus::{Expression, Prometheus, Span};
 use serde_json::Value;
 
-/// Evaluates expressions over a time range. Returns the places of those without data, and problems as
-/// sentences.
+/// Evaluates expressions over a time range. Returns the places of those without data, and problems.
 pub(super) fn evaluate(
     prometheus: &Prometheus,
     expressions: &[Expression],

@@ -146,8 +146,7 @@ fn overridden_routes_are_named_and_left_alone() {
     }
 }
 
-/// With forwarding off, the kernel routes no incoming packets. That is a fault of the datapath and no damage
-/// of the devices.
+/// With forwarding off, the kernel routes no incoming packets: a fault of the datapath, not of the devices.
 #[test]
 fn forwarding_off_is_no_damage() {
     let node = Node::new();
@@ -184,7 +183,7 @@ fn a_torn_pair_is_refused_and_removed(#[case] harm: &str) {
     assert_eq!(node.verify(&node.ensure()), [""; 0]);
 }
 
-/// Gives up CAP_NET_ADMIN for the calling thread.
+/// Drops CAP_NET_ADMIN from the calling thread.
 fn drop_net_admin() -> io::Result<()> {
     const VERSION_3: u32 = 0x2008_0522;
     const NET_ADMIN: u32 = 12;

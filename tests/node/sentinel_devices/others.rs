@@ -1,5 +1,4 @@
-//! The sentinel's devices and the rest of the node: nothing else is changed, conflicts are refused, and no
-//! packet is sent by other devices.
+//! The sentinel's devices change nothing else on the node and send nothing elsewhere. Conflicts are refused.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -70,8 +69,7 @@ fn devices_add_only_four_routes() {
     assert_eq!(switches(&node), settings);
 }
 
-/// Frames on all devices, until `quiet` has passed without one on other devices than the sentinel's, or for
-/// `most` in total.
+/// Frames on all devices, for `most` or until devices other than the sentinel's have been silent for `quiet`.
 fn frames(node: &Node, quiet: Duration, most: Duration) -> Vec<(String, Vec<u8>)> {
     node.world.node.run(|| {
         let all = Protocol::from(i32::from(0x0003_u16.to_be()));
