@@ -1,5 +1,5 @@
-//! The API server refuses Services and slices that claim what is pathproof's, and takes what only looks
-//! like it.
+//! The admission policies refuse Services and slices that claim pathproof's addresses or ports, and accept
+//! similar ones.
 
 use http::Method;
 use node_tests::cluster::{Api, ControlPlane, Mode, Servers, create, install, namespace, reserve};
@@ -15,10 +15,10 @@ const SENTINEL: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
 const MERGE: &str = "application/merge-patch+json";
-/// A claim that was there before the policies.
+/// A claim that is older than the policies.
 const OLD: &str = "/api/v1/namespaces/shop/services/old";
 
-/// A cluster with deploy/base and the namespace of a shop; as its administrator.
+/// A cluster with deploy/base and a tenant's namespace, `shop`.
 struct Shop {
     admin: Api,
     control: ControlPlane,
@@ -50,7 +50,7 @@ impl Shop {
         Some(shop)
     }
 
-    /// Answer to a Service of the shop, which is not kept.
+    /// Status code for a new Service in the shop. An accepted one is deleted again.
     fn try_service(&self, spec: &Value) -> u16 {
         let answer = self.service("claim", spec);
         if answer == 200 {
@@ -68,7 +68,7 @@ impl Shop {
         code(self.admin.post(SERVICES, &service))
     }
 
-    /// A policy is in force a moment after it was made.
+    /// Waits until the policy is in force, a moment after its creation.
     fn wait_refused(&self, spec: &Value) {
         let refused = until(PATIENCE, || (self.try_service(spec) == 403).then_some(()));
         assert!(refused.is_some(), "never refused: {spec}");
@@ -78,7 +78,7 @@ impl Shop {
         code(self.admin.request(Method::PATCH, path, MERGE, change))
     }
 
-    /// Answer to a slice of the shop, which is not kept.
+    /// Status code for a new slice in the shop. An accepted one is deleted again.
     fn slice(&self, api: &Api, kind: &str, address: &str) -> u16 {
         let slice = json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": kind,
@@ -93,7 +93,7 @@ impl Shop {
         answer
     }
 
-    /// The controller that writes slices from pods.
+    /// A client with the account of the controller that writes slices for pods.
     fn slice_controller(&self) -> Api {
         let account = json!({
             "apiVersion": "v1", "kind": "ServiceAccount",
@@ -121,8 +121,8 @@ fn balancer(port: u64) -> Value {
 }
 
 #[test]
-fn claims_of_what_is_pathproofs_are_refused() {
-    let Some(shop) = Shop::open("claims_of_what_is_pathproofs_are_refused") else {
+fn claims_of_reserved_addresses_and_ports_are_refused() {
+    let Some(shop) = Shop::open("claims_of_reserved_addresses_and_ports_are_refused") else {
         return;
     };
     let sentinel = shop.admin.get(SENTINEL).expect("the sentinel");
@@ -167,7 +167,7 @@ fn claims_of_what_is_pathproofs_are_refused() {
     slices(&shop);
     balancers(&shop, ip(0));
     what_was_there_before(&shop);
-    // Subjects that may write in pathproof's namespace are not restricted there.
+    // The policies do not apply in pathproof's namespace.
     let own = json!({ "spec": { "externalIPs": ["198.18.0.2"] } });
     assert_eq!(shop.patch(SENTINEL, &own), 200);
     without_the_sentinel(&shop, ip(0));
@@ -185,13 +185,13 @@ fn slices(shop: &Shop) {
         assert_eq!(shop.slice(&shop.admin, kind, address), 200, "{address}");
     }
     empty_slices(shop);
-    // From pods, should one have the address.
+    // The controller copies addresses from pods, so it is exempt.
     let controller = shop.slice_controller();
     assert_eq!(shop.slice(&controller, "IPv4", "198.18.0.2"), 200);
 }
 
-/// Anybody may write a slice without endpoints, whichever way their client leaves them out: absent, null or an
-/// empty list. A policy sees null for the first two.
+/// Every user may write a slice without endpoints: absent, null or an empty list. A policy sees null for the
+/// first two.
 fn empty_slices(shop: &Shop) {
     let slice = |name: &str, endpoints: Option<Value>| {
         let mut slice = json!({
@@ -228,7 +228,7 @@ fn empty_slices(shop: &Shop) {
     }
 }
 
-/// A load balancer's controller writes addresses into the status.
+/// The status is checked too, because a load balancer's controller writes addresses there.
 fn balancers(shop: &Shop, cluster_ip: &str) {
     assert_eq!(shop.service("balanced", &balancer(80)), 200);
     let status = format!("{SERVICES}/balanced/status");
@@ -245,7 +245,7 @@ fn balancers(shop: &Shop, cluster_ip: &str) {
     }
 }
 
-/// Its owner can still change, mend and delete it.
+/// The owner of an older claim can still change, repair and delete it.
 fn what_was_there_before(shop: &Shop) {
     let metadata = |field: &str, value: Value| json!({ "metadata": { field: value } });
     for change in [
@@ -261,7 +261,7 @@ fn what_was_there_before(shop: &Shop) {
     assert_eq!(shop.patch(OLD, &mended), 200);
 }
 
-/// As the chart has it with `sentinel.enabled=false`: what does not depend on the Service is reserved.
+/// With `sentinel.enabled=false` in the chart, everything that does not depend on the Service stays reserved.
 fn without_the_sentinel(shop: &Shop, cluster_ip: &str) {
     let binding = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings/\
                    pathproof-reserved-services";
@@ -273,7 +273,7 @@ fn without_the_sentinel(shop: &Shop, cluster_ip: &str) {
     let taken = until(PATIENCE, || {
         (shop.try_service(&unknown) == 200).then_some(())
     });
-    assert!(taken.is_some(), "the sentinel is still known");
+    assert!(taken.is_some(), "the sentinel's cluster IP stays reserved");
     for claim in [
         external(&["198.18.0.2"], 80),
         external(&["192.0.2.7"], 10256),

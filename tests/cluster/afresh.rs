@@ -1,4 +1,4 @@
-//! Watches that hang: what the agent takes the sentinel for is read once more before it accuses.
+//! Watches that hang: the agent reads the sentinel again, uncached, before it reports a fault.
 
 use std::thread;
 use std::time::Duration;
@@ -10,11 +10,10 @@ use node_tests::wait::settle;
 use crate::scene::{PATIENCE, Scene, flush};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
-/// One reading of the sentinel serves for this long, and a second.
+/// Time for which one uncached read of the sentinel is reused, and 1 s more.
 const READING_SERVES: Duration = Duration::from_secs(11);
 
-/// kube-proxy keeps its watches, the agent's hang. A fault is one; without a fault, a sentinel that was
-/// deleted is none.
+/// Only the agent's watches hang. Flushed rules are still a fault, and a deleted sentinel is none.
 #[test]
 fn hung_watches_hide_no_fault_and_make_none() {
     let name = "hung_watches_hide_no_fault_and_make_none";
@@ -35,7 +34,7 @@ fn hung_watches_hide_no_fault_and_make_none() {
         .expect("503 while watches hang");
     scene.world.node.nft(&rules).expect("the rules again");
     scene.wait_proven();
-    // The reading for this accusation would serve for the next one.
+    // Otherwise the next check would reuse the read of this one.
     thread::sleep(READING_SERVES);
 
     let watch = scene.watch_healthy();
@@ -45,7 +44,7 @@ fn hung_watches_hide_no_fault_and_make_none() {
     assert_never_503(&watch);
     let log = scene.agent().log();
     assert!(log[before..].contains("uncached"), "{log}");
-    // The watches find out in time, and the sentinel may come back.
+    // Once the watches work again, the sentinel may come back.
     scene.relay.set(Manner::Open);
     for object in base::objects().expect("deploy/base") {
         create(&scene.api, object).expect("deploy/base again");

@@ -1,6 +1,6 @@
-//! A real HAProxy in front of two nodes, one of which breaks: failures of its clients with kube-proxy's
-//! answers at the health check node port, and with ours. The second node is a server that stands for a
-//! sound one, and is not checked.
+//! A real HAProxy in front of two nodes, one of which breaks. Its clients' failures are counted with
+//! kube-proxy's answers at the health check node port, and with ours. The second node is a plain server
+//! without health checks.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -19,13 +19,12 @@ use crate::scene::{PATIENCE, Scene, flush, until};
 const HEALTH: u16 = 30_999;
 const PORT: u16 = 30_080;
 const FRONT: u16 = 8_000;
-/// Connections a second; every other one goes to the node that breaks.
+/// Connections per second; every other one goes to the node that breaks.
 const RATE: f64 = 40.0;
-/// Time for which the node is broken.
 const BROKEN: Duration = Duration::from_secs(8);
 
-/// A node is out after 3 failed checks and back after 2 that passed: HAProxy's own defaults, but every
-/// second instead of every other.
+/// HAProxy withdraws a node after 3 failed checks and restores it after 2 passed ones, as by default. It
+/// checks every second; its default is 2 s.
 fn balancer(scene: &Scene, front: SocketAddr) -> Process {
     let node = scene.world.node_address(Family::V4);
     let (worker, _) = layout::WORKER;
@@ -43,7 +42,7 @@ fn balancer(scene: &Scene, front: SocketAddr) -> Process {
     Process::start(command, "haproxy", scene.world.dir()).expect("a HAProxy")
 }
 
-/// Breaks the node for a while. Gives what the client felt of it, and of the last quarter.
+/// Breaks the node for [`BROKEN`]. Returns the client's tally of that time, and of its last quarter.
 fn break_under(scene: &Scene, client: &Client) -> [Tally; 2] {
     let before = client.tally();
     let rules = flush(&scene.world.node);
@@ -107,7 +106,7 @@ fn clients_of_a_load_balancer_are_spared_a_broken_node() {
         "{alone_late:?}"
     );
     assert_eq!(ours_late.failed(), 0, "{ours_late:?}");
-    // Detection, and three checks.
+    // Time to detect the fault, and three checks.
     let in_seconds = ours.failed() as f64 / (RATE / 2.0);
     assert!(in_seconds < 6.0, "{in_seconds} s of failures");
 }

@@ -1,7 +1,8 @@
-//! `pathproof rotate --withdraw=label`: nodes that fail get the label that is read by load balancers
-//! without health checks, and sound ones do not; with the rights and the policy of deploy/components/withdraw.
+//! `pathproof rotate --withdraw=label`: only nodes that fail get the label that withdraws them from load
+//! balancers without health checks. Rights and policy are those of deploy/components/withdraw.
 //!
-//! libtest begins tests in the order of their names: the slowest one has to be among the first.
+//! libtest starts tests in the order of their names, so this module's name puts the slowest test among the
+//! first.
 
 use std::path::Path;
 use std::time::Duration;
@@ -33,7 +34,7 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
         return;
     };
     scene.fleet(1);
-    // Somebody took this one out by hand.
+    // An administrator withdrew this one by hand.
     let theirs = json!({ "metadata": { "labels": { LABEL: "" } } });
     let peers = ["/api/v1/nodes/peer-1", "/api/v1/nodes/peer-2"];
     scene.api.patch(peers[1], &theirs).expect("a label");
@@ -44,7 +45,7 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     let refused = until(PATIENCE, || {
         log().contains("refuses to label node peer-1").then_some(())
     });
-    assert!(refused.is_some(), "it is said: {}", log());
+    assert!(refused.is_some(), "the refusal is not logged: {}", log());
     let component =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/components/withdraw/withdraw.yaml");
     put_file(&scene.api, &component).expect("the component's objects");
@@ -53,11 +54,11 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     scene.labelled(peers[0], &ours, "a node that fails");
     scene.peers(0);
     scene.labelled(NODE, &Value::Null, "a sound one");
-    // This node, by its own agent's condition; one of five may.
+    // This node, by its own agent's condition. One node of five may be withdrawn.
     scene.labelled(peers[0], &Value::Null, "a node that works again");
     let rules = flush(&scene.world.node);
     scene.labelled(NODE, &ours, "this node fails");
-    // The emergency switch of the whole cluster recalls it.
+    // Audit mode for the whole cluster removes the label.
     let sentinel = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
     for (value, label) in [(json!("audit"), &Value::Null), (Value::Null, &ours)] {
         let switch =
@@ -72,10 +73,10 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     scene.world.node.nft(&rules).expect("the rules again");
     scene.labelled(NODE, &Value::Null, "this node works again");
     assert_eq!(scene.label(peers[1]), json!(""), "somebody else's stays");
-    // In order, so that the next one leads at once.
+    // A rotator that ends in order releases its lease, so the next one leads at once.
     without.signal(libc::SIGTERM);
 
-    // Turned off, what is left is named with the command that takes it away.
+    // A rotator without `--withdraw` logs the labels that are left, with the command that removes them.
     scene
         .api
         .patch(
@@ -92,7 +93,7 @@ fn nodes_that_fail_are_withdrawn_and_given_back() {
     the_policy_keeps_the_right_to_one_label(&scene);
 }
 
-/// The right to patch Nodes is one to patch all of them; the policy narrows it.
+/// RBAC can only allow to patch whole Nodes; the policy narrows that to one label.
 fn the_policy_keeps_the_right_to_one_label(scene: &Scene) {
     let token = node_token(&scene.api, base::ROTATOR, NODE_NAME);
     let rotator = scene
@@ -105,7 +106,6 @@ fn the_policy_keeps_the_right_to_one_label(scene: &Scene) {
             .map_err(|error| format!("{error:#}"))
     };
     let label = |value: Value| json!({ "metadata": { "labels": { LABEL: value } } });
-    // The policy is in force a moment after it was made.
     let other = json!({ "metadata": { "labels": { "example.com/other": "x" } } });
     let denied = until(PATIENCE, || {
         let undo = json!({ "metadata": { "labels": { "example.com/other": null } } });

@@ -1,4 +1,4 @@
-//! An API server behind a black hole: its packets do not arrive, and its connections do not end.
+//! An API server behind a black hole: its packets are dropped, and its connections stay open.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::scene::{PATIENCE, Scene, flush, until};
 /// Maximum time to report a dead connection: 15 s, and 5 s for a busy machine.
 const NOTICED: Duration = Duration::from_secs(15 + 5);
 
-/// Drops everything that arrives on the agent's way to the API server, or stops doing so.
+/// Starts or stops dropping the packets that come from the API server.
 fn black_hole(scene: &Scene, on: bool) {
     let mut script = "table inet hole {}\ndelete table inet hole\n".to_owned();
     if on {
@@ -22,7 +22,7 @@ fn black_hole(scene: &Scene, on: bool) {
     scene.world.node.nft(&script).expect("a filter");
 }
 
-/// Waits for a state of the view and of the observer's coverage.
+/// Waits for these problems of the cluster view and this coverage.
 fn wait(scene: &Scene, patience: Duration, wanted: &Value) {
     let mut last = Value::Null;
     let seen = until(patience, || {
@@ -52,7 +52,7 @@ fn a_black_holed_api_server_suspends_misrouted_connections_alone() {
     let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
         return;
     };
-    // kube-proxy keeps its way to the API server.
+    // kube-proxy connects directly, so it is not cut off.
     drop(scene.proxy.take());
     scene.start_proxy_by(ControlPlane::address());
     scene.start_agent(&[]);

@@ -1,5 +1,5 @@
-//! The fleet brake and the switches, from the Nodes' conditions by the rotator's count to the answer. The
-//! other nodes are Node objects; what is counted of an agent is the condition that it writes.
+//! The fleet brake and the enforcement annotations, from the Nodes' conditions through the rotator's count to
+//! the answer. The other nodes are mere Node objects: the rotator counts conditions alone.
 
 use std::time::{Duration, Instant};
 
@@ -11,17 +11,16 @@ use serde_json::json;
 use crate::scene::{NODE, PATIENCE, Scene, flush};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
-/// Nodes beside the one with the agent.
 const PEERS: [&str; 4] = ["peer-1", "peer-2", "peer-3", "peer-4"];
 
 impl Scene {
-    /// The agent's own condition is there, and the peers'.
+    /// Waits for the agent's condition, and writes those of the peers.
     pub(crate) fn fleet(&self, leaking: usize) {
         self.wait_condition("True", "DatapathProven");
         self.peers(leaking);
     }
 
-    /// Nodes whose conditions say that so many of them leak.
+    /// Writes the peers' conditions: the first `leaking` ones are broken.
     pub(crate) fn peers(&self, leaking: usize) {
         for (number, name) in PEERS.iter().enumerate() {
             let node = json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": name } });
@@ -123,10 +122,10 @@ fn a_node_that_fails_with_many_others_keeps_its_200(scene: &Scene, mut rotator: 
         "3 of 5 nodes fail",
     ];
     assert!(words.iter().all(|words| page.contains(words)), "{page}");
-    // The rotator ended: its last count holds.
+    // The rotator is dead: its last count stays in force.
     rotator.kill().expect("kill");
     scene.peers(0);
-    // The next one publishes that the others are sound again.
+    // The next rotator publishes that the peers have recovered.
     let _next = scene.rotator("next", &[]);
     scene.counted(1, 5);
     assert_never_503(&watch);

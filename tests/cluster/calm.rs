@@ -1,4 +1,4 @@
-//! What is no fault of the node's datapath: not one 503, whatever the cluster does.
+//! Events that are no fault of the node's datapath: none of them causes a 503.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -14,10 +14,9 @@ use serde_json::Value;
 
 use crate::scene::{PATIENCE, PORT, Scene, until};
 
-/// The API server is away for so long.
 const AWAY: Duration = Duration::from_secs(15);
 
-/// Both health servers, watched, and what each line of the table needs.
+/// Watches of both health servers, and the rows of the printed table.
 struct Calm {
     ours: Watch,
     theirs: Watch,
@@ -36,7 +35,8 @@ impl Calm {
         }
     }
 
-    /// No 503 was seen so far, and the agent answers. An answer that was too late for the poller is none.
+    /// Asserts that there was no 503, and that the agent answers. The poller counts a late answer as
+    /// none, so this waits for one.
     fn still(&mut self, after: &str) {
         let answers = |codes: Codes| codes.healthz != 0 && codes.livez != 0;
         let answered = self.ours.wait(PATIENCE, answers);
@@ -74,7 +74,7 @@ impl Calm {
 fn calm(scene: &mut Scene, calm: &mut Calm) {
     scene.agree("calm", 200);
     scene.traffic();
-    // Probes are to judge the restart too.
+    // From now on failed probes count, so the restart is judged by them too.
     settle();
 
     scene.proxy = None;
@@ -109,7 +109,7 @@ fn calm_beside(scene: &mut Scene, calm: &mut Calm) {
         .expect("the API server again");
     thread::sleep(Duration::from_secs(5));
     calm.still("its return");
-    // It follows again.
+    // The agent follows changes again.
     let endpoints = |report: &Value| report["expectations"]["endpoints"].as_u64();
     let before = endpoints(&scene.report());
     let more = Endpoint::from(scene.world.pod("spare"));
@@ -141,7 +141,7 @@ fn services_come_and_go(scene: &mut Scene) {
         scene.put(&name);
         let target = scene.inside(&name, Family::V4);
         let plan = Plan::from_pod(&scene.world, scene.world.pod("spare"), target);
-        // By a port of its own each: conntrack keeps the way of one that came before the rules.
+        // Each attempt has its own source port: conntrack keeps an early one untranslated.
         let mut attempt = 0;
         let dialled = until(PATIENCE, || {
             attempt += 1;
@@ -153,12 +153,11 @@ fn services_come_and_go(scene: &mut Scene) {
     }
 }
 
-/// Connections of clients that were refused.
 fn refused(scene: &Scene) -> u64 {
     scene.clients.iter().map(|of| of.tally().refused).sum()
 }
 
-/// The pod is there, and nothing listens in it.
+/// The pod is up, but its server is gone.
 fn lose_backends(scene: &mut Scene) {
     let before = refused(scene);
     drop(scene.servers.remove("api-1").expect("a server"));
@@ -168,7 +167,7 @@ fn lose_backends(scene: &mut Scene) {
     scene.servers.insert("api-1".to_owned(), server);
 }
 
-/// What kube-proxy rejects by design.
+/// kube-proxy rejects connections to a Service without endpoints, by design.
 fn lose_endpoints(scene: &mut Scene) {
     let endpoints = scene.manifests.service("api").endpoints.clone();
     for endpoints in [Vec::new(), endpoints] {

@@ -1,5 +1,6 @@
-//! Negative controls of `outages`: connections and probes that fail on a healthy node, each for a reason with
-//! a scope, while the other users succeed. Beside a real kube-proxy, and not one 503 in a minute of each.
+//! Negative controls of `outages`, beside a real kube-proxy. Connections or probes fail on a healthy node
+//! for a reason of limited scope, while all other users succeed. Each control lasts a minute, without one
+//! 503.
 
 use std::net::SocketAddr;
 use std::thread;
@@ -18,20 +19,19 @@ use rstest::rstest;
 use crate::scene::Scene;
 use crate::uses::{NODE_PORTS, SOURCES, outside, rotator};
 
-/// Time for which each control is watched.
 const WATCHED: Duration = Duration::from_secs(60);
-/// Time that kube-proxy gets for a change, and users for connections that were under way.
+/// Time for kube-proxy to follow a change, and for connections under way to end.
 const FOLLOWED: Duration = Duration::from_secs(4);
 /// Pause between two replacements of a graceful rollout.
 const ROLLOUT: Duration = Duration::from_secs(10);
-/// Users that nothing concerns, in percent of their connections.
+/// Minimum share of successful connections of unaffected users, in percent.
 const SERVED: f64 = 99.0;
-/// The source that a policy denies one Service.
+/// The source to which a policy denies one Service.
 const DENIED: u8 = 1;
 /// The source that reuses its ports, and the one that scans.
 const REUSING: u8 = 2;
 const SCANNING: u8 = 0;
-/// Node ports that never worked: of no Service, and of one without endpoints.
+/// Node ports that never worked: one of no Service, and one of a Service without endpoints.
 const DEAD_PORTS: [u16; 2] = [30_555, 30_556];
 /// The sentinel's addresses, as bogon lists have them.
 const BENCHMARKING: [&str; 4] = [
@@ -41,7 +41,6 @@ const BENCHMARKING: [&str; 4] = [
     "ip6 daddr 2001:2::/48 drop",
 ];
 
-/// A node with its agent, rotator and watch.
 struct Healthy {
     watch: Watch,
     _rotator: Process,
@@ -60,7 +59,7 @@ impl Healthy {
         })
     }
 
-    /// A minute without a 503, in which something goes on; the users that nothing concerns are served.
+    /// Repeats `meanwhile` for a minute. Asserts that there is no 503 and that unaffected users are served.
     fn stays_healthy(&mut self, what: &str, users: &Users, mut meanwhile: impl FnMut(&mut Scene)) {
         let since = Instant::now();
         while since.elapsed() < WATCHED {
@@ -77,7 +76,6 @@ impl Healthy {
     }
 }
 
-/// Drops what these rules match in the forward path of the node.
 fn filter(node: &Namespace, table: &str, rules: &[String]) {
     let rules = rules.join("\n");
     let chain = "type filter hook forward priority -5; policy accept;";
@@ -90,8 +88,8 @@ fn lift(node: &Namespace, table: &str) {
     node.nft(&script).expect("no filter");
 }
 
-/// A policy for one client and one Service, a client that reuses its source ports towards a removed
-/// endpoint, a scanner at node ports that never worked, and a rollout whose old endpoints still answer.
+/// Four controls at once: a policy against one client of one Service, a client that reuses its source ports
+/// towards a removed endpoint, a scanner of dead node ports, and a rollout whose old endpoints still answer.
 fn some_fail_in_their_scopes(healthy: &mut Healthy) {
     let scene = &mut healthy.scene;
     let none = Service::new("none", 6, []).node_port(DEAD_PORTS[1]);
@@ -120,7 +118,7 @@ fn some_fail_in_their_scopes(healthy: &mut Healthy) {
     }
     filter(&scene.world.node, "netpolicy", &policy);
 
-    // The endpoint hangs; a client that dials it keeps its conntrack entries alive.
+    // The endpoint hangs. A client that keeps dialling it keeps its conntrack entries alive.
     let hang =
         "table inet hang { chain input { type filter hook input priority 0; policy drop; }\n}\n";
     scene
@@ -173,7 +171,7 @@ fn some_fail_in_their_scopes(healthy: &mut Healthy) {
     thread::sleep(FOLLOWED);
 }
 
-/// kube-proxy is frozen, and connections still go to an endpoint that was replaced, which answers them.
+/// kube-proxy is frozen, so connections still go to a replaced endpoint, which answers them.
 fn frozen_while_old_endpoints_answer(healthy: &mut Healthy) {
     let users = Users::start(outside(&healthy.scene, 0..SOURCES));
     users.wait_served();
@@ -234,7 +232,7 @@ fn filtered_probes_and_a_policy_are_never_503() {
     }
 }
 
-/// `cargo xtask test --uses` runs them.
+/// `cargo xtask test --uses` runs these.
 mod nightly {
     use super::*;
 

@@ -1,4 +1,4 @@
-//! `--datapath`: a kube-proxy that never wrote its rules, and what wrote none and was not expected to.
+//! `--datapath`: rules that were never written are a fault only if a datapath is declared.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use serde_json::Value;
 use crate::scene::{PATIENCE, Scene};
 
 #[test]
-fn rules_that_were_never_written_are_a_fault_where_a_datapath_is_declared() {
-    let name = "rules_that_were_never_written_are_a_fault_where_a_datapath_is_declared";
+fn missing_rules_are_a_fault_only_if_a_datapath_is_declared() {
+    let name = "missing_rules_are_a_fault_only_if_a_datapath_is_declared";
     let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
         return;
     };
     scene.proxy = None;
     for family in ["ip", "ip6"] {
-        // Whether it came as far as that or not.
+        // kube-proxy may or may not have created its table by now.
         let table = format!("table {family} kube-proxy");
         let script = format!("add {table}\ndelete {table}\n");
         scene.world.node.nft(&script).expect("no table");
     }
 
-    // Nobody said that they should be there.
+    // Without `--datapath` no rules are expected.
     scene.start_agent(&[]);
     let failed = |report: &Value| {
         let lanes = node_tests::scene::family_of(report, Family::V4)["lanes"].as_array();
@@ -36,7 +36,7 @@ fn rules_that_were_never_written_are_a_fault_where_a_datapath_is_declared() {
     scene.wait_for("unknown", 200, Duration::ZERO);
     scene.agent = None;
 
-    // The proxy gets its time after a new sentinel: of a shipped agent, two minutes.
+    // After the sentinel changes the proxy gets time for its rules: two minutes with a shipped agent.
     scene.start_agent(&["--datapath=kube-proxy"]);
     let report = scene.wait_for("broken", 503, 3 * PATIENCE);
     println!("declared: {}", report["verdict"]["cause"]);

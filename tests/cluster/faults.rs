@@ -1,6 +1,5 @@
-//! Faults of the node's datapath, with kube-proxy's own health server watched beside ours: who
-//! notices, and after how long. The table is printed; that ours notices, and that a single
-//! Service's fault takes no node out, is asserted.
+//! Faults of the node's datapath: which health server reports them, kube-proxy's or ours, and how soon. The
+//! tests print the table. They assert that ours answers 503, but not for the fault of a single Service.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,12 +16,11 @@ use serde_json::Value;
 use crate::scene::{PATIENCE, Scene, until};
 use crate::{ipvs, quiet};
 
-/// Time for which ours must not change.
+/// Time for which our answer must not change.
 const LOOK: Duration = Duration::from_secs(4);
-/// Time that kube-proxy gets to notice the fault: twice what a question to it may take.
+/// Time for kube-proxy to notice the fault: twice the timeout of a request to it.
 const THEIRS: Duration = Duration::from_secs(2);
 
-/// What is done to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     ProxyKilled,
@@ -41,9 +39,9 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    /// Those of every mode.
+    /// Faults that can be injected in every mode.
     pub(crate) const ALL: [Self; 12] = [
-        // First: a kube-proxy that has just started writes the chain again after some seconds.
+        // First, because a kube-proxy that was just restarted rewrites this chain after some seconds.
         Self::MasqueradeFlushed,
         Self::ServicesFlushed,
         Self::TablesGone,
@@ -67,12 +65,12 @@ impl Fault {
         )
     }
 
-    /// Whether a load balancer must be told to leave.
+    /// Whether load balancers must withdraw the node.
     fn breaks_the_node(self) -> bool {
         !matches!(self, Self::ProxyKilled | Self::OneServiceEmptied)
     }
 
-    /// Whether kube-proxy itself no longer answers.
+    /// Whether kube-proxy's health server no longer answers.
     fn ends_the_proxy(self) -> bool {
         matches!(
             self,
@@ -121,7 +119,7 @@ impl Fault {
         }
     }
 
-    /// Takes it back; kube-proxy writes all its rules again when it starts.
+    /// Repairs the fault. kube-proxy rewrites all its rules when it starts.
     fn mend(self, scene: &mut Scene) {
         if self == Self::MasqueradeFlushed {
             let usual = scene.clients.len() - Family::ALL.len();
@@ -134,7 +132,7 @@ impl Fault {
             _ => {
                 kill_proxy(scene);
                 if scene.mode == Mode::Nftables {
-                    // A table that was damaged by hand is made anew.
+                    // A table that was damaged by hand is created again.
                     let script = "table ip kube-proxy\ndelete table ip kube-proxy\n\
                                   table ip6 kube-proxy\ndelete table ip6 kube-proxy\n";
                     nft(scene, script);
@@ -165,7 +163,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// An endpoint is replaced, and answers no more: as long as it did nobody would be harmed.
+/// Replaces an endpoint and ends its server: while the old one answers, no user is harmed.
 pub(crate) fn leave(scene: &mut Scene) {
     scene.replace("api", "api-1", "spare");
     scene.servers.remove("api-1");
@@ -175,19 +173,19 @@ fn kill_proxy(scene: &mut Scene) {
     scene.proxy = None;
 }
 
-/// Nobody writes rules by the tools of iptables until kube-proxy is killed.
+/// Holds the xtables lock, so that no iptables tool can write rules until kube-proxy is killed.
 pub(crate) fn hold_lock(scene: &mut Scene) {
     let proxy = scene.proxy.as_mut().expect("a kube-proxy");
     proxy.hold_lock().expect("the lock");
 }
 
-/// Does something for every pod of the node.
+/// Runs `work` for every local pod.
 fn pods(scene: &Scene, work: impl Fn(&str) -> anyhow::Result<()>) {
     let local = scene.world.pods().filter(|pod| pod.place != Place::Remote);
     local.for_each(|pod| work(&pod.name).expect("a pod's route"));
 }
 
-/// Clients outside who need the masquerade: one endpoint in three is on the other node.
+/// Starts clients outside that need the masquerade: one endpoint in three is on the other node.
 fn dial_the_other_node(scene: &mut Scene) {
     for family in Family::ALL {
         let port = SocketAddr::new(scene.world.node_address(family), 30080);
@@ -196,7 +194,7 @@ fn dial_the_other_node(scene: &mut Scene) {
     }
 }
 
-/// As another firewall does that owns the chain after NAT.
+/// Flushes the masquerade chain, as another firewall might.
 fn stop_masquerading(scene: &Scene) {
     match scene.mode {
         Mode::Nftables => nft(
@@ -210,7 +208,7 @@ fn stop_masquerading(scene: &Scene) {
     }
 }
 
-/// As someone does who "resets the firewall".
+/// Flushes all tables, as an administrator does who "resets the firewall".
 fn wipe(scene: &Scene) {
     match scene.mode {
         Mode::Nftables => nft(scene, "flush ruleset\n"),
@@ -228,7 +226,7 @@ fn nft(scene: &Scene, script: &str) {
     scene.world.node.nft(script).expect("an nft script");
 }
 
-/// Empties the chain that the translation begins with, in these families of nft.
+/// Empties the chain that starts the translation, in these nft families.
 pub(crate) fn flush(scene: &Scene, families: &[&str]) {
     let proxy = scene.proxy();
     for family in families {
@@ -252,7 +250,7 @@ pub(crate) fn flush(scene: &Scene, families: &[&str]) {
     }
 }
 
-/// Empties the chains of one port of a Service, by the names that kube-proxy's rules bear.
+/// Empties the chains of one Service port, which kube-proxy's rules name.
 fn empty_service(scene: &Scene, port: &str) {
     let proxy = scene.proxy();
     let rules = proxy.rules().expect("the rules");
@@ -286,7 +284,6 @@ fn empty_service(scene: &Scene, port: &str) {
     }
 }
 
-/// One line of the table.
 struct Row {
     fault: Fault,
     ours: Option<Duration>,
@@ -298,7 +295,7 @@ fn run(scene: &mut Scene, ours: &Watch, theirs: &Watch, fault: Fault) -> Row {
     theirs
         .wait(PATIENCE, |codes| codes.healthz == 200)
         .expect("200 of kube-proxy's");
-    // Silence is dated by its question, which may be older than the fault: changes are counted instead.
+    // A missing answer has the time of its request, which may precede the fault. So count changes instead.
     let known = [ours, theirs].map(|watch| watch.changes().len());
     let start = Instant::now();
     fault.inject(scene);
@@ -347,7 +344,7 @@ fn table(name: &str, mode: Mode, faults: &[Fault]) {
     judge(name, &mut scene, faults);
 }
 
-/// Injects one after another in a proven scene, and prints and judges the table.
+/// Injects the faults one after another in a proven scene, then prints and judges the table.
 pub(crate) fn judge(title: &str, scene: &mut Scene, faults: &[Fault]) {
     scene.traffic();
     thread::sleep(settled().max(quiet::asked().unwrap_or_default()));
@@ -381,7 +378,7 @@ pub(crate) fn judge(title: &str, scene: &mut Scene, faults: &[Fault]) {
             true => assert!(row.ours.is_some(), "{fault}: {said}"),
             false => assert_eq!(row.ours, None, "false 503: {fault}: {said}"),
         }
-        // A late answer is none to the poller, on a machine that does much else.
+        // The poller counts a late answer of a busy machine as none.
         let theirs = row.theirs.map(|(_, code)| code);
         match row.fault.ends_the_proxy() {
             true => assert_eq!(theirs, Some(0), "{}: kube-proxy's", row.fault),
@@ -394,12 +391,12 @@ pub(crate) fn judge(title: &str, scene: &mut Scene, faults: &[Fault]) {
 fn faults_show_in_nftables_mode() {
     let name = "faults_show_in_nftables_mode";
     let faults = Fault::ALL.into_iter();
-    // A stopped proxy shows as a killed one does; `releases` has both at night.
+    // A stopped proxy has the same effect as a killed one; `releases` tests both every night.
     let faults = faults.filter(|fault| *fault != Fault::ProxyStoppedEndpointReplaced);
     table(name, Mode::Nftables, &faults.collect::<Vec<_>>());
 }
 
-/// Faults of the rules. The others are the same in each mode.
+/// Faults of the rules. All others are the same in each mode.
 #[test]
 fn faults_show_in_iptables_mode() {
     let name = "faults_show_in_iptables_mode";

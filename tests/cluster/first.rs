@@ -1,5 +1,5 @@
-//! The least that must hold: a node that kube-proxy serves is proven, and one that is being removed
-//! says so at once.
+//! The minimum: a node that kube-proxy serves is proven, and a node that is being removed answers 503 at
+//! once.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use node_tests::manifests::AUTOSCALER_TAINT;
 use crate::scene::{PATIENCE, Scene};
 
 #[test]
-fn a_node_that_is_being_removed_says_so_at_once() {
-    let name = "a_node_that_is_being_removed_says_so_at_once";
+fn a_node_that_is_being_removed_answers_503_at_once() {
+    let name = "a_node_that_is_being_removed_answers_503_at_once";
     let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
         return;
     };
@@ -31,13 +31,13 @@ fn a_node_that_is_being_removed_says_so_at_once() {
         assert_eq!(
             watch.now().livez,
             200,
-            "/livez is not about the node's removal"
+            "/livez depends on the node's removal"
         );
         scene.taint(&[]);
     }
     times.sort();
     println!("from the write of the taint to 503: {times:?}");
-    // A busy machine may hold up one of them.
+    // A busy machine may delay one of them.
     assert!(
         times[times.len() / 2] < Duration::from_millis(200),
         "{times:?}"
@@ -47,7 +47,7 @@ fn a_node_that_is_being_removed_says_so_at_once() {
     who_watches_no_services_never_calls_a_node_quiet(&mut scene);
 }
 
-/// Where the sentinel alone is watched, nothing that comes from outside is seen: never quiet.
+/// With `--view sentinel` the agent cannot see traffic from outside, so it must never report a quiet node.
 fn who_watches_no_services_never_calls_a_node_quiet(scene: &mut Scene) {
     scene.start_agent(&["--view", "sentinel"]);
     scene.wait_proven();

@@ -29,7 +29,7 @@ impl Five {
         iter::once(self.scene.agent()).chain(peers).collect()
     }
 
-    /// Watches all of them, once they are sound.
+    /// Starts watches of all nodes once they are sound.
     fn watches(&self) -> Vec<Watch> {
         self.scene.wait_proven();
         self.peers.iter().for_each(Peer::wait_proven);
@@ -42,7 +42,7 @@ impl Five {
         all
     }
 
-    /// Breaks all nodes at once. Every one gets its 200 back while its rules are still gone.
+    /// Breaks all nodes at once. Each answers 200 again while its rules are still gone.
     fn all_fail(&self) {
         let watches = self.watches();
         let nodes = self.nodes();
@@ -75,7 +75,7 @@ fn wait(watch: &Watch, status: u16) -> Instant {
     seen.unwrap_or_else(|why| panic!("{status}: {why}"))
 }
 
-/// How many nodes are at 503 after each change since `from`.
+/// Number of nodes at 503 after each change since `from`.
 fn curve(watches: &[Watch], from: Instant) -> Vec<(Duration, usize)> {
     let changes: Vec<Vec<Change>> = watches.iter().map(Watch::changes).collect();
     let mut moments: Vec<Instant> = changes.iter().flatten().map(|change| change.at).collect();

@@ -1,5 +1,5 @@
-//! Two nodes whose overlay flannel's own daemon makes, with real kube-proxy and API server: healthy, then
-//! dead on the other node's side.
+//! Two nodes with an overlay that flannel's daemon creates, beside a real kube-proxy and API server. The
+//! overlay works, then dies on the other node.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -18,16 +18,16 @@ use serde_json::json;
 
 use crate::scene::{PATIENCE, Scene, until};
 
-/// The nodes' ranges of both families are parts of these.
+/// Contains the nodes' pod ranges of both families.
 const NETWORK: &str = r#"{"Network": "10.244.0.0/16", "EnableIPv6": true,
 "IPv6Network": "fd00:10:244::/48", "IPv6SubnetLen": 64, "Backend": {"Type": "vxlan"}}"#;
-/// Devices of both families.
+/// The overlay's devices, one per family.
 const DEVICES: [&str; 2] = ["flannel.1", "flannel-v6.1"];
 const CALM: Duration = Duration::from_secs(20);
 
 #[test]
-fn an_overlay_of_flannel_proves_by_answers_and_is_named_when_it_dies() {
-    let test = "an_overlay_of_flannel_proves_by_answers_and_is_named_when_it_dies";
+fn a_flannel_overlay_is_proven_and_is_named_when_it_dies() {
+    let test = "a_flannel_overlay_is_proven_and_is_named_when_it_dies";
     let daemon = folder("flannel", versions::FLANNEL).join("flannel");
     if !daemon.is_file() {
         eprintln!("SKIPPED: {test} needs flannel (run `cargo xtask setup-cluster --all`)");
@@ -63,7 +63,7 @@ fn an_overlay_of_flannel_proves_by_answers_and_is_named_when_it_dies() {
     assert_never_503(&watch);
 }
 
-/// flannel on both nodes, in place of the routes between them.
+/// Starts flannel on both nodes, which replaces the routes between them.
 fn overlay(scene: &Scene, daemon: &Path) -> [Process; 2] {
     let (world, dir) = (&scene.world, scene.world.dir());
     fs::write(dir.join("net-conf.json"), NETWORK).expect("write");
@@ -76,7 +76,7 @@ fn overlay(scene: &Scene, daemon: &Path) -> [Process; 2] {
     fs::write(&file, node).expect("write");
     install_node(&scene.api, &file, WORKER_NAME).expect("a Node");
     for name in [NODE_NAME, WORKER_NAME] {
-        // As the node controller does; flannel ends on a Node without any.
+        // flannel ends if a Node has no annotation. A real node controller writes this one.
         let annotated =
             json!({ "metadata": { "annotations": { "node.alpha.kubernetes.io/ttl": "0" } } });
         let patched = scene
@@ -124,7 +124,7 @@ fn start(scene: &Scene, daemon: &Path, ns: &Namespace, name: &str, server: Socke
     Process::start(command, &format!("flannel-{name}"), dir).expect("flannel")
 }
 
-/// A Service whose endpoint is on the other node alone, and pods that dial it.
+/// Adds a Service whose only endpoint is on the other node, and pods that dial it.
 fn dial_far(scene: &mut Scene) {
     let far = Service::new("far", 4, [scene.world.pod("web-3")]);
     scene.manifests.add(far).expect("a Service");

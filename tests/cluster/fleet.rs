@@ -1,7 +1,7 @@
-//! `kubectl pathproof` with the real kubectl against a real API server: what each right of
-//! deploy/examples allows.
+//! `kubectl pathproof` with the real kubectl against a real API server: what each role of deploy/examples
+//! allows.
 //!
-//! There is no kubelet here: an exec ends at the API server's rules.
+//! Without a kubelet, an exec gets no further than the API server's authorisation.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -14,17 +14,16 @@ use node_tests::skip;
 use node_tests::world::{World, agent_binary};
 use serde_json::{Value, json};
 
-/// An API server with Nodes, and the program by kubectl's name for it.
+/// An API server with Nodes, and the agent's binary under the name of a kubectl plugin.
 struct Desk {
     admin: Api,
     control: ControlPlane,
     plugin: PathBuf,
-    /// The folder of kubectl.
+    /// The folder that contains kubectl.
     path: PathBuf,
     world: World,
 }
 
-/// What a run printed.
 struct Said {
     code: Option<i32>,
     out: String,
@@ -67,7 +66,7 @@ impl Desk {
         Some(desk)
     }
 
-    /// The roles of deploy/examples, bound to accounts of their own.
+    /// Creates accounts with none, one and both of the roles of deploy/examples.
     fn rights(&self) {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/examples/fleet-rbac.yaml");
         put_file(&self.admin, &file).expect("roles");
@@ -101,7 +100,7 @@ impl Desk {
         create(&self.admin, binding).expect("a binding");
     }
 
-    /// A Node whose condition says so, written by an agent now.
+    /// Creates a Node with this condition, as if its agent had just written it.
     fn node(&self, name: &str, status: &str, reason: &str, message: &str) {
         let node = json!({
             "apiVersion": "v1", "kind": "Node",
@@ -111,7 +110,7 @@ impl Desk {
         let now = jiff::Timestamp::now()
             .round(jiff::Unit::Second)
             .expect("a time");
-        // Amid a minute: the clock is rounded.
+        // 4.5 minutes ago: far from a full minute, since the clock is rounded.
         let since = now - jiff::SignedDuration::from_secs(270);
         let condition = json!({ "conditions": [{
             "type": "ServiceDatapathReady", "status": status, "reason": reason,
@@ -121,7 +120,7 @@ impl Desk {
         written.expect("a condition");
     }
 
-    /// The agent's pod on a node, as its kubelet would tell of it.
+    /// Creates the agent's pod on a node, with the status that a kubelet would report.
     fn agent_pod(&self, node: &str) {
         let labels = json!({
             "app.kubernetes.io/name": "pathproof", "app.kubernetes.io/component": "agent",
@@ -156,7 +155,6 @@ impl Desk {
     }
 }
 
-/// The line of a node.
 fn line<'a>(page: &'a str, node: &str) -> &'a str {
     let of = |line: &&str| line.split_whitespace().nth(1) == Some(node);
     let found = page.lines().find(of);
@@ -164,8 +162,8 @@ fn line<'a>(page: &'a str, node: &str) -> &'a str {
 }
 
 #[test]
-fn each_role_gives_what_it_is_for() {
-    let Some(desk) = Desk::or_skip("each_role_gives_what_it_is_for") else {
+fn each_role_allows_its_commands() {
+    let Some(desk) = Desk::or_skip("each_role_allows_its_commands") else {
         return;
     };
     rights_on_nodes_are_enough_for_the_list(&desk);
@@ -209,7 +207,7 @@ fn rights_on_nodes_are_enough_for_the_list(desk: &Desk) {
 
     let said = desk.run("nobody", &[]);
     assert_eq!(said.code, Some(1), "{}", said.err);
-    // kubectl names the right, the plugin the roles.
+    // kubectl names the missing right, and the plugin names the file with the roles.
     for words in ["cannot list resource \"nodes\"", "fleet-rbac.yaml"] {
         assert!(said.err.contains(words), "{}", said.err);
     }
@@ -222,7 +220,7 @@ fn an_exec_takes_the_second_role(desk: &Desk) {
     let missing = "cannot list resource \"pods\"";
     assert!(said.err.contains(missing), "{}", said.err);
 
-    // The API server lets the exec through, which ends where a kubelet would begin.
+    // The API server allows the exec, which then fails without a kubelet.
     let said = desk.run("asker", &["why", "node-1"]);
     assert_ne!(said.code, Some(0), "{}", said.err);
     assert!(!said.err.contains("forbidden"), "{}", said.err);

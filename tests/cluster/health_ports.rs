@@ -1,5 +1,5 @@
-//! A Service's health check node port, beside a real kube-proxy that serves it too: outsiders get our
-//! answers and the node itself kube-proxy's, which are the same to the byte while all is well.
+//! A Service's health check node port, beside a real kube-proxy that serves it too. Outside clients get our
+//! answers, and the node itself gets kube-proxy's. Both are identical while the node is healthy.
 
 use std::net::{IpAddr, SocketAddr};
 use std::thread;
@@ -17,11 +17,11 @@ use rstest::rstest;
 
 use crate::scene::{PATIENCE, Scene, flush, until};
 
-/// Of web.
+/// Health check node port of web.
 const PORT: u16 = 30_999;
 
 impl Scene {
-    /// Gives web a health check node port, and waits for kube-proxy's listener.
+    /// Adds a health check node port to web, and waits for kube-proxy's listener.
     fn balance(&mut self) {
         let port = |service: &mut node_tests::manifests::Service| {
             *service = service.clone().health_port(PORT);
@@ -43,18 +43,18 @@ impl Scene {
         from.run(|| http::request(to, method, path, PATIENCE))
     }
 
-    /// kube-proxy's answer: the node's own connections are left to it.
+    /// kube-proxy's answer, which connections from the node itself get.
     fn local(&self, family: Family, method: &str, path: &str) -> anyhow::Result<Response> {
         let (from, to) = (&self.world.node, self.address(family));
         from.run(|| http::request(to, method, path, PATIENCE))
     }
 
-    /// Answers of ours at health check node ports so far.
+    /// Number of the agent's answers at health check node ports.
     fn answered(&self) -> u64 {
         self.agent().health_port_answers().expect("metrics")
     }
 
-    /// Both answer with so many endpoints within the patience, and then to all requests alike.
+    /// Waits until both report this number of endpoints, then asserts equal answers to all requests.
     fn agree_at_port(&self, what: &str, endpoints: &str) {
         for family in Family::ALL {
             let told = |answer: anyhow::Result<Response>| {
@@ -79,16 +79,16 @@ impl Scene {
             ] {
                 let before = self.answered();
                 let ours = plain(self.outside(family, method, path));
-                assert_eq!(self.answered(), before + 1, "ours answered");
+                assert_eq!(self.answered(), before + 1, "the agent did not answer");
                 let theirs = plain(self.local(family, method, path));
-                assert_eq!(self.answered(), before + 1, "theirs answered");
+                assert_eq!(self.answered(), before + 1, "the agent answered the node");
                 assert_eq!(ours, theirs, "{what}: {method} {path}, {family:?}");
             }
         }
     }
 }
 
-/// Without the date, which may be another by a second.
+/// The answer without its date, which may differ by a second.
 fn plain(answer: anyhow::Result<Response>) -> Response {
     let mut answer = answer.expect("an answer");
     let date = |line: &String| line.starts_with("Date: ");
@@ -106,21 +106,22 @@ fn watch(from: &Namespace, ip: IpAddr) -> Watch {
 #[rstest]
 #[case::nftables(Mode::Nftables)]
 #[case::iptables(Mode::Iptables)]
-fn answers_are_as_of_kube_proxy(#[case] mode: Mode) {
-    let name = format!("health_ports::answers_are_as_of_kube_proxy in {mode:?}");
+fn answers_equal_those_of_kube_proxy(#[case] mode: Mode) {
+    let name = format!("health_ports::answers_equal_those_of_kube_proxy in {mode:?}");
     if let Some(scene) = Scene::bare(&name, mode) {
         agree_at_ports(scene);
     }
 }
 
-/// Both answer alike, whatever happens to endpoints and Services.
+/// Both give the same answers through all changes of endpoints and Services.
 pub(crate) fn agree_at_ports(mut scene: Scene) {
     scene.balance();
     scene.start_agent(&[]);
     scene.wait_proven();
     scene.agree_at_port("two of three endpoints are here", "2");
 
-    // The node is left by new connections of Cluster's, and not by these: KEP-3836.
+    // A node that leaves gets no new connections of externalTrafficPolicy Cluster, but still those
+    // of Local: KEP-3836.
     scene.taint(&[AUTOSCALER_TAINT]);
     let left = until(PATIENCE, || {
         (scene.agent().healthz().ok()? == 503).then_some(())
@@ -147,7 +148,7 @@ pub(crate) fn agree_at_ports(mut scene: Scene) {
     ready(&mut scene, true, &["web-1", "web-2"]);
     scene.agree_at_port("both are back", "2");
 
-    // Another Service's end, and this one's: the port is nobody's.
+    // Another Service is deleted, then this one, and with it the port.
     scene.remove("api");
     scene.agree_at_port("another Service went", "2");
     scene.remove("web");
@@ -160,15 +161,15 @@ pub(crate) fn agree_at_ports(mut scene: Scene) {
     }
 }
 
-/// kube-proxy says 200 through all of it: its rules were synced.
+/// kube-proxy answers 200 throughout, because its last sync succeeded.
 #[test]
-fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
-    let name = "health_ports::a_flushed_table_is_told";
+fn a_flushed_table_is_503_and_a_killed_agent_leaves_the_port() {
+    let name = "health_ports::a_flushed_table_is_503";
     let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
         return;
     };
     scene.balance();
-    // The list holds for the health port alone.
+    // The allow list applies to /healthz alone, not to health check node ports.
     scene.start_agent(&["--flap-dwell", "0", "--healthz-allow-cidr", "127.0.0.1"]);
     scene.wait_proven();
     let address = scene.world.node_address(Family::V4);
@@ -196,7 +197,7 @@ fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
     let stayed = theirs.changes();
     assert_eq!(stayed.len(), 1, "kube-proxy's: {stayed:?}");
 
-    // Updates leave no gap, and kube-proxy's answers come after a kill.
+    // Updates of the agent leave no gap, and kube-proxy answers after a kill.
     let before = ours.changes().len();
     for _ in 0..20 {
         scene.upgrade_agent();
@@ -217,10 +218,10 @@ fn a_flushed_table_is_told_and_a_killed_agent_leaves_the_port() {
     assert_eq!(ours.now().healthz, 200);
 }
 
-/// In audit, with the ports left out, and where a Service's port is beyond the range.
+/// A broken node stays at 200 in audit mode, and where the agent does not serve the port.
 #[test]
-fn where_ours_does_not_decide() {
-    let name = "health_ports::where_ours_does_not_decide";
+fn a_broken_node_stays_200_in_audit_and_at_unserved_ports() {
+    let name = "health_ports::a_broken_node_stays_200_in_audit_and_at_unserved_ports";
     let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
         return;
     };
@@ -248,7 +249,7 @@ fn where_ours_does_not_decide() {
     }
 }
 
-/// Outsiders dial web alone from now on, by its node port.
+/// Starts outside clients that dial web by its node port.
 fn dial(scene: &mut Scene) {
     for family in Family::ALL {
         let port = SocketAddr::new(scene.world.node_address(family), 30_080);
@@ -259,7 +260,7 @@ fn dial(scene: &mut Scene) {
     }
 }
 
-/// Empties a chain of kube-proxy's, and gives what adds its rules again.
+/// Empties a chain of kube-proxy. Returns the script that restores its rules.
 fn empty(scene: &Scene, kind: &str, service: &str) -> String {
     let rules = scene.proxy().rules().expect("the rules");
     let end = format!("-{service}/tcp/http");
@@ -275,11 +276,11 @@ fn empty(scene: &Scene, kind: &str, service: &str) -> String {
     saved
 }
 
-/// One Service's rules are gone: the node works, and its load balancer goes elsewhere. Negative controls:
-/// another Service's rules, and a filter.
+/// One Service's rules are gone: only its health check node port answers 503. Negative controls are another
+/// Service's rules, and a filter.
 #[test]
-fn a_service_that_is_broken_alone_is_told_at_its_port_alone() {
-    let name = "health_ports::a_service_that_is_broken_alone";
+fn one_broken_service_is_503_only_at_its_own_port() {
+    let name = "health_ports::one_broken_service";
     let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
         return;
     };

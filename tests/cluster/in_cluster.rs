@@ -1,5 +1,5 @@
-//! The agent with what a pod has: the mounted ServiceAccount, and the API server behind a ClusterIP
-//! that works only while the node does.
+//! The agent as a pod runs it: with a mounted ServiceAccount, and the API server behind a ClusterIP that
+//! works only while the node does.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,12 @@ use node_tests::world::{NODE_NAME, agent_binary, write_script};
 
 use crate::scene::{PATIENCE, Scene, flush, until};
 
-/// Where the kubelet mounts it.
 const MOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// Files are read again within a minute.
+/// Time to use a new token: the agent rereads its files within a minute.
 const NEW_TOKEN: std::time::Duration = std::time::Duration::from_secs(150);
 
-/// A program that runs the agent with a ServiceAccount mounted, as a pod would see it: in a mount
-/// namespace of its own, so that nothing is left on the machine.
+/// A script that runs the agent with a ServiceAccount mounted, as in a pod. It has a private mount
+/// namespace, so it leaves nothing on the machine.
 fn pod(scene: &Scene) -> PathBuf {
     let dir = scene.world.dir().join("mount");
     fs::create_dir_all(&dir).expect("a folder");
@@ -40,7 +39,6 @@ fn pod(scene: &Scene) -> PathBuf {
     program
 }
 
-/// A new token for the agent's pod.
 fn token(scene: &Scene) -> PathBuf {
     scene.kubeconfig_of(base::AGENT);
     scene.world.dir().join(format!("{}.token", base::AGENT))
@@ -52,7 +50,7 @@ fn start(scene: &mut Scene, program: &Path) {
     agent.wait_ready(PATIENCE).expect("a ready agent");
 }
 
-/// Whether the agent hears of the Node's taints.
+/// Asserts that the agent receives changes of the Node's taints.
 fn hears(scene: &Scene, patience: std::time::Duration) {
     for (keys, wanted) in [(vec![AUTOSCALER_TAINT], "tainted"), (vec![], "eligible")] {
         scene.taint(&keys);
@@ -76,7 +74,7 @@ fn a_pod_reaches_the_api_server_whatever_the_node_does() {
     let learned = until(PATIENCE, || known.exists().then_some(()));
     assert!(learned.is_some(), "{} is not there", known.display());
 
-    // The ClusterIP leads nowhere, and nobody mends it: a fresh agent must not need it.
+    // The ClusterIP is dead and stays so: a new agent must not need it.
     scene.proxy().freeze();
     flush(&scene.world.node);
     scene
@@ -93,8 +91,7 @@ fn a_pod_reaches_the_api_server_whatever_the_node_does() {
     assert!(synced.is_some(), "{}", scene.agent().log());
     hears(&scene, PATIENCE);
 
-    // The pod's token is worth nothing any more, the new one lies where the old one lay. The API
-    // server ends its watches.
+    // The pod's token becomes invalid, a new one replaces its file, and the API server ends the watches.
     let pod = format!(
         "/api/v1/namespaces/{}/pods/{}-node-1",
         base::NAMESPACE,
@@ -105,7 +102,7 @@ fn a_pod_reaches_the_api_server_whatever_the_node_does() {
     let made = until(PATIENCE, || {
         node_pod(&scene.api, base::AGENT, NODE_NAME).ok()
     });
-    assert!(made.is_some(), "the pod again");
+    assert!(made.is_some(), "the pod was not created again");
     fs::copy(token(&scene), scene.world.dir().join("mount/token")).expect("a new token");
     scene.control.apiserver = None;
     scene.control.start_apiserver().expect("the API server");

@@ -1,6 +1,5 @@
-//! kube-proxy in its ipvs mode: cluster IPs are addresses of the node itself there, and its own
-//! translation stands in the way of what is local. Few kernels at hand have IPVS: these tests run in
-//! a machine of `cargo xtask test --kernels`.
+//! kube-proxy in ipvs mode, where cluster IPs are local addresses and IPVS translates local packets itself.
+//! Few kernels at hand have IPVS, so these tests run in the virtual machines of `cargo xtask test --kernels`.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,21 +13,20 @@ use serde_json::Value;
 
 use crate::scene::{PATIENCE, PORT, Scene, until};
 
-/// How long a false alarm gets to show: twice what a confirmation takes.
+/// Time for a false alarm to show: twice the time of a confirmation.
 const LOOK: Duration = Duration::from_secs(6);
-/// Connections of each client a second: an emulated processor has enough to do.
+/// Connections per second of each client: an emulated processor is slow.
 const RATE: f64 = 3.0;
-/// How often health is asked for, for the same reason.
+/// Poll interval, long for the same reason.
 const ASKED: Duration = Duration::from_millis(200);
 
-/// Removes every virtual server, behind the back of a kube-proxy that is stopped: it would write
-/// them again within seconds.
+/// Freezes kube-proxy, which would restore them within seconds, and removes every virtual server.
 pub(crate) fn clear(scene: &Scene) {
     scene.proxy().freeze();
     ipvsadm(scene, &["--clear"]);
 }
 
-/// Removes those of IPv6, in the same way.
+/// The same for the virtual servers of IPv6.
 pub(crate) fn clear_v6(scene: &Scene) {
     scene.proxy().freeze();
     for line in saved(scene) {
@@ -41,7 +39,7 @@ pub(crate) fn clear_v6(scene: &Scene) {
     }
 }
 
-/// Removes a pod from every virtual server, in the same way.
+/// Freezes kube-proxy and removes a pod from every virtual server.
 pub(crate) fn remove_endpoint(scene: &Scene, pod: &str) {
     scene.proxy().freeze();
     let pod = scene.world.pod(pod);
@@ -56,7 +54,7 @@ pub(crate) fn remove_endpoint(scene: &Scene, pod: &str) {
     }
 }
 
-/// What IPVS holds, as commands that would make it so.
+/// The IPVS table, as the commands that would restore it.
 fn saved(scene: &Scene) -> Vec<String> {
     let text = ipvsadm(scene, &["--save", "--numeric"]);
     text.lines().map(|line| line.trim().to_owned()).collect()
@@ -67,7 +65,7 @@ fn ipvsadm(scene: &Scene, words: &[&str]) -> String {
     run.expect("ipvsadm")
 }
 
-/// A node with traffic, proven by probes and by what arrives from pods and from outside.
+/// A node with traffic, proven by probes and by connections from pods and from outside.
 fn scene(name: &str) -> Option<Scene> {
     if skip::without_root(name) || skip::without_ipvs(name) {
         return None;
@@ -104,7 +102,7 @@ fn blames_api(report: &Value) -> bool {
         })
 }
 
-/// What users feel as well, and no fault of the node; then what is one.
+/// A dead backend and a Service without rules are no fault of the node; a wiped table is.
 #[test]
 fn a_wiped_table_is_503_in_ipvs_mode_and_its_twins_are_not() {
     let name = "a_wiped_table_is_503_in_ipvs_mode_and_its_twins_are_not";
@@ -127,10 +125,10 @@ fn a_wiped_table_is_503_in_ipvs_mode_and_its_twins_are_not() {
         .expect("503");
     println!("503 after {:?}", seen.saturating_duration_since(start));
     let report = scene.wait("broken", |report| report["verdict"]["state"] == "broken");
-    // Cluster IPs are the node's own addresses: it answers for itself that nobody listens there.
+    // Cluster IPs are local addresses without a listener, so the node itself answers RST.
     assert_eq!(report["verdict"]["cause"], "refused", "{report:#}");
 
-    // kube-proxy writes everything again of itself; who dials meanwhile would only slow it down.
+    // kube-proxy restores everything by itself. Clients would only slow it down.
     scene.clients.clear();
     scene.proxy().thaw();
     watch

@@ -1,5 +1,5 @@
-//! `--cleanup` on what the real kube-proxy leaves in each of its modes, beside rules of others that
-//! must stay to the byte, compared with what the real `kube-proxy --cleanup` leaves.
+//! `--cleanup` of the rules of a real kube-proxy in each of its modes, compared with the real
+//! `kube-proxy --cleanup`. Other programs' rules must stay unchanged to the byte.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,8 +11,7 @@ use node_tests::world::{World, agent_binary};
 
 use crate::scene::{PATIENCE, Scene, until};
 
-/// Every chain and rule of others: of kubelet, of a container engine, of people, some of them with
-/// names that begin as kube-proxy's do.
+/// Rules of kubelet, of a container engine and of administrators. Some names start like kube-proxy's.
 const OTHERS: &str = "\
 *nat
 :DOCKER - [0:0]
@@ -45,7 +44,7 @@ chain services { meta mark 0x7 accept; }
 }
 ";
 
-/// The node, and the tools of one mode.
+/// The node, with the tools of one mode in its `PATH`.
 struct Node<'a> {
     world: &'a World,
     path: OsString,
@@ -68,7 +67,7 @@ impl Node<'_> {
         said.expect(program)
     }
 
-    /// Rules of both kinds and families, without what only counts.
+    /// All rules of iptables and nftables in both families, without counters.
     fn rules(&self) -> String {
         let mut all = String::new();
         for kind in ["nft", "legacy"] {
@@ -80,7 +79,7 @@ impl Node<'_> {
         }
         let tables = self.world.node.nft("list ruleset\n").expect("nft");
         all.push_str("## nftables\n");
-        // Those of iptables-nft were saved above.
+        // The tables of iptables-nft were saved above.
         let own = tables.split("\n}\n").filter(|table| !is_of_iptables(table));
         own.for_each(|table| all.push_str(table));
         all
@@ -114,7 +113,7 @@ fn is_of_iptables(table: &str) -> bool {
         .any(of)
 }
 
-/// Lines that are kube-proxy's beyond doubt.
+/// Whether the line certainly belongs to kube-proxy.
 fn is_of_kube_proxy(line: &str) -> bool {
     let words = [
         "KUBE-SEP-",
@@ -131,11 +130,11 @@ fn is_of_kube_proxy(line: &str) -> bool {
     words.iter().any(|word| line.contains(word))
 }
 
-/// Writes the rules of a mode, and ends.
+/// Runs kube-proxy in this mode until it has written its rules.
 fn leave_rules(scene: &Scene, programs: &Servers, mode: Mode) {
     let config = scene.control.proxy_kubeconfig(scene.far());
     let proxy = KubeProxy::start(&scene.world, programs, mode, &config).expect("a kube-proxy");
-    // Both Services, in both families: its /healthz says 200 before.
+    // Wait for both Services in both families: /healthz answers 200 earlier.
     let wanted = ["10.96.0.10", "10.96.0.11", "fd00:10:96::a", "fd00:10:96::b"];
     let written = until(PATIENCE, || {
         let rules = proxy.rules().ok()?;
@@ -149,8 +148,8 @@ fn leave_rules(scene: &Scene, programs: &Servers, mode: Mode) {
 }
 
 #[test]
-fn what_is_left_is_what_the_real_cleanup_leaves() {
-    let name = "what_is_left_is_what_the_real_cleanup_leaves";
+fn the_cleanup_leaves_the_same_rules_as_the_real_one() {
+    let name = "the_cleanup_leaves_the_same_rules_as_the_real_one";
     if Mode::ALL
         .iter()
         .any(|mode| skip::without_tool(name, mode.tool()))
@@ -164,8 +163,8 @@ fn what_is_left_is_what_the_real_cleanup_leaves() {
     }
 }
 
-/// Ours, after the scene's kube-proxy in each of these modes. The real cleanup leaves the same, but for
-/// these chains of iptables.
+/// Runs our cleanup and the real one after kube-proxy, in each of these modes. Both must leave the same
+/// rules, except that the real one also keeps these chains of iptables.
 pub(crate) fn clean(mut scene: Scene, modes: &[Mode], kept_by_the_real_one: &[&str]) {
     drop(scene.proxy.take());
     let programs = scene.programs.clone();
@@ -207,7 +206,7 @@ pub(crate) fn clean(mut scene: Scene, modes: &[Mode], kept_by_the_real_one: &[&s
                 let count = after_ours.lines().filter(|line| *line == rule).count();
                 assert!(count >= 2, "{mode:?}: {rule} is gone:\n{after_ours}");
             }
-            // kube-proxy makes kubelet's as well, and leaves it.
+            // kube-proxy also creates this chain of kubelet, and leaves it.
             assert!(
                 after_ours.contains("-A INPUT -j KUBE-FIREWALL\n"),
                 "{after_ours}"
@@ -215,7 +214,7 @@ pub(crate) fn clean(mut scene: Scene, modes: &[Mode], kept_by_the_real_one: &[&s
         }
         assert!(after_ours.contains("table inet kube-proxy"), "{after_ours}");
         assert!(after_ours.contains("kube-proxy-of-others"), "{after_ours}");
-        // Again: there is nothing, and that is no error.
+        // A second run finds nothing, which is no error.
         let again = node.run(&agent, &["kube-proxy", "--cleanup"]);
         assert_eq!(again.status.code(), Some(0), "{again:?}");
         assert_eq!(after_ours, node.rules(), "{mode:?}: a second time");
@@ -245,10 +244,10 @@ pub(crate) fn clean(mut scene: Scene, modes: &[Mode], kept_by_the_real_one: &[&s
     }
 }
 
-/// kube-proxy fails there too: a chain that somebody jumps to cannot go.
+/// As with kube-proxy, a chain cannot be deleted while another program's rule jumps to it.
 #[test]
-fn a_rule_of_somebody_elses_that_holds_a_chain_is_named() {
-    let name = "a_rule_of_somebody_elses_that_holds_a_chain_is_named";
+fn a_foreign_rule_that_uses_a_chain_is_named() {
+    let name = "a_foreign_rule_that_uses_a_chain_is_named";
     if skip::without_root(name) || skip::without_tool(name, "iptables-nft") {
         return;
     }
@@ -271,7 +270,7 @@ fn a_rule_of_somebody_elses_that_holds_a_chain_is_named() {
     );
     assert_eq!(before, node.rules());
 
-    // Nothing to remove it with: that is said, and nothing is touched.
+    // Without the tools the command reports that, and changes nothing.
     let bare = Node {
         world: &world,
         path: OsString::from("/nowhere"),
@@ -286,8 +285,7 @@ fn a_rule_of_somebody_elses_that_holds_a_chain_is_named() {
     assert_eq!(before, node.rules());
 }
 
-/// iptables-nft leaves a table out of what it shows, and says that all went well, where one rule in it
-/// was made by nft with what iptables has no word for.
+/// iptables-nft silently omits a table that has an nft rule which iptables cannot express.
 #[test]
 fn a_table_that_iptables_cannot_show_is_named() {
     let name = "a_table_that_iptables_cannot_show_is_named";

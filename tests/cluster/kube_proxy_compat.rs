@@ -1,7 +1,6 @@
-//! The agent in kube-proxy's place, as RKE 1 starts, checks and probes it: under kube-proxy's name,
-//! with its flags, as the bearer of its rights (system:kube-proxy, whom every cluster binds to the
-//! ClusterRole system:node-proxier). Who routes Services is somebody else: here a kube-proxy with its
-//! health server elsewhere.
+//! The agent in kube-proxy's place, as RKE 1 starts, checks and probes it: with kube-proxy's name, flags and
+//! rights. Every cluster binds the user system:kube-proxy to the ClusterRole system:node-proxier. A real
+//! kube-proxy with its health server at another port routes the Services.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,12 +19,12 @@ use serde_json::Value;
 
 use crate::scene::{PATIENCE, Scene, flush, until};
 
-/// Where kube-proxy's metrics are, and the admin port with them.
+/// kube-proxy's metrics port, which serves as the agent's admin port here.
 const METRICS_PORT: u16 = 10249;
-/// The default of RKE's releases, which the operator's own then overrides.
+/// The default of RKE's releases. An operator's flag after it takes precedence.
 const LOOPBACK: &str = "--healthz-bind-address=127.0.0.1";
 
-/// A command that runs the agent as RKE's entry point does: `exec kube-proxy FLAGS`.
+/// Runs the agent as RKE's entry point does: `exec kube-proxy FLAGS`.
 fn command(world: &World) -> Command {
     let link = world.dir().join("bin/kube-proxy");
     if !link.exists() {
@@ -46,7 +45,7 @@ fn kubeconfig(scene: &Scene) -> PathBuf {
     file
 }
 
-/// With RKE's arguments, and more.
+/// Starts the agent with RKE's arguments, and more.
 fn start(scene: &Scene, more: &[&str]) -> Process {
     fs::create_dir_all(scene.world.dir().join("drop-in-state")).expect("a folder");
     let mut command = command(&scene.world);
@@ -76,7 +75,7 @@ fn here(scene: &Scene, port: u16, path: &str) -> Option<Response> {
     scene.world.node.run(|| ask(loopback, port, path))
 }
 
-/// Codes of a path: from outside by both families, and at loopback by both.
+/// Status codes of a path: from outside by both families, then at loopback by both.
 fn codes(scene: &Scene, path: &str) -> [Option<u16>; 4] {
     let world = &scene.world;
     let outside = |family| {
@@ -113,12 +112,12 @@ fn wait_state(scene: &Scene, process: &Process, wanted: &str) {
 }
 
 #[test]
-fn it_stands_in_for_kube_proxy_as_rke_starts_it() {
-    let name = "it_stands_in_for_kube_proxy_as_rke_starts_it";
+fn the_agent_replaces_kube_proxy_as_rke_starts_it() {
+    let name = "the_agent_replaces_kube_proxy_as_rke_starts_it";
     let Some(mut scene) = Scene::bare(name, Mode::Nftables) else {
         return;
     };
-    // Who routes here must not hold the ports that are ours.
+    // The kube-proxy that routes must not hold the agent's ports.
     drop(scene.proxy.take());
     let aside = ["--metrics-bind-address=127.0.0.1:10349"];
     scene.start_proxy_at(KUBE_PROXY_HEALTHZ_PORT, &aside);
@@ -130,14 +129,14 @@ fn it_stands_in_for_kube_proxy_as_rke_starts_it() {
     wait_codes(&scene, "sound", "/healthz", [200; 4]);
     wait_codes(&scene, "sound", "/livez", [200; 4]);
 
-    // `rke up` asks http://localhost:10256/healthz, and wants 200 of a node that leaves too.
+    // `rke up` requests http://localhost:10256/healthz, and expects 200 even of a node that leaves.
     scene.taint(&[AUTOSCALER_TAINT]);
     wait_codes(&scene, "leaving", "/healthz", [503, 503, 200, 200]);
     assert_eq!(codes(&scene, "/livez"), [200; 4].map(Some));
     scene.taint(&[]);
     wait_codes(&scene, "staying", "/healthz", [200; 4]);
 
-    // Nor does a broken datapath restart the agent.
+    // RKE's check at loopback stays 200 while the datapath is broken, too.
     scene.proxy().freeze();
     settle();
     flush(&scene.world.node);
@@ -180,8 +179,8 @@ fn nothing_is_served_where_that_is_said(scene: &Scene) {
 }
 
 #[test]
-fn what_kube_proxy_would_refuse_is_refused_in_its_words() {
-    let name = "what_kube_proxy_would_refuse_is_refused_in_its_words";
+fn flags_that_kube_proxy_refuses_are_refused() {
+    let name = "flags_that_kube_proxy_refuses_are_refused";
     if node_tests::skip::without_root(name) {
         return;
     }
@@ -211,7 +210,7 @@ fn what_kube_proxy_would_refuse_is_refused_in_its_words() {
     assert!(String::from_utf8_lossy(&version.stdout).starts_with("pathproof "));
 }
 
-/// A flag as `--help` prints it, without the text that explains it.
+/// The flags as `--help` prints them, without their explanations.
 fn usages(page: &str) -> Vec<String> {
     let flags = page.lines().filter(|line| {
         let text = line.trim_start();
@@ -227,7 +226,7 @@ fn usages(page: &str) -> Vec<String> {
         .collect()
 }
 
-/// Flags that a kube-proxy shows, and that are not ours or are of another type.
+/// Flags of this kube-proxy that the agent lacks, or has with another type.
 pub(crate) fn other_flags(proxy: &Path) -> Vec<String> {
     let page = Command::new(proxy).arg("--help").output();
     let page = page.expect("run kube-proxy").stdout;
@@ -237,7 +236,7 @@ pub(crate) fn other_flags(proxy: &Path) -> Vec<String> {
     theirs
 }
 
-/// The table of flags is that of the real kube-proxy: it cannot rot unseen.
+/// The agent's table of flags must match the real kube-proxy, so that a new flag is noticed.
 #[test]
 fn the_flags_are_those_of_the_real_kube_proxy() {
     let Some(programs) = Servers::or_skip("the_flags_are_those_of_the_real_kube_proxy") else {
@@ -248,7 +247,7 @@ fn the_flags_are_those_of_the_real_kube_proxy() {
         output.expect("run kube-proxy")
     };
     let page = run(&["--help"]);
-    // Its version is a word that may be left out.
+    // kube-proxy shows an optional value for `--version`.
     let theirs = usages(&String::from_utf8_lossy(&page.stdout))
         .into_iter()
         .map(|usage| usage.replace(" version[=true]", ""));
@@ -261,7 +260,7 @@ fn the_flags_are_those_of_the_real_kube_proxy() {
         let said = format!("--{}=0", flag.name);
         assert!(run(&[&said, "--version"]).status.success(), "{said}");
     }
-    // Underscores, and what is no flag.
+    // kube-proxy accepts underscores, and refuses unknown flags.
     assert!(run(&["--healthz_port=0", "--version"]).status.success());
     assert!(!run(&["--nonsense=0", "--version"]).status.success());
     assert!(!run(&["-kubeconfig=/k", "--version"]).status.success());

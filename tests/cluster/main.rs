@@ -1,8 +1,8 @@
-//! The agent in a real cluster: etcd, kube-apiserver with RBAC and the roles of deploy/base, and
-//! kube-proxy, all of one release, in the namespace world.
+//! The agent in a real cluster in network namespaces: etcd, kube-apiserver with RBAC and the roles of
+//! deploy/base, and kube-proxy, all of one release.
 //!
-//! What a load balancer gets from kube-proxy's health server is asked in the same breath as what
-//! it gets from ours, and compared. Each test has a cluster of its own.
+//! Tests send the same request to kube-proxy's health server and to ours, and compare the answers. Each
+//! test has its own cluster.
 
 mod admission;
 mod afresh;

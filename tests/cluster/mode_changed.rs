@@ -1,7 +1,7 @@
-//! kube-proxy starts again in another mode while users connect. It removes the rules of the other mode first and
-//! writes its own once it has seen the cluster: in between nobody is served. That is an outage as any other, and
-//! 503 if it lasts. The times are printed; that the answer is 200 in the end, and that the log has the old mode
-//! and the new one, is asserted.
+//! kube-proxy restarts in another mode while users connect. It first removes the other mode's rules, and
+//! writes its own once it has listed the cluster. In between no user is served, so a long change of mode is
+//! a 503. The test prints the times, and asserts that the last answer is 200 and that the log names both
+//! modes.
 
 use std::net::TcpStream;
 use std::thread;
@@ -13,7 +13,7 @@ use node_tests::world::Family;
 
 use crate::scene::Scene;
 
-/// Nothing that happened before counts any more.
+/// Time after which earlier failures no longer count.
 const CALM: Duration = Duration::from_secs(12);
 
 #[test]
@@ -39,7 +39,7 @@ fn kube_proxy_changes_its_mode() {
     }
 }
 
-/// Changes the mode, and prints when users were served and what load balancers were answered.
+/// Changes the mode, and prints when users were served and what /healthz answered.
 fn change(scene: &mut Scene, mode: Mode) {
     let target = scene.inside("web", Family::V4);
     let dial = move || {

@@ -1,6 +1,7 @@
 //! Total outages that kube-proxy's health server does not report, beside a real kube-proxy and API server:
-//! three kinds of users times three faults, each within its limit (docs/internal/judgement.md), and
-//! `pathproof why` during each. The negative controls are in `controls`.
+//! three faults for each of three kinds of users. Each must be 503 within its limit
+//! (docs/internal/judgement.md), and explained by
+//! `pathproof why`. The negative controls are in `controls`.
 
 use std::fmt;
 use std::thread;
@@ -20,14 +21,13 @@ use crate::uses::{AtWork, Use, rotator};
 /// Delay that a busy machine may add to a limit.
 const SPARE: Duration = Duration::from_secs(2);
 
-/// An outage of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// A filter in front of kube-proxy's drops everything that the node forwards.
+    /// A filter in front of kube-proxy's rules drops everything that the node forwards.
     ForwardDropped,
-    /// The node's routes to all pods are removed, local and remote ones.
+    /// The node's routes to all local and remote pods are removed.
     RoutesRemoved,
-    /// kube-proxy is frozen, and an endpoint is replaced whose pod is dead.
+    /// kube-proxy is frozen, and an endpoint whose pod is dead is replaced.
     ProxyFrozen,
 }
 
@@ -43,7 +43,7 @@ impl Fault {
         })
     }
 
-    /// Injects it, and returns what the repair needs.
+    /// Injects the fault. Returns the routes that the repair has to restore.
     fn inject(self, scene: &mut Scene) -> Vec<String> {
         match self {
             Self::ForwardDropped => scene.world.block_forwarding(true).expect("a filter"),
@@ -52,7 +52,7 @@ impl Fault {
                 scene.proxy().freeze();
                 scene.replace("api", "api-1", "spare");
                 scene.servers.remove("api-1");
-                // In one mode the pod is removed with its device, in the other only its server ends.
+                // In iptables mode the pod is removed with its device; in the other only its server ends.
                 if scene.mode == Mode::Iptables {
                     scene.world.remove_pod("api-1").expect("remove a pod");
                 }
@@ -69,7 +69,7 @@ impl Fault {
         }
     }
 
-    /// Brings the node back to where it was before the fault.
+    /// Restores the Services and pods after the repair.
     fn restore(self, scene: &mut Scene) {
         if self == Self::ProxyFrozen {
             if scene.mode == Mode::Iptables {
@@ -80,7 +80,7 @@ impl Fault {
         }
     }
 
-    /// Parts of an explanation by `why`, with alternatives for each.
+    /// Words that the explanation by `why` must contain, with alternatives for each.
     fn words(self, users: Use) -> Vec<Words> {
         const PAGE: [Words; 2] = [&["/healthz answers 503"], &[" ago", " for ", "since"]];
         const OUTSIDE: Words = &["outside"];
@@ -121,13 +121,12 @@ impl fmt::Display for Fault {
 struct Cell {
     name: String,
     limit: Duration,
-    /// From the first failed connection to 503.
+    /// Time from the first failed connection to 503.
     seen: Option<Duration>,
     felt: Felt,
     why: Explanation,
 }
 
-/// A node with its agent, rotator and watch.
 struct Outages {
     watch: Watch,
     _rotator: Process,
@@ -146,7 +145,7 @@ impl Outages {
         })
     }
 
-    /// One fault while these users are at work, and the repair.
+    /// Injects and repairs one fault while these users are at work.
     fn run(&mut self, users: Use, at_work: &AtWork, fault: Fault) -> Cell {
         at_work.users.wait_served();
         self.scene.wait_proven();
@@ -199,7 +198,7 @@ impl Cell {
         );
     }
 
-    /// The error of the judgement; `None` if it is right.
+    /// Describes an error of the agent's verdict or of its explanation, if there is one.
     fn wrong(&self) -> Option<String> {
         let Self {
             name, seen, why, ..
@@ -212,7 +211,7 @@ impl Cell {
     }
 }
 
-/// These outages in one world, one after another.
+/// Runs these outages in one world, one after another.
 fn judge(test: &str, mode: Mode, cells: &[(Use, &[Fault])]) {
     let Some(mut outages) = Outages::start(test, mode) else {
         return;
@@ -220,7 +219,7 @@ fn judge(test: &str, mode: Mode, cells: &[(Use, &[Fault])]) {
     let mut all = Vec::new();
     for (users, faults) in cells {
         let at_work = AtWork::start(&mut outages.scene, *users);
-        // A client that is new to the node is no witness yet.
+        // Failures of a client count only after the node has known it for some time.
         thread::sleep(Duration::from_secs(3));
         all.extend(
             faults
@@ -263,7 +262,7 @@ fn removed_routes_are_503() {
     judge("removed_routes_are_503", Mode::Iptables, &cells);
 }
 
-/// `cargo xtask test --uses` runs all of them.
+/// `cargo xtask test --uses` runs this.
 mod nightly {
     use super::*;
 

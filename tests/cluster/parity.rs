@@ -1,5 +1,5 @@
-//! The same request to kube-proxy's health server and to ours, compared field by field: status,
-//! headers, JSON keys in their order, and every value but the times.
+//! The same request to kube-proxy's health server and to ours, compared field by field: status, headers,
+//! JSON keys in their order, and every value but the times.
 
 use std::time::Duration;
 
@@ -11,14 +11,13 @@ use serde_json::{Value, json};
 
 use crate::scene::{NODE, PATIENCE, Scene, until};
 
-/// What a load balancer can tell apart, and nothing else: the moment of a time differs, its form
-/// does not.
+/// Everything that a load balancer can distinguish. Times are replaced by their form, because the moments
+/// differ.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) status: u16,
-    /// Lower-case names with values, in alphabetical order; the date and the length as their form.
+    /// Lower-case names with values, in alphabetical order. Date and length are replaced by their form.
     pub(crate) headers: Vec<String>,
-    /// The body, each time replaced by its form.
     pub(crate) body: String,
 }
 
@@ -44,7 +43,7 @@ pub(crate) fn shape(answer: &Response) -> Shape {
     }
 }
 
-/// Replaces each value that is a time by its form: T of RFC 3339, G as Go prints a time.
+/// Replaces each time by its form: `T` for RFC 3339, `G` for Go's notation.
 fn without_times(body: &str) -> String {
     let form = |text: &str| {
         let is_date = text.len() >= 20 && text.starts_with("20");
@@ -58,8 +57,8 @@ fn without_times(body: &str) -> String {
     parts.collect::<Vec<_>>().join("\"")
 }
 
-/// Rules of the times that hold in both bodies: on 200 the last update is now, to the microseconds
-/// between two looks at a clock; else it is the later one of the families.
+/// Checks a rule about times that both bodies follow. On 200 the last update is the current time, so no
+/// family's is later. Otherwise it is the latest one of the families.
 fn check_times(answer: &Response) {
     let body: Value = serde_json::from_str(&answer.body).expect("JSON");
     let families = body["status"].as_object().expect("families");
@@ -75,7 +74,7 @@ fn check_times(answer: &Response) {
 }
 
 impl Scene {
-    /// Both answer /healthz so within the patience, and then to all requests alike.
+    /// Waits until both answer /healthz with this status, then asserts equal answers to all requests.
     pub(crate) fn agree(&self, what: &str, healthz: u16) {
         let seen = until(PATIENCE, || {
             let (theirs, ours) = self.ask("/healthz");
@@ -107,10 +106,10 @@ impl Scene {
     }
 }
 
-/// `calm` compares both in iptables mode, whose health server is the same.
+/// In nftables mode. The health server is the same in iptables mode, where `calm` compares the answers.
 #[test]
-fn answers_are_as_of_kube_proxy_in_nftables_mode() {
-    let name = "answers_are_as_of_kube_proxy_in_nftables_mode";
+fn answers_equal_those_of_kube_proxy_in_nftables_mode() {
+    let name = "answers_equal_those_of_kube_proxy_in_nftables_mode";
     let Some(mut scene) = Scene::proven(name, Mode::Nftables, &[]) else {
         return;
     };
@@ -132,7 +131,7 @@ fn answers_are_as_of_kube_proxy_in_nftables_mode() {
     scene.relay.set(Manner::Closed);
     std::thread::sleep(Duration::from_secs(2));
     scene.agree("API away", 200);
-    // Written while nobody can read it: seen once the API is back.
+    // The agent sees a taint from the API server's outage only after it.
     scene.taint(&[AUTOSCALER_TAINT]);
     throughout(Duration::from_secs(1), || {
         scene.agree("tainted while the API is away", 200);
@@ -145,7 +144,7 @@ fn answers_are_as_of_kube_proxy_in_nftables_mode() {
     scene.replace("web", "web-1", "spare");
     scene.agree("an endpoint changed", 200);
 
-    // Whoever asks ours sees what kube-proxy's process does not matter to: the rules are there.
+    // Our answer depends on the rules and not on kube-proxy's process.
     scene.proxy().freeze();
     std::thread::sleep(Duration::from_secs(2));
     assert!(
@@ -157,7 +156,7 @@ fn answers_are_as_of_kube_proxy_in_nftables_mode() {
     scene.proxy().thaw();
     scene.agree("kube-proxy goes on", 200);
 
-    // As Karpenter holds a node while it drains it. Last, because nobody can take it back.
+    // Karpenter holds a node with a finalizer while it drains it. This is last because a deletion is final.
     let held = json!({ "metadata": { "finalizers": ["example.com/drain"] } });
     scene.api.patch(NODE, &held).expect("hold the Node");
     scene.agree("a finalizer alone", 200);
@@ -170,7 +169,7 @@ fn answers_are_as_of_kube_proxy_in_nftables_mode() {
 }
 
 #[test]
-fn times_are_told_from_texts() {
+fn times_in_a_body_are_recognised() {
     let body = "{\"a\":\"2026-11-21T20:00:00.123Z\",\"b\":true,\"c\":\"2026\"}";
     let shape = "{\"a\":\"T\",\"b\":true,\"c\":\"2026\"}";
     assert_eq!(without_times(body), shape);

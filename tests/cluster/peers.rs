@@ -1,5 +1,5 @@
-//! Nodes beside the one of a [`Scene`]: each in a world of its own, with a real kube-proxy and a real
-//! agent, at the scene's API server. Without pods: what they prove, they prove by the sentinel.
+//! More nodes at a [`Scene`]'s API server, each in a separate world with a real kube-proxy and a real
+//! agent. They have no pods, so the sentinel's probes alone prove them.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use node_tests::world::{Agent, NODE_NAME, World, agent_binary};
 
 use crate::scene::{PATIENCE, Scene};
 
-/// A node. Dropped in this order.
+/// A node. Its fields are dropped in this order.
 pub(crate) struct Peer {
     pub(crate) agent: Agent,
     _proxy: KubeProxy,

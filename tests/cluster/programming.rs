@@ -1,5 +1,5 @@
-//! Time from a change of endpoints to the connections that follow it, beside a real kube-proxy: by the
-//! agent's metrics, by a packet capture, and as kube-proxy reports it.
+//! Time from a change of endpoints to the connections that follow it, beside a real kube-proxy: as the
+//! agent's metrics, a packet capture and kube-proxy report it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -15,26 +15,26 @@ use serde_json::{Value, json};
 
 use crate::scene::{PATIENCE, PORT, Scene, until};
 
-/// Changes of endpoints to measure; `cargo xtask bench programming` sets more.
+/// Variable for the number of changes to measure; `cargo xtask bench programming` sets more.
 const CHANGES: &str = "PATHPROOF_CHANGES";
-/// Of one swap: an endpoint comes and one goes, in both families.
+/// Changes per swap: one endpoint added and one removed, in both families.
 const PER_SWAP: usize = 4;
-/// An endpoint that left comes back after two of them: its last connection is known by then.
+/// Pause between swaps. A removed endpoint returns after two swaps, when its last connection has been
+/// recorded.
 const PAUSE: Duration = Duration::from_millis(3_500);
-/// Time for which kube-proxy is stopped at every other swap.
+/// Time for which kube-proxy is frozen at every other swap.
 const LATE: Duration = Duration::from_millis(600);
-/// Connections a second of each client: often enough that each endpoint gets one every 25 ms.
+/// Connections per second of each client, so that each endpoint gets one every 25 ms.
 const RATE: f64 = 60.0;
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices";
 
-/// One endpoint came or went.
 struct Change {
     change: &'static str,
     address: IpAddr,
     triggered: i128,
 }
 
-/// SYNs that left the node for a pod's server, as `CLOCK_REALTIME` nanoseconds.
+/// Times at which SYNs left for a pod's server, in nanoseconds of `CLOCK_REALTIME`.
 type Sent = BTreeMap<IpAddr, Vec<i128>>;
 
 #[test]
@@ -81,13 +81,13 @@ fn changes_are_measured_as_they_are_on_the_wire() {
     }
 }
 
-/// Swaps endpoints of web, one after another; `pass` lets time go by.
+/// Swaps endpoints of web, one after another; `pass` spends the given time.
 fn swaps(scene: &Scene, count: usize, mut pass: impl FnMut(Duration)) -> Vec<Change> {
     let mut inside = VecDeque::from(["web-1", "web-2", "web-3"]);
     let mut outside = VecDeque::from(["spare", "api-1"]);
     let mut made = Vec::new();
     for number in 0..count {
-        // Every other time kube-proxy is late.
+        // kube-proxy is late at every other swap.
         let is_late = number % 2 == 1;
         if is_late {
             scene.proxy().freeze();
@@ -136,7 +136,7 @@ fn slice(endpoints: impl Iterator<Item = Endpoint>, at: usize, now: &jiff::Times
     })
 }
 
-/// Notes the SYNs that leave for pods' servers, for so long.
+/// Records the SYNs that leave for pods' servers during `time`.
 fn watch(capture: &mut Capture, sent: &mut Sent, time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -150,7 +150,7 @@ fn watch(capture: &mut Capture, sent: &mut Sent, time: Duration) {
     }
 }
 
-/// Seconds from a change's trigger to the SYN that shows it.
+/// Seconds from a change's trigger to the first SYN to an added endpoint, or the last to a removed one.
 fn on_the_wire(of: &Change, all: &[Change], sent: &Sent) -> f64 {
     let later = |at: &&i128| **at >= of.triggered;
     let mut sent = sent[&of.address].iter().filter(later);
@@ -165,7 +165,7 @@ fn on_the_wire(of: &Change, all: &[Change], sent: &Sent) -> f64 {
     at.map_or(0.0, |at| (at - of.triggered) as f64 / 1e9)
 }
 
-/// Sum and number of the times since the trigger.
+/// Sum and count of the agent's measurements since the trigger.
 fn times(scene: &Scene, change: &str) -> (f64, f64) {
     let text = scene.agent().metrics().expect("metrics");
     let of = |part: &str| {
@@ -177,7 +177,7 @@ fn times(scene: &Scene, change: &str) -> (f64, f64) {
     (of("sum"), of("count"))
 }
 
-/// Mean of kube-proxy's own histogram, in seconds.
+/// Mean of kube-proxy's histogram, in seconds.
 fn kube_proxy_mean(scene: &Scene) -> Option<f64> {
     let at = SocketAddr::from(([127, 0, 0, 1], 10_249));
     let answer = (scene.world.node).run(|| http::get(at, "/metrics", Duration::from_secs(2)));
@@ -191,7 +191,7 @@ fn kube_proxy_mean(scene: &Scene) -> Option<f64> {
     Some(of("sum") / of("count")).filter(|mean| mean.is_finite())
 }
 
-/// The agent's metrics of it, for the reader of a failure.
+/// The agent's metrics of programming times, for the message of a failed test.
 fn measured(scene: &Scene) -> String {
     let text = scene.agent().metrics().expect("metrics");
     let lines = text

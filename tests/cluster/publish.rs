@@ -1,4 +1,4 @@
-//! The Node's condition and Events, as a real API server takes them from the agent's role.
+//! The Node's condition and Events, written with the agent's role to a real API server.
 
 use node_tests::cluster::Mode;
 use node_tests::world::NODE_NAME;
@@ -55,7 +55,7 @@ fn the_nodes_condition_follows_the_datapath() {
     });
     assert!(told.is_some(), "no Event: {}", scene.agent().log());
 
-    // The next agent knows when it became so.
+    // The next agent keeps the time of the transition.
     scene.agent.take().expect("an agent").kill().expect("kill");
     scene.start_agent(&[]);
     scene.wait("broken", |report| report["verdict"]["state"] == "broken");

@@ -1,8 +1,8 @@
-//! A quiet cluster: an API server that sends nothing, because nothing changes.
+//! A quiet cluster: the API server sends nothing, because nothing changes.
 //!
-//! An API server sends no bookmarks on a resource of which it saw no change since it started. The
-//! agent must not take that for a dead watch: it lists nothing again, it reports no problem, and
-//! it still judges every failure, misrouted connections too.
+//! An API server sends no bookmarks on a resource that has not changed since the server started. The agent
+//! must not take that silence for a dead watch: it lists nothing again and reports no problem. It still
+//! judges every failure, including misrouted connections.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -19,15 +19,14 @@ use serde_json::{Value, json};
 
 use crate::scene::{PATIENCE, Scene, flush, until};
 
-/// Names the time, in seconds, for which nothing changes.
+/// Variable for the duration of the quiet time, in seconds.
 const QUIET: &str = "PATHPROOF_QUIET_SECONDS";
-/// The agent once took a watch for dead after 90 s of silence.
+/// Default duration: the agent once took a watch for dead after 90 s of silence.
 const QUIET_DEFAULT: Duration = Duration::from_secs(100);
-/// Interval between two samples of the agent's state.
 const SAMPLE: Duration = Duration::from_secs(1);
-/// The API server sees the end of a watch a little earlier or later than the agent.
+/// Tolerance: the API server sees the end of a watch a little earlier or later than the agent.
 const SLACK: Duration = Duration::from_secs(20);
-/// Watched resources, and the time between the starts of two watches, in seconds.
+/// Watched resources, each with the allowed time between the starts of two watches, in seconds.
 const WATCHED: [(&str, RangeInclusive<u64>); 3] = [
     ("nodes", 60..=120),
     ("services", 300..=600),
@@ -40,7 +39,7 @@ const LISTS: [&str; 3] = [
     "/apis/discovery.k8s.io/v1/endpointslices",
 ];
 
-/// Time for which nothing changes before faults, where somebody asks for it.
+/// Duration of the quiet time that the variable [`QUIET`] sets, if any.
 pub(crate) fn asked() -> Option<Duration> {
     let seconds = std::env::var(QUIET).ok()?;
     let seconds = seconds
@@ -49,7 +48,6 @@ pub(crate) fn asked() -> Option<Duration> {
     Some(Duration::from_secs(seconds))
 }
 
-/// Every watched object with its version.
 fn versions(scene: &Scene) -> BTreeMap<String, String> {
     let mut versions = BTreeMap::new();
     for path in LISTS {
@@ -64,7 +62,7 @@ fn versions(scene: &Scene) -> BTreeMap<String, String> {
     versions
 }
 
-/// Everything in a report that silence could be blamed for.
+/// Everything in a report that a silent API server could affect.
 fn state(report: &Value) -> Value {
     let coverage = &report["verdict"]["coverage"];
     json!({
@@ -76,7 +74,8 @@ fn state(report: &Value) -> Value {
     })
 }
 
-/// The state where nothing is wrong. A verdict may be `suspect` for a moment on a loaded machine.
+/// The state of a healthy node. It leaves out the verdict, which may be briefly `suspect` on a loaded
+/// machine.
 fn healthy() -> Value {
     json!({
         "problems": [],
@@ -104,16 +103,15 @@ fn silences(scene: &Scene) -> Vec<Duration> {
         .collect()
 }
 
-/// A request of the agent's, as the API server's audit log has it.
+/// A request of the agent in the API server's audit log.
 #[derive(Clone, Debug)]
 struct Request {
-    /// Time of its arrival.
     at: Timestamp,
-    /// The server's word for it, such as `watch`.
+    /// Kubernetes verb, such as `watch`.
     verb: String,
-    /// Such as `services`, or `pods/status`; empty where the path names none.
+    /// Resource, such as `services` or `pods/status`; empty if the path has none.
     resource: String,
-    /// Whether the answer contains every object: a list, or a watch that begins with one.
+    /// Whether the answer contains every object, as that of a list or of a watch that begins with one.
     is_list: bool,
 }
 
@@ -136,7 +134,7 @@ impl From<Value> for Request {
     }
 }
 
-/// Requests by verb and resource; a watch that begins with a list has a line of its own.
+/// Counts requests by verb and resource. Watches that begin with a list are counted separately.
 fn table<'a>(requests: impl IntoIterator<Item = &'a Request>) -> BTreeMap<(&'a str, &'a str), u32> {
     let mut table = BTreeMap::new();
     for request in requests {
@@ -153,7 +151,7 @@ fn seconds(time: SignedDuration) -> f64 {
     time.as_secs_f64()
 }
 
-/// Checks the agent's requests of a quiet time: watches alone, each as long as it was asked for.
+/// Asserts that the agent only watched during the quiet time, and that each watch had its full length.
 fn check(requests: &[Request], began: Timestamp, ended: Timestamp) {
     let shown = || format!("quiet from {began} to {ended}: {requests:#?}");
     for (resource, span) in WATCHED {
@@ -161,7 +159,7 @@ fn check(requests: &[Request], began: Timestamp, ended: Timestamp) {
             .iter()
             .filter(|of| of.resource == resource)
             .collect();
-        // A server that refuses to stream a list is asked for pages, and then for a watch.
+        // If a server refuses to stream a list, the agent lists in pages and then watches.
         let listed = mine.iter().rposition(|of| of.is_list);
         let listed = listed.unwrap_or_else(|| panic!("{resource} was never listed: {}", shown()));
         assert!(
@@ -182,7 +180,7 @@ fn check(requests: &[Request], began: Timestamp, ended: Timestamp) {
                 shown()
             );
         }
-        // The log is alive: a watch that is over is asked for again.
+        // The agent starts the next watch in time, which also shows that the audit log is complete.
         let last = starts.last().copied().unwrap_or(began);
         let lasts = seconds(ended.duration_since(last));
         assert!(
@@ -198,7 +196,7 @@ fn check(requests: &[Request], began: Timestamp, ended: Timestamp) {
     assert!(other.is_none(), "{other:?} of {}", shown());
 }
 
-/// Nothing changes for so long, and the agent stays as it is.
+/// Asserts that nothing changes for `span`, neither in the cluster nor in the agent's state.
 fn keep_quiet(scene: &Scene, span: Duration) {
     let watch = Watch::start(&scene.world, Duration::from_millis(200)).expect("a poller");
     watch
@@ -206,7 +204,7 @@ fn keep_quiet(scene: &Scene, span: Duration) {
         .expect("200");
     let before = versions(scene);
     let (began, start) = (Timestamp::now(), Instant::now());
-    // The longest time for which two connections received nothing: those of Services and of slices.
+    // The longest time for which the watches of Services and of slices both received nothing.
     let mut silence = Duration::ZERO;
     while start.elapsed() < span {
         assert_never_503(&watch);
@@ -220,7 +218,7 @@ fn keep_quiet(scene: &Scene, span: Duration) {
         );
         let mut silences = silences(scene);
         silences.sort();
-        // The Node's watch ends meanwhile, and may begin anew on another connection.
+        // The Node's watch ends earlier, and may restart on another connection.
         if let [.., one, _] = silences[..] {
             silence = silence.max(one);
         }
@@ -244,7 +242,7 @@ fn keep_quiet(scene: &Scene, span: Duration) {
     check(&requests, began, ended);
 
     assert_eq!(versions(scene), before, "an object changed");
-    // Else the server was not silent, and this test shows nothing.
+    // If the server was not silent, the test proves nothing.
     let wanted = span.min(QUIET_DEFAULT).mul_f32(0.95);
     assert!(
         silence >= wanted,
@@ -253,8 +251,7 @@ fn keep_quiet(scene: &Scene, span: Duration) {
     assert_never_503(&watch);
 }
 
-/// Removes the routes to pods, here and on the other node. Translated packets leave by the default
-/// route.
+/// Removes the routes to local and remote pods, so that translated packets leave by the default route.
 fn cut_routes(scene: &Scene) {
     for pod in scene.world.pods().filter(|pod| pod.place != Place::Remote) {
         scene.world.cut_route(&pod.name).expect("cut a route");

@@ -1,5 +1,5 @@
 //! The agent beside kube-proxies of other releases than the API server's: answers, the table of faults,
-//! shared ports, flags and `--cleanup`. docs/health-endpoints.md has what differs between releases.
+//! shared ports, flags and `--cleanup`. docs/health-endpoints.md lists the differences between releases.
 //! `cargo xtask test --proxies` runs these tests.
 
 use std::thread;
@@ -20,9 +20,9 @@ use crate::parity::{Shape, shape};
 use crate::scene::{NODE, PATIENCE, Scene, until};
 use crate::takeover::share_the_port;
 
-/// Alpha in 1.28, and off by default.
+/// The flag for a feature that is alpha in 1.28, and off by default.
 const GATE: &str = "--feature-gates=KubeProxyDrainingTerminatingNodes=true";
-/// Chains that older releases leave at `--cleanup`.
+/// Chains that `--cleanup` of older releases leaves.
 const KEPT: [&str; 2] = ["KUBE-MARK-MASQ", "KUBE-PROXY-CANARY"];
 
 fn programs(test: &str, release: Release) -> Option<Servers> {
@@ -34,14 +34,13 @@ fn bare(test: &str, release: Release, mode: Mode) -> Option<Scene> {
     Scene::bare_with(test, mode, || programs(test, release))
 }
 
-/// Answers of both health servers to one request: kube-proxy's and ours.
 fn both(scene: &Scene, path: &str) -> (Shape, Shape) {
     let (theirs, ours) = scene.ask(path);
     println!("{path}: {} {}", theirs.status, theirs.body);
     (shape(&theirs), shape(&ours))
 }
 
-/// Body of kube-proxy before it reports each family by itself: T and G are forms of times.
+/// kube-proxy's body in releases that do not report each family. `T` and `G` are forms of times.
 fn old_body(eligible: Option<bool>) -> String {
     let times = r#"{"lastUpdated": "G","currentTime": "G""#;
     match eligible {
@@ -50,7 +49,7 @@ fn old_body(eligible: Option<bool>) -> String {
     }
 }
 
-/// kube-proxy's body since then, which is ours for every release.
+/// kube-proxy's body in newer releases, and the agent's beside every release.
 fn body(eligible: Option<bool>, healthy: bool) -> String {
     let eligible = eligible.map(|eligible| format!(r#""nodeEligible":{eligible},"#));
     let (eligible, family) = (
@@ -62,8 +61,8 @@ fn body(eligible: Option<bool>, healthy: bool) -> String {
     )
 }
 
-/// Both answer /healthz with the status of a node that is eligible to them or not, in their own words and
-/// under the same headers; /livez does not depend on it, and other paths are the same.
+/// Asserts the status of /healthz for each server's view of the node's eligibility, with different bodies
+/// and the same headers. /livez does not depend on eligibility, and answers to other paths are equal.
 fn differ(scene: &Scene, what: &str, theirs: bool, ours: bool) {
     let status = |eligible: bool| if eligible { 200 } else { 503 };
     let seen = until(PATIENCE, || {
@@ -87,8 +86,8 @@ fn differ(scene: &Scene, what: &str, theirs: bool, ours: bool) {
     }
 }
 
-/// Answers of a node that is to be removed, and of one that is not. `heeds`: /healthz of that kube-proxy
-/// depends on it.
+/// Answers of a node that is being removed, and of one that is not. `heeds`: this kube-proxy's /healthz
+/// depends on the removal.
 #[rstest]
 #[case::v1_28(KUBE_PROXY_1_28, Mode::Iptables, &[], false)]
 #[case::v1_28_with_the_gate(KUBE_PROXY_1_28, Mode::Iptables, &[GATE], true)]
@@ -108,7 +107,7 @@ fn answers_beside(
     scene.start_agent(&[]);
     scene.wait_proven();
     let expect = |scene: &Scene, what: &str, eligible: bool| {
-        // A release that does not heed a change gets the time to do so.
+        // Leaves time for a wrong reaction of a release that should ignore the change.
         thread::sleep(Duration::from_secs(1));
         match release {
             KUBE_PROXY_1_37 => scene.agree(what, if eligible { 200 } else { 503 }),
@@ -145,7 +144,7 @@ fn faults_show_beside(#[case] release: Release, #[case] mode: Mode) {
     judge(&title, &mut scene, &Fault::ALL);
 }
 
-/// kube-proxy's own 503: it cannot write rules for a minute.
+/// kube-proxy itself answers 503 if it cannot write rules for a minute.
 #[rstest]
 #[case::v1_28(KUBE_PROXY_1_28)]
 #[case::v1_32(KUBE_PROXY_1_32)]
@@ -178,7 +177,7 @@ fn an_overdue_sync_beside(#[case] release: Release) {
     }
 }
 
-/// Outsiders get ours at 10256, and the node gets kube-proxy's.
+/// At 10256 outside clients get our answer, and the node gets kube-proxy's.
 #[rstest]
 #[case::v1_28(KUBE_PROXY_1_28, Mode::Iptables)]
 #[case::v1_32(KUBE_PROXY_1_32, Mode::Nftables)]
@@ -199,7 +198,7 @@ fn health_check_node_ports_agree_with(#[case] release: Release, #[case] mode: Mo
     }
 }
 
-/// Rules of each release go with ours, and others' stay.
+/// Our cleanup removes the rules of each release, and leaves those of other programs.
 #[rstest]
 #[case::v1_28(KUBE_PROXY_1_28, &[Mode::Iptables, Mode::IptablesLegacy], &KEPT)]
 #[case::v1_32(KUBE_PROXY_1_32, &[Mode::Iptables, Mode::Nftables], &KEPT)]
@@ -214,8 +213,8 @@ fn rules_are_removed_of(
     }
 }
 
-/// Flags that only another release has, or that have another type there: they are accepted and named in
-/// the log. Removed ones matter to clusters that keep them.
+/// Flags that only another release has, or has with another type. The agent accepts them and names them in
+/// the log, because clusters may still set removed flags.
 #[rstest]
 #[case::v1_28(KUBE_PROXY_1_28, &["      --proxy-port-range port-range"])]
 #[case::v1_32(KUBE_PROXY_1_32, &[])]

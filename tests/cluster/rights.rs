@@ -1,4 +1,4 @@
-//! The roles of deploy/base give what is needed and nothing else: the API server says so.
+//! The API server confirms that the roles of deploy/base grant what is needed and nothing else.
 
 use http::Method;
 use node_tests::cluster::base::SLICE;
@@ -15,7 +15,6 @@ use crate::scene::{NODE, PATIENCE, until};
 const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/pathproof/leases";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
-/// What the server says to a change: its status code.
 pub(crate) fn code(answer: anyhow::Result<Value>) -> u16 {
     match answer {
         Ok(_) => 200,
@@ -104,7 +103,7 @@ fn agent(api: &Api) {
         assert_eq!(get(api, path), 403, "{path}");
     }
     let own = condition("ServiceDatapathReady");
-    // The policy is in force a moment after it was made.
+    // The policy is in force a moment after its creation.
     let denied = until(PATIENCE, || {
         (status(api, "node-2", &own) == 403).then_some(())
     });
@@ -126,7 +125,7 @@ fn agent(api: &Api) {
         let written = api.request(Method::PATCH, &path, STRATEGIC, &changed);
         assert_eq!(code(written), 403, "{field}");
     }
-    // And what is its own is let through beside what others wrote.
+    // The agent may still write its own condition beside those of others.
     assert_eq!(status(api, "node-1", &own), 200);
     let taint = json!({ "spec": { "unschedulable": true } });
     assert_eq!(code(api.patch(NODE, &taint)), 403);
@@ -137,7 +136,7 @@ fn agent(api: &Api) {
     );
 }
 
-/// Events about its own node, in its own name, and no others.
+/// The agent may write Events about its own node in its own name, and no others.
 fn events(api: &Api, admin: &Api) {
     let path = |namespace: &str| format!("/apis/events.k8s.io/v1/namespaces/{namespace}/events");
     let post = |api: &Api, event: &Value| api.post(&path("default"), event);
@@ -161,7 +160,7 @@ fn events(api: &Api, admin: &Api) {
         code(api.post(&path("kube-system"), &event("kube-system", "node-1"))),
         403
     );
-    // That it happened again.
+    // The update that counts a repetition.
     let again = json!({ "series": {
         "count": 2, "lastObservedTime": "2026-01-01T00:01:00.000000Z",
     } });
@@ -211,7 +210,7 @@ fn rotator(api: &Api) {
     );
 }
 
-/// The sentinel's two may be written and made anew, for its Service and with its addresses.
+/// The rotator may write and recreate the sentinel's two slices, for its Service and with its addresses.
 fn own_slices(api: &Api, path: &str) {
     let slice = |name: &str, service: &str, address: &str| {
         json!({
@@ -249,7 +248,7 @@ fn own_slices(api: &Api, path: &str) {
     }
 }
 
-/// Its own may be held and given back; another one may be neither read nor written.
+/// The rotator may hold and release its own Lease, and may neither read nor write another.
 fn leases(api: &Api) {
     let lease = |name: &str| {
         json!({

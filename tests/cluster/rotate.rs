@@ -1,5 +1,5 @@
-//! The rotator, with the rights of deploy/base, moves the sentinel's endpoint, and the agent knows
-//! how long kube-proxy takes to follow.
+//! The rotator moves the sentinel's endpoint with the rights of deploy/base, and the agent measures how
+//! long kube-proxy takes to follow.
 
 use node_tests::cluster::{Mode, Process, base};
 use node_tests::scene::assert_never_503;
@@ -10,7 +10,7 @@ use crate::scene::{PATIENCE, Scene, until};
 
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/pathproof/endpointslices";
 
-/// The ports of the sentinel's slices, each once.
+/// The distinct ports of the sentinel's slices, one per generation.
 fn generations(scene: &Scene) -> Vec<u64> {
     let slices = scene.api.get(SLICES).expect("slices");
     let ports = slices["items"].as_array().into_iter().flatten();
@@ -60,14 +60,14 @@ fn a_rotation_is_followed_and_its_lag_known() {
         });
         assert_never_503(&watch);
         assert!(followed.is_some(), "{moved} is not on the wire: {last:#}");
-        // kube-proxy waits up to a second between syncs; a lag of minutes would be no measure.
+        // kube-proxy waits up to a second between syncs, so a lag of minutes would be wrong.
         let lags = last["verdict"]["families"].as_array().into_iter().flatten();
         for lane in lags.flat_map(|family| family["lanes"].as_array().into_iter().flatten()) {
             let lag = lane["lag"].as_u64().unwrap_or_default();
             assert!(lag < 30_000_000_000, "{lane:#}");
         }
     }
-    // Somebody takes off the label by which the slices of the Service are found.
+    // The rotator restores a deleted label, by which the Service's slices are found.
     let slice = format!("{SLICES}/pathproof-sentinel-ipv4");
     let label = "kubernetes.io/service-name";
     let change = json!({ "metadata": { "labels": { label: null } } });
@@ -96,8 +96,8 @@ fn a_rotation_is_followed_and_its_lag_known() {
     assert!(healthy, "{:?}", watch.changes());
 }
 
-/// Of the chain alone: kube-proxy writes it again with whatever changes, and of chains that are gone it
-/// knows nothing (docs/operations.md).
+/// kube-proxy rewrites this chain with every change. It does not notice other chains that are missing
+/// (docs/operations.md).
 #[test]
 fn a_flushed_chain_comes_back_with_the_next_rotation() {
     let name = "a_flushed_chain_comes_back_with_the_next_rotation";

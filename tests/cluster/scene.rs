@@ -1,4 +1,4 @@
-//! A node in a real cluster behind kube-proxy, and what tests do with it.
+//! A node in a real cluster with kube-proxy, and the operations of tests on it.
 
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
@@ -13,10 +13,8 @@ use node_tests::watch::Watch;
 use node_tests::world::{Family, NODE_NAME, Namespace, World, agent_binary};
 use serde_json::{Value, json};
 
-/// The Node under test.
 pub(crate) const NODE: &str = "/api/v1/nodes/node-1";
 
-/// Everything that is up.
 pub(crate) struct Scene(cluster::Scene);
 
 impl Deref for Scene {
@@ -34,13 +32,12 @@ impl DerefMut for Scene {
 }
 
 impl Scene {
-    /// A cluster with its Services and kube-proxy, without an agent. Nothing, loudly, where the
-    /// machine lacks what it takes.
+    /// A cluster with Services and kube-proxy, without an agent. Prints why and returns `None` if the
+    /// machine lacks a tool.
     pub(crate) fn bare(test: &str, mode: Mode) -> Option<Self> {
         Self::bare_with(test, mode, || Servers::or_skip(test))
     }
 
-    /// The same with these programs.
     pub(crate) fn bare_with(
         test: &str,
         mode: Mode,
@@ -54,7 +51,7 @@ impl Scene {
         Some(Self(scene))
     }
 
-    /// With an agent, and the node proven in both families by probes.
+    /// The same with an agent, once probes have proven the node in both families.
     pub(crate) fn proven(test: &str, mode: Mode, extra: &[&str]) -> Option<Self> {
         let mut scene = Self::bare(test, mode)?;
         scene.start_agent(extra);
@@ -62,7 +59,7 @@ impl Scene {
         Some(scene)
     }
 
-    /// Starts kube-proxy with its health server at this port, and does not wait.
+    /// Starts kube-proxy with its health server at this port, without waiting for it.
     pub(crate) fn start_proxy_at(&mut self, port: u16, more: &[&str]) {
         let config = self.control.proxy_kubeconfig(self.far());
         let (world, programs) = (&self.world, &self.programs);
@@ -70,8 +67,8 @@ impl Scene {
         self.proxy = Some(proxy.expect("a kube-proxy"));
     }
 
-    /// Replaces the agent as a DaemonSet does with a surge: the new one is ready before the old one
-    /// is asked to end.
+    /// Replaces the agent as a DaemonSet with a surge does: the new one is ready before the old one
+    /// gets SIGTERM.
     pub(crate) fn upgrade_agent(&mut self) {
         let old = self.agent.take().expect("an agent runs");
         self.start_agent(&["--shutdown-grace", "5s"]);
@@ -79,7 +76,7 @@ impl Scene {
         self.wait_proven();
     }
 
-    /// Starts a rotator that has something to count, and does not rotate meanwhile.
+    /// Starts a rotator that counts nodes, with an interval too long to rotate during the test.
     pub(crate) fn rotator(&self, name: &str, more: &[&str]) -> Process {
         let mut command = self.world.node.command(agent_binary().expect("a binary"));
         command
@@ -89,8 +86,8 @@ impl Scene {
         Process::start(command, name, self.world.dir()).expect("a rotator")
     }
 
-    /// Waits until the agent knows this count. A rotator leads as soon as the lease of one that was killed
-    /// has run out.
+    /// Waits until the agent reports this count. A new rotator leads once the lease of a killed one has
+    /// expired.
     pub(crate) fn counted(&self, unsound: u64, nodes: u64) {
         let mut last = Value::Null;
         let seen = until(2 * PATIENCE, || {
@@ -104,20 +101,18 @@ impl Scene {
         assert!(seen.is_some(), "not {what}: {last:#}, {:#?}", slices());
     }
 
-    /// Answers of both health servers to the same request: kube-proxy's and ours.
+    /// Answers of kube-proxy and of the agent to the same request.
     pub(crate) fn ask(&self, path: &str) -> (Response, Response) {
         let theirs = until(PATIENCE, || self.proxy().ask(path).ok()).expect("kube-proxy answers");
         let ours = until(PATIENCE, || self.agent().outside(path, Family::V4).ok());
         (theirs, ours.expect("the agent answers"))
     }
 
-    /// Asks kube-proxy's.
     pub(crate) fn watch_proxy(&self) -> Watch {
         let (from, address) = (&self.world.outside, self.proxy().address);
         Watch::start_at(from, address, Duration::from_millis(20)).expect("a poller")
     }
 
-    /// Writes the Node's taints.
     pub(crate) fn taint(&self, keys: &[&str]) {
         let taint = |key| json!({ "key": key, "value": "1", "effect": "NoSchedule" });
         let taints: Vec<Value> = keys.iter().map(taint).collect();
@@ -125,24 +120,23 @@ impl Scene {
         self.api.patch(NODE, &change).expect("taint the Node");
     }
 
-    /// Removes a Service and its slices.
     pub(crate) fn remove(&mut self, service: &str) {
         let core = format!("/api/v1/namespaces/demo/services/{service}");
         self.api.delete(&core).expect("delete a Service");
         for family in ["v4", "v6"] {
             let slices = "/apis/discovery.k8s.io/v1/namespaces/demo/endpointslices";
-            // A controller of the API server's own may have been faster.
+            // A controller of the API server may already have deleted it.
             let _ = self.api.delete(&format!("{slices}/{service}-{family}"));
         }
         self.manifests.remove(service).expect("remove its manifest");
     }
 
-    /// Starts clients: two pods and an outsider to each Service, in both families.
+    /// Starts clients in both families: two pods that dial web and api, and an outside client of api.
     pub(crate) fn traffic(&mut self) {
         self.traffic_at(7.0);
     }
 
-    /// The same with so many connections a second for each.
+    /// The same with this number of connections per second for each client.
     pub(crate) fn traffic_at(&mut self, rate: f64) {
         for family in Family::ALL {
             for (service, pod) in [
@@ -161,12 +155,12 @@ impl Scene {
     }
 }
 
-/// Flushes kube-proxy's Service chains (nftables mode); gives the script that adds their rules again.
+/// Flushes kube-proxy's Service chains in nftables mode. Returns the script that restores their rules.
 pub(crate) fn flush(node: &Namespace) -> String {
     cluster::flush_services(node).expect("flush")
 }
 
-/// The name is fixed by the world.
+/// The world sets the node's name.
 #[test]
 fn the_node_is_the_worlds() {
     assert_eq!(NODE, format!("/api/v1/nodes/{NODE_NAME}"));

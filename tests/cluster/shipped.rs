@@ -1,4 +1,4 @@
-//! A real API server takes what is shipped, with each profile; helm installs it and takes it away.
+//! A real API server accepts the shipped objects of each profile, and helm installs and uninstalls them.
 
 use std::fs;
 use std::io::Write as _;
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 
 use crate::scene::{PATIENCE, until};
 
-/// An API server without nodes, and what speaks to it.
+/// An API server without nodes, and its clients.
 struct Cluster {
     api: Api,
     kubeconfig: PathBuf,
     _control: ControlPlane,
-    // Last: the servers end before it.
+    // Last, so that it is dropped after the servers.
     world: World,
 }
 
@@ -55,7 +55,6 @@ impl Cluster {
         command
     }
 
-    /// `helm VERB pathproof ...` in the namespace.
     fn helm(&self, verb: &str, words: &[&str]) -> String {
         let done = self.try_helm(verb, words);
         done.unwrap_or_else(|error| panic!("helm {verb} {words:?}: {error:#}"))
@@ -70,7 +69,7 @@ impl Cluster {
         said(command.args(words))
     }
 
-    /// Has the API server look at objects, strictly, and keep none.
+    /// Validates objects strictly with the API server, without creating them.
     fn looks_at(&self, objects: &[Value]) -> Result<(), String> {
         let list = json!({ "apiVersion": "v1", "kind": "List", "items": objects });
         let mut command = self.command(Tool::Kubectl);
@@ -123,14 +122,14 @@ fn an_api_server_takes_every_profile(cluster: &Cluster) {
             let taken = cluster.looks_at(&objects);
             taken.unwrap_or_else(|error| panic!("{profile} without a sentinel: {error}"));
         }
-        // It does look: a field that is none is refused.
+        // The validation works: an unknown field is refused.
         objects[0]["metadata"]["unknown"] = json!("x");
         let error = cluster.looks_at(&objects).expect_err("an unknown field");
         assert!(error.contains("unknown"), "{error}");
     }
 }
 
-/// Its own kinds alone: there is no Prometheus Operator.
+/// Only built-in kinds, because there is no Prometheus Operator.
 fn an_api_server_takes_the_objects_of_every_values_file(cluster: &Cluster) {
     let files = fs::read_dir(folder().join("chart/ci")).expect("values files");
     for file in files {
@@ -144,7 +143,7 @@ fn an_api_server_takes_the_objects_of_every_values_file(cluster: &Cluster) {
     }
 }
 
-/// By its Pod Security label. Without one the notes name the command.
+/// The Pod Security label decides. If there is none, the notes name the command that sets it.
 fn a_namespace_that_forbids_the_agents_is_refused(cluster: &Cluster) {
     let set = |label: &str| {
         let mut command = cluster.command(Tool::Kubectl);
@@ -201,12 +200,12 @@ fn notes_say_what_to_do_next_with_each_profile(cluster: &Cluster) {
             assert!(notes.contains(word), "{profile}: no {word} in {notes}");
         }
         assert!(!notes.contains("<no value>"), "{notes}");
-        // It begins with audit, and one command enforces.
+        // The installation starts in audit mode, and the notes name the command that enforces.
         let enforce = "helm upgrade pathproof CHART -n pathproof --reuse-values \
                        --set agent.enforcement=enforce";
         let is_audit = notes.contains("Audit mode") && notes.contains(enforce);
         assert_eq!(is_audit, profile != "rke1", "{notes}");
-        // Nothing is advised that the chart would refuse.
+        // The notes advise no option that the chart would refuse.
         let is_rke1 = profile == "rke1";
         assert_eq!(
             notes.contains("metrics.podMonitor.enabled=true"),
@@ -253,7 +252,7 @@ fn notes_say_what_to_do_next_with_each_profile(cluster: &Cluster) {
     );
 }
 
-/// What of ours the API server has.
+/// Names of all pathproof objects in the API server.
 fn ours(api: &Api) -> Vec<String> {
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let admission = "/apis/admissionregistration.k8s.io/v1";
@@ -285,7 +284,7 @@ fn ours(api: &Api) -> Vec<String> {
 fn helm_takes_away_what_it_brought(cluster: &Cluster) {
     cluster.helm("install", &[]);
     let installed = ours(&cluster.api);
-    // Two of each ServiceAccount, its roles and bindings, and the workloads behind them.
+    // Two ServiceAccounts, each with roles and bindings, and two workloads.
     assert!(installed.len() >= 18, "{installed:?}");
     cluster.helm("upgrade", &["--set", "agent.enforcement=enforce"]);
     let agent = "/apis/apps/v1/namespaces/pathproof/daemonsets/pathproof-agent";
@@ -299,7 +298,7 @@ fn helm_takes_away_what_it_brought(cluster: &Cluster) {
     said(&mut rollback).expect("roll back");
     let audit = ["run", "--enforcement=audit", "--datapath=kube-proxy"];
     assert_eq!(args(&cluster.api), json!(audit));
-    // Another profile: objects that it does not have are deleted.
+    // A change of profile deletes the objects that the new one lacks.
     cluster.helm("upgrade", &["--set", "profile=rke1"]);
     let rotator = ours(&cluster.api);
     assert!(

@@ -1,5 +1,5 @@
-//! kube-proxy keeps 10256 and its configuration: from outside pathproof answers there, on the node
-//! itself kube-proxy does, and whoever is gone leaves the port to the other.
+//! kube-proxy keeps port 10256 and its configuration. Outside clients get the agent's answer there, and the
+//! node itself gets kube-proxy's. If one of the two ends, the other answers both.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::faults::flush;
 use crate::scene::{PATIENCE, Scene, until};
 
 impl Scene {
-    /// From outside in both families, and on the node itself.
+    /// Status codes from outside in both families, and on the node itself.
     fn answers(&self) -> [Option<u16>; 3] {
         let outside = |family| self.agent.as_ref()?.outside("/healthz", family).ok();
         let here = self
@@ -24,7 +24,7 @@ impl Scene {
         [outside(Family::V4), outside(Family::V6), here].map(|of| of.map(|answer| answer.status))
     }
 
-    /// Waits until kube-proxy has opened its port, and the agent knows.
+    /// Waits until the agent reports that kube-proxy has opened the port.
     fn wait_owner(&self) {
         let mut way = Value::Null;
         let seen = until(PATIENCE, || {
@@ -43,14 +43,14 @@ impl Scene {
 }
 
 #[test]
-fn outsiders_get_ours_and_the_node_gets_that_of_kube_proxy() {
-    let name = "outsiders_get_ours_and_the_node_gets_that_of_kube_proxy";
+fn outside_clients_get_our_answer_and_the_node_gets_kube_proxys() {
+    let name = "outside_clients_get_our_answer_and_the_node_gets_kube_proxys";
     if let Some(scene) = Scene::bare(name, Mode::Nftables) {
         share_the_port(scene);
     }
 }
 
-/// kube-proxy and the agent at one port, from start to kube-proxy's return.
+/// kube-proxy and the agent share the port, from their start to the restart of a dead kube-proxy.
 pub(crate) fn share_the_port(mut scene: Scene) {
     drop(scene.proxy.take());
     scene.start_proxy_at(HEALTHZ_PORT, &[]);
@@ -59,8 +59,8 @@ pub(crate) fn share_the_port(mut scene: Scene) {
     scene.wait_answers("sound", [200; 3]);
     scene.wait_owner();
 
-    // Both may give the same bytes when they agree, so they are made to disagree. kube-proxy was started
-    // a moment ago, and its first sync of each family mends what was flushed before it.
+    // A flush makes the answers differ, so that their source shows. It has to wait for kube-proxy's
+    // first sync of each family, which would restore the rules.
     let synced = until(PATIENCE, || {
         let log = scene.proxy().process.log();
         (log.matches("SyncProxyRules complete").count() >= 2).then_some(())
@@ -69,7 +69,7 @@ pub(crate) fn share_the_port(mut scene: Scene) {
     flush(&scene, &["ip", "ip6"]);
     scene.wait_answers("flushed", [503, 503, 200]);
 
-    // kube-proxy dies: whoever answers on the node itself now is ours, and gives way when it is back.
+    // While kube-proxy is dead, the agent answers on the node itself too, and gives way when it is back.
     drop(scene.proxy.take());
     let ours = until(PATIENCE, || scene.world.node.run(get_here).ok());
     assert!(
@@ -77,12 +77,12 @@ pub(crate) fn share_the_port(mut scene: Scene) {
         "the port is nobody's, and ours does not answer there"
     );
     scene.start_proxy_at(HEALTHZ_PORT, &["--bind-address-hard-fail=true"]);
-    // It mends the rules as it starts.
+    // kube-proxy restores the rules as it starts.
     scene.wait_owner();
     scene.wait_answers("kube-proxy is back", [200; 3]);
     let proxy = scene.proxy.as_mut().expect("a kube-proxy");
     let ended = proxy.process.exited().expect("wait");
-    assert_eq!(ended, None, "it found the port taken");
+    assert_eq!(ended, None, "kube-proxy found the port taken");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_killed_agent_leaves_the_port_as_it_was() {
         return;
     };
     drop(scene.proxy.take());
-    // The agent first: kube-proxy finds nothing in its way.
+    // The agent starts first, and must leave the port free for kube-proxy.
     scene.start_agent(&[]);
     scene.start_proxy_at(HEALTHZ_PORT, &["--bind-address-hard-fail=true"]);
     scene.wait_proven();
@@ -100,7 +100,7 @@ fn a_killed_agent_leaves_the_port_as_it_was() {
     scene.wait_answers("sound", [200; 3]);
     let watch = scene.watch_healthy();
     scene.agent.take().expect("an agent").kill().expect("kill");
-    // Asked every 20 ms: kube-proxy's 200 comes at once, or within a moment.
+    // The watch polls every 20 ms, so kube-proxy answers 200 by now.
     std::thread::sleep(Duration::from_secs(1));
     let port = SocketAddr::new(scene.world.node_address(Family::V4), HEALTHZ_PORT);
     for path in ["/healthz", "/livez"] {
@@ -118,7 +118,7 @@ fn a_killed_agent_leaves_the_port_as_it_was() {
     );
 }
 
-/// What 127.0.0.1 answers at the port.
+/// Status code of 127.0.0.1 at the port.
 fn get_here() -> anyhow::Result<u16> {
     let here = std::net::SocketAddr::from(([127, 0, 0, 1], HEALTHZ_PORT));
     Ok(node_tests::http::get(here, "/healthz", Duration::from_secs(2))?.status)

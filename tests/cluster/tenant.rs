@@ -1,4 +1,4 @@
-//! Somebody who may edit one namespace, and what he can do to the node: nothing.
+//! A tenant who may edit one namespace cannot harm the node.
 
 use std::net::IpAddr;
 use std::thread;
@@ -16,11 +16,12 @@ use crate::scene::{PATIENCE, PORT, Scene, until};
 
 const SERVICE: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel";
 const CLAIM: &str = "/api/v1/namespaces/shop/services/claim";
-/// Time for a fault to show after failed probes count, and a second more.
+/// Time for a fault to show once failed probes count, and a second more.
 const SHOWS: Duration = Duration::from_secs(3);
 
 impl Scene {
-    /// A Service of a tenant's with these external IPs, on these ports, to a server of his.
+    /// Creates a tenant's Service with these external IPs and ports, and the tenant's server as its
+    /// endpoint.
     fn claim(&self, external_ips: &[IpAddr], numbers: &[u16]) {
         namespace(&self.api, "shop").expect("a namespace");
         let ports = |target| ports(numbers.iter().copied(), "TCP", target);
@@ -35,7 +36,7 @@ impl Scene {
         }
     }
 
-    /// The sentinel's node port by TCP.
+    /// The sentinel's node port for TCP.
     fn node_port(&self) -> u16 {
         let service = self.api.get(SERVICE).expect("the sentinel");
         let ports = service["spec"]["ports"].as_array().expect("ports");
@@ -56,18 +57,18 @@ impl Scene {
         Family::ALL.map(address).to_vec()
     }
 
-    /// Takes the claim away; the node is as before.
+    /// Deletes the tenant's Service, and waits until the node is proven again.
     fn unclaim(&self) {
         self.api.delete(CLAIM).expect("delete a Service");
         for family in ["v4", "v6"] {
             let slices = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
-            // A controller of the API server's own may have been faster.
+            // A controller of the API server may already have deleted it.
             let _ = self.api.delete(&format!("{slices}/claim-{family}"));
         }
         self.wait_proven();
     }
 
-    /// Waits until lanes of a path are claimed by the tenant, in both families.
+    /// Waits until the agent reports the tenant's claim on this path's lanes, in both families.
     fn wait_claimed(&self, path: &str) {
         self.wait(&format!("{path} claimed"), |report| {
             Family::ALL.into_iter().all(|family| {
@@ -77,14 +78,14 @@ impl Scene {
         });
     }
 
-    /// The agent's account of claims, once it names so many frontends of an owner.
+    /// The agent's list of claims, once it has `count` frontends of this owner.
     fn wait_claims(&self, owner: &str, count: u64) -> Value {
         let what = format!("{count} claims of {owner}");
         let mut report = self.wait(&what, |report| report["claims"][owner] == count);
         report["claims"].take()
     }
 
-    /// Waits for the one Event about this claim.
+    /// Waits for an Event about this claim, and asserts that there is only one.
     fn wait_contested_event(&self, said: &str) {
         let events = "/apis/events.k8s.io/v1/namespaces/default/events";
         let mut last = Value::Null;
@@ -104,19 +105,19 @@ impl Scene {
     }
 }
 
-/// Several faults in a row are no flapping.
+/// Turns off the hold-down, because the faults follow each other closely.
 const OPTIONS: [&str; 2] = ["--flap-dwell", "0"];
 
-/// What is claimed: of the node's addresses and the sentinel's.
+/// An address and port that the tenant claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
     NodePort,
     ClusterIp,
-    /// Where the sentinel's own endpoint is.
+    /// The address of the sentinel's endpoint.
     Echo,
 }
 
-/// One cluster for all claims: each is made, judged and taken away. A part's name is in what it panics with.
+/// Makes, judges and deletes each claim in one cluster. The location of a panic shows which part failed.
 #[rstest]
 #[case::nftables(Mode::Nftables)]
 #[case::iptables(Mode::Iptables)]
@@ -142,7 +143,8 @@ fn a_tenants_claims_take_no_node_out(#[case] mode: Mode) {
         );
         a_tenant_who_claims_what_is_probed_takes_no_node_out(&mut scene, Claim::Echo, None);
     }
-    // An agent counts one Event of a reason on: a new one writes it anew. Last, since it has traffic.
+    // An agent only updates its Event of a reason, so a new agent writes the next one. Last, because it
+    // has traffic.
     drop(scene.agent.take());
     scene.start_agent(&OPTIONS);
     scene.wait_proven();
@@ -184,7 +186,7 @@ fn a_tenant_who_claims_what_is_probed_takes_no_node_out(
         report["verdict"]["state"], "proven",
         "{claim:?}: {report:#}"
     );
-    // The other lanes go on judging. Node ports that are refused alone are no fault for certain.
+    // The other lanes still judge. Refused node ports alone would be no certain fault.
     if is_judged_beside {
         break_and_mend(scene, &format!("{claim:?} claimed"));
         scene.wait_for("proven", 200, PATIENCE);
@@ -192,8 +194,8 @@ fn a_tenant_who_claims_what_is_probed_takes_no_node_out(
     scene.unclaim();
 }
 
-/// Cluster IPs and node ports are claimed, both families: nothing is proven or accused, but a table
-/// that is gone is a fault all the same.
+/// All probed cluster IPs and node ports are claimed, in both families, so probes neither prove nor accuse
+/// the node. A missing table is a fault all the same.
 fn a_node_of_which_everything_is_claimed_is_not_blind(scene: &mut Scene) {
     let mut addresses = scene.cluster_ips();
     addresses.extend(scene.node_addresses());
@@ -208,7 +210,7 @@ fn a_node_of_which_everything_is_claimed_is_not_blind(scene: &mut Scene) {
     scene.unclaim();
 }
 
-/// The ports at which load balancers ask this agent, at this node's addresses.
+/// The tenant claims the agent's health port at the node's addresses.
 fn a_tenant_who_claims_the_health_port_is_named(scene: &Scene) {
     scene.claim(&scene.node_addresses(), &[HEALTHZ_PORT]);
     let claims = scene.wait_claims("node", 2);
@@ -218,7 +220,7 @@ fn a_tenant_who_claims_the_health_port_is_named(scene: &Scene) {
         "{claims:#}"
     );
     scene.wait_contested_event("which is this agent's own port");
-    // Outsiders are answered by the tenant's server meanwhile.
+    // Outside clients get the tenant's server meanwhile.
     let report = scene.report();
     let status = &report["answers"]["healthz"]["status"];
     assert_ne!(status, 503, "false 503: {report:#}");
@@ -226,8 +228,8 @@ fn a_tenant_who_claims_the_health_port_is_named(scene: &Scene) {
     scene.unclaim();
 }
 
-/// An external IP that is another Service's cluster IP, under traffic: whichever of them kube-proxy
-/// serves, no verdict changes by it, and both owners are named.
+/// An external IP equals another Service's cluster IP, under traffic. No verdict changes, whichever of them
+/// kube-proxy serves, and the agent names both owners.
 fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(scene: &mut Scene) {
     scene.traffic();
     thread::sleep(settled() + SHOWS);
@@ -243,7 +245,7 @@ fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(scene: &mut Scene)
             "{claims:#}"
         );
     }
-    // His server is gone: what reaches it is lost or refused.
+    // The tenant's server is gone: connections to it are lost or refused.
     scene.servers.remove("api-1");
     thread::sleep(settled() + SHOWS);
     assert_never_503(&watch);
@@ -256,7 +258,7 @@ fn a_tenant_who_claims_anothers_cluster_ip_touches_no_verdict(scene: &mut Scene)
     scene.wait_claims("services", 0);
 }
 
-/// The first chain of kube-proxy's translation goes, and it writes all of it again.
+/// Removes kube-proxy's tables or its first chain, expects 503, and restarts kube-proxy to restore them.
 fn break_and_mend(scene: &mut Scene, what: &str) {
     println!("tables gone: {what}");
     match scene.mode {

@@ -1,7 +1,7 @@
-//! Attacks of a tenant who may edit one namespace: connections of his pods, policies, the size of his
-//! objects. His claims are in `tenant`.
+//! Attacks of a tenant who may edit one namespace: connections of the tenant's pods, policies, and the size
+//! of objects. Claims of addresses are in `tenant`.
 //!
-//! Something else is judged all the same, after a policy and after objects of any size.
+//! The agent must still judge everything else, after a policy and after objects of any size.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -24,12 +24,12 @@ use crate::scene::{PATIENCE, PORT, Scene, until};
 
 const TENANT: &str = "tenant";
 const SERVICES: &str = "/api/v1/namespaces/tenant/services";
-/// Memory that the agent's container may have (deploy/base), in KiB.
+/// Memory limit of the agent's container in deploy/base, in KiB.
 const MEMORY: u64 = 128 * 1024;
-/// Time for a fault to show after failed probes count, and a second more.
+/// Time for a fault to show once failed probes count, and a second more.
 const SHOWS: Duration = Duration::from_secs(3);
 
-/// Addresses of pods that nobody has, on another node.
+/// Addresses of pods that do not exist, on another node.
 fn nobody(number: u8) -> Vec<String> {
     (100..100 + number)
         .map(|last| format!("10.244.1.{last}"))
@@ -37,7 +37,7 @@ fn nobody(number: u8) -> Vec<String> {
 }
 
 impl Scene {
-    /// Makes a Service with these ports. Gives its cluster IP.
+    /// Creates a Service with these ports. Returns its cluster IP.
     fn service(&self, namespace: &str, name: &str, ports: &[Value]) -> IpAddr {
         let object = service(namespace, name, json!({ "ports": ports }));
         create(&self.api, object).expect("a Service");
@@ -48,7 +48,6 @@ impl Scene {
         ip.expect("a cluster IP")
     }
 
-    /// Makes its slice.
     fn endpoints(&self, namespace: &str, name: &str, addresses: &[String], numbers: Range<u16>) {
         let endpoint = |address: &String| json!({ "addresses": [address] });
         let endpoints: Vec<Value> = addresses.iter().map(endpoint).collect();
@@ -57,7 +56,7 @@ impl Scene {
         create(&self.api, slice).expect("a slice");
     }
 
-    /// A Service with one port and these pods. Gives what is dialled.
+    /// Creates a Service with one port and these pods. Returns its frontend.
     fn small(&self, namespace: &str, name: &str, pods: &[&str]) -> SocketAddr {
         let ip = self.service(namespace, name, &ports(80..81, "TCP", None));
         self.endpoints(namespace, name, &self.addresses(pods), 80..81);
@@ -69,7 +68,6 @@ impl Scene {
         pods.iter().map(address).collect()
     }
 
-    /// A plan of a pod.
     fn pod_plan(&self, pod: &str, target: SocketAddr, rate: f64) -> Plan {
         Plan::from_pod(&self.world, self.world.pod(pod), target).rate(rate)
     }
@@ -78,28 +76,27 @@ impl Scene {
         SocketAddr::new(self.manifests.service("web").cluster_ip(Family::V4), 80)
     }
 
-    /// A Service of another namespace that comes now is followed: the proxy, which is frozen, has no rule
-    /// for it, and its connections leave untranslated.
+    /// Asserts that the agent judges a new Service of another namespace. The frozen proxy has no rule
+    /// for it, so its connections leave untranslated.
     fn another_is_judged(&mut self, name: &str) {
         let target = self.small("demo", name, &["web-1"]);
         let plan = self.pod_plan("client-1", target, 5.0);
         let client = plan.start().expect("a client");
         let service = format!("demo/{name}");
-        self.wait("another's Service is judged", |report| {
+        self.wait("the other namespace's Service is judged", |report| {
             blames(report, &service)
         });
         client.finish();
     }
 }
 
-/// Losses of coverage, by name.
 fn losses(report: &Value) -> Vec<String> {
     let losses = report["verdict"]["coverage"]["losses"].as_array();
     let name = |loss: &Value| loss["loss"].to_string();
     losses.map_or_else(Vec::new, |all| all.iter().map(name).collect())
 }
 
-/// One cluster for what his pods do. A part's name is in the place where it panics.
+/// Runs all attacks of pods in one cluster. The location of a panic shows which part failed.
 #[test]
 fn a_tenants_pods_take_no_node_out() {
     let name = "a_tenants_pods_take_no_node_out";
@@ -109,15 +106,15 @@ fn a_tenants_pods_take_no_node_out() {
     };
     namespace(&scene.api, TENANT).expect("a namespace");
     let before = mark_ports_of_udp_services(&scene);
-    // First, since nobody else may have dialled anything.
+    // First, because no other pod may have dialled yet.
     a_policy_of_the_only_tenant_breaks_no_node(&mut scene);
     a_flood_to_a_service_without_endpoints_fills_no_map(&mut scene);
     a_pod_that_keeps_its_port_makes_no_node_stale(&mut scene);
     udp_services_that_went_leave_no_port_marked(&scene, before);
 }
 
-/// A quiet node: two pods use two Services of the tenant's, which work, until his policy drops what they
-/// send.
+/// On a quiet node two pods use two Services of the tenant. They work until the tenant's policy drops the
+/// pods' packets.
 fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
     let targets = [
         scene.small(TENANT, "one", &["web-1", "web-2"]),
@@ -152,7 +149,7 @@ fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
     let report = scene.report();
     assert_eq!(report["verdict"]["state"], "degraded", "{report:#}");
 
-    // Beside it a fault of the node is a fault.
+    // A fault of the node is still a fault beside the policy.
     let table = "delete table ip kube-proxy\ndelete table ip6 kube-proxy\n";
     scene.world.node.nft(table).expect("no tables");
     scene.wait_for("broken", 503, PATIENCE);
@@ -164,8 +161,8 @@ fn a_policy_of_the_only_tenant_breaks_no_node(scene: &mut Scene) {
     scene.clients.clear();
 }
 
-/// SYNs of three pods to a Service without endpoints, which the proxy rejects: more within half a minute
-/// than there are places for connections.
+/// Three pods send SYNs to a Service without endpoints, which the proxy rejects: more within half a minute
+/// than the map of pending connections can hold.
 fn a_flood_to_a_service_without_endpoints_fills_no_map(scene: &mut Scene) {
     let empty = SocketAddr::new(
         scene.service(TENANT, "empty", &ports(80..81, "TCP", None)),
@@ -204,8 +201,8 @@ fn a_flood_to_a_service_without_endpoints_fills_no_map(scene: &mut Scene) {
     scene.clients.clear();
 }
 
-/// A pod dials with one source port an endpoint that is silent and then leaves: its SYNs follow the old
-/// conntrack entry for as long as it likes. Another pod uses another namespace's Service.
+/// A pod dials a silent endpoint from one source port. After the endpoint is removed, its SYNs keep the old
+/// conntrack entry alive and follow it. Another pod uses another namespace's Service.
 fn a_pod_that_keeps_its_port_makes_no_node_stale(scene: &mut Scene) {
     let silent = "table inet silent { chain it { type filter hook prerouting priority -300;\n\
                   tcp dport 8080 drop\n}\n}\n";
@@ -223,7 +220,7 @@ fn a_pod_that_keeps_its_port_makes_no_node_stale(scene: &mut Scene) {
     assert!(failed.is_some(), "{:?}", scene.clients[1].tally());
     let watch = scene.watch_healthy();
     scene.endpoints(TENANT, "kept", &scene.addresses(&["web-1"]), 80..81);
-    // Dialled for 15 s after it left, an endpoint is what a stale proxy would dial.
+    // A removed endpoint that is still dialled after 15 s is a sign of a stale proxy.
     thread::sleep(Duration::from_secs(20));
     assert_never_503(&watch);
     let report = scene.wait("stale connections", |report| {
@@ -239,7 +236,7 @@ fn a_pod_that_keeps_its_port_makes_no_node_stale(scene: &mut Scene) {
     assert_eq!(tally.ok, 0, "the old entry was not followed: {tally:?}");
 }
 
-/// Ports that the agent has marked as those of UDP Services.
+/// Number of ports that the agent has marked as ports of UDP Services.
 fn marked(scene: &Scene) -> u32 {
     let maps = scene.world.pin_dir().join(format!("v{ABI_VERSION}/maps"));
     let data = MapData::from_pin(maps.join(map::UDP_PORTS)).expect("a pinned map");
@@ -248,15 +245,15 @@ fn marked(scene: &Scene) -> u32 {
     words.into_iter().map(u64::count_ones).sum()
 }
 
-/// UDP Services on ever other ports: each port costs its datagrams a lookup while it is marked. Gives the
-/// number that was marked before.
+/// Creates and deletes UDP Services with new ports each time: datagrams to a marked port cost a lookup.
+/// Returns the number of marked ports before.
 fn mark_ports_of_udp_services(scene: &Scene) -> u32 {
     let before = marked(scene);
     for round in 0..3 {
         let name = format!("udp-{round}");
         let first = 2_000 + 500 * round;
         scene.service(TENANT, &name, &ports(first..first + 500, "UDP", None));
-        // Those of the rounds before may be unmarked by now.
+        // The ports of earlier rounds may be unmarked by now.
         let wanted = before + 500;
         let seen = until(PATIENCE, || (marked(scene) >= wanted).then_some(()));
         assert!(seen.is_some(), "{} of {wanted} are marked", marked(scene));
@@ -273,7 +270,7 @@ fn udp_services_that_went_leave_no_port_marked(scene: &Scene, before: u32) {
     assert!(gone.is_some(), "{} of {before} are left", marked(scene));
 }
 
-/// A million frontends out of one object. kube-proxy sleeps meanwhile: it would build them.
+/// One object with a million frontends. kube-proxy is frozen, or it would build them.
 #[test]
 fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
     let name = "a_product_of_ports_and_addresses_is_named_and_takes_no_memory";
@@ -307,7 +304,8 @@ fn a_product_of_ports_and_addresses_is_named_and_takes_no_memory() {
     scene.proxy().thaw();
 }
 
-/// Ports times pods, within what one Service may have. kube-proxy sleeps meanwhile: it would build them.
+/// Many ports times many pods, within the limits of one Service. kube-proxy is frozen, or it would build
+/// them.
 #[test]
 fn products_of_many_services_leave_room_for_others() {
     let name = "products_of_many_services_leave_room_for_others";

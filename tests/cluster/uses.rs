@@ -1,5 +1,5 @@
-//! Kinds of users of a node. An ingress node has clients outside alone:
-//! most rules of the verdict were written with pods in mind, and these users have none.
+//! Kinds of users of a node. An ingress node has outside clients alone, while most rules of the verdict
+//! were written for pods.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,26 +14,23 @@ use serde_json::{Value, json};
 
 use crate::scene::Scene;
 
-/// Node ports of the two Services.
 pub(crate) const NODE_PORTS: [u16; 2] = [30080, 30081];
-/// Sources outside.
+/// Number of outside clients.
 pub(crate) const SOURCES: u8 = 3;
-/// Connections a second of each client outside: 60 a second in all.
+/// Connections per second of each outside client, 60 in all.
 const RATE: f64 = 5.0;
-/// Pods of the pod probe, and where they run: one on each node, as its DaemonSet places them.
+/// Pods of the pod probe with their nodes: one on each node, as its DaemonSet places them.
 const PROBES: [(&str, Place, &str); 2] = [
     ("echo", Place::Local, "node-1"),
     ("echo-far", Place::Remote, "node-2"),
 ];
 
-/// A kind of users.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// Clients outside alone: two Services, three sources, both families.
+    /// Outside clients alone: two Services, three sources, both families.
     Outside,
-    /// The same, and the pod probe.
     PodProbe,
-    /// Those clients, and one pod that dials one Service.
+    /// Outside clients and one pod that dials one Service.
     OnePod,
 }
 
@@ -58,7 +55,7 @@ pub(crate) struct AtWork {
 }
 
 impl AtWork {
-    /// Starts them, and waits until they are served.
+    /// Starts the users, and waits until they are served.
     pub(crate) fn start(scene: &mut Scene, of: Use) -> Self {
         let mut plans = outside(scene, 0..SOURCES);
         if of == Use::OnePod {
@@ -76,7 +73,7 @@ impl AtWork {
     }
 }
 
-/// Clients at the node ports of both Services, in both families, from these sources.
+/// Plans of outside clients that dial the node ports of both Services, in both families.
 pub(crate) fn outside(scene: &Scene, sources: std::ops::Range<u8>) -> Vec<Plan> {
     let mut plans = Vec::new();
     for family in Family::ALL {
@@ -89,7 +86,8 @@ pub(crate) fn outside(scene: &Scene, sources: std::ops::Range<u8>) -> Vec<Plan> 
     plans
 }
 
-/// The pod probe as the chart installs it: its Service is in deploy/base. Nobody else writes its slices here.
+/// Starts the pod probe as the chart installs it. Its Service is in deploy/base; no controller writes its
+/// slices here.
 fn pod_probe(scene: &mut Scene) -> Probes {
     for (pod, place, _) in PROBES {
         scene.world.add_pod(pod, place).expect("a pod");
@@ -130,7 +128,7 @@ fn pod_probe(scene: &mut Scene) -> Probes {
     Probes::start_with(&scene.world, &agent, &ips.join(","), pods).expect("the pod probe")
 }
 
-/// The rotator as it is shipped: it moves the sentinel at the interval of its manifest.
+/// Starts the rotator as shipped: it moves the sentinel at the interval of its manifest.
 pub(crate) fn rotator(scene: &Scene) -> Process {
     let objects = base::objects().expect("deploy/base");
     let is_it = |object: &&Value| {
