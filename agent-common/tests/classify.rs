@@ -1,5 +1,5 @@
-//! The rules over ordinary collections: every scenario of `parts/scenario.rs`, which the
-//! compiled programs run too (tests/kernel), and properties of any sequence of sightings.
+//! The rules over ordinary collections: the scenarios of `parts/scenario.rs`, which tests/kernel also runs
+//! with the compiled programs, and properties of arbitrary sequences of sightings.
 
 use std::collections::BTreeMap;
 
@@ -46,9 +46,9 @@ fn scenarios(#[values(Family::V4, Family::V6)] family: Family) {
     }
 }
 
-/// A current endpoint keeps the time of the first new connection, one that left that of the last.
+/// A current endpoint keeps the time of its first new connection, and a removed one that of the last.
 #[test]
-fn endpoints_are_met() {
+fn an_endpoint_keeps_the_time_of_its_connections() {
     let node = Node::new(Family::V4);
     let stage = node.stage;
     let dial = |isn, endpoint| {
@@ -70,14 +70,14 @@ fn endpoints_are_met() {
     dial(3, stage.here);
     let last = dial(4, stage.here);
     assert_eq!(node.met(stage.here), last);
-    // It follows the connection's old entry in conntrack.
+    // A late SYN only follows the connection's old conntrack entry.
     node.take(&Step::Wait(30));
     let again = Step::Out(Device::Pods, packet::syn(stage.pod, stage.here, 4));
     node.take(&again);
     assert_eq!(node.met(stage.here), last);
 }
 
-/// Probes of the sentinel are counted as all connections are, and are evidence of nothing.
+/// Probes of the sentinel are counted like all connections, but give no evidence.
 #[rstest]
 fn probes_leave_no_evidence(#[values(Family::V4, Family::V6)] family: Family) {
     for scenario in scenario::all(family) {
@@ -98,7 +98,7 @@ fn probes_leave_no_evidence(#[values(Family::V4, Family::V6)] family: Family) {
     }
 }
 
-/// A packet to the sentinel is a stray if it leaves an uplink untranslated. No other packet is.
+/// Only a packet to the sentinel that leaves an uplink untranslated is a stray.
 #[rstest]
 #[case::probe(frontend_flag::SENTINEL, Device::Uplink, true, true)]
 #[case::of_a_user(0, Device::Uplink, true, false)]
@@ -147,8 +147,8 @@ fn a_delay_is_that_of_a_first_syn() {
     assert!(node.delays.borrow().is_empty(), "its SYN came again");
 }
 
-/// From the first SYN to the first SYN-ACK: a SYN that comes again does not begin anew, a SYN-ACK that
-/// comes again does not end it again, and a refusal is no handshake.
+/// From the first SYN to the first SYN-ACK. Retransmissions of either do not count, and a refusal is no
+/// handshake.
 #[rstest]
 #[case::accepted(packet::syn_ack, accepted_units(340_000_000))]
 #[case::refused(packet::reset, 0)]
@@ -183,7 +183,7 @@ fn a_handshake_as_it_is_noted(#[case] ns: u64, #[case] units: u16, #[case] read:
     assert_eq!(Pending::default().accepted_after_ns(), None);
 }
 
-/// One sender must not use up the room of all (finding 14).
+/// One sender must not use up the whole map (finding 14).
 #[rstest]
 #[case::arrivals(Direction::Ingress, Device::Client)]
 #[case::leaks_without_arrival(Direction::Egress, Device::Uplink)]
@@ -214,7 +214,7 @@ fn budget(#[case] direction: Direction, #[case] device: Device) {
 }
 
 #[test]
-fn a_full_map_is_counted_and_judges_nobody() {
+fn a_full_map_is_counted_and_causes_no_verdict() {
     let node = Node::new(Family::V4);
     node.room.set(0);
     let Stage {
@@ -229,7 +229,7 @@ fn a_full_map_is_counted_and_judges_nobody() {
     );
 }
 
-/// A pod whose address the Node's ranges do not have.
+/// A pod whose address is outside the Node's pod ranges.
 #[rstest]
 #[case::by_its_device(device_flag::PODS, scenario::WEB, SourceClass::Pod)]
 #[case::by_any_other(0, scenario::WEB, SourceClass::External)]
@@ -252,7 +252,7 @@ fn a_pod_is_known_by_its_device(
     assert_eq!(outcome(&node, service, expected, Outcome::Arrived), 1);
 }
 
-/// The same where the pod dials an endpoint that left, which nothing is owed for from outside.
+/// The same for a pod that dials a removed endpoint. From outside, no forwarding is expected there.
 #[rstest]
 #[case::by_its_device(device_flag::PODS, Some(Failed::Stale))]
 #[case::by_any_other(0, None)]
@@ -270,9 +270,9 @@ fn a_pod_that_dials_an_endpoint_that_left_is_known_by_its_device(
     assert_eq!(failed.collect::<Vec<_>>(), Vec::from_iter(expected));
 }
 
-/// Connections of other nodes' pods to it are not followed.
+/// These are connections of other nodes' pods.
 #[test]
-fn an_endpoint_that_left_is_not_followed_by_an_uplink() {
+fn connections_from_an_uplink_to_a_removed_endpoint_are_not_followed() {
     let node = Node::new(Family::V4);
     let Stage {
         outside, former, ..
@@ -281,7 +281,7 @@ fn an_endpoint_that_left_is_not_followed_by_an_uplink() {
     assert_eq!(node.state(), None);
 }
 
-/// A sender outside who uses the address of a pod, or of the node, counts as an outsider.
+/// A packet from an uplink is from outside, even if its source is the address of a pod or of the node.
 #[rstest]
 #[case::by_a_pods_device(Device::Client, SourceClass::Pod)]
 #[case::by_an_uplink(Device::Uplink, SourceClass::External)]
@@ -295,10 +295,10 @@ fn a_source_that_comes_in_by_an_uplink_is_outside(
     assert_eq!(outcome(&node, scenario::WEB, expected, Outcome::Arrived), 1);
 }
 
-/// The node, while other processors move every state between a look and a step.
+/// A node where other processors change every state between a read and its update.
 struct Busy<'a>(&'a Node);
 
-/// See [`Busy`].
+/// A connection of [`Busy`]: each update fails.
 struct Moved(Handle);
 
 impl Connection for Moved {
@@ -347,7 +347,7 @@ impl World for Busy<'_> {
 }
 
 #[test]
-fn a_contended_state_is_given_up_and_counted() {
+fn a_contended_update_is_abandoned_and_counted() {
     let node = Node::new(Family::V4);
     let Stage {
         pod, web, stranger, ..
@@ -375,7 +375,7 @@ fn delay_buckets(#[case] ns: u64, #[case] bucket: usize) {
 }
 
 proptest! {
-    /// `Handle::swap` asserts besides that no bit is ever taken back.
+    /// `Handle::swap` also asserts that no bit is ever cleared.
     #[test]
     fn one_connection_one_outcome(
         v6: bool,
@@ -423,7 +423,7 @@ proptest! {
         prop_assert_eq!(sums.contains_key(&Outcome::Proven), !seen.proven.is_empty());
     }
 
-    /// The transition alone, from any state: bits only come, and nothing is counted without one.
+    /// From any state, a transition only sets bits, and counts nothing without setting one.
     #[test]
     fn states_go_forward(
         old in 0..1_u32 << 15,

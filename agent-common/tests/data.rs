@@ -1,4 +1,4 @@
-//! Data of connections, forwarded or lost, and frames for other hosts, over ordinary collections.
+//! Lost and forwarded data of connections, and frames for other hosts, over ordinary collections.
 
 use agent_common::evidence::state;
 use agent_common::service::Family;
@@ -15,7 +15,7 @@ pub mod packet;
 #[path = "parts/scenario.rs"]
 pub mod scenario;
 
-/// The client's first data in and out, and the data that acknowledges it.
+/// The client's first data at ingress and egress, and the data that acknowledges it.
 struct Data {
     comes: Step,
     leaves: Step,
@@ -53,7 +53,7 @@ fn made(node: &Node) {
     }
 }
 
-/// Data that a hook sees three times, and that leaves by no other, was not forwarded.
+/// Data that arrives three times and never leaves was not forwarded.
 #[rstest]
 fn data_is_lost_if_it_comes_again_and_never_leaves(
     #[values(Family::V4, Family::V6)] family: Family,
@@ -97,9 +97,8 @@ fn data_that_is_acknowledged_by_data_went_both_ways(
     assert_eq!(state & state::DATA_AGAIN, 0);
 }
 
-/// Data of a connection that was not made, or from somebody else, is none of it.
 #[test]
-fn data_before_the_answer_and_of_strangers_is_ignored() {
+fn data_before_the_answer_and_of_other_connections_is_ignored() {
     let node = Node::new(Family::V4);
     let stage = node.stage;
     let data = data_of(&stage);
@@ -127,7 +126,7 @@ fn data_before_the_answer_and_of_strangers_is_ignored() {
     assert_eq!(node.state().map(|of| of & bits), Some(0));
 }
 
-/// IP drops a frame for another host; a bridge's port passes it on.
+/// IP drops a frame for another host, but a bridge port forwards it.
 #[rstest]
 #[case::by_an_uplink(Device::Uplink, true, false)]
 #[case::by_a_port_of_a_bridge(Device::Client, true, true)]

@@ -1,4 +1,4 @@
-//! The sampling gate: bounded, the same wherever it is asked, and blind to who sends.
+//! The sampling gate is bounded, decides the same at every hook, and favours no sender.
 
 use agent_common::gate::{
     ConnectionMark, FOLLOWED_WINDOWS, Glance, LOOKED_WINDOWS, Marks, Rate, Sampled,
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 const SEED: u64 = 0x1234_5678_9abc_def1;
-/// Any window but the first.
+/// An arbitrary window other than the first.
 const NOW: u32 = 70_000;
 
 fn random(state: &mut u64) -> u32 {
@@ -21,7 +21,7 @@ fn random(state: &mut u64) -> u32 {
     (*state >> 32) as u32
 }
 
-/// So many connections in each of so many windows; the decisions of the last of them.
+/// Makes `each` connections in each of `windows` windows. Returns the decisions of the last window.
 fn busy(rate: &mut Rate, from: u32, windows: u32, each: u32) -> Vec<Sampled> {
     let (mut state, mut last) = (1, Vec::new());
     for window in from..from + windows {
@@ -45,7 +45,7 @@ fn a_quiet_service_is_followed_whole(#[case] each: u32) {
     assert!(decisions.iter().all(|one| *one == Sampled::First));
 }
 
-/// Half of [`WHOLE`] to all of it, whatever the rate; the hash makes it a little less or more.
+/// Half of [`WHOLE`] to all of it is followed at any rate, give or take the hash.
 #[rstest]
 #[case(100)]
 #[case(1_300)]
@@ -56,7 +56,7 @@ fn a_busy_service_is_sampled(#[case] each: u32) {
     assert!((WHOLE / 4..=WHOLE * 2).contains(&of), "{of}");
 }
 
-/// The first window of a rush is bounded too.
+/// Even its first window is bounded.
 #[test]
 fn a_sudden_rush() {
     let of = followed(&busy(&mut Rate::default(), NOW, 1, 50_000));
@@ -64,7 +64,7 @@ fn a_sudden_rush() {
 }
 
 #[test]
-fn after_a_rush_the_next_but_one_window_is_whole_and_its_connections_may_come_again() {
+fn two_windows_after_a_rush_all_connections_are_followed() {
     const FEW: u32 = WHOLE - 1;
     let mut rate = Rate::default();
     busy(&mut rate, NOW, 4, 10_000);
@@ -72,7 +72,7 @@ fn after_a_rush_the_next_but_one_window_is_whole_and_its_connections_may_come_ag
     assert_eq!(followed(&later), FEW);
     let again = later.iter().filter(|one| **one == Sampled::MaybeAgain);
     assert!(again.count() as u32 > FEW / 2, "{later:?}");
-    // 134 s are 1,023 to 2,047 windows, and the shift is kept for twice 2,048 at most.
+    // 134 s are 1,023 to 2,047 windows, and the shift is kept for at most twice 2,048.
     let much_later = busy(&mut rate, NOW + 2_040, 2, FEW);
     assert!(much_later.contains(&Sampled::MaybeAgain), "{much_later:?}");
     busy(&mut rate, NOW + 2_100, 1, 1);
@@ -80,8 +80,8 @@ fn after_a_rush_the_next_but_one_window_is_whole_and_its_connections_may_come_ag
     assert!(over.iter().all(|one| *one == Sampled::First), "{over:?}");
 }
 
-/// Sequence numbers that follow each other, have something in common, or are random: as many of each
-/// kind are followed, for every one of a hundred clients.
+/// The same share of connections is followed for sequential, similar and random sequence numbers, and for
+/// each of a hundred clients.
 #[rstest]
 #[case::in_sequence(|index: u32| index)]
 #[case::strided(|index: u32| index.wrapping_mul(64_000))]
@@ -101,7 +101,7 @@ fn no_sequence_number_is_favoured(#[case] isn: fn(u32) -> u32) {
             by_client[(index % CLIENTS) as usize] += u32::from(of != Sampled::Out);
         }
     }
-    // 1 of 32 of 258,000: 81 for each client, with a standard deviation of 9.
+    // One in 32 of 258,000 is 81 for each client, with a standard deviation of 9.
     let sum: u32 = by_client.iter().sum();
     assert!((7_600..8_550).contains(&sum), "{sum}");
     assert!(
@@ -110,8 +110,7 @@ fn no_sequence_number_is_favoured(#[case] isn: fn(u32) -> u32) {
     );
 }
 
-/// Whoever is followed as one of few is not sorted out as one of many by another number's luck: the
-/// same connections are chosen by every Service with the same rate.
+/// All Services with the same rate choose the same connections.
 #[test]
 fn two_services_choose_the_same() {
     let (mut one, mut other) = (Rate::default(), Rate::default());
@@ -198,8 +197,8 @@ const FROM: Ports = Ports {
 };
 
 proptest! {
-    /// Whatever else there is, a datagram that is followed is read wherever it leaves, by whatever
-    /// addresses, and so is its answer until it is marked as answered.
+    /// A followed datagram is read wherever it leaves, with any addresses and among any others. So is its
+    /// answer, until it is marked as answered.
     #[test]
     fn what_is_followed_is_read_everywhere(
         client: u32, id: u32, now: u16, after in 0..=FOLLOWED_WINDOWS, node: u32, dns: bool,
@@ -214,14 +213,14 @@ proptest! {
             marks.wants(now, &glance(&other), TO, 0);
             if (client, id) != (asked_by(&asked), id_of(&asked)) {
                 marks.follow(now, &other);
-                // A client that is the same but for the message is another flow on DNS' port alone.
+                // Another message of the same client is another flow only on the DNS port.
                 if dns || client != asked_by(&asked) {
                     marks.answer(&answer_to(&other));
                 }
             }
         }
         let now = now.wrapping_add(after);
-        // Window 0 is marked as window 1.
+        // Marks store window 0 as window 1.
         prop_assume!(now != 0);
         let masqueraded = Segment { source: mapped(node.to_be_bytes()), ..asked };
         prop_assert_eq!(marks.wants(now, &glance(&masqueraded), TO, 1), Wanted::Yes);
@@ -255,7 +254,7 @@ fn a_flow_is_read_once_in_a_while() {
     assert_eq!(marks.wants(later, &bulk(3), FROM, 0), Wanted::No);
 }
 
-/// A flood of flows to one destination leaves another its own room.
+/// A flood of flows to one destination does not affect another.
 #[test]
 fn flows_of_one_destination_are_bounded() {
     let mut marks = Box::<Marks>::default();
@@ -273,8 +272,7 @@ fn flows_of_one_destination_are_bounded() {
     assert_eq!(marks.wants(5, &elsewhere, TO, 0), Wanted::Yes);
 }
 
-/// A mark is found for at least a turn, and not for more than two; the neighbours of the same word keep
-/// theirs.
+/// A mark is kept for one to two turns. Marks in the same word do not affect each other.
 #[test]
 fn a_connection_is_marked_for_a_turn() {
     const TURN: u32 = 32;
@@ -292,12 +290,12 @@ fn a_connection_is_marked_for_a_turn() {
         assert!((0..=TURN).all(|windows| found(windows, *isn)), "{isn}");
         assert!(!found(2 * TURN, *isn), "{isn}");
     }
-    // 3,000 of 24,576 places.
+    // 3,000 of 24,576 places are marked.
     let others = (0..10_000).filter(|_| found(1, random(&mut state))).count();
     assert!((900..1_400).contains(&others), "{others}");
 }
 
-/// A turn later the marks of the one before are kept, and those of two turns ago are not.
+/// Marks of the previous turn are kept, and those of two turns ago are not.
 #[test]
 fn marks_of_the_turn_before_stay() {
     let at = |turn: u32, isn: u32| ConnectionMark::new(turn << 5, isn);
@@ -315,14 +313,14 @@ fn marks_of_the_turn_before_stay() {
     assert!(at(8, 1).is_in(second) && at(8, isn).is_in(second));
     let third = at(9, isn).set_in(second);
     assert!(!at(9, 1).is_in(third) && at(9, isn).is_in(third));
-    // Another processor is a moment ahead.
+    // Another processor is slightly ahead.
     let behind = at(8, 1).set_in(at(9, isn).set_in(0));
     assert!(at(8, isn).is_in(behind) && at(9, isn).is_in(behind) && at(9, 1).is_in(behind));
-    // The number of the turn has 8 bits.
+    // The turn's number has 8 bits.
     assert!(at(255, 1).set_in(0) != 0 && at(256, 1).is_in(at(255, 1).set_in(0)));
 }
 
-/// A place is kept for as long as an answered connection is followed, and then given to the next one.
+/// A place is kept while an answered connection is followed, and then reused.
 #[test]
 fn data_is_watched_where_there_is_a_place() {
     let mut watched = Watched::NONE;

@@ -1,9 +1,9 @@
-//! The version of the layouts stands for what they are.
+//! A change of the layouts requires a new version.
 
 use agent_common::abi::ABI_VERSION;
 
-/// An agent uses the maps that an older one pinned if both have the same version. Maps of another size or
-/// meaning would be read wrongly, or the kernel would refuse the programs.
+/// An agent reuses the pinned maps of an older one if both have the same version. With another layout it
+/// would misread them, or the kernel would refuse the programs.
 #[test]
 fn a_layout_that_changes_has_a_new_version() {
     let source = include_str!("../src/layout.rs");

@@ -1,5 +1,5 @@
-//! Parsing: tables of packets made with etherparse, every prefix of each, and properties of any
-//! bytes at all.
+//! Parsing: tables of packets, every prefix of each, and properties of arbitrary bytes. The results are
+//! compared with etherparse.
 //!
 //! Length: tables of packets, one after the other.
 
@@ -55,8 +55,7 @@ fn ethernet(packet: &Packet) -> Result<Option<Segment>, Fault> {
     parse(&packet.bytes().as_slice(), Link::Ethernet)
 }
 
-/// The packet and, one by one, every way to make it shorter: a prefix is no evidence, whatever
-/// part of it is there.
+/// Checks the packet and each of its prefixes. A prefix never gives evidence.
 fn check(packet: &Packet, expected: Result<Option<Segment>, Fault>) {
     assert_eq!(ethernet(packet), expected, "{packet:?}");
     let bytes = packet.bytes();
@@ -64,7 +63,7 @@ fn check(packet: &Packet, expected: Result<Option<Segment>, Fault>) {
         let prefix = parse(&&bytes[..length], Link::Ethernet);
         let sound = match prefix {
             Ok(None) | Err(Fault::Truncated | Fault::Malformed) => true,
-            // The cause of the error may lie in the prefix.
+            // The error may already be in the prefix.
             other => other == expected && expected.is_err(),
         };
         assert!(
@@ -104,7 +103,7 @@ fn handshakes(
     assert_eq!(
         short,
         Some(expected),
-        "the short way serves the common case"
+        "the fast path must parse the common case"
     );
     let bare = packet.without_link().bytes();
     assert_eq!(parse_plain(&bare.as_slice(), Link::None), Some(expected));
@@ -119,14 +118,14 @@ fn payload_of_a_syn(#[values(Family::V4, Family::V6)] family: Family) {
         ..segment(Kind::Syn, client, server)
     };
     check(&packet, Ok(Some(expected)));
-    // Ethernet pads short frames: what lies behind the packet is not its payload.
+    // Ethernet pads short frames: bytes after the packet are not its payload.
     let mut padded = packet::syn(client, server, ISN).bytes();
     padded.extend([0; 40]);
     let parsed = parse(&padded.as_slice(), Link::Ethernet);
     assert_eq!(parsed, Ok(Some(segment(Kind::Syn, client, server))));
 }
 
-/// Flags that are no handshake, and those that contradict each other.
+/// Flags that are no handshake, and contradictory ones.
 #[rstest]
 #[case::data_in_the_middle_of_a_message(flag::ACK, Ok(None))]
 #[case::fin(flag::ACK | flag::FIN, Ok(None))]
@@ -144,7 +143,7 @@ fn other_flags(
     check(&packet::tcp(client, server, flags, ISN, 1, b"x"), expected);
 }
 
-/// Data at the end of a message; an acknowledgement alone is none.
+/// Data at the end of a message. An acknowledgement alone is no data.
 #[rstest]
 fn data(#[values(Family::V4, Family::V6)] family: Family) {
     let (client, server) = ends(family);
@@ -161,7 +160,7 @@ fn data(#[values(Family::V4, Family::V6)] family: Family) {
     check(&of(b""), Ok(None));
 }
 
-/// Congestion notification negotiates on the SYN by two flags more.
+/// Explicit congestion notification sets two more flags on the SYN.
 #[test]
 fn syn_with_ecn() {
     let (client, server) = ends(Family::V4);
@@ -175,7 +174,7 @@ fn syn_with_ecn() {
 fn icmp(#[values(Family::V4, Family::V6)] family: Family, #[values(0, 1, 3, 4, 11)] kind: u8) {
     let (client, server) = ends(family);
     let unreachable = if family == Family::V4 { 3 } else { 1 };
-    // A router's address: what matters is what is quoted.
+    // The sender may be any router; only the quoted packet matters.
     let router = server.ip();
     for code in 0..16 {
         let about = packet::syn(client, server, ISN);
@@ -203,7 +202,7 @@ fn icmp_about_other_things(#[values(Family::V4, Family::V6)] family: Family) {
             &error(&packet::syn(client, server, ISN).fragment(9)),
             Ok(None),
         );
-        // A quoted header that is shorter than one can be.
+        // A quoted header with an impossible length.
         let mut bytes = error(&packet::syn(client, server, ISN)).bytes();
         bytes[14 + 20 + 8] = 0x44;
         assert_eq!(
@@ -218,7 +217,7 @@ fn icmp_about_other_things(#[values(Family::V4, Family::V6)] family: Family) {
     }
 }
 
-/// Eight quoted bytes of the TCP header are all that RFC 792 promises, and they are enough.
+/// The eight quoted bytes of the TCP header that RFC 792 guarantees are enough.
 #[test]
 fn icmp_with_a_short_quote() {
     let (client, server) = ends(Family::V4);
@@ -309,8 +308,7 @@ fn too_many_extensions() {
     assert_eq!(ethernet(&packet), Err(Fault::TooDeep));
 }
 
-/// Later fragments carry no TCP header. Those of other protocols are none of the observer's
-/// business and are not counted.
+/// Later fragments have no TCP header. Those of other protocols are not counted.
 #[rstest]
 #[case(6, Err(Fault::LaterFragment))]
 #[case(17, Ok(None))]
@@ -333,7 +331,7 @@ fn first_fragment_of_ipv4() {
     check(&packet, Ok(Some(segment(Kind::Syn, client, server))));
 }
 
-/// Headers that contradict themselves, by the offset of a byte behind the Ethernet header.
+/// Contradictory headers. The offset of the changed byte is relative to the end of the Ethernet header.
 #[rstest]
 #[case::version(Family::V4, 0, 0x65)]
 #[case::short_header(Family::V4, 0, 0x44)]
@@ -355,7 +353,7 @@ fn contradictions(#[case] family: Family, #[case] offset: usize, #[case] byte: u
     );
 }
 
-/// In the maps an IPv4-mapped address stands for IPv4: in an IPv6 header it would match the IPv4
+/// The maps store IPv4 addresses as mapped ones, so a mapped address in an IPv6 header would match an IPv4
 /// frontend.
 #[rstest]
 #[case::of_the_client("::ffff:10.244.1.5", "fd00:10:96::1", false)]
@@ -378,7 +376,7 @@ fn mapped_addresses(#[case] client: &str, #[case] server: &str, #[case] sound: b
         packet::syn_ack(server, client, ISN),
         packet::reset(server, client, ISN),
         error(server, client),
-        // Its own addresses are sound.
+        // The addresses of the ICMP packet itself are valid.
         error(one, other),
     ] {
         match (ethernet(&packet), sound) {
@@ -396,7 +394,7 @@ fn mapped_addresses(#[case] client: &str, #[case] server: &str, #[case] sound: b
     }
 }
 
-/// Linux makes packets above 64 KiB of received segments; their length field is zero.
+/// Linux merges received segments into packets above 64 KiB, whose length field is zero.
 #[test]
 fn jumbograms_are_data() {
     let (client, server) = ends(Family::V6);
@@ -472,7 +470,7 @@ proptest! {
         let _ = parse(&bytes.as_slice(), link);
     }
 
-    /// Sound packets with a few bytes changed go deeper than arbitrary bytes.
+    /// Valid packets with a few changed bytes reach more code than arbitrary bytes.
     #[test]
     fn damaged_packets(
         packet in sound_tcp(),
@@ -489,9 +487,9 @@ proptest! {
         let _ = parse(&bytes.as_slice(), Link::None);
     }
 
-    /// The short way says what the long one says, or nothing.
+    /// The fast path returns the result of the full parser, or nothing.
     #[test]
-    fn the_short_way_agrees(
+    fn the_fast_path_agrees(
         packet in sound_tcp(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
         ethernet: bool,
@@ -512,7 +510,7 @@ proptest! {
         let bytes = packet.bytes();
         let ours = match parse(&bytes.as_slice(), Link::Ethernet) {
             Ok(ours) => ours,
-            // Flags that contradict each other, which etherparse does not judge.
+            // etherparse accepts contradictory flags.
             Err(Fault::Malformed) => None,
             Err(fault) => return Err(TestCaseError::fail(format!("{fault:?}"))),
         };

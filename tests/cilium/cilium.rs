@@ -1,9 +1,9 @@
-//! The real Cilium on the node of a world: its agent, which compiles and attaches its own programs,
-//! without an operator.
+//! The real Cilium agent on the node of a world, where it compiles and attaches its programs. There is no
+//! operator.
 //!
-//! Its mount namespace outlives the agent, as a node's does: bpffs and /sys are private, a cgroup of the
-//! test's stands for the root of all cgroups, and files of the world's cover the two settings of the
-//! whole kernel that Cilium writes. Its API takes pods of the world, as its CNI plugin would hand them.
+//! Its mount namespace outlives the agent, as on a real node. bpffs and /sys are private, and a cgroup of
+//! the test replaces the root of all cgroups. Files of the world cover the two global kernel settings that
+//! Cilium writes. Its API gets the world's pods as from its CNI plugin.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -24,11 +24,11 @@ use node_tests::world::{self, Place, Pod, World, write_script};
 
 /// Time for Cilium to compile its programs for the first time, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// Modules without which 1.15 does without IPv6. It ends without a list of modules, and a kernel without
-/// modules has these, or a translation of them to nftables, built in.
+/// Modules that 1.15 needs for IPv6. It ends if there is no list of modules; a kernel without modules has
+/// them built in, or their translation to nftables.
 const MODULES: &str = "ip6_tables ip6table_mangle ip6table_raw ip6table_filter";
 
-/// Paths of its program, of the sources of its eBPF programs, and of the compiler.
+/// Paths of Cilium's binary, of the sources of its eBPF programs, and of the compiler.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
     release: Release,
@@ -37,11 +37,11 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// The programs; the error names what is missing.
+    /// Finds the programs. The error names a missing one.
     pub(crate) fn find(release: Release) -> Result<Self> {
         let folder = built::folder(release.folder, release.version);
         if release == CILIUM_1_15 {
-            // Asked what the kernel can do.
+            // Cilium 1.15 runs it to detect the kernel's features.
             world::tool("bpftool").context("bpftool (Debian's package bpftool)")?;
         }
         let clang = ["clang-22", "clang"].into_iter().find_map(world::tool);
@@ -63,21 +63,21 @@ impl Programs {
     }
 }
 
-/// Cilium on a node; ends when dropped. Its mounts, with its programs in bpffs, outlive its agent.
+/// Cilium on a node, which ends when dropped. Its mounts, with its programs in bpffs, outlive its agent.
 #[derive(Debug)]
 pub(crate) struct Cilium {
     agent: Option<Process>,
-    /// Keeps the mount namespace.
+    /// Keeps the mount namespace alive.
     keeper: Process,
     dir: PathBuf,
     programs: Programs,
-    /// Stands for the root of all cgroups. Last: removed when nobody is in it.
+    /// Replaces the root of all cgroups. Last, because only an empty cgroup can be removed.
     pub(crate) cgroup: Cgroup,
 }
 
 impl Cilium {
-    /// Makes the mounts, and the kinds of objects that Cilium waits for, which its operator would bring;
-    /// the agent does not run yet.
+    /// Prepares the mounts and the kinds of objects that Cilium's operator would create. Does not start the
+    /// agent.
     pub(crate) fn new(
         world: &World,
         api: &Api,
@@ -97,8 +97,8 @@ impl Cilium {
             fs::create_dir_all(dir.join(folder))?;
         }
         symlink(programs.folder.join("bpf"), dir.join("lib/bpf"))?;
-        // The old one wants no warnings, and this compiler has more than the one of its time. It reads
-        // variables that were not set, for which this compiler emits code that the kernel refuses.
+        // The old release treats warnings as errors, and this compiler has new ones. It also reads
+        // uninitialised variables, for which this compiler emits code that the kernel refuses.
         let flags = match programs.is_old() {
             true => " -w -ftrivial-auto-var-init=zero",
             false => "",
@@ -124,14 +124,14 @@ impl Cilium {
         })
     }
 
-    /// Starts the agent, in place of the one that runs, and waits until it is ready and has the pods.
-    /// `options` come after the ones that are always given.
+    /// Replaces the running agent by a new one, and waits until it is ready and has the pods. `options`
+    /// follow the options of every agent.
     pub(crate) fn start(&mut self, world: &World, kubeconfig: &str, options: &str) -> Result<()> {
         self.agent = None;
         let dir = self.dir.display().to_string();
         fs::write(self.dir.join("kubeconfig"), kubeconfig)?;
         let bin = self.dir.join("bin");
-        // A link for its own process, where a folder of links covers /proc.
+        // Adds a link for this process if a folder of links covers /proc.
         let script = format!("[ ! -d {dir}/proc ] || ln -s {dir}/proc/$$ /proc/$$; exec \"$@\"");
         let mut command = world.node.command("nsenter");
         command
@@ -153,7 +153,7 @@ impl Cilium {
             let health = request(&socket, "GET", "/v1/healthz", "");
             health.is_ok_and(|health| health["cilium"]["state"] == "Ok")
         })?;
-        // Pods that it remembers of an agent before it are its own already.
+        // A new agent already has the pods of the previous one.
         for pod in world.pods().filter(|pod| pod.place != Place::Remote) {
             match take(&socket, world, pod) {
                 Err(error) if error.to_string().contains("already exists") => {}
@@ -163,13 +163,12 @@ impl Cilium {
         Ok(())
     }
 
-    /// Sends its agent a signal.
     pub(crate) fn signal(&self, number: i32) {
         let agent = self.agent.as_ref();
         agent.expect("Cilium's agent runs").signal(number);
     }
 
-    /// Takes all frontends out of its tables; what it returns puts them back.
+    /// Removes all frontends from Cilium's tables. Returns a function that restores them.
     pub(crate) fn empty_tables(&self) -> Result<impl FnOnce() + use<>> {
         let pins = self.pins().join("tc/globals");
         let fill_v4 = empty::<12>(&pins.join("cilium_lb4_services_v2"))?;
@@ -180,19 +179,19 @@ impl Cilium {
         })
     }
 
-    /// Detaches its program of what comes in by the uplink.
+    /// Detaches Cilium's ingress program from the uplink.
     pub(crate) fn detach_from_uplink(&self, world: &World) -> Result<()> {
         let links = format!("cilium/devices/{UPLINK}/links/cil_from_netdev");
         let pin = self.pins().join(links);
         if pin.exists() {
             return Ok(fs::remove_file(pin)?);
         }
-        // A filter of clsact.
+        // Otherwise it is a filter of clsact.
         let filter = format!("filter del dev {UPLINK} ingress pref 1\n");
         world.node.tc_batch(&filter)
     }
 
-    /// Detaches its programs from sockets that connect.
+    /// Detaches Cilium's programs for connecting sockets.
     pub(crate) fn detach_from_sockets(&self) -> Result<()> {
         let links = self.pins().join("cilium/socketlb/links/cgroup");
         for program in ["cil_sock4_connect", "cil_sock6_connect"] {
@@ -201,13 +200,13 @@ impl Cilium {
         Ok(())
     }
 
-    /// Its bpffs, which nobody else has.
+    /// Cilium's private bpffs.
     fn pins(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/sys/fs/bpf", self.keeper.pid()))
     }
 }
 
-/// Takes all entries out of a map with keys of this size; what it returns puts them back.
+/// Removes all entries from a map with keys of this size. Returns a function that restores them.
 fn empty<const KEY: usize>(pin: &Path) -> Result<impl FnOnce() + use<KEY>> {
     let map = maps::Map::HashMap(MapData::from_pin(pin)?);
     let mut map: HashMap<MapData, [u8; KEY], [u8; 12]> = map.try_into()?;
@@ -222,8 +221,8 @@ fn empty<const KEY: usize>(pin: &Path) -> Result<impl FnOnce() + use<KEY>> {
     })
 }
 
-/// Options of its agent, whose files are in a folder. No Envoy, no relay and no health checks between
-/// nodes: nothing here asks for them.
+/// Options of every agent, with its files in `dir`. Envoy, Hubble and health checks between nodes are off,
+/// because no test needs them.
 fn always(dir: &str) -> String {
     let (v4, v6) = CLUSTER_CIDRS;
     format!(
@@ -236,7 +235,7 @@ fn always(dir: &str) -> String {
     )
 }
 
-/// Hands it a pod, as its CNI plugin does, and waits until its programs are attached there.
+/// Adds a pod, as Cilium's CNI plugin does, and waits until its programs are attached there.
 fn take(socket: &Path, world: &World, pod: &Pod) -> Result<()> {
     let mac = |bytes: [u8; 6]| bytes.map(|byte| format!("{byte:02x}")).join(":");
     let (inside, host) = pod.link();
@@ -254,18 +253,18 @@ fn take(socket: &Path, world: &World, pod: &Pod) -> Result<()> {
     });
     let path = format!("/v1/endpoint/cni-attachment-id:{}:eth0", pod.name);
     request(socket, "PUT", &path, &endpoint.to_string())?;
-    // From here on its own route leads to all its pods, through its own programs. A packet from a pod
-    // comes by another device than that route names.
+    // From now on Cilium's route leads to all its pods through its programs. A pod's packets arrive from
+    // another device than the one in that route.
     let filter = format!("net/ipv4/conf/{}/rp_filter", pod.device);
     world.node.sysctl(&filter, "0")?;
-    // `flush` succeeds where no route is left: one was missing once on a busy machine.
+    // `flush` also succeeds without a route: one was once missing on a busy machine.
     let (v4, v6) = (pod.v4, pod.v6);
     world.node.ip(&format!("route flush exact {v4}/32"))?;
     world.node.ip(&format!("-6 route flush exact {v6}/128"))?;
     Ok(())
 }
 
-/// One request to its API.
+/// Sends one request to Cilium's API.
 fn request(socket: &Path, method: &str, path: &str, body: &str) -> Result<Value> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;

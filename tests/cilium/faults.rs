@@ -1,4 +1,4 @@
-//! Faults that Cilium's own health endpoint does not see, as clients felt them.
+//! Faults that Cilium's health endpoint does not report, with their effect on clients.
 
 use std::time::{Duration, Instant};
 
@@ -15,17 +15,17 @@ use crate::scene::{
     Shape, TUNNEL, XDP, assert_never_503,
 };
 
-/// Promise: from a fault to 503.
+/// Promised maximum time from a fault to 503.
 const TOLD: Duration = Duration::from_secs(10);
 
-/// Waits for 503, which has to come in time; gives how long it took.
+/// Asserts that 503 comes in time. Returns the time that it took.
 fn told(scene: &Scene, watch: &Watch, start: Instant) -> Duration {
     let took = scene.answers(watch, 503, start);
     assert!(took < scaled(TOLD), "503 after {took:?}");
     took
 }
 
-/// A node with clients of all kinds, whose faults count from now on.
+/// A node with clients of all kinds, once its failed probes count.
 fn busy(test: &str, shape: Shape) -> Option<(Scene, Watch)> {
     let mut scene = Scene::proven(test, shape)?;
     scene.traffic();
@@ -55,7 +55,7 @@ fn emptied_tables_are_503_until_they_are_filled_again(#[case] shape: Shape) {
     println!("tables emptied: 503 after {broken:?}, 200 after {repaired:?}");
 }
 
-/// Pods' connections are translated at the pods' interfaces, and show it too.
+/// Pods' connections are translated at the pods' interfaces, so they show the fault too.
 #[test]
 fn emptied_tables_fail_the_connections_of_pods() {
     let name = "emptied_tables_fail_the_connections_of_pods";
@@ -71,7 +71,8 @@ fn emptied_tables_fail_the_connections_of_pods() {
     scene.wait_path("pod", "proven");
 }
 
-/// The node's own connections fail, and those of clients outside do not: it is 503 where there are none.
+/// The node's connections fail, and those of outside clients do not. So it is a 503 only without outside
+/// clients.
 #[test]
 fn detached_socket_programs_are_503_unless_clients_outside_are_served() {
     let name = "detached_socket_programs_are_503_unless_clients_outside_are_served";
@@ -99,8 +100,8 @@ fn detached_socket_programs_are_503_unless_clients_outside_are_served() {
     assert_never_503(&watch);
 }
 
-/// Once Cilium translates at the sentinel's interfaces, all probes count; once it does not, those from
-/// outside the node do not.
+/// All probes count if Cilium translates at the sentinel's interfaces. Otherwise those from outside the
+/// node do not.
 #[test]
 fn the_sentinels_interfaces_on_ciliums_list_are_judged() {
     let name = "the_sentinels_interfaces_on_ciliums_list_are_judged";
@@ -122,7 +123,7 @@ fn the_sentinels_interfaces_on_ciliums_list_are_judged() {
     let notes = report["datapath"]["notes"].to_string();
     assert!(notes.contains("pathproof-c0"), "{notes}");
     scene.restart_cilium_as(MANAGING);
-    // The next agent finds Cilium's programs there before its own.
+    // The next agent finds Cilium's programs attached there before its own.
     scene.agent.take().expect("an agent").kill().expect("kill");
     scene.start_agent(&[]);
     let passing = |report: &Value| managed(report, "yes") && lanes(report, "passing");
@@ -141,7 +142,7 @@ fn the_sentinels_interfaces_on_ciliums_list_are_judged() {
     assert_never_503(&watch);
 }
 
-/// Pods of the node still reach each other past the kernel's forwarding, and nobody outside is served.
+/// Pods of the node still reach each other without the kernel's forwarding, but no outside client is served.
 #[test]
 fn without_forwarding_clients_outside_are_503() {
     let name = "without_forwarding_clients_outside_are_503";
@@ -152,7 +153,7 @@ fn without_forwarding_clients_outside_are_503() {
     scene.world.set_forwarding(false).expect("no forwarding");
     let broken = told(&scene, &watch, start);
     scene.assert_cause("forwarding_off");
-    // Load balancers keep away; it holds all the same.
+    // The fault persists without clients, as after load balancers withdrew the node.
     scene.clients.clear();
     let before = scene.outside_felt(Duration::from_secs(12));
     assert_eq!(before.ok, 0, "{before:?}");
@@ -163,7 +164,7 @@ fn without_forwarding_clients_outside_are_503() {
     println!("forwarding off: 503 after {broken:?}, 200 after {repaired:?}");
 }
 
-/// The program of the uplink is gone: node ports are refused, and pods are served.
+/// Without the uplink's program node ports are refused, while pods are served.
 #[rstest]
 #[case::replacing(REPLACING)]
 #[case::tunnel(TUNNEL)]
@@ -181,14 +182,14 @@ fn a_program_that_is_detached_from_the_uplink_is_503(#[case] shape: Shape) {
     scene.assert_cause("program_missing");
     let felt = scene.outside_felt(Duration::from_secs(5));
     assert_eq!(felt.ok, 0, "{felt:?}");
-    // Its agent attaches it again when it starts.
+    // Cilium's agent attaches it again at its start.
     let start = Instant::now();
     scene.restart_cilium();
     let repaired = scene.answers(&watch, 200, start);
     println!("program detached: 503 after {broken:?}, 200 after {repaired:?} with a restart");
 }
 
-/// XDP has translated what comes in before that program would run: no client misses it.
+/// XDP translates packets before that program would run, so no client is affected.
 #[test]
 fn with_xdp_a_program_that_is_detached_from_the_uplink_is_200() {
     let name = "with_xdp_a_program_that_is_detached_from_the_uplink_is_200";
@@ -202,10 +203,10 @@ fn with_xdp_a_program_that_is_detached_from_the_uplink_is_200() {
     assert_never_503(&watch);
 }
 
-/// Behind XDP the observer sees the pods' addresses alone: these connections are to no Service.
+/// A known gap: behind XDP the observer only sees pods' addresses, and so no connections to a Service.
 #[test]
-fn known_with_xdp_clients_outside_without_forwarding_are_200() {
-    let name = "known_with_xdp_clients_outside_without_forwarding_are_200";
+fn known_gap_with_xdp_disabled_forwarding_is_200() {
+    let name = "known_gap_with_xdp_disabled_forwarding_is_200";
     let Some((scene, watch)) = busy(name, XDP) else {
         return;
     };
@@ -215,7 +216,7 @@ fn known_with_xdp_clients_outside_without_forwarding_are_200() {
     assert_never_503(&watch);
 }
 
-/// A policy that keeps clients outside away is no fault of the node's: nothing is missing in the kernel.
+/// A policy that denies outside clients is no fault of the node, because nothing is missing in the kernel.
 #[test]
 fn a_filter_before_clients_outside_is_200() {
     let name = "a_filter_before_clients_outside_is_200";
@@ -230,7 +231,7 @@ fn a_filter_before_clients_outside_is_200() {
     assert_never_503(&watch);
 }
 
-/// Two proxies: kube-proxy's tables are gone, and Cilium serves pods.
+/// With two proxies, kube-proxy's tables are missing, and Cilium still serves pods.
 #[rstest]
 #[case::newer(MIXED)]
 #[case::old(OLD_MIXED)]

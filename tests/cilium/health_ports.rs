@@ -1,4 +1,4 @@
-//! A Service's health check node port, which Cilium's agent serves by itself.
+//! A Service's health check node port, which Cilium's agent also serves.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use node_tests::world::{Family, Namespace};
 
 use crate::scene::{PATIENCE, REPLACING, Scene};
 
-/// Of web.
+/// Health check node port of web.
 const PORT: u16 = 30_999;
 
 impl Scene {
-    /// Gives web a health check node port, and waits until Cilium serves it.
+    /// Adds a health check node port to web, and waits until Cilium serves it.
     fn balance(&mut self) {
         let port = |service: &mut node_tests::manifests::Service| {
             *service = service.clone().health_port(PORT);
@@ -34,7 +34,7 @@ impl Scene {
         from.run(|| http::get(to, "/", Duration::from_secs(1))).ok()
     }
 
-    /// Statuses from outside, in both families.
+    /// Status codes from outside, in both families.
     fn outside(&self) -> [u16; 2] {
         Family::ALL.map(|family| {
             let answer = self.ask(&self.world.outside, family);
@@ -43,11 +43,11 @@ impl Scene {
     }
 }
 
-/// Cilium answers 200 while its tables are empty. Outsiders get our answer where it is turned on, and Cilium's
-/// else and once the agent is gone.
+/// Cilium answers 200 even with empty tables. Outside clients get our answer if it is turned on, and
+/// Cilium's otherwise or after the agent ended.
 #[test]
-fn outsiders_get_our_answer_and_ciliums_when_the_agent_is_gone() {
-    let name = "outsiders_get_our_answer_and_ciliums_when_the_agent_is_gone";
+fn outside_clients_get_our_answer_and_ciliums_after_a_kill() {
+    let name = "outside_clients_get_our_answer_and_ciliums_after_a_kill";
     let Some(mut scene) = Scene::bare(name, REPLACING) else {
         return;
     };
@@ -81,7 +81,7 @@ fn outsiders_get_our_answer_and_ciliums_when_the_agent_is_gone() {
         let own = scene.ask(&scene.world.node, Family::V4);
         assert_eq!(own.map(|of| of.status), Some(200), "Cilium's own answer");
         if broken == 503 {
-            // The fault goes on.
+            // The fault is still there.
             let agent = scene.agent.take().expect("an agent");
             agent.kill().expect("kill");
             let killed = Instant::now();

@@ -1,4 +1,4 @@
-//! Nodes that work are never 503, whatever Cilium translates and where.
+//! A healthy node is never 503, whatever Cilium translates and where.
 
 use std::net::IpAddr;
 use std::thread;
@@ -15,8 +15,8 @@ use crate::scene::{
     XDP, assert_never_503,
 };
 
-/// Idle, then busy, then through a restart of Cilium's agent. No probe leaves the node meanwhile, though Cilium
-/// translates none of those of the paths that are off.
+/// Idle, then busy, then during a restart of Cilium's agent. No probe leaves the node untranslated,
+/// although Cilium does not translate the probes of paths that are off.
 #[rstest]
 #[case::replacing(REPLACING)]
 #[case::host_sockets(HOST_SOCKETS)]
@@ -52,14 +52,14 @@ fn a_healthy_node_is_never_503(#[case] shape: Shape) {
     assert!(shape.is_recognised(&report), "{}", report["datapath"]);
     let metrics = scene.agent().metrics().expect("metrics");
     assert_eq!(metrics.contains("xdp=\"yes\""), shape.has_xdp());
-    // Cilium replaced its own programs alone.
+    // Cilium replaced no program of the observer.
     let none: [&str; 0] = [];
     let repairs = metric(&metrics, "pathproof_observer_reattached_total", &none);
     assert_eq!(repairs, 0);
 }
 
-/// Endpoints come and go under traffic; then Cilium's agent is started with other settings, and with the first
-/// ones again. A part of the connections times out until it has compiled its programs, which is no 503: others
+/// Endpoints change under traffic. Then Cilium's agent restarts with other settings, and with the first
+/// ones again. Some connections time out until its programs are compiled. That is no 503, because others
 /// succeed.
 #[test]
 fn changes_of_endpoints_and_settings_are_never_503() {
@@ -85,7 +85,7 @@ fn changes_of_endpoints_and_settings_are_never_503() {
     scene.wait_for("proven", 200, Duration::from_secs(20));
 }
 
-/// Cilium comes to a node that kube-proxy alone has served until then.
+/// Cilium is installed on a node that only kube-proxy has served.
 #[test]
 fn cilium_may_come_to_a_node_that_kube_proxy_serves() {
     let name = "cilium_may_come_to_a_node_that_kube_proxy_serves";
@@ -105,8 +105,8 @@ fn cilium_may_come_to_a_node_that_kube_proxy_serves() {
     scene.wait_for("proven", 200, Duration::from_secs(20));
 }
 
-/// During an update two agents have programs at the uplink, and neither takes the other's for Cilium's: the
-/// sentinel's paths by kube-proxy stay armed.
+/// During an update two pathproof agents have programs at the uplink. Neither takes the other's for
+/// Cilium's, so the sentinel's paths through kube-proxy stay armed.
 #[test]
 fn an_update_is_never_503_and_disarms_nothing() {
     let name = "an_update_is_never_503_and_disarms_nothing";
@@ -126,8 +126,8 @@ fn an_update_is_never_503_and_disarms_nothing() {
     assert_never_503(&watch);
 }
 
-/// Cilium has taken over, and the sentinel's probes pass by kube-proxy's rules alone when these are
-/// deleted. The same without Cilium in kube-proxy's place is a fault: `beside_kube_proxy_its_missing_tables_are_503`.
+/// Cilium has replaced kube-proxy, whose stale rules still serve the sentinel's probes until they are
+/// deleted. Without the replacement that is a fault: `beside_kube_proxy_its_missing_tables_are_503`.
 #[test]
 fn rules_that_kube_proxy_leaves_behind_may_go() {
     let name = "rules_that_kube_proxy_leaves_behind_may_go";
@@ -146,7 +146,7 @@ fn rules_that_kube_proxy_leaves_behind_may_go() {
     let before = failed(&scene.report());
     scene.delete_rules();
     scene.wait("probes fail", |report| failed(report) > before);
-    // For a fault they would be repeated, and confirm it within this time.
+    // A suspected fault would be confirmed by repeated probes within this time.
     thread::sleep(Duration::from_secs(5));
     scene.traffic();
     scene.wait_path("external", "proven");
@@ -154,7 +154,7 @@ fn rules_that_kube_proxy_leaves_behind_may_go() {
     assert_never_503(&watch);
 }
 
-/// So often that the kernel need not drop what clients send.
+/// Drains the capture for this time, often enough that the kernel drops no frame.
 fn capture_for(capture: &mut Capture, seconds: usize) {
     for _ in 0..seconds * 2 {
         thread::sleep(Duration::from_millis(500));
@@ -162,7 +162,6 @@ fn capture_for(capture: &mut Capture, seconds: usize) {
     }
 }
 
-/// Whether it is in the range of cluster IPs.
 fn is_cluster_ip(address: IpAddr) -> bool {
     let text = address.to_string();
     text.starts_with("10.96.") || text.starts_with("fd00:10:96:")

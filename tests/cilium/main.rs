@@ -1,5 +1,5 @@
-//! Beside the real Cilium: its agent compiles and attaches its own programs on the node of a world,
-//! and reads Services from a real API server.
+//! The agent beside the real Cilium, which compiles and attaches its programs on the node of a world, and
+//! reads Services from a real API server.
 
 mod cilium;
 mod faults;

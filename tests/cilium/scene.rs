@@ -1,5 +1,5 @@
-//! A node whose Services the real Cilium translates: control plane, Cilium, Services with servers,
-//! and pathproof's agent with the rights that deploy/base gives it.
+//! A node whose Services the real Cilium translates: control plane, Cilium, Services with servers, and
+//! pathproof's agent with the rights of deploy/base.
 //!
 //! - web: load balancer, endpoints web-1, web-2 (local) and web-3 (remote)
 //! - api: node port 30081, endpoint api-1 (local)
@@ -41,7 +41,8 @@ pub(crate) struct Shape {
     has_proxy: bool,
 }
 
-/// Cilium replaces kube-proxy, as installed: connections of pods are translated as their sockets connect.
+/// Cilium replaces kube-proxy with its defaults: connections of pods are translated when their sockets
+/// connect.
 pub(crate) const REPLACING: Shape = Shape {
     release: CILIUM,
     options: "--kube-proxy-replacement=true",
@@ -52,18 +53,18 @@ pub(crate) const HOST_SOCKETS: Shape = Shape {
     options: "--kube-proxy-replacement=true --bpf-lb-sock-hostns-only=true",
     ..REPLACING
 };
-/// The same by filters of clsact, as below Linux 6.6.
+/// The same with filters of clsact, as before Linux 6.6.
 pub(crate) const CLSACT: Shape = Shape {
     options: "--kube-proxy-replacement=true --bpf-lb-sock-hostns-only=true --enable-tcx=false",
     ..REPLACING
 };
-/// The same between nodes by VXLAN.
+/// The same with VXLAN between nodes.
 pub(crate) const TUNNEL: Shape = Shape {
     options: "--kube-proxy-replacement=true --bpf-lb-sock-hostns-only=true --routing-mode=tunnel \
               --tunnel-protocol=vxlan",
     ..REPLACING
 };
-/// Endpoints on other nodes answer clients outside themselves.
+/// Other nodes answer outside clients directly.
 pub(crate) const DIRECT_RETURN: Shape = Shape {
     options: "--kube-proxy-replacement=true --bpf-lb-mode=dsr",
     ..REPLACING
@@ -79,7 +80,7 @@ pub(crate) const MANAGING: Shape = Shape {
               --devices=pathproof-c0,pathproof-s0",
     ..REPLACING
 };
-/// Cilium serves pods, and kube-proxy everybody else.
+/// Cilium serves pods, and kube-proxy all other clients.
 pub(crate) const MIXED: Shape = Shape {
     options: "--kube-proxy-replacement=false",
     has_proxy: true,
@@ -101,7 +102,7 @@ impl Shape {
         self.options.contains("--bpf-lb-acceleration=native")
     }
 
-    /// Paths of which the observer sees connections.
+    /// Paths on which the observer sees connections.
     pub(crate) fn seen(self) -> impl Iterator<Item = &'static str> {
         let are_sockets_translated = !self.has_proxy && !self.options.contains("hostns-only");
         let pods = (!are_sockets_translated).then_some("pod");
@@ -109,7 +110,7 @@ impl Shape {
         pods.into_iter().chain(outside)
     }
 
-    /// Whether a report describes it, with each path's proxy.
+    /// Whether the report describes this shape, with the proxy of each path.
     pub(crate) fn is_recognised(self, report: &Value) -> bool {
         let datapath = &report["datapath"];
         let accelerated = datapath["accelerated"].as_array();
@@ -133,7 +134,6 @@ impl Shape {
     }
 }
 
-/// Everything that is up.
 pub(crate) struct Scene {
     pub(crate) cilium: Cilium,
     base: cluster::Scene,
@@ -141,7 +141,7 @@ pub(crate) struct Scene {
 }
 
 impl Drop for Scene {
-    /// Before Cilium, whose cgroup they are in.
+    /// Ends clients and agent before Cilium, because they are in its cgroup.
     fn drop(&mut self) {
         self.base.clients.clear();
         self.base.agent = None;
@@ -163,8 +163,8 @@ impl DerefMut for Scene {
 }
 
 impl Scene {
-    /// A cluster with its Services and Cilium, without pathproof. Nothing, loudly, where the machine
-    /// lacks what it takes.
+    /// A cluster with Services and Cilium, without pathproof. Prints why and returns `None` if the machine
+    /// lacks a tool.
     pub(crate) fn bare(test: &str, shape: Shape) -> Option<Self> {
         let mut scene = Self::before_cilium(test, shape)?;
         scene.restart_cilium();
@@ -172,7 +172,7 @@ impl Scene {
         Some(scene)
     }
 
-    /// The same, and Cilium does not run yet.
+    /// The same before Cilium runs.
     pub(crate) fn before_cilium(test: &str, shape: Shape) -> Option<Self> {
         if skip::without_root(test) {
             return None;
@@ -198,7 +198,8 @@ impl Scene {
         Some(scene)
     }
 
-    /// The other node answers clients outside as the node port that they dialled, as its Cilium would.
+    /// Makes the other node answer outside clients with the dialled node port as the source, as its Cilium
+    /// would.
     fn return_directly(&self) {
         for (family, word) in [(Family::V4, "ip"), (Family::V6, "ip6")] {
             let pod = self.world.pod("web-3").address(family);
@@ -213,7 +214,7 @@ impl Scene {
         }
     }
 
-    /// With pathproof, idle and proven in both families.
+    /// The same with pathproof, idle and proven in both families.
     pub(crate) fn proven(test: &str, shape: Shape) -> Option<Self> {
         let mut scene = Self::bare(test, shape)?;
         scene.start_agent(&[]);
@@ -221,8 +222,7 @@ impl Scene {
         Some(scene)
     }
 
-    /// Until Services are served on every way, in both families: Cilium is ready before it has compiled
-    /// its programs.
+    /// Waits until all plans succeed: Cilium reports ready before it has compiled its programs.
     pub(crate) fn wait_served(&self) {
         for plan in self.plans() {
             let mut skip = 0;
@@ -241,7 +241,7 @@ impl Scene {
         }
     }
 
-    /// Starts Cilium's agent, in place of the one that runs, with what that one knew.
+    /// Replaces Cilium's agent by a new one with the same state.
     pub(crate) fn restart_cilium(&mut self) {
         let config = self.control.admin_kubeconfig();
         let (world, options) = (&self.base.world, self.shape.options);
@@ -256,7 +256,7 @@ impl Scene {
         self.wait_served();
     }
 
-    /// Starts pathproof in a cgroup below Cilium's and with four capabilities, as its pod is, and waits
+    /// Starts pathproof like its pod, in a cgroup below Cilium's and with four capabilities, and waits
     /// until it is ready.
     pub(crate) fn start_agent(&mut self, extra: &[&str]) {
         let binary = agent_binary().expect("the agent's binary");
@@ -271,8 +271,8 @@ impl Scene {
         self.start_as_agent(&wrapped, extra);
     }
 
-    /// Two pods to web and api, and an outsider to the node port of api, in both families. With direct return
-    /// another outsider to that of far. Pods are in cgroups below Cilium's.
+    /// In both families, two pods dial web and api, and an outside client the node port of api. With direct
+    /// return another dials that of far. Pods are in cgroups below Cilium's.
     fn plans(&self) -> Vec<Plan> {
         let mut plans = Vec::new();
         let threads = self.cilium.cgroup.path().join("cgroup.threads");
@@ -293,7 +293,6 @@ impl Scene {
         plans
     }
 
-    /// Starts clients outside.
     pub(crate) fn outside_traffic(&mut self) {
         for family in Family::ALL {
             let plan = self.outside_plan(API, family);
@@ -301,16 +300,15 @@ impl Scene {
         }
     }
 
-    /// Starts clients of all kinds.
     pub(crate) fn traffic(&mut self) {
         for plan in self.plans() {
             self.run(plan.rate(7.0));
         }
     }
 
-    /// Results of clients outside during this time.
+    /// Tally of new outside clients during this time.
     pub(crate) fn outside_felt(&self, time: Duration) -> Tally {
-        // Connections from before are none of it.
+        // Let earlier connections end.
         thread::sleep(Duration::from_secs(1));
         let clients = Family::ALL.map(|family| {
             let plan = self.outside_plan(API, family).rate(7.0);
@@ -320,13 +318,12 @@ impl Scene {
         clients.into_iter().map(Client::finish).sum()
     }
 
-    /// Deletes kube-proxy's tables.
     pub(crate) fn delete_rules(&self) {
         let tables = "delete table ip kube-proxy\ndelete table ip6 kube-proxy\n";
         self.world.node.nft(tables).expect("delete");
     }
 
-    /// Waits until this path is in a state in both families.
+    /// Waits until this path has this state in both families.
     pub(crate) fn wait_path(&self, path: &str, state: &str) {
         self.wait(&format!("{path} {state}"), |report| {
             let is = |family| path_of(report, family, path) == state;
@@ -334,19 +331,19 @@ impl Scene {
         });
     }
 
-    /// Results of all clients so far.
+    /// Tally of all clients so far.
     pub(crate) fn felt(&self) -> Tally {
         self.clients.iter().map(Client::tally).sum()
     }
 
-    /// Asks /healthz and /livez from outside from now on, once they have been 200.
+    /// Starts to poll /healthz and /livez from outside, and waits until both are 200.
     pub(crate) fn watch(&self) -> Watch {
         let watch = self.base.watch();
         self.answers(&watch, 200, Instant::now());
         watch
     }
 
-    /// Waits for a code of both; gives how long it took since `start`.
+    /// Waits until both have this code. Returns the time since `start`.
     pub(crate) fn answers(&self, watch: &Watch, code: u16, start: Instant) -> Duration {
         let answered = watch.wait(PATIENCE, |codes| [codes.healthz, codes.livez] == [code; 2]);
         let at = answered.unwrap_or_else(|error| {
@@ -356,13 +353,11 @@ impl Scene {
         at.saturating_duration_since(start)
     }
 
-    /// Fails unless the verdict is for this cause.
     pub(crate) fn assert_cause(&self, cause: &str) {
         let report = self.report();
         assert_eq!(report["verdict"]["cause"], cause, "{}", self.status());
     }
 
-    /// Output of `pathproof status`.
     pub(crate) fn status(&self) -> String {
         let output = self.agent().command(&["status"]).output();
         String::from_utf8_lossy(&output.expect("run the agent").stdout).into_owned()

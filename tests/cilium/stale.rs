@@ -1,4 +1,5 @@
-//! Cilium's agent hangs: sockets of pods still get an endpoint that left, which no frontend shows.
+//! Cilium's agent hangs: sockets of pods are still connected to a removed endpoint, without a packet to a
+//! frontend.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,12 +12,12 @@ use serde_json::Value;
 
 use crate::scene::{HOST_SOCKETS, MIXED, PATIENCE, REPLACING, Scene, Shape, assert_never_503};
 
-/// From the endpoint's departure until connections to it are named.
+/// Minimum time from an endpoint's removal until connections to it are reported.
 const NAMED: Duration = Duration::from_secs(40);
-/// And after this at the latest.
+/// Maximum time until then.
 const LATEST: Duration = Duration::from_secs(60);
 
-/// A node with clients, whose endpoint leaves a Service while Cilium's agent hangs.
+/// A node with clients, where an endpoint is removed from a Service while Cilium's agent hangs.
 fn left_behind(test: &str, shape: Shape, (service, pod): (&str, &str)) -> Option<Scene> {
     let mut scene = Scene::proven(test, shape)?;
     scene.traffic();
@@ -73,8 +74,8 @@ fn an_endpoint_that_left_and_is_silent_is_named() {
     assert_never_503(&watch);
 }
 
-/// It answers for as long as it runs, which is no harm to its clients. With hostns-only the pods' own
-/// connections show that it is dialled.
+/// A removed endpoint that still answers does not harm its clients. With hostns-only the pods' connections
+/// show that it is still dialled.
 #[rstest]
 #[case::sockets(REPLACING)]
 #[case::interfaces(HOST_SOCKETS)]

@@ -1,4 +1,4 @@
-//! Each alert fires for its fault and not for the fault's innocent twin, and no other does.
+//! Each alert fires for its fault, but not for the fault's negative control, and no other alert fires.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ pub(crate) const CRITICAL: &str = "critical";
 pub(crate) const WARNING: &str = "warning";
 const INFO: &str = "info";
 
-/// The groups as they are shipped, as promtool reads them.
+/// Writes the shipped rule groups in promtool's format.
 pub(crate) fn rules() -> (TempDir, PathBuf) {
     let file = node_tests::deploy::folder().join("chart/files/alerts/prometheus-rule.yaml");
     let text = fs::read_to_string(file).expect("the rules");
@@ -29,7 +29,7 @@ pub(crate) fn rules() -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-/// Promtool's result for a file; `None`, loudly, if there is no promtool.
+/// Promtool's result for a file. Without promtool, prints that and returns `None`.
 fn asked(arguments: &[&str], file: &Path) -> Option<Result<String>> {
     if Tool::Promtool.skip_without("alerts") {
         return None;
@@ -38,7 +38,7 @@ fn asked(arguments: &[&str], file: &Path) -> Option<Result<String>> {
     Some(said(command.args(arguments).arg(file)))
 }
 
-/// Promtool finds nothing wrong with a file.
+/// Asserts that promtool accepts the file.
 #[track_caller]
 pub(crate) fn promtool(arguments: &[&str], file: &Path) {
     if let Some(Err(error)) = asked(arguments, file) {
@@ -46,7 +46,7 @@ pub(crate) fn promtool(arguments: &[&str], file: &Path) {
     }
 }
 
-/// Promtool tests the rules so.
+/// Runs this promtool test against the rules.
 #[track_caller]
 pub(crate) fn test_rules(test: &Value) {
     let (dir, _) = rules();
@@ -60,7 +60,7 @@ pub(crate) fn expect(fleet: &Fleet, expected: &[(&str, &[Firing])]) {
     expect_every("30s", fleet, expected);
 }
 
-/// The same with a sample, and an evaluation of the rules, every `interval`.
+/// The same, sampling and evaluating the rules every `interval`.
 #[track_caller]
 pub(crate) fn expect_every(interval: &str, fleet: &Fleet, expected: &[(&str, &[Firing])]) {
     let mut test = fleet.test("rules.yaml", expected);
@@ -73,20 +73,20 @@ pub(crate) fn firing(alert: &'static str, severity: &'static str) -> Vec<Firing>
     vec![Firing::on(alert, severity, "node-2")]
 }
 
-/// Single nodes that have been broken for a while.
+/// The warning for each of these nodes.
 pub(crate) fn broken(nodes: impl IntoIterator<Item = usize>) -> Vec<Firing> {
     let on = |node| Firing::on(BROKEN, WARNING, &format!("node-{node}"));
     nodes.into_iter().map(on).collect()
 }
 
-/// The same, for long.
+/// The warning and the critical alert for each of these nodes.
 pub(crate) fn stay_broken(nodes: impl Iterator<Item = usize> + Clone) -> Vec<Firing> {
     let on = |node| Firing::on(STAYS_BROKEN, CRITICAL, &format!("node-{node}"));
     let long: Vec<Firing> = nodes.clone().map(on).collect();
     [broken(nodes), long].concat()
 }
 
-/// With the first nodes broken from minute 10 on.
+/// A fleet whose first nodes are broken from minute 10 on.
 pub(crate) fn first_broken(nodes: usize, of: usize) -> Fleet {
     let mut fleet = Fleet::healthy(of);
     for node in 1..=nodes {
@@ -101,7 +101,6 @@ fn rules_are_sound() {
     promtool(&["check", "rules"], &path);
 }
 
-/// An alert that no test fires would be a promise that nothing shows.
 #[test]
 fn every_alert_is_fired_by_a_test() {
     let tests = [include_str!("alerts.rs"), include_str!("many.rs")].concat();
@@ -124,7 +123,7 @@ fn nothing_fires_where_all_is_well() {
     expect(&Fleet::healthy(10), &[("5m", &[]), ("55m", &[])]);
 }
 
-/// State, how long it must last, alert, severity.
+/// Cases: state, a duration that is too short, one that is long enough, alert and severity.
 #[rstest]
 #[case("broken", "11m30s", "12m30s", BROKEN, WARNING)]
 #[case("stale", "11m30s", "12m30s", BROKEN, WARNING)]
@@ -143,7 +142,7 @@ fn a_state_that_lasts(
     expect(&fleet, &[(short, &[]), (long, &firing(alert, severity))]);
 }
 
-/// A page comes when a single node does not recover by itself.
+/// It pages if a single node does not recover by itself.
 #[rstest]
 #[case("broken")]
 #[case("stale")]
@@ -158,7 +157,6 @@ fn a_single_node_is_a_warning_before_it_is_critical(#[case] state: &str) {
     );
 }
 
-/// Both families of a node: one alert each.
 #[test]
 fn families_are_told_apart() {
     let mut fleet = Fleet::healthy(10);
@@ -179,7 +177,7 @@ fn an_alert_ends_with_its_fault() {
 }
 
 #[test]
-fn who_leaves_wakes_nobody() {
+fn a_broken_node_that_leaves_is_only_a_warning() {
     let mut fleet = Fleet::healthy(10);
     fleet.set("pathproof_node_eligible", &["node=\"node-2\""], ALWAYS_0);
     expect(&fleet, &[("30m", &[])]);
@@ -188,7 +186,7 @@ fn who_leaves_wakes_nobody() {
     expect(&fleet, &[("14m", &[]), ("16m", &warned)]);
 }
 
-/// Whoever was never seen is not leaving.
+/// A node without this metric is not taken for a leaving one.
 #[test]
 fn a_node_that_was_never_seen_counts() {
     let mut fleet = Fleet::healthy(10);
@@ -197,7 +195,7 @@ fn a_node_that_was_never_seen_counts() {
     expect(&fleet, &[("13m", &firing(BROKEN, WARNING))]);
 }
 
-/// While an update runs two agents speak for a node: the later one answers, the worse one counts.
+/// During an update two agents report the same node, and the worse state counts.
 #[test]
 fn two_agents_of_one_node_are_one_alert() {
     let mut fleet = Fleet::healthy(10);
@@ -212,7 +210,7 @@ fn two_agents_of_one_node_are_one_alert() {
     expect(&fleet, &[("13m", &firing(BROKEN, WARNING))]);
 }
 
-/// Each time for less than the minute that a broken node takes.
+/// Each time it is broken for less than the minute that the other alert needs.
 #[test]
 fn a_node_that_breaks_again_and_again() {
     let livez = ["node=\"node-2\",", "check=\"livez\""];
@@ -226,7 +224,7 @@ fn a_node_that_breaks_again_and_again() {
     expect(&fleet, &[("14m", &[])]);
 }
 
-/// A page comes when it does not stop: each recovery lasts for three minutes.
+/// It pages if the flapping does not stop. Each recovery lasts three minutes.
 #[test]
 fn a_node_that_keeps_flapping() {
     let livez = ["node=\"node-2\",", "check=\"livez\""];
@@ -244,7 +242,7 @@ fn a_node_that_keeps_flapping() {
     );
 }
 
-/// Held at 503 after each break, or broken once and never confirmed again: no state lasts, and the answer
+/// The node is held at 503 after each fault, or stays suspect after one. No state lasts, and the answer
 /// hardly changes.
 #[rstest]
 #[case::is_held("1x27 0 ", "broken")]
@@ -261,7 +259,7 @@ fn a_node_that_stays_out_of_service(#[case] answers: &str, #[case] state: &str) 
     let changes = format!("0x19 {}", "0 1x2 ".repeat(20));
     fleet.state("node-2", "IPv4", state, &changes);
     expect(&fleet, &[("26m", &[]), ("29m", &out)]);
-    // An idle family is no reason to be silent; both were asked to be out of service.
+    // One unknown family does not suppress the alert; two do.
     let mut idle = fleet.clone();
     idle.state("node-2", "IPv6", "unknown", "1x200");
     let unknown = firing("PathproofNothingKnown", INFO);
@@ -294,7 +292,7 @@ fn traffic_that_is_not_seen() {
     expect(&fleet, &[("39m", &[]), ("41m", &told)]);
 }
 
-/// Nothing but that it is down is known of a node whose agent is, whatever it said before.
+/// If an agent is down, only that alert fires, whatever it reported before.
 #[test]
 fn an_agent_that_cannot_be_scraped() {
     let mut fleet = Fleet::healthy(10);
@@ -322,7 +320,7 @@ fn a_node_without_an_agent() {
     expect(&fleet, &[("14m", &[]), ("16m", &missing)]);
 }
 
-/// One alert says it, not one for each node.
+/// One alert for all nodes, not one for each.
 #[test]
 fn nobody_is_scraped() {
     let mut fleet = Fleet::default();
@@ -351,23 +349,23 @@ fn an_endpoint_that_does_not_move() {
     const MOVES: &str = "pathproof_rotation_lag_seconds_count";
     let all: [&str; 0] = [];
     let mut fleet = Fleet::healthy(3);
-    // The rotator rests for ten minutes after an outage of the API server.
+    // The rotator pauses for ten minutes after an outage of the API server.
     fleet.set(MOVES, &all, "0+0.5x19 10x20 10+0.5x80");
     expect(&fleet, &[("25m", &[]), ("55m", &[])]);
-    // It does not come back.
+    // The rotator never rotates again.
     fleet.set(MOVES, &all, "0+0.5x19 10x100");
     let stopped = [Firing::on("PathproofRotationStopped", WARNING, "")];
     expect(&fleet, &[("30m", &[]), ("45m", &stopped)]);
-    // One node saw it move: the rotator is well.
+    // One node saw the endpoint move, so the rotator works.
     let mut seen = fleet.clone();
     seen.set(MOVES, &["node=\"node-2\","], "0+0.5x120");
     expect(&seen, &[("45m", &[])]);
-    // Nobody probes, so nobody could see it.
+    // Without probes, no agent can see it move.
     fleet.set("pathproof_probe_armed", &all, ALWAYS_0);
     expect(&fleet, &[("45m", &[])]);
 }
 
-/// What people read: the words of an alert name the node, and have no empty label.
+/// Summary and description name the node, and have no empty label.
 #[test]
 fn words_are_filled_in() {
     let labels = json!({ "severity": WARNING, "node": "node-1", "family": "IPv4" });
@@ -398,7 +396,7 @@ pub(crate) fn expect_words(fleet: &Fleet, alert: &str, labels: &Value, words: [&
     test_rules(&test);
 }
 
-/// A test that expects nothing of a fault fails: promtool compares what this module writes.
+/// A check of these tests themselves: promtool reports an alert that a test does not expect.
 #[test]
 fn an_alert_that_is_not_expected_is_found() {
     let (dir, _) = rules();
@@ -411,7 +409,7 @@ fn an_alert_that_is_not_expected_is_found() {
     }
 }
 
-/// What relabels in the PodMonitor and what the rules select by are the same labels.
+/// The PodMonitor sets the labels by which the rules select.
 #[test]
 fn rules_rely_on_what_the_pod_monitor_sets() {
     if Tool::Kubectl.skip_without("rules_rely_on_what_the_pod_monitor_sets") {
@@ -432,6 +430,6 @@ fn rules_rely_on_what_the_pod_monitor_sets() {
         .expect("node");
     let source: Value = json!(["__meta_kubernetes_pod_node_name"]);
     assert_eq!(node["sourceLabels"], source);
-    // No label of ours is one of the target's, so none has to be kept from being renamed.
+    // No metric has a label of the target, so `honorLabels` is not needed.
     assert!(monitor["podMetricsEndpoints"][0]["honorLabels"].is_null());
 }

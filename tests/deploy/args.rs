@@ -1,4 +1,4 @@
-//! The command lines that the chart writes are understood by the binary that they are for.
+//! The binary accepts the command lines that the chart writes.
 
 use agent_core::answer::Enforcement;
 use agent_core::owners::Declared;
@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 
 use crate::find::named;
 
-/// The arguments of the only container of an object.
-/// Of the pods of `pathproof-NAME`.
+/// The arguments of the only container in the pods of `pathproof-NAME`.
 fn args_of(objects: &[Value], name: &str) -> Option<Vec<String>> {
     let is_it = |object: &&Value| {
         let of_pods = object["kind"] == "DaemonSet" || object["kind"] == "Deployment";
@@ -31,7 +30,7 @@ fn in_a_pod() -> Surroundings {
     }
 }
 
-/// Parses and resolves all command lines of a rendering, as `pathproof` does before it starts.
+/// Parses and resolves all command lines of a rendering, as `pathproof` does at start-up.
 pub(crate) fn check(objects: &[Value]) {
     for name in ["agent", "rotator", "echo"] {
         let Some(args) = args_of(objects, name) else {
@@ -133,7 +132,7 @@ fn the_profile_declares_the_datapath(
     assert_eq!(declared, expected);
 }
 
-/// Enforcing is the binary's default, and nobody's but who chose it.
+/// The binary enforces by default, but the chart only if the user chooses it.
 #[rstest]
 #[case(json!({}), Enforcement::Audit)]
 #[case(json!({ "agent": { "enforcement": "audit" } }), Enforcement::Audit)]
@@ -168,7 +167,7 @@ fn enforcement(objects: &[Value]) -> Enforcement {
     config(objects).healthz.enforcement
 }
 
-/// What the agent of a rendering makes of its command line.
+/// The configuration that the agent of a rendering gets from its command line.
 fn config(objects: &[Value]) -> Config {
     let args = args_of(objects, "agent").expect("arguments");
     let words = std::iter::once("pathproof".to_owned()).chain(args);
@@ -179,7 +178,7 @@ fn config(objects: &[Value]) -> Config {
     Config::resolve(&run, &in_a_pod()).expect("a configuration")
 }
 
-/// What both processes, the slices, the bindings and the policy must agree on.
+/// Both processes, the slices, the bindings and the policies must use the same ones.
 #[test]
 fn everything_follows_the_namespace_and_the_addresses() {
     if Tool::Helm.skip_without("everything_follows_the_namespace_and_the_addresses") {
@@ -215,7 +214,7 @@ fn everything_follows_the_namespace_and_the_addresses() {
     }
 }
 
-/// Whom policies restrict, and what they reserve.
+/// Checks which accounts the policies restrict, and which addresses and ports they reserve.
 fn policies_follow(objects: &[Value]) {
     let policy = |name: &str| &named(objects, "ValidatingAdmissionPolicy", name)["spec"];
     let condition = |policy: &Value| policy["matchConditions"][0]["expression"].clone();
@@ -254,7 +253,7 @@ fn policies_follow(objects: &[Value]) {
     assert_eq!(binding["spec"]["paramRef"]["namespace"], "elsewhere");
 }
 
-/// Whoever may ask from afar, the kubelet's probes go on.
+/// The kubelet's probes use loopback, whatever `allowCidrs` contains.
 #[test]
 fn probes_follow_the_admin_port_and_stay_on_loopback() {
     if Tool::Helm.skip_without("probes_follow_the_admin_port_and_stay_on_loopback") {
@@ -269,7 +268,7 @@ fn probes_follow_the_admin_port_and_stay_on_loopback() {
         assert_eq!(container[probe]["httpGet"]["host"], "127.0.0.1");
         assert_eq!(container[probe]["httpGet"]["port"], 19300);
     }
-    // Nor need whoever runs `pathproof status` there know the port.
+    // `pathproof status` in the pod finds the port by itself.
     let asked = json!({ "name": "PATHPROOF_ADMIN_ADDRESS", "value": "127.0.0.1:19300" });
     let variables = container["env"].as_array().expect("variables");
     assert!(variables.contains(&asked), "{variables:?}");

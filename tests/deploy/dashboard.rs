@@ -1,4 +1,4 @@
-//! The Grafana dashboard has no mistake that Grafana would not complain of.
+//! The Grafana dashboard has no mistake that Grafana would accept silently.
 
 use std::collections::BTreeSet;
 
@@ -8,12 +8,11 @@ use serde_json::{Value, json};
 
 use crate::references::{anchors, document};
 
-/// A string, or nothing.
 fn words(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-/// Mistakes of which Grafana would not complain, and a reader would.
+/// Mistakes that Grafana accepts silently, but that confuse readers.
 fn problems(dashboard: &Dashboard) -> Vec<String> {
     let (mut found, mut seen, mut cells) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for panel in dashboard.panels() {
@@ -77,7 +76,7 @@ fn problems(dashboard: &Dashboard) -> Vec<String> {
 fn the_dashboard_is_sound() {
     let dashboard = Dashboard::read().expect("the dashboard");
     assert_eq!(problems(&dashboard), [""; 0]);
-    // The table and the timeline of causes link to the cause's own entry.
+    // The table and the timeline link to the entry of each cause.
     let anchors = anchors(&document("operations.md"));
     for cause in Cause::ALL {
         assert!(

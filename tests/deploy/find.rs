@@ -1,9 +1,8 @@
-//! Objects of a rendering, by what they are.
+//! Finds objects of a rendering by kind and name.
 
 use node_tests::deploy::identity;
 use serde_json::Value;
 
-/// The object of this kind and name.
 #[track_caller]
 pub(crate) fn named<'a>(objects: &'a [Value], kind: &str, name: &str) -> &'a Value {
     let is = |object: &&Value| object["kind"] == kind && object["metadata"]["name"] == name;

@@ -1,5 +1,5 @@
-//! Nodes as Prometheus sees them, written as the input of `promtool test rules`. Everything is well
-//! until a test says otherwise.
+//! Series of nodes as Prometheus scrapes them, as the input of `promtool test rules`. All nodes are healthy
+//! unless a test changes them.
 
 use std::collections::BTreeMap;
 
@@ -20,12 +20,12 @@ pub(crate) const UNTIL_MINUTE_10: &str = "1x19 0x100";
 /// 0 for ten minutes, then 1 for twenty, then 0.
 pub(crate) const MINUTES_10_TO_30: &str = "0x19 1x39 0x60";
 
-/// Series and their values.
+/// Series with their values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fleet(BTreeMap<String, String>);
 
 impl Fleet {
-    /// So many nodes, `node-1` and on, all of them well.
+    /// Healthy nodes, from `node-1` on.
     pub(crate) fn healthy(nodes: usize) -> Self {
         let mut fleet = Self::default();
         for node in 1..=nodes {
@@ -34,7 +34,7 @@ impl Fleet {
         fleet
     }
 
-    /// An agent that says that its node is well. Two on one node are told apart by `pod`.
+    /// Adds an agent of a healthy node. `pod` distinguishes two agents on one node.
     pub(crate) fn add_agent(&mut self, node: &str, pod: &str) {
         let labels = format!("job=\"pathproof\",node=\"{node}\",pod=\"agent-{node}{pod}\"");
         self.put("kube_node_info", &node_info(node, "Debian"), ALWAYS_1);
@@ -68,12 +68,12 @@ impl Fleet {
         self.put("pathproof_rotation_lag_seconds_count", &labels, "0+1x120");
     }
 
-    /// A node that kube-state-metrics knows, without an agent.
+    /// Adds a node without an agent, which only kube-state-metrics reports.
     pub(crate) fn add_bare_node(&mut self, node: &str, image: &str) {
         self.put("kube_node_info", &node_info(node, image), ALWAYS_1);
     }
 
-    /// From minute 10 on, or until then, a family of a node is in another state than proven.
+    /// Puts a node's family into this state instead of `proven`, from minute 10 on or until then.
     pub(crate) fn state(&mut self, node: &str, family: &str, state: &str, values: &str) {
         let proven = match values {
             FROM_MINUTE_10 => UNTIL_MINUTE_10,
@@ -90,7 +90,7 @@ impl Fleet {
         }
     }
 
-    /// A family of a node is broken, with this cause.
+    /// Breaks a node's family with this cause.
     pub(crate) fn broken(&mut self, node: &str, family: &str, cause: &str, values: &str) {
         self.state(node, family, "broken", values);
         let labels = format!(
@@ -99,8 +99,7 @@ impl Fleet {
         self.put("pathproof_cause", &labels, values);
     }
 
-    /// The same series with the label `cluster`, as one Prometheus has them that several clusters
-    /// write to.
+    /// Adds the label `cluster` to all series, as in a Prometheus that serves several clusters.
     pub(crate) fn in_cluster(self, name: &str) -> Self {
         let named = |(series, values): (String, String)| {
             let label = format!("{{cluster=\"{name}\",");
@@ -109,13 +108,13 @@ impl Fleet {
         Self(self.0.into_iter().map(named).collect())
     }
 
-    /// These series and those of another cluster.
+    /// Adds the series of another cluster.
     pub(crate) fn beside(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
     }
 
-    /// Other values for what was there: each series of this metric that has all these labels.
+    /// Replaces the values of each existing series of this metric that has all these labels.
     pub(crate) fn set(&mut self, metric: &str, labels: &[impl AsRef<str>], values: &str) {
         let mut found = false;
         for (series, old) in &mut self.0 {
@@ -128,20 +127,20 @@ impl Fleet {
         assert!(found, "no series of {metric}");
     }
 
-    /// A series of one agent that is not always there.
+    /// Adds a series.
     pub(crate) fn put(&mut self, metric: &str, labels: &str, values: &str) {
         self.0
             .insert(format!("{metric}{{{labels}}}"), values.to_owned());
     }
 
-    /// Nothing more is heard of these series.
+    /// Removes these series.
     pub(crate) fn remove(&mut self, metric: &str, label: &str) {
         self.0.retain(|series, _| {
             !(series.starts_with(&format!("{metric}{{")) && series.contains(label))
         });
     }
 
-    /// A file for promtool: at these minutes exactly these alerts fire, each with how often.
+    /// A test for promtool: exactly these alerts fire at these minutes.
     pub(crate) fn test(&self, rules: &str, expected: &[(&str, &[Firing])]) -> Value {
         let series: Vec<Value> = self
             .0
@@ -167,23 +166,21 @@ impl Fleet {
     }
 }
 
-/// An alert that fires.
 #[derive(Clone, Debug)]
 pub(crate) struct Firing {
     pub(crate) alert: &'static str,
     pub(crate) severity: &'static str,
-    /// Empty where the alert is about no node.
+    /// Empty for an alert that has no node.
     pub(crate) node: String,
-    /// Empty where the series have no such label.
+    /// Empty if the series have no such label.
     cluster: String,
-    /// Empty where the alert is about no cause.
+    /// Empty for an alert that has no cause.
     cause: String,
-    /// Of how many series: one for each family.
+    /// Number of series, one for each family.
     pub(crate) times: u32,
 }
 
 impl Firing {
-    /// On a node.
     pub(crate) fn on(alert: &'static str, severity: &'static str, node: &str) -> Self {
         Self {
             alert,
@@ -195,18 +192,16 @@ impl Firing {
         }
     }
 
-    /// About a cluster or all nodes.
+    /// An alert about all nodes or a cluster.
     pub(crate) fn of_fleet(alert: &'static str, severity: &'static str) -> Self {
         Self::on(alert, severity, "")
     }
 
-    /// With this cause.
     pub(crate) fn because(mut self, cause: &str) -> Self {
         cause.clone_into(&mut self.cause);
         self
     }
 
-    /// In one of several clusters.
     pub(crate) fn in_cluster(mut self, name: &str) -> Self {
         name.clone_into(&mut self.cluster);
         self

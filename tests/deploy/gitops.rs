@@ -1,5 +1,5 @@
-//! More than twenty values files as people keep them in Git (deploy/chart/ci): each passes lint, gives objects
-//! that API servers of the oldest and the newest tried release accept, and keeps what must not change.
+//! More than twenty values files as users keep them in Git (deploy/chart/ci). Each passes lint, and its
+//! objects fit the schemas of the oldest and the newest tested release. Immutable fields never change.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,7 +17,7 @@ use crate::schema::Schemas;
 /// Releases whose schemas are checked in.
 const RELEASES: [&str; 2] = ["1.28.15", "1.36.3"];
 
-/// The values by the names of their files.
+/// Names and values of the files.
 fn files() -> Vec<(String, Value)> {
     let entries = fs::read_dir(folder().join("chart/ci")).expect("values files");
     let mut files: Vec<(String, Value)> = entries
@@ -33,12 +33,12 @@ fn files() -> Vec<(String, Value)> {
     files
 }
 
-/// A release before 1.30 lacks the policy that `withdraw` needs.
+/// Releases before 1.30 lack the policy that `withdraw` needs.
 fn fits(values: &Value, release: &str) -> bool {
     values["rotator"]["withdraw"] != "label" || release != "1.28.15"
 }
 
-/// Objects of one values file on one release.
+/// Objects of a values file on a release.
 struct Rendering {
     name: String,
     release: &'static str,
@@ -46,7 +46,7 @@ struct Rendering {
     objects: Vec<Value>,
 }
 
-/// Those of all files, which helm renders once for all tests.
+/// All renderings, which are made once for all tests.
 fn renderings() -> &'static [Rendering] {
     static ALL: OnceLock<Vec<Rendering>> = OnceLock::new();
     let render = |(name, values): (String, Value)| {
@@ -181,8 +181,8 @@ fn every_object_has_the_recommended_labels() {
     }
 }
 
-/// A selector is immutable: an upgrade that changed it would fail. Pods have its labels, whatever labels
-/// a user adds.
+/// Selectors are immutable, so an upgrade that changed one would fail. Pods keep its labels beside those
+/// that users add.
 #[test]
 fn selectors_never_change() {
     if Tool::Helm.skip_without("selectors_never_change") {
@@ -214,7 +214,7 @@ fn selectors_never_change() {
     assert!(seen > 80, "{seen}");
 }
 
-/// Pods, bindings and policies name objects that are there, or that the user makes.
+/// Pods, bindings and policies name only objects that the chart or the user creates.
 #[test]
 fn accounts_and_roles_fit_together() {
     if Tool::Helm.skip_without("accounts_and_roles_fit_together") {

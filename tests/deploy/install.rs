@@ -1,4 +1,4 @@
-//! docs/install.md names what is shipped.
+//! docs/install.md names the shipped workloads.
 
 use std::collections::BTreeSet;
 

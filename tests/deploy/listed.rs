@@ -1,4 +1,4 @@
-//! Files of the chart that list its values know the same ones: values.yaml, the schema, the README and
+//! All files of the chart that list its values list the same ones: values.yaml, the schema, the README and
 //! the defaults that the rke1 profile compares with.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every value by its path; what a user fills in as he likes counts as one.
+/// Collects the path of every value. A value that users fill freely counts as one.
 fn paths(values: &Value, path: &str, found: &mut BTreeSet<String>) {
     const FREE: [&str; 4] = ["resources", "nodeSelector", "labels", "affinity"];
     match values.as_object() {
@@ -29,7 +29,7 @@ fn paths(values: &Value, path: &str, found: &mut BTreeSet<String>) {
     }
 }
 
-/// The schema's properties, by the same paths.
+/// Collects the same paths from the schema's properties.
 fn schema_paths(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
     match schema["properties"].as_object() {
         Some(map) if !path.ends_with("resources") => {
@@ -53,7 +53,7 @@ fn values_schema_and_readme_know_the_same() {
     let schema = serde_json::from_str(&read("values.schema.json")).expect("JSON");
     let mut in_schema = BTreeSet::new();
     schema_paths(&schema, "", &mut in_schema);
-    // Helm's own, and the former name of profile.
+    // Helm's globals, and the former name of `profile`.
     for name in ["global", "home"] {
         assert!(in_schema.remove(name), "{name}");
     }

@@ -1,5 +1,5 @@
-//! What is shipped for clusters: the chart and the kustomizations give the same objects, values that
-//! contradict each other are refused in a sentence, and alerts fire when they should.
+//! The shipped chart, kustomizations, alerts and dashboard. Chart and kustomizations give the same objects,
+//! contradictory values are refused with an explanation, and alerts fire when they should.
 
 mod alerts;
 mod args;

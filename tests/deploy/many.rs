@@ -1,5 +1,5 @@
-//! Alerts of fleets: many nodes at once, the brake, and several clusters in one Prometheus. Each fires
-//! for its fault and not for the fault's innocent twin, and holds back what the same fault would raise.
+//! Alerts of fleets: many nodes at once, the brake, and several clusters in one Prometheus. Each fires for
+//! its fault and not for the negative control, and suppresses the other alerts of the same fault.
 
 use rstest::rstest;
 use serde_json::json;
@@ -11,7 +11,7 @@ use crate::fleet::{ALWAYS_0, FROM_MINUTE_10, Firing, Fleet, MINUTES_10_TO_30};
 
 const MANY: &str = "PathproofManyNodesBroken";
 
-/// Many nodes with the cause that most tests have.
+/// The alert for many nodes with the usual cause of these tests.
 fn many() -> Vec<Firing> {
     vec![Firing::of_fleet(MANY, CRITICAL).because("leaked")]
 }
@@ -40,7 +40,7 @@ fn many_nodes_at_once(#[case] nodes: usize, #[case] of: usize, #[case] is_many: 
     );
 }
 
-/// One page for each cause; a node whose agent names none is counted apart.
+/// There is one page for each cause. Nodes without a known cause are counted separately.
 #[test]
 fn many_nodes_are_grouped_by_cause() {
     let mut fleet = first_broken(3, 10);
@@ -53,7 +53,8 @@ fn many_nodes_are_grouped_by_cause() {
     expect(&fleet, &[("15m", &[both.as_slice(), &[of("")]].concat())]);
 }
 
-/// One fault of the fleet opens no ticket for each node; the nodes have theirs once it is over.
+/// A fault of the fleet opens no ticket for each node. Nodes that are still broken afterwards get theirs
+/// then.
 #[test]
 fn alerts_of_nodes_are_held_back_while_many_are_broken() {
     const FLAPS: &str = "0x19 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x4 1 0x50";
@@ -96,7 +97,7 @@ fn alerts_of_nodes_are_held_back_while_many_are_broken() {
     );
 }
 
-/// Nodes that fall one after another: the page is there before the tickets of the first ones.
+/// Nodes break one after another, and the page comes before the first nodes' tickets.
 #[test]
 fn the_page_comes_before_the_tickets() {
     let mut fleet = Fleet::healthy(10);
@@ -117,8 +118,7 @@ fn the_page_comes_before_the_tickets() {
     );
 }
 
-/// Agents that are alone with a fault of their own in one of two clusters, whose nodes have the same
-/// names: the other cluster's nodes neither fire nor excuse nor hold back anything.
+/// Nodes of the same name in other clusters neither raise nor suppress an alert.
 #[test]
 fn clusters_are_told_apart() {
     let mut west = first_broken(2, 10);
@@ -139,7 +139,7 @@ fn clusters_are_told_apart() {
     expect(&fleet, &[("25m", &expected)]);
 }
 
-/// Three of a small cluster are many, however many nodes another one has.
+/// Three nodes of a small cluster are many, however large another cluster is.
 #[test]
 fn many_are_counted_in_each_cluster() {
     let large = Fleet::healthy(100).in_cluster("large");
@@ -148,9 +148,9 @@ fn many_are_counted_in_each_cluster() {
     expect(&fleet, &[("25m", &[page])]);
 }
 
-/// What is missing in one cluster is there in the other under the same names.
+/// Objects that one cluster lacks exist in the other under the same names.
 #[test]
-fn what_one_cluster_lacks_another_does_not_replace() {
+fn another_cluster_never_hides_what_is_missing() {
     let other = || Fleet::healthy(3).in_cluster("west");
     let mut bare = Fleet::healthy(2);
     bare.add_bare_node("node-3", "Debian GNU/Linux 12 (bookworm)");
@@ -172,7 +172,7 @@ fn what_one_cluster_lacks_another_does_not_replace() {
     expect(&fleet, &[("20m", &[down_there])]);
 }
 
-/// One of several clusters is told for a day, so that one which was given up does not fire for ever.
+/// With several clusters the alert ends after a day, so that a decommissioned cluster does not fire for ever.
 #[test]
 fn a_cluster_that_is_not_scraped_any_more() {
     let up = |values| {
@@ -196,7 +196,7 @@ fn a_cluster_that_is_not_scraped_any_more() {
             ("2945m", &[]),
         ],
     );
-    // Where it was the only one, it does not end.
+    // For the only cluster it does not end.
     expect_every(
         interval,
         &ended(),
@@ -204,7 +204,7 @@ fn a_cluster_that_is_not_scraped_any_more() {
     );
 }
 
-/// Reason, alert. A 503 that waits for the count for some seconds is nobody's matter.
+/// Cases: reason and alert. A 503 that waits some seconds for the count raises none.
 #[rstest]
 #[case("fleet", Some("PathproofFleetBraked"))]
 #[case("uncounted", Some("PathproofFleetNotCounted"))]
@@ -226,7 +226,7 @@ fn a_503_that_is_held_back(#[case] reason: &str, #[case] alert: Option<&'static 
     expect(&fleet.in_cluster("east").beside(west), &[("11m30s", &east)]);
 }
 
-/// A braked fleet is one page, and a warning beside it.
+/// A braked fleet raises one page and one warning.
 #[test]
 fn a_braked_fleet_is_one_page() {
     let mut fleet = first_broken(10, 10);
@@ -255,7 +255,7 @@ fn nodes_that_leave_are_not_many() {
     expect(&fleet, &[("13m", &broken(4..=5))]);
 }
 
-/// Cluster and cause are named where they are known.
+/// The alert names the cluster and the cause if they are known.
 #[test]
 fn words_of_the_fleet_are_filled_in() {
     let after = "Check first what these nodes share: a rollout of the proxy or of a firewall, the \

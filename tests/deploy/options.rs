@@ -1,4 +1,4 @@
-//! Values that Helm's users expect of any chart: where each arrives in the objects.
+//! Values that users expect of any chart, and where each appears in the objects.
 
 use node_tests::deploy::{Chart, Tool, identity};
 use rstest::rstest;
@@ -12,7 +12,7 @@ fn rendered(values: Value) -> Vec<Value> {
     objects.unwrap_or_else(|error| panic!("{shown}: {error:#}"))
 }
 
-/// Value, object, where it arrives, and what arrives there.
+/// Cases: values, object, field of the object, and the expected content of the field.
 #[rstest]
 #[case::pull_secrets(
     json!({ "imagePullSecrets": [{ "name": "a" }, "b"] }),
@@ -136,7 +136,7 @@ fn a_value_arrives(
     assert_eq!(found, Some(&expected), "{object} {pointer}");
 }
 
-/// Objects that agents and rotators find by their names keep them.
+/// Objects that agents and rotators find by name keep their names.
 #[test]
 fn names_that_the_binary_knows_stay() {
     if Tool::Helm.skip_without("names_that_the_binary_knows_stay") {
@@ -164,8 +164,8 @@ fn names_that_the_binary_knows_stay() {
 }
 
 #[test]
-fn rights_and_accounts_can_be_anothers() {
-    if Tool::Helm.skip_without("rights_and_accounts_can_be_anothers") {
+fn rights_and_accounts_can_be_created_elsewhere() {
+    if Tool::Helm.skip_without("rights_and_accounts_can_be_created_elsewhere") {
         return;
     }
     let account = json!({ "create": false, "name": "theirs" });
@@ -184,12 +184,12 @@ fn rights_and_accounts_can_be_anothers() {
         .filter(|kind| **kind == "ServiceAccount")
         .count();
     assert_eq!(accounts, 1, "{kinds:?}");
-    // Policies restrict them all the same.
+    // The policies still restrict those accounts.
     let policy = named(&objects, "ValidatingAdmissionPolicy", "pathproof-agent").to_string();
     assert!(policy.contains(":theirs"), "{policy}");
 }
 
-/// Both monitors give the labels that alerts need, then the user's relabelings.
+/// Both monitors set the labels that the alerts need, then apply the user's relabelings.
 #[rstest]
 #[case("podMonitor", "PodMonitor", "podMetricsEndpoints")]
 #[case("serviceMonitor", "ServiceMonitor", "endpoints")]
@@ -238,7 +238,7 @@ fn monitors_have_what_prometheus_operator_offers(
     }
 }
 
-/// Alerts by name.
+/// Alerts of the chart with these values of the PrometheusRule.
 fn alerts(rule: Value) -> Vec<Value> {
     let objects = rendered(json!({ "metrics": { "prometheusRule": rule } }));
     let rule = named(&objects, "PrometheusRule", "pathproof");

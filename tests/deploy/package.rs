@@ -1,4 +1,4 @@
-//! The chart as it is packed: its version is the binary's, and it holds what it needs and no more.
+//! The packaged chart has the binary's version, and contains what it needs and no more.
 
 use std::fs;
 use std::process::Command;
@@ -41,8 +41,8 @@ fn versions_are_those_of_the_binary() {
     }
 }
 
-/// Load balancers probe tainted nodes too, and cleanup must reach every node that ran the agent.
-/// `same` compares the chart with this base.
+/// Load balancers probe tainted nodes too, and the cleanup must reach every node that ran the agent. `same`
+/// compares the chart with this base.
 #[rstest]
 #[case::agent("base/agent.yaml")]
 #[case::echo("base/echo.yaml")]
@@ -55,7 +55,7 @@ fn every_taint_is_tolerated(#[case] file: &str) {
     assert_eq!(*tolerations, json!([{ "operator": "Exists" }]));
 }
 
-/// A registry of mirrored images has to hold each of them.
+/// Users who mirror images need the complete list.
 #[test]
 fn images_of_the_cleanup_are_named_in_its_comment() {
     let read = |name: &str| {
@@ -80,7 +80,8 @@ fn images_of_the_cleanup_are_named_in_its_comment() {
     }
 }
 
-/// A field since 1.30: older API servers refuse the DaemonSet, and the annotation must name the container.
+/// API servers before 1.30 refuse the field `appArmorProfile`. The annotation instead of it must name the
+/// container.
 #[test]
 fn the_cleanup_is_accepted_below_1_30() {
     if Tool::Kubectl.skip_without("the_cleanup_is_accepted_below_1_30") {
@@ -98,7 +99,7 @@ fn the_cleanup_is_accepted_below_1_30() {
     assert_eq!(template["metadata"]["annotations"][key], "unconfined");
 }
 
-/// Pods of a DaemonSet stay Pending on nodes with these labels.
+/// A DaemonSet's pods would stay Pending on nodes with these labels.
 #[rstest]
 #[case::agent("base/agent.yaml")]
 #[case::echo("base/echo.yaml")]
@@ -117,7 +118,7 @@ fn nodes_without_daemonsets_are_excluded(
     let affinity = &pod["affinity"]["nodeAffinity"];
     let required = &affinity["requiredDuringSchedulingIgnoredDuringExecution"];
     let terms = required["nodeSelectorTerms"].as_array().expect("terms");
-    // A node that matches one of the terms gets the pod.
+    // A node gets the pod if it matches one of the terms.
     let (key, value) = label;
     let excluded = json!({ "key": key, "operator": "NotIn", "values": [value] });
     for term in terms {
@@ -127,7 +128,7 @@ fn nodes_without_daemonsets_are_excluded(
     assert!(!terms.is_empty(), "{affinity}");
 }
 
-/// Artifact Hub reads YAML out of these.
+/// Artifact Hub parses these annotations as YAML.
 #[test]
 fn annotations_are_what_artifact_hub_reads() {
     let chart = chart();

@@ -1,11 +1,11 @@
-//! The recording rules give the right values, and keep clusters apart.
+//! The recording rules record the right values, separately for each cluster.
 
 use serde_json::{Value, json};
 
 use crate::alerts::test_rules;
 use crate::fleet::{ALWAYS_1, FROM_MINUTE_10, Fleet};
 
-/// Compares an expression at minute 20 with what is expected of it: labels and value.
+/// Asserts the labels and values of an expression at minute 20.
 #[track_caller]
 fn expect(fleet: &Fleet, expression: &str, expected: &[(&str, f64)]) {
     let mut test = fleet.test("rules.yaml", &[]);
@@ -52,7 +52,7 @@ fn connections_are_summed_up_by_cluster_and_outcome() {
             let labels = format!(
                 "job=\"pathproof\",node=\"{node}\",family=\"IPv4\",path=\"{path}\",outcome=\"proven\""
             );
-            // Sixty in half a minute: two a second.
+            // 60 per 30 s, which is 2 per second.
             fleet.put("pathproof_connections_total", &labels, "0+60x120");
         }
     }

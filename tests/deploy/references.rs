@@ -1,4 +1,4 @@
-//! What the alerts refer to exists: metrics, their labels, states, and the runbook's entries.
+//! Metrics, labels, states and runbook entries exist to which the alerts refer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,12 +7,12 @@ use node_tests::cluster::documents;
 use node_tests::deploy::folder;
 use serde_json::Value;
 
-/// Where the alerts' links lead.
+/// Page that the alerts link to.
 pub(crate) const RUNBOOKS: &str =
     "https://github.com/pathproof/pathproof/blob/main/docs/operations.md";
-/// Metrics of others: Prometheus' own, and kube-state-metrics'.
+/// Metrics of Prometheus and of kube-state-metrics.
 const FOREIGN: [&str; 3] = ["up", "ALERTS", "kube_node_info"];
-/// What the PodMonitor sets.
+/// Labels that the PodMonitor sets.
 pub(crate) const TARGET_LABELS: [&str; 3] = ["job", "node", "pod"];
 
 pub(crate) fn document(name: &str) -> String {
@@ -20,7 +20,7 @@ pub(crate) fn document(name: &str) -> String {
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Every rule that is shipped: recording rules and alerts.
+/// All shipped recording rules and alerts.
 fn all_rules() -> Vec<Value> {
     let file = folder().join("chart/files/alerts/prometheus-rule.yaml");
     let text = fs::read_to_string(file).expect("the rules");
@@ -30,14 +30,13 @@ fn all_rules() -> Vec<Value> {
     groups.iter().flat_map(of).collect()
 }
 
-/// Every alert.
 fn rules() -> Vec<Value> {
     let mut rules = all_rules();
     rules.retain(|rule| rule["record"].is_null());
     rules
 }
 
-/// Name of an alert, or of what a rule records.
+/// Name of an alert or of a recorded series.
 fn name_of(rule: &Value) -> &str {
     let name = rule["alert"].as_str().or(rule["record"].as_str());
     name.expect("a name")
@@ -47,7 +46,7 @@ fn text<'a>(value: &'a Value, what: &str) -> &'a str {
     value.as_str().unwrap_or_else(|| panic!("no {what}"))
 }
 
-/// Metrics of docs/metrics.md by name: kind and labels.
+/// Kind and labels of each metric in docs/metrics.md.
 pub(crate) fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     let cells = |line: &str| -> Option<(String, (String, BTreeSet<String>))> {
         let mut cells = line.strip_prefix("| `")?.split('|');
@@ -60,7 +59,7 @@ pub(crate) fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     document("metrics.md").lines().filter_map(cells).collect()
 }
 
-/// Metrics in an expression, each with the labels that select its series.
+/// Metrics in an expression, each with the labels of its selector.
 pub(crate) fn selectors(expression: &str) -> Vec<(String, Vec<String>)> {
     let is_name = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
     let mut found = Vec::new();
@@ -85,7 +84,7 @@ fn metrics_of_the_rules_are_documented() {
     for rule in all_rules() {
         let alert = name_of(&rule);
         let expression = text(&rule["expr"], "expr");
-        // A metric without a selector would count those of others as well.
+        // A metric without a selector would include series of other jobs.
         let named = expression.matches("pathproof_").count();
         let selectors = selectors(expression);
         let ours = |(name, _): &&(String, Vec<String>)| name.starts_with("pathproof_");
@@ -118,7 +117,7 @@ fn metrics_of_the_rules_are_documented() {
 fn states_of_the_rules_are_documented() {
     let behaviour = document("behaviour.md");
     for rule in all_rules() {
-        // Not the state of an alert.
+        // `alertstate` is no state of the datapath.
         let expression = text(&rule["expr"], "expr").replace("alertstate=", "");
         for part in expression.split("state=").skip(1) {
             let states = part.trim_start_matches('~').split('"').nth(1);
@@ -133,7 +132,7 @@ fn states_of_the_rules_are_documented() {
     }
 }
 
-/// As GitHub makes an anchor of a heading.
+/// Anchors of the headings, as GitHub generates them.
 pub(crate) fn anchors(markdown: &str) -> BTreeSet<String> {
     let heading = |line: &str| -> Option<String> {
         let title = line
@@ -148,7 +147,7 @@ pub(crate) fn anchors(markdown: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn every_alert_says_what_it_means_and_where_help_is() {
+fn every_alert_has_a_description_and_a_runbook_entry() {
     let anchors = anchors(&document("operations.md"));
     let rules = rules();
     assert!(rules.len() > 10);
@@ -166,7 +165,7 @@ fn every_alert_says_what_it_means_and_where_help_is() {
             !summary.contains('\n') && description.ends_with('.'),
             "{alert}"
         );
-        // By node or about the fleet: then it names none.
+        // An alert by node names the node; one about the fleet does not.
         let by_node = text(&rule["expr"], "expr").starts_with("max by (cluster, node");
         for words in [summary, description] {
             assert!(
@@ -190,7 +189,7 @@ fn every_alert_says_what_it_means_and_where_help_is() {
     assert_eq!(names.len(), rules.len(), "an alert is there twice");
 }
 
-/// Of several clusters each is judged for itself: nothing is summed up or matched over all of them.
+/// Each cluster is judged separately: no expression aggregates or matches across clusters.
 #[test]
 fn every_expression_keeps_the_cluster() {
     for rule in all_rules() {
@@ -202,8 +201,8 @@ fn every_expression_keeps_the_cluster() {
     }
 }
 
-/// Aggregations and matchings of an expression that leave the label out. `or on ()` matches nothing:
-/// its right side counts where the left one is empty.
+/// Aggregations and matchings of an expression that lack the label `cluster`. `or on ()` is allowed, since
+/// it only replaces an empty left side.
 fn merges_clusters(expression: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for operator in ["max", "min", "sum", "count", "avg", "group", "topk", "on"] {
@@ -242,8 +241,7 @@ fn a_merged_cluster_is_found() {
     assert_eq!(found, Vec::<&str>::new());
 }
 
-/// The dashboard selects by cluster and job, and reads every record: without the rules, or without the
-/// dashboard, one of them would be there for nothing.
+/// Every recorded series has the labels by which the dashboard selects, and a panel reads it.
 #[test]
 fn records_and_dashboard_fit_together() {
     let file = folder().join("chart/files/dashboard.json");
@@ -269,9 +267,9 @@ fn records_and_dashboard_fit_together() {
     }
 }
 
-/// An alert that holds others back exists, and is evaluated before them.
+/// An alert that suppresses others exists, and is evaluated before them.
 #[test]
-fn what_holds_alerts_back_comes_before_them() {
+fn alerts_that_suppress_others_come_first() {
     const BY: &str = "ALERTS{alertname=\"";
     let mut before = BTreeSet::new();
     let mut held = 0;

@@ -1,5 +1,5 @@
-//! docs/rollout.md says what is shipped: its queries are sound and name metrics that exist, and its
-//! table of times is that of the chart's own settings.
+//! docs/rollout.md matches the chart: its queries are valid and use existing metrics, and its table of
+//! times follows from the chart's settings.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use crate::alerts::promtool;
 use crate::find::of_kind;
 use crate::references::{TARGET_LABELS, document, documented, selectors};
 
-/// Nodes of the page's table.
+/// Number of nodes in the page's table.
 const NODES: u64 = 2_000;
 
 fn page() -> String {
     document("rollout.md")
 }
 
-/// Each line of a block of PromQL.
+/// The lines of all PromQL blocks.
 fn queries() -> Vec<String> {
     let page = page();
     let blocks = page.split("```promql\n").skip(1);
@@ -38,8 +38,8 @@ fn queries_are_sound() {
     promtool(&["check", "rules"], &file);
 }
 
-/// Metrics of a query that nobody documents, and labels that none of its metrics has. Prometheus gives
-/// one merged series for such a label, and no error.
+/// Undocumented metrics of a query, and labels that none of its metrics has. For such a label Prometheus
+/// merges all series without an error.
 fn unknown(query: &str) -> Vec<String> {
     let documented = documented();
     let is_name = |sign: char| sign.is_ascii_alphanumeric() || sign == '_';
@@ -71,8 +71,8 @@ fn metrics_and_labels_of_the_queries_are_documented() {
     assert_eq!(unknown(wrong), ["pathproof_no", "endpoint", "checks"]);
 }
 
-/// The least that a rollout takes: so many nodes at a time, each asked whether it has started, and ready for so
-/// long.
+/// The minimum duration follows from the number of nodes at a time, the delay of the startup probe and
+/// `minReadySeconds`.
 #[test]
 fn times_of_a_rollout_are_those_of_the_chart() {
     if Tool::Helm.skip_without("times_of_a_rollout_are_those_of_the_chart") {

@@ -1,4 +1,4 @@
-//! The chart and the kustomizations say the same, object by object, for each profile.
+//! The chart and the kustomizations give the same objects for each profile.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use node_tests::deploy::{Chart, PROFILES, Tool, folder, identity, overlay};
 use rstest::rstest;
 use serde_json::{Value, json};
 
-/// The ranges that the component pod-monitor allows.
+/// Ranges that the component pod-monitor allows.
 const PRIVATE: [&str; 4] = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"];
 
-/// Labels that Helm's guide recommends, on every object.
+/// Labels of every object, as Helm's guide recommends.
 pub(crate) const RELEASE_LABELS: [&str; 4] = [
     "app.kubernetes.io/instance",
     "app.kubernetes.io/version",
@@ -18,7 +18,7 @@ pub(crate) const RELEASE_LABELS: [&str; 4] = [
     "helm.sh/chart",
 ];
 
-/// Objects by what names them.
+/// Objects by identity.
 type Objects = BTreeMap<String, Value>;
 
 fn by_identity(objects: Vec<Value>) -> Objects {
@@ -31,7 +31,7 @@ fn by_identity(objects: Vec<Value>) -> Objects {
     named
 }
 
-/// The first place where two values differ, and both sides of it.
+/// The first field that differs between two values, with both sides.
 fn difference(path: &str, chart: &Value, kustomize: &Value) -> Option<String> {
     match (chart, kustomize) {
         (Value::Object(left), Value::Object(right)) => {
@@ -51,7 +51,7 @@ fn difference(path: &str, chart: &Value, kustomize: &Value) -> Option<String> {
     }
 }
 
-/// The first object, and the place in it, where the renderings differ.
+/// The first object and field that differ between the renderings.
 fn first_difference(chart: &Objects, kustomize: &Objects) -> Option<String> {
     let names = chart.keys().chain(kustomize.keys());
     names
@@ -63,7 +63,7 @@ fn first_difference(chart: &Objects, kustomize: &Objects) -> Option<String> {
         })
 }
 
-/// The chart's objects without the labels of the release, which every one has and kustomize's lack.
+/// The chart's objects without the release's labels, which kustomize does not set.
 fn of_chart(chart: Chart) -> Objects {
     let mut objects = chart.render().expect("the chart");
     for object in &mut objects {
@@ -86,7 +86,7 @@ fn without_tools(test: &str) -> bool {
     Tool::Helm.skip_without(test) || Tool::Kubectl.skip_without(test)
 }
 
-/// The chart's objects are those of an overlay with components.
+/// Asserts that the overlay with these components gives the chart's objects.
 #[track_caller]
 fn assert_same(chart: &Objects, profile: &str, components: &[&str]) {
     let kustomize = overlay(profile, components).expect("the overlay");
@@ -95,7 +95,7 @@ fn assert_same(chart: &Objects, profile: &str, components: &[&str]) {
     assert_eq!(first_difference(chart, &kustomize), None);
 }
 
-/// The chart brings no Namespace: helm keeps its own records in it, and makes it before.
+/// Removes the Namespace. The chart has none, because helm needs it before it installs anything.
 fn take_namespace(objects: &mut Objects) {
     let namespace = objects.remove("Namespace /pathproof").expect("a Namespace");
     let labels = &namespace["metadata"]["labels"];
@@ -113,7 +113,7 @@ fn the_chart_and_the_overlay_are_the_same(
     assert_same(&chart, profile, &[]);
 }
 
-/// The values that say what a component says.
+/// Each component has values of the same effect.
 #[rstest]
 #[case("beside-kube-proxy", &["enforce"], json!({ "agent": { "enforcement": "enforce" } }))]
 #[case("cilium", &["alerts"], json!({ "metrics": { "prometheusRule": { "enabled": true } } }))]
@@ -139,22 +139,22 @@ fn components_are_values(
     assert_same(&of_chart(Chart::with(values)), profile, components);
 }
 
-/// Components for what older clusters and other nodes lack.
+/// Components for clusters or nodes that lack a feature.
 #[rstest]
 #[case("1.29.5", &["before-1.30"], json!({}))]
 #[case("1.25.0", &["before-1.30", "enforce"], json!({ "agent": { "enforcement": "enforce" } }))]
 #[case("1.30.2", &["before-1.31"], json!({}))]
 #[case(KUBERNETES, &["without-bpffs"], json!({ "agent": { "pins": false } }))]
-fn what_is_lacking_is_left_out_alike(
+fn components_for_missing_features_equal_the_chart(
     #[case] version: &'static str,
     #[case] components: &[&str],
     #[case] mut values: Value,
     #[values("beside-kube-proxy", "rke1")] profile: &str,
 ) {
-    if without_tools("what_is_lacking_is_left_out_alike") {
+    if without_tools("components_for_missing_features_equal_the_chart") {
         return;
     }
-    // Without agents their values are refused, and the components have nothing to patch.
+    // This profile has no agents. It refuses their values, and components have nothing to patch.
     if profile == "rke1" {
         values["agent"] = json!({});
     }
@@ -163,7 +163,7 @@ fn what_is_lacking_is_left_out_alike(
     assert_same(&chart, profile, components);
 }
 
-/// For tools that apply rendered objects the chart brings the Namespace too. Helm keeps it at an uninstall.
+/// For tools that apply rendered objects the chart can include the Namespace. Helm keeps it at an uninstall.
 #[test]
 fn the_namespace_is_the_same() {
     if without_tools("the_namespace_is_the_same") {
@@ -195,7 +195,7 @@ fn the_dashboard_is_the_same_file() {
     let map = &chart["ConfigMap pathproof/pathproof-dashboard"];
     let json = map["data"]["pathproof.json"].as_str().expect("a dashboard");
     serde_json::from_str::<Value>(json).expect("JSON");
-    // kubectl apply keeps a copy of the object in an annotation.
+    // kubectl apply stores a copy of the object in an annotation, whose size is limited.
     assert!(
         map.to_string().len() < 256 * 1024,
         "too large for kubectl apply"

@@ -1,5 +1,5 @@
-//! Objects against the schemas of the API servers that get them, as kubeconform checks them with
-//! `-strict`: types, required fields, and no field that the API does not have.
+//! Validates objects against the API servers' schemas, as kubeconform does with `-strict`: types, required
+//! fields, and no unknown fields.
 //!
 //! The schemas are extracts: see schemas/README.md.
 
@@ -8,14 +8,14 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-/// Schemas of one release of Kubernetes and of Prometheus Operator, by the objects' kinds.
+/// Schemas of a release of Kubernetes and of Prometheus Operator, by kind.
 pub(crate) struct Schemas {
     kinds: Map<String, Value>,
     definitions: Map<String, Value>,
 }
 
 impl Schemas {
-    /// Those of a release of Kubernetes that is checked in.
+    /// Reads the schemas of a checked-in release.
     pub(crate) fn of(version: &str) -> Self {
         let mut all = Self {
             kinds: Map::new(),
@@ -42,7 +42,7 @@ impl Schemas {
         all
     }
 
-    /// Errors of an object, each with its place.
+    /// Errors of an object, each with its path.
     pub(crate) fn errors(&self, object: &Value) -> Vec<String> {
         let text = |key: &str| object[key].as_str().unwrap_or_default().to_owned();
         let kind = format!("{} {}", text("apiVersion"), text("kind"));
@@ -57,7 +57,7 @@ impl Schemas {
 
     fn check(&self, schema: &Value, value: &Value, path: &str, found: &mut Vec<String>) {
         if let Some(name) = schema["$ref"].as_str() {
-            // The API takes a bare number too.
+            // The API accepts a bare number too.
             if name.ends_with(".Quantity") && value.is_number() {
                 return;
             }
@@ -163,7 +163,7 @@ fn faults_are_found_and_their_negative_control_is_not() {
     });
     let found = schemas.errors(&set);
     assert_eq!(found, ["apps/v1 DaemonSet.spec has no \"template\""]);
-    // Policies are of a later release.
+    // This release has no such policies.
     let policy = json!({
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
         "metadata": { "name": "x" },

@@ -1,4 +1,4 @@
-//! What the PodMonitor makes of an agent's pod: where it is scraped, and the labels of its series.
+//! The address and labels with which the PodMonitor scrapes an agent's pod.
 
 use std::fs;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::find::of_kind;
 
-/// A relabeling as Prometheus spells what Prometheus Operator's objects say.
+/// Converts a relabeling from Prometheus Operator's field names to those of Prometheus.
 fn native(relabeling: &Value) -> Value {
     let names = [
         ("sourceLabels", "source_labels"),
@@ -25,8 +25,8 @@ fn native(relabeling: &Value) -> Value {
     Value::Object(native)
 }
 
-/// A scrape configuration as Prometheus Operator writes it for a PodMonitor, as far as it matters
-/// here, with pods in place of discovery. A pod that declares no port is one target without a port.
+/// The relevant parts of the scrape configuration that Prometheus Operator writes for a PodMonitor, with
+/// static pods. A pod that declares no port is one target without a port.
 fn configuration(monitor: &Value, pods: &[(&str, &str)]) -> Value {
     let job = monitor["jobLabel"].as_str().expect("a job label");
     let job = format!(
@@ -56,7 +56,7 @@ fn configuration(monitor: &Value, pods: &[(&str, &str)]) -> Value {
     }] })
 }
 
-/// A headless Service names the same targets with their port: a ServiceMonitor needs the labels alone.
+/// A headless Service already has the port, so a ServiceMonitor only sets the labels.
 #[test]
 fn a_service_monitor_gives_the_same_labels() {
     let name = "a_service_monitor_gives_the_same_labels";
@@ -99,7 +99,7 @@ fn agents_are_scraped_at_their_admin_port_by_the_nodes_name() {
     let file = dir.path().join("prometheus.yaml");
     fs::write(&file, text.to_string()).expect("write it");
     let mut command = Tool::Promtool.command().expect("promtool");
-    // It waits so long for more targets.
+    // promtool waits for further targets until the timeout.
     command.args(["check", "service-discovery", "--timeout=2s"]);
     let told = said(command.arg(file).arg("agents")).expect("targets");
     let targets: Vec<Value> = serde_json::from_str(&told).expect("JSON");

@@ -1,5 +1,5 @@
-//! Values of the chart: what belongs together is rendered, what contradicts itself is refused in a
-//! sentence that names both sides and the remedy.
+//! Values of the chart: consistent ones are rendered, and contradictory ones are refused with a message
+//! that names both sides and the remedy.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::find::{named, of_kind};
 
-/// Lets agents write about all Nodes.
+/// The value that lets agents write about all Nodes.
 const WORDS: &str = "every agent may write about every Node";
 
 fn kinds(objects: &[Value]) -> BTreeSet<String> {
@@ -244,7 +244,7 @@ fn the_chart_passes_lint() {
     );
 }
 
-/// Twins of what is refused, and what each leaves out or adds.
+/// Negative controls of the refused values, with the objects that each adds or omits.
 #[rstest]
 #[case(json!({}), &["DaemonSet/pathproof-agent", "Deployment/pathproof-rotator"], &["PodMonitor"])]
 #[case(json!({ "profile": "rke1" }), &["Deployment/pathproof-rotator", "Service/", "DaemonSet/pathproof-echo"], &["pathproof-agent"])]
@@ -276,12 +276,12 @@ fn the_chart_passes_lint() {
 #[case(json!({ "agent": { "publishEvents": false } }), &["DaemonSet"], &["Role/pathproof-agent-events", "RoleBinding/pathproof-agent-events"])]
 #[case(json!({ "resourceQuota": { "enabled": false } }), &["DaemonSet"], &["ResourceQuota"])]
 #[case(json!({ "profile": "rke1", "metrics": { "prometheusRule": { "enabled": true } } }), &["PrometheusRule"], &[])]
-fn what_belongs_together_is_rendered(
+fn consistent_values_are_rendered(
     #[case] values: Value,
     #[case] there: &[&str],
     #[case] absent: &[&str],
 ) {
-    if Tool::Helm.skip_without("what_belongs_together_is_rendered") {
+    if Tool::Helm.skip_without("consistent_values_are_rendered") {
         return;
     }
     let objects = Chart::with(values).render().expect("the chart");
@@ -295,10 +295,10 @@ fn what_belongs_together_is_rendered(
     }
 }
 
-/// What an API server does not know yet is said in the older way, or left out.
+/// Fields that an API server does not know are replaced by older ones, or omitted.
 #[test]
-fn older_clusters_get_what_they_know() {
-    if Tool::Helm.skip_without("older_clusters_get_what_they_know") {
+fn older_clusters_get_only_fields_they_know() {
+    if Tool::Helm.skip_without("older_clusters_get_only_fields_they_know") {
         return;
     }
     let key = "container.apparmor.security.beta.kubernetes.io/agent";
@@ -310,7 +310,7 @@ fn older_clusters_get_what_they_know() {
             is_new,
             "{version}"
         );
-        // By a function that policies may use since 1.31.
+        // These policies need a function that exists since 1.31.
         for name in ["rotator", "reserved-services", "reserved-endpoints"] {
             let kind = format!("ValidatingAdmissionPolicy/pathproof-{name}");
             let is_there = kinds(&objects).contains(&kind);
@@ -329,8 +329,8 @@ fn older_clusters_get_what_they_know() {
     assert!(format!("{error:#}").contains("1.25.0"), "{error:#}");
 }
 
-/// Nothing is written about Nodes where nothing restricts an agent to its own, unless somebody says so
-/// in words.
+/// Without a policy that restricts each agent to its Node, agents do not write about Nodes, unless the user
+/// explicitly allows it.
 #[rstest]
 #[case("1.36.3", json!({}), true)]
 #[case("1.30.0", json!({}), true)]
@@ -369,7 +369,7 @@ fn without_a_policy_agents_write_nothing(
     }
 }
 
-/// Of bpffs the agent sees the folder of its own pins and no other, or nothing.
+/// The agent gets only its folder of pins from bpffs, or no folder at all.
 #[rstest]
 #[case(true, json!("/sys/fs/bpf"), json!("/sys/fs/bpf/pathproof"))]
 #[case(false, json!("none"), Value::Null)]
@@ -430,8 +430,8 @@ fn alerts(values: &Value) -> String {
     of_kind(&objects, "PrometheusRule").to_string()
 }
 
-/// Endpoints that are not meant to move, and nodes that are not meant to have an agent, raise nothing; and
-/// the runbook may lie elsewhere.
+/// Alerts that the configuration would always or never fire are omitted, and the runbook's address is a
+/// value.
 #[test]
 fn alerts_follow_the_values() {
     if Tool::Helm.skip_without("alerts_follow_the_values") {

@@ -1,4 +1,4 @@
-//! Faults of a node, as clients of a node port and load balancers at 10256 see them.
+//! Faults of a node, observed by clients of a node port and by load balancers at 10256.
 
 use std::net::SocketAddr;
 use std::process::Command;
@@ -15,15 +15,15 @@ use node_tests::world::{Family, World, agent_binary};
 
 use crate::scene::{SOUND, Scene};
 
-/// Port of the Service on the node.
+/// Node port of the Service.
 const NODE_PORT: u16 = 30080;
 /// Long enough for several probes and for many connections.
 const WHILE: Duration = Duration::from_secs(4);
-/// Limit for the time until the next answer after one that was lost with the agent: kube-proxy has the port.
+/// Maximum silence after an answer was lost with the agent; then kube-proxy answers at the port.
 const SILENCE: Duration = Duration::from_millis(1500);
 /// Delay that a busy machine may add to the time until 503.
 const SPARE: Duration = Duration::from_secs(2);
-/// Connections a second of each source: sixty in all.
+/// Connections per second of each source, 60 in all.
 const RATE: f64 = 10.0;
 
 #[test]
@@ -37,7 +37,7 @@ fn a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200() {
     scene.assert_served(&client);
     let prober = scene.node.watch().expect("a prober");
     prober.wait(PATIENCE, |codes| codes == SOUND).expect("200");
-    // A sentinel that is new accuses nobody for 10 s.
+    // Failed probes of a new sentinel do not count for 10 s.
     thread::sleep(Duration::from_secs(10));
 
     flush_services(&scene.node.world.node).expect("flush");
@@ -55,7 +55,7 @@ fn a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200() {
         .expect("kube-proxy answers");
     assert_eq!(theirs.status, 200, "{}", theirs.body);
 
-    // It mends the rules when it starts.
+    // kube-proxy restores the rules when it starts.
     scene.node.start_proxy().expect("kube-proxy again");
     prober
         .wait(PATIENCE, |codes| codes == SOUND)
@@ -65,8 +65,8 @@ fn a_node_that_lost_its_rules_is_503_while_kube_proxy_says_200() {
 }
 
 #[test]
-fn clients_and_10256_go_on_without_kubelet_and_over_the_agents_end() {
-    let name = "clients_and_10256_go_on_without_kubelet_and_over_the_agents_end";
+fn clients_and_10256_survive_the_ends_of_kubelet_and_agent() {
+    let name = "clients_and_10256_survive_the_ends_of_kubelet_and_agent";
     let Some(mut scene) = Scene::installed(name) else {
         return;
     };
@@ -83,8 +83,8 @@ fn clients_and_10256_go_on_without_kubelet_and_over_the_agents_end() {
     scene.assert_always_200(&prober);
     drop(prober);
 
-    // The agent is killed: kube-proxy answers at its port, until kubelet has started it again. What it
-    // had accepted is lost with it, as with any server.
+    // After a kill of the agent kube-proxy answers, until kubelet has restarted it. Connections that the
+    // agent had accepted are lost.
     let prober = scene.node.watch().expect("a prober");
     let container = scene.agent_container();
     scene
@@ -110,7 +110,7 @@ fn clients_and_10256_go_on_without_kubelet_and_over_the_agents_end() {
     drop(prober);
 
     let prober = scene.node.watch().expect("a prober");
-    // Its pod is deleted: it ends in order, and the DaemonSet makes another.
+    // An agent whose pod is deleted ends in order, and the DaemonSet creates another.
     let old = scene.agent()["metadata"]["name"].clone();
     let old = old.as_str().expect("a name");
     scene.kubectl(&format!("-n pathproof delete pod {old} --timeout 60s"));
@@ -120,8 +120,8 @@ fn clients_and_10256_go_on_without_kubelet_and_over_the_agents_end() {
     assert!(felt.ok > 0 && felt.failed() == 0, "{felt:?}");
 }
 
-/// An ingress node with the chart as it is shipped: one ingress pod behind a node port, clients outside alone, the
-/// pod probe on. Total outages of which kube-proxy's health server reports none.
+/// An ingress node with the shipped chart: one ingress pod behind a node port, only outside clients, and
+/// the pod probe. kube-proxy's health server reports none of these total outages.
 #[test]
 fn an_ingress_node_is_503_in_each_outage_and_200_after_it() {
     let name = "an_ingress_node_is_503_in_each_outage_and_200_after_it";
@@ -140,7 +140,7 @@ fn an_ingress_node_is_503_in_each_outage_and_200_after_it() {
         .prober
         .wait(PATIENCE, |codes| codes == SOUND)
         .expect("200");
-    // A sentinel that is new accuses nobody for 10 s.
+    // Failed probes of a new sentinel do not count for 10 s.
     thread::sleep(Duration::from_secs(12));
 
     const NOTHING: Words = &["succeeded since"];
@@ -175,7 +175,7 @@ fn an_ingress_node_is_503_in_each_outage_and_200_after_it() {
     );
 }
 
-/// Clients at the node port, in both families, from three sources.
+/// Plans of clients of the node port, in both families, from three sources.
 fn sources(world: &World) -> Vec<Plan> {
     let of = |family: Family| {
         let target = SocketAddr::new(world.node_address(family), NODE_PORT);
@@ -192,8 +192,8 @@ struct Outages {
 }
 
 impl Outages {
-    /// 503 within `limit` seconds of the first connection that fails, an explanation by `why`, and 200 after the
-    /// repair.
+    /// Asserts 503 within `limit` seconds of the first failed connection, an explanation by `why`, and 200
+    /// after the repair.
     fn is_503<T>(
         &self,
         what: &str,
@@ -245,7 +245,6 @@ impl Outages {
 }
 
 impl Scene {
-    /// The command `pathproof why` on the node.
     fn why(&self) -> Command {
         let mut command = self
             .node
@@ -256,7 +255,7 @@ impl Scene {
         command
     }
 
-    /// A client outside, from now on, ten times a second.
+    /// Starts an outside client with ten connections per second.
     fn client(&self) -> Client {
         let world = &self.node.world;
         let target = SocketAddr::new(world.node_address(Family::V4), NODE_PORT);
@@ -265,7 +264,7 @@ impl Scene {
             .expect("a client")
     }
 
-    /// Connections of the client are answered, all of them from some moment on.
+    /// Waits for a second in which all of the client's connections succeed.
     fn assert_served(&self, client: &Client) {
         self.wait("the Service answers", || {
             let before = client.tally();

@@ -1,4 +1,4 @@
-//! From the shipped manifests to the first 200, with exactly the rights that they name.
+//! From the shipped manifests to the first 200, with exactly the rights in them.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use crate::scene::{PATIENCE, Scene};
 
-/// BPF, PERFMON, NET_RAW, NET_ADMIN: 39, 38, 13, 12. What the manifests name, and the agent may have.
+/// Capabilities in the manifests: BPF (39), PERFMON (38), NET_RAW (13) and NET_ADMIN (12).
 const FOUR: &str = "000000c000003000";
-/// NET_RAW and NET_ADMIN: what it keeps (ADR 21).
+/// Capabilities that the agent keeps (ADR 21): NET_RAW and NET_ADMIN.
 const TWO: &str = "0000000000003000";
-/// Filters of system calls that it puts on itself.
+/// Number of seccomp filters that the agent installs.
 const OWN_FILTERS: u32 = 3;
 
 #[test]
@@ -28,7 +28,7 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
     scene.wait_condition("True");
     scene.kubectl("-n pathproof rollout status deployment/pathproof-rotator --timeout 60s");
     scene.kubectl("-n pathproof rollout status daemonset/pathproof-echo --timeout 60s");
-    // There is no DNS here: of the first family it learns its Service's address by kubelet's variable.
+    // Without DNS the pod probe gets its Service's address from kubelet's variable, for the first family.
     scene.wait("pods' path proven without a setting for this node", || {
         let report = scene.node.verdict().unwrap_or_default();
         path_of(&report, Family::V4, "pod") == "proven"
@@ -46,7 +46,7 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
     scene.assert_forwarded(&pod);
     scene.assert_policies_fit();
 
-    // The runtime's own filter lets it work as well, whichever of the two is shipped.
+    // The agent works with and without the runtime's filter, whichever is shipped.
     let other = if filtered {
         "Unconfined"
     } else {
@@ -65,7 +65,7 @@ fn the_shipped_manifests_bring_a_node_to_200_with_the_rights_they_name() {
 }
 
 impl Scene {
-    /// Pods keep running without the CNI's configuration, and no new one gets an address.
+    /// Without the CNI's configuration pods keep running, but a new one gets no address.
     fn assert_lost_network_is_named(&self) {
         let cause = || {
             let report = self.node.verdict().unwrap_or_default();
@@ -89,7 +89,7 @@ impl Scene {
         let asked = self.node.ask("/healthz").expect("an answer");
         assert_eq!(
             asked.status, 200,
-            "it is named and nothing more: {}",
+            "a lost CNI must not be 503: {}",
             asked.body
         );
         std::fs::rename(&aside, &file).expect("give it back");
@@ -99,7 +99,7 @@ impl Scene {
         });
     }
 
-    /// The pods of a DaemonSet pass the strictest Pod Security level.
+    /// Asserts that the pods of a DaemonSet pass the strictest Pod Security level.
     fn assert_restricted(&self, set: &str) {
         let strict = "pod-security.kubernetes.io/enforce=restricted";
         self.kubectl("create namespace strict");
@@ -120,7 +120,7 @@ impl Scene {
         std::fs::remove_file(file).expect("remove it");
     }
 
-    /// The control plane's own look at the policies' expressions finds no field that is none.
+    /// Asserts that the control plane's type check finds no unknown field in the policies' expressions.
     fn assert_policies_fit(&self) {
         let path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies";
         let status = |policy: &Value| policy["status"]["typeChecking"].clone();
@@ -135,7 +135,7 @@ impl Scene {
         assert!(all.iter().all(|one| *one == json!({})), "{all:#?}");
     }
 
-    /// What the kernel says of the agent's process, whose runtime has a filter of its own or not.
+    /// Checks the agent's process in /proc. `by_runtime`: the container runtime adds a seccomp filter.
     fn assert_confined(&self, by_runtime: bool) {
         let process = self.agent_process();
         let status = self.node.run("cat", &[&format!("/proc/{process}/status")]);
@@ -149,7 +149,7 @@ impl Scene {
         }
         assert_eq!(field("NoNewPrivs:"), "1");
         assert_eq!(field("Seccomp:"), "2");
-        // Those that stand over all of this test are not the agent's.
+        // Filters of the test process are inherited, and not the agent's.
         let own = std::fs::read_to_string("/proc/self/status").expect("procfs");
         let filters = |text: &str| text.parse::<u32>().expect("a number");
         assert_eq!(
@@ -169,7 +169,7 @@ impl Scene {
         assert!(options.split(',').any(|option| option == "ro"), "{options}");
     }
 
-    /// A start in order warns of nothing.
+    /// Asserts that a normal start logs no warning.
     fn assert_calm_log(&self) {
         let log = self.agent_log();
         let loud = |line: &&str| line.contains(" WARN ") || line.contains(" ERROR ");
@@ -178,7 +178,7 @@ impl Scene {
         assert!(log.contains(" INFO "), "{log}");
     }
 
-    /// The admin port is the node's loopback's alone; `kubectl port-forward` reaches it.
+    /// Asserts that `kubectl port-forward` reaches the admin port, which only listens on the node's loopback.
     fn assert_forwarded(&self, pod: &Value) {
         let name = pod["metadata"]["name"].as_str().expect("a name");
         let desk = &self.node.desk;
@@ -196,7 +196,7 @@ impl Scene {
     }
 }
 
-/// A field of /proc/PID/status.
+/// A field of /proc/PID/status, such as `CapEff:`.
 fn field<'a>(status: &'a str, name: &str) -> &'a str {
     let line = status.lines().find_map(|line| line.strip_prefix(name));
     line.unwrap_or_else(|| panic!("no {name} in {status}"))

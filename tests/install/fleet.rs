@@ -1,5 +1,5 @@
-//! `kubectl pathproof` and node-problem-detector's plugin where a real kubelet carries the exec,
-//! with the rights of deploy/examples and no more.
+//! `kubectl pathproof` with a real kubelet for its exec, and node-problem-detector's plugin, with only the rights of
+//! deploy/examples.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::scene::Scene;
 
-/// Whose groups the bindings of deploy/examples/fleet-rbac.yaml name.
+/// Groups that the bindings of deploy/examples/fleet-rbac.yaml name.
 const LISTERS: &str = "pathproof-fleet";
 const ASKERS: &str = "pathproof-fleet-agents";
 
@@ -54,7 +54,7 @@ fn kubectl_pathproof_runs_commands_of_the_nodes_agent() {
     assert!(said.contains("cannot list resource \"pods\""), "{said}");
 }
 
-/// Somebody who runs `kubectl pathproof`.
+/// A user of `kubectl pathproof`.
 struct Person(Desk);
 
 impl Person {
@@ -71,7 +71,7 @@ impl Person {
         run.expect("kubectl runs")
     }
 
-    /// What it prints; it succeeds.
+    /// Output of a run that must succeed.
     fn tell(&self, words: &[&str]) -> String {
         let output = self.run(words);
         assert!(output.status.success(), "{words:?}: {output:?}");
@@ -80,7 +80,7 @@ impl Person {
 }
 
 impl Scene {
-    /// What node-problem-detector would run on the node.
+    /// Runs the check as node-problem-detector does on a node.
     fn check_npd(&self) -> Output {
         let agent = agent_binary().expect("the agent's binary");
         let mut command = self.node.world.node.command(agent);

@@ -1,4 +1,4 @@
-//! A node that leaves: 503 at /healthz, 200 at /livez, whatever takes it away.
+//! A leaving node answers 503 at /healthz and 200 at /livez, for every way to remove it.
 
 use serde_json::json;
 
@@ -15,7 +15,7 @@ fn a_node_that_is_taken_away_gets_no_new_connections() {
     scene.kubectl("taint node node-1 ToBeDeletedByClusterAutoscaler-");
     scene.wait_codes(200, 200);
 
-    // Somebody still has something to do before the Node may go, as Karpenter has.
+    // A finalizer holds the Node, as with Karpenter.
     let held = json!({ "metadata": { "finalizers": ["example.com/drains"] } });
     scene.node.api.patch(NODE, &held).expect("a finalizer");
     scene.kubectl("delete node node-1 --wait=false");

@@ -1,7 +1,7 @@
-//! The agent as it is installed: on a real one-node Kubernetes (kubelet, containerd, kube-proxy, the
-//! whole control plane, all of one release), from the shipped manifests and an image in an archive.
+//! The agent in a real one-node Kubernetes, installed from the shipped manifests and an image archive.
+//! kubelet, kube-proxy and the control plane are of one release; the runtime is containerd.
 //!
-//! What matters is seen from outside, at 10256 and at node ports. Each test has a node of its own.
+//! Tests observe the node from outside, at 10256 and at node ports. Each test has its own node.
 
 mod faults;
 mod first;

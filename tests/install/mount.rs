@@ -1,5 +1,5 @@
-//! Of the node's bpffs the agent has the folder of its own pins. Pins of agents that had all of it
-//! mounted are taken over.
+//! The agent mounts only its folder of pins from the node's bpffs, and takes over pins of agents that
+//! mounted all of it.
 
 use serde_json::json;
 
@@ -11,7 +11,7 @@ const VARIABLE: &str = "/spec/template/spec/containers/0/env/1/value";
 const VOLUME: &str = "/spec/template/spec/volumes/0/hostPath";
 
 impl Scene {
-    /// Mounts the whole of bpffs, or our folder alone, and waits for the rollout.
+    /// Mounts all of bpffs or only our folder, and waits for the rollout.
     fn mount(&self, whole: bool) {
         let (variable, path, kind) = match whole {
             true => (PINS, BPFFS, "Directory"),
@@ -24,7 +24,7 @@ impl Scene {
         self.wait_rolled_out();
     }
 
-    /// Pinned maps by their inodes: another pin of the same name is another one.
+    /// Pinned maps with their inodes, which distinguish a new pin of the same name.
     fn pinned_maps(&self) -> String {
         let script = format!("stat -c '%n %i' {PINS}/v*/maps/*");
         self.node.run("sh", &["-c", &script]).expect("pinned maps")
@@ -32,8 +32,8 @@ impl Scene {
 }
 
 #[test]
-fn the_agent_has_its_own_pins_alone_and_takes_over_those_before() {
-    let name = "the_agent_has_its_own_pins_alone_and_takes_over_those_before";
+fn the_agent_mounts_only_its_pins_and_takes_over_old_ones() {
+    let name = "the_agent_mounts_only_its_pins_and_takes_over_old_ones";
     let Some(scene) = Scene::with_chart(name) else {
         return;
     };
@@ -58,7 +58,7 @@ fn the_agent_has_its_own_pins_alone_and_takes_over_those_before() {
     }
     let nested = format!("{PINS}/pathproof");
     assert!(scene.node.run("ls", &[&nested]).is_err(), "pins twice");
-    // Root's alone.
+    // Only root may use them.
     let script = format!("stat -c %a {PINS}/v*/maps/* | sort -u");
     let modes = scene.node.run("sh", &["-c", &script]).expect("modes");
     assert_eq!(modes.trim(), "600");
@@ -66,8 +66,8 @@ fn the_agent_has_its_own_pins_alone_and_takes_over_those_before() {
 }
 
 #[test]
-fn without_bpffs_the_pod_says_why_it_waits_and_a_value_helps() {
-    let name = "without_bpffs_the_pod_says_why_it_waits_and_a_value_helps";
+fn without_bpffs_an_event_names_the_folder_and_a_value_helps() {
+    let name = "without_bpffs_an_event_names_the_folder_and_a_value_helps";
     let Some(scene) = Scene::bare(name) else {
         return;
     };

@@ -1,5 +1,4 @@
-//! Taking it away: 10256 is kube-proxy's again at once, and nothing stays on the node once it was
-//! cleaned.
+//! Removal: kube-proxy answers at 10256 again at once, and nothing stays on the node after the cleanup.
 
 use node_tests::deploy;
 use node_tests::wait::until;
@@ -24,8 +23,8 @@ fn an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing() {
         "--timeout=60s",
     ];
     scene.node.desk.helm(&uninstall).expect("an uninstall");
-    scene.wait("nobody steers", || scene.node.admin("/verdict").is_err());
-    // An agent that ends takes its devices along; its programs wait for the next one.
+    scene.wait("no agent answers", || scene.node.admin("/verdict").is_err());
+    // An agent that ends removes its devices, but leaves its programs for the next one.
     let left = until(PATIENCE, || {
         (!devices().contains("pathproof")).then_some(())
     });
@@ -37,9 +36,9 @@ fn an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing() {
     };
     assert!(
         pins().expect("pins").contains("pathproof"),
-        "kept on purpose"
+        "the pins are gone"
     );
-    assert!(scene.programs() > 0, "they stay attached");
+    assert!(scene.programs() > 0, "no program is attached");
 
     let cleanup = deploy::folder().join("cleanup");
     let cleanup = cleanup.to_str().expect("UTF-8");
@@ -60,7 +59,7 @@ fn an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing() {
         .run("find", &["/run/pathproof", "-mindepth", "1"]);
     assert_eq!(state.expect("the folder of the state"), "");
 
-    // As docs/operations.md says.
+    // The command in docs/operations.md.
     let delete = r#"{"status":{"conditions":[{"type":"ServiceDatapathReady","$patch":"delete"}]}}"#;
     let patch = [
         "patch",
@@ -72,7 +71,7 @@ fn an_uninstall_leaves_10256_answered_and_a_cleanup_leaves_nothing() {
     ];
     scene.kubectl_with(&patch);
     assert_eq!(scene.node.condition("ServiceDatapathReady"), "");
-    assert_eq!(scene.node.condition("Ready"), "True", "kubelet's own stay");
+    assert_eq!(scene.node.condition("Ready"), "True", "kubelet's is gone");
 
     scene.assert_always_200(&prober);
     drop(prober);

@@ -1,5 +1,5 @@
-//! One capability less than the manifests give: the agent says which, and the node is as if there
-//! were none, or is judged by less.
+//! A capability of the manifests is missing: the agent names it, and either ends or judges the node without
+//! the sentinel.
 
 use serde_json::json;
 
@@ -8,8 +8,8 @@ use crate::scene::Scene;
 const ADDED: &str = "/spec/template/spec/containers/0/securityContext/capabilities/add";
 
 #[test]
-fn a_missing_capability_is_named_and_the_one_before_keeps_answering() {
-    let name = "a_missing_capability_is_named_and_the_one_before_keeps_answering";
+fn a_missing_capability_is_named_and_the_old_agent_keeps_answering() {
+    let name = "a_missing_capability_is_named_and_the_old_agent_keeps_answering";
     let Some(scene) = Scene::installed(name) else {
         return;
     };
@@ -25,7 +25,7 @@ fn a_missing_capability_is_named_and_the_one_before_keeps_answering() {
                 ended("state") || ended("lastState")
             })
         });
-        // The rollout stops there: whoever was ready stays.
+        // The rollout stops, so the agent that was ready stays.
         let uids: Vec<_> = scene.agents();
         assert!(uids.iter().any(|pod| pod["metadata"]["uid"] == before));
         assert_eq!(scene.node.ask("/healthz").expect("an answer").status, 200);
@@ -47,7 +47,6 @@ impl Scene {
         self.patch_agent(&[("replace", ADDED, json!(rest))]);
     }
 
-    /// Waits for a line of the agent's log with all of these words.
     fn wait_log(&self, words: &[&str]) {
         self.wait(&format!("{words:?} in the log"), || {
             let log = self.agent_log();

@@ -1,5 +1,5 @@
-//! docs/rollout.md, played: the very commands of the page, from shadow to closed and back, on a real
-//! node. Its queries are tested where Prometheus is (tests/deploy).
+//! Runs the commands of docs/rollout.md on a real node, from shadow to closed and back. tests/deploy tests
+//! the page's queries.
 
 use std::path::Path;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::scene::{AGENT, NODE, Scene};
 
-/// The page's sections of commands.
+/// The text of docs/rollout.md.
 struct Page(String);
 
 impl Page {
@@ -21,7 +21,7 @@ impl Page {
         Self(std::fs::read_to_string(file).expect("docs/rollout.md"))
     }
 
-    /// The commands of a section, each as its words. Blocks that name a language are no commands.
+    /// The commands of a section, split into words. Blocks that name a language contain none.
     fn commands(&self, section: &str) -> Vec<Vec<String>> {
         let start = format!("\n## {section}\n");
         let (_, rest) = self.0.split_once(&start).expect("a section of the page");
@@ -47,14 +47,14 @@ fn words(line: &str) -> Vec<String> {
         .map(|word| word.trim_matches('\''))
         .map(|word| match word {
             "deploy/chart" => chart.clone(),
-            // The image that containerd has.
+            // The name of the image in containerd.
             _ => word.replace("REGISTRY/", ""),
         })
         .collect()
 }
 
 impl Scene {
-    /// Runs commands of the page. A node that joins is one at a time here.
+    /// Runs commands of the page.
     fn play(&self, commands: &[Vec<String>]) {
         for command in commands {
             println!("$ {}", command.join(" "));
@@ -62,7 +62,7 @@ impl Scene {
             let desk = &self.node.desk;
             match words.as_slice() {
                 ["helm", rest @ ..] => desk.helm(rest).map(drop),
-                // Kubernetes may forget to look again.
+                // Kubernetes may forget a rollout, which `wait_rolled_out` handles.
                 ["kubectl", "-n", "pathproof", "rollout", ..] => {
                     self.wait_rolled_out();
                     Ok(())
@@ -72,13 +72,13 @@ impl Scene {
             }
             .unwrap_or_else(|error| panic!("{}: {error:#}", command.join(" ")));
             if command[0] == "helm" {
-                // Nothing here is learned from the 30 s between two nodes.
+                // The 30 s between two nodes only cost time here.
                 self.patch_agent(&[("replace", "/spec/minReadySeconds", json!(1))]);
             }
         }
     }
 
-    /// The only command of a section that has one.
+    /// Runs the commands of a section, and waits for the rollout.
     fn play_only(&self, page: &Page, section: &str) {
         let commands = page.commands(section);
         assert!(!commands.is_empty(), "{section} has no command");
@@ -86,7 +86,7 @@ impl Scene {
         self.wait_rolled_out();
     }
 
-    /// Requests of load balancers that the agent answered.
+    /// Number of load balancers' requests that the agent answered.
     fn answered(&self) -> u64 {
         let text = self.node.admin("/metrics").expect("metrics").body;
         let all: [&str; 0] = [];
@@ -106,12 +106,12 @@ impl Scene {
         self.wait_proven();
     }
 
-    /// What makes the agent audit, if anything does.
+    /// The setting that makes the agent audit, if any.
     fn audits_by(&self) -> Value {
         self.node.verdict().expect("a verdict")["answers"]["audit"].clone()
     }
 
-    /// The same on a node of which the rules are gone.
+    /// Asserts that the node answers 200 without its rules.
     fn assert_audits(&mut self) {
         self.flush();
         self.wait_condition("False");
@@ -146,7 +146,7 @@ fn the_way_from_shadow_to_enforce_is_as_the_page_says() {
     assert_eq!(scene.audits_by(), "flag");
     scene.assert_audits();
 
-    // The node is none of the pool's.
+    // This node does not belong to the pool.
     scene.play_only(&page, "3. Canary pool");
     assert_eq!(scene.audits_by(), "node");
     let failed = |change: &Change| [change.codes.healthz, change.codes.livez].contains(&503);
@@ -174,7 +174,7 @@ fn the_way_from_shadow_to_enforce_is_as_the_page_says() {
     scene.play_only(&page, "5. Closed");
     let args = scene.agent()["spec"]["containers"][0]["args"].to_string();
     assert!(args.contains("--unknown-policy=closed"), "{args}");
-    // It is the setting that a node begins with: none is 503 for long.
+    // A node that starts with this setting is not 503 for long.
     scene.wait_codes(200, 200);
     let annotations = scene.node.api.get(NODE).expect("a Node")["metadata"]["annotations"].clone();
     assert!(

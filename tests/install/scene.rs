@@ -1,4 +1,4 @@
-//! A node with pathproof installed, and what tests look at there.
+//! A node with pathproof installed, and what tests inspect on it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,25 +19,22 @@ use serde_json::{Value, json};
 
 /// The agent's DaemonSet.
 pub(crate) const AGENT: &str = "daemonset/pathproof-agent";
-/// The Node.
 pub(crate) const NODE: &str = "/api/v1/nodes/node-1";
-/// A sound node, from outside.
+/// Codes of a healthy node, from outside.
 pub(crate) const SOUND: Codes = Codes {
     healthz: 200,
     livez: 200,
 };
-/// Rollouts that Kubernetes forgot, in all tests of this run.
+/// Number of rollouts that Kubernetes forgot in this run.
 static TOUCHED: AtomicUsize = AtomicUsize::new(0);
-/// Label of its pods.
 const LABEL: &str = "app.kubernetes.io%2Fcomponent%3Dagent";
 
-/// Everything that is up.
 pub(crate) struct Scene {
     pub(crate) node: RealNode,
 }
 
 impl Scene {
-    /// A ready node without pathproof. Nothing, loudly, where the machine lacks what it takes.
+    /// A ready node without pathproof. Prints why and returns `None` if the machine lacks a tool.
     pub(crate) fn bare(test: &str) -> Option<Self> {
         RealNode::possible(test)?;
         let pod = Path::new(env!("CARGO_BIN_EXE_pod"));
@@ -45,7 +42,7 @@ impl Scene {
         Some(Self { node })
     }
 
-    /// With deploy/base as it is shipped, which audits, and the node proven.
+    /// A proven node with deploy/base as shipped, in audit mode.
     pub(crate) fn shipped(test: &str) -> Option<Self> {
         let scene = Self::bare(test)?;
         scene.install(&base::folder());
@@ -53,7 +50,7 @@ impl Scene {
         Some(scene)
     }
 
-    /// The same, enforcing: what would be a 503 is one.
+    /// The same, enforcing.
     pub(crate) fn installed(test: &str) -> Option<Self> {
         let scene = Self::bare(test)?;
         let overlay = deploy::overlay_folder("beside-kube-proxy", &["enforce"]);
@@ -62,7 +59,7 @@ impl Scene {
         Some(scene)
     }
 
-    /// The same with the chart, enforcing as well.
+    /// The same with the chart, enforcing too.
     pub(crate) fn with_chart(test: &str) -> Option<Self> {
         let scene = Self::bare(test)?;
         scene
@@ -72,7 +69,7 @@ impl Scene {
         Some(scene)
     }
 
-    /// Runs helm on the release `pathproof` of the chart: a verb and options. It enforces.
+    /// Runs a helm verb with options on the release `pathproof`, enforcing.
     pub(crate) fn helm(&self, words: &[&str]) -> Result<String> {
         let chart = deploy::folder().join("chart");
         let mut all = vec![words[0], "pathproof", chart.to_str().expect("UTF-8")];
@@ -82,22 +79,20 @@ impl Scene {
         self.node.desk.helm(&all)
     }
 
-    /// Applies a kustomization.
     fn install(&self, folder: &Path) {
         self.kubectl(&format!("apply -k {}", folder.display()));
     }
 
-    /// Runs kubectl, words separated by spaces.
+    /// Runs kubectl with words that are separated by spaces.
     pub(crate) fn kubectl(&self, words: &str) -> String {
         self.node.desk.kubectl(words).expect("kubectl")
     }
 
-    /// Runs kubectl, words as they are.
+    /// Runs kubectl with these words.
     pub(crate) fn kubectl_with(&self, words: &[&str]) -> String {
         self.node.desk.kubectl_with(words).expect("kubectl")
     }
 
-    /// The agent's pods.
     pub(crate) fn agents(&self) -> Vec<Value> {
         let path = format!("/api/v1/namespaces/pathproof/pods?labelSelector={LABEL}");
         let list = self.node.api.get(&path).expect("pods");
@@ -111,7 +106,6 @@ impl Scene {
         pods.remove(0)
     }
 
-    /// The id of its container.
     pub(crate) fn agent_container(&self) -> String {
         let pod = self.agent();
         let id = pod["status"]["containerStatuses"][0]["containerID"].as_str();
@@ -120,7 +114,7 @@ impl Scene {
             .to_owned()
     }
 
-    /// The id of its process, on the node.
+    /// The agent's process ID on the node.
     pub(crate) fn agent_process(&self) -> String {
         let container = self.agent_container();
         let tasks = self.node.ctr(&["task", "list"]).expect("tasks");
@@ -129,7 +123,7 @@ impl Scene {
         process.expect("a task of the container").to_owned()
     }
 
-    /// Changes the agent's DaemonSet: operations of a JSON patch, their paths and values.
+    /// Applies a JSON patch to the agent's DaemonSet: operations, paths and values.
     pub(crate) fn patch_agent(&self, operations: &[(&str, &str, Value)]) {
         let operations = operations
             .iter()
@@ -139,9 +133,9 @@ impl Scene {
         self.kubectl_with(&[&words[..], &[&patch]].concat());
     }
 
-    /// Waits until a rollout is complete, and the agent has been ready for `minReadySeconds`. Where
-    /// Kubernetes' controller forgets to sync again, and there alone, the DaemonSet is touched
-    /// (docs/known-issues.md). The first touch of a run is printed, and another one fails.
+    /// Waits until a rollout is complete and the agent has been ready for `minReadySeconds`. Only if
+    /// Kubernetes' controller forgets the rollout, this touches the DaemonSet (docs/known-issues.md). It
+    /// prints the first touch of a run, and fails at the second.
     pub(crate) fn wait_rolled_out(&self) {
         let status = format!("-n pathproof rollout status {AGENT} --timeout 40s");
         if let Err(why) = self.node.desk.kubectl(&status) {
@@ -159,7 +153,7 @@ impl Scene {
         self.wait_proven();
     }
 
-    /// Programs at the hooks of the node's uplink.
+    /// Number of programs at the hooks of the node's uplink.
     pub(crate) fn programs(&self) -> usize {
         let at = |hook| {
             let query = || SchedClassifier::query_tcx(UPLINK, hook).expect("ask the kernel");
@@ -168,7 +162,7 @@ impl Scene {
         at(TcAttachType::Ingress) + at(TcAttachType::Egress)
     }
 
-    /// The agent's log, also of one that has ended.
+    /// The logs of all agent pods.
     pub(crate) fn agent_log(&self) -> String {
         let pods = self.agents();
         let names = pods.iter().map(|pod| pod["metadata"]["name"].as_str());
@@ -176,7 +170,7 @@ impl Scene {
         names.flatten().map(log).collect()
     }
 
-    /// Waits until something holds; says what is so instead.
+    /// Waits until `holds` is true. Panics with the node's state otherwise.
     pub(crate) fn wait(&self, what: &str, mut holds: impl FnMut() -> bool) {
         let seen = until(PATIENCE, || holds().then_some(()));
         assert!(
@@ -186,7 +180,7 @@ impl Scene {
         );
     }
 
-    /// What helps to see why something did not come.
+    /// The node's state, for the message of a failed test.
     pub(crate) fn told(&self) -> String {
         let objects = self.try_kubectl("get node,pod -A -o wide");
         let events = self.try_kubectl("get events -A");
@@ -194,7 +188,7 @@ impl Scene {
         format!("{objects}{events}\n{}\n{verdict:#}", self.agent_log())
     }
 
-    /// Output of kubectl, or why there is none.
+    /// Output of kubectl, or its error.
     fn try_kubectl(&self, words: &str) -> String {
         let output = self.node.desk.kubectl(words);
         output.unwrap_or_else(|error| format!("{error:#}\n"))
@@ -208,21 +202,21 @@ impl Scene {
         });
     }
 
-    /// Waits for the status of the condition that the agent keeps.
+    /// Waits for this status of the agent's condition.
     pub(crate) fn wait_condition(&self, status: &str) {
         let kind = "ServiceDatapathReady";
         let holds = || self.node.condition(kind) == status;
         self.wait(&format!("condition {kind} {status}"), holds);
     }
 
-    /// Nobody outside saw anything but 200 since the prober began.
+    /// Asserts that the prober has seen nothing but 200.
     pub(crate) fn assert_always_200(&self, prober: &Watch) {
         let changes = prober.changes();
         let sound = !changes.is_empty() && changes.iter().all(|change| change.codes == SOUND);
         assert!(sound, "{changes:#?}\n{}", self.told());
     }
 
-    /// Waits for codes at 10256 from outside; gives how long it took.
+    /// Waits for these codes at 10256 from outside. Returns the time that it took.
     pub(crate) fn wait_codes(&self, healthz: u16, livez: u16) -> Duration {
         let start = std::time::Instant::now();
         self.wait(&format!("/healthz {healthz}, /livez {livez}"), || {

@@ -1,12 +1,12 @@
-//! A new version, the way back, and one that does not become ready: no load balancer sees any of it.
+//! An upgrade, a rollback and an upgrade that does not become ready: load balancers notice none of them.
 
 use serde_json::Value;
 
 use crate::scene::Scene;
 
 #[test]
-fn nobody_who_asks_10256_sees_an_upgrade_or_the_way_back() {
-    let name = "nobody_who_asks_10256_sees_an_upgrade_or_the_way_back";
+fn upgrades_and_rollbacks_never_show_at_10256() {
+    let name = "upgrades_and_rollbacks_never_show_at_10256";
     let Some(scene) = Scene::with_chart(name) else {
         return;
     };
@@ -25,7 +25,7 @@ fn nobody_who_asks_10256_sees_an_upgrade_or_the_way_back() {
         args(&second)
     );
 
-    // One that does not start: helm says so, and the agent before goes on.
+    // An agent that does not start: helm fails, and the old agent goes on.
     let wrong = [
         "upgrade",
         "--wait",
@@ -33,17 +33,19 @@ fn nobody_who_asks_10256_sees_an_upgrade_or_the_way_back() {
         "--set",
         "agent.extraArgs={--no-such}",
     ];
-    let refused = scene.helm(&wrong).expect_err("it does not become ready");
+    let refused = scene
+        .helm(&wrong)
+        .expect_err("helm accepts an agent that is not ready");
     let refused = format!("{refused:#}");
     assert!(
         refused.contains("deadline") || refused.contains("timed out"),
         "{refused}"
     );
     let log = scene.agent_log();
-    assert!(log.contains("--no-such"), "it says what is wrong:\n{log}");
+    assert!(log.contains("--no-such"), "the error is not logged:\n{log}");
     let stays = |pod: &Value| pod["metadata"]["uid"] == second["metadata"]["uid"];
     assert!(scene.agents().iter().any(stays), "{:#?}", scene.agents());
-    let verdict = scene.node.verdict().expect("the one before answers");
+    let verdict = scene.node.verdict().expect("the old agent answers");
     assert_eq!(verdict["verdict"]["state"], "proven", "{verdict:#}");
 
     scene

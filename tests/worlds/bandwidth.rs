@@ -1,6 +1,6 @@
-//! The CNI plugins bandwidth and portmap as they ship, chained behind the pods' own plugin as k3s and
-//! containerd do it: a pod's packets pass an ifb device, which shapes them, and come back to the pod's
-//! device; host ports have rules of their own beside kube-proxy's.
+//! The real CNI plugins bandwidth and portmap, chained behind the pods' plugin as with k3s and containerd.
+//! A pod's packets pass an ifb device, which shapes them, and return to the pod's device. Host ports have
+//! rules beside kube-proxy's.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::parts::{everybody_is_served, idle_then_busy, packets};
 const HOST_PORT: u16 = 18_080;
 
 #[test]
-fn the_way_by_an_ifb_is_no_leak() {
+fn a_detour_through_an_ifb_is_no_leak() {
     let Some(plugins) = plugins() else { return };
     let mut scene = Scene::idle(Backend::IptablesNft, &[]);
     let here = scene.world.pods().filter(|pod| pod.place != Place::Remote);
@@ -38,8 +38,8 @@ fn the_way_by_an_ifb_is_no_leak() {
     assert!(shaped > 1_000, "{shaped} packets passed the ifb devices");
 }
 
-/// Without TCX the agent needs a qdisc at a pod's device, where the plugin adds another one: it leaves a new
-/// device to the plugin, which comes a moment after the device.
+/// Without TCX the agent needs a qdisc at a pod's device. It must wait with a new device, because the
+/// plugin adds a conflicting one a moment later.
 #[test]
 fn the_plugin_finds_no_qdisc_of_the_agent() {
     let Some(plugins) = plugins() else { return };
@@ -59,7 +59,7 @@ fn the_plugin_finds_no_qdisc_of_the_agent() {
     let is_new = |report: &Value, pod| {
         attached(report, pod).is_some_and(|(is, problem)| !is && problem.contains("it is new"))
     };
-    // A new interface is missed nowhere, and causes no fault.
+    // A new device counts neither as a loss of coverage nor as a fault.
     let report = scene.wait("both left alone", |report| {
         names.iter().all(|name| is_new(report, name))
     });
@@ -93,7 +93,7 @@ fn rate() -> Value {
     })
 }
 
-/// Their folder; nothing, loudly, where they were not built.
+/// Folder of the plugins. Prints a message and returns `None` if they were not built.
 fn plugins() -> Option<PathBuf> {
     let folder = built::folder("cni", CNI);
     let missing = ["bandwidth", "portmap"].map(|name| folder.join(name));
@@ -105,7 +105,7 @@ fn plugins() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Runs a plugin for a pod, as a container runtime does after the plugin that made the pod's device.
+/// Runs a plugin for a pod, as a container runtime does after it created the pod's device.
 fn add(node: &Namespace, plugins: &Path, plugin: &str, pod: &Pod, config: Value) {
     let sandbox = format!("/run/netns/{}", pod.ns.name());
     let mut conf = json!({

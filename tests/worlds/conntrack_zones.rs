@@ -1,5 +1,5 @@
-//! Conntrack zones: the node tracks connections in a zone of their own, as OpenFlow-based CNIs do
-//! (Antrea, OVN-Kubernetes), and entries of the default zone say nothing. Imitated with nftables.
+//! Conntrack zones: the node tracks connections in a separate zone, as OpenFlow-based CNIs do (Antrea,
+//! OVN-Kubernetes), and not in the default zone. Imitated with nftables.
 
 use node_tests::rules::Backend;
 use node_tests::scene::eventually;

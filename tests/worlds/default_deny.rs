@@ -1,5 +1,5 @@
-//! A default-deny policy is rolled out everywhere: on a node with little traffic every connection of
-//! a pod is dropped, to whichever Service.
+//! A default-deny policy for all pods: on a node with little traffic every connection from a pod to any
+//! Service is dropped.
 
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;

@@ -1,5 +1,5 @@
-//! A quiet node: a scanner finds two node ports filtered, and a network policy keeps one pod from one
-//! Service. Nobody else dials.
+//! A quiet node: a scanner dials two filtered node ports, and a network policy denies one pod a Service.
+//! There are no other clients.
 
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;
@@ -8,7 +8,7 @@ use node_tests::world::Family;
 use crate::parts::{NAMED, everybody_is_served, flushed, policy, some_fail, stays};
 
 #[test]
-fn nobody_who_may_is_affected() {
+fn a_policy_and_filtered_ports_affect_no_other_client() {
     let mut scene = Scene::idle(Backend::IptablesNft, &[]);
     let device = scene.world.pod("client-1").device.clone();
     scene.nft(

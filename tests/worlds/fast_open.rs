@@ -1,5 +1,5 @@
-//! TCP Fast Open: clients send their request with the SYN, and the answer acknowledges both. Real, by
-//! the kernel's sysctls; without cookies, so that the first connection carries data too.
+//! TCP Fast Open: clients send their request in the SYN, and the SYN-ACK acknowledges both. Uses the kernel's
+//! implementation, without cookies, so that the first connection carries data too.
 
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;
@@ -8,11 +8,11 @@ use node_tests::world::{Family, Namespace};
 
 use crate::parts::{SOUND, everybody_is_served, flushed, stays};
 
-/// Client, server, and both without a cookie; all listeners.
+/// Value of `tcp_fastopen`: client and server side, both without cookies, for all listeners.
 const WITHOUT_COOKIES: &str = "1543";
 const SERVERS: [&str; 6] = ["web-1", "web-2", "web-3", "api-1", "api-2", "db-1"];
 
-/// Connections that a namespace's servers took with data in the SYN.
+/// Number of connections with data in the SYN that servers of a namespace accepted.
 fn taken(ns: &Namespace) -> u64 {
     let text = ns.feed("cat", &["/proc/net/netstat"], "").expect("netstat");
     let mut lines = text.lines().filter(|line| line.starts_with("TcpExt:"));
@@ -34,7 +34,7 @@ fn data_in_the_syn_changes_nothing() {
     on(&scene.world.outside);
     scene.world.pods().for_each(|pod| on(&pod.ns));
     for pod in SERVERS {
-        // The kernel reads the sysctl at listen() when it begins to listen.
+        // The kernel reads the sysctl at listen(), so restart the server.
         drop(scene.servers.remove(pod));
         scene.serve(pod);
     }

@@ -1,5 +1,5 @@
-//! A filter of the benchmarking ranges (bogon lists have them), which the sentinel's addresses lie in,
-//! and a policy that keeps one pod from one Service. Nobody else dials at first.
+//! A filter drops the benchmarking ranges, as bogon lists do, and with them the sentinel's addresses. A
+//! policy also denies one pod a Service. At first there are no other clients.
 
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, lane_of};
@@ -26,7 +26,7 @@ fn filtered_probes_and_one_denied_pod_accuse_nobody() {
         scene.dial("client-1", "web", family, 4.0);
     }
     some_fail(&scene);
-    // Earlier failures of probes do not count.
+    // Probe failures count only once the agent has run for 10 s.
     scene.wait("suspect, the probes filtered", |report| {
         let lane = |family| &lane_of(report, family, "off_cluster", "tcp")["state"];
         let filtered = Family::ALL

@@ -1,8 +1,8 @@
-//! A host firewall that forwards for pods alone. ufw denies forwarding by default, and its users add
-//! `ufw route allow from 10.244.0.0/16` and `to 10.244.0.0/16`. The sentinel's addresses are no
-//! pods', so its probes are dropped, and users are served. Imitated: the forward path of the rules
-//! that Debian's ufw 0.36.2 wrote, as nftables. kube-proxy is in nftables mode here: in iptables mode
-//! it accepts what it marked for masquerade itself.
+//! A host firewall that forwards for pods alone. ufw denies forwarding by default, and its users add `ufw
+//! route allow from 10.244.0.0/16` and `to 10.244.0.0/16`. Users are served, but the sentinel's addresses
+//! are no pods', so its probes are dropped. Imitated with the forward path that Debian's ufw 0.36.2 wrote,
+//! as nftables. kube-proxy is in nftables mode, because in iptables mode it accepts packets that it marked
+//! for masquerading.
 
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
@@ -12,7 +12,7 @@ use node_tests::world::layout::CLUSTER_CIDRS;
 
 use crate::parts::{everybody_is_served, flushed, policy, stays};
 
-/// Forwards what belongs to pods, and treats all else so.
+/// Forwards packets from and to pods, and applies the rule `others` to all other packets.
 pub(crate) fn pods_only(scene: &Scene, others: &str) {
     let (v4, v6) = CLUSTER_CIDRS;
     let rules = [
@@ -40,7 +40,7 @@ fn a_sentinel_that_was_always_filtered_accuses_nobody() {
             .all(|family| lane_of(report, *family, "off_cluster", "tcp")["state"] == "never_worked")
     });
     let watch = scene.watch();
-    // Nothing proves an idle node whose probes never got through.
+    // An idle node whose probes never passed stays unknown.
     stays(&scene, &watch, &["unknown"]);
     scene.traffic();
     scene.wait_proven();

@@ -1,6 +1,6 @@
-//! The firewall of `forward_policy`, on an idle node: the probes of cluster IPs are dropped, and node
-//! ports that are refused to probes are all that shows the fault. When it is repaired, nothing gets
-//! through to a witness; users are served.
+//! The firewall of `forward_policy` on an idle node. Probes of cluster IPs are dropped, so only refused
+//! probes of node ports show a flush. After the repair no probe passes, and yet the node must recover,
+//! since users are served.
 
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;
@@ -13,7 +13,7 @@ fn an_idle_node_behind_the_firewall_recovers() {
     let scene = Scene::idle(Backend::Nftables, &[]);
     let watch = scene.watch();
     pods_only(&scene, "drop");
-    // Proven until the sentinel is settled: earlier failures do not count.
+    // The node stays proven until failures of the new sentinel count.
     stays(&scene, &watch, &["proven", "suspect"]);
     assert_eq!(scene.report()["verdict"]["state"], "suspect");
     flushed(&scene, &watch);

@@ -1,9 +1,9 @@
-//! A host firewall that rejects what it does not forward: firewalld (its last rule rejects with ICMP
-//! "admin-prohibited") and `ufw default reject routed`. Pods' ranges are in the trusted zone, as k3s'
-//! documentation asks for; the sentinel's addresses are not.
+//! A host firewall that rejects what it does not forward: firewalld, whose last rule rejects with ICMP
+//! "admin-prohibited", and `ufw default reject routed`. The trusted zone contains the pods' ranges, as k3s
+//! requires, but not the sentinel's addresses.
 //!
-//! firewalld accepts whatever was translated, unless `StrictForwardPorts=yes` (2.3 and newer).
-//! Imitated: the forward chain that Debian's firewalld 1.3.3 wrote, as it is and without that rule.
+//! firewalld accepts translated packets unless `StrictForwardPorts=yes` (2.3 and newer). Imitated with the
+//! forward chain that Debian's firewalld 1.3.3 wrote, with and without that rule.
 
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;
@@ -25,7 +25,7 @@ fn probes_that_a_firewall_rejects_are_no_fault() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     let watch = scene.watch();
     pods_only(&scene, REJECT);
-    // Proven until the sentinel is settled: earlier failures do not count.
+    // The node stays proven until failures of the new sentinel count.
     stays(&scene, &watch, &["proven", "suspect"]);
     assert_eq!(scene.report()["verdict"]["state"], "suspect");
     scene.traffic();

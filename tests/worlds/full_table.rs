@@ -1,5 +1,5 @@
-//! The node is a router too: a BGP daemon has put a million routes into its table, as many as the
-//! internet has. An agent that reads all of them for each question never gets to the end.
+//! The node is also a router, and a BGP daemon has added a million routes, about as many as the internet
+//! has. An agent that read all of them for each lookup would never finish.
 
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
@@ -14,14 +14,14 @@ use crate::parts::flushed;
 const ROUTES: u32 = 1_000_000;
 const CHANGED: u32 = 200_000;
 const PART: usize = 20_000;
-/// Memory that the agent's container may have (deploy/base), in KiB.
+/// Memory limit of the agent's container in deploy/base, in KiB.
 const MEMORY: u64 = 128 * 1024;
 
 #[test]
 fn many_routes_hide_nothing() {
     let mut scene = Scene::bare(Backend::Nftables);
     let router = pick(ROUTER, Family::V4);
-    // 20.0.0.0/24 and what follows, in parts: ip keeps all of its input in memory, and more.
+    // From 20.0.0.0/24 on, in batches, because ip keeps its whole input in memory.
     let change = |node: &Namespace, verb: &str, routes: u32| {
         for part in (0..routes).step_by(PART) {
             let batch: String = (part..part + PART as u32)
@@ -40,7 +40,7 @@ fn many_routes_hide_nothing() {
     let watch = scene.watch();
     scene.wait_probed();
     scene.traffic();
-    // A peer goes and comes back.
+    // A BGP peer disappears and returns.
     change(&scene.world.node, "del", CHANGED);
     change(&scene.world.node, "add", CHANGED);
     drop(settled(&scene));

@@ -1,5 +1,5 @@
-//! A proxy is frozen while an endpoint ends gracefully: it has left its slice, connections still go
-//! to it, and it answers them.
+//! A proxy is frozen while an endpoint terminates gracefully: it is removed from its slice, and still gets
+//! and answers connections.
 
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::parts::{NAMED, everybody_is_served, flushed, stays};
 
 #[test]
-fn who_left_and_still_answers_harms_nobody() {
+fn a_removed_endpoint_that_still_answers_is_no_fault() {
     let mut scene = Scene::busy(Backend::Nftables, &[]);
     let watch = scene.watch();
     let endpoints = |report: &Value| report["expectations"]["endpoints"].as_u64();

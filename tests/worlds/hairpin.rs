@@ -1,6 +1,6 @@
-//! GKE's intranode visibility: what a pod sends to another one on the same node leaves by the uplink,
-//! and the network sends it back. The `ip` rules and marks are those of GKE's netd
-//! (pkg/config/config_policy_routing.go); the network is the router of this world.
+//! GKE's intranode visibility: packets between pods of the same node leave by the uplink, and the network
+//! returns them. The `ip` rules and marks are those of GKE's netd (pkg/config/config_policy_routing.go);
+//! the network is this world's router.
 
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;
@@ -9,12 +9,12 @@ use node_tests::world::layout::{NODE, NODE_POD_CIDRS, ROUTER, WORKER, WORKER_POD
 use crate::parts::healthy;
 
 #[test]
-fn the_way_by_the_uplink_and_back_is_no_misrouting() {
+fn a_hairpin_at_the_uplink_is_no_misrouting() {
     healthy(Backend::IptablesNft, |scene| turn_back(scene));
 }
 
-/// Pods' packets take table 1, which knows the router alone. Masqueraded connections and what comes
-/// back by the uplink take the main table.
+/// Pods' packets use table 1, which only leads to the router. Masqueraded connections and packets from the
+/// uplink use the main table.
 pub(crate) fn turn_back(scene: &Scene) {
     let world = &scene.world;
     for ((pods4, pods6), (via4, via6)) in [(NODE_POD_CIDRS, NODE), (WORKER_POD_CIDRS, WORKER)] {

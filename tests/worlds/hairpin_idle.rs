@@ -1,6 +1,6 @@
-//! GKE's intranode visibility on a node where nobody dials: the sentinel alone has to see that the
-//! Service rules are flushed. Its packets come in by a device that is not the uplink, so the policy
-//! routing of [`hairpin`](crate::hairpin) is theirs too.
+//! GKE's intranode visibility on an idle node: only the sentinel can detect flushed Service rules. Its
+//! packets arrive by a device that is not the uplink, so they follow the policy routing of
+//! [`hairpin`](crate::hairpin) too.
 
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;

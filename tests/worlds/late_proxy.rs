@@ -1,5 +1,4 @@
-//! A proxy that is late: two new Services are dialled as soon as they exist, and their rules come 5 s
-//! after. On a quiet node nobody dials anything else.
+//! A late proxy: pods of a quiet node dial two new Services at once, and the rules follow 5 s later.
 
 use std::thread;
 use std::time::Duration;

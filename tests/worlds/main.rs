@@ -1,7 +1,8 @@
-//! Worlds of other software: what it does to the packets of a healthy node, where every verdict but
-//! "the users are served" is wrong, and the same world with a fault, which must be seen all the same.
+//! Worlds of other software, which changes the packets of a healthy node. The verdict must stay healthy
+//! while users are served, and a fault in the same world must still be detected.
 //!
-//! Each file is one world. docs/internal/worlds.md lists them for users, with what cannot be seen in them.
+//! Each file is one world. docs/internal/worlds.md lists them, with the faults that cannot be detected in
+//! them.
 
 mod bandwidth;
 mod conntrack_zones;

@@ -1,6 +1,5 @@
-//! A fault that users feel in part: the rule that masquerades is gone, as another firewall leaves it
-//! that rewrites POSTROUTING. Answers of endpoints on other nodes pass this node by; those of its
-//! own endpoints come back all the same.
+//! A partial fault: another firewall rewrote POSTROUTING and removed the masquerade rule. Answers of
+//! endpoints on other nodes bypass this node, while those of local endpoints still return.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ fn flush(scene: &Scene) {
     scene.nft(&both);
 }
 
-/// Both families are named.
+/// Waits until both families have this state, with the missing masquerade as the cause.
 fn is_named(scene: &Scene, state: &str) {
     scene.wait("not masqueraded in both families", |report| {
         in_both(report, |verdict| {
@@ -35,15 +34,15 @@ fn a_quarter_lost_outside_is_a_fault() {
     let fault = Fault::inject(&scene, &watch, flush);
     let felt = fault.is_503_within(BUSY);
     let (failed, all) = felt.outside;
-    assert!(failed * 5 > all, "the users do not feel it: {felt:?}");
+    assert!(failed * 5 > all, "too few users are affected: {felt:?}");
     is_named(&scene, "broken");
     fault.is_200_once(|scene| scene.rules.install().expect("install again"));
     scene.wait_probed();
 }
 
-/// The negative control: clients outside dial endpoints of this node alone, and all are served.
+/// Negative control: outside clients only dial local endpoints, and all are served.
 #[test]
-fn nobody_feels_it_where_endpoints_are_local() {
+fn a_missing_masquerade_is_no_fault_if_endpoints_are_local() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     scene.pod_traffic();
     for family in Family::ALL {

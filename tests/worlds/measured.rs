@@ -1,5 +1,5 @@
-//! A fault, measured by two clocks: what its users felt, by their own counts, and when the agent
-//! answered 503 and 200 again. Times are printed; their bounds are wide, since machines are busy.
+//! Measures a fault in two ways: by the connections that clients lost, and by the times at which the agent
+//! answered 503 and 200 again. Prints the times, and asserts wide bounds for busy machines.
 
 use std::cell::Cell;
 use std::thread;
@@ -9,39 +9,39 @@ use node_tests::scene::Scene;
 use node_tests::traffic::Ended;
 use node_tests::watch::Watch;
 
-/// A busy machine may need so much longer than promised.
+/// Delay that a busy machine may add to a promised time.
 const SPARE: Duration = Duration::from_secs(8);
-/// From the users' last failure to 200.
+/// Promised time from the last failed connection to 200.
 const BACK: Duration = Duration::from_secs(4);
-/// Probes accuse nobody for 10 s after the agent started: promises are for a node that runs.
+/// Time until failed probes count, which is 10 s after the agent's start, and some more.
 const SETTLED: Duration = Duration::from_secs(12);
-/// Clients wait no longer for an answer, and a moment more.
+/// Timeout of the clients, and a moment more.
 const ENDED: Duration = Duration::from_millis(1200);
 
-/// A fault that is there.
+/// An injected fault.
 pub(crate) struct Fault<'a> {
     scene: &'a Scene,
     watch: &'a Watch,
     since: Instant,
-    /// Start of the last connection that failed, as far as the users were asked.
+    /// Start of the last failed connection that has been read from the clients.
     last: Cell<Option<Instant>>,
 }
 
-/// Connections of pods and of clients outside that failed, and all of them.
+/// Failed connections and all connections, of pods and of outside clients.
 #[derive(Debug, Default)]
 pub(crate) struct Felt {
     pub(crate) pods: (usize, usize),
     pub(crate) outside: (usize, usize),
 }
 
-/// Waits until the agent has run for long enough, and asks it from then on.
+/// Waits until failed probes count, then starts to poll the agent.
 pub(crate) fn settled(scene: &Scene) -> Watch {
     thread::sleep(SETTLED);
     scene.watch()
 }
 
 impl<'a> Fault<'a> {
-    /// Injects it. Whatever the users felt before does not count.
+    /// Injects the fault. Earlier connections do not count.
     pub(crate) fn inject(scene: &'a Scene, watch: &'a Watch, inject: impl FnOnce(&Scene)) -> Self {
         assert_eq!(watch.now().healthz, 200, "before the fault");
         let since = Instant::now();
@@ -54,8 +54,7 @@ impl<'a> Fault<'a> {
         }
     }
 
-    /// 503 comes, in twice the time promised and some for a busy machine. Gives what the users of
-    /// the time until then felt.
+    /// Waits for 503, for twice the promised time and some more. Returns the connections until then.
     pub(crate) fn is_503_within(&self, promised: Duration) -> Felt {
         let seen = self
             .watch
@@ -77,7 +76,7 @@ impl<'a> Fault<'a> {
         felt
     }
 
-    /// Mended, 200 comes back.
+    /// Repairs the fault and waits for 200.
     pub(crate) fn is_200_once(&self, mend: impl FnOnce(&Scene)) {
         mend(self.scene);
         let mended = Instant::now();
@@ -96,7 +95,7 @@ impl<'a> Fault<'a> {
         );
     }
 
-    /// What the users have felt until then, since the fault is there.
+    /// Connections that started between the fault and `until`.
     pub(crate) fn felt(&self, until: Instant) -> Felt {
         let mut felt = Felt::default();
         for (outside, ended) in self.ended() {

@@ -1,6 +1,6 @@
-//! A service mesh with sidecars, as Istio has them: in each client pod's own network namespace what
-//! dials a Service is redirected to a proxy, which dials an endpoint's address itself. The node never
-//! sees the Service's address of these pods; clients outside dial as ever.
+//! A service mesh with sidecars, as with Istio. In each client pod's network namespace, connections to
+//! Services are redirected to a proxy, which dials an endpoint's address. The node never sees these pods
+//! dial a Service; outside clients dial as usual.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -16,11 +16,11 @@ use node_tests::world::{Family, Pod};
 
 use crate::parts::idle_then_busy;
 
-/// How long a proxy waits for one side.
+/// Timeout of the proxy for each side.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 #[test]
-fn a_sidecars_connections_are_none_of_the_nodes() {
+fn sidecars_change_no_verdict() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     let upstream = ["web-1", "web-3"].map(|name| scene.world.pod(name).clone());
     let sidecar = |pod| sidecar(scene.world.pod(pod), upstream.clone());
@@ -32,7 +32,7 @@ fn a_sidecars_connections_are_none_of_the_nodes() {
             assert_eq!(
                 arrived("pod"),
                 0,
-                "a sidecar takes them: {service} {family:?}"
+                "not redirected to the sidecar: {service} {family:?}"
             );
         }
         assert!(scene.count("web", family, "external", "arrived") > 0);
@@ -62,7 +62,7 @@ fn sidecar(pod: &Pod, upstream: [Pod; 2]) -> Worker {
     Worker::within(&pod.ns, "sidecar", work).expect("a proxy")
 }
 
-/// Passes a question on, and its answer back.
+/// Forwards a request, and returns its answer.
 fn pass(mut client: TcpStream, endpoint: SocketAddr) -> io::Result<()> {
     client.set_nonblocking(false)?;
     client.set_read_timeout(Some(PATIENCE))?;

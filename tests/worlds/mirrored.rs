@@ -1,6 +1,6 @@
-//! A packet broker, or any capture by mirrors: each packet of the pods and of the uplink is copied to
-//! another device, as it is when it comes in and when it leaves. Imitated with tc's mirred; the copies
-//! come back in by the far end of the monitor's device.
+//! A packet broker, or another capture by mirroring: each packet of the pods and of the uplink is copied to
+//! another device, at ingress and at egress. Imitated with tc's mirred; the copies re-enter the node by the
+//! far end of the monitor's device.
 
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, wait_answers};
@@ -16,7 +16,7 @@ fn copies_are_no_connections() {
     are_copied(&scene);
 }
 
-/// A copy that leaves by the monitor's device brings no packet to its endpoint.
+/// A copy that leaves by the monitor's device must not count as forwarded to the endpoint.
 #[test]
 fn copies_hide_no_wrong_routes() {
     let scene = Scene::busy(Backend::Nftables, &[]);
@@ -29,7 +29,6 @@ fn copies_hide_no_wrong_routes() {
     wait_answers(&watch, 200);
 }
 
-/// Copies of the clients' packets have left by the monitor's device.
 fn are_copied(scene: &Scene) {
     let copies = packets(&scene.world.node, "mon0");
     assert!(copies > 1_000, "{copies} copies");

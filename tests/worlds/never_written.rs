@@ -1,5 +1,5 @@
-//! A total fault: the proxy is there and never wrote a rule since the node started (its credentials are
-//! refused, or it waits for its own API). Nothing worked before.
+//! A total fault: the proxy has not written a rule since the node started, because its credentials are
+//! refused or the API is unreachable. No connection ever succeeded.
 
 use node_tests::manifests::Sentinel;
 use node_tests::rules::Backend;
@@ -8,14 +8,14 @@ use node_tests::scene::{Scene, throughout, wait_answers};
 use crate::measured::Fault;
 
 #[test]
-fn rules_that_were_never_there_are_a_fault_once_somebody_dials() {
+fn rules_that_were_never_written_are_a_fault_once_pods_dial() {
     let mut scene = Scene::bare(Backend::Nftables);
     scene.rules.remove().expect("no rules");
     let sentinel = Sentinel::default();
     scene.manifests.put_sentinel(&sentinel).expect("a sentinel");
     scene.start(&[]);
     let watch = scene.watch();
-    // The machine was up long before, so this is no start: nothing is known.
+    // The machine booted long ago, so the state is unknown and not starting.
     throughout(std::time::Duration::from_secs(5), || {
         assert_eq!(scene.report()["verdict"]["state"], "unknown");
     });
@@ -24,7 +24,7 @@ fn rules_that_were_never_there_are_a_fault_once_somebody_dials() {
     wait_answers(&watch, 503);
     let felt = fault.felt(std::time::Instant::now());
     assert!(felt.pods.1 > 10, "{felt:?}");
-    assert_eq!(felt.pods.0, felt.pods.1, "somebody is served: {felt:?}");
+    assert_eq!(felt.pods.0, felt.pods.1, "a pod is served: {felt:?}");
     assert_eq!(scene.report()["verdict"]["cause"], "leaked");
     fault.is_200_once(|scene| scene.rules.install().expect("install"));
     scene.wait_probed();

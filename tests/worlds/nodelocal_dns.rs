@@ -1,6 +1,6 @@
-//! NodeLocal DNSCache: the cluster IP of DNS is an address of a device of the node, a listener on the
-//! node answers, and connection tracking is off for it, so kube-proxy's rules never match. The rules are
-//! node-cache's (kubernetes/dns, cmd/node-cache/app/cache_app.go). Its two ports are two Services here.
+//! NodeLocal DNSCache: a device of the node has the cluster IP of DNS, and a listener on the node answers.
+//! It bypasses connection tracking, so kube-proxy's rules never match. The rules are node-cache's
+//! (kubernetes/dns, cmd/node-cache/app/cache_app.go). Its two ports are two Services here.
 
 use std::net::SocketAddr;
 
@@ -40,7 +40,7 @@ fn a_cache_that_answers_is_sound() {
     drop(servers);
 }
 
-/// TCP and UDP from two pods.
+/// Starts TCP and UDP clients in two pods.
 pub(crate) fn dial(scene: &mut Scene) -> Vec<DnsClient> {
     let mut asking = Vec::new();
     for pod in ["client-1", "client-2"] {
@@ -66,7 +66,7 @@ pub(crate) fn cached() -> (Scene, (Server, Vec<Worker>)) {
     }
     scene.rules.install().expect("its rules");
     let node = &scene.world.node;
-    // A dummy device in clusters, which not every kernel of a test has.
+    // Clusters use a dummy device, but some test kernels lack it.
     node.ip("link add nodelocaldns type dummy")
         .or_else(|_| node.ip("link add nodelocaldns type ifb"))
         .expect("a device");

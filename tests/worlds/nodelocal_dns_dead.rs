@@ -1,5 +1,5 @@
-//! A NodeLocal DNSCache that died and left its address and its rules: the node itself refuses DNS, and
-//! everything else works. That is one Service's trouble, and no fault of the Service rules.
+//! A NodeLocal DNSCache died and left its address and rules: the node itself refuses DNS, and everything
+//! else works. Only one Service is affected, and the Service rules are not at fault.
 
 use node_tests::scene::blames;
 

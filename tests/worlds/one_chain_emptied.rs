@@ -1,6 +1,6 @@
-//! The chain of one Service is emptied, as a tool does that edits rules under the proxy: everybody
-//! who dials it fails, and everything else works. That is no fault of the node, and one line in the
-//! log says so, not one every few seconds.
+//! The chain of one Service is emptied, as by a tool that edits the proxy's rules. All connections to that
+//! Service fail, and everything else works. That is no fault of the node, and the log must not repeat it
+//! every few seconds.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ use crate::measured::{Fault, settled};
 
 const WATCHED: Duration = Duration::from_secs(25);
 
-/// The Service's own chain, by the rule that leads there from its ClusterIP.
+/// Empties the Service's chain, to which the rule of its ClusterIP jumps.
 fn empty(scene: &Scene, backend: Backend, service: &str) {
     let node = &scene.world.node;
     for (family, script) in scene.rules.scripts().expect("the rules") {
@@ -63,7 +63,10 @@ fn one_service_is_named_once(#[case] backend: Backend, #[case] service: &str) {
     let felt = fault.felt(Instant::now());
     eprintln!("MEASURED {object}: {states:?}, {told} lines; {felt:?}");
     assert_never_503(&watch);
-    assert!(felt.pods.0 * 5 > felt.pods.1, "nobody feels it: {felt:?}");
+    assert!(
+        felt.pods.0 * 5 > felt.pods.1,
+        "too few pods are affected: {felt:?}"
+    );
     let report = scene.report();
     for family in Family::ALL {
         assert_eq!(family_of(&report, family)["state"], "degraded");

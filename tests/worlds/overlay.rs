@@ -1,4 +1,4 @@
-//! An overlay, as flannel makes it ([`node_tests::tunnels`]).
+//! An overlay like flannel's ([`node_tests::tunnels`]).
 
 use node_tests::rules::Backend;
 use node_tests::tunnels::tunnels;
@@ -6,7 +6,7 @@ use node_tests::tunnels::tunnels;
 use crate::parts::healthy;
 
 #[test]
-fn the_way_by_a_tunnel_is_sound() {
+fn connections_through_a_tunnel_are_proven() {
     healthy(Backend::Nftables, |scene| {
         tunnels(&scene.world).expect("tunnels");
     });

@@ -1,5 +1,5 @@
-//! A dead overlay: what enters the tunnel of [`node_tests::tunnels`] never comes out. That is no
-//! fault of this node's Service rules, and must not count as a proof of them either.
+//! A dead overlay: packets that enter the tunnel of [`node_tests::tunnels`] never come out. That is no
+//! fault of this node's Service rules, but it must not prove them either.
 
 use node_tests::manifests::Service;
 use node_tests::rules::Backend;
@@ -34,8 +34,8 @@ fn a_dead_overlay_proves_nothing() {
     let before = (counts(&scene, "proven"), counts(&scene, "forwarded"));
     stays(&scene, &watch, &SOUND);
     let after = (counts(&scene, "proven"), counts(&scene, "forwarded"));
-    assert_eq!(before.0, after.0, "no answer, no proof");
-    assert!(before.1 < after.1, "sent on: {before:?} {after:?}");
+    assert_eq!(before.0, after.0, "proven without an answer");
+    assert!(before.1 < after.1, "not forwarded: {before:?} {after:?}");
     let report = scene.report();
     for family in Family::ALL {
         assert_ne!(path_of(&report, family, "pod"), "proven", "{report:#}");
@@ -53,8 +53,8 @@ fn a_dead_overlay_proves_nothing() {
     });
 }
 
-/// Three other nodes, of which pods of this one dial three Services; one has an endpoint here too. The
-/// nodes are one namespace with three names: the agent knows nodes by their slices.
+/// Pods dial Services on three other nodes, one of which also has a local endpoint. The three nodes are one
+/// namespace with three names, because the agent takes nodes from slices.
 fn dial_three_nodes(scene: &mut Scene) {
     tunnels(&scene.world).expect("tunnels");
     for (index, node, pod) in [
@@ -96,9 +96,9 @@ fn a_dead_overlay_that_pods_feel_is_named(#[case] hook: &str) {
     assert!(["far-a", "far-b", "far-c"].iter().all(is_named), "{reason}");
 }
 
-/// One node answers, the others do not: they are powered off, drained or cut off.
+/// One node answers. The others do not, since they are powered off, drained or cut off.
 #[test]
-fn nodes_that_are_silent_while_another_answers_accuse_themselves() {
+fn silent_nodes_are_named_while_another_answers() {
     let mut scene = Scene::idle(Backend::Nftables, &[]);
     dial_three_nodes(&mut scene);
     let watch = scene.watch();

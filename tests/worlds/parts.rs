@@ -9,26 +9,25 @@ use node_tests::watch::Watch;
 use node_tests::world::Namespace;
 use serde_json::Value;
 
-/// How long a healthy world is watched, idle and busy.
+/// Time for which a healthy world is watched, idle and busy.
 const WATCHED: Duration = Duration::from_secs(30);
 
-/// A probe that waits for a processor makes a verdict of another state, for a moment.
+/// Time for which another state is tolerated, because a probe may have to wait for a processor.
 const MOMENT: Duration = Duration::from_secs(2);
 
 /// States of a node that serves its users.
 pub(crate) const SOUND: [&str; 1] = ["proven"];
-/// The same, where some connections fail on purpose.
+/// The same, if some connections fail on purpose.
 pub(crate) const NAMED: [&str; 3] = ["proven", "suspect", "degraded"];
 
-/// A healthy world: idle, then busy, the agent says so; and when the Service rules are flushed in
-/// it, the agent says that.
+/// Makes a healthy world, and runs [`idle_then_busy`] in it.
 pub(crate) fn healthy(backend: Backend, make: impl FnOnce(&mut Scene)) {
     let mut scene = Scene::idle(backend, &[]);
     make(&mut scene);
     idle_then_busy(&mut scene);
 }
 
-/// The node is sound without traffic and with it, and when its Service rules are flushed it says so.
+/// Asserts that the node is proven without and with traffic, and detects flushed Service rules.
 pub(crate) fn idle_then_busy(scene: &mut Scene) {
     let watch = scene.watch();
     stays(scene, &watch, &SOUND);
@@ -38,7 +37,7 @@ pub(crate) fn idle_then_busy(scene: &mut Scene) {
     flushed(scene, &watch);
 }
 
-/// Nothing but 200 is answered while the world is watched, and the verdict is one of these.
+/// Asserts that the agent never answers 503 while the world is watched, and keeps one of these states.
 pub(crate) fn stays(scene: &Scene, watch: &Watch, states: &[&str]) {
     let mut expected = Instant::now();
     throughout(WATCHED, || {
@@ -58,7 +57,7 @@ pub(crate) fn stays(scene: &Scene, watch: &Watch, states: &[&str]) {
     assert_never_503(watch);
 }
 
-/// The same world with a fault: the chain of all Services is flushed, and installed again.
+/// Flushes the chain of all Services and restores it, expecting 503 and then 200.
 pub(crate) fn flushed(scene: &Scene, watch: &Watch) {
     scene.rules.flush_services().expect("flush");
     wait_answers(watch, 503);
@@ -71,8 +70,8 @@ pub(crate) fn flushed(scene: &Scene, watch: &Watch) {
     wait_answers(watch, 200);
 }
 
-/// Rules in the table `path` of the other node break the path to it: the cause is named, nobody gets 503,
-/// and without them the node is proven again. Returns the report that names the cause.
+/// Breaks the path to the other node with these rules in its table `path`. Asserts that the agent names the
+/// cause without a 503, and is proven again after the repair. Returns the report that names the cause.
 pub(crate) fn named_until_mended(scene: &Scene, rules: &str, cause: &str) -> Value {
     let watch = scene.watch();
     scene.world.worker.nft(rules).expect("a broken path");
@@ -90,14 +89,13 @@ pub(crate) fn named_until_mended(scene: &Scene, rules: &str, cause: &str) -> Val
     named
 }
 
-/// The ground truth: all clients are answered, but for what a busy machine loses.
+/// The ground truth: all clients are answered, except for the few losses of a busy machine.
 pub(crate) fn everybody_is_served(scene: &Scene) {
     let sum: Tally = scene.clients.iter().map(|client| client.tally()).sum();
     assert!(sum.ok > 100, "{sum:?}");
     assert!(sum.failed() * 200 <= sum.started, "not healthy: {sum:?}");
 }
 
-/// Runs tc in a namespace.
 pub(crate) fn tc(ns: &Namespace, words: &str) {
     let mut command = ns.command("tc");
     let output = command.args(words.split(' ')).output().expect("run tc");
@@ -108,7 +106,7 @@ pub(crate) fn tc(ns: &Namespace, words: &str) {
     );
 }
 
-/// Number of packets that devices of a namespace sent, as `ip link show` selects them.
+/// Number of packets sent by the devices that `ip link show` selects.
 pub(crate) fn packets(ns: &Namespace, devices: &str) -> u64 {
     let shown = ns.ip(&format!("-s -j link show {devices}"));
     let shown: Value = serde_json::from_str(&shown.expect("devices")).expect("JSON");
@@ -117,7 +115,7 @@ pub(crate) fn packets(ns: &Namespace, devices: &str) -> u64 {
     devices.filter_map(sent).sum()
 }
 
-/// Rules of a policy in the forward path: what matches is dropped or rejected.
+/// Adds a network policy's rules to the forward path.
 pub(crate) fn policy(ns: &Namespace, rules: &[String]) {
     let rules = rules.join("\n");
     ns.nft(&format!(
@@ -127,8 +125,8 @@ pub(crate) fn policy(ns: &Namespace, rules: &[String]) {
     .expect("a policy");
 }
 
-/// On a busy node a policy denies pods everything, by these rules: nobody else dials. That is named, and
-/// no fault; a flush is one.
+/// On a busy node these rules of a policy deny the only dialling pods everything. The agent must report
+/// that, but not as a fault, and still detect a flush.
 pub(crate) fn denied(scene: &mut Scene, rules: &[String]) {
     let watch = scene.watch();
     scene.clients.clear();
@@ -142,7 +140,6 @@ pub(crate) fn denied(scene: &mut Scene, rules: &[String]) {
     flushed(scene, &watch);
 }
 
-/// The devices of the node's pods.
 pub(crate) fn pod_devices(scene: &Scene) -> Vec<String> {
     let pods = scene.world.pods();
     let here = pods.filter(|pod| pod.place != node_tests::world::Place::Remote);

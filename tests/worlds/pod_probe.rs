@@ -1,5 +1,4 @@
-//! The pod probe (`pathproof echo`) on a node that has no other traffic, with other nodes behind real
-//! tunnels.
+//! The pod probe (`pathproof echo`) on a node without other traffic, with other nodes behind real tunnels.
 
 use node_tests::pod_probe::{Probes, service};
 use node_tests::rules::Backend;
@@ -11,14 +10,14 @@ use rstest::rstest;
 
 use crate::parts::{SOUND, named_until_mended, stays};
 
-/// Limit for the memory of a pod probe, in bytes.
+/// Memory limit of a pod probe, in bytes.
 const MEMORY: u64 = 8 << 20;
 
-/// Clamps segments to a path that drops [`LARGE`] packets.
+/// Rules that clamp segments so that they fit a path which drops [`LARGE`] packets.
 const CLAMP: &str = "table inet clamp {\nchain it { type filter hook forward priority -150; \
                      tcp flags syn tcp option maxseg size set 800\n}\n}\n";
 
-/// Pods with a probe: one on this node, two elsewhere.
+/// Pods with a probe: one on this node, two on other nodes.
 const NODES: [(&str, Option<&str>); 3] = [
     ("client-1", None),
     ("web-3", Some("far-a")),
@@ -49,7 +48,7 @@ fn probed(narrow: bool) -> (Scene, Probes) {
 }
 
 #[test]
-fn it_proves_the_way_of_pods_on_an_idle_node() {
+fn the_pod_probe_proves_the_path_of_pods_on_an_idle_node() {
     let (scene, started) = probed(false);
     let watch = scene.watch();
     scene.wait("pods proven", |report| {
@@ -63,17 +62,17 @@ fn it_proves_the_way_of_pods_on_an_idle_node() {
     }
 }
 
-/// The probe names a dead overlay, and a path that drops large packets without an ICMP message. It accuses
-/// nobody: a policy that denies the probe looks the same.
+/// The agent names a dead overlay, and a path that silently drops large packets. There is no 503, because a
+/// policy that denies the probe has the same symptoms.
 #[rstest]
 #[case::a_dead_overlay("", "overlay")]
 #[case::large_packets_that_vanish(LARGE, "mtu")]
-fn it_names_a_broken_path_on_an_idle_node(#[case] dropped: &str, #[case] cause: &str) {
+fn the_pod_probe_shows_a_broken_path_on_an_idle_node(#[case] dropped: &str, #[case] cause: &str) {
     let (scene, _started) = probed(false);
     named_until_mended(&scene, &path("input", dropped), cause);
 }
 
-/// Segments that fit the path, as CNIs and clouds clamp them: nothing is lost.
+/// CNIs and clouds clamp segments to the path, so nothing is lost.
 #[test]
 fn clamped_segments_are_sound() {
     let (scene, _started) = probed(true);

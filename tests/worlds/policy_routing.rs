@@ -1,6 +1,6 @@
-//! Policy routing per pod, as the AWS VPC CNI does it: some pods' addresses are of a second uplink, and
-//! what they send leaves by its table. The Node states no range of pods' addresses. The rules and the
-//! mark 0x80, by which answers to node ports leave as they came, are imitated.
+//! Policy routing per pod, as with the AWS VPC CNI: some pods have addresses of a second uplink, and their
+//! packets use its routing table. The Node has no pod range. Imitated with the CNI's rules and its mark
+//! 0x80, which returns answers of node ports by the uplink of the request.
 
 use node_tests::manifests::{NODE_FILE, Sentinel};
 use node_tests::rules::Backend;
@@ -56,7 +56,7 @@ pub(crate) fn two_uplinks() -> Scene {
     scene
 }
 
-/// client-2 and web-2 are of the second uplink.
+/// client-2 and web-2 have addresses of the second uplink.
 fn add_uplink(world: &World, family: Family) {
     let v6 = family == Family::V6;
     let [router, address] = SECOND[usize::from(v6)];

@@ -1,6 +1,5 @@
-//! Policy routing per pod without the sentinel: real connections alone accuse, and those of pods alone.
-//! The Node states no range of pods' addresses, so the agent has to know pods by the devices that their
-//! packets come in by.
+//! Policy routing per pod without the sentinel, so that only connections of pods can show a fault. The Node
+//! has no pod range, so the agent must recognise pods by the devices from which their packets arrive.
 
 use node_tests::scene::path_of;
 use node_tests::world::Family;
@@ -9,7 +8,7 @@ use crate::parts::{SOUND, everybody_is_served, flushed, stays};
 use crate::policy_routing::two_uplinks;
 
 #[test]
-fn pods_beyond_the_stated_ranges_accuse() {
+fn pods_outside_the_known_ranges_show_a_fault() {
     let mut scene = two_uplinks();
     scene.start(&[]);
     scene.pod_traffic();

@@ -1,5 +1,4 @@
-//! kube-proxy migrates from iptables to nftables while traffic runs: the rules of the second are
-//! installed, then those of the first removed. The rules are those of the tests' own proxy, with
+//! kube-proxy migrates from iptables to nftables under traffic. The rules are those of the tests' proxy, with
 //! kube-proxy's tables and chains.
 
 use std::thread;
@@ -11,7 +10,7 @@ use rstest::rstest;
 
 use crate::parts::{SOUND, everybody_is_served, flushed, stays};
 
-/// The sentinel is settled by then: its earlier failures do not count.
+/// Time until failures of the sentinel count.
 const SETTLED: Duration = Duration::from_secs(12);
 
 fn scene(busy: bool) -> (Scene, Rules) {
@@ -30,7 +29,7 @@ fn a_second_owner_takes_over(#[case] busy: bool) {
     second.install().expect("rules of the second");
     thread::sleep(Duration::from_secs(3));
     scene.rules.remove().expect("those of the first go");
-    // A new owner's rules have proven nothing yet, for the moment until a probe passes.
+    // The new rules are unknown until a probe passes.
     stays(&scene, &watch, &["proven", "unknown"]);
     stays(&scene, &watch, &SOUND);
     if busy {
@@ -40,9 +39,8 @@ fn a_second_owner_takes_over(#[case] busy: bool) {
     flushed(&scene, &watch);
 }
 
-/// kube-proxy 1.36 itself removes what the other mode left when it starts, and writes its own rules
-/// once it has seen the cluster. Nobody is served meanwhile, which is
-/// 503, and the node is 200 soon after.
+/// kube-proxy 1.36 first removes the other mode's rules, and writes its own once it has listed the cluster.
+/// Users are not served meanwhile, which is a 503, and the node answers 200 soon after.
 #[rstest]
 #[case::idle(false)]
 #[case::busy(true)]
@@ -56,7 +54,7 @@ fn the_second_cleans_up_first(#[case] busy: bool) {
     second.install().expect("rules of the second");
     wait_answers(&watch, 200);
     let watch = scene.watch();
-    // The last failures are counted when their loss window is over; a new owner has proven nothing.
+    // The last failures count when their loss window ends, and the new rules are unknown at first.
     stays(&scene, &watch, &["proven", "degraded", "unknown"]);
     scene.wait_probed();
     scene.rules = second;

@@ -1,5 +1,5 @@
-//! Network policies that reject, as kube-router's do in k3s: the node answers for what is denied, with
-//! an ICMP error. Imitated with nftables.
+//! Network policies that reject, like those of kube-router in k3s: the node answers denied packets with an
+//! ICMP error. Imitated with nftables.
 
 use node_tests::rules::Backend;
 use node_tests::scene::Scene;

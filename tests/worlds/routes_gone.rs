@@ -1,5 +1,5 @@
-//! A total fault: the routes to pods are gone, here and to the other node, while the default route
-//! stays. Translated packets leave by the uplink, and nobody answers.
+//! A total fault: the routes to local and remote pods are missing, while the default route stays.
+//! Translated packets leave by the uplink and get no answer.
 
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, eventually, family_of, lane_of, wait_answers};
@@ -27,7 +27,7 @@ fn pods_without_routes_are_a_fault() {
         let broken = |family| family_of(&report, family)["state"] == "broken";
         Family::ALL.into_iter().all(broken)
     });
-    // The sentinel's own way is sound: real traffic decided.
+    // The sentinel's path works, so real traffic decided the verdict.
     let report = scene.report();
     let lane = lane_of(&report, Family::V4, "off_cluster", "tcp");
     assert_eq!(lane["state"], "passing", "{report:#}");

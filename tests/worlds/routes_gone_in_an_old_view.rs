@@ -1,5 +1,5 @@
-//! The routes to pods are gone while the source of the cluster view reports nothing any more: what
-//! looks misrouted does not count then, since endpoints may have moved. This node's own pods have not.
+//! The routes to pods are missing while the cluster view's source is silent. Misrouted connections do not
+//! count then, because endpoints may have moved, but the pods of this node cannot have.
 
 use std::fs;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::measured::{Fault, settled};
 const PROMISED: Duration = Duration::from_secs(8);
 const PODS: [(&str, &str); 2] = [("", "10.244."), ("-6 ", "fd00:10:244:")];
 
-/// Deletes the routes to pods, here and on the other node; gives what adds them again.
+/// Deletes the routes to local and remote pods. Returns the commands that restore them.
 fn cut(scene: &Scene) -> Vec<String> {
     let node = &scene.world.node;
     let mut gone = Vec::new();
@@ -51,7 +51,10 @@ fn an_old_view_hides_no_total_fault(#[case] old: bool) {
     let mut gone = Vec::new();
     let fault = Fault::inject(&scene, &watch, |scene| gone = cut(scene));
     let felt = fault.is_503_within(PROMISED);
-    assert!(felt.pods.0 * 2 > felt.pods.1, "nobody feels it: {felt:?}");
+    assert!(
+        felt.pods.0 * 2 > felt.pods.1,
+        "too few pods are affected: {felt:?}"
+    );
     fault.is_200_once(|scene| {
         for route in &gone {
             scene.world.node.ip(route).expect("add a route");

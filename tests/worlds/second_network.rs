@@ -1,6 +1,6 @@
-//! Answers to clients outside leave by a second network: a rule on the source selects its table. The address from
-//! which an answer comes is put back after its route was selected, so the rule names pods. Clients are served as
-//! ever.
+//! Answers to outside clients leave by a second network, whose table a rule on the source selects. The rule
+//! has to match pods' addresses, because the translation of an answer is reverted only after its route was
+//! selected. Clients are served as usual.
 
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, eventually, wait_answers};
@@ -16,12 +16,12 @@ const SECOND: [[&str; 2]; 2] = [
     ["fd00:100:64::1", "fd00:100:64::a"],
 ];
 
-/// Drops what leaves by the second network.
+/// Rules that drop packets which leave by the second network.
 const DROP: &str = "table inet second { chain forward {
 type filter hook forward priority filter; policy accept;
 oifname \"eth1\" drop\n}\n}\n";
 
-/// The routes in the second network's table lead anywhere, or to the clients alone.
+/// With a default route in the second network's table, or with routes to the clients alone.
 #[rstest]
 #[case::a_default_route(true)]
 #[case::routes_to_clients_alone(false)]
@@ -56,7 +56,7 @@ fn answers_by_it_arrive(#[case] is_default: bool) {
         "{answered} answered, {lost} lost"
     );
     drop(watch);
-    // Answers that do not leave are lost as before.
+    // Dropped answers still count as lost.
     scene.nft(DROP);
     eventually("lost connections", || external("lost") > 20);
     scene.nft("delete table inet second\n");

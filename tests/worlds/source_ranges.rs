@@ -1,6 +1,5 @@
-//! `loadBalancerSourceRanges`: the proxy drops what comes to the load balancer's address from outside
-//! the ranges. Clients within them are served. The rules are those of the tests' own proxy, which has
-//! kube-proxy's shape.
+//! `loadBalancerSourceRanges`: the proxy drops connections to the load balancer's address from sources outside the
+//! ranges, and serves the others. The rules are those of the tests' proxy, which are like kube-proxy's.
 
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, blames};
@@ -27,7 +26,7 @@ fn sources_outside_the_ranges_are_no_victims() {
         let vip = scene.manifests.service("web").load_balancer_ip(family);
         Plan::from_outside(&scene.world, client, (vip, 80).into()).rate(5.0)
     };
-    // Denied clients alone dial: nobody proves anything but the sentinel.
+    // Only denied clients dial, so the sentinel alone proves the node.
     let outsiders: Vec<_> = Family::ALL
         .into_iter()
         .flat_map(|family| [1, 2].map(|client| dialled(&scene, client, family)))

@@ -1,6 +1,6 @@
-//! The proxy does not sync (it waits for a lock that somebody holds), an endpoint is replaced, and
-//! its old server is gone: the rules still send half of a Service's connections there. The harmless
-//! negative control, whose old server still answers, is `graceful_ending`.
+//! The proxy waits for a lock and does not sync while an endpoint is replaced. The rules still send half of
+//! a Service's connections to the old endpoint, whose server is gone. `graceful_ending` is the negative
+//! control, with an old server that still answers.
 
 use std::time::Duration;
 
@@ -22,7 +22,10 @@ fn rules_that_do_not_follow_are_a_fault(#[case] backend: Backend) {
     scene.swap_endpoint("api", "api-1", "spare");
     let fault = Fault::inject(&scene, &watch, |_| drop(old));
     let felt = fault.is_503_within(PROMISED);
-    assert!(felt.pods.0 * 8 > felt.pods.1, "nobody feels it: {felt:?}");
+    assert!(
+        felt.pods.0 * 8 > felt.pods.1,
+        "too few pods are affected: {felt:?}"
+    );
     let verdict = scene.report()["verdict"].clone();
     assert_eq!(verdict["state"], "stale", "{verdict:#}");
     assert_eq!(verdict["cause"], "stale", "{verdict:#}");

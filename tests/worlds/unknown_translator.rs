@@ -1,6 +1,6 @@
-//! kube-proxy gives way to a program that pathproof does not know, such as Calico's eBPF dataplane: it
-//! serves users, and need not serve the sentinel. Imitated by a classifier at the uplink that passes
-//! everything on, and by kube-proxy's rules in a table of another name.
+//! An unknown program such as Calico's eBPF dataplane replaces kube-proxy. It serves users, but not
+//! necessarily the sentinel. Imitated by a classifier at the uplink that passes all packets, and by
+//! kube-proxy's rules in a table of another name.
 
 use agent_common::abi::program;
 use aya::Ebpf;
@@ -14,12 +14,12 @@ use pathproof::datapath::load;
 use crate::parts::{everybody_is_served, stays};
 
 #[test]
-fn who_took_over_need_not_be_known() {
+fn an_unknown_successor_of_kube_proxy_is_no_fault() {
     if skip::without_linux("unknown_translator", skip::TCX) {
         return;
     }
     let mut scene = Scene::bare(Backend::Nftables);
-    // Before the sentinel is there.
+    // Taken before the sentinel exists, so that it is not served.
     let users = scene.rules.scripts().expect("rules of all Services");
     scene.add_sentinel(&Sentinel::default());
     scene.start(&[]);
@@ -47,7 +47,7 @@ fn who_took_over_need_not_be_known() {
     wait_answers(&watch, 503);
 }
 
-/// Detached when it is dropped.
+/// Attaches an empty classifier, which is detached when the result is dropped.
 fn classifier(scene: &Scene) -> Ebpf {
     let mut ebpf = Ebpf::load(load::OBJECT).expect("load the object");
     let empty = load::classifier(&mut ebpf, program::EMPTY).expect("the empty program");

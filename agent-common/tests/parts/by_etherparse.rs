@@ -1,4 +1,4 @@
-//! The same packets by a library that shares nothing with ours.
+//! Parses packets with an independent library, for comparison.
 
 use std::net::Ipv4Addr;
 
@@ -7,15 +7,15 @@ use agent_common::service::Family;
 use etherparse::err::packet::SliceError;
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 
-/// A frame as etherparse parses it, in our types: TCP alone.
+/// Parses a frame with etherparse and converts the result to our types. Only TCP.
 ///
 /// # Errors
-/// It finds the frame unsound.
+/// etherparse finds the frame invalid.
 pub fn by_etherparse(bytes: &[u8]) -> Result<Option<Segment>, SliceError> {
     Ok(segment(&SlicedPacket::from_ethernet(bytes)?))
 }
 
-/// Like [`by_etherparse`], for a packet that is sliced already.
+/// Like [`by_etherparse`], for an already sliced packet.
 pub fn segment(sliced: &SlicedPacket<'_>) -> Option<Segment> {
     let (family, source, destination) = match sliced.net.as_ref()? {
         NetSlice::Ipv4(ip) => {

@@ -1,7 +1,7 @@
-//! A node made of ordinary collections, for the rules of `agent_common::classify`: tests and fuzzers
-//! run them here as the programs run them over maps.
+//! A node made of ordinary collections. Tests and fuzzers run the rules of `agent_common::classify` on it,
+//! as the eBPF programs run them on maps.
 //!
-//! A file that includes this one has `packet` and `scenario` of tests/src beside it.
+//! A file that includes this one must also have the modules `packet` and `scenario`.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
@@ -20,14 +20,12 @@ use agent_common::transition::failed;
 use crate::packet::{self, flag, mapped};
 use crate::scenario::{self, Device, ISN, Reported, Seen, Stage, Step};
 
-/// A connection and its state.
 struct Entry {
     fields: Pending,
     state: Cell<u32>,
     accepted: Cell<u16>,
 }
 
-/// A connection's handle.
 #[derive(Clone)]
 pub struct Handle(Rc<Entry>);
 
@@ -52,31 +50,31 @@ impl Connection for Handle {
     }
 }
 
-/// The node. The caller sees and changes all of it.
+/// The node. Callers may read and change all of it.
 pub struct Node {
     pub stage: Stage,
-    /// Nanoseconds.
+    /// Time in nanoseconds.
     pub now: Cell<u64>,
     /// Device that the packet crosses.
     pub device: Cell<Device>,
-    /// FRONTENDS.
+    /// The map `FRONTENDS`.
     pub frontends: HashMap<FrontendKey, FrontendValue>,
-    /// ENDPOINTS.
+    /// The map `ENDPOINTS`.
     pub endpoints: RefCell<HashMap<EndpointKey, EndpointEntry>>,
-    /// Flags of every device, beside its own.
+    /// Additional flags of every device.
     pub flags: Cell<u32>,
     /// The frame is addressed to another host.
     pub is_for_other_host: Cell<bool>,
-    /// Connections that can be followed.
+    /// Maximum number of followed connections.
     pub room: Cell<usize>,
     spent: RefCell<HashMap<Address, u32>>,
     pending: RefCell<HashMap<PendingKey, Handle>>,
     proofs: RefCell<BTreeSet<u32>>,
-    /// From arrival to departure, ns.
+    /// Times from arrival to departure, in nanoseconds.
     pub delays: RefCell<Vec<u64>>,
-    /// Everything that was seen, but for proofs.
+    /// All results except proofs.
     pub seen: RefCell<Seen>,
-    /// Packets that seemed to be probes that leave the node.
+    /// Number of packets that seemed to be probes leaving the node.
     pub strays: Cell<u32>,
 }
 
@@ -99,7 +97,7 @@ impl Node {
         let endpoints = endpoints.map(|(service, at, flags)| (endpoint(service, at), entry(flags)));
         Self {
             stage,
-            // Not zero: nothing may depend on the machine having started just now.
+            // Not zero, because no rule may depend on a machine that has just booted.
             now: Cell::new(5_000_000_000),
             device: Cell::new(Device::Client),
             frontends,
@@ -116,7 +114,7 @@ impl Node {
         }
     }
 
-    /// One thing happens.
+    /// Executes one step.
     pub fn take(&self, step: &Step) {
         match step {
             Step::In(device, packet) => self.look(*device, Direction::Ingress, &packet.bytes()),
@@ -132,7 +130,7 @@ impl Node {
         }
     }
 
-    /// When an endpoint of the Service `web` was met.
+    /// The recorded time of a connection to an endpoint of the Service `web`.
     pub fn met(&self, at: std::net::SocketAddr) -> u64 {
         self.endpoints.borrow()[&endpoint(scenario::WEB, at)].met_ns
     }
@@ -150,7 +148,7 @@ impl Node {
         }
     }
 
-    /// All that was seen, and what comes of it when nothing more does.
+    /// All results, with connections that have failed by the end of time.
     pub fn seen(&self) -> Seen {
         let mut seen = self.seen.borrow().clone();
         for (fields, state) in self.connections() {
@@ -168,7 +166,7 @@ impl Node {
         seen
     }
 
-    /// State of the connection that scenarios are about.
+    /// State of the scenario's connection.
     pub fn state(&self) -> Option<u32> {
         let key = PendingKey {
             isn: ISN,
@@ -177,7 +175,7 @@ impl Node {
         self.connection(&key).map(|handle| handle.state())
     }
 
-    /// The time of that connection's handshake, as it is noted.
+    /// The noted duration of that connection's handshake.
     pub fn accepted(&self) -> u16 {
         let pending = self.pending.borrow();
         let mut entries = pending.iter().filter(|(key, _)| key.isn == ISN);
@@ -186,7 +184,7 @@ impl Node {
             .map_or(0, |(_, Handle(entry))| entry.accepted.get())
     }
 
-    /// Every connection that is followed, and its state.
+    /// All followed connections with their states.
     pub fn connections(&self) -> Vec<(Pending, u32)> {
         let pending = self.pending.borrow();
         let entries = pending.values().map(|Handle(entry)| entry);
@@ -316,7 +314,7 @@ impl World for Node {
     }
 }
 
-/// Everything that can be seen of one connection, sensible or not.
+/// All steps that can concern one connection, sensible or not.
 pub fn steps(stage: &Stage) -> Vec<Step> {
     let devices = [
         Device::Client,

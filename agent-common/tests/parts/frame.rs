@@ -1,11 +1,10 @@
-//! A packet in memory that an answer can be made of, as the echo makes it of one in the kernel.
+//! A packet in memory that can be turned into an answer, as the echo program does in the kernel.
 
 use std::cell::RefCell;
 
 use agent_common::packet::Bytes;
 use agent_common::probe::answer::Wire;
 
-/// A packet that lies in memory.
 #[derive(Debug)]
 pub struct Frame(RefCell<Vec<u8>>);
 
@@ -14,7 +13,6 @@ impl Frame {
         Self(RefCell::new(bytes))
     }
 
-    /// The bytes as they are now.
     pub fn into_bytes(self) -> Vec<u8> {
         self.0.into_inner()
     }
@@ -42,7 +40,7 @@ impl Wire for Frame {
         Some(())
     }
 
-    /// RFC 1624, equation 3, by 16 bits.
+    /// RFC 1624, equation 3, on 16-bit words.
     fn adjust(&self, offset: usize, from: u32, to: u32) -> Option<()> {
         let halves = |word: u32| {
             let [a, b, c, d] = word.to_ne_bytes();
