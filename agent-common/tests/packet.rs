@@ -308,7 +308,7 @@ fn too_many_extensions() {
     assert_eq!(ethernet(&packet), Err(Fault::TooDeep));
 }
 
-/// Later fragments have no TCP header. Those of other protocols are not counted.
+/// Later fragments lack a TCP header. Fragments of other protocols are not counted.
 #[rstest]
 #[case(6, Err(Fault::LaterFragment))]
 #[case(17, Ok(None))]

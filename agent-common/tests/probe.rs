@@ -1,4 +1,4 @@
-//! Packets of probes: what they are to the sentinel's programs, and how the echo answers them, over
+//! How the sentinel's programs classify packets of probes, and how the echo program answers them, on
 //! slices. The compiled programs run the same functions (tests/kernel).
 
 use std::net::{IpAddr, SocketAddr};
@@ -55,7 +55,7 @@ fn expected(family: Family, protocol: u8, kind: Kind) -> (ProbeKey, Kind) {
     (key, kind)
 }
 
-/// The packet, and every part of it that begins where it does: that is none.
+/// Parses the packet, and asserts that no prefix of it is a probe's.
 fn read(packet: &Packet) -> Option<(ProbeKey, Kind)> {
     let bytes = packet.bytes();
     let parsed = parse(&bytes.as_slice()).map(|packet| (packet.key, packet.kind));
@@ -107,7 +107,10 @@ fn packets_of_a_probe(
 #[case::empty_datagram(|c, e| packet::udp(c, e, b""))]
 #[case::tagged(|c, e| packet::syn(c, e, TOKEN).tagged(VLAN))]
 #[case::other_protocol(other_protocol)]
-fn packets_of_nobody(#[values(Family::V4, Family::V6)] family: Family, #[case] make: Make) {
+fn other_packets_are_no_probes(
+    #[values(Family::V4, Family::V6)] family: Family,
+    #[case] make: Make,
+) {
     let (client, echo) = ends(family);
     assert_eq!(read(&make(client, echo)), None);
 }
@@ -116,7 +119,7 @@ fn other_protocol(from: SocketAddr, to: SocketAddr) -> Packet {
     Packet::ip(from.ip(), to.ip(), 132, vec![0; 40])
 }
 
-/// Nothing that the agent, the echo or the node make of a probe looks like these.
+/// Neither the agent, the echo program nor the node ever send such packets for a probe.
 #[test]
 fn packets_of_another_shape() {
     let (client, echo) = ends(Family::V4);
@@ -164,7 +167,7 @@ fn phases(#[case] kind: Kind, #[case] request: Option<Phase>, #[case] answer: Op
     assert_eq!((kind.request(), kind.answer()), (request, answer));
 }
 
-/// The echo's answer.
+/// The echo program's answer.
 fn answered(packet: &Packet) -> (ProbePacket, Vec<u8>) {
     let bytes = packet.bytes();
     let probe = parse(&bytes.as_slice()).expect("a probe's packet");
@@ -177,7 +180,7 @@ fn address(octets: &[u8; 16]) -> IpAddr {
     IpAddr::from(*octets).to_canonical()
 }
 
-/// Right checksums, and everything that names an end has changed places.
+/// Checks that the checksums are valid, and that source and destination are exchanged.
 fn check_turned(question: &[u8], answer: &[u8]) {
     assert!(is_sound(answer));
     assert_eq!(answer.len(), question.len());
@@ -190,7 +193,7 @@ fn check_turned(question: &[u8], answer: &[u8]) {
     let (from, to) = ports(&question, &asked).expect("ports");
     assert_eq!(ports(&answer, &told), Some((to, from)));
     let back = Frame::new(answer.to_vec());
-    // Turned twice, addresses are where they were.
+    // The answer to the answer has the original addresses.
     if told.kind == Kind::Data {
         agent_common::probe::answer::answer(&back, &told).expect("an answer");
         let again = back.into_bytes();
@@ -230,7 +233,7 @@ fn a_syn_is_answered(#[values(Family::V4, Family::V6)] family: Family) {
 }
 
 #[rstest]
-fn data_come_back(#[values(Family::V4, Family::V6)] family: Family) {
+fn data_is_echoed(#[values(Family::V4, Family::V6)] family: Family) {
     let (client, echo) = ends(family);
     let question = data(client, echo, TOKEN);
     let (_, answer) = answered(&question);
@@ -242,14 +245,14 @@ fn data_come_back(#[values(Family::V4, Family::V6)] family: Family) {
 }
 
 #[rstest]
-fn a_datagram_comes_back(#[values(Family::V4, Family::V6)] family: Family) {
+fn a_datagram_is_echoed(#[values(Family::V4, Family::V6)] family: Family) {
     let (client, echo) = ends(family);
     let question = packet::udp(client, echo, &payload(TOKEN));
     let (_, answer) = answered(&question);
     check_turned(&question.bytes(), &answer);
     assert!(answer.ends_with(&payload(TOKEN)));
     if family == Family::V4 {
-        // Without a checksum it stays without.
+        // A datagram without a checksum gets none.
         let mut bytes = question.bytes();
         bytes[14 + 20 + 6..14 + 20 + 8].fill(0);
         let probe = parse(&bytes.as_slice()).expect("a datagram");
@@ -259,7 +262,7 @@ fn a_datagram_comes_back(#[values(Family::V4, Family::V6)] family: Family) {
     }
 }
 
-/// Nothing but SYN and data is answered.
+/// Only a SYN and data are answered.
 #[test]
 fn answers_are_not_answered() {
     let (client, echo) = ends(Family::V4);
@@ -283,7 +286,7 @@ proptest! {
         }
     }
 
-    /// Sound packets with a few bytes changed go deeper than arbitrary bytes.
+    /// Valid packets with a few changed bytes reach more code than arbitrary bytes.
     #[test]
     fn damaged_packets(
         kind in 0..5,
@@ -312,7 +315,7 @@ proptest! {
         }
     }
 
-    /// The answer to any SYN that a stack writes has a right checksum and accepts nothing.
+    /// The answer to any SYN of a network stack has a valid checksum and accepts no option.
     #[test]
     fn any_syn(
         family in prop_oneof![Just(Family::V4), Just(Family::V6)],

@@ -1,4 +1,4 @@
-//! Frequency at which two datagrams cannot be told apart: the stated error of matching by payload
+//! How often two datagrams cannot be distinguished, which is the documented error of matching by payload
 //! (docs/adr/0023-passive-udp.md).
 
 use std::collections::VecDeque;
@@ -6,15 +6,15 @@ use std::collections::VecDeque;
 use agent_common::packet::udp::{HASHED, payload_hash};
 use rstest::rstest;
 
-/// Datagrams followed a second at most (`abi::UDP_PER_WINDOW` in 134 ms).
+/// Maximum number of datagrams followed per second (`abi::UDP_PER_WINDOW` in 134 ms).
 const RATE: usize = 953;
-/// Time for which an answered one is followed, in datagrams at that rate: 1.5 s.
+/// Number of datagrams at that rate in 1.5 s, for which an answered one is followed.
 const FOLLOWED: usize = RATE * 3 / 2;
-/// Questions of a run.
+/// DNS queries per run.
 const QUESTIONS: usize = 400_000;
 
-/// Names that pods ask for: those of Services in each of the search domains, and names outside,
-/// where `ndots:5` puts the search domains behind them as well.
+/// Names that pods query: Services in each of the search domains, and outside names, to which `ndots:5`
+/// also appends the search domains.
 fn names() -> Vec<String> {
     let services = [
         "kubernetes",
@@ -62,7 +62,7 @@ fn hash(payload: &[u8]) -> u32 {
     payload_hash(&payload, 0, payload.len() as u32).expect("all of it is there")
 }
 
-/// xorshift64*: the same in every run.
+/// xorshift64*, the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -74,7 +74,7 @@ impl Random {
     }
 }
 
-/// The share of questions at the full rate whose hash another one has that is still followed.
+/// The share of queries at the full rate that have the hash of another one that is still followed.
 fn share_of_collisions(names: &[String]) -> f64 {
     let mut random = Random(0x5eed);
     let mut followed = VecDeque::new();
@@ -101,7 +101,7 @@ fn share_of_collisions(names: &[String]) -> f64 {
     f64::from(collided) / QUESTIONS as f64
 }
 
-/// At most what ids alone make of it: the birthday problem of 16 bits. Where names differ, less.
+/// At most the collisions of IDs alone, by the birthday problem of 16 bits. Different names give fewer.
 #[test]
 fn dns_at_the_full_rate() {
     let by_ids = FOLLOWED as f64 / 65_536.0;
@@ -116,14 +116,18 @@ fn dns_at_the_full_rate() {
     assert!(many < by_ids / 10.0, "{many}");
 }
 
-/// Only the first bytes and the length are looked at, in whole words.
+/// The hash covers only the first bytes, in whole words, and the length.
 #[rstest]
 #[case::a_byte_of_the_beginning(40, 3, false)]
 #[case::the_last_hashed_byte(40, HASHED - 1, false)]
 #[case::behind(40, HASHED, true)]
 #[case::of_a_short_one(12, 11, false)]
 #[case::of_a_last_half_word(14, 13, true)]
-fn what_is_hashed(#[case] length: usize, #[case] changed: usize, #[case] same: bool) {
+fn the_hash_covers_the_beginning_and_the_length(
+    #[case] length: usize,
+    #[case] changed: usize,
+    #[case] same: bool,
+) {
     let payload = vec![7; length];
     let mut other = payload.clone();
     other[changed] ^= 1;
@@ -132,9 +136,8 @@ fn what_is_hashed(#[case] length: usize, #[case] changed: usize, #[case] same: b
     assert_ne!(hash(&payload), hash(&longer), "the length counts");
 }
 
-/// A payload shorter than its stated length gives no hash, and no panic.
 #[test]
-fn less_than_it_says() {
+fn a_payload_shorter_than_stated_has_no_hash() {
     for length in 0..48 {
         let payload = vec![1; length];
         for said in 0..48 {

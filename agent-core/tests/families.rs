@@ -1,4 +1,4 @@
-//! A fault in one family alone, on nodes whose users use both families, one of them, or none.
+//! A fault in one family, on nodes whose clients use both families, one of them, or none.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use agent_core::sim::{Act, BEGIN, Fault, SimNode, Stack, Stream, World};
 use rstest::rstest;
 
 const FAULT: Duration = Duration::from_secs(20);
-/// The promise for a fault with an unambiguous cause.
+/// Promised maximum time to 503 for a fault with an unambiguous cause.
 const PROMISED: Duration = Duration::from_millis(1_500);
 
-/// A node with both families, that of IPv6 broken, and these users of each.
+/// A node with these clients of each family, where IPv6 is broken.
 fn node(v4: Vec<Stream>, v6: Vec<Stream>) -> SimNode {
     let v6 = v6.into_iter().map(|stream| stream.over(Family::V6));
     let world = World {
@@ -83,7 +83,8 @@ fn a_family_that_counts_is_503(#[case] v4: Vec<Stream>, #[case] v6: Vec<Stream>)
     assert!(after.is_some_and(|after| after <= PROMISED), "{after:?}");
 }
 
-/// The next agent remembers who used what: users of the broken family are away since it is 503.
+/// The next agent remembers the clients of each family, because those of the broken one are gone since the
+/// 503.
 #[test]
 fn a_restart_forgets_no_user() {
     let both = Stream {

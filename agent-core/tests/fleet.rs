@@ -1,4 +1,4 @@
-//! The fleet brake's promises, held against simulated fleets.
+//! The promises of the fleet brake, checked in simulated fleets.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ fn scenario(name: &str) -> &'static Scenario {
     found.expect("a scenario of this name")
 }
 
-/// The most nodes that may answer 503.
+/// Maximum number of nodes that may answer 503.
 fn limit(outcome: &Outcome) -> u32 {
     (outcome.nodes / 5).max(1)
 }
 
-/// With the brake, a rotator and the API server all the time.
+/// With the brake, and a rotator and the API server throughout.
 #[rstest]
 fn at_most_a_fifth_refuses_after_ten_seconds(#[values(3, 200, 1_000)] nodes: u32) {
     let all_there = |of: &&Scenario| {
@@ -31,16 +31,16 @@ fn at_most_a_fifth_refuses_after_ten_seconds(#[values(3, 200, 1_000)] nodes: u32
         let last = scenario.waves.last().expect("a wave");
         let after = outcome.peak_after(s(last.at + last.spread + 10));
         assert!(after <= limit(&outcome), "{}: {after}", scenario.name);
-        // Several waves each have their seconds.
+        // Each wave has its own seconds.
         let most = s(12) * u32::try_from(scenario.waves.len()).unwrap();
         let above = outcome.above(limit(&outcome));
         assert!(above <= most, "{}: {above:?}", scenario.name);
     }
 }
 
-/// Other seeds than that of the tables.
+/// Other seeds than the one of the tables.
 #[test]
-fn chance_does_not_matter() {
+fn other_seeds_keep_the_limit() {
     for seed in 2..22 {
         for nodes in [3, 40] {
             let outcome = play(scenario("all nodes, certain"), nodes, seed);
@@ -67,7 +67,7 @@ fn a_single_fault_is_answered(
     }
 }
 
-/// The next rotator leads after 50 s, and counts at once.
+/// The next rotator leads after 50 s, then counts at once.
 #[rstest]
 fn a_rotator_that_is_killed_costs_a_minute(
     #[values(
@@ -82,7 +82,7 @@ fn a_rotator_that_is_killed_costs_a_minute(
     assert!(outcome.peak_after(s(65)) <= limit(&outcome), "{name}");
 }
 
-/// All are counted again within two minutes and a half.
+/// All nodes are counted again within two and a half minutes.
 #[rstest]
 fn an_outage_costs_its_time_and_two_minutes(#[values(3, 200)] nodes: u32) {
     for scenario in SCENARIOS.iter().filter(|of| of.away.is_some()) {
@@ -100,12 +100,12 @@ fn an_outage_costs_its_time_and_two_minutes(#[values(3, 200)] nodes: u32) {
     }
 }
 
-/// A rotator that begins says that it counts.
+/// Only the first count of a new rotator is written.
 #[rstest]
 fn nothing_is_written_without_a_change(#[values(3, 200, 1_000)] nodes: u32) {
     let (rotations, counts) = play(scenario("an hour without a fault"), nodes, 1).writes;
     assert_eq!(counts, 1);
-    // Every 15 s, and every 20 s where there are 1,000 nodes; the first minutes are no part of the hour.
+    // Every 15 s, or every 20 s with 1,000 nodes. The first minutes do not belong to the hour.
     let expected = if nodes < 1_000 { 240..=252 } else { 180..=189 };
     assert!(expected.contains(&rotations), "{rotations}");
 }

@@ -1,8 +1,8 @@
-//! The two tables of docs/internal/judgement.md: every use of a node with every fault, and with every
-//! innocent world, in simulations that know the truth.
+//! The two tables of docs/internal/judgement.md: each use of a node with each fault, and with each healthy
+//! world. The simulations know the truth.
 //!
-//! The normal run plays a part of the runs. With `PATHPROOF_SEEDS=200` every cell is played with every
-//! choice of families and 200 seeds, which takes hours without `--release`.
+//! The normal run plays a part of the runs. With `PATHPROOF_SEEDS=200` each cell is played with each choice
+//! of families and 200 seeds, which takes hours without `--release`.
 
 mod parts {
     pub(crate) mod known_wrong;
@@ -26,7 +26,7 @@ fn played() -> Vec<Played> {
 }
 
 #[test]
-fn every_cell_is_as_expected_but_those_that_are_known_to_be_wrong() {
+fn every_cell_is_right_except_the_known_wrong_ones() {
     let known: BTreeSet<_> = KNOWN_WRONG
         .iter()
         .flat_map(|(row, uses)| uses.iter().map(move |used| (*row, *used)))

@@ -1,5 +1,4 @@
-//! Properties of a node over simulated worlds, in which the truth is known: which connections were
-//! answered.
+//! Properties of a node in simulated worlds, which know the connections that were really answered.
 
 mod parts {
     pub(crate) mod fault;
@@ -30,14 +29,14 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// The promise for a fault with an unambiguous cause.
+/// Promised maximum time to 503 for a fault with an unambiguous cause.
 const PROMISED: Duration = Duration::from_millis(1_500);
-/// From a first repair to 200.
+/// Promised maximum time from a first repair to 200.
 const REPAIRED: Duration = Duration::from_secs(2);
-/// Time that a random world runs.
+/// Simulated time of a random world.
 const RUN: Duration = Duration::from_secs(60);
 
-/// A quarter of the usual number of worlds: each is a minute of a node.
+/// A quarter of the usual number of cases, because each simulates a minute of a node.
 fn config() -> ProptestConfig {
     let config = ProptestConfig::default();
     ProptestConfig {
@@ -164,8 +163,8 @@ proptest! {
     }
 }
 
-/// A verdict comes no sooner than the one before, and holds since no later than it was judged and no
-/// sooner than the one before began.
+/// Asserts that neither the time of a verdict nor its `since` goes back, and that `since` is not in the
+/// future.
 fn follows(last: Option<&Judged>, judged: &Judged) -> Result<(), TestCaseError> {
     let now = &judged.verdict;
     prop_assert!(now.since <= now.at);
@@ -194,7 +193,7 @@ fn a_fleet_runs_in_step() {
     );
 }
 
-/// When /livez is 503, idle and busy, after a fault 20 s after the start.
+/// Time from a fault to 503 at /livez, on an idle and on a busy node.
 fn failed_after(fault: Fault) -> [Option<Duration>; 2] {
     [World::default(), World::busy()].map(|world| {
         let mut node = SimNode::new(0, world.with(s(20), Act::Break(fault)), 1);
@@ -230,7 +229,7 @@ fn is_healthy(node: &SimNode) -> bool {
     pods.answered > 0 && pods.failed == 0
 }
 
-/// Quiet, with two Services of two namespaces.
+/// A quiet world with two Services in two namespaces.
 fn quiet() -> World {
     World {
         services: vec![
@@ -241,8 +240,7 @@ fn quiet() -> World {
     }
 }
 
-/// Every connection is answered. Copies leave untranslated by a mirror's
-/// device.
+/// All connections are answered, while untranslated copies leave by a mirror's device.
 #[test]
 fn mirrored_packets_are_no_failures() {
     let node = run(
@@ -256,8 +254,7 @@ fn mirrored_packets_are_no_failures() {
     assert!(!has_failed(&node));
 }
 
-/// The sentinel's range is filtered, a policy denies a pod, and another pod's connections are answered
-/// all the while.
+/// The sentinel's range is filtered and a policy denies a pod, while another pod's connections are answered.
 #[test]
 fn a_filtered_sentinel_and_a_denied_pod_beside_another_accuse_nobody() {
     let mut world = quiet()
@@ -274,8 +271,8 @@ fn a_filtered_sentinel_and_a_denied_pod_beside_another_accuse_nobody() {
     assert_eq!(failed, 0);
 }
 
-/// Two pods are denied everything, and another one's connections are answered, while a proxy 4 s late
-/// sends these to endpoints that have left.
+/// Two pods are denied everything. A proxy that is 4 s late sends another pod's connections to removed
+/// endpoints, which answer them.
 #[test]
 fn denied_pods_while_endpoints_move_accuse_nobody() {
     let mut world = quiet()
@@ -294,8 +291,8 @@ fn denied_pods_while_endpoints_move_accuse_nobody() {
     assert!(!has_failed(&node));
 }
 
-/// Every connection is answered. The sentinel's range begins to be filtered, and a
-/// moment later endpoints move, which the rules learn before the agent does.
+/// All connections are answered. The sentinel's range gets filtered, and a moment later endpoints change,
+/// which reaches the rules before the agent.
 #[test]
 fn a_filtered_sentinel_while_endpoints_move_accuses_nobody() {
     let mut world = quiet()
@@ -308,10 +305,9 @@ fn a_filtered_sentinel_while_endpoints_move_accuses_nobody() {
     assert!(!has_failed(&node));
 }
 
-/// Nobody suffers. The proxy is frozen for 25 s, and endpoints that have left go on
-/// answering meanwhile.
+/// All connections are answered: the proxy is frozen for 25 s, but removed endpoints still answer.
 #[test]
-fn endpoints_that_left_and_still_answer_harm_nobody() {
+fn removed_endpoints_that_still_answer_are_no_fault() {
     let world = World {
         rotation: None,
         ..World::busy()
@@ -324,9 +320,9 @@ fn endpoints_that_left_and_still_answer_harm_nobody() {
     assert!(!has_failed(&node));
 }
 
-/// The API server is a black hole, so the view is old while the proxy follows.
+/// The API server is a black hole to the agent, so its view is old while the proxy follows.
 #[test]
-fn an_old_view_accuses_nobody_who_is_answered() {
+fn an_old_view_is_no_fault_while_clients_are_answered() {
     let silence = Act::Silence {
         span: s(120),
         noticed: s(90),
@@ -344,8 +340,7 @@ fn an_old_view_accuses_nobody_who_is_answered() {
     assert!(!has_failed(&node));
 }
 
-/// Every failure is intended. A scanner tries filtered node ports, and a policy denies the only pod that
-/// dials anything.
+/// All failures are intended: a scanner dials filtered node ports, and a policy denies the only dialling pod.
 #[test]
 fn a_scanner_and_one_denied_pod_accuse_nobody() {
     let mut world = quiet()
@@ -365,8 +360,8 @@ fn a_scanner_and_one_denied_pod_accuse_nobody() {
     assert!(!has_failed(&node));
 }
 
-/// Every failure is intended: the sentinel's range is filtered, and a policy denies the only pod that dials
-/// anything, earlier or later than that.
+/// All failures are intended: the sentinel's range is filtered, and earlier or later a policy denies the
+/// only dialling pod.
 #[rstest::rstest]
 fn a_filtered_sentinel_and_one_denied_pod_accuse_nobody(#[values(12, 20)] denied: u64) {
     let mut world = quiet().with(s(15), Act::FilterSentinel).with(
@@ -379,7 +374,7 @@ fn a_filtered_sentinel_and_one_denied_pod_accuse_nobody(#[values(12, 20)] denied
     assert!(!has_failed(&node));
 }
 
-/// Policies deny everything to everyone, as when a default deny is rolled out.
+/// Policies deny everything to all clients, as after a rollout of a default deny.
 #[rstest::rstest]
 fn a_default_deny_accuses_nobody(#[values(Denial::Drop, Denial::Reject)] denial: Denial) {
     let deny = Act::Deny(None, None, denial);
@@ -388,8 +383,7 @@ fn a_default_deny_accuses_nobody(#[values(Denial::Drop, Denial::Reject)] denial:
     assert!(!has_failed(&node));
 }
 
-/// Two new Services are dialled before a late proxy has rules for them, on a node that is quiet
-/// otherwise.
+/// On an otherwise quiet node, two new Services are dialled before a late proxy has rules for them.
 #[test]
 fn two_new_services_and_a_late_proxy_accuse_nobody() {
     let mut world = quiet()
@@ -406,8 +400,7 @@ fn two_new_services_and_a_late_proxy_accuse_nobody() {
     assert!(node.truth().pods.failed > 0);
 }
 
-/// Probes pass again. The last real connection before them failed, and the next one comes seconds
-/// later.
+/// Probes pass again after the repair. The last real connection failed, and the next one comes seconds later.
 #[test]
 fn a_repair_is_200_in_time_with_sparse_traffic() {
     let (broken, repaired) = (s(20), s(30));
@@ -424,7 +417,7 @@ fn a_repair_is_200_in_time_with_sparse_traffic() {
     assert_eq!(late, 0);
 }
 
-/// Two in three node ports to other nodes' endpoints fail; those to local ones do without masquerade.
+/// Node port connections to other nodes' endpoints fail, and those to local ones need no masquerade.
 #[test]
 fn missing_masquerade_is_503_while_local_endpoints_answer() {
     let broken = s(20);
@@ -441,7 +434,7 @@ fn missing_masquerade_is_503_while_local_endpoints_answer() {
     assert!(took.is_none_or(|took| took <= s(12)), "{took:?}");
 }
 
-/// A partial fault that lasts is told once.
+/// A lasting partial fault changes the verdict only once.
 #[test]
 fn one_broken_service_is_one_transition() {
     let world = World::busy()
@@ -463,7 +456,7 @@ fn one_broken_service_is_one_transition() {
     );
 }
 
-/// The sentinel needs no pod's route, and connections to other nodes' endpoints get through.
+/// Probes of the sentinel need no pod's route, and connections to other nodes' endpoints succeed.
 #[test]
 fn routes_to_pods_that_are_gone_are_503() {
     let fault = Act::Break(Fault::PodRoutesGone);

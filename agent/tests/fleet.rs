@@ -1,5 +1,5 @@
-//! `kubectl pathproof` as a process beside a script in kubectl's place: which arguments kubectl is
-//! given, and what becomes of its output and its exit code.
+//! `kubectl pathproof` as a process, with a script in place of kubectl: the arguments that kubectl gets,
+//! and the use of its output and exit code.
 
 use std::fs;
 use std::os::unix::process::CommandExt as _;
@@ -10,10 +10,9 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/kubectl");
-/// `cat` and `sh` of the script.
+/// Folders of `cat` and `sh`, which the script needs.
 const SYSTEM: &str = "/usr/bin:/bin";
 
-/// What a run came to.
 struct Said {
     code: Option<i32>,
     out: String,
@@ -22,7 +21,7 @@ struct Said {
     arguments: Vec<String>,
 }
 
-/// What kubectl prints.
+/// Folder with the output of kubectl.
 struct Canned(TempDir);
 
 impl Canned {
@@ -77,7 +76,7 @@ fn node(name: &str, status: &str, reason: &str) -> Value {
     })
 }
 
-/// A pod of an agent whose container has that state.
+/// An agent's pod with this state of its container.
 fn pod(name: &str, phase: &str, state: &Value) -> Value {
     json!({
         "metadata": { "name": name, "namespace": "pathproof" },
@@ -195,7 +194,7 @@ fn a_node_without_a_running_agent_is_an_error(#[case] pods: Value, #[case] sente
 fn kubectl_gives_its_own_reason(#[case] words: &[&str], #[case] sentence: &str) {
     let said = Canned::new().pathproof(words);
     assert_eq!(said.code, Some(1));
-    // Of `cat`, in the script.
+    // The error of `cat` in the script.
     let reason = said.err.find("No such file").unwrap();
     let ours = said
         .err

@@ -1,4 +1,4 @@
-//! Any objects from an API server, one to a line, become a view and a plan for the maps.
+//! Arbitrary objects from an API server, one per line, become a view and a plan for the maps.
 
 use agent_core::plan::Planner;
 use agent_core::time::Mono;
@@ -17,7 +17,6 @@ pub(crate) fn check(lines: &[u8]) -> bool {
     let mut planner = Planner::new();
     view.apply(update.changes);
     planner.adopt(&view, Default::default(), Mono(1));
-    // The same objects again change nothing.
     let again = listed("worker-1", lines).expect("as before");
     let applied = view.apply(again.changes);
     let plan = planner.plan(&view, &applied, Mono(2));

@@ -1,7 +1,7 @@
-//! Any packets at any devices, one after the other: states only go forward, and what was counted is
-//! what a recount of the states in the end comes to.
+//! Sequences of arbitrary packets at arbitrary devices. State bits are never cleared, and the counts equal
+//! a recount of the final states.
 //!
-//! A byte says what happens, the next ones which: see [`Script`].
+//! A byte selects the kind of step, and the next ones its details: see [`Script`].
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use agent_common::transition::failed;
 use crate::collections::{Node, steps};
 use crate::scenario::{Device, Step};
 
-/// Maximum number of steps: more bring nothing new.
+/// Maximum number of steps; more find nothing new.
 const STEPS: usize = 200;
 
 const DEVICES: [Device; 5] = [
@@ -33,7 +33,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     } else {
         Family::V6
     });
-    // A map that is full, and one that is not.
+    // A map that fills up, or one that does not.
     node.room.set(if first & 2 == 0 { 1_000 } else { 2 });
     let known = KNOWN.with(|known| known[usize::from(first & 1)].clone());
     let mut script = Script(rest);
@@ -47,12 +47,12 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
 }
 
 thread_local! {
-    /// Made once: they are thousands.
+    /// Made once, because there are thousands.
     static KNOWN: [std::rc::Rc<[Known]>; 2] =
         Family::ALL.map(|family| steps(&Node::new(family).stage).into_iter().map(known).collect());
 }
 
-/// A step, its packet as bytes.
+/// A step with its packet as bytes.
 enum Known {
     Packet(Device, Direction, Vec<u8>),
     Other(Box<Step>),
@@ -66,7 +66,7 @@ fn known(step: Step) -> Known {
     }
 }
 
-/// Bytes as things that happen.
+/// Bytes as steps.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {
@@ -76,14 +76,14 @@ impl Script<'_> {
         Some(*taken)
     }
 
-    /// The next one; nothing where the bytes have come to their end.
+    /// Executes the next step; `None` at the end of the bytes.
     fn play(&mut self, node: &Node, known: &[Known]) -> Option<()> {
         let [what, low, high] = self.take()?;
         let number = usize::from(u16::from_le_bytes([low, high]));
         match what % 8 {
-            // One of those that make sense, most often.
+            // Mostly a sensible step.
             0..5 => self.known(&known[number % known.len()], node),
-            // The same, damaged in one place.
+            // The same with one changed byte.
             5 => {
                 let [at, byte] = self.take()?;
                 if let Known::Packet(device, direction, bytes) = &known[number % known.len()] {
@@ -94,7 +94,7 @@ impl Script<'_> {
                 }
             }
             6 => node.take(&Step::Wait(number as u64)),
-            // Any bytes at all.
+            // Arbitrary bytes.
             _ => {
                 let (frame, rest) = self.0.split_at(usize::from(low).min(self.0.len()));
                 self.0 = rest;
@@ -114,7 +114,7 @@ impl Script<'_> {
     }
 }
 
-/// Outcomes that leave a bit, by which they are told from the end.
+/// Outcomes with a state bit, which are counted exactly.
 const BITS: [(Outcome, u32); 3] = [
     (Outcome::Proven, state::PROVEN),
     (Outcome::Rejected, state::REJECTED),
@@ -125,7 +125,8 @@ type Counts = BTreeMap<(u32, SourceClass, Outcome), u32>;
 
 fn recount(node: &Node) {
     let mut naive = Counts::new();
-    // Those that may be told as lost instead, by the age at which they came to them.
+    // Outcomes that came too late do not count, because the connection counts as lost. So these are upper
+    // bounds.
     let mut at_most = Counts::new();
     for (fields, state) in node.connections() {
         if state & state::ALIAS != 0 {

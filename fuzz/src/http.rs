@@ -1,6 +1,5 @@
-//! Any bytes that clients write to the two ports, over real sockets of the loopback device: the
-//! ports return whole answers of the known kinds, and answer the next client as if nothing had
-//! been.
+//! Arbitrary bytes from clients of the two ports, over real loopback sockets. The ports only return
+//! complete answers of known kinds, and the next client gets a normal answer.
 //!
 //! The first byte selects the port.
 
@@ -24,11 +23,11 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Maximum time of a conversation after the client has sent everything. An answer never takes so
-/// long; the search for a connection that is forgotten takes long.
+/// Maximum time of a conversation, longer than any answer takes. It is only reached if the server forgets a
+/// connection.
 const HANGS: Duration = Duration::from_secs(60);
 
-/// Statuses of the ports. 100 is hyper's, for clients that ask whether to go on.
+/// Status codes of the ports. hyper sends 100 to clients with `Expect: 100-continue`.
 const STATUSES: [u16; 10] = [100, 200, 400, 404, 405, 414, 421, 431, 503, 505];
 
 pub(crate) fn check(bytes: &[u8]) -> bool {
@@ -54,7 +53,7 @@ thread_local! {
     static SERVERS: Servers = Servers::start();
 }
 
-/// Both ports, served whenever somebody waits for an answer on this thread.
+/// Both ports, served while this thread waits for an answer.
 struct Servers {
     runtime: Runtime,
     ports: [Port; 2],
@@ -67,7 +66,7 @@ struct Port {
     _published: Published,
 }
 
-/// Senders, without which receivers would be told that the agent has ended.
+/// Senders, kept because receivers would otherwise report the agent's end.
 enum Published {
     Answers {
         _sender: watch::Sender<Arc<Answers>>,
@@ -158,12 +157,12 @@ async fn listen(name: Listener, router: axum::Router, metrics: Arc<Metrics>) -> 
 }
 
 impl Port {
-    /// Says all of it, then listens to the end.
+    /// Sends all bytes, then reads to the end.
     async fn converse(&self, said: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.address).await.expect("a listener");
         let mut heard = Vec::new();
         let conversation = async {
-            // A reset is possible once the port stops reading: the bytes received before it count.
+            // The port may stop reading and reset the connection. Bytes received before that count.
             let _ = stream.write_all(said).await;
             let _ = stream.shutdown().await;
             let _ = stream.read_to_end(&mut heard).await;
@@ -174,7 +173,7 @@ impl Port {
     }
 }
 
-/// Number of answers; nothing else may be among them.
+/// Number of answers. Asserts that there is nothing else.
 fn answers(mut heard: &[u8]) -> usize {
     let mut answers = 0;
     while !heard.is_empty() {
@@ -192,7 +191,7 @@ fn answers(mut heard: &[u8]) -> usize {
                 .then(|| value.parse().ok())?
         });
         heard = &heard[end + 4..];
-        // HEAD is answered with the length of what it does not get.
+        // The answer to HEAD has a length, but no body.
         if !heard.is_empty() && !heard.starts_with(b"HTTP/1.") {
             let body = heard.split_at_checked(length.unwrap_or_default());
             heard = body.expect("a body is whole").1;

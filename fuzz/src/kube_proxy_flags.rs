@@ -1,5 +1,5 @@
-//! Any words given to the agent in kube-proxy's place, one to a line, are taken, or refused with a
-//! sentence.
+//! The agent in kube-proxy's place accepts arbitrary arguments, one per line, or refuses them with an error
+//! text.
 
 use pathproof::config::Surroundings;
 use pathproof::kube_proxy_compat::{Wanted, read, resolve};
@@ -11,7 +11,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     let words: Vec<String> = text.lines().map(str::to_owned).collect();
     match read(&words) {
         Err(error) => assert!(!error.to_string().is_empty()),
-        // A file of --config would be read.
+        // Not with --config, because its file would be read.
         Ok(Wanted::Run(settings)) if settings.get("config").is_none() => {
             return match resolve(&settings, &Surroundings::default(), &|_| true) {
                 Ok(_) => true,

@@ -1,9 +1,8 @@
-//! Targets for everything that reads foreign bytes, one function each. A target takes any bytes and
-//! panics if the result is wrong. Most check more than the absence of panics: against another
-//! parser of the same bytes, a recount, or values that must not change.
+//! One target for each reader of untrusted bytes. A target takes arbitrary bytes and panics if the result
+//! is wrong. Most also compare the result with another parser's or a recount, or check invariants.
 //!
-//! `cargo xtask fuzz` runs them under libFuzzer; `cargo test` replays all that was kept
-//! (`tests/kept.rs`). docs/internal/testing.md says how to add one.
+//! `cargo xtask fuzz` runs the targets under libFuzzer; `cargo test` replays all kept inputs
+//! (`tests/kept.rs`). docs/internal/testing.md describes how to add a target.
 
 mod api_objects;
 mod connections;
@@ -27,13 +26,13 @@ pub mod packet;
 #[path = "../../agent-common/tests/parts/scenario.rs"]
 pub mod scenario;
 
-/// Reads bytes; says whether they were understood, so that seeds which are not are found out.
+/// Reads bytes and returns whether they were understood, which detects useless seeds.
 ///
 /// # Panics
-/// What was made of the bytes is wrong.
+/// The result for these bytes is wrong.
 pub type Target = fn(&[u8]) -> bool;
 
-/// All, by the names of their folders in `fuzz/corpus`.
+/// All targets with the names of their folders in `fuzz/corpus`.
 pub const TARGETS: [(&str, Target); 10] = [
     ("api_objects", api_objects::check),
     ("connections", connections::check),
@@ -47,7 +46,6 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("text", text::check),
 ];
 
-/// The target of this name.
 pub fn target(name: &str) -> Option<Target> {
     let named = |(known, _): &&(&str, Target)| *known == name;
     TARGETS.iter().find(named).map(|(_, target)| *target)

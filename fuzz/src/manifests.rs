@@ -1,4 +1,4 @@
-//! Any text in a folder of manifests becomes objects, or is named as broken.
+//! Arbitrary text in a folder of manifests becomes objects or is reported as broken.
 
 use pathproof::cluster::yaml;
 
@@ -6,7 +6,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return false;
     };
-    // A carriage return alone ends a line, too (YAML 1.2, section 5.4).
+    // A lone carriage return also ends a line (YAML 1.2, section 5.4).
     let lines = text.matches(['\n', '\r']).count() as u64 + 1;
     let mut documents = 0;
     yaml::read(text, &mut |place, _| {

@@ -1,5 +1,5 @@
-//! Frames, as anybody may send them: what the observer and the sentinel's programs read of them
-//! agrees with another parser, with each other, and with every shorter piece of the same frame.
+//! Arbitrary frames. The parsers of the observer and of the sentinel's programs agree with another parser,
+//! with each other, and with their results for every prefix of the frame.
 
 use agent_common::evidence::Fault;
 use agent_common::packet::{Kind, Link, Segment, parse, parse_plain, udp};
@@ -12,7 +12,7 @@ use crate::by_etherparse;
 use crate::frame::Frame;
 use crate::packet::is_sound;
 
-/// Frames are cut to every length up to this one: all headers that are followed fit in.
+/// Maximum length of the prefixes. All headers that the parsers follow fit in.
 const CUT: usize = 256;
 
 pub(crate) fn check(frame: &[u8]) -> bool {
@@ -30,7 +30,7 @@ pub(crate) fn check(frame: &[u8]) -> bool {
         || datagrams.contains(&true)
 }
 
-/// A frame that is taken for a datagram holds all of it.
+/// A frame that is parsed as a datagram contains all of it.
 fn datagram(frame: &[u8], link: Link) -> bool {
     let Ok(Some((segment, at))) = udp::parse(&frame, link) else {
         return false;
@@ -49,7 +49,7 @@ type Seen = Result<Option<Segment>, Fault>;
 fn observer(frame: &[u8], link: Link) -> Seen {
     let seen = parse(&frame, link);
     if let Some(short) = parse_plain(&frame, link) {
-        assert_eq!(seen, Ok(Some(short)), "the short way says something else");
+        assert_eq!(seen, Ok(Some(short)), "the fast path differs");
     }
     if let Ok(Some(segment)) = seen {
         let length = frame.len();
@@ -58,19 +58,22 @@ fn observer(frame: &[u8], link: Link) -> Seen {
             "{segment:?} of {length}"
         );
     }
-    // Bytes after a packet are ignored, so the whole shows the same as a piece.
+    // Bytes after a packet are ignored, so a prefix with a result has the same one as the whole.
     for length in 0..frame.len().min(CUT) {
         let piece = parse(&&frame[..length], link);
         if let Ok(Some(_)) = piece {
-            assert_eq!(piece, seen, "{length} bytes show what the whole does not");
+            assert_eq!(piece, seen, "a prefix of {length} bytes differs");
             let end = end(frame, link);
-            assert!(end <= length, "{length} of {end} bytes are taken for all");
+            assert!(
+                end <= length,
+                "a prefix of {length} of {end} bytes is accepted"
+            );
         }
     }
     seen
 }
 
-/// End of a packet without tags, by its network header; zero where that is not plain.
+/// End of an untagged packet, by its network header; zero if it cannot be determined.
 fn end(frame: &[u8], link: Link) -> usize {
     let word = |at: usize| {
         frame
@@ -105,11 +108,11 @@ fn against_etherparse(frame: &[u8], ours: Seen) {
     }
 }
 
-/// Whether the headers before TCP are of those that the observer follows.
+/// Whether the observer follows all headers before TCP.
 fn is_followed(sliced: &SlicedPacket<'_>, frame: &[u8]) -> bool {
     let is_tag = |extension: &LinkExtSlice<'_>| matches!(extension, LinkExtSlice::Vlan(_));
     let tags = sliced.link_exts.iter().all(is_tag);
-    // An older EtherType of outer tags, and MACsec, are not: nobody runs Services over them.
+    // It does not follow an older EtherType of outer tags, nor MACsec, because Services do not use them.
     let doubly = EtherType::VLAN_DOUBLE_TAGGED_FRAME.0.to_be_bytes();
     let untagged = !frame[..frame.len().min(22)]
         .as_chunks::<2>()
@@ -117,30 +120,30 @@ fn is_followed(sliced: &SlicedPacket<'_>, frame: &[u8]) -> bool {
         .contains(&doubly);
     let network = match &sliced.net {
         Some(NetSlice::Ipv4(ip)) => ip.header().protocol() == IpNumber::TCP,
-        // Without a length: a jumbogram, which is data.
+        // Without a length it is a jumbogram, which is data.
         Some(NetSlice::Ipv6(ip)) => ip.header().payload_length() != 0,
         _ => false,
     };
     tags && untagged && network
 }
 
-/// The sentinel's programs read less, and of that the same.
+/// The sentinel's programs parse fewer packets, with the same results.
 fn of_a_probe(frame: &[u8], packet: &ProbePacket, seen: Seen) {
     let end = packet.transport as usize + packet.header_len as usize;
     assert!(end <= frame.len(), "{packet:?} of {} bytes", frame.len());
     assert_eq!(packet.key.family, packet.family as u8);
     let token = packet.key.token;
-    // The sentinel's programs follow registered tokens alone, whatever the addresses.
+    // The sentinel's programs accept mapped addresses, because they only follow registered tokens.
     const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
     if seen == Err(Fault::Malformed) && frame.windows(12).any(|bytes| bytes == MAPPED) {
         return;
     }
-    let segment = seen.expect("what a probe is, is sound");
+    let segment = seen.expect("the observer accepts a probe's packet");
     let is = |kind| segment.is_some_and(|s| s.kind == kind && s.isn == token);
     match packet.kind {
         ProbeKind::Syn => assert!(is(Kind::Syn), "{segment:?}"),
         ProbeKind::SynAck => assert!(is(Kind::SynAck), "{segment:?}"),
-        // A refusal of data says nothing of a handshake.
+        // A refusal of data is no part of a handshake.
         ProbeKind::Reset => assert!(segment.is_none() || is(Kind::Reset), "{segment:?}"),
         ProbeKind::Data => assert!(
             segment.is_none_or(|segment| segment.kind == Kind::Data),
@@ -160,7 +163,7 @@ fn of_a_probe(frame: &[u8], packet: &ProbePacket, seen: Seen) {
     }
 }
 
-/// The echo's packet is the answer to that probe, and as sound as the question was.
+/// Checks that the echo program's packet answers the probe, and is valid only if the request was.
 fn of_an_answer(question: &[u8], asked: &ProbePacket, sent: &[u8]) {
     assert_eq!(sent.len(), question.len());
     let told = probe::parse(&sent).expect("an answer is a probe's packet");
@@ -172,6 +175,6 @@ fn of_an_answer(question: &[u8], asked: &ProbePacket, sent: &[u8]) {
         }
         _ => assert_eq!(told.key, asked.key),
     }
-    // A checksum is carried over, so that what was damaged is not passed off as sound.
+    // The checksum is adjusted and not recomputed, so a damaged packet stays invalid.
     assert_eq!(is_sound(sent), is_sound(question));
 }

@@ -1,9 +1,9 @@
-//! Recordings from bug reports, or from the state folder. Any bytes are refused in a sentence, or
-//! played and explained without a sign that a terminal would act on.
+//! Recordings from bug reports or from the state folder. Arbitrary bytes are refused with an error text, or
+//! replayed and explained without characters that a terminal interprets.
 //!
-//! The bytes are read twice: as a file, and as the lines inside one. The checksum of gzip would
-//! otherwise keep a search from ever reaching an event. Memory needs no limit here: 16 KiB, the
-//! longest input of the fuzzer, decompress to 16 MiB at most.
+//! The bytes are read as a file, and as the lines inside one, because gzip's checksum keeps a fuzzer from
+//! reaching the events. Memory needs no limit: the fuzzer's longest input of 16 KiB decompresses to at most
+//! 16 MiB.
 
 use std::io::Write as _;
 

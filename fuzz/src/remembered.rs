@@ -1,5 +1,5 @@
-//! Any state file of an earlier agent is refused, or the agent goes on from it at any time of the
-//! clock, gives a reason, and writes the same state again.
+//! An arbitrary state file is refused. Otherwise the agent continues from it at any time of the clock,
+//! gives a reason, and writes the same state again.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     let text = serde_json::to_vec(&known).expect("what was read is written");
     let again: Remembered = serde_json::from_slice(&text).expect("what was written is read");
     assert_eq!(again, known);
-    // Before, as and long after it was written.
+    // Before, at and long after the time of writing.
     let written = known.written;
     for now in [Mono(0), written, written.plus(Duration::from_secs(400))] {
         for observed in [false, true] {
@@ -77,7 +77,7 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
     serde_json::to_string(&ledger.memory()).expect("what is known is written");
 }
 
-/// A look at a node on which nothing happens.
+/// A sample of an idle node.
 fn look(at: Mono) -> Sample {
     Sample {
         at,

@@ -1,6 +1,6 @@
-//! Any answer at an agent's address, on this node or through the API server on another: a report is
-//! shown without characters that a terminal interprets, anything else is refused in a sentence. The
-//! query of `/drainz`, which anybody may send, is read here too.
+//! Arbitrary answers from an agent's address. A report is shown without characters that a terminal
+//! interprets, and anything else is refused with an error text. The untrusted query of `/drainz` is parsed
+//! here too.
 
 use agent_core::drain::Ask;
 use agent_core::report::drain::DrainReport;
@@ -15,7 +15,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     let ask = Ask::parse(line);
     match &ask {
         Ok(ask) => {
-            let again = Ask::parse(&ask.query()).expect("what is asked can be written");
+            let again = Ask::parse(&ask.query()).expect("a written query is valid");
             let differs = again.quiet.abs_diff(ask.quiet);
             assert!(
                 differs.as_millis() <= 1,
@@ -39,7 +39,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     true
 }
 
-/// Lines, and nothing that moves a terminal's cursor, colours it, or turns text around.
+/// Asserts that the lines contain no characters that move a terminal's cursor, set colours or reverse text.
 pub(crate) fn assert_printable(page: &str) {
     let hidden = page.chars().find(|sign| is_hidden(*sign) && *sign != '\n');
     assert_eq!(hidden, None, "{page:?}");

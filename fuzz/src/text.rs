@@ -1,4 +1,4 @@
-//! Text of anybody, on its way to a terminal or a log.
+//! Arbitrary text for a terminal or a log.
 
 use agent_core::text::{is_hidden, json, styled, visible};
 use serde_json::Value;
@@ -17,7 +17,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     assert_printable(&plain);
     let page = styled(&text, true);
     assert_eq!(styled(&page, true), page, "once is enough");
-    // Colours, and nothing else, are more than without them.
+    // The only additions to the plain text are colours.
     for piece in page.split('\x1b').skip(1) {
         let end = piece.find('m').expect("a colour ends");
         let (colour, rest) = piece.split_at(end);

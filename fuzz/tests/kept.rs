@@ -1,4 +1,4 @@
-//! Everything that was kept is read again: what fuzzers found once stays found, without one.
+//! Replays all kept inputs of the fuzzers as regression tests.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use pathproof_fuzz::TARGETS;
 
-/// Number of kept inputs that each target understands. The others are damaged, and are kept for that. A
-/// number that falls by itself is a parser that refuses what it took.
+/// Number of kept inputs that each target understands. The others are damaged on purpose. If a number
+/// falls, a parser refuses what it used to accept.
 const UNDERSTOOD: [(&str, usize); 10] = [
     ("api_objects", 4),
     ("connections", 26),
@@ -25,11 +25,11 @@ fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
 }
 
-/// Kept inputs of one target: path and bytes.
+/// Paths and bytes of a target's kept inputs.
 fn kept(target: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     let folder = corpus().join(target);
     let entries = fs::read_dir(&folder)
-        .unwrap_or_else(|error| panic!("{} is to hold what was kept: {error}", folder.display()));
+        .unwrap_or_else(|error| panic!("no kept inputs in {}: {error}", folder.display()));
     let paths = entries.map(|entry| entry.expect("an entry").path());
     let read = |path: PathBuf| {
         let bytes = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
@@ -38,9 +38,9 @@ fn kept(target: &str) -> BTreeMap<PathBuf, Vec<u8>> {
     paths.map(read).collect()
 }
 
-/// A panic names what is wrong; the line before it names the file.
+/// The line before a panic names the file.
 #[test]
-fn what_was_kept_is_read_without_a_fault() {
+fn all_kept_inputs_are_read_without_a_fault() {
     let found = TARGETS.map(|(name, target)| {
         let kept = kept(name);
         let mut understood = 0;
@@ -51,7 +51,7 @@ fn what_was_kept_is_read_without_a_fault() {
         println!("{name}: {understood} of {} are understood", kept.len());
         (name, understood)
     });
-    // A corpus that nobody understands any more tests the first line of a parser.
+    // A corpus that is no longer understood only tests the first line of a parser.
     assert_eq!(
         found, UNDERSTOOD,
         "after a change of the corpus, write its numbers here"
@@ -69,7 +69,7 @@ fn every_folder_is_of_a_target() {
     assert_eq!(folders, TARGETS.map(|(name, _)| name));
 }
 
-/// It is in everybody's clone.
+/// It is part of every clone.
 #[test]
 fn the_corpus_is_small() {
     let of = |name| kept(name).values().map(Vec::len).sum::<usize>();

@@ -169,7 +169,7 @@ fn a_flushed_table_is_503_and_a_killed_agent_leaves_the_port() {
         return;
     };
     scene.balance();
-    // The allow list applies to /healthz alone, not to health check node ports.
+    // The allow list applies to port 10256 alone, not to health check node ports.
     scene.start_agent(&["--flap-dwell", "0", "--healthz-allow-cidr", "127.0.0.1"]);
     scene.wait_proven();
     let address = scene.world.node_address(Family::V4);

@@ -1,5 +1,5 @@
-//! `kubectl pathproof` with a real kubelet for its exec, and node-problem-detector's plugin, with only the rights of
-//! deploy/examples.
+//! `kubectl pathproof` with a real kubelet for its exec, and node-problem-detector's plugin, with only the
+//! rights of deploy/examples.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

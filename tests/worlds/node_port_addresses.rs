@@ -1,6 +1,6 @@
-//! `nodePortAddresses` of kube-proxy is narrowed while the node runs: only a second address of the node serves node
-//! ports, and the primary one refuses them. Imitated by the rules of the tests' proxy, with that address in
-//! their match.
+//! `nodePortAddresses` of kube-proxy is narrowed while the node runs: only a second address of the node
+//! serves node ports, and the primary one refuses them. Imitated by the rules of the tests' proxy, with
+//! that address in their match.
 
 use std::net::{IpAddr, SocketAddr};
 

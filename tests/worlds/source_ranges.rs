@@ -1,5 +1,6 @@
-//! `loadBalancerSourceRanges`: the proxy drops connections to the load balancer's address from sources outside the
-//! ranges, and serves the others. The rules are those of the tests' proxy, which are like kube-proxy's.
+//! `loadBalancerSourceRanges`: the proxy drops connections to the load balancer's address from sources
+//! outside the ranges, and serves the others. The rules are those of the tests' proxy, which are like
+//! kube-proxy's.
 
 use node_tests::rules::Backend;
 use node_tests::scene::{Scene, blames};

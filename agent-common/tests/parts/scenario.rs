@@ -1,7 +1,7 @@
-//! Sequences of packets and what the observer must make of them, as data: `tests/classify.rs` runs
-//! them through the rules over ordinary collections, `tests/kernel` of node-tests through the compiled
-//! programs, and both must see the same. Numbers in brackets are kernel findings; each stands beside its innocent
-//! twin.
+//! Sequences of packets with the results that the observer must give. `tests/classify.rs` runs them through
+//! the rules over ordinary collections, and `tests/kernel` of node-tests through the compiled programs.
+//! Both must give the same results. Numbers in brackets are kernel findings; each has a negative control
+//! beside it.
 //!
 //! Length: data; one scenario after the other.
 
@@ -22,78 +22,73 @@ use agent_common::transition::Failed;
 use self::Device::{Bridge, Client, Overlay, Pods, Redirecting, Uplink};
 use crate::packet::{self, Packet, flag, mapped};
 
-/// A device of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Device {
-    /// Clients that are pods of this node come in by it.
+    /// Ingress of clients that are pods of this node.
     Client,
-    /// A bridge in front of it, or its VLAN: the same packet is seen there again.
+    /// A bridge in front of [`Client`](Self::Client), or its VLAN, which sees the same packet again.
     Bridge,
-    /// The routes to the pods of this node name it.
+    /// The device in the routes to the pods of this node.
     Pods,
-    /// A pod's device, flagged: another program there may carry packets past all other hooks.
+    /// A flagged pod device: another program there may redirect packets past all other hooks.
     Redirecting,
-    /// The routes to some pods of other nodes name it: a tunnel.
+    /// A tunnel, the device in the routes to some pods of other nodes.
     Overlay,
-    /// The default routes name it, and it is flagged so.
+    /// The device in the default routes, flagged as an uplink.
     Uplink,
 }
 
-/// One thing that happens.
+/// A step of a scenario.
 #[derive(Clone, Debug)]
 pub enum Step {
-    /// A packet comes in by a device.
+    /// A packet at a device's ingress.
     In(Device, Packet),
-    /// A packet goes out of a device.
+    /// A packet at a device's egress.
     Out(Device, Packet),
     /// Milliseconds pass.
     Wait(u64),
-    /// An endpoint of [`WEB`] leaves its slice.
+    /// An endpoint of [`WEB`] is removed from its slice.
     Leaves(SocketAddr),
 }
 
-/// What must be seen of it.
+/// Expected results of a scenario.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// By Service id, class and outcome; zeros left out.
+    /// Counts by Service ID, class and outcome, without zeros.
     pub counts: BTreeMap<(u32, SourceClass, Outcome), u32>,
-    /// What became of the connections that failed, once the loss window is over.
+    /// Failed connections after the loss window.
     pub failed: Vec<(u32, SourceClass, Failed)>,
-    /// Paths with a proof.
+    /// Proven paths.
     pub proven: Vec<SourceClass>,
-    /// Zeros left out.
+    /// Faults, without zeros.
     pub faults: BTreeMap<Fault, u64>,
     /// In order.
     pub anomalies: Vec<Reported>,
 }
 
-/// What matters of an anomaly.
+/// The relevant fields of an anomaly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reported {
-    /// How it failed.
     pub outcome: Outcome,
     /// Bits of `anomaly_flag`.
     pub flags: u8,
-    /// Where it went; zero where that says nothing.
+    /// Destination; zero if it is not relevant.
     pub destination: Address,
 }
 
-/// A sequence and what it means.
+/// A sequence of steps with its expected results.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// What happens, in words.
     pub name: &'static str,
-    /// In order.
     pub steps: Vec<Step>,
-    /// In the end.
     pub seen: Seen,
 }
 
 /// A Service with endpoints everywhere.
 pub const WEB: u32 = 1;
-/// externalTrafficPolicy Local without a local endpoint: nothing is owed to the outside.
+/// externalTrafficPolicy Local without a local endpoint: nothing is expected for outside clients.
 pub const NO_LOCAL: u32 = 2;
-/// Without endpoints: rejecting is right.
+/// Without endpoints: a rejection is expected.
 pub const EMPTY: u32 = 3;
 /// With an endpoint on the node itself.
 pub const API: u32 = 4;
@@ -101,10 +96,10 @@ pub const API: u32 = 4;
 pub const LOCAL: u32 = 5;
 /// A cluster IP with internalTrafficPolicy Local and local endpoints.
 pub const INTERNAL: u32 = 6;
-/// Ids above all.
+/// Exclusive upper bound of the IDs.
 pub const SERVICES: u32 = 7;
 
-/// Who there is, in one family.
+/// Addresses of a family.
 #[derive(Clone, Copy, Debug)]
 pub struct Stage {
     pub family: Family,
@@ -120,29 +115,29 @@ pub struct Stage {
     pub local: SocketAddr,
     /// Frontend of [`INTERNAL`].
     pub internal: SocketAddr,
-    /// Endpoint that is a pod of this node.
+    /// Local endpoint.
     pub here: SocketAddr,
     /// Endpoint behind the overlay.
     pub tunnelled: SocketAddr,
     /// Endpoint behind the uplink.
     pub routed: SocketAddr,
-    /// Former endpoint on this node.
+    /// Removed endpoint on this node.
     pub former: SocketAddr,
-    /// No endpoint at all.
+    /// An address that is no endpoint.
     pub stranger: SocketAddr,
     /// A pod of this node.
     pub pod: SocketAddr,
-    /// Another one.
+    /// Another pod of this node.
     pub pod2: SocketAddr,
-    /// One without a route of its own: the default route has its packets leave by the uplink.
+    /// A pod without a route, whose packets leave by the default route and the uplink.
     pub routeless: SocketAddr,
     pub node: SocketAddr,
-    /// Somebody outside.
+    /// A client outside.
     pub outside: SocketAddr,
 }
 
 impl Stage {
-    /// In a family; the addresses fit the routes of `node_tests::observer::Sandbox`.
+    /// The addresses fit the routes of `node_tests::observer::Sandbox`.
     pub fn new(family: Family) -> Self {
         let at = |v4: &str, v6: &str, port| {
             let ip: IpAddr = match family {
@@ -172,7 +167,7 @@ impl Stage {
         }
     }
 
-    /// Every frontend: what clients dial, and what the programs know of it.
+    /// Every frontend with its value in the map.
     pub fn frontends(&self) -> [(SocketAddr, FrontendValue); 7] {
         use FrontendKind::{ClusterIp, ExternalIp, LoadBalancer, NodePort};
         use Owed::{Forward, LocalOnly, Nothing, Reject};
@@ -186,7 +181,7 @@ impl Stage {
             };
             (at, value)
         };
-        // Of policy Local, without a local endpoint and with one.
+        // Expectations of policy Local, without and with a local endpoint.
         let (without, with) = ([Forward, Forward, Nothing], [Forward, Forward, LocalOnly]);
         let departed = [Forward, Nothing, Nothing];
         let (on_host, gone) = (frontend_flag::HOST_ENDPOINT, frontend_flag::DEPARTED);
@@ -222,12 +217,12 @@ impl Stage {
         scenario(name).syn_in(Client, self.pod, self.web)
     }
 
-    /// And its SYN goes on to a pod of this node.
+    /// The same, and its SYN is forwarded to a pod of this node.
     fn forwarded(&self, name: &'static str) -> Scenario {
         self.dialled(name).syn_out(Pods, self.pod, self.here)
     }
 
-    /// And that is answered.
+    /// The same, and the pod's answer is forwarded too.
     fn answered(&self, name: &'static str) -> Scenario {
         self.forwarded(name)
             .answer_in(Pods, self.here, self.pod)
@@ -245,7 +240,7 @@ impl Stage {
     }
 }
 
-/// The one initial sequence number of all scenarios: what is reckoned from it wraps around.
+/// The initial sequence number of all scenarios, so high that sums wrap around.
 pub const ISN: u32 = u32::MAX - 4;
 
 fn scenario(name: &'static str) -> Scenario {
@@ -256,7 +251,7 @@ fn scenario(name: &'static str) -> Scenario {
     }
 }
 
-/// The steps, one after the other.
+/// Steps.
 impl Scenario {
     fn step(mut self, step: Step) -> Self {
         self.steps.push(step);
@@ -307,9 +302,9 @@ impl Scenario {
     }
 }
 
-/// The outcomes that must be seen.
+/// Expected results.
 impl Scenario {
-    /// Outcomes of one Service and class, once each. What failed is under `failed`.
+    /// Adds outcomes of a Service and class, once each; failures are added to `failed`.
     fn seen(mut self, service: u32, class: SourceClass, outcomes: &[Outcome]) -> Self {
         for outcome in outcomes {
             let failed = match outcome {
@@ -331,7 +326,7 @@ impl Scenario {
         self
     }
 
-    /// The same, and no more of it: its SYN or its answer did not go on.
+    /// The same for a lost connection, whose SYN or answer was not forwarded.
     fn lost(self, service: u32, class: SourceClass, outcomes: &[Outcome]) -> Self {
         let mut lost = self.seen(service, class, outcomes);
         lost.seen.failed.push((service, class, Failed::Lost));
@@ -354,7 +349,7 @@ impl Scenario {
     }
 }
 
-/// Every scenario in a family. Each begins on an empty stage.
+/// All scenarios of a family. Each starts with an empty map of connections.
 pub fn all(family: Family) -> Vec<Scenario> {
     let stage = Stage::new(family);
     let parts = [
@@ -373,7 +368,8 @@ pub fn all(family: Family) -> Vec<Scenario> {
     parts.iter().flat_map(|part| part(&stage)).collect()
 }
 
-/// Forwarded is progress; proof is leaving by the device that the route names, or an answer (finding 10).
+/// Forwarding alone is no proof. The packet must leave by the device in the route, or be answered (finding
+/// 10).
 fn forwarding(s: &Stage) -> Vec<Scenario> {
     let answered = [Arrived, Forwarded, Proven, Answered];
     vec![
@@ -418,7 +414,7 @@ fn forwarding(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// A retransmitted SYN follows the old conntrack entry: only a first one is evidence (finding 11).
+/// Only a first SYN is evidence, because a retransmitted one follows the old conntrack entry (finding 11).
 fn first_syns(s: &Stage) -> Vec<Scenario> {
     vec![
         s.dialled("a first SYN to an endpoint that left [11]")
@@ -448,7 +444,7 @@ fn first_syns(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// An outcome belongs to the connection, however many devices it crosses (finding 12).
+/// A connection has one outcome, however many devices it crosses (finding 12).
 fn one_connection(s: &Stage) -> Vec<Scenario> {
     let tagged = packet::syn(s.pod, s.web, ISN).tagged(packet::VLAN);
     let proven = [Arrived, Forwarded, Proven];
@@ -486,7 +482,7 @@ fn one_connection(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// Two connections under one initial sequence number are evidence of neither (finding 13).
+/// Two connections with the same initial sequence number give no evidence (finding 13).
 fn shared(s: &Stage) -> Vec<Scenario> {
     vec![
         s.dialled("another client, the same number [13]")
@@ -533,7 +529,7 @@ fn shared(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// What is owed depends on where a connection comes from (finding 15).
+/// The expected outcome depends on the source of a connection (finding 15).
 fn owed(s: &Stage) -> Vec<Scenario> {
     vec![
         scenario("policy Local without a local endpoint: refused to the outside [15]")
@@ -545,7 +541,7 @@ fn owed(s: &Stage) -> Vec<Scenario> {
             .reset_out(Client, s.no_local, s.pod)
             .seen(NO_LOCAL, Pod, &[Arrived, Refused])
             .reported(Refused, 0, None),
-        // Perhaps a pod of another node, which may be taken there: no proof, no failure.
+        // The source may be a pod of another node, for which this is allowed: neither proof nor failure.
         scenario("policy Local: from outside to another node [15]")
             .syn_in(Uplink, s.outside, s.local)
             .syn_out(Overlay, s.outside, s.tunnelled)
@@ -566,7 +562,7 @@ fn owed(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// The answer to a SYN with payload may acknowledge it (finding 16).
+/// The answer to a SYN with payload may acknowledge the payload (finding 16).
 fn fast_open(s: &Stage) -> Vec<Scenario> {
     let data = [7; 10];
     let dials = |to| packet::tcp(s.pod, to, flag::SYN, ISN, 0, &data);
@@ -590,7 +586,7 @@ fn fast_open(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// Clients on the node have no arrival; nested clusters may have the same ranges (finding 17).
+/// Connections of the node itself have no arrival, and nested clusters may use the same ranges (finding 17).
 fn leaks(s: &Stage) -> Vec<Scenario> {
     let unseen = anomaly_flag::UNSEEN_ARRIVAL;
     vec![
@@ -626,7 +622,7 @@ fn leaks(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// What answers prove.
+/// Proof by answers.
 fn answers(s: &Stage) -> Vec<Scenario> {
     let proven = [Arrived, Forwarded, Proven];
     let answered = [Arrived, Forwarded, Proven, Answered];
@@ -741,7 +737,7 @@ fn answers(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// Who refused.
+/// Refusals by the node and by endpoints.
 fn refusals(s: &Stage) -> Vec<Scenario> {
     vec![
         s.dialled("refused by the node")
@@ -759,7 +755,7 @@ fn refusals(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// After the loss window a connection is told as lost: no second outcome.
+/// After the loss window a connection counts as lost, and gets no second outcome.
 fn lateness(s: &Stage) -> Vec<Scenario> {
     let late = |name| s.dialled(name).wait(1_500);
     let lost = |scenario: Scenario| scenario.lost(WEB, Pod, &[Arrived]);
@@ -792,8 +788,8 @@ fn lateness(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// A pod dials an endpoint that left by the endpoint's own address: a failure only while it stays
-/// unanswered, and never a proof.
+/// A pod dials the address of a removed endpoint directly. That is a failure only while it is unanswered,
+/// and never a proof.
 fn departed(s: &Stage) -> Vec<Scenario> {
     let dialled = |name| {
         scenario(name)

@@ -1,4 +1,4 @@
-//! A whole-datapath fault in a simulated world, and the promises about it.
+//! A total datapath fault in a simulated world, and the promises about it.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use proptest::prelude::*;
 
 use crate::{PROMISED, RUN, ms};
 
-/// A datapath that is lost at a time, in milliseconds, for a while is 503 within the promise, and 200 within
-/// a time of its repair.
+/// Breaks the datapath at `at` for `lasts` milliseconds. Asserts 503 within the promised time, and 200 within
+/// `repaired_within` of the repair.
 pub(crate) fn broken_and_repaired(
     world: World,
     seed: u64,

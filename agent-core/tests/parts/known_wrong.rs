@@ -1,8 +1,8 @@
-//! Cells that the judge gets wrong today: THE list to be emptied. A cell that is listed and right fails
-//! the test, as does a cell that is wrong and not listed.
+//! Cells that the verdict gets wrong today, a list that should become empty. The test fails for a listed
+//! cell that is right, and for a wrong cell that is not listed.
 
-/// A fault or world, and the uses in which it is judged wrongly.
+/// Faults or worlds, each with the uses in which the verdict is wrong.
 pub(crate) const KNOWN_WRONG: &[(&str, &[&str])] = &[
-    // Nobody sees the host's connections succeed, so none of them is known to have worked.
+    // The host's successful connections are not observed, so the agent cannot know that they worked.
     ("rules of other Services gone", &["host network pods only"]),
 ];

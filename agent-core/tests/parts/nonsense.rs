@@ -1,4 +1,4 @@
-//! Events of every kind with anything in them, sensible or not.
+//! Events of all kinds with arbitrary contents, sensible or not.
 
 mod view;
 
@@ -60,7 +60,7 @@ pub(crate) fn settings() -> Settings {
     }
 }
 
-/// A start then, with nothing remembered.
+/// A start at this time without a remembered state.
 pub(crate) fn start(now: Mono) -> Start {
     Start {
         now,
@@ -70,7 +70,7 @@ pub(crate) fn start(now: Mono) -> Start {
     }
 }
 
-/// Times around a node's life, with the ends of the clock among them.
+/// Times in a node's life, and sometimes the limits of the clock.
 pub(crate) fn time() -> impl Strategy<Value = Mono> {
     prop_oneof![
         20 => (0..200_000_u64).prop_map(|ms| Mono(ms * 1_000_000)),
@@ -470,7 +470,7 @@ fn shapes() -> impl Strategy<Value = shape::Facts> {
     )
 }
 
-/// Any event.
+/// An arbitrary event.
 pub(crate) fn event() -> impl Strategy<Value = Event> {
     let successor = select(vec![Successor::None, Successor::Observes, Successor::Plans]);
     prop_oneof![

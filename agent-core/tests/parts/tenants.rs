@@ -1,8 +1,7 @@
-//! A tenant beside honest Services: he may edit one namespace, and his pods dial what they like.
+//! A tenant beside honest Services may edit one namespace, and has pods that dial arbitrary addresses.
 //!
-//! Nothing that he does turns the node to 503, nor hides a fault of the node. His own pods' failures
-//! and those of his Services are his. Addresses that he takes from others are theirs to complain of, and no
-//! fault of the node.
+//! The tenant can neither cause a 503 nor hide a fault of the node. Failures of the tenant's pods and
+//! Services, and of addresses that the tenant claims from others, are no fault of the node.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use super::fault::broken_and_repaired;
 use super::worlds;
 use crate::{RUN, config, ms, s};
 
-/// From a repair to 200, where what the tenant's pods lose makes the node look longer.
+/// Maximum time from a repair to 200, which losses of the tenant's pods delay.
 const REPAIRED_BESIDE: Duration = Duration::from_secs(5);
 /// Node port of the sentinel in every simulated world.
 const SENTINEL_NODE_PORT: u16 = 32_767;
@@ -23,9 +22,9 @@ const SENTINEL_NODE_PORT: u16 = 32_767;
 /// Addresses that a tenant's Service may claim.
 #[derive(Clone, Copy, Debug)]
 enum Claims {
-    /// Of honest Services, the sentinel and the node.
+    /// Addresses of honest Services, the sentinel and the node.
     Any,
-    /// Of honest Services and the node's, but nothing that probes dial.
+    /// Addresses of honest Services and the node, but none that probes dial.
     NotTheSentinels,
 }
 
@@ -50,7 +49,7 @@ fn foreign(honest: usize) -> impl Strategy<Value = (Foreign, bool)> {
     (of, any::<bool>())
 }
 
-/// One of his Services.
+/// One of the tenant's Services.
 fn service(honest: usize, claims: Claims) -> impl Strategy<Value = ServiceSpec> {
     let sentinels = u32::from(matches!(claims, Claims::Any));
     let port = prop_oneof![
@@ -75,7 +74,7 @@ fn service(honest: usize, claims: Claims) -> impl Strategy<Value = ServiceSpec> 
     )
 }
 
-/// Connections of his pods, and of others to his Services.
+/// Connections of the tenant's pods, and of others to the tenant's Services.
 fn stream(his: std::ops::Range<usize>) -> impl Strategy<Value = Stream> {
     let all = 0..his.end;
     let every = prop_oneof![3 => 100..2_000_u64, 1 => 5..20_u64];
@@ -90,7 +89,7 @@ fn stream(his: std::ops::Range<usize>) -> impl Strategy<Value = Stream> {
         (Just((pod, service, every)), any::<bool>(), begins)
     })
     .prop_map(|((pod, service, every), keeps_port, begins)| {
-        // A flood is long enough with a thousand.
+        // A thousand connections are enough for a flood.
         let lasts = ms(every * 1_000).min(s(40));
         Stream {
             keeps_port,
@@ -113,7 +112,7 @@ fn act(his: std::ops::Range<usize>) -> impl Strategy<Value = Act> {
 }
 
 prop_compose! {
-    /// The world with a tenant in it.
+    /// The world with a tenant.
     fn with_tenant(world: World, claims: Claims)(
         services in prop::collection::vec(service(world.services.len(), claims), 1..4),
         world in Just(world),
@@ -126,7 +125,7 @@ prop_compose! {
         world in Just(world),
     ) -> World {
         let mut world = world;
-        // Failures of one namespace are its own trouble while another is in use.
+        // Another namespace is in use, so failures of one namespace alone are no fault of the node.
         world.services.push(ServiceSpec::new("namespace-3", 1, 1));
         world.streams.push(Stream::of_pod(4, world.services.len() - 1, s(1)));
         world.services.extend(services);
@@ -137,7 +136,7 @@ prop_compose! {
     }
 }
 
-/// Places of his Services behind the honest ones.
+/// Indices of the tenant's Services, after the honest ones.
 fn his(world: &World, services: &[ServiceSpec]) -> std::ops::Range<usize> {
     let first = world.services.len() + 1;
     first..first + services.len()

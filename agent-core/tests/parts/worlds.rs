@@ -1,4 +1,4 @@
-//! Random worlds. What the rules are known to get wrong is kept out.
+//! Random worlds, without situations that the rules are known to get wrong.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ prop_compose! {
 
 prop_compose! {
     fn service()(namespace in 0..3_u8, local in 0..3_usize, remote in 0..4_usize) -> ServiceSpec {
-        // One without endpoints is owed nothing.
+        // At least one endpoint, because nothing is expected of a Service without any.
         ServiceSpec::new(&format!("namespace-{namespace}"), local, remote.max(1 - local.min(1)))
     }
 }
@@ -37,7 +37,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// A world with traffic or none, to which nothing happens.
+    /// A world without events, with or without traffic.
     pub(crate) fn undisturbed()(services in prop::collection::vec(service(), 1..6))(
         streams in prop::collection::vec(stream(services.len()), 0..12),
         services in Just(services),
@@ -66,7 +66,7 @@ fn denial() -> impl Strategy<Value = Denial> {
     prop_oneof![Just(Denial::Drop), Just(Denial::Reject)]
 }
 
-/// Acts that may happen to a node without a pod of it going unanswered.
+/// Events that leave no pod's connection unanswered.
 fn harmless(services: usize) -> impl Strategy<Value = Act> {
     let grace = Duration::from_secs(30);
     prop_oneof![
@@ -87,8 +87,7 @@ fn harmless(services: usize) -> impl Strategy<Value = Act> {
     ]
 }
 
-/// Two denied pods beside a filter of the sentinel are what a fault looks like: another pod shows that
-/// the node works.
+/// Two denied pods and a filtered sentinel resemble a fault, so another pod has to show that the node works.
 fn with_denied_pods(mut world: World, denied: Vec<(u8, Denial)>) -> World {
     if denied.len() > 1 {
         world.streams.push(Stream::of_pod(9, 0, ms(300)));
@@ -101,10 +100,11 @@ fn with_denied_pods(mut world: World, denied: Vec<(u8, Denial)>) -> World {
 }
 
 prop_compose! {
-    /// A world in which every connection of a pod is answered that no policy denies.
+    /// A world that answers all pods' connections except those that a policy denies.
     pub(crate) fn healthy()(world in undisturbed())(
         acts in prop::collection::vec((0..55_000_u64, harmless(world.services.len())), 0..8),
-        // Longer than endpoints go on answering is no healthy world; longer than 15 s is known.
+        // At most 12 s: later, removed endpoints no longer answer, and beyond 15 s the rules are known to
+        // be wrong.
         proxy_delay in span(1..4_000, 8_000),
         mirrored in any::<bool>(),
         denied in prop::collection::vec((0..4_u8, denial()), 0..3),
@@ -123,7 +123,7 @@ prop_compose! {
     }
 }
 
-/// Any world at all, with faults.
+/// An arbitrary world, with faults.
 pub(crate) fn any_at_all() -> impl Strategy<Value = World> {
     use agent_core::sim::Fault;
     let fault = prop_oneof![

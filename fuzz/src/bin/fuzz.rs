@@ -1,4 +1,4 @@
-//! libFuzzer over one target, named by `PATHPROOF_FUZZ`: one program, so that all are linked once.
+//! libFuzzer on the target that `PATHPROOF_FUZZ` names. One program for all targets saves link time.
 
 #![no_main]
 
