@@ -110,7 +110,6 @@ fn no_sequence_number_is_favoured(#[case] isn: fn(u32) -> u32) {
     );
 }
 
-/// All Services with the same rate choose the same connections.
 #[test]
 fn two_services_choose_the_same() {
     let (mut one, mut other) = (Rate::default(), Rate::default());
@@ -254,7 +253,6 @@ fn a_flow_is_read_once_in_a_while() {
     assert_eq!(marks.wants(later, &bulk(3), FROM, 0), Wanted::No);
 }
 
-/// A flood of flows to one destination does not affect another.
 #[test]
 fn flows_of_one_destination_are_bounded() {
     let mut marks = Box::<Marks>::default();

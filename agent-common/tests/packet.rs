@@ -21,7 +21,6 @@ pub mod packet;
 
 const ISN: u32 = 0xfeed_beef;
 
-/// Client and server of a family.
 fn ends(family: Family) -> (SocketAddr, SocketAddr) {
     let (client, server) = match family {
         Family::V4 => ("10.244.1.5:40001", "10.96.0.1:443"),

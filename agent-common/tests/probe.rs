@@ -21,7 +21,6 @@ pub mod packet;
 
 const TOKEN: u32 = 0xfeed_beef;
 
-/// Client and echo of a family.
 fn ends(family: Family) -> (SocketAddr, SocketAddr) {
     let (client, echo) = match family {
         Family::V4 => ("198.18.0.1:40001", "198.18.0.2:8080"),
@@ -167,7 +166,6 @@ fn phases(#[case] kind: Kind, #[case] request: Option<Phase>, #[case] answer: Op
     assert_eq!((kind.request(), kind.answer()), (request, answer));
 }
 
-/// The echo program's answer.
 fn answered(packet: &Packet) -> (ProbePacket, Vec<u8>) {
     let bytes = packet.bytes();
     let probe = parse(&bytes.as_slice()).expect("a probe's packet");

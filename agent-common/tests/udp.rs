@@ -10,7 +10,6 @@ use rstest::rstest;
 const RATE: usize = 953;
 /// Number of datagrams at that rate in 1.5 s, for which an answered one is followed.
 const FOLLOWED: usize = RATE * 3 / 2;
-/// DNS queries per run.
 const QUESTIONS: usize = 400_000;
 
 /// Names that pods query: Services in each of the search domains, and outside names, to which `ndots:5`
@@ -116,7 +115,6 @@ fn dns_at_the_full_rate() {
     assert!(many < by_ids / 10.0, "{many}");
 }
 
-/// The hash covers only the first bytes, in whole words, and the length.
 #[rstest]
 #[case::a_byte_of_the_beginning(40, 3, false)]
 #[case::the_last_hashed_byte(40, HASHED - 1, false)]

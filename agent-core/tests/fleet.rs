@@ -14,7 +14,6 @@ fn scenario(name: &str) -> &'static Scenario {
     found.expect("a scenario of this name")
 }
 
-/// Maximum number of nodes that may answer 503.
 fn limit(outcome: &Outcome) -> u32 {
     (outcome.nodes / 5).max(1)
 }
@@ -38,7 +37,6 @@ fn at_most_a_fifth_refuses_after_ten_seconds(#[values(3, 200, 1_000)] nodes: u32
     }
 }
 
-/// Other seeds than the one of the tables.
 #[test]
 fn other_seeds_keep_the_limit() {
     for seed in 2..22 {

@@ -33,7 +33,6 @@ fn ms(ms: u64) -> Duration {
 const PROMISED: Duration = Duration::from_millis(1_500);
 /// Promised maximum time from a first repair to 200.
 const REPAIRED: Duration = Duration::from_secs(2);
-/// Simulated time of a random world.
 const RUN: Duration = Duration::from_secs(60);
 
 /// A quarter of the usual number of cases, because each simulates a minute of a node.
@@ -229,7 +228,6 @@ fn is_healthy(node: &SimNode) -> bool {
     pods.answered > 0 && pods.failed == 0
 }
 
-/// A quiet world with two Services in two namespaces.
 fn quiet() -> World {
     World {
         services: vec![

@@ -21,7 +21,6 @@ struct Said {
     arguments: Vec<String>,
 }
 
-/// Folder with the output of kubectl.
 struct Canned(TempDir);
 
 impl Canned {

@@ -52,7 +52,6 @@ thread_local! {
         Family::ALL.map(|family| steps(&Node::new(family).stage).into_iter().map(known).collect());
 }
 
-/// A step with its packet as bytes.
 enum Known {
     Packet(Device, Direction, Vec<u8>),
     Other(Box<Step>),
@@ -66,7 +65,6 @@ fn known(step: Step) -> Known {
     }
 }
 
-/// Bytes as steps.
 struct Script<'a>(&'a [u8]);
 
 impl Script<'_> {

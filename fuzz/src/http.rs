@@ -45,7 +45,6 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     })
 }
 
-/// Requests of a well-behaved client.
 const CALM: &[u8] = b"GET /livez HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n\
     GET /never HTTP/1.1\r\n\r\n";
 
@@ -61,7 +60,6 @@ struct Servers {
 
 struct Port {
     address: SocketAddr,
-    /// End of the answer to [`CALM`].
     calm: Vec<u8>,
     _published: Published,
 }

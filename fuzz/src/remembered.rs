@@ -77,7 +77,6 @@ fn go_on(known: &Remembered, observed: bool, now: Mono) {
     serde_json::to_string(&ledger.memory()).expect("what is known is written");
 }
 
-/// A sample of an idle node.
 fn look(at: Mono) -> Sample {
     Sample {
         at,

@@ -37,7 +37,6 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    /// Finds the programs. The error names a missing one.
     pub(crate) fn find(release: Release) -> Result<Self> {
         let folder = built::folder(release.folder, release.version);
         if release == CILIUM_1_15 {
@@ -191,7 +190,6 @@ impl Cilium {
         world.node.tc_batch(&filter)
     }
 
-    /// Detaches Cilium's programs for connecting sockets.
     pub(crate) fn detach_from_sockets(&self) -> Result<()> {
         let links = self.pins().join("cilium/socketlb/links/cgroup");
         for program in ["cil_sock4_connect", "cil_sock6_connect"] {
@@ -200,7 +198,6 @@ impl Cilium {
         Ok(())
     }
 
-    /// Cilium's private bpffs.
     fn pins(&self) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root/sys/fs/bpf", self.keeper.pid()))
     }
@@ -264,7 +261,6 @@ fn take(socket: &Path, world: &World, pod: &Pod) -> Result<()> {
     Ok(())
 }
 
-/// Sends one request to Cilium's API.
 fn request(socket: &Path, method: &str, path: &str, body: &str) -> Result<Value> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;

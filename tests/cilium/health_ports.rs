@@ -34,7 +34,6 @@ impl Scene {
         from.run(|| http::get(to, "/", Duration::from_secs(1))).ok()
     }
 
-    /// Status codes from outside, in both families.
     fn outside(&self) -> [u16; 2] {
         Family::ALL.map(|family| {
             let answer = self.ask(&self.world.outside, family);

@@ -35,7 +35,6 @@ const FAR: u16 = 30_082;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     release: Release,
-    /// Options of Cilium's agent.
     options: &'static str,
     /// Whether kube-proxy runs beside it.
     has_proxy: bool,
@@ -214,7 +213,7 @@ impl Scene {
         }
     }
 
-    /// The same with pathproof, idle and proven in both families.
+    /// [`Self::bare`] with pathproof, idle and proven in both families.
     pub(crate) fn proven(test: &str, shape: Shape) -> Option<Self> {
         let mut scene = Self::bare(test, shape)?;
         scene.start_agent(&[]);
@@ -331,7 +330,6 @@ impl Scene {
         });
     }
 
-    /// Tally of all clients so far.
     pub(crate) fn felt(&self) -> Tally {
         self.clients.iter().map(Client::tally).sum()
     }

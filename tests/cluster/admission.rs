@@ -15,7 +15,6 @@ const SENTINEL: &str = "/api/v1/namespaces/pathproof/services/pathproof-sentinel
 const SERVICES: &str = "/api/v1/namespaces/shop/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
 const MERGE: &str = "application/merge-patch+json";
-/// A claim that is older than the policies.
 const OLD: &str = "/api/v1/namespaces/shop/services/old";
 
 /// A cluster with deploy/base and a tenant's namespace, `shop`.

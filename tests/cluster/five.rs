@@ -75,7 +75,6 @@ fn wait(watch: &Watch, status: u16) -> Instant {
     seen.unwrap_or_else(|why| panic!("{status}: {why}"))
 }
 
-/// Number of nodes at 503 after each change since `from`.
 fn curve(watches: &[Watch], from: Instant) -> Vec<(Duration, usize)> {
     let changes: Vec<Vec<Change>> = watches.iter().map(Watch::changes).collect();
     let mut moments: Vec<Instant> = changes.iter().flatten().map(|change| change.at).collect();

@@ -21,7 +21,6 @@ use crate::scene::{PATIENCE, Scene, until};
 /// Contains the nodes' pod ranges of both families.
 const NETWORK: &str = r#"{"Network": "10.244.0.0/16", "EnableIPv6": true,
 "IPv6Network": "fd00:10:244::/48", "IPv6SubnetLen": 64, "Backend": {"Type": "vxlan"}}"#;
-/// The overlay's devices, one per family.
 const DEVICES: [&str; 2] = ["flannel.1", "flannel-v6.1"];
 const CALM: Duration = Duration::from_secs(20);
 
@@ -63,7 +62,6 @@ fn a_flannel_overlay_is_proven_and_is_named_when_it_dies() {
     assert_never_503(&watch);
 }
 
-/// Starts flannel on both nodes, which replaces the routes between them.
 fn overlay(scene: &Scene, daemon: &Path) -> [Process; 2] {
     let (world, dir) = (&scene.world, scene.world.dir());
     fs::write(dir.join("net-conf.json"), NETWORK).expect("write");

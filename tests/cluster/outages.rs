@@ -69,7 +69,6 @@ impl Fault {
         }
     }
 
-    /// Restores the Services and pods after the repair.
     fn restore(self, scene: &mut Scene) {
         if self == Self::ProxyFrozen {
             if scene.mode == Mode::Iptables {

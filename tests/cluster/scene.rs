@@ -51,7 +51,7 @@ impl Scene {
         Some(Self(scene))
     }
 
-    /// The same with an agent, once probes have proven the node in both families.
+    /// [`Self::bare`] with an agent, once probes have proven the node in both families.
     pub(crate) fn proven(test: &str, mode: Mode, extra: &[&str]) -> Option<Self> {
         let mut scene = Self::bare(test, mode)?;
         scene.start_agent(extra);

@@ -118,7 +118,6 @@ fn a_killed_agent_leaves_the_port_as_it_was() {
     );
 }
 
-/// Status code of 127.0.0.1 at the port.
 fn get_here() -> anyhow::Result<u16> {
     let here = std::net::SocketAddr::from(([127, 0, 0, 1], HEALTHZ_PORT));
     Ok(node_tests::http::get(here, "/healthz", Duration::from_secs(2))?.status)

@@ -36,7 +36,6 @@ impl Scene {
         }
     }
 
-    /// The sentinel's node port for TCP.
     fn node_port(&self) -> u16 {
         let service = self.api.get(SERVICE).expect("the sentinel");
         let ports = service["spec"]["ports"].as_array().expect("ports");
@@ -108,12 +107,10 @@ impl Scene {
 /// Turns off the hold-down, because the faults follow each other closely.
 const OPTIONS: [&str; 2] = ["--flap-dwell", "0"];
 
-/// An address and port that the tenant claims.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Claim {
     NodePort,
     ClusterIp,
-    /// The address of the sentinel's endpoint.
     Echo,
 }
 

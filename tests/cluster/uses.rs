@@ -48,14 +48,12 @@ impl fmt::Display for Use {
     }
 }
 
-/// Users at work, until this is dropped.
 pub(crate) struct AtWork {
     pub(crate) users: Users,
     _probes: Option<Probes>,
 }
 
 impl AtWork {
-    /// Starts the users, and waits until they are served.
     pub(crate) fn start(scene: &mut Scene, of: Use) -> Self {
         let mut plans = outside(scene, 0..SOURCES);
         if of == Use::OnePod {

@@ -60,7 +60,7 @@ pub(crate) fn expect(fleet: &Fleet, expected: &[(&str, &[Firing])]) {
     expect_every("30s", fleet, expected);
 }
 
-/// The same, sampling and evaluating the rules every `interval`.
+/// [`expect`] with samples and evaluations every `interval`.
 #[track_caller]
 pub(crate) fn expect_every(interval: &str, fleet: &Fleet, expected: &[(&str, &[Firing])]) {
     let mut test = fleet.test("rules.yaml", expected);

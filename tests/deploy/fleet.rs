@@ -13,14 +13,11 @@ const BRAKES: [&str; 3] = ["fleet", "waiting", "uncounted"];
 /// A sample every half minute, for an hour, in promtool's notation.
 pub(crate) const ALWAYS_0: &str = "0x120";
 pub(crate) const ALWAYS_1: &str = "1x120";
-/// 0 for ten minutes, then 1.
 pub(crate) const FROM_MINUTE_10: &str = "0x19 1x100";
-/// 1 for ten minutes, then 0.
 pub(crate) const UNTIL_MINUTE_10: &str = "1x19 0x100";
 /// 0 for ten minutes, then 1 for twenty, then 0.
 pub(crate) const MINUTES_10_TO_30: &str = "0x19 1x39 0x60";
 
-/// Series with their values.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fleet(BTreeMap<String, String>);
 
@@ -90,7 +87,6 @@ impl Fleet {
         }
     }
 
-    /// Breaks a node's family with this cause.
     pub(crate) fn broken(&mut self, node: &str, family: &str, cause: &str, values: &str) {
         self.state(node, family, "broken", values);
         let labels = format!(
@@ -108,7 +104,6 @@ impl Fleet {
         Self(self.0.into_iter().map(named).collect())
     }
 
-    /// Adds the series of another cluster.
     pub(crate) fn beside(mut self, other: Self) -> Self {
         self.0.extend(other.0);
         self
@@ -127,13 +122,11 @@ impl Fleet {
         assert!(found, "no series of {metric}");
     }
 
-    /// Adds a series.
     pub(crate) fn put(&mut self, metric: &str, labels: &str, values: &str) {
         self.0
             .insert(format!("{metric}{{{labels}}}"), values.to_owned());
     }
 
-    /// Removes these series.
     pub(crate) fn remove(&mut self, metric: &str, label: &str) {
         self.0.retain(|series, _| {
             !(series.starts_with(&format!("{metric}{{")) && series.contains(label))

@@ -17,7 +17,6 @@ use crate::schema::Schemas;
 /// Releases whose schemas are checked in.
 const RELEASES: [&str; 2] = ["1.28.15", "1.36.3"];
 
-/// Names and values of the files.
 fn files() -> Vec<(String, Value)> {
     let entries = fs::read_dir(folder().join("chart/ci")).expect("values files");
     let mut files: Vec<(String, Value)> = entries
@@ -38,7 +37,6 @@ fn fits(values: &Value, release: &str) -> bool {
     values["rotator"]["withdraw"] != "label" || release != "1.28.15"
 }
 
-/// Objects of a values file on a release.
 struct Rendering {
     name: String,
     release: &'static str,

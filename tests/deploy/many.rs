@@ -226,7 +226,6 @@ fn a_503_that_is_held_back(#[case] reason: &str, #[case] alert: Option<&'static 
     expect(&fleet.in_cluster("east").beside(west), &[("11m30s", &east)]);
 }
 
-/// A braked fleet raises one page and one warning.
 #[test]
 fn a_braked_fleet_is_one_page() {
     let mut fleet = first_broken(10, 10);

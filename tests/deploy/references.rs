@@ -12,7 +12,6 @@ pub(crate) const RUNBOOKS: &str =
     "https://github.com/pathproof/pathproof/blob/main/docs/operations.md";
 /// Metrics of Prometheus and of kube-state-metrics.
 const FOREIGN: [&str; 3] = ["up", "ALERTS", "kube_node_info"];
-/// Labels that the PodMonitor sets.
 pub(crate) const TARGET_LABELS: [&str; 3] = ["job", "node", "pod"];
 
 pub(crate) fn document(name: &str) -> String {
@@ -36,7 +35,6 @@ fn rules() -> Vec<Value> {
     rules
 }
 
-/// Name of an alert or of a recorded series.
 fn name_of(rule: &Value) -> &str {
     let name = rule["alert"].as_str().or(rule["record"].as_str());
     name.expect("a name")
@@ -267,7 +265,6 @@ fn records_and_dashboard_fit_together() {
     }
 }
 
-/// An alert that suppresses others exists, and is evaluated before them.
 #[test]
 fn alerts_that_suppress_others_come_first() {
     const BY: &str = "ALERTS{alertname=\"";

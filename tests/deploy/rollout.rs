@@ -10,7 +10,6 @@ use crate::alerts::promtool;
 use crate::find::of_kind;
 use crate::references::{TARGET_LABELS, document, documented, selectors};
 
-/// Number of nodes in the page's table.
 const NODES: u64 = 2_000;
 
 fn page() -> String {

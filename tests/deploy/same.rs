@@ -18,7 +18,6 @@ pub(crate) const RELEASE_LABELS: [&str; 4] = [
     "helm.sh/chart",
 ];
 
-/// Objects by identity.
 type Objects = BTreeMap<String, Value>;
 
 fn by_identity(objects: Vec<Value>) -> Objects {

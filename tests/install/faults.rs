@@ -15,7 +15,6 @@ use node_tests::world::{Family, World, agent_binary};
 
 use crate::scene::{SOUND, Scene};
 
-/// Node port of the Service.
 const NODE_PORT: u16 = 30080;
 /// Long enough for several probes and for many connections.
 const WHILE: Duration = Duration::from_secs(4);
@@ -184,7 +183,6 @@ fn sources(world: &World) -> Vec<Plan> {
     Family::ALL.into_iter().flat_map(of).collect()
 }
 
-/// A node with its users and a load balancer's prober.
 struct Outages {
     prober: Watch,
     users: Users,

@@ -169,7 +169,6 @@ impl Scene {
         assert!(options.split(',').any(|option| option == "ro"), "{options}");
     }
 
-    /// Asserts that a normal start logs no warning.
     fn assert_calm_log(&self) {
         let log = self.agent_log();
         let loud = |line: &&str| line.contains(" WARN ") || line.contains(" ERROR ");

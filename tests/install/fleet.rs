@@ -54,7 +54,6 @@ fn kubectl_pathproof_runs_commands_of_the_nodes_agent() {
     assert!(said.contains("cannot list resource \"pods\""), "{said}");
 }
 
-/// A user of `kubectl pathproof`.
 struct Person(Desk);
 
 impl Person {

@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use crate::scene::{AGENT, NODE, Scene};
 
-/// The text of docs/rollout.md.
 struct Page(String);
 
 impl Page {
@@ -54,7 +53,6 @@ fn words(line: &str) -> Vec<String> {
 }
 
 impl Scene {
-    /// Runs commands of the page.
     fn play(&self, commands: &[Vec<String>]) {
         for command in commands {
             println!("$ {}", command.join(" "));

@@ -17,7 +17,6 @@ use node_tests::watch::{Codes, Watch};
 use node_tests::world::layout::UPLINK;
 use serde_json::{Value, json};
 
-/// The agent's DaemonSet.
 pub(crate) const AGENT: &str = "daemonset/pathproof-agent";
 pub(crate) const NODE: &str = "/api/v1/nodes/node-1";
 /// Codes of a healthy node, from outside.
@@ -88,7 +87,6 @@ impl Scene {
         self.node.desk.kubectl(words).expect("kubectl")
     }
 
-    /// Runs kubectl with these words.
     pub(crate) fn kubectl_with(&self, words: &[&str]) -> String {
         self.node.desk.kubectl_with(words).expect("kubectl")
     }
@@ -99,7 +97,6 @@ impl Scene {
         list["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// The agent's only pod.
     pub(crate) fn agent(&self) -> Value {
         let mut pods = self.agents();
         assert_eq!(pods.len(), 1, "{pods:#?}");
@@ -188,7 +185,6 @@ impl Scene {
         format!("{objects}{events}\n{}\n{verdict:#}", self.agent_log())
     }
 
-    /// Output of kubectl, or its error.
     fn try_kubectl(&self, words: &str) -> String {
         let output = self.node.desk.kubectl(words);
         output.unwrap_or_else(|error| format!("{error:#}\n"))

@@ -18,7 +18,6 @@ const SETTLED: Duration = Duration::from_secs(12);
 /// Timeout of the clients, and a moment more.
 const ENDED: Duration = Duration::from_millis(1200);
 
-/// An injected fault.
 pub(crate) struct Fault<'a> {
     scene: &'a Scene,
     watch: &'a Watch,
@@ -76,7 +75,6 @@ impl<'a> Fault<'a> {
         felt
     }
 
-    /// Repairs the fault and waits for 200.
     pub(crate) fn is_200_once(&self, mend: impl FnOnce(&Scene)) {
         mend(self.scene);
         let mended = Instant::now();

@@ -62,7 +62,6 @@ fn sidecar(pod: &Pod, upstream: [Pod; 2]) -> Worker {
     Worker::within(&pod.ns, "sidecar", work).expect("a proxy")
 }
 
-/// Forwards a request, and returns its answer.
 fn pass(mut client: TcpStream, endpoint: SocketAddr) -> io::Result<()> {
     client.set_nonblocking(false)?;
     client.set_read_timeout(Some(PATIENCE))?;

@@ -26,7 +26,6 @@ pub(crate) fn second_addresses(scene: &Scene) {
     }
 }
 
-/// Narrows node ports to the second addresses.
 pub(crate) fn narrow(scene: &Scene) {
     for (family, script) in scene.rules.scripts().expect("scripts") {
         let (any, only) = match family {

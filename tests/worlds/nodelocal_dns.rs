@@ -14,7 +14,6 @@ use node_tests::world::Family;
 
 use crate::parts::{SOUND, everybody_is_served, flushed, stays};
 
-/// Cluster IPs of DNS.
 const ADDRESSES: [&str; 2] = ["10.96.0.14", "fd00:10:96::e"];
 
 #[test]

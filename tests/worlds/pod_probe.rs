@@ -10,7 +10,6 @@ use rstest::rstest;
 
 use crate::parts::{SOUND, named_until_mended, stays};
 
-/// Memory limit of a pod probe, in bytes.
 const MEMORY: u64 = 8 << 20;
 
 /// Rules that clamp segments so that they fit a path which drops [`LARGE`] packets.

@@ -55,15 +55,11 @@ pub struct Node {
     pub stage: Stage,
     /// Time in nanoseconds.
     pub now: Cell<u64>,
-    /// Device that the packet crosses.
     pub device: Cell<Device>,
-    /// The map `FRONTENDS`.
     pub frontends: HashMap<FrontendKey, FrontendValue>,
-    /// The map `ENDPOINTS`.
     pub endpoints: RefCell<HashMap<EndpointKey, EndpointEntry>>,
     /// Additional flags of every device.
     pub flags: Cell<u32>,
-    /// The frame is addressed to another host.
     pub is_for_other_host: Cell<bool>,
     /// Maximum number of followed connections.
     pub room: Cell<usize>,
@@ -114,7 +110,6 @@ impl Node {
         }
     }
 
-    /// Executes one step.
     pub fn take(&self, step: &Step) {
         match step {
             Step::In(device, packet) => self.look(*device, Direction::Ingress, &packet.bytes()),
@@ -135,7 +130,6 @@ impl Node {
         self.endpoints.borrow()[&endpoint(scenario::WEB, at)].met_ns
     }
 
-    /// A packet crosses a device.
     pub fn look(&self, device: Device, direction: Direction, bytes: &[u8]) {
         self.device.set(device);
         match parse(&bytes, Link::Ethernet) {
@@ -166,7 +160,6 @@ impl Node {
         seen
     }
 
-    /// State of the scenario's connection.
     pub fn state(&self) -> Option<u32> {
         let key = PendingKey {
             isn: ISN,
@@ -184,7 +177,6 @@ impl Node {
             .map_or(0, |(_, Handle(entry))| entry.accepted.get())
     }
 
-    /// All followed connections with their states.
     pub fn connections(&self) -> Vec<(Pending, u32)> {
         let pending = self.pending.borrow();
         let entries = pending.values().map(|Handle(entry)| entry);

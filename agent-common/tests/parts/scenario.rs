@@ -38,14 +38,13 @@ pub enum Device {
     Uplink,
 }
 
-/// A step of a scenario.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// A packet at a device's ingress.
     In(Device, Packet),
     /// A packet at a device's egress.
     Out(Device, Packet),
-    /// Milliseconds pass.
+    /// Time passes, in milliseconds.
     Wait(u64),
     /// An endpoint of [`WEB`] is removed from its slice.
     Leaves(SocketAddr),
@@ -58,11 +57,9 @@ pub struct Seen {
     pub counts: BTreeMap<(u32, SourceClass, Outcome), u32>,
     /// Failed connections after the loss window.
     pub failed: Vec<(u32, SourceClass, Failed)>,
-    /// Proven paths.
     pub proven: Vec<SourceClass>,
     /// Faults, without zeros.
     pub faults: BTreeMap<Fault, u64>,
-    /// In order.
     pub anomalies: Vec<Reported>,
 }
 
@@ -76,7 +73,6 @@ pub struct Reported {
     pub destination: Address,
 }
 
-/// A sequence of steps with its expected results.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub name: &'static str,
@@ -125,9 +121,7 @@ pub struct Stage {
     pub former: SocketAddr,
     /// An address that is no endpoint.
     pub stranger: SocketAddr,
-    /// A pod of this node.
     pub pod: SocketAddr,
-    /// Another pod of this node.
     pub pod2: SocketAddr,
     /// A pod without a route, whose packets leave by the default route and the uplink.
     pub routeless: SocketAddr,
@@ -251,7 +245,6 @@ fn scenario(name: &'static str) -> Scenario {
     }
 }
 
-/// Steps.
 impl Scenario {
     fn step(mut self, step: Step) -> Self {
         self.steps.push(step);
@@ -302,7 +295,6 @@ impl Scenario {
     }
 }
 
-/// Expected results.
 impl Scenario {
     /// Adds outcomes of a Service and class, once each; failures are added to `failed`.
     fn seen(mut self, service: u32, class: SourceClass, outcomes: &[Outcome]) -> Self {
@@ -622,7 +614,6 @@ fn leaks(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// Proof by answers.
 fn answers(s: &Stage) -> Vec<Scenario> {
     let proven = [Arrived, Forwarded, Proven];
     let answered = [Arrived, Forwarded, Proven, Answered];
@@ -737,7 +728,6 @@ fn answers(s: &Stage) -> Vec<Scenario> {
     ]
 }
 
-/// Refusals by the node and by endpoints.
 fn refusals(s: &Stage) -> Vec<Scenario> {
     vec![
         s.dialled("refused by the node")

@@ -36,7 +36,6 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use view::{changes, node_facts, view};
 
-/// Settings of a configured agent.
 pub(crate) fn settings() -> Settings {
     Settings {
         node: "node-0".to_owned(),
@@ -470,7 +469,6 @@ fn shapes() -> impl Strategy<Value = shape::Facts> {
     )
 }
 
-/// An arbitrary event.
 pub(crate) fn event() -> impl Strategy<Value = Event> {
     let successor = select(vec![Successor::None, Successor::Observes, Successor::Plans]);
     prop_oneof![

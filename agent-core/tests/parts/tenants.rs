@@ -16,7 +16,6 @@ use crate::{RUN, config, ms, s};
 
 /// Maximum time from a repair to 200, which losses of the tenant's pods delay.
 const REPAIRED_BESIDE: Duration = Duration::from_secs(5);
-/// Node port of the sentinel in every simulated world.
 const SENTINEL_NODE_PORT: u16 = 32_767;
 
 /// Addresses that a tenant's Service may claim.
@@ -49,7 +48,6 @@ fn foreign(honest: usize) -> impl Strategy<Value = (Foreign, bool)> {
     (of, any::<bool>())
 }
 
-/// One of the tenant's Services.
 fn service(honest: usize, claims: Claims) -> impl Strategy<Value = ServiceSpec> {
     let sentinels = u32::from(matches!(claims, Claims::Any));
     let port = prop_oneof![
@@ -112,7 +110,6 @@ fn act(his: std::ops::Range<usize>) -> impl Strategy<Value = Act> {
 }
 
 prop_compose! {
-    /// The world with a tenant.
     fn with_tenant(world: World, claims: Claims)(
         services in prop::collection::vec(service(world.services.len(), claims), 1..4),
         world in Just(world),

@@ -123,7 +123,6 @@ prop_compose! {
     }
 }
 
-/// An arbitrary world, with faults.
 pub(crate) fn any_at_all() -> impl Strategy<Value = World> {
     use agent_core::sim::Fault;
     let fault = prop_oneof![
