@@ -1,6 +1,6 @@
-//! The kernel's side of the agent: loads and attaches the observer, writes plans into its maps and
-//! reads evidence out of them. All of aya is in here, and nothing else than I/O: what evidence
-//! means is `agent-core`'s to say. It must not name `cluster` or `http`.
+//! The kernel side of the agent: it loads and attaches the observer, writes plans into its maps and
+//! reads evidence from them. All use of aya is in here, and it does I/O only: `agent-core`
+//! interprets the evidence. It must not name `cluster` or `http`.
 
 use std::collections::BTreeSet;
 use std::os::fd::RawFd;
@@ -42,7 +42,7 @@ pub mod succession;
 mod sweep;
 mod syscall;
 
-/// The observer in the kernel, and all that is held of it.
+/// The loaded observer, with its maps, attachments and pins.
 pub struct Observer {
     ebpf: Ebpf,
     attacher: Attacher,
@@ -50,21 +50,21 @@ pub struct Observer {
     /// Reads the evidence.
     pub sampler: Sampler,
     drops: Drops,
-    /// Endpoints of which is read whether they were met.
+    /// Endpoints for which each sample reads whether traffic has met them.
     endpoints: Vec<EndpointKey>,
     pins: Option<Pins>,
     diagnostics: Option<Box<dyn FnMut() + Send>>,
     mode: Mode,
-    /// Reason why the sentinel's programs could not be loaded ahead.
+    /// Reason why the sentinel's programs could not be loaded in advance.
     no_sentinel: Option<String>,
-    /// The same of the program that steers.
+    /// Reason why the steering program could not be loaded in advance.
     no_steering: Option<SteerError>,
 }
 
 impl Observer {
-    /// Loads the programs, on a former agent's maps where `pin_dir` holds them. Attached to nothing
-    /// new yet; what a former agent attached goes on running. The second value tells why nothing
-    /// can be pinned, where that is so.
+    /// Loads the programs, and reuses the maps that a previous agent pinned in `pin_dir`. It
+    /// attaches nothing yet; programs that a previous agent attached keep running. The second value
+    /// is the reason why nothing can be pinned, if so.
     pub fn load(
         mode: Mode,
         pin_dir: Option<&Path>,
@@ -88,9 +88,9 @@ impl Observer {
         Ok((observer, no_pins))
     }
 
-    /// Loads what the agent may attach later, where its kind is wanted: after this nothing is loaded
-    /// any more, and the rights to do so can be given up. What the kernel refuses is told by
-    /// [`Observer::open_sentinel`], [`Observer::steer`] and [`Observer::watch_drops`].
+    /// Loads the optional programs that the agent may attach later. After this call nothing else is
+    /// loaded, so the capabilities for loading can be dropped. [`Observer::open_sentinel`],
+    /// [`Observer::steer`] and [`Observer::watch_drops`] report what the kernel refused.
     pub fn load_ahead(&mut self, sentinel: bool, steering: bool) {
         if sentinel {
             let loaded = load::load_sentinel(&mut self.ebpf);
@@ -102,7 +102,7 @@ impl Observer {
         self.drops.load(&mut self.ebpf);
     }
 
-    /// Whether it goes on with a former agent's maps: then nothing was missed since.
+    /// Whether it reuses a previous agent's maps: then no connection was missed in between.
     pub fn continues(&self) -> bool {
         self.pins.as_ref().is_some_and(Pins::were_found)
     }
@@ -119,8 +119,8 @@ impl Observer {
         self.sweep_other_versions();
     }
 
-    /// Tells the programs which devices are uplinks, which are pods', and where programs of others run
-    /// behind them.
+    /// Flags each device for the programs: as an uplink, as a pod's interface, or as one with
+    /// foreign programs behind the observer.
     fn flag_devices(&mut self) {
         let flags = |attachment: &Attachment| {
             let device = &attachment.device;
@@ -137,7 +137,7 @@ impl Observer {
         }
     }
 
-    /// Says which programs are ours, before they are attached.
+    /// Records which programs are pathproof's, before they are attached.
     fn claim(&self) {
         let Some(pins) = &self.pins else { return };
         if let Err(error) = pins.claim(&load::ids(&self.ebpf)) {
@@ -146,7 +146,8 @@ impl Observer {
         }
     }
 
-    /// Another version's programs watch on until these do, everywhere, and would do so without this agent.
+    /// Removes pins of other versions once this version is attached and pinned on every device.
+    /// Until then the other version's programs keep observing, even if this agent ends.
     fn sweep_other_versions(&self) {
         let attached = |of: &Attachment| of.mechanism().is_some() || of.is_left_to_others();
         let mut attachments = self.attacher.attachments().peekable();
@@ -157,8 +158,8 @@ impl Observer {
         }
     }
 
-    /// Loads the sentinel's programs and attaches them to its devices, behind the observer's: follow
-    /// the near ends first.
+    /// Loads the sentinel's programs and attaches them to its devices, behind the observer's. Call
+    /// [`Observer::follow`] with the near ends first.
     pub fn open_sentinel(&mut self, ends: &ProbeEnds) -> Result<ProbeHooks, ProbeHooksError> {
         if let Some(why) = &self.no_sentinel {
             return Err(ProbeHooksError::Load(why.clone()));
@@ -168,15 +169,15 @@ impl Observer {
         ProbeHooks::attach(&mut self.ebpf, ends, self.mode)
     }
 
-    /// The maps of the sentinel's probes, by handles of their own. There must be one reader of
-    /// events at a time.
+    /// The maps of the sentinel's probes, through separate handles. Only one reader may take events
+    /// at a time.
     pub fn probe_maps(&self) -> Result<ProbeMaps, MapsError> {
         ProbeMaps::open(&self.ebpf, self.sampler.pending())
     }
 
-    /// Reads the datapath's shape, as it is now.
+    /// Reads the current shape of the datapath.
     pub fn shape(&self, seen: &shape::Seen<'_>) -> Facts {
-        // Somebody may have removed them.
+        // Somebody may have removed the claims.
         self.claim();
         shape::read(seen, || {
             let mut ours = load::ids(&self.ebpf);
@@ -185,10 +186,10 @@ impl Observer {
         })
     }
 
-    /// Has connections given to the agent's own listeners, once. `port` is the one whose owner, where
-    /// it has one, keeps the node's own connections; `services` is the listener for Services' health
-    /// check node ports. Agents that succeed each other know each other by
-    /// marks among the pins and below `state_dir`.
+    /// Starts to steer connections to the agent's listeners; call it once. If another process
+    /// listens on `port`, that process keeps the node's local connections. `services` is the
+    /// listener for Services' health check node ports. An agent recognises its predecessor and its
+    /// successor by marks among the pins and below `state_dir`.
     ///
     /// # Errors
     /// The kernel cannot do it.
@@ -206,8 +207,8 @@ impl Observer {
         }
     }
 
-    /// Looks whether every hook still stands first, and puts back what does not. Unmarks ports of UDP
-    /// Services that went.
+    /// Checks that every hook is still first and repairs those that are not. Also unmarks the ports
+    /// of removed UDP Services.
     pub fn check(&mut self, now: Mono) {
         self.attacher.check(&mut self.ebpf, now);
         self.flag_devices();
@@ -222,29 +223,29 @@ impl Observer {
         self.attacher.attachments()
     }
 
-    /// Name of a device that is followed.
+    /// Name of a followed device.
     pub fn device_name(&self, index: u32) -> Option<&str> {
         self.attacher.name_of(index)
     }
 
-    /// Why a link or map is not pinned any more, though that is wanted.
+    /// Why a link or map is no longer pinned, although pinning is enabled.
     pub fn not_pinned(&self) -> Option<String> {
         self.attacher.not_pinned()
     }
 
-    /// Links put back because they were gone or not the first.
+    /// Number of links attached again because they were gone or not first.
     pub fn repairs(&self) -> u64 {
         self.attacher.repairs
     }
 
-    /// Entries that a former agent left in the maps.
+    /// Entries that a previous agent left in the maps.
     pub fn installed(&self) -> Installed {
         self.programmer.installed()
     }
 
     /// Applies a plan.
     pub fn apply(&mut self, plan: &[MapChange]) -> Outcome {
-        // First: an id's old counts must be gone before a frontend stands under it again.
+        // First: the old counts of an id must be gone before another frontend uses it.
         for change in plan {
             if let MapChange::ResetCounts { service } = change
                 && let Err(error) = self.sampler.reset(*service)
@@ -269,7 +270,7 @@ impl Observer {
         Ok(read)
     }
 
-    /// Reads of these endpoints, with each sample, whether they were met.
+    /// Sets the endpoints for which each sample reads whether traffic has met them.
     pub fn read_endpoints(&mut self, endpoints: Vec<EndpointKey>) {
         self.endpoints = endpoints;
     }
@@ -283,9 +284,9 @@ impl Observer {
         }
     }
 
-    /// Detaches what would outlive this process unpinned. Filters go too, and unless a `successor` has its
-    /// own, nobody observes from then on: the next agent must not conclude from the pinned maps that
-    /// somebody did.
+    /// Detaches what is not pinned and would outlive this process, filters included. Unless a
+    /// `successor` has filters in place, nothing observes from then on. The pins then record the
+    /// gap, so that the next agent does not take the pinned maps for complete.
     pub fn release(&mut self, successor: bool) {
         let filters = |of: &Attachment| of.mechanism() == Some(Mechanism::Clsact);
         let is_gap = !successor && self.attacher.attachments().any(filters);

@@ -1,10 +1,10 @@
 //! Keeps the observer attached to every wanted device, in both directions, before every other
-//! program (Cilium's end the chain; docs/adr/0002-isn-matching.md).
+//! program: Cilium's programs end the chain (docs/adr/0002-isn-matching.md).
 //!
-//! A link that is gone or no longer the first is put back, but the same device at most once in
+//! A link that is gone or no longer first is attached again, but at most once per device in
 //! [`REPAIR_PAUSE`]: two programs that both insist on being first must not fight at full speed.
-//! The old link goes a moment before the new one stands, since the kernel takes a program only once
-//! at a hook; what is lost then is not counted (see `app`'s coverage).
+//! The old link is removed just before the new one is attached, since the kernel accepts a program
+//! only once per hook. Packets missed in between are not counted (see `app`'s coverage).
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -33,12 +33,12 @@ use qdisc::Added;
 /// Time for which a device is left alone after a repair.
 pub const REPAIR_PAUSE: Duration = Duration::from_secs(10);
 
-/// Time for which no qdisc is added to an interface that came while the agent ran and may be a pod's. Filters
-/// need one, and a plugin of the CNI that adds one after us (`bandwidth`) would fail, and the pod with it.
+/// Time for which the agent adds no qdisc to an interface that appeared while it ran and may be a pod's.
+/// Filters need a qdisc. A CNI plugin that adds one later (`bandwidth`) would fail, and the pod with it.
 const LEFT_TO_PLUGINS: Duration = Duration::from_secs(15);
 
-/// Programs of others are looked for at every so many checks: it takes two questions to netlink for
-/// each device.
+/// Filters of other programs are listed at one in this many checks: that takes two netlink requests
+/// per device.
 const LOOK_FOR_OTHERS: u32 = 12;
 
 /// Mechanism by which programs are to be attached.
@@ -52,17 +52,17 @@ pub enum Mode {
     Clsact,
 }
 
-/// Whether programs of others stand beside ours at a device.
+/// Whether foreign programs are attached beside pathproof's at a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Company {
     pub(super) is_there: bool,
-    /// Looks in a row that found none.
+    /// Consecutive checks that found none.
     alone: u32,
 }
 
 impl Company {
-    /// Takes in one look at each hook; `None` where it is not known. Such a look changes nothing, and
-    /// that the others are gone is believed at the second one.
+    /// Records one check of each hook; `None` is an unknown result, which changes nothing. The
+    /// others count as gone after the second check that finds none.
     fn note(&mut self, found: &[Option<bool>]) {
         if found.contains(&Some(true)) {
             (self.is_there, self.alone) = (true, 0);
@@ -73,12 +73,12 @@ impl Company {
     }
 }
 
-/// A program that needs the place of our qdisc.
+/// Why the agent leaves a device without its qdisc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeftTo {
-    /// A plugin that may still add its own.
+    /// A CNI plugin may still add one.
     Plugins,
-    /// The owner of the qdisc that is there.
+    /// Another program's qdisc is there.
     Owner,
 }
 
@@ -86,17 +86,17 @@ enum LeftTo {
 pub struct Attachment {
     /// The device as it was last listed.
     pub device: Device,
-    /// Ingress, egress; nothing where it is not attached.
+    /// Ingress and egress; `None` if not attached.
     hooks: [Option<Hook>; 2],
-    /// Whether each hook was the first when it was last looked at.
+    /// Whether each hook was first at the last check.
     pub first: [Option<bool>; 2],
-    /// Programs of others beside ours.
+    /// Foreign programs beside pathproof's.
     pub(super) company: Company,
-    /// The current problem, in words.
+    /// The current problem, as text.
     pub problem: Option<String>,
-    /// Time at which it came; nothing if it was there when the agent began.
+    /// Time at which it appeared; `None` if it was there when the agent started.
     came: Option<Mono>,
-    /// The qdisc of another program for whose sake it is not attached.
+    /// Why it is left unattached for another program's qdisc.
     left_to: Option<LeftTo>,
     repaired: Option<Mono>,
     looks: u32,
@@ -113,7 +113,7 @@ impl Attachment {
         self.left_to.is_some()
     }
 
-    /// As the judge sees it.
+    /// Its state as input of the verdict.
     pub fn hook(&self) -> coverage::Hook {
         coverage::Hook {
             device: self.device.name.clone(),
@@ -124,7 +124,7 @@ impl Attachment {
         }
     }
 
-    /// As `/verdict` shows it.
+    /// Its state as shown by `/verdict`.
     pub fn report(&self) -> DeviceReport {
         DeviceReport {
             name: self.device.name.clone(),
@@ -149,9 +149,9 @@ impl Attachment {
         }
     }
 
-    /// Looks whether programs of others stand beside ours. A CNI attaches its own a moment after the
-    /// device was made, or at any time later: links are looked at each time, filters, which cost a
-    /// dump each, seldom, and not those of all devices at once.
+    /// Checks for foreign programs beside pathproof's. A CNI attaches its programs just after the
+    /// device was created, or at any later time. Links are checked every time. Filters cost a dump
+    /// each, so they are checked rarely, and at different times for different devices.
     fn look_for_others(&mut self) {
         let turn = self.looks.wrapping_add(self.device.index);
         let filters_too = self.looks < 4 || turn.is_multiple_of(LOOK_FOR_OTHERS);
@@ -190,7 +190,7 @@ impl Attachment {
             match hook {
                 Ok(hook) => {
                     if hook.mechanism() == Mechanism::Tcx {
-                        // A former agent's, of whose filters the last has gone now.
+                        // Left by a previous agent, whose last filter is gone now.
                         with.added.delete(device.index);
                     }
                     *slot = Some(hook);
@@ -210,11 +210,11 @@ impl Attachment {
                 )),
             }
         }
-        // Of both directions the same is said once.
+        // Both directions usually have the same problem: report it once.
         problems.dedup();
         let problem = (!problems.is_empty()).then(|| problems.join("; "));
         self.look_for_others();
-        // It is tried again and again: what stays the same is said once.
+        // Attaching is retried at every check: log a problem once.
         if let Some(error) = problem
             .as_ref()
             .filter(|_| problem != self.problem && !self.is_new())
@@ -225,11 +225,11 @@ impl Attachment {
     }
 }
 
-/// Parts that every attachment needs.
+/// What every attachment needs.
 struct With {
     mode: Mode,
     pins: Option<KeptPins>,
-    /// Qdiscs of agents.
+    /// Qdiscs that agents added.
     added: Added,
 }
 
@@ -240,7 +240,7 @@ impl With {
         kept.restore().then_some(kept)
     }
 
-    /// Where a hook's link is pinned, unless nothing can be or is to be pinned.
+    /// Path at which a hook's link is pinned; `None` if pinning is off or fails.
     fn pin(&self, device: u32, direction: Direction) -> Option<PathBuf> {
         let kept = self.pins.as_ref().filter(|kept| kept.problem().is_none())?;
         Some(kept.pins.link(device, direction.name()))
@@ -251,14 +251,14 @@ impl With {
 pub struct Attacher {
     with: With,
     attachments: BTreeMap<u32, Attachment>,
-    /// The interfaces that were there when the agent began are attached.
+    /// The interfaces present at start-up are attached.
     began: bool,
-    /// Links put back because they were gone or not the first.
+    /// Number of links attached again because they were gone or not first.
     pub repairs: u64,
 }
 
 impl Attacher {
-    /// Attached to nothing yet.
+    /// Creates an attacher without attachments.
     pub fn new(mode: Mode, pins: Option<Pins>) -> Self {
         let added = Added::read(pins.as_ref().map(|pins| Pins::qdiscs(pins.root())));
         let pins = pins.map(KeptPins::new);
@@ -275,24 +275,26 @@ impl Attacher {
         self.attachments.values()
     }
 
-    /// Name of a device that is wanted.
+    /// Name of a wanted device.
     pub fn name_of(&self, index: u32) -> Option<&str> {
         self.attachments
             .get(&index)
             .map(|attachment| attachment.device.name.as_str())
     }
 
-    /// Attaches to `wanted` and lets go of everything else. A device that cannot be attached to,
-    /// perhaps because it just vanished, is noted and tried again at the next look.
+    /// Attaches to the `wanted` devices and detaches from all others. If a device cannot be attached,
+    /// perhaps because it just vanished, the problem is recorded and the next check retries.
     pub fn follow(&mut self, ebpf: &mut Ebpf, wanted: &[Device], now: Mono) {
-        // If a former agent's qdiscs stand, an interface without one was too new for that agent as well.
+        // If a previous agent's qdiscs exist, an interface without one was too new for that agent
+        // as well.
         let succeeds = !self.with.added.indexes().is_empty();
         let came = (std::mem::replace(&mut self.began, true) || succeeds).then_some(now);
         let mut keep: BTreeMap<u32, &str> = wanted.iter().map(Device::identity).collect();
         self.attachments.retain(|index, of| {
             let is_same = keep.get(index) == Some(&of.device.name.as_str());
             if !is_same {
-                // The next one that got this index between two looks is as new as any.
+                // A new device got this index between two checks: its old pin and qdisc record do
+                // not apply.
                 keep.remove(index);
             }
             is_same
@@ -338,7 +340,7 @@ impl Attacher {
         problem.map(ToOwned::to_owned)
     }
 
-    /// Attaches every hook again that is gone or not the first, and pins every link whose pin is gone.
+    /// Reattaches every hook that is gone or not first, and pins every link whose pin is gone.
     pub fn check(&mut self, ebpf: &mut Ebpf, now: Mono) {
         self.with.restore_pins();
         for attachment in self.attachments.values_mut() {
@@ -351,20 +353,20 @@ impl Attacher {
                 let Some(hook) = slot else { continue };
                 *first = hook.is_first();
                 let pin = self.with.pin(attachment.device.index, direction);
-                // A link that the kernel does not pin is lost.
+                // A link that cannot be pinned is replaced.
                 let is_lost =
                     *first == Some(false) || rested && pin.is_some_and(|pin| !hook.pin(pin));
-                // Of an interface that is gone the list of interfaces will say so.
+                // An interface that is gone is handled when the device list changes.
                 if is_lost && rested && attachment.device.exists() {
                     hook.let_go();
-                    // Gone before its successor stands: the kernel refuses the same program twice
-                    // at one hook. What passes within these microseconds is not seen.
+                    // Drop the old link first: the kernel refuses the same program twice at one
+                    // hook. Packets within these microseconds are missed.
                     *slot = None;
                     replaced += 1;
                 }
             }
             if replaced == 2 {
-                // The qdisc went with the filters, and what is there now may be another program's.
+                // The qdisc went with the filters. A qdisc that is there now may be another program's.
                 self.with.added.forget(attachment.device.index);
             }
             if replaced > 0 {
@@ -377,8 +379,8 @@ impl Attacher {
         }
     }
 
-    /// Detaches everything that would outlive this process and is not pinned: clsact filters, and unless a
-    /// `successor` needs them the qdiscs. Pinned links stay, on purpose: the next agent finds them.
+    /// Detaches everything that is not pinned and would outlive this process: clsact filters, and
+    /// the qdiscs unless a `successor` needs them. Pinned links stay for the next agent.
     pub fn release(&mut self, successor: bool) {
         self.attachments.clear();
         for index in self.with.added.indexes().into_iter().filter(|_| !successor) {

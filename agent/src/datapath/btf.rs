@@ -1,7 +1,7 @@
-//! The kernel's types (BTF), as far as reading dropped packets takes: offsets of three fields of
-//! `struct sk_buff`, and names of `enum skb_drop_reason`.
+//! The part of the kernel's types (BTF) that is needed to read dropped packets: offsets of three
+//! fields of `struct sk_buff`, and names of `enum skb_drop_reason`.
 //!
-//! A reader of its own: aya's keeps every type of the kernel in memory. The format is that of
+//! A separate reader, because aya's keeps every kernel type in memory. The format is described in
 //! Documentation/bpf/btf.rst.
 
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use crate::netlink::word;
 /// The kernel's types cannot be used.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum BtfError {
-    /// They end early, or contradict themselves.
+    /// They are truncated or inconsistent.
     #[error("the kernel's types (BTF) cannot be read")]
     Malformed,
     #[error("the kernel's types (BTF) have no {0}")]
@@ -26,7 +26,7 @@ pub enum BtfError {
 /// The types that the program and the report need.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Types {
-    /// Where the program finds a packet.
+    /// Offsets at which the program finds a packet.
     pub layout: SkbLayout,
     /// Names of reasons, without their common prefix.
     pub reasons: BTreeMap<u32, String>,
@@ -35,7 +35,7 @@ pub(super) struct Types {
 /// Reads the types.
 ///
 /// # Errors
-/// They are malformed, or of a kernel that has no reasons.
+/// They are malformed, or the kernel has no drop reasons.
 pub(super) fn read(bytes: &[u8]) -> Result<Types, BtfError> {
     let btf = Btf::index(bytes).ok_or(BtfError::Malformed)?;
     let reasons = btf.find(ENUM, "skb_drop_reason");
@@ -59,36 +59,36 @@ const STRUCT: u32 = 4;
 const UNION: u32 = 5;
 const ENUM: u32 = 6;
 
-/// Anonymous structs and unions in each other, at most.
+/// Maximum nesting of anonymous structs and unions.
 const DEPTH: usize = 4;
-/// Bytes of a name, at most.
+/// Maximum length of a name in bytes.
 const NAME: usize = 64;
 const PREFIX: &str = "SKB_DROP_REASON_";
-/// Values of the enum that are limits.
+/// Enum values that are limits, not reasons.
 const NO_REASONS: [&str; 2] = ["MAX", "SUBSYS_MASK"];
 
 struct Btf<'a> {
     types: &'a [u8],
     strings: &'a [u8],
-    /// Where each type begins; the first has the id 1.
+    /// Offset of each type; the first has the id 1.
     starts: Vec<u32>,
 }
 
-/// A type's head.
+/// Header of a type.
 #[derive(Clone, Copy)]
 struct Type {
     name: u32,
     kind: u32,
     /// Number of members or values.
     length: usize,
-    /// Offsets of members share their word with sizes of bit fields.
+    /// The words of member offsets also contain sizes of bit fields.
     has_sizes: bool,
-    /// Where members or values begin.
+    /// Offset of the members or values.
     at: usize,
 }
 
 impl<'a> Btf<'a> {
-    /// Finds where the types begin.
+    /// Indexes the types.
     fn index(bytes: &'a [u8]) -> Option<Self> {
         const MAGIC: u32 = 0xeb9f;
         if word(bytes, 0)? & 0xffff != MAGIC {
@@ -125,7 +125,7 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// The type with members or values of this kind and name.
+    /// The first type with this kind and name that has members or values.
     fn find(&self, kind: u32, name: &str) -> Option<Type> {
         let types = self.starts.iter().filter_map(|at| self.head(*at as usize));
         let mut named = types.filter(|of| of.kind == kind && of.length > 0);
@@ -139,7 +139,7 @@ impl<'a> Btf<'a> {
         std::str::from_utf8(&rest[..end]).ok()
     }
 
-    /// Offset of a field in bytes, also one of an anonymous struct or union in it.
+    /// Offset of a field in bytes, including fields of nested anonymous structs and unions.
     fn field(&self, of: Type, name: &str, depth: usize) -> Option<u32> {
         (0..of.length).find_map(|index| {
             let at = of.at + index * 12;
@@ -159,7 +159,7 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// The struct or union that a member without a name is.
+    /// The struct or union of a member without a name.
     fn anonymous(&self, name: &str, id: u32) -> Option<Type> {
         let start = self.starts.get((id as usize).checked_sub(1)?)?;
         let of = self.head(*start as usize)?;
@@ -183,7 +183,7 @@ impl<'a> Btf<'a> {
     }
 }
 
-/// Bytes behind the head of a type.
+/// Number of bytes after the header of a type.
 fn size(kind: u32, length: usize) -> Option<usize> {
     Some(match kind {
         // Integers, variables and tags of declarations.

@@ -1,8 +1,8 @@
-//! The interfaces, followed live by netlink, and those of them by which default routes leave.
+//! The interfaces, followed by netlink, and which of them have default routes.
 //!
-//! A notification of an interface or a default route leads to a fresh look at everything after a short
-//! pause: notifications can be lost (a full socket), a full list cannot, and a burst of 250 new pods
-//! costs a few looks. Of other routes the kernel sends none: a router's change many times a second.
+//! Each notification of an interface or a default route leads to a full list after a short pause.
+//! Notifications can be lost (a full socket), a full list cannot, and a burst of 250 new pods costs a
+//! few lists. Notifications of other routes are filtered out: on a router they come many times a second.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -30,31 +30,29 @@ use crate::netlink::{self, routes};
 
 /// Delay from a notification to the listing: a new device brings several notifications.
 const PAUSE: Duration = Duration::from_millis(30);
-/// Interfaces are listed at least this often, in case a notification was lost. A look that takes long is
-/// repeated after so many times its duration, so that it takes 1 % of a processor at most, but at least
-/// every five minutes.
+/// Interfaces are listed at least this often, in case a notification was lost. After a slow list the
+/// interval is [`RARELY`] times its duration, so that it takes at most 1 % of a processor, but never
+/// longer than five minutes.
 const AT_LEAST: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
 const RARELY: u32 = 100;
-/// If the notifications end, the kernel is asked for new ones after this.
+/// Pause before subscribing again if the notifications end.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
-/// Time for each part of a list.
+/// Timeout for each part of a list.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// An interface that Service traffic can cross.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Interface index.
     pub index: u32,
-    /// Name.
     pub name: String,
-    /// Header before its packets' network header.
+    /// Header before the network header.
     pub link: Link,
-    /// A default route leaves by it.
+    /// It has a default route.
     pub uplink: bool,
-    /// A veth or netkit pair whose other end lies in another network namespace.
+    /// A veth or netkit pair whose other end is in another network namespace.
     pub leads_elsewhere: bool,
-    /// A veth or netkit pair or a tun or tap, by which no default route leaves: the plugin that made it, or one
-    /// that is chained behind it, may not be done with it.
+    /// A veth, netkit, tun or tap without a default route: the CNI plugin that created it, or a chained
+    /// one, may still be working on it.
     pub may_be_a_pods: bool,
 }
 
@@ -71,20 +69,21 @@ impl Device {
     }
 }
 
-/// The interfaces, loopback left out.
+/// The interfaces, except loopback.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interfaces {
-    /// Those that can be watched, in the order of their indexes.
+    /// Interfaces that can be watched, by index.
     pub devices: Vec<Device>,
-    /// Number of those with IP behind headers that are not followed: PPP, InfiniBand and the like.
+    /// Number of interfaces with IP behind other headers, which are not followed: PPP, InfiniBand and
+    /// others.
     pub unfollowed: usize,
-    /// Number of netkit pairs: their packets may go past every hook of the observer's.
+    /// Number of netkit pairs: their packets may bypass every hook of the observer.
     pub netkit: u32,
-    /// Indexes of those with an XDP program.
+    /// Indexes of interfaces with an XDP program.
     pub accelerated: BTreeSet<u32>,
 }
 
-/// Netlink could not be asked.
+/// A netlink request failed.
 #[derive(Debug, Error)]
 #[error("cannot {operation} by netlink: {source}")]
 pub struct DevicesError {
@@ -92,7 +91,6 @@ pub struct DevicesError {
     source: Box<dyn std::error::Error + Send + Sync>,
 }
 
-/// Converts a refusal into an error.
 fn failed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     operation: &'static str,
 ) -> impl FnOnce(E) -> DevicesError {
@@ -103,12 +101,12 @@ fn failed<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
 }
 
 /// Lists the interfaces once and follows them from then on; the receiver holds the latest list. The
-/// task ends when the receiver is gone.
+/// task ends when the receiver is dropped.
 pub async fn follow() -> Result<watch::Receiver<Interfaces>, DevicesError> {
     follow_by(subscribe).await
 }
 
-/// The same, with notifications of another origin. Where they end, it asks for them again.
+/// Same as [`follow`], with the given source of notifications. If they end, subscribes again.
 async fn follow_by<S>(
     subscribe: impl Fn() -> Result<S, DevicesError> + Send + 'static,
 ) -> Result<watch::Receiver<Interfaces>, DevicesError>
@@ -121,7 +119,7 @@ where
     tokio::spawn(async move {
         let [mut at_least, at_most] = AT_LEAST;
         while !sender.is_closed() {
-            // If one came or the time is up: look.
+            // List after a notification or a timeout.
             if let Ok(None) = timeout(at_least, messages.next()).await {
                 sleep(RESUBSCRIBE).await;
                 match subscribe() {
@@ -142,7 +140,7 @@ where
     Ok(receiver)
 }
 
-/// Notifications of interfaces and default routes.
+/// Subscribes to notifications of interfaces and default routes.
 fn subscribe() -> Result<impl Stream<Item: Send> + Unpin + Send + 'static, DevicesError> {
     let groups = [
         MulticastGroup::Link,
@@ -158,9 +156,9 @@ fn subscribe() -> Result<impl Stream<Item: Send> + Unpin + Send + 'static, Devic
     Ok(messages)
 }
 
-/// Lets everything through to a socket of netlink but routes that are no default routes.
+/// A socket filter that drops notifications of all routes except default routes.
 fn without_other_routes() -> [SockFilter; 7] {
-    /// Types of messages, and offsets of the type and of `rtm_dst_len` behind the header.
+    /// Message types, and offsets of the type and of `rtm_dst_len`, which follows the header.
     const ROUTES: [u16; 2] = [24, 25];
     const TYPE: u32 = 4;
     const PREFIX: u32 = 17;
@@ -168,7 +166,7 @@ fn without_other_routes() -> [SockFilter; 7] {
     let (half, byte) = (load | libc::BPF_H as u16, load | libc::BPF_B as u16);
     let equals = (libc::BPF_JMP | libc::BPF_JEQ) as u16;
     let returns = (libc::BPF_RET | libc::BPF_K) as u16;
-    // The filter reads numbers as they are on the wire.
+    // The filter reads numbers in network byte order.
     let [new, deleted] = ROUTES.map(|kind| u32::from(kind.to_be()));
     [
         SockFilter::new(half, 0, 0, TYPE),
@@ -181,8 +179,8 @@ fn without_other_routes() -> [SockFilter; 7] {
     ]
 }
 
-/// Sends the interfaces with the uplinks as last known, and again if those have changed: a new pod does
-/// not wait for a router's routes.
+/// Sends the interfaces with the known uplinks, and again if the uplinks have changed: a new pod must
+/// not wait until a router's routes are listed.
 async fn look(
     uplinks: &mut BTreeSet<u32>,
     sender: &watch::Sender<Interfaces>,
@@ -203,7 +201,7 @@ async fn look(
     Ok(())
 }
 
-/// Lists all of them or fails: what is missing in a list counts as gone, hooks and pins included.
+/// Lists all of them or fails: a missing interface counts as gone, with its hooks and pins.
 async fn list(uplinks: &BTreeSet<u32>) -> Result<Interfaces, DevicesError> {
     let listed = spawn_blocking(links)
         .await
@@ -218,7 +216,7 @@ async fn list(uplinks: &BTreeSet<u32>) -> Result<Interfaces, DevicesError> {
 
 fn links() -> io::Result<Vec<LinkMessage>> {
     const GET: u16 = 18;
-    /// A `struct ifinfomsg` that asks for all.
+    /// A `struct ifinfomsg` that selects all.
     const ALL: [u8; 16] = [0; 16];
     let mut links = Vec::new();
     netlink::dump_within(PATIENCE, NETLINK_ROUTE, GET, &ALL, |body| {
@@ -243,7 +241,7 @@ impl Interfaces {
             return;
         }
         let Some(link) = link_of(header.link_layer_type) else {
-            // Down, it carries nothing.
+            // An interface that is down carries nothing.
             let up = header.flags.contains(LinkFlags::Up);
             self.unfollowed += usize::from(up && carries_ip(header.link_layer_type));
             return;
@@ -285,11 +283,11 @@ fn has_xdp(xdp: &[LinkXdp]) -> bool {
         .any(|fact| matches!(fact, LinkXdp::Attached(how) if *how != XdpAttached::None))
 }
 
-/// Header before the network header; nothing where that is not followed.
+/// Header before the network header; `None` if it is not followed.
 fn link_of(kind: LinkLayerType) -> Option<Link> {
     match kind {
         LinkLayerType::Ether => Some(Link::Ethernet),
-        // Devices whose packets begin with the IP header.
+        // Packets of these devices begin with the IP header.
         LinkLayerType::None
         | LinkLayerType::Rawip
         | LinkLayerType::Tunnel
@@ -301,8 +299,8 @@ fn link_of(kind: LinkLayerType) -> Option<Link> {
     }
 }
 
-/// Whether a kind that is not followed may carry Service traffic. Monitors, buses, radios below
-/// another device and the void do not.
+/// Whether an unfollowed kind may carry Service traffic. Monitors, buses, radios below another device
+/// and void devices do not.
 fn carries_ip(kind: LinkLayerType) -> bool {
     !matches!(
         kind,
@@ -320,7 +318,7 @@ fn carries_ip(kind: LinkLayerType) -> bool {
     )
 }
 
-/// Indexes of the devices by which default routes leave, in whichever table.
+/// Indexes of the devices of default routes, in any table.
 fn uplinks() -> Result<BTreeSet<u32>, DevicesError> {
     let mut uplinks = BTreeSet::new();
     for family in Family::ALL {
@@ -359,7 +357,7 @@ mod tests {
 
     /// Without notifications a new pod's interface would be seen 30 s later, or never.
     #[tokio::test(start_paused = true)]
-    async fn notifications_that_end_are_asked_for_again() {
+    async fn subscribes_again_when_notifications_end() {
         static ASKED: AtomicU32 = AtomicU32::new(0);
         let receiver = follow_by(|| {
             Ok(match ASKED.fetch_add(1, Ordering::Relaxed) {
@@ -410,9 +408,8 @@ mod tests {
         assert_eq!(interfaces.unfollowed, unfollowed);
     }
 
-    /// A router's routes change many times a second.
     #[test]
-    fn only_default_routes_and_interfaces_lead_to_a_look() {
+    fn only_default_routes_and_interfaces_trigger_a_list() {
         let heard = |kind: u16, prefix: u8| {
             let body = [2, prefix, 0, 0, 254, 4, 0, 1, 0, 0, 0, 0];
             passes(&netlink::message(kind, 0, &body))
@@ -430,7 +427,7 @@ mod tests {
         }
     }
 
-    /// Returns true if the filter lets a message through. Filters of all sockets work alike.
+    /// Returns whether the filter passes a message. Filters of all sockets work alike.
     fn passes(message: &[u8]) -> bool {
         let (from, to) = std::os::unix::net::UnixDatagram::pair().expect("a pair");
         SockRef::from(&to)

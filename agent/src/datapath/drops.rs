@@ -1,6 +1,6 @@
 //! The kernel's reasons for dropping packets: attaches the program that counts them, and reads its
-//! counts. The program is loaded at start, while loading is allowed, and attached by a raw tracepoint:
-//! that takes no tracefs, no perf_event_open(2) and, since Linux 5.19, no capability.
+//! counts. The program is loaded at start, while loading is allowed. It attaches to a raw tracepoint,
+//! which needs no tracefs, no perf_event_open(2) and, since Linux 5.19, no capability.
 
 use std::collections::{BTreeMap, HashMap as Seen};
 use std::fs::File;
@@ -19,9 +19,9 @@ use super::btf::{self, BtfError};
 use super::load::{self, MapsError, insist, refused, take};
 use crate::causes::chain;
 
-/// The kernel's own types.
+/// The kernel's types (BTF).
 const TYPES: &str = "/sys/kernel/btf/vmlinux";
-/// Distributions' kernels have 5 to 10 MiB of them.
+/// Maximum size; distribution kernels have 5 to 10 MiB.
 const MOST_TYPES: u64 = 32 << 20;
 const TRACEPOINT: &str = "kfree_skb";
 
@@ -44,11 +44,11 @@ pub enum DropsError {
     Maps(#[from] MapsError),
 }
 
-/// Reader of reasons. Nothing is attached until it is told to watch.
+/// Reader of drop reasons. Attaches nothing until [`Drops::watch`].
 pub struct Drops {
     counts: HashMap<MapData, DropKey, u64>,
     layout: Array<MapData, SkbLayout>,
-    /// Read when something is lost for the first time.
+    /// Read at the first loss.
     reasons: Option<BTreeMap<u32, String>>,
     link: Option<RawTracePointLink>,
     seen: Seen<DropKey, u64>,
@@ -57,7 +57,6 @@ pub struct Drops {
 }
 
 impl Drops {
-    /// Takes the maps.
     pub(super) fn open(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
         Ok(Self {
             counts: take(ebpf, map::DROPS)?,
@@ -69,8 +68,7 @@ impl Drops {
         })
     }
 
-    /// Loads the program, and attaches it to nothing. What the kernel refuses is told by
-    /// [`Drops::watch`].
+    /// Loads the program without attaching it. [`Drops::watch`] reports the error if the kernel refuses.
     pub(super) fn load(&mut self, ebpf: &mut Ebpf) {
         let loaded = tracepoint(ebpf).map_err(|error| error.to_string());
         let loaded =
@@ -81,7 +79,7 @@ impl Drops {
     /// Attaches the program, or detaches it.
     ///
     /// # Errors
-    /// The kernel does not allow it, or has no reasons.
+    /// The kernel does not allow it, or has no drop reasons.
     pub(super) fn watch(&mut self, ebpf: &mut Ebpf, on: bool) -> Result<(), DropsError> {
         if !on {
             self.leave();
@@ -112,8 +110,8 @@ impl Drops {
         Ok(())
     }
 
-    /// Detaches, and forgets what was counted: the next loss may have other reasons, and they have
-    /// room.
+    /// Detaches, and deletes the counts: the next loss may have other reasons, which need room in the
+    /// map.
     fn leave(&mut self) {
         self.link = None;
         let keys: Vec<DropKey> = self.counts.keys().flatten().collect();
@@ -144,7 +142,8 @@ impl Drops {
     }
 }
 
-/// Reasons of subsystems (Open vSwitch, mac80211) have enums of their own, and here a number.
+/// Name of a reason. Reasons of subsystems (Open vSwitch, mac80211) have separate enums, and are shown
+/// as numbers.
 fn name(reasons: &BTreeMap<u32, String>, reason: u32) -> String {
     let known = reasons.get(&reason).cloned();
     known.unwrap_or_else(|| format!("reason {reason}"))
@@ -157,7 +156,7 @@ fn tracepoint(ebpf: &mut Ebpf) -> Result<&mut RawTracePoint, load::LoadError> {
 fn types() -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let file = File::open(TYPES)?;
-    // Files of sysfs say how large they are: memory is taken once.
+    // Files in sysfs report their size: allocate once.
     bytes.reserve_exact(file.metadata()?.len().min(MOST_TYPES) as usize + 1);
     file.take(MOST_TYPES).read_to_end(&mut bytes)?;
     Ok(bytes)

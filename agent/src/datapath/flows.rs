@@ -1,4 +1,4 @@
-//! Connections in the kernel's connection table (ctnetlink), read once in a while and never kept. Asked for
+//! Connections in the kernel's connection table (ctnetlink), read on demand and never kept. It is read
 //! only while the node leaves: a table has up to a million entries, and a request may load a module.
 
 use std::fs;
@@ -31,16 +31,16 @@ const PORTS: [u16; 2] = [2, 3];
 const INFO_TCP: u16 = 1;
 const TCP_STATE: u16 = 1;
 
-/// States in which something may be sent, and the files with the time after which an entry without a packet
-/// goes: `enum tcp_conntrack`.
+/// Conntrack states in which data may be sent (`enum tcp_conntrack`), and the sysctls with the
+/// timeout of an idle entry.
 const OPEN: [(u8, &str); 3] = [(3, "established"), (4, "fin_wait"), (5, "close_wait")];
-/// While data is not acknowledged an entry lasts for this long at most.
+/// Sysctl with the maximum timeout of an entry while data is not acknowledged.
 const UNACKNOWLEDGED: &str = "unacknowledged";
 
-/// Counts the connections of outsiders to Services.
+/// Counts the connections of outside clients to Services.
 ///
 /// # Errors
-/// The table cannot be read, in a sentence.
+/// The table cannot be read; the error is a sentence.
 pub fn count(outsiders: &Outsiders) -> Result<OpenConnections, String> {
     let failed = |error: io::Error| format!("the kernel's conntrack table cannot be read: {error}");
     let lasts = Lasts::read().map_err(failed)?;
@@ -56,7 +56,7 @@ pub fn count(outsiders: &Outsiders) -> Result<OpenConnections, String> {
     Ok(counted)
 }
 
-/// Seconds that an entry lasts after a packet, by state.
+/// Timeout in seconds after a packet, by state.
 struct Lasts {
     open: [(u8, u32); OPEN.len()],
     unacknowledged: u32,
@@ -79,10 +79,10 @@ impl Lasts {
         })
     }
 
-    /// Time without a packet, of an entry that lasts for so many seconds more.
+    /// Time since the last packet of an entry that expires in `left` seconds.
     fn idle(&self, state: u8, left: u32) -> Option<Duration> {
         let (_, lasts) = self.open.iter().find(|(of, _)| *of == state)?;
-        // With data under way the kernel takes the shorter of the two.
+        // The kernel takes the shorter timeout while data is not acknowledged.
         let lasts = match left <= self.unacknowledged && self.unacknowledged < *lasts {
             true => self.unacknowledged,
             false => *lasts,
@@ -94,8 +94,7 @@ impl Lasts {
 /// One direction of an entry: source and destination.
 type Tuple = [(Address, Port); 2];
 
-/// An entry of a TCP connection that is open and was translated. Nothing of others, and of bytes that are
-/// none.
+/// An open TCP connection that was translated; `None` for all other entries and for malformed bytes.
 fn flow(entry: &[u8], lasts: &Lasts) -> Option<Flow> {
     let (mut original, mut reply, mut state, mut left) = (None, None, None, None);
     for (kind, value) in attributes(entry.get(HEADER..)?) {
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_translated_connection_is_a_flow_and_its_time_left_says_how_long_it_was_idle() {
+    fn the_remaining_timeout_gives_the_idle_time() {
         for (state, left, idle) in [
             (3, 86_395, 5),
             // Data that is not acknowledged yet.
@@ -188,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_translated_or_not_open_is_none() {
+    fn untranslated_and_closed_connections_are_skipped() {
         assert_eq!(
             flow(&entry(NODE, 3, 9), &LASTS),
             None,

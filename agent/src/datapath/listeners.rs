@@ -1,5 +1,5 @@
 //! Listeners at a TCP port of this network namespace, read from the kernel by netlink
-//! (`sock_diag(7)`): one small dump for each family, filtered by the kernel, of listeners alone.
+//! (`sock_diag(7)`): one small dump per family, which the kernel filters for listeners.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,21 +22,21 @@ const SYN_RECEIVED: u32 = 1 << 3;
 /// Index of the loopback interface in every network namespace.
 const LOOPBACK: u32 = 1;
 
-/// Addresses that sockets listen at, at this port: [`ANY_V4`] and [`ANY_V6`] stand for every address
+/// Addresses of the sockets that listen at this port. [`ANY_V4`] and [`ANY_V6`] represent every address
 /// of a family.
 ///
 /// # Errors
 /// The kernel does not report listeners (without `CONFIG_INET_DIAG`).
 pub fn listeners(port: u16) -> io::Result<BTreeSet<Address>> {
-    // A listener bound to another interface hears nothing of the node's own connections.
+    // A listener bound to another interface receives none of the node's local connections.
     let hears = |listener: &Listener| [0, LOOPBACK].contains(&listener.interface);
     let all = sockets(LISTEN, port)?;
     let hearing = all.iter().filter(|listener| hears(listener));
     Ok(hearing.flat_map(Listener::addresses).collect())
 }
 
-/// Inodes of the sockets that share a port with the listener whose inode is `own`: those that listen
-/// at an address of its own, or at all addresses where it does.
+/// Inodes of the sockets that share a port with the listener whose inode is `own`: those with one of
+/// its addresses, or the same wildcard address.
 ///
 /// # Errors
 /// The same as for [`listeners`].
@@ -81,12 +81,12 @@ impl Listener {
     }
 }
 
-/// The sockets of both families in these states at this port.
+/// The sockets of both families in these states at this port; port 0 selects every port.
 fn sockets(states: u32, port: u16) -> io::Result<Vec<Listener>> {
     let mut found = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
         // struct inet_diag_req_v2: family, protocol, extensions, padding, states, and the socket's id,
-        // which begins with its port. Zero is any.
+        // which begins with its port.
         let mut body = vec![family as u8, libc::IPPROTO_TCP as u8, 0, 0];
         body.extend(states.to_ne_bytes());
         body.extend(port.to_be_bytes());
@@ -99,7 +99,7 @@ fn sockets(states: u32, port: u16) -> io::Result<Vec<Listener>> {
     Ok(found)
 }
 
-/// `struct inet_diag_msg`: family, state, timer, retransmissions; the id (ports, addresses,
+/// Parses `struct inet_diag_msg`: family, state, timer, retransmissions; the id (ports, addresses,
 /// interface, cookie); expiry, queues, owner, inode; then attributes.
 fn listener(body: &[u8]) -> Option<Listener> {
     let mut found = Listener {
@@ -128,7 +128,7 @@ mod tests {
 
     use super::*;
 
-    /// Asks the kernel that the test runs on, as anyone may.
+    /// Uses the test machine's kernel, which needs no privileges.
     #[test]
     fn listeners_are_found_by_port_address_and_family() {
         let v4 = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn who_listens_at_another_address_shares_nothing() {
+    fn a_listener_at_another_address_does_not_share_the_port() {
         let ours = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = ours.local_addr().unwrap().port();
         let _other = TcpListener::bind(("127.0.0.2", port)).unwrap();

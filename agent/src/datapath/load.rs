@@ -1,5 +1,5 @@
-//! Loads the checked-in object (docs/adr/0001-checked-in-object.md), on the maps that a former
-//! agent pinned where there are any.
+//! Loads the checked-in object (docs/adr/0001-checked-in-object.md). It reuses the maps that a
+//! previous agent pinned, if any.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -33,16 +33,16 @@ pub enum LoadError {
         remedy: &'static str,
         source: Box<EbpfError>,
     },
-    /// It would be refused: without CAP_PERFMON the verifier refuses the arithmetic with pointers that
-    /// reading packets takes, and spends most of a minute until it does.
+    /// It would be refused. Without CAP_PERFMON the verifier rejects the pointer arithmetic that
+    /// reading packets needs, after most of a minute.
     #[error("{}: {}", NO_PRIVILEGES.0, NO_PRIVILEGES.1)]
     NotTrusted,
-    /// The object does not hold what this agent was built for.
+    /// The object lacks a program or map that this agent was built for.
     #[error("the eBPF object has no {kind} {name}: run cargo xtask build-ebpf")]
     Missing {
         /// `program` or `map`.
         kind: &'static str,
-        /// Its name.
+        /// Name of the program or map.
         name: &'static str,
     },
 }
@@ -90,7 +90,7 @@ const OLD_KERNEL: (&str, &str) = (
 /// A map of the object cannot be used.
 #[derive(Debug, Error)]
 pub enum MapsError {
-    /// The object lacks it, or was not loaded.
+    /// It is missing in the object, or the object was not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
     /// The kernel refused.
@@ -98,7 +98,7 @@ pub enum MapsError {
     Refused {
         /// `open`, `read`, `sweep`, `write to`.
         operation: &'static str,
-        /// Its name.
+        /// Name of the map.
         map: &'static str,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -123,7 +123,7 @@ pub(super) fn refused<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     }
 }
 
-/// Takes a map out of the object as the type it is used as.
+/// Takes a map out of the object, converted to its type.
 pub(super) fn take<T: TryFrom<Map, Error = MapError>>(
     ebpf: &mut Ebpf,
     name: &'static str,
@@ -136,19 +136,19 @@ fn missing(kind: &'static str, name: &'static str) -> LoadError {
     LoadError::Missing { kind, name }
 }
 
-/// A map of no meaning, to find out whether this thread may read maps that are open already: what is
-/// returned tries. Before Linux 5.19 bpf(2) as a whole wants CAP_BPF where
-/// kernel.unprivileged_bpf_disabled is set, which is usual; since then only bringing something in
-/// does. Distributions carry the change back.
+/// Creates an unused map and returns a test of whether this thread may read maps that are already
+/// open. Before Linux 5.19 every bpf(2) command needs CAP_BPF if kernel.unprivileged_bpf_disabled
+/// is set, which is usual. Since then only commands that create something need it. Distributions
+/// backport that change.
 ///
 /// # Errors
-/// The kernel refused the map: for lack of CAP_BPF, as a rule.
+/// The kernel refused the map, usually for lack of CAP_BPF.
 pub fn scratch_map() -> Result<impl Fn() -> bool, MapError> {
     let map = Array::<_, u64>::create(1, 0)?;
     Ok(move || map.get(&0, 0).is_ok())
 }
 
-/// The programs that are attached; `program::EMPTY` and `program::GLANCE` are for benchmarks.
+/// The programs that the agent attaches; `program::EMPTY` and `program::GLANCE` are for benchmarks.
 pub const ATTACHED: [&str; 4] = [
     program::INGRESS,
     program::EGRESS,
@@ -156,7 +156,7 @@ pub const ATTACHED: [&str; 4] = [
     program::EGRESS_L3,
 ];
 
-/// The sentinel's programs, loaded by [`load_sentinel`] alone.
+/// The sentinel's programs, which only [`load_sentinel`] loads.
 pub const SENTINEL: [&str; 5] = [
     program::ARRIVED,
     program::TRANSLATED,
@@ -165,13 +165,12 @@ pub const SENTINEL: [&str; 5] = [
     program::COLLECT,
 ];
 
-/// Loads maps and programs. With `pins`, maps are found there or pinned there.
+/// Loads maps and programs. With `pins`, reuses the maps pinned there, and pins new ones there.
 pub fn load(pins: Option<&Pins>) -> Result<Ebpf, LoadError> {
     load_with(pins, &[])
 }
 
-/// Like [`load`], with other capacities for the maps that `capacities` names: tests of full maps
-/// use small ones.
+/// Like [`load`], with other capacities for the maps in `capacities`: tests of full maps use small ones.
 pub fn load_with(
     pins: Option<&Pins>,
     capacities: &[(&'static str, u32)],
@@ -180,10 +179,10 @@ pub fn load_with(
         return Err(LoadError::NotTrusted);
     }
     let mut ebpf = match insist(|| create(pins, capacities)) {
-        // Maps that cannot be used are a former agent's of a layout that lied about its version,
-        // or half-made by a crash: counting begins anew rather than not at all.
+        // Pinned maps can be unusable: their layout differs from its version number, or a crash
+        // left them incomplete. Then counting restarts with new maps.
         Err(error) if pins.is_some() && !permission_denied(&error) && !out_of_memory(&error) => {
-            // Only if it is the maps: where the kernel refuses fresh ones as well, it is not.
+            // Only if the pinned maps are the cause: not if the kernel refuses fresh ones as well.
             drop(create(None, capacities).map_err(LoadError::of)?);
             tracing::warn!(%error, "the pinned maps could not be reused; creating new ones");
             if let Some(pins) = pins {
@@ -199,8 +198,8 @@ pub fn load_with(
     Ok(ebpf)
 }
 
-/// Loads the sentinel's programs; those that are loaded already stay. A kernel that refuses these has
-/// its use of the observer.
+/// Loads those of the sentinel's programs that are not loaded yet. If the kernel refuses them, the
+/// observer still works.
 pub fn load_sentinel(ebpf: &mut Ebpf) -> Result<(), LoadError> {
     for name in SENTINEL {
         let classifier = classifier(ebpf, name)?;
@@ -211,20 +210,20 @@ pub fn load_sentinel(ebpf: &mut Ebpf) -> Result<(), LoadError> {
     Ok(())
 }
 
-/// Hands a program to the verifier.
+/// Loads a program, which runs the verifier.
 fn verify(classifier: &mut SchedClassifier) -> Result<(), LoadError> {
     insist(|| classifier.load()).map_err(|error| LoadError::of(EbpfError::ProgramError(error)))
 }
 
-/// Retries for all maps and programs together, and the pause before each where memory is short:
-/// 20 s at most, since nobody is answered meanwhile. An agent that gives up stays blind until its
-/// restart.
+/// Retries for all maps and programs together, and the pause before each if memory is short: 20 s
+/// at most, since the agent answers nobody in the meantime. An agent that stops retrying observes
+/// nothing until its restart.
 static TRIES: AtomicUsize = AtomicUsize::new(100);
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Tries again while the kernel has no memory: what it allocates for maps and programs counts for the
-/// container, and is not waited for. So it does where a signal interrupts the verifier, which stops
-/// with EAGAIN as soon as one waits for this thread (`bpf_check`, kernel/bpf/verifier.c).
+/// Retries while the kernel is out of memory: its allocations for maps and programs are charged to
+/// the container, and they fail at once. Also retries if a signal interrupts the verifier, which
+/// returns EAGAIN as soon as one is pending for this thread (`bpf_check`, kernel/bpf/verifier.c).
 pub(super) fn insist<T, E: std::error::Error + 'static>(
     mut make: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
@@ -255,7 +254,7 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
     let follow_all = u32::from(capacities.iter().any(|(name, _)| *name == FOLLOW_ALL));
     let capacities = capacities.iter().filter(|(name, _)| *name != FOLLOW_ALL);
     let mut loader = EbpfLoader::new();
-    // Nothing in the object is relocated against the kernel's types: they need not be kept.
+    // Nothing in the object is relocated against the kernel's types: do not keep them in memory.
     loader.btf(None);
     for (name, path) in pinned.iter().flatten() {
         loader.map_pin_path(name, path.as_path());
@@ -263,16 +262,16 @@ fn create(pins: Option<&Pins>, capacities: &[(&'static str, u32)]) -> Result<Ebp
     for (name, entries) in capacities {
         loader.map_max_entries(name, *entries);
     }
-    // The programs' own diagnostics stay silent, and the verifier cuts them out, unless asked for.
+    // At level 0 the verifier removes the programs' diagnostics as dead code.
     loader.override_global(aya_log::LEVEL, &level, false);
     loader.override_global(SEED, &seed, true);
     loader.override_global(WINDOW_SHIFT, &window, true);
-    // Tests fill maps of their own capacities.
+    // Set by tests that fill maps of reduced capacity.
     loader.override_global(FOLLOW_ALL, &follow_all, true);
     loader.load(OBJECT)
 }
 
-/// Time between two of the kernel's ticks: the coarse clock's resolution.
+/// Time between two kernel ticks: the resolution of the coarse clock.
 fn tick_ns() -> u64 {
     let mut tick = libc::timespec {
         tv_sec: 0,
@@ -283,14 +282,13 @@ fn tick_ns() -> u64 {
     tick.tv_nsec.unsigned_abs()
 }
 
-/// Level of the programs' own diagnostics: none, or what PATHPROOF_EBPF_LOG names (1 error to 5
+/// Level of the programs' diagnostics: none, or the number in PATHPROOF_EBPF_LOG (1 error to 5
 /// trace), for developers.
 fn log_level() -> u8 {
     std::env::var("PATHPROOF_EBPF_LOG").map_or(0, |level| level.parse().unwrap_or(0))
 }
 
-/// Reads what the programs said into the log, each time it is called; nothing unless they were told
-/// to speak.
+/// Returns a function that writes the programs' diagnostics to the log; `None` if they are off.
 pub fn diagnostics(ebpf: &mut Ebpf) -> Option<Box<dyn FnMut() + Send>> {
     if log_level() == 0 {
         return None;
@@ -304,7 +302,7 @@ pub fn diagnostics(ebpf: &mut Ebpf) -> Option<Box<dyn FnMut() + Send>> {
     }
 }
 
-/// Ids of the programs that are loaded.
+/// Ids of the loaded programs.
 pub(super) fn ids(ebpf: &Ebpf) -> BTreeSet<u32> {
     let id = |(_, program): (_, &Program)| Some(program.info().ok()?.id());
     ebpf.programs().filter_map(id).collect()
@@ -336,13 +334,13 @@ fn permission_denied(error: Cause<'_>) -> bool {
     codes(error).any(|(code, _)| code == libc::EPERM)
 }
 
-/// Whether memory would help. The verifier says `EFAULT`, too, where it has none for one more branch
-/// (`push_stack` and its callers, kernel/bpf/verifier.c); seen with 6.18.
+/// Whether more memory would help. The verifier returns `EFAULT` as well if it has no memory for
+/// one more branch (`push_stack` and its callers, kernel/bpf/verifier.c); seen with 6.18.
 fn out_of_memory(error: Cause<'_>) -> bool {
     codes(error).any(|of| of.0 == libc::ENOMEM || of == (libc::EFAULT, true))
 }
 
-/// The system's codes among the causes, and whether they are the verifier's.
+/// The errno values among the causes, and whether each came from the verifier.
 fn codes<'a>(error: Cause<'a>) -> impl Iterator<Item = (i32, bool)> + 'a {
     std::iter::successors(Some(error), |current| current.source()).filter_map(|error| {
         let (error, verifier) = match error.downcast_ref::<ProgramError>() {
@@ -353,8 +351,8 @@ fn codes<'a>(error: Cause<'a>) -> impl Iterator<Item = (i32, bool)> + 'a {
     })
 }
 
-/// Whether this thread has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it. Where that cannot be
-/// told, privileges are not what is blamed.
+/// Whether this thread has CAP_PERFMON, or CAP_SYS_ADMIN, which includes it. True if unknown, so
+/// that privileges are not blamed.
 fn is_trusted() -> bool {
     let has = |capability| caps::has_cap(None, CapSet::Effective, capability).unwrap_or(true);
     has(Capability::CAP_PERFMON) || has(Capability::CAP_SYS_ADMIN)
@@ -373,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_short_is_waited_for() {
+    fn out_of_memory_is_retried() {
         let mut answers = [libc::ENOMEM; 2].into_iter();
         insist(|| answers.next().map_or(Ok(()), |code| Err(refused(code)))).expect("loaded");
         assert!(answers.next().is_none());
@@ -386,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_is_named() {
+    fn the_missing_resource_is_named() {
         let of = |code| LoadError::of(EbpfError::ProgramError(refused(code))).to_string();
         assert!(
             of(libc::ENOMEM).contains("memory limit"),

@@ -4,12 +4,12 @@
 //! A directory of another layout version is never read; [`Pins::sweep_other_versions`] removes it
 //! once the programs of this version are attached.
 //!
-//! `DIR/programs` records which programs are pathproof's, whichever agent loaded them, by links
-//! that are named by a program's id. Names and tags of programs take CAP_SYS_ADMIN, and during an
+//! `DIR/programs` records which programs are pathproof's, whichever agent loaded them, as symlinks
+//! named by program id. Reading names and tags of programs needs CAP_SYS_ADMIN, and during an
 //! upgrade another agent's programs must not be taken for Cilium's. An agent claims its programs
-//! before it attaches them: a reader of the hooks first and of the claims after that meets no
-//! program of ours that is not claimed. The kernel gives an id once in a boot, so what a killed
-//! agent leaves claims nothing else.
+//! before it attaches them. So a reader that lists the hooks first and the claims second finds
+//! every pathproof program claimed. The kernel assigns an id once per boot, so claims of a killed
+//! agent never match another program.
 
 use std::collections::BTreeSet;
 use std::ffi::CString;
@@ -29,18 +29,17 @@ pub(super) use kept::KeptPins;
 /// `f_type` of a BPF file system (linux/magic.h).
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 const LINKS: &str = "links";
-/// Beside the versions' directories, and the same for all of them.
+/// Beside the versions' directories, shared by all of them.
 const CLAIMS: &str = "programs";
 /// Records of the qdiscs that agents added, beside the claims.
 const QDISCS: &str = "qdiscs";
-/// Claims that are kept, the newest: those of a dozen agents. One that still runs claims its own
-/// again with every look.
+/// Number of claims that are kept, the newest: those of a dozen agents. A running agent renews its
+/// claims at every check.
 const KEPT: usize = 128;
-/// Target of a claim: a BPF file system has no plain files, and nothing is ever read behind it.
+/// Target of a claim: a BPF file system has no plain files, and the target is never read.
 const OWNER: &str = "pathproof";
 
-/// Nothing can be pinned. The agent runs on without pins: an upgrade then leaves a gap in
-/// observation.
+/// Nothing can be pinned. The agent runs without pins, and an upgrade then leaves a gap in observation.
 #[derive(Debug, Error)]
 pub enum PinsError {
     /// Not on a BPF file system.
@@ -50,16 +49,16 @@ pub enum PinsError {
         path.display()
     )]
     NotBpfFs {
-        /// The directory that was asked for.
+        /// The configured directory.
         path: PathBuf,
     },
-    /// Pins of another agent are in the folder, which this one has not made.
+    /// The folder has pins of another agent, which this one did not create.
     #[error("{} has pins of another agent: remove them, or restart this agent to continue with them", path.display())]
     Others {
         /// The folder of this layout version.
         path: PathBuf,
     },
-    /// Could not be made or read.
+    /// Could not be created or read.
     #[error("cannot {operation} {}: {source}", path.display())]
     Io {
         operation: &'static str,
@@ -73,12 +72,12 @@ pub enum PinsError {
 pub struct Pins {
     root: PathBuf,
     version: PathBuf,
-    /// Maps of this version were there already.
+    /// A previous agent of this version had pinned its maps.
     found: bool,
 }
 
 impl Pins {
-    /// Makes the directory of all versions, if it is not there.
+    /// Creates the directory of all versions, if it does not exist.
     pub fn make_root(root: &Path) -> Result<(), PinsError> {
         let parent = root
             .ancestors()
@@ -88,7 +87,7 @@ impl Pins {
         make(root.to_owned())
     }
 
-    /// Opens or makes the directories.
+    /// Opens or creates the directories.
     pub fn open(root: &Path) -> Result<Self, PinsError> {
         Self::make_root(root)?;
         let mut pins = Self {
@@ -113,26 +112,26 @@ impl Pins {
         self.version.join("maps").join(name)
     }
 
-    /// Whether a former agent of this version had pinned its maps when this was opened.
+    /// Whether a previous agent of this version had pinned its maps when this was opened.
     pub fn were_found(&self) -> bool {
         self.found
     }
 
-    /// Nothing is observed until the next agent is there: [`Pins::were_found`] says so to that one.
+    /// Records a gap: nothing observes until the next agent starts, which [`Pins::were_found`] reports.
     pub fn interrupt(&self) {
-        // Without it the next agent believes what was true until now.
+        // Otherwise the next agent would take old proofs for current ones.
         let _ = fs::remove_file(self.map(map::PROOFS));
     }
 
-    /// Path of the pin of the link of a device and direction. By index, not name: a device of the
-    /// same name that is back is another device, and its old link is dead.
+    /// Path of the pin of a link. By index, not name: a device that is created again with the same
+    /// name is another device, and its old link is dead.
     pub fn link(&self, device: u32, direction: &str) -> PathBuf {
         self.version
             .join(LINKS)
             .join(format!("{device}-{direction}"))
     }
 
-    /// The links that are pinned, each with its device's index.
+    /// The pinned links, each with the index of its device.
     pub(super) fn pinned_links(&self) -> impl Iterator<Item = (u32, PathBuf)> {
         entries(&self.version.join(LINKS)).filter_map(|path| {
             let (index, _) = path.file_name()?.to_str()?.split_once('-')?;
@@ -145,7 +144,7 @@ impl Pins {
         self.root.join(CLAIMS)
     }
 
-    /// Folder of the records of qdiscs, below that of all versions.
+    /// Folder of the qdisc records, below the folder of all versions.
     pub(super) fn qdiscs(root: &Path) -> PathBuf {
         root.join(QDISCS)
     }
@@ -155,13 +154,13 @@ impl Pins {
         &self.root
     }
 
-    /// Ids of the programs that some agent claimed.
+    /// Ids of the programs that any agent claimed.
     pub(super) fn claimed(&self) -> BTreeSet<u32> {
         let id = |path: PathBuf| path.file_name()?.to_str()?.parse().ok();
         entries(&self.claims()).filter_map(id).collect()
     }
 
-    /// Claims these too, and forgets the oldest where there are too many.
+    /// Adds claims, and removes the oldest beyond [`KEPT`].
     pub(super) fn claim(&self, ids: &BTreeSet<u32>) -> io::Result<()> {
         let folder = self.claims();
         let mut claimed = self.claimed();
@@ -183,22 +182,22 @@ impl Pins {
         Ok(())
     }
 
-    /// Forgets every pinned map, so that the next load makes fresh ones.
+    /// Removes every pinned map, so that the next load creates new ones.
     pub fn forget_maps(&self) {
         let _ = fs::remove_dir_all(self.version.join("maps"));
         let _ = fs::create_dir_all(self.version.join("maps"));
     }
 
     /// Removes what agents of other layout versions left. Nothing else below the directory is
-    /// touched: it may be shared with others' pins.
+    /// touched: it may hold pins of other programs.
     pub fn sweep_other_versions(&self) {
         for path in versions(&self.root).filter(|path| *path != self.version) {
             let _ = fs::remove_dir_all(path);
         }
     }
 
-    /// Removes everything of every version: `pathproof cleanup`. The number of links and maps that
-    /// were there, for the message. Removing a link's last pin detaches its program.
+    /// Removes everything of every version (`pathproof cleanup`). Returns the number of links and
+    /// maps that were removed. Removing a link's last pin detaches its program.
     pub fn remove_all(root: &Path) -> Result<usize, PinsError> {
         if !root.exists() {
             return Ok(0);
@@ -219,19 +218,19 @@ impl Pins {
         for folder in [CLAIMS, QDISCS] {
             let _ = fs::remove_dir_all(root.join(folder));
         }
-        // Only if nobody else has anything in it.
+        // Only if it is empty.
         let _ = fs::remove_dir(root);
         Ok(count)
     }
 }
 
-/// Entries of a folder; none where it cannot be read.
+/// Entries of a folder; none if it cannot be read.
 fn entries(folder: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| entry.path())
 }
 
-/// The directories of layout versions, `v` and a number.
+/// The directories of layout versions: `v` and a number.
 fn versions(root: &Path) -> impl Iterator<Item = PathBuf> {
     let is_version = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -249,14 +248,14 @@ fn make(path: PathBuf) -> Result<(), PinsError> {
     })
 }
 
-/// The folder that has the mount point of the BPF file system with `root`, unless that is the root of all files.
+/// The parent of the mount point of the BPF file system that holds `root`, unless that is `/`.
 pub fn above_mount(root: &Path) -> Option<&Path> {
     let mut folders = root.ancestors().skip(1);
     let above = folders.find(|folder| require_bpf_fs(folder, root).is_err());
     above.filter(|folder| folder.parent().is_some())
 }
 
-/// Whether `path`, which is there, is on a BPF file system: `root` is to be or is there.
+/// Checks that the existing `path` is on a BPF file system; `root` is for the error.
 fn require_bpf_fs(path: &Path, root: &Path) -> Result<(), PinsError> {
     let failed = |source| PinsError::Io {
         operation: "look at",
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn two_agents_claims_stand_beside_each_other() {
+    fn claims_of_two_agents_coexist() {
         let dir = tempfile::tempdir().unwrap();
         let pins = pins(&dir.path().join("pins"));
         assert!(pins.claimed().is_empty());
@@ -303,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_go_and_ones_own_never() {
+    fn the_oldest_claims_are_removed_but_never_own_ones() {
         let dir = tempfile::tempdir().unwrap();
         let pins = pins(dir.path());
         let many: BTreeSet<u32> = (100..100 + KEPT as u32).collect();

@@ -1,5 +1,5 @@
-//! The sentinel's programs, and the maps of its probes: registers what will be sent, reads what was
-//! seen of it, waits for the programs' events. Nothing here interprets a probe's stamps.
+//! The sentinel's programs, and the maps of its probes: registers probes before they are sent, reads
+//! where they were seen, waits for the programs' events. It does not interpret a probe's stamps.
 
 use std::cell::Cell;
 use std::io;
@@ -21,9 +21,8 @@ use super::sample::record;
 use crate::causes::chain;
 use crate::netlink::name_of;
 
-/// The maps of the sentinel's probes, and the observer's map of connections to look things up in: all
-/// by handles of their own, so that a prober can run on a thread of its own while the observer's maps
-/// stay where they are.
+/// The maps of the sentinel's probes, and the observer's map of connections for lookups. All
+/// through separate handles, so that a prober can run on another thread than the observer.
 pub struct ProbeMaps {
     probes: HashMap<MapData, ProbeKey, Probe>,
     sockets: HashMap<MapData, u64, HostProbe>,
@@ -32,7 +31,7 @@ pub struct ProbeMaps {
 }
 
 impl ProbeMaps {
-    /// Opens them. `pending` is the map of connections, which the object holds no more once a
+    /// Opens them. `pending` is the map of connections, which is no longer in the object once a
     /// sampler took it.
     pub fn open(ebpf: &Ebpf, pending: BorrowedFd<'_>) -> Result<Self, MapsError> {
         let connections = handle(map::PENDING, pending, Map::HashMap)?;
@@ -45,7 +44,7 @@ impl ProbeMaps {
     }
 
     /// Registers a probe that is about to be sent; from now on the echo answers it. `flags`: bits of
-    /// [`probe_flag`](agent_common::probe::probe_flag). What stood under the key is forgotten.
+    /// [`probe_flag`](agent_common::probe::probe_flag). Replaces an earlier probe with the same key.
     pub fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), MapsError> {
         let probe = Probe {
             flags,
@@ -55,7 +54,7 @@ impl ProbeMaps {
         inserted.map_err(refused("write to", map::PROBES))
     }
 
-    /// Record of a probe; nothing where none is registered.
+    /// Record of a probe; `None` if it is not registered.
     pub fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, MapsError> {
         match self.probes.get(key, 0) {
             Ok(probe) => Ok(Some(probe)),
@@ -64,30 +63,30 @@ impl ProbeMaps {
         }
     }
 
-    /// Forgets a probe: no packet of it is answered any more. One that is not there is none.
+    /// Removes a probe, if registered: its packets are no longer answered.
     pub fn remove(&mut self, key: &ProbeKey) {
         let _ = self.probes.remove(key);
     }
 
-    /// Lets the first SYN of the socket with this cookie (`SO_COOKIE`) be a probe. To be called
-    /// before its `connect`.
+    /// Makes the first SYN of the socket with this cookie (`SO_COOKIE`) a probe. Call it before
+    /// `connect`.
     pub fn register_socket(&mut self, cookie: u64) -> Result<(), MapsError> {
         let inserted = self.sockets.insert(cookie, HostProbe::default(), 0);
         inserted.map_err(refused("write to", map::HOST_PROBES))
     }
 
-    /// Record of a socket that was registered.
+    /// Record of a registered socket.
     pub fn socket(&self, cookie: u64) -> Option<HostProbe> {
         self.sockets.get(&cookie, 0).ok()
     }
 
-    /// Forgets a socket; its probe stays until it is removed.
+    /// Removes a socket; its probe stays until it is removed.
     pub fn remove_socket(&mut self, cookie: u64) {
         let _ = self.sockets.remove(&cookie);
     }
 
     /// The observer's state of the TCP connection with this initial sequence number: bits of
-    /// [`state`](agent_common::evidence::state). Nothing where the observer does not follow it.
+    /// [`state`](agent_common::evidence::state). `None` if the observer does not follow it.
     pub fn connection_state(&self, isn: u32, family: Family) -> Option<u32> {
         let key = PendingKey {
             isn,
@@ -97,12 +96,12 @@ impl ProbeMaps {
         Some(pending.state)
     }
 
-    /// Readable while [`next_event`](Self::next_event) has something to tell.
+    /// Readable while [`next_event`](Self::next_event) has an event.
     pub fn events_fd(&self) -> RawFd {
         self.events.as_raw_fd()
     }
 
-    /// The oldest event that was not read yet.
+    /// The oldest unread event.
     pub fn next_event(&mut self) -> Option<ProbeEvent> {
         while let Some(bytes) = self.events.next() {
             if let Some(event) = record(&bytes) {
@@ -113,7 +112,7 @@ impl ProbeMaps {
     }
 }
 
-/// Another handle of a map of the object, as the type it is used as.
+/// Opens another handle of a map of the object, converted to its type.
 fn open<T: TryFrom<Map, Error = MapError>>(
     ebpf: &Ebpf,
     name: &'static str,
@@ -136,28 +135,28 @@ fn handle(
     MapData::from_fd(fd).map(kind).map_err(refused("open", map))
 }
 
-/// A prober may take them to its own thread.
+/// A prober may run on another thread.
 const _: fn() = || {
     fn sent<T: Send>() {}
     sent::<ProbeMaps>();
 };
 
-/// Interface indexes of the ends of the two pairs.
+/// Interface indexes of the ends of the sentinel's two veth pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeEnds {
-    /// End by which probes come into the node.
+    /// End by which probes enter the node.
     pub client_near: u32,
-    /// End at which they are sent, and answers collected.
+    /// End at which probes are sent and answers collected.
     pub client_far: u32,
-    /// End by which they leave for the echo.
+    /// End by which probes leave the node for the echo.
     pub server_near: u32,
-    /// End at which the echo is.
+    /// End at which the echo program is attached.
     pub server_far: u32,
 }
 
 impl ProbeEnds {
-    /// Every program with its device and direction. The far ends first: an answer that finds
-    /// nobody to collect it would be the node's own.
+    /// Every program with its device and direction. The far ends first: without the program that
+    /// collects answers, the node itself would receive them.
     fn places(&self) -> [(&'static str, u32, Direction); 5] {
         [
             (program::COLLECT, self.client_far, Direction::Ingress),
@@ -172,7 +171,7 @@ impl ProbeEnds {
 /// The sentinel's programs cannot be attached.
 #[derive(Debug, Error)]
 pub enum ProbeHooksError {
-    /// They could not be loaded: the observer is not concerned.
+    /// They could not be loaded. The observer is not affected.
     #[error("the sentinel's programs cannot be loaded: {0}")]
     Load(String),
     /// No such device.
@@ -194,10 +193,10 @@ pub enum ProbeHooksError {
 }
 
 /// The sentinel's five programs at the four ends of its veth pairs, right behind the observer's.
-/// Dropped, they are detached.
+/// Dropping this detaches them.
 ///
-/// Never pinned: probes end with the agent that sends them, and the far ends' own settings drop what
-/// reaches them then. Devices are not made here, and none but the four is touched.
+/// Never pinned: probes end with the agent that sends them, and the far ends then drop what reaches
+/// them. Devices are not created here, and only these four are touched.
 pub struct ProbeHooks(Vec<Hook>);
 
 impl ProbeHooks {
@@ -205,7 +204,7 @@ impl ProbeHooks {
         load_sentinel(ebpf).map_err(|error| ProbeHooksError::Load(error.to_string()))
     }
 
-    /// Loads the programs, if they are not, and attaches all five or none.
+    /// Loads the programs, if they are not loaded, and attaches all five or none.
     pub fn attach(ebpf: &mut Ebpf, ends: &ProbeEnds, mode: Mode) -> Result<Self, ProbeHooksError> {
         Self::load(ebpf)?;
         let mut hooks = Vec::new();
@@ -226,7 +225,7 @@ impl ProbeHooks {
         self.0.first().map_or(Mechanism::Tcx, Hook::mechanism)
     }
 
-    /// Whether all five still stand. Where one does not, drop these and attach anew.
+    /// Whether all five are still attached. If not, drop these and attach again.
     pub fn stand(&self) -> bool {
         self.0.iter().all(Hook::stands)
     }
@@ -239,7 +238,7 @@ fn attach(
     direction: Direction,
     mode: Mode,
 ) -> Result<Hook, HookError> {
-    // The observer is not at the far ends.
+    // The observer is not attached at the far ends.
     let observer = classifier(ebpf, direction.program(Link::Ethernet))?.info();
     let spot = Spot {
         index,
@@ -247,7 +246,7 @@ fn attach(
         direction,
         place: Place::behind(observer.ok().map(|info| info.id())),
         may_add_qdisc: true,
-        // Nobody asks: it goes with its device.
+        // Not read: the qdisc goes with its device.
         added_qdisc: Cell::default(),
     };
     Hook::attach(classifier(ebpf, program)?, &spot, mode, None)

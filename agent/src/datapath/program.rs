@@ -1,11 +1,12 @@
-//! Applies plans to the maps, in their order, and reads back what stands there.
+//! Applies plans to the maps, change by change, and reads back their content.
 //!
-//! A map that is full is no error: the change is handed back, so that the planner counts it as
-//! missing and tries again when there is room.
+//! A full map is no error: the change is returned, so that the planner counts it as missing and
+//! retries when there is room.
 //!
-//! Ports of UDP Services are marked before anything is looked for there, and unmarked by what stands in
-//! the maps, long after it went. Another agent may mark and unmark at the same time: whoever puts
-//! entries in marks their ports again behind that, and whoever unmarks looks again behind that.
+//! Ports of UDP Services are marked before their entries are installed. They are unmarked long
+//! after the last entry was removed, by the content of the maps. Another agent may mark and unmark
+//! at the same time. So an agent that installs entries marks their ports again afterwards, and an
+//! agent that unmarks reads the maps again afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -28,11 +29,11 @@ use agent_core::expect::SourcePrefix;
 use agent_core::plan::{Installed, MapChange};
 use agent_core::time::Mono;
 
-/// Puts of one call: more save nothing, and hold up memory.
+/// Entries per batch call: more are not faster, and need more memory.
 const BATCH: usize = 1024;
 
-/// A port is unmarked this long after its last entry went at the earliest: answers to datagrams that
-/// are followed have come by then.
+/// Minimum time from a port's last entry to its unmarking: answers to followed datagrams have
+/// arrived by then.
 const UNMARK_AFTER: Duration = Duration::from_secs(60);
 
 /// The maps that hold expectations.
@@ -42,18 +43,18 @@ pub struct Programmer {
     sources: LpmTrie<MapData, [u8; 16], u32>,
     devices: HashMap<MapData, u32, u32>,
     udp_ports: Array<MapData, UdpPorts>,
-    /// Ports may be marked that are no Service's any more: entries went, or a former agent marked them.
+    /// Marked ports may belong to no Service: entries were removed, or a previous agent marked them.
     has_leftovers: bool,
-    /// When those are unmarked.
+    /// Time at which those are unmarked.
     unmark_at: Option<Mono>,
 }
 
 /// Result of a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Changes that found no place.
+    /// Changes that did not fit.
     pub full: Vec<MapChange>,
-    /// The first other error, in words.
+    /// The first other error, as text.
     pub error: Option<String>,
 }
 
@@ -71,14 +72,14 @@ impl Programmer {
         })
     }
 
-    /// Applies a plan, in its order. Every change is tried, whatever became of those before it.
+    /// Applies a plan in order. Every change is attempted, even if earlier ones failed.
     pub fn apply(&mut self, plan: &[MapChange]) -> Outcome {
         let mut outcome = Outcome::default();
         self.mark_ports(plan, &mut outcome);
         for run in plan.chunk_by(|one, next| discriminant(one) == discriminant(next)) {
             for changes in run.chunks(BATCH) {
-                // A map that is full, a kernel without the call: one at a time tells which are in.
-                // Putting what is in already changes nothing.
+                // The map may be full, or the kernel may lack the call. Single updates then show
+                // which changes fit; repeating one that is installed changes nothing.
                 if self.change_together(changes).is_err() {
                     self.change_each(changes, &mut outcome);
                 }
@@ -124,7 +125,7 @@ impl Programmer {
         marked.map_err(refused("read", map::UDP_PORTS))
     }
 
-    /// Unmarks ports that have been no Service's for a while. Call it from time to time.
+    /// Unmarks ports that have belonged to no Service for [`UNMARK_AFTER`]. Call it periodically.
     pub fn unmark_ports(&mut self, now: Mono) -> Result<(), MapsError> {
         if self.unmark_at.is_none() && std::mem::take(&mut self.has_leftovers) {
             self.unmark_at = Some(now.plus(UNMARK_AFTER));
@@ -143,7 +144,7 @@ impl Programmer {
         self.mark(standing, ports)
     }
 
-    /// Ports of the UDP frontends and endpoints that stand in the maps.
+    /// Ports of the UDP frontends and endpoints in the maps.
     fn standing_ports(&self) -> Result<BTreeSet<Port>, MapsError> {
         let mut ports = BTreeSet::new();
         let fd = self.frontends.map().fd().as_fd();
@@ -159,7 +160,7 @@ impl Programmer {
         Ok(ports)
     }
 
-    /// One call for many puts of a kind: each costs a fifth of a call of its own.
+    /// Applies many changes of one kind in one call, at a fifth of the cost per change.
     fn change_together(&self, changes: &[MapChange]) -> io::Result<()> {
         match changes.first() {
             Some(MapChange::PutEndpoint { .. } | MapChange::RetireEndpoint { .. }) => {
@@ -184,10 +185,10 @@ impl Programmer {
                 _ => None,
             };
             match code {
-                // E2BIG is a hash map's word for full, ENOSPC a trie's; without preallocation there
-                // is also ENOMEM.
+                // A full hash map returns E2BIG, a full trie ENOSPC, and a map without
+                // preallocation may return ENOMEM.
                 Some(libc::E2BIG | libc::ENOSPC | libc::ENOMEM) => outcome.full.push(*change),
-                // The entry to delete is gone already.
+                // The entry is already gone.
                 Some(libc::ENOENT) => {}
                 _ => {
                     let first = || format!("{change:?}: {error}");
@@ -199,7 +200,7 @@ impl Programmer {
 
     fn change(&mut self, change: &MapChange) -> Result<(), MapError> {
         match change {
-            // The sampler's, before the plan (`Observer::apply`).
+            // The sampler resets counts, before the plan (`Observer::apply`).
             MapChange::ResetCounts { .. } => Ok(()),
             MapChange::PutSource { prefix, class } => {
                 self.sources.insert(&key(prefix), *class as u32, 0)
@@ -214,7 +215,7 @@ impl Programmer {
         }
     }
 
-    /// Reads the content of the maps: a former agent's, if they were pinned.
+    /// Reads the content of the maps: a previous agent's, if they were pinned.
     pub fn installed(&self) -> Installed {
         let prefix = |key: Key<_>| SourcePrefix {
             address: key.data(),
@@ -229,7 +230,7 @@ impl Programmer {
         }
     }
 
-    /// Those of these endpoints that were met, and when ([`EndpointEntry::met_ns`]).
+    /// The endpoints among these that traffic has met, and when ([`EndpointEntry::met_ns`]).
     pub fn met(&self, endpoints: &[EndpointKey]) -> Vec<(EndpointKey, Mono)> {
         let entry = |key: &EndpointKey| Some((*key, self.endpoints.get(key, 0).ok()?.met_ns));
         let entries = endpoints.iter().filter_map(entry);
@@ -239,8 +240,8 @@ impl Programmer {
             .collect()
     }
 
-    /// Flags devices ([`device_flag`](agent_common::service::device_flag)); those that are not named
-    /// have no flags. One that is refused keeps no other from its own.
+    /// Sets the flags of devices ([`device_flag`](agent_common::service::device_flag)) and clears
+    /// all others. If one device is refused, the rest are still set.
     pub fn set_devices(&mut self, wanted: &BTreeMap<u32, u32>) -> Result<(), MapsError> {
         let standing: BTreeMap<u32, u32> = self.devices.iter().flatten().collect();
         for index in standing.keys().filter(|index| !wanted.contains_key(index)) {
@@ -284,7 +285,7 @@ fn udp_port(change: &MapChange) -> Option<Port> {
     }
 }
 
-/// The port of an entry that goes, which may be a UDP Service's.
+/// The port of a removed entry, which may belong to a UDP Service.
 fn gone_port(change: &MapChange) -> Option<Port> {
     match change {
         MapChange::DeleteFrontend { key } => (key.protocol == UDP).then_some(key.port),

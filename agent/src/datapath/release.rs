@@ -1,11 +1,11 @@
-//! The kernel's release, and whether pathproof was tested on one of its age.
+//! The kernel's release, and whether pathproof was tested on one that old.
 
-/// Oldest series that pathproof was tested on (docs/kernels.md). Older kernels are not refused: the
-/// programs may load there.
+/// Oldest series that pathproof was tested on (docs/kernels.md). Older kernels are not refused, since
+/// the programs may load there.
 const OLDEST_TESTED: (u32, u32) = (6, 1);
 const FILE: &str = "/proc/sys/kernel/osrelease";
 
-/// The release of this kernel if it is older than all that pathproof was tested on.
+/// The kernel's release if it is older than every tested one.
 pub fn untested() -> Option<String> {
     let release = std::fs::read_to_string(FILE).ok()?;
     let release = release.trim();

@@ -1,5 +1,5 @@
-//! Reads the evidence out of the maps: what was counted since the last look, single anomalies, the
-//! times of the last proofs, and what the programs could not do.
+//! Reads the evidence from the maps: counts since the last sample, single anomalies, the times of
+//! the last proofs, and faults of the programs.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -26,9 +26,9 @@ use agent_core::time::Mono;
 pub struct Read {
     /// The evidence.
     pub sample: KernelSample,
-    /// Answers to datagrams and connections.
+    /// Answers to datagrams, and acceptances of connections.
     pub answers: Vec<Answer>,
-    /// Connections under way.
+    /// Number of connections under way.
     pub under_way: usize,
 }
 
@@ -43,20 +43,20 @@ pub struct Sampler {
     connections: Sweeper,
     datagrams: Sweeper,
     arrivals: Arrivals,
-    /// The last sweep of datagrams was refused, which was told.
+    /// The last sweep of datagrams failed, which was logged.
     datagrams_refused: bool,
-    /// Reports of connections that may still be answered.
+    /// Connections that were reported as failed and may still be answered.
     doubts: Doubts,
     words: Box<Touched>,
     seen: HashMap<u32, ServiceCounts>,
 }
 
-/// Counts of the Services whose counts moved, and the words that say of which that may be.
+/// Counts of the Services whose counts changed, and the bitmap that marks which may have.
 type Counts = (Box<Touched>, Vec<(u32, ServiceCounts)>);
 
 impl Sampler {
-    /// Takes the maps. What was counted under a former agent is the base of what comes, and no
-    /// evidence: it was judged already.
+    /// Takes the maps. What was counted under a previous agent is the baseline and no evidence:
+    /// that agent judged it.
     pub fn open(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
         let mut sampler = Self {
             counts: take(ebpf, map::COUNTS)?,
@@ -83,20 +83,20 @@ impl Sampler {
         self.connections.fd()
     }
 
-    /// The devices by which default routes leave: what comes in there comes from outside.
+    /// Sets the devices of default routes: traffic that enters there comes from outside.
     pub(super) fn set_uplinks(&mut self, uplinks: BTreeSet<u32>) {
         self.arrivals.uplinks = uplinks;
     }
 
-    /// Sets the names of the current devices. A device that is created again has the same name and another
-    /// index.
+    /// Sets the names of the current devices. A device that is created again has the same name and
+    /// another index.
     pub(super) fn set_devices(&mut self, devices: &[Device]) {
         let named = devices.iter();
         let named = named.map(|of| (of.index, Arc::from(of.name.as_str())));
         self.arrivals.devices = named.collect();
     }
 
-    /// Reads all of them. Nothing is taken before everything is read: a reading that fails half-way
+    /// Takes a sample. The counts are committed only after every map was read: a failed reading
     /// loses nothing.
     pub fn sample(&mut self, now: Mono) -> Result<Read, MapsError> {
         let read = self.read_counts()?;
@@ -127,12 +127,12 @@ impl Sampler {
         for (key, pending, failed) in &swept.failed {
             sightings.push(self.doubts.failed(key, pending, *failed));
         }
-        // Those to endpoints that left accuse no node, and are named as those of connections are.
+        // Datagrams to departed endpoints accuse no node; they are reported as connections to these are.
         for (key, pending, failed) in datagrams.failed.iter().filter(|(_, of, _)| of.is_direct()) {
             sightings.push(self.doubts.failed(key, pending, *failed));
         }
         self.doubts.forget(now);
-        // They are no connections to a frontend.
+        // A connection to a departed endpoint has no frontend, so it is not counted.
         let all = swept.failed.iter().chain(&datagrams.failed);
         for (_, pending, failed) in all.filter(|(_, of, _)| !of.is_direct()) {
             count(&mut counts, pending, *failed);
@@ -160,7 +160,7 @@ impl Sampler {
         })
     }
 
-    /// Datagrams judge nobody: what cannot be read of them is no reason to read nothing.
+    /// Sweeps the datagrams. They do not affect the verdict, so a failure must not fail the sample.
     fn sweep_datagrams(&mut self, now: Mono) -> (Swept, Vec<Answer>) {
         let mut answers = Vec::new();
         let swept = self.datagrams.sweep(now.0, |key, pending, met| {
@@ -178,7 +178,7 @@ impl Sampler {
         }
     }
 
-    /// Sets the counts of an id to zero that is given to another Service.
+    /// Sets the counts of an id to zero, because another Service gets it.
     pub fn reset(&mut self, service: u32) -> Result<(), MapsError> {
         self.seen.remove(&service);
         self.counts
@@ -214,7 +214,7 @@ impl Sampler {
         Ok((words, moved))
     }
 
-    /// Takes what moved since the counts that were taken before.
+    /// Commits the new counts and returns the changes.
     fn take_deltas(&mut self, (words, moved): Counts) -> Vec<CountDelta> {
         let mut deltas = Vec::new();
         for (service, now) in moved {
@@ -268,14 +268,14 @@ fn read<T: aya::Pod>(
     array.get(&index, 0).map_err(refused("read", map))
 }
 
-/// A sum that went back was set to zero meanwhile, by another agent that gave the id to another
-/// Service: two thousand million connections do not come between two looks.
+/// The increase of a counter. A counter that decreased was reset by another agent, which gave the
+/// id to another Service: 2^31 connections do not come between two samples.
 fn counted_since(before: u32, now: u32) -> u32 {
     let by = now.wrapping_sub(before);
     if by <= u32::MAX / 2 { by } else { now }
 }
 
-/// A record of a ring buffer; nothing where it is of another size than ours.
+/// A record of a ring buffer; `None` if it is too short.
 pub(super) fn record<T: Pod>(bytes: &[u8]) -> Option<T> {
     // SAFETY: long enough, read unaligned, and `Pod` takes any bytes.
     let read = || unsafe { bytes.as_ptr().cast::<T>().read_unaligned() };

@@ -1,7 +1,7 @@
-//! Reads what tells the datapath's shape: which programs of others stand behind ours, and which
-//! run when a socket connects. Read-only, a few dozen microseconds; nothing is ever attached to a
-//! cgroup. What the kernel does not tell is left out, which `agent_core::shape` makes a weaker
-//! statement of.
+//! Reads the facts that determine the datapath's shape: foreign programs behind pathproof's, and
+//! programs that run when a socket connects. Read-only, a few dozen microseconds; nothing is ever
+//! attached to a cgroup. Facts that the kernel does not report are left out, and
+//! `agent_core::shape` then makes a weaker statement.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -18,17 +18,18 @@ use super::syscall::{BPF_CGROUP_CONNECT, BPF_CGROUP_POST_BIND, programs_at, sock
 use agent_core::owners::OwnersRead;
 use agent_core::shape::{DeviceFacts, Facts, Role, Strangers};
 
-/// Facts that are known before anything is read.
+/// Facts that are already known.
 pub struct Seen<'a> {
     /// All interfaces.
     pub interfaces: &'a Interfaces,
-    /// Names of the sentinel's ends that face the node.
+    /// Names of the node's ends of the sentinel's pairs.
     pub sentinel: &'a [String],
-    /// Owners of the rules that are there, by family.
+    /// Owners of the existing rules, by family.
     pub owners: OwnersRead,
 }
 
-/// Reads it, now. `ours` tells which programs are agents' of pathproof, and is asked after the hooks.
+/// Reads the current facts. `ours` returns the ids of pathproof's programs, and runs after the hooks
+/// were read.
 pub(super) fn read(seen: &Seen<'_>, ours: impl FnOnce() -> BTreeSet<u32>) -> Facts {
     let devices = &seen.interfaces.devices;
     let telling = devices
@@ -64,7 +65,7 @@ fn role(device: &Device, sentinel: &[String]) -> Option<Role> {
     }
 }
 
-/// Programs attached at one hook: ids of links' programs, and filters.
+/// Programs attached at one hook: ids of link programs, and filters.
 struct Standing {
     links: Vec<u32>,
     filters: Vec<StandingFilter>,
@@ -78,7 +79,7 @@ impl Standing {
         })
     }
 
-    /// Another agent's programs are no strangers, also where it could not claim them.
+    /// The foreign programs. Another agent's programs are not, even if it could not claim them.
     fn strangers(self, ours: &BTreeSet<u32>) -> Strangers {
         let links = self.links.iter().filter(|id| !ours.contains(id));
         let filters = self.filters.into_iter();
@@ -86,7 +87,7 @@ impl Standing {
         let names = filters.map(|filter| filter.name);
         let is_ours = |name: &String| name.starts_with("pathproof");
         Strangers {
-            // The kernel tells names of links' programs with CAP_SYS_ADMIN alone.
+            // The kernel reports names of link programs only with CAP_SYS_ADMIN.
             links: links.map(|_| None).collect(),
             filters: names
                 .filter(|name| !name.as_ref().is_some_and(is_ours))
@@ -95,7 +96,7 @@ impl Standing {
     }
 }
 
-/// A kernel without TCX has filters alone, and an interface without the qdisc has none.
+/// A kernel without TCX supports only filters, and an interface without the qdisc has no filters.
 fn or_none<T>(found: io::Result<Vec<T>>) -> Option<Vec<T>> {
     match found {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(Vec::new()),
@@ -108,7 +109,7 @@ fn hooks(device: &Device) -> Option<[Standing; 2]> {
     Some([ingress?, egress?])
 }
 
-/// Programs that run when this process does so with a socket, by family.
+/// Programs of these attach types that run for this process's sockets, by family.
 fn at_sockets(
     cgroup: Option<&File>,
     attach_types: [u32; FAMILIES],
@@ -122,7 +123,7 @@ fn at_sockets(
     })
 }
 
-/// Path of this process's cgroup in the unified hierarchy, as far as that is mounted here.
+/// Path of this process's cgroup in the unified hierarchy, if that is mounted.
 fn own_cgroup() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mounts").ok()?;
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;

@@ -1,9 +1,9 @@
-//! Gives the agent the connections to a port that it does not hold: its listeners have ports of
-//! their own, and a program in the network namespace picks them when the kernel looks for who
-//! listens (docs/adr/0010-port-takeover.md).
+//! Gives the agent the connections to a port that it does not hold. The agent's listeners have
+//! other ports, and a program in the network namespace selects them when the kernel looks up the
+//! listener (docs/adr/0010-port-takeover.md).
 //!
-//! Never pinned: the program goes with the process, however that ends, and the port is its owner's
-//! again with the next connection.
+//! Never pinned: the program goes with the process in every case, and the next connection goes to
+//! the port's owner again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ use super::load::{self, MapsError, insist, refused, take};
 use super::succession::{Marks, Succession};
 use crate::causes::chain;
 
-/// Addresses of the node's interfaces, one to a line.
+/// Addresses of the node's interfaces, one per line.
 const IPV6_ADDRESSES: &str = "/proc/thread-self/net/if_inet6";
 /// The network namespace that the agent is in.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
@@ -35,7 +35,7 @@ const NAMESPACE: &str = "/proc/thread-self/ns/net";
 /// Connections cannot be steered.
 #[derive(Debug, Error)]
 pub enum SteerError {
-    /// Nothing of pathproof's is in the kernel.
+    /// No pathproof program is loaded.
     #[error("connections cannot be steered: the observer is not loaded")]
     NoObserver,
     /// The kernel refused the program.
@@ -64,28 +64,28 @@ pub struct Steer {
     pub index: u32,
     /// Rule that selects the connections.
     pub rule: SteerRule,
-    /// A listening TCP socket, for both families where the rule is. Needs to be open until this is
-    /// attached, no longer.
+    /// A listening TCP socket, for both families if the rule covers both. It must be open until the
+    /// program is attached.
     pub listener: RawFd,
 }
 
-/// The program, attached. Dropped, it is detached: the next connection is the port owner's.
+/// The attached program. Dropping it detaches it: the next connection goes to the port's owner.
 pub struct Steering {
     _link: SkLookupLink,
     succession: Arc<Succession>,
-    /// Closing these would empty them, though the program holds them as well.
+    /// Closing these would empty the map, even though the program holds it as well.
     _sockets: SockMap<MapData>,
     rules: Array<MapData, SteerRule>,
-    /// The rule of the healthz port, while load balancers are answered by somebody else.
+    /// The rule of the healthz port, while another listener answers load balancers.
     held: Option<SteerRule>,
 }
 
 impl Steering {
-    /// Attaches the program behind those that stand: its choice counts from now on. The first look
-    /// at who else listens at `port` was taken before. Connections to Services' health check node ports
-    /// go to the listener `services`, once [`ServicePorts::set`] has named them.
+    /// Attaches the program behind those already attached: the choice of the last one counts. Other
+    /// listeners at `port` are read before that. Connections to Services' health check node ports
+    /// go to the listener `services`, once [`ServicePorts::set`] has set the ports.
     ///
-    /// If a predecessor or the port's owner answers load balancers already, their connections stay
+    /// If a predecessor or the port's owner already answers load balancers, their connections stay
     /// there until [`Steering::answer`].
     pub(super) fn attach(
         ebpf: &mut Ebpf,
@@ -96,7 +96,7 @@ impl Steering {
     ) -> Result<(Self, Owners, ServicePorts), SteerError> {
         let mut sockets: SockMap<MapData> = take(ebpf, map::STEER_SOCKETS)?;
         let mut rules: Array<MapData, SteerRule> = take(ebpf, map::STEER_RULES)?;
-        // The rule of the port that the node asks its load balancers to ask.
+        // The rule of the port on which load balancers probe the node.
         let healthz = steers.iter().find(|steer| steer.index == HEALTHZ);
         let rule = healthz.map(|steer| steer.rule).unwrap_or_default();
         let mut owners = Owners {
@@ -148,10 +148,10 @@ impl Steering {
         Ok((steering, owners, ports))
     }
 
-    /// Has load balancers' connections come here, if they do not.
+    /// Steers load balancers' connections to this agent, if they are not yet.
     ///
     /// # Errors
-    /// The rule cannot be written: they stay where they are.
+    /// The rule cannot be written: the connections are not redirected.
     pub fn answer(&mut self) -> Result<(), SteerError> {
         if let Some(rule) = self.held {
             set(&mut self.rules, HEALTHZ, rule)?;
@@ -181,7 +181,7 @@ fn set(
     rules.set(index, rule, 0).map_err(failed)
 }
 
-/// Loads the program, if it is not.
+/// Loads the program, if it is not loaded.
 pub(super) fn load(ebpf: &mut Ebpf) -> Result<&mut SkLookup, SteerError> {
     let program: &mut SkLookup = load::program(ebpf, program::STEER).map_err(MapsError::from)?;
     if program.fd().is_err() {
@@ -190,17 +190,17 @@ pub(super) fn load(ebpf: &mut Ebpf) -> Result<&mut SkLookup, SteerError> {
     Ok(program)
 }
 
-/// Services' health check node ports, as the program reads them.
+/// Map of Services' health check node ports, which the program reads.
 pub struct ServicePorts {
     map: Array<MapData, u64>,
     words: BTreeMap<u32, u64>,
 }
 
 impl ServicePorts {
-    /// From now on connections to these ports are given to the agent, and to no others.
+    /// Steers connections to these ports to the agent, and those to all other ports no longer.
     ///
     /// # Errors
-    /// The map cannot be written: the ports that were not come to are as they were.
+    /// The map cannot be written: the remaining ports are unchanged.
     pub fn set(&mut self, ports: impl Iterator<Item = (Family, u16)>) -> Result<(), MapsError> {
         let mut wanted: BTreeMap<u32, u64> = self.words.keys().map(|word| (*word, 0)).collect();
         for (family, port) in ports {
@@ -222,24 +222,24 @@ impl ServicePorts {
     }
 }
 
-/// Other listeners at the port, as the program reads them.
+/// Map of other listeners at the port, which the program reads.
 pub struct Owners {
     map: HashMap<MapData, Address, u32>,
     port: u16,
     rule: SteerRule,
     known: BTreeSet<Address>,
-    /// Nobody was seen: the kernel does not tell.
+    /// The kernel does not list listeners: one is assumed at every address.
     assumed: bool,
 }
 
 impl Owners {
-    /// Looks, and tells the program; says whether anyone listens.
+    /// Reads the other listeners and updates the map; returns whether there are any.
     ///
     /// # Errors
-    /// The kernel does not tell, or the map cannot be written: what was told before stands.
+    /// The kernel does not list them, or the map cannot be written: the previous content is kept.
     pub fn look(&mut self) -> io::Result<bool> {
         let found = listeners(self.port)?;
-        // Those that came first: until both are done a connection may find one of the two.
+        // Insert before removing: until both are done a connection may find either.
         for address in found.difference(&self.known) {
             self.map.insert(address, 1, 0).map_err(io::Error::other)?;
         }
@@ -254,13 +254,13 @@ impl Owners {
         Ok(!self.known.is_empty())
     }
 
-    /// Whether whoever listens hears everyone from outside whose connections are steered now, in
-    /// every family that the machine has. No where the kernel does not tell.
+    /// Whether the other listeners accept all outside connections that are steered now, in every
+    /// family that the machine has. False if the kernel does not list them.
     pub fn answer_outsiders(&self) -> bool {
         !self.assumed && hear_all(&self.known, &self.rule, has_ipv6)
     }
 
-    /// Takes it that somebody listens at every address.
+    /// Assumes a listener at every address.
     fn assume(&mut self) {
         self.assumed = true;
         for address in [ANY_V4, ANY_V6] {
@@ -271,7 +271,7 @@ impl Owners {
     }
 }
 
-/// Whether those who listen at the addresses `known` hear all that the rule names.
+/// Whether listeners at the addresses `known` accept all connections that the rule selects.
 fn hear_all(known: &BTreeSet<Address>, rule: &SteerRule, has_ipv6: impl Fn() -> bool) -> bool {
     if rule.flags & steer_flag::EVERYWHERE == 0 {
         let dialled = Dialled {
@@ -284,14 +284,14 @@ fn hear_all(known: &BTreeSet<Address>, rule: &SteerRule, has_ipv6: impl Fn() -> 
     known.contains(&ANY_V4) && (known.contains(&ANY_V6) || !has_ipv6())
 }
 
-/// Whether anyone outside this link can reach the machine by IPv6.
+/// Whether hosts beyond the link can reach the machine by IPv6.
 fn has_ipv6() -> bool {
     let addresses = fs::read_to_string(IPV6_ADDRESSES).unwrap_or_default();
     addresses.lines().any(is_global)
 }
 
-/// Whether the address of a line has global scope. Fields of a line: the address, the interface's
-/// index, the prefix's length, the scope, flags and a name.
+/// Whether the address in a line has global scope. Fields of a line: address, interface index,
+/// prefix length, scope, flags, name.
 fn is_global(line: &str) -> bool {
     line.split_whitespace().nth(3) == Some("00")
 }
@@ -320,7 +320,7 @@ mod tests {
     #[case::ipv4(&["0.0.0.0"], [false, true])]
     #[case::ipv6_alone(&["::"], [false, false])]
     #[case::both(&["0.0.0.0", "::"], [true, true])]
-    fn who_answers_everyone(#[case] at: &[&str], #[case] expected: [bool; 2]) {
+    fn listeners_that_answer_everyone(#[case] at: &[&str], #[case] expected: [bool; 2]) {
         let rule = SteerRule {
             flags: steer_flag::EVERYWHERE,
             ..SteerRule::default()
@@ -335,7 +335,7 @@ mod tests {
     #[case::at_another(&["192.0.2.11", "127.0.0.1"], false)]
     #[case::at_all_of_its_family(&["0.0.0.0"], true)]
     #[case::at_all_of_the_other(&["::"], false)]
-    fn who_answers_at_one_address(#[case] at: &[&str], #[case] expected: bool) {
+    fn listeners_that_answer_one_address(#[case] at: &[&str], #[case] expected: bool) {
         let rule = SteerRule {
             address: parse("192.0.2.10"),
             ..SteerRule::default()
@@ -348,7 +348,7 @@ mod tests {
     #[case("fe800000000000000000000000000001 02 40 20 80     eth0", false)]
     #[case("20010db8000000000000000000000010 02 40 00 80     eth0", true)]
     #[case("", false)]
-    fn addresses_that_are_reached_from_far(#[case] line: &str, #[case] expected: bool) {
+    fn only_global_ipv6_addresses_count(#[case] line: &str, #[case] expected: bool) {
         assert_eq!(is_global(line), expected);
     }
 }

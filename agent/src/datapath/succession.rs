@@ -1,10 +1,10 @@
-//! Succession to this agent's connections: which programs were attached behind its own, and whether
-//! one of them is another agent's (docs/adr/0037-succession.md).
+//! Succession of agents on one node: which programs were attached behind this agent's steering
+//! program, and whether one of them is another agent's (docs/adr/0037-succession.md).
 //!
-//! The kernel reports a program's owner only with CAP_SYS_ADMIN. So an agent marks its program
-//! itself, in a folder that only root of the host can write: that it steers, that load balancers'
-//! connections come to it, and that it keeps the maps of expectations. A mark counts while the
-//! program is attached, which ends with the process, however that ends.
+//! The kernel reports a program's owner only with CAP_SYS_ADMIN. So each agent marks its program in
+//! a folder that only the host's root can write. Three marks exist: it steers, it answers load
+//! balancers, and it keeps the maps of expectations. A mark counts while the program is attached,
+//! and the attachment ends with the process in every case.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -24,44 +24,44 @@ use super::syscall::lookup_programs;
 pub enum Behind {
     /// Nobody.
     Nobody,
-    /// A program of somebody else's: it may take the connections, or have to do with others.
+    /// Another owner's program: it may take the connections, or select different ones.
     Stranger,
-    /// Another agent's: the successor.
+    /// Another agent's program: the successor.
     Agent {
-        /// Load balancers' connections go to it; before, they still come here.
+        /// Load balancers' connections go to the successor; until then they still come here.
         answers: bool,
-        /// It knows the cluster and keeps the maps of expectations, with ids of its own; before, they
-        /// are kept from here.
+        /// The successor knows the cluster and keeps the maps of expectations, with different ids;
+        /// until then this agent keeps them.
         plans: bool,
     },
 }
 
-/// Mark of an agent that steers: this program is an agent's.
+/// Mark of an agent that steers: the program is an agent's.
 const STEERS: &str = "steer";
-/// Mark of an agent that load balancers' connections go to.
+/// Mark of an agent that receives load balancers' connections.
 const ANSWERS: &str = "answers";
-/// Mark of an agent that keeps the maps of expectations as it planned them.
+/// Mark of an agent that writes its plan to the maps of expectations.
 const PLANS: &str = "plans";
 
 /// Folder of marks below the state folder.
 const FOLDER: &str = "agents";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-/// Agents whose marks are kept though their programs are not attached: they may be about to be.
+/// Number of unattached programs whose marks are kept: they may be about to be attached.
 const KEPT: usize = 16;
 
-/// Marks of agents' programs: links `<program>.<mark>`, whose target names the boot, since a program's
-/// id is given once in a boot. A BPF file system has no plain files.
+/// Marks of agents' programs: symlinks `<program>.<mark>`, since a BPF file system has no plain
+/// files. The target names the boot, because the kernel assigns a program id only once per boot.
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// Each agent writes to all that it has, and reads all: a successor may have others.
+    /// Each agent writes to all of its folders and reads all: a successor may have other ones.
     folders: Vec<PathBuf>,
-    /// Nothing where nothing can be pinned.
+    /// `None` if nothing can be pinned.
     pins: Option<Pins>,
     boot: PathBuf,
 }
 
 impl Marks {
-    /// In the folder of pins and in the state folder, as far as there are any.
+    /// Uses the folder of pins and the state folder, if present.
     pub(super) fn new(pins: Option<&Pins>, state_dir: Option<&Path>) -> Self {
         let boot = fs::read_to_string(BOOT_ID).unwrap_or_default();
         let pinned = pins.map(Pins::claims);
@@ -74,7 +74,7 @@ impl Marks {
     }
 
     /// # Errors
-    /// No folder takes it.
+    /// No folder accepts it.
     fn set(&self, mark: &str, program: u32) -> io::Result<()> {
         let mut set = Err(io::ErrorKind::NotFound.into());
         for folder in &self.folders {
@@ -87,7 +87,7 @@ impl Marks {
 
     fn link(&self, path: &Path) -> io::Result<()> {
         match symlink(&self.boot, path) {
-            // Of an earlier boot, where the folder outlives it.
+            // A mark of an earlier boot, if the folder outlives a boot.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && !self.counts(path) => {
                 fs::remove_file(path)?;
                 symlink(&self.boot, path)
@@ -114,7 +114,7 @@ impl Marks {
         fs::read_link(path).is_ok_and(|target| target == self.boot)
     }
 
-    /// Removes marks of an earlier boot, and those of programs that are not `attached`, but for the
+    /// Removes marks of an earlier boot, and those of programs that are not `attached`, except the
     /// newest.
     fn forget(&self, attached: &BTreeSet<u32>) {
         for folder in &self.folders {
@@ -129,15 +129,15 @@ impl Marks {
         }
     }
 
-    /// Whether a version before ADR 37 may have loaded the program: it has no mark, and claims its
-    /// programs among the pins. Without pins that cannot be known.
+    /// Whether a version before ADR 37 may have loaded the program: such a program has no mark but
+    /// a claim among the pins. Without pins this is unknown, and the answer is yes.
     fn may_be_older(&self, program: u32) -> bool {
         let pins = self.pins.as_ref();
         pins.is_none_or(|pins| pins.claimed().contains(&program))
     }
 }
 
-/// The marks in a folder, each with its program and path, whether they count or not.
+/// The marks in a folder, each with its program and path, including those that do not count.
 fn marks_in(folder: &Path) -> impl Iterator<Item = (u32, String, PathBuf)> + use<> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries.filter_map(|entry| {
@@ -147,10 +147,10 @@ fn marks_in(folder: &Path) -> impl Iterator<Item = (u32, String, PathBuf)> + use
     })
 }
 
-/// Removes the marks below a state folder; those among the pins go with these.
+/// Removes the marks below a state folder; those among the pins are removed with the pins.
 ///
 /// # Errors
-/// One stays.
+/// A mark could not be removed.
 pub fn forget(state_dir: &Path) -> io::Result<()> {
     match fs::remove_dir_all(state_dir.join(FOLDER)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -158,7 +158,7 @@ pub fn forget(state_dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Marks of this agent's program, and of other agents' programs.
+/// Marks of this agent's program, and access to those of other agents.
 pub struct Succession {
     program: u32,
     namespace: File,
@@ -169,7 +169,7 @@ pub struct Succession {
 }
 
 impl Succession {
-    /// To be called before the program is attached: who sees it must find its mark.
+    /// Call it before the program is attached: another agent that sees the program must find its mark.
     pub(super) fn begin(program: u32, namespace: File, marks: Marks) -> Self {
         let attached = lookup_programs(namespace.as_fd()).unwrap_or_default();
         marks.forget(&attached.into_iter().collect());
@@ -189,17 +189,17 @@ impl Succession {
         &self.namespace
     }
 
-    /// Load balancers' connections come here from now on.
+    /// Marks that load balancers' connections come to this agent from now on.
     pub(super) fn answer(&self) {
         self.say(ANSWERS, &self.answers);
     }
 
-    /// The maps of expectations are kept from here from now on: to be called before they are read.
+    /// Marks that this agent keeps the maps of expectations from now on. Call it before they are read.
     pub fn plan(&self) {
         self.say(PLANS, &self.plans);
     }
 
-    /// Marks the program, and bears the name for agents of older versions.
+    /// Marks the program, and binds the socket name for agents of older versions.
     fn say(&self, mark: &str, name: &Name) {
         let marked = self.marks.set(mark, self.program);
         if let Err(error) = marked
@@ -211,30 +211,30 @@ impl Succession {
         name.bear(mark, self.program);
     }
 
-    /// Whether another agent's connections came before: its program stands, attached before this
-    /// one, or about to be followed by it.
+    /// Whether another agent answered load balancers before: its program is attached before this
+    /// one, or this one is about to be attached behind it.
     pub fn follows_an_agent(&self) -> bool {
         let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
         let mut before = programs.iter().take_while(|id| **id != self.program);
         before.any(|id| self.says(ANSWERS, *id))
     }
 
-    /// Programs of agents that kept the maps of expectations in this boot, but for this one's: one that
-    /// ended keeps its mark for a while. Nothing where agents have no folder.
+    /// Programs of other agents that kept the maps of expectations in this boot. An agent that
+    /// ended keeps its mark for some time. Empty if agents have no folder.
     pub fn planners(&self) -> BTreeSet<u32> {
         let mut planners = self.marks.bearers(PLANS);
         planners.remove(&self.program);
         planners
     }
 
-    /// Asks the kernel.
+    /// Reads from the kernel which programs are attached behind this one.
     pub fn ask(&self) -> Behind {
         let programs = lookup_programs(self.namespace.as_fd()).unwrap_or_default();
         behind(&programs, self.program, |mark, id| self.says(mark, id))
     }
 
-    /// Whether an agent says this of its program. Marks alone count for a program that has one: any
-    /// process of the network namespace can hold a name.
+    /// Whether an agent has this mark on its program. For a program with a mark file only marks
+    /// count: any process of the network namespace can hold a name.
     fn says(&self, mark: &str, program: u32) -> bool {
         match self.marks.has(STEERS, program) {
             true => self.marks.has(mark, program),
@@ -257,13 +257,13 @@ fn behind(programs: &[u32], own: u32, says: impl Fn(&str, u32) -> bool) -> Behin
     }
 }
 
-/// An abstract Unix socket that is named after a program and a mark, as agents before ADR 37 know each
-/// other, and agents without a folder still do. It belongs to the network namespace.
+/// An abstract Unix socket that is named after a program and a mark. Agents before ADR 37 recognise
+/// each other by it, and so do agents without a folder. It belongs to the network namespace.
 #[derive(Default)]
 struct Name(OnceLock<UnixDatagram>);
 
 impl Name {
-    /// A name that could not be had is tried for again.
+    /// Binds the name. Retries at the next call if that fails.
     fn bear(&self, mark: &str, program: u32) {
         if self.0.get().is_some() {
             return;
@@ -280,7 +280,7 @@ impl Name {
     }
 }
 
-/// Whether anyone holds the name of this program. One that may not be spoken to is there.
+/// Whether anyone holds the name of this program. A denied connection proves that somebody does.
 fn is_borne(mark: &str, program: u32) -> bool {
     let asked = || UnixDatagram::unbound()?.connect_addr(&name_of(mark, program)?);
     match asked() {

@@ -1,11 +1,11 @@
-//! The account of what is under way, connections and datagrams: which of them failed, and which can
-//! be forgotten.
+//! Sweeps the maps of connections and datagrams under way: finds which of them failed, and which
+//! can be forgotten.
 //!
-//! Whether a connection failed is told from its entry once its loss window is over, never by
-//! subtracting counts. An entry outlives its outcome, since it tells a SYN that comes again from a
-//! first one (finding 11). One that is evicted before its time is remembered instead ([`evicted`]).
+//! Whether a connection failed is read from its entry once its loss window is over, never from
+//! differences of counts. An entry outlives its outcome, because it tells a retransmitted SYN from
+//! a first one (finding 11). An entry that is evicted early is remembered instead ([`evicted`]).
 //!
-//! So every connection is met at least once, with its client, which counts do not tell.
+//! So a sweep meets every connection at least once, with its client, which counts do not contain.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -36,50 +36,49 @@ mod answers;
 mod bounds;
 mod evicted;
 
-/// An answered entry is forgotten after this long: a client retransmits no SYN then, unless the
-/// answer did not reach it, and then after one second. The next datagram of an answered flow is
-/// followed again.
+/// An answered entry is kept for this long. A client retransmits a SYN after that only if the answer was
+/// lost, and then it does so after one second. The next datagram of an answered flow is followed again.
 const KEEP_ANSWERED_NS: u64 = 1_500_000_000;
-/// An unanswered connection that was owed forwarding is kept for as long as Linux sends its SYN again
-/// (6 times, 127 s), within [`bounds`]. Of one that was owed nothing else than a rejection nothing is
-/// judged: it is evicted after its loss window.
+/// An unanswered connection that should be forwarded is kept for as long as Linux retransmits its
+/// SYN (6 times, 127 s), within [`bounds`]. One that should be dropped or rejected is never judged,
+/// and is evicted after its loss window.
 const KEEP_CONNECTION_NS: u64 = 130_000_000_000;
-/// An unanswered datagram waits so long for its answer. The map has room for as many as come meanwhile
-/// (`abi::MAX_UDP_PENDING`).
+/// An unanswered datagram waits this long for its answer. The map is sized for the datagrams that
+/// arrive in that time (`abi::MAX_UDP_PENDING`).
 const KEEP_DATAGRAM_NS: u64 = 4_000_000_000;
-/// A probe of the sentinel's, which is not sent again and is judged within its timeout; and the second
-/// name of a connection with payload in its SYN.
+/// Keep time of the sentinel's probes, which are not retransmitted and are judged within their
+/// timeout. Also that of the alias of a connection with payload in its SYN.
 const KEEP_PROBE_NS: u64 = 3_000_000_000;
-/// A program reads the clock before it puts an entry in: after this long it has.
+/// A program reads the clock before it inserts an entry: after this time the entry is in the map.
 const IN_THE_MAP_NS: u64 = 50_000_000;
 
 /// Result of one sweep.
 #[derive(Debug, Default)]
 pub(super) struct Swept {
-    /// Failures since the last sweep; none of the first one: a former agent reported those.
+    /// Failures since the last sweep; none at the first one: a previous agent reported those.
     pub(super) failed: Vec<(PendingKey, Pending, Failed)>,
     /// Entries under way.
     pub(super) under_way: usize,
-    /// Entries that were evicted although no more of them can be remembered: a SYN that comes again
-    /// may now pass for a first one.
+    /// Entries that were evicted while the memory of evictions was full: their retransmitted SYNs
+    /// may now count as first ones.
     pub(super) forgotten_early: usize,
-    /// Service and client with most of the map, while it is crowded.
+    /// Service and client with the most entries, while the map is crowded.
     pub(super) heaviest: Option<Heaviest>,
 }
 
-/// A view on an entry that a sweep met.
+/// How a sweep treats an entry.
 pub(super) struct Met {
-    /// It is forgotten with this sweep.
+    /// This sweep removes it.
     pub(super) is_over: bool,
-    /// It is not the first entry of its connection.
+    /// An earlier entry of the same connection was evicted.
     is_again: bool,
 }
 
-/// A map of what is under way, and what was told of it.
+/// A map of connections or datagrams under way, and the failures already reported.
 pub(super) struct Sweeper {
     name: &'static str,
     map: MapData,
-    /// Entries that failed, were reported already and are still in the map.
+    /// Entries still in the map whose failure was reported.
     told: HashSet<PendingKey>,
     /// Connections whose entries were evicted.
     evicted: Evicted,
@@ -105,8 +104,8 @@ impl Sweeper {
         self.map.fd().as_fd()
     }
 
-    /// One sweep at `now`, which gives every entry to `each`. Cost: a batch of lookups, nothing per
-    /// device or Service.
+    /// Sweeps once at `now` and passes every entry to `each`. Costs a batch of lookups, independent
+    /// of the number of devices and Services.
     pub(super) fn sweep(
         &mut self,
         now: u64,
@@ -117,10 +116,10 @@ impl Sweeper {
             _ => (KEEP_DATAGRAM_NS, false),
         };
         let mut swept = Swept::default();
-        // An entry may be met twice.
+        // A sweep may see an entry twice.
         let mut failures = HashMap::new();
         let (mut candidates, mut forget, mut evict) = (Vec::new(), Vec::new(), Vec::new());
-        // A payload that comes again has the same key, and another agent may forget it too.
+        // A retransmitted payload has the same key, and another agent may remove it too.
         let mut still_told = HashSet::new();
         self.evicted.age(now, keep);
         let met = |key: PendingKey, pending: Pending| {
@@ -157,7 +156,7 @@ impl Sweeper {
                 swept.forgotten_early = evicted.len();
             }
         }
-        // Only now: what a sweep that fails had found is found again.
+        // Only now: a failed sweep must find the same failures again.
         self.told = still_told;
         self.told.extend(failures.keys());
         for key in &forget {
@@ -180,18 +179,18 @@ pub(super) struct SweptConnections {
     pub(super) peers: PeerSample,
     pub(super) accepted: Vec<Answer>,
     pub(super) successes: Vec<Success>,
-    /// Connections that went astray and were answered, at most 64 of a sweep.
+    /// Misrouted connections that were answered, at most 64 per sweep.
     pub(super) came_back: Vec<PendingKey>,
-    /// Connections whose data was not forwarded, at most 64 of a sweep.
+    /// Connections whose data was not forwarded, at most 64 per sweep.
     pub(super) lost_data: Vec<LostData>,
 }
 
 /// New connections from outside the node, each reported once, and successes of all connections.
 #[derive(Debug, Default)]
 pub(super) struct Arrivals {
-    /// They were told up to here.
+    /// Arrival time up to which they were reported.
     told_until: Option<u64>,
-    /// Devices by which default routes leave.
+    /// Devices of default routes.
     pub(super) uplinks: BTreeSet<u32>,
     /// Names of all devices.
     pub(super) devices: HashMap<u32, Arc<str>>,
@@ -199,8 +198,8 @@ pub(super) struct Arrivals {
 }
 
 impl Arrivals {
-    /// Sweeps connections, and finds those that came since the last sweep. Of the first one none: what
-    /// came before was a former agent's.
+    /// Sweeps the connections, and reports those that arrived since the last sweep. The first sweep
+    /// reports none: earlier ones were a previous agent's.
     pub(super) fn sweep(
         &mut self,
         connections: &mut Sweeper,
@@ -213,7 +212,7 @@ impl Arrivals {
         let mut peers = PeerSample::default();
         let mut accepted = Vec::new();
         let mut back = Vec::new();
-        // An entry may be met twice.
+        // A sweep may see an entry twice.
         let mut lost_data = HashMap::new();
         self.successes.begin();
         let swept = connections.sweep(now, |key, pending, met| {
@@ -261,13 +260,13 @@ impl Arrivals {
     }
 }
 
-/// Whether an entry is a new connection from outside the node. The sentinel's probes are none, nor
-/// are other connections to its frontends.
+/// Whether an entry is a new connection from outside the node. The sentinel's probes and other
+/// connections to its frontends do not count.
 ///
-/// If the CNI gives pods other addresses than the Node states, only pods that are endpoints are
-/// known as such; the others are recognised by what they dial: a cluster IP that did not come in by
-/// an uplink. Everything else counts wherever it came in, since the first sighting may be at a part
-/// of the uplink (a bond's or a bridge's), or at a second way in without a default route.
+/// If the CNI gives pods other addresses than the Node object states, only endpoints are known as
+/// pods. Other pods are recognised by their destination: a cluster IP that did not arrive by an
+/// uplink. Everything else counts wherever it arrived. The first sighting may be at a port of the
+/// uplink (a bond's or a bridge's), or at a second interface without a default route.
 fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
     pending.class == SourceClass::External as u8
         && pending.state & state::ALIAS == 0
@@ -276,13 +275,13 @@ fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
         && (pending.kind != FrontendKind::ClusterIp as u8 || uplinks.contains(&pending.device))
 }
 
-/// Whether it was sent on and no answer came back.
+/// Whether it was forwarded and no answer came back.
 fn is_unanswered(pending: &Pending) -> bool {
     pending.state & (state::FORWARDED | state::ANSWERED) == state::FORWARDED
 }
 
-/// Time for which an entry is kept; `unanswered` while there is no answer. The flow of a datagram,
-/// which is another name of it too, is kept as long as the datagram.
+/// Time for which an entry is kept; `unanswered` while there is no answer. The flow of a datagram
+/// is an alias too, but is kept as long as the datagram.
 fn keep_for(key: &PendingKey, pending: &Pending, unanswered: u64) -> u64 {
     let is_other_name = pending.state & state::ALIAS != 0 && !is_flow(key);
     if is_other_name || pending.flags & frontend_flag::SENTINEL != 0 {
@@ -296,13 +295,13 @@ fn keep_for(key: &PendingKey, pending: &Pending, unanswered: u64) -> u64 {
     }
 }
 
-/// Whether it was to be dropped or rejected: whatever became of it, it is no failure.
+/// Whether it should be dropped or rejected: no outcome of such a connection is a failure.
 fn is_owed_nothing(pending: &Pending) -> bool {
     !Owed::from_byte(pending.owed).is_forward()
 }
 
-/// An entry as one that can be evicted. A probe cannot, nor can an entry that was not met by the
-/// arrivals yet.
+/// An entry that can be evicted. Probes cannot, nor can an entry so new that [`Arrivals`] has not
+/// seen it.
 fn candidate(key: PendingKey, pending: &Pending, age: u64) -> Option<Candidate> {
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
     let is_answered = pending.state & state::ANSWER_OUT != 0;
@@ -317,7 +316,7 @@ fn candidate(key: PendingKey, pending: &Pending, age: u64) -> Option<Candidate> 
     })
 }
 
-/// Failure of a connection or datagram; the prober reports what became of a probe.
+/// Failure of a connection or datagram; the prober reports the result of a probe.
 fn failed_for(pending: &Pending, age: u64) -> Option<Failed> {
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
     failed(pending, age).filter(|_| !is_probe)
@@ -382,7 +381,7 @@ mod tests {
     #[case::part_of_a_bond(FrontendKind::NodePort, 3, true)]
     #[case::second_way_in(FrontendKind::LoadBalancer, 4, true)]
     #[case::external_ip(FrontendKind::ExternalIp, 2, true)]
-    fn of_a_source_that_nobody_knows(
+    fn connections_of_an_unknown_source(
         #[case] kind: FrontendKind,
         #[case] device: u32,
         #[case] expected: bool,
@@ -396,7 +395,7 @@ mod tests {
         assert_eq!(is_from_outside(&pending, &BTreeSet::from([2])), expected);
     }
 
-    /// A flow goes with its datagram, and not as the second name of a connection does.
+    /// A flow is kept like its datagram, unlike the alias of a connection.
     #[rstest]
     #[case::unanswered(false, 0, 0, KEEP_DATAGRAM_NS)]
     #[case::answered(false, state::ANSWER_OUT, 0, KEEP_ANSWERED_NS)]
@@ -435,7 +434,7 @@ mod tests {
         assert_eq!(kept, expected);
     }
 
-    /// Probes are judged one by one, and an entry that the arrivals did not meet yet is not evicted.
+    /// Probes are judged one by one, and an entry that the arrivals have not seen yet is not evicted.
     #[rstest]
     #[case::waits(Owed::Forward, 0, 0, 2 * LOSS_WINDOW_NS, Some((true, true)))]
     #[case::answered(Owed::Forward, state::ANSWER_OUT, 0, 2 * LOSS_WINDOW_NS, Some((true, false)))]

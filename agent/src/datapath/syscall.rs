@@ -1,6 +1,5 @@
-//! `bpf(2)` commands that aya has no call for: many map elements at a time, and which
-//! programs stand at a hook without asking for their descriptors (that needs CAP_SYS_ADMIN, which
-//! the agent does not have; finding 20).
+//! `bpf(2)` commands that aya lacks: batches of map elements, and lists of the programs at a hook by
+//! id. Program descriptors would need CAP_SYS_ADMIN, which the agent does not have (finding 20).
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -15,16 +14,16 @@ const BPF_MAP_UPDATE_BATCH: libc::c_int = 26;
 const BPF_MAP_DELETE_BATCH: libc::c_int = 27;
 /// Attach type of TCX ingress (linux/bpf.h).
 pub(super) const BPF_TCX_INGRESS: u32 = 46;
-/// Attach type of programs that pick who listens.
+/// Attach type of programs that select the listener of a connection.
 const BPF_SK_LOOKUP: u32 = 36;
 /// Attach types of programs at a cgroup that run when a socket connects, by family.
 pub(super) const BPF_CGROUP_CONNECT: [u32; FAMILIES] = [10, 11];
-/// And of those that run when one was bound.
+/// Attach types of cgroup programs that run after a socket was bound, by family.
 pub(super) const BPF_CGROUP_POST_BIND: [u32; FAMILIES] = [12, 13];
-/// Programs of the hierarchy above count too.
+/// Includes programs of the parent cgroups.
 const BPF_F_QUERY_EFFECTIVE: u32 = 1;
 
-/// `union bpf_attr`, the arm of the batch commands.
+/// `union bpf_attr` for the batch commands.
 #[repr(C)]
 #[derive(Default)]
 struct BatchAttr {
@@ -38,7 +37,7 @@ struct BatchAttr {
     flags: u64,
 }
 
-/// `union bpf_attr`, the arm of BPF_PROG_QUERY.
+/// `union bpf_attr` for BPF_PROG_QUERY.
 #[repr(C)]
 #[derive(Default)]
 struct QueryAttr {
@@ -66,12 +65,12 @@ fn bpf<T>(command: libc::c_int, attr: &mut T) -> io::Result<()> {
     }
 }
 
-/// Elements that one batch asks for. A bucket is never split, so there must be room for the
-/// largest; the kernel says ENOSPC otherwise.
+/// Elements per batch. A bucket is never split, so a batch must hold the largest; otherwise the
+/// kernel returns ENOSPC.
 const BATCH: usize = 2048;
 
-/// Calls `each` with every element of a hash map. Elements that are inserted or deleted meanwhile
-/// may be missed or met twice, as with any iteration of a live map.
+/// Calls `each` with every element of a hash map. Elements that are inserted or deleted in the
+/// meantime may be missed or seen twice, as in any iteration of a live map.
 pub(super) fn for_each<K: Pod, V: Pod>(
     map: BorrowedFd<'_>,
     mut each: impl FnMut(K, V),
@@ -93,7 +92,7 @@ pub(super) fn for_each<K: Pod, V: Pod>(
             ..BatchAttr::default()
         };
         let result = bpf(BPF_MAP_LOOKUP_BATCH, &mut attr);
-        // ENOENT: the last batch, `count` elements of it are good.
+        // ENOENT: the last batch, whose `count` elements are valid.
         let last = match result {
             Ok(()) => false,
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
@@ -116,7 +115,7 @@ pub(super) fn for_each<K: Pod, V: Pod>(
     }
 }
 
-/// Puts elements in, replacing those that stand. On an error some of them are in and some are not.
+/// Inserts or replaces elements. After an error only some of them may be in the map.
 pub(super) fn update<K: Pod, V: Pod>(map: BorrowedFd<'_>, elements: &[(K, V)]) -> io::Result<()> {
     let (keys, values): (Vec<K>, Vec<V>) = elements.iter().copied().unzip();
     let mut attr = BatchAttr {
@@ -129,7 +128,7 @@ pub(super) fn update<K: Pod, V: Pod>(map: BorrowedFd<'_>, elements: &[(K, V)]) -
     bpf(BPF_MAP_UPDATE_BATCH, &mut attr)
 }
 
-/// Deletes the elements of `keys`; those that are gone already are passed over.
+/// Deletes the elements of `keys`, ignoring missing ones.
 pub(super) fn delete<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Result<()> {
     let mut done = 0;
     while done < keys.len() {
@@ -142,7 +141,7 @@ pub(super) fn delete<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Result<()> 
         };
         match bpf(BPF_MAP_DELETE_BATCH, &mut attr) {
             Ok(()) => return Ok(()),
-            // The kernel stops at a key that is gone: it and those before it are dealt with.
+            // The kernel stops at a missing key: skip it and those before it.
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
                 done += attr.count as usize + 1;
             }
@@ -152,7 +151,7 @@ pub(super) fn delete<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Result<()> 
     Ok(())
 }
 
-/// Ids of the programs at a TCX hook, the head first. Needs CAP_NET_ADMIN.
+/// Ids of the programs at a TCX hook, first one first. Needs CAP_NET_ADMIN.
 pub(super) fn programs_at(device: u32, attach_type: u32) -> io::Result<Vec<u32>> {
     match query(device, attach_type, 0) {
         // Nothing was ever attached there.
@@ -161,14 +160,13 @@ pub(super) fn programs_at(device: u32, attach_type: u32) -> io::Result<Vec<u32>>
     }
 }
 
-/// Ids of the programs that pick who listens in a network namespace, in the order in which they run.
-/// Needs CAP_NET_ADMIN.
+/// Ids of the `sk_lookup` programs of a network namespace, in the order in which they run. Needs
+/// CAP_NET_ADMIN.
 pub(super) fn lookup_programs(namespace: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     query(namespace.as_raw_fd() as u32, BPF_SK_LOOKUP, 0)
 }
 
-/// Ids of the programs that run when a process of this cgroup does with a socket what the attach type
-/// says, those of the hierarchy above among them. Needs CAP_NET_ADMIN.
+/// Ids of the socket programs of this cgroup and its parents with the attach type. Needs CAP_NET_ADMIN.
 pub(super) fn socket_programs(cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<Vec<u32>> {
     query(
         cgroup.as_raw_fd() as u32,

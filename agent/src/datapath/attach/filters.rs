@@ -1,4 +1,4 @@
-//! The programs that stand as filters at an interface, as the kernel lists them.
+//! The BPF filters of an interface, as listed by the kernel.
 
 use std::io;
 
@@ -11,18 +11,17 @@ use crate::netlink::{ask, dump, find, too_short, word};
 /// Length of `struct tcmsg`.
 const TCMSG: usize = 20;
 
-/// A filter as the kernel describes it.
+/// A BPF filter as listed by the kernel.
 pub(in crate::datapath) struct StandingFilter {
     pub(in crate::datapath) handle: u32,
-    /// Its priority among the filters of its direction.
+    /// Priority among the filters of its direction.
     pub(in crate::datapath) priority: u16,
-    /// Id of its program.
+    /// Program id.
     pub(in crate::datapath) program: u32,
-    /// The name that was given to it.
     pub(in crate::datapath) name: Option<String>,
 }
 
-/// The programs that stand as filters at this direction of a device, of one priority or of all (0).
+/// BPF filters of a device in one direction, with one priority or any (0).
 pub(in crate::datapath) fn filters(
     index: u32,
     direction: Direction,
@@ -39,7 +38,7 @@ pub(in crate::datapath) fn filters(
     Ok(found)
 }
 
-/// Whether there is no filter of any kind in either direction.
+/// Whether no filter of any kind exists in either direction.
 pub(super) fn is_empty(index: u32) -> io::Result<bool> {
     let mut is_empty = true;
     for direction in Direction::BOTH {
@@ -51,7 +50,7 @@ pub(super) fn is_empty(index: u32) -> io::Result<bool> {
     Ok(is_empty)
 }
 
-/// Lists the filters of a device and hands over each.
+/// Passes every filter of a device to `each`.
 fn each(
     index: u32,
     direction: Direction,
@@ -59,7 +58,7 @@ fn each(
     mut each: impl FnMut(&[u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     const GET_FILTER: u16 = 46;
-    // A dump takes no notice of the handle.
+    // A dump ignores the handle.
     let body = tcmsg(index, 0, direction.parent(), u32::from(priority) << 16);
     dump(NETLINK_ROUTE, GET_FILTER, &body, |answer| {
         if word(answer, 4) == Some(index) {
@@ -69,7 +68,7 @@ fn each(
     })
 }
 
-/// Deletes the filters that an agent of pathproof left in one of these places, and returns their number.
+/// Deletes the filters that a pathproof agent left in these places, and returns their number.
 pub(super) fn remove(index: u32, direction: Direction, places: &[Place]) -> io::Result<usize> {
     const DELETE_FILTER: u16 = 45;
     let in_place = |of: &StandingFilter| {
@@ -97,8 +96,7 @@ pub(super) fn tcmsg(index: u32, handle: u32, parent: u32, info: u32) -> Vec<u8> 
     words.into_iter().flat_map(u32::to_ne_bytes).collect()
 }
 
-/// A filter by its attributes, where it is one of the kind bpf: others give the options other
-/// meanings.
+/// Parses the attributes of a filter of kind bpf; `None` for other kinds, whose options differ.
 fn standing(handle: u32, priority: u16, bytes: &[u8]) -> Option<StandingFilter> {
     const TCA_KIND: u16 = 1;
     const TCA_OPTIONS: u16 = 2;
@@ -125,7 +123,7 @@ mod tests {
     use super::*;
     use crate::netlink::attribute;
 
-    /// Of u32 the same numbers are its action and its flags, of flower an address.
+    /// The same attribute numbers are action and flags in u32, and an address in flower.
     #[test]
     fn filters_without_a_program_are_none() {
         let options = [

@@ -1,8 +1,9 @@
-//! One program at one direction of one device: a TCX link, pinned where that is wanted, or a filter
-//! of the clsact qdisc.
+//! One program at one direction of one device: a TCX link, pinned if enabled, or a filter of the
+//! clsact qdisc.
 //!
-//! A filter is named by its place alone, which is the same for every agent: before one is deleted the
-//! kernel is asked whether it is still ours, since a successor puts its own in place of it.
+//! A filter is identified only by its place, which is the same for every agent, and a successor
+//! replaces its predecessor's filter. So an agent checks that a filter still has its program before
+//! it deletes it.
 
 use std::cell::Cell;
 use std::io;
@@ -41,7 +42,7 @@ impl Direction {
         ["ingress", "egress"][self as usize]
     }
 
-    /// The observer's program here, by what stands before packets' network header.
+    /// The observer's program for this direction, by the header before the network header.
     pub(in crate::datapath) fn program(self, link: packet::Link) -> &'static str {
         match link {
             packet::Link::Ethernet => [program::INGRESS, program::EGRESS][self as usize],
@@ -58,7 +59,7 @@ impl Direction {
         0xffff_fff2 + self as u32
     }
 
-    /// The attach type as `bpf(2)` has it; that of egress is the next one.
+    /// The attach type for `bpf(2)`; egress follows ingress.
     pub(in crate::datapath) fn tcx(self) -> u32 {
         BPF_TCX_INGRESS + self as u32
     }
@@ -76,52 +77,46 @@ pub enum Mechanism {
 /// Operation that the kernel or the file system refused.
 #[derive(Debug, Error)]
 pub enum HookError {
-    /// The object lacks the program.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// An attach, detach or lookup of a program.
+    /// A program could not be attached, detached or found.
     #[error(transparent)]
     Program(#[from] ProgramError),
-    /// A link.
     #[error(transparent)]
     Link(#[from] LinkError),
-    /// A pin.
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// The qdisc that has the filters cannot be read.
+    /// The qdisc of the filters cannot be read.
     #[error("cannot read the interface's qdisc: {0}")]
     Qdisc(io::Error),
-    /// The place of clsact is taken. What is added as an egress filter would become an ingress filter.
+    /// Another qdisc is in the place of clsact. There an egress filter would become an ingress filter.
     #[error(
         "another program added a qdisc of kind {0}, which has no egress filters, in the place of \
          clsact"
     )]
     OtherQdisc(String),
-    /// A qdisc that is added too early makes a plugin fail.
+    /// A qdisc that is added too early makes a CNI plugin fail.
     #[error(
         "it is new, and no qdisc is added to a new interface for 15 s, in which plugins of the CNI \
          may add theirs"
     )]
     New,
-    /// The kernel refused to add clsact.
     #[error("cannot add the clsact qdisc")]
     Clsact(#[from] tc::TcError),
 }
 
-/// Position of one of our programs among others, and the means to find a former agent's filter of
-/// the same kind again.
+/// Position of a pathproof program among others, which also identifies a previous agent's filter for
+/// the same purpose.
 #[derive(Clone, Copy)]
 pub(in crate::datapath) struct Place {
-    /// The program that a link stands right behind; at the head without one, or where it is not there.
+    /// Program right before the link. The link is first if this is `None` or not attached.
     behind: Option<u32>,
-    /// The filter's handle.
     pub(super) handle: u32,
-    /// The filter's priority.
     pub(super) priority: u16,
 }
 
 impl Place {
-    /// The observer's: before every other program. Cilium can be told to leave priority 1 free
+    /// Place of the observer: before every other program. Cilium can leave priority 1 free
     /// (`bpf-filter-priority`).
     pub(super) const FIRST: Self = Self {
         behind: None,
@@ -129,13 +124,13 @@ impl Place {
         priority: 1,
     };
 
-    /// Places of both programs' filters.
+    /// Places of the observer's and the sentinel's filters.
     pub(super) fn all() -> [Self; 2] {
         [Self::FIRST, Self::behind(None)]
     }
 
-    /// The sentinel's: behind the observer's program, before whatever else was attached to these
-    /// devices: Cilium's programs end the chain.
+    /// Place of the sentinel's programs: behind the observer, and before other programs at these
+    /// devices, because Cilium's programs end the chain.
     pub(in crate::datapath) fn behind(observer: Option<u32>) -> Self {
         Self {
             behind: observer,
@@ -145,20 +140,20 @@ impl Place {
     }
 }
 
-/// One direction of one device, by its index and name, and our place there.
+/// One direction of one device, by index and name, and the program's place there.
 pub(in crate::datapath) struct Spot<'a> {
     pub(in crate::datapath) index: u32,
     pub(in crate::datapath) device: &'a str,
     pub(in crate::datapath) direction: Direction,
     pub(in crate::datapath) place: Place,
-    /// A qdisc may be added where filters need one and there is none.
+    /// A missing qdisc may be added for filters.
     pub(in crate::datapath) may_add_qdisc: bool,
-    /// One was added.
+    /// A qdisc was added.
     pub(in crate::datapath) added_qdisc: Cell<bool>,
 }
 
-/// An attached program. Dropped, it is detached, unless its link is pinned or another agent's filter
-/// stands in its place by then.
+/// An attached program. Dropping it detaches it, unless its link is pinned or another agent has
+/// replaced its filter.
 pub(in crate::datapath) struct Hook {
     index: u32,
     direction: Direction,
@@ -172,17 +167,17 @@ enum Held {
     Clsact(Option<SchedClassifierLink>),
 }
 
-/// A link of TCX, attached for as long as it is open or pinned.
+/// A TCX link, attached while it is open or pinned.
 struct Link {
-    /// Nothing after an attempt to pin it that failed.
+    /// `None` after a failed attempt to pin it.
     open: Option<FdLink>,
     pin: Option<PathBuf>,
-    /// Why it is not pinned, if it was to be.
+    /// Why it is not pinned, although pinning is enabled.
     not_pinned: Option<String>,
 }
 
 impl Hook {
-    /// Attaches, or takes over what a former agent left.
+    /// Attaches, or takes over a previous agent's link or filter.
     pub(in crate::datapath) fn attach(
         classifier: &mut SchedClassifier,
         spot: &Spot<'_>,
@@ -193,7 +188,7 @@ impl Hook {
         let held = match mode {
             Mode::Clsact => {
                 if let Some(pin) = &pin {
-                    // A former agent's TCX link would look at every packet a second time.
+                    // A previous agent's TCX link would process every packet a second time.
                     let _ = std::fs::remove_file(pin);
                 }
                 filter(classifier, spot)?
@@ -202,7 +197,7 @@ impl Hook {
                 Err(error) if mode == Mode::Auto && no_tcx(&error) => filter(classifier, spot)?,
                 link => {
                     let held = Held::Tcx(link?);
-                    // A former agent's filter would look at every packet a second time.
+                    // A previous agent's filter would process every packet a second time.
                     let _ = filters::remove(spot.index, spot.direction, &[spot.place]);
                     held
                 }
@@ -224,7 +219,8 @@ impl Hook {
         }
     }
 
-    /// Ids of the programs here, in the order in which they run; of filters, those in this place.
+    /// Ids of the programs at this hook, in the order in which they run; for filters only those in its
+    /// place.
     fn programs(&self) -> io::Result<Vec<u32>> {
         if let Held::Tcx(_) = self.held {
             return programs_at(self.index, self.direction.tcx());
@@ -234,14 +230,13 @@ impl Hook {
         Ok(in_place.map(|filter| filter.program).collect())
     }
 
-    /// Whether it stands, before all others; nothing where the kernel does not tell.
+    /// Whether it is attached before all others; `None` if unknown.
     pub(super) fn is_first(&self) -> Option<bool> {
         Some(self.programs().ok()?.first() == Some(&self.program))
     }
 
-    /// Whether programs of others stand here, as links or, where `filters_too`, as filters; `None`
-    /// where that is not known. Those of another agent, while one follows the other, are taken for
-    /// others'.
+    /// Whether foreign programs are attached here, as links or, with `filters_too`, as filters; `None`
+    /// if unknown. During a succession the other agent's programs count as foreign.
     pub(super) fn has_company(&self, filters_too: bool) -> Option<bool> {
         let beside = |id: &u32| *id != self.program;
         match programs_at(self.index, self.direction.tcx()) {
@@ -254,8 +249,8 @@ impl Hook {
         Some(filters.iter().any(|filter| beside(&filter.program)))
     }
 
-    /// Whether it stands. A link's device may be gone; of a filter the kernel may not tell, and it is
-    /// taken to stand.
+    /// Whether it is attached. False if a link's device is gone. If the kernel does not list filters, a
+    /// filter counts as attached.
     pub(in crate::datapath) fn stands(&self) -> bool {
         self.programs()
             .map_or(self.mechanism() == Mechanism::Clsact, |programs| {
@@ -263,7 +258,7 @@ impl Hook {
             })
     }
 
-    /// Pins the link if nothing is in the pin's place. Returns whether it is still attached.
+    /// Pins the link, unless the pin exists. Returns whether it is still attached.
     pub(super) fn pin(&mut self, pin: PathBuf) -> bool {
         let Held::Tcx(link) = &mut self.held else {
             return true;
@@ -281,7 +276,7 @@ impl Hook {
         is_pinned
     }
 
-    /// Why the link is not pinned, if it was to be.
+    /// Why the link is not pinned, although pinning is enabled.
     pub(super) fn not_pinned(&self) -> Option<&str> {
         match &self.held {
             Held::Tcx(link) => link.not_pinned.as_deref(),
@@ -289,7 +284,7 @@ impl Hook {
         }
     }
 
-    /// Gives up what the next attach would find, so that it makes a link of its own at the head.
+    /// Removes the pin, so that the next attach creates a new link at the head.
     pub(super) fn let_go(&mut self) {
         if let Held::Tcx(Link { pin: Some(pin), .. }) = &self.held {
             let _ = std::fs::remove_file(pin);
@@ -299,8 +294,8 @@ impl Hook {
 
 impl Drop for Hook {
     fn drop(&mut self) {
-        // Dropping a filter's link deletes what stands at its place, whoever put it there. A filter
-        // too many does less harm than a successor without.
+        // Dropping a filter's link deletes the filter in its place, whoever added it. One filter too
+        // many does less harm than a successor without one.
         if self.mechanism() == Mechanism::Clsact
             && self.is_first() != Some(true)
             && let Held::Clsact(link) = &mut self.held
@@ -310,7 +305,7 @@ impl Drop for Hook {
     }
 }
 
-/// TCX is there since kernel 6.6; before, the kernel does not know the attach type.
+/// TCX needs kernel 6.6; older kernels do not know the attach type.
 fn no_tcx(error: &HookError) -> bool {
     matches!(error, HookError::Program(ProgramError::SyscallError(error))
         if error.io_error.raw_os_error() == Some(libc::EINVAL))
@@ -335,7 +330,7 @@ fn tcx(
     };
     match link.pin(pin) {
         Ok(pinned) => Ok(held(pinned.into(), None)),
-        // The attempt took the link. A device that is observed and not pinned is better than one that is neither.
+        // The failed attempt consumed the link. A device observed without a pin is better than none.
         Err(error) => {
             let why = format!("cannot pin {}: {}", pin.display(), chain(&error));
             Ok(held(make(classifier, spot)?, Some(why)))
@@ -343,7 +338,7 @@ fn tcx(
     }
 }
 
-/// A new link in its place.
+/// Creates a link in its place.
 fn make(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<FdLink, HookError> {
     // SAFETY: the id is that of a program that is loaded, and the kernel checks it.
     let behind = |id| LinkOrder::after_program_id(unsafe { ProgramId::new(id) });
@@ -354,11 +349,11 @@ fn make(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<FdLink, Hoo
     }
 }
 
-/// A link that was let go may stand a moment longer, until the kernel has put its last reference
-/// (a pin's inode, a child between fork and exec): the same program is then refused as there already.
+/// Retries and pause while an old link is still attached: the kernel keeps it until its last reference
+/// is gone (a pin's inode, a child between fork and exec), and refuses the same program until then.
 const LET_GO: (u32, Duration) = (20, Duration::from_millis(5));
 
-/// A new TCX link.
+/// Creates a TCX link.
 fn link(
     classifier: &mut SchedClassifier,
     spot: &Spot<'_>,
@@ -379,9 +374,9 @@ fn link(
     }
 }
 
-/// Takes over a pinned link: its program is replaced by ours in one step. A link whose device is
-/// gone answers ENOLINK, also when a device of the same index is back: it is unpinned, and the
-/// caller attaches anew (finding 22).
+/// Takes over a pinned link by replacing its program in one step. If the link's device is gone, the
+/// kernel returns ENOLINK, even if a new device has the same index. Then the pin is removed, and the
+/// caller attaches a new link (finding 22).
 fn adopt(classifier: &mut SchedClassifier, pin: &Path) -> Option<FdLink> {
     let found = PinnedLink::from_pin(pin).ok()?;
     let adopted = SchedClassifierLink::try_from(FdLink::from(found))
@@ -399,7 +394,7 @@ fn adopt(classifier: &mut SchedClassifier, pin: &Path) -> Option<FdLink> {
         .ok()
 }
 
-/// Adds a filter, in place of a former agent's.
+/// Adds a filter, replacing a previous agent's.
 fn filter(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<Held, HookError> {
     let &Spot { device, place, .. } = spot;
     let attach_type = spot.direction.attach_type();
@@ -413,7 +408,7 @@ fn filter(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<Held, Hoo
         classifier.attach_with_options(device, attach_type, TcAttachOptions::Netlink(options))
     };
     let id = add().or_else(|_| {
-        // A former agent's filter stands there: dropping a link of its place deletes it.
+        // A previous agent's filter is there: dropping a link of its place deletes it.
         let handle = TcHandle::from(place.handle);
         let priority = place.priority;
         drop(SchedClassifierLink::attached(

@@ -1,4 +1,4 @@
-//! Filters and qdiscs that outlive an agent that was killed: `pathproof cleanup` removes them.
+//! Filters and qdiscs that a killed agent left behind: `pathproof cleanup` removes them.
 
 use std::io;
 use std::path::Path;
@@ -12,11 +12,11 @@ use super::qdisc::Added;
 use crate::datapath::pins::Pins;
 use crate::netlink::{dump, too_short, word};
 
-/// Removes the filters of agents from every interface, and the qdiscs that agents added, where those are
-/// recorded in the folder of pins. Returns the number of filters.
+/// Removes the agents' filters from every interface, and the qdiscs that agents added according to the
+/// records among the pins. Returns the number of filters.
 ///
 /// # Errors
-/// The first that could not be removed; the others are.
+/// The first failure; removal goes on after it.
 pub fn remove_all(pins: Option<&Path>) -> io::Result<usize> {
     let mut added = Added::read(pins.map(Pins::qdiscs));
     let (mut removed, mut failed) = (0, None);
@@ -30,17 +30,16 @@ pub fn remove_all(pins: Option<&Path>) -> io::Result<usize> {
     failed.map_or(Ok(removed), Err)
 }
 
-/// Removes the filters of agents from an interface.
+/// Removes the agents' filters from an interface.
 pub(super) fn remove(index: u32) -> io::Result<usize> {
     let of = |direction| filters::remove(index, direction, &Place::all());
     let [ingress, egress] = Direction::BOTH.map(of);
     Ok(ingress? + egress?)
 }
 
-/// Indexes of all interfaces.
 fn interfaces() -> io::Result<Vec<u32>> {
     const GET_LINK: u16 = 18;
-    // `struct ifinfomsg`, of which an answer has the index in its second word.
+    // `struct ifinfomsg`: an answer has the index in its second word.
     let all = [0; 16];
     let mut indexes = Vec::new();
     dump(NETLINK_ROUTE, GET_LINK, &all, |answer| {

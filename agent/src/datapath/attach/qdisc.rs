@@ -1,9 +1,9 @@
-//! The qdisc that has an interface's filters, clsact. An interface has one qdisc in this place, and the qdisc
-//! `ingress` takes it as well.
+//! The qdisc for an interface's filters, clsact. An interface has one qdisc in this place, and the qdisc
+//! `ingress` uses the same place.
 //!
-//! A qdisc that is not needed any more is deleted, since it is in the way of others' `ingress` until a reboot. Of
-//! all that are empty only those that an agent added: another program that adds one is about to add filters. The
-//! kernel does not record who added a qdisc, so [`Added`] does.
+//! A qdisc that is no longer needed is deleted, since it blocks other programs' `ingress` until a
+//! reboot. Only empty qdiscs that an agent added are deleted: another program that added one is about to
+//! add filters. The kernel does not record who added a qdisc, so [`Added`] does.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,13 +19,13 @@ use super::hook::{HookError, Spot};
 use crate::netlink::{ECHO, ask, attribute, find};
 
 const CLSACT: &str = "clsact";
-/// The place of both kinds (linux/pkt_sched.h).
+/// Parent of both kinds (linux/pkt_sched.h).
 const PARENT: u32 = 0xffff_fff1;
 const TCA_KIND: u16 = 1;
 /// Target of a record: a BPF file system has no plain files.
 const OWNER: &str = "pathproof";
 
-/// Makes sure that clsact is there, and adds it if nothing is in its place and that is allowed.
+/// Ensures that clsact exists: adds it if its place is free and adding is allowed.
 pub(super) fn ready(spot: &Spot<'_>) -> Result<(), HookError> {
     match kind(spot.index).map_err(HookError::Qdisc)? {
         Some(kind) if kind == CLSACT => Ok(()),
@@ -44,7 +44,7 @@ fn kind(index: u32) -> io::Result<Option<String>> {
     const GET_QDISC: u16 = 38;
     let body = tcmsg(index, 0, PARENT, 0);
     let mut found = None;
-    // Without ECHO kernels answer the listeners alone.
+    // Without ECHO kernels send the answer only to listeners.
     let asked = ask(NETLINK_ROUTE, (GET_QDISC, ECHO), &body, |answer| {
         let attributes = answer.get(body.len()..).unwrap_or_default();
         let kind = find(attributes, TCA_KIND).and_then(|kind| kind.split(|byte| *byte == 0).next());
@@ -53,13 +53,13 @@ fn kind(index: u32) -> io::Result<Option<String>> {
     });
     match asked.map_err(|error| (error.raw_os_error(), error)) {
         Ok(()) => Ok(found),
-        // The second is the answer where a qdisc was removed; newer kernels acknowledge alone.
+        // Kernels return EINVAL after a qdisc was removed; newer ones only acknowledge.
         Err((Some(libc::ENOENT | libc::EINVAL), _)) => Ok(None),
         Err((_, error)) => Err(error),
     }
 }
 
-/// Deletes clsact where that has no filter, and returns whether it is gone.
+/// Deletes clsact if it has no filter, and returns whether it is gone.
 fn delete(index: u32) -> io::Result<bool> {
     const DELETE_QDISC: u16 = 37;
     if kind(index)?.as_deref() != Some(CLSACT) {
@@ -70,21 +70,21 @@ fn delete(index: u32) -> io::Result<bool> {
     }
     let body = [
         tcmsg(index, 0xffff_0000, PARENT, 0),
-        // The kernel deletes no qdisc of another kind.
+        // With a kind the kernel deletes no qdisc of another kind.
         attribute(TCA_KIND, b"clsact\0"),
     ];
     ask(NETLINK_ROUTE, (DELETE_QDISC, 0), &body.concat(), |_| Ok(())).map(|()| true)
 }
 
-/// Interfaces where agents added clsact. The folder, if there is one, has a link for each, by the interface's
-/// index; a later agent finds them there.
+/// Interfaces where agents added clsact. The folder, if any, has a symlink per interface index, for
+/// later agents.
 pub(super) struct Added {
     indexes: BTreeSet<u32>,
     folder: Option<PathBuf>,
 }
 
 impl Added {
-    /// Those that are recorded.
+    /// Reads the recorded interfaces.
     pub(super) fn read(folder: Option<PathBuf>) -> Self {
         let entries = folder.iter().flat_map(fs::read_dir).flatten().flatten();
         let index = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
@@ -102,7 +102,7 @@ impl Added {
         self.indexes.insert(index);
         if let Some(folder) = &self.folder {
             let _ = fs::create_dir_all(folder);
-            // Without it the qdisc stays after a later agent.
+            // Without the record a later agent would leave the qdisc behind.
             let _ = symlink(OWNER, folder.join(index.to_string()));
         }
     }

@@ -1,7 +1,7 @@
 use super::*;
 
-/// The two types of Linux 6.18 and those inside them, cut out of /sys/kernel/btf/vmlinux; types of
-/// other members are left out.
+/// The two types of Linux 6.18 and the types inside them, cut out of /sys/kernel/btf/vmlinux, without
+/// the types of other members.
 const SAMPLE: &[u8] = include_bytes!("../../../testdata/btf/linux-6.18.btf");
 
 #[test]
@@ -20,7 +20,7 @@ fn a_real_kernels_types_are_read() {
     assert!(!types.reasons.values().any(|name| name == "MAX"));
 }
 
-/// The kernel's file is nobody's input, and still read with care: this runs in the main loop.
+/// The file comes from the kernel, but a malformed one must not stop the main loop, which reads it.
 #[test]
 fn damaged_types_are_refused() {
     for length in 0..SAMPLE.len() {
@@ -46,7 +46,7 @@ fn a_kernel_without_reasons_is_named() {
     assert_eq!(read(&old), Err(BtfError::NoReasons));
 }
 
-/// Whatever kernel runs the tests.
+/// Uses the kernel that runs the tests.
 #[test]
 fn this_kernels_types_are_read() {
     let Ok(bytes) = std::fs::read("/sys/kernel/btf/vmlinux") else {

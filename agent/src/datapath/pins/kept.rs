@@ -1,6 +1,6 @@
-//! Pins of an agent that runs: they are put back if somebody removes them, unmounts their file system or mounts
-//! another one over it. Programs and maps need no pins to work, so nothing is detached while the folder is gone. A link
-//! that cannot be pinned although the folder is there is attached anew.
+//! Pins of a running agent. They are restored if somebody removes them, unmounts their file system or
+//! mounts another one over it. Programs and maps work without pins, so nothing is detached while the
+//! folder is gone. A link that cannot be pinned although the folder exists is attached again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,19 +15,18 @@ use crate::causes::chain;
 
 const GAP: &str = "a restart would leave a gap in observation";
 
-/// The folder of pins, and what is needed to fill it again.
+/// The folder of pins, and the maps to pin there again.
 pub(in crate::datapath) struct KeptPins {
     pub(in crate::datapath) pins: Pins,
     maps: Vec<(&'static str, MapData)>,
-    /// Folders that have had this agent's pins, by device and inode: a file system that covered one of them may
-    /// be unmounted.
+    /// Folders that have had this agent's pins, by device and inode: a file system that covered one of
+    /// them may be unmounted.
     own: BTreeSet<(u64, u64)>,
-    /// Why something is not pinned.
     problem: Option<String>,
 }
 
 impl KeptPins {
-    /// Of maps that are pinned.
+    /// Opens the maps that are pinned.
     pub(in crate::datapath) fn new(pins: Pins) -> Self {
         let open = |name| Some((name, MapData::from_pin(pins.map(name)).ok()?));
         let maps = map::PINNED.into_iter().filter_map(open).collect();
@@ -40,7 +39,7 @@ impl KeptPins {
         }
     }
 
-    /// Makes the folders and pins the maps where that is needed. Returns whether links can be pinned.
+    /// Creates missing folders and pins of maps. Returns whether links can be pinned.
     pub(in crate::datapath) fn restore(&mut self) -> bool {
         let problem = self.restore_maps().err().map(|error| chain(&error));
         if problem != self.problem {
@@ -53,7 +52,6 @@ impl KeptPins {
         self.problem.is_none()
     }
 
-    /// Why nothing can be pinned.
     pub(in crate::datapath) fn problem(&self) -> Option<&str> {
         self.problem.as_deref()
     }
@@ -96,8 +94,8 @@ mod tests {
 
     use super::*;
 
-    /// Two agents that follow each other see the same folder, and a file system that was mounted over it may hold
-    /// what an agent before them left.
+    /// An agent and its successor see the same folder. A file system mounted over it may hold pins of an
+    /// earlier agent.
     #[test]
     fn pins_of_another_agent_are_left_alone() {
         let dir = tempfile::tempdir().unwrap();

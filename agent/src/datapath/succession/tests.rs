@@ -12,10 +12,7 @@ use super::*;
 #[case::stranger(&[8, 7, 3], Behind::Stranger)]
 #[case::successor_behind_a_stranger(&[7, 3, 8], Behind::Agent { answers: true, plans: true })]
 #[case::detached(&[8, 3], Behind::Nobody)]
-fn only_an_agent_that_was_attached_later_succeeds(
-    #[case] programs: &[u32],
-    #[case] expected: Behind,
-) {
+fn only_an_agent_attached_later_is_a_successor(#[case] programs: &[u32], #[case] expected: Behind) {
     let says = |mark: &str, id| match mark {
         STEERS => [6, 8, 9].contains(&id),
         ANSWERS => id == 6 || id == 8,
@@ -26,7 +23,7 @@ fn only_an_agent_that_was_attached_later_succeeds(
 
 const ALL: [&str; 3] = [STEERS, ANSWERS, PLANS];
 
-/// No id that a kernel gives, nor one of another test.
+/// An id that no kernel assigns, and no other test uses.
 fn program() -> u32 {
     use std::sync::atomic::{AtomicU32, Ordering};
     static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -48,7 +45,7 @@ fn held(program: u32) -> [Option<UnixDatagram>; 3] {
 }
 
 #[test]
-fn an_agent_says_what_it_does() {
+fn other_agents_read_an_agents_marks() {
     let dir = tempfile::tempdir().unwrap();
     let marks = || Marks::new(None, Some(dir.path()));
     let (old, new) = (agent(program(), marks()), program());
@@ -66,7 +63,7 @@ fn an_agent_says_what_it_does() {
 }
 
 #[test]
-fn who_kept_the_maps_is_known_after_its_end() {
+fn a_planner_is_known_after_it_ended() {
     let dir = tempfile::tempdir().unwrap();
     let marks = || Marks::new(None, Some(dir.path()));
     let (own, other) = (program(), program());
@@ -74,15 +71,19 @@ fn who_kept_the_maps_is_known_after_its_end() {
     own.plan();
     assert_eq!(own.planners(), BTreeSet::new());
     let ended = agent(other, marks());
-    assert_eq!(own.planners(), BTreeSet::new(), "it has not kept them");
+    assert_eq!(
+        own.planners(),
+        BTreeSet::new(),
+        "it has not written the maps"
+    );
     ended.plan();
     drop(ended);
     assert_eq!(own.planners(), BTreeSet::from([other]));
 }
 
-/// A process that holds all names of a program before the agent that loads it.
+/// Another process holds all names of a program before its agent starts.
 #[test]
-fn names_that_another_process_holds_say_nothing_of_a_marked_program() {
+fn held_names_are_ignored_for_a_marked_program() {
     let dir = tempfile::tempdir().unwrap();
     let marks = || Marks::new(None, Some(dir.path()));
     let (old, new) = (agent(program(), marks()), program());
@@ -94,7 +95,7 @@ fn names_that_another_process_holds_say_nothing_of_a_marked_program() {
     assert_eq!(said(&old, new), [true, false, true]);
 }
 
-/// The innocent twins: agents that know nothing of marks, and agents without a folder.
+/// Agents without marks and agents without a folder are recognised by names.
 #[test]
 fn names_count_for_programs_without_a_mark() {
     let dir = tempfile::tempdir().unwrap();
@@ -108,7 +109,7 @@ fn names_count_for_programs_without_a_mark() {
     assert_eq!(said(&own, bare.1), [true, false, false]);
     bare.0.answer();
     assert_eq!(said(&own, bare.1), [true, true, false]);
-    // An older version knows this one by its names.
+    // An older version recognises this agent by its names.
     assert_eq!(
         ALL.map(|mark| is_borne(mark, own.program)),
         [true, false, false]
@@ -116,7 +117,7 @@ fn names_count_for_programs_without_a_mark() {
 }
 
 #[test]
-fn marks_of_another_boot_say_nothing_and_are_removed() {
+fn marks_of_another_boot_are_ignored_and_removed() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join(FOLDER);
     fs::create_dir(&folder).unwrap();

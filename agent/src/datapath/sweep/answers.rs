@@ -1,15 +1,15 @@
-//! How long the answers to datagrams, and of endpoints that accept a connection, took.
+//! Delays of answers to datagrams, and of endpoints that accept a connection.
 
 use agent_common::evidence::{Pending, PendingKey, state};
 use agent_common::service::frontend_flag;
 use agent_common::udp::is_flow;
 
-/// The answer to a datagram, or of an endpoint that accepts a connection.
+/// The delay of an answer to a datagram, or of an accepted connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Id of the Service port and family.
     pub service: u32,
-    /// Microseconds to it from the arrival of the datagram, or of the connection's first SYN.
+    /// Microseconds since the datagram arrived, or the connection's first SYN.
     pub after_us: u32,
 }
 
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_told_once_and_of_the_datagram() {
+    fn an_answer_is_reported_once_for_the_datagram() {
         let pending = Pending {
             service: 7,
             state: state::FORWARDED | state::ANSWER_OUT,

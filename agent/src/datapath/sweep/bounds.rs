@@ -1,5 +1,5 @@
-//! Bounds of what is kept in the map of connections, by client and by Service. What exceeds them goes
-//! from those that have most: a flood evicts its own entries, and light Services keep theirs.
+//! Limits of the map of connections, per client and per Service. Clients and Services with the most
+//! entries lose those beyond the limits: a flood evicts itself, and light Services keep theirs.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -11,13 +11,13 @@ use agent_common::evidence::PendingKey;
 use agent_common::service::Address;
 use agent_core::event::Heaviest;
 
-/// Unanswered connections that are kept after their loss window: of one client...
+/// Unanswered connections that are kept after their loss window: per client...
 const PER_CLIENT: usize = 1_024;
-/// ...and of one Service port and family.
+/// ...and per Service port and family.
 const PER_SERVICE: usize = 4_096;
 /// Above this many entries of any age the map is crowded...
 const CROWDED: usize = MAX_PENDING as usize / 4 * 3;
-/// ...and is relieved down to this many: as many again may come until the next sweep.
+/// ...and is reduced to this many: as many again may arrive until the next sweep.
 const RELIEVED: usize = MAX_PENDING as usize / 2;
 
 /// An entry that can be evicted.
@@ -27,20 +27,20 @@ pub(super) struct Candidate {
     pub(super) client: Address,
     pub(super) service: u32,
     pub(super) arrived_ns: u64,
-    /// Nothing is judged of it any more.
+    /// Its outcome is already judged.
     pub(super) is_settled: bool,
-    /// Its loss window is over without an answer: it is kept for the sake of SYNs that come again.
+    /// Its loss window is over without an answer: it is kept to recognise retransmitted SYNs.
     pub(super) is_waiting: bool,
 }
 
-/// Keys of the entries that are to go.
+/// Keys of the entries to evict.
 pub(super) fn surplus(mut entries: Vec<Candidate>) -> Vec<PendingKey> {
     let waiting = entries.iter().filter(|entry| entry.is_waiting).count();
-    // Connections that are answered fill a busy node's map: they need not be sorted.
+    // Most entries of a busy node are answered connections: do not sort them.
     if entries.len() <= CROWDED && waiting <= PER_CLIENT {
         return Vec::new();
     }
-    // Of one client or Service the newest stay, and first of all those that are still to be judged.
+    // Per client or Service the newest stay, and above all those whose outcome is open.
     entries.sort_unstable_by_key(|entry| (entry.is_settled, Reverse(entry.arrived_ns)));
     let waiting = entries.iter().filter(|entry| entry.is_waiting);
     let mut evicted = beyond(waiting, PER_CLIENT, PER_SERVICE);
@@ -54,7 +54,7 @@ pub(super) fn surplus(mut entries: Vec<Candidate>) -> Vec<PendingKey> {
     evicted
 }
 
-/// The Service and the client that have most entries of a crowded map.
+/// The Service and the client with the most entries, if the map is crowded.
 pub(super) fn heaviest(entries: &[Candidate]) -> Option<Heaviest> {
     if entries.len() <= CROWDED {
         return None;
@@ -70,7 +70,7 @@ pub(super) fn heaviest(entries: &[Candidate]) -> Option<Heaviest> {
     })
 }
 
-/// The commonest value, and how often it is there.
+/// The most frequent value, and its count.
 fn most<T: Hash + Ord + Copy>(values: impl Iterator<Item = T>) -> Option<(T, usize)> {
     let mut counts = HashMap::new();
     values.for_each(|value| *counts.entry(value).or_default() += 1);
@@ -79,7 +79,7 @@ fn most<T: Hash + Ord + Copy>(values: impl Iterator<Item = T>) -> Option<(T, usi
         .max_by_key(|(value, count)| (*count, *value))
 }
 
-/// Those beyond the first so many of their client or Service.
+/// Entries beyond the first `per_client` of their client or `per_service` of their Service.
 fn beyond<'a>(
     entries: impl Iterator<Item = &'a Candidate>,
     per_client: usize,
@@ -111,7 +111,7 @@ mod tests {
 
     const HONEST: u32 = 7;
 
-    /// So many connections of each of the clients to a Service, the first client's first.
+    /// `each` connections from each of the clients to a Service, ordered by arrival.
     fn flood(service: u32, clients: u32, each: u32, is_waiting: bool) -> Vec<Candidate> {
         let entry = |number: u32| Candidate {
             key: PendingKey {
@@ -153,8 +153,8 @@ mod tests {
         assert_eq!(gone, [1, 0]);
     }
 
-    /// One client, and one Service behind many: connections that may still be answered are not
-    /// counted, as long as there is room.
+    /// One client, and one Service behind many: connections that may still be answered have no
+    /// limit while there is room.
     #[test]
     fn connections_under_way_have_no_bound_but_room() {
         let all = flood(HONEST, 1, 20_000, false);
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_still_to_be_judged_goes_last() {
+    fn unjudged_connections_are_evicted_last() {
         let mut all = flood(1, 30_000, 1, false);
         for entry in &mut all[5_000..] {
             entry.is_settled = true;

@@ -1,22 +1,22 @@
-//! Memory of connections whose entries were evicted: a SYN of theirs that comes again gets an entry
-//! that looks like a new connection's, and is evidence of nothing (finding 11).
+//! Remembers connections whose entries were evicted. A retransmitted SYN of such a connection gets
+//! an entry that resembles a new connection's, and must not count as evidence (finding 11).
 //!
-//! A bit for each, found by its initial sequence number. Two that share a bit are one: of a new
-//! connection whose bit is set no failure counts.
+//! One bit each, indexed by the initial sequence number. Connections can share a bit: failures of a
+//! new connection whose bit is set do not count.
 
 use agent_common::evidence::PendingKey;
 
-/// Bits of one generation: 2 MiB, which an idle node never allocates.
+/// Bits per generation: 2 MiB, allocated at the first eviction.
 const BITS: usize = 1 << 24;
-/// With more of them set too many new connections would be taken for old ones.
+/// With more bits set too many new connections would count as evicted ones.
 const MOST: usize = BITS / 4;
 
-/// Connections that were evicted lately.
+/// Recently evicted connections.
 #[derive(Debug, Default)]
 pub(super) struct Evicted {
     current: Generation,
     before: Generation,
-    /// Begin of the current generation.
+    /// Start of the current generation.
     since: u64,
 }
 
@@ -27,7 +27,7 @@ struct Generation {
 }
 
 impl Evicted {
-    /// Forgets what was evicted before the last so many nanoseconds, and not all of it at once.
+    /// Forgets evictions older than `memory` nanoseconds, one generation at a time.
     pub(super) fn age(&mut self, now: u64, memory: u64) {
         if now.saturating_sub(self.since) > memory {
             self.since = now;
@@ -52,14 +52,14 @@ impl Evicted {
         [&self.current, &self.before].into_iter().any(of)
     }
 
-    /// Whether more were evicted than can be remembered.
+    /// Whether more connections were evicted than can be remembered.
     pub(super) fn is_full(&self) -> bool {
         self.current.set.max(self.before.set) > MOST
     }
 }
 
-/// Sequence numbers are as good as random: no other hash is needed. A client that chooses its own hits
-/// those of others no more often.
+/// Sequence numbers are random enough to need no hash. A client that chooses them hits other
+/// clients' bits no more often.
 fn place(key: &PendingKey) -> (usize, u64) {
     let at = (key.isn ^ (key.family << 23)) as usize % BITS;
     (at / 64, 1 << (at % 64))
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_can_be_remembered_is_told() {
+    fn too_many_evictions_are_reported() {
         let mut evicted = Evicted::default();
         for _ in 0..3 {
             (0..MOST as u32).for_each(|isn| evicted.note(&key(isn)));
