@@ -1,8 +1,8 @@
 //! Sources of the cluster view: an API server ([`api`]), or a folder of ordinary Kubernetes YAML
 //! ([`watch`]), followed live.
 //!
-//! Both turn Kubernetes objects into facts (`convert`) and deliver [`Update`]s; what follows from
-//! facts is decided elsewhere. Kubernetes types must not leave this module.
+//! Both turn Kubernetes objects into facts (`convert`) and deliver [`Update`]s; conclusions are drawn
+//! elsewhere. Kubernetes types must not leave this module.
 
 use std::fmt;
 
@@ -20,25 +20,25 @@ pub(crate) use convert::NOT_SERVED_LABELS;
 #[cfg(test)]
 mod tests;
 
-/// Changes in the source of the view since the last update, and everything wrong with it now.
+/// Changes of the view's source since the last update, and all current problems.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Update {
-    /// Changes of the view, to be applied as one batch.
+    /// To be applied as one batch.
     pub changes: Vec<Change>,
-    /// Everything that is wrong now, not only what is new.
+    /// All current problems, not only new ones.
     pub problems: Vec<Problem>,
-    /// Objects of a folder that are there and do not matter.
+    /// Number of objects in a folder that do not matter.
     pub ignored: u64,
-    /// A Service with external IPs that is not kept: what it claims is not known.
+    /// A Service with external IPs that was left out: the addresses that it claims are unknown.
     pub unknown_claims: Option<ObjectName>,
 }
 
-/// Something in a source that could not be taken as it stands.
+/// Something in a source that could not be used as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// File and line, or the API server; what is wrong, and what counts instead.
+    /// File and line, or the API server; what is wrong, and what is used instead.
     message: String,
-    /// The source itself does not report changes: what it said before may be old by now.
+    /// The source itself reports no changes: the view may be outdated.
     pub is_silence: bool,
 }
 

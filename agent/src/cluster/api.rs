@@ -6,9 +6,8 @@
 //! follow (slices)   ─┘
 //! ```
 //!
-//! A task for each resource lists and watches (`follow`); one more keeps what is known and
-//! gathers what changed (`store`). An API server that is away is a problem and changes nothing
-//! else: the last view stays.
+//! One task per resource lists and watches (`follow`); one more keeps the known objects and gathers
+//! changes (`store`). If the API server is unreachable, a problem is reported and the last view stays.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -40,15 +39,15 @@ pub use routes::forget;
 use follow::{Follower, Pace};
 use store::{Event, Store};
 
-/// Changes that come closer together than this are delivered as one...
+/// Changes within this time of each other are delivered together...
 const QUIET: Duration = Duration::from_millis(5);
-/// ...for at most this long. A change of the Node waits for nothing.
+/// ...for at most this long. A change of the Node is delivered immediately.
 const GATHER: Duration = Duration::from_millis(30);
 
-/// An uncached answer that takes longer is asked for again: where watches hang, connections that
-/// were kept open for later are dead too, and each try uses one up...
+/// Timeout of an uncached read, after which it is retried. If watches hang, idle connections in the
+/// pool are dead too, and each try uses one up...
 const PATIENCE: Duration = Duration::from_millis(200);
-/// ...for so many times. After that, what the watches brought counts.
+/// ...for this many tries. After that the watches' view counts.
 const TRIES: usize = 3;
 
 /// Selectors of kube-proxy 1.36 for Services and EndpointSlices (cmd/kube-proxy/app/server.go).
@@ -64,7 +63,7 @@ pub enum Scope {
     Sentinel(ObjectName),
 }
 
-/// Parameters of requests to the API server for one resource.
+/// Requests to the API server for one resource.
 #[derive(Clone, Debug)]
 struct Requests {
     kind: Kind,
@@ -74,7 +73,7 @@ struct Requests {
 }
 
 impl Requests {
-    /// For a resource, as far as it is watched.
+    /// Requests for a resource within the scope.
     fn new(kind: Kind, scope: &Scope, node_name: &str) -> Self {
         let named = |name: &str| Some(format!("metadata.name={name}"));
         let served = || Some(SERVED.to_owned());
@@ -100,7 +99,7 @@ impl Requests {
         }
     }
 
-    /// For all Nodes.
+    /// Requests for all Nodes.
     fn nodes() -> Self {
         Self {
             kind: Kind::Node,
@@ -110,8 +109,9 @@ impl Requests {
         }
     }
 
-    /// One page of what is there: the newest, or what follows a page. One page is in memory at a
-    /// time; a slice can have 1,000 endpoints, and a Node is some 20 kB. `part`: so much less than usual.
+    /// Request for one page of a list: the first, or the one `after` a token. Only one page is in memory
+    /// at a time: a slice can have 1,000 endpoints, and a Node is some 20 kB. `part` divides the usual
+    /// size.
     fn list(
         &self,
         after: Option<String>,
@@ -128,8 +128,8 @@ impl Requests {
         self.path.list(&params)
     }
 
-    /// Request for the changes from a version on; with `is_list`, for the objects, at least as new
-    /// as the version, and then their changes.
+    /// Request for changes after a version. With `is_list` it returns the objects first, at least as new
+    /// as the version.
     fn watch(
         &self,
         version: &str,
@@ -147,7 +147,7 @@ impl Requests {
     }
 }
 
-/// An API server that can be followed.
+/// An API server to follow.
 pub struct ApiServer {
     client: Client,
     node_name: String,
@@ -156,7 +156,7 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// By that client, for the node of that name.
+    /// Creates the source for the node `node_name`.
     pub fn new(client: Client, node_name: &str, scope: Scope) -> Self {
         Self {
             client,
@@ -166,11 +166,10 @@ impl ApiServer {
         }
     }
 
-    /// Follows until the receiver is dropped. What is known of the Node is delivered at once; the
-    /// update that makes the view whole ends with [`Change::Synced`]. Must be called within a tokio
-    /// runtime.
+    /// Follows until the receiver is dropped. The Node is delivered as soon as it is known; the update
+    /// that completes the view ends with [`Change::Synced`]. Must be called within a tokio runtime.
     pub fn follow(self) -> mpsc::Receiver<Update> {
-        // Objects wait here parsed, and each may be some megabytes.
+        // Parsed objects wait here, and each may be some megabytes.
         let (events, heard) = mpsc::channel(2);
         for kind in Kind::ALL {
             tokio::spawn(self.follower(kind, events.clone()).run());
@@ -180,9 +179,8 @@ impl ApiServer {
         receiver
     }
 
-    /// The Services and slices as the API server has them at this moment, past the watches: asked
-    /// before a node is called broken for the sentinel's sake alone. Nothing where the API server
-    /// does not answer in time.
+    /// Reads the Services and slices directly, bypassing the watches. Used before a node is called
+    /// broken only because of the sentinel. `None` if the API server does not answer in time.
     pub async fn read_uncached(&self) -> Option<Vec<Change>> {
         for _ in 0..TRIES {
             if let Ok(read) = timeout(PATIENCE, self.try_read()).await {
@@ -216,8 +214,8 @@ impl ApiServer {
     }
 }
 
-/// Update of an empty view from a whole list of objects, one to a line: everything that an API
-/// server sends, without the transport. Each line is read as every kind.
+/// Update of an empty view from a list of objects, one per line: the content of API server responses
+/// without the transport. Each line is read as every kind.
 pub fn listed(node_name: &str, lines: &[u8]) -> Option<Update> {
     let mut store = Store::new(node_name);
     for kind in Kind::ALL {
@@ -238,7 +236,7 @@ async fn gather(
     mut events: mpsc::Receiver<Event>,
     updates: mpsc::Sender<Update>,
 ) {
-    // Time of the next delivery, and the latest time for it.
+    // Time of the next delivery, and its latest time.
     let mut due: Option<(Instant, Instant)> = None;
     loop {
         let wait = async {
@@ -270,7 +268,7 @@ async fn gather(
     }
 }
 
-/// A number below `most`, another one on each node and each time.
+/// A random number below `most`, different on each node and each time.
 fn jitter(most: u64) -> u64 {
     RandomState::new().hash_one(()) % most.max(1)
 }

@@ -1,7 +1,7 @@
-//! Kubernetes objects to facts, read as kube-proxy 1.36 reads them.
+//! Converts Kubernetes objects to facts, as kube-proxy 1.36 reads them.
 //!
-//! Values that the API server would have refused are refused here too, with the object, the field
-//! and the value: a folder has no API server in front of it.
+//! Values that the API server refuses are refused here too, with the object, the field and the value: a
+//! folder has no API server in front of it.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Display;
@@ -26,33 +26,32 @@ use agent_core::expect::node::address;
 use agent_core::switches::ENFORCEMENT;
 use agent_core::time::Wall;
 
-/// Labels of objects that kube-proxy leaves to another proxy, or does not serve. Its selectors ask
-/// whether they are there, whatever their value.
+/// Labels of objects that kube-proxy does not serve, or leaves to another proxy. Its selectors test
+/// only whether the label exists.
 pub(crate) const NOT_SERVED_LABELS: [&str; 2] = [
     "service.kubernetes.io/service-proxy-name",
     "service.kubernetes.io/headless",
 ];
-/// What kubelet says until a CNI plugin is configured, and when its configuration is gone.
+/// kubelet's reason until a CNI plugin is configured, and when its configuration is gone.
 const NO_NETWORK: &str = "NetworkPluginNotReady";
-/// When that happened which made the control plane change a slice.
+/// Time of the event that made the control plane change a slice.
 const TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-/// Names the Service of a slice.
+/// Label with the name of a slice's Service.
 const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 /// Annotations of Cilium's cluster mesh, now and before 1.13.
 const GLOBAL_ANNOTATIONS: [&str; 2] = ["service.cilium.io/global", "io.cilium/global-service"];
 /// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
-/// A value that no such object may have.
+/// An invalid value of an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {field} {value}: {reason}")]
 pub(super) struct Invalid {
-    /// Kind and name.
     object: String,
     field: String,
-    /// The value that is there, quoted; `is missing` where there is none.
+    /// The quoted value, or `is missing`.
     value: String,
-    /// Values that the field may have.
+    /// The allowed values.
     reason: &'static str,
 }
 
@@ -65,22 +64,21 @@ fn invalid(field: impl Display, value: &str, reason: &'static str) -> Invalid {
     }
 }
 
-/// Facts of an object; none of one that is not wrong, and not routed by this node's proxy.
+/// Facts of an object; `None` for a valid object that this node's proxy does not route.
 type Converted = Result<Option<Facts>, Invalid>;
 
-/// Turns objects into facts. Keeps the strings that many objects share (namespaces, names of
-/// ports) once.
+/// Converts objects to facts. Stores strings that many objects share (namespaces, names of ports) once.
 #[derive(Debug, Default)]
 pub(super) struct Converter {
     node_name: String,
     shared: HashSet<Arc<str>>,
     peers: PeerNumbers,
-    /// A value of the last object that its facts do without.
+    /// An invalid value of the last object, which its facts omit.
     left_out: Option<Invalid>,
 }
 
 impl Converter {
-    /// For the node of that name.
+    /// A converter for the node `node_name`.
     pub(super) fn new(node_name: &str) -> Self {
         Self {
             node_name: node_name.to_owned(),
@@ -88,8 +86,8 @@ impl Converter {
         }
     }
 
-    /// There are no facts of other Nodes, of headless, ExternalName and foreign-proxied Services,
-    /// and of slices of domain names or of no Service.
+    /// Returns `None` for other Nodes, for headless, ExternalName and foreign-proxied Services, and for
+    /// slices of domain names or without a Service.
     pub(super) fn facts(&mut self, object: Object) -> Converted {
         let title = object.kind().title(object.metadata());
         if object.metadata().name.as_deref().unwrap_or_default() == "" {
@@ -119,13 +117,13 @@ impl Converter {
         }
     }
 
-    /// An invalid value of the last object, which its facts do without.
+    /// Takes the invalid value of the last object that its facts omit.
     pub(super) fn left_out(&mut self) -> Option<Invalid> {
         self.left_out.take()
     }
 
-    /// The API server checks no address of a Node. Whether the node is to be deleted counts whatever a cloud
-    /// has written there.
+    /// The API server does not check the addresses of a Node. A pending deletion must count even if a
+    /// cloud has written invalid ones.
     fn node(&mut self, node: Node) -> Converted {
         let name = node.metadata.name.unwrap_or_default();
         if name != self.node_name {
@@ -179,7 +177,7 @@ impl Converter {
         if is_not_served(metadata) || spec.type_.as_deref() == Some("ExternalName") {
             return Ok(None);
         }
-        // A Service written by hand may have `clusterIP` alone.
+        // A handwritten Service may have only `clusterIP`.
         let mut cluster_ips: Vec<&str> = strings(&spec.cluster_ips).collect();
         if cluster_ips.is_empty() {
             cluster_ips.extend(spec.cluster_ip.as_deref());
@@ -243,7 +241,7 @@ impl Converter {
         }))))
     }
 
-    /// Nodes that got a number since the last call. Belongs before the slices that name them.
+    /// Nodes numbered since the last call. Deliver them before the slices that refer to them.
     pub(super) fn new_peers(&mut self) -> Option<Change> {
         let new = self.peers.take_new();
         (!new.is_empty()).then_some(Change::Peers(new))
@@ -298,7 +296,7 @@ impl Converter {
     fn slice_ports(&mut self, listed: &[EndpointPort]) -> Result<Vec<SlicePort>, Invalid> {
         let mut ports = Vec::with_capacity(listed.len());
         for (at, of) in listed.iter().enumerate() {
-            // A port of no number means all ports, which kube-proxy does not serve.
+            // A port without a number means all ports, which kube-proxy does not serve.
             if let Some(number) = of.port.filter(|number| *number != 0) {
                 let field = format!("ports[{at}]");
                 ports.push(SlicePort {
@@ -323,7 +321,7 @@ impl Converter {
         if let Some(known) = self.shared.get(text) {
             return Arc::clone(known);
         }
-        // Names come and go: now and then drop those that nothing uses any more.
+        // Names come and go: when the set is full, drop those no longer used.
         if self.shared.len() == self.shared.capacity() {
             self.shared.retain(|known| Arc::strong_count(known) > 1);
         }
@@ -333,7 +331,7 @@ impl Converter {
     }
 }
 
-/// The port at which load balancers ask about a Service.
+/// The port at which load balancers check the health of a Service.
 fn health_port(spec: &ServiceSpec) -> Option<Result<u16, Invalid>> {
     let number = spec.health_check_node_port.filter(|number| *number != 0)?;
     let is_balanced = spec.type_.as_deref() == Some("LoadBalancer");
@@ -348,14 +346,14 @@ fn ips<'a>(field: &str, texts: impl Iterator<Item = &'a str>) -> Result<Vec<IpAd
     Ok(ips)
 }
 
-/// An address that the author of the Service or the slice chooses.
+/// An address chosen by the author of the Service or the slice.
 fn chosen(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
     canonical(text).map_or_else(|| ip(field, text), Ok)
 }
 
-/// An IPv4 address in a form that the API server took before it was strict (leading zeros, IPv4 in
-/// IPv6 clothes), as kube-proxy reads it: a Service that was left out for it would be served, and
-/// claim what it likes, and without a slice it is not known where its claim leads.
+/// An IPv4 address in a form that older API servers accepted (leading zeros, IPv4-mapped IPv6), read as
+/// kube-proxy reads it. If such a Service were left out, kube-proxy would still serve it, and its claims
+/// would be unknown. The same holds for the endpoints of a slice.
 fn canonical(text: &str) -> Option<IpAddr> {
     if let Ok(IpAddr::V6(v6)) = text.parse() {
         return v6.to_ipv4_mapped().map(IpAddr::V4);
@@ -370,7 +368,7 @@ fn canonical(text: &str) -> Option<IpAddr> {
 
 fn ip(field: impl Display, text: &str) -> Result<IpAddr, Invalid> {
     match text.parse() {
-        // In the maps it would be the IPv4 address that it means, in the wrong family.
+        // In the maps it would be the mapped IPv4 address, in the wrong family.
         Ok(IpAddr::V6(v6)) if v6.to_ipv4_mapped().is_some() => {
             let reason = "an IPv4 address in IPv6 clothes; write it as IPv4";
             Err(invalid(field, text, reason))
@@ -397,13 +395,13 @@ fn protocol(of: &str, name: Option<&str>) -> Result<Protocol, Invalid> {
     }
 }
 
-/// kube-proxy's `ExternallyAccessible` of a whole Service: elsewhere the policy says nothing.
+/// kube-proxy's `ExternallyAccessible` of a whole Service: for others the policy has no effect.
 fn is_external(spec: &ServiceSpec) -> bool {
     matches!(spec.type_.as_deref(), Some("NodePort" | "LoadBalancer"))
         || strings(&spec.external_ips).next().is_some()
 }
 
-/// Addresses that this node itself serves: those of mode Proxy are the load balancer's own.
+/// Addresses that this node serves; those of mode Proxy belong to the load balancer.
 fn load_balancer_ips(status: ServiceStatus) -> Result<Vec<IpAddr>, Invalid> {
     let ingress = status.load_balancer.and_then(|of| of.ingress);
     let mut ips = Vec::new();
@@ -427,13 +425,13 @@ fn strings(list: &Option<Vec<String>>) -> impl Iterator<Item = &str> {
     list.iter().flatten().map(String::as_str)
 }
 
-/// The first bytes of a text: anybody may annotate Services and slices, and every node would keep it.
+/// Truncates a text: anybody may annotate Services and slices, and every node would keep it.
 fn cut(text: &str, most: usize) -> Box<str> {
     text[..text.floor_char_boundary(most)].into()
 }
 
-/// What a condition says is wrong with the pods' network: kubelet's Ready, or NetworkUnavailable, which
-/// clouds' route controllers and some CNIs set.
+/// Why a condition reports that the pods have no network. It is kubelet's Ready, or NetworkUnavailable,
+/// which clouds' route controllers and some CNIs set.
 fn lacks_network(condition: &NodeCondition) -> Option<Box<str>> {
     let message = condition.message.as_deref().unwrap_or_default();
     let said = match (&*condition.type_, &*condition.status) {
@@ -446,7 +444,7 @@ fn lacks_network(condition: &NodeCondition) -> Option<Box<str>> {
     Some(cut(&said, 200))
 }
 
-/// A label or an annotation that is not empty.
+/// A label or annotation that is not empty.
 fn lookup<'a>(map: &'a Option<BTreeMap<String, String>>, key: &str) -> Option<&'a str> {
     let value = map.as_ref()?.get(key)?;
     Some(&**value).filter(|value| !value.trim().is_empty())

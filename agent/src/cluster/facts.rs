@@ -1,4 +1,4 @@
-//! Objects of the kinds that matter here, and the facts of one, whatever its kind.
+//! Objects of the kinds that matter here, and their facts.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use serde::{Deserialize, Deserializer};
 
 use agent_core::cluster::{Change, NodeFacts, ServiceFacts, SliceFacts};
 
-/// A kind that matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Node,
@@ -21,17 +20,15 @@ pub(super) enum Kind {
 impl Kind {
     pub(super) const ALL: [Kind; 3] = [Kind::Node, Kind::Service, Kind::Slice];
 
-    /// The kind's name in objects.
     pub(super) fn name(self) -> &'static str {
         ["Node", "Service", "EndpointSlice"][self as usize]
     }
 
-    /// The kind's name in roles.
+    /// The kind's resource name, as used in roles.
     pub(super) fn resource(self) -> &'static str {
         ["nodes", "services", "endpointslices"][self as usize]
     }
 
-    /// Reads an object of this kind.
     pub(super) fn read<'de, D: Deserializer<'de>>(self, from: D) -> Result<Object, D::Error> {
         Ok(match self {
             Kind::Node => Object::Node(Deserialize::deserialize(from)?),
@@ -40,7 +37,7 @@ impl Kind {
         })
     }
 
-    /// Kind, namespace and name, as they make an object the same.
+    /// Kind, namespace and name: the identity of an object.
     pub(super) fn identity(self, metadata: &ObjectMeta) -> (Self, &str, &str) {
         let namespace = metadata.namespace.as_deref();
         (
@@ -50,8 +47,8 @@ impl Kind {
         )
     }
 
-    /// Kind and name of an object for a person. One without a namespace is in `default`, as for
-    /// `kubectl apply`.
+    /// Kind and name for messages. As for `kubectl apply`, an object without a namespace is in
+    /// `default`.
     pub(super) fn title(self, metadata: &ObjectMeta) -> String {
         match self.identity(metadata) {
             (_, _, "") => format!("{} without a name", self.name()),
@@ -64,16 +61,13 @@ impl Kind {
 /// An object of a kind that matters here.
 #[derive(Debug)]
 pub enum Object {
-    /// A Node.
     Node(Box<Node>),
-    /// A Service.
     Service(Box<Service>),
-    /// An EndpointSlice.
     Slice(Box<EndpointSlice>),
 }
 
-/// The parts of a Service that are needed here. Others are not read: an API server takes conditions whose time
-/// is null, which the typed object refuses, and one such Service must not be lost for that.
+/// The parts of a Service that are needed here. Others are not read: an API server accepts conditions
+/// with a null time, which the typed object refuses, and such a Service must not be lost.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ServedService {
@@ -95,7 +89,7 @@ struct ServedStatus {
     load_balancer: Option<LoadBalancerStatus>,
 }
 
-/// Of an item in a list, or of an object.
+/// The version of an object; it may be missing in items of a list.
 fn version_one<'de, D: Deserializer<'de>>(from: D) -> Result<(), D::Error> {
     match Option::<String>::deserialize(from)?.as_deref() {
         None | Some("v1") => Ok(()),
@@ -142,7 +136,7 @@ impl Object {
     }
 }
 
-/// Facts of an object, as shared with the view.
+/// Facts of an object, shared with the view.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Facts {
     Node(Arc<NodeFacts>),
@@ -151,7 +145,7 @@ pub(super) enum Facts {
 }
 
 impl Facts {
-    /// Kind and name for a person.
+    /// Kind and name for messages.
     pub(super) fn title(&self) -> String {
         match self {
             Facts::Node(node) => format!("Node {}", node.name),
@@ -160,7 +154,7 @@ impl Facts {
         }
     }
 
-    /// Namespace and name of the Service that it belongs to; a Node belongs to none.
+    /// Namespace and name of the Service that it belongs to; `None` for a Node.
     pub(super) fn owner(&self) -> Option<(&Arc<str>, &Arc<str>)> {
         match self {
             Facts::Node(_) => None,
@@ -169,7 +163,7 @@ impl Facts {
         }
     }
 
-    /// About the bytes that it takes, with everything that is kept for each object, port and address.
+    /// Estimate of its memory, including everything kept per object, port and address.
     pub(super) fn weight(&self) -> usize {
         const OBJECT: usize = 512;
         const PORT: usize = 80;
@@ -212,12 +206,12 @@ impl Facts {
     }
 }
 
-/// Adds what changes in the view where an object was `before` and is `now`.
+/// Adds the changes of the view between `before` and `now`.
 pub(super) fn compare(before: Option<&Facts>, now: Option<&Facts>, changes: &mut Vec<Change>) {
     if before == now {
         return;
     }
-    // A slice that belongs to another Service now leaves the first one.
+    // A slice that now belongs to another Service leaves the first one.
     let stays = match (before, now) {
         (Some(Facts::Slice(before)), Some(Facts::Slice(now))) => before.service == now.service,
         (_, now) => now.is_some(),

@@ -1,9 +1,9 @@
-//! A folder of manifests as facts: what its files say now, and what changed since they were read
-//! last.
+//! A folder of manifests as facts: the current content of its files, and the changes since the last
+//! read.
 //!
-//! A file that cannot be read whole keeps what it said before: an object is gone only when its
-//! file is gone or was understood to the end without it. Of an object in several files the first
-//! file, in the order of names, counts.
+//! A file that cannot be read completely keeps its previous objects. An object is gone only when its
+//! file is gone or was parsed to the end without it. If several files define an object, the first
+//! file by name counts.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -24,16 +24,16 @@ use super::{Problem, Update};
 use crate::input;
 use agent_core::cluster::Change;
 
-/// Known facts about files before they are examined.
+/// Facts about files from inotify.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Hints {
-    /// Surely written: read even where time and size are as before, which a clock's tick allows.
+    /// Certainly written: read even if time and size are unchanged, which happens within one clock tick.
     pub(super) written: HashSet<OsString>,
-    /// Somebody is still writing: not read, half of a file is not what it says.
+    /// Still being written: skipped, since half a file must not be read.
     pub(super) unfinished: HashSet<OsString>,
 }
 
-/// Device, inode, size and both times: what tells whether a file changed.
+/// Device, inode, size and both times: a change of any means that the file changed.
 type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
 fn stamp(of: &Metadata) -> Stamp {
@@ -42,23 +42,23 @@ fn stamp(of: &Metadata) -> Stamp {
     (of.dev(), of.ino(), of.size(), modified, changed)
 }
 
-/// Bytes of a file that is read; a cluster of 10,000 Services and 100,000 endpoints has 43 MB.
+/// Maximum size of a file; a cluster of 10,000 Services and 100,000 endpoints has 43 MB.
 const MAX_FILE: u64 = 64 << 20;
-/// Bytes of all files together: more is no cluster that the maps have room for.
+/// Maximum size of all files together: the maps have no room for a larger cluster.
 const MAX_BYTES: u64 = 256 << 20;
-/// Files of a folder: each object of such a cluster may have its own.
+/// Maximum number of files: each object of such a cluster may have a separate one.
 const MAX_FILES: usize = 65_536;
 
-/// Kind and name of an object, hashed: 10,000 names are not kept twice. 64 bits under a random
-/// key: no two of a million objects meet.
+/// Hash of an object's kind and name, so that 10,000 names are not stored twice. 64 bits with a random
+/// key are unique among a million objects.
 type Key = u64;
 
-/// A file as it was read last.
+/// A file at its last read.
 #[derive(Clone, Debug, Default)]
 struct File {
-    /// `None` where the file could not be looked at: it is read again each time.
+    /// `None` if its metadata could not be read: then it is read every time.
     stamp: Option<Stamp>,
-    /// Its objects, with the place of each.
+    /// Its objects, each with its place.
     objects: BTreeMap<Key, (Place, Facts)>,
     problems: Vec<Problem>,
     ignored: u64,
@@ -71,18 +71,18 @@ pub(super) struct Manifests {
     converter: Mutex<Converter>,
     hasher: RandomState,
     files: BTreeMap<OsString, File>,
-    /// Number of files that are read.
+    /// Maximum number of files.
     most: usize,
     /// Objects of the view.
     objects: BTreeMap<Key, Facts>,
     /// The last update, without its changes; `None` before the first.
     told: Option<Update>,
-    /// Whether it was ever listed as a whole.
+    /// Whether the folder was ever listed completely.
     is_synced: bool,
 }
 
 impl Manifests {
-    /// The manifests of a folder, for the node of that name. Reads nothing yet.
+    /// Creates a reader for the node `node_name`. Reads nothing yet.
     pub(super) fn new(folder: &Path, node_name: &str) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -100,8 +100,8 @@ impl Manifests {
         &self.folder
     }
 
-    /// Looks at every file that changed since the last look, and returns what differs since then.
-    /// The first update after a whole list of the folder ends with [`Change::Synced`]. Blocks on the disk.
+    /// Reads every file that changed since the last call, and returns the changes. The first update
+    /// after a complete list ends with [`Change::Synced`]. Blocks on the disk.
     pub(super) fn refresh(&mut self, hints: &Hints) -> Option<Update> {
         let mut update = Update::default();
         let listed = self.list();
@@ -133,7 +133,7 @@ impl Manifests {
         Some(Update { changes, ..update })
     }
 
-    /// Makes one of all files: adds to the update what is wrong with them, and returns the changes.
+    /// Merges all files: adds their problems to the update, and returns the changes.
     fn merge(&mut self, update: &mut Update) -> Vec<Change> {
         let converter = self
             .converter
@@ -168,11 +168,11 @@ impl Manifests {
         changes
     }
 
-    /// The manifest files that are there, with their stamps. Links are followed, subfolders not:
-    /// a mounted ConfigMap is links into a hidden folder.
+    /// The manifest files with their stamps. Follows links but not subfolders: a mounted ConfigMap
+    /// consists of links into a hidden folder.
     ///
     /// # Errors
-    /// The folder cannot be read, or holds too much: nothing of it is read then.
+    /// The folder cannot be read or is too large: then no file is read.
     fn list(&self) -> io::Result<BTreeMap<OsString, Option<Stamp>>> {
         let (mut present, mut bytes) = (BTreeMap::new(), 0);
         for entry in fs::read_dir(&self.folder)? {
@@ -184,7 +184,7 @@ impl Manifests {
                         present.insert(name, Some(stamp(&metadata)));
                     }
                     Ok(_) => {}
-                    // Gone again, or a link to nowhere.
+                    // Removed in the meantime, or a broken link.
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                     Err(_) => {
                         present.insert(name, None);
@@ -203,8 +203,8 @@ impl Manifests {
         Ok(present)
     }
 
-    /// Reads two files at a time: parsing is most of the work. Returns whether any file is new,
-    /// changed or gone.
+    /// Reads two files at a time: parsing is most of the work. Returns whether any file is new, changed
+    /// or gone.
     fn read_changed(&mut self, present: BTreeMap<OsString, Option<Stamp>>, hints: &Hints) -> bool {
         let count = self.files.len();
         self.files.retain(|name, _| present.contains_key(name));
@@ -240,7 +240,7 @@ impl Manifests {
 
     fn read(&self, name: &OsString, stamp: Option<Stamp>) -> File {
         let path = self.folder.join(name);
-        // It may be another file by now: its stamp is that of what is read.
+        // The file may have been replaced: use the stamp of what was read.
         let (stamp, text) = match input::read_regular(&path, MAX_FILE) {
             Ok((metadata, text)) => (Some(self::stamp(&metadata)), text),
             Err(error) => return self.unreadable(name, stamp, &error),
@@ -251,7 +251,7 @@ impl Manifests {
             stamp,
             ..File::default()
         };
-        // Objects that were understood, and no longer matter.
+        // Objects that were parsed and no longer matter.
         let mut dropped = HashSet::new();
         let mut is_whole = true;
         yaml::read(&text, &mut |place, item| {
@@ -340,7 +340,7 @@ fn duplicate(path: &Path, place: Place, facts: &Facts, first: &str) -> Problem {
     problem(path, place, &why)
 }
 
-/// Whether a name is that of a manifest file. Hidden ones are somebody's business.
+/// Whether this is the name of a manifest file. Hidden files are skipped.
 fn is_manifest(name: &OsStr) -> bool {
     let extension = Path::new(name).extension().and_then(OsStr::to_str);
     let hidden = name.as_encoded_bytes().starts_with(b".");

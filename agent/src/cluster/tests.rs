@@ -1,4 +1,4 @@
-//! From YAML to what is owed: one table per rule of docs/expectations.md.
+//! From YAML to expectations: one table per rule of docs/expectations.md.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -23,7 +23,7 @@ status:
   - {type: InternalIP, address: 'fd00::5'}
 ";
 
-/// A view of this node and what the text says.
+/// A view of this node and the objects in the text.
 fn view(text: &str) -> ClusterView {
     let mut view = ClusterView::new();
     let mut converter = Converter::new("here");
@@ -66,7 +66,7 @@ fn owed(owed: Owed) -> char {
     }
 }
 
-/// `ClusterIP 10.96.0.1:80 FFF`: kind, address, owed to pods, host and outside.
+/// `ClusterIP 10.96.0.1:80 FFF`: kind, address, expectation for pods, host and outside.
 fn frontends(port: &PortExpectation) -> Vec<String> {
     let kind = |kind| match kind {
         FrontendKind::ClusterIp => "ClusterIP",
@@ -107,7 +107,7 @@ fn endpoints(port: &PortExpectation) -> Vec<String> {
         .collect()
 }
 
-/// A Service of every kind of frontend, with `spec` added.
+/// A Service with every kind of frontend, plus `spec`.
 fn web(spec: &str) -> String {
     format!(
         "
@@ -175,7 +175,7 @@ const RANGES: &str = "  loadBalancerSourceRanges: [10.0.0.0/8]";
 #[case::both_local_elsewhere(BOTH_LOCAL, &[THERE], ["---", "FF-", "FF-", "FF-"])]
 #[case::source_ranges(RANGES, &[HERE], ["FFF", "---", "FFF", "FFF"])]
 #[case::source_ranges_none(RANGES, NONE, ["RRR", "RRR", "RRR", "RRR"])]
-fn what_is_owed(
+fn expectations_of_a_service(
     #[case] spec: &str,
     #[case] listed: &[(&str, &str, &str)],
     #[case] owed: [&str; 4],
@@ -192,12 +192,12 @@ fn what_is_owed(
     assert_eq!(frontends(&expected.ports[0]), lines);
 }
 
-/// Endpoints of other clusters are in no slice here: a Service that may have some is owed nothing.
+/// Endpoints of other clusters are in no slice here: a Service that may have some gets no expectation.
 #[rstest]
 #[case::now("service.cilium.io/global: 'true'", '-')]
 #[case::before("io.cilium/global-service: 'true'", '-')]
 #[case::not_global("service.cilium.io/global: 'false'", 'F')]
-fn a_service_of_several_clusters_is_owed_nothing(#[case] annotation: &str, #[case] owed: char) {
+fn a_global_service_gets_no_expectation(#[case] annotation: &str, #[case] owed: char) {
     let metadata = format!("metadata: {{name: web, annotations: {{{annotation}}}}}");
     let text = web("").replace("metadata: {name: web}", &metadata);
     for listed in [NONE, &[HERE]] {
@@ -220,7 +220,7 @@ fn a_service_of_several_clusters_is_owed_nothing(#[case] annotation: &str, #[cas
 #[case::fallback("", &[("10.244.2.8", "there", LEAVING), ("10.244.2.9", "there", DEAD)],
     &["10.244.2.8:8080"])]
 #[case::serving_unset("", &[("10.244.2.8", "there", LEAVING_UNSET)], &["10.244.2.8:8080"])]
-// Cluster policy uses the ready one there, local policy the one that leaves here: the union.
+// Cluster policy uses the ready one there, local policy the terminating one here: the union.
 #[case::union(E_LOCAL, &[("10.244.1.7", "here", LEAVING), THERE],
     &["10.244.1.7:8080 local", "10.244.2.7:8080"])]
 #[case::no_local_policy("", &[("10.244.1.7", "here", LEAVING), THERE], &["10.244.2.7:8080"])]

@@ -1,9 +1,9 @@
 //! Follows a folder of manifests live.
 //!
-//! A file is read when its writer has closed it, when it was renamed into place, or when a link
-//! changed (`..data` of a mounted ConfigMap); a file that is written and never closed, half a
-//! second after the last write. Every half second the folder is looked at whatever the kernel
-//! said: links to files elsewhere change without notice, and there may be no inotify instance left.
+//! A file is read when its writer closes it, when it is renamed into place, or when a link changes
+//! (`..data` of a mounted ConfigMap). A file that is written and never closed is read half a second
+//! after the last write. The folder is also scanned every half second: links to files elsewhere change
+//! without notice, and inotify instances may be exhausted.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -22,21 +22,20 @@ use tokio::time::{Instant, timeout};
 use super::Update;
 use super::manifests::{Hints, Manifests};
 
-/// Events that come closer together than this are taken as one change...
+/// Events within this time of each other count as one change...
 const QUIET: Duration = Duration::from_millis(5);
 /// ...for at most this long.
 const GATHER: Duration = Duration::from_millis(30);
-/// A file that was written and not closed is read after this, and everything is looked at this
-/// often.
+/// A file that was written and not closed is read after this, and the folder is scanned this often.
 const LOOK: Duration = Duration::from_millis(500);
-/// After these the watch is of no use any more.
+/// Events after which the watch is useless.
 const LOST: EventMask = EventMask::DELETE_SELF
     .union(EventMask::MOVE_SELF)
     .union(EventMask::IGNORED)
     .union(EventMask::UNMOUNT)
     .union(EventMask::Q_OVERFLOW);
 
-/// Reason a folder cannot be the source of the view.
+/// Why a folder cannot be the source of the view.
 #[derive(Debug, thiserror::Error)]
 #[error("manifests folder {} {problem}", path.display())]
 pub struct OpenError {
@@ -45,12 +44,12 @@ pub struct OpenError {
     source: io::Error,
 }
 
-/// Opens a folder for the node of that name, reads it and follows it until the receiver is
-/// dropped. The first update has everything and ends with [`Change::Synced`]; later ones come when
-/// something changed, was found wrong or was put right. Must be called within a tokio runtime.
+/// Opens a folder for the node `node_name`, reads it and follows it until the receiver is dropped. The
+/// first update is complete and ends with [`Change::Synced`]. Later updates report changes, new
+/// problems and solved ones. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// It cannot be listed.
+/// The folder cannot be listed.
 ///
 /// [`Change::Synced`]: agent_core::cluster::Change::Synced
 pub fn follow(path: &Path, node_name: &str) -> Result<mpsc::Receiver<Update>, OpenError> {
@@ -85,7 +84,7 @@ async fn run(mut manifests: Manifests, sender: &mpsc::Sender<Update>) {
     let mut follower = Follower::new(manifests.folder());
     loop {
         let hints = follower.hints();
-        // A panic in there would be a bug; without the manifests there is nothing left to follow.
+        // A panic there would be a bug. It takes the manifests along, so following ends.
         let refreshed = spawn_blocking(move || {
             let update = manifests.refresh(&hints);
             (manifests, update)
@@ -95,23 +94,23 @@ async fn run(mut manifests: Manifests, sender: &mpsc::Sender<Update>) {
         };
         manifests = kept;
         if let Some(update) = update {
-            // A closed channel is no error: this task ends once the receiver is gone.
+            // A closed channel is no error: this task ends when the receiver is dropped.
             let _ = sender.send(update).await;
         }
         follower.next().await;
     }
 }
 
-/// Waits for reasons to look at the folder again.
+/// Waits for reasons to scan the folder again.
 struct Follower {
     folder: PathBuf,
     watch: Option<Watch>,
-    /// The folder that is watched. A link in its path may lead elsewhere since, of which the watch
-    /// notices nothing.
+    /// Device and inode of the watched folder. A link in its path may change, which the watch does not
+    /// notice.
     identity: Option<(u64, u64)>,
-    /// Files that were noticed since the last look, and are finished.
+    /// Completely written files that were noticed since the last scan.
     written: Vec<OsString>,
-    /// Time of the last write to files that nobody closed since.
+    /// Time of the last write to files that are still open for writing.
     unfinished: HashMap<OsString, Instant>,
 }
 
@@ -128,9 +127,9 @@ impl Follower {
         }
     }
 
-    /// Hints gathered so far.
+    /// Returns the hints gathered so far.
     fn hints(&mut self) -> Hints {
-        // Without a watch nobody would notice that a file was closed.
+        // Without a watch a close would not be noticed.
         let is_watched = self.watch.is_some();
         let old = |_: &OsString, at: &mut Instant| !is_watched || at.elapsed() >= LOOK;
         let old = self.unfinished.extract_if(old).map(|(name, _)| name);
@@ -141,7 +140,7 @@ impl Follower {
         }
     }
 
-    /// Returns when the folder is to be looked at.
+    /// Returns when the folder should be scanned.
     async fn next(&mut self) {
         let identity = identity(&self.folder);
         if self.watch.is_none() || self.identity != identity {
@@ -168,7 +167,7 @@ impl Follower {
         }
     }
 
-    /// The next event; `None` where the watch has broken down. Never, where there is none.
+    /// The next event; `None` if the watch failed. Never returns without a watch.
     async fn event(&mut self) -> Option<EventOwned> {
         match &mut self.watch {
             Some(watch) => watch.next().await.and_then(Result::ok),

@@ -1,9 +1,9 @@
-//! Kubernetes objects out of the text of a YAML file, or of a JSON file, which is YAML too.
+//! Parses Kubernetes objects from a YAML file, or a JSON file, which is YAML too.
 //!
-//! serde-saphyr parses; nothing here interprets YAML beyond the lines that separate documents.
-//! Each document is parsed alone, because the parser cannot continue after a syntax error.
-//! A document becomes JSON values first and a typed object second, as in kubectl: only `kind`
-//! selects the type, and it may come last. One item of a list is in memory at a time.
+//! serde-saphyr parses; this module interprets only the lines that separate documents. Each document
+//! is parsed alone, because the parser cannot continue after a syntax error. A document becomes JSON
+//! values first and a typed object second, as in kubectl: only `kind` selects the type, and it may
+//! come last. One item of a list is in memory at a time.
 
 use std::fmt;
 
@@ -14,18 +14,17 @@ use serde_saphyr::{Spanned, with_deserializer_from_str_with_options as with_dese
 use super::facts::Kind;
 pub use super::facts::Object;
 
-/// Parser events and nodes of one document. One list of 10,000 Services and 100,000 endpoints has
+/// Maximum parser events and nodes per document. One list of 10,000 Services and 100,000 endpoints has
 /// four million nodes.
 const MAX_EVENTS: usize = 16_000_000;
-/// Parser events of one document that come from aliases.
+/// Maximum parser events per document that come from aliases.
 const MAX_REPLAYED: usize = 100_000;
 
 /// Position in a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
-    /// Line, from 1.
     pub line: u64,
-    /// Column, from 1; 0 where only the line is known.
+    /// Column, from 1; 0 if only the line is known.
     pub column: u64,
 }
 
@@ -35,18 +34,17 @@ impl Place {
     }
 }
 
-/// Content at one position of a file.
+/// The content at one position of a file.
 #[derive(Debug)]
 pub enum Item {
-    /// An object.
     Object(Object),
-    /// Something of a kind that does not matter here.
+    /// An object of a kind that does not matter here.
     Ignored,
-    /// Something that cannot be read, in the parser's words.
+    /// Unreadable, with the parser's message.
     Broken(String),
 }
 
-/// Calls `see` for every object in the text of a file, in order.
+/// Calls `see` for every object in the text, in order.
 pub fn read(text: &str, see: &mut dyn FnMut(Place, Item)) {
     for document in documents(text) {
         let see = &mut *see;
@@ -61,8 +59,8 @@ pub fn read(text: &str, see: &mut dyn FnMut(Place, Item)) {
     }
 }
 
-/// The library's limits on size would refuse a large list; the size of a file is limited before it
-/// is read. `n` and `no` are names here.
+/// The library's default limits would refuse a large list; the size of a file is limited before it is
+/// read. `n` and `no` are strings here.
 fn options() -> serde_saphyr::Options {
     serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_events: MAX_EVENTS, max_nodes: MAX_EVENTS },
@@ -76,9 +74,9 @@ fn options() -> serde_saphyr::Options {
 /// A part of a file that is parsed alone.
 struct Document<'a> {
     text: &'a str,
-    /// Lines of the file before it.
+    /// Number of lines before it.
     above: u64,
-    /// The first line of the file that is more than a comment; 0 where there is none.
+    /// Its first line that is more than a comment; 0 if none.
     line: u64,
 }
 
@@ -88,7 +86,7 @@ impl Document<'_> {
         let text = error.to_string();
         let mut reason = text.split_whitespace().collect::<Vec<_>>().join(" ");
         if let Some(location) = error.location() {
-            // Its lines are those of the document; the place has those of the file.
+            // The location counts lines of the document, the place those of the file.
             let (line, column) = (location.line(), location.column());
             let suffix = format!(" at line {line}, column {column}");
             reason.truncate(reason.strip_suffix(&suffix).map_or(reason.len(), str::len));
@@ -98,7 +96,7 @@ impl Document<'_> {
     }
 }
 
-/// Whether a line separates documents. No scalar can hold such a line (YAML 1.2, section 9.1.2).
+/// Whether a line separates documents. No scalar can contain such a line (YAML 1.2, section 9.1.2).
 fn is_marker(line: &str) -> bool {
     line.split_at_checked(3).is_some_and(|(marker, rest)| {
         let ends = rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']);
@@ -113,7 +111,7 @@ fn has_content(line: &str) -> bool {
     !rest.is_empty() && !rest.starts_with(['#', '%'])
 }
 
-/// The documents of a file that have content, each with the marker before it.
+/// The non-empty documents of a file, each with the marker before it.
 fn documents(text: &str) -> impl Iterator<Item = Document<'_>> {
     let mut documents: Vec<Document<'_>> = Vec::new();
     let (mut start, mut end) = (0, 0);
@@ -137,7 +135,7 @@ fn documents(text: &str) -> impl Iterator<Item = Document<'_>> {
     documents.into_iter().filter(|document| document.line > 0)
 }
 
-/// Reads the mapping that a document is.
+/// Reads the top-level mapping of a document.
 struct Root<'a> {
     document: &'a Document<'a>,
     see: &'a mut dyn FnMut(Place, Item),
@@ -175,7 +173,7 @@ impl<'de> Visitor<'de> for Root<'_> {
             return Ok(());
         }
         let item = match (item(&header, fields), matters(&header)) {
-            // The parser names line and column of an error, and takes numbers for strings.
+            // Only the parser reports line and column, and it accepts numbers as strings.
             (Item::Broken(_), Some(kind)) => {
                 match with_deserializer(document.text, options(), |yaml| kind.read(yaml)) {
                     Ok(object) => Item::Object(object),
@@ -195,7 +193,7 @@ impl<'de> Visitor<'de> for Root<'_> {
 /// Reads the items of a list.
 struct Items<'a> {
     document: &'a Document<'a>,
-    /// Header of the list, from the fields before the items.
+    /// Header of the list, from fields before the items.
     header: String,
     see: &'a mut dyn FnMut(Place, Item),
 }
@@ -224,7 +222,7 @@ impl<'de> Visitor<'de> for Items<'_> {
             let place = Place::line(self.document.above + item.referenced.line());
             let mut header = header(&item.value);
             if header.ends_with('/') {
-                // Items of a ServiceList need not say that they are Services.
+                // Items of a ServiceList may omit apiVersion and kind.
                 let of_list = self.header.strip_suffix("List");
                 header = of_list.unwrap_or_default().to_owned();
             }
@@ -234,8 +232,8 @@ impl<'de> Visitor<'de> for Items<'_> {
     }
 }
 
-/// API group and kind of an object. A Service of Knative's is another kind. A version that nobody
-/// serves is left to the typed object to refuse.
+/// API group and kind of an object: a Knative Service is another kind. The typed object refuses
+/// unknown versions.
 fn header(fields: &Map<String, Value>) -> String {
     let field = |name| fields.get(name).and_then(Value::as_str).unwrap_or_default();
     let group = field("apiVersion").split_once('/');

@@ -1,9 +1,9 @@
-//! Memory that the objects of a namespace may take, and all of them together.
+//! Limits the memory of objects, per namespace and in total.
 //!
-//! A tenant who may edit one namespace can fill it with objects until every agent exceeds its limit.
-//! A namespace that has too much takes in no new objects until the agent is started again: nothing is
-//! kept of those, and a Service without all its slices is left out whole. Where all together have too
-//! much, the heaviest namespace loses some of its Services.
+//! A tenant who may edit one namespace can create objects until every agent exceeds its memory limit. So
+//! a namespace beyond its budget accepts no new objects until the agent restarts. A Service without
+//! all its slices is left out completely. If the total is too large, the heaviest namespace loses some
+//! of its Services.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,19 +12,18 @@ use crate::cluster::Problem;
 use crate::cluster::facts::Facts;
 use agent_core::cluster::ObjectName;
 
-/// Bytes of one namespace: 11,000 Services with ten endpoints each have these.
+/// Bytes per namespace: 11,000 Services with ten endpoints each.
 const NAMESPACE: usize = 16 << 20;
-/// Bytes of all: 19,000 such Services. More would not leave the agent within the limit of deploy/base.
+/// Bytes in total: 19,000 such Services. More would exceed the memory limit of deploy/base.
 const ALL: usize = 26 << 20;
 
-/// The account of each namespace.
 #[derive(Debug)]
 pub(super) struct Budget {
     namespace: usize,
     all: usize,
     accounts: HashMap<Arc<str>, Account>,
     total: usize,
-    /// The first Service with external IPs that was left out.
+    /// The first left out Service with external IPs.
     pub(super) unknown_claims: Option<ObjectName>,
 }
 
@@ -52,8 +51,8 @@ impl Budget {
         }
     }
 
-    /// An object is left out. A namespace stays closed until the agent is started again, and so does
-    /// what this Service claims stay unknown.
+    /// Records that an object is left out. Until the agent restarts the namespace stays closed, and the
+    /// addresses that a Service claims stay unknown.
     pub(super) fn hide(&mut self, facts: &Facts) {
         if let Facts::Service(service) = facts
             && !service.external_ips.is_empty()
@@ -63,7 +62,7 @@ impl Budget {
         }
     }
 
-    /// An object is so now instead.
+    /// Accounts for a change of an object.
     pub(super) fn charge(&mut self, before: Option<&Facts>, now: Option<&Facts>) {
         for (facts, is_there) in [(now, true), (before, false)] {
             let Some((facts, (namespace, _))) = facts.and_then(|of| Some((of, of.owner()?))) else {
@@ -84,7 +83,7 @@ impl Budget {
         }
     }
 
-    /// Whether an object may be taken in; where not, its namespace is closed.
+    /// Whether an object fits; if not, closes its namespace.
     pub(super) fn admits(&mut self, before: Option<&Facts>, now: &Facts) -> bool {
         let Some((namespace, _)) = now.owner() else {
             return true;
@@ -101,7 +100,7 @@ impl Budget {
         admits
     }
 
-    /// The heaviest namespace, and the bytes that it is to lose; `None` where all is well.
+    /// The heaviest namespace and the bytes it must free; `None` within the limit.
     pub(super) fn relief(&self) -> Option<(Arc<str>, usize)> {
         if self.total <= self.all {
             return None;
@@ -120,7 +119,7 @@ impl Budget {
         account.closed.get_or_insert(first);
     }
 
-    /// The problem, in words that stay the same.
+    /// The problems, with stable texts.
     pub(super) fn problems(&self) -> impl Iterator<Item = Problem> {
         let closed = self.accounts.iter();
         let closed = closed.filter_map(|(name, of)| Some((name, of.closed.as_ref()?)));

@@ -1,5 +1,5 @@
-//! Follows the conditions of all Nodes, for the rotator's count. Of an object nothing is kept but what is
-//! counted, and one object is in memory at a time.
+//! Follows the conditions of all Nodes, for the rotator's count. Only what is counted is kept, and one
+//! object is in memory at a time.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -29,13 +29,13 @@ pub struct Nodes {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The count, and the reason why the watch is silent.
+    /// The count, and why the watch is silent.
     census: Mutex<(Census, Option<String>)>,
     changed: Notify,
 }
 
 impl Known {
-    /// A holder that panicked left whole values.
+    /// The value is consistent even if a holder of the lock panicked.
     fn lock(&self) -> MutexGuard<'_, (Census, Option<String>)> {
         self.census.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -61,7 +61,7 @@ pub fn follow_nodes(client: Client, clocks: fn() -> (Wall, Mono)) -> Nodes {
 }
 
 impl Nodes {
-    /// Number of Nodes that are known so far.
+    /// Number of Nodes known so far.
     pub fn number(&self) -> u32 {
         self.known.lock().0.nodes()
     }
@@ -72,13 +72,13 @@ impl Nodes {
         census.publish(silent.is_some(), anyway, wall, now).cloned()
     }
 
-    /// Nodes to withdraw from load balancers, and to give back. See [`Census::withdrawals`].
+    /// Nodes to withdraw from load balancers, and to return. See [`Census::withdrawals`].
     pub fn withdrawals(&self, rule: Rule, now: Mono) -> Vec<Step> {
         let (census, silent) = &*self.known.lock();
         census.withdrawals(rule, silent.is_some(), now)
     }
 
-    /// Nodes that have our label.
+    /// Number of Nodes with pathproof's label.
     pub fn withdrawn(&self) -> usize {
         self.known.lock().0.withdrawn()
     }
@@ -88,7 +88,7 @@ impl Nodes {
         self.known.lock().1.clone()
     }
 
-    /// Waits until a node fails that did not, or the other way round.
+    /// Waits until a node starts or stops failing.
     pub async fn changed(&self) {
         self.known.changed.notified().await;
     }
@@ -100,7 +100,7 @@ impl Drop for Nodes {
     }
 }
 
-/// Takes an event in; returns whether the number of failing nodes may have changed.
+/// Handles an event; returns whether the number of failing nodes may have changed.
 fn take((census, silent): &mut (Census, Option<String>), event: Event, at: (Wall, Mono)) -> bool {
     match event {
         Event::ListBegins(_) => census.begin_list(),
@@ -111,7 +111,7 @@ fn take((census, silent): &mut (Census, Option<String>), event: Event, at: (Wall
         Event::There(Object::Node(node)) => return put(census, &node, at),
         Event::Gone(_, metadata) => census.remove(metadata.name.as_deref().unwrap_or_default()),
         Event::Trouble(_, trouble) => *silent = trouble.map(|trouble| trouble.to_string()),
-        // A Node that is not understood says what it said before.
+        // An unreadable Node keeps its previous condition.
         Event::Unreadable(..) | Event::There(_) => {}
     }
     false
@@ -135,7 +135,7 @@ fn put(census: &mut Census, node: &Node, (wall, now): (Wall, Mono)) -> bool {
 fn seen(condition: &NodeCondition) -> ConditionSeen {
     let at = |time: &Time| Wall::of(time.0);
     ConditionSeen {
-        // A status of later servers is none that fails.
+        // An unknown status does not count as failing.
         status: Status::parse(&condition.status).unwrap_or(Status::Unknown),
         reason: condition.reason.clone().unwrap_or_default(),
         message: String::new(),

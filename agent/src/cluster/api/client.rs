@@ -1,8 +1,8 @@
-//! Access to a cluster's API server: the one place that makes clients.
+//! Access to a cluster's API server: the only place that creates clients.
 //!
-//! Everything that talks to an API server takes its client from here and clones it: the watches of
-//! `cluster::api`, the publisher, the rotator. A client renews its token and its certificate
-//! authority by itself, from their files, at least once a minute. A client certificate is read once.
+//! All users of the API server clone their client from here: the watches of `cluster::api`, the
+//! publisher, the rotator. A client rereads its token and its certificate authority from their files
+//! at least once a minute. A client certificate is read once.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,36 +22,35 @@ use super::routes::{Routes, learn};
 
 /// Mount point of a pod's ServiceAccount.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
-/// A connection, with its TLS handshake, stands within this, or another address is tried.
+/// Timeout of a connection, with its TLS handshake, before another address is tried.
 const CONNECT: Duration = Duration::from_secs(5);
-/// A connection on which the other side's kernel acknowledges nothing for so long is dead: half of
-/// it nothing need be sent, then keepalives are.
+/// Time without acknowledgements after which a connection is dead. Keepalives start after half of it
+/// without data.
 const DEAD: Duration = Duration::from_secs(10);
 
 /// Location of the API server, and the client's identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ApiAccess {
-    /// A kubeconfig: its current context says all.
+    /// A kubeconfig, of which the current context is used.
     pub kubeconfig: Option<PathBuf>,
-    /// URL of the API server, `http` or `https`. Wins over that of the kubeconfig; without one the
-    /// ServiceAccount that is mounted, if one is, asks by `https`, and nobody by `http`.
+    /// URL of the API server, `http` or `https`. Overrides that of the kubeconfig. Without a
+    /// kubeconfig, `https` uses the mounted ServiceAccount if there is one, and `http` no credentials.
     pub server: Option<String>,
-    /// Folder that keeps the addresses of the API server, for the access from within a cluster
+    /// Folder in which the addresses of the API server are kept, for access from within a cluster
     /// (neither of the above).
     pub state_dir: Option<PathBuf>,
 }
 
-/// Reason a client cannot be made.
+/// Why a client cannot be created.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The kubeconfig does not do.
+    /// The kubeconfig cannot be used.
     #[error("--kubeconfig {}: {source}", path.display())]
     Kubeconfig {
-        /// The file.
         path: PathBuf,
         source: Box<KubeconfigError>,
     },
-    /// The URL is none.
+    /// The URL is invalid.
     #[error(
         "--server: {0:?} is not the URL of an API server: give http://HOST:PORT or \
          https://HOST:PORT"
@@ -62,23 +61,22 @@ pub enum ClientError {
         "the ServiceAccount's token and certificate cannot be read; mount them (automountServiceAccountToken), or give --kubeconfig"
     )]
     InCluster(#[source] InClusterError),
-    /// Nothing says whom to trust.
+    /// No certificate authority is configured.
     #[error(
         "the kubeconfig has no certificate authority, and the system's cannot be read ({0}); set \
          certificate-authority in the kubeconfig, or mount the node's /etc/ssl/certs (the image \
          has none)"
     )]
     NoAuthority(#[source] Box<kube::Error>),
-    /// A certificate, a key or a token was found and cannot be used.
+    /// A certificate, key or token cannot be used.
     #[error("the API server's credentials cannot be used: {0}")]
     Credentials(#[source] Box<kube::Error>),
 }
 
-/// A client for that access. Nothing is asked of the server yet. Must be called within a tokio
-/// runtime.
+/// Creates a client, without a request to the server. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// Any fault of the access itself; a server that is away is no error here.
+/// The configuration is invalid; an unreachable server is no error here.
 pub async fn client(access: &ApiAccess) -> Result<Client, ClientError> {
     if let Some(path) = &access.kubeconfig {
         let mut config = kubeconfig(path.clone()).await?;
@@ -97,7 +95,7 @@ pub async fn client(access: &ApiAccess) -> Result<Client, ClientError> {
         return Ok(client);
     };
     let uri = parse(url)?;
-    // A token that goes over plain HTTP is anybody's.
+    // A token sent over plain HTTP could be read by anybody.
     let mounted = (uri.scheme_str() == Some("https")).then(Config::incluster_dns);
     let mut config = match mounted {
         Some(Ok(config)) => config,
@@ -107,7 +105,7 @@ pub async fn client(access: &ApiAccess) -> Result<Client, ClientError> {
     direct(config)
 }
 
-/// The cause at the bottom of an error: it says most, and is the same the next time.
+/// The root cause of an error: it is the most specific, and stable between retries.
 pub(crate) fn root_cause(error: &kube::Error) -> String {
     let mut last: &dyn std::error::Error = error;
     while let Some(cause) = last.source() {
@@ -116,7 +114,7 @@ pub(crate) fn root_cause(error: &kube::Error) -> String {
     last.to_string()
 }
 
-/// A client that knows one address.
+/// A client for one address.
 pub(super) fn direct(config: Config) -> Result<Client, ClientError> {
     let config = tuned(config);
     let named = config.root_cert.is_some();
@@ -131,11 +129,11 @@ pub(super) fn direct(config: Config) -> Result<Client, ClientError> {
     })
 }
 
-/// The client of `kube`, but that its connections are found dead within [`DEAD`]. Nothing else can
-/// tell a watch on which nothing changes from one whose server is gone.
+/// Same client as that of `kube`, except that dead connections are found within [`DEAD`]. Nothing else
+/// distinguishes an idle watch from one whose server is gone.
 fn stack(config: Config) -> Result<Client, kube::Error> {
     if config.proxy_url.is_some() {
-        // Refused there.
+        // `kube` refuses proxies.
         return Client::try_from(config);
     }
     let mut tcp = HttpConnector::new();
@@ -165,12 +163,12 @@ async fn kubeconfig(path: PathBuf) -> Result<Config, ClientError> {
     let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
         .await
         .map_err(fail)?;
-    // kube reads it again only where it is told the file.
+    // kube rereads the authority only if it has the file's path.
     config.root_cert_file = authority;
     Ok(config)
 }
 
-/// File of the certificate authority, where the current context names one.
+/// File of the certificate authority, if the current context names one.
 fn authority_file(read: &Kubeconfig) -> Option<PathBuf> {
     let mut contexts = read.contexts.iter();
     let current = contexts.find(|of| Some(&of.name) == read.current_context.as_ref())?;
@@ -184,9 +182,9 @@ fn authority_file(read: &Kubeconfig) -> Option<PathBuf> {
 
 fn tuned(mut config: Config) -> Config {
     config.connect_timeout = Some(CONNECT);
-    // Those who ask know when to ask again.
+    // The callers retry.
     config.default_retry = false;
-    // No authorities are loaded where no certificate is checked: an image from scratch has none.
+    // Load no authorities if no certificate is checked: a scratch image has none.
     let unasked = config.accept_invalid_certs || config.cluster_url.scheme_str() == Some("http");
     if unasked && config.root_cert.is_none() {
         config.root_cert = Some(Vec::new());
@@ -200,16 +198,16 @@ fn parse(url: &str) -> Result<Uri, ClientError> {
         .ok_or_else(|| ClientError::Url(url.to_owned()))
 }
 
-/// Files that an access reads, now and later: tokens and certificates are renewed during its use.
+/// Files that an access reads, now and later: tokens and certificates are renewed while it is in use.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct AccessFiles {
-    /// Files and folders, as they are named.
+    /// Files and folders, as configured.
     pub paths: Vec<PathBuf>,
-    /// Whether a credential comes from a program that is run for it.
+    /// Whether a program supplies a credential.
     pub runs_a_program: bool,
 }
 
-/// Files of an access, and those that variables name as the system's certificate authorities.
+/// Files of an access, and the system's certificate authorities if variables name them.
 pub fn files(kubeconfig: Option<&Path>) -> AccessFiles {
     let mut files = named_by(kubeconfig);
     let authorities = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();
@@ -218,8 +216,7 @@ pub fn files(kubeconfig: Option<&Path>) -> AccessFiles {
     files
 }
 
-/// Files that the access itself names. A kubeconfig that cannot be read names none: its user
-/// reports that.
+/// Files named by the access itself. An unreadable kubeconfig names none: the client reports it.
 fn named_by(kubeconfig: Option<&Path>) -> AccessFiles {
     let Some(path) = kubeconfig else {
         return AccessFiles {
@@ -247,8 +244,8 @@ fn named_by(kubeconfig: Option<&Path>) -> AccessFiles {
     files
 }
 
-/// Folders in which a file may be replaced by another of its name, as tokens and certificates are
-/// renewed: the file's own, and that of what it is a link to.
+/// Folders in which a file may be replaced when a token or certificate is renewed: that of the file,
+/// and that of a link's target.
 pub fn folders(path: &Path) -> Vec<PathBuf> {
     let parent = |file: PathBuf| file.parent().map(Path::to_owned).unwrap_or(file);
     let named = [std::path::absolute(path), path.canonicalize()];
@@ -267,7 +264,7 @@ mod tests {
     #[case("http://10.0.0.1", false, true)]
     #[case("https://10.0.0.1", true, true)]
     #[case("https://10.0.0.1", false, false)]
-    fn only_who_is_asked_for_a_certificate_needs_an_authority(
+    fn only_https_with_checked_certificates_needs_an_authority(
         #[case] url: &str,
         #[case] accept_invalid: bool,
         #[case] none_needed: bool,
@@ -283,7 +280,7 @@ mod tests {
     #[case("https://")]
     #[case("")]
     #[tokio::test]
-    async fn what_is_no_url_is_refused(#[case] url: &str) {
+    async fn an_invalid_url_is_refused(#[case] url: &str) {
         let access = ApiAccess {
             server: Some(url.to_owned()),
             ..ApiAccess::default()
@@ -359,14 +356,14 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_told() {
+    fn a_credential_program_is_reported() {
         let user = "    exec:\n      apiVersion: client.authentication.k8s.io/v1\n      \
                     command: aws\n";
         assert!(of(&format!("{HEAD}{user}")).runs_a_program);
     }
 
     #[test]
-    fn what_cannot_be_read_names_nothing() {
+    fn an_unreadable_kubeconfig_names_no_files() {
         assert_eq!(of("{"), AccessFiles::default());
     }
 

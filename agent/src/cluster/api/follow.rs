@@ -1,13 +1,13 @@
-//! Lists and watches one resource, for as long as somebody listens.
+//! Lists and watches one resource until the receiver is dropped.
 //!
-//! The first answer is a streaming list: a watch that begins with what is there (KEP-3157), one
-//! object at a time, so that no page of objects is ever in memory. A server that does not serve
-//! those is asked for pages instead. A watch that ends goes on from the version it had come to; one
-//! whose version the server has forgotten (410 Gone) begins anew, at least as new as before.
+//! The first request is a streaming list: a watch that begins with the existing objects (KEP-3157), one
+//! at a time, so that no page of objects is in memory. If the server does not serve those, pages are
+//! requested instead. A watch that ends is continued from its last version. If the server has forgotten
+//! that version (410 Gone), the agent lists again, at least as new as before.
 //!
-//! `kube::runtime::watcher` is no replacement: it cannot fall back to pages, asks a server that was
-//! restored from a backup for a version it never reaches, and one object that cannot be read ends a
-//! page.
+//! `kube::runtime::watcher` cannot replace this. It cannot fall back to pages. After a server was
+//! restored from a backup, it requests a version that the server never reaches. And one unreadable
+//! object ends its page.
 //!
 //! Length: one protocol, from the request to its events, with each way in which it ends.
 
@@ -30,13 +30,13 @@ use super::store::Event;
 use super::{Kind, Requests, jitter};
 use crate::cluster::Problem;
 
-/// Marks the end of what was there when a streaming list began.
+/// Marks the end of a streaming list's initial objects.
 const INITIAL_END: &str = "k8s.io/initial-events-end";
 
-/// Watches that end at once are a problem after so many.
+/// Number of consecutive short-lived watches that are reported as a problem.
 pub(super) const OFTEN: u32 = 3;
 
-/// The kernel's errors for a connection on which nothing was acknowledged.
+/// The kernel's errors for a connection without acknowledgements.
 const UNACKNOWLEDGED: [io::ErrorKind; 3] = [
     io::ErrorKind::TimedOut,
     io::ErrorKind::HostUnreachable,
@@ -46,25 +46,25 @@ const UNACKNOWLEDGED: [io::ErrorKind; 3] = [
 /// Timeouts and backoff.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// A server that does not begin to answer within this is away.
+    /// Time until an answer begins; after that the server counts as unreachable.
     pub(super) reply: Duration,
-    /// A watch is asked for at least so long, and up to twice as long...
+    /// Minimum duration of a watch, chosen at random up to twice this...
     pub(super) watch: Duration,
-    /// ...and that of this node's own object so long: behind a proxy a server that is gone is
-    /// noticed by the end of a watch alone, and a node that leaves must not stay in service.
+    /// ...and that for this node's object. Behind a proxy only the end of a watch shows that a server is
+    /// gone, and a node that is being removed must not stay in service.
     pub(super) watch_node: Duration,
-    /// Refusals of a server that answers are no trouble for so long.
+    /// Time for which refusals by a reachable server are not reported.
     pub(super) refusals: Duration,
-    /// The first pause after a failure; doubled with each more...
+    /// The first pause after a failure; doubled at each further one...
     pub(super) pause: Duration,
-    /// ...up to this. Half of each pause is chance.
+    /// ...up to this. Half of each pause is random.
     pub(super) longest: Duration,
-    /// A list that every agent may have to ask for in the same moment, as after an API server's
-    /// start, is asked for within this, by chance, where lists are streamed...
+    /// Maximum random delay of a streaming list that every agent may need at the same moment, such as
+    /// after an API server's start...
     pub(super) relist: Duration,
-    /// ...and where they are not, and cost the server more.
+    /// ...and of a list in pages, which costs the server more.
     pub(super) relist_pages: Duration,
-    /// Bytes of a page; one that has more is asked for in parts. Any object has less.
+    /// Maximum size of a page in bytes; a larger one is requested in parts. Every object is smaller.
     pub(super) page: usize,
 }
 
@@ -84,18 +84,18 @@ impl Default for Pace {
     }
 }
 
-/// End of a list or a watch.
+/// How a list or a watch ended.
 #[derive(Debug)]
 enum End {
-    /// The usual end of a watch: the time was up, or the connection broke.
+    /// Normal end of a watch: it timed out, or the connection broke.
     Over,
-    /// The server does not know the version any more.
+    /// The server no longer knows the version.
     Forgotten,
-    /// Streaming lists are not served.
+    /// The server does not serve streaming lists.
     NotStreamed,
-    /// The server answers, and refuses to go on with a watch now.
+    /// The server answers, but refuses to continue a watch now.
     Refused(Problem),
-    /// Something stands in the way.
+    /// A problem prevents it.
     Failed(Problem),
 }
 
@@ -116,7 +116,7 @@ struct Page<'a> {
     items: Option<Vec<&'a RawValue>>,
 }
 
-/// An object of which nothing else matters, or nothing else is understood.
+/// Metadata of an object whose other fields do not matter or cannot be read.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Stub {
@@ -129,22 +129,22 @@ pub(super) struct Follower {
     requests: Requests,
     pace: Pace,
     events: mpsc::Sender<Event>,
-    /// Version from which the watch continues; `None` before a list came to its end.
+    /// Version from which the watch continues; `None` before a list is complete.
     version: Option<String>,
-    /// The newest version that was heard of: a list must not be older.
+    /// The newest version seen: a list must not be older.
     newest: Option<String>,
     /// Whether streaming lists are tried.
     streams: bool,
     /// A list is under way.
     listing: bool,
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: u32,
-    /// When the first of the watches was asked for that were refused in a row.
+    /// Request time of the first of the consecutively refused watches.
     refused_since: Option<Instant>,
-    /// A watch broke off, and nothing came on one since: the server's store may have been restored
-    /// from a backup, and reach the version that is watched in days.
+    /// A watch broke off, and no event has arrived since. The server may have been restored from a
+    /// backup, and may take days to reach the watched version.
     doubtful: bool,
-    /// Something in the way was reported, and not that it is gone.
+    /// A problem was reported and not withdrawn.
     troubled: bool,
 }
 
@@ -171,12 +171,12 @@ impl Follower {
         }
     }
 
-    /// One list and no more; whether it came to its end.
+    /// Lists once; returns whether the list was complete.
     pub(super) async fn list_once(mut self) -> bool {
         self.list().await.is_ok()
     }
 
-    /// Until nobody listens.
+    /// Runs until the receiver is dropped.
     pub(super) async fn run(mut self) {
         let events = self.events.clone();
         tokio::select! {
@@ -198,7 +198,7 @@ impl Follower {
                 self.refused_since = None;
             }
             match end {
-                // A watch that ends as soon as it began is asked for ever more slowly.
+                // A watch that ends immediately is requested at growing intervals.
                 Ok(()) | Err(End::Over) if lasted => self.failures = 0,
                 Ok(()) => {}
                 Err(End::Over) => {
@@ -219,10 +219,10 @@ impl Follower {
                     self.wait_to_list().await;
                 }
                 Err(End::NotStreamed) => self.streams = false,
-                // Nothing is lost so far: the next one goes on from the same version.
+                // Nothing is lost so far: the next one continues from the same version.
                 Err(End::Refused(_)) if self.is_refused_briefly(began) => self.rest().await,
                 Err(End::Failed(problem) | End::Refused(problem)) => {
-                    // Pages that fail tell nothing of streaming lists.
+                    // A failure of pages does not rule out streaming lists.
                     self.streams = true;
                     self.trouble(problem).await;
                     self.rest().await;
@@ -231,15 +231,15 @@ impl Follower {
         }
     }
 
-    /// Whether the server, which answers, has refused watches for a moment only. `began` is when the last of
-    /// them was asked for.
+    /// Whether a reachable server has refused watches only briefly. `began` is when the last one was
+    /// requested.
     fn is_refused_briefly(&mut self, began: Instant) -> bool {
         let since = *self.refused_since.get_or_insert(began);
         since.elapsed() < self.pace.refusals
     }
 
-    /// A watch ended. Silence on it is normal: a server has nothing to say of what does not change,
-    /// not even bookmarks.
+    /// Handles the end of a watch. A watch without events is normal: if nothing changes, a server sends
+    /// nothing, not even bookmarks.
     async fn end(&mut self, lasted: Duration, asked: Duration) {
         if lasted < asked.mul_f32(0.9) {
             self.doubtful = true;
@@ -248,7 +248,7 @@ impl Follower {
                 resource = self.resource(),
                 "a watch was interrupted and has received nothing since; listing again"
             );
-            // The newest version stays: what the server has may not be older, unless it says so.
+            // Keep the newest version: the list must not be older, unless the server reports that it is.
             self.version = None;
             self.wait_to_list().await;
         }
@@ -266,7 +266,7 @@ impl Follower {
         sleep(half + chance(half)).await;
     }
 
-    /// The API server has forgotten one agent's version, and so that of all others.
+    /// Waits at random: if the API server has forgotten one agent's version, it has forgotten all.
     async fn wait_to_list(&self) {
         let longest = match self.streams {
             true => self.pace.relist,
@@ -276,7 +276,7 @@ impl Follower {
     }
 
     async fn tell(&self, event: Event) {
-        // A closed channel is no error: this task ends once the receiver is gone.
+        // A closed channel is no error: this task ends when the receiver is dropped.
         let _ = self.events.send(event).await;
     }
 
@@ -293,7 +293,7 @@ impl Follower {
         }
     }
 
-    /// Watches from a version, or from what is there.
+    /// Watches from a version, or lists the existing objects first.
     async fn watch(&mut self, version: Option<String>) -> Result<(), End> {
         let span = match self.requests.kind {
             Kind::Node => self.pace.watch_node,
@@ -319,8 +319,8 @@ impl Follower {
             self.begin_list().await;
         }
         let mut stream = pin!(stream);
-        // One that the server ends as soon as it was begun is no way to hear of anything: that it
-        // was begun ends no trouble. What it says does, or that it lasts; of a list its end.
+        // A watch that the server ends immediately delivers nothing, so its begin does not clear a
+        // problem. An event does, or a watch that lasts, or the end of a list.
         let lasts = timeout(self.pace.pause, stream.fill_buf()).await.is_err();
         if lasts && !is_list {
             self.well().await;
@@ -328,8 +328,8 @@ impl Follower {
         let mut line = Vec::new();
         loop {
             line.clear();
-            // The objects of a streaming list come without a pause: one that pauses before its end
-            // is none.
+            // The objects of a streaming list come without a pause: a pause before its end means that
+            // the server does not stream lists.
             let patience = match self.listing {
                 true => self.pace.reply,
                 false => (whole + self.pace.reply).saturating_sub(began.elapsed()),
@@ -355,7 +355,7 @@ impl Follower {
         }
     }
 
-    /// A streaming list that has no end. A proxy on the way may limit how long a reply is: pages are short.
+    /// A streaming list broke off. A proxy may limit the length of a response: pages are shorter.
     fn broken_off(&self) -> End {
         match self.failures >= OFTEN {
             true => End::NotStreamed,
@@ -376,7 +376,7 @@ impl Follower {
         self.well().await;
     }
 
-    /// Goes on from that version.
+    /// Continues from that version.
     fn reach(&mut self, version: Option<String>) {
         let version = version.filter(|version| !version.is_empty());
         if let Some(version) = version
@@ -387,13 +387,13 @@ impl Follower {
         }
     }
 
-    /// One line of a watch.
+    /// Handles one line of a watch.
     async fn hear(&mut self, line: &[u8]) -> Result<(), End> {
         if line.trim_ascii().is_empty() {
             return Ok(());
         }
         let Ok(event) = serde_json::from_slice::<Line>(line) else {
-            // Cut off, or no watch at all.
+            // Truncated, or not a watch.
             if self.listing {
                 return Err(self.broken_off());
             }
@@ -403,7 +403,7 @@ impl Follower {
         if event.kind != "ERROR" {
             self.doubtful &= self.listing;
         }
-        // A list is taken in at its end.
+        // A list clears a problem only at its end.
         if event.kind != "ERROR" && !self.listing {
             self.well().await;
         }
@@ -472,7 +472,7 @@ impl Follower {
         }
     }
 
-    /// The text of a page, or of one that has too much the beginning.
+    /// Reads a page, or the beginning of one that is too large.
     async fn page(&mut self, request: hyper::Request<Vec<u8>>) -> Result<Vec<u8>, End> {
         let stream = self.client.request_stream(request).await;
         let stream = stream.map_err(|error| self.refused(error, false))?;
@@ -483,7 +483,7 @@ impl Follower {
         Ok(text)
     }
 
-    /// The end that an error of the server leads to.
+    /// How an error of the server ends the request.
     fn refused(&mut self, error: kube::Error, is_list: bool) -> End {
         let resource = self.resource();
         let status = match error {
@@ -500,15 +500,15 @@ impl Follower {
                 "API server: the agent may not watch {resource} ({why}); the last known objects \
                  stay in use; grant get, list and watch on {resource}"
             ))),
-            // The server is behind what was seen, as after a restore: then anything it has.
+            // The server is behind the known version, as after a restore: accept any version.
             _ if status.message.contains("Too large resource version") => {
                 self.newest = None;
                 self.version = None;
                 End::Failed(unserved(resource, &why))
             }
-            // KEP-3157: a server that does not implement it (400, 422), or whose etcd is too old for
-            // it (500, before 3.4.25). One that is in trouble says so again when it is asked for
-            // pages. One that is busy (429) is busy, whatever is asked.
+            // KEP-3157: the server does not implement it (400, 422), or its etcd is too old for it
+            // (500, before 3.4.25). A server with other problems fails for pages as well. A busy one
+            // (429) is busy for any request.
             code if is_list && code != 429 => End::NotStreamed,
             _ if self.version.is_some() => End::Refused(unserved(resource, &why)),
             _ => End::Failed(unserved(resource, &why)),
@@ -516,12 +516,12 @@ impl Follower {
     }
 }
 
-/// Whether nothing answered on a connection for too long.
+/// Whether a connection failed because the other side did not acknowledge for too long.
 fn is_dead(error: &io::Error) -> bool {
     let mut cause: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = cause {
         let io = error.downcast_ref::<io::Error>();
-        // Of a machine beside ours that is off the kernel says that it is unreachable.
+        // For a dead machine on the same link the kernel reports that it is unreachable.
         if io.is_some_and(|error| UNACKNOWLEDGED.contains(&error.kind())) {
             return true;
         }
@@ -530,7 +530,7 @@ fn is_dead(error: &io::Error) -> bool {
     false
 }
 
-/// Any time below this.
+/// A random duration below `most`.
 fn chance(most: Duration) -> Duration {
     Duration::from_micros(jitter(u64::try_from(most.as_micros()).unwrap_or(u64::MAX)))
 }
@@ -556,7 +556,7 @@ fn metadata(text: &RawValue) -> ObjectMeta {
     stub.metadata
 }
 
-/// Words that stay the same while the cause does.
+/// A problem whose text is stable while the cause is the same.
 fn away(why: &str) -> Problem {
     let why = one_line(why);
     Problem::silence(format!(

@@ -1,10 +1,10 @@
-//! Ways to the API server from within a cluster.
+//! Routes to the API server from within a cluster.
 //!
-//! The ClusterIP of the `kubernetes` Service works only while the datapath does, which is what the
-//! agent judges: it is the first introduction and the last resort. After it has answered once, the
-//! addresses behind it are learned from the Service's EndpointSlices, connected to directly under
-//! the TLS name that every API server's certificate has, kept in a file for the next start, and
-//! learned again now and then.
+//! The ClusterIP of the `kubernetes` Service works only while the datapath does, which the agent
+//! judges. So it serves only for the first contact and as the last resort. The addresses behind it are
+//! learned from the Service's EndpointSlices, and relearned periodically. The agent connects to them
+//! directly, with the TLS name that every API server's certificate has, and keeps them in a file for
+//! the next start.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -27,23 +27,22 @@ use super::client::{ClientError, direct};
 use super::jitter;
 use crate::files;
 
-/// Every API server's certificate has it.
+/// Name in every API server's certificate.
 const SERVER_NAME: &str = "kubernetes.default.svc";
-/// Selects the slices in which the API servers write their own addresses.
+/// Selects the slices in which the API servers publish their addresses.
 const SLICES: &str = "kubernetes.io/service-name=kubernetes";
-/// The file in the state folder.
+/// File in the state folder.
 const FILE: &str = "api-servers.json";
-/// Beginning and end of the name of a file that becomes [`FILE`].
+/// Prefix and suffix of the temporary file for [`FILE`].
 const PART: [&str; 2] = ["api-servers.", ".tmp"];
-/// API servers come and go this slowly.
+/// Interval for learning the addresses again: API servers come and go slowly.
 const RELEARN: Duration = Duration::from_secs(600);
-/// The first lesson is tried again after this, and ever more slowly up to the above: who may not
-/// ask will not be allowed to in a moment.
+/// First retry interval until addresses were learned, growing up to the above: permissions rarely
+/// change within seconds.
 const UNLEARNED: Duration = Duration::from_secs(5);
-/// No answer within this is none.
+/// Timeout of an answer.
 const REPLY: Duration = Duration::from_secs(10);
 
-/// One way.
 #[derive(Clone)]
 struct Route {
     /// `None` for the ClusterIP.
@@ -51,11 +50,10 @@ struct Route {
     client: Client,
 }
 
-/// Ways to the API server.
 pub(super) struct Routes {
     introduction: Config,
     file: Option<PathBuf>,
-    /// In the order in which they are tried, which is a circle: the way that worked last is first.
+    /// In the order in which they are tried. The order is circular, with the last working route first.
     known: Mutex<VecDeque<Route>>,
 }
 
@@ -65,7 +63,7 @@ struct Stored {
 }
 
 impl Routes {
-    /// Beginning with what an earlier agent learned.
+    /// Starts with the addresses that a previous agent learned.
     pub(super) fn new(introduction: Config, state_dir: Option<&Path>) -> Result<Self, ClientError> {
         let file = state_dir.map(|dir| dir.join(FILE));
         if let Some(dir) = state_dir {
@@ -80,7 +78,7 @@ impl Routes {
         })
     }
 
-    /// A client that sends its requests by these ways.
+    /// A client that sends its requests by these routes.
     pub(super) fn client(self: &Arc<Self>, namespace: String) -> Client {
         let routes = Arc::clone(self);
         let service = service_fn(move |request| {
@@ -90,9 +88,9 @@ impl Routes {
         Client::new(service, namespace)
     }
 
-    /// Sends by the way that worked last. One that cannot be connected gives way to the next at
-    /// once, and so does one that breaks, where the request changes nothing. One that answers with
-    /// an error of its own gives way for the next request: that server may be sick, and not another.
+    /// Sends by the route that worked last. If the connection fails, tries the next route at once. Also
+    /// does so if a read-only request breaks off. After a server error the next request uses another
+    /// route: only that server may be unhealthy.
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, kube::Error> {
         let (parts, body) = request.into_parts();
         let mut body = Some(body);
@@ -111,7 +109,7 @@ impl Routes {
             let request = Request::from_parts(parts.clone(), copy.unwrap_or_else(Body::empty));
             match route.client.send(request).await {
                 Ok(response) => {
-                    // Too Many Requests is no such error: whoever moves on then only adds to it.
+                    // Too Many Requests does not count: changing the server would only add load.
                     attempt.failed = response.status().is_server_error();
                     return Ok(response);
                 }
@@ -123,19 +121,18 @@ impl Routes {
                 }
             }
         }
-        // There is always the ClusterIP, so that this is never reached.
+        // Not reached: there is always the ClusterIP.
         Err(kube::Error::Service(
             "no address of the API server is known".into(),
         ))
     }
 
-    /// Takes addresses over, where they are others than before. Those behind the ClusterIP come
-    /// first again in any case.
+    /// Uses these addresses if they have changed. They come before the ClusterIP again in any case.
     fn adopt(&self, mut learned: Vec<SocketAddr>) -> Result<(), ClientError> {
         learned.sort_unstable();
         learned.dedup();
         let is_known = self.knows(&learned);
-        // Not every node asks the first one.
+        // Spread the nodes over the servers.
         let turn = jitter(learned.len() as u64);
         learned.rotate_left(usize::try_from(turn).unwrap_or(0));
         if !is_known {
@@ -146,7 +143,7 @@ impl Routes {
         Ok(())
     }
 
-    /// Returns whether these are the addresses that are known.
+    /// Returns whether these are the known addresses.
     fn knows(&self, learned: &[SocketAddr]) -> bool {
         let mut known = self.lock();
         let mut now: Vec<_> = known.iter().filter_map(|of| of.address).collect();
@@ -158,7 +155,7 @@ impl Routes {
         is_known
     }
 
-    /// Saves addresses for the next start, unless they are. The disk may have been full the last time.
+    /// Saves addresses for the next start, if the file differs: an earlier write may have failed.
     fn save(&self, addresses: Vec<SocketAddr>) {
         let Some(file) = &self.file else { return };
         let is_saved = BTreeSet::from_iter(recall(file)) == addresses.iter().copied().collect();
@@ -174,7 +171,7 @@ impl Routes {
     }
 }
 
-/// A request under way. Where it is abandoned, its way is no good either.
+/// A request under way. If it is abandoned, its route counts as failed.
 struct Attempt<'a> {
     routes: &'a Routes,
     address: Option<SocketAddr>,
@@ -192,7 +189,7 @@ impl Drop for Attempt<'_> {
     }
 }
 
-/// Learns the addresses by that client, for as long as the runtime lasts.
+/// Learns the addresses through that client, until the runtime ends.
 pub(super) async fn learn(routes: Arc<Routes>, client: Client) {
     let mut pause = UNLEARNED;
     let mut is_refused = false;
@@ -212,7 +209,7 @@ pub(super) async fn learn(routes: Arc<Routes>, client: Client) {
                      the namespace default; until then the agent uses its cluster IP"
                 );
             }
-            // The watches report that the server is away.
+            // The watches report an unreachable server.
             _ => {}
         }
         sleep(pause + Duration::from_millis(jitter(pause.as_millis() as u64 / 2))).await;
@@ -220,19 +217,19 @@ pub(super) async fn learn(routes: Arc<Routes>, client: Client) {
     }
 }
 
-/// The pause after a pause in which nothing was learned.
+/// The next pause if nothing was learned.
 fn longer(pause: Duration) -> Duration {
     (pause * 2).min(RELEARN)
 }
 
-/// The API servers' own addresses.
+/// The addresses that the API servers published.
 async fn addresses(client: &Client) -> kube::Result<Vec<SocketAddr>> {
     let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
     let found = slices.list(&ListParams::default().labels(SLICES)).await?;
     Ok(found.items.iter().flat_map(ready).collect())
 }
 
-/// Addresses of a slice that are ready, with the port named https or else the first.
+/// Ready addresses of a slice, with the port named https, or else the first port.
 fn ready(slice: &EndpointSlice) -> Vec<SocketAddr> {
     let ports = slice.ports.as_deref().unwrap_or_default();
     let https = ports.iter().find(|of| of.name.as_deref() == Some("https"));
@@ -250,7 +247,7 @@ fn ready(slice: &EndpointSlice) -> Vec<SocketAddr> {
     ips.map(|ip| SocketAddr::new(ip, port)).collect()
 }
 
-/// The ways by these addresses, and by the ClusterIP.
+/// Routes by these addresses, and by the ClusterIP.
 fn routes(introduction: &Config, addresses: &[SocketAddr]) -> Result<VecDeque<Route>, ClientError> {
     let mut routes = VecDeque::with_capacity(addresses.len() + 1);
     for address in addresses {
@@ -271,7 +268,7 @@ fn routes(introduction: &Config, addresses: &[SocketAddr]) -> Result<VecDeque<Ro
     Ok(routes)
 }
 
-/// Whether nothing was sent.
+/// Whether the connection failed, so that nothing was sent.
 fn is_connect(error: &kube::Error) -> bool {
     let kube::Error::Service(error) = error else {
         return false;
@@ -281,7 +278,7 @@ fn is_connect(error: &kube::Error) -> bool {
         .is_some_and(hyper_util::client::legacy::Error::is_connect)
 }
 
-/// The addresses that were kept; an unreadable file counts as empty.
+/// The saved addresses; none if the file is unreadable.
 fn recall(file: &Path) -> Vec<SocketAddr> {
     let text = fs::read(file).unwrap_or_default();
     let stored: Stored = serde_json::from_slice(&text).unwrap_or_default();
@@ -293,10 +290,10 @@ fn keep(file: &Path, addresses: Vec<SocketAddr>) -> io::Result<()> {
     files::write(file, &files::part(file), &bytes)
 }
 
-/// Removes what was kept in that folder.
+/// Removes the saved addresses from that folder.
 ///
 /// # Errors
-/// The file is there and stays.
+/// The file exists and cannot be removed.
 pub fn forget(state_dir: &Path) -> io::Result<()> {
     files::sweep(state_dir, PART, Duration::ZERO);
     match fs::remove_file(state_dir.join(FILE)) {
@@ -312,7 +309,7 @@ mod tests {
     use super::*;
     use crate::cluster::api::tests::server::{Answer, Script, Server};
 
-    /// A folder whose agent remembers an address where nobody listens.
+    /// A folder with a saved address at which nothing listens.
     fn remembering() -> (tempfile::TempDir, SocketAddr) {
         let folder = tempfile::tempdir().unwrap();
         let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -323,7 +320,7 @@ mod tests {
 
     fn introduction(server: &Server) -> Config {
         let mut config = Config::new(server.url().parse().unwrap());
-        // No certificates of this machine are needed.
+        // This machine's certificates are not needed.
         config.root_cert = Some(Vec::new());
         config
     }
@@ -340,12 +337,12 @@ mod tests {
         let tried = |routes: &Routes| routes.lock()[0].address;
         assert_eq!(tried(&routes), Some(dead));
         assert_eq!(routes.send(get()).await.unwrap().status(), 200);
-        // And is not tried first again.
+        // It is not tried first again.
         assert_eq!(tried(&routes), None);
         assert_eq!(server.asked("nodes").len(), 1);
     }
 
-    /// Ways by the addresses of these servers, without TLS, and by the ClusterIP of the last.
+    /// Routes by the addresses of these servers, without TLS, and by the ClusterIP of the last.
     fn between(servers: &[&Server]) -> Routes {
         let routes = Routes::new(introduction(servers[servers.len() - 1]), None).unwrap();
         let way = |server: &&Server| Route {
@@ -373,7 +370,7 @@ mod tests {
         let address = if moves { second.address } else { first.address };
         assert_eq!(routes.lock()[0].address, Some(address));
         assert_eq!(routes.send(get()).await.unwrap().status(), 200);
-        // And the one that answers is kept.
+        // The one that answers is kept.
         assert_eq!(routes.lock()[0].address, Some(address));
     }
 
@@ -395,21 +392,21 @@ mod tests {
         assert_eq!(ways, [Some("192.0.2.1:6443".parse().unwrap()), None]);
         let file = folder.path().join(FILE);
         assert_eq!(recall(&file), learned);
-        // A disk that was full takes them the next time.
+        // If a write failed, the next one saves them.
         fs::remove_file(&file).unwrap();
         fs::create_dir_all(file.join("x")).unwrap();
         routes.adopt(learned.clone()).unwrap();
         fs::remove_dir_all(&file).unwrap();
         routes.adopt(learned.clone()).unwrap();
         assert_eq!(recall(&file), learned);
-        // An agent that was killed left its part.
+        // A killed agent left its temporary file.
         fs::write(files::part(&file), "").unwrap();
         forget(folder.path()).unwrap();
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[tokio::test]
-    async fn who_may_not_ask_is_told_so_and_asks_ever_more_seldom() {
+    async fn a_forbidden_request_is_retried_ever_less_often() {
         let answer = Answer::Status(403, String::new());
         let script = Script::default().with("endpointslices", vec![answer]);
         let server = Server::start(script).await;
@@ -430,7 +427,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_that_is_given_up_leaves_its_way() {
+    async fn an_abandoned_request_changes_the_route() {
         let server = Server::start(Script::default()).await;
         let mute = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! State of the cluster as it is known, and its changes since the last delivery: the pure part of
-//! following an API server.
+//! Known objects of the cluster, and changes since the last delivery: the pure part of following an API
+//! server.
 //!
-//! A list replaces what was known of its resource as a whole: its changes, and the objects that it
-//! no longer has, come in one batch. An object that is not understood keeps what it said before.
+//! A list replaces its resource as a whole: its changes and its removals come in one batch. An invalid
+//! object keeps its previous facts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -16,49 +16,47 @@ use crate::cluster::facts::{Facts, Kind, Object, compare};
 use crate::cluster::{Problem, Update};
 use agent_core::cluster::Change;
 
-/// Consequence for an object that cannot be taken.
+/// Consequence of an invalid object.
 const KEPT: &str = "the object's last good version stays in use";
-/// Objects with something wrong that are named one by one...
+/// Number of invalid objects that are reported individually...
 const NAMED: usize = 50;
 /// ...and that are counted.
 const REMEMBERED: usize = 1_000;
 
-/// Name of an object, hashed, as in a folder: names are not kept twice.
+/// Hash of an object's name, as for a folder, so that names are not stored twice.
 type Key = u64;
 
 /// Event from a follower.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// The objects that follow are everything there is, from the beginning.
+    /// A complete list begins.
     ListBegins(Kind),
-    /// And that was everything.
+    /// The list is complete.
     ListEnds(Kind),
-    /// An object is there, in a list or as a change.
+    /// An object exists, in a list or as a change.
     There(Object),
-    /// An object is there that is not of its kind.
+    /// An object exists and cannot be parsed as its kind.
     Unreadable(Kind, Box<ObjectMeta>, String),
-    /// An object is gone.
     Gone(Kind, Box<ObjectMeta>),
-    /// A problem with following, or `None` once there is none.
+    /// A problem with following, or `None` when it is solved.
     Trouble(Kind, Option<Problem>),
 }
 
-/// One resource.
 #[derive(Debug, Default)]
 struct Resource {
     objects: HashMap<Key, Facts>,
-    /// Keys from a list that is under way.
+    /// Keys in a list that is under way.
     listing: Option<HashSet<Key>>,
-    /// A list came to its end.
+    /// A list was completed.
     is_listed: bool,
-    /// Not delivered yet; those of a list wait for its end.
+    /// Undelivered changes; those of a list wait for its end.
     changes: Vec<Change>,
     wrong: BTreeMap<Key, Problem>,
     trouble: Option<Problem>,
 }
 
 impl Resource {
-    /// An object is so now; `None` is gone, or of no use here.
+    /// Stores an object; `None` if it is gone or does not matter.
     fn set(&mut self, key: Key, facts: Option<Facts>, budget: &mut Budget) {
         self.wrong.remove(&key);
         budget.charge(self.objects.get(&key), facts.as_ref());
@@ -72,7 +70,7 @@ impl Resource {
         }
     }
 
-    /// An object is there, and cannot be taken as it stands. The message says what is done instead.
+    /// Records that an object cannot be used as it is. The message includes the consequence.
     fn complain(&mut self, key: Key, message: String) {
         self.see(key);
         if self.wrong.len() < REMEMBERED || self.wrong.contains_key(&key) {
@@ -87,11 +85,11 @@ impl Resource {
         }
     }
 
-    /// Removes the objects that the list did not have.
+    /// Removes the objects that the list did not contain.
     fn end_list(&mut self, budget: &mut Budget) {
         if let Some(seen) = self.listing.take() {
             let gone = self.objects.extract_if(|key, _| !seen.contains(key));
-            // Last: a list that broke off may have brought what is gone now.
+            // Last: an incomplete list may have added objects that are gone now.
             self.changes.extend(gone.map(|(_, facts)| {
                 budget.charge(Some(&facts), None);
                 facts.gone()
@@ -108,7 +106,7 @@ impl Resource {
     }
 }
 
-/// All that is known.
+/// All known objects.
 #[derive(Debug)]
 pub(super) struct Store {
     converter: Converter,
@@ -121,7 +119,7 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// An empty store for the node of that name.
+    /// An empty store for the node `node_name`.
     pub(super) fn new(node_name: &str) -> Self {
         Self {
             converter: Converter::new(node_name),
@@ -133,13 +131,12 @@ impl Store {
         }
     }
 
-    /// Takes an event in; returns whether something must be delivered at once: the Node changed,
-    /// or everything is there for the first time.
+    /// Handles an event. Returns whether an update must be delivered at once: the Node changed, or the
+    /// view became complete.
     pub(super) fn take(&mut self, event: Event) -> bool {
         match event {
             Event::ListBegins(kind) => {
-                // Objects of an earlier list that did not end are kept: they were there, and are
-                // newer.
+                // Objects of an incomplete list are kept: they existed, and are newer.
                 self.resources[kind as usize].listing = Some(HashSet::new());
             }
             Event::ListEnds(kind) => {
@@ -197,7 +194,7 @@ impl Store {
         Some(Update { changes, ..now })
     }
 
-    /// Takes an object in as it is now, unless its namespace has too much.
+    /// Stores an object, unless its namespace exceeds its budget.
     fn set(&mut self, resource: usize, key: Key, mut facts: Option<Facts>) {
         let before = self.resources[resource].objects.get(&key);
         if let Some(refused) = facts.take_if(|now| !self.budget.admits(before, now)) {
@@ -210,7 +207,7 @@ impl Store {
         }
     }
 
-    /// A Service without all its slices would be judged by half of its endpoints.
+    /// Leaves out the Service: without all slices its other endpoints would look misrouted.
     fn leave_out(&mut self, refused: &Facts) {
         if let Some((namespace, service)) = refused.owner() {
             let key = self
@@ -224,7 +221,7 @@ impl Store {
         }
     }
 
-    /// Drops Services of a namespace, the last ones by name, with their slices.
+    /// Drops Services of a namespace with their slices, last names first.
     fn relieve(&mut self, namespace: &Arc<str>, surplus: usize) {
         let mut services: BTreeMap<Arc<str>, Vec<(usize, Key, usize)>> = BTreeMap::new();
         for (resource, of) in self.resources.iter().enumerate() {
@@ -250,7 +247,7 @@ impl Store {
             }
             dropped.insert(service);
         }
-        // Changes that wait for the end of a list would keep them.
+        // Pending changes of a list would keep the dropped facts alive.
         let stays = |change: &Change| match change {
             Change::Service(of) => {
                 of.name.namespace != *namespace || !dropped.contains(&of.name.name)
@@ -275,7 +272,7 @@ impl Store {
     fn problems(&self) -> Vec<Problem> {
         let troubles = self.resources.iter().filter_map(|of| of.trouble.clone());
         let mut problems: Vec<Problem> = troubles.collect();
-        // Away is away, whatever was asked for.
+        // All resources report the same problem if the server is unreachable.
         problems.dedup();
         problems.extend(self.budget.problems().take(NAMED));
         let wrong = || self.resources.iter().flat_map(|of| of.wrong.values());

@@ -21,7 +21,7 @@ pub(super) mod server;
 
 use server::{Answer, Script, Server};
 
-/// A server that is followed, and the view that results.
+/// A followed server, and the resulting view.
 struct World {
     server: Server,
     updates: mpsc::Receiver<Update>,
@@ -29,7 +29,7 @@ struct World {
     problems: Vec<String>,
 }
 
-/// Everything happens within milliseconds.
+/// Timeouts of milliseconds.
 fn hasty() -> Pace {
     Pace {
         reply: Duration::from_millis(300),
@@ -76,7 +76,7 @@ impl World {
         let update = timeout(Duration::from_secs(60), self.updates.recv()).await;
         let update = update
             .expect("no update came")
-            .expect("nothing is followed");
+            .expect("the source ended");
         self.problems = update.problems.iter().map(ToString::to_string).collect();
         self.view.apply(update.changes.clone());
         update.changes
@@ -86,7 +86,7 @@ impl World {
         while !fits(self) {
             let next = tokio::time::timeout(Duration::from_secs(60), self.next());
             let in_time = next.await.is_ok();
-            assert!(in_time, "nothing came for a minute: {:?}", self.problems);
+            assert!(in_time, "no update within a minute: {:?}", self.problems);
         }
     }
 
@@ -154,7 +154,7 @@ fn failure(code: u16, message: &str) -> Answer {
     Answer::Status(code, status.to_string())
 }
 
-/// A node and no slices, beside what is said of Services.
+/// A node and no slices, plus these answers for Services.
 fn with_services(answers: Vec<Answer>) -> Script {
     Script::default()
         .with("nodes", vec![Answer::Open(list(1, &[node(1, &[])]))])
@@ -191,7 +191,7 @@ async fn a_list_and_a_watch_make_the_view() {
 }
 
 #[tokio::test]
-async fn a_forgotten_version_is_listed_anew_and_replaced_as_one() {
+async fn a_forgotten_version_is_listed_again_as_one_batch() {
     let mut first = list(5, &[service(1, "a", 80), service(2, "b", 80)]);
     first.push(gone());
     let second = list(9, &[service(8, "a", 81), service(9, "c", 80)]);
@@ -199,7 +199,7 @@ async fn a_forgotten_version_is_listed_anew_and_replaced_as_one() {
     let mut world = World::new(script).await;
     world.until(|world| world.view.is_synced()).await;
     if world.services() == ["a", "b"] {
-        // All of it in one batch: no moment without b and without c.
+        // All of it in one batch: b and c are never both missing.
         let changes = world.next().await;
         assert_eq!(changes.len(), 3, "{changes:?}");
     }
@@ -209,7 +209,7 @@ async fn a_forgotten_version_is_listed_anew_and_replaced_as_one() {
     assert!(asked[1].ends_with("resourceVersion=5"), "{asked:?}");
 }
 
-/// A watch is asked for this long, and the script ends it then.
+/// Requested duration of a watch, after which the script ends it.
 const WHOLE: Duration = Duration::from_secs(1);
 
 fn brief() -> Pace {
@@ -217,9 +217,9 @@ fn brief() -> Pace {
     Pace { watch, ..hasty() }
 }
 
-/// An API server has nothing to say of what does not change.
+/// An API server sends nothing while nothing changes.
 #[tokio::test]
-async fn silence_is_no_problem_and_lists_nothing() {
+async fn an_idle_watch_is_no_problem_and_causes_no_list() {
     let mut answers = vec![Answer::OpenFor(WHOLE, list(5, &[service(1, "a", 80)]))];
     answers.extend((0..3).map(|_| Answer::OpenFor(WHOLE, Vec::new())));
     let mut world = World::at_pace(with_services(answers), brief()).await;
@@ -234,9 +234,9 @@ async fn silence_is_no_problem_and_lists_nothing() {
     assert_eq!(world.problems, [""; 0]);
 }
 
-/// A server that is frozen acknowledges all, and ends nothing.
+/// A frozen server acknowledges all data, and ends no watch.
 #[tokio::test]
-async fn a_watch_that_does_not_end_in_its_time_is_told() {
+async fn a_watch_that_outlasts_its_timeout_is_reported() {
     let answers = vec![
         Answer::Open(list(5, &[service(1, "a", 80)])),
         Answer::Open(vec![event("ADDED", &service(6, "b", 80))]),
@@ -253,7 +253,7 @@ async fn a_watch_that_does_not_end_in_its_time_is_told() {
 #[case::streamed(Answer::Open([list(5, &[]), vec![gone()]].concat()))]
 #[case::in_pages(failure(422, "sendInitialEvents: Forbidden"))]
 #[tokio::test]
-async fn nobody_lists_at_once_what_all_have_to_list(#[case] first: Answer) {
+async fn lists_that_every_agent_needs_are_spread(#[case] first: Answer) {
     let page = r#"{"kind":"List","metadata":{"resourceVersion":"5"},"items":[]}"#;
     let in_pages = matches!(first, Answer::Status(..));
     let mut answers = vec![first];
@@ -263,7 +263,7 @@ async fn nobody_lists_at_once_what_all_have_to_list(#[case] first: Answer) {
     }
     let before = answers.len();
     answers.push(Answer::Open(list(9, &[])));
-    // By chance it would be within a second, once in 36,000 times.
+    // The random delay is below a second once in 36,000 times.
     let hours = |hours: u64| Duration::from_secs(hours * 3_600);
     let pace = match in_pages {
         true => Pace {
@@ -279,7 +279,7 @@ async fn nobody_lists_at_once_what_all_have_to_list(#[case] first: Answer) {
     nodes.extend((2..20).map(|version| Answer::Closed(vec![bookmark(version, "")])));
     let script = with_services(answers).with("nodes", nodes);
     let world = World::at_pace(script, pace).await;
-    // Nodes are asked for again whenever their watch has ended.
+    // Nodes are requested again whenever their watch has ended.
     world.server.until_asked("services", before).await;
     let nodes = world.server.asked("nodes").len();
     world.server.until_asked("nodes", nodes + 2).await;
@@ -297,7 +297,7 @@ async fn a_watch_that_ended_goes_on_from_the_last_bookmark() {
     let asked = world.server.asked("services");
     assert!(asked[1].ends_with("resourceVersion=77"), "{asked:?}");
     assert!(!asked[1].contains("sendInitialEvents"), "{asked:?}");
-    // It was nobody's fault, and is not told.
+    // This is normal, and not reported.
     assert_eq!(world.problems, [""; 0]);
     let asked = world.server.until_asked("services", 3).await;
     assert!(asked[2].ends_with("resourceVersion=80"), "{asked:?}");
@@ -307,7 +307,7 @@ async fn a_watch_that_ended_goes_on_from_the_last_bookmark() {
 #[case(500, "etcd is sick", "cannot return services (etcd is sick)")]
 #[case(403, "no", "the agent may not watch services (no)")]
 #[tokio::test]
-async fn errors_are_told_until_they_pass(
+async fn errors_are_reported_until_they_pass(
     #[case] code: u16,
     #[case] message: &str,
     #[case] told: &str,
@@ -349,12 +349,12 @@ async fn watches_that_end_at_once_are_one_problem_until_one_lasts() {
     );
     world.next().await;
     assert_eq!(world.problems, [""; 0]);
-    // No watch before the one that lasts made it seem over.
+    // Only the watch that lasts clears the problem.
     assert_eq!(world.server.asked("services").len(), 10);
 }
 
 #[tokio::test]
-async fn what_was_known_stays_while_the_server_fails() {
+async fn known_objects_stay_while_the_server_fails() {
     let answers = vec![
         Answer::Closed(list(5, &[service(1, "a", 80)])),
         failure(503, "starting"),
@@ -372,7 +372,7 @@ async fn what_was_known_stays_while_the_server_fails() {
 #[case::told_in_the_stream(Answer::Open(vec![event("ERROR", r#"{"kind":"Status","code":500,"message":"RequestWatchProgress is disabled"}"#)]))]
 #[case::not_understood(Answer::Open(vec![event("ADDED", &service(1, "x", 80))]))]
 #[tokio::test]
-async fn pages_serve_where_streaming_lists_do_not(#[case] first: Answer) {
+async fn pages_replace_unsupported_streaming_lists(#[case] first: Answer) {
     let page = |objects: &[String], next: &str| {
         let items = objects.join(",");
         let list = format!(
@@ -396,7 +396,7 @@ async fn pages_serve_where_streaming_lists_do_not(#[case] first: Answer) {
 }
 
 #[tokio::test]
-async fn a_server_behind_what_was_seen_is_taken_as_it_is() {
+async fn an_older_server_is_accepted_after_a_restore() {
     let script = with_services(vec![
         Answer::Closed(list(500, &[service(400, "a", 80)])),
         failure(504, "Too large resource version: 500, current: 9"),
@@ -409,7 +409,7 @@ async fn a_server_behind_what_was_seen_is_taken_as_it_is() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_is_a_problem_and_no_view() {
+async fn an_unreachable_server_is_a_problem_and_no_view() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = nobody.local_addr().unwrap();
     drop(nobody);
@@ -428,7 +428,7 @@ async fn a_server_that_is_away_is_a_problem_and_no_view() {
 
 /// The agent notices within 15 s that an API server is back, and does not poll it much faster.
 #[tokio::test(start_paused = true)]
-async fn a_server_that_stays_away_is_asked_at_a_bounded_pace() {
+async fn an_unreachable_server_is_polled_at_a_bounded_rate() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&asked);
     let nobody = tower::service_fn(move |request: Request<Body>| {

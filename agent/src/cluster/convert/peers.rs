@@ -1,4 +1,4 @@
-//! Numbers for other nodes, by which the observer's programs and the ledger know them.
+//! Numbers of other nodes, used by the observer's programs and the ledger.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,18 +7,18 @@ use agent_core::peers::PEERS;
 
 /// Numbers of other nodes, from 1 to [`PEERS`].
 ///
-/// Names come and go, and whoever writes slices can invent some. A number is never given again: the ledger
-/// would take the new node for one that has answered before, and accuse it of silence. Nodes beyond the
-/// last number have none until the agent restarts: nothing is said of them.
+/// Names come and go, and anybody who can write slices can invent some. A number is never reused: the
+/// ledger would take the new node for one that has answered before, and accuse it of silence. Nodes
+/// beyond the last number get none until the agent restarts, and are not reported on.
 #[derive(Debug, Default)]
 pub(super) struct PeerNumbers {
     of: HashMap<Arc<str>, u16>,
-    /// Not delivered yet.
+    /// Numbers not delivered yet.
     new: Vec<(u16, Arc<str>)>,
 }
 
 impl PeerNumbers {
-    /// Returns the number of the node; zero if it has none.
+    /// Number of the node; zero if it has none.
     pub(super) fn number(&mut self, name: &str) -> u16 {
         if let Some(known) = self.of.get(name) {
             return *known;
@@ -33,7 +33,7 @@ impl PeerNumbers {
         number
     }
 
-    /// Numbers given since the last call.
+    /// Numbers assigned since the last call.
     pub(super) fn take_new(&mut self) -> Vec<(u16, Arc<str>)> {
         std::mem::take(&mut self.new)
     }

@@ -49,7 +49,7 @@ const META: &str = "metadata: {name: web, namespace: shop}\n";
 #[case::headless("spec: {clusterIPs: [None]}")]
 #[case::headless("spec: {ports: [{port: 80}]}")]
 #[case("spec: {type: ExternalName, externalName: a.example, clusterIP: 10.96.0.1}")]
-fn services_passed_over(#[case] spec: &str) {
+fn ignored_services(#[case] spec: &str) {
     assert_eq!(service(&format!("{META}{spec}")), Ok(None));
 }
 
@@ -66,7 +66,7 @@ fn labels_decide(#[case] label: &str, #[case] is_served: bool) {
 }
 
 #[test]
-fn a_slice_of_domain_names_is_passed_over() {
+fn a_slice_of_domain_names_is_ignored() {
     let meta = "metadata: {name: web-1, labels: {kubernetes.io/service-name: web}}\n";
     assert_eq!(slice(&format!("{meta}addressType: FQDN")), Ok(None));
 }
@@ -136,7 +136,7 @@ fn invalid_slices(#[case] text: &str, #[case] message: &str) {
 }
 
 #[test]
-fn an_object_without_a_name_is_named_so() {
+fn an_object_without_a_name_is_reported() {
     let error = service("spec: {clusterIP: 10.96.0.1}").unwrap_err();
     let words = "Service without a name: metadata.name is missing: every object has a name";
     assert_eq!(error.to_string(), words);
@@ -158,7 +158,7 @@ endpoints:
     let names: Vec<&str> = facts.ports.iter().map(|port| &*port.name).collect();
     assert_eq!(names, ["a"]);
     let endpoint = |ip: [u8; 4], ready, terminating, local: bool| EndpointFacts {
-        // The first other node that was named.
+        // The first other node gets number 1.
         peer: u16::from(!local),
         address: agent_common::service::mapped(ip),
         ready,
@@ -218,7 +218,7 @@ fn another_node_is_not_taken() {
     "10.244.1.0",
     r#"spec.podCIDRs is "10.244.1.0": a CIDR such as 10.244.1.0/24 is wanted"#
 )]
-fn a_node_is_taken_without_what_is_no_address(
+fn a_node_is_used_without_its_invalid_addresses(
     #[case] address: &str,
     #[case] range: &str,
     #[case] expected: &str,
@@ -237,13 +237,13 @@ fn a_node_is_taken_without_what_is_no_address(
     };
     assert_eq!(facts.taints, ["ToBeDeletedByClusterAutoscaler".into()]);
     assert_eq!(facts.addresses.len(), 1);
-    let told = converter.left_out().expect("told").to_string();
+    let told = converter.left_out().expect("a report").to_string();
     assert_eq!(told, format!("Node here: {expected}"));
-    assert_eq!(converter.left_out(), None, "once");
+    assert_eq!(converter.left_out(), None, "it was taken");
 }
 
 #[test]
-fn external_policy_counts_only_where_there_is_something_external() {
+fn external_policy_needs_an_external_frontend() {
     let local = |text: &str| {
         service(&format!("{META}{text}"))
             .unwrap()
@@ -273,8 +273,8 @@ fn shared_names_are_kept_once() {
     assert!(Arc::ptr_eq(&first, &converter.share("http")));
 }
 
-/// The API server takes these of Services that are older than its strictness, and kube-proxy serves
-/// them.
+/// The API server accepts these in Services that are older than its strict checks, and kube-proxy
+/// serves them.
 #[rstest]
 #[case("192.0.2.010", "192.0.2.10")]
 #[case("::ffff:192.0.2.10", "192.0.2.10")]
@@ -301,7 +301,7 @@ endpoints: [{addresses: [10.0.000.011]}]
     assert_eq!(facts.endpoints[0].address, address);
 }
 
-/// Whoever may edit one namespace may annotate its slices with megabytes.
+/// Anybody who may edit one namespace may annotate its slices with megabytes.
 #[test]
 fn long_annotations_are_cut_between_characters() {
     let long = "ä".repeat(1_000);

@@ -4,7 +4,7 @@ use super::*;
 use agent_core::cluster::Change;
 use agent_core::view::ClusterView;
 
-/// A folder, its reader and the view that follows.
+/// A folder, its reader and the resulting view.
 struct World {
     folder: tempfile::TempDir,
     manifests: Manifests,
@@ -25,7 +25,7 @@ impl World {
     }
 
     fn write(&self, name: &str, text: &str) {
-        // Renamed into place: a new inode tells it apart even within a clock's tick.
+        // Renamed into place: a new inode makes it differ even within a clock tick.
         let hidden = self.folder.path().join(".new");
         fs::write(&hidden, text).unwrap();
         fs::rename(hidden, self.folder.path().join(name)).unwrap();
@@ -35,7 +35,7 @@ impl World {
         fs::remove_file(self.folder.path().join(name)).unwrap();
     }
 
-    /// Looks at the folder, and returns the names of the Services that are known then.
+    /// Reads the folder, and returns the names of the known Services.
     fn services(&mut self) -> Vec<String> {
         self.last.changes.clear();
         if let Some(update) = self.manifests.refresh(&Hints::default()) {
@@ -110,7 +110,7 @@ fn files_come_change_and_go() {
 }
 
 #[test]
-fn what_does_not_matter_is_counted() {
+fn ignored_objects_are_counted() {
     let mut world = World::new();
     let headless = service("h").replace("10.96.0.1", "None");
     let other = "apiVersion: v1\nkind: Node\nmetadata: {name: there}\n";
@@ -126,7 +126,7 @@ fn what_does_not_matter_is_counted() {
 }
 
 #[test]
-fn a_broken_file_keeps_what_it_said() {
+fn a_broken_file_keeps_its_objects() {
     let mut world = World::new();
     world.write("a.yaml", &format!("{}---\n{}", service("a"), service("b")));
     assert_eq!(world.services(), ["a", "b"]);
@@ -151,7 +151,7 @@ fn a_broken_file_keeps_what_it_said() {
 }
 
 #[test]
-fn an_invalid_object_keeps_what_it_said() {
+fn an_invalid_object_keeps_its_facts() {
     let mut world = World::new();
     world.write("a.yaml", &format!("{}---\n{}", service("a"), service("b")));
     world.services();
@@ -271,7 +271,7 @@ fn a_folder_that_is_gone_keeps_the_view() {
     assert_eq!(world.problems(), [""; 0]);
 }
 
-/// A view of nothing would take everything out that the agent before had put in.
+/// An empty view would remove everything that the previous agent installed.
 #[test]
 fn a_folder_that_was_never_read_makes_no_view() {
     let mut world = World::new();
@@ -288,7 +288,7 @@ fn a_folder_that_was_never_read_makes_no_view() {
 }
 
 #[test]
-fn hints_overrule_what_the_stamps_say() {
+fn hints_override_the_stamps() {
     let mut world = World::new();
     world.write("a.yaml", &service("a"));
     let hints = |written: &[&str], unfinished: &[&str]| Hints {
@@ -344,7 +344,7 @@ fn a_folder_that_holds_too_much_keeps_its_last_view() {
     world.manifests.most = 5;
     world.write("a.yaml", &service("a"));
     assert_eq!(world.services(), ["a"]);
-    // Four more are none too many.
+    // Four more are within the limit.
     for name in ["b", "c", "d", "e"] {
         world.write(&format!("{name}.yaml"), &service(name));
     }

@@ -8,7 +8,7 @@ use super::*;
 use agent_core::cluster::Change;
 use agent_core::view::ClusterView;
 
-/// A folder that is followed, and the view that results.
+/// A followed folder, and the resulting view.
 struct World {
     path: PathBuf,
     updates: mpsc::Receiver<Update>,
@@ -57,14 +57,14 @@ impl World {
             .map_or("", |taint| taint)
     }
 
-    /// Waits until what is known fits; a minute is for machines that are very busy.
+    /// Waits until the view fits; a minute is for very busy machines.
     async fn until(&mut self, fits: impl Fn(&World) -> bool) {
         while !fits(self) {
             let update = timeout(Duration::from_secs(60), self.updates.recv()).await;
             self.take(
                 update
                     .expect("no update came")
-                    .expect("the folder is followed no more"),
+                    .expect("the folder is no longer followed"),
             );
         }
     }
@@ -118,7 +118,7 @@ async fn a_swapped_link_is_noticed() {
     world.until(|world| world.taint() == "two").await;
 }
 
-/// The kernel tells a watch nothing of a link in the folder's path that leads elsewhere.
+/// The kernel does not notify a watch when a link in the folder's path changes.
 #[tokio::test]
 async fn a_folder_is_watched_where_a_link_in_its_path_leads() {
     use std::os::unix::fs::symlink;
@@ -138,7 +138,7 @@ async fn a_folder_is_watched_where_a_link_in_its_path_leads() {
 }
 
 #[tokio::test]
-async fn a_folder_made_anew_is_followed_again() {
+async fn a_recreated_folder_is_followed_again() {
     let mut world = World::new().await;
     fs::remove_dir_all(&world.path).unwrap();
     world
@@ -159,7 +159,7 @@ async fn a_folder_made_anew_is_followed_again() {
 }
 
 #[tokio::test]
-async fn a_broken_file_is_told_and_told_off() {
+async fn a_broken_file_is_reported_until_it_is_fixed() {
     let mut world = World::new().await;
     fs::write(world.path.join("node.yaml"), "kind: [").unwrap();
     world.until(|world| !world.problems.is_empty()).await;

@@ -72,7 +72,7 @@ const SERVICE: &str = "apiVersion: v1\nkind: Service\nmetadata:\n  name: a\n";
 #[case::wrong_version(
     "apiVersion: discovery.k8s.io/v1beta1\nkind: EndpointSlice\n",
     &["1:1 broken invalid value: string \"discovery.k8s.io/v1beta1\", expected discovery.k8s.io/v1"])]
-fn what_a_file_says(#[case] text: &str, #[case] expected: &[&str]) {
+fn objects_of_a_file(#[case] text: &str, #[case] expected: &[&str]) {
     assert_eq!(told(text), expected);
 }
 
@@ -127,7 +127,7 @@ items:
 }
 
 #[test]
-fn what_would_grow_without_end_is_refused() {
+fn unbounded_growth_is_refused() {
     let aliases: String = (1..12)
         .map(|n| format!("a{n}: &a{n} [{}]\n", format!("*a{},", n - 1).repeat(9)))
         .collect();

@@ -35,7 +35,7 @@ fn meta(name: &str) -> Box<ObjectMeta> {
     })
 }
 
-/// A store whose lists have all come to their ends.
+/// A store whose lists are all complete.
 fn synced(first: Vec<Event>) -> Store {
     let mut store = Store::new("here");
     for kind in Kind::ALL {
@@ -53,7 +53,7 @@ fn synced(first: Vec<Event>) -> Store {
 }
 
 #[test]
-fn the_node_is_told_at_once_and_the_view_when_it_is_whole() {
+fn the_node_is_delivered_at_once_and_the_view_when_complete() {
     let mut store = Store::new("here");
     assert!(!store.take(Event::ListBegins(Kind::Node)));
     assert!(!store.take(node("1")));
@@ -69,7 +69,7 @@ fn the_node_is_told_at_once_and_the_view_when_it_is_whole() {
 }
 
 #[test]
-fn two_nodes_of_one_name_in_turn_are_two() {
+fn a_recreated_node_is_another_node() {
     let mut store = synced(vec![node("first")]);
     let node_meta = ObjectMeta {
         name: Some("here".to_owned()),
@@ -85,13 +85,13 @@ fn two_nodes_of_one_name_in_turn_are_two() {
 }
 
 #[test]
-fn a_list_that_breaks_off_takes_nothing_away() {
+fn an_incomplete_list_removes_nothing() {
     let mut store = synced(vec![service("a", "10.0.0.1"), service("b", "10.0.0.2")]);
     store.take(Event::ListBegins(Kind::Service));
     store.take(service("a", "10.0.0.9"));
     store.take(service("short-lived", "10.0.0.3"));
     assert_eq!(store.update(), None);
-    // The next one does, and what the first one brought is not forgotten.
+    // The next list does, and what the first one brought is not forgotten.
     store.take(Event::ListBegins(Kind::Service));
     store.take(service("a", "10.0.0.9"));
     store.take(Event::ListEnds(Kind::Service));
@@ -111,7 +111,7 @@ fn a_list_that_breaks_off_takes_nothing_away() {
 }
 
 #[test]
-fn an_object_that_is_wrong_keeps_what_it_said() {
+fn an_invalid_change_keeps_the_old_facts() {
     let mut store = synced(vec![service("a", "10.0.0.1")]);
     store.take(service("a", "10.0.0"));
     let update = store.update().unwrap();
@@ -124,7 +124,7 @@ fn an_object_that_is_wrong_keeps_what_it_said() {
 }
 
 #[test]
-fn what_becomes_headless_is_gone() {
+fn a_service_that_becomes_headless_is_gone() {
     let mut store = synced(vec![service("a", "10.0.0.1")]);
     store.take(service("a", "None"));
     let update = store.update().unwrap();
@@ -158,7 +158,7 @@ fn slice(name: &str, service: &str, endpoints: usize) -> Event {
     there(Kind::Slice, &value)
 }
 
-/// A store of which a namespace may take so many bytes, and all together so many.
+/// A store with these limits per namespace and in total.
 fn limited(namespace: usize, all: usize) -> Store {
     let mut store = synced(vec![]);
     store.budget = Budget::new(namespace, all);
@@ -175,7 +175,7 @@ fn problems(store: &Store) -> Vec<String> {
 }
 
 #[test]
-fn a_namespace_takes_in_so_much() {
+fn a_namespace_has_a_budget() {
     let mut store = limited(4_000, 100_000);
     for index in 0..1_000 {
         store.take(service(&format!("s{index}"), "10.96.0.1"));
@@ -189,7 +189,7 @@ fn a_namespace_takes_in_so_much() {
              beginning with Service n/s{held}, are not judged; remove some, and restart the agent"
         )]
     );
-    // Known objects are followed on. Room alone brings nothing back: objects that were left out are not known.
+    // Known objects are still followed. Objects that were left out stay unknown even if there is room.
     store.take(Event::Gone(Kind::Service, meta("s1")));
     store.take(service("s0", "10.96.0.2"));
     store.take(service("s999", "10.96.0.1"));
@@ -200,9 +200,9 @@ fn a_namespace_takes_in_so_much() {
     assert_eq!(known(&store, Kind::Service), held);
 }
 
-/// External IPs may be anybody's addresses: nobody knows which, once the object is left out.
+/// External IPs may be anybody's addresses: once the object is left out, they are unknown.
 #[test]
-fn a_service_with_external_ips_that_is_left_out_is_told() {
+fn a_left_out_service_with_external_ips_is_reported() {
     let claim = |name: &str| {
         let spec = json!({"clusterIP": "10.96.0.1", "externalIPs": ["192.0.2.1"], "ports": [{"port": 80}]});
         let metadata = json!({"name": name, "namespace": "n"});
@@ -218,7 +218,7 @@ fn a_service_with_external_ips_that_is_left_out_is_told() {
     let first = Some(ObjectName::new("n", "z"));
     assert_eq!(store.update().unwrap().unknown_claims, first);
 
-    // One that was kept, and is dropped with its slices.
+    // A Service that was kept, and is dropped with its slices.
     let mut store = limited(4_000, 100_000);
     store.take(claim("kept"));
     store.take(slice("kept-1", "kept", 1_000));
@@ -226,7 +226,7 @@ fn a_service_with_external_ips_that_is_left_out_is_told() {
     assert_eq!(store.update().unwrap().unknown_claims, first);
 }
 
-/// Judged by half of its endpoints, connections to the others would be misrouted.
+/// With half of its endpoints known, connections to the others would look misrouted.
 #[test]
 fn a_service_without_all_its_slices_is_left_out() {
     for grows in [false, true] {
@@ -245,7 +245,7 @@ fn a_service_without_all_its_slices_is_left_out() {
 }
 
 #[test]
-fn of_all_namespaces_the_heaviest_gives_way() {
+fn the_heaviest_namespace_loses_services() {
     let mut store = limited(100_000, 100_000);
     let small =
         json!({"metadata": {"name": "web", "namespace": "m"}, "spec": {"clusterIP": "10.96.0.9"}});

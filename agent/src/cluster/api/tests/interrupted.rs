@@ -3,9 +3,9 @@
 use super::super::follow::OFTEN;
 use super::*;
 
-/// Restored from a backup, its versions are far below the one that is watched.
+/// After a restore from a backup, the server's versions are far below the watched one.
 #[tokio::test]
-async fn a_whole_watch_of_silence_after_one_broke_off_ends_in_a_list() {
+async fn an_idle_watch_after_a_broken_one_causes_a_list() {
     let answers = vec![
         Answer::Closed(list(500, &[service(400, "a", 80)])),
         Answer::OpenFor(WHOLE, Vec::new()),
@@ -24,7 +24,7 @@ async fn a_whole_watch_of_silence_after_one_broke_off_ends_in_a_list() {
 
 /// Later events show that the server has the version.
 #[tokio::test]
-async fn news_after_a_watch_that_broke_off_end_the_doubt() {
+async fn an_event_after_a_broken_watch_prevents_a_list() {
     let answers = vec![
         Answer::Closed(list(5, &[service(4, "a", 80)])),
         Answer::OpenFor(WHOLE, vec![event("ADDED", &service(6, "b", 80))]),
@@ -36,7 +36,7 @@ async fn news_after_a_watch_that_broke_off_end_the_doubt() {
     assert!(asked[3].ends_with("resourceVersion=6"), "{asked:?}");
 }
 
-/// A server that ends in the midst of its list, or a proxy that limits a reply. What began to be told is no news.
+/// The server ends during its list, or a proxy limits the response. An incomplete list does not count.
 #[tokio::test]
 async fn lists_that_break_off_are_a_problem_and_pages_come_after_them() {
     let part = || vec![event("ADDED", &service(1, "a", 80))];
@@ -58,12 +58,12 @@ async fn lists_that_break_off_are_a_problem_and_pages_come_after_them() {
     assert_eq!(lists.count(), OFTEN as usize + 1, "{asked:?}");
 }
 
-/// A server that is busy, or restarts behind a load balancer.
+/// The server is busy, or restarts behind a load balancer.
 #[rstest]
 #[case::for_a_moment(Duration::from_secs(600), false)]
 #[case::for_long(Duration::ZERO, true)]
 #[tokio::test]
-async fn refused_watches_are_a_problem_after_a_while(
+async fn refused_watches_become_a_problem_after_some_time(
     #[case] refusals: Duration,
     #[case] expected: bool,
 ) {

@@ -1,4 +1,4 @@
-//! Memory of the view and of its plan, at 10,000 Services beside tenants who take as much as they can.
+//! Memory of the view and its plan, with 10,000 Services beside tenants that create as much as they can.
 
 use std::env;
 use std::fs;
@@ -14,11 +14,11 @@ use agent_core::plan::{Installed, MapChange, Planner};
 use agent_core::time::Mono;
 use agent_core::view::ClusterView;
 
-/// Set in the process of its own in which memory is measured.
+/// Set in the separate process in which memory is measured.
 const ALONE: &str = "PATHPROOF_TEST_ALONE";
 const NAME: &str =
     "cluster::api::tests::memory::the_worst_tenants_leave_the_agent_within_its_limit";
-/// The limit of deploy/base (128 MiB) without an agent that knows no Service (16) and full maps (46).
+/// The limit of deploy/base (128 MiB) minus an agent without Services (16) and full maps (46).
 const LIMIT_KIB: u64 = 66 << 10;
 
 #[test]
@@ -68,7 +68,7 @@ fn measure() {
         .filter(|of| matches!(of, MapChange::PutEndpoint { .. }));
     let put = put.count();
     drop(plan);
-    // Without pages of the program's file: how many there are depends on who read it before.
+    // Without file pages: their number depends on who read the file before.
     let peak = status_kib("VmHWM").saturating_sub(status_kib("RssFile") + before);
     let (held, unjudged) = (view.service_count(), planner.unjudged());
     println!(
@@ -88,7 +88,7 @@ fn measure() {
     );
 }
 
-/// 10,000 Services of 40 namespaces, with ten endpoints each.
+/// 10,000 Services in 40 namespaces, with ten endpoints each.
 fn honest(take: &mut impl FnMut(Kind, &Value)) {
     for index in 0..10_000_usize {
         let name = name(index);
@@ -109,7 +109,7 @@ fn name(index: usize) -> agent_core::cluster::ObjectName {
     agent_core::cluster::ObjectName::new(&namespace, &format!("service-{index:05}"))
 }
 
-/// Each does one thing that multiplies, or comes in numbers.
+/// Each tenant creates one kind of object in large numbers or sizes.
 fn tenants(take: &mut impl FnMut(Kind, &Value)) {
     for index in 0..50_000 {
         let name = format!("s{index}");
@@ -183,7 +183,7 @@ fn slice(
     take(Kind::Slice, &value);
 }
 
-/// A figure of this process's memory.
+/// A memory figure of this process.
 fn status_kib(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with(name)).unwrap();

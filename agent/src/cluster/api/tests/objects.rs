@@ -50,11 +50,11 @@ fn a_slice_as_it_is_served() {
     };
     assert_eq!(facts.endpoints.len(), 2);
     assert!(facts.endpoints[0].local && !facts.endpoints[1].ready);
-    // Duplicate ports are the API server's to refuse: they say the same.
+    // The API server refuses duplicate ports; here they are harmless.
     assert_eq!(facts.ports.len(), 2);
 }
 
-/// Kubernetes' conformance tests make one, and the API server takes it.
+/// Kubernetes' conformance tests create one, and the API server accepts it.
 #[test]
 fn a_service_with_a_condition_whose_time_is_null() {
     let service = json!({
@@ -124,7 +124,7 @@ fn a_node_without_addresses_is_a_node(#[case] value: Value) {
 #[case::of_another(json!([{"type": "ServiceDatapathReady", "status": "Unknown"}]), false)]
 #[case::odd(json!([{}, {"type": null}]), false)]
 #[case::none(json!(null), false)]
-fn a_node_whose_kubelet_is_not_heard(#[case] conditions: Value, #[case] unheard: bool) {
+fn a_node_whose_kubelet_stopped_reporting(#[case] conditions: Value, #[case] unheard: bool) {
     let facts = convert(
         Kind::Node,
         &json!({"metadata": {"name": "here"}, "status": {"conditions": conditions}}),
@@ -169,7 +169,7 @@ fn a_deletion_counts() {
     assert!(facts.deleting);
 }
 
-/// JSON of any kind, mostly under keys that are looked at.
+/// JSON of any kind, mostly under keys that are read.
 fn anything() -> impl Strategy<Value = Value> {
     let text = prop_oneof![
         Just("10.0.0.1"),

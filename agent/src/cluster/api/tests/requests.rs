@@ -57,9 +57,9 @@ async fn the_watch_of_the_node_is_the_shortest() {
     }
 }
 
-/// Fifty slices of a megabyte each would take the memory that the agent may have.
+/// Fifty slices of a megabyte each would exceed the agent's memory.
 #[tokio::test]
-async fn a_page_that_is_too_large_is_asked_for_in_parts() {
+async fn a_large_page_is_requested_in_parts() {
     let page = |item: String, next: &str| {
         let list = format!(
             r#"{{"kind":"List","metadata":{{"resourceVersion":"9","continue":"{next}"}},"items":[{item}]}}"#

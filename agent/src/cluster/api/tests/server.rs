@@ -1,4 +1,4 @@
-//! A small server that speaks the watch protocol as it is told to.
+//! A small server that serves scripted watches.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -15,29 +15,28 @@ use futures_util::{StreamExt, future, stream};
 use tokio::net::TcpListener;
 
 pub(crate) enum Answer {
-    /// These lines, and nothing more for ever.
+    /// Sends these lines, and stays open.
     Open(Vec<String>),
-    /// These lines, and the end after a while.
+    /// Sends these lines, and ends after this time.
     OpenFor(Duration, Vec<String>),
-    /// These lines, and the end.
+    /// Sends these lines, and ends.
     Closed(Vec<String>),
     /// A status and a body.
     Status(u16, String),
 }
 
-/// A script for each resource; one that is at its end is answered by silence.
+/// A script per resource; after its end the server sends nothing.
 #[derive(Default)]
 pub(crate) struct Script(HashMap<&'static str, VecDeque<Answer>>);
 
 impl Script {
-    /// The answers to requests for a resource (`nodes`, `services`, `endpointslices`), in order.
+    /// Sets the answers to requests for a resource (`nodes`, `services`, `endpointslices`), in order.
     pub(crate) fn with(mut self, resource: &'static str, answers: Vec<Answer>) -> Self {
         self.0.insert(resource, answers.into());
         self
     }
 }
 
-/// The server.
 #[derive(Clone)]
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
@@ -69,7 +68,7 @@ impl Server {
         asked.iter().filter(of).cloned().collect()
     }
 
-    /// Waits until so much was asked of a resource; a minute is for machines that are very busy.
+    /// Waits for this many requests of a resource; a minute is for very busy machines.
     pub(crate) async fn until_asked(&self, resource: &str, times: usize) -> Vec<String> {
         for _ in 0..6_000 {
             let asked = self.asked(resource);
@@ -79,7 +78,7 @@ impl Server {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!(
-            "{resource} was not asked for {times} times: {:?}",
+            "fewer than {times} requests for {resource}: {:?}",
             self.asked(resource)
         );
     }
