@@ -74,9 +74,7 @@ impl World {
     /// The next update, applied.
     async fn next(&mut self) -> Vec<Change> {
         let update = timeout(Duration::from_secs(60), self.updates.recv()).await;
-        let update = update
-            .expect("no update came")
-            .expect("the source ended");
+        let update = update.expect("no update came").expect("the source ended");
         self.problems = update.problems.iter().map(ToString::to_string).collect();
         self.view.apply(update.changes.clone());
         update.changes
