@@ -1,9 +1,9 @@
-//! The sentinel: pathproof's own Service, probed through the node's datapath from devices of its
-//! own, so that an idle node is judged as surely as a busy one. Its devices, the frames it writes,
-//! the thread that sends probes and waits for them.
+//! The sentinel: pathproof's Service, probed through the node's datapath from dedicated devices, so that
+//! an idle node is judged as reliably as a busy one. This module holds its devices, the frames it sends,
+//! and the thread that sends probes and waits for them.
 //!
-//! It sends and collects; what a [`ProbeTrace`](agent_core::trace::ProbeTrace) means is
-//! `agent_core::probes`' to say. It must not name `datapath`, `cluster` or `http`.
+//! It sends and collects; `agent_core::probes` interprets a
+//! [`ProbeTrace`](agent_core::trace::ProbeTrace). It must not name `datapath`, `cluster` or `http`.
 
 pub mod devices;
 mod frame;

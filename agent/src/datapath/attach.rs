@@ -225,7 +225,7 @@ impl Attachment {
     }
 }
 
-/// What every attachment needs.
+/// State shared by all attachments.
 struct With {
     mode: Mode,
     pins: Option<KeptPins>,

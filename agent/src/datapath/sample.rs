@@ -55,8 +55,7 @@ pub struct Sampler {
 type Counts = (Box<Touched>, Vec<(u32, ServiceCounts)>);
 
 impl Sampler {
-    /// Takes the maps. What was counted under a previous agent is the baseline and no evidence:
-    /// that agent judged it.
+    /// Takes the maps. Counts of a previous agent are the baseline and no evidence: that agent judged them.
     pub fn open(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
         let mut sampler = Self {
             counts: take(ebpf, map::COUNTS)?,

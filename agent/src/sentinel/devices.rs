@@ -1,10 +1,10 @@
-//! The sentinel's two veth pairs in the node's own network namespace, their static neighbours and
-//! host routes, all by netlink (docs/adr/0006-sentinel-devices.md).
+//! The sentinel's two veth pairs in the node's network namespace, with static neighbours and host
+//! routes, all by netlink (docs/adr/0006-sentinel-devices.md).
 //!
-//! No address is assigned to any device, nothing of others is changed or deleted, and forwarding
-//! and filter settings of the near ends are inherited, never written: a probe must suffer what a
-//! pod suffers. Nothing here keeps state: whatever an earlier run left is found by name, kind and
-//! hardware address.
+//! No address is assigned to any device, and nothing of other owners is changed or deleted. Forwarding
+//! and filter settings of the near ends are inherited and never written: a probe must be treated like a
+//! pod's packet. No state is kept: leftovers of an earlier run are found by name, kind and hardware
+//! address.
 
 mod conflict;
 mod ensure;
@@ -23,43 +23,42 @@ pub use conflict::conflict;
 pub use ensure::{ensure, remove};
 pub use verify::verify;
 
-/// `rtm_protocol` of our routes, by which they are told from others' (`ip route show proto 112`).
-/// No routing daemon has it in iproute2's rt_protos.
+/// `rtm_protocol` that marks the sentinel's routes (`ip route show proto 112`). No routing daemon in
+/// iproute2's rt_protos uses it.
 const ROUTE_PROTOCOL: u8 = 0x70;
-/// `ifalias` of our devices: tells an administrator whose they are, and us that they are ours
-/// though somebody changed a hardware address.
+/// `ifalias` of the sentinel's devices. It names the owner to administrators, and identifies the devices
+/// even if somebody changed a hardware address.
 const ALIAS: &str = "pathproof sentinel";
 
-/// Hardware address of an Ethernet device.
 pub type Mac = [u8; 6];
 
-/// A hardware address as `ip link` shows it.
+/// Formats a hardware address like `ip link`.
 pub fn written(mac: Mac) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
-/// The four ends.
+/// The four ends of the two veth pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// `-c0`: where probes enter the node, as a pod's packets would.
+    /// `-c0`: probes enter the node here, as a pod's packets would.
     ClientNear,
-    /// `-c1`: where probes are written, and their answers collected.
+    /// `-c1`: probes are written and answers collected here.
     ClientFar,
-    /// `-s0`: where the datapath sends what it translated.
+    /// `-s0`: the datapath sends translated packets here.
     ServerNear,
-    /// `-s1`: where the echo is.
+    /// `-s1`: the echo program answers here.
     ServerFar,
 }
 
 impl Role {
-    /// All, in the order of their indexes.
+    /// All ends, by index.
     pub const ALL: [Role; 4] = [
         Role::ClientNear,
         Role::ClientFar,
         Role::ServerNear,
         Role::ServerFar,
     ];
-    /// Those in the node's routing.
+    /// The ends that the node's routes use.
     pub const NEAR: [Role; 2] = [Role::ClientNear, Role::ServerNear];
 
     /// The other end of the pair.
@@ -76,26 +75,27 @@ impl Role {
         Role::NEAR.contains(&self)
     }
 
-    /// Name of the device, of the prefix that the operator chose.
+    /// Name of the device, with the configured prefix.
     pub fn name(self, prefix: &str) -> String {
         let suffix = ["c0", "c1", "s0", "s1"][self as usize];
         format!("{prefix}-{suffix}")
     }
 
-    /// Hardware address: locally administered, "path" and the end. By rule, and set when the device
-    /// is created: udev's persistent policy leaves it alone then, and static neighbours stay right.
+    /// Hardware address: locally administered, "path" and a byte per end. It is fixed and set when the
+    /// device is created, so udev's persistent policy leaves it alone, and static neighbours stay
+    /// correct.
     pub fn mac(self) -> Mac {
         mac([0xc0, 0xc1, 0xe0, 0xe1][self as usize])
     }
 
-    /// Hardware address of the neighbours behind the pair. Not that of the far end: what reaches
-    /// it is for another host then, so that without our programs the kernel drops it, whatever
-    /// forwarding is set to.
+    /// Hardware address of the neighbours behind the pair. It differs from that of the far end: packets
+    /// there count as another host's, and without pathproof's programs the kernel drops them,
+    /// independent of forwarding.
     fn behind(self) -> Mac {
         mac([0xce, 0xce, 0xee, 0xee][self as usize])
     }
 
-    /// Addresses of a family that are reached through a near end.
+    /// Addresses of a family that are routed to a near end.
     fn addresses(self, config: &SentinelConfig, family: Family) -> Vec<IpAddr> {
         let at = family as usize;
         match self {
@@ -112,17 +112,16 @@ const fn mac(last: u8) -> Mac {
     [0x02, b'p', b'a', b't', b'h', last]
 }
 
-/// The devices, ready.
+/// The devices, set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentinelDevices {
     /// Interface indexes, by [`Role`].
     pub indexes: [u32; 4],
-    /// Families that can be probed; IPv6 is missing where the node has none.
+    /// Families that can be probed; without IPv6 if the node has none.
     pub families: Vec<Family>,
 }
 
 impl SentinelDevices {
-    /// Interface index of an end.
     pub fn index(&self, role: Role) -> u32 {
         self.indexes[role as usize]
     }
@@ -133,25 +132,23 @@ impl SentinelDevices {
     }
 }
 
-/// Reason why there are no devices.
+/// Why the devices cannot be used.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// No netlink socket.
     #[error("cannot open a netlink socket: {0}")]
     Open(#[source] io::Error),
-    /// The agent lacks the right; everything else would fail alike.
+    /// The agent lacks the capability; every other request would fail as well.
     #[error("cannot {operation}: CAP_NET_ADMIN is missing")]
     Permission {
         /// Operation that was refused.
         operation: String,
     },
-    /// The kernel refused something.
     #[error("cannot {operation}: {source}")]
     Refused {
         operation: String,
         source: io::Error,
     },
-    /// A device or route of others is in the way; in words, with the remedy.
+    /// A device or route of another owner is in the way; a sentence with the remedy.
     #[error("{0}")]
     Foreign(String),
 }

@@ -1,4 +1,4 @@
-//! Ethernet frames of probes, as a pod would send them, over IPv4 and IPv6, with right lengths and
+//! Ethernet frames of probes over IPv4 and IPv6, as a pod would send them, with correct lengths and
 //! checksums. It must not send anything.
 
 use std::net::{IpAddr, SocketAddr};
@@ -8,28 +8,27 @@ use etherparse::{Ethernet2Header, PacketBuilder, TcpHeader, TcpOptionElement};
 
 use super::devices::Mac;
 
-/// Hop limit of every frame: what Linux sends.
+/// Hop limit of every frame, as Linux sets it.
 const HOPS: u8 = 64;
-/// Window of every segment: what Linux offers in a SYN.
+/// Window of every segment, as Linux offers it in a SYN.
 const WINDOW: u16 = 64_240;
-/// Bytes of a segment at 1500 of a packet, by family.
+/// Maximum segment size for packets of 1500 bytes, by family.
 const MSS_IPV4: u16 = 1_460;
 const MSS_IPV6: u16 = 1_440;
 
-/// Packet that a probe sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packet {
     /// A connection's first segment, with this sequence number.
     Syn(u32),
-    /// Data behind a handshake.
+    /// Data after a handshake.
     Data {
         sequence: u32,
         acknowledged: u32,
         token: u32,
     },
-    /// The end of a connection. `sequence` follows the last byte sent, `acknowledged` the last byte
-    /// received, and is left out where nothing was: connection tracking closes an entry for no other
-    /// numbers, and keeps it for five minutes instead.
+    /// The end of a connection. `sequence` follows the last byte sent. `acknowledged` follows the last
+    /// byte received, and is `None` if nothing was received. With other numbers connection tracking
+    /// does not close the entry, and keeps it for five minutes.
     Reset {
         sequence: u32,
         acknowledged: Option<u32>,
@@ -38,7 +37,7 @@ pub(super) enum Packet {
     Datagram(u32),
 }
 
-/// The bytes that a probe carries as data, and that must come back.
+/// The data of a probe, which the echo must return.
 pub(super) fn data(token: u32) -> [u8; DATA_LEN] {
     let mut data = [0; DATA_LEN];
     let (magic, rest) = data.split_at_mut(UDP_MAGIC.len());
@@ -52,7 +51,8 @@ pub(super) fn inner(frame: &[u8]) -> &[u8] {
     frame.get(Ethernet2Header::LEN..).unwrap_or_default()
 }
 
-/// Replaces what `frame` held. `link`: source and destination on the link. The error is in words.
+/// Writes a frame into `frame`, replacing its content. `link`: source and destination hardware
+/// addresses.
 pub(super) fn write(
     frame: &mut Vec<u8>,
     link: (Mac, Mac),

@@ -1,5 +1,5 @@
-//! State of Service routing in this node's kernel: whether it forwards, and who programs the rules.
-//! It is read, never written, and does not show whether anything works.
+//! Settings of Service routing in this node's kernel: whether it forwards, and who programs the rules.
+//! They are read, never written, and do not show whether anything works.
 
 use std::fs;
 use std::io;
@@ -15,10 +15,10 @@ use crate::sentinel::devices::Role;
 
 pub mod conntrack;
 
-/// The kernel answers at once or not at all; the main loop must not hang on it.
+/// Timeout of a request: the main loop must not block on the kernel.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// The chain that kube-proxy jumps to in iptables mode.
+/// The chain to which kube-proxy jumps in iptables mode.
 const IPTABLES_CHAIN: Name<'static> = Name::Chain {
     table: "nat",
     chain: "KUBE-SERVICES",
@@ -26,20 +26,20 @@ const IPTABLES_CHAIN: Name<'static> = Name::Chain {
 /// kube-proxy's table in nftables mode.
 const NFTABLES_TABLE: Name<'static> = Name::Table("kube-proxy");
 
-/// By [`Family`]: a legacy table was there beside a proxy that does not use it, when that was last looked at.
-/// All of this process read the same kernel.
+/// By [`Family`]: whether a legacy table existed beside a proxy that does not use it, at the last check.
+/// Static, since the whole process reads the same kernel.
 static LEGACY_OF_OTHERS: [AtomicBool; FAMILIES] = [const { AtomicBool::new(false) }; FAMILIES];
 
-/// Proxies that program Service routing now, by [`Family`], found by the traces that each leaves: a
-/// chain, a table, a device. Cheap enough for every few seconds: one small question to nf_tables
-/// for each name. Nothing of a family where a question was not answered.
+/// Proxies that currently program Service routing, by [`Family`]. Each is recognised by a chain, a table
+/// or a device. Cheap enough to run every few seconds: one small nf_tables request per name. `None` for
+/// a family if a request failed.
 pub fn owners() -> OwnersRead {
     let nft = Nft::open(PATIENCE);
     let has_device = |name| index_of(name).is_some();
     let devices = [
         (has_device(c"kube-ipvs0"), Owner::Ipvs),
         (has_device(c"cilium_host"), Owner::Cilium),
-        // OVN-Kubernetes translates in Open vSwitch, which shows no rules.
+        // OVN-Kubernetes translates in Open vSwitch, which has no visible rules.
         (has_device(c"ovn-k8s-mp0"), Owner::Unknown),
     ];
     Family::ALL.map(|family| {
@@ -62,10 +62,10 @@ pub fn owners() -> OwnersRead {
     })
 }
 
-/// Whether a legacy nat table is taken for kube-proxy's. Its chains cannot be asked for one by one, and all
-/// of them are megabytes in a large cluster: that there is a table must do. But listing one makes it, and
-/// container runtimes use it: one that was there beside another proxy is no new proxy once that one's rules
-/// are gone.
+/// Whether a legacy nat table counts as kube-proxy's. Its chains cannot be requested one by one, and a
+/// full dump takes megabytes in a large cluster, so the existence of the table decides. But listing a
+/// table creates it, and container runtimes use it. So a table that existed beside another proxy is no
+/// new proxy when the rules of that proxy disappear.
 fn is_proxy(legacy: bool, beside_another: bool, of_others: &AtomicBool) -> bool {
     if beside_another {
         of_others.store(legacy, Ordering::Relaxed);
@@ -73,16 +73,17 @@ fn is_proxy(legacy: bool, beside_another: bool, of_others: &AtomicBool) -> bool 
     legacy && !of_others.load(Ordering::Relaxed)
 }
 
-/// Whether the node forwards what comes in by the sentinel's near ends, which have this prefix; `None` where
-/// the kernel has no such switches, or where an interface of a default route forwards and ours do not: then
-/// pods may be served all the same. Pods' own interfaces say nothing: Calico switches forwarding on for each
-/// that it makes.
+/// Whether the node forwards packets that enter by the sentinel's near ends, which have this prefix.
+/// `None` if the kernel has no such switches. Also `None` if an interface of a default route forwards
+/// and the near ends do not: pods may still be served. Pods' interfaces are no evidence: Calico enables
+/// forwarding on each that it creates.
 ///
-/// IPv4 asks the interface that a packet came in by; it is set with `ip_forward`, and may be set apart.
-/// IPv6 asks `all`, whatever the interface says, or the interface's `force_forwarding` (Linux 6.17).
+/// IPv4 checks the interface by which a packet enters. That switch follows `ip_forward`, but may be set
+/// separately. IPv6 checks `all` for every interface, or the interface's `force_forwarding` (Linux
+/// 6.17).
 ///
 /// # Errors
-/// The kernel's switches could not be read: what was known of them stays.
+/// The kernel's switches could not be read: the last known values still apply.
 pub fn forwarding(prefix: &str, family: Family) -> io::Result<Option<bool>> {
     let own = own(prefix, family)?;
     let all = read(match family {
@@ -92,7 +93,7 @@ pub fn forwarding(prefix: &str, family: Family) -> io::Result<Option<bool>> {
     let own_forward = own == [Some(true); 2];
     let forwards = match (family, all) {
         (_, None) => return Ok(None),
-        // Without interfaces of ours.
+        // The sentinel's interfaces do not exist.
         (Family::V4, Some(all)) if own.contains(&None) => all,
         (Family::V4, _) => own_forward,
         (Family::V6, Some(all)) => all || own_forward,
@@ -100,8 +101,8 @@ pub fn forwarding(prefix: &str, family: Family) -> io::Result<Option<bool>> {
     Ok((forwards || !uplink_forwards(family)?).then_some(forwards))
 }
 
-/// In words, that somebody turned IPv4 forwarding off for an interface of ours alone: probes or their answers
-/// are not forwarded then, and pods' packets are.
+/// A sentence if somebody disabled IPv4 forwarding only on an interface of the sentinel's: then probes
+/// or their answers are not forwarded, although pods' packets are.
 ///
 /// # Errors
 /// The kernel's switches could not be read.
@@ -120,13 +121,13 @@ pub fn overridden(prefix: &str) -> io::Result<Option<String>> {
     }))
 }
 
-/// The switches of our near ends, where they are.
+/// The switches of the near ends, if they exist.
 fn own(prefix: &str, family: Family) -> io::Result<[Option<bool>; 2]> {
     let [client, server] = Role::NEAR.map(|role| read(&switch_of(&role.name(prefix), family)));
     Ok([client?, server?])
 }
 
-/// The switch that lets a single interface forward.
+/// The switch that enables forwarding on a single interface.
 fn switch_of(device: &str, family: Family) -> String {
     match family {
         Family::V4 => format!("ipv4/conf/{device}/forwarding"),
@@ -134,7 +135,7 @@ fn switch_of(device: &str, family: Family) -> String {
     }
 }
 
-/// Whether an interface of a default route forwards by its own switch.
+/// Whether an interface of a default route has forwarding enabled.
 fn uplink_forwards(family: Family) -> io::Result<bool> {
     let routes = fs::read_to_string(match family {
         Family::V4 => "/proc/thread-self/net/route",
@@ -164,13 +165,12 @@ fn by_default(routes: &str, family: Family) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Whether IPv6 is enabled on `device`.
 pub fn has_ipv6(device: &str) -> bool {
     let disabled = read(&format!("ipv6/conf/{device}/disable_ipv6"));
     disabled.is_ok_and(|disabled| disabled == Some(false))
 }
 
-/// A switch; `None` where the kernel has none of that name.
+/// Reads a switch; `None` if the kernel has none of that name.
 fn read(path: &str) -> io::Result<Option<bool>> {
     let text = unless_missing(fs::read_to_string(format!("/proc/sys/net/{path}")))?;
     let number = text.and_then(|text| text.trim().parse::<i64>().ok());
@@ -184,8 +184,8 @@ fn unless_missing(text: io::Result<String>) -> io::Result<Option<String>> {
     }
 }
 
-/// Whether a process other than this one writes probes to the device of this index: its packet socket
-/// receives nothing, so its protocol is 0. A capture's is not.
+/// Whether another process writes probes to the device with this index. Its packet socket receives
+/// nothing, so its protocol is 0; that of a capture is not.
 pub fn is_written_to(index: u32) -> bool {
     fs::read_to_string("/proc/net/packet").is_ok_and(|sockets| has_writer(&sockets, index))
 }
@@ -209,7 +209,7 @@ mod tests {
         let is_proxy = |legacy, beside| is_proxy(legacy, beside, &of_others);
         assert!(
             is_proxy(true, false),
-            "the first look: it may be kube-proxy's"
+            "at the first check it may be kube-proxy's"
         );
         assert!(!is_proxy(true, true), "somebody listed it");
         assert!(!is_proxy(true, false), "the other proxy's rules are gone");
@@ -239,7 +239,7 @@ cali1\t0A00F40A\t00000000\t0005\t0\t0\t0\tFFFFFFFF\t0\t0\t0
     }
 
     #[test]
-    fn probers_are_told_from_captures() {
+    fn probers_are_distinguished_from_captures() {
         let sockets = "\
 sk               RefCnt Type Proto  Iface R Rmem   User   Inode
 000000001d2a5a7f 3      3    0000   12    1 0      0      4711

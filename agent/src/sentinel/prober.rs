@@ -1,10 +1,10 @@
-//! The thread that sends the sentinel's probes and waits for them. A few times a second it sends one
-//! probe on every path that has a target, with a control probe just before, and hands a
-//! [`ProbeTrace`] over for each. It judges nothing: what a trace means is `agent-core`'s to say.
+//! The thread that sends the sentinel's probes and waits for them. A few times a second it sends a
+//! control probe and then one probe on every path with a target. It delivers a [`ProbeTrace`] for
+//! each. It judges nothing: `agent-core` interprets the traces.
 //!
-//! It is a thread of its own, not a task, so that nothing the agent is busy with makes a probe
-//! late. Everything about time is `CLOCK_MONOTONIC`: a stepped wall clock is not noticed, and what
-//! a suspended or stopped process missed is not made up for.
+//! It is a thread, not a task, so that no other work of the agent delays a probe. All times are
+//! `CLOCK_MONOTONIC`: a stepped wall clock has no effect, and probes missed while the process was
+//! suspended or stopped are not sent later.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsRawFd, RawFd};
@@ -32,37 +32,32 @@ mod round;
 mod tools;
 mod wire;
 
-/// Operations of the prober on the kernel's maps. Errors are in words.
+/// Operations of the prober on the kernel's maps. Errors are sentences.
 pub trait Kernel: Send + 'static {
-    /// Makes a probe known before it is sent, with flags of
+    /// Registers a probe before it is sent, with flags of
     /// [`probe_flag`](agent_common::probe::probe_flag).
     fn register(&mut self, key: ProbeKey, flags: u32) -> Result<(), String>;
-    /// The record of a probe by now; nothing where it is not registered.
+    /// The current record of a probe; `None` if it is not registered.
     fn read(&self, key: &ProbeKey) -> Result<Option<Probe>, String>;
-    /// Forgets a probe.
     fn remove(&mut self, key: &ProbeKey);
-    /// Makes a socket known, by its cookie, before it connects.
+    /// Registers a socket by its cookie, before it connects.
     fn register_socket(&mut self, cookie: u64) -> Result<(), String>;
-    /// The record of a socket by now.
+    /// The current record of a socket.
     fn socket(&self, cookie: u64) -> Option<HostProbe>;
-    /// Forgets a socket.
     fn remove_socket(&mut self, cookie: u64);
-    /// Bits of [`state`](agent_common::evidence::state): what the observer saw of the connection
-    /// with this initial sequence number.
+    /// The observer's [`state`](agent_common::evidence::state) bits of the connection with this initial
+    /// sequence number.
     fn connection_state(&self, isn: u32, family: Family) -> Option<u32>;
-    /// Readable once [`next_event`](Self::next_event) has something.
+    /// Readable while [`next_event`](Self::next_event) has an event.
     fn events_fd(&self) -> RawFd;
-    /// The next event, or nothing.
     fn next_event(&mut self) -> Option<ProbeEvent>;
 }
 
-/// Reason why there is no prober.
+/// Why the prober cannot run.
 #[derive(Debug, Error)]
 pub enum ProberError {
-    /// Packet sockets are not allowed.
     #[error("CAP_NET_RAW is missing: the sentinel cannot send probes without it")]
     MissingNetRaw,
-    /// The kernel refused something.
     #[error("cannot {operation}: {source}")]
     Refused {
         operation: &'static str,
@@ -70,21 +65,21 @@ pub enum ProberError {
     },
 }
 
-/// The running prober. Dropping it ends the thread at once.
+/// The running prober. Dropping it stops the thread.
 #[derive(Debug)]
 pub struct Prober {
     orders: Sender<Order>,
-    /// Readable for the thread once there is an order.
+    /// Wakes the thread after an order was sent.
     wake: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Targets of the thread from now on; nothing: it is to end.
+/// New targets of the thread; `None` ends it.
 type Order = Option<Vec<SentinelAddresses>>;
 
 impl Prober {
-    /// Starts the thread, without targets yet. `clock` is `CLOCK_MONOTONIC`. The thread ends when
-    /// this is dropped, or nobody reads `results` any more.
+    /// Starts the thread, without targets. `clock` is `CLOCK_MONOTONIC`. The thread ends when this is
+    /// dropped, or when the receiver of `results` is.
     pub fn start<K: Kernel>(
         kernel: K,
         devices: &SentinelDevices,
@@ -121,19 +116,19 @@ impl Prober {
         })
     }
 
-    /// Probes these and no others from now on; the prober sleeps where there are none. Probes under
-    /// way to what is no longer a target are given up without a trace.
+    /// Replaces the targets; without targets the prober sleeps. Probes under way to other targets are
+    /// abandoned without a trace.
     pub fn retarget(&self, targets: Vec<SentinelAddresses>) {
         self.order(Some(targets));
     }
 
     fn order(&self, order: Order) {
-        // A thread that ended needs none; a full buffer is as readable as can be.
+        // If the thread has ended, no order is needed; if the buffer is full, it is readable already.
         let _ = self.orders.send(order);
         let _ = (&self.wake).write(&[0]);
     }
 
-    /// Whether the thread runs. It ends by itself only where the kernel refuses to let it wait.
+    /// Whether the thread runs. It ends early only if the kernel refuses to let it wait.
     pub fn is_running(&self) -> bool {
         self.thread
             .as_ref()
@@ -145,7 +140,7 @@ impl Drop for Prober {
     fn drop(&mut self) {
         self.order(None);
         if let Some(thread) = self.thread.take() {
-            // An error is a panic in the thread, which was printed there.
+            // An error is a panic of the thread, which was printed already.
             let _ = thread.join();
         }
     }
@@ -175,11 +170,11 @@ fn run<K: Kernel, N: Network>(
     engine.retarget(&[]);
 }
 
-/// A descriptor and whether it is waited for to be writable rather than readable.
+/// A descriptor, and whether to wait until it is writable rather than readable.
 type Waiting = (RawFd, bool);
 
-/// Waits until one of the descriptors is ready, `wait` is over or a signal came; without `wait`
-/// for as long as it takes.
+/// Waits until a descriptor is ready, `wait` has passed or a signal arrives. Without `wait` there is no
+/// timeout.
 fn poll(
     [events, woken]: [RawFd; 2],
     sockets: [Option<Waiting>; FAMILIES],
@@ -188,7 +183,7 @@ fn poll(
     let [v4, v6] = sockets;
     let waited = [Some((events, false)), Some((woken, false)), v4, v6];
     let mut fds = waited.map(|waiting| {
-        // A negative descriptor is passed over.
+        // ppoll ignores a negative descriptor.
         let (fd, writable) = waiting.unwrap_or((-1, false));
         let events = if writable {
             libc::POLLOUT

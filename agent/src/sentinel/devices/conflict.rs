@@ -1,4 +1,4 @@
-//! Whether this node uses the sentinel's addresses. Whether the cluster does is found by the core.
+//! Whether this node uses the sentinel's addresses. The core checks whether the cluster does.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ use super::netlink::{Netlink, Route, neighbour_of, routes};
 use super::{DeviceError, Role};
 use crate::config::SentinelConfig;
 
-/// Benchmarking range of `family` (RFC 2544, RFC 5180): never routed on the internet, not used by
+/// Benchmarking range of `family` (RFC 2544, RFC 5180): never routed on the internet, and not used by
 /// Kubernetes.
 fn benchmark_range(family: Family) -> IpNet {
     match family {
@@ -22,11 +22,11 @@ fn benchmark_range(family: Family) -> IpNet {
     }
 }
 
-/// Finds a part of this node that has one of the sentinel's addresses in `families`: an address of
-/// the node, a route of others, a neighbour. Returns a sentence with its remedy.
+/// Finds a use of the sentinel's addresses in `families` on this node: an address of the node, a
+/// foreign route, a neighbour. Returns a sentence with the remedy.
 ///
 /// # Errors
-/// A refusal of the kernel.
+/// A request failed.
 pub async fn conflict(
     config: &SentinelConfig,
     families: &[Family],
@@ -49,7 +49,7 @@ pub async fn conflict(
             exactly(route).or_else(used)
         };
         let is_address = |route: &Route| route.kind == RouteType::Local && exactly(route).is_some();
-        // No address is assigned to our devices, unless by a network manager.
+        // Only a network manager assigns addresses to the sentinel's devices.
         let others = |route: &Route| {
             let is_ours = route.device.is_some_and(|index| ours.contains(&index));
             route.kind == RouteType::Local || !is_ours
@@ -61,7 +61,7 @@ pub async fn conflict(
         };
         let mut routes = routes(family, concerns).await?;
         routes.retain(|route| others(route) && user(route).is_some());
-        // An address of the node has further routes, which say less.
+        // An address of the node has further routes, which are less informative.
         routes.sort_by_key(|route| !is_address(route));
         if let Some((route, address)) = routes.iter().find_map(|r| Some((r, user(r)?))) {
             let device = match route.device {
@@ -83,7 +83,7 @@ pub async fn conflict(
             continue;
         };
         for message in netlink.neighbours(family, None).await? {
-            // Asked for in vain: nobody is there.
+            // Failed resolution: nobody has the address.
             let vain = [
                 NeighbourState::None,
                 NeighbourState::Incomplete,
@@ -103,10 +103,10 @@ pub async fn conflict(
     Ok(None)
 }
 
-/// Whether a route uses what we want: one to our address alone, one into the benchmarking range
-/// that it lies in and no wider than that, and for an address outside of those ranges one to a
-/// network on a device of this node. A route that merely drops such a range (bogon filters do) is
-/// no use of it: ours is narrower.
+/// Whether a route uses one of the sentinel's addresses. Such a route leads to exactly the address, or
+/// into its benchmarking range and is no wider than the range. For an address outside those ranges it
+/// leads to a network on a device of this node. A route that only drops a range (as bogon filters do) is
+/// harmless: the sentinel's route is narrower.
 fn uses(route: &Route, address: IpAddr) -> bool {
     if route.is_exactly(address) {
         return true;

@@ -1,4 +1,4 @@
-//! Makes the devices what they should be, from whatever is there, and removes them.
+//! Creates, adopts, repairs and removes the devices.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,29 +14,28 @@ use super::netlink::{
 use super::{ALIAS, DeviceError, Role, SentinelDevices};
 use crate::config::SentinelConfig;
 
-/// MTU of the far ends: one less than IPv6 wants, so that the kernel gives them no IPv6 at all. It
-/// is the one way to have that by netlink, since `disable_ipv6` is a file and /proc/sys is
-/// read-only in a container.
+/// MTU of the far ends: one less than the IPv6 minimum, so that the kernel gives them no IPv6. This is
+/// the only way by netlink: `disable_ipv6` is a file, and /proc/sys is read-only in a container.
 const FAR_MTU: u32 = 1279;
-/// The least MTU with which a device has IPv6.
+/// Minimum MTU of a device with IPv6.
 const IPV6_MIN_MTU: u32 = 1280;
-/// MTU of a near end where somebody took IPv6 from it by setting a smaller one.
+/// MTU of a near end from which somebody removed IPv6 by setting a smaller one.
 const NEAR_MTU: u32 = 1500;
-/// Maximum number of looks at a device until it is ready, and the interval between them.
+/// Maximum number of checks until a device is ready, and the interval between them.
 const LOOKS: u32 = 50;
 const BETWEEN: Duration = Duration::from_millis(10);
 
-/// Creates the devices, or adopts and repairs what is there. Doing it again changes nothing.
+/// Creates the devices, or adopts and repairs existing ones. Idempotent.
 ///
 /// # Errors
-/// No right to, a device or route of others in the way, a refusal of the kernel. What was made
-/// until then stays, for [`remove`] or the next attempt.
+/// A missing capability, a foreign device or route in the way, or a refusal of the kernel. Devices that
+/// were already created stay, for [`remove`] or the next attempt.
 pub async fn ensure(
     config: &SentinelConfig,
     families: &[Family],
 ) -> Result<SentinelDevices, DeviceError> {
     let netlink = Netlink::open()?;
-    // Both pairs are looked at before anything is changed.
+    // Check both pairs before changing anything.
     let mut missing = Vec::with_capacity(Role::NEAR.len());
     for near in Role::NEAR {
         if !is_there(&netlink, config, near).await? {
@@ -47,7 +46,7 @@ pub async fn ensure(
         create(&netlink, config, near).await?;
     }
     for near in Role::NEAR {
-        // The far end first: the near end's link is ready at once then.
+        // The far end first: then the near end's link is ready at once.
         for role in [near.peer(), near] {
             let link = existing(&netlink, config, role).await?;
             configure(&netlink, role, &link).await?;
@@ -81,16 +80,16 @@ pub async fn ensure(
     Ok(SentinelDevices { indexes, families })
 }
 
-/// Removes our devices, and with them their routes and neighbours; gives how many devices went.
-/// Devices of others that bear our names stay. `prefix`: what the names begin with.
+/// Removes the sentinel's devices with their routes and neighbours; returns the number of devices.
+/// Foreign devices with the same names stay. `prefix`: prefix of the names.
 ///
 /// # Errors
-/// No right to, or a refusal of the kernel.
+/// A missing capability, or a refusal of the kernel.
 pub async fn remove(prefix: &str) -> Result<usize, DeviceError> {
     let netlink = Netlink::open()?;
     let mut removed = 0;
     for role in Role::ALL {
-        // The other end went with the first one.
+        // Removing one end removed the other.
         let Some(link) = netlink.link(&role.name(prefix)).await? else {
             continue;
         };
@@ -108,13 +107,13 @@ pub async fn remove(prefix: &str) -> Result<usize, DeviceError> {
     Ok(removed)
 }
 
-/// Whether a device of one of our names was made by us: a veth with the hardware address of the
-/// rule, or with our alias.
+/// Whether a device with one of the sentinel's names is pathproof's: a veth with the expected hardware
+/// address or alias.
 pub(super) fn is_marked(link: &Link, role: Role) -> bool {
     link.veth && (link.mac == role.mac() || link.alias.as_deref() == Some(ALIAS))
 }
 
-/// Whether the pair of a near end is there and ours. A device in its place that is not is an error.
+/// Whether the pair of a near end exists and is pathproof's. A foreign device in its place is an error.
 async fn is_there(
     netlink: &Netlink,
     config: &SentinelConfig,
@@ -133,7 +132,7 @@ async fn is_there(
             if link.veth && peer.veth && joined && marked {
                 return Ok(true);
             }
-            // Told of the one that is more surely not ours.
+            // Report the end that is more certainly foreign.
             if is_marked(&link, near) && !joined {
                 (peer, Some(link), far)
             } else {
@@ -180,7 +179,7 @@ async fn create(netlink: &Netlink, config: &SentinelConfig, near: Role) -> Resul
         .build();
     match netlink.handle.link().add(pair).execute().await {
         Ok(()) => Ok(()),
-        // Another agent was quicker; whose it is, is looked at again.
+        // Another agent was faster: check the pair again.
         Err(error) if errno(&error) == Some(libc::EEXIST) => {
             is_there(netlink, config, near).await.map(drop)
         }
@@ -201,8 +200,8 @@ async fn existing(
     })
 }
 
-/// Sets what differs, and no more: the kernel forgets neighbours where a hardware address is set
-/// again. At last the device is up.
+/// Sets only what differs, because the kernel forgets neighbours when a hardware address is set
+/// again. Finally sets the device up.
 async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), DeviceError> {
     let mut change = LinkUnspec::new_with_index(link.index);
     if link.mac != role.mac() {
@@ -230,7 +229,7 @@ async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), Dev
         let what = format!("turn off unneeded features of {}", link.name);
         not_needed(done.map_err(|error| failed(what, error)))?;
     }
-    // Not in one message: the kernel would be up first, and make an address.
+    // Not in one message: the kernel would set it up first, and create an address.
     let up = LinkUnspec::new_with_index(link.index).up();
     for message in [change.build(), up.build()] {
         let done = netlink.handle.link().set(message).execute().await;
@@ -239,7 +238,7 @@ async fn configure(netlink: &Netlink, role: Role, link: &Link) -> Result<(), Dev
     Ok(())
 }
 
-/// The sentinel works without it: a refusal is noted, unless it shows that the right is missing.
+/// Logs a refusal of an optional setting, unless it shows that a capability is missing.
 fn not_needed(done: Result<(), DeviceError>) -> Result<(), DeviceError> {
     match done {
         Err(error) if !error.is_permission() => {
@@ -250,8 +249,8 @@ fn not_needed(done: Result<(), DeviceError>) -> Result<(), DeviceError> {
     }
 }
 
-/// Waits until a near end's link is ready, which the kernel makes known a little later, and takes
-/// away the multicast route that it was given then.
+/// Waits until a near end's link is ready, which the kernel reports a little later, and then removes
+/// its multicast route.
 async fn ready(
     netlink: &Netlink,
     config: &SentinelConfig,
@@ -271,7 +270,7 @@ async fn ready(
     Ok(link)
 }
 
-/// Neighbours and routes of a family: adds what is missing, removes what earlier settings left.
+/// Neighbours and routes of a family: adds missing ones, and removes those of earlier settings.
 async fn connect(
     netlink: &Netlink,
     near: Role,

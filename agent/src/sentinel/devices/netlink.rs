@@ -1,4 +1,4 @@
-//! Questions and orders to the kernel by rtnetlink, in our own types. Decides nothing.
+//! Requests to the kernel by rtnetlink, with local types. Decides nothing.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -45,13 +45,13 @@ impl Drop for Netlink {
     }
 }
 
-/// A device as the kernel describes it.
+/// A device, as described by the kernel.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link {
     pub(super) index: u32,
     pub(super) name: String,
     pub(super) veth: bool,
-    /// Index of the other end; `None` where that lies in another namespace.
+    /// Index of the other end; `None` if it is in another namespace.
     pub(super) peer: Option<u32>,
     pub(super) mac: Vec<u8>,
     pub(super) alias: Option<String>,
@@ -61,15 +61,14 @@ pub(super) struct Link {
     /// Bridge, bond or VRF that it belongs to.
     pub(super) controller: Option<u32>,
     pub(super) forwards_v4: bool,
-    /// IPv6 works on it.
     pub(super) has_v6: bool,
-    /// IPv6 has begun to configure itself: the multicast route is there.
+    /// IPv6 is configured: the multicast route exists.
     pub(super) v6_ready: bool,
-    /// The kernel makes IPv6 addresses for it.
+    /// The kernel creates IPv6 addresses on it.
     pub(super) makes_addresses: bool,
 }
 
-/// A route of any table, or what a lookup in them gave.
+/// A route of any table, or the result of a lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) destination: IpNet,
@@ -77,14 +76,14 @@ pub(super) struct Route {
     pub(super) table: u32,
     /// `None` for several next hops or none.
     pub(super) device: Option<u32>,
-    /// There is a next hop behind the device.
+    /// It has a next hop behind the device.
     pub(super) gateway: bool,
-    /// It bears the number of the sentinel's routes.
+    /// It has the protocol number of the sentinel's routes.
     pub(super) ours: bool,
 }
 
 impl Route {
-    /// Whether it leads to this address alone.
+    /// Whether it leads to exactly this address.
     pub(super) fn is_exactly(&self, address: IpAddr) -> bool {
         self.destination == IpNet::from(address)
     }
@@ -121,7 +120,7 @@ impl Route {
     }
 }
 
-/// The error number that the kernel answered, positive.
+/// The kernel's error number, positive.
 pub(super) fn errno(error: &rtnetlink::Error) -> Option<i32> {
     match error {
         rtnetlink::Error::NetlinkError(message) => Some(-message.raw_code()),
@@ -129,7 +128,7 @@ pub(super) fn errno(error: &rtnetlink::Error) -> Option<i32> {
     }
 }
 
-/// The error of an operation, told in words as what follows "cannot".
+/// The error of an operation, which is text that follows "cannot".
 pub(super) fn failed(operation: impl Into<String>, error: rtnetlink::Error) -> DeviceError {
     let operation = operation.into();
     let source = match errno(&error) {
@@ -147,7 +146,7 @@ fn netlink_family(family: Family) -> AddressFamily {
     }
 }
 
-/// A question or order about the route to `address` alone.
+/// A message about the route to exactly `address`.
 fn host_route(address: IpAddr) -> RouteMessage {
     let mut message = RouteMessage::default();
     message.header.address_family = match address {
@@ -159,7 +158,7 @@ fn host_route(address: IpAddr) -> RouteMessage {
     message
 }
 
-/// The host route of ours to `address` by a device.
+/// The sentinel's host route to `address` by a device.
 fn own_route(address: IpAddr, device: u32) -> RouteMessage {
     let mut message = host_route(address);
     message.header.table = RouteHeader::RT_TABLE_MAIN;
@@ -178,7 +177,6 @@ impl Netlink {
         Ok(Self { handle, task })
     }
 
-    /// The device of a name, if there is one.
     pub(super) async fn link(&self, name: &str) -> Result<Option<Link>, DeviceError> {
         let request = self.handle.link().get().match_name(name);
         match request.execute().try_next().await {
@@ -188,7 +186,7 @@ impl Netlink {
         }
     }
 
-    /// Name of a device, or its index where it is gone.
+    /// Name of a device, or its index if the device is gone.
     pub(super) async fn name_of(&self, index: u32) -> String {
         let request = self.handle.link().get().match_index(index);
         match request.execute().try_next().await {
@@ -206,7 +204,7 @@ impl Netlink {
         let mut request = self.handle.neighbours().get();
         let message = request.message_mut();
         message.header.family = netlink_family(family);
-        // The kernel filters by this attribute since 4.4; an older one answers with all.
+        // The kernel filters by this attribute since 4.4; older ones return all.
         message
             .attributes
             .extend(device.map(NeighbourAttribute::IfIndex));
@@ -216,7 +214,7 @@ impl Netlink {
         Ok(all)
     }
 
-    /// Adds a host route of ours; `Ok(false)` where a route to the address is there.
+    /// Adds a host route; `Ok(false)` if a route to the address exists.
     pub(super) async fn add_route(
         &self,
         link: &Link,
@@ -233,7 +231,6 @@ impl Netlink {
         }
     }
 
-    /// Removes a host route of ours.
     pub(super) async fn remove_route(
         &self,
         link: &Link,
@@ -244,8 +241,8 @@ impl Netlink {
         done.map_err(|error| failed(format!("remove route {address} of {}", link.name), error))
     }
 
-    /// Removes the route ff00::/8 that the kernel gives every device with IPv6: without it no
-    /// program's multicast takes our devices for a way out.
+    /// Removes the route ff00::/8, which the kernel adds to every device with IPv6: otherwise other
+    /// programs' multicast could leave by the sentinel's devices.
     pub(super) async fn drop_multicast_route(&self, link: &Link) -> Result<(), DeviceError> {
         let all = Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0);
         let mut message = RouteMessageBuilder::<Ipv6Addr>::new()
@@ -265,8 +262,8 @@ impl Netlink {
         }
     }
 
-    /// Looks up the route that the node takes to an address: the tables' entry, policy rules
-    /// applied. With `from`, for a packet that comes in by that device from that address; 0 is no mark.
+    /// Looks up the node's route to an address: the matching table entry, with policy rules applied.
+    /// With `from`, for a packet that enters by that device from that address; mark 0 is no mark.
     pub(super) async fn lookup(
         &self,
         address: IpAddr,
@@ -292,7 +289,7 @@ impl Netlink {
     }
 }
 
-/// Routes of every table that `wanted` picks, and those of the sentinel's.
+/// Routes of every table that `wanted` selects, and the sentinel's routes.
 pub(super) async fn routes(
     family: Family,
     wanted: impl Fn(IpNet) -> bool + Send + 'static,
@@ -307,8 +304,7 @@ pub(super) async fn routes(
     Ok(listed.iter().filter_map(Route::of).collect())
 }
 
-/// Sets IPv4 forwarding of one device off: as a raw attribute, since the library leaves out what
-/// is zero.
+/// Disables IPv4 forwarding on one device. As a raw attribute, since the library omits zero values.
 pub(super) fn forwarding_off() -> LinkAttribute {
     let value = DefaultNla::new(IPV4_DEVCONF_FORWARDING, 0_u32.to_ne_bytes().to_vec());
     let mut bytes = vec![0; value.buffer_len()];
@@ -317,7 +313,7 @@ pub(super) fn forwarding_off() -> LinkAttribute {
     LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![AfSpecInet::Other(conf)])])
 }
 
-/// Lets the kernel make no link-local address.
+/// Prevents the kernel from creating a link-local address.
 pub(super) fn no_addresses() -> LinkAttribute {
     let mode = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
     LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![mode])])
@@ -384,7 +380,7 @@ fn read_v6(link: &mut Link, value: &AfSpecInet6) {
     }
 }
 
-/// Address, hardware address and whether it is permanent.
+/// Address, hardware address, and whether the neighbour is permanent.
 pub(super) fn neighbour_of(message: &NeighbourMessage) -> Option<(IpAddr, Vec<u8>, bool)> {
     let (mut address, mut mac) = (None, Vec::new());
     for attribute in &message.attributes {

@@ -1,8 +1,8 @@
-//! A quick look at whether the devices are still what [`ensure`](super::ensure()) made, taken when
-//! probes fail: a few questions about our own devices, no list of everything.
+//! A quick check, made when probes fail, of whether the devices are still as
+//! [`ensure`](super::ensure()) left them. It takes a few requests about the sentinel's devices.
 //!
-//! A change that only matters without our programs (the far ends' own settings) is no damage:
-//! writing `ip_forward` makes one on every device, and it does not affect probes.
+//! A change that matters only without pathproof's programs (the far ends' settings) is no damage:
+//! writing `ip_forward` changes every device, and does not affect probes.
 
 use std::net::IpAddr;
 
@@ -17,16 +17,16 @@ use crate::config::SentinelConfig;
 const REPAIRED: &str =
     "the agent repairs it; exclude the sentinel's interfaces in the program that changed it";
 
-/// The mark by which kube-proxy masquerades, unless it is told otherwise.
+/// kube-proxy's default mark for packets to masquerade.
 const MASQUERADED: u32 = 0x4000;
 
-/// Looks at every device, neighbour and route of ours. Each sentence, with its remedy, is something
-/// that keeps probes from passing and is no fault of the datapath; none means that they are sound.
-/// [`ensure`](super::ensure()) repairs what can be repaired.
+/// Checks every device, neighbour and route of the sentinel. Each returned sentence, with its remedy,
+/// describes damage that stops probes and is no fault of the datapath. An empty result means that they
+/// are sound. [`ensure`](super::ensure()) repairs what can be repaired.
 ///
 /// # Errors
-/// The kernel did not answer all questions, and what it answered is sound: it may lack the memory, or the
-/// agent's limit may be reached.
+/// A request failed, and the other answers show no damage. The kernel may be out of memory, or the agent
+/// at its memory limit.
 pub async fn verify(
     devices: &SentinelDevices,
     config: &SentinelConfig,
@@ -65,7 +65,7 @@ async fn look(
         };
         let peer = role.peer().name(&config.devices);
         found.extend(harms(&link, role, devices, &peer, &controller));
-        // One that is down has neither neighbours nor routes: said once.
+        // A device that is down has neither neighbours nor routes: report only that.
         if link.up && role.is_near() {
             for &family in &devices.families {
                 look_at_neighbours(&netlink, config, &link, role, family, found).await?;
@@ -168,8 +168,8 @@ async fn look_at_routes(
         }
         for source in other.addresses(config, family) {
             let from = Some((devices.index(other), source));
-            // Policy routing for pods (GKE's netd) may take unmarked packets elsewhere, which probes
-            // are not: one of both ways is theirs.
+            // Policy routing for pods (GKE's netd) may divert unmarked packets, but kube-proxy marks
+            // probes: one sound lookup is enough.
             let mut damage = None;
             for mark in [MASQUERADED, 0] {
                 let answer = netlink.lookup(address, from, mark).await;
@@ -183,9 +183,9 @@ async fn look_at_routes(
     }
 }
 
-/// Damage that a lookup shows. With `own` it is the route of the node's own packets, which must be
-/// ours; for a packet that comes in the kernel also refuses what it would not forward, which is not
-/// for us to judge.
+/// Damage that a lookup shows. With `own` it is the route of the node's local packets, which must be the
+/// sentinel's. For an incoming packet the kernel also refuses what it would not forward, which is not
+/// judged here.
 async fn judge(
     netlink: &Netlink,
     link: &Link,
@@ -204,7 +204,7 @@ async fn judge(
                 return None;
             }
             if own && unicast && route.table == MAIN && !route.is_exactly(address) {
-                // A packet takes this one when ours is missing.
+                // A packet takes this route if the sentinel's is missing.
                 return Some(gone);
             }
             let by = match route.device {

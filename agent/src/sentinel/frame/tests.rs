@@ -23,7 +23,7 @@ fn written(ends: Ends, packet: Packet) -> Vec<u8> {
 const V4: Ends = ("198.18.0.1:20000", "10.96.0.10:7");
 const V6: Ends = ("[2001:2::1]:20000", "[fd00::10]:7");
 
-/// The headers, after both checksums were computed anew and found right.
+/// Parses the headers and checks both checksums.
 fn sound(frame: &[u8]) -> PacketHeaders<'_> {
     let headers = PacketHeaders::from_ethernet_slice(frame).unwrap();
     let payload = headers.payload.slice();

@@ -1,15 +1,15 @@
-//! The kernel's table of tracked connections, from the files that node_exporter reads too: they need
-//! no right, and reading them loads no module, as a request by netlink would.
+//! Counters of the kernel's connection table, from the files that node_exporter reads too. Reading them
+//! needs no capability, and loads no module, which a netlink request would.
 
 use std::fs;
 
 use agent_core::conntrack::Table;
 
-/// Counts of each processor, in the network namespace of the reader.
+/// Counters per processor, in the network namespace of the reader.
 const STATISTICS: &str = "/proc/thread-self/net/stat/nf_conntrack";
 const LIMIT: &str = "/proc/sys/net/netfilter/nf_conntrack_max";
 
-/// Reads the counts. `None` where the kernel tracks no connections, or was built without
+/// Reads the counters. `None` if the kernel tracks no connections, or was built without
 /// CONFIG_NF_CONNTRACK_PROCFS.
 pub fn table() -> Option<Table> {
     let limit = fs::read_to_string(LIMIT).ok()?;
@@ -17,7 +17,7 @@ pub fn table() -> Option<Table> {
     parse(&counts, limit.trim().parse().ok()?)
 }
 
-/// A line of names, then a line of hexadecimal numbers for each processor. The number of entries is
+/// Parses a line of names, then a line of hexadecimal numbers per processor. The number of entries is
 /// the same in all lines.
 fn parse(counts: &str, limit: u64) -> Option<Table> {
     let mut lines = counts.lines();
@@ -77,7 +77,7 @@ entries  clashres found new invalid ignore delete chainlength insert insert_fail
     }
 
     #[test]
-    fn what_is_cut_short_or_odd_is_no_table_and_no_panic() {
+    fn malformed_counters_are_no_table_and_no_panic() {
         for end in 0..COUNTS.len() {
             let table = parse(&COUNTS[..end], 1);
             assert!(table.is_none_or(|table| table.drop <= 256), "{end}");

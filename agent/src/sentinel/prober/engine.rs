@@ -1,9 +1,9 @@
-//! The prober without its thread: when which round begins, and who gets which event. It asks the
-//! clock and never sleeps, so tests turn the clock.
+//! The prober without its thread: starts rounds and dispatches events. It reads the clock and never
+//! sleeps, so tests control the time.
 //!
-//! Rounds follow each other slowly while every lane fares as it did, quickly while one changes. A
-//! fault is then confirmed as soon as by a steady four rounds a second, and a quiet node pays for
-//! fewer (ADR 8).
+//! Rounds are slow while the outcome of every lane is unchanged, and fast while one changes. So a fault
+//! is confirmed as soon as with a constant four rounds a second, and a quiet node pays for fewer
+//! (ADR 8).
 
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -21,34 +21,33 @@ use super::tools::{Dice, Ports, Tools, jitter};
 use super::wire::{Network, Socket};
 use super::{Kernel, Waiting};
 
-/// The first round of a family comes within this time.
+/// Delay of a family's first round.
 const FIRST: Gap = Duration::ZERO..Duration::from_millis(50);
-/// A round that is due within this time of the other family's begins with it: a wake-up costs as
-/// much as several probes.
+/// A round that is due within this time after the other family's starts together with it: a wake-up
+/// costs as much as several probes.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// Pause between probes from outside the node where these do not take the way of real connections
-/// ([`SentinelAddresses::outside_rests`]): nothing translates them, and they are probed in vain.
+/// Interval of probes from outside the node if they do not take the path of real connections
+/// ([`SentinelAddresses::outside_rests`]): nothing translates them, so these probes are useless.
 const OUTSIDE_RESTS: Duration = Duration::from_secs(30);
 
-/// A family's rounds.
 struct Course<S> {
     targets: SentinelAddresses,
     due: Mono,
     /// Start of the last round.
     begun: Option<Mono>,
-    /// Start of the last round that had lanes from outside the node.
+    /// Start of the last round with lanes from outside the node.
     outside: Option<Mono>,
     pace: Pace,
     round: Round<S>,
 }
 
-/// All rounds of both families.
+/// The rounds of both families.
 pub(super) struct Engine<K: Kernel, N: Network> {
     tools: Tools<K, N>,
     courses: [Option<Course<N::Socket>>; FAMILIES],
     results: UnboundedSender<ProbeTrace>,
-    /// Known by now, and handed over at the end of a turn: the reader wakes once, and not while the
-    /// other probes are sent.
+    /// Finished traces, delivered at the end of a turn: the reader wakes once, and not while other
+    /// probes are sent.
     known: Vec<ProbeTrace>,
 }
 
@@ -84,13 +83,13 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         self.tools.kernel.events_fd()
     }
 
-    /// Whether nobody reads the traces any more.
+    /// Whether the receiver of the traces is gone.
     pub(super) fn is_unheard(&self) -> bool {
         self.results.is_closed()
     }
 
-    /// Probes these from now on. A family whose targets are new begins soon; one whose targets
-    /// changed keeps its time, unless the endpoint moved.
+    /// Replaces the targets. A family with new targets starts soon. Changed targets keep its schedule,
+    /// unless the endpoint moved.
     pub(super) fn retarget(&mut self, targets: &[SentinelAddresses]) {
         let now = self.tools.now();
         for family in Family::ALL {
@@ -126,18 +125,18 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         }
     }
 
-    /// Does everything that can be done now.
+    /// Does everything that is due or ready.
     pub(super) fn advance(&mut self) {
         self.take_events();
         let now = self.tools.now();
         self.go_on(now);
         self.begin_rounds(now);
-        // Most answers are here before the call that sent the probe returns.
+        // Most answers arrive before the call that sent the probe returns.
         self.take_events();
         let now = self.tools.now();
         self.go_on(now);
         for trace in self.known.drain(..) {
-            // Nobody reads: the thread ends at its next turn.
+            // If the receiver is gone, the thread ends at its next turn.
             let _ = self.results.send(trace);
         }
     }
@@ -157,9 +156,9 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         let together = now.plus(TOGETHER);
         let courses = self.courses.iter_mut().flatten();
         for course in courses.filter(|course| course.is_due(together)) {
-            // Nobody can be late for what was brought forward.
+            // A round that starts early must not count as late.
             let due = course.due.min(now);
-            // Rounds that were missed are not made up for.
+            // Missed rounds are not made up for.
             course.begun = Some(now);
             let whole = course.pace.is_whole();
             course.due = now.plus(course.pace.gap(self.tools.dice));
@@ -182,14 +181,14 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         }
     }
 
-    /// Latest time at which [`advance`](Self::advance) is due; nothing without targets.
+    /// Latest time at which [`advance`](Self::advance) is due; `None` without targets.
     pub(super) fn next_deadline(&self) -> Option<Mono> {
         let courses = self.courses.iter().flatten();
         let next = |course: &Course<N::Socket>| course.round.next().unwrap_or(course.due);
         courses.map(next).min()
     }
 
-    /// Sockets that are waited for.
+    /// Sockets to wait for.
     pub(super) fn sockets(&self) -> [Option<Waiting>; FAMILIES] {
         self.courses
             .each_ref()
@@ -198,7 +197,7 @@ impl<K: Kernel, N: Network> Engine<K, N> {
 }
 
 impl<S: Socket> Course<S> {
-    /// The endpoint moved: when the rules follow is to be known soon.
+    /// Speeds up after the endpoint moved, to measure when the rules follow.
     fn hurry(&mut self, now: Mono, dice: Dice) {
         let gap = self.pace.hurry(self.targets.endpoint.port(), dice);
         let next = self.begun.map_or(now, |begun| begun.plus(gap)).max(now);
@@ -215,12 +214,12 @@ impl<S: Socket> Course<S> {
         begins
     }
 
-    /// A lane has one probe under way: a round waits for the one before.
+    /// A lane has one probe under way: a round waits for the previous one.
     fn is_due(&self, now: Mono) -> bool {
         self.due <= now && self.round.is_complete()
     }
 
-    /// Takes what is known by now. A change brings the next round forward.
+    /// Collects finished traces. A changed outcome brings the next round forward.
     fn collect(&mut self, known: &mut Vec<ProbeTrace>, dice: Dice) {
         let mut changed = false;
         for trace in self.round.settled() {
@@ -233,32 +232,32 @@ impl<S: Socket> Course<S> {
     }
 }
 
-/// From one round to the next, at least and at most: nothing that runs by a clock of its own is
-/// met at the same moment each time.
+/// Random interval between rounds: probes must not stay in step with anything periodic.
 pub(super) type Gap = Range<Duration>;
 
-/// While nothing changes. A path that always fails costs no more than one that works.
+/// Idle interval. A path that always fails costs no more than a healthy one.
 pub(super) const REST: Gap = Duration::from_millis(420)..Duration::from_millis(480);
-/// After a change. A probe that is lost is complete by then; one whose data is lost takes up to twice as long.
+/// Interval after a change. A lost probe is complete by then; one with lost data takes up to twice as
+/// long.
 pub(super) const DOUBT: Gap = Duration::from_millis(210)..Duration::from_millis(250);
-/// While the sentinel's endpoint has moved and probes go where it was: how long the rules take to
-/// follow is wanted to a tenth of a second. Probes that get through are complete long before.
+/// Fast interval after the sentinel's endpoint moved, while probes still go to the old one: the delay of
+/// the rules is measured to a tenth of a second. Successful probes complete much earlier.
 pub(super) const HASTE: Gap = Duration::from_millis(80)..Duration::from_millis(100);
-/// So many rounds in haste with every lane, three seconds...
+/// Number of fast rounds with every lane, three seconds...
 const HASTY: u32 = 33;
-/// ...and so many more, half a minute, in which one lane alone is in haste: a proxy of a large
-/// cluster takes seconds, and how many is wanted as exactly...
+/// ...and number of further fast rounds with only one lane, half a minute. In a large cluster a proxy
+/// takes seconds, which are measured as precisely...
 const NARROW: u32 = 330;
-/// ...while the others are probed every so many rounds, about as often as at rest.
+/// ...while one round in this many has all lanes, about as often as at the idle interval.
 const WHOLE: u32 = 5;
-/// So many rounds from the last change on: enough to confirm a failure, and a repair.
+/// Number of rounds after the last change: enough to confirm a failure, and a repair.
 const ROUNDS: u32 = 8;
 
-/// Outcome of a probe, as far as a change of it is a reason to hurry.
+/// The part of a probe's outcome whose change shortens the interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fate {
     returned: bool,
-    /// Whether the echo saw the probe's own source.
+    /// Whether the echo saw the source that the probe was sent from.
     own_source: Option<bool>,
     sightings: ProbeSightings,
 }
@@ -268,7 +267,7 @@ impl Fate {
         Self {
             returned: trace.data[Stage::Collected as usize].is_some(),
             own_source: trace.echo_saw.map(|saw| saw.ip() == trace.client.ip()),
-            // An old generation, or one that we have not heard of yet, is nothing to hurry for.
+            // An old generation, or one not yet known here, is no reason to hurry.
             sightings: match trace.data[Stage::Collected as usize] {
                 Some(_) => ProbeSightings {
                     misrouted: false,
@@ -281,13 +280,13 @@ impl Fate {
     }
 }
 
-/// A family's pace.
+/// A family's probe intervals.
 #[derive(Debug, Default)]
 struct Pace {
     fates: Vec<(Lane, Fate)>,
-    /// Rounds in doubt still to come.
+    /// Remaining rounds at the interval after a change.
     doubted: u32,
-    /// Rounds in haste still to come.
+    /// Remaining fast rounds.
     hurried: u32,
     /// Port that the endpoint moved to.
     wanted: Option<u16>,
@@ -296,7 +295,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// The endpoint moved to this port. The gap to the next round.
+    /// Starts fast rounds after the endpoint moved to this port; returns the interval to the next round.
     fn hurry(&mut self, wanted: u16, dice: Dice) -> Duration {
         self.wanted = Some(wanted);
         self.hurried = HASTY + NARROW;
@@ -304,7 +303,7 @@ impl Pace {
         jitter(dice, &HASTE)
     }
 
-    /// Sees what came of a probe. Whether its lane fares differently from before.
+    /// Records a probe's outcome; returns whether it differs from the lane's last one.
     fn note(&mut self, trace: &ProbeTrace) -> bool {
         let elsewhere = |generation| Some(generation) != self.wanted;
         self.behind |= trace.generation.is_some_and(elsewhere);
@@ -323,13 +322,13 @@ impl Pace {
         changed
     }
 
-    /// Whether every lane is probed in a round that begins now. Ask before [`gap`](Self::gap).
+    /// Whether a round that starts now has every lane. Call it before [`gap`](Self::gap).
     fn is_whole(&self) -> bool {
         let narrow = self.behind && (1..=NARROW).contains(&self.hurried);
         !narrow || self.doubted > 0 || self.hurried.is_multiple_of(WHOLE)
     }
 
-    /// The gap from a round that begins now to the next.
+    /// The interval from a round that starts now to the next.
     fn gap(&mut self, dice: Dice) -> Duration {
         let span = match (self.hurried, self.doubted) {
             (1.., _) if self.behind => HASTE,

@@ -1,5 +1,5 @@
-//! Probes under way: those written as frames ([`Flight`]), and that which a socket of the host's own
-//! dials ([`Call`]).
+//! Probes under way: those sent as frames ([`Flight`]), and the one that a socket of the host dials
+//! ([`Call`]).
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use super::wire::{Network, Side, Socket};
 use super::{Kernel, Waiting};
 use crate::sentinel::frame::{self, Packet};
 
-/// A probe written as frames.
+/// A probe sent as frames.
 pub(super) struct Flight {
     pub(super) key: ProbeKey,
     pub(super) trace: ProbeTrace,
@@ -30,12 +30,12 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    /// Latest time at which something is to be done with it.
+    /// Latest time at which it needs attention.
     pub(super) fn next(&self) -> Mono {
         self.times.next(self.is_looked_at())
     }
 
-    /// The observer follows handshakes alone.
+    /// The observer follows only handshakes.
     fn is_looked_at(&self) -> bool {
         self.awaits == Phase::Handshake
     }
@@ -46,7 +46,7 @@ impl Flight {
 }
 
 impl<K: Kernel, N: Network> Tools<K, N> {
-    /// Sends a probe's first packet. What could not be sent is complete.
+    /// Sends a probe's first packet. A probe that could not be sent is complete.
     pub(super) fn launch(&mut self, mut trace: ProbeTrace) -> Result<Flight, Box<ProbeTrace>> {
         let lane = trace.lane;
         let port = self.ports.next(lane.path as usize);
@@ -75,21 +75,21 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         })
     }
 
-    /// It could not be sent, or nothing can be known of it.
+    /// Completes a probe that could not be sent.
     fn unsent(&self, mut trace: ProbeTrace, why: String) -> Box<ProbeTrace> {
         trace.ended = self.now();
         trace.unsent = Some(why);
         Box::new(trace)
     }
 
-    /// Goes on by what came. Whether the probe is complete.
+    /// Continues after an event; returns whether the probe is complete.
     pub(super) fn take(&mut self, flight: &mut Flight, event: &ProbeEvent) -> bool {
         match (event.kind, flight.awaits) {
             (probe_event::HANDSHAKE, Phase::Handshake) => {
                 let acknowledged = event.sequence.wrapping_add(1);
                 flight.acknowledged = Some(acknowledged);
                 flight.awaits = Phase::Data;
-                // A path that takes long for each packet is slow: of one that is lost nothing comes at all.
+                // A path that delays every packet is slow, not lossy: on a lossy one nothing arrives.
                 flight.times = Times::from(self.now());
                 let data = Packet::Data {
                     sequence: flight.sequence,
@@ -114,7 +114,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         }
     }
 
-    /// Whether its time is up, or the observer saw how it went wrong.
+    /// Whether it timed out, or the observer saw how it failed.
     pub(super) fn is_over(&self, flight: &mut Flight, now: Mono) -> bool {
         flight.times.is_over(now)
             || flight.is_looked_at()
@@ -125,13 +125,13 @@ impl<K: Kernel, N: Network> Tools<K, N> {
                 )
     }
 
-    /// Ends it, however far it came.
+    /// Ends it at any stage.
     pub(super) fn finish(&mut self, flight: Flight) -> ProbeTrace {
         let mut trace = flight.trace.clone();
         trace.ended = self.now();
         let seen = match trace.lane.transport {
             Transport::Tcp => self.seen(flight.key.token, trace.lane.family),
-            // The observer follows no datagrams.
+            // The observer follows no datagrams of probes.
             Transport::Udp => 0,
         };
         match self.kernel.read(&flight.key) {
@@ -143,12 +143,12 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         trace
     }
 
-    /// Closes its connection-tracking entry and forgets it. In this order: an uplink lets go of a RST whose probe
-    /// is not known. The kernel takes the RST there before the call that sends it returns (below Linux 6.5 not
-    /// if softirqs wait for their thread).
+    /// Closes its connection-tracking entry and unregisters it. In this order, because an uplink lets a
+    /// RST out if its probe is not registered. The uplink's program sees the RST before the call that
+    /// sends it returns (below Linux 6.5 not if softirqs wait for their thread).
     pub(super) fn close(&mut self, flight: Flight) {
-        // A refused handshake left no entry, or one that the refusal closed; a RST of ours would
-        // only go astray.
+        // A refused handshake left no entry, or one that the refusal closed; a RST would only be
+        // misrouted.
         let refused = flight.refused && flight.acknowledged.is_none();
         if flight.trace.lane.transport == Transport::Tcp && !refused {
             let reset = Packet::Reset {
@@ -162,41 +162,41 @@ impl<K: Kernel, N: Network> Tools<K, N> {
     }
 }
 
-/// A probe dialled by a socket of the host's.
+/// A probe dialled by a socket of the host.
 pub(super) struct Call<S> {
     pub(super) trace: ProbeTrace,
     socket: S,
     cookie: u64,
     times: Times,
-    /// The key under which the program registered it, once it was seen.
+    /// Key under which the program registered it, once the SYN was seen.
     key: Option<ProbeKey>,
     connected: Option<Mono>,
     returned: Option<Mono>,
     received: [u8; DATA_LEN],
     length: usize,
-    /// Flags as an error of the socket tells them.
+    /// Flags derived from an error of the socket.
     flags: u32,
 }
 
 impl<S: Socket> Call<S> {
-    /// Its descriptor and whether it waits to be writable.
+    /// Its descriptor, and whether to wait until it is writable.
     pub(super) fn waiting(&self) -> Waiting {
         (self.socket.as_raw_fd(), self.connected.is_none())
     }
 
-    /// Latest time at which something is to be done with it.
+    /// Latest time at which it needs attention.
     pub(super) fn next(&self) -> Mono {
         self.times.next(self.connected.is_none())
     }
 
-    /// The data that must come back. With a token of zero where the SYN was not seen: whatever
-    /// answers that, the echo does not.
+    /// The data that must come back. Its token is zero if the SYN was not seen: then it was not the echo
+    /// that answered.
     fn data(&self) -> [u8; DATA_LEN] {
         frame::data(self.key.map_or(0, |key| key.token))
     }
 
-    /// Its initial sequence number. That of a SYN that did not come to the server pair is known to
-    /// the socket alone.
+    /// Its initial sequence number. If the SYN did not reach the server pair, only the socket has the
+    /// number.
     fn isn(&self) -> Option<u32> {
         match (self.key, self.connected) {
             (Some(key), _) => Some(key.token),
@@ -207,7 +207,7 @@ impl<S: Socket> Call<S> {
 }
 
 impl<K: Kernel, N: Network> Tools<K, N> {
-    /// Begins to connect. What could not be begun is complete.
+    /// Starts to connect. A probe that could not be started is complete.
     pub(super) fn dial(
         &mut self,
         mut trace: ProbeTrace,
@@ -248,7 +248,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         }
     }
 
-    /// Goes on as far as the socket is ready. Whether the probe is complete.
+    /// Continues as far as the socket is ready; returns whether the probe is complete.
     pub(super) fn go_on_with(&self, call: &mut Call<N::Socket>, now: Mono) -> bool {
         match self.step(call) {
             Ok(false) => {}
@@ -293,7 +293,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         Ok(false)
     }
 
-    /// The program that saw the SYN wrote its number.
+    /// Reads the sequence number that the program recorded for the SYN.
     fn find_key(&self, call: &mut Call<N::Socket>) {
         if call.key.is_none()
             && let Some(HostProbe { token, seen: 1.. }) = self.kernel.socket(call.cookie)
@@ -307,7 +307,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         call.isn().map_or(0, |isn| self.seen(isn, family))
     }
 
-    /// Ends it, however far it came.
+    /// Ends it at any stage.
     pub(super) fn hang_up(&mut self, mut call: Call<N::Socket>) -> ProbeTrace {
         let mut trace = call.trace.clone();
         trace.ended = self.now();
@@ -332,10 +332,10 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         trace
     }
 
-    /// Forgets it. A connected socket ends with a RST of its own; behind a SYN that got no answer
-    /// the kernel sends none, and connection tracking would keep its entry for two minutes.
+    /// Removes its records. A connected socket ends with a RST. After an unanswered SYN the kernel sends
+    /// none, and connection tracking would keep the entry for two minutes.
     pub(super) fn forget(&mut self, mut call: Call<N::Socket>) {
-        // Its SYN may have been seen since it was asked for last.
+        // Its SYN may have been seen since the last check.
         self.find_key(&mut call);
         self.kernel.remove_socket(call.cookie);
         let answered = call.connected.is_some() || call.flags & probe_flag::REFUSED != 0;
@@ -343,7 +343,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         let unseen = isn.filter(|_| call.key.is_none());
         let unseen = unseen.map(|isn| key(isn, call.trace.lane.family, Transport::Tcp));
         if let Some(key) = unseen {
-            // An uplink lets go of a RST whose probe is not known: no more than a packet in vain.
+            // If this fails, an uplink lets the RST out, which is only a useless packet.
             let _ = self.kernel.register(key, probe_flag::HOST);
         }
         let known = call.key.or(unseen);
@@ -363,12 +363,12 @@ impl<K: Kernel, N: Network> Tools<K, N> {
     }
 }
 
-/// Reason why nothing can be reported of a probe.
+/// Why nothing can be reported of a probe.
 fn unread(error: &str) -> String {
     format!("the kernel's record of it cannot be read: {error}")
 }
 
-/// Flags for the answer to a probe, by the error of its socket.
+/// Flags of a probe's answer, by the error of its socket.
 fn flags_of(error: &io::Error) -> u32 {
     match error.raw_os_error() {
         Some(libc::ECONNREFUSED | libc::ECONNRESET) => probe_flag::REFUSED,

@@ -1,5 +1,5 @@
-//! One interval of one family: a control probe, a probe on every lane, and the traces they give
-//! once the control's result is known.
+//! One round of one family: a control probe, a probe on every lane, and their traces once the
+//! control's result is known.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -15,7 +15,7 @@ use super::wire::{Network, Side, Socket};
 use super::{Kernel, Waiting};
 use crate::sentinel::frame::Packet;
 
-/// A lane's probe: its source (nothing: the host's own) and its destination.
+/// A lane's probe: its source (`None` for the host) and its destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Errand {
     lane: Lane,
@@ -24,7 +24,7 @@ pub(super) struct Errand {
 }
 
 impl Errand {
-    /// Whether it begins on the node itself.
+    /// Whether it starts on the node itself.
     pub(super) fn is_of_host(&self) -> bool {
         self.lane.path == ProbePath::Host
     }
@@ -43,7 +43,7 @@ pub(super) fn errands(targets: &SentinelAddresses) -> impl Iterator<Item = Erran
         (OffCluster, Udp, outside, udp),
         (NodePort, Tcp, outside, targets.node_port),
         (NodePort, Udp, outside, targets.node_port_udp),
-        // Not by UDP: its socket's cookie is found by a SYN alone.
+        // Not by UDP: only a SYN identifies its socket's cookie.
         (Host, Tcp, None, tcp),
     ]
     .into_iter()
@@ -73,7 +73,7 @@ enum ControlProbe {
     Known(Control),
 }
 
-/// Probes of one interval, under way or waiting for the control's result.
+/// Probes of one round, under way or waiting for the control's result.
 pub(super) struct Round<S> {
     control: ControlProbe,
     flights: Vec<Flight>,
@@ -82,8 +82,8 @@ pub(super) struct Round<S> {
 }
 
 impl<K: Kernel, N: Network> Tools<K, N> {
-    /// Sends everything of an interval at once: one wake-up for all, and the control is as near in
-    /// time as can be. `lanes` are those of this round.
+    /// Sends all probes of a round at once: one wake-up for all, and the control is as close in time as
+    /// possible. `lanes` are those of this round.
     pub(super) fn begin(
         &mut self,
         round: &mut Round<N::Socket>,
@@ -125,7 +125,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         ControlProbe::UnderWay { key, times }
     }
 
-    /// Hands an event to its probe, if it is of this round.
+    /// Passes an event to its probe, if it belongs to this round.
     pub(super) fn deliver(&mut self, round: &mut Round<N::Socket>, event: &ProbeEvent) -> bool {
         if let ControlProbe::UnderWay { key, .. } = round.control
             && key == event.key
@@ -146,7 +146,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         true
     }
 
-    /// Ends what is over by `now` and goes on with what a socket is ready for.
+    /// Ends what is over by `now`, and continues with a ready socket.
     pub(super) fn go_on(&mut self, round: &mut Round<N::Socket>, now: Mono) {
         for at in (0..round.flights.len()).rev() {
             if self.is_over(&mut round.flights[at], now) {
@@ -160,7 +160,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         self.look_at_control(round, now);
     }
 
-    /// Its answer is told by a stamp, whether or not by an event too.
+    /// Its answer has a stamp, with or without an event.
     fn look_at_control(&mut self, round: &mut Round<N::Socket>, now: Mono) {
         let ControlProbe::UnderWay { key, times } = &mut round.control else {
             return;
@@ -181,7 +181,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         round.control = ControlProbe::Known(result);
     }
 
-    /// Gives up probes that are no longer wanted, without a trace.
+    /// Abandons probes that are no longer wanted, without a trace.
     pub(super) fn keep(&mut self, round: &mut Round<N::Socket>, wanted: impl Fn(&Errand) -> bool) {
         let wanted = |trace: &ProbeTrace| wanted(&errand_of(trace));
         for at in (0..round.flights.len()).rev() {
@@ -196,7 +196,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         round.done.retain(wanted);
     }
 
-    /// Gives up everything, without a trace.
+    /// Abandons everything, without a trace.
     pub(super) fn abandon(&mut self, round: &mut Round<N::Socket>) {
         self.keep(round, |_| false);
         if let ControlProbe::UnderWay { key, .. } = round.control {
@@ -206,7 +206,6 @@ impl<K: Kernel, N: Network> Tools<K, N> {
 }
 
 impl<S: Socket> Round<S> {
-    /// Nothing is under way yet.
     pub(super) fn new() -> Self {
         Self {
             control: ControlProbe::Known(Control::Failed),
@@ -216,7 +215,6 @@ impl<S: Socket> Round<S> {
         }
     }
 
-    /// Whether nothing is under way.
     pub(super) fn is_complete(&self) -> bool {
         matches!(self.control, ControlProbe::Known(_))
             && self.flights.is_empty()
@@ -233,7 +231,7 @@ impl<S: Socket> Round<S> {
         done.map(move |trace| ProbeTrace { control, ..trace })
     }
 
-    /// Latest time at which something is to be done.
+    /// Latest time at which the round needs attention.
     pub(super) fn next(&self) -> Option<Mono> {
         let control = match &self.control {
             ControlProbe::UnderWay { times, .. } => Some(times.next(true)),
@@ -244,7 +242,7 @@ impl<S: Socket> Round<S> {
         flights.chain(control).chain(call).min()
     }
 
-    /// The socket that is waited for, and whether until it is writable.
+    /// The socket to wait for, and whether until it is writable.
     pub(super) fn socket(&self) -> Option<Waiting> {
         self.call.as_ref().map(Call::waiting)
     }

@@ -47,7 +47,7 @@ fn whats(frames: &[Seen]) -> Vec<What> {
 
 // Probes from outside the node are wasted if nothing translates them.
 #[test]
-fn lanes_from_outside_rest_where_they_say_nothing() {
+fn lanes_from_outside_are_rare_if_nothing_translates_them() {
     let mut bench = Bench::new(Path::Sound);
     let mut targets = everything();
     for family in &mut targets {
@@ -61,7 +61,7 @@ fn lanes_from_outside_rest_where_they_say_nothing() {
             _ => assert_eq!(traces.len(), 3, "{lane:?}"),
         }
     }
-    // From now on they take the way of real connections.
+    // From now on they take the path of real connections.
     bench.engine.retarget(&everything());
     bench.run(5 * SECOND);
     for (lane, traces) in by_lane(&bench.traces()) {
@@ -183,7 +183,7 @@ fn a_reset_is_exact(
 }
 
 #[rstest]
-fn what_gets_no_answer_ends_with_its_time(#[values(Path::Silent, Path::HandshakeOnly)] path: Path) {
+fn unanswered_probes_end_at_their_timeout(#[values(Path::Silent, Path::HandshakeOnly)] path: Path) {
     let mut bench = Bench::new(path);
     bench.engine.retarget(&everything());
     bench.run(10 * SECOND);
@@ -195,20 +195,20 @@ fn what_gets_no_answer_ends_with_its_time(#[values(Path::Silent, Path::Handshake
             assert_eq!(trace.data[Stage::Collected as usize], None);
             assert_eq!(trace.control, Control::Passed);
         }
-        // Never two under way.
+        // Never two probes of a lane under way.
         for pair in traces.windows(2) {
             assert!(pair[0].ended <= pair[1].sent, "{lane:?}");
         }
     }
-    // A few looks for each, and no more.
+    // Only a few checks for each.
     let rounds = traces.len() / 7;
     assert!(bench.turns <= rounds * 6, "{} for {rounds}", bench.turns);
 }
 
-/// An inspection in the path of forwarded packets holds each of them for a while: handshake and data have
-/// their own time.
+/// An inspection in the forwarding path holds each packet for some time: handshake and data have
+/// separate timeouts.
 #[test]
-fn data_has_as_long_as_the_handshake_had() {
+fn data_has_the_same_timeout_as_the_handshake() {
     let mut bench = Bench::new(Path::Sound);
     let delay = Duration::from_millis(120);
     bench.world.lock().delay = delay;
@@ -230,7 +230,7 @@ fn data_has_as_long_as_the_handshake_had() {
 #[case(state::MISROUTED, ProbeSightings { misrouted: true, ..Default::default() })]
 #[case(state::STALE, ProbeSightings { stale: true, ..Default::default() })]
 #[case(state::REFUSED, ProbeSightings { refused: true, ..Default::default() })]
-fn what_the_observer_saw_needs_no_timeout(#[case] observed: u32, #[case] expected: ProbeSightings) {
+fn an_observed_outcome_needs_no_timeout(#[case] observed: u32, #[case] expected: ProbeSightings) {
     let mut bench = Bench::new(Path::Silent);
     bench.world.lock().observed = Some(observed);
     bench.engine.retarget(&little());
@@ -249,7 +249,7 @@ fn what_the_observer_saw_needs_no_timeout(#[case] observed: u32, #[case] expecte
 }
 
 #[test]
-fn what_the_observer_sees_late_still_ends_a_probe_early() {
+fn a_late_observation_still_ends_a_probe_early() {
     let mut bench = Bench::new(Path::Silent);
     bench.engine.retarget(&little());
     bench.run(Duration::from_millis(60));
@@ -265,9 +265,10 @@ fn what_the_observer_sees_late_still_ends_a_probe_early() {
     );
 }
 
-// At any moment: 480 ms to the next round, 200 ms for the first loss, three more in doubt.
+// At any moment: 480 ms to the next round, 200 ms for the first loss, three more at the shorter
+// interval.
 #[rstest]
-fn four_failures_in_a_row_are_told_soon(
+fn four_failures_in_a_row_are_reported_soon(
     #[values(Path::Silent, Path::HandshakeOnly, Path::Refusing)] broken: Path,
     #[values(0, 90, 210, 330)] moment: u64,
 ) {
@@ -282,7 +283,7 @@ fn four_failures_in_a_row_are_told_soon(
         assert_eq!(traces.iter().filter(whole).count(), 0, "{lane:?}");
         assert!(traces.len() >= 4, "{lane:?}: {}", traces.len());
     }
-    // A failure that lasts costs no more than a path that works.
+    // A lasting failure costs no more than a healthy path.
     bench.run(2 * SECOND);
     bench.traces();
     bench.run(10 * SECOND);
@@ -296,7 +297,7 @@ fn four_failures_in_a_row_are_told_soon(
 }
 
 #[test]
-fn a_number_shared_with_another_connection_says_nothing() {
+fn an_ambiguous_sequence_number_is_ignored() {
     let mut bench = Bench::new(Path::Silent);
     bench.world.lock().observed = Some(state::LEAKED | state::AMBIGUOUS);
     bench.engine.retarget(&little());
@@ -351,7 +352,7 @@ fn traces_wait_for_their_control() {
 }
 
 #[test]
-fn a_control_is_known_by_its_stamp_alone() {
+fn a_stamp_alone_completes_a_control() {
     let mut bench = Bench::new(Path::Sound);
     bench.world.lock().no_control_events = true;
     bench.engine.retarget(&little());
@@ -362,7 +363,7 @@ fn a_control_is_known_by_its_stamp_alone() {
 }
 
 #[test]
-fn what_a_stopped_process_missed_is_not_made_up_for() {
+fn missed_rounds_are_not_made_up_for() {
     let mut bench = Bench::new(Path::Sound);
     bench.engine.retarget(&little());
     bench.run(SECOND);
@@ -380,7 +381,7 @@ fn what_a_stopped_process_missed_is_not_made_up_for() {
 }
 
 #[test]
-fn a_probe_that_was_under_way_when_the_process_stopped_is_told() {
+fn a_probe_interrupted_by_a_stopped_process_is_reported() {
     let mut bench = Bench::new(Path::Silent);
     bench.engine.retarget(&little());
     bench.run(Duration::from_millis(100));
@@ -415,7 +416,7 @@ fn without_targets_there_is_nothing_to_do() {
 }
 
 #[test]
-fn new_targets_end_only_what_goes_elsewhere() {
+fn new_targets_end_only_probes_to_other_targets() {
     let mut bench = Bench::new(Path::Silent);
     bench.engine.retarget(&everything());
     bench.run(Duration::from_millis(100));

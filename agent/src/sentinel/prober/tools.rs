@@ -1,5 +1,5 @@
-//! Tools by which every probe is sent and followed: maps, devices, a clock, random numbers, ports;
-//! and the kernel's record of a probe as a [`ProbeTrace`].
+//! Everything needed to send and follow probes: maps, devices, a clock, random numbers, ports. Also
+//! converts the kernel's record of a probe to a [`ProbeTrace`].
 
 use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -16,22 +16,21 @@ use super::Kernel;
 use super::wire::{Network, Side};
 use crate::sentinel::frame::{self, Packet};
 
-/// A probe's time. No TCP retransmits a SYN within it.
+/// Timeout of a probe. No TCP retransmits a SYN within it.
 pub(super) const TIMEOUT: Duration = Duration::from_millis(200);
-/// Time until the observer is first asked about a probe that got no answer, and the factor by which
-/// each following wait is longer: an outcome that it saw needs no timeout.
+/// Time until the observer's state of an unanswered probe is first read, and the factor by which each
+/// following wait grows. An outcome that the observer saw ends the probe before its timeout.
 const LOOK: Duration = Duration::from_millis(5);
 const LOOK_FACTOR: u32 = 4;
-/// One of a billion tokens is in use; this many never are.
+/// A token is in use with a chance of one in a billion; this many in a row never are.
 const TOKENS_TRIED: usize = 8;
 
-/// Outcomes of the observer that end a probe before its time.
+/// Outcomes of the observer that end a probe early.
 const TOLD: u32 = state::LEAKED | state::MISROUTED | state::STALE | state::REFUSED;
-/// Those of a probe that went where the endpoint is not, as far as we have heard: the echo answers
-/// all generations, so one that reached it may come back.
+/// Outcomes of a probe that went to another place than the last known endpoint. The echo answers all
+/// generations, so a probe that reached it may come back.
 const ELSEWHERE: u32 = state::MISROUTED | state::STALE;
 
-/// All that a probe is sent and followed with.
 pub(super) struct Tools<K, N> {
     pub(super) kernel: K,
     pub(super) network: N,
@@ -44,10 +43,10 @@ pub(super) struct Tools<K, N> {
     pub(super) frame: Vec<u8>,
 }
 
-/// Draws a random number: who saw one token cannot tell the next.
+/// Draws a random number: one token must not reveal the next.
 pub(super) type Dice = fn() -> io::Result<u32>;
 
-/// [`Dice`] of the kernel.
+/// [`Dice`] from the kernel.
 pub(super) fn random() -> io::Result<u32> {
     let mut bytes = [0; size_of::<u32>()];
     // SAFETY: the pointer and the length are those of a live buffer.
@@ -59,35 +58,35 @@ pub(super) fn random() -> io::Result<u32> {
     }
 }
 
-/// A time within `span`, to the microsecond; its begin where there are no random numbers.
+/// A random time within `span`, to the microsecond; its start if there are no random numbers.
 pub(super) fn jitter(dice: Dice, span: &Range<Duration>) -> Duration {
     let micros = u32::try_from((span.end - span.start).as_micros()).unwrap_or(u32::MAX);
     let word = dice().unwrap_or(0);
     span.start + Duration::from_micros((word % micros.max(1)).into())
 }
 
-/// Source ports by path, and of control probes, which are never tracked. Behind translation, probes
-/// of the two paths that share a source have the same two ends: their ports must differ. A range
-/// lasts for half an hour, and an entry that connection tracking keeps for five minutes.
+/// Source ports by path, and those of control probes, which are never tracked. After translation, probes
+/// of the two paths with the same source have the same addresses, so their ports must differ. A range
+/// lasts for half an hour, and connection tracking keeps an entry for at most five minutes.
 const RANGES: [Range<u16>; PROBE_PATHS + 1] = [
     20_000..60_000,
     20_000..40_000,
     40_000..60_000,
-    // The kernel takes the host's own.
+    // The kernel selects the host's ports.
     0..1,
     60_000..61_000,
 ];
-/// Place of control probes among the ports.
+/// Index of control probes among the ports.
 pub(super) const CONTROL: usize = PROBE_PATHS;
 
-/// The next source port of each path: in sequence, so that a connection-tracking entry of an earlier
-/// probe is long gone when its port is used again.
+/// The next source port of each path. Ports are used in sequence, so that the connection-tracking entry
+/// of an earlier probe is gone when its port is used again.
 #[derive(Debug)]
 pub(super) struct Ports([u16; RANGES.len()]);
 
 impl Ports {
-    /// Each sequence begins somewhere else in its range: a former agent's entries may still be
-    /// there. Without random numbers it begins at the first port.
+    /// Each sequence starts at a random port, because a previous agent's entries may still exist.
+    /// Without random numbers it starts at the first port.
     pub(super) fn new(dice: Dice) -> Self {
         let first = |range: Range<u16>| {
             let offset = dice().unwrap_or(0) as u16 % (range.end - range.start);
@@ -105,7 +104,7 @@ impl Ports {
     }
 }
 
-/// A token and how its probe is known.
+/// The key of a probe with this token.
 pub(super) fn key(token: u32, family: Family, transport: Transport) -> ProbeKey {
     ProbeKey {
         token,
@@ -123,7 +122,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         (self.clock)()
     }
 
-    /// Draws a token that is not in use and makes it known to the kernel.
+    /// Draws an unused token and registers it in the kernel.
     pub(super) fn register(
         &mut self,
         family: Family,
@@ -145,13 +144,12 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         Err("cannot draw a token that is not in use".to_owned())
     }
 
-    /// Forgets what was registered.
     pub(super) fn unregister(&mut self, key: &ProbeKey) {
         self.kernel.remove(key);
         self.tokens.retain(|token| *token != key.token);
     }
 
-    /// Writes a packet to a pair.
+    /// Sends a packet through a pair.
     pub(super) fn send(
         &mut self,
         side: Side,
@@ -166,7 +164,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         })
     }
 
-    /// Sends a packet as the host's own.
+    /// Sends a packet from the host itself.
     pub(super) fn send_own(
         &mut self,
         ends: (SocketAddr, SocketAddr),
@@ -177,7 +175,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         sent.map_err(|error| format!("cannot send to {}: {error}", ends.1))
     }
 
-    /// Whether the observer saw how a handshake went wrong: there is nothing to wait for.
+    /// Whether the observer saw how a handshake failed: then waiting is useless.
     pub(super) fn is_told(&self, key: Option<ProbeKey>, seen: u32) -> bool {
         let reached = || {
             let probe = key.and_then(|key| self.kernel.read(&key).ok().flatten());
@@ -188,8 +186,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         seen & TOLD != 0 && (seen & TOLD & !ELSEWHERE != 0 || !reached())
     }
 
-    /// State bits that the observer saw of a connection beyond doubt: none where another one shares
-    /// the number.
+    /// The observer's state bits of a connection; none if another connection shares the number.
     pub(super) fn seen(&self, isn: u32, family: Family) -> u32 {
         let seen = self.kernel.connection_state(isn, family);
         let sure = seen.filter(|seen| seen & state::AMBIGUOUS == 0);
@@ -197,7 +194,7 @@ impl<K: Kernel, N: Network> Tools<K, N> {
     }
 }
 
-/// Latest end of a probe, and the time of the next look at it before that.
+/// Latest end of a probe, and the time of the next check before that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Times {
     deadline: Mono,
@@ -218,7 +215,7 @@ impl Times {
         self.deadline <= now
     }
 
-    /// Whether it is time for a look; the next one comes later.
+    /// Whether a check is due; schedules the next one.
     pub(super) fn take_look(&mut self, now: Mono) -> bool {
         if now < self.look {
             return false;
@@ -237,7 +234,7 @@ impl Times {
     }
 }
 
-/// Fills in what the kernel holds of a probe, and what the observer saw of its connection.
+/// Fills in the kernel's record of a probe, and what the observer saw of its connection.
 pub(super) fn fill(trace: &mut ProbeTrace, probe: &Probe, seen: u32) {
     let stamps = |phase| {
         let stamps: [u64; STAGES] = probe.stamps[phase as usize];
@@ -257,7 +254,7 @@ pub(super) fn fill(trace: &mut ProbeTrace, probe: &Probe, seen: u32) {
         leaked: seen & state::LEAKED != 0,
         misrouted: seen & state::MISROUTED != 0,
         stale: seen & state::STALE != 0,
-        // The observer does not tell RST from ICMP.
+        // The observer does not distinguish RST from ICMP.
         refused: flags & probe_flag::REFUSED != 0 || (seen & state::REFUSED != 0 && !unreachable),
         unreachable,
     };

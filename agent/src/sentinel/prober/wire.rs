@@ -1,7 +1,7 @@
-//! The prober's way out: packet sockets on the sentinel's devices, and sockets of the host's own
-//! path. Those are ordinary TCP sockets: `connect` to the sentinel's cluster IP, then data that must
-//! come back, then a RST. The kernel takes the initial sequence number, so the program at the
-//! server pair finds the socket by its cookie and says which token it took.
+//! The prober's sockets: packet sockets on the sentinel's devices, and TCP sockets for the host's path.
+//! The latter `connect` to the sentinel's cluster IP, send data that must come back, and end with a RST.
+//! The kernel chooses the initial sequence number. So the program at the server pair finds the socket by
+//! its cookie, and records the number as the token.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -14,17 +14,17 @@ use socket2::{Domain, Protocol, SockAddr, SockAddrStorage, Type};
 use super::ProberError;
 use crate::sentinel::devices::{Mac, Role, SentinelDevices};
 
-/// Pair that a frame is written to.
+/// Pair to which a frame is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// To the client pair: into the node, as a pod's.
+    /// The client pair: the frame enters the node as a pod's would.
     Client,
-    /// To the server pair: to the echo, past the datapath.
+    /// The server pair: the frame reaches the echo, bypassing the datapath.
     Server,
 }
 
 impl Side {
-    /// Source and destination on the link.
+    /// Source and destination hardware address.
     pub(super) fn link(self) -> (Mac, Mac) {
         match self {
             Side::Client => (Role::ClientFar.mac(), Role::ClientNear.mac()),
@@ -32,7 +32,6 @@ impl Side {
         }
     }
 
-    /// Name of the pair.
     pub(super) fn name(self) -> &'static str {
         match self {
             Side::Client => "client",
@@ -41,33 +40,31 @@ impl Side {
     }
 }
 
-/// Actions of the prober on the world outside its maps.
+/// Network operations of the prober.
 pub(super) trait Network {
-    /// A socket of the host's own path.
+    /// A TCP socket for the host's path.
     type Socket: Socket;
-    /// Writes a frame.
     fn send(&mut self, side: Side, frame: &[u8]) -> io::Result<()>;
-    /// Sends a packet with its IP header as one of the host's own.
+    /// Sends a packet, including its IP header, from the host itself.
     fn send_own(&mut self, to: SocketAddr, packet: &[u8]) -> io::Result<()>;
-    /// Opens a socket.
     fn socket(&mut self, family: Family) -> io::Result<Self::Socket>;
 }
 
-/// Actions of the prober on a socket of its own.
+/// Operations on such a socket.
 pub(super) trait Socket: AsRawFd {
     /// Cookie by which the programs identify it.
     fn cookie(&self) -> io::Result<u64>;
-    /// Begins to connect.
+    /// Starts to connect.
     fn connect(&self, to: SocketAddr) -> io::Result<()>;
-    /// Whether it is connected by now, or why it never will be.
+    /// Whether it is connected; an error if it never will be.
     fn is_connected(&self) -> io::Result<bool>;
-    /// Its own end.
+    /// Its local address.
     fn local(&self) -> Option<SocketAddr>;
-    /// The sequence number of the next byte that it will send.
+    /// The sequence number of the next byte to send.
     fn next_sequence(&self) -> io::Result<u32>;
     /// Sends all of it, or fails.
     fn send(&self, data: &[u8]) -> io::Result<()>;
-    /// Reads what is there: nothing yet, or how much; zero at the end.
+    /// Reads available data: `None` if there is none yet, zero at the end.
     fn receive(&self, data: &mut [u8]) -> io::Result<Option<usize>>;
 }
 
@@ -108,12 +105,12 @@ impl Network for Sockets {
     }
 
     fn send_own(&mut self, to: SocketAddr, packet: &[u8]) -> io::Result<()> {
-        // With this protocol the header is the caller's, in both families. Needed after failures
-        // alone, so no socket is kept for it.
+        // With this protocol the caller supplies the header, in both families. Used only after
+        // failures, so no socket is kept for it.
         let protocol = Protocol::from(libc::IPPROTO_RAW);
         let kind = Type::RAW.nonblocking().cloexec();
         let socket = socket2::Socket::new(Domain::for_address(to), kind, Some(protocol))?;
-        // A port is none of this socket's business, and IPv6 refuses another than the protocol.
+        // The port is unused here, and IPv6 refuses any except the protocol number.
         let to = SockAddr::from(SocketAddr::new(to.ip(), 0));
         socket.send_to(packet, &to).map(drop)
     }
@@ -123,7 +120,7 @@ impl Network for Sockets {
     }
 }
 
-/// A packet socket on one device, of protocol 0: it sends, and nothing is ever queued to it.
+/// A packet socket on one device with protocol 0: it sends, and nothing is ever queued to it.
 fn packet_socket(index: u32) -> io::Result<socket2::Socket> {
     let kind = Type::RAW.nonblocking().cloexec();
     let socket = socket2::Socket::new(Domain::PACKET, kind, None)?;
@@ -138,8 +135,7 @@ fn packet_socket(index: u32) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// A TCP socket that never blocks, and whose end is a RST: connection tracking forgets it in
-/// seconds.
+/// A non-blocking TCP socket that ends with a RST, so that connection tracking forgets it in seconds.
 #[derive(Debug)]
 pub(super) struct HostSocket(socket2::Socket);
 
@@ -213,8 +209,7 @@ impl Socket for HostSocket {
         self.0.local_addr().ok()?.as_socket()
     }
 
-    /// By TCP_REPAIR, which shows the numbers of a live connection (CAP_NET_ADMIN) and sends
-    /// nothing.
+    /// Uses TCP_REPAIR, which reads the numbers of a live connection (CAP_NET_ADMIN) and sends nothing.
     fn next_sequence(&self) -> io::Result<u32> {
         const ON: libc::c_int = 1;
         const OFF: libc::c_int = -1; // without a window probe
@@ -223,13 +218,13 @@ impl Socket for HostSocket {
         let sequence = self
             .set_repair(libc::TCP_REPAIR_QUEUE, SEND_QUEUE)
             .and_then(|()| self.queue_sequence());
-        // A socket left in repair would end without a RST.
+        // A socket left in repair mode would end without a RST.
         self.set_repair(libc::TCP_REPAIR, OFF)?;
         sequence
     }
 
     fn send(&self, data: &[u8]) -> io::Result<()> {
-        // A new connection's buffer is empty: all or nothing goes in.
+        // The buffer of a new connection is empty: either all or nothing fits.
         match self.0.send_with_flags(data, libc::MSG_NOSIGNAL)? {
             sent if sent == data.len() => Ok(()),
             _ => Err(io::ErrorKind::WriteZero.into()),

@@ -1,4 +1,4 @@
-//! Conflicts, and states that only look like one.
+//! Conflicts, and harmless states that resemble them.
 
 use agent_core::cluster::ObjectName;
 use rstest::rstest;
@@ -20,7 +20,7 @@ fn config() -> SentinelConfig {
     }
 }
 
-/// "198.18.0.0/16 eth0", with "via" behind a gateway, or a type's name first.
+/// "198.18.0.0/16 eth0", with "via" for a gateway, or with a leading type name.
 fn route(text: &str) -> Route {
     let words: Vec<_> = text.split(' ').collect();
     let kind = match words.first() {

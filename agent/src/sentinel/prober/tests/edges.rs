@@ -1,4 +1,4 @@
-//! Probes that cannot be sent, the host's own path, and the thread itself.
+//! Probes that cannot be sent, the host's path, and the thread itself.
 
 use super::*;
 
@@ -9,7 +9,7 @@ use super::*;
     Some(libc::ENETDOWN),
     "cannot write to the sentinel's client pair: Network is down (os error 100)"
 )]
-fn what_cannot_be_sent_says_why(
+fn an_unsent_probe_has_a_reason(
     #[case] register_fails: bool,
     #[case] send_error: Option<i32>,
     #[case] why: &str,
@@ -42,7 +42,7 @@ fn a_token_in_use_is_not_taken_again() {
 }
 
 #[test]
-fn a_host_that_has_no_way_at_all_is_unsent() {
+fn a_host_probe_without_a_route_is_unsent() {
     let mut bench = Bench::new(Path::Sound);
     bench.world.lock().send_error = Some(libc::ENETUNREACH);
     bench.engine.retarget(&little());
@@ -83,14 +83,14 @@ fn the_hosts_path_has_no_arrival_and_ends_at_its_socket() {
     assert_eq!(trace.data[Stage::Collected as usize], Some(trace.ended));
 }
 
-// The kernel sends none behind a SYN that got no answer.
+// The kernel sends no RST after an unanswered SYN.
 #[rstest]
 #[case(Path::Silent, true)]
 #[case(Path::Unreachable, true)]
 #[case(Path::Refusing, false)]
 #[case(Path::HandshakeOnly, false)]
 #[case(Path::Sound, false)]
-fn the_hosts_path_is_reset_where_the_kernel_does_not(#[case] path: Path, #[case] reset: bool) {
+fn an_unanswered_host_probe_is_reset(#[case] path: Path, #[case] reset: bool) {
     let mut bench = Bench::new(path);
     bench.engine.retarget(&little());
     bench.run(SECOND);
@@ -105,7 +105,7 @@ fn the_hosts_path_is_reset_where_the_kernel_does_not(#[case] path: Path, #[case]
 }
 
 #[test]
-fn an_event_of_nobody_is_passed_over() {
+fn an_event_of_an_unknown_probe_is_ignored() {
     let mut bench = Bench::new(Path::Sound);
     bench.engine.retarget(&little());
     bench.run(Duration::from_millis(100));
@@ -121,14 +121,14 @@ fn an_event_of_nobody_is_passed_over() {
     assert!(bench.traces().iter().all(|t| t.control == Control::Passed));
 }
 
-/// Goes on by a millisecond whenever it is asked.
+/// A clock that advances by a millisecond at every reading.
 fn ticking() -> Mono {
     static NOW: AtomicU64 = AtomicU64::new(1);
     Mono(NOW.fetch_add(1_000_000, Ordering::Relaxed))
 }
 
 #[test]
-fn the_thread_sends_what_it_is_told_to_and_ends_when_dropped() {
+fn the_thread_probes_its_targets_and_ends_when_dropped() {
     let world = World::default();
     let (sender, mut results) = unbounded_channel();
     let engine = Engine::new(world.clone(), world.clone(), ticking, random, sender);
@@ -138,7 +138,7 @@ fn the_thread_sends_what_it_is_told_to_and_ends_when_dropped() {
     assert!(prober.is_running());
     drop(prober);
     assert!(world.lock().probes.is_empty());
-    // The sender went with the thread.
+    // The thread dropped the sender.
     while results.blocking_recv().is_some() {}
 }
 

@@ -1,5 +1,5 @@
-//! A kernel, devices and a clock for tests of the prober: what is sent is noted, and answered at
-//! once as the test says.
+//! A kernel, devices and a clock for tests of the prober: it records sent packets, and answers at once
+//! as configured.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -36,9 +36,9 @@ pub(super) enum Path {
     #[default]
     Sound,
     Silent,
-    /// Data does not come back.
+    /// The handshake succeeds, but data does not come back.
     HandshakeOnly,
-    /// The echo is reached, its answer does not come back.
+    /// Packets reach the echo, but its answers do not come back.
     EchoOnly,
     Refusing,
     Unreachable,
@@ -68,16 +68,16 @@ pub(super) struct Seen {
 pub(super) struct State {
     pub(super) now: Mono,
     pub(super) path: Path,
-    /// Time that a packet and its answer take.
+    /// Delay of an answer.
     pub(super) delay: Duration,
     pub(super) control_is_dead: bool,
-    /// Stamps of control probes are told by no event.
+    /// Stamps of control probes come without an event.
     pub(super) no_control_events: bool,
     pub(super) send_error: Option<i32>,
     pub(super) register_fails: bool,
-    /// Token of a record that cannot be found.
+    /// Token whose record cannot be found.
     pub(super) gone: Option<u32>,
-    /// Port at which the datapath's rules dial the echo. Zero leaves it out.
+    /// Port at which the datapath's rules reach the echo; zero if unknown.
     pub(super) generation: u16,
     /// State bits that the observer reports for every connection.
     pub(super) observed: Option<u32>,
@@ -86,7 +86,7 @@ pub(super) struct State {
     pub(super) last_cookie: u64,
     pub(super) events: VecDeque<ProbeEvent>,
     pub(super) frames: Vec<Seen>,
-    /// Sent as the host's own.
+    /// Frames sent from the host itself.
     pub(super) own_frames: Vec<Seen>,
 }
 
@@ -224,7 +224,7 @@ impl Network for World {
         }
         let (seen, key) = parse(state.now, side, frame);
         state.frames.push(seen);
-        // A reset has no token of its own.
+        // A reset carries no token.
         key.into_iter().for_each(|key| state.answer(&seen, key));
         Ok(())
     }
@@ -381,7 +381,7 @@ impl Socket for FakeSocket {
     }
 }
 
-/// An engine with its world, and what came out of it.
+/// An engine with its world, and the resulting traces.
 pub(super) struct Bench {
     pub(super) world: World,
     pub(super) engine: Engine<World, World>,
@@ -415,8 +415,8 @@ impl Bench {
         }
     }
 
-    /// Turns the clock from deadline to deadline for so long. Every turn must leave something to
-    /// wait for: the thread would go round and round.
+    /// Advances the clock from deadline to deadline for `span`. Every turn must leave a later deadline,
+    /// or the thread would spin.
     pub(super) fn run(&mut self, span: Duration) {
         let end = self.engine.now().plus(span);
         loop {
@@ -441,7 +441,7 @@ impl Bench {
         self.world.lock().now = end;
     }
 
-    /// Nothing runs for so long: the process is stopped.
+    /// Advances the clock while nothing runs, as if the process was stopped.
     pub(super) fn stop(&mut self, span: Duration) {
         let mut state = self.world.lock();
         state.now = state.now.plus(span);
@@ -460,7 +460,7 @@ pub(super) fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// Its addresses, in their order.
+/// Targets from addresses in the order of the fields.
 fn family(family: Family, addresses: &str) -> SentinelAddresses {
     let all: Vec<_> = addresses.split(' ').collect();
     let socket = |at: usize| all[at].parse().unwrap();

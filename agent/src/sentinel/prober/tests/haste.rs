@@ -1,4 +1,4 @@
-//! The sentinel's endpoint moves: how soon probes tell that the rules follow.
+//! The sentinel's endpoint moves: how soon probes show that the rules have followed.
 
 use super::super::engine::HASTE;
 use super::*;
@@ -6,7 +6,7 @@ use super::*;
 const OLD: u16 = 20_001;
 const NEW: u16 = 20_002;
 
-/// Everything is probed, and the endpoint is at this port.
+/// Targets for every lane, with the endpoint at this port.
 fn at(port: u16) -> Vec<SentinelAddresses> {
     let mut targets = everything();
     for family in &mut targets {
@@ -15,7 +15,7 @@ fn at(port: u16) -> Vec<SentinelAddresses> {
     targets
 }
 
-/// At rest, on rules that have followed the first generation.
+/// A bench at the idle interval whose rules have followed the first generation.
 fn followed() -> Bench {
     let mut bench = Bench::new(Path::Sound);
     bench.world.lock().generation = OLD;
@@ -30,7 +30,7 @@ fn gaps(traces: &[&ProbeTrace]) -> Vec<Duration> {
     pairs.map(|pair| pair[1].sent.since(pair[0].sent)).collect()
 }
 
-// At any moment: the first probe that meets it was sent at most 100 ms after the one before.
+// At any moment: the first probe that meets the new rules is sent at most 100 ms after the one before.
 #[rstest]
 fn rules_that_follow_are_noticed_within_100_ms(
     #[values(0, 70, 190, 330)] moment: u64,
@@ -49,7 +49,7 @@ fn rules_that_follow_are_noticed_within_100_ms(
         let first = traces.iter().find(|trace| trace.generation == Some(NEW));
         let late = first.expect("one that follows").sent.since(followed);
         assert!(late <= HASTE.end, "{lane:?}: {late:?} after {moved:?}");
-        // And no more haste once it is known.
+        // The fast rounds end once it is known.
         let after: Vec<_> = traces
             .iter()
             .copied()
@@ -62,10 +62,10 @@ fn rules_that_follow_are_noticed_within_100_ms(
     }
 }
 
-// A proxy of a large cluster takes seconds: one lane of each family tells how many to a tenth, and
-// the others cost what they cost at rest.
+// In a large cluster a proxy takes seconds. One lane per family measures them to a tenth, and the others
+// cost as much as at the idle interval.
 #[test]
-fn one_lane_stays_in_haste_while_rules_are_seconds_late() {
+fn one_lane_stays_fast_while_rules_are_seconds_late() {
     let mut bench = followed();
     bench.engine.retarget(&at(NEW));
     bench.run(4 * SECOND);
@@ -93,7 +93,7 @@ fn one_lane_stays_in_haste_while_rules_are_seconds_late() {
 }
 
 #[test]
-fn haste_ends_where_rules_do_not_follow() {
+fn fast_rounds_end_if_rules_do_not_follow() {
     let mut bench = followed();
     bench.engine.retarget(&at(NEW));
     bench.run(40 * SECOND);
@@ -132,8 +132,8 @@ fn a_rotation_every_15_s_costs_a_few_rounds_more(#[case] lag: u64, #[case] perce
     );
 }
 
-// The observer knows the endpoint by the view alone: a probe that reached the echo at another
-// generation may yet come back.
+// The observer knows the endpoint only from the view: a probe that reached the echo at another
+// generation may still come back.
 #[rstest]
 #[case(state::STALE, TIMEOUT)]
 #[case(state::MISROUTED, TIMEOUT)]

@@ -9,7 +9,7 @@ use super::*;
 #[test]
 fn random_numbers_do_not_repeat() {
     let words: HashSet<u32> = (0..1_000).map(|_| random().unwrap()).collect();
-    // Two of a thousand are alike in one run of 8,600; ten never.
+    // Two equal numbers occur in one of 8,600 runs; ten never.
     assert!(words.len() > 990, "{}", words.len());
 }
 
@@ -29,7 +29,7 @@ fn times_stay_in_their_span() {
 }
 
 #[test]
-fn a_port_comes_again_when_all_others_were_used() {
+fn a_port_is_reused_after_all_others() {
     let mut ports = Ports::new(|| Ok(u32::MAX));
     let mut drawn = Vec::new();
     for path in [ProbePath::OffCluster, ProbePath::NodePort] {
@@ -63,7 +63,7 @@ fn trace() -> ProbeTrace {
 }
 
 #[test]
-fn stamps_and_what_the_echo_saw() {
+fn stamps_and_the_echos_view() {
     let mut probe = Probe {
         echo_source: mapped([10, 0, 0, 1]),
         echo_source_port: 1_234_u16.to_be_bytes(),

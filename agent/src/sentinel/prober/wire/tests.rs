@@ -9,7 +9,7 @@ fn listener() -> (TcpListener, SocketAddr) {
     (listener, address)
 }
 
-/// Asks until the answer is there; loopback gives it in microseconds.
+/// Polls until there is a result, which on loopback takes microseconds.
 fn until<T>(mut ask: impl FnMut() -> io::Result<Option<T>>) -> io::Result<T> {
     loop {
         match ask()? {
@@ -24,7 +24,7 @@ fn connected(socket: &HostSocket) -> io::Result<()> {
 }
 
 #[test]
-fn data_goes_and_comes_and_the_end_is_a_reset() {
+fn data_is_echoed_and_the_end_is_a_reset() {
     let (listener, address) = listener();
     let socket = HostSocket::open(Family::V4).unwrap();
     socket.connect(address).unwrap();
@@ -68,13 +68,13 @@ fn every_socket_has_its_own_cookie() {
 }
 
 #[test]
-fn a_sequence_number_is_read_and_moves_with_what_is_sent() {
+fn the_sequence_number_advances_with_sent_data() {
     let (_listener, address) = listener();
     let socket = HostSocket::open(Family::V4).unwrap();
     socket.connect(address).unwrap();
     connected(&socket).unwrap();
     let before = match socket.next_sequence() {
-        // Wants CAP_NET_ADMIN in the socket's user namespace, which the agent has.
+        // Needs CAP_NET_ADMIN in the socket's user namespace, which the agent has.
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => return,
         other => other.unwrap(),
     };
