@@ -47,7 +47,6 @@ pub struct Observer {
     ebpf: Ebpf,
     attacher: Attacher,
     programmer: Programmer,
-    /// Reads the evidence.
     pub sampler: Sampler,
     drops: Drops,
     /// Endpoints for which each sample reads whether traffic has met them.
@@ -107,7 +106,6 @@ impl Observer {
         self.pins.as_ref().is_some_and(Pins::were_found)
     }
 
-    /// Attaches to these devices and to no others.
     pub fn follow(&mut self, devices: &[Device], now: Mono) {
         self.claim();
         let uplinks = devices.iter().filter(|device| device.uplink);
@@ -223,7 +221,6 @@ impl Observer {
         self.attacher.attachments()
     }
 
-    /// Name of a followed device.
     pub fn device_name(&self, index: u32) -> Option<&str> {
         self.attacher.name_of(index)
     }
@@ -243,7 +240,6 @@ impl Observer {
         self.programmer.installed()
     }
 
-    /// Applies a plan.
     pub fn apply(&mut self, plan: &[MapChange]) -> Outcome {
         // First: the old counts of an id must be gone before another frontend uses it.
         for change in plan {

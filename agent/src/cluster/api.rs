@@ -63,7 +63,6 @@ pub enum Scope {
     Sentinel(ObjectName),
 }
 
-/// Requests to the API server for one resource.
 #[derive(Clone, Debug)]
 struct Requests {
     kind: Kind,
@@ -99,7 +98,6 @@ impl Requests {
         }
     }
 
-    /// Requests for all Nodes.
     fn nodes() -> Self {
         Self {
             kind: Kind::Node,
@@ -147,7 +145,6 @@ impl Requests {
     }
 }
 
-/// An API server to follow.
 pub struct ApiServer {
     client: Client,
     node_name: String,
@@ -156,7 +153,6 @@ pub struct ApiServer {
 }
 
 impl ApiServer {
-    /// Creates the source for the node `node_name`.
     pub fn new(client: Client, node_name: &str, scope: Scope) -> Self {
         Self {
             client,

@@ -43,7 +43,6 @@ const GLOBAL_ANNOTATIONS: [&str; 2] = ["service.cilium.io/global", "io.cilium/gl
 /// The older form of `spec.loadBalancerSourceRanges`.
 const SOURCE_RANGES_ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
-/// An invalid value of an object.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object}: {field} {value}: {reason}")]
 pub(super) struct Invalid {
@@ -51,7 +50,6 @@ pub(super) struct Invalid {
     field: String,
     /// The quoted value, or `is missing`.
     value: String,
-    /// The allowed values.
     reason: &'static str,
 }
 
@@ -78,7 +76,6 @@ pub(super) struct Converter {
 }
 
 impl Converter {
-    /// A converter for the node `node_name`.
     pub(super) fn new(node_name: &str) -> Self {
         Self {
             node_name: node_name.to_owned(),

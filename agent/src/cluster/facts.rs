@@ -58,7 +58,6 @@ impl Kind {
     }
 }
 
-/// An object of a kind that matters here.
 #[derive(Debug)]
 pub enum Object {
     Node(Box<Node>),

@@ -64,14 +64,12 @@ struct File {
     ignored: u64,
 }
 
-/// A folder of manifests.
 #[derive(Debug)]
 pub(super) struct Manifests {
     folder: PathBuf,
     converter: Mutex<Converter>,
     hasher: RandomState,
     files: BTreeMap<OsString, File>,
-    /// Maximum number of files.
     most: usize,
     /// Objects of the view.
     objects: BTreeMap<Key, Facts>,

@@ -35,7 +35,6 @@ const LOST: EventMask = EventMask::DELETE_SELF
     .union(EventMask::UNMOUNT)
     .union(EventMask::Q_OVERFLOW);
 
-/// Why a folder cannot be the source of the view.
 #[derive(Debug, thiserror::Error)]
 #[error("manifests folder {} {problem}", path.display())]
 pub struct OpenError {
@@ -101,7 +100,6 @@ async fn run(mut manifests: Manifests, sender: &mpsc::Sender<Update>) {
     }
 }
 
-/// Waits for reasons to scan the folder again.
 struct Follower {
     folder: PathBuf,
     watch: Option<Watch>,
@@ -127,7 +125,6 @@ impl Follower {
         }
     }
 
-    /// Returns the hints gathered so far.
     fn hints(&mut self) -> Hints {
         // Without a watch a close would not be noticed.
         let is_watched = self.watch.is_some();

@@ -20,7 +20,6 @@ const MAX_EVENTS: usize = 16_000_000;
 /// Maximum parser events per document that come from aliases.
 const MAX_REPLAYED: usize = 100_000;
 
-/// Position in a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Place {
     pub line: u64,
@@ -190,7 +189,6 @@ impl<'de> Visitor<'de> for Root<'_> {
     }
 }
 
-/// Reads the items of a list.
 struct Items<'a> {
     document: &'a Document<'a>,
     /// Header of the list, from fields before the items.

@@ -46,9 +46,7 @@ const LOOK_FOR_OTHERS: u32 = 12;
 pub enum Mode {
     /// TCX, and clsact where the kernel has no TCX.
     Auto,
-    /// TCX alone.
     Tcx,
-    /// clsact alone.
     Clsact,
 }
 
@@ -82,17 +80,13 @@ enum LeftTo {
     Owner,
 }
 
-/// One device and its two hooks.
 pub struct Attachment {
-    /// The device as it was last listed.
     pub device: Device,
     /// Ingress and egress; `None` if not attached.
     hooks: [Option<Hook>; 2],
     /// Whether each hook was first at the last check.
     pub first: [Option<bool>; 2],
-    /// Foreign programs beside pathproof's.
     pub(super) company: Company,
-    /// The current problem, as text.
     pub problem: Option<String>,
     /// Time at which it appeared; `None` if it was there when the agent started.
     came: Option<Mono>,
@@ -108,7 +102,6 @@ impl Attachment {
         self.left_to == Some(LeftTo::Plugins)
     }
 
-    /// Whether it is left to another program's qdisc.
     pub fn is_left_to_others(&self) -> bool {
         self.left_to.is_some()
     }
@@ -161,7 +154,6 @@ impl Attachment {
         self.company.note(&found);
     }
 
-    /// Fills in the hooks that are missing.
     fn attach(&mut self, ebpf: &mut Ebpf, with: &mut With, now: Mono) {
         let device = &self.device;
         let is_recent = |came| now.since(came) < LEFT_TO_PLUGINS;
@@ -225,11 +217,9 @@ impl Attachment {
     }
 }
 
-/// State shared by all attachments.
 struct With {
     mode: Mode,
     pins: Option<KeptPins>,
-    /// Qdiscs that agents added.
     added: Added,
 }
 
@@ -247,7 +237,6 @@ impl With {
     }
 }
 
-/// All attachments.
 pub struct Attacher {
     with: With,
     attachments: BTreeMap<u32, Attachment>,
@@ -258,7 +247,6 @@ pub struct Attacher {
 }
 
 impl Attacher {
-    /// Creates an attacher without attachments.
     pub fn new(mode: Mode, pins: Option<Pins>) -> Self {
         let added = Added::read(pins.as_ref().map(|pins| Pins::qdiscs(pins.root())));
         let pins = pins.map(KeptPins::new);
@@ -275,7 +263,6 @@ impl Attacher {
         self.attachments.values()
     }
 
-    /// Name of a wanted device.
     pub fn name_of(&self, index: u32) -> Option<&str> {
         self.attachments
             .get(&index)
@@ -331,7 +318,6 @@ impl Attacher {
         }
     }
 
-    /// Why a link or map is not pinned, though that is wanted.
     pub fn not_pinned(&self) -> Option<String> {
         let problem = self.with.pins.as_ref()?.problem();
         let hooks = self.attachments.values().flat_map(|of| &of.hooks);

@@ -11,10 +11,8 @@ use thiserror::Error;
 
 use crate::netlink::word;
 
-/// The kernel's types cannot be used.
 #[derive(Debug, Error, PartialEq, Eq)]
 pub enum BtfError {
-    /// They are truncated or inconsistent.
     #[error("the kernel's types (BTF) cannot be read")]
     Malformed,
     #[error("the kernel's types (BTF) have no {0}")]
@@ -54,7 +52,6 @@ pub(super) fn read(bytes: &[u8]) -> Result<Types, BtfError> {
     })
 }
 
-/// Kinds of types.
 const STRUCT: u32 = 4;
 const UNION: u32 = 5;
 const ENUM: u32 = 6;
@@ -79,7 +76,6 @@ struct Btf<'a> {
 struct Type {
     name: u32,
     kind: u32,
-    /// Number of members or values.
     length: usize,
     /// The words of member offsets also contain sizes of bit fields.
     has_sizes: bool,
@@ -88,7 +84,6 @@ struct Type {
 }
 
 impl<'a> Btf<'a> {
-    /// Indexes the types.
     fn index(bytes: &'a [u8]) -> Option<Self> {
         const MAGIC: u32 = 0xeb9f;
         if word(bytes, 0)? & 0xffff != MAGIC {

@@ -31,8 +31,7 @@ use crate::netlink::{self, routes};
 /// Delay from a notification to the listing: a new device brings several notifications.
 const PAUSE: Duration = Duration::from_millis(30);
 /// Interfaces are listed at least this often, in case a notification was lost. After a slow list the
-/// interval is [`RARELY`] times its duration, so that it takes at most 1 % of a processor, but never
-/// longer than five minutes.
+/// interval is [`RARELY`] times its duration, which costs 1 % of a processor, but at most five minutes.
 const AT_LEAST: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(300)];
 const RARELY: u32 = 100;
 /// Pause before subscribing again if the notifications end.
@@ -62,7 +61,6 @@ impl Device {
         (self.index, &self.name)
     }
 
-    /// Returns whether the interface still exists.
     pub(super) fn exists(&self) -> bool {
         let name = CString::new(self.name.as_str());
         name.is_ok_and(|name| netlink::index_of(&name) == Some(self.index))
@@ -79,11 +77,9 @@ pub struct Interfaces {
     pub unfollowed: usize,
     /// Number of netkit pairs: their packets may bypass every hook of the observer.
     pub netkit: u32,
-    /// Indexes of interfaces with an XDP program.
     pub accelerated: BTreeSet<u32>,
 }
 
-/// A netlink request failed.
 #[derive(Debug, Error)]
 #[error("cannot {operation} by netlink: {source}")]
 pub struct DevicesError {

@@ -25,7 +25,6 @@ const TYPES: &str = "/sys/kernel/btf/vmlinux";
 const MOST_TYPES: u64 = 32 << 20;
 const TRACEPOINT: &str = "kfree_skb";
 
-/// The kernel's reasons cannot be read.
 #[derive(Debug, Error)]
 pub enum DropsError {
     #[error(
@@ -44,7 +43,7 @@ pub enum DropsError {
     Maps(#[from] MapsError),
 }
 
-/// Reader of drop reasons. Attaches nothing until [`Drops::watch`].
+/// Reader of drop reasons. Attaches nothing until `watch`.
 pub struct Drops {
     counts: HashMap<MapData, DropKey, u64>,
     layout: Array<MapData, SkbLayout>,
@@ -52,7 +51,6 @@ pub struct Drops {
     reasons: Option<BTreeMap<u32, String>>,
     link: Option<RawTracePointLink>,
     seen: Seen<DropKey, u64>,
-    /// Reason why the program could not be loaded.
     not_loaded: Option<String>,
 }
 
@@ -98,7 +96,6 @@ impl Drops {
         Ok(())
     }
 
-    /// Reads the kernel's types, once.
     fn learn(&mut self) -> Result<(), DropsError> {
         if self.reasons.is_some() {
             return Ok(());

@@ -22,10 +22,8 @@ use crate::causes::chain;
 pub static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/ebpf/pathproof.bpf.o"));
 
-/// The observer could not be loaded.
 #[derive(Debug, Error)]
 pub enum LoadError {
-    /// The kernel refused it.
     #[error("{lack} ({}): {remedy}", chain(source))]
     Refused {
         /// The problem, as far as the kernel's error identifies it.
@@ -42,7 +40,6 @@ pub enum LoadError {
     Missing {
         /// `program` or `map`.
         kind: &'static str,
-        /// Name of the program or map.
         name: &'static str,
     },
 }
@@ -63,7 +60,6 @@ impl LoadError {
         }
     }
 
-    /// Whether more privileges would help.
     pub fn is_permission(&self) -> bool {
         match self {
             Self::Refused { lack, .. } => *lack == NO_PRIVILEGES.0,
@@ -87,31 +83,26 @@ const OLD_KERNEL: (&str, &str) = (
     "it needs Linux 6.1 or newer with CONFIG_BPF_SYSCALL and CONFIG_NET_CLS_ACT",
 );
 
-/// A map of the object cannot be used.
 #[derive(Debug, Error)]
 pub enum MapsError {
     /// It is missing in the object, or the object was not loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// The kernel refused.
     #[error("cannot {operation} the map {map}: {}", chain(&**source))]
     Refused {
         /// `open`, `read`, `sweep`, `write to`.
         operation: &'static str,
-        /// Name of the map.
         map: &'static str,
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
 impl MapsError {
-    /// Whether more privileges would help.
     pub fn is_permission(&self) -> bool {
         matches!(self, Self::Load(error) if error.is_permission())
     }
 }
 
-/// Converts the kernel's refusal into an error.
 pub(super) fn refused<E: Into<Box<dyn std::error::Error + Send + Sync>>>(
     operation: &'static str,
     map: &'static str,
@@ -302,13 +293,11 @@ pub fn diagnostics(ebpf: &mut Ebpf) -> Option<Box<dyn FnMut() + Send>> {
     }
 }
 
-/// Ids of the loaded programs.
 pub(super) fn ids(ebpf: &Ebpf) -> BTreeSet<u32> {
     let id = |(_, program): (_, &Program)| Some(program.info().ok()?.id());
     ebpf.programs().filter_map(id).collect()
 }
 
-/// A classifier of the object by name.
 pub fn classifier<'a>(
     ebpf: &'a mut Ebpf,
     name: &'static str,
@@ -316,7 +305,6 @@ pub fn classifier<'a>(
     program(ebpf, name)
 }
 
-/// A program of the object by name.
 pub(super) fn program<'a, T>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut T, LoadError>
 where
     &'a mut T: TryFrom<&'a mut Program>,
@@ -329,7 +317,6 @@ where
 
 type Cause<'a> = &'a (dyn std::error::Error + 'static);
 
-/// Whether more privileges would help.
 fn permission_denied(error: Cause<'_>) -> bool {
     codes(error).any(|(code, _)| code == libc::EPERM)
 }

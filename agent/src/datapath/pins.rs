@@ -42,7 +42,6 @@ const OWNER: &str = "pathproof";
 /// Nothing can be pinned. The agent runs without pins, and an upgrade then leaves a gap in observation.
 #[derive(Debug, Error)]
 pub enum PinsError {
-    /// Not on a BPF file system.
     #[error(
         "{} is not on a BPF file system: mount one (mount -t bpf bpf /sys/fs/bpf) or give \
          --pin-dir=none",
@@ -58,7 +57,6 @@ pub enum PinsError {
         /// The folder of this layout version.
         path: PathBuf,
     },
-    /// Could not be created or read.
     #[error("cannot {operation} {}: {source}", path.display())]
     Io {
         operation: &'static str,
@@ -87,7 +85,6 @@ impl Pins {
         make(root.to_owned())
     }
 
-    /// Opens or creates the directories.
     pub fn open(root: &Path) -> Result<Self, PinsError> {
         Self::make_root(root)?;
         let mut pins = Self {
@@ -107,7 +104,6 @@ impl Pins {
             .try_for_each(make)
     }
 
-    /// Path of a map's pin.
     pub fn map(&self, name: &str) -> PathBuf {
         self.version.join("maps").join(name)
     }
@@ -149,7 +145,6 @@ impl Pins {
         root.join(QDISCS)
     }
 
-    /// Folder of all versions.
     pub(super) fn root(&self) -> &Path {
         &self.root
     }
@@ -160,7 +155,7 @@ impl Pins {
         entries(&self.claims()).filter_map(id).collect()
     }
 
-    /// Adds claims, and removes the oldest beyond [`KEPT`].
+    /// Adds claims, and removes the oldest beyond `KEPT`.
     pub(super) fn claim(&self, ids: &BTreeSet<u32>) -> io::Result<()> {
         let folder = self.claims();
         let mut claimed = self.claimed();

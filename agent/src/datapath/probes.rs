@@ -168,25 +168,20 @@ impl ProbeEnds {
     }
 }
 
-/// The sentinel's programs cannot be attached.
 #[derive(Debug, Error)]
 pub enum ProbeHooksError {
     /// They could not be loaded. The observer is not affected.
     #[error("the sentinel's programs cannot be loaded: {0}")]
     Load(String),
-    /// No such device.
     #[error("the sentinel's device with index {index} cannot be found: {source}")]
     Device {
         /// Its interface index.
         index: u32,
         source: io::Error,
     },
-    /// The kernel refused.
     #[error("cannot attach {program} to {device}: {}", chain(source))]
     Attach {
-        /// Name of the program.
         program: &'static str,
-        /// Name of the device.
         device: String,
         source: HookError,
     },

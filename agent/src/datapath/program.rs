@@ -36,7 +36,6 @@ const BATCH: usize = 1024;
 /// arrived by then.
 const UNMARK_AFTER: Duration = Duration::from_secs(60);
 
-/// The maps that hold expectations.
 pub struct Programmer {
     frontends: HashMap<MapData, FrontendKey, FrontendValue>,
     endpoints: HashMap<MapData, EndpointKey, EndpointEntry>,
@@ -49,7 +48,6 @@ pub struct Programmer {
     unmark_at: Option<Mono>,
 }
 
-/// Result of a plan.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// Changes that did not fit.
@@ -59,7 +57,6 @@ pub struct Outcome {
 }
 
 impl Programmer {
-    /// Takes the maps.
     pub fn open(ebpf: &mut Ebpf) -> Result<Self, MapsError> {
         Ok(Self {
             frontends: take(ebpf, map::FRONTENDS)?,
@@ -119,13 +116,12 @@ impl Programmer {
         written.map_err(refused("write to", map::UDP_PORTS))
     }
 
-    /// The ports that are marked.
     pub fn marked_ports(&self) -> Result<UdpPorts, MapsError> {
         let marked = self.udp_ports.get(&0, 0);
         marked.map_err(refused("read", map::UDP_PORTS))
     }
 
-    /// Unmarks ports that have belonged to no Service for [`UNMARK_AFTER`]. Call it periodically.
+    /// Unmarks ports that have belonged to no Service for `UNMARK_AFTER`. Call it periodically.
     pub fn unmark_ports(&mut self, now: Mono) -> Result<(), MapsError> {
         if self.unmark_at.is_none() && std::mem::take(&mut self.has_leftovers) {
             self.unmark_at = Some(now.plus(UNMARK_AFTER));

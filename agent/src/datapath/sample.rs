@@ -21,18 +21,14 @@ use agent_core::event::KernelSample;
 use agent_core::evidence::{CountDelta, Doubts, count};
 use agent_core::time::Mono;
 
-/// Result of one reading of the maps.
 #[derive(Debug, Default)]
 pub struct Read {
-    /// The evidence.
     pub sample: KernelSample,
     /// Answers to datagrams, and acceptances of connections.
     pub answers: Vec<Answer>,
-    /// Number of connections under way.
     pub under_way: usize,
 }
 
-/// The maps that hold evidence.
 pub struct Sampler {
     counts: Array<MapData, ServiceCounts>,
     touched: Array<MapData, Touched>,
@@ -77,7 +73,6 @@ impl Sampler {
         Ok(sampler)
     }
 
-    /// The map of connections under way.
     pub(super) fn pending(&self) -> BorrowedFd<'_> {
         self.connections.fd()
     }

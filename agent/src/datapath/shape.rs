@@ -20,7 +20,6 @@ use agent_core::shape::{DeviceFacts, Facts, Role, Strangers};
 
 /// Facts that are already known.
 pub struct Seen<'a> {
-    /// All interfaces.
     pub interfaces: &'a Interfaces,
     /// Names of the node's ends of the sentinel's pairs.
     pub sentinel: &'a [String],

@@ -32,13 +32,11 @@ const IPV6_ADDRESSES: &str = "/proc/thread-self/net/if_inet6";
 /// The network namespace that the agent is in.
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
 
-/// Connections cannot be steered.
 #[derive(Debug, Error)]
 pub enum SteerError {
     /// No pathproof program is loaded.
     #[error("connections cannot be steered: the observer is not loaded")]
     NoObserver,
-    /// The kernel refused the program.
     #[error(
         "the kernel refused to steer connections ({}): pathproof needs Linux 6.1 or newer",
         chain(source)
@@ -50,7 +48,6 @@ pub enum SteerError {
     /// A map or the program is missing, or a map cannot be written.
     #[error(transparent)]
     Maps(#[from] MapsError),
-    /// The namespace cannot be opened.
     #[error("cannot open the network namespace {NAMESPACE}: {source}")]
     Namespace {
         /// The kernel's error.
@@ -62,7 +59,6 @@ pub enum SteerError {
 pub struct Steer {
     /// Index of the rule: `agent_common::steer::HEALTHZ` or `ADMIN`.
     pub index: u32,
-    /// Rule that selects the connections.
     pub rule: SteerRule,
     /// A listening TCP socket, for both families if the rule covers both. It must be open until the
     /// program is attached.
@@ -162,7 +158,6 @@ impl Steering {
         Ok(())
     }
 
-    /// Whether load balancers' connections come here.
     pub fn answers(&self) -> bool {
         self.held.is_none()
     }
@@ -260,7 +255,6 @@ impl Owners {
         !self.assumed && hear_all(&self.known, &self.rule, has_ipv6)
     }
 
-    /// Assumes a listener at every address.
     fn assume(&mut self) {
         self.assumed = true;
         for address in [ANY_V4, ANY_V6] {

@@ -22,7 +22,6 @@ use super::syscall::lookup_programs;
 /// Programs that were attached behind this agent's program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behind {
-    /// Nobody.
     Nobody,
     /// Another owner's program: it may take the connections, or select different ones.
     Stranger,
@@ -43,7 +42,6 @@ const ANSWERS: &str = "answers";
 /// Mark of an agent that writes its plan to the maps of expectations.
 const PLANS: &str = "plans";
 
-/// Folder of marks below the state folder.
 const FOLDER: &str = "agents";
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 /// Number of unattached programs whose marks are kept: they may be about to be attached.
@@ -103,7 +101,6 @@ impl Marks {
         paths.any(|path| self.counts(&path))
     }
 
-    /// Programs with this mark, attached or not.
     fn bearers(&self, mark: &str) -> BTreeSet<u32> {
         let marks = self.folders.iter().flat_map(|folder| marks_in(folder));
         let borne = marks.filter(|(_, of, path)| of == mark && self.counts(path));

@@ -52,12 +52,10 @@ const KEEP_PROBE_NS: u64 = 3_000_000_000;
 /// A program reads the clock before it inserts an entry: after this time the entry is in the map.
 const IN_THE_MAP_NS: u64 = 50_000_000;
 
-/// Result of one sweep.
 #[derive(Debug, Default)]
 pub(super) struct Swept {
     /// Failures since the last sweep; none at the first one: a previous agent reported those.
     pub(super) failed: Vec<(PendingKey, Pending, Failed)>,
-    /// Entries under way.
     pub(super) under_way: usize,
     /// Entries that were evicted while the memory of evictions was full: their retransmitted SYNs
     /// may now count as first ones.
@@ -80,7 +78,6 @@ pub(super) struct Sweeper {
     map: MapData,
     /// Entries still in the map whose failure was reported.
     told: HashSet<PendingKey>,
-    /// Connections whose entries were evicted.
     evicted: Evicted,
     has_swept: bool,
 }
@@ -169,7 +166,6 @@ impl Sweeper {
     }
 }
 
-/// Result of a sweep of connections.
 #[derive(Debug, Default)]
 pub(super) struct SweptConnections {
     pub(super) swept: Swept,
@@ -192,7 +188,6 @@ pub(super) struct Arrivals {
     told_until: Option<u64>,
     /// Devices of default routes.
     pub(super) uplinks: BTreeSet<u32>,
-    /// Names of all devices.
     pub(super) devices: HashMap<u32, Arc<str>>,
     successes: Successes,
 }
@@ -275,7 +270,6 @@ fn is_from_outside(pending: &Pending, uplinks: &BTreeSet<u32>) -> bool {
         && (pending.kind != FrontendKind::ClusterIp as u8 || uplinks.contains(&pending.device))
 }
 
-/// Whether it was forwarded and no answer came back.
 fn is_unanswered(pending: &Pending) -> bool {
     pending.state & (state::FORWARDED | state::ANSWERED) == state::FORWARDED
 }

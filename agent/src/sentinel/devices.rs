@@ -61,7 +61,6 @@ impl Role {
     /// The ends that the node's routes use.
     pub const NEAR: [Role; 2] = [Role::ClientNear, Role::ServerNear];
 
-    /// The other end of the pair.
     fn peer(self) -> Role {
         match self {
             Role::ClientNear => Role::ClientFar,
@@ -112,7 +111,6 @@ const fn mac(last: u8) -> Mac {
     [0x02, b'p', b'a', b't', b'h', last]
 }
 
-/// The devices, set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SentinelDevices {
     /// Interface indexes, by [`Role`].
@@ -126,13 +124,11 @@ impl SentinelDevices {
         self.indexes[role as usize]
     }
 
-    /// Whether a family can be probed.
     pub fn has(&self, family: Family) -> bool {
         self.families.contains(&family)
     }
 }
 
-/// Why the devices cannot be used.
 #[derive(Debug, Error)]
 pub enum DeviceError {
     #[error("cannot open a netlink socket: {0}")]
@@ -154,7 +150,6 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// Whether the agent lacks a capability.
     pub fn is_permission(&self) -> bool {
         matches!(self, DeviceError::Permission { .. })
     }

@@ -20,7 +20,6 @@ const MSS_IPV6: u16 = 1_440;
 pub(super) enum Packet {
     /// A connection's first segment, with this sequence number.
     Syn(u32),
-    /// Data after a handshake.
     Data {
         sequence: u32,
         acknowledged: u32,

@@ -23,7 +23,6 @@ const IPTABLES_CHAIN: Name<'static> = Name::Chain {
     table: "nat",
     chain: "KUBE-SERVICES",
 };
-/// kube-proxy's table in nftables mode.
 const NFTABLES_TABLE: Name<'static> = Name::Table("kube-proxy");
 
 /// By [`Family`]: whether a legacy table existed beside a proxy that does not use it, at the last check.

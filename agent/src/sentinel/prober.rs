@@ -42,7 +42,6 @@ pub trait Kernel: Send + 'static {
     fn remove(&mut self, key: &ProbeKey);
     /// Registers a socket by its cookie, before it connects.
     fn register_socket(&mut self, cookie: u64) -> Result<(), String>;
-    /// The current record of a socket.
     fn socket(&self, cookie: u64) -> Option<HostProbe>;
     fn remove_socket(&mut self, cookie: u64);
     /// The observer's [`state`](agent_common::evidence::state) bits of the connection with this initial
@@ -53,7 +52,6 @@ pub trait Kernel: Send + 'static {
     fn next_event(&mut self) -> Option<ProbeEvent>;
 }
 
-/// Why the prober cannot run.
 #[derive(Debug, Error)]
 pub enum ProberError {
     #[error("CAP_NET_RAW is missing: the sentinel cannot send probes without it")]

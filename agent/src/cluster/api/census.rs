@@ -61,7 +61,6 @@ pub fn follow_nodes(client: Client, clocks: fn() -> (Wall, Mono)) -> Nodes {
 }
 
 impl Nodes {
-    /// Number of Nodes known so far.
     pub fn number(&self) -> u32 {
         self.known.lock().0.nodes()
     }

@@ -41,34 +41,28 @@ pub struct ApiAccess {
     pub state_dir: Option<PathBuf>,
 }
 
-/// Why a client cannot be created.
 #[derive(Debug, Error)]
 pub enum ClientError {
-    /// The kubeconfig cannot be used.
     #[error("--kubeconfig {}: {source}", path.display())]
     Kubeconfig {
         path: PathBuf,
         source: Box<KubeconfigError>,
     },
-    /// The URL is invalid.
     #[error(
         "--server: {0:?} is not the URL of an API server: give http://HOST:PORT or \
          https://HOST:PORT"
     )]
     Url(String),
-    /// The ServiceAccount cannot be read.
     #[error(
         "the ServiceAccount's token and certificate cannot be read; mount them (automountServiceAccountToken), or give --kubeconfig"
     )]
     InCluster(#[source] InClusterError),
-    /// No certificate authority is configured.
     #[error(
         "the kubeconfig has no certificate authority, and the system's cannot be read ({0}); set \
          certificate-authority in the kubeconfig, or mount the node's /etc/ssl/certs (the image \
          has none)"
     )]
     NoAuthority(#[source] Box<kube::Error>),
-    /// A certificate, key or token cannot be used.
     #[error("the API server's credentials cannot be used: {0}")]
     Credentials(#[source] Box<kube::Error>),
 }

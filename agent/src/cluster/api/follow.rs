@@ -43,15 +43,14 @@ const UNACKNOWLEDGED: [io::ErrorKind; 3] = [
     io::ErrorKind::NetworkUnreachable,
 ];
 
-/// Timeouts and backoff.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     /// Time until an answer begins; after that the server counts as unreachable.
     pub(super) reply: Duration,
     /// Minimum duration of a watch, chosen at random up to twice this...
     pub(super) watch: Duration,
-    /// ...and that for this node's object. Behind a proxy only the end of a watch shows that a server is
-    /// gone, and a node that is being removed must not stay in service.
+    /// ...and that for this node's object. A node that is being removed must not stay in service, and
+    /// behind a proxy only the end of a watch shows that the server is gone.
     pub(super) watch_node: Duration,
     /// Time for which refusals by a reachable server are not reported.
     pub(super) refusals: Duration,
@@ -95,11 +94,9 @@ enum End {
     NotStreamed,
     /// The server answers, but refuses to continue a watch now.
     Refused(Problem),
-    /// A problem prevents it.
     Failed(Problem),
 }
 
-/// One event of a watch.
 #[derive(Deserialize)]
 struct Line<'a> {
     #[serde(rename = "type", borrow)]
@@ -108,7 +105,6 @@ struct Line<'a> {
     object: &'a RawValue,
 }
 
-/// One page of a list.
 #[derive(Deserialize)]
 struct Page<'a> {
     metadata: ListMeta,
@@ -123,7 +119,6 @@ struct Stub {
     metadata: ObjectMeta,
 }
 
-/// Follows one resource.
 pub(super) struct Follower {
     client: Client,
     requests: Requests,
@@ -133,9 +128,7 @@ pub(super) struct Follower {
     version: Option<String>,
     /// The newest version seen: a list must not be older.
     newest: Option<String>,
-    /// Whether streaming lists are tried.
     streams: bool,
-    /// A list is under way.
     listing: bool,
     /// Consecutive failures.
     failures: u32,
@@ -376,7 +369,6 @@ impl Follower {
         self.well().await;
     }
 
-    /// Continues from that version.
     fn reach(&mut self, version: Option<String>) {
         let version = version.filter(|version| !version.is_empty());
         if let Some(version) = version
@@ -387,7 +379,6 @@ impl Follower {
         }
     }
 
-    /// Handles one line of a watch.
     async fn hear(&mut self, line: &[u8]) -> Result<(), End> {
         if line.trim_ascii().is_empty() {
             return Ok(());
@@ -440,7 +431,6 @@ impl Follower {
         self.tell(event).await;
     }
 
-    /// Lists page by page.
     async fn list(&mut self) -> Result<(), End> {
         let mut after: Option<String> = None;
         let mut part = 1;

@@ -3,8 +3,7 @@
 //! The ClusterIP of the `kubernetes` Service works only while the datapath does, which the agent
 //! judges. So it serves only for the first contact and as the last resort. The addresses behind it are
 //! learned from the Service's EndpointSlices, and relearned periodically. The agent connects to them
-//! directly, with the TLS name that every API server's certificate has, and keeps them in a file for
-//! the next start.
+//! directly, with the TLS name in every API server's certificate. A file keeps them for the next start.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
@@ -31,7 +30,6 @@ use crate::files;
 const SERVER_NAME: &str = "kubernetes.default.svc";
 /// Selects the slices in which the API servers publish their addresses.
 const SLICES: &str = "kubernetes.io/service-name=kubernetes";
-/// File in the state folder.
 const FILE: &str = "api-servers.json";
 /// Prefix and suffix of the temporary file for [`FILE`].
 const PART: [&str; 2] = ["api-servers.", ".tmp"];
@@ -40,7 +38,6 @@ const RELEARN: Duration = Duration::from_secs(600);
 /// First retry interval until addresses were learned, growing up to the above: permissions rarely
 /// change within seconds.
 const UNLEARNED: Duration = Duration::from_secs(5);
-/// Timeout of an answer.
 const REPLY: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]

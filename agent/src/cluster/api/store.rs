@@ -26,7 +26,6 @@ const REMEMBERED: usize = 1_000;
 /// Hash of an object's name, as for a folder, so that names are not stored twice.
 type Key = u64;
 
-/// Event from a follower.
 #[derive(Debug)]
 pub(super) enum Event {
     /// A complete list begins.
@@ -47,7 +46,6 @@ struct Resource {
     objects: HashMap<Key, Facts>,
     /// Keys in a list that is under way.
     listing: Option<HashSet<Key>>,
-    /// A list was completed.
     is_listed: bool,
     /// Undelivered changes; those of a list wait for its end.
     changes: Vec<Change>,
@@ -106,7 +104,6 @@ impl Resource {
     }
 }
 
-/// All known objects.
 #[derive(Debug)]
 pub(super) struct Store {
     converter: Converter,
@@ -119,7 +116,6 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// An empty store for the node `node_name`.
     pub(super) fn new(node_name: &str) -> Self {
         Self {
             converter: Converter::new(node_name),

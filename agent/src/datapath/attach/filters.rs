@@ -11,12 +11,9 @@ use crate::netlink::{ask, dump, find, too_short, word};
 /// Length of `struct tcmsg`.
 const TCMSG: usize = 20;
 
-/// A BPF filter as listed by the kernel.
 pub(in crate::datapath) struct StandingFilter {
     pub(in crate::datapath) handle: u32,
-    /// Priority among the filters of its direction.
     pub(in crate::datapath) priority: u16,
-    /// Program id.
     pub(in crate::datapath) program: u32,
     pub(in crate::datapath) name: Option<String>,
 }

@@ -24,7 +24,6 @@ use crate::causes::chain;
 use crate::datapath::load::LoadError;
 use crate::datapath::syscall::{BPF_TCX_INGRESS, programs_at};
 
-/// Direction in which packets cross the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Into the node.
@@ -65,7 +64,6 @@ impl Direction {
     }
 }
 
-/// Mechanism by which a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
     /// A TCX link (kernel 6.6).
@@ -74,19 +72,16 @@ pub enum Mechanism {
     Clsact,
 }
 
-/// Operation that the kernel or the file system refused.
 #[derive(Debug, Error)]
 pub enum HookError {
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A program could not be attached, detached or found.
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error(transparent)]
     Pin(#[from] PinError),
-    /// The qdisc of the filters cannot be read.
     #[error("cannot read the interface's qdisc: {0}")]
     Qdisc(io::Error),
     /// Another qdisc is in the place of clsact. There an egress filter would become an ingress filter.
@@ -148,7 +143,6 @@ pub(in crate::datapath) struct Spot<'a> {
     pub(in crate::datapath) place: Place,
     /// A missing qdisc may be added for filters.
     pub(in crate::datapath) may_add_qdisc: bool,
-    /// A qdisc was added.
     pub(in crate::datapath) added_qdisc: Cell<bool>,
 }
 
@@ -276,7 +270,6 @@ impl Hook {
         is_pinned
     }
 
-    /// Why the link is not pinned, although pinning is enabled.
     pub(super) fn not_pinned(&self) -> Option<&str> {
         match &self.held {
             Held::Tcx(link) => link.not_pinned.as_deref(),
@@ -349,11 +342,10 @@ fn make(classifier: &mut SchedClassifier, spot: &Spot<'_>) -> Result<FdLink, Hoo
     }
 }
 
-/// Retries and pause while an old link is still attached: the kernel keeps it until its last reference
-/// is gone (a pin's inode, a child between fork and exec), and refuses the same program until then.
+/// Retries and pause while an old link is still attached. The kernel keeps it until its last reference
+/// is gone (a pin's inode, a child between fork and exec). Until then it refuses the same program.
 const LET_GO: (u32, Duration) = (20, Duration::from_millis(5));
 
-/// Creates a TCX link.
 fn link(
     classifier: &mut SchedClassifier,
     spot: &Spot<'_>,

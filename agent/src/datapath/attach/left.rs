@@ -30,7 +30,6 @@ pub fn remove_all(pins: Option<&Path>) -> io::Result<usize> {
     failed.map_or(Ok(removed), Err)
 }
 
-/// Removes the agents' filters from an interface.
 pub(super) fn remove(index: u32) -> io::Result<usize> {
     let of = |direction| filters::remove(index, direction, &Place::all());
     let [ingress, egress] = Direction::BOTH.map(of);

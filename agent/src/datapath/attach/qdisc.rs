@@ -84,7 +84,6 @@ pub(super) struct Added {
 }
 
 impl Added {
-    /// Reads the recorded interfaces.
     pub(super) fn read(folder: Option<PathBuf>) -> Self {
         let entries = folder.iter().flat_map(fs::read_dir).flatten().flatten();
         let index = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();

@@ -20,7 +20,6 @@ const CROWDED: usize = MAX_PENDING as usize / 4 * 3;
 /// ...and is reduced to this many: as many again may arrive until the next sweep.
 const RELIEVED: usize = MAX_PENDING as usize / 2;
 
-/// An entry that can be evicted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub(super) key: PendingKey,
@@ -33,7 +32,6 @@ pub(super) struct Candidate {
     pub(super) is_waiting: bool,
 }
 
-/// Keys of the entries to evict.
 pub(super) fn surplus(mut entries: Vec<Candidate>) -> Vec<PendingKey> {
     let waiting = entries.iter().filter(|entry| entry.is_waiting).count();
     // Most entries of a busy node are answered connections: do not sort them.
@@ -70,7 +68,6 @@ pub(super) fn heaviest(entries: &[Candidate]) -> Option<Heaviest> {
     })
 }
 
-/// The most frequent value, and its count.
 fn most<T: Hash + Ord + Copy>(values: impl Iterator<Item = T>) -> Option<(T, usize)> {
     let mut counts = HashMap::new();
     values.for_each(|value| *counts.entry(value).or_default() += 1);

@@ -11,12 +11,10 @@ const BITS: usize = 1 << 24;
 /// With more bits set too many new connections would count as evicted ones.
 const MOST: usize = BITS / 4;
 
-/// Recently evicted connections.
 #[derive(Debug, Default)]
 pub(super) struct Evicted {
     current: Generation,
     before: Generation,
-    /// Start of the current generation.
     since: u64,
 }
 

@@ -17,7 +17,6 @@ use crate::config::SentinelConfig;
 /// MTU of the far ends: one less than the IPv6 minimum, so that the kernel gives them no IPv6. This is
 /// the only way by netlink: `disable_ipv6` is a file, and /proc/sys is read-only in a container.
 const FAR_MTU: u32 = 1279;
-/// Minimum MTU of a device with IPv6.
 const IPV6_MIN_MTU: u32 = 1280;
 /// MTU of a near end from which somebody removed IPv6 by setting a smaller one.
 const NEAR_MTU: u32 = 1500;

@@ -45,7 +45,6 @@ impl Drop for Netlink {
     }
 }
 
-/// A device, as described by the kernel.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link {
     pub(super) index: u32,

@@ -33,7 +33,6 @@ const OUTSIDE_RESTS: Duration = Duration::from_secs(30);
 struct Course<S> {
     targets: SentinelAddresses,
     due: Mono,
-    /// Start of the last round.
     begun: Option<Mono>,
     /// Start of the last round with lanes from outside the node.
     outside: Option<Mono>,
@@ -41,7 +40,6 @@ struct Course<S> {
     round: Round<S>,
 }
 
-/// The rounds of both families.
 pub(super) struct Engine<K: Kernel, N: Network> {
     tools: Tools<K, N>,
     courses: [Option<Course<N::Socket>>; FAMILIES],
@@ -188,7 +186,6 @@ impl<K: Kernel, N: Network> Engine<K, N> {
         courses.map(next).min()
     }
 
-    /// Sockets to wait for.
     pub(super) fn sockets(&self) -> [Option<Waiting>; FAMILIES] {
         self.courses
             .each_ref()

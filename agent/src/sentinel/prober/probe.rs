@@ -363,7 +363,6 @@ impl<K: Kernel, N: Network> Tools<K, N> {
     }
 }
 
-/// Why nothing can be reported of a probe.
 fn unread(error: &str) -> String {
     format!("the kernel's record of it cannot be read: {error}")
 }

@@ -104,7 +104,6 @@ impl Ports {
     }
 }
 
-/// The key of a probe with this token.
 pub(super) fn key(token: u32, family: Family, transport: Transport) -> ProbeKey {
     ProbeKey {
         token,
@@ -149,7 +148,6 @@ impl<K: Kernel, N: Network> Tools<K, N> {
         self.tokens.retain(|token| *token != key.token);
     }
 
-    /// Sends a packet through a pair.
     pub(super) fn send(
         &mut self,
         side: Side,

@@ -40,7 +40,6 @@ impl Side {
     }
 }
 
-/// Network operations of the prober.
 pub(super) trait Network {
     /// A TCP socket for the host's path.
     type Socket: Socket;
@@ -54,11 +53,9 @@ pub(super) trait Network {
 pub(super) trait Socket: AsRawFd {
     /// Cookie by which the programs identify it.
     fn cookie(&self) -> io::Result<u64>;
-    /// Starts to connect.
     fn connect(&self, to: SocketAddr) -> io::Result<()>;
     /// Whether it is connected; an error if it never will be.
     fn is_connected(&self) -> io::Result<bool>;
-    /// Its local address.
     fn local(&self) -> Option<SocketAddr>;
     /// The sequence number of the next byte to send.
     fn next_sequence(&self) -> io::Result<u32>;
@@ -68,7 +65,6 @@ pub(super) trait Socket: AsRawFd {
     fn receive(&self, data: &mut [u8]) -> io::Result<Option<usize>>;
 }
 
-/// The real network.
 #[derive(Debug)]
 pub(super) struct Sockets {
     client: socket2::Socket,

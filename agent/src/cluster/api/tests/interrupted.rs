@@ -17,7 +17,6 @@ async fn an_idle_watch_after_a_broken_one_causes_a_list() {
     let asked = world.server.until_asked("services", 5).await;
     assert!(asked[1].ends_with("resourceVersion=500"), "{asked:?}");
     assert!(asked[2].contains("sendInitialEvents"), "{asked:?}");
-    // Once is enough.
     assert!(asked[4].ends_with("resourceVersion=9"), "{asked:?}");
     assert_eq!(world.problems, [""; 0]);
 }

@@ -21,7 +21,6 @@ pub(crate) enum Answer {
     OpenFor(Duration, Vec<String>),
     /// Sends these lines, and ends.
     Closed(Vec<String>),
-    /// A status and a body.
     Status(u16, String),
 }
 
@@ -61,7 +60,6 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// The requests for a resource so far.
     pub(crate) fn asked(&self, resource: &str) -> Vec<String> {
         let asked = self.asked.lock().unwrap();
         let of = |url: &&String| resource_of(url) == resource;

@@ -30,7 +30,6 @@ pub(super) const ECHO_ISN: u32 = 0xffff_fffa;
 /// Initial sequence number of every socket.
 pub(super) const HOST_ISN: u32 = 77;
 
-/// Behaviour of the datapath.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Path {
     #[default]
@@ -44,7 +43,6 @@ pub(super) enum Path {
     Unreachable,
 }
 
-/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum What {
     Syn,
