@@ -183,8 +183,8 @@ fn unless_missing(text: io::Result<String>) -> io::Result<Option<String>> {
     }
 }
 
-/// Whether another process writes probes to the device with this index. Its packet socket receives
-/// nothing, so its protocol is 0; that of a capture is not.
+/// Whether another process writes probes to the device with this index. A prober's packet socket
+/// receives nothing, so its protocol is 0; that of a capture is not.
 pub fn is_written_to(index: u32) -> bool {
     fs::read_to_string("/proc/net/packet").is_ok_and(|sockets| has_writer(&sockets, index))
 }

@@ -23,7 +23,7 @@ pub(super) struct Budget {
     all: usize,
     accounts: HashMap<Arc<str>, Account>,
     total: usize,
-    /// The first left out Service with external IPs.
+    /// The first Service with external IPs that was left out.
     pub(super) unknown_claims: Option<ObjectName>,
 }
 

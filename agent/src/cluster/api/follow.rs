@@ -279,7 +279,7 @@ impl Follower {
         self.tell(trouble).await;
     }
 
-    /// Withdraws the reported problem.
+    /// Withdraws the reported problem, if any.
     async fn well(&mut self) {
         if std::mem::take(&mut self.troubled) {
             self.tell(Event::Trouble(self.requests.kind, None)).await;
