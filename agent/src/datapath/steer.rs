@@ -192,7 +192,7 @@ pub struct ServicePorts {
 }
 
 impl ServicePorts {
-    /// Steers connections to these ports to the agent, and those to all other ports no longer.
+    /// Steers connections to exactly these ports to the agent.
     ///
     /// # Errors
     /// The map cannot be written: the remaining ports are unchanged.

@@ -3,7 +3,8 @@
 //! The ClusterIP of the `kubernetes` Service works only while the datapath does, which the agent
 //! judges. So it serves only for the first contact and as the last resort. The addresses behind it are
 //! learned from the Service's EndpointSlices, and relearned periodically. The agent connects to them
-//! directly, with the TLS name in every API server's certificate. A file keeps them for the next start.
+//! directly, with the TLS name in every API server's certificate. A file keeps the addresses for the next
+//! start.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs;
