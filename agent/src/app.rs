@@ -1,4 +1,4 @@
-//! The one place that knows every part: builds them, wires them, and runs the main loop.
+//! Builds and wires all parts, and runs the main loop.
 //!
 //! ```text
 //! source ──changes──▶ ┐                      ┌─▶ observer's maps, hooks
@@ -8,8 +8,8 @@
 //! timers ────────────▶ ┘            └─ Event ─┴─▶ report, metrics, state file
 //! ```
 //!
-//! One task owns all state and is the only one that changes it; everything else gets published
-//! values. Nothing names this module.
+//! One task owns all state and is the only one that changes it; everything else receives published
+//! values. No other module may name this one.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ use open_count::Counted;
 use probing::{Inbox, Probing};
 use serving::Serving;
 
-/// Reason why a command could not do its work. Reporting code finds the cause by its type.
+/// Reason why a command failed. Reporting code finds the cause by its type.
 pub type AppError = Box<dyn Error + Send + Sync>;
 
 /// Whether more privileges would help.
@@ -72,16 +72,16 @@ pub fn is_permission(error: &(dyn Error + 'static)) -> bool {
     observer.is_some_and(MapsError::is_permission) || device.is_some_and(DeviceError::is_permission)
 }
 
-/// Parts that the agent waits for, as readiness names them.
+/// Parts that the agent waits for, as named in the readiness report.
 const VIEW: &str = "cluster view";
 const UPGRADE: &str = "node became unhealthy after this agent started";
 
-/// Runs the agent until SIGTERM or SIGINT. It is `starting` until its main loop has turned once: kubelet
-/// asks whether it is alive from then on.
+/// Runs the agent until SIGTERM or SIGINT. It is `starting` until its main loop has turned once;
+/// from then on kubelet probes its liveness.
 ///
 /// # Errors
-/// The reason why it could not start. Once it runs, only a signal ends it: later problems are
-/// reported in the log, in `/verdict` and in the metrics.
+/// The reason why it could not start. Later problems are reported in the log, in `/verdict` and in
+/// the metrics.
 pub async fn run(config: Config, confined: Confined, starting: Starting) -> Result<(), AppError> {
     let mut shutdown = Shutdown::listen()?;
     let readiness = Readiness::default();
@@ -91,13 +91,13 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     if config.drop_in {
         metrics.http().as_kube_proxy();
     }
-    // The view is read while the observer is loaded. Where the loader is no thread it blocks, and a
-    // task that was spawned here waits for this one to yield: the other worker does not take it.
+    // The view is read while the observer is loaded. If the loader has no thread of its own, loading blocks
+    // this one. A task spawned here starts only after this task yields, so yield first.
     let (updates, client) = follow(&config).await?;
     tokio::task::yield_now().await;
     let wanted = config.clone();
-    // Loading may take minutes where no processor is free. Nothing was taken over or attached yet, and the next
-    // agent must not take fresh pins for those of one that observed.
+    // Loading may take minutes on a busy node. Nothing was taken over or attached yet, so mark
+    // fresh pins: the next agent must not take them for pins of an agent that observed.
     let root = config.kept.pin_dir.as_deref();
     let pins = root.and_then(|root| Pins::open(root).ok());
     let mut loaded = tokio::select! {
@@ -111,7 +111,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
         }
         loaded = confined.loader.run(move || load(&wanted)) => loaded??,
     };
-    // Reading the object took more than all that follows.
+    // Parsing the object took more memory than all that follows.
     give_back_memory();
     let (listeners, takeover, succeeded, health_ports) =
         port::take_over(&config, loaded.0.as_mut(), readiness.clone())?;
@@ -131,7 +131,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     agent.output.hardening = confined.report;
     agent.succeeded = succeeded;
     agent.health_ports = health_ports;
-    // Answers are there before anyone can ask.
+    // Publish answers before a client can connect.
     agent.feed(Event::Tick);
     let wanted = agent.config.publish;
     agent.output.publishing = client.filter(|_| wanted.any()).map(|client| {
@@ -186,7 +186,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     let succeeded = takeover.close(grace, shutdown.requested()).await;
     agent.end(succeeded).await;
     drop(ending);
-    // Requests under way are answered; a client that does not read must not keep us.
+    // Requests in progress are answered; a client that does not read must not delay the end.
     let _ = tokio::time::timeout(Duration::from_secs(2), serving.end()).await;
     Ok(())
 }
@@ -194,7 +194,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
 /// Interval of checks of the hooks and the sentinel.
 const CHECK: Duration = Duration::from_secs(5);
 
-/// Everything that comes to the main loop.
+/// Inputs of the main loop.
 struct Inputs {
     updates: Receiver<Update>,
     inbox: Option<Inbox>,
@@ -224,38 +224,37 @@ impl Inputs {
         })
     }
 
-    /// The interfaces that there are now.
     fn interfaces(&mut self) -> Interfaces {
         self.devices.borrow_and_update().clone()
     }
 
-    /// Waits for one thing, and has the agent take it in.
+    /// Waits for one input, and feeds it to the agent.
     async fn turn(&mut self, agent: &mut Agent) {
         let inbox = OptionFuture::from(self.inbox.as_mut().map(Inbox::next));
         let counted = OptionFuture::from(self.counted.as_mut().map(Receiver::recv));
         tokio::select! {
             biased;
-            // First: after a pause of the machine nothing is judged by what was seen before it.
+            // First: after the machine was paused, nothing may be judged by older evidence.
             _ = self.sample.tick() => self.sample.reset_after(agent.sample()),
             Some(update) = self.updates.recv() => agent.follow_view(update),
             Some(event) = inbox => agent.feed(event),
             Some(Some(counted)) = counted => agent.feed(Event::Open(counted)),
             Ok(()) = self.devices.changed() => agent.follow_interfaces(self.interfaces()),
             _ = self.check.tick() => agent.check(),
-            // Last: whoever asks for one after the other must not keep us from looking.
+            // Last: a client that keeps requesting recordings must not delay the other inputs.
             Some(wanted) = self.recordings.recv() => {
-                // The client that asked may be gone.
+                // The client may be gone.
                 let _ = wanted.send(agent.node.recording());
             }
         }
     }
 }
 
-/// Opens the source of the cluster view and follows it. Returns the client as well, where it is an
-/// API server.
+/// Opens the source of the cluster view and follows it. Also returns the client, if the source is
+/// an API server.
 ///
 /// # Errors
-/// It cannot be opened. An API server that is away is no error: it is tried again.
+/// The source cannot be opened. An unreachable API server is not an error: it is retried.
 async fn follow(config: &Config) -> Result<(Receiver<Update>, Option<Client>), AppError> {
     match &config.source {
         Source::Folder(path) => Ok((folder::follow(path, &config.node_name)?, None)),
@@ -273,7 +272,7 @@ async fn follow(config: &Config) -> Result<(Receiver<Update>, Option<Client>), A
     }
 }
 
-/// Numbers of what `pathproof cleanup` removed.
+/// Counts of what `pathproof cleanup` removed.
 pub struct Removed {
     /// Pinned links and maps.
     pub pins: usize,
@@ -283,11 +282,11 @@ pub struct Removed {
     pub devices: usize,
 }
 
-/// `pathproof cleanup`: removes pinned links and maps (which detaches the programs), filters, the state and
-/// the sentinel's interfaces, whose names begin with `prefix`.
+/// `pathproof cleanup`: removes pinned links and maps (which detaches the programs), filters, the
+/// state and the sentinel's interfaces, whose names begin with `prefix`.
 ///
 /// # Errors
-/// The first that could not be removed; the others are.
+/// The first failure; everything else is still removed.
 pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppError> {
     let devices = remove(&prefix).await;
     let filters = left::remove_all(kept.pin_dir.as_deref());
@@ -309,11 +308,11 @@ pub async fn cleanup(kept: &KeptArgs, prefix: String) -> Result<Removed, AppErro
     })
 }
 
-/// The observer as it was loaded.
+/// The observer, if it is loaded, and how loading went.
 type Loaded = (Option<Observer>, ObserverStart);
 
-/// Loads the observer. A lack of privileges ends the agent, with the remedy; a kernel that cannot
-/// do it does not: the node's eligibility is still worth answering for, and the verdict is Unknown.
+/// Loads the observer. Missing privileges end the agent, with the remedy. An unsuitable kernel does
+/// not: the agent still reports the node's eligibility, and the verdict is Unknown.
 fn load(config: &Config) -> Result<Loaded, MapsError> {
     let mode = match config.observer.attach {
         Attach::Auto => Mode::Auto,
@@ -347,8 +346,8 @@ fn load(config: &Config) -> Result<Loaded, MapsError> {
     }
 }
 
-/// Limits that the verdict's rules measure with. A build with debug assertions, which is never shipped, takes
-/// two of them from its environment, so that tests need not wait for 10 s and for two minutes.
+/// Limits of the verdict's rules. A build with debug assertions, which is never shipped, reads two
+/// of them from its environment, so that tests need not wait for 10 s and for two minutes.
 fn limits() -> Limits {
     let mut limits = Limits::default();
     if !cfg!(debug_assertions) {

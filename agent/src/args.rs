@@ -1,6 +1,6 @@
-//! The command line. Options of `run` are defined in `config`.
+//! The command line. The options of `run` are defined in `config`.
 //!
-//! docs/configuration.md is written from these definitions by [`reference()`].
+//! [`reference()`] generates docs/configuration.md from these definitions.
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 

@@ -1,5 +1,5 @@
-//! Rights that the agent and the rotator go on needing, by their configuration; the rest is given
-//! up (docs/adr/0021-privileges.md).
+//! Privileges that the agent and the rotator keep, according to their configuration. The rest is
+//! dropped (docs/adr/0021-privileges.md).
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,19 +13,19 @@ use crate::datapath::pins::{self, Pins};
 use crate::hardening::{self, Loader, Needs, SYSTEM, can_without};
 use agent_core::report::HardeningReport;
 
-/// Reason why files cannot be confined where a kubeconfig names a program.
+/// Reason why file access cannot be restricted if the kubeconfig names a program.
 const PROGRAM: &str = "the kubeconfig runs a credential plugin, which may need any file";
-/// Links of a folder of manifests lead elsewhere from this deep at most.
+/// Maximum depth at which links in a manifests folder are found.
 const DEPTH: usize = 4;
 
-/// Report of what was given up, and the loader of programs into the kernel, for one use.
+/// What was dropped, and the loader of BPF programs, which can be used once.
 pub struct Confined {
     pub report: HardeningReport,
     pub loader: Loader,
 }
 
-/// Gives up what the agent does not need, for good: call it before there are threads. What cannot be
-/// given up is reported, and no error.
+/// Permanently drops the privileges that the agent does not need. Call it before there are threads.
+/// A privilege that cannot be dropped is reported, and is not an error.
 pub fn confine(config: &Config) -> Confined {
     if !config.hardening {
         tracing::warn!("--hardening=off: the agent keeps all its privileges");
@@ -39,7 +39,7 @@ pub fn confine(config: &Config) -> Confined {
     give_up(&needs, notes)
 }
 
-/// The same for the rotator, which needs no capability.
+/// [`confine`] for the rotator, which needs no capability.
 pub fn confine_rotator(api: &ApiArgs) {
     let (mut needs, mut notes) = (Needs::default(), Vec::new());
     let named = of_api(&mut needs, api);
@@ -64,7 +64,7 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
         ..Needs::default()
     };
     if config.sentinel.is_some() {
-        // Its devices may be made anew at any time.
+        // The sentinel's devices may have to be recreated at any time.
         needs.capabilities.push(Capability::CAP_NET_RAW);
     }
     if maps_want_more() {
@@ -79,13 +79,13 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
         Source::Folder(folder) => of_folder(&mut needs, folder),
         Source::Api { api, .. } => of_api(&mut needs, api),
     };
-    // Rules are for what is there. Where it cannot be made, whoever writes there says why.
+    // A rule needs an existing path. If a folder cannot be created, the code that writes there reports why.
     if let Some(dir) = &config.kept.pin_dir
         && Pins::make_root(dir).is_ok()
     {
         needs.written.push(dir.clone());
-        // Pins that somebody removed are put back, with their folder, in another file system if need be. A rule for
-        // a folder that is covered by a mount does not count.
+        // Removed pins are restored together with their folder, in another file system if need be.
+        // A rule for a folder that a mount covers has no effect.
         let folders = [dir.parent(), pins::above_mount(dir)].into_iter();
         needs.made.extend(folders.flatten().map(Path::to_owned));
     }
@@ -97,14 +97,14 @@ fn of_agent(config: &Config, notes: &mut Vec<String>) -> Needs {
     needs
 }
 
-/// Whether maps that are open can be read only with CAP_BPF. CAP_SYS_ADMIN would do as well.
+/// Whether reading open maps needs CAP_BPF. CAP_SYS_ADMIN would do as well.
 fn maps_want_more() -> bool {
     let privileges = [Capability::CAP_BPF, Capability::CAP_SYS_ADMIN];
-    // An agent that cannot make one will load nothing either, and reports why.
+    // An agent that cannot create a map cannot load programs either, and reports why.
     scratch_map().is_ok_and(|is_readable| !can_without(&privileges, is_readable))
 }
 
-/// A folder of manifests may be replaced by another of its name, and its files may be links.
+/// A manifests folder may be replaced by another of the same name, and its files may be links.
 fn of_folder(needs: &mut Needs, folder: &Path) -> Vec<PathBuf> {
     needs.read.extend(folders(folder));
     let mut named = vec![folder.to_owned()];
@@ -135,8 +135,8 @@ fn of_api(needs: &mut Needs, api: &ApiArgs) -> Vec<PathBuf> {
     files.paths
 }
 
-/// Root may read others' files by CAP_DAC_READ_SEARCH alone: kept where a file that was named is
-/// theirs.
+/// Root can read other users' files only with CAP_DAC_READ_SEARCH. It is kept if a configured file
+/// belongs to another user.
 fn search(needs: &mut Needs, named: &[PathBuf], notes: &mut Vec<String>) {
     let can_read = || named.iter().all(|path| can_open(path));
     let past = [
@@ -153,7 +153,7 @@ fn search(needs: &mut Needs, named: &[PathBuf], notes: &mut Vec<String>) {
     }
 }
 
-/// Whether a path is open to this process; a missing one, or one that is no file, passes.
+/// Whether this process may open the path; a missing path, or one that is not a file, counts as open.
 fn can_open(path: &Path) -> bool {
     let denied = |error: std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     match path.is_dir() {

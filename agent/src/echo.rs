@@ -1,10 +1,10 @@
-//! `pathproof echo`: the pod probe. One small pod on every node that dials its own Service, as any pod
-//! dials any Service, and answers those of the other nodes.
+//! `pathproof echo`: the pod probe. A small pod on every node dials its own Service, as any pod
+//! dials any Service, and answers the pods of the other nodes.
 //!
-//! The pod probe and the agent exchange nothing: the observer follows its connections like all others, and
-//! the Service's slices give the nodes they go to. It needs no rights, no privileges and no configuration
-//! but the Service's name. It uses TCP only: a forged source address could make a UDP responder send to
-//! others.
+//! The pod probe and the agent exchange nothing. The observer follows its connections like all
+//! others, and the Service's slices show which nodes they go to. It needs no rights, no privileges
+//! and no configuration but the Service's name. It uses TCP only: with UDP, a forged source address
+//! could direct answers to others.
 //!
 //! This module must not judge; its log lines are for people.
 
@@ -33,7 +33,7 @@ const LEAVING: Duration = Duration::from_secs(5);
 /// Reason why the pod probe could not run.
 #[derive(Debug, Error)]
 pub enum EchoError {
-    /// A port cannot be listened at.
+    /// A port cannot be opened.
     #[error("cannot listen on port {port}: {error}; check for a second process in this pod")]
     Listen { port: u16, error: io::Error },
     /// Signals cannot be received.
@@ -42,9 +42,6 @@ pub enum EchoError {
 }
 
 /// Answers and dials until a signal ends it.
-///
-/// # Errors
-/// If it cannot begin.
 pub async fn run(said: EchoArgs) -> Result<(), EchoError> {
     let echo = listen(ECHO_PORT)?;
     let cut = listen(CUT_PORT)?;
@@ -60,12 +57,12 @@ pub async fn run(said: EchoArgs) -> Result<(), EchoError> {
         _ = term.recv() => {}
         _ = int.recv() => {}
     }
-    // Other nodes still have its endpoint for a moment.
+    // Other nodes still use this endpoint for a moment.
     let _ = timeout(LEAVING, answers).await;
     Ok(())
 }
 
-/// Of both families where the node has both.
+/// Listens in both families if the node has both.
 fn listen(port: u16) -> Result<TcpListener, EchoError> {
     let any = |ip: IpAddr| bound(SocketAddr::new(ip, port));
     any(Ipv6Addr::UNSPECIFIED.into())

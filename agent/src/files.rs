@@ -1,5 +1,5 @@
-//! Files that are there whole or not at all, although two agents write them and each may be killed. What they
-//! mean, their writers know.
+//! Writes files atomically, although two agents may write at once and each may be killed. It must
+//! not know what the files mean.
 
 use std::fs;
 use std::io;
@@ -10,17 +10,17 @@ use agent_core::time::Mono;
 
 use crate::clock;
 
-/// A part that is older was left by an agent that was killed: writing it takes milliseconds.
+/// Age from which a temporary file was left by a killed agent: writing takes milliseconds.
 pub(crate) const LEFT: Duration = Duration::from_secs(60);
 
-/// Where a file is written first. Two agents at once have a path each, although in pods every agent may have the
-/// same process id.
+/// Temporary path of a file. It differs between two agents at once, although in pods every agent
+/// may have the same process id.
 pub(crate) fn part(file: &Path) -> PathBuf {
     let (process, Mono(now)) = (std::process::id(), clock::mono());
     file.with_extension(format!("{process}-{now}.tmp"))
 }
 
-/// Writes a file, whole or not at all: `fresh` is where it is written first.
+/// Writes a file atomically; `fresh` is the temporary path.
 pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;

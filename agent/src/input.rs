@@ -1,23 +1,23 @@
-//! Files of others, read once and no further than a limit.
+//! Reads files that other programs write: once, and up to a size limit.
 
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-/// Reads a file whole.
+/// Reads a whole file.
 ///
 /// # Errors
-/// It cannot be read, or has more than `limit` bytes.
+/// The file cannot be read, or has more than `limit` bytes.
 pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     bounded(&File::open(path)?, limit)
 }
 
-/// Reads the text of a regular file whole, and returns what the file was when it was opened. Links
-/// are followed; a pipe or a device is refused, and never waited for.
+/// Reads the whole text of a regular file, and returns its metadata from when it was opened. Links
+/// are followed; pipes and devices are refused without blocking.
 ///
 /// # Errors
-/// It cannot be read, is another kind of file, has more than `limit` bytes, or is no text.
+/// The path cannot be read, is another kind of file, has more than `limit` bytes, or is not UTF-8.
 pub(crate) fn read_regular(path: &Path, limit: u64) -> io::Result<(Metadata, String)> {
     let mut options = File::options();
     let file = options
@@ -38,7 +38,7 @@ pub(crate) fn read_regular(path: &Path, limit: u64) -> io::Result<(Metadata, Str
 
 fn bounded(mut file: &File, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // One more, to know of it: a file may grow, and some have no size.
+    // One byte more than the limit shows an excess: a file may grow, and some report no size.
     file.by_ref().take(limit + 1).read_to_end(&mut bytes)?;
     match bytes.len() as u64 > limit {
         true => Err(too_large(bytes.len() as u64, limit)),

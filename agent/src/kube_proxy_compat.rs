@@ -1,12 +1,12 @@
-//! The agent in kube-proxy's place, under its name and with its flags: what RKE 1 starts, checks
-//! and restarts where something else routes Services (docs/rke1.md, docs/adr/0014-drop-in.md).
+//! The agent in kube-proxy's place, with its name and flags: RKE 1 starts, checks and restarts it
+//! where another program routes Services (docs/rke1.md, docs/adr/0014-drop-in.md).
 //!
 //! ```text
 //! words ─flags::read─▶ Settings ─(file)─▶ options of `pathproof run` ─▶ Config
 //! ```
 //!
-//! Only the configuration's file and what `--cleanup` removes are touched here; the agent that runs
-//! is the same as ever.
+//! This module touches only the configuration file and what `--cleanup` removes; the agent itself
+//! is the usual one.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -25,31 +25,31 @@ mod options;
 
 pub use flags::{Settings, Wanted, read};
 
-/// The name that kube-proxy is called by.
+/// Name of kube-proxy's binary.
 pub const NAME: &str = "kube-proxy";
 
 /// Reason why the agent cannot stand in for kube-proxy.
 #[derive(Debug, Error)]
 pub enum DropInError {
-    /// A word that is not UTF-8, as far as it is text.
+    /// A word that is not UTF-8, converted lossily.
     #[error("{0:?} is not valid UTF-8")]
     Bytes(String),
-    /// Neither a name nor a terminator.
+    /// Neither a flag's name nor a terminator.
     #[error("{0:?} is not a flag: give --NAME=VALUE")]
     Syntax(String),
-    /// A single dash and no such letter.
+    /// A single dash with an unknown letter.
     #[error("{0:?}: there is no flag -{1}; flags longer than one letter begin with two dashes")]
     Letter(String, char),
-    /// The last word, and it needs a value.
+    /// The last word is a flag that lacks its value.
     #[error("--{0} needs a value: give --{0}=VALUE")]
     NoValue(&'static str),
     /// A word beside the flags.
     #[error("kube-proxy takes no arguments, but {0:?} is one: give flags as --NAME=VALUE")]
     Argument(String),
-    /// A flag, a value that it cannot have, and what can be.
+    /// A flag, its invalid value, and what it accepts.
     #[error("--{0}: {1:?} is not {2}")]
     Value(&'static str, String, &'static str),
-    /// The path of --config, and what is wrong with the file.
+    /// The path of --config, and the fault of the file.
     #[error("--config: {0} is not a kube-proxy configuration: {1}")]
     File(String, String),
     /// The file of --config cannot be read.
@@ -61,12 +61,12 @@ pub enum DropInError {
          kube-proxy itself"
     )]
     WriteConfig(String),
-    /// The error in the options of `pathproof run` that this comes to, in kube-proxy's words.
+    /// An error in the resulting options of `pathproof run`, with kube-proxy's names.
     #[error("{0}")]
     Options(String),
 }
 
-/// Bytes of a configuration that are read: far more than kube-proxy has settings.
+/// Maximum size of a configuration, far more than kube-proxy's settings need.
 const MAX_CONFIG: u64 = 1 << 20;
 
 const HELP: &str = "\
@@ -82,7 +82,7 @@ Usage:
 Flags:
 ";
 
-/// The page of `--help`: every flag, as kube-proxy's own page lists them.
+/// Text of `--help`: every flag, as kube-proxy lists them.
 pub fn help() -> String {
     let shown = || flags::FLAGS.iter().filter(|flag| !flag.is_hidden());
     let width = shown().map(|flag| flag.usage().len()).max().unwrap_or(0);
@@ -101,10 +101,10 @@ pub fn version() -> String {
     format!("pathproof {version} in place of kube-proxy\n")
 }
 
-/// The words that are meant for kube-proxy: of a call by its name, or by `pathproof kube-proxy`.
+/// Words of the command line for kube-proxy, if it was called by its name or by `pathproof kube-proxy`.
 ///
 /// # Errors
-/// One of them is no text.
+/// A word is not UTF-8.
 pub fn words(mut call: impl Iterator<Item = OsString>) -> Option<Result<Vec<String>, DropInError>> {
     let program = call.next()?;
     if Path::new(&program).file_name()? != NAME && call.next()? != NAME {
@@ -115,10 +115,10 @@ pub fn words(mut call: impl Iterator<Item = OsString>) -> Option<Result<Vec<Stri
     Some(call.map(word).collect())
 }
 
-/// The configuration to run with, and what is to be said of it once, in the log.
+/// Configuration to run with, and notes to log once.
 ///
 /// # Errors
-/// A setting is unsound.
+/// A setting is invalid.
 pub fn resolve(
     settings: &Settings,
     around: &Surroundings,
@@ -137,7 +137,7 @@ pub fn resolve(
     let words = options::of(&effective, is_set);
     let args = Args::try_parse_from(words).map_err(|error| {
         let text = error.to_string();
-        // The rest is the usage of `pathproof run`, which nobody called.
+        // The rest is the usage of `pathproof run`, which the user did not call.
         let said = text.lines().map(str::trim);
         let said =
             said.take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));

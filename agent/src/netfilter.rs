@@ -1,8 +1,8 @@
-//! Tables of the kernel's netfilter, asked for by name and never listed: a large cluster has
-//! 100,000 chains. Callers decide what a table means, and whether it is deleted.
+//! Tables of the kernel's netfilter, requested by name and never listed: a large cluster has
+//! 100,000 chains. Callers decide what a table means, and whether to delete it.
 //!
-//! nf_tables is asked by netlink: one question, one answer, nothing dumped; one batch deletes a table,
-//! as nft has it done.
+//! Requests to nf_tables use netlink: one request, one answer, no dump. One batch deletes a table,
+//! as nft does.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
@@ -26,21 +26,14 @@ const ACKNOWLEDGE: u16 = 4;
 const NAME_OF_TABLE: u16 = 1;
 const NAME_OF_CHAIN: u16 = 3;
 
-/// Name of the object that is asked for.
+/// Name of the requested object.
 #[derive(Clone, Copy, Debug)]
 pub enum Name<'a> {
-    /// A table.
     Table(&'a str),
-    /// A chain of a table.
-    Chain {
-        /// Its table.
-        table: &'a str,
-        /// The chain.
-        chain: &'a str,
-    },
+    Chain { table: &'a str, chain: &'a str },
 }
 
-/// A family as nft names it.
+/// Name of a family in nft.
 pub fn name(family: Family) -> &'static str {
     match family {
         Family::V4 => "ip",
@@ -52,10 +45,10 @@ pub fn name(family: Family) -> &'static str {
 pub struct Nft(Socket);
 
 impl Nft {
-    /// Nothing where the kernel has no nf_tables. An answer is waited for so long.
+    /// Connects with this read timeout. Returns `None` if the kernel has no nf_tables.
     ///
     /// # Errors
-    /// The kernel gives no socket.
+    /// The kernel provides no socket.
     pub fn open(patience: Duration) -> io::Result<Option<Self>> {
         let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
         let there = has_nf_tables(&modules, is_built_in);
@@ -63,10 +56,10 @@ impl Nft {
         Ok(socket.transpose()?.map(Self))
     }
 
-    /// Whether it is there, in a family's tables.
+    /// Whether the object exists in this family's tables.
     ///
     /// # Errors
-    /// The kernel does not tell.
+    /// The kernel does not answer.
     pub fn has(&self, family: Family, name: Name<'_>) -> io::Result<bool> {
         let request = |kind, names: &[_]| message(kind, REQUEST, number(family), 0, names);
         self.ask(&match name {
@@ -77,10 +70,7 @@ impl Nft {
         })
     }
 
-    /// Deletes a table with all that is in it; returns whether there was one.
-    ///
-    /// # Errors
-    /// The kernel refuses.
+    /// Deletes a table with its content; returns whether it existed.
     pub fn delete_table(&self, family: Family, table: &str) -> io::Result<bool> {
         let (kind, flags) = (DELETE_TABLE, REQUEST | ACKNOWLEDGE);
         let batch = [
@@ -106,7 +96,7 @@ fn number(family: Family) -> u8 {
     }
 }
 
-/// A message with nfgenmsg and strings.
+/// Encodes a message with nfgenmsg and strings.
 fn message(kind: u16, flags: u16, family: u8, resource: u16, names: &[(u16, &str)]) -> Vec<u8> {
     let mut body = vec![family, 0];
     body.extend(resource.to_be_bytes());
@@ -119,7 +109,7 @@ fn message(kind: u16, flags: u16, family: u8, resource: u16, names: &[(u16, &str
     netlink::message(kind, flags, &body)
 }
 
-/// An object answers for itself; `ENOENT` says that there is none.
+/// The kernel answers with the object, or with `ENOENT` if there is none.
 fn is_there(answer: &[u8]) -> io::Result<bool> {
     match netlink::messages(answer, &mut |_| Ok(())) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
@@ -127,15 +117,15 @@ fn is_there(answer: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Whether the kernel has nf_tables already: a question to it would load the module. A kernel without
-/// modules has what it has; one with modules may have this one built in, as Talos has.
+/// Whether the kernel has nf_tables already: a request to it would load the module. A kernel
+/// without modules has nothing to load; one with modules may have this one built in, as Talos does.
 fn has_nf_tables(modules: &str, is_built_in: impl FnOnce() -> bool) -> bool {
     let mut lines = modules.lines();
     modules.is_empty() || lines.any(|line| line.starts_with("nf_tables ")) || is_built_in()
 }
 
-/// The same of the kernel itself, read once: its symbols are 10 MB. Where they cannot be read it counts as
-/// built in: a module that is loaded for nothing is the smaller harm.
+/// Whether nf_tables is built in. The symbols are 10 MB, so they are read once. If they cannot be
+/// read it counts as built in: an unnecessary module is the smaller harm.
 fn is_built_in() -> bool {
     static KNOWN: OnceLock<bool> = OnceLock::new();
     let read =
@@ -143,7 +133,7 @@ fn is_built_in() -> bool {
     *KNOWN.get_or_init(|| read().unwrap_or(true))
 }
 
-/// Whether symbols, as /proc/kallsyms has them, contain one of nf_tables that belongs to no module.
+/// Whether symbols in the format of /proc/kallsyms contain one of nf_tables that belongs to no module.
 fn names_nf_tables(mut symbols: impl BufRead) -> io::Result<bool> {
     let mut line = String::new();
     while symbols.read_line(&mut line)? > 0 {
@@ -155,7 +145,7 @@ fn names_nf_tables(mut symbols: impl BufRead) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Whether there is such a legacy table. Asking for it otherwise would make it.
+/// Whether this legacy table exists. Any other request would create it.
 pub fn has_legacy(family: Family, table: &str) -> bool {
     let file = match family {
         Family::V4 => "/proc/thread-self/net/ip_tables_names",
@@ -179,7 +169,7 @@ mod tests {
     #[case::loaded("ip_tables 1 0 - Live 0x0\nnf_tables 1 0 - Live 0x0\n", None, true)]
     #[case::built_in("virtio_net 1 0 - Live 0x0\n", Some(TALOS), true)]
     #[case::neither("virtio_net 1 0 - Live 0x0\n", Some("0 T nft_other\n"), false)]
-    // It was unloaded between the two readings.
+    // The module was unloaded between the two readings.
     #[case::a_module("virtio_net 1 0 - Live 0x0\n", Some(MODULE), false)]
     fn nf_tables_is_a_module_or_built_in(
         #[case] modules: &str,

@@ -1,5 +1,5 @@
-//! Netlink as far as something is asked between two events: one request, and every message of the
-//! answer. What goes on by itself (interfaces, routes) is followed by `datapath::devices`.
+//! Single netlink requests: one request, and every message of its answer. `datapath::devices`
+//! subscribes to changes of interfaces and routes.
 
 use std::ffi::CStr;
 use std::io;
@@ -15,15 +15,15 @@ pub(crate) mod ways;
 const HEADER: usize = 16;
 pub(crate) const REQUEST: u16 = 1;
 const ACK: u16 = 4;
-/// Flag of a request whose answer is sent to the one who asks as well.
+/// Flag of a request whose notification is also sent to the requester.
 pub(crate) const ECHO: u16 = 8;
 const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
-/// The kernel answers at once or not at all.
+/// Read timeout: the kernel answers at once or not at all.
 const PATIENCE: Duration = Duration::from_millis(200);
 
-/// A socket of this protocol whose reads wait for so long.
+/// Opens a socket of this protocol whose reads time out after `patience`.
 pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     socket.bind_auto()?;
@@ -32,17 +32,14 @@ pub(crate) fn open(protocol: isize, patience: Duration) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Index of the interface of this name; nothing where there is none.
+/// Index of the interface with this name, if it exists.
 pub(crate) fn index_of(name: &CStr) -> Option<u32> {
     // SAFETY: a string with its end.
     let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
     (index != 0).then_some(index)
 }
 
-/// Name of the interface of this index now.
-///
-/// # Errors
-/// There is none.
+/// Current name of the interface with this index.
 pub(crate) fn name_of(index: u32) -> io::Result<String> {
     let mut name = [0; libc::IF_NAMESIZE];
     // SAFETY: the buffer has `IF_NAMESIZE` bytes, as `if_indextoname` requires.
@@ -54,10 +51,10 @@ pub(crate) fn name_of(index: u32) -> io::Result<String> {
     Ok(name.to_string_lossy().into_owned())
 }
 
-/// Asks for a dump, and hands over the body of every message of the answer.
+/// Requests a dump, and passes the body of every message of the answer to `each`.
 ///
 /// # Errors
-/// The kernel refuses, or its answer is cut short.
+/// The kernel refuses, or its answer is truncated.
 pub(crate) fn dump(
     protocol: isize,
     kind: u16,
@@ -67,7 +64,7 @@ pub(crate) fn dump(
     dump_within(PATIENCE, protocol, kind, body, each)
 }
 
-/// The same, with the time that the kernel may take for each part of the answer.
+/// [`dump`] with a timeout for each part of the answer.
 pub(crate) fn dump_within(
     patience: Duration,
     protocol: isize,
@@ -87,10 +84,8 @@ pub(crate) fn dump_within(
     }
 }
 
-/// Sends a request with these flags that is no dump, and hands over the body of every message of the answer.
-///
-/// # Errors
-/// The kernel refuses.
+/// Sends a request with these flags, except a dump, and passes the body of every message of the
+/// answer to `each`.
 pub(crate) fn ask(
     protocol: isize,
     (kind, flags): (u16, u16),
@@ -100,7 +95,7 @@ pub(crate) fn ask(
     let socket = open(protocol, PATIENCE)?;
     socket.send(&message(kind, REQUEST | ACK | flags, body), 0)?;
     let mut answer = Vec::with_capacity(32 * 1024);
-    // The acknowledgement is the last datagram: there may be no other one.
+    // The acknowledgement is the last datagram, and may be the only one.
     loop {
         answer.clear();
         socket.recv(&mut answer, 0)?;
@@ -111,7 +106,7 @@ pub(crate) fn ask(
     }
 }
 
-/// A message with its header.
+/// Encodes a message with its header.
 pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let length = (HEADER + body.len()) as u32;
     let mut message = length.to_ne_bytes().to_vec();
@@ -122,7 +117,7 @@ pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     message
 }
 
-/// Takes one datagram of an answer; returns whether more follow.
+/// Parses one datagram of an answer; returns whether more follow.
 pub(crate) fn messages(
     mut bytes: &[u8],
     each: &mut impl FnMut(&[u8]) -> io::Result<()>,
@@ -132,7 +127,7 @@ pub(crate) fn messages(
         let kind = half(bytes, 4).ok_or_else(too_short)?;
         let body = bytes.get(HEADER..length).ok_or_else(too_short)?;
         match kind {
-            // An answer that the kernel had to break off ends with the reason.
+            // If the kernel aborts an answer, its last message carries the error.
             DONE => match word(body, 0).map(u32::cast_signed) {
                 Some(code @ ..0) => return Err(io::Error::from_raw_os_error(-code)),
                 _ => return Ok(false),
@@ -149,7 +144,7 @@ pub(crate) fn messages(
     Ok(true)
 }
 
-/// The attributes in `bytes`, each with its kind. What is cut short is left out.
+/// Attributes in `bytes`, each with its kind, up to the first truncated one.
 pub(crate) fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(half(bytes, 0)?).max(4);
@@ -167,7 +162,7 @@ pub(crate) fn find(bytes: &[u8], wanted: u16) -> Option<&[u8]> {
     all.find_map(|(kind, value)| (kind == wanted).then_some(value))
 }
 
-/// An attribute as [`attributes`] reads it, with its padding.
+/// Encodes an attribute with its padding, as [`attributes`] reads it.
 pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut bytes = (4 + value.len() as u16).to_ne_bytes().to_vec();
     bytes.extend(kind.to_ne_bytes());

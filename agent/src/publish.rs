@@ -1,9 +1,9 @@
 //! Writes the verdict to the API server: the Node's condition and Events about it.
 //!
-//! Takes published reports and a client, and decides nothing: `agent_core::condition` decides what
-//! is written and when. Nobody waits for it, and nothing is queued: it writes the state in force at
-//! that moment, also after the API server was away. A failure to write is logged once, and is in
-//! the report for as long as it lasts.
+//! It takes published reports and a client, and decides nothing: `agent_core::condition` decides
+//! what is written and when. Nothing waits for it, and nothing is queued: it always writes the
+//! current state, also after the API server was unreachable. A failure to write is logged once, and
+//! is in the report for as long as it lasts.
 //!
 //! When the agent ends the condition stays as it is: its heartbeat shows its age.
 
@@ -39,32 +39,30 @@ use outcome::Outcomes;
 /// Published reports, as `/verdict` gets them.
 pub type Reports = watch::Receiver<Option<Arc<Report>>>;
 
-/// An answer comes within this, or the try has failed.
+/// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The reporting controller.
 const REPORTER: &str = "pathproof";
-/// The API wants an action; ours is always the same.
+/// The API requires an action; pathproof always reports the same.
 const ACTION: &str = "Judge";
-/// The longest name of a reporting instance that the API takes.
+/// Maximum length of a reporting instance's name in the API.
 const INSTANCE_MAX: usize = 128;
 
-/// Kinds of writes, their Node and their pace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// `metadata.name` of the Node.
     pub node: Arc<str>,
-    /// The Node's condition is written.
+    /// Whether to write the Node's condition.
     pub condition: bool,
-    /// Events are written.
+    /// Whether to write Events.
     pub events: bool,
-    /// Pace of the writes.
     pub pace: Pace,
-    /// An answer of the API server comes within this, or the try has failed.
+    /// Timeout of a request.
     pub patience: Duration,
 }
 
 impl Settings {
-    /// With the numbers of docs/behaviour.md.
+    /// Settings with the numbers of docs/behaviour.md.
     pub fn new(node: Arc<str>, condition: bool, events: bool) -> Self {
         Self {
             node,
@@ -76,7 +74,7 @@ impl Settings {
     }
 }
 
-/// The running publisher. Dropping it ends it at once; so does the end of the reports.
+/// The running publisher. It ends at once when dropped, or when the reports end.
 #[derive(Debug)]
 pub struct Publishing {
     outcomes: Outcomes,
@@ -84,7 +82,6 @@ pub struct Publishing {
 }
 
 impl Publishing {
-    /// Outcomes of the writes.
     pub fn report(&self) -> PublishReport {
         self.outcomes.report()
     }
@@ -96,7 +93,7 @@ impl Drop for Publishing {
     }
 }
 
-/// Begins to write what `reports` say. Must be called within a tokio runtime.
+/// Starts to publish `reports`. Must be called within a tokio runtime.
 pub fn start(
     settings: Settings,
     client: Client,
@@ -112,7 +109,7 @@ pub fn start(
             found = find(&node, settings.pace) => found,
             () = async { while ended.changed().await.is_ok() {} } => return,
         };
-        // Apart, so that neither waits for an answer to the other.
+        // Separate tasks, so that neither waits for an answer to the other.
         let publisher = |condition, events| {
             let part = Settings {
                 condition: condition && settings.condition,
@@ -128,8 +125,8 @@ pub fn start(
     Publishing { outcomes, task }
 }
 
-/// Reads the condition that an agent before wrote, once; only an API server that is away is asked
-/// again, since nothing can be written then either.
+/// Reads the condition that an earlier agent wrote, once. Only an unreachable API server is
+/// retried, since nothing can be written then either.
 async fn find(node: &NodeApi, pace: Pace) -> Option<Written> {
     let mut pause = pace.retry;
     loop {
@@ -149,13 +146,13 @@ async fn find(node: &NodeApi, pace: Pace) -> Option<Written> {
     }
 }
 
-/// Keeps the Node's condition as the reports say, and announces transitions by Events.
+/// Keeps the Node's condition up to date, and announces transitions by Events.
 struct Publisher {
-    /// None where the condition is not written.
+    /// `None` if the condition is not written.
     schedule: Option<Schedule>,
-    /// None where Events are not.
+    /// `None` if Events are not written.
     announcer: Option<Announcer>,
-    /// The same for Events about claims.
+    /// The same for Events about frontends that several Services claim.
     claims: Option<ClaimAnnouncer>,
     node: NodeApi,
     recorder: Recorder,
@@ -190,7 +187,7 @@ impl Publisher {
             regarding: ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("Node".to_owned()),
-                // kubelet writes the same, and `kubectl describe node` searches for it.
+                // The same as kubelet writes; `kubectl describe node` searches for it.
                 uid: Some(name.clone()),
                 name: Some(name),
                 ..ObjectReference::default()
@@ -199,16 +196,16 @@ impl Publisher {
         }
     }
 
-    /// Until no more reports will come.
+    /// Runs until the reports end.
     async fn run(mut self, mut reports: Reports) {
         while self.turn(&mut reports).await {}
     }
 
-    /// Writes what is due, or waits. False when no more reports will come.
+    /// Writes what is due, or waits. Returns false once the reports end.
     async fn turn(&mut self, reports: &mut Reports) -> bool {
         let mut report = reports.borrow_and_update().clone();
-        // Another agent answers on this node now, or shares the port, and writes the condition. Should it
-        // end, nobody knows what it wrote.
+        // Another agent now answers on this node, or shares the port, and writes the condition. If
+        // it ends, the condition that it wrote is unknown.
         let succeeded = report.take_if(|report| report.port.succeeded).is_some();
         if let Some(schedule) = self.schedule.as_mut().filter(|_| succeeded) {
             schedule.doubt();
@@ -254,7 +251,7 @@ impl Publisher {
     }
 
     fn event_due(&mut self, report: &Report, standing: Standing, now: Mono) -> Option<Mono> {
-        // An agent that begins has not seen the Node yet: that it is not leaving is no news then.
+        // A starting agent has not seen the Node yet, so it must not announce that the node is not leaving.
         let is_known = report.verdict.eligibility != Eligibility::NeverSeen;
         let announcer = self.announcer.as_mut().filter(|_| is_known)?;
         announcer.observe(standing, now);
@@ -300,7 +297,7 @@ impl Publisher {
         }
     }
 
-    /// One Event for all claims that began.
+    /// Publishes one Event for all claims that began.
     async fn announce_claims(&mut self, report: &Report) {
         let note = bounded(report.claims.sentence().unwrap_or_default());
         let published = self.publish(report, EventType::Warning, CONTESTED.to_owned(), note);

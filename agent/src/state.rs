@@ -1,6 +1,5 @@
-//! Data that outlives the agent below its state folder: within one boot of the node a small JSON
-//! file, keyed by the boot's id (a restart of the agent changes nothing), and recordings of the
-//! flight recorder.
+//! Data below the state folder that outlives the agent: a small JSON file that is valid for one boot of the
+//! node, and recordings of the flight recorder. With the file, a restart of the agent changes nothing.
 
 use std::fs;
 use std::io;
@@ -14,7 +13,7 @@ use agent_core::effect::Remembered;
 use agent_core::time::Wall;
 
 const FILE: &str = "state.json";
-/// Files that become [`FILE`] have names like this one, with something of the agent's between.
+/// Prefix and suffix of temporary files that become [`FILE`].
 const FRESH: [&str; 2] = ["state.", ".tmp"];
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -28,21 +27,21 @@ struct Stored {
 
 const SCHEMA: u32 = 1;
 
-/// The file, and what was last written to it.
+/// The state file.
 pub(crate) struct Memory {
     path: Option<PathBuf>,
-    /// Path that it is written to first.
+    /// Temporary path of the file.
     fresh: PathBuf,
     boot_id: String,
     broken: bool,
 }
 
 impl Memory {
-    /// In this directory, or nowhere.
+    /// Keeps the state in this folder, or nowhere.
     pub(crate) fn in_dir(dir: Option<&Path>) -> Self {
         let boot_id = fs::read_to_string(BOOT_ID).unwrap_or_default();
         let boot_id = boot_id.trim().to_owned();
-        // Without a boot id nothing can be known to be of this boot.
+        // Without a boot id, state cannot be attributed to this boot.
         let path = dir.map(|dir| dir.join(FILE));
         let path = path.filter(|_| !boot_id.is_empty());
         if let Some(dir) = dir {
@@ -56,8 +55,7 @@ impl Memory {
         }
     }
 
-    /// Reads the state that an agent of this boot left. An unreadable file counts as none, and is
-    /// logged.
+    /// Reads the state that an agent of this boot left. An unreadable file is logged, and counts as none.
     pub(crate) fn recall(&self) -> Option<Remembered> {
         let path = self.path.as_ref()?;
         let read = || Ok(serde_json::from_slice::<Stored>(&fs::read(path)?)?);
@@ -78,7 +76,7 @@ impl Memory {
         }
     }
 
-    /// Writes, whole or not at all. A full disk is said once.
+    /// Writes the state atomically. A full disk is logged once.
     pub(crate) fn remember(&mut self, remembered: Remembered) {
         let Some(path) = &self.path else { return };
         let stored = Stored {
@@ -88,7 +86,7 @@ impl Memory {
         };
         let write = || write(path, &self.fresh, &serde_json::to_vec(&stored)?);
         let written = write().or_else(|error| {
-            // The state comes before what explains the past.
+            // On a full disk the state takes precedence over recordings.
             let is_full = error.kind() == io::ErrorKind::StorageFull;
             let folder = path.parent().filter(|_| is_full).ok_or(error)?;
             Recordings::below(folder).remove()?;
@@ -107,7 +105,7 @@ impl Memory {
     }
 }
 
-/// Removes the file, and its directory where nothing else is in it.
+/// Removes the state file and the recordings, and then the folder if it is empty.
 pub(crate) fn remove(dir: &Path) -> io::Result<()> {
     unless_missing(fs::remove_file(dir.join(FILE)))?;
     Recordings::below(dir).remove()?;
@@ -123,41 +121,37 @@ fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Below the state folder.
+/// Subfolder of the state folder.
 const FOLDER: &str = "recordings";
 const ENDING: &str = ".pathproof";
 const BEGUN: &str = ".tmp";
-/// Maximum number of recordings that are kept: a MiB each at most.
+/// Maximum number of recordings, of at most 1 MiB each.
 const KEPT: usize = 6;
-/// RFC 3339, without the characters that file names should not have.
+/// RFC 3339, without characters that are unusual in file names.
 const NAME: &str = "%Y-%m-%dT%H%M%S%.3fZ";
 
-/// Recordings of the flight recorder below the state folder: a few files, the oldest dropped. Their
-/// names are the wall-clock time at which each ends, so that they sort and can be found by time.
+/// Recordings of the flight recorder below the state folder: a few files, of which the oldest is
+/// deleted first. Each is named by the wall-clock time at which it ends, so names sort by time.
 #[derive(Clone, Debug)]
 pub struct Recordings {
     folder: PathBuf,
 }
 
 impl Recordings {
-    /// Below this state folder.
     pub fn below(state_dir: &Path) -> Self {
         Self {
             folder: state_dir.join(FOLDER),
         }
     }
 
-    /// Writes one, whole or not at all, and drops the oldest beyond six.
-    ///
-    /// # Errors
-    /// The folder cannot be written.
+    /// Writes a recording atomically, and deletes the oldest ones beyond six.
     pub fn write(&self, now: Wall, recording: &[u8]) -> io::Result<PathBuf> {
         let time = now.timestamp().strftime(NAME);
         let path = self.folder.join(format!("{time}{ENDING}"));
-        // An agent that was killed while it wrote one cannot have removed its part.
+        // An agent that was killed while it wrote has left a partial file.
         sweep(&self.folder, ["", BEGUN], LEFT);
         write(&path, &path.with_extension(&BEGUN[1..]), recording)?;
-        // If the clock was set back, it is not the last one by name.
+        // If the clock was set back, the new recording does not sort last.
         let mut others = self.files()?;
         others.retain(|other| *other != path);
         for old in &others[..(others.len() + 1).saturating_sub(KEPT)] {
@@ -166,10 +160,7 @@ impl Recordings {
         Ok(path)
     }
 
-    /// All of them, the oldest first.
-    ///
-    /// # Errors
-    /// The folder cannot be read.
+    /// All recordings, the oldest first.
     pub fn files(&self) -> io::Result<Vec<PathBuf>> {
         let entries = fs::read_dir(&self.folder)?;
         let paths = entries.map(|entry| Ok(entry?.path()));
@@ -179,10 +170,7 @@ impl Recordings {
         Ok(files)
     }
 
-    /// Removes all of them.
-    ///
-    /// # Errors
-    /// One stays.
+    /// Removes all recordings.
     pub fn remove(&self) -> io::Result<()> {
         unless_missing(fs::remove_dir_all(&self.folder))
     }
@@ -230,14 +218,14 @@ mod tests {
         let now = Wall(1_795_266_000_000_000_000);
         let path = recordings.write(now, &[1]).unwrap();
         fs::remove_file(&path).unwrap();
-        // A folder in its place: it cannot be renamed.
+        // A folder at this path makes the rename fail.
         fs::create_dir_all(path.join("x")).unwrap();
         recordings.write(now, &[2]).unwrap_err();
         let left = fs::read_dir(path.parent().unwrap()).unwrap().count();
         assert_eq!(left, 1, "the folder alone");
     }
 
-    /// The clock may be set back, and the process be killed while it writes.
+    /// The clock may be set back, and an agent may be killed while it writes.
     #[test]
     fn a_recording_that_was_just_written_stays_and_parts_of_others_go() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! The shell around the node: takes what its sources bring, feeds it to the core as events, and
-//! performs the effects that come of them. Nothing is decided here.
+//! The shell around the node: feeds inputs to the core as events, and performs the resulting
+//! effects. It decides nothing.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ use crate::publish::Publishing;
 use crate::sentinel::kernel::{conntrack, owners};
 use crate::state::{Memory, Recordings};
 
-/// A change of so many objects leaves memory behind that is worth giving back.
+/// A change of this many objects frees enough memory to return it to the system.
 const LARGE: usize = 1_000;
 
 pub(super) struct Agent {
@@ -52,18 +52,18 @@ pub(super) struct Agent {
     /// The sentinel's parts, unless it is turned off.
     pub(super) probing: Option<Probing>,
     pub(super) succeeded: Succeeded,
-    /// Nothing where Services' health check node ports are left to others.
+    /// `None` if Services' health check node ports are left to another program.
     pub(super) health_ports: Option<SteeredServices>,
     pub(super) open_count: OpenCount,
     pub(super) output: Output,
     interfaces: Interfaces,
-    /// Interfaces came or went whose hooks were not followed yet.
+    /// Interfaces changed, and their hooks were not followed yet.
     unfollowed: bool,
-    /// Pause until the kernel's evidence is read again.
+    /// Time until the next sample.
     next_sample: Duration,
 }
 
-/// Recipients of verdicts, and the data that reports carry beside them.
+/// Recipients of verdicts, and further data for reports.
 pub(super) struct Output {
     pub(super) metrics: Arc<Metrics>,
     pub(super) publishing: Option<Publishing>,
@@ -76,7 +76,7 @@ pub(super) struct Output {
 }
 
 impl Agent {
-    /// Begins where an agent of this boot stopped, if one did.
+    /// Starts from the state of an earlier agent of this boot, if there was one.
     pub(super) fn new(
         config: Config,
         (observer, start): Loaded,
@@ -117,7 +117,7 @@ impl Agent {
         }
     }
 
-    /// The cluster view changed, or what is wrong with it did.
+    /// Feeds a change of the cluster view or of its problems.
     pub(super) fn follow_view(&mut self, update: Update) {
         self.follow_successor();
         let changes = update.changes.len();
@@ -137,7 +137,7 @@ impl Agent {
         }
     }
 
-    /// Interfaces came or went. Their hooks are the successor's to keep, where there is one.
+    /// Feeds a change of interfaces. If there is a successor, it keeps their hooks.
     pub(super) fn follow_interfaces(&mut self, interfaces: Interfaces) {
         self.interfaces = interfaces;
         self.unfollowed = true;
@@ -149,10 +149,10 @@ impl Agent {
         }
     }
 
-    /// Every few seconds: are the hooks still there, and first? Two agents that both insist on being
-    /// first would fight, so a successor has them.
+    /// Every few seconds, checks that the hooks are attached and come first. Two agents that both
+    /// insist on being first would fight, so a successor keeps them.
     pub(super) fn check(&mut self) {
-        // Before the check: some of its work is a successor's, where there is one.
+        // Before the check, because a successor takes over some of its work.
         let succeeded = self.follow_successor();
         self.feed(Event::Check);
         let wall = clock::wall();
@@ -168,8 +168,8 @@ impl Agent {
         }
     }
 
-    /// Attaches to the devices that the configuration wants, and repairs where that `checks`. The
-    /// sentinel's far ends are left out: what crosses them is on no node's way.
+    /// Attaches to the devices that the configuration selects, and repairs hooks if it `checks`.
+    /// The sentinel's far ends are excluded: the node does not route what crosses them.
     fn follow_hooks(&mut self, checks: bool) {
         let Some(observer) = &mut self.observer else {
             return;
@@ -210,7 +210,7 @@ impl Agent {
         self.feed(Event::Hooks(hooks));
     }
 
-    /// Reads the kernel's evidence. Returns when to read it again.
+    /// Reads the kernel's evidence. Returns the time until the next reading.
     pub(super) fn sample(&mut self) -> Duration {
         let now = clock::mono();
         let event = match self.observer.as_mut().map(|observer| observer.sample(now)) {
@@ -235,7 +235,7 @@ impl Agent {
         self.feed_at(event, clock::mono());
     }
 
-    /// Steps the node, and on with what its effects bring, in the order in which it comes.
+    /// Steps the node, then feeds the events that its effects cause, in order.
     fn feed_at(&mut self, event: Event, mut now: Mono) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {
@@ -250,7 +250,7 @@ impl Agent {
     fn perform(&mut self, effect: Effect, events: &mut VecDeque<Event>) {
         match effect {
             Effect::Maps(effect) => self.perform_on_maps(effect, events),
-            // They are a successor's, where there is one.
+            // A successor takes these over.
             Effect::Sentinel(SentinelEffect::Check) | Effect::Write(WriteEffect::State(_))
                 if self.succeeded.ask().exists() => {}
             Effect::Sentinel(effect) => {
@@ -288,7 +288,7 @@ impl Agent {
         }
     }
 
-    /// Reads now, or schedules the reading. Returns the result if there is one already.
+    /// Reads now, or schedules the reading. Returns the result if it is available at once.
     #[deny(clippy::wildcard_enum_match_arm)]
     fn read(&mut self, effect: ReadEffect) -> Option<Event> {
         match effect {
@@ -330,7 +330,7 @@ impl Agent {
         }
     }
 
-    /// Reads the datapath's shape; `read` are its owners where they were just read.
+    /// Reads the datapath's shape. `read` passes owners that were just read.
     fn read_shape(&self, read: Option<OwnersRead>) -> Option<Event> {
         let observer = self.observer.as_ref()?;
         let ends = self.probing.as_ref().map(Probing::near_ends);
@@ -471,7 +471,7 @@ impl Agent {
         }
     }
 
-    /// Tells the node whether a successor is there, where that changed. Returns whether one is.
+    /// Informs the node if a successor appeared or ended. Returns whether there is one.
     fn follow_successor(&mut self) -> bool {
         for successor in self.succeeded.news() {
             self.feed(Event::Successor(successor));
@@ -479,8 +479,8 @@ impl Agent {
         self.succeeded.exists()
     }
 
-    /// The last thing before the process ends. Pinned links stay: the next agent finds them. So do
-    /// the sentinel's devices, where it uses them already.
+    /// Runs last before the process ends. Pinned links stay for the next agent, as do the
+    /// sentinel's devices if a successor uses them already.
     pub(super) async fn end(&mut self, succeeded: bool) {
         if let Some(probing) = self.probing.take() {
             probing.end(succeeded).await;

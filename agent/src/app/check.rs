@@ -1,5 +1,5 @@
-//! `pathproof check` without an agent: the agent's own parts, without listeners, pins and state,
-//! for a few seconds; then everything is removed.
+//! `pathproof check` without an agent: runs the agent's parts for a few seconds, without listeners,
+//! pins and state. Then it removes everything.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ use agent_core::limits::Limits;
 use agent_core::node::Condition;
 use agent_core::report::Report;
 
-/// The cluster view is read and devices are made within this, or never.
+/// Timeout for reading the cluster view and creating the devices.
 const SETUP: Duration = Duration::from_secs(10);
 
-/// Probes for so long.
+/// Probes for `time`.
 ///
 /// # Errors
 /// The reason why it could not probe. In any case, nothing is left behind.
@@ -51,7 +51,7 @@ pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration),
         )),
         begun = turn(&mut agent, &mut inputs, time) => Ok(begun),
     };
-    // The latest evidence counts too: it is read and judged.
+    // Read and judge the latest evidence too.
     agent.sample();
     let report = agent.output.report.borrow().clone();
     agent.end(false).await;
@@ -60,8 +60,8 @@ pub async fn check(config: Config, time: Duration) -> Result<(Report, Duration),
     Ok((report, time))
 }
 
-/// The agent's loop until the time is up, or there is nothing to wait for. Returns when the first
-/// probe was to be sent.
+/// Runs the agent's loop until the time is up, or no probe can be expected. Returns when the first
+/// probe was due.
 async fn turn(agent: &mut Agent, inputs: &mut Inputs, time: Duration) -> Option<Instant> {
     let mut begun = None;
     let mut end = Instant::now() + SETUP;

@@ -1,5 +1,5 @@
-//! Counts open connections beside the main loop: a large table takes longer to read than the loop may stand
-//! still.
+//! Counts open connections outside of the main loop: a large table takes longer to read than the
+//! loop may block.
 
 use agent_core::drain::{OpenConnections, Outsiders};
 use tokio::sync::mpsc;
@@ -9,7 +9,7 @@ use crate::datapath::flows;
 /// A count, or the reason why there is none.
 pub(super) type Counted = Result<OpenConnections, String>;
 
-/// The node asks for one count at a time.
+/// The node requests one count at a time.
 pub(super) struct OpenCount {
     sender: mpsc::Sender<Counted>,
     /// Taken by the main loop.
@@ -27,7 +27,6 @@ impl Default for OpenCount {
 }
 
 impl OpenCount {
-    /// Begins a count.
     pub(super) fn begin(&self, outsiders: Outsiders) {
         let sender = self.sender.clone();
         tokio::task::spawn_blocking(move || {

@@ -1,5 +1,5 @@
-//! The sentinel's parts, held: its devices (kept by a task), programs, prober and uncached reader.
-//! Their results become events of the node, and the node's effects reach them here.
+//! Holds the sentinel's parts: its devices (kept by a task), programs, prober and uncached reader.
+//! Their results become events of the node, and the node's effects are performed here.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) struct Inbox {
 }
 
 impl Inbox {
-    /// The next event; never one where there is no sentinel.
+    /// The next event; without a sentinel it never completes.
     pub(super) async fn next(&mut self) -> Event {
         tokio::select! {
             Some(event) = self.events.recv() => event,
@@ -41,7 +41,7 @@ impl Inbox {
 
 pub(super) struct Probing {
     config: SentinelConfig,
-    /// The devices that the keeper made; `devices` are those that are probed through.
+    /// Devices that the keeper made; `devices` are those in use.
     ready: watch::Receiver<Option<SentinelDevices>>,
     devices: Option<SentinelDevices>,
     hooks: Option<ProbeHooks>,
@@ -49,13 +49,13 @@ pub(super) struct Probing {
     traces: mpsc::UnboundedSender<ProbeTrace>,
     desired: watch::Sender<DesiredState>,
     keeper: JoinHandle<()>,
-    /// Asks for an uncached reading, where the sentinel comes from an API server.
+    /// Requests an uncached read, if the sentinel comes from an API server.
     rereads: Option<watch::Sender<()>>,
 }
 
 impl Probing {
-    /// With its keeper, which does nothing yet. `uncached` reads the sentinel past the watches, where
-    /// it comes from an API server.
+    /// Starts the keeper, which does nothing yet. `uncached` reads the sentinel past the watches,
+    /// if it comes from an API server.
     pub(super) fn new(config: SentinelConfig, uncached: Option<ApiServer>) -> (Self, Inbox) {
         let (desired, desires) = watch::channel(DesiredState::default());
         let (made, ready) = watch::channel(None);
@@ -84,22 +84,22 @@ impl Probing {
         self.rereads.is_some()
     }
 
-    /// Names of the devices that the observer leaves alone: their packets are on no node's way.
+    /// Names of the devices that the observer skips: the node does not route what crosses them.
     pub(super) fn far_ends(&self) -> [String; 2] {
         [Role::ClientFar, Role::ServerFar].map(|role| role.name(&self.config.devices))
     }
 
-    /// Names of those that face the node.
+    /// Names of the devices that face the node.
     pub(super) fn near_ends(&self) -> [String; 2] {
         Role::NEAR.map(|role| role.name(&self.config.devices))
     }
 
-    /// Whether the devices are there and nothing probes through them, or through others.
+    /// Whether devices exist and the other parts do not run on them.
     pub(super) fn has_ended(&self) -> bool {
         self.ready.borrow().is_some() && !self.runs()
     }
 
-    /// Performs an effect. Returns what the node is told of it.
+    /// Performs an effect. Returns the event to feed to the node, if any.
     #[deny(clippy::wildcard_enum_match_arm)]
     pub(super) fn perform(
         &mut self,
@@ -153,7 +153,7 @@ impl Probing {
             && self.prober.as_ref().is_some_and(Prober::is_running)
     }
 
-    /// Programs and prober for the devices that are ready, if they do not run already.
+    /// Starts programs and prober on the ready devices, if they do not run already.
     fn start(&mut self, anew: bool, observer: Option<&mut Observer>) -> Result<(), String> {
         let observer = observer.ok_or("the observer is not loaded")?;
         if anew {
@@ -163,7 +163,7 @@ impl Probing {
         let Some(devices) = ready.filter(|_| !self.runs()) else {
             return Ok(());
         };
-        // The old ones first: two echoes would answer twice.
+        // Stop the old ones first: two echoes would answer twice.
         self.stop();
         let hooks = observer.open_sentinel(&ProbeEnds {
             client_near: devices.index(Role::ClientNear),
@@ -185,7 +185,7 @@ impl Probing {
         self.devices = None;
     }
 
-    /// Ends everything, and takes the devices away unless a successor has them.
+    /// Stops everything, and removes the devices unless a successor uses them.
     pub(super) async fn end(mut self, succeeded: bool) {
         self.stop();
         let Self {
@@ -201,7 +201,7 @@ impl Probing {
     }
 }
 
-/// Reads the sentinel whenever that is asked for, from a task that ends with whoever asks.
+/// Reads the sentinel on request, in a task that ends with the requester.
 fn follow_requests(uncached: ApiServer, events: mpsc::UnboundedSender<Event>) -> watch::Sender<()> {
     let (requests, mut requested) = watch::channel(());
     tokio::spawn(async move {

@@ -1,11 +1,11 @@
-//! Everything that listens, on a thread of its own.
+//! All listeners, on a thread of their own.
 //!
-//! The main loop may wait for a second or more: for the kernel's lock of network interfaces, for a plan of
-//! ten thousand Services. A load balancer waits for one second. On a runtime of several threads tokio may
-//! run both on one thread: a worker that picks up a task while it owns the driver of sockets and timers
-//! does not hand the driver over until that task yields (tokio issue 4730).
+//! The main loop may wait for a second or more: for the kernel's lock of network interfaces, or for
+//! a plan of ten thousand Services. A load balancer waits for one second. On a runtime of several
+//! threads tokio may run both on one thread. A worker that picks up a task while it owns the driver
+//! of sockets and timers keeps the driver until that task yields (tokio issue 4730).
 //!
-//! Nothing here may ask the main loop for anything but a recording.
+//! Nothing here may request anything but a recording from the main loop.
 
 use std::io;
 use std::sync::Arc;
@@ -27,21 +27,20 @@ use crate::lifecycle::raise_open_files;
 use crate::metrics::Listener;
 use crate::port::Listeners;
 
-/// Connections at a time that sent a request to the admin port: an answer there may have a MiB, and a
+/// Maximum number of connections with a request on the admin port. An answer may have 1 MiB, and a
 /// client that does not read it holds it for a minute.
 const ADMIN_TALKING: usize = 16;
 
 /// A listener, with the requests that it answers and the rules for its clients.
 type Served = (std::net::TcpListener, Router, Rules);
 
-/// The thread that serves.
 pub(super) struct Serving(oneshot::Receiver<()>);
 
 impl Serving {
-    /// Starts it; it serves until the sender of `ended` is dropped.
+    /// Starts the thread; it serves until the sender of `ended` is dropped.
     ///
     /// # Errors
-    /// No thread or runtime can be had.
+    /// A thread or runtime cannot be created.
     pub(super) async fn start(all: Vec<Served>, ended: watch::Receiver<()>) -> io::Result<Self> {
         let (started, starting) = oneshot::channel();
         let (over, ends) = oneshot::channel();
@@ -56,7 +55,7 @@ impl Serving {
 
     /// Waits until the last request is answered.
     pub(super) async fn end(self) {
-        // Nothing is ever sent.
+        // Nothing is sent: the sender is dropped.
         let _ = self.0.await;
     }
 }
@@ -77,7 +76,7 @@ fn run(all: Vec<Served>, ended: &watch::Receiver<()>, started: oneshot::Sender<i
             let end = async move { while ended.changed().await.is_ok() {} };
             served.spawn(serve(listener, router, rules, end));
         }
-        // The one who waits for it may be gone.
+        // The receiver may be gone.
         let _ = started.send(Ok(()));
         served.join_all().await;
     });
@@ -116,7 +115,7 @@ pub(super) fn all(
         metrics: Arc::clone(&metrics),
         loopback: agent.config.drop_in.then_some(alive),
     });
-    // Unauthenticated clients come to the health port.
+    // Raise the limit: the healthz port is open to unauthenticated clients.
     let open_files = raise_open_files();
     let limits = Limits::default().within(open_files / 4 * 3);
     let allow = &agent.config.healthz.allow;
@@ -130,9 +129,9 @@ pub(super) fn all(
         metrics: Arc::clone(&metrics),
     });
     let mut limits = Limits::default().within(open_files / 8);
-    // Few have a reason to ask the other two.
+    // Few clients use the other two ports.
     limits.waiting = limits.waiting.min(1_024);
-    // As kube-proxy's: other load balancers may ask there than at the health port.
+    // As in kube-proxy, any client may connect: other load balancers may probe these ports.
     serve(Listener::Service, listeners.services, router, &[], limits);
     limits.talking = limits.talking.min(ADMIN_TALKING);
     let allow = &agent.config.admin.allow;
@@ -157,8 +156,7 @@ mod tests {
     use super::*;
     use crate::metrics::{Metrics, ServiceMetrics};
 
-    /// The test's own runtime has one thread, which waits for the answer here as the main loop waits for
-    /// the kernel.
+    /// The test's runtime has one thread, which blocks here as the main loop blocks in the kernel.
     #[tokio::test]
     async fn answers_do_not_wait_for_the_main_loop() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

@@ -1,7 +1,7 @@
-//! Options of `pathproof run` and `rotate`, read into values that are sound each by itself: a refusal
-//! names the option, the value and the remedy.
+//! Options of `pathproof run` and `rotate`, each parsed into a valid value. An error names the
+//! option, the value and the remedy.
 //!
-//! Every one can also be set by an environment variable; the command line wins.
+//! Every option can also be set by an environment variable; the command line wins.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -25,10 +25,10 @@ use agent_core::verdict::CountedFamilies;
 
 pub(super) const SENTINEL: &str = "Sentinel";
 
-/// Port of /healthz and /livez where none is given: kube-proxy's.
+/// Default port of /healthz and /livez, the same as kube-proxy's.
 pub const HEALTHZ_PORT: u16 = 10256;
 
-/// What every option has: a variable, PATHPROOF_ and its name; and a list is separated by commas.
+/// Settings of every option: an environment variable (PATHPROOF_ and its name), and commas in lists.
 pub(crate) fn as_option(mut arg: Arg) -> Arg {
     if matches!(arg.get_action(), ArgAction::Append) {
         arg = arg.value_delimiter(',');
@@ -37,7 +37,6 @@ pub(crate) fn as_option(mut arg: Arg) -> Arg {
     arg.env(format!("PATHPROOF_{}", name.replace('-', "_")))
 }
 
-/// Whether something is done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
     On,
@@ -334,8 +333,8 @@ pub struct ObserverArgs {
 }
 
 impl ObserverArgs {
-    /// Whether an interface of this name is to be watched: an exclusion wins. Loopback is left out
-    /// elsewhere, by its flag: a name is no proof of what a device is.
+    /// Whether to observe an interface of this name; exclusions win. Loopback is excluded
+    /// elsewhere, by its flag, because a name does not prove what a device is.
     pub fn watches(&self, name: &str) -> bool {
         let mut include = self.include.iter().flatten().peekable();
         let is_included = include.peek().is_none() || include.any(|one| one.matches(name));
@@ -367,7 +366,7 @@ pub struct KeptArgs {
     pub state_dir: OrNone<PathBuf>,
 }
 
-/// What the sentinel is.
+/// Options of the sentinel.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 #[command(next_help_heading = SENTINEL, mut_args = as_option)]
 pub struct SentinelConfig {

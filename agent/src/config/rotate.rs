@@ -109,7 +109,7 @@ pub struct RotateConfig {
     #[command(flatten)]
     pub process: ProcessArgs,
 
-    /// The host's name, or the pod's.
+    /// Name of the host or pod.
     #[arg(skip)]
     pub host: String,
 }

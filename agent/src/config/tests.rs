@@ -20,8 +20,7 @@ fn around() -> Surroundings {
     }
 }
 
-/// The values of a command line; the environment of the test's process plays no part in it as
-/// long as nobody sets PATHPROOF_*.
+/// Parses a command line. The result depends on the environment if a PATHPROOF_* variable is set.
 fn resolve(options: &[&str]) -> Result<Config, String> {
     resolve_in(&[&["--manifests=/cluster"], options].concat(), &around())
 }
@@ -204,7 +203,7 @@ fn a_missing_folder_is_named() {
     );
 }
 
-/// The source that a command line names.
+/// Source that these options select.
 fn source(options: &[&str], in_cluster: bool) -> Result<Source, String> {
     let around = Surroundings {
         in_cluster,
@@ -311,7 +310,7 @@ struct RotatorLine {
     rotate: RotateConfig,
 }
 
-/// The core's tests, its simulator and docs/sizing.md count on that interval.
+/// The core's tests, its simulator and docs/sizing.md assume this interval.
 #[test]
 fn the_default_interval_is_the_cores() {
     let interval = |options: &[&str]| {

@@ -1,5 +1,4 @@
-//! Values of options: what each may be, and how it is read. A refusal says what to give instead; clap
-//! names the option and the value beside it.
+//! Parsers of option values. An error states what to give instead; clap adds the option and the value.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -19,18 +18,17 @@ use agent_core::cluster::ObjectName;
 use agent_core::eligibility::is_dns_name;
 use agent_core::expect::node::address;
 
-/// A value, or the word `none`. The other name keeps clap from taking it for an option that may be
-/// left out.
+/// A value, or the word `none`. The alias keeps clap from treating the option as optional.
 pub(crate) type OrNone<T> = Option<T>;
 
 const NONE: &str = "none";
 
-/// A word that serde knows a value by.
+/// Parses a word by its serde name.
 pub(super) fn word<T: DeserializeOwned>(text: &str) -> Result<T, serde::de::value::Error> {
     T::deserialize(text.into_deserializer())
 }
 
-/// `IP:PORT`, `IP`, `[IP]`, `:PORT` or `[IP]:PORT`; without a port it is `port`. `none` is nowhere.
+/// `IP:PORT`, `IP`, `[IP]`, `:PORT` or `[IP]:PORT`; the default port is `port`. `none` means no address.
 pub(super) fn bind_address(
     port: u16,
 ) -> impl Fn(&str) -> Result<OrNone<BindAddress>, String> + Clone + Send + Sync + 'static {
@@ -58,7 +56,7 @@ pub(super) fn bind_address(
     }
 }
 
-/// A range or a single address. An empty text is none, so that an empty variable is no rule.
+/// A range or a single address. An empty text is no range, so that an empty variable adds no rule.
 pub(super) fn range(text: &str) -> Result<Option<IpNet>, &'static str> {
     let text = text.trim();
     if text.is_empty() {
@@ -70,13 +68,13 @@ pub(super) fn range(text: &str) -> Result<Option<IpNet>, &'static str> {
         .map_err(|_| "give a CIDR such as 10.0.0.0/8 or 2001:db8::/32, or an IP")
 }
 
-/// A pattern for the names of interfaces; none where the text is empty.
+/// A pattern for interface names; `None` if the text is empty.
 pub(super) fn pattern(text: &str) -> Result<Option<Pattern>, &'static str> {
     let text = text.trim();
     (!text.is_empty()).then(|| Pattern::new(text)).transpose()
 }
 
-/// Ports, both ends included.
+/// Inclusive range of ports.
 pub(crate) type PortRange = RangeInclusive<u16>;
 
 /// `FIRST-LAST`, or `none`.
@@ -98,7 +96,7 @@ pub(super) fn percent() -> impl TypedValueParser<Value = u32> {
     clap::value_parser!(u32).range(0..=100)
 }
 
-/// `0`, or a duration of at most so many minutes.
+/// `0`, or a duration of at most `most` minutes.
 pub(super) fn minutes(
     most: u64,
 ) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync + 'static {
@@ -170,14 +168,14 @@ pub(super) fn object_name(text: &str) -> Result<ObjectName, &'static str> {
     Ok(ObjectName::new(namespace, name))
 }
 
-/// Room for the four suffixes (`-c0`) in an interface name of 15 bytes (IFNAMSIZ).
+/// Leaves room for the four suffixes (`-c0`) in an interface name of 15 bytes (IFNAMSIZ).
 const PREFIX_LEN: usize = 12;
 
 /// Prefix of the names of the sentinel's interfaces.
 pub(crate) fn device_prefix(text: &str) -> Result<String, &'static str> {
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let text = text.trim();
-    // A name that begins with '-' is an option to every tool that is given it.
+    // Tools would take a name that begins with '-' for an option.
     let fits = (1..=PREFIX_LEN).contains(&text.len()) && !text.starts_with('-');
     match fits && text.bytes().all(sound) {
         true => Ok(text.to_owned()),
@@ -193,7 +191,7 @@ pub(super) fn pair(text: &str) -> Result<[IpAddr; FAMILIES], String> {
     }
 }
 
-/// An address of each family at most.
+/// At most one address of each family.
 pub(super) fn addresses(text: &str) -> Result<[Option<IpAddr>; FAMILIES], String> {
     let mut found = [None; FAMILIES];
     for part in text
@@ -217,7 +215,7 @@ pub(super) fn addresses(text: &str) -> Result<[Option<IpAddr>; FAMILIES], String
     Ok(found)
 }
 
-/// Whether the kernel does not route it as an ordinary host's address.
+/// Whether the kernel refuses to route this as an ordinary host's address.
 fn is_martian(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(v4) => {
@@ -234,18 +232,18 @@ fn is_martian(ip: IpAddr) -> bool {
     }
 }
 
-/// Longest name of an interface (IFNAMSIZ without its final zero).
+/// Longest name of an interface (IFNAMSIZ without the final NUL).
 const MAX_NAME: usize = 15;
 
-/// A name of interfaces in which `*` stands for any characters and `?` for one.
+/// A pattern for interface names: `*` matches any characters, and `?` matches one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern(Box<str>);
 
 impl Pattern {
-    /// A pattern that some interface can match.
+    /// Parses a pattern that at least one interface name can match.
     ///
     /// # Errors
-    /// The reason why none can.
+    /// The reason why no name can match.
     fn new(text: &str) -> Result<Self, &'static str> {
         if text.contains([' ', '/', ':']) {
             return Err("interface names cannot contain a space, '/' or ':'");
@@ -259,13 +257,12 @@ impl Pattern {
         Ok(Self(text.into()))
     }
 
-    /// Whether it stands for this name.
     pub(crate) fn matches(&self, name: &str) -> bool {
         fits(self.0.as_bytes(), name.as_bytes())
     }
 }
 
-/// Names are short, so every way to divide the name may be tried; stars beside each other are one.
+/// Names are short, so every split of the name may be tried. Adjacent stars count as one.
 fn fits(pattern: &[u8], name: &[u8]) -> bool {
     match (pattern.split_first(), name.split_first()) {
         (None, None) => true,

@@ -5,11 +5,14 @@
 //! | `/metrics` | OpenMetrics |
 //! | `/verdict` | the whole report as JSON: verdict, reasons, evidence, coverage |
 //! | `/recording` | the events of the last minutes, as `pathproof replay` reads them |
-//! | `/drainz` | 200 once no new connection came from outside for `quiet` seconds, else 503; `waited` seconds say that the node leaves |
+//! | `/drainz` | 200 once no new connection came from outside for `quiet` seconds, else 503 |
 //! | `/agent/readyz` | 200 once every part of the agent is ready, else 503 and the parts missing |
-//! | `/agent/startupz` | 200, and 503 while an agent starts: this one, or its successor, which answers here once it has |
+//! | `/agent/startupz` | 503 while this agent or its successor starts, else 200 |
 //! | `/agent/livez` | 200 while the main loop turns; a broken datapath is no reason to restart |
 //! | `/` | this list |
+//!
+//! With `waited`, the seconds that the caller has waited, a request to `/drainz` declares that the node leaves.
+//! A successor that has started answers `/agent/startupz` itself.
 //!
 //! Read only: GET and HEAD. Nothing here changes state.
 
@@ -34,29 +37,25 @@ use agent_core::report::drain::DrainReport;
 use agent_core::text;
 use agent_core::time::{Mono, Spoken};
 
-/// State that requests need.
 #[derive(Clone)]
 pub struct AdminState {
-    /// The published report; none before the first verdict.
+    /// The published report; `None` before the first verdict.
     pub report: watch::Receiver<Option<Arc<Report>>>,
-    /// Metrics behind `/metrics`.
     pub metrics: Arc<Metrics>,
     /// Parts that are not ready yet.
     pub readiness: Readiness,
     /// Time of the main loop's last turn.
     pub heartbeat: Heartbeat,
-    /// Takes requests for the recording to the main loop.
+    /// Sends requests for a recording to the main loop.
     pub recordings: mpsc::Sender<RecordingRequest>,
     /// Folder with the locks of agents that are starting.
     pub state_dir: Option<PathBuf>,
-    /// The monotonic clock.
     pub now: fn() -> Mono,
 }
 
-/// Sender that takes the requested recording.
+/// Receives the requested recording.
 pub type RecordingRequest = oneshot::Sender<Vec<u8>>;
 
-/// The router of the admin port.
 pub fn router(state: AdminState) -> Router {
     Router::new()
         .route("/", get(index))
@@ -87,7 +86,7 @@ async fn verdict(State(state): State<AdminState>) -> Response {
 
 async fn recording(State(state): State<AdminState>) -> Response {
     let (wanted, recording) = oneshot::channel();
-    // A main loop that is gone drops the request.
+    // If the main loop is gone, the request is dropped.
     let _ = state.recordings.send(wanted).await;
     match recording.await {
         Ok(recording) => ([(CONTENT_TYPE, "application/gzip")], recording).into_response(),
@@ -95,8 +94,7 @@ async fn recording(State(state): State<AdminState>) -> Response {
     }
 }
 
-/// The question comes with the request, so this one answer is found when it is asked for; nothing
-/// changes by it.
+/// Computed for each request, because it depends on the query; it changes nothing.
 async fn drainz(State(state): State<AdminState>, uri: Uri) -> Response {
     let ask = match Ask::parse(uri.query().unwrap_or_default()) {
         Ok(ask) => ask,
@@ -128,7 +126,7 @@ fn too_early(state: &AdminState) -> Response {
 fn json(status: StatusCode, document: &impl serde::Serialize) -> Response {
     match serde_json::to_string(document) {
         Ok(body) => (status, JSON, text::json(&body).into_owned() + "\n").into_response(),
-        // Plain structs with string keys: this would be a defect.
+        // Plain structs with string keys: an error would be a defect.
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
 }
@@ -181,7 +179,7 @@ async fn index() -> Html<&'static str> {
     )
 }
 
-/// Neither kept nor guessed at.
+/// Forbids caching and content sniffing.
 async fn seal(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));

@@ -1,7 +1,7 @@
 //! Opens listeners, and reports a failure with its remedy.
 //!
-//! Every listener shares its port (`SO_REUSEPORT`) with processes of the same user that share it as
-//! well: an agent's successor opens it while the agent still answers.
+//! Every listener shares its port (`SO_REUSEPORT`) with processes of the same user that also share
+//! it: a successor opens it while the agent still answers.
 
 use std::fmt;
 use std::io;
@@ -11,25 +11,24 @@ use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 use tokio::net::TcpListener;
 
-/// Connections that wait to be accepted. The kernel limits it to net.core.somaxconn.
+/// Maximum queue of connections to accept. The kernel limits it to net.core.somaxconn.
 const BACKLOG: i32 = 4096;
 
-/// The option of the listener that need not hold its port.
+/// Option of the listener that need not hold its port.
 pub const HEALTHZ: &str = "--healthz-bind-address";
-/// The option of the listener that Services' health check node ports are steered to.
+/// Option of the listener that connections to health check node ports are steered to.
 pub const SERVICES: &str = "--health-check-node-ports";
 
 /// An address to listen at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindAddress {
-    /// Every address of both families, at this port: what Go means by 0.0.0.0, `[::]` or no host.
+    /// All addresses of both families, at this port: Go's meaning of 0.0.0.0, `[::]` or no host.
     Everywhere(u16),
-    /// One address.
     One(SocketAddr),
 }
 
 impl BindAddress {
-    /// The port, 0 for one that the kernel picks.
+    /// The port; 0 lets the kernel pick one.
     pub fn port(&self) -> u16 {
         match self {
             BindAddress::Everywhere(port) => *port,
@@ -37,7 +36,7 @@ impl BindAddress {
         }
     }
 
-    /// Whether nobody beside this machine reaches it.
+    /// Whether only this machine can reach it.
     pub fn is_loopback(&self) -> bool {
         matches!(self, BindAddress::One(address) if address.ip().is_loopback())
     }
@@ -49,7 +48,7 @@ impl From<SocketAddr> for BindAddress {
         if ip.is_unspecified() {
             BindAddress::Everywhere(address.port())
         } else if ip == address.ip() {
-            // Kept as given: an IPv6 address may carry a scope.
+            // Kept as given, because an IPv6 address may carry a scope.
             BindAddress::One(address)
         } else {
             BindAddress::One(SocketAddr::new(ip, address.port()))
@@ -93,16 +92,14 @@ fn remedy(source: &io::Error, option: &str) -> String {
 }
 
 /// Opens a listener. `option` is the setting that an error names.
-///
-/// # Errors
-/// The address cannot be had.
 pub fn listen(option: &'static str, address: BindAddress) -> Result<TcpListener, BindError> {
     let opened = match address {
         BindAddress::One(one) => open(one, false, false),
         BindAddress::Everywhere(port) => {
             let both = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
             open(both, true, false).or_else(|error| match error.kind() {
-                // In use is in use; anything else means that this machine has no IPv6.
+                // A port that is in use or forbidden is an error; anything else means that this
+                // machine has no IPv6.
                 io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied => Err(error),
                 _ => open((Ipv4Addr::UNSPECIFIED, port).into(), false, false),
             })
@@ -115,11 +112,11 @@ pub fn listen(option: &'static str, address: BindAddress) -> Result<TcpListener,
     })
 }
 
-/// Opens a listener that is to be steered to: at a port of its own that the kernel picks, at a
-/// loopback address, so that nobody finds it but who is steered there.
+/// Opens a listener for steered connections, at a loopback address and a port that the kernel
+/// picks. Only connections that are steered there find it.
 ///
 /// # Errors
-/// No interface has the address that connections are to be dialled at.
+/// No interface has the address that clients dial.
 pub fn listen_aside(option: &'static str, address: BindAddress) -> Result<TcpListener, BindError> {
     let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, 0));
@@ -128,8 +125,8 @@ pub fn listen_aside(option: &'static str, address: BindAddress) -> Result<TcpLis
             SocketAddr::V4(_) => open(v4, false, true),
             SocketAddr::V6(_) => open(v6, false, true),
         }),
-        // A socket at an IPv4 address by its IPv6 name is accepted for connections of both
-        // families; one at ::1 would be for IPv6 alone.
+        // A socket at an IPv4-mapped IPv6 address accepts steered connections of both families. One
+        // at ::1 would accept only IPv6.
         BindAddress::Everywhere(_) => {
             let both = SocketAddr::from((Ipv4Addr::LOCALHOST.to_ipv6_mapped(), 0));
             open(both, true, true).or_else(|_| open(v4, false, true))
@@ -142,7 +139,7 @@ pub fn listen_aside(option: &'static str, address: BindAddress) -> Result<TcpLis
     })
 }
 
-/// Whether the machine has an address; its port is left alone.
+/// Fails unless the machine has the address. The port is not used.
 fn claim(address: SocketAddr) -> io::Result<()> {
     let mut anywhere = address;
     anywhere.set_port(0);
@@ -153,7 +150,7 @@ fn open(address: SocketAddr, both_families: bool, aside: bool) -> io::Result<Tcp
     let socket = socket(address, both_families)?;
     match address {
         _ if !aside => socket.set_reuse_port(true)?,
-        // The loopback interface may lack its IPv6 address; who is steered here dials another anyway.
+        // The loopback interface may lack ::1, which steered connections do not dial anyway.
         SocketAddr::V4(_) => socket.set_freebind_v4(true)?,
         SocketAddr::V6(_) => socket.set_freebind_v6(true)?,
     }
@@ -169,8 +166,8 @@ fn socket(address: SocketAddr, both_families: bool) -> io::Result<Socket> {
         Some(Protocol::TCP),
     )?;
     socket.set_nonblocking(true)?;
-    // Go does so too: a restart need not wait for the last run's closed connections. Those that
-    // were steered have the port's number as well, and must not keep its owner from it.
+    // As in Go, a restart need not wait for closed connections of the last run. Steered connections
+    // have the port's number too, and must not keep its owner from it.
     socket.set_reuse_address(true)?;
     if address.is_ipv6() {
         socket.set_only_v6(!both_families)?;

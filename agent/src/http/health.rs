@@ -5,12 +5,12 @@
 //! |---|---|
 //! | `/healthz` | 200 or 503: may the node be sent new connections? |
 //! | `/livez` | 200 or 503: does the node route Service traffic? |
-//! | anything else | 404, as Go's net/http says it |
+//! | anything else | 404, like Go's net/http |
 //!
-//! Any method is answered alike. The answer is the published one; a request only adds the time.
+//! Every method gets the same answer: the published one, with the current time.
 //!
 //! In kube-proxy's place, `/healthz` answers requests from a loopback address for the agent alone:
-//! they come from those who restart it (docs/rke1.md).
+//! they come from programs that restart it (docs/rke1.md).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -34,11 +34,11 @@ pub struct HealthState {
     pub answers: watch::Receiver<Arc<Answers>>,
     pub now: fn() -> Wall,
     pub metrics: Arc<Metrics>,
-    /// Source of the answer to loopback at `/healthz`, where that is not the verdict.
+    /// Source of the answer to loopback clients at `/healthz`, if that is not the verdict.
     pub loopback: Option<Alive>,
 }
 
-/// Whether the agent is alive, as `/agent/livez` says it.
+/// Whether the agent is alive, as in `/agent/livez`.
 #[derive(Clone)]
 pub struct Alive {
     /// Time of the main loop's last turn.
@@ -46,11 +46,11 @@ pub struct Alive {
     pub now: fn() -> Mono,
 }
 
-/// Client address from the listener; without it, no client counts as loopback.
+/// Client address, set by the listener; without it, no client counts as loopback.
 #[derive(Debug, Clone, Copy)]
 pub struct Peer(pub IpAddr);
 
-/// Address that the client dialled, from the listener.
+/// Address that the client dialled, set by the listener.
 #[derive(Debug, Clone, Copy)]
 pub struct Dialled(pub SocketAddr);
 

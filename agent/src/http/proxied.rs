@@ -1,35 +1,34 @@
-//! The PROXY protocol's header ([versions 1 and 2]) before a request: a load balancer that was told to
-//! speak it to a Service's ports may put it before its health checks too ([kubernetes #121819]).
+//! The PROXY protocol's header ([versions 1 and 2]) before a request. A load balancer that sends it
+//! to a Service's ports may also send it before health checks ([kubernetes #121819]).
 //!
-//! Its content is not used: the connection's own source decides about access.
+//! Its content is not used: access depends on the source of the connection itself.
 //!
 //! [versions 1 and 2]: https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt
 //! [kubernetes #121819]: https://github.com/kubernetes/kubernetes/issues/121819
 
-/// Begins a header of version 1, a line.
+/// Start of a version 1 header, which is one line.
 const LINE: &[u8] = b"PROXY ";
-/// Longest line, with its end.
+/// Maximum length of the line, with its end.
 const LONGEST_LINE: usize = 107;
-/// Begins a header of version 2.
+/// Start of a version 2 header.
 const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 /// Bytes of version 2 before addresses: signature, version and command, family, length.
 const FIXED: usize = 16;
-/// Longest header that is taken. Addresses take 216 bytes at most; what follows them are notes of a few
-/// bytes each.
+/// Longest accepted header. Addresses take at most 216 bytes, and the fields after them a few bytes each.
 pub(super) const LONGEST: usize = 536;
 
 /// PROXY header at the beginning of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Header {
-    /// No header, or one that is not understood.
+    /// No header, or an unknown one.
     No,
-    /// A part of one, perhaps.
+    /// Possibly a part of a header.
     Partial,
-    /// One of so many bytes.
+    /// A header of this many bytes.
     Whole(usize),
 }
 
-/// Looks at the first bytes of a connection.
+/// Parses the first bytes of a connection.
 pub(super) fn header(seen: &[u8]) -> Header {
     let begins = |with: &[u8]| {
         let both = seen.len().min(with.len());

@@ -1,12 +1,12 @@
-//! Connections: accepts them, limits them, times them out, and hands their requests to a router.
+//! Accepts connections, limits their number and their time, and passes their requests to a router.
 //!
-//! A health port is open to unauthenticated clients. It must answer a load balancer within a second
-//! whatever else is connected, in little memory. So each connection has [`Limits`] on its time, a new
-//! one is always accepted, and beyond a number the least recently used one is closed. Bytes that
-//! come before the first request is complete stay in the socket: thousands of silent or slow
-//! connections cost a few hundred bytes each. They are kept, since a client that is closed returns at
-//! once and competes with the probes. Only a connection with a complete request gets a buffer, and of
-//! those there are few.
+//! A health port is open to unauthenticated clients. It must answer a load balancer within a second, in
+//! little memory, no matter what else is connected. So each connection has time [`Limits`], a new one is
+//! always accepted, and beyond a number the least recently used one is closed.
+//!
+//! Bytes before the end of the first request stay in the socket: thousands of silent or slow connections
+//! cost a few hundred bytes each. They are kept, because a client that is closed returns at once and
+//! competes with the probes. Only the few connections with a complete request get a buffer.
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -38,41 +38,41 @@ use crate::metrics::{Metrics, Turned};
 
 pub use crate::metrics::Listener;
 
-/// Bytes of a request's header.
+/// Maximum size of a request's header.
 const HEADER_SIZE: usize = 16 * 1024;
 
-/// Bytes of a first header that may stay in the socket; a longer one is read.
+/// Maximum bytes of a first header that stay in the socket; a longer header is read.
 const LYING: usize = 1024;
 
-/// Header fields of a request that stays in the socket; one with more is read.
+/// Maximum header fields of a request that stays in the socket; one with more is read.
 const HEADERS: usize = 32;
 
 /// Grace period for connections without a request once the listener closes: their client may be
 /// about to send one.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
-/// A closing listener's queue counts as empty when no connection came for this long.
+/// A closing listener's queue counts as empty if no connection arrived for this long.
 const QUEUE_GAP: Duration = Duration::from_millis(1);
 
-/// Connections that are accepted at most once the listener closes, more than wait in its queue.
+/// Maximum connections accepted after the listener closes, more than its queue holds.
 const LAST_ACCEPTED: usize = 8_192;
 
-/// Files that the agent may open itself: maps, links, devices, the manifests.
+/// Files that the agent itself may open: maps, links, devices, the manifests.
 const OWN_FILES: usize = 512;
 
 /// Limits on connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time without a request so far. One more, and the oldest is closed. Each
-    /// takes 4 KiB, most of it in the kernel, which counts for the container.
+    /// Maximum connections without a request so far; beyond it the oldest is closed. Each takes 4
+    /// KiB, most of it in the kernel, which counts for the container.
     pub waiting: usize,
-    /// Connections at a time that sent a request: they hold a buffer. One more, and the least
-    /// recently used one is closed.
+    /// Maximum connections that sent a request and so hold a buffer; beyond it the least recently
+    /// used one is closed.
     pub talking: usize,
-    /// Time from accept to the first request, at least half of this. Long, since a waiting connection
-    /// costs little, and a client that is closed comes back.
+    /// Time from accept to the first request; some connections get only half of it. It is long,
+    /// because a waiting connection costs little and a client that is closed comes back.
     pub waiting_time: Duration,
-    /// Time without a further request after which a connection is closed, up to twice as long: the
+    /// Time without a further request after which a connection is closed, up to twice as long. The
     /// client does not read its answer, does not complete the next header, or is idle.
     pub talking_time: Duration,
 }
@@ -83,15 +83,14 @@ impl Default for Limits {
             waiting: 10_240,
             talking: 512,
             waiting_time: Duration::from_secs(60),
-            // Not a part of the usual 30 s between two scrapes, nor those seconds.
+            // Neither equal to the usual 30 s between two scrapes, nor a fraction of them.
             talking_time: Duration::from_secs(45),
         }
     }
 }
 
 impl Limits {
-    /// Limits with as many connections as fit into this number of open files beside the agent's
-    /// own.
+    /// Reduces the limits to what fits into this number of open files beside the agent's.
     pub fn within(self, open_files: u64) -> Self {
         let room = usize::try_from(open_files).unwrap_or(usize::MAX);
         let room = room.saturating_sub(OWN_FILES).max(32);
@@ -111,15 +110,15 @@ pub struct Rules {
     pub listener: Listener,
     /// Clients that may connect.
     pub allow: AllowList,
-    /// A header of the PROXY protocol may come before the first request.
+    /// Whether a PROXY protocol header may precede the first request.
     pub proxied: bool,
     pub limits: Limits,
     /// Counters of connections.
     pub metrics: Arc<Metrics>,
 }
 
-/// Serves until `shutdown` completes; then accepts the connections in the listener's queue and no
-/// more, lets requests that are under way finish, and returns.
+/// Serves until `shutdown` completes. Then it accepts only the connections in the listener's queue,
+/// lets requests in progress finish, and returns.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -159,12 +158,12 @@ pub async fn serve(
                 shared.waiting.lock().by_use.pop_first();
                 sleep(Duration::from_millis(20)).await;
             }
-            // Concerns the one connection that was not accepted, which is gone; or all of them (a
-            // listener that was shut down, a policy), and then it comes again at once.
+            // Either one connection failed and is gone, or all do (a listener that was shut down, a
+            // policy), and the error returns at once.
             Err(_) => sleep(Duration::from_millis(1)).await,
         }
     }
-    // Their handshakes are complete: closing the listener would reset them.
+    // Queued connections have completed their handshakes: closing the listener would reset them.
     for _ in 0..LAST_ACCEPTED {
         match timeout(QUEUE_GAP, listener.accept()).await {
             Ok(Ok((stream, peer))) => shared.welcome(stream, peer),
@@ -173,14 +172,14 @@ pub async fn serve(
         }
     }
     drop(listener);
-    // Only fails when no connection is left.
+    // Fails only if no connection is left.
     let _ = stop.send(true);
     // Each connection holds the receiver inside `shared` until it ends.
     drop(shared);
     stop.closed().await;
 }
 
-/// Descriptors or memory ran out, in this process or in the system.
+/// Whether descriptors or memory ran out, in this process or in the system.
 fn is_exhaustion(error: &io::Error) -> bool {
     let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     error
@@ -212,7 +211,7 @@ impl Shared {
             if let Some(header) = shared.wait(&stream, peer, entered).await
                 && pass_over(&stream, header).is_ok()
             {
-                // Boxed, so that one that waits does not hold the room for it.
+                // Boxed, so that a waiting connection does not reserve memory for it.
                 Box::pin(shared.converse(stream, peer)).await;
             }
         });
@@ -231,7 +230,7 @@ impl Shared {
         http.turned(self.rules.listener, turned);
     }
 
-    /// Waits for the first request, and returns the bytes before it; nothing is the end of the connection.
+    /// Waits for the first request, and returns the number of bytes before it; `None` ends the connection.
     async fn wait(
         &self,
         stream: &TcpStream,
@@ -255,7 +254,7 @@ impl Shared {
     }
 
     async fn converse(&self, stream: TcpStream, peer: SocketAddr) {
-        // Answers are one write each; waiting for more to send would only delay them.
+        // Every answer is one write; waiting for more data would only delay it.
         let _ = stream.set_nodelay(true);
         let (place, mut taken) = self.enter(&self.talking);
         let visit = Arc::clone(&place);
@@ -271,10 +270,10 @@ impl Shared {
         });
         let mut connection = pin!(
             http1::Builder::new()
-                // Timed below: hyper's own times a header alone.
+                // Timed below: hyper's timer covers only headers.
                 .header_read_timeout(None)
                 .max_buf_size(HEADER_SIZE)
-                // Go writes them so, for clients that compare names by case.
+                // As Go writes them, for clients that compare names by case.
                 .title_case_headers(true)
                 .serve_connection(TokioIo::new(stream), service)
         );
@@ -283,7 +282,7 @@ impl Shared {
         let mut last_use = place.stamp.load(Relaxed);
         loop {
             tokio::select! {
-                // First: hyper ends a connection that has read nothing without an answer.
+                // First: on shutdown, hyper ends a connection that it has not read yet without an answer.
                 biased;
                 _ = connection.as_mut() => return,
                 _ = &mut taken => return,
@@ -302,19 +301,18 @@ impl Shared {
     }
 }
 
-/// Connections of a listener in the order of their last use: a new one takes the place of the least
-/// recently used one.
+/// Connections of a listener by last use: a new one replaces the least recently used one.
 #[derive(Debug)]
 struct LruConnections {
     limit: usize,
     order: Mutex<Order>,
 }
 
-/// By stamp; the lowest is the least recently used one.
+/// Places by stamp; the lowest is the least recently used one.
 #[derive(Debug, Default)]
 struct Order {
     next: u64,
-    /// Dropping a sender takes the place away.
+    /// Dropping a sender revokes the place.
     by_use: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
@@ -326,8 +324,8 @@ impl LruConnections {
         })
     }
 
-    /// A place for a new connection, what completes once the place is taken away, and whether
-    /// another connection lost its own for it.
+    /// Enters a new connection. Returns its place, a receiver that completes when the place is
+    /// revoked, and whether another connection had to leave.
     fn enter(self: &Arc<Self>) -> (Arc<Place>, oneshot::Receiver<()>, bool) {
         let (keep, taken) = oneshot::channel();
         let mut order = self.lock();
@@ -339,7 +337,7 @@ impl LruConnections {
         (Arc::new(place), taken, made_room)
     }
 
-    /// A holder that panicked left the order as it was: every change is one call.
+    /// Ignores poisoning: every change is one call, so a panic leaves the order intact.
     fn lock(&self) -> MutexGuard<'_, Order> {
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -353,11 +351,11 @@ impl Order {
     }
 }
 
-/// A connection's place; given back when dropped.
+/// A connection's place, released on drop.
 #[derive(Debug)]
 struct Place {
     crowd: Arc<LruConnections>,
-    /// Stamp of its last use. Written under the lock of the order only.
+    /// Stamp of the last use, written only under the lock of the order.
     stamp: AtomicU64,
 }
 
@@ -377,8 +375,8 @@ impl Drop for Place {
     }
 }
 
-/// Completes when there is something to answer, with the bytes before it. An error is the end of the
-/// connection.
+/// Completes when there is a request to answer, with the number of bytes before it. An error ends
+/// the connection.
 async fn something_to_answer(stream: &TcpStream, proxied: bool) -> io::Result<usize> {
     loop {
         let ready = stream.ready(Interest::READABLE).await?;
@@ -394,7 +392,7 @@ async fn something_to_answer(stream: &TcpStream, proxied: bool) -> io::Result<us
     }
 }
 
-/// `WouldBlock` until there is more.
+/// Returns `WouldBlock` until there are more bytes.
 fn look(stream: &TcpStream, proxied: bool) -> io::Result<usize> {
     let mut lying = [MaybeUninit::uninit(); LYING + LONGEST];
     let seen = SockRef::from(stream).peek(&mut lying)?;
@@ -413,7 +411,7 @@ fn look(stream: &TcpStream, proxied: bool) -> io::Result<usize> {
     }
 }
 
-/// Reads bytes that were seen, and drops them.
+/// Reads and drops bytes that were peeked.
 fn pass_over(stream: &TcpStream, bytes: usize) -> io::Result<()> {
     let mut header = [0; LONGEST];
     match bytes {
@@ -425,15 +423,15 @@ fn pass_over(stream: &TcpStream, bytes: usize) -> io::Result<()> {
     }
 }
 
-/// A complete header, or bytes that cannot become one: hyper answers what is wrong with them.
+/// Whether the header is complete, or cannot become valid; hyper reports what is wrong.
 fn is_enough(seen: &[u8]) -> bool {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS];
     let parsed = httparse::Request::new(&mut headers).parse(seen);
     parsed != Ok(httparse::Status::Partial) || seen.len() >= LYING
 }
 
-/// `longest` for some, down to half of it for others, by their ports: clients that came together are
-/// not closed together, and do not return together.
+/// Spreads a timeout between half and all of `longest`, by the client's port. Clients that
+/// connected together are then not closed together, and do not return together.
 fn spread(longest: Duration, port: u16) -> Duration {
     longest - longest / 2 * u32::from(port % 64) / 64
 }

@@ -1,5 +1,5 @@
-//! Health check node ports of Services, as kube-proxy 1.36 serves them: every request there, by any path
-//! and method, gets the answer about the Service whose port was dialled.
+//! Health check node ports of Services, as in kube-proxy 1.36: every request, by any path and
+//! method, gets the answer for the Service whose port was dialled.
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub fn router(state: ServiceState) -> Router {
 }
 
 impl ServiceState {
-    /// Nothing where the port was a Service's a moment ago.
+    /// `None` if the port belonged to a Service until a moment ago.
     fn answer(&self, dialled: Option<Extension<Dialled>>) -> Option<Response> {
         let Extension(Dialled(at)) = dialled?;
         let ports = Arc::clone(&self.ports.borrow());
@@ -112,7 +112,7 @@ mod tests {
         (head.status.as_u16(), weight.to_owned(), body)
     }
 
-    /// The listener is for both families: IPv4 addresses come as IPv6 ones.
+    /// The listener serves both families: IPv4 addresses arrive as IPv6 ones.
     #[rstest]
     #[case::v4("[::ffff:192.0.2.10]:30500", 200, "2")]
     #[case::plain_v4("192.0.2.10:30500", 200, "2")]

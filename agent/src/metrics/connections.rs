@@ -1,5 +1,5 @@
-//! Connections and datagrams by Service port and outcome, summed up since the agent started, for a
-//! bounded number of Services. Which of them get series of their own is decided in `series`.
+//! Connections and datagrams by Service port and outcome, summed since the agent started, for a
+//! bounded number of Services. `series` selects which of them get series.
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -14,22 +14,22 @@ use agent_core::report::{OutcomeCounts, ServiceReport};
 use agent_core::time::Mono;
 use agent_core::verdict::ServiceTrouble;
 
-/// Service ports (once per family) that are counted by themselves: the first with traffic.
+/// Service ports (once per family) that are counted individually: the first ones with traffic.
 pub(super) const MAX_SERVICES: usize = 1_000;
 
-/// Services beyond [`MAX_SERVICES`] that are counted by themselves from their first failure on.
+/// Further Services that are counted individually from their first failure on.
 pub(super) const MAX_MORE_FAILED: usize = 250;
 
 /// Time for which a Service stays in trouble after its last failure.
 pub(super) const RECENT: Duration = Duration::from_secs(15 * 60);
 
-/// Outcomes with those that user space counts.
+/// Number of outcomes, including the one that user space counts.
 pub(super) const SHOWN: usize = OUTCOMES + 1;
 
-/// Sums by path, then outcome; lost is the last.
+/// Sums by path, then outcome; the last outcome is lost.
 pub(super) type Sums = [[u64; SHOWN]; SOURCE_CLASSES];
 
-/// Failures that the kernel counts. Unheard is none here: outside clients lose answers on their way.
+/// Failures that the kernel counts. Unheard is excluded: clients outside also lose answers on the way.
 const FAILURES: [Outcome; 4] = [
     Outcome::Refused,
     Outcome::Leaked,
@@ -37,21 +37,20 @@ const FAILURES: [Outcome; 4] = [
     Outcome::Stale,
 ];
 
-/// Everything counted.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    /// All Services, by family.
+    /// Totals of all Services, by family.
     pub(super) nodes: [Sums; FAMILIES],
-    /// By Service id: the first with traffic, and those that failed.
+    /// By Service id: the first ones with traffic, and those that failed.
     pub(super) services: HashMap<u32, Tally>,
-    /// The rest, by family.
+    /// Totals of the remaining Services, by family.
     pub(super) others: [Sums; FAMILIES],
 }
 
 /// One Service port and family.
 #[derive(Debug)]
 pub(super) struct Tally {
-    /// As it was when the first connection came.
+    /// The Service when its first connection arrived.
     pub(super) info: ServiceInfo,
     pub(super) sums: Box<Sums>,
     pub(super) handshakes: Handshakes,
@@ -61,7 +60,7 @@ pub(super) struct Tally {
 /// Upper bounds of the buckets of [`Handshakes`], in nanoseconds.
 pub(super) const HANDSHAKE_BOUNDS: [u64; 4] = [1_000_000, 10_000_000, 100_000_000, 500_000_000];
 
-/// Times of a Service's handshakes, in buckets of which the last has no bound.
+/// Times of a Service's handshakes; the last bucket has no bound.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct Handshakes {
     pub(super) buckets: [u64; HANDSHAKE_BOUNDS.len() + 1],
@@ -106,7 +105,6 @@ impl Tally {
         }
     }
 
-    /// So many connections failed just now.
     fn fail(&mut self, count: u64, now: Mono) {
         let before = self.recent_failures(now);
         self.failed = Some(Failed {
@@ -121,13 +119,13 @@ impl Tally {
         recent.map_or(0, |of| of.count)
     }
 
-    /// Ids are given to other Services once theirs is gone.
+    /// Whether the tally belongs to this Service: an id is reused once its Service is gone.
     fn is_of(&self, info: &ServiceInfo) -> bool {
         let known = &self.info;
         (&known.name, &known.port, known.family) == (&info.name, &info.port, info.family)
     }
 
-    /// On all paths.
+    /// Sum over all paths.
     fn total(&self, outcome: usize) -> u64 {
         self.sums.iter().map(|path| path[outcome]).sum()
     }
@@ -154,7 +152,7 @@ impl Connections {
         }
     }
 
-    /// An endpoint accepted a connection so many nanoseconds after it had arrived.
+    /// Records how many nanoseconds after its arrival an endpoint accepted a connection.
     pub(super) fn accepted(&mut self, service: u32, info: &ServiceInfo, ns: u64) {
         let tally = self.services.get_mut(&service);
         if let Some(tally) = tally.filter(|tally| tally.is_of(info)) {
@@ -183,7 +181,7 @@ impl Connections {
         });
     }
 
-    /// Runs with every turn of the main loop, so names are only written for what is shown.
+    /// Runs in every turn of the main loop, so names are built only for what is shown.
     pub(super) fn report(
         &self,
         directory: &dyn Directory,
@@ -203,7 +201,7 @@ impl Connections {
             Some((tally, is_troubled(tally), info.endpoints))
         });
         let mut ranked: Vec<(&Tally, bool, u32)> = known.collect();
-        // Trouble first, then the busiest; by name where that is the same.
+        // Services in trouble first, then the busiest, then by name.
         ranked.sort_by_cached_key(|(tally, trouble, _)| {
             let arrived = Reverse(tally.total(Outcome::Arrived as usize));
             let of = &tally.info;
@@ -232,17 +230,17 @@ fn add(sums: &mut Sums, delta: &CountDelta) {
     path[OUTCOMES] += u64::from(delta.lost);
 }
 
-/// Datagrams of UDP Services by outcome, and how long answers took.
+/// Datagrams of UDP Services by outcome, and response times.
 #[derive(Debug, Default)]
 pub(super) struct Datagrams {
-    /// By outcome, as connections are.
+    /// Counts by outcome, as for connections.
     pub(super) counted: Connections,
-    /// Times of answers, by Service id.
+    /// Response times, by Service id.
     answers: HashMap<u32, Delays>,
 }
 
 impl Datagrams {
-    /// The answer of a Service's endpoint came after so many nanoseconds.
+    /// Records how many nanoseconds an endpoint took to answer.
     pub(super) fn answered(&mut self, service: u32, ns: u64) {
         if self.answers.len() < MAX_SERVICES || self.answers.contains_key(&service) {
             let delays = self.answers.entry(service).or_default();
@@ -256,7 +254,7 @@ impl Datagrams {
         self.answers.retain(|id, _| services.contains_key(id));
     }
 
-    /// The busiest Services for a report, those with failures or of DNS first.
+    /// Services for a report, at most `shown`.
     pub(super) fn report(&self, directory: &dyn Directory, shown: usize) -> UdpReport {
         let mut services: Vec<UdpServiceReport> = self
             .counted
@@ -271,7 +269,7 @@ impl Datagrams {
                 })
             })
             .collect();
-        // DNS, then the busiest; by name where that is the same.
+        // DNS Services first, then the busiest, then by name.
         services.sort_by_cached_key(|UdpServiceReport { counted, dns, .. }| {
             let busy = Reverse(counted.outcomes.arrived);
             (!dns, busy, counted.service.clone(), counted.family)
@@ -294,7 +292,7 @@ fn times(delays: &Delays) -> Option<AnswerTimes> {
     })
 }
 
-/// The bound below which so many of the delays lie.
+/// Upper bound of the bucket that holds the delay of this rank.
 fn quantile(delays: &Delays, rank: u64) -> u64 {
     let mut below = 0;
     let bucket = delays.buckets.iter().position(|count| {

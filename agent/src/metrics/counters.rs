@@ -1,4 +1,4 @@
-//! Metrics that are counted where they happen, in the library's own counters and histograms.
+//! Metrics that are counted as events occur, in the library's counters and histograms.
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -16,14 +16,13 @@ type Labels<const N: usize> = [(&'static str, &'static str); N];
 type Counters<const N: usize> = Family<Labels<N>, Counter>;
 type Histograms<const N: usize> = Family<Labels<N>, Histogram>;
 
-/// Seconds. Proxies follow within tenths of one, or wait for their next sync; the last bound is the
-/// verdict's.
+/// Buckets in seconds. Proxies follow within tenths of a second, or wait for their next sync; the
+/// last bound is the verdict's limit.
 const LAGS: [f64; 6] = [0.1, 0.5, 2.0, 10.0, 30.0, 120.0];
 
-/// Seconds: answers from the node itself, then from far away or after a repetition.
+/// Buckets in seconds: answers from the node itself, then from far away or after a retransmission.
 const DELAYS: [f64; 7] = [0.0002, 0.001, 0.005, 0.02, 0.1, 1.0, 5.0];
 
-/// A listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listener {
     /// /healthz and /livez.
@@ -45,23 +44,21 @@ impl Listener {
     }
 }
 
-/// Fate of a connection, apart from its requests.
+/// Fate of a connection, independent of its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turned {
-    /// It was accepted.
     Accepted,
-    /// Its source is not allowed.
+    /// The source is not allowed.
     Denied,
-    /// It made room for a newcomer.
+    /// The connection was closed to make room for a new one.
     Evicted,
-    /// It took too long.
     TimedOut,
 }
 
-/// Names of [`Turned`].
+/// Names of [`Turned`], in the same order.
 const TURNED: [&str; 4] = ["accepted", "denied", "evicted", "timed_out"];
 
-/// Checks and codes that the health port answers.
+/// Checks and status codes on the health port.
 const ANSWERS: [(&str, &str); 5] = [
     ("healthz", "200"),
     ("healthz", "503"),
@@ -76,7 +73,7 @@ pub struct HttpStats {
     answers: Counters<2>,
     open: Family<Labels<1>, Gauge>,
     turned: Counters<2>,
-    /// Answers of /healthz and /livez, by kube-proxy's names.
+    /// Answers of /healthz and /livez, under kube-proxy's metric names.
     as_kube_proxy: [Counters<1>; 2],
 }
 
@@ -89,7 +86,7 @@ impl HttpStats {
             as_kube_proxy: [define::PROXY_HEALTHZ, define::PROXY_LIVEZ]
                 .map(|of| of.register(registry, Family::default())),
         };
-        // A rate needs a beginning.
+        // A rate needs a first value.
         for (check, code) in ANSWERS {
             new.answer(check, code).inc_by(0);
         }
@@ -117,7 +114,7 @@ impl HttpStats {
         self.turned.get_or_create_owned(&labels)
     }
 
-    /// A request to the health port was answered; `None` is a path that it does not know.
+    /// Counts an answer on the health port; `None` is an unknown path.
     pub fn answered(&self, endpoint: Option<Endpoint>, status: u16) {
         let code = if status == 200 { "200" } else { "503" };
         let [healthz, livez] = &self.as_kube_proxy;
@@ -132,7 +129,7 @@ impl HttpStats {
         }
     }
 
-    /// A request at a Service's health check node port was answered.
+    /// Counts an answer on a Service's health check node port.
     pub fn answered_of_service(&self, status: u16) {
         let (check, code) = match status {
             200 => ("service", "200"),
@@ -142,7 +139,7 @@ impl HttpStats {
         self.answer(check, code).inc();
     }
 
-    /// Answers are counted under kube-proxy's names as well, from now on.
+    /// From now on, also counts answers under kube-proxy's metric names.
     pub fn as_kube_proxy(&self) {
         for counters in &self.as_kube_proxy {
             for code in ["200", "503"] {
@@ -151,12 +148,11 @@ impl HttpStats {
         }
     }
 
-    /// Counts the fate of a connection.
     pub fn turned(&self, listener: Listener, turned: Turned) {
         self.event(listener, TURNED[turned as usize]).inc();
     }
 
-    /// A connection is open until the result is dropped.
+    /// Counts a connection as open until the result is dropped.
     pub fn opened(&self, listener: Listener) -> Open {
         let gauge = self.gauge(listener);
         gauge.inc();
@@ -164,7 +160,6 @@ impl HttpStats {
     }
 }
 
-/// An open connection.
 #[derive(Debug)]
 pub struct Open(Gauge);
 
@@ -177,9 +172,7 @@ impl Drop for Open {
 /// Kind of a write to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Published {
-    /// The Node's condition.
     Condition,
-    /// An Event.
     Event,
 }
 
@@ -193,16 +186,14 @@ impl Published {
     }
 }
 
-/// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteResult {
-    /// It was taken.
     Ok,
     /// Rights are missing (403).
     Forbidden,
-    /// The object is not there (404).
+    /// The object does not exist (404).
     NotFound,
-    /// Somebody else wrote at the same moment (409).
+    /// Another client wrote at the same time (409).
     Conflict,
     /// The API server is busy (429).
     Throttled,
@@ -216,7 +207,7 @@ pub enum WriteResult {
     Timeout,
 }
 
-/// Names of [`WriteResult`].
+/// Names of [`WriteResult`], in the same order.
 const RESULTS: [&str; 9] = [
     "ok",
     "forbidden",
@@ -229,7 +220,6 @@ const RESULTS: [&str; 9] = [
     "timeout",
 ];
 
-/// Counters of what is written to the API server.
 #[derive(Debug)]
 pub struct PublishStats(Counters<2>);
 
@@ -238,12 +228,12 @@ impl PublishStats {
         Self(define::WRITES.register(registry, Family::default()))
     }
 
-    /// It is to be written: its successes are counted from zero; failures appear with the first one.
+    /// Counts successes of this kind from zero; a failure appears when it first occurs.
     pub fn want(&self, kind: Published) {
         self.of(kind, RESULTS[WriteResult::Ok as usize]).inc_by(0);
     }
 
-    /// A write ended.
+    /// Counts the result of a write.
     pub fn wrote(&self, kind: Published, result: WriteResult) {
         self.of(kind, RESULTS[result as usize]).inc();
     }
@@ -259,26 +249,26 @@ impl PublishStats {
     }
 }
 
-/// Name of the outcome that says nothing of its path.
+/// Name of the inconclusive outcome.
 const VOID: &str = "void";
 
-/// Metrics that the main loop counts one by one.
+/// Metrics that the main loop counts per event.
 #[derive(Debug)]
 pub(super) struct Measured {
     probes: Counters<4>,
-    /// Probes of which nothing may be concluded.
+    /// Inconclusive probes.
     void: Counters<1>,
-    /// Times from sending a TCP probe's SYN to its answer.
+    /// Times from the SYN of a TCP probe to its answer.
     round_trips: Histogram,
-    /// Times that the rules took to follow a move of the sentinel's endpoint.
+    /// Times until the rules followed a move of the sentinel's endpoint.
     pub(super) rotations: Histogram,
-    /// Times since an endpoint left that was still sent a new connection.
+    /// Times since the removal of endpoints that still received a new connection.
     pub(super) left: Histogram,
-    /// Times from changes of endpoints to the connections that showed them.
+    /// Times from a change of endpoints to the connection that showed it.
     programming: Histograms<2>,
-    /// Changes of endpoints that no connections showed.
+    /// Changes of endpoints that no connection showed.
     unmeasured: Counters<1>,
-    /// Times of answers of DNS Services.
+    /// Response times of DNS Services.
     pub(super) dns: Histogram,
 }
 

@@ -3,20 +3,19 @@
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{self, Registry, Unit};
 
-/// A metric.
 #[derive(Debug)]
 pub(super) struct Definition {
-    /// Without unit and without `_total`.
+    /// Name without unit and without `_total`.
     pub(super) name: &'static str,
     pub(super) kind: MetricType,
     pub(super) unit: Option<&'static Unit>,
     pub(super) labels: &'static [&'static str],
-    /// A sentence without its period.
+    /// One sentence without its period.
     pub(super) help: &'static str,
 }
 
 impl Definition {
-    /// Name by which it is queried.
+    /// Name in queries.
     pub(super) fn full_name(&self) -> String {
         let unit = self.unit.map(|unit| format!("_{}", unit.as_str()));
         let total = matches!(self.kind, MetricType::Counter).then_some("_total");
@@ -24,7 +23,7 @@ impl Definition {
         format!("{}{unit}{total}", self.name)
     }
 
-    /// Registers a metric that the library holds.
+    /// Registers a metric whose values the library keeps.
     pub(super) fn register<M: registry::Metric + Clone>(&self, to: &mut Registry, metric: M) -> M {
         match self.unit {
             Some(unit) => {
@@ -47,7 +46,7 @@ macro_rules! definitions {
             help: $help,
         };)*
 
-        /// All of them, in the order of the reference, with the heading that each begins.
+        /// All definitions, in the order of the reference, each with the heading that it starts.
         pub(super) const ALL: &[(Option<&str>, &Definition)] =
             &[$((definitions!(@group $($group)?), $id)),*];
     };

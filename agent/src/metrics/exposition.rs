@@ -1,5 +1,4 @@
-//! Writes what the report and the kernel hold at a scrape: definitions on one side, the current
-//! values on the other.
+//! Writes a scrape: joins the definitions with the current values of the report and the kernel.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -49,7 +48,7 @@ impl Collector for Exposition {
 struct Page<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 
 impl Page<'_, '_> {
-    /// Labels' values, in the order of the definition, with the value of the series.
+    /// Writes series: label values in the order of the definition, and the value.
     fn series<'v, const N: usize>(
         &mut self,
         of: &'static Definition,
@@ -89,10 +88,10 @@ impl Page<'_, '_> {
         let services = connections.shown(current.which, series::TCP, named, now);
         self.series(define::SERVICE_CONNECTIONS, services.series())?;
         self.encode(define::HANDSHAKE, services.handshakes(), of_handshakes)?;
-        // For datagrams, refusals and answers that do not arrive are not known.
+        // Refused datagrams, and answers that do not arrive, cannot be observed.
         let is_known = |outcome: &str| !matches!(outcome, "refused" | "unheard");
         self.series(define::DATAGRAMS, datagrams.family_series(is_known))?;
-        // The verdict is about connections.
+        // The verdict covers only connections.
         let udp = datagrams.shown(current.which, series::UDP, &[], now);
         let shown = udp.series().filter(|([.., outcome], _)| is_known(outcome));
         self.series(define::SERVICE_DATAGRAMS, shown)?;
@@ -158,7 +157,7 @@ impl Page<'_, '_> {
         self.series(define::BRAKED, braked)?;
         let all = &verdict.services;
         let confirmed = all.iter().filter(|service| service.confirmed).count();
-        // The verdict shows the worst first: what it leaves out is not confirmed.
+        // The verdict lists the worst Services first, so those that it omits are not confirmed.
         let single = all.len() - confirmed + verdict.services_omitted as usize;
         let troubled = [(["true"], confirmed as f64), (["false"], single as f64)];
         self.series(define::TROUBLED, troubled)?;
@@ -178,7 +177,7 @@ impl Page<'_, '_> {
             Some(([family, of.state.name(), cause], 1.0))
         });
         self.series(define::CAUSE, causes)?;
-        // A rule may find several things in a family, but a series appears once.
+        // A rule may find several things in a family, but a series must be unique.
         let found: BTreeSet<[&str; 2]> = families()
             .flat_map(|(family, of)| {
                 of.all_findings()
@@ -205,7 +204,7 @@ impl Page<'_, '_> {
         let failing = lanes().filter(|(_, lane)| lane.failures > 0);
         let failing = failing.map(|(labels, lane)| (labels, lane.failures.into()));
         self.series(define::PROBE_FAILURES, failing)?;
-        // Each path's lag is that of the transport that lags more.
+        // The lag of a path is that of its slower transport.
         let lags = families().flat_map(|(family, of)| {
             ProbePath::ALL.into_iter().filter_map(move |path| {
                 let lanes = of.lanes.iter().filter(|lane| lane.path == path);
@@ -249,7 +248,7 @@ impl Page<'_, '_> {
         let reattached = [([], snapshot.reattached as f64)];
         self.series(define::REATTACHED, reattached)?;
         let losses = report.verdict.coverage.losses.iter();
-        // Many devices may share a loss, a series must be alone.
+        // Several devices may share a loss, but a series must be unique.
         let losses: BTreeSet<&str> = losses.map(|loss| loss.loss.name()).collect();
         let losses = losses.into_iter().map(|loss| ([loss], 1.0));
         self.series(define::COVERAGE_LOSS, losses)?;
@@ -284,7 +283,7 @@ impl Page<'_, '_> {
 /// 1 ms, 8 ms, 134 ms and 1.1 s.
 const BOUNDS: [usize; 7] = [14, 16, 18, 20, 23, 27, 30];
 
-/// Both families together, in fewer buckets than the kernel's.
+/// Merges both families into fewer buckets than the kernel has.
 fn histogram(encoder: &mut MetricEncoder<'_>, of: &[Delays; FAMILIES]) -> fmt::Result {
     let between = |from: usize, to: usize| -> u64 {
         let counts = of.iter().flat_map(|delays| &delays.buckets[from..to]);
@@ -314,7 +313,7 @@ fn flag(set: bool) -> f64 {
     if set { 1.0 } else { 0.0 }
 }
 
-/// A monotonic time of a report as Unix seconds.
+/// Converts a monotonic time of a report to Unix seconds.
 fn unix(report: &Report, at: Mono) -> f64 {
     let ahead = i128::from(at.0) - i128::from(report.verdict.at.0);
     (report.written.as_nanosecond() + ahead) as f64 / 1e9
@@ -323,7 +322,7 @@ fn unix(report: &Report, at: Mono) -> f64 {
 /// Clock ticks a second in /proc/self/stat: USER_HZ, 100 on every architecture that Linux has.
 const TICKS: f64 = 100.0;
 
-/// Fields 14 and 15 of proc_pid_stat(5). The command's name, field 2, may hold anything but ends
+/// Fields 14 and 15 of proc_pid_stat(5). Field 2, the command's name, may contain anything and ends
 /// with the last parenthesis.
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;

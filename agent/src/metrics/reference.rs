@@ -1,4 +1,4 @@
-//! docs/metrics.md, written from the definitions.
+//! docs/metrics.md, generated from the definitions.
 
 use std::fmt::Write as _;
 
@@ -14,8 +14,8 @@ Probes have the paths `pod`, `off_cluster`, `node_port` and `host`.
 [Behaviour](behaviour.md) explains states and outcomes.
 ";
 
-/// Every combination of labels costs storage: one without a bound has no place here. A test
-/// compares the bounds with what is exposed.
+/// Every combination of labels costs storage, so every label needs a bound. A test compares the
+/// bounds with the exposed series.
 const CONVENTIONS: &str = r#"
 ## Conventions
 
@@ -87,7 +87,6 @@ The series of a deleted Service disappear.
 The agent does not set the label `node`. Prometheus must add it to the target, as the chart's PodMonitor does. [The dashboard](dashboard.md) and the alerts need it.
 "#;
 
-/// The page.
 pub fn reference() -> String {
     let mut page = HEAD.to_owned();
     for (group, definition) in ALL {

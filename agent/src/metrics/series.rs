@@ -1,7 +1,7 @@
-//! Series of connections: those of the node, and which Services have series of their own.
+//! Series of connections: those of the node, and those of selected Services.
 //!
-//! Counts go on for every Service that is counted, whether it is shown or not. So a series that comes
-//! back shows the total since the agent started: no reset, and no increase that did not happen.
+//! Every counted Service keeps counting while it is not shown. So a series that reappears shows the
+//! total since the agent started: no reset, and no spurious increase.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ pub enum ServiceMetrics {
     Off,
 }
 
-/// Maximum number of series of all Services in trouble together, of TCP or of UDP.
+/// Maximum number of series of all Services in trouble together, for TCP or for UDP.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Allowance {
     services: usize,
@@ -44,7 +44,7 @@ pub(super) const UDP: Allowance = Allowance {
     series: 40,
 };
 
-/// Services in trouble of which times of handshakes are shown, seven series each.
+/// Maximum number of Services in trouble with handshake times, which take seven series each.
 const HANDSHAKES: usize = 6;
 
 /// Labels of outcomes, in the order of their indexes.
@@ -63,7 +63,7 @@ const NAMES: [&str; SHOWN] = [
     "lost",
 ];
 
-/// Shown even while they are zero, since a rate needs a beginning.
+/// Outcomes shown even while zero, since a rate needs a first value.
 const FROM_ZERO: [&str; 7] = [
     "arrived",
     "proven",
@@ -74,10 +74,10 @@ const FROM_ZERO: [&str; 7] = [
     "lost",
 ];
 
-/// Steps on the way to an outcome.
+/// Intermediate steps of a connection.
 const STEPS: [&str; 2] = ["forwarded", "answered"];
 
-/// Outcomes that are shown, beside those that occurred.
+/// Outcomes that are shown in addition to those that occurred.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rule {
     from_zero: &'static [&'static str],
@@ -85,17 +85,17 @@ struct Rule {
 }
 
 impl Rule {
-    /// Of a Service, where all are shown.
+    /// For a Service, if all Services are shown.
     const ALL: Self = Self {
         from_zero: &FROM_ZERO,
         steps: true,
     };
-    /// Of a Service in trouble.
+    /// For a Service in trouble.
     const TROUBLE: Self = Self {
         from_zero: &["arrived", "proven"],
         steps: false,
     };
-    /// Of all Services together.
+    /// For the sum of all Services.
     const NODE: Self = Self {
         from_zero: &FROM_ZERO,
         steps: false,
@@ -110,7 +110,6 @@ impl Rule {
     }
 }
 
-/// Services that are shown.
 #[derive(Debug, Default)]
 pub(super) struct Shown<'a> {
     tallies: Vec<&'a Tally>,
@@ -121,7 +120,7 @@ pub(super) struct Shown<'a> {
 }
 
 impl Connections {
-    /// Labels and values of the node's series: family, path, outcome. Only of paths with traffic.
+    /// Labels (family, path, outcome) and values of the node's series. Paths without traffic have none.
     pub(super) fn node_series(&self) -> impl Iterator<Item = ([&str; 3], f64)> {
         let families = Family::ALL.into_iter().zip(&self.nodes);
         families.flat_map(|(family, sums)| {
@@ -133,7 +132,7 @@ impl Connections {
         })
     }
 
-    /// The same without the path, for the outcomes that are `known`.
+    /// The same, summed over all paths, for the outcomes that are `known`.
     pub(super) fn family_series(
         &self,
         known: fn(&str) -> bool,
@@ -149,7 +148,7 @@ impl Connections {
         })
     }
 
-    /// Services to show, where the verdict names some.
+    /// Selects the Services to show. `named` are those in the verdict.
     pub(super) fn shown(
         &self,
         which: ServiceMetrics,
@@ -169,13 +168,13 @@ impl Connections {
         }
     }
 
-    /// Those that the verdict confirms come first, then those with most failures, then by name.
+    /// Services that the verdict confirms come first, then those with most failures, then by name.
     fn in_trouble(&self, allowance: Allowance, named: &[ServiceTrouble], now: Mono) -> Shown<'_> {
         let named: HashMap<(&str, Family), bool> = named
             .iter()
             .map(|of| ((of.service.as_str(), of.family), of.confirmed))
             .collect();
-        // Names are only written where some are looked for.
+        // Build names only if there are any to compare.
         let confirmed = |tally: &Tally| {
             let name = (!named.is_empty()).then(|| tally.info.label())?;
             named.get(&(name.as_str(), tally.info.family)).copied()
@@ -208,8 +207,7 @@ impl Connections {
 }
 
 impl<'a> Shown<'a> {
-    /// Labels and times of handshakes: namespace, name, port, family. Only of Services that accepted
-    /// connections.
+    /// Labels (namespace, name, port, family) and handshake times of the Services that accepted connections.
     pub(super) fn handshakes(&self) -> impl Iterator<Item = ([&'a str; 4], &'a Handshakes)> {
         let most = if self.rule.steps {
             usize::MAX
@@ -227,7 +225,7 @@ impl<'a> Shown<'a> {
         })
     }
 
-    /// Labels and values: namespace, name, port, family, path, outcome. Only of paths with traffic.
+    /// Labels (namespace, name, port, family, path, outcome) and values. Paths without traffic have none.
     pub(super) fn series(&self) -> impl Iterator<Item = ([&'a str; 6], f64)> {
         let rule = self.rule;
         let named = self.tallies.iter();
@@ -252,7 +250,7 @@ fn names_of(tally: &Tally) -> [&str; 3] {
     [&of.name.namespace, &of.name.name, &of.port]
 }
 
-/// Path, outcome and count of what is shown of one Service.
+/// Path, outcome and count of each series of one Service.
 fn sums_series<'a>(
     sums: &'a Sums,
     rule: Rule,

@@ -160,7 +160,7 @@ fn names_and_helps_are_in_order() {
     }
 }
 
-/// Prometheus renames a label that the target has too, unless a scrape honors ours.
+/// Prometheus renames a label that the target has too, unless the scrape sets honor_labels.
 #[test]
 fn no_label_is_one_of_a_target() {
     const OF_TARGETS: [&str; 9] = [
@@ -181,7 +181,7 @@ fn no_label_is_one_of_a_target() {
     }
 }
 
-/// Base units alone, and no unit in disguise (docs/metrics.md, Conventions).
+/// Names use base units only, without a disguised unit (docs/metrics.md, Conventions).
 #[test]
 fn names_end_in_base_units() {
     const DISGUISED: [&str; 12] = [
@@ -215,7 +215,7 @@ fn names_end_in_base_units() {
     }
 }
 
-/// Values of each label at most, as the reference promises it.
+/// Maximum number of values of each label, from the reference.
 fn bounds() -> BTreeMap<String, usize> {
     let page = reference();
     let (_, table) = page.split_once("| label | at most | values |").unwrap();
@@ -245,7 +245,7 @@ fn every_label_has_a_bound() {
     );
 }
 
-/// Values of each label of each metric, out of a page.
+/// Values of each label of each metric on a page.
 fn label_values(page: &str) -> BTreeMap<(String, String), BTreeSet<String>> {
     let mut found: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
     for line in page.lines().filter(|line| !line.starts_with('#')) {

@@ -1,5 +1,5 @@
-//! Routes of this node, picked while the kernel lists them. A router has a million of which a handful
-//! matters, and rtnetlink would read each of them whole and keep all that its caller did not take yet.
+//! Routes of this node, selected while the kernel lists them. A router may have a million routes of
+//! which a handful matters; rtnetlink would parse each of them and buffer them all.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,16 +19,16 @@ const GET: u16 = 26;
 const HEADER: usize = 12;
 /// `RTA_DST`.
 const DESTINATION: u16 = 1;
-/// Time for each part of an answer.
+/// Timeout for each part of an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Time for all of it: whoever asked does not wait longer, and the next one asks anew.
+/// Timeout for the whole answer: the caller does not wait longer, and its next request starts over.
 const WHOLE: Duration = Duration::from_secs(20);
 
-/// Lists the routes of all tables that `wanted` picks by destination and protocol (`rtm_protocol`).
-/// A million routes take a second: not for a thread that others wait for.
+/// Lists the routes of all tables that `wanted` selects by destination and protocol (`rtm_protocol`). A
+/// million routes take a second, so do not call this on a thread that others wait for.
 ///
 /// # Errors
-/// The kernel refuses, or its answer is cut short.
+/// The kernel refuses, or its answer is truncated.
 pub(crate) fn list(
     family: Family,
     wanted: impl Fn(IpNet, u8) -> bool,
@@ -41,10 +41,10 @@ pub(crate) fn list(
     question[0] = number as u8;
     let (mut routes, began) = (Vec::new(), Instant::now());
     netlink::dump_within(PATIENCE, NETLINK_ROUTE, GET, &question, |body| {
-        // Without IPv6 the kernel answers a question about it with all other families.
+        // A kernel without IPv6 answers a request for it with the routes of all other families.
         let (destination, protocol) = head(body).ok_or_else(netlink::too_short)?;
         if body[0] == question[0] && destination.is_some_and(|to| wanted(to, protocol)) {
-            // One of a kind that the library does not know yet hides no others.
+            // A route that the library cannot parse must not hide the others.
             match RouteMessage::parse(body) {
                 Ok(route) => routes.push(route),
                 Err(error) => tracing::debug!(%error, "a route could not be read"),
@@ -58,7 +58,7 @@ pub(crate) fn list(
     Ok(routes)
 }
 
-/// Destination, if it is one of IP, and protocol of a route.
+/// Destination (if it is an IP network) and protocol of a route.
 fn head(body: &[u8]) -> Option<(Option<IpNet>, u8)> {
     let &[family, prefix, _, _, _, protocol, ..] = body.first_chunk::<HEADER>()?;
     let destination = netlink::find(&body[HEADER..], DESTINATION);

@@ -1,5 +1,5 @@
-//! The kernel's ways between a client and the endpoints of this node: routes in both directions, as for a packet
-//! that comes in, and neighbours. Nothing is sent and nothing is changed.
+//! Looks up the kernel's paths between a client and the endpoints of this node: the routes in both
+//! directions, as for an incoming packet, and the neighbours. It sends and changes nothing.
 
 use std::fs;
 use std::io;
@@ -26,11 +26,11 @@ const SOURCE: u16 = 2;
 const COMES_IN_BY: u16 = 3;
 const LEAVES_BY: u16 = 4;
 const GATEWAY: u16 = 5;
-/// States of a neighbour (`NUD_*`): it answers, or is taken to do so; it does not.
+/// States of a neighbour (`NUD_*`) that count as reachable, and as unreachable.
 const ANSWERS: u16 = 0x02 | 0x40 | 0x80;
 const SILENT: u16 = 0x01 | 0x20;
 
-/// Looks up the ways from these clients to the endpoints of this node.
+/// Looks up the paths from these clients to the endpoints of this node.
 pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
     let lookup = |of: Client| {
         let endpoints = node.endpoints_here(Family::of(&address(&of.client)));
@@ -43,8 +43,8 @@ pub(crate) fn look_up(clients: Vec<Client>, node: &Node) -> Event {
     Event::Lookups(clients.into_iter().map(lookup).collect())
 }
 
-/// Looks up the client's packet to the endpoint, its next hop, and the answer. If another endpoint cannot reach this
-/// one either, the client is not the only one that is blocked.
+/// Looks up the client's packet to the endpoint, its next hop, and the answer. The other endpoint is the
+/// control: if it cannot reach this endpoint either, the kernel blocks more than this client.
 fn way(of: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
     let (there, is_dropped) = match route(endpoint, Some((of.client, of.device))) {
         Found::Route(route) => (route, false),
@@ -55,7 +55,7 @@ fn way(of: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
         },
         Found::Unclear => return Way::Unclear,
     };
-    // The operator may have blocked the client itself.
+    // Without a route to the client, the operator may have blocked it on purpose.
     let Found::Route(home) = route(of.client, None) else {
         return Way::Unclear;
     };
@@ -79,7 +79,7 @@ fn way(of: &Client, endpoint: IpAddr, other: IpAddr) -> Way {
     }
 }
 
-/// Whether the kernel has no way from one endpoint to another, though it has routes to both itself.
+/// Whether the kernel cannot route from one endpoint to another, though the node can reach both.
 fn is_cut(from: IpAddr, to: IpAddr) -> bool {
     let Found::Route(source) = route(from, None) else {
         return false;
@@ -87,14 +87,14 @@ fn is_cut(from: IpAddr, to: IpAddr) -> bool {
     route(to, Some((from, source.device))) == Found::None
 }
 
-/// Whether what comes in by this interface must have its route back there. Linux 6.18 does not say that a lookup
-/// failed for it.
+/// Whether strict reverse path filtering is on for this interface. Linux 6.18 does not report it as
+/// the reason of a failed lookup.
 fn filters_strictly(of: &Client) -> bool {
     let read = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter"));
         text.ok()?.trim().parse::<u8>().ok()
     };
-    // The kernel takes the larger one.
+    // The kernel uses the larger value.
     let set = || Some(read(&name_of(of.device).ok()?)?.max(read("all")?));
     of.client.is_ipv4() && set() == Some(1)
 }
@@ -105,7 +105,7 @@ enum Found {
     Route(Route),
     /// No route, a route of type unreachable, blackhole or prohibit, or a source that the kernel does not accept.
     None,
-    /// It leads to the node itself, or the kernel gave another answer.
+    /// The route leads to the node itself, or the kernel gave another answer.
     Unclear,
 }
 

@@ -1,4 +1,4 @@
-//! This Node in the API: reads and writes one condition of its status, and nothing else of it.
+//! Reads and writes one condition of this Node in the API, and nothing else of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,11 @@ use crate::metrics::WriteResult;
 use agent_core::condition::{Reason, Refusal, Standing, Status, TYPE, Written};
 use agent_core::time::Wall;
 
-/// Nodes in the API.
 const NODES: &str = "/api/v1/nodes";
-/// Field manager, in `managedFields`.
 const MANAGER: &str = "pathproof";
-/// A Node is tens of kilobytes, and nothing of it is needed in an answer to a write.
+/// Answers to writes contain only metadata: a Node is tens of kilobytes, and none are needed.
 const METADATA_ALONE: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 
-/// One Node.
 #[derive(Clone)]
 pub(super) struct NodeApi {
     client: Client,
@@ -40,7 +37,7 @@ impl NodeApi {
         }
     }
 
-    /// The condition that an earlier agent wrote.
+    /// Reads the condition that an earlier agent wrote.
     pub(super) async fn read(&self) -> Result<Option<Written>, Fault> {
         let request = Request::new(NODES)
             .get(&self.name, &GetParams::default())
@@ -51,8 +48,8 @@ impl NodeApi {
         Ok(conditions.iter().flatten().find(ours).and_then(written))
     }
 
-    /// Sets our condition. A strategic merge patch by the conditions' merge key: no other condition
-    /// is touched, and nothing is read before.
+    /// Sets the condition by a strategic merge patch with the conditions' merge key. It touches no
+    /// other condition, and reads nothing first.
     pub(super) async fn write(
         &self,
         standing: Standing,
@@ -81,7 +78,7 @@ impl NodeApi {
         Ok(())
     }
 
-    /// Waits for an answer as long as is reasonable.
+    /// Waits for an answer, up to the timeout.
     pub(super) async fn patient<T>(
         &self,
         answer: impl Future<Output = kube::Result<T>>,
@@ -100,7 +97,7 @@ impl NodeApi {
     }
 }
 
-/// `None` for what no agent of ours wrote.
+/// `None` for a condition that no agent wrote.
 fn written(condition: &NodeCondition) -> Option<Written> {
     let at = condition.last_transition_time.as_ref()?.0;
     Some(Written {
@@ -121,14 +118,14 @@ fn time(at: Wall) -> String {
 pub(super) struct Fault {
     /// A sentence, without its period.
     why: String,
-    /// The result in metrics.
+    /// Label of the result in metrics.
     pub(super) result: WriteResult,
-    /// Consequence for the next try.
+    /// Effect on the next try.
     pub(super) refusal: Refusal,
 }
 
 impl Fault {
-    /// Whether it may pass by itself soon.
+    /// Whether the fault may soon pass by itself.
     pub(super) fn is_passing(&self) -> bool {
         !matches!(self.result, WriteResult::Forbidden | WriteResult::NotFound)
     }

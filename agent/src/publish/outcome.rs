@@ -1,4 +1,4 @@
-//! Outcomes of the writes: for the metrics, the report and the log.
+//! Results of writes, for the metrics, the report and the log.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -8,7 +8,7 @@ use crate::metrics::{Metrics, Published, WriteResult};
 use agent_core::condition::TYPE;
 use agent_core::report::{PublishReport, WriteReport};
 
-/// Shared by those who write and those who ask.
+/// Shared by writers and readers.
 #[derive(Clone, Debug)]
 pub(super) struct Outcomes {
     metrics: Arc<Metrics>,
@@ -47,7 +47,7 @@ impl Outcomes {
         self.current().report.clone()
     }
 
-    /// A write ended. Its failure is said in the log once, not at each try.
+    /// Records the result of a write. A failure is logged once, not at each try.
     pub(super) fn note(&self, kind: Published, node: &str, result: Result<(), Fault>) {
         let wall = clock::wall();
         let fault = result.err();
@@ -78,7 +78,7 @@ impl Outcomes {
         }
     }
 
-    /// A holder that panicked left whole values.
+    /// Ignores poisoning: a panic leaves whole values.
     fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,4 +1,4 @@
-//! Requests that reach an API server, word for word, and the effects of its answers.
+//! Exact requests to an API server, and the effects of its answers.
 
 mod server;
 
@@ -15,7 +15,7 @@ use agent_core::eligibility::Eligibility;
 use agent_core::report::sample;
 use server::{Say, Seen, Server};
 
-/// Nothing waits but for what a test is about.
+/// No delays, except those that a test is about.
 fn settings(condition: bool, events: bool) -> Settings {
     Settings {
         pace: Pace {
@@ -172,7 +172,7 @@ async fn a_failure_is_said_and_tried_again(#[case] say: Say, #[case] result: Wri
             result == WriteResult::Forbidden,
             "{problem}"
         );
-        // The state at the time of the next write is written, not the one that failed.
+        // The next write carries the current state, not the one whose write failed.
         world.say(leaving(broken()));
         let failed = world.metrics.publish().count(kind, result);
         world.until_counted(kind, result, failed + 2).await;
@@ -272,7 +272,7 @@ async fn transitions_are_announced_about_the_node() {
     let event = world.server.nth("POST", 1).await;
     assert_eq!(event.body["type"], "Normal");
     assert_eq!(event.body["reason"], "NodeLeaving");
-    // The same again is counted up.
+    // A repeated Event increases the count.
     world.say(broken());
     world.server.nth("PATCH", 0).await;
     let patch = world.server.last("PATCH");
@@ -291,7 +291,7 @@ async fn it_ends_with_the_reports_and_leaves_the_condition() {
     assert_eq!(world.server.count("DELETE"), 0);
 }
 
-/// Nobody is answered by the older one.
+/// The older agent answers no client.
 #[tokio::test]
 async fn an_agent_with_a_successor_writes_nothing_until_it_is_alone_again() {
     let world = World::begin(Server::start().await, settings(true, false));

@@ -1,4 +1,4 @@
-//! The sentinel's slices as the API has them.
+//! Conversion between the sentinel's EndpointSlices in the API and the core's types.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use agent_core::cluster::Protocol;
 use agent_core::expect::node::address;
 use agent_core::fleet::rotation::{SliceSeen, Wanted, slice_name};
 
-/// Selects the slices of a Service.
+/// Label that selects the slices of a Service.
 pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
-/// Any other value, or none, and a controller of the cluster's may take the slice for its own.
+/// With any other value, or none, a controller of the cluster may take over the slice.
 const MANAGER: &str = "pathproof";
 
 const PROTOCOLS: [(Protocol, &str); 3] = [
@@ -27,7 +27,7 @@ const PROTOCOLS: [(Protocol, &str); 3] = [
     (Protocol::Sctp, "SCTP"),
 ];
 
-/// TCP where none is named.
+/// The API's default is TCP.
 fn protocol(name: Option<&str>) -> Protocol {
     let found = PROTOCOLS.iter().find(|(_, named)| Some(*named) == name);
     found.map_or(Protocol::Tcp, |(protocol, _)| *protocol)
@@ -37,7 +37,7 @@ fn address_type(family: Family) -> &'static str {
     ["IPv4", "IPv6"][family as usize]
 }
 
-/// A slice as it was read.
+/// Converts a slice that was read.
 pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
     let labels = slice.metadata.labels.unwrap_or_default();
     let mut annotations = slice.metadata.annotations.unwrap_or_default();
@@ -89,7 +89,7 @@ pub(super) fn wanted(service: Service, config: &RotateConfig, fleet: Option<Stri
     }
 }
 
-/// A slice as it is written.
+/// Builds a slice to write.
 pub(super) fn slice(wanted: &Wanted, family: Family, generation: u16) -> EndpointSlice {
     let port = |(name, protocol): &(String, Protocol)| EndpointPort {
         name: Some(name.clone()),
@@ -120,19 +120,19 @@ pub(super) fn slice(wanted: &Wanted, family: Family, generation: u16) -> Endpoin
     }
 }
 
-/// The count of nodes, in the slice that has it.
+/// Annotation with the count of nodes; only the slice of the first family carries it.
 fn counts(wanted: &Wanted, family: Family) -> Option<BTreeMap<String, String>> {
     let has = wanted.families.first() == Some(&family);
     let fleet = wanted.fleet.clone().filter(|_| has)?;
     Some(BTreeMap::from([(FLEET.to_owned(), fleet)]))
 }
 
-/// Patch of the count alone, if the slice is still at this version.
+/// Patch that changes only the count, if the slice is still at this version.
 pub(super) fn count_patch(wanted: &Wanted, family: Family, version: &str) -> Value {
     json!({ "metadata": { "resourceVersion": version, "annotations": counts(wanted, family) } })
 }
 
-/// Patch that restores a slice, if it is still at this version. Annotations that it does not name stay.
+/// Patch that restores a slice, if it is still at this version. Other annotations are kept.
 pub(super) fn patch(slice: &EndpointSlice, version: &str) -> Value {
     let metadata = &slice.metadata;
     let labels = metadata.labels.iter().flatten();

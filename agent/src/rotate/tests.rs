@@ -1,4 +1,4 @@
-//! The rotator against an API server in this process.
+//! Tests of the rotator against an API server in this process.
 
 use std::io::Read as _;
 use std::sync::Arc;
@@ -68,7 +68,7 @@ async fn the_count_of_failing_nodes_follows_them_in_one_slice() {
     server.store().failing = 2;
     let failing = r#"{"nodes":3,"unsound":{"DatapathBrokenLeaked":2}}"#;
     assert_eq!(server.until_counted(&mut rotator, failing).await, 1);
-    // What somebody takes out comes back, and the next leader counts the same.
+    // A removed annotation is restored, and the next leader publishes the same count.
     let mut slice = server.slice("ipv4").unwrap();
     slice["metadata"]["annotations"] = json!({});
     server
@@ -88,7 +88,7 @@ async fn a_node_that_fails_is_looked_at_at_once() {
     let mut rotator = server.rotator("a", HOUR).await;
     let sound = r#"{"nodes":3,"unsound":{}}"#;
     server.until_counted(&mut rotator, sound).await;
-    // What the list brought is news that was not waited for.
+    // Consume the wake-up that the first list caused.
     rotator.pause().await;
     let (paused, ()) = tokio::join!(timeout(LOOK - EARLY, rotator.pause()), async {
         sleep(EARLY).await;
@@ -130,8 +130,8 @@ async fn what_somebody_edits_or_deletes_comes_back() {
     );
 }
 
-/// Without the label no list has the slice, and no other can be made under its name. With another one no
-/// proxy sees it.
+/// Without the label no list contains the slice, but its name is taken. With another proxy's name
+/// in a label, no proxy reads it.
 #[rstest]
 #[case::lost(json!({ "mine": "1" }))]
 #[case::hidden(json!({
@@ -160,7 +160,7 @@ async fn a_slice_with_other_labels_gets_its_own_back(#[case] labels: Value) {
     assert_eq!(rotator.said, None);
 }
 
-/// It was not there when this one listed them.
+/// The list that this rotator reads is older than the slice.
 #[tokio::test]
 async fn a_slice_that_another_rotator_has_just_made_stays() {
     let server = Server::start().await;
@@ -282,7 +282,7 @@ async fn without_the_service_nothing_is_written() {
     );
 }
 
-/// Whatever is wrong with the sentinel, or with another node.
+/// Nodes return although the sentinel's Service is missing and another node cannot be patched.
 #[tokio::test]
 async fn nodes_go_back_to_load_balancers_without_a_sentinel() {
     let path = |name: &str| format!("/api/v1/nodes/{name}");
@@ -314,7 +314,7 @@ async fn nodes_go_back_to_load_balancers_without_a_sentinel() {
     assert!(rotator.said.unwrap().contains("is not in the cluster"));
 }
 
-/// The emergency switch may be in it.
+/// The Service may carry the emergency switch.
 #[tokio::test]
 async fn nobody_is_withdrawn_before_the_service_was_read() {
     let server = Server::start().await;

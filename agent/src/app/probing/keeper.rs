@@ -1,6 +1,5 @@
-//! Keeps the sentinel's devices: makes them once they are needed, looks after them, mends them,
-//! removes them in the end. A task of its own, since netlink waits; it tells the main loop what it
-//! found and decides nothing.
+//! Keeps the sentinel's devices: creates them on demand, checks and repairs them, and finally removes them.
+//! It is a task of its own because netlink waits. It reports to the main loop and decides nothing.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -18,25 +17,24 @@ use crate::config::SentinelConfig;
 use crate::sentinel::devices::{Role, SentinelDevices, conflict, ensure, remove, verify};
 use crate::sentinel::kernel::{forwarding, has_ipv6, overridden, owners};
 
-/// The devices are looked at this often while all is well.
+/// Interval between checks while all is well.
 const LOOK: Duration = Duration::from_secs(5);
-/// A look that takes longer is given up: netlink answers in milliseconds, or is broken.
+/// Timeout of a check: netlink answers in milliseconds, or is broken.
 const STUCK: Duration = Duration::from_secs(3);
-/// So is making the devices. All routes of the node are read for it, which may be a million.
+/// Timeout for creating the devices, which reads all routes of the node: there may be a million.
 const MAKING: Duration = Duration::from_secs(20);
-/// And at most this often while probes fail.
+/// Minimum interval between checks while probes fail.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// State that the node wants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct DesiredState {
-    /// Nothing while the view is not known: then what is not needed may not be removed either.
+    /// `None` while the view is unknown: existing devices must not be removed then.
     pub(super) devices: Option<DesiredDevices>,
-    /// Counts how often a check was asked for.
+    /// Number of checks that were requested so far.
     pub(super) asked: u64,
 }
 
-/// The task; it ends, and removes the devices, when `desires` has no sender any more.
+/// Starts the task. When the sender of `desires` is dropped, it removes the devices and ends.
 pub(super) fn start(
     config: SentinelConfig,
     desires: watch::Receiver<DesiredState>,
@@ -56,14 +54,13 @@ pub(super) fn start(
 
 struct Keeper {
     config: SentinelConfig,
-    /// The devices that are there.
+    /// Existing devices.
     made: watch::Sender<Option<SentinelDevices>>,
     events: mpsc::UnboundedSender<Event>,
     families: Vec<Family>,
     /// Last reported reason why there are no devices.
     off: Option<String>,
-    /// Whether devices of ours may be there, in part or whole; `None` before this agent made or removed
-    /// any.
+    /// Whether devices of this agent may exist, even in part; `None` before it created or removed any.
     touched: Option<bool>,
 }
 
@@ -88,14 +85,14 @@ impl Keeper {
                 break;
             }
         }
-        // Devices that this agent never touched may be another's.
+        // Devices that this agent never touched may belong to another agent.
         if self.touched == Some(true) {
             self.remove().await;
         }
     }
 
-    /// Without devices too: that the node does not forward keeps clients outside from being served. What could
-    /// not be read changes nothing.
+    /// Reports the kernel's state, also without devices: a node that does not forward cannot serve
+    /// clients outside. If it cannot be read, nothing changes.
     fn report_kernel(&self, sound_since: Option<Mono>) {
         let [v4, v6] = Family::ALL.map(|family| forwarding(&self.config.devices, family));
         match (v4, v6) {
@@ -125,8 +122,7 @@ impl Keeper {
         }
     }
 
-    /// Checks the devices, and makes what is not as it has to be. Returns when the check began that found
-    /// them sound.
+    /// Checks the devices and repairs them. If they were sound, returns when the check began.
     async fn look(
         &mut self,
         families: &[Family],
@@ -138,7 +134,8 @@ impl Keeper {
         let sound = match &made {
             Some(devices) if self.families == families && !self.has_more(devices) => {
                 let verified = verify(devices, &self.config);
-                // They may be as they were, and making them anew costs seconds of probes.
+                // On an error the devices stay: they may be sound, and recreating them costs
+                // seconds of probes.
                 let mut damages = match timeout(STUCK, verified).await {
                     Ok(Ok(damages)) => damages,
                     Ok(Err(error)) => {
@@ -165,15 +162,16 @@ impl Keeper {
             tracing::warn!("{why}");
             if self.made.borrow().is_none() {
                 self.turn_off(why);
-                // Half a pair must not stay. What does not answer may not answer this either.
+                // Half a pair must not stay. If netlink does not answer, this may time out too.
                 let _ = timeout(STUCK, self.remove()).await;
             }
         }
         sound.then_some(began)
     }
 
-    /// Makes the devices, and gives up once nobody wants them any more. Returns false if it takes too long.
-    /// For some time after damage failed probes do not count: it is reported again until it is repaired.
+    /// Creates the devices, and stops once nobody needs them. Returns false if it takes too long.
+    /// Failed probes do not count for some time after damage is reported, so the report is repeated
+    /// until the damage is repaired.
     async fn make_in_time(
         &mut self,
         families: &[Family],
@@ -209,7 +207,7 @@ impl Keeper {
                 self.report(SentinelEvent::Ready);
             }
             Err(why) => {
-                // Addresses that are somebody else's must not lead to us, nor half a pair stay.
+                // Addresses of another program must not lead to the sentinel, and half a pair must not stay.
                 self.remove().await;
                 self.turn_off(why);
             }
@@ -233,11 +231,11 @@ impl Keeper {
     }
 
     fn report(&self, parts: SentinelEvent) {
-        // The main loop ends before the keeper does: then nobody needs to know.
+        // The main loop ends before the keeper does, and then needs no reports.
         let _ = self.events.send(Event::Sentinel(parts));
     }
 
-    /// Whether IPv6 was not to be had, is wanted, and can be had now.
+    /// Whether IPv6 was unavailable, is wanted, and is available now.
     fn has_more(&self, devices: &SentinelDevices) -> bool {
         let lacks = self.families.iter().any(|family| !devices.has(*family));
         let has_ipv6 = |role: &Role| has_ipv6(&role.name(&self.config.devices));

@@ -1,5 +1,5 @@
-//! The sentinel's block of the report, which is also what the prober is given; and the observer's
-//! maps as the prober asks for them: `sentinel` knows no `datapath`, nor the other way round.
+//! The sentinel's block of the report, which also configures the prober. It also lets the prober
+//! use the observer's maps: `sentinel` and `datapath` must not depend on each other.
 
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -33,7 +33,7 @@ impl Probing {
         }
     }
 
-    /// Addresses that are probed, by family.
+    /// Probed addresses, by family.
     pub(super) fn addresses(&self, node: &Node) -> Vec<SentinelAddresses> {
         let Some(watched) = node.sentinel() else {
             return Vec::new();

@@ -120,7 +120,7 @@ async fn metrics_are_openmetrics() {
     );
 }
 
-/// A report of a node that began to leave 20 s before, with a connection 12 s before.
+/// A report of a node that began to leave 20 s ago and received its last connection 12 s ago.
 fn leaving() -> Report {
     let mut report = sample::proven();
     let drain = &mut report.drain;

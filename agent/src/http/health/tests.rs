@@ -10,7 +10,7 @@ use agent_core::answer::FamilyAnswer;
 
 /// 2026-11-21T13:00:00.25Z.
 const NOW: Wall = Wall(1_795_266_000_250_000_000);
-/// 300 ms before.
+/// 300 ms before [`NOW`].
 const PROVEN: Wall = Wall(1_795_265_999_950_000_000);
 
 fn answers(healthz: u16, livez: u16) -> Arc<Answers> {
@@ -44,7 +44,7 @@ fn fixture(healthz: u16, livez: u16) -> Fixture {
     fixture_with(healthz, livez, None)
 }
 
-/// A fixture in kube-proxy's place whose main loop last turned so long ago.
+/// A fixture in kube-proxy's place whose main loop last turned this many seconds ago.
 fn stand_in(healthz: u16, livez: u16, seconds: u64) -> Fixture {
     let alive = Alive {
         heartbeat: Heartbeat::new((100 - seconds) * 1_000_000_000),
@@ -112,7 +112,7 @@ async fn healthy_says_now() {
     );
 }
 
-/// docs/quickstart.md quotes an answer: its headers and its body.
+/// docs/quickstart.md quotes the headers and the body of an answer.
 #[tokio::test]
 async fn the_quickstart_quotes_an_answer() {
     let page = include_str!(concat!(
@@ -189,7 +189,7 @@ async fn a_published_answer_is_the_next_answer() {
     let Fixture {
         router, metrics, ..
     } = fixture;
-    // The last answer outlives who published it.
+    // The last answer outlives its publisher.
     let request = Request::builder()
         .uri("/healthz")
         .body(Body::empty())

@@ -1,4 +1,4 @@
-//! Real sockets, raw bytes: what strangers may send.
+//! Tests with real sockets and raw bytes, as an unauthenticated client may send them.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
@@ -58,7 +58,7 @@ impl Server {
     /// Sends bytes and reads until the server closes.
     async fn say(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect().await;
-        // A server that has heard enough closes while we still write.
+        // A server that has read enough closes the connection while the client still writes.
         let _ = stream.write_all(bytes).await;
         stream.rest().await
     }
@@ -81,7 +81,6 @@ impl Server {
     }
 }
 
-/// A stranger.
 struct Client(TcpStream);
 
 impl Client {
@@ -97,7 +96,7 @@ impl Client {
         Ok(())
     }
 
-    /// Zero is the end.
+    /// Returns zero at the end of the stream.
     async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         loop {
             self.0.readable().await?;
@@ -108,8 +107,7 @@ impl Client {
         }
     }
 
-    /// Everything until the server closes. Closed with unread input is a reset; what came before
-    /// it counts.
+    /// Reads until the server closes. Closing with unread input causes a reset; bytes before it count.
     async fn rest(&mut self) -> String {
         let (mut seen, mut some) = (Vec::new(), [0; 4096]);
         while let Ok(read @ 1..) = self.read(&mut some).await {
@@ -223,7 +221,7 @@ async fn a_connection_is_kept_for_further_requests() {
                 .contains("connection: close")
         );
     }
-    // Two at once.
+    // Two requests at once.
     let both = format!("{GET}{GET}");
     stream.ask(&both).await;
     stream.ask("").await;
@@ -268,7 +266,7 @@ async fn who_begins_to_ask_and_says_no_more_is_let_go() {
     server.finish().await;
 }
 
-/// Only the first of those that asked has to make room: the others have not asked.
+/// Only a connection with a complete request has to make room, and these have none yet.
 #[tokio::test]
 async fn those_in_the_middle_of_a_header_are_kept() {
     let limits = Limits {
@@ -293,7 +291,7 @@ async fn those_in_the_middle_of_a_header_are_kept() {
 async fn dripping_bytes_buys_no_time() {
     let server = Server::start(brief(), &[]).await;
     let mut stream = server.connect().await;
-    // Ends when the server hangs up; every byte comes well within any single read's time.
+    // Ends when the server closes; every byte comes well within the timeout of a single read.
     while stream.write_all(b"G").await.is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
@@ -330,7 +328,7 @@ async fn a_newcomer_is_served_however_many_there_are() {
     assert_eq!(crowd[0].rest().await, "", "the first has made room");
     assert_eq!(server.counted("evicted"), 41 - 8);
     assert_eq!(server.counted("accepted"), 41);
-    // Those that are left have not begun a request: nothing is under way.
+    // The remaining connections have not begun a request, so nothing is in progress.
     server.finish().await;
 }
 
@@ -369,7 +367,7 @@ fn where_files_run_out_the_oldest_makes_room() {
         let served = tokio::time::timeout(Duration::from_secs(10), newcomer.ask(GET));
         served.await.expect("a newcomer is accepted");
         assert_eq!(crowd[0].rest().await, "");
-        // accept(2) allocates a file before it checks the queue: the second may be closed as well.
+        // accept(2) allocates a file before it checks the queue, so the second may be closed as well.
         crowd[2].ask(GET).await;
     });
 }
@@ -453,7 +451,7 @@ async fn an_answer_that_is_not_taken_is_cut_off() {
     server.finish().await;
 }
 
-/// A client is kept as long as requests come, however little is between them.
+/// A client is kept as long as it sends requests.
 #[tokio::test]
 async fn who_goes_on_asking_is_kept() {
     let server = Server::start(brief(), &[]).await;
@@ -476,7 +474,7 @@ async fn who_waits_in_the_queue_of_a_closing_listener_is_answered() {
         done,
         ..
     } = server;
-    // Blocking, so that nobody accepts them meanwhile.
+    // Blocking, so that nothing accepts them meanwhile.
     let connect = |_| std::net::TcpStream::connect(address).unwrap();
     let queue: Vec<std::net::TcpStream> = (0..20).map(connect).collect();
     stop.send(()).unwrap();

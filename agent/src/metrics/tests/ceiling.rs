@@ -1,7 +1,7 @@
 //! Maximum number of series of an agent, as docs/metrics.md promises it.
 //!
-//! The node is healthy and has all that a node can have: both families, real traffic of TCP and UDP on
-//! every path, probes of every lane, health check node ports, a connection table, everything published.
+//! The node is healthy and has everything that a node can have: both families, TCP and UDP traffic on every
+//! path, probes of every lane, health check node ports, a connection table, and all publishing.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const WELL: [Outcome; 5] = [
     Outcome::Retransmitted,
 ];
 
-/// Connections, or datagrams, of a Service on a path.
+/// Connections or datagrams of one Service on one path.
 fn well(service: u32, class: SourceClass) -> CountDelta {
     let mut counts = [0; OUTCOMES];
     for outcome in WELL {
@@ -52,7 +52,7 @@ fn names(ports: u32, udp: bool) -> Names {
     names
 }
 
-/// A healthy node with so many Service ports.
+/// A healthy node with this many Service ports.
 fn healthy(ports: u32, shown: ServiceMetrics) -> Arc<Metrics> {
     let metrics = Metrics::with(shown);
     let mut report = sample::proven();
@@ -148,7 +148,7 @@ fn series(metrics: &Metrics) -> usize {
     page.lines().filter(|line| !line.starts_with('#')).count()
 }
 
-/// Series by metric, for the reader of a failure.
+/// Series by metric, for the message of a failure.
 fn shares(metrics: &Metrics) -> String {
     let page = metrics.encode();
     let mut shares = std::collections::BTreeMap::<&str, usize>::new();
@@ -172,7 +172,7 @@ fn a_healthy_node_has_at_most_300_series() {
     }
 }
 
-/// Of 10,000 Service ports every tenth failed within a quarter of an hour, on every path, as did UDP.
+/// Every tenth of 10,000 Service ports failed within 15 minutes, on every path, in TCP and UDP.
 #[test]
 fn failures_of_single_services_cost_at_most_200_more() {
     let metrics = healthy(10_000, ServiceMetrics::Trouble);
@@ -201,7 +201,7 @@ fn failures_of_single_services_cost_at_most_200_more() {
     );
 }
 
-/// Sizes of a scrape, as docs/upgrade.md has them.
+/// The sizes of a scrape in docs/upgrade.md.
 #[test]
 fn a_scrape_is_as_large_as_the_page_says() {
     let page = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/upgrade.md"));

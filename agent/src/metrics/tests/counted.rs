@@ -7,7 +7,7 @@ use super::{probe, value};
 use agent_core::answer::Endpoint;
 use agent_core::programming::{EndpointChange, Latency, Programmed};
 
-/// An endpoint that was added, with a measurement and without one.
+/// Two added endpoints: one with a measurement, and one without.
 pub(super) fn programmed() -> [Programmed; 2] {
     let latency = Latency {
         since_receipt: Duration::from_millis(150),

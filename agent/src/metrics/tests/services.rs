@@ -12,7 +12,7 @@ use agent_core::report::sample;
 
 const CONNECTIONS: &str = "pathproof_service_connections_total";
 
-/// A sound node at a moment.
+/// A healthy node at a given time.
 fn sound(at: Mono) -> Snapshot {
     let mut report = sample::proven();
     report.verdict.at = at;
@@ -39,8 +39,7 @@ fn shown(metrics: &Metrics) -> Vec<String> {
     names.into_iter().flatten().cloned().collect()
 }
 
-/// The time of a handshake is shown for a Service that is shown, in seconds, and goes to no Service
-/// that has no connections.
+/// Handshake times are shown in seconds, and only for Services that are shown and have connections.
 #[test]
 fn handshakes_of_a_shown_service_are_a_histogram() {
     let metrics = Metrics::with(ServiceMetrics::All);
@@ -77,7 +76,7 @@ fn handshakes_of_a_shown_service_are_a_histogram() {
     );
 }
 
-/// Thrice the Services that are counted by themselves, with every outcome on every path.
+/// Three times as many Services as are counted individually, with every outcome on every path.
 #[test]
 fn the_exposition_keeps_the_bounds() {
     const MOST: u32 = 3 * MAX_SERVICES as u32;
@@ -129,7 +128,7 @@ fn of_all_a_service_begins_at_zero_and_ends_with_its_name() {
     assert_eq!(value(&page, &of("s1", "unheard")), None);
     let node = r#"pathproof_connections_total{family="IPv4",path="pod",outcome="proven"}"#;
     assert_eq!(value(&page, node), Some(5.0));
-    // The id goes to another Service: the old one's sums do not.
+    // The id now belongs to another Service, which must not inherit the sums.
     let new = (ObjectName::new("shop", "new"), "http", Family::V4);
     names.by_id.insert(1, new);
     record(&metrics, &names, delta(1, Outcome::Proven, 1, 0));
@@ -160,7 +159,7 @@ fn of_sound_services_there_are_no_series() {
     assert_eq!(shown(&metrics), ["s3"]);
 }
 
-/// Prometheus takes a value below the last one for a reset. There is none.
+/// Prometheus treats a lower value as a reset, and there was none.
 #[test]
 fn a_series_that_comes_back_goes_on() {
     let metrics = Metrics::new();
@@ -185,7 +184,7 @@ fn a_series_that_comes_back_goes_on() {
     assert_eq!(value(&page, &of("s1", "stale")), Some(1.0));
 }
 
-/// Those that the verdict confirms, then those with most failures; the rest is counted.
+/// Services that the verdict confirms come first, then those with most failures; the rest is counted.
 #[test]
 fn the_worst_are_shown_and_the_rest_is_counted() {
     let metrics = Metrics::new();
@@ -211,7 +210,7 @@ fn the_worst_are_shown_and_the_rest_is_counted() {
     assert_eq!(omitted, Some(150.0));
 }
 
-/// A Service that fails has its own series, however many had traffic before.
+/// A failing Service has its own series, no matter how many Services had traffic before.
 #[test]
 fn the_last_of_many_services_is_shown_when_it_fails() {
     let metrics = Metrics::new();
@@ -241,7 +240,7 @@ fn off_shows_none() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(16))]
 
-    /// However many Services, series are bounded and no connection is left out of the sum.
+    /// Series stay bounded for any number of Services, and the sum includes every connection.
     #[test]
     fn series_are_bounded_and_complete(ids in prop::collection::vec(0u32..3_000, 1..2_000)) {
         let metrics = Metrics::with(ServiceMetrics::All);

@@ -1,4 +1,4 @@
-//! An API server for tests: keeps what it was asked, and answers as it is told.
+//! An API server for tests: records requests, and answers as configured.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -21,13 +21,12 @@ pub(super) enum Say {
     Status(u16),
     /// 502, with a body that is no JSON.
     Nonsense,
-    /// Nothing, for ever.
+    /// No answer, ever.
     Hang,
-    /// Half an answer, and the connection is closed.
+    /// Half an answer, then the connection closes.
     Close,
 }
 
-/// A request.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     method: String,
@@ -100,7 +99,7 @@ impl Server {
     }
 }
 
-/// Waits until it holds; a test that waits for a minute has failed.
+/// Waits until it holds; fails after a minute.
 pub(super) async fn eventually(holds: impl Fn() -> bool) {
     for _ in 0..6_000 {
         if holds() {

@@ -1,4 +1,4 @@
-//! As much of an API server as the rotator asks for.
+//! The part of an API server that the rotator uses.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ pub(super) const LEASE: &str =
     "/apis/coordination.k8s.io/v1/namespaces/pathproof/leases/pathproof-rotator";
 pub(super) const HOUR: Duration = Duration::from_secs(3_600);
 
-/// Objects by their path.
+/// Objects by path, and the faults to inject.
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) objects: BTreeMap<String, Value>,
@@ -32,16 +32,16 @@ pub(super) struct Store {
     pub(super) nodes: u32,
     /// Nodes whose condition is False.
     pub(super) failing: u32,
-    /// More nodes, which have no condition and our label.
+    /// Further nodes, which have pathproof's label and no condition.
     pub(super) withdrawn: Vec<&'static str>,
-    /// Path that may not be written.
+    /// Path whose writes fail.
     pub(super) refused: &'static str,
-    /// Path that may not be read.
+    /// Path whose reads fail.
     pub(super) unreadable: &'static str,
     pub(super) away: bool,
-    /// Lists by label are of before the slices were made.
+    /// Lists by label are from before the slices were created.
     pub(super) lists_late: bool,
-    /// Somebody else writes to a slice just before each patch arrives.
+    /// Another client writes to a slice just before each patch arrives.
     pub(super) races: bool,
 }
 
@@ -162,12 +162,12 @@ fn withdrawn(name: &str) -> Value {
     })
 }
 
-/// The label that the rotator selects by.
+/// Whether the slice has the label that the rotator selects by.
 fn is_of_service(slice: &Value) -> bool {
     slice["metadata"]["labels"]["kubernetes.io/service-name"] == "pathproof-sentinel"
 }
 
-/// A watch of all nodes, which tells of all of them again when one changes.
+/// A watch of all nodes, which repeats all of them when one changes.
 fn watch_nodes(server: Server) -> Response {
     let told = stream::unfold(None, move |before| {
         let server = server.clone();
@@ -225,7 +225,7 @@ async fn handle(State(server): State<Server>, method: Method, uri: Uri, body: By
 }
 
 impl Server {
-    /// With the sentinel's Service, and no slices.
+    /// Starts with the sentinel's Service and no slices.
     pub(super) async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let server = Self {
@@ -277,7 +277,7 @@ impl Server {
         self.store().objects.get(&path).cloned()
     }
 
-    /// Ports of both slices.
+    /// Ports in both slices.
     pub(super) fn generations(&self) -> Vec<u64> {
         let slices = ["ipv4", "ipv6"].map(|family| self.slice(family).unwrap_or_default());
         let ports = slices
@@ -298,7 +298,7 @@ impl Server {
 }
 
 impl Server {
-    /// Looks until the first slice holds this count, and returns the number of writes it took.
+    /// Runs checks until the first slice has this count; returns the number of writes.
     pub(super) async fn until_counted(&self, rotator: &mut Rotator, expected: &str) -> usize {
         let expected = || FleetReport::parse(expected).unwrap();
         let before = self.writes_to_slices();

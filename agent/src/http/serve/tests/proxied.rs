@@ -4,7 +4,7 @@ use rstest::rstest;
 
 use super::*;
 
-/// Sent at once, and byte by byte.
+/// The header is sent at once, and byte by byte.
 #[rstest]
 #[case::v1(b"PROXY TCP4 192.0.2.1 192.0.2.10 40000 10256\r\n")]
 #[case::v2(b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xc0\0\x02\x01\xc0\0\x02\x0a\x9c\x40\x28\x10")]
@@ -22,7 +22,7 @@ async fn a_proxy_header_may_come_first(#[case] header: &[u8]) {
     }
     let answer = slow.rest().await;
     assert!(answer.ends_with("sound"), "{answer}");
-    // A second one is a part of no request.
+    // A second header is not part of a valid request.
     let answer = server.say(&[header, &whole].concat()).await;
     assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
     server.finish().await;
