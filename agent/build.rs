@@ -1,11 +1,10 @@
-//! Hands the checked-in eBPF object to the agent, and refuses one that is older than its sources, in
-//! optimised builds: those are shipped. Others are told, so that an edit of the sources compiles and
-//! tests on the host without a compiler for BPF.
+//! Passes the checked-in eBPF object to the agent. Optimised builds, which are shipped, fail if it
+//! is older than its sources. Others only warn, so that edited sources compile and can be tested on
+//! the host without a compiler for BPF.
 //!
-//! A newcomer needs stable Rust and nothing else: nothing is compiled for BPF here
-//! (docs/adr/0001-checked-in-object.md). The agent embeds the object with
-//! `aya::include_bytes_aligned!(env!("PATHPROOF_BPF_OBJECT"))`; `PATHPROOF_BPF_SHA256` and
-//! `PATHPROOF_BPF_RUSTC` name it in `pathproof version`.
+//! A newcomer needs only stable Rust: nothing is compiled for BPF here (docs/adr/0001-checked-in-object.md).
+//! The agent embeds the object with `aya::include_bytes_aligned!(env!("PATHPROOF_BPF_OBJECT"))`;
+//! `PATHPROOF_BPF_SHA256` and `PATHPROOF_BPF_RUSTC` identify it in `pathproof version`.
 
 #[path = "build/sources.rs"]
 mod sources;
@@ -46,7 +45,7 @@ fn prepare() -> Result<(), String> {
             "{OBJECT} does not match {PROVENANCE}; run: {REBUILD}"
         ));
     }
-    // A packaged crate holds the object but not the sources beside it.
+    // A packaged crate contains the object but not its sources.
     if root.join("agent-ebpf").is_dir() {
         let now = sources::hash(root)
             .map_err(|e| format!("the sources of the eBPF object cannot be read: {e}"))?;
@@ -66,7 +65,7 @@ fn prepare() -> Result<(), String> {
     Ok(())
 }
 
-/// Everything whose change can make the object stale.
+/// Watches everything whose change can make the object outdated.
 fn watch(root: &Path, object: &Path, provenance: &Path) {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=build/sources.rs");
@@ -90,8 +89,7 @@ fn watch(root: &Path, object: &Path, provenance: &Path) {
     }
 }
 
-/// The value of a string field of the provenance, which `cargo xtask build-ebpf` writes one field
-/// to a line.
+/// A string field of the provenance, which `cargo xtask build-ebpf` writes one to a line.
 fn recorded<'a>(provenance: &'a str, field: &str) -> Result<&'a str, String> {
     let key = format!("\"{field}\":");
     provenance

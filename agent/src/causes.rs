@@ -2,11 +2,11 @@
 
 use std::error::Error;
 
-/// Lines kept of the end of a long cause: of a verifier's log the last ones tell why.
+/// Lines kept from the end of a long cause: the last lines of a verifier's log give the reason.
 const LAST_LINES: usize = 4;
 
-/// An error and its causes, each once: what an error says of its own cause is not said again.
-/// A cause of many lines, as a verifier's log of megabytes, is its first and last ones in one line.
+/// An error and its causes, each once, even if an error quotes its cause. A cause of many lines,
+/// such as a verifier's log of megabytes, is cut to its first and last lines.
 pub fn chain(error: &(dyn Error + 'static)) -> String {
     let mut text = shortened(&error.to_string());
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! The commands beside `run`, and how every command ends.
+//! The commands other than `run`, and how every command ends.
 
 use std::error::Error;
 use std::io::{self, IsTerminal as _, Write as _};
@@ -27,13 +27,12 @@ pub mod why;
 
 use fetch::FetchError;
 
-/// Exit code of the process. The numbers are those of sysexits(3) where it has one.
+/// Exit code of the process, from sysexits(3) where it has one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Exit {
-    /// Done.
     Success = 0,
-    /// Failed, or what was checked is broken.
+    /// Failed, or the checked part is broken.
     Failure = 1,
     /// The state of the checked part is unknown, by node-problem-detector's convention.
     PluginUnknown = 2,
@@ -54,7 +53,7 @@ impl From<Exit> for process::ExitCode {
 }
 
 impl Exit {
-    /// The one table from errors to exit codes: looks through an error and its causes.
+    /// The only table from errors to exit codes: searches an error and its causes.
     pub fn of(error: &(dyn Error + 'static)) -> Self {
         let mut configuration = false;
         let mut cause = Some(error);
@@ -65,8 +64,7 @@ impl Exit {
                 return Exit::Permission;
             }
             configuration |= error.is::<ConfigError>();
-            // An address or port that cannot be had is a setting that must change; what was short
-            // at the moment is not.
+            // An address or port that is not available needs another setting; a temporary shortage does not.
             configuration |= error.downcast_ref::<BindError>().is_some_and(|error| {
                 let kind = error.source.kind();
                 matches!(
@@ -84,11 +82,11 @@ impl Exit {
     }
 }
 
-/// Reads the command line.
+/// Parses the command line.
 ///
 /// # Errors
-/// The exit code, once all output is written: help and version are successes, words that were not
-/// understood are [`Exit::Configuration`].
+/// The exit code, once all output is written: success for help and version, [`Exit::Configuration`]
+/// for words that cannot be parsed.
 pub fn parse() -> Result<Args, Exit> {
     let called = std::env::args_os().next();
     let parsed = if called.is_some_and(|name| fleet::is_plugin(&name)) {
@@ -99,7 +97,7 @@ pub fn parse() -> Result<Args, Exit> {
         Args::try_parse()
     };
     parsed.map_err(|error| {
-        // Nothing is left to be done where even this cannot be written.
+        // If even this cannot be written, nothing is left to do.
         let _ = error.print();
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
@@ -108,18 +106,17 @@ pub fn parse() -> Result<Args, Exit> {
     })
 }
 
-/// Says an error and its causes in one line on standard error, and what to exit with.
+/// Reports an error and its causes in one line on standard error, and returns the exit code.
 pub fn fail(error: &(dyn Error + 'static)) -> Exit {
     let _ = write!(io::stderr(), "{}", complaint(&chain(error)));
     Exit::of(error)
 }
 
-/// The error, as a line of its own.
 fn complaint(text: &str) -> String {
     format!("pathproof: {}\n", visible(&text.replace('\n', " ")))
 }
 
-/// Says what went wrong, if anything did.
+/// Reports an error, if there is one.
 fn end<E: Error + 'static>(result: Result<Exit, E>) -> Exit {
     result.unwrap_or_else(|error| fail(&error))
 }
@@ -144,8 +141,8 @@ pub fn docs(said: &DocsArgs) -> Exit {
     print(&page)
 }
 
-/// Writes a page to standard output, without what others wrote into it to steer a terminal. A reader
-/// that went away is no failure.
+/// Writes a page to standard output, without control sequences from untrusted text. A reader that
+/// went away is not a failure.
 pub fn print(text: &str) -> Exit {
     write_out(&styled(text, colours()))
 }
@@ -167,7 +164,7 @@ fn print_json(document: &impl serde::Serialize) -> Exit {
     }
 }
 
-/// The same for one that an agent wrote.
+/// The same for a document that an agent wrote.
 fn print_document(text: &str) -> Exit {
     write_out(&text::json(text))
 }

@@ -1,8 +1,8 @@
-//! The configuration: options that were read by `args`, checked against each other and completed by
-//! what the machine reports. Printed at start; it holds no secrets.
+//! The configuration: options that `args` has parsed, checked against each other and completed with
+//! facts about the machine. It is logged at start, and holds no secrets.
 //!
-//! [`Config::resolve`] is pure; [`Config::check`] reads the file system and nothing else here does.
-//! No port is bound and no kernel object touched before both have passed.
+//! [`Config::resolve`] is pure; only [`Config::check`] reads the file system. No port is bound and
+//! no kernel object touched before both have passed.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -41,18 +41,17 @@ pub struct Config {
     pub healthz: HealthzArgs,
     /// /metrics, /verdict, /drainz, /agent/*.
     pub admin: AdminArgs,
-    /// Settings for watching interfaces; loopback is never watched.
+    /// Settings for observing interfaces; loopback is never observed.
     pub observer: ObserverArgs,
     /// State that outlives the agent.
     pub kept: KeptArgs,
     /// The sentinel, unless it is off.
     pub sentinel: Option<SentinelConfig>,
-    /// Writes to the API server.
     pub publish: PublishConfig,
-    /// Whether the agent stands in for kube-proxy: /healthz tells loopback of the agent alone, and
-    /// requests are counted under kube-proxy's names as well.
+    /// Whether the agent stands in for kube-proxy: /healthz answers loopback clients for the agent
+    /// alone, and requests are also counted under kube-proxy's names.
     pub drop_in: bool,
-    /// Whether the process gives up what it does not need.
+    /// Whether to drop privileges that are not needed.
     pub hardening: bool,
     pub log_format: LogFormat,
     /// Directives of the log's filter.
@@ -66,15 +65,15 @@ pub enum Source {
     Folder(PathBuf),
     /// An API server.
     Api {
-        /// Access to it; by the ServiceAccount of this pod, where nothing is given.
+        /// Access to the API server; by default the pod's ServiceAccount.
         api: ApiArgs,
-        /// The sentinel's Service, where nothing else is watched.
+        /// The sentinel's Service, if nothing else is watched.
         only: Option<ObjectName>,
     },
 }
 
 impl Source {
-    /// Whether it has Services beside the sentinel's.
+    /// Whether the view has Services other than the sentinel's.
     pub fn has_services(&self) -> bool {
         !matches!(self, Source::Api { only: Some(_), .. })
     }
@@ -93,28 +92,24 @@ impl fmt::Display for Source {
     }
 }
 
-/// Kinds of writes to the API server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PublishConfig {
-    /// The Node's condition.
     pub condition: bool,
-    /// Events about the Node.
     pub events: bool,
 }
 
 impl PublishConfig {
-    /// Whether anything is written.
     pub fn any(self) -> bool {
         self.condition || self.events
     }
 }
 
-/// Facts about the machine, beside the command line.
+/// Facts about the machine, in addition to the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
     pub node_name: Option<String>,
     pub hostname: Option<String>,
-    /// Whether this is a pod that was told of its API server.
+    /// Whether this is a pod whose environment names the API server.
     pub in_cluster: bool,
 }
 
@@ -129,22 +124,21 @@ impl Surroundings {
     }
 }
 
-/// Settings that are unsound together, or on this machine: the setting, what was given, the remedy.
+/// Settings that are invalid together, or on this machine: the setting, its value, the remedy.
 #[derive(Debug, Error)]
 pub enum ConfigError {
-    /// Nothing to take expectations from.
+    /// There is no source of expectations.
     #[error(
         "no source of Services is configured: give --kubeconfig FILE or --server URL, run in a pod \
          with a ServiceAccount, or give --manifests DIR, a folder of Kubernetes YAML with the \
          Node, Services and EndpointSlices"
     )]
     NoClusterView,
-    /// A view of the sentinel alone, without the sentinel.
+    /// A view of only the sentinel, without the sentinel.
     #[error(
         "--view: \"sentinel\" watches only the sentinel, but --sentinel is off: give --view=full"
     )]
     ViewOfNothing,
-    /// The node's name could not be found.
     #[error("this node's name is not known: give --node-name, or set NODE_NAME from spec.nodeName")]
     NoNodeName,
     /// A variable that looks like a setting.
@@ -159,10 +153,10 @@ pub enum ConfigError {
     /// Neither a taint's key nor a preset.
     #[error("--terminating-taint: {0}")]
     Taint(#[from] TaintError),
-    /// Nearly a preset.
+    /// Almost a preset.
     #[error("--terminating-taint: {value:?} is not a preset: did you mean {preset:?}?")]
     Misspelt { value: String, preset: &'static str },
-    /// An address with two parts to play.
+    /// An address that is used twice.
     #[error(
         "{option}: {address} is also given as another sentinel address: client, endpoint and pod \
          addresses must differ"
@@ -178,7 +172,7 @@ pub enum ConfigError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// Something is to be written, and there is no API server.
+    /// Publishing is on without an API server.
     #[error(
         "{option}: needs an API server, but --manifests is given: omit {option}, or give \
          --kubeconfig or --server instead of --manifests"
@@ -190,7 +184,7 @@ impl Config {
     /// Completes and checks the options of `pathproof run`.
     ///
     /// # Errors
-    /// The first setting that is unsound, with the remedy.
+    /// The first invalid setting, with the remedy.
     pub fn resolve(args: &RunArgs, around: &Surroundings) -> Result<Self, ConfigError> {
         let sentinel = (args.sentinel == Switch::On).then_some(&args.sentinel_settings);
         let config = Self::of(&args.cluster, sentinel, around)?;
@@ -210,7 +204,7 @@ impl Config {
     /// Configuration of `pathproof check`: no listener is bound, nothing is pinned or kept.
     ///
     /// # Errors
-    /// The first setting that is unsound, with the remedy.
+    /// The first invalid setting, with the remedy.
     pub fn for_check(
         cluster: &ClusterArgs,
         sentinel: &SentinelConfig,
@@ -245,10 +239,10 @@ impl Config {
         })
     }
 
-    /// Checks that the folders and files that must exist do, and can be read.
+    /// Checks that required folders and files exist and can be read.
     ///
     /// # Errors
-    /// The one that does not, with the remedy.
+    /// The first one that cannot be read, with the remedy.
     pub fn check(&self) -> Result<(), ConfigError> {
         let (option, path, read) = match &self.source {
             Source::Folder(folder) => ("--manifests", folder, std::fs::read_dir(folder).map(drop)),
@@ -264,7 +258,7 @@ impl Config {
         })
     }
 
-    /// Writes every value into the log, once, at start.
+    /// Logs every value, once, at start.
     pub fn log(&self) {
         tracing::info!(
             node = %self.node_name,
@@ -277,7 +271,7 @@ impl Config {
 
 fn node_name(args: &ClusterArgs, around: &Surroundings) -> Result<Arc<str>, ConfigError> {
     let named = [&args.node_name, &around.node_name].into_iter().flatten();
-    // An empty variable is a manifest's way of leaving it out.
+    // A manifest may set the variable empty to leave it out.
     if let Some(name) = named.map(|name| name.trim()).find(|name| !name.is_empty()) {
         let name = dns_name(name).map_err(|remedy| ConfigError::NodeName {
             value: name.to_owned(),
@@ -285,7 +279,7 @@ fn node_name(args: &ClusterArgs, around: &Surroundings) -> Result<Arc<str>, Conf
         })?;
         return Ok(name.into());
     }
-    // kubelet and kube-proxy take it the same way.
+    // kubelet and kube-proxy derive the name in the same way.
     let host = around.hostname.as_deref().unwrap_or_default();
     let host = dns_name(&host.trim().to_ascii_lowercase());
     Ok(host.map_err(|_| ConfigError::NoNodeName)?.into())
@@ -312,7 +306,7 @@ fn source(
     })
 }
 
-/// No address may have two parts to play.
+/// Rejects an address that is used twice.
 fn different(sentinel: &SentinelConfig) -> Result<(), ConfigError> {
     let settings = [
         ("--sentinel-client-address", sentinel.client.map(Some)),
@@ -331,7 +325,7 @@ fn different(sentinel: &SentinelConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Both are on where there is an API server, and cannot be where there is none.
+/// Both default to on with an API server, and cannot be on without one.
 fn publish(args: &PublishArgs, source: &Source) -> Result<PublishConfig, ConfigError> {
     let has_api = matches!(source, Source::Api { .. });
     let wanted = |option, said| match said {
@@ -344,12 +338,12 @@ fn publish(args: &PublishArgs, source: &Source) -> Result<PublishConfig, ConfigE
     })
 }
 
-/// The keys that the default set and what was given stand for.
+/// Keys of the default presets and of the given keys and presets.
 fn taints(said: &[String]) -> Result<TerminatingTaints, ConfigError> {
     let said = said.iter().map(|text| text.trim());
     let said: Vec<&str> = said.filter(|text| !text.is_empty()).collect();
     for value in &said {
-        // A misspelt preset, taken as a key, would match nothing, silently.
+        // A misspelt preset would silently become a key that matches nothing.
         let is_nearly = |name: &&str| (1..=2).contains(&distance(name, value));
         let mut names = PRESETS.iter().map(|preset| preset.name);
         if let Some(preset) = names.find(is_nearly) {

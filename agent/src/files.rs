@@ -27,12 +27,12 @@ pub(crate) fn write(path: &Path, fresh: &Path, bytes: &[u8]) -> io::Result<()> {
     }
     let written = fs::write(fresh, bytes).and_then(|()| fs::rename(fresh, path));
     written.inspect_err(|_| {
-        // Half a file is none, and takes room.
+        // Remove a partial file: it is useless and takes space.
         let _ = fs::remove_file(fresh);
     })
 }
 
-/// Removes what was begun and never became the file, where it is at least so old.
+/// Removes temporary files of at least this age, which never became the file.
 pub(crate) fn sweep(dir: &Path, [first, last]: [&str; 2], age: Duration) {
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
     for entry in entries {

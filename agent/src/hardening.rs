@@ -1,8 +1,9 @@
-//! Gives up what the process does not need, before it has threads, so that every thread is born
-//! without it: capabilities, system calls, files (docs/adr/0021-privileges.md).
+//! Drops privileges that the process does not need: capabilities, system calls, file access
+//! (docs/adr/0021-privileges.md). It must run before there are threads, so that every thread starts
+//! without them.
 //!
-//! Never an error: what a kernel or a container does not allow is left out and told. Nothing here
-//! knows what the agent is; `confine` says what it needs.
+//! It never fails: a restriction that the kernel or the container does not allow is skipped and
+//! reported. Nothing here knows what the agent is; `confine` states what it needs.
 
 use std::error::Error;
 use std::io;
@@ -22,27 +23,27 @@ mod files;
 
 pub use files::SYSTEM;
 
-/// Rights that a process goes on needing.
+/// Privileges that a process keeps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// Capabilities until the loader has done its work, beside those for good.
+    /// Capabilities until loading is complete, in addition to the permanent ones.
     pub loading: Vec<Capability>,
-    /// Capabilities for good.
+    /// Permanent capabilities.
     pub capabilities: Vec<Capability>,
-    /// Folders that are read, with all in them. One that is missing is no error.
+    /// Folders that are read, with their content. A missing folder is not an error.
     pub read: Vec<PathBuf>,
-    /// Folders that are written, with all in them.
+    /// Folders that are written, with their content.
     pub written: Vec<PathBuf>,
-    /// Folders in which folders and files are made, and nothing that is there is changed.
+    /// Folders in which folders and files are created, without changes to existing ones.
     pub made: Vec<PathBuf>,
-    /// Reason why other programs are started, where they are: the files and calls that they may
-    /// need stay allowed.
+    /// Reason why other programs are started, if they are: the files and calls that they may need
+    /// stay allowed.
     pub programs: Option<&'static str>,
 }
 
-/// Gives everything up but `needs`, in this thread and in those that it will start; says what came
-/// of it. The loader alone, which does one piece of work, still has `needs.loading`, may load
-/// programs into the kernel, and write anywhere.
+/// Drops everything but `needs` in this thread and in those that it starts, and reports the result.
+/// Only the loader, which does one piece of work, keeps `needs.loading`, may load programs into the
+/// kernel, and may write anywhere.
 pub fn confine(needs: &Needs) -> (HardeningReport, Loader) {
     let mut missing = Missing::default();
     missing.unless("no_new_privs cannot be set", no_new_privileges());
@@ -58,7 +59,7 @@ pub fn confine(needs: &Needs) -> (HardeningReport, Loader) {
     if loader.is_some() {
         missing.unless(NO_RIGHTS, keep(&needs.capabilities));
     }
-    // Without the first filter there was a reason, and it was told.
+    // If the first filter failed, the reason was reported already.
     if loader.is_some() && filtered.is_some() {
         let what = "loading of further BPF programs cannot be forbidden";
         missing.unless(what, calls::forbid_loading());
@@ -74,10 +75,10 @@ pub fn confine(needs: &Needs) -> (HardeningReport, Loader) {
 
 const NO_RIGHTS: &str = "capabilities cannot be dropped";
 
-/// Reason why something could not be given up.
+/// Reason why a privilege could not be dropped.
 type Refused = Box<dyn Error>;
 
-/// Rights that could not be given up, in sentences.
+/// Privileges that could not be dropped, in sentences.
 #[derive(Default)]
 struct Missing(Vec<String>);
 
@@ -106,7 +107,7 @@ fn report(files: FilesReport, missing: Vec<String>) -> HardeningReport {
     }
 }
 
-/// No program that this process starts has more rights than it, whatever its file says.
+/// Prevents started programs from gaining privileges, whatever their files grant.
 fn no_new_privileges() -> io::Result<()> {
     // SAFETY: takes numbers alone.
     match unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) } {
@@ -116,15 +117,12 @@ fn no_new_privileges() -> io::Result<()> {
 }
 
 /// Keeps those of `wanted` that this thread has, and no other, in any set. The bounding set is
-/// emptied where that is allowed (CAP_SETPCAP); where it is not, a container's own holds.
-///
-/// # Errors
-/// The kernel's error.
+/// cleared if that is allowed (CAP_SETPCAP); otherwise the container's set stays in force.
 fn keep(wanted: &[Capability]) -> Result<(), CapsError> {
     if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP)? {
         caps::clear(None, CapSet::Bounding)?;
     }
-    // Kernels before 4.3 have none; what is not permitted leaves this set by itself anyway.
+    // Kernels before 4.3 have none, and capabilities that are not permitted leave this set anyway.
     let _ = caps::clear(None, CapSet::Ambient);
     let wanted: CapsHashSet = wanted.iter().copied().collect();
     for set in [CapSet::Effective, CapSet::Permitted] {
@@ -135,7 +133,7 @@ fn keep(wanted: &[Capability]) -> Result<(), CapsError> {
     caps::clear(None, CapSet::Inheritable)
 }
 
-/// Names of the capabilities that this thread has, sorted.
+/// Sorted names of the capabilities that this thread has.
 fn held() -> Vec<String> {
     let held = caps::read(None, CapSet::Permitted).unwrap_or_default();
     let mut names: Vec<_> = held.iter().map(ToString::to_string).collect();
@@ -143,8 +141,8 @@ fn held() -> Vec<String> {
     names
 }
 
-/// Whether `act` succeeds without these capabilities, which this thread has again afterwards.
-/// An `act` that cannot be tried without them counts as failed.
+/// Whether `act` succeeds without these capabilities; they are restored afterwards. If it cannot be
+/// tried without them, it counts as failed.
 pub fn can_without(these: &[Capability], act: impl FnOnce() -> bool) -> bool {
     let Ok(before) = caps::read(None, CapSet::Effective) else {
         return false;
@@ -154,37 +152,34 @@ pub fn can_without(these: &[Capability], act: impl FnOnce() -> bool) -> bool {
         return false;
     }
     let done = act();
-    // Never refused: they were not given up, and what is permitted may be taken up.
+    // Never refused: the capabilities are still permitted.
     let restored = caps::set(None, CapSet::Effective, &before);
     done && restored.is_ok()
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The work was not done.
+/// The loader ended without doing the work.
 #[derive(Debug, Error)]
 #[error("the thread that loads BPF programs ended early: this is a defect in pathproof")]
 pub struct LoaderError;
 
-/// The one thread that may load programs into the kernel: it waits for its work, one piece, and ends.
-/// Dropped, it ends without any.
+/// The only thread that may load programs into the kernel: it waits for one piece of work, and
+/// ends. When dropped, it ends without any.
 #[derive(Default)]
 pub struct Loader(
-    /// Nothing where the work is done by who asks for it.
+    /// `None` if the caller's thread does the work.
     Option<mpsc::Sender<Job>>,
 );
 
 impl Loader {
-    /// Starts the thread, with the rights of this one.
-    ///
-    /// # Errors
-    /// There can be none.
+    /// Starts the thread, with the privileges of this one.
     fn start() -> io::Result<Self> {
         let (jobs, work) = mpsc::channel::<Job>();
         std::thread::Builder::new()
             .name("loader".to_owned())
             .spawn(move || {
-                // On a kernel without Landlock loading takes longer, and nothing else changes.
+                // On a kernel without Landlock, loading takes longer and nothing else changes.
                 let _ = files::confine_loader();
                 if let Ok(job) = work.recv() {
                     job();
@@ -193,10 +188,10 @@ impl Loader {
         Ok(Self(Some(jobs)))
     }
 
-    /// Has the work done, the first and last.
+    /// Runs the work, once.
     ///
     /// # Errors
-    /// It panicked.
+    /// The work panicked.
     pub async fn run<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,
@@ -218,7 +213,7 @@ impl Loader {
 mod tests {
     use super::*;
 
-    /// In a thread of its own: the others keep what they have.
+    /// Runs in a separate thread, so that the other threads keep their privileges.
     fn apart<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
         std::thread::spawn(act).join().unwrap()
     }

@@ -1,9 +1,9 @@
 //! The listeners and their answers: `health` for load balancers and kubelet, `service` for load
-//! balancers that ask about one Service, `admin` for people, Prometheus and `pathproof status`; `serve` has
-//! the connections under all.
+//! balancers that probe one Service, `admin` for people, Prometheus and `pathproof status`. `serve`
+//! manages the connections of all three.
 //!
-//! Nothing here decides anything: answers and reports are computed ahead elsewhere and published;
-//! no request changes state.
+//! Nothing here decides anything: answers and reports are computed elsewhere in advance and
+//! published; no request changes state.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,27 +17,26 @@ mod proxied;
 pub mod serve;
 pub mod service;
 
-/// Ranges of sources that may connect. Empty: everyone.
+/// Ranges of sources that may connect; empty allows all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AllowList(Vec<IpNet>);
 
 impl AllowList {
-    /// Allows these ranges. IPv4 ranges written as IPv4-mapped IPv6 (`::ffff:10.0.0.0/104`) are
-    /// taken for the IPv4 ranges that they stand for.
+    /// Allows these ranges. An IPv4-mapped IPv6 range (`::ffff:10.0.0.0/104`) counts as the IPv4 range.
     pub fn new(ranges: impl IntoIterator<Item = IpNet>) -> Self {
         let ranges: Vec<IpNet> = ranges.into_iter().map(unmapped).collect();
         Self(IpNet::aggregate(&ranges))
     }
 
-    /// Whether this source may connect. A socket for both families sees IPv4 peers as IPv4-mapped
-    /// IPv6: they are matched as IPv4.
+    /// Whether this source may connect. A socket of both families reports IPv4 peers as IPv4-mapped
+    /// IPv6; they are matched as IPv4.
     pub fn allows(&self, source: IpAddr) -> bool {
         let source = source.to_canonical();
         self.0.is_empty() || self.0.iter().any(|range| range.contains(&source))
     }
 }
 
-/// The IPv4 range that an IPv4-mapped IPv6 one means; any other as it is.
+/// Converts an IPv4-mapped IPv6 range to IPv4; returns any other as it is.
 pub fn unmapped(range: IpNet) -> IpNet {
     let IpNet::V6(v6) = range else { return range };
     match (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96)) {

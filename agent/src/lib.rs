@@ -1,6 +1,6 @@
 //! pathproof: proves on real packets that this node routes Service traffic.
 //!
-//! The map of the modules is docs/internal/architecture.md.
+//! docs/internal/architecture.md has the map of the modules.
 
 pub mod app;
 pub mod args;

@@ -1,4 +1,4 @@
-//! The process itself: its log, whether it is ready and alive, its limits and its memory.
+//! The process itself: its log, readiness, liveness, limits and memory.
 
 pub mod starting;
 
@@ -14,10 +14,10 @@ use tracing_subscriber::fmt;
 
 use agent_core::text;
 
-/// Without the client's own lines: whoever sends a request reports its failure once.
+/// Without the client's log lines: the code that sends a request reports its failure once.
 pub const DEFAULT_FILTER: &str = "info,kube_client=off";
 
-/// Format of lines of the log.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Plain text, with colours on a terminal unless NO_COLOR is set
@@ -27,11 +27,10 @@ pub enum LogFormat {
     Json,
 }
 
-/// Sets up the process's log, on standard error: call it once. The directives were checked when the
-/// option was read.
+/// Sets up the log on standard error; call it once. The directives were checked when the option was parsed.
 pub fn start_log(format: LogFormat, directives: &str) {
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    // A line that cannot be written is lost: telling it there too would end the agent.
+    // A line that cannot be written is lost: reporting that on standard error would end the agent.
     let log = fmt()
         .with_env_filter(directives)
         .with_writer(move || Lines {
@@ -46,7 +45,7 @@ pub fn start_log(format: LogFormat, directives: &str) {
     }
 }
 
-/// Writes lines of the log, each with one call, without what others wrote into it.
+/// Writes each log line with one call, without control sequences from untrusted text.
 struct Lines<W> {
     to: W,
     format: LogFormat,
@@ -70,20 +69,20 @@ impl<W: Write> Write for Lines<W> {
     }
 }
 
-/// Longest pause after which the main loop counts as alive. A turn takes a quarter of a second.
+/// Maximum pause after which the main loop counts as alive. A turn takes a quarter of a second.
 const STALLED_AFTER: Duration = Duration::from_secs(10);
 
-/// Time of the main loop's last turn, in nanoseconds of `CLOCK_MONOTONIC`. All clones are one.
+/// Time of the main loop's last turn, in nanoseconds of `CLOCK_MONOTONIC`. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Heartbeat(Arc<AtomicU64>);
 
 impl Heartbeat {
-    /// Begins with a beat, so that a start that takes long is not an end.
+    /// Begins with a beat, so that a slow start does not count as a stall.
     pub fn new(now: u64) -> Self {
         Self(Arc::new(AtomicU64::new(now)))
     }
 
-    /// The main loop turned.
+    /// Records a turn of the main loop.
     pub fn beat(&self, now: u64) {
         self.0.store(now, Ordering::Relaxed);
     }
@@ -98,7 +97,7 @@ impl Heartbeat {
     }
 }
 
-/// Names of what the agent still waits for before it is ready. All clones are one.
+/// Parts that the agent waits for before it is ready. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness(Arc<Mutex<BTreeSet<&'static str>>>);
 
@@ -112,7 +111,7 @@ impl Readiness {
         };
     }
 
-    /// Names of what is missing, sorted; empty is ready.
+    /// Sorted names of the missing parts; empty means ready.
     pub fn pending(&self) -> Vec<&'static str> {
         self.lock().iter().copied().collect()
     }
@@ -122,9 +121,8 @@ impl Readiness {
     }
 }
 
-/// Raises the number of files that may be open to the most that is allowed without privileges, and
-/// returns what it is then. Shells set it to 1,024, which is fewer than the connections that a health
-/// port must bear.
+/// Raises the limit of open files to the maximum that needs no privileges, and returns it. Shells
+/// set it to 1,024, which is fewer than the connections on a health port.
 pub(crate) fn raise_open_files() -> u64 {
     let mut limit = libc::rlimit {
         rlim_cur: 1024,
@@ -140,17 +138,14 @@ pub(crate) fn raise_open_files() -> u64 {
     }
 }
 
-/// SIGTERM and SIGINT, which end the process in order.
+/// SIGTERM and SIGINT, which shut the process down.
 pub(crate) struct Shutdown {
     terminate: Signal,
     interrupt: Signal,
 }
 
 impl Shutdown {
-    /// From now on neither ends the process by itself.
-    ///
-    /// # Errors
-    /// Signals cannot be received.
+    /// From now on neither signal ends the process by itself.
     pub(crate) fn listen() -> Result<Self, String> {
         let listen = |kind| signal(kind).map_err(|why| format!("cannot receive signals: {why}"));
         Ok(Self {
@@ -159,7 +154,7 @@ impl Shutdown {
         })
     }
 
-    /// Waits for the next one, and returns its name.
+    /// Waits for the next signal, and returns its name.
     pub(crate) async fn requested(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -168,9 +163,9 @@ impl Shutdown {
     }
 }
 
-/// Returns freed memory to the kernel: a large view is read once, and most of what that took is free
-/// afterwards (docs/adr/0025-plain-builds.md has the figures). Takes some milliseconds at scale, so
-/// only after a large change. Other C libraries than glibc do so by themselves.
+/// Returns freed memory to the kernel: most memory is free after a large view was read
+/// (docs/adr/0025-plain-builds.md has the figures). It takes milliseconds at scale, so call it only
+/// after a large change. C libraries other than glibc do so by themselves.
 pub(crate) fn give_back_memory() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number and touches free memory alone.

@@ -37,7 +37,7 @@ fn main() -> ExitCode {
         Command::Rotate(said) => exit(rotate_generations(*said)),
         Command::Echo(said) => exit(echo(said)),
         Command::Cleanup(said) => exit(cleanup(said)),
-        // Its words were taken above.
+        // The words were handled above.
         Command::KubeProxy(said) => exit(stand_in(Ok(said.words))),
         Command::Version(said) => cli::version(said.output),
         Command::Docs(said) => cli::docs(&said),
@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     exit.into()
 }
 
-/// Reports a failure, and returns what to exit with.
+/// Reports a failure, and returns the exit code.
 fn exit(outcome: Outcome) -> Exit {
     outcome.unwrap_or_else(|error| match cli::fail(&*error) {
         _ if app::is_permission(&*error) => Exit::Permission,
@@ -72,11 +72,11 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
     }
     config.check()?;
     config.log();
-    // All that follows may take long on a busy node.
+    // The following steps may take long on a busy node.
     let starting = Starting::begin(config.kept.state_dir.as_deref());
     // Before there are threads.
     let confined = confine::confine(&config);
-    // Two threads: the main loop, and one that reads objects while it is busy.
+    // One thread for the main loop, and one that parses objects meanwhile.
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -89,18 +89,18 @@ fn run_with(config: Config, notes: Vec<String>) -> Outcome {
     Ok(Exit::Success)
 }
 
-/// One thread: it waits nearly all the time, and there is one on every node.
+/// Uses one thread: it waits nearly all the time, and runs on every node.
 fn echo(said: EchoArgs) -> Outcome {
     lifecycle::start_log(LogFormat::Text, lifecycle::DEFAULT_FILTER);
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(pathproof::echo::run(said));
-    // A name that is being looked up is not waited for.
+    // Do not wait for a name lookup in progress.
     runtime.shutdown_background();
     ended?;
     Ok(Exit::Success)
 }
 
-/// Does what kube-proxy's flags ask for.
+/// Performs the action that kube-proxy's flags select.
 fn stand_in(words: Result<Vec<String>, DropInError>) -> Outcome {
     let settings = match kube_proxy_compat::read(&words?)? {
         Wanted::Run(settings) => settings,
@@ -113,7 +113,7 @@ fn stand_in(words: Result<Vec<String>, DropInError>) -> Outcome {
     let is_set = |name: &str| std::env::var_os(name).is_some();
     let (config, mut notes) =
         kube_proxy_compat::resolve(&settings, &Surroundings::read(), &is_set)?;
-    // Nobody else answers on this node: the agent runs in any case.
+    // Nothing else answers on this node, so the agent runs in any case.
     notes.extend(check_variables().err().map(|error| error.to_string()));
     run_with(config, notes)
 }
@@ -134,14 +134,14 @@ fn remove_rules() -> Exit {
     })
 }
 
-/// An agent that runs is asked; else this process is one for a few seconds.
+/// Queries a running agent; without one, this process probes for a few seconds.
 fn check(said: &CheckArgs) -> Exit {
     if said.npd {
         return cli::check::npd::run(said, clock::now);
     }
     cli::check::beside_agent(said).unwrap_or_else(|| {
         check_here(said).unwrap_or_else(|error| match exit(Err(error)) {
-            // Only a datapath that was seen to be broken is a failure.
+            // Only a datapath that was observed to be broken is a failure.
             Exit::Failure => Exit::Unknown,
             exit => exit,
         })

@@ -1,9 +1,8 @@
 //! Every metric, defined and encoded in one place.
 //!
-//! Values come from what is published anyway: the main loop hands over a [`Snapshot`] with each
-//! turn and counts connections with [`Metrics::record_sample`]; the listeners count through
-//! [`Metrics::http`]. What the main loop knows is written at the moment of a scrape, from
-//! one lock, so a scrape never mixes two turns. docs/metrics.md is [`reference()`], written from the same definitions.
+//! The main loop passes a [`Snapshot`] in each turn, and counts connections with [`Metrics::record_sample`];
+//! the listeners count through [`Metrics::http`]. A scrape reads the main loop's values under one lock, so
+//! it never mixes two turns. [`reference()`] generates docs/metrics.md from the same definitions.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,7 +34,6 @@ use counters::Measured;
 /// Content type of [`Metrics::encode`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// All metrics of the agent.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -45,32 +43,31 @@ pub struct Metrics {
     publish: PublishStats,
 }
 
-/// Data that a scrape reads beside the library's own counters.
+/// Data that a scrape reads in addition to the library's counters.
 #[derive(Debug, Default)]
 struct Shared(Mutex<Current>);
 
 #[derive(Debug, Default)]
 struct Current {
-    /// Services with series of their own.
+    /// Selection of Services with series.
     which: ServiceMetrics,
     snapshot: Option<Snapshot>,
     connections: Connections,
     datagrams: Datagrams,
 }
 
-/// State at the end of one turn of the main loop, beside the counters.
+/// State at the end of a turn of the main loop, apart from the counters.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// The published report.
     pub report: Arc<Report>,
-    /// Times from arrival to departure, by family, as the kernel holds them.
+    /// Times from arrival to departure, by family, from the kernel.
     pub delays: [Delays; FAMILIES],
-    /// Links that were found detached and put back, since the agent started.
+    /// Links that were found detached and restored since the agent started.
     pub reattached: u64,
 }
 
 impl Metrics {
-    /// Metrics of the process alone until the first turn ends, with series of Services in trouble.
+    /// Until the first turn ends, only metrics of the process. Shows series of Services in trouble.
     pub fn new() -> Arc<Self> {
         Self::with(ServiceMetrics::default())
     }
@@ -92,9 +89,8 @@ impl Metrics {
         })
     }
 
-    /// Counts what a sample brought: connections, and apart from them datagrams of UDP Services.
-    /// `answers` are Services with how many microseconds after a connection or datagram its first
-    /// answer came.
+    /// Counts a sample: connections and, separately, datagrams of UDP Services. `answers` are
+    /// Services with the microseconds from a connection or datagram to its first answer.
     pub fn record_sample(
         &self,
         counts: &[CountDelta],
@@ -102,7 +98,7 @@ impl Metrics {
         directory: &dyn Directory,
     ) {
         let mut current = self.shared.current();
-        // The last turn's time is near enough for failures that stay recent for minutes.
+        // The last turn's time is close enough: failures stay recent for minutes.
         let now = current.verdict().map_or(Mono(0), |verdict| verdict.at);
         let Current {
             connections,
@@ -110,7 +106,7 @@ impl Metrics {
             ..
         } = &mut *current;
         for delta in counts {
-            // A Service that went away between the count and now is of no family that is known.
+            // The family of a Service that disappeared since the count is unknown.
             if let Some(info) = directory.service(delta.service) {
                 let counted = match info.udp {
                     true => &mut datagrams.counted,
@@ -134,7 +130,6 @@ impl Metrics {
         }
     }
 
-    /// Counts an observation.
     #[deny(clippy::wildcard_enum_match_arm)]
     pub fn record(&self, measured: &Measurement) {
         match measured {
@@ -153,16 +148,15 @@ impl Metrics {
         }
     }
 
-    /// Forgets Services that are no longer expected. Call after the view changed: their ids may be
-    /// given to others.
+    /// Removes Services that are no longer expected. Call it after the view changed, since ids are reused.
     pub fn retain(&self, directory: &dyn Directory) {
         let mut current = self.shared.current();
         current.connections.retain(directory);
         current.datagrams.retain(directory);
     }
 
-    /// Services with traffic for a report: those in `trouble`, then the `busiest`, and how many are
-    /// left out.
+    /// Services with traffic for a report: those in `trouble`, then the `busiest`, and the number
+    /// of omitted ones.
     pub fn services(
         &self,
         directory: &dyn Directory,
@@ -175,27 +169,25 @@ impl Metrics {
             .report(directory, trouble, busiest)
     }
 
-    /// UDP Services with traffic for a report: those of DNS first, then the busiest.
+    /// UDP Services with traffic for a report: DNS first, then the busiest.
     pub fn udp(&self, directory: &dyn Directory, shown: usize) -> UdpReport {
         self.shared.current().datagrams.report(directory, shown)
     }
 
-    /// Replaces the snapshot by that of the turn that just ended.
+    /// Replaces the snapshot after a turn.
     pub fn update(&self, snapshot: Snapshot) {
         self.shared.current().snapshot = Some(snapshot);
     }
 
-    /// Counters of the listeners.
     pub fn http(&self) -> &HttpStats {
         &self.http
     }
 
-    /// Counters of writes to the API server.
     pub fn publish(&self) -> &PublishStats {
         &self.publish
     }
 
-    /// The exposition, in OpenMetrics text.
+    /// The exposition, as OpenMetrics text.
     pub fn encode(&self) -> String {
         let mut page = String::with_capacity(32 * 1024);
         // Writing to a String cannot fail, and the collector's labels are plain text.
@@ -205,14 +197,14 @@ impl Metrics {
 }
 
 impl Current {
-    /// Value of the last turn.
+    /// Verdict of the last turn.
     fn verdict(&self) -> Option<&Verdict> {
         Some(&self.snapshot.as_ref()?.report.verdict)
     }
 }
 
 impl Shared {
-    /// A holder that panicked left sums that may lack one turn; better than no metrics.
+    /// Ignores poisoning: sums that may lack one turn are better than no metrics.
     fn current(&self) -> MutexGuard<'_, Current> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -30,18 +30,18 @@ use agent_core::event::Successor;
 use agent_core::health_ports::PortTable;
 use agent_core::report::{PortReport, PortWay};
 
-/// Interval of checks of who else listens at the port.
+/// Interval between checks for other listeners on the port.
 const LOOK: Duration = Duration::from_secs(1);
-/// The same while the agent waits for its successor.
+/// Interval between checks while the agent waits for its successor.
 const WAIT: Duration = Duration::from_millis(50);
 /// Maximum time for which the previous responder keeps the port, while the agent reads the cluster.
 const SETTLE: Duration = Duration::from_secs(15);
-/// Interval of checks meanwhile.
+/// Interval between checks during that time.
 const WATCH: Duration = Duration::from_millis(200);
-/// Handshakes that began before the connections were given up are waited for this long: a client
-/// whose answer was lost gets it again after a second.
+/// Maximum wait for handshakes that began before the agent released the port: a client whose
+/// SYN-ACK was lost gets it again after a second.
 const HANDSHAKES: Duration = Duration::from_millis(1_200);
-/// Name, in readiness, of the part that a load balancer's connections wait for.
+/// Name of the healthz port in the readiness report.
 const PART: &str = "healthz port";
 
 /// Listeners of the agent; `None` for those that are turned off.
@@ -50,15 +50,15 @@ pub(crate) struct Listeners {
     /// /healthz and /livez.
     pub(crate) healthz: Option<TcpListener>,
     pub(crate) admin: Option<TcpListener>,
-    /// Services' health check node ports: where connections are steered.
+    /// Target of steered connections to Services' health check node ports.
     pub(crate) services: Option<TcpListener>,
 }
 
-/// Opens the listeners and has connections come to them: from now on where nobody else answers, else
-/// once the agent is ready to. Where they cannot be steered the port is bound.
+/// Opens the listeners, and directs connections to them: at once if nothing else answers, otherwise
+/// once the agent is ready. If connections cannot be steered, the agent binds the port.
 ///
 /// # Errors
-/// An address cannot be had.
+/// An address cannot be bound.
 pub(crate) fn take_over(
     config: &Config,
     observer: Option<&mut Observer>,
@@ -146,18 +146,17 @@ pub(crate) fn take_over(
     Ok((listeners, takeover, succeeded, services))
 }
 
-/// Health check node ports of Services that are steered here, among those that may be.
+/// Services' health check node ports that are steered to the agent, within the allowed range.
 pub(crate) struct SteeredServices {
     ports: ServicePorts,
     range: PortRange,
-    /// Services by their ports, for those who answer.
+    /// Services by port, for the listener that answers.
     pub(crate) table: watch::Sender<Arc<PortTable>>,
 }
 
 impl SteeredServices {
-    /// Replaces the Services that are steered.
     pub(crate) fn follow(&mut self, table: &Arc<PortTable>) {
-        // Before connections come that are to find it.
+        // Publish first: a steered connection must find its Service.
         self.table.send_replace(Arc::clone(table));
         let allowed = table.iter().filter(|(port, _)| self.range.contains(port));
         let steered = allowed.flat_map(|(port, of)| {
@@ -172,21 +171,21 @@ impl SteeredServices {
     }
 }
 
-/// Whether another agent has taken over, and what was last known of that.
+/// Whether another agent has taken over, and the last known state of that.
 #[derive(Default)]
 pub(crate) struct Succeeded {
-    /// The kernel's record of a successor, where connections are steered.
+    /// The kernel's record of a successor, if connections are steered.
     succession: Option<Arc<Succession>>,
-    /// Way by which connections to the healthz port come here.
+    /// How connections to the healthz port reach the agent.
     pub(crate) port: watch::Sender<PortReport>,
     last: Successor,
-    /// Programs of agents that are known to have kept the maps.
+    /// Programs of agents that are known to have maintained the maps.
     planners: BTreeSet<u32>,
 }
 
 impl Succeeded {
-    /// The successor now; where connections are steered, by the kernel's record. A successor
-    /// steers them before it touches anything else that is ours.
+    /// The current successor, by the kernel's record if connections are steered. A successor steers
+    /// them before it touches anything else of this agent.
     pub(crate) fn ask(&self) -> Successor {
         match self.succession.as_ref().map(|succession| succession.ask()) {
             Some(Behind::Agent { plans: true, .. }) => Successor::Plans,
@@ -197,8 +196,8 @@ impl Succeeded {
         }
     }
 
-    /// What was not known before, in order: a successor that kept the maps and ended between two
-    /// questions is told too, since the maps are as it left them.
+    /// Changes since the last call, in order. A successor that maintained the maps and ended in
+    /// between is reported too, because it has changed them.
     pub(crate) fn news(&mut self) -> Vec<Successor> {
         let now = self.ask();
         let planners =
@@ -215,12 +214,12 @@ impl Succeeded {
             .collect()
     }
 
-    /// Whether there was one when that was asked last.
+    /// Whether there was a successor at the last call of [`Self::news`].
     pub(crate) fn exists(&self) -> bool {
         self.last.exists()
     }
 
-    /// The maps of expectations are kept from here from now on.
+    /// Records that this agent maintains the maps of expectations from now on.
     pub(crate) fn plan(&self) {
         if let Some(succession) = &self.succession {
             succession.plan();
@@ -235,7 +234,7 @@ fn steer(
 ) -> Result<(Steering, Owners, ServicePorts), SteerError> {
     let observer = observer.ok_or(SteerError::NoObserver)?;
     let mut steers = Vec::new();
-    // The admin port is bound as well; of two agents at once the later answers.
+    // The admin port is steered as well as bound: of two agents at once the later one answers.
     for (index, listener, address, flags) in [
         (HEALTHZ, &listeners.healthz, config.healthz.address, 0),
         (
@@ -260,7 +259,7 @@ fn steer(
     observer.steer(port(config), &steers, services, state_dir)
 }
 
-/// Port of /healthz and /livez; 0 where there is none, or the kernel picks it.
+/// Port of /healthz and /livez; 0 if there is none, or if the kernel picks it.
 fn port(config: &Config) -> u16 {
     config.healthz.address.map_or(0, |address| address.port())
 }
@@ -279,30 +278,30 @@ fn rule(address: BindAddress, flags: u32) -> SteerRule {
     rule
 }
 
-/// The kernel's number of a socket. Nothing where it cannot be told.
+/// Inode of a socket, if the kernel reports it.
 fn inode(listener: &TcpListener) -> Option<u32> {
     let file = File::from(listener.as_fd().try_clone_to_owned().ok()?);
     // Sockets have inodes of 32 bits.
     u32::try_from(file.metadata().ok()?.ino()).ok()
 }
 
-/// The way that connections take, looked after by a task of its own until it is closed.
+/// Handle of the task that keeps the steering until it is closed.
 pub(crate) struct Takeover {
-    /// Dropped, it ends the task.
+    /// Dropping it ends the task.
     ready: watch::Sender<bool>,
     steering: JoinHandle<PortSteering>,
 }
 
 impl Takeover {
-    /// Directs load balancers' connections here from now on: the agent's answers are worth reading.
+    /// Directs load balancers' connections to the agent from now on: its answers are valid.
     pub(crate) fn ready(&self) {
         self.ready
             .send_if_modified(|ready| !std::mem::replace(ready, true));
     }
 
-    /// Gives connections up to who answers next. Where that would be nobody, waits for a successor
-    /// for `grace`, unless `hurry` completes. All that were begun are in the listener's queue when
-    /// this returns. Returns whether there is a successor.
+    /// Releases connections to the next responder. If there is none, it waits for a successor for
+    /// `grace`, unless `hurry` completes. On return, all connections that had begun are in the
+    /// listener's queue. Returns whether there is a successor.
     pub(crate) async fn close(self, grace: Duration, hurry: impl Future) -> bool {
         drop(self.ready);
         let Ok(mut steering) = self.steering.await else {
@@ -316,21 +315,21 @@ impl Takeover {
 /// The listener at a port that the agent holds.
 struct Bound {
     inode: u32,
-    /// Sockets that shared the port when this agent bound it: its predecessors'.
+    /// Sockets that shared the port when this agent bound it: those of its predecessors.
     before: BTreeSet<u32>,
 }
 
 struct PortSteering {
     port: u16,
-    /// Ports of Services among which connections may be steered too.
+    /// Range of Services' ports that may be steered too.
     service_ports: OrNone<PortRange>,
-    /// Nothing where the port is steered, or of the kernel's choice.
+    /// `None` if the port is steered, or picked by the kernel.
     bound: Option<Bound>,
-    /// Nothing where the port is bound.
+    /// `None` if the port is bound.
     steered: Option<(Steering, Owners)>,
-    /// An unknown program was attached behind ours.
+    /// Whether an unknown program was attached behind the agent's.
     stranger: bool,
-    /// Waits for load balancers' connections to come here.
+    /// Not ready until load balancers' connections reach the agent.
     readiness: Readiness,
     report: watch::Sender<PortReport>,
 }
@@ -354,13 +353,13 @@ impl PortSteering {
         }
     }
 
-    /// Whether somebody else still answers load balancers.
+    /// Whether the previous responder still answers load balancers.
     fn waits(&self) -> bool {
         let steering = self.steered.as_ref().map(|(steering, _)| steering);
         steering.is_some_and(|steering| !steering.answers())
     }
 
-    /// Has their connections come here. Where that fails it is tried again with the next look.
+    /// Directs load balancers' connections to the agent. A failure is retried at the next check.
     fn answer(&mut self) {
         if let Some((steering, _)) = &mut self.steered
             && let Err(error) = steering.answer()
@@ -372,8 +371,8 @@ impl PortSteering {
         self.readiness.set(PART, true);
     }
 
-    /// Reads who listens and who took over. Returns whether anyone but this agent answers outsiders,
-    /// or may: of an unknown program that cannot be known.
+    /// Reads who listens and who took over. Returns whether another process answers clients
+    /// outside, or may do so: an unknown program cannot be queried.
     fn look(&mut self) -> bool {
         let waits = self.waits();
         let (owner, succeeded, answers) = match &mut self.steered {
@@ -393,7 +392,7 @@ impl PortSteering {
                 let answers = later || stranger || before || owners.answer_outsiders();
                 (owner, later, answers)
             }
-            // A sharer of the port is of our kind: others were refused it, or we would be.
+            // Other processes cannot share the port, so a sharer is another agent.
             None => {
                 let later = self.bound.as_ref().is_some_and(|bound| {
                     let shared = sharers(self.port, bound.inode);
@@ -414,7 +413,7 @@ impl PortSteering {
     async fn wait(&mut self, grace: Duration, hurry: impl Future) {
         let end = Instant::now() + grace;
         let mut hurry = pin!(hurry);
-        // Without a known port nobody can answer next.
+        // Without a known port there is no next responder.
         let serves = self.steered.is_some() || self.bound.is_some();
         while serves && !self.look() && Instant::now() < end {
             tokio::select! {
@@ -424,10 +423,10 @@ impl PortSteering {
         }
     }
 
-    /// No connection comes any more; those that are being opened are waited for. Returns whether there
-    /// is a successor, whether or not it answers yet.
+    /// Stops taking connections, and waits for handshakes in progress. Returns whether there is a
+    /// successor, even if it does not answer yet.
     async fn give_up(mut self) -> bool {
-        // Afterwards it cannot be told any more.
+        // The state cannot be read afterwards.
         self.look();
         let Some((steering, _)) = &self.steered else {
             return self.report.borrow().succeeded;
@@ -443,7 +442,7 @@ impl PortSteering {
 
 async fn finish_handshakes(is_opening: impl Fn() -> bool) {
     let end = Instant::now() + HANDSHAKES;
-    // Once at least: one may be on its way through the kernel.
+    // Wait at least once: a SYN may be on its way through the kernel.
     tokio::time::sleep(WAIT).await;
     while Instant::now() < end && is_opening() {
         tokio::time::sleep(WAIT).await;

@@ -1,11 +1,10 @@
 //! `pathproof rotate`: moves the sentinel's endpoint from one generation to the next, for the whole
-//! cluster, and publishes how many nodes fail. One of several leads, by a Lease; it alone writes the
-//! sentinel's slices.
+//! cluster, and publishes how many nodes fail. Several rotators elect a leader by a Lease; only the
+//! leader writes the sentinel's slices.
 //!
-//! [`agent_core::fleet`] decides what is written when; this module reads and writes it.
-//! Every write names the version that was read, so a write in between wins, and the next look reads
-//! its result. Only a signal ends the process: a failure is logged once, and tried again with the
-//! next look.
+//! [`agent_core::fleet`] decides what to write and when; this module performs the reads and writes. Every
+//! write names the version that was read. If another client wrote in between, that write wins, and the next
+//! check reads it. Only a signal ends the process: a failure is logged once, and retried at the next check.
 
 use std::error::Error;
 use std::time::Duration;
@@ -37,33 +36,33 @@ mod slices;
 #[cfg(test)]
 mod tests;
 
-/// The lease and, while we lead, the slices are looked at this often.
+/// Interval between checks of the lease and, in the leader, of the slices.
 const LOOK: Duration = Duration::from_secs(5);
-/// A request that takes longer is given up.
+/// Timeout of a request.
 const REQUEST: Duration = Duration::from_secs(5);
-/// Nodes that begin or cease to fail lead to the next look early, and no earlier than this.
+/// Minimum pause before a check that nodes cause when they begin or cease to fail.
 const EARLY: Duration = Duration::from_secs(1);
 
-/// Reason why a request led to nothing.
+/// Reason why a request failed.
 #[derive(Debug, Error)]
 enum Trouble {
-    /// Somebody else wrote meanwhile, or the object is gone: the next look tells.
+    /// Another client wrote meanwhile, or the object is gone; the next check shows which.
     #[error("{what} was changed by another client")]
     Raced { what: String },
     /// The API server answered, and refuses.
     #[error("the API server refuses to {what}: {why}")]
     Refused { what: String, why: String },
-    /// The API server does not answer, or cannot. Which request failed is left out: the same
-    /// outage is one problem.
+    /// The API server does not answer, or cannot. The error does not name the request, so that an
+    /// outage is logged as one problem.
     #[error("the API server is not available: {why}")]
     Away { why: String },
-    /// The count of nodes that the slices hold may be old.
+    /// The count of nodes in the slices may be outdated.
     #[error("the nodes cannot be counted: {why}")]
     Uncounted { why: String },
 }
 
-/// Runs the rotator until SIGTERM or SIGINT; then it gives the lease up, so that another one leads
-/// at once.
+/// Runs the rotator until SIGTERM or SIGINT. Then it releases the lease, so that another rotator
+/// leads at once.
 ///
 /// # Errors
 /// The reason why it could not start.
@@ -80,7 +79,7 @@ pub async fn run(config: RotateConfig) -> Result<(), Box<dyn Error + Send + Sync
             rotator.look().await;
             rotator.pause().await;
         };
-        // A request that is cut off is written or not: the next leader reads which.
+        // An interrupted request may have been written; the next leader reads the result.
         tokio::select! {
             biased;
             _ = shutdown.requested() => break,
@@ -91,7 +90,6 @@ pub async fn run(config: RotateConfig) -> Result<(), Box<dyn Error + Send + Sync
     Ok(())
 }
 
-/// One rotator.
 struct Rotator {
     config: RotateConfig,
     candidate: Candidate,
@@ -101,20 +99,20 @@ struct Rotator {
     slices: Api<EndpointSlice>,
     labelled: Api<Node>,
     client: Client,
-    /// While we lead: each follower of all nodes costs the API server.
+    /// Only in the leader, because following all nodes loads the API server.
     nodes: Option<Nodes>,
-    /// Last problem: it is logged once.
+    /// Last problem, so that it is logged once.
     said: Option<String>,
     led: bool,
-    /// The emergency switch of the whole cluster, as the sentinel's Service had it last.
-    /// Unknown until the sentinel's Service was read, or found to be absent.
+    /// The emergency switch of the whole cluster, as last read from the sentinel's Service. `None`
+    /// until the Service was read or found to be absent.
     switches: Option<Switches>,
 }
 
 impl Rotator {
     fn new(client: &Client, config: RotateConfig) -> Self {
         let namespace = &*config.service.namespace;
-        // A container that begins anew in the same pod is another one.
+        // A container that restarts in the same pod is a different candidate.
         let me = format!("{}_{:x}", config.host, clock::mono().0);
         Self {
             candidate: Candidate::new(me),
@@ -132,7 +130,7 @@ impl Rotator {
         }
     }
 
-    /// One look at everything, and what follows from it.
+    /// Checks everything once, and does the resulting work.
     async fn look(&mut self) {
         let result = self.try_look().await;
         let now = clock::mono();
@@ -164,7 +162,7 @@ impl Rotator {
         let clocks = || (clock::wall(), clock::mono());
         let follow = || follow_nodes(self.client.clone(), clocks);
         self.nodes.get_or_insert_with(follow);
-        // A node goes back to load balancers whatever is wrong with the sentinel.
+        // A node returns to load balancers even if the sentinel has a problem.
         let maintained = self.maintain().await;
         let Some(nodes) = &self.nodes else {
             return maintained;
@@ -173,7 +171,7 @@ impl Rotator {
             Withdraw::Label => nodes.withdrawals(self.rule(), clock::mono()),
             Withdraw::Off => Vec::new(),
         };
-        // Somebody may have switched withdrawals off.
+        // Withdrawal may be switched off in the Service, so it must have been read.
         steps.retain(|step| !step.withdraw || self.switches.is_some());
         let (left, uncounted) = (nodes.withdrawn(), nodes.trouble());
         let withdrawn = self.withdraw(&steps).await;
@@ -190,7 +188,7 @@ impl Rotator {
         uncounted.map_or(Ok(()), |why| Err(Trouble::Uncounted { why }))
     }
 
-    /// Makes the sentinel's slices what they have to be.
+    /// Creates, repairs and updates the sentinel's slices.
     async fn maintain(&mut self) -> Result<(), Trouble> {
         let name = self.config.service.name.to_string();
         let service = ask("read the sentinel's Service", self.services.get_opt(&name)).await?;
@@ -244,8 +242,8 @@ impl Rotator {
         }
     }
 
-    /// Withdraws nodes from load balancers and gives them back, as long as we lead. A Node that was
-    /// written meanwhile is read again, and one whose label is refused keeps no other waiting.
+    /// Withdraws nodes from load balancers and returns them, while this rotator leads. A Node that
+    /// changed meanwhile is read again, and a refused label does not delay other nodes.
     async fn withdraw(&self, steps: &[Step]) -> Result<(), Trouble> {
         let mut refused = Ok(());
         for step in steps {
@@ -279,7 +277,7 @@ impl Rotator {
         refused
     }
 
-    /// Waits until the next look is due.
+    /// Waits until the next check is due.
     async fn pause(&self) {
         let early = async {
             match &self.nodes {
@@ -296,7 +294,7 @@ impl Rotator {
         }
     }
 
-    /// Writes a plan, as long as we lead.
+    /// Writes a plan while this rotator leads.
     async fn write(&mut self, wanted: &Wanted, plan: &Plan) -> Result<(), Trouble> {
         for write in &plan.writes {
             if !self.candidate.leads(clock::mono()) {
@@ -321,7 +319,8 @@ impl Rotator {
         Ok(())
     }
 
-    /// A slice is there that was not found by its label: without it, or another rotator has just made it.
+    /// Handles a slice that exists and was not listed: it lacks the label, or another rotator has
+    /// just created it.
     async fn find_again(&self, slice: &EndpointSlice, raced: Trouble) -> Result<(), Trouble> {
         let name = slice.metadata.name.as_deref().unwrap_or_default();
         let named = ListParams::default().fields(&format!("metadata.name={name}"));
@@ -339,7 +338,7 @@ impl Rotator {
         self.restore(slice, &version).await
     }
 
-    /// Writes everything of a slice that is there.
+    /// Writes all fields of an existing slice.
     async fn restore(&self, slice: &EndpointSlice, version: &str) -> Result<(), Trouble> {
         let name = slice.metadata.name.as_deref().unwrap_or_default();
         let patch = Patch::Merge(slices::patch(slice, version));
@@ -390,7 +389,7 @@ impl Rotator {
         Ok(())
     }
 
-    /// Looks at the lease when that is due.
+    /// Reads the lease when that is due, and writes it if necessary.
     async fn elect(&mut self) -> Result<(), Trouble> {
         let asked = clock::mono();
         if !self.candidate.is_due(asked) {
@@ -425,7 +424,7 @@ impl Rotator {
         Ok(())
     }
 
-    /// Lets another one lead at once.
+    /// Releases the lease, so that another rotator leads at once.
     async fn give_up(&mut self) {
         if !self.candidate.leads(clock::mono()) {
             return;
@@ -448,7 +447,7 @@ impl Rotator {
     }
 }
 
-/// A request, in bounded time.
+/// Sends a request with a timeout.
 async fn ask<T>(
     what: &str,
     request: impl Future<Output = Result<T, kube::Error>>,
@@ -461,7 +460,7 @@ async fn ask<T>(
     answer.map_err(|error| match error {
         kube::Error::Api(status) => match (status.code, status.message) {
             (404 | 409, _) => Trouble::Raced { what },
-            // Of an error of a gateway's own kind kube knows no code.
+            // If a gateway answers with an error format of another kind, kube finds no code.
             (0 | 429 | 500.., why) => Trouble::Away { why },
             (_, why) => Trouble::Refused { what, why },
         },
@@ -471,7 +470,7 @@ async fn ask<T>(
     })
 }
 
-/// A Lease as it was read.
+/// Converts a Lease that was read.
 fn lease_seen(lease: &Lease) -> LeaseSeen {
     let spec = lease.spec.clone().unwrap_or_default();
     let seconds = spec.lease_duration_seconds.unwrap_or(0);
@@ -482,8 +481,8 @@ fn lease_seen(lease: &Lease) -> LeaseSeen {
     }
 }
 
-/// The same in another name, or in nobody's; or a new one. The wall clock is for people who read it:
-/// no lease runs out by another machine's clock.
+/// The Lease with this holder, or without any; a new one if none was found. The wall clock is only
+/// for people: no lease expires by another machine's clock.
 fn lease_of(found: Option<Lease>, name: &str, holder: Option<&str>, now: Wall) -> Lease {
     let mut lease = found.unwrap_or_default();
     lease.metadata.name = Some(name.to_owned());

@@ -1,4 +1,4 @@
-//! Options of the commands beside `run`. Options of `fleet` that kubectl has too bear kubectl's names.
+//! Options of the commands other than `run`. Options of `fleet` that kubectl also has use kubectl's names.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -314,7 +314,7 @@ const KUBECTL_OPTIONS: [(&str, &str, &str); 15] = [
     ),
 ];
 
-/// The command line where the binary is called as kubectl's plugin.
+/// The command line if the binary is called as a kubectl plugin.
 #[derive(Debug, Clone, PartialEq, Parser)]
 #[command(
     name = "kubectl pathproof",
@@ -384,7 +384,7 @@ pub enum FleetCommand {
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 pub struct NodeArgs {
     /// Name of the node
-    // It becomes part of a field selector, where a comma would begin another one.
+    // The name becomes part of a field selector, where a comma would begin another one.
     #[arg(value_name = "NODE", value_parser = dns_name)]
     pub node: String,
 
@@ -393,7 +393,7 @@ pub struct NodeArgs {
     pub options: Vec<String>,
 }
 
-/// Words that are passed on to kubectl, each `--NAME=VALUE`, so that no value is taken for an option.
+/// Words passed to kubectl, each as `--NAME=VALUE`, so that no value is taken for an option.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KubectlOptions(pub Vec<String>);
 

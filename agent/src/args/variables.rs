@@ -6,19 +6,18 @@ use super::Args;
 
 const PREFIX: &str = "PATHPROOF_";
 
-/// Returns the first of these variables that has the prefix but is not a setting of any command: the
-/// operator believes that it is in force.
+/// Returns the first of these variables that has the prefix but is not a setting of any command:
+/// the operator would wrongly expect an effect.
 ///
-/// Kubelet tells pods of the Services of their namespace by variables such as
-/// `PATHPROOF_SENTINEL_SERVICE_HOST`, which are passed over.
+/// Variables that kubelet sets for the Services of a pod's namespace, such as
+/// `PATHPROOF_SENTINEL_SERVICE_HOST`, are ignored.
 pub fn misspelt(names: impl IntoIterator<Item = String>) -> Option<String> {
     let command = Args::command();
     let settings = command
         .get_subcommands()
         .flat_map(|one| one.get_arguments());
     let settings: Vec<&str> = settings.filter_map(|arg| arg.get_env()?.to_str()).collect();
-    // The first is for whoever looks for a defect in the programs of the kernel; builds with debug
-    // assertions alone read the others.
+    // The first is for debugging the BPF programs; only builds with debug assertions read the others.
     let of_developers = |name: &str| {
         name == "PATHPROOF_EBPF_LOG"
             || (cfg!(debug_assertions)

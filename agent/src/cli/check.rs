@@ -1,7 +1,7 @@
-//! `pathproof check`: the verdict on the node once, path by path, and an exit code for it.
+//! `pathproof check`: one verdict on the node, path by path, with an exit code.
 //!
-//! The verdict is that of an agent that runs, asked here, or of `app`, which probes for itself.
-//! Nothing is judged here.
+//! The verdict comes from a running agent, which is queried here, or from `app`, which probes. This
+//! module must not judge.
 
 use std::error::Error;
 use std::thread;
@@ -26,11 +26,11 @@ pub mod npd;
 
 /// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 1;
-/// An agent that has just started is asked again so often, so far apart.
+/// Retries for an agent that has just started, and the pause between them.
 const ATTEMPTS: u32 = 50;
 const AGAIN: Duration = Duration::from_millis(200);
 
-/// Checks by the verdict of an agent, where one answers at the admin port; nothing where none does.
+/// Checks by the verdict of the agent at the admin port. Returns `None` if no agent answers.
 pub fn beside_agent(said: &CheckArgs) -> Option<Exit> {
     let address = &said.admin.address;
     let mut asked = fetch::report(address);
@@ -60,12 +60,12 @@ pub fn beside_agent(said: &CheckArgs) -> Option<Exit> {
     }
 }
 
-/// Prints what was seen without an agent, by probes for so long.
+/// Prints what was observed without an agent, by probes during `time`.
 pub fn show(said: &CheckArgs, report: &Report, time: Duration) -> Exit {
     print(said, report, Source::Itself, time)
 }
 
-/// Says why nothing is known. Only a datapath that was seen to be broken is [`Exit::Failure`].
+/// Reports why the result is unknown. Only a datapath that was observed to be broken is [`Exit::Failure`].
 pub fn fail(error: &(dyn Error + 'static)) -> Exit {
     match super::fail(error) {
         Exit::Failure => Exit::Unknown,
@@ -91,9 +91,9 @@ fn print(said: &CheckArgs, report: &Report, source: Source, time: Duration) -> E
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 enum Source {
-    /// The check's own.
+    /// This check.
     Itself,
-    /// A running agent's.
+    /// A running agent.
     Agent { address: String, version: String },
 }
 
@@ -104,34 +104,32 @@ enum CheckResult {
     Sound,
     /// The node is broken or stale.
     Broken,
-    /// Neither.
+    /// Neither sound nor broken.
     Unknown,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum PathResult {
-    /// Probes get through.
+    /// Probes pass.
     Pass,
-    /// They do not.
+    /// Probes fail.
     Fail,
-    /// They say nothing, or too little.
+    /// Probes are inconclusive, or too few.
     Unsure,
 }
 
-/// The whole document.
 #[derive(Debug, Serialize)]
 struct Checked<'a> {
     schema: u32,
     node: &'a str,
     source: Source,
-    /// For how many seconds paths were probed.
+    /// Time for which paths were probed, in seconds.
     seconds: f64,
     result: CheckResult,
-    /// The same for a person.
+    /// The result, for people.
     sentence: String,
     paths: Vec<CheckedPath<'a>>,
-    /// The verdict.
     state: State,
     reason: String,
     services: &'a [ServiceTrouble],
@@ -150,7 +148,7 @@ struct CheckedPath<'a> {
     result: PathResult,
     #[serde(flatten)]
     lane: &'a LaneView,
-    /// The TCP path fails as well, and tells more.
+    /// The TCP path fails as well, and gives more detail.
     explained: bool,
     /// Explanation of a path that does not pass.
     sentence: Option<String>,
@@ -188,7 +186,7 @@ impl<'a> Checked<'a> {
 
     fn page(&self, report: &Report, colour: bool) -> String {
         let mut out = Text::new(colour);
-        // The words of the other pages. A node that is proven for the agent may not be for the check.
+        // The same words as on other pages. A node that the agent calls proven may be unknown for the check.
         let state = match self.result {
             CheckResult::Sound | CheckResult::Broken => self.state,
             CheckResult::Unknown => State::Unknown,
@@ -253,7 +251,7 @@ fn path<'a>(verdict: &Verdict, of: &FamilyVerdict, lane: &'a LaneView) -> Checke
     }
 }
 
-/// The verdict as an exit code, and the sentence for it.
+/// The verdict as a result, and the sentence for it.
 fn result(report: &Report) -> (CheckResult, String) {
     let (verdict, sentinel) = (&report.verdict, &report.sentinel);
     if matches!(verdict.state, State::Broken | State::Stale) {

@@ -1,5 +1,5 @@
-//! `pathproof drain`: asks a running agent whether new connections still come from outside, once
-//! or until none do. Made for termination hooks: what it exits with is what counts.
+//! `pathproof drain`: queries a running agent, once or until no new connections arrive from
+//! outside. It is made for termination hooks, so its exit code is the result.
 
 use std::io::{self, Write as _};
 use std::thread;
@@ -12,11 +12,11 @@ use agent_core::drain::{Ask, Reason};
 use agent_core::report::drain::DrainReport;
 use agent_core::time::{Mono, Spoken};
 
-/// The agent looks as often when nothing happens.
+/// Polling interval, the same as the agent's when nothing happens.
 const AGAIN: Duration = Duration::from_millis(500);
-/// An agent that does not answer is waited for as long as a restart may take.
+/// Maximum wait for an agent that does not answer: a restart takes this long.
 const RESTART: Duration = Duration::from_secs(10);
-/// Progress is reported this often, and whenever it changes in kind.
+/// Interval of progress reports; a new kind of progress is reported at once.
 const REPORT: Duration = Duration::from_secs(5);
 
 /// An answer, and its body.
@@ -39,7 +39,7 @@ pub fn run(said: &DrainArgs, now: fn() -> Mono) -> Exit {
             return show(said, answer);
         }
         if let Some(line) = wait.progress(&answer, elapsed) {
-            // The hook waits even if nobody reads this line.
+            // The hook must wait even if this line cannot be written.
             let _ = write!(io::stderr(), "{}", super::complaint(&line));
         }
         thread::sleep(AGAIN.min(said.timeout.saturating_sub(elapsed)));
@@ -49,7 +49,7 @@ pub fn run(said: &DrainArgs, now: fn() -> Mono) -> Exit {
 fn show(said: &DrainArgs, answer: Answer) -> Exit {
     let (report, body) = match answer {
         Ok(answer) => answer,
-        // Without an answer nothing is known of connections.
+        // Without an answer, connections are unknown.
         Err(error) => {
             super::fail(&error);
             return Exit::Unknown;
@@ -80,11 +80,11 @@ fn ending(reason: Reason) -> (Exit, &'static str) {
     }
 }
 
-/// A wait under way: pure but for the answers it is given.
+/// State of a wait. It is pure except for the answers that it receives.
 #[derive(Debug)]
 struct Wait {
     timeout: Duration,
-    /// Since when nobody answers.
+    /// Time of the first missing answer, if the agent does not answer now.
     silent: Option<Duration>,
     /// The last reported reason, and the time of that report.
     reported: Option<(Option<Reason>, Duration)>,
@@ -99,7 +99,7 @@ impl Wait {
         }
     }
 
-    /// Whether this is the last answer; it came `elapsed` after the start.
+    /// Whether the wait ends with this answer, which came `elapsed` after the start.
     fn is_over(&mut self, answer: &Answer, elapsed: Duration) -> bool {
         let done = match answer {
             Ok((report, _)) => {
@@ -114,7 +114,7 @@ impl Wait {
         done || elapsed >= self.timeout
     }
 
-    /// A line about an answer, where one is due.
+    /// A progress line for an answer, if one is due.
     fn progress(&mut self, answer: &Answer, elapsed: Duration) -> Option<String> {
         let (kind, what) = match answer {
             Ok((report, _)) => (Some(report.reason), report.message.clone()),
@@ -130,7 +130,7 @@ impl Wait {
     }
 }
 
-/// Whether an agent that restarts may be what is in the way.
+/// Whether a restart of the agent may explain the error.
 fn may_pass(error: &FetchError) -> bool {
     matches!(
         error,

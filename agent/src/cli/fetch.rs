@@ -1,4 +1,4 @@
-//! One GET over plain HTTP/1.0: the server closes after its answer, so no client is needed.
+//! One GET over plain HTTP/1.0: the server closes after its answer, so no HTTP client is needed.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -12,12 +12,12 @@ use agent_core::report::drain::DrainReport;
 use agent_core::report::{Report, SCHEMA};
 use agent_core::text::visible;
 
-/// Time limits: of the connection, and of each piece of the answer.
+/// Timeouts of the connection, and of each part of the answer.
 pub(super) type Patience = (Duration, Duration);
 
-/// A node that is starved answers late, and people wait.
+/// For interactive use: a starved node answers late, and people wait.
 const PEOPLE: Patience = (Duration::from_secs(3), Duration::from_secs(5));
-/// Together below the 5 s that node-problem-detector gives its plugins.
+/// Together below the 5 s that node-problem-detector allows its plugins.
 pub(super) const PLUGIN: Patience = (Duration::from_secs(1), Duration::from_secs(3));
 /// Far more than a report of 150 Services and 4,096 interfaces.
 const MAX_ANSWER: u64 = 16 * 1024 * 1024;
@@ -25,10 +25,10 @@ const MAX_ANSWER: u64 = 16 * 1024 * 1024;
 /// Reason for a missing report. The first part is the agent's address.
 #[derive(Debug, Error)]
 pub enum FetchError {
-    /// The address means nothing.
+    /// The address cannot be resolved.
     #[error("--admin-address: {0:?} is not a HOST:PORT that can be reached")]
     Address(String, #[source] io::Error),
-    /// Nobody listens, or not to us.
+    /// Nothing listens there, or this client cannot reach it.
     #[error(
         "no agent answers at {0}: check that `pathproof run` is running, and give its \
          --admin-bind-address with --admin-address"
@@ -37,21 +37,21 @@ pub enum FetchError {
     /// The connection broke.
     #[error("the agent at {0} did not answer")]
     Broken(String, #[source] io::Error),
-    /// It hung up on us.
+    /// The agent closed the connection unanswered.
     #[error(
         "the agent at {0} closed the connection unanswered: its --admin-allow-cidr may not include this machine"
     )]
     Denied(String),
-    /// It has nothing to say yet. What it waits for, with a comma before.
+    /// The agent has no verdict yet; the second part lists what it waits for, with a comma before.
     #[error("the agent at {0} has no verdict yet{1}; try again in a moment")]
     TooEarly(String, String),
-    /// Something else answers there, with this first line.
+    /// Another server answers there, with this first line.
     #[error(
         "the server at {0} is not a pathproof agent ({1}): give the agent's admin port with \
          --admin-address (default port 19256)"
     )]
     Stranger(String, String),
-    /// Written by a version that is too different. Its schema, as far as it is known.
+    /// The report comes from a version that is too different; the second part is its schema, if known.
     #[error(
         "the agent at {0} has another version (its report has schema {1}, this binary reads \
          {SCHEMA}): use the agent's own binary, or `curl http://{0}/verdict`"
@@ -59,18 +59,18 @@ pub enum FetchError {
     Schema(String, String, #[source] serde_json::Error),
 }
 
-/// The report of `/verdict`, and the text that it was read from.
+/// The report of `/verdict`, and the text that it was parsed from.
 pub(super) fn report(address: &str) -> Result<(Report, String), FetchError> {
     ask(PEOPLE, address)
 }
 
-/// The report, within other time limits.
+/// The report, with other timeouts.
 pub(super) fn ask(limits: Patience, address: &str) -> Result<(Report, String), FetchError> {
     let body = body(address, &exchange(address, "/verdict", limits)?)?;
     Ok((parse(address, &body)?, body))
 }
 
-/// The answer of `/drainz` to a question, and its body.
+/// The answer of `/drainz` to a query, and its body.
 pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), FetchError> {
     let answer = exchange(address, &format!("/drainz?{}", ask.query()), PEOPLE)?;
     let answer = Answer::of(address, &answer)?;
@@ -93,7 +93,7 @@ pub(super) fn recording(address: &str) -> Result<Vec<u8>, FetchError> {
 /// The body of an answer of `/verdict`.
 ///
 /// # Errors
-/// It is no report.
+/// The answer is not a report.
 pub fn body(address: &str, answer: &[u8]) -> Result<String, FetchError> {
     let answer = Answer::of(address, answer)?;
     match answer.status {
@@ -102,10 +102,10 @@ pub fn body(address: &str, answer: &[u8]) -> Result<String, FetchError> {
     }
 }
 
-/// The report in a body.
+/// Parses the report in a body.
 ///
 /// # Errors
-/// It cannot be read by this version.
+/// This version cannot read the report.
 pub fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
     serde_json::from_str(body).map_err(|source| {
         let document: Value = serde_json::from_str(body).unwrap_or_default();
@@ -115,7 +115,7 @@ pub fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
     })
 }
 
-/// An answer of HTTP.
+/// An HTTP answer.
 struct Answer<'a> {
     address: &'a str,
     head: String,
@@ -147,7 +147,7 @@ impl<'a> Answer<'a> {
         String::from_utf8_lossy(self.body).into_owned()
     }
 
-    /// The error for an answer that is not the requested one.
+    /// The error for an unexpected answer.
     fn unexpected(&self) -> FetchError {
         let document: Value = serde_json::from_slice(self.body).unwrap_or_default();
         if self.status != "503" || !document.is_object() {
@@ -181,7 +181,7 @@ fn exchange(address: &str, page: &str, patience: Patience) -> Result<Vec<u8>, Fe
         .write_all(request.as_bytes())
         .and_then(|()| stream.take(MAX_ANSWER).read_to_end(&mut answer));
     match exchanged {
-        // Hanging up on unread bytes is a reset.
+        // A server that closes with unread bytes causes a reset.
         Err(error) if error.kind() != io::ErrorKind::ConnectionReset => Err(broken(error)),
         _ if answer.is_empty() => Err(FetchError::Denied(address.to_owned())),
         _ => Ok(answer),

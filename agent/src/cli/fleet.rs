@@ -1,5 +1,5 @@
 //! `pathproof fleet`, or `kubectl pathproof`: lists the nodes of a cluster by their conditions, and
-//! runs `why` and `status` in the pod of one node's agent. kubectl carries every request.
+//! runs `why` and `status` in the pod of a node's agent. Every request goes through kubectl.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -16,18 +16,18 @@ use agent_core::time::{Spoken, Wall};
 
 mod kubectl;
 
-/// Version of the document: fields are added within it, never renamed.
+/// Version of the document; fields are added, never renamed.
 const SCHEMA: u32 = 1;
-/// Sentences beneath rows, so that a cluster in flames still fits a screen or two.
+/// Maximum number of sentences below rows, so that a failing cluster still fits a screen or two.
 const SENTENCES: usize = 20;
-/// From so many rows on, the first line is said again as the last: it has scrolled away.
+/// Number of rows from which the first line is repeated as the last: it has scrolled away.
 const LONG: usize = 30;
-/// Column where a row's own text begins.
+/// Column where the text of a row begins.
 const INDENT: usize = 2;
 /// Titles of the columns.
 const TITLES: [&str; 5] = ["node", "verdict", "why", "since", "eligible"];
 
-/// Runs the command. Where kubectl takes this process over, it does not return.
+/// Runs the command. It does not return if kubectl replaces this process.
 pub fn run(said: &FleetArgs, now: Wall) -> Exit {
     let (command, of) = match &said.command {
         None => {
@@ -57,14 +57,14 @@ fn list(said: &FleetArgs, rows: &[Row], now: Wall) -> Exit {
     }
 }
 
-/// Whether the program is called as kubectl calls a plugin: `kubectl-pathproof`, or with an
-/// underscore, as names with dashes are written.
+/// Whether the program was called as a kubectl plugin: `kubectl-pathproof`, or with an underscore,
+/// which stands for a dash in plugin names.
 pub(super) fn is_plugin(called: &OsStr) -> bool {
     let name = Path::new(called).file_name().and_then(OsStr::to_str);
     matches!(name, Some("kubectl-pathproof" | "kubectl_pathproof"))
 }
 
-/// Name by which the command was called.
+/// Name by which the program was called.
 fn program() -> &'static str {
     match std::env::args_os().next() {
         Some(called) if is_plugin(&called) => "kubectl pathproof",
@@ -76,11 +76,10 @@ fn program() -> &'static str {
 #[derive(Clone, Copy, Debug)]
 struct View<'a> {
     colour: bool,
-    /// The wall clock.
     now: Wall,
-    /// Nodes that are proven and stay are left out, and those without an agent by design.
+    /// Whether to omit nodes that are proven and stay, and nodes that have no agent by design.
     sick_alone: bool,
-    /// Name by which the command was called, such as `kubectl pathproof`.
+    /// Name by which the program was called, such as `kubectl pathproof`.
     program: &'a str,
 }
 
@@ -98,7 +97,7 @@ struct Document<'a> {
     schema: u32,
     /// Time of writing.
     written: String,
-    /// Number of nodes of each kind, including those left out.
+    /// Number of nodes of each kind, including omitted ones.
     summary: Tally,
     /// In the order of the page.
     nodes: Vec<&'a Row>,
@@ -115,7 +114,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// The list as a page: a sentence that says it all, then the nodes, the sick first.
+/// The list as a page: a summary, then the nodes, the sick ones first.
 fn render(rows: &[Row], view: &View<'_>) -> String {
     let shown = view.shown(rows);
     let tally = Tally::of(rows);
@@ -244,7 +243,7 @@ fn notes(out: &mut Text, left_out: usize, shown: &[&Row], program: &str) {
     }
 }
 
-/// Nothing is to be looked at there.
+/// Whether these nodes need no attention.
 fn is_well(group: Group) -> bool {
     matches!(group, Group::Leaving | Group::Sound | Group::NotLinux)
 }
@@ -259,7 +258,7 @@ fn of_group(group: Group) -> (&'static str, &'static str, Style) {
     }
 }
 
-/// A taint by the name of its preset, which is shorter.
+/// The preset of a taint, which is shorter than its key.
 fn leaving(why: &str) -> &str {
     let preset = PRESETS.iter().find(|preset| preset.keys.contains(&why));
     preset.map_or(why, |preset| preset.name)

@@ -1,18 +1,18 @@
-//! Lines of text in colours, or without.
+//! Lines of text, with or without colours.
 
 use std::fmt::Write as _;
 
 use agent_core::cause::State;
 use agent_core::text::visible;
 
-/// Columns that a page keeps to, so that an ordinary terminal breaks no line.
+/// Maximum width of a page, so that an ordinary terminal breaks no line.
 const WIDTH: usize = 80;
 /// Column where the text of a section begins.
 pub(super) const TEXT: usize = 16;
-/// Sentences under one title.
+/// Maximum number of sentences under one title.
 const LINES_SHOWN: usize = 6;
 
-/// Purpose of a piece of text; the terminal's own palette decides the colour.
+/// Purpose of a piece of text; the terminal's palette decides its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Style {
     Plain,
@@ -47,7 +47,7 @@ impl Style {
     }
 }
 
-/// A page being written. Only what is visible counts towards columns.
+/// A page being written. Only visible characters count towards columns.
 #[derive(Debug)]
 pub(super) struct Text {
     text: String,
@@ -64,7 +64,6 @@ impl Text {
         }
     }
 
-    /// A piece of text.
     pub(super) fn put(&mut self, style: Style, text: &str) -> &mut Self {
         self.styled(style.code(), text)
     }
@@ -81,7 +80,7 @@ impl Text {
         self
     }
 
-    /// Blanks up to a column; one where the text is beyond it already.
+    /// Pads to a column, or with one blank if the text is beyond it already.
     pub(super) fn to(&mut self, column: usize) -> &mut Self {
         let blanks = column.checked_sub(self.column).unwrap_or(1);
         self.text.extend(std::iter::repeat_n(' ', blanks));
@@ -104,7 +103,7 @@ impl Text {
         self.column = 0;
     }
 
-    /// A paragraph from here on, wrapped, each further line beginning at `indent`.
+    /// Writes a wrapped paragraph from here on; further lines begin at `indent`.
     pub(super) fn wrapped(&mut self, style: Style, indent: usize, text: &str) {
         let mut blank = 0;
         for word in text.split_whitespace() {
@@ -134,13 +133,13 @@ impl Text {
             .line();
     }
 
-    /// A paragraph with a title before it.
+    /// A paragraph with a title.
     pub(super) fn section(&mut self, title: &str, style: Style, text: &str) {
         self.put(Style::Heading, title).to(TEXT);
         self.wrapped(style, TEXT, text);
     }
 
-    /// Sentences under one title, not more than fit a glance.
+    /// Sentences under one title, no more than fit a glance.
     pub(super) fn list(&mut self, title: &str, style: Style, lines: &[String]) {
         for (index, line) in lines.iter().take(LINES_SHOWN).enumerate() {
             let title = if index == 0 { title } else { "" };
@@ -152,7 +151,7 @@ impl Text {
         }
     }
 
-    /// The page, which ends with its last line of text.
+    /// The page, ending with its last line of text.
     pub(super) fn finish(mut self) -> String {
         let kept = self.text.trim_end_matches('\n').len();
         self.text.truncate(kept);
@@ -161,7 +160,7 @@ impl Text {
     }
 }
 
-/// A number with its thousands apart.
+/// A number with separated thousands.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() * 4 / 3);
@@ -180,7 +179,7 @@ pub(super) fn counted(number: u64, noun: &str) -> String {
     format!("{} {noun}{plural}", grouped(number))
 }
 
-/// The reason as a sentence, with a capital and a period; a name at its beginning stays as it is.
+/// The reason as a sentence, with a capital and a period. A name at its start stays as it is.
 pub(super) fn sentence(reason: &str) -> String {
     let word = reason.split_whitespace().next().unwrap_or_default();
     let is_name = !word.chars().all(|c| c.is_ascii_lowercase() || c == ',');
@@ -194,8 +193,8 @@ pub(super) fn sentence(reason: &str) -> String {
     format!("{first}{}{end}", letters.as_str())
 }
 
-/// A page is what lies in agent/testdata, and fits a terminal, except for commands and words that are
-/// to be copied. With PATHPROOF_BLESS set it is written anew, to be looked at.
+/// Compares a page with the one in agent/testdata, and checks that it fits a terminal, except for
+/// commands and words to copy. With PATHPROOF_BLESS set, the file is rewritten, to be reviewed.
 #[cfg(test)]
 pub(super) fn assert_page(folder: &str, name: &str, page: &str) {
     assert_text(folder, name, page);

@@ -1,5 +1,4 @@
-//! Parts that several pages share: the sentinel's lanes, Services that fail, losses of coverage,
-//! and remedies.
+//! Parts that several pages share: the sentinel's lanes, failing Services, losses of coverage, and remedies.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,11 +13,11 @@ use agent_core::report::{Answers, PortWay, Report};
 use agent_core::time::{Mono, Spoken};
 use agent_core::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
 
-/// Services that are shown.
+/// Maximum number of Services shown.
 const SERVICES_SHOWN: usize = 8;
-/// Per cent of the connection table from which on it is shown.
+/// Fill level in percent from which the connection table is shown.
 const NEARLY_FULL: u64 = 80;
-// Columns of the lanes; those of numbers are where they end. Millions of probes fit: a week has two.
+// Columns of the lanes; for numbers, the column where they end. Millions of probes fit: a week has two.
 const LANE: usize = 7;
 const PATH: usize = 9;
 const TRANSPORT: usize = 21;
@@ -65,8 +64,7 @@ impl Text {
         }
     }
 
-    /// The sentinel's lanes: which ways through the datapath work, and how far probes come on those
-    /// that do not.
+    /// The sentinel's lanes: which paths through the datapath work, and how far probes get on the others.
     pub(super) fn lanes(&mut self, verdict: &Verdict) {
         if verdict
             .families
@@ -130,7 +128,7 @@ impl Text {
         self.put(style, &label(cause.name())).line();
     }
 
-    /// Services in trouble, by real connections; the worst first.
+    /// Services in trouble by real connections, the worst first.
     pub(super) fn services(&mut self, verdict: &Verdict) {
         for (index, service) in verdict.services.iter().take(SERVICES_SHOWN).enumerate() {
             let title = if index == 0 { "services" } else { "" };
@@ -184,7 +182,7 @@ impl Text {
             for command in &remedy.commands {
                 if !shown.contains(&&**command) {
                     shown.push(command);
-                    // Never wrapped: it is to be copied.
+                    // Never wrapped, so that it can be copied.
                     self.to(TEXT).put(Style::Faint, "$ ");
                     self.put(Style::Unsure, command).line();
                 }
@@ -194,7 +192,7 @@ impl Text {
     }
 }
 
-/// The sign behind a stage.
+/// Mark behind a stage.
 pub(super) fn mark(reached: bool) -> (Style, &'static str) {
     match reached {
         true => (Style::Good, " ✔ "),
@@ -219,7 +217,7 @@ pub(super) fn ago(at: Option<Mono>, now: Mono) -> String {
     }
 }
 
-/// Times of a probe are often less than a millisecond.
+/// Formats a short time; probes often take less than a millisecond.
 pub(super) fn fine(ns: u64) -> String {
     match ns / 1_000 {
         us @ 0..1_000 => format!("{us} µs"),
@@ -228,7 +226,7 @@ pub(super) fn fine(ns: u64) -> String {
     }
 }
 
-/// The connection table, where it is nearly full or was full since the agent began.
+/// The connection table, if it is nearly full or was full since the agent started.
 pub(super) fn conntrack(verdict: &Verdict) -> Option<String> {
     let conntrack = &verdict.conntrack;
     let table = conntrack.table?;
@@ -250,7 +248,7 @@ pub(super) fn conntrack(verdict: &Verdict) -> Option<String> {
     ))
 }
 
-/// The kernel's reasons for dropping packets, or why it gives none.
+/// The kernel's reasons for dropping packets, or why they cannot be read.
 pub(super) fn drops(out: &mut Text, verdict: &Verdict) {
     let drops = &verdict.drops;
     let mut lines: Vec<String> = Vec::new();

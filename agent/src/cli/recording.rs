@@ -1,5 +1,5 @@
-//! `pathproof record` takes a recording from a running agent, `pathproof replay` plays one again, and
-//! `pathproof why --at` finds the one that a past moment is in.
+//! `pathproof record` saves a recording from a running agent, and `pathproof replay` replays one.
+//! `pathproof why --at` finds the recording that contains a past moment.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use crate::args::{Output, RecordArgs, ReplayArgs, WhyArgs};
 use crate::input;
 use crate::state::Recordings;
 
-/// Bytes of a recording that are read; an agent writes 1 MiB at most.
+/// Maximum size of a recording that is read; an agent writes at most 1 MiB.
 const MAX_RECORDING: u64 = 16 << 20;
 
 /// Reason a recording cannot be taken, read or replayed.
@@ -77,7 +77,7 @@ pub fn run_replay(args: &ReplayArgs) -> Exit {
     }))
 }
 
-/// The report of a past moment, out of the recording that it is in.
+/// The report of a past moment, from the recording that contains it.
 pub(super) fn report_at(text: &str, args: &WhyArgs) -> Result<Report, Problem> {
     let at = Wall::parse(text).ok_or_else(|| Problem::Time(text.to_owned()))?;
     let path = match &args.recording {
@@ -92,7 +92,7 @@ pub(super) fn report_at(text: &str, args: &WhyArgs) -> Result<Report, Problem> {
     }
 }
 
-/// The first file that ends at that time or after it.
+/// The first file that ends at or after that time.
 fn recorded(state_dir: &Path, at: Wall) -> Result<PathBuf, Problem> {
     let files = Recordings::below(state_dir).files().unwrap_or_default();
     let reaches = |path: &PathBuf| load(path, None).is_ok_and(|replayed| replayed.span.1 >= at);
@@ -106,8 +106,8 @@ fn load(path: &Path, until: Option<Wall>) -> Result<Replayed, Problem> {
     replay(&bytes, until).map_err(|source| Problem::Recording(path.to_owned(), source))
 }
 
-/// The page of a replay, for people. Names and reasons in a recording are somebody else's: they are
-/// printed without signs that a terminal would act on.
+/// The page of a replay, for people. Names and reasons in a recording are untrusted: control
+/// characters are removed.
 pub fn timeline(replayed: &Replayed) -> String {
     Timeline::of(replayed).text()
 }
@@ -120,7 +120,7 @@ struct Timeline {
     from: String,
     to: String,
     events: usize,
-    /// The replay came to the verdicts that were recorded.
+    /// Whether the replay reached the recorded verdicts.
     same: bool,
     changes: Vec<Change>,
 }
@@ -191,7 +191,7 @@ impl Timeline {
     }
 }
 
-/// In milliseconds, rounded up: what is copied to `why --at` must not come before its event.
+/// In milliseconds, rounded up: a time copied to `why --at` must not precede its event.
 fn readable(time: &str) -> String {
     let Ok(time) = time.parse::<Timestamp>() else {
         return time.to_owned();

@@ -1,5 +1,5 @@
-//! `pathproof status`: fetches a running agent's report and shows on one page what is wrong and where
-//! to go on, or passes it on as JSON.
+//! `pathproof status`: shows a running agent's report on one page: what is wrong, and where to
+//! continue. It can also print the report as JSON.
 
 use std::io::{self, IsTerminal, Write as _};
 use std::thread;
@@ -22,7 +22,7 @@ use agent_core::time::Spoken;
 use agent_core::verdict::{FamilyVerdict, PathState, Verdict};
 
 const REDRAW: Duration = Duration::from_secs(1);
-/// A report this old was not renewed: the agent writes two a second at least.
+/// Age from which a report is outdated: the agent writes at least two a second.
 const OLD_AFTER: Duration = Duration::from_secs(3);
 
 /// Runs the command. `now` reads the wall clock.
@@ -41,7 +41,7 @@ fn page(said: &StatusArgs, now: fn() -> Timestamp) -> Result<String, FetchError>
     })
 }
 
-/// Until interrupted, or until nobody reads any more. An agent that is away is waited for.
+/// Runs until interrupted, or until the output is closed. It waits for an absent agent.
 fn watch(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
     let redraw = io::stdout().is_terminal() && said.output == Output::Text;
     loop {
@@ -53,7 +53,7 @@ fn watch(said: &StatusArgs, now: fn() -> Timestamp) -> Exit {
     }
 }
 
-/// Over the last page, line by line, so that nothing flickers; or below it where that cannot be.
+/// Overwrites the last page line by line, so that nothing flickers, or appends if that is impossible.
 fn put(page: &str, redraw: bool) -> io::Result<()> {
     let mut out = io::stdout().lock();
     if redraw {
@@ -65,7 +65,7 @@ fn put(page: &str, redraw: bool) -> io::Result<()> {
     out.flush()
 }
 
-/// The page: what matters first, and no more than fits one glance.
+/// The page: the most important part first, and no more than fits one glance.
 pub fn render(report: &Report, now: Timestamp, colour: bool) -> String {
     let verdict = &report.verdict;
     let mut out = Text::new(colour);
@@ -159,7 +159,7 @@ fn sentinel(out: &mut Text, sentinel: &SentinelReport, verdict: &Verdict) {
     }
 }
 
-/// UDP Services whose datagrams fail: judged apart.
+/// UDP Services whose datagrams fail; they are judged separately.
 fn udp_troubles(report: &Report) -> Vec<String> {
     let services = report.udp.services.iter().map(|of| &of.counted);
     let trouble = services.filter_map(|of| {
@@ -177,11 +177,11 @@ fn udp_troubles(report: &Report) -> Vec<String> {
     trouble.collect()
 }
 
-/// Translator of each path, unless kube-proxy alone translates it and all of it is seen.
+/// The program that translates each path, unless it is only kube-proxy and fully observed.
 fn datapath(shape: &Shape) -> Vec<String> {
     let mut lines = shape.notes.clone();
     for path in shape.paths.iter().filter(|path| path.seen != Seen::Full) {
-        // The families differ where kube-proxy serves one of them alone.
+        // The families differ if kube-proxy serves only one of them.
         let line = format!("{}: {}", names::of_path(path.path), path.sentence);
         if !lines.contains(&line) {
             lines.push(line);
@@ -202,7 +202,7 @@ fn problems(report: &Report) -> Vec<String> {
     problems
 }
 
-/// Way of the load balancer's health checks to the agent.
+/// How load balancers' health checks reach the agent.
 fn port(port: &PortReport) -> &'static str {
     match (port.way, port.owner) {
         _ if port.succeeded => "another agent has taken over",
@@ -255,7 +255,7 @@ fn peers(out: &mut Text, report: &Report) {
     out.section("nodes", Style::Warn, &text);
 }
 
-/// What makes this node lenient for the sake of others.
+/// Limits on 503 that protect other nodes.
 fn fleet(out: &mut Text, report: &Report) {
     let fleet = &report.fleet;
     if let Some(count) = fleet.count {

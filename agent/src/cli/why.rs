@@ -1,5 +1,5 @@
-//! `pathproof why`: how a running agent's verdict came about, from what is answered back to what was
-//! seen, and on to what to look at; on one page, or as JSON.
+//! `pathproof why`: explains a running agent's verdict on one page, or as JSON. It starts from the
+//! answers, goes back to the evidence, and lists what to check next.
 
 use std::net::SocketAddr;
 
@@ -44,7 +44,7 @@ fn show(report: &Report, said: &WhyArgs) -> Exit {
 struct Chain<'a> {
     schema: u32,
     node: &'a str,
-    /// Time when the agent wrote the report that is explained here.
+    /// Time of the explained report.
     written: jiff::Timestamp,
     #[serde(flatten, serialize_with = "agent_core::report::serialize_verdict")]
     verdict: &'a Verdict,
@@ -63,9 +63,9 @@ struct LaneStep<'a> {
     family: Family,
     #[serde(flatten)]
     view: &'a LaneView,
-    /// Its failures accuse the node.
+    /// Whether its failures count against the node.
     counts: bool,
-    /// The TCP lane of the same path fails as well, and tells more.
+    /// The TCP lane of the same path fails as well, and gives more detail.
     explained: bool,
     /// Destination of its probes.
     to: Option<SocketAddr>,
@@ -97,7 +97,7 @@ impl<'a> Chain<'a> {
     }
 }
 
-/// Every lane that does not pass: those that accuse first.
+/// Every lane that does not pass, those that count against the node first.
 fn lanes(report: &Report) -> Vec<LaneStep<'_>> {
     let uplinks = report.devices.iter().filter(|device| device.uplink);
     let interfaces = Interfaces {
@@ -127,7 +127,7 @@ fn lanes(report: &Report) -> Vec<LaneStep<'_>> {
             meaning: explain::meaning(of.family, view),
         }));
     }
-    // Stable: the order of families and lanes is kept among equals.
+    // The sort is stable: families and lanes keep their order among equals.
     found.sort_by_key(|lane| (!lane.counts, lane.view.cause.is_none()));
     found
 }
@@ -153,7 +153,7 @@ impl LaneStep<'_> {
         })
     }
 
-    /// Whether it is told with another lane, which fails in the same way.
+    /// Whether it is shown together with another lane, which fails in the same way.
     fn is_like(&self, other: &Self) -> bool {
         let stopped = |lane: &Self| lane.steps.last().map(|step| step.stage);
         let alike = match self.explained {
@@ -167,7 +167,7 @@ impl LaneStep<'_> {
         alike && !other.explained && other.view.state == self.view.state
     }
 
-    /// The probes that were sent: from where to where, how many, when.
+    /// The probes that were sent: source, destination, number and time.
     fn sent(&self, now: Mono) -> String {
         let mut text = format!("Probes of {}", self.label());
         text.push_str(&match (self.view.client, self.to) {
@@ -176,7 +176,7 @@ impl LaneStep<'_> {
             (None, Some(to)) => format!(", to {to}"),
             (None, None) => String::new(),
         });
-        // Others may have found room in between.
+        // Other probes may have passed in between, while the table had space.
         let row = match self.view.cause {
             Some(ProbeCause::ConntrackFull) => "",
             _ => " in a row",
@@ -241,7 +241,7 @@ pub fn render(report: &Report, colour: bool) -> String {
     out.finish()
 }
 
-/// The state of each family, and the rule that gave it.
+/// The state of each family, and the rule that determined it.
 fn because(out: &mut Text, chain: &Chain<'_>) {
     let verdict = chain.verdict;
     if verdict.families.is_empty() {
@@ -277,7 +277,7 @@ fn because(out: &mut Text, chain: &Chain<'_>) {
     out.line();
 }
 
-/// Findings beside those that give a family its state.
+/// Findings other than those that determine a family's state.
 fn also(out: &mut Text, verdict: &Verdict) {
     let families = verdict.families.iter();
     let reasons: Vec<String> = families.map(|family| verdict.reason_of(family)).collect();
@@ -334,7 +334,7 @@ fn lane(out: &mut Text, lane: &LaneStep<'_>, others: &[&LaneStep<'_>], now: Mono
     out.line();
 }
 
-/// Only where it says why probes do not help.
+/// Shown only if it explains why probes do not help.
 fn sentinel(out: &mut Text, sentinel: &SentinelReport) {
     let style = match sentinel.state {
         SentinelState::Probing => return,

@@ -1,4 +1,4 @@
-//! Dials the pod probe's own Service, once a second in each family: whichever pod the node's rules choose.
+//! Dials the Service of the pod probe once a second in each family; the node's rules choose the pod.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -21,7 +21,7 @@ const LARGE_ONE_IN: u32 = 3;
 const LARGE: u32 = 9 * 1024;
 /// Interval between name lookups; the Service's address hardly ever changes.
 const LOOK_UP_EVERY: Duration = Duration::from_secs(60);
-/// The same without a complete answer.
+/// Interval after an incomplete lookup.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(5);
 /// Timeout of a lookup.
 const LOOK_UP: Duration = Duration::from_secs(4);
@@ -29,15 +29,14 @@ const LOOK_UP: Duration = Duration::from_secs(4);
 /// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// It was answered whole.
+    /// The answer was complete.
     Whole,
-    /// It was accepted, small packets came back and large ones did not.
+    /// Small packets came back and large ones did not.
     Cut,
     /// Nothing came back.
     Silent,
 }
 
-/// Dials for ever.
 pub(super) async fn run(service: &str) {
     let mut targets = Vec::new();
     let mut look = Instant::now();
@@ -47,7 +46,7 @@ pub(super) async fn run(service: &str) {
     for number in 0u32.. {
         ticks.tick().await;
         if Instant::now() >= look {
-            // Known addresses stay valid while names cannot be looked up.
+            // Known addresses stay valid while lookups fail.
             match resolve(service).await {
                 found if found.len() >= targets.len().max(1) => {
                     (targets, look) = (found, Instant::now() + LOOK_UP_EVERY)
@@ -68,12 +67,12 @@ pub(super) async fn run(service: &str) {
     }
 }
 
-/// One address of each family, or the one that kubelet gives every pod: enough where there is no DNS, or
-/// where it does not answer.
+/// One address of each family, or the one in the variable that kubelet sets in every pod. That one
+/// is enough if DNS is absent or does not answer.
 async fn resolve(service: &str) -> Vec<IpAddr> {
     let mut found: Vec<IpAddr> = Vec::new();
     for name in service.split(',').map(str::trim) {
-        // Every error leads to the same: there is no address yet.
+        // Every error has the same effect: no address yet.
         let Ok(Ok(addresses)) = timeout(LOOK_UP, lookup_host((name, ECHO_PORT))).await else {
             continue;
         };
@@ -128,18 +127,18 @@ async fn exchange(stream: &mut TcpStream, frame: Frame) -> bool {
     matches!(timeout(PATIENCE, both).await, Ok(Ok(answer)) if answer == frame)
 }
 
-/// Says with a packet that a large transfer did not get through.
+/// Signals by a packet that a large transfer failed.
 async fn tell(ip: IpAddr) {
-    // A connection is all there is to say.
+    // The connection is the whole signal.
     let _ = timeout(PATIENCE, TcpStream::connect((ip, CUT_PORT))).await;
 }
 
-/// The end of connections to each address that was logged last.
+/// The last logged end of connections to each address.
 #[derive(Default)]
 pub(super) struct Said(BTreeMap<IpAddr, End>);
 
 impl Said {
-    /// Whether a connection ended in another way than those before it.
+    /// Whether a connection ended differently than the ones before it.
     pub(super) fn is_news(&mut self, ip: IpAddr, end: End, is_large: bool) -> bool {
         // A small transfer does not show that large ones get through again.
         let cut = self.0.get(&ip) == Some(&End::Cut);

@@ -1,5 +1,5 @@
-//! The message of the pod probe: a head with a length, and as many zeros. The answer repeats the message, so
-//! it is never longer than the request.
+//! The message of the pod probe: a head with a length, and as many zeros. The answer repeats the
+//! message, so it is never longer than the request.
 
 use std::io;
 
@@ -7,14 +7,14 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 /// Bytes of a head.
 pub(super) const HEAD: usize = 24;
-/// Most zeros after a head.
+/// Maximum number of zeros after a head.
 pub(super) const MOST: u32 = 16 * 1024;
 const MAGIC: [u8; 16] = *b"pathproof-echo/1";
 
 /// A message, and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
-    /// Tells one from another.
+    /// Distinguishes one message from another.
     pub(super) token: u32,
     /// Zeros that follow; at most [`MOST`].
     pub(super) length: u32,
@@ -29,7 +29,7 @@ impl Frame {
         head
     }
 
-    /// Nothing of a head that is none of ours.
+    /// `None` if the head is not the pod probe's.
     pub(super) fn parse(head: &[u8; HEAD]) -> Option<Self> {
         let number = |at: usize| {
             let bytes = head.get(at..at + 4)?.try_into().ok()?;
@@ -54,7 +54,7 @@ impl Frame {
         to.flush().await
     }
 
-    /// Reads a frame whole. What is none of ours is an error.
+    /// Reads a whole frame. Anything that is not the pod probe's is an error.
     pub(super) async fn read(from: &mut (impl AsyncRead + Unpin)) -> io::Result<Self> {
         let mut head = [0; HEAD];
         from.read_exact(&mut head).await?;

@@ -16,20 +16,20 @@ const AT_ONCE: usize = 64;
 const PATIENCE: Duration = Duration::from_millis(900);
 /// Maximum number of messages of a connection.
 const MESSAGES: usize = 2;
-/// Pause after the listener failed, as it does while there are no free files.
+/// Pause after the listener failed, for example for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers the messages of each connection. Never ends.
 pub(super) async fn answer(listener: &TcpListener) {
     let room = Arc::new(Semaphore::new(AT_ONCE));
     loop {
-        // It is never closed.
+        // The semaphore is never closed.
         let Ok(place) = Arc::clone(&room).acquire_owned().await else {
             return;
         };
         let stream = next(listener).await;
         tokio::spawn(async move {
-            // The client notices by itself.
+            // The client notices a failure by itself.
             let _ = answer_one(stream).await;
             drop(place);
         });
@@ -52,7 +52,7 @@ async fn next(listener: &TcpListener) -> TcpStream {
     }
 }
 
-/// An error ends it as well: the peer closes, is too slow, or is no pod probe.
+/// Ends with an error if the peer closes, is too slow, or is not a pod probe.
 async fn answer_one(mut stream: TcpStream) -> io::Result<()> {
     for _ in 0..MESSAGES {
         let frame = timeout(PATIENCE, Frame::read(&mut stream)).await??;

@@ -26,7 +26,7 @@ async fn small_and_large_are_answered_whole() {
     }
 }
 
-/// As where large packets vanish: the small frame comes back, the large one does not.
+/// As if large packets vanish: the small frame comes back, the large one does not.
 #[tokio::test]
 async fn what_is_cut_is_told_from_what_is_silent() {
     let (listener, port) = listener().await;
@@ -37,14 +37,14 @@ async fn what_is_cut_is_told_from_what_is_silent() {
         tokio::time::sleep(Duration::from_secs(10)).await;
     });
     assert_eq!(dial(Ipv4Addr::LOCALHOST.into(), port, true).await, End::Cut);
-    // Its connections wait in the queue, unanswered.
+    // The connections wait in the queue, unanswered.
     assert_eq!(
         dial(Ipv4Addr::LOCALHOST.into(), port, true).await,
         End::Silent
     );
 }
 
-/// One line for large transfers that fail, not one for each connection between them.
+/// One line for failing large transfers, not one for each connection between them.
 #[test]
 fn a_change_is_told_once() {
     let ends = [
@@ -74,7 +74,7 @@ fn a_change_is_told_once() {
     assert_eq!(told, wanted);
 }
 
-/// Nobody who does not begin as the pod probe does is sent a byte.
+/// A client that does not begin as the pod probe does receives no byte.
 #[tokio::test]
 async fn a_stranger_gets_nothing() {
     let (listener, port) = listener().await;
@@ -87,7 +87,7 @@ async fn a_stranger_gets_nothing() {
         .await
         .unwrap();
     let mut answer = Vec::new();
-    // It is closed, with or without a reset for what was not read.
+    // The connection is closed, with or without a reset for unread bytes.
     let _ = stream.read_to_end(&mut answer).await;
     assert!(answer.is_empty(), "{answer:?}");
 }

@@ -1,5 +1,5 @@
-//! System calls, by seccomp: those that an agent of a node never makes are refused, with an error
-//! and never a signal; all others stay. Why a list of what is refused: docs/adr/0021-privileges.md.
+//! System calls, by seccomp: calls that an agent never makes fail with an error, and never with a signal.
+//! All others stay allowed. docs/adr/0021-privileges.md explains why the refused calls are listed.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,25 @@ use seccompiler::{
     SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
 };
 
-/// A call, and of its arguments what is refused: one of these; all where there is none.
+/// A call and the arguments with which it is refused: any of these, or all if there are none.
 type Refusal = (c_long, Vec<Vec<Argument>>);
 
-/// Number of an argument, how it is compared, and with what.
+/// Index of an argument, how it is compared, and the value to compare with.
 type Argument = (u8, Compare, u64);
 
-/// Refuses what no thread ever does, in this thread and in those that it will start. With `programs`
-/// some of them start others.
+/// Refuses calls that no thread ever makes, in this thread and in those that it starts. With
+/// `programs`, calls that start other programs stay allowed.
 ///
 /// # Errors
-/// The calls that stay allowed, and why.
+/// The calls stay allowed; the error gives the reason.
 pub(super) fn forbid_common(programs: bool) -> Result<(), Refused> {
     install(common(programs), libc::EPERM)?;
-    // Its arguments are behind a pointer, where no filter can look. C libraries know this answer, as
-    // containers give it, and go on with clone(2).
+    // The arguments of clone3 are behind a pointer, which no filter can follow. C libraries expect
+    // this error, as in containers, and fall back to clone(2).
     install(vec![(libc::SYS_clone3, Vec::new())], libc::ENOSYS)
 }
 
-/// The same for what is done once all is loaded.
-///
-/// # Errors
-/// Loading stays allowed.
+/// Refuses calls that are needed only until all programs are loaded.
 pub(super) fn forbid_loading() -> Result<(), Refused> {
     install(loading(), libc::EPERM)
 }
@@ -54,7 +51,7 @@ fn install(refused: Vec<Refusal>, with: i32) -> Result<(), Refused> {
     Ok(seccompiler::apply_filter(&BpfProgram::try_from(filter)?)?)
 }
 
-/// Numbers of a call. On x86-64 a kernel may know each by a second one, that of the x32 ABI.
+/// Numbers of a call. An x86-64 kernel may know each by a second one, that of the x32 ABI.
 fn numbers(call: c_long) -> impl Iterator<Item = i64> {
     const X32: i64 = 0x4000_0000;
     let second = cfg!(target_arch = "x86_64").then_some(call | X32);
@@ -79,7 +76,7 @@ fn common(programs: bool) -> Vec<Refusal> {
     refused
 }
 
-/// Calls that are refused by their arguments.
+/// Calls that are refused for certain arguments.
 fn conditional(programs: bool) -> Vec<Refusal> {
     let bits = |argument, bits: libc::c_int| {
         let bits = bits as u32 as u64;
@@ -87,7 +84,7 @@ fn conditional(programs: bool) -> Vec<Refusal> {
     };
     let mut clone: Vec<_> = NAMESPACES.map(|flag| bits(0, flag)).into();
     if !programs {
-        // A clone that is no thread is a process.
+        // A clone that is not a thread is a process.
         let thread = libc::CLONE_THREAD as u64;
         clone.push(vec![(0, Compare::MaskedEq(thread), 0)]);
     }
@@ -97,17 +94,17 @@ fn conditional(programs: bool) -> Vec<Refusal> {
     vec![
         (libc::SYS_clone, clone),
         (libc::SYS_socket, vec![families.into()]),
-        // Code is what the program was started with.
+        // No code beyond the program's, which was loaded at its start.
         (libc::SYS_mmap, vec![bits(2, written_code)]),
         (libc::SYS_mprotect, vec![bits(2, libc::PROT_EXEC)]),
         (libc::SYS_pkey_mprotect, vec![bits(2, libc::PROT_EXEC)]),
-        // Typing into the terminal that it was started from.
+        // Typing into the terminal that started the process.
         (libc::SYS_ioctl, typing.into()),
     ]
 }
 
-/// Commands of bpf(2) that bring something into the kernel: BPF_MAP_CREATE, BPF_PROG_LOAD and
-/// BPF_BTF_LOAD (linux/bpf.h). Links, pins and BPF_RAW_TRACEPOINT_OPEN use what was loaded before.
+/// Commands of bpf(2) that create objects in the kernel: BPF_MAP_CREATE, BPF_PROG_LOAD and
+/// BPF_BTF_LOAD (linux/bpf.h). Links, pins and BPF_RAW_TRACEPOINT_OPEN use loaded objects.
 const LOADING: [u64; 3] = [0, 5, 18];
 
 fn loading() -> Vec<Refusal> {
@@ -138,17 +135,17 @@ const NAMESPACES: [libc::c_int; 7] = [
     libc::CLONE_NEWNET,
 ];
 
-/// Calls that are refused whatever is asked of them. Those that the kernel allows with a capability
-/// alone that was given up (mounts, modules, clocks, other users) are not listed: it refuses them.
+/// Calls that are refused with any arguments. Calls that need a dropped capability (mounts,
+/// modules, clocks, other users) are not listed: the kernel refuses them.
 const NEVER: &[c_long] = &[
-    // Others' memory and descriptors.
+    // Memory and descriptors of other processes.
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
     libc::SYS_pidfd_getfd,
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
-    // Ways past the paths of files.
+    // Ways around file paths.
     libc::SYS_open_tree,
     libc::SYS_name_to_handle_at,
     libc::SYS_open_by_handle_at,
@@ -156,18 +153,18 @@ const NEVER: &[c_long] = &[
     // Namespaces.
     libc::SYS_setns,
     libc::SYS_unshare,
-    // The kernel's log, and how it runs this process.
+    // The kernel's log, and the execution domain of this process.
     libc::SYS_syslog,
     libc::SYS_personality,
     // The kernel's keys.
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_keyctl,
-    // Does what is asked without these filters.
+    // Performs operations that bypass these filters.
     libc::SYS_io_uring_setup,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
-    // For this processor alone.
+    // Specific to this processor.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
 ];

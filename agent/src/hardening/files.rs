@@ -1,4 +1,4 @@
-//! Files, by Landlock: what is read and written, and nothing else.
+//! File access, by Landlock: only the needed paths can be read or written.
 
 use std::path::{Path, PathBuf};
 
@@ -10,14 +10,13 @@ use landlock::{
 use super::{Needs, Refused};
 use agent_core::report::FilesReport;
 
-/// The newest rights that are asked for; a kernel that does not know them all holds those it does.
+/// Newest access rights that are requested; an older kernel enforces those that it supports.
 const RIGHTS: ABI = ABI::V5;
 
-/// Kernel paths that any process reads.
 const KERNEL: [&str; 4] = ["/proc", "/sys", "/dev/null", "/dev/urandom"];
 
-/// Paths that are read to find a host by its name, and to decide whom to trust: settings,
-/// authorities, and the libraries of the C library that do it.
+/// Paths that are read to resolve host names and to verify certificates: settings, authorities, and
+/// the C library's modules for both.
 pub const SYSTEM: [&str; 8] = [
     "/etc",
     "/usr",
@@ -32,16 +31,13 @@ pub const SYSTEM: [&str; 8] = [
 const ABSENT: &str =
     "this kernel has no Landlock (needs Linux 5.13 and `landlock` in CONFIG_LSM or lsm=)";
 
-/// Confines this thread and those that it will start.
-///
-/// # Errors
-/// Nothing is confined then.
+/// Restricts this thread and those that it starts. On an error nothing is restricted.
 pub(super) fn confine(needs: &Needs) -> Result<FilesReport, Refused> {
-    // A rule for the root would leave nothing to confine.
+    // A rule for the root would allow everything.
     let reads = !needs.read.iter().any(|path| path == Path::new("/"));
     let write = AccessFs::from_write(RIGHTS);
     let read = AccessFs::ReadFile | AccessFs::ReadDir;
-    // No rule gives Execute: no program is ever started.
+    // No rule grants Execute: no program is ever started.
     let handled = write | AccessFs::Execute;
     let handled = if reads { handled | read } else { handled };
     let mut rules = Ruleset::default().handle_access(handled)?.create()?;
@@ -66,15 +62,14 @@ pub(super) fn confine(needs: &Needs) -> Result<FilesReport, Refused> {
     }
 }
 
-/// Kernel paths that the thread that loads programs reads.
+/// Kernel paths that the loader thread reads.
 const LOADING: [&str; 3] = ["/proc", "/sys/devices", "/sys/fs/bpf"];
 
-/// Keeps this thread from reading other files. The kernel's own types are among them: aya before 0.15
-/// parses them for every object (aya-rs/aya#1172), which takes more memory than all else of loading,
-/// and none of ours is relocated against them.
+/// Keeps this thread from reading other files, among them the kernel's types. aya before 0.15
+/// parses these for every object (aya-rs/aya#1172). That takes more memory than the rest of
+/// loading, and none of pathproof's programs is relocated against them.
 ///
-/// # Errors
-/// Nothing is confined then: loading takes longer.
+/// On an error nothing is restricted, and loading takes longer.
 pub(super) fn confine_loader() -> Result<(), Refused> {
     let mut rules = Ruleset::default()
         .handle_access(AccessFs::ReadFile)?
@@ -88,7 +83,7 @@ pub(super) fn confine_loader() -> Result<(), Refused> {
     }
 }
 
-/// A path that is not there is left out: so is what is done there later.
+/// Allows access to a path. A missing path is skipped, and stays forbidden if it is created later.
 fn allow(
     rules: RulesetCreated,
     path: &Path,
@@ -97,7 +92,7 @@ fn allow(
     let Ok(opened) = PathFd::new(path) else {
         return Ok(rules);
     };
-    // Rights to what is in a folder mean nothing for a file.
+    // Rights on the content of a folder do not apply to a file.
     let rights = match path.is_dir() {
         true => rights,
         false => rights & AccessFs::from_file(RIGHTS),
@@ -122,7 +117,7 @@ mod tests {
         // SAFETY: with this flag the call takes no attributes, and changes nothing.
         let version =
             unsafe { libc::syscall(libc::SYS_landlock_create_ruleset, nothing, 0, VERSION) };
-        // The kernel decides: an agent that finds no Landlock where there is one fails here.
+        // The kernel decides: if it has Landlock and the agent does not find it, this test fails.
         if version <= 0 {
             return eprintln!("SKIPPED: it needs a kernel with Landlock");
         }
@@ -131,7 +126,7 @@ mod tests {
             File::open("/proc/self/status").expect("of the kernel");
             let kind = |path| File::open(path).expect_err(path).kind();
             assert_eq!(kind("/etc/passwd"), ErrorKind::PermissionDenied);
-            // Kernels without BTF have none.
+            // Kernels without BTF lack this file.
             let types = kind("/sys/kernel/btf/vmlinux");
             assert!([ErrorKind::PermissionDenied, ErrorKind::NotFound].contains(&types));
         });

@@ -1,10 +1,9 @@
-//! `--cleanup`: what kube-proxy leaves behind goes, and nothing else does
-//! (docs/adr/0014-drop-in.md).
+//! `--cleanup`: removes what kube-proxy leaves behind, and nothing else (docs/adr/0014-drop-in.md).
 //!
-//! It removes what kube-proxy 1.36 removes of its own: its jumps, chains and tables, by their names
-//! (`pkg/proxy/iptables/cleanup.go`, `pkg/proxy/nftables/cleanup.go`). Its tables of nftables go by
-//! netlink; chains of iptables by the machine's own iptables, of either kind, found in PATH by
-//! their names and distinguished by what they print of themselves.
+//! It removes what kube-proxy 1.36 removes: its jumps, chains and tables, by their names
+//! (`pkg/proxy/iptables/cleanup.go`, `pkg/proxy/nftables/cleanup.go`). It removes nftables tables
+//! by netlink. For iptables chains it uses the machine's iptables of either kind, found by name in
+//! PATH and distinguished by the version that they print.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -22,45 +21,44 @@ use crate::netfilter::{self, Name, Nft, has_legacy};
 use crate::netlink::index_of;
 use rules::{TABLES, Table};
 
-/// A table of 100,000 chains takes a while.
+/// A table of 100,000 chains takes long.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Table of kube-proxy's nftables mode, in both families.
 const TABLE: &str = "kube-proxy";
 
-/// Result of a cleanup.
 #[derive(Debug, Default)]
 pub struct Cleaned {
-    /// Removed objects, in words.
+    /// Sentences about removed objects.
     pub removed: Vec<String>,
-    /// Objects that are still there, or may be. kube-proxy's exit code is 1 where there is any.
+    /// Objects that remain, or may remain. With any, kube-proxy's exit code is 1.
     pub problems: Vec<CleanupError>,
 }
 
-/// An object that is still there, or may be. Families are those of nft, programs as they show
+/// An object that remains, or may remain. Families are named as in nft, and programs as they print
 /// themselves.
 #[derive(Debug, Error)]
 pub enum CleanupError {
-    /// A table of nftables, by its family.
+    /// An nftables table, by its family.
     #[error("the nftables table {0} kube-proxy cannot be removed; run as root with CAP_NET_ADMIN")]
     Table(&'static str, #[source] io::Error),
-    /// A program of iptables failed on a table.
+    /// An iptables program failed on a table.
     #[error("{0} failed on table {1}: {2}; kube-proxy's chains in it were not changed")]
     Program(String, &'static str, #[source] io::Error),
-    /// iptables-save leaves a table out, and calls that a success.
+    /// iptables-save omits a table, and still succeeds.
     #[error(
         "table {2} contains rules that {0} cannot show, and kube-proxy's chains in it were not \
          changed: `nft list table {1} {2}` shows them; remove the rules that iptables did not \
          create and try again, or delete kube-proxy's chains with nft"
     )]
     NotShown(String, &'static str, &'static str),
-    /// A rule that is not kube-proxy's holds one of its chains: program, table, and the rule as
-    /// iptables-save prints it.
+    /// A rule of another program jumps to one of kube-proxy's chains: program, table, and the rule
+    /// as iptables-save prints it.
     #[error(
         "table {1} of {0}: a rule of another program jumps to a kube-proxy chain, so the chain \
          cannot be deleted: {2}; remove that rule and try again"
     )]
     Held(String, &'static str, String),
-    /// Tables of a kind that there is no program for.
+    /// Tables of a kind for which there is no program.
     #[error(
         "tables of {1} ({0}) may contain kube-proxy's chains, but no iptables of that kind is in \
          PATH: run --cleanup in an image that has it (such as rancher/hyperkube)"
@@ -74,8 +72,8 @@ pub enum CleanupError {
     Ipvs,
 }
 
-/// Removes what there is, in this network namespace. `path` is where programs are looked for.
-/// Goes on where something fails.
+/// Removes what exists in this network namespace, and continues after failures. `path` is the PATH
+/// to search for programs.
 pub fn cleanup(path: &OsStr) -> Cleaned {
     let mut cleaned = Cleaned::default();
     for family in Family::ALL {
@@ -106,7 +104,7 @@ impl Cleaned {
     }
 }
 
-/// The table of kube-proxy's nftables mode. Says what is gone.
+/// Removes the table of kube-proxy's nftables mode. Returns what was removed.
 fn remove_table(family: Family) -> Result<Option<String>, CleanupError> {
     let name = netfilter::name(family);
     let delete = |nft: Nft| nft.delete_table(family, TABLE);
@@ -115,7 +113,7 @@ fn remove_table(family: Family) -> Result<Option<String>, CleanupError> {
     Ok(deleted.then(|| format!("table {name} {TABLE}")))
 }
 
-/// Result without a program to clean with.
+/// Result if there is no program to clean with.
 fn nothing_to_clean(family: Family, is_legacy: bool) -> Result<Option<String>, CleanupError> {
     let is_there = |table: &&Table| match is_legacy {
         true => has_legacy(family, table.name),
@@ -142,11 +140,11 @@ fn has_sign(family: Family, table: &Table) -> bool {
     found.unwrap_or(false)
 }
 
-/// iptables or ip6tables of one kind, with -save and -restore beside it.
+/// iptables or ip6tables of one kind, with its -save and -restore commands.
 #[derive(Debug)]
 struct Program {
     family: Family,
-    /// Writes the tables of ip_tables, not those of nf_tables.
+    /// Whether it writes the tables of ip_tables, not those of nf_tables.
     is_legacy: bool,
     path: PathBuf,
 }
@@ -157,13 +155,13 @@ impl fmt::Display for Program {
     }
 }
 
-/// Old releases know of no other kind, and say none.
+/// Old releases know only the legacy kind, and print none.
 fn is_legacy(version: &str) -> bool {
     !version.contains("nf_tables")
 }
 
 impl Program {
-    /// The first one of that kind: by the usual name, which is what kube-proxy calls, or by that of
+    /// The first program of that kind: by the usual name, which kube-proxy calls, or by the name of
     /// the kind.
     fn find(path: &OsStr, family: Family, legacy: bool) -> Option<Self> {
         let name = match family {
@@ -190,15 +188,15 @@ impl Program {
         })
     }
 
-    /// Chains of kube-proxy's iptables mode. Says what is gone.
+    /// Removes chains of kube-proxy's iptables mode. Returns what was removed.
     fn clean(&self, table: &Table) -> Result<Option<String>, CleanupError> {
-        // Naming a legacy table makes it.
+        // Naming a legacy table creates it.
         if self.is_legacy && !has_legacy(self.family, table.name) {
             return Ok(None);
         }
         let fail = |source| CleanupError::Program(self.to_string(), table.name, source);
         let saved = self.save(table.name).map_err(fail)?;
-        // One rule that only nft can make is enough for that.
+        // A single rule that only nft can create has this effect.
         if !self.is_legacy && !rules::shows(table, &saved) && has_sign(self.family, table) {
             let family = netfilter::name(self.family);
             return Err(CleanupError::NotShown(self.to_string(), family, table.name));
@@ -217,15 +215,14 @@ impl Program {
         )))
     }
 
-    /// A table as -save prints it.
     fn save(&self, table: &str) -> io::Result<String> {
         success(self.command("-save").args(["-t", table]).output()?)
     }
 
-    /// Gives a script to -restore, which takes it whole or not at all.
+    /// Passes a script to -restore, which applies it as a whole or not at all.
     fn restore(&self, table: &str, script: &str) -> io::Result<()> {
         let mut command = self.command("-restore");
-        // Five seconds for the lock, as kube-proxy waits for it.
+        // Waits five seconds for the lock, as kube-proxy does.
         command.args(["-w", "5", "-T", table, "--noflush", "--counters"]);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         let mut child = command.stderr(Stdio::piped()).spawn()?;

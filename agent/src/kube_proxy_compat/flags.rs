@@ -1,21 +1,19 @@
-//! The flags of kube-proxy 1.36, on one page, and how their words are read: as kube-proxy reads them
-//! (pflag 1.0.9). A test on a real kube-proxy compares the table with its `--help`.
+//! The flags of kube-proxy 1.36, and their parser, which follows kube-proxy's (pflag 1.0.9). A test
+//! on a real kube-proxy compares the table with its `--help`.
 //!
-//! One thing is different: a long flag that kube-proxy does not know is no error. Whether it takes
-//! the next word cannot be known; it does where that word does not begin with a dash, since
-//! kube-proxy takes no arguments.
+//! One thing differs: an unknown long flag is not an error. Whether it takes a value is unknown. It
+//! takes the next word unless that begins with a dash, since kube-proxy takes no arguments.
 
 use std::iter::Peekable;
 use std::slice::Iter;
 
 use super::DropInError;
 
-/// A flag of kube-proxy.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Flag {
-    /// Without its dashes.
+    /// Name without dashes.
     pub name: &'static str,
-    /// Kind of value it takes, as `--help` prints it. Empty for those that can stand alone.
+    /// Kind of its value, as `--help` prints it; empty for flags that need no value.
     value: &'static str,
 }
 
@@ -24,38 +22,35 @@ pub struct Flag {
 pub enum Given<'a> {
     /// A flag of kube-proxy, and its value.
     Known(&'static Flag, &'a str),
-    /// Any other, by its name.
+    /// Name of any other flag.
     Unknown(&'a str),
 }
 
-/// The requested action. If there are several, the first of these counts, as with kube-proxy.
+/// The requested action. If there are several, the first of this list counts, as in kube-proxy.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// Show the flags.
     Help,
-    /// Show the version.
     Version,
     /// kube-proxy would write its configuration to this file.
     WriteConfig(String),
     /// Remove kube-proxy's rules.
     Cleanup,
-    /// Nothing: there is nothing to prepare.
+    /// Do nothing: there is nothing to prepare.
     InitOnly,
-    /// Run.
     Run(Settings),
 }
 
 /// Flags given for a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// In the order of their first mention, with the last value of each.
+    /// Flags in the order of their first mention, with the last value of each.
     pub(super) flags: Vec<(&'static Flag, String)>,
-    /// Flags that kube-proxy does not know; each once.
+    /// Flags that kube-proxy does not know, each once.
     pub(super) unknown: Vec<String>,
 }
 
 impl Settings {
-    /// A flag's value; an empty one is as if it had not been said.
+    /// A flag's value; an empty value counts as absent.
     pub fn get(&self, name: &str) -> Option<&str> {
         let said = self.flags.iter().find(|(flag, _)| flag.name == name);
         let value = said.map(|(_, value)| value.as_str());
@@ -65,7 +60,7 @@ impl Settings {
     pub(super) fn set(&mut self, flag: &'static Flag, value: &str) -> Result<(), DropInError> {
         flag.check(value)?;
         let value = match (flag.name, value) {
-            // kube-proxy documents this: set to nothing, it serves nothing.
+            // kube-proxy documents that an empty address disables the listener.
             ("metrics-bind-address", "") => super::options::NONE,
             _ => value,
         };
@@ -77,18 +72,18 @@ impl Settings {
     }
 }
 
-/// The value of a flag that stands alone.
+/// Value of a flag without a value.
 const ALONE: &str = "true";
 
 impl Flag {
-    /// The flag of that name. As kube-proxy has it, underscores may stand for dashes.
+    /// The flag with this name. As in kube-proxy, underscores may stand for dashes.
     pub fn named(name: &str) -> Option<&'static Self> {
         let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte };
         let is = |flag: &&Self| flag.name.bytes().eq(name.bytes().map(dashed));
         FLAGS.iter().find(is)
     }
 
-    /// Deprecated: accepted, and not in `--help`.
+    /// Whether the flag is deprecated: accepted, and not in `--help`.
     pub fn is_hidden(&self) -> bool {
         matches!(self.name, "healthz-port" | "metrics-port")
     }
@@ -104,7 +99,7 @@ impl Flag {
         usage.trim_end().to_owned()
     }
 
-    /// Meaning of the flag here; `None` for those that are only accepted.
+    /// Meaning of the flag here; `None` if it has no effect.
     pub(super) fn meaning(&self) -> Option<&'static str> {
         Some(match self.name {
             "cleanup" => "remove kube-proxy's rules and exit",
@@ -128,10 +123,10 @@ impl Flag {
         })
     }
 
-    /// Flags that stand alone are checked even if they have no effect here, as in kube-proxy.
+    /// Checks flags without a value even if they have no effect here, as kube-proxy does.
     fn check(&self, value: &str) -> Result<(), DropInError> {
         let (is_sound, wanted) = match self.name {
-            // A version is what kube-proxy is to say of itself.
+            // With a version as value, kube-proxy prints that version as its own.
             "version" if value == "raw" || value.starts_with('v') => return Ok(()),
             _ if self.value.is_empty() => (truth(value).is_some(), "true or false"),
             "healthz-port" | "metrics-port" => (value.trim().parse::<u16>().is_ok(), "a port"),
@@ -149,7 +144,7 @@ impl Flag {
     }
 }
 
-/// Boolean as Go reads it.
+/// Parses a boolean as Go does.
 fn truth(value: &str) -> Option<bool> {
     match value {
         "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
@@ -158,10 +153,10 @@ fn truth(value: &str) -> Option<bool> {
     }
 }
 
-/// The action that a command line requests: the last of each flag counts.
+/// The action that a command line requests; the last occurrence of each flag counts.
 ///
 /// # Errors
-/// Words that belong to no flag, and values that cannot be meant.
+/// Words that belong to no flag, and invalid values.
 pub fn read(words: &[String]) -> Result<Wanted, DropInError> {
     let mut settings = Settings::default();
     for given in parse(words)? {
@@ -188,7 +183,7 @@ pub fn read(words: &[String]) -> Result<Wanted, DropInError> {
 
 type Words<'a> = Peekable<Iter<'a, String>>;
 
-/// Takes the words apart, in their order.
+/// Splits the words into flags, in their order.
 fn parse(words: &[String]) -> Result<Vec<Given<'_>>, DropInError> {
     let mut given = Vec::new();
     let mut words = words.iter().peekable();
@@ -197,10 +192,10 @@ fn parse(words: &[String]) -> Result<Vec<Given<'_>>, DropInError> {
             .strip_prefix('-')
             .map(|rest| (rest, rest.strip_prefix('-')))
         {
-            // An empty word counts as none, as in kube-proxy.
+            // An empty word is ignored, as in kube-proxy.
             None if word.is_empty() => {}
             None | Some(("", _)) => return Err(DropInError::Argument(word.clone())),
-            // Words after `--` are no flags.
+            // Words after `--` are not flags.
             Some((_, Some(""))) => {
                 if let Some(word) = words.find(|word| !word.is_empty()) {
                     return Err(DropInError::Argument(word.clone()));
@@ -241,7 +236,7 @@ fn next_word<'a>(flag: &Flag, words: &mut Words<'a>) -> Result<&'a str, DropInEr
     Ok(word.as_str())
 }
 
-/// `-v2`, `-v=2`, `-v 2`, and letters that stand alone before it.
+/// `-v2`, `-v=2`, `-v 2`, and letters without a value before it.
 fn take_letters<'a>(
     letters: &'a str,
     words: &mut Words<'a>,
@@ -274,7 +269,7 @@ const fn flag(name: &'static str, value: &'static str) -> Flag {
     Flag { name, value }
 }
 
-/// All of them, by name.
+/// All flags, by name.
 pub const FLAGS: &[Flag] = &[
     flag("bind-address", "ip"),
     flag("bind-address-hard-fail", ""),

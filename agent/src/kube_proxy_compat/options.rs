@@ -1,7 +1,7 @@
-//! From kube-proxy's settings, of its flags or of its file, to the options of `pathproof run`, and
-//! what is to be said of them.
+//! Translates kube-proxy's settings, from its flags or its file, to options of `pathproof run`, and
+//! collects notes about them.
 //!
-//! Variables of pathproof's own still count: whatever no flag or file says of the same setting.
+//! pathproof's environment variables still apply to settings that no flag or file sets.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,20 +13,20 @@ use crate::config::{Config, HEALTHZ_PORT};
 
 /// Port of kube-proxy's metrics.
 const METRICS_PORT: u16 = 10249;
-/// Address that serves nothing.
+/// Address that disables a listener.
 pub(super) const NONE: &str = "none";
 
 const VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 const KIND: &str = "KubeProxyConfiguration";
 
-/// Flags that do not count where a file is given.
+/// Flags that a file overrides.
 fn is_overridden(flag: &Flag) -> bool {
     let ends = ["kubeconfig", "-bind-address", "-port"];
     ends.iter().any(|end| flag.name.ends_with(end))
 }
 
-/// Defaults of the agent in kube-proxy's place: nobody else holds the port there, and kube-proxy's
-/// rights do not cover publishing.
+/// Defaults in kube-proxy's place: nothing else holds the port there, and kube-proxy's rights do
+/// not cover publishing.
 const DEFAULTS: [(&str, &str); 4] = [
     ("port-takeover", "bind"),
     ("publish-condition", "off"),
@@ -34,7 +34,7 @@ const DEFAULTS: [(&str, &str); 4] = [
     ("admin-bind-address", "127.0.0.1:10249"),
 ];
 
-/// Everything else in the file is left alone.
+/// Other fields of the file are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct File {
@@ -60,8 +60,8 @@ struct Logging {
     verbosity: Option<u32>,
 }
 
-/// Settings in force where a file is given, as with kube-proxy: the file's, but for the URL of the
-/// API server, the node's name and the log, where flags win. `path` is for the error alone.
+/// Settings in force with a file, as in kube-proxy: those of the file, except that flags win for
+/// the URL of the API server, the node's name and the log. `path` is only for errors.
 pub(super) fn over(
     mut settings: Settings,
     path: &str,
@@ -95,8 +95,7 @@ pub(super) fn over(
     Ok(settings)
 }
 
-/// The command line of `pathproof run` that these settings come to. `is_set` tells of a variable
-/// whether it is there.
+/// The resulting command line of `pathproof run`. `is_set` reports whether a variable exists.
 pub(super) fn of(settings: &Settings, is_set: &dyn Fn(&str) -> bool) -> Vec<String> {
     let get = |name| settings.get(name).map(str::to_owned);
     let name = settings.get("hostname-override");
@@ -129,8 +128,8 @@ pub(super) fn of(settings: &Settings, is_set: &dyn Fn(&str) -> bool) -> Vec<Stri
     head.into_iter().chain(words).collect()
 }
 
-/// An address with its port, where either was said. A port of 0 serves nothing; any other counts
-/// only where the address has none.
+/// An address with its port, if either was given. Port 0 disables the listener; any other port
+/// counts only if the address has none.
 fn address(settings: &Settings, listener: &str, usual: u16) -> Option<String> {
     let port = settings.get(&format!("{listener}-port"));
     let port: Option<u16> = port.and_then(|port| port.trim().parse().ok());
@@ -144,7 +143,7 @@ fn address(settings: &Settings, listener: &str, usual: u16) -> Option<String> {
     })
 }
 
-/// Log filter for klog's levels. Everybody sets -v=2 and expects the usual log.
+/// Log filter for klog's levels. -v=2 is common, and means the usual log.
 fn filter(settings: &Settings) -> Option<String> {
     let level = match settings.get("v")?.parse() {
         Ok(0..4) => return None,
@@ -154,7 +153,7 @@ fn filter(settings: &Settings) -> Option<String> {
     Some(format!("info,kube_client=off,pathproof={level}"))
 }
 
-/// Names of options as kube-proxy has them.
+/// Replaces option names by kube-proxy's.
 pub(super) fn in_their_words(text: &str) -> String {
     [
         ("--server", "--master"),

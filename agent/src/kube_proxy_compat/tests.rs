@@ -41,7 +41,7 @@ fn addresses(config: &Config) -> (String, String) {
     (text(config.healthz.address), text(config.admin.address))
 }
 
-/// Flags that RKE 1 passes, in an order of its own, with those that its releases' defaults add.
+/// Flags that RKE 1 passes, in arbitrary order, with those that its releases add by default.
 const RKE: &str = "--hostname-override=worker-1 --healthz-bind-address=127.0.0.1 --v=2 \
                    --cluster-cidr=10.42.0.0/16 --bind-address=192.0.2.7 \
                    --kubeconfig=/etc/kubernetes/ssl/kubecfg-kube-proxy.yaml";
@@ -249,7 +249,7 @@ fn settings_are_named_by_the_flags_of_kube_proxy(#[case] text: &str, #[case] exp
     assert!(error.contains(expected), "{error}");
 }
 
-/// The check of the flag is bypassed, as PATHPROOF_LOG_FORMAT bypasses it.
+/// Bypasses the check of the flag, as PATHPROOF_LOG_FORMAT does.
 #[test]
 fn a_refused_option_lists_its_possible_values() {
     let format = flags::Flag::named("logging-format").unwrap();
@@ -271,8 +271,7 @@ fn nothing_to_ask_is_said_in_the_words_of_kube_proxy() {
     );
 }
 
-/// clap reads variables of the process itself: what is asked here is that no option stands in
-/// their way.
+/// clap reads variables of the process; this test checks that no option overrides them.
 #[test]
 fn variables_stand_where_no_flag_does() {
     let settings = || match read(&words("--kubeconfig=/k")).unwrap() {

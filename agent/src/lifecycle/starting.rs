@@ -1,9 +1,9 @@
-//! Locks of agents that are starting, in the state folder. The kernel ends one with its process.
+//! Locks of starting agents, in the state folder. The kernel releases a lock when its process ends.
 //!
-//! Agents share the host's network, so until a new one has taken over the admin port, kubelet's probes
-//! of its pod reach the old one. Without these locks kubelet would call the new pod ready and remove
-//! the old one while the kernel still checks the new one's programs, which takes minutes on a node
-//! without a free processor.
+//! Agents share the host's network, so until a new agent has taken over the admin port, kubelet's
+//! probes of its pod reach the old one. Without these locks kubelet would call the new pod ready,
+//! and remove the old one while the kernel still verifies the new one's programs. That takes
+//! minutes on a node without a free processor.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -11,19 +11,19 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-/// Name below the state folder.
+/// File name in the state folder.
 const FILE: &str = "starting";
-/// Attempts to get the lock, and the time between two.
+/// Number of attempts to get the lock, and the pause between them.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// This agent is starting, for as long as the value lives.
+/// Marks this agent as starting while the value lives.
 pub struct Starting {
     _lock: Option<File>,
 }
 
 impl Starting {
-    /// Without a state folder there is nobody who could know of it.
+    /// Without a state folder, no other agent can see the lock.
     pub fn begin(state_dir: Option<&Path>) -> Self {
         let lock = state_dir.map(lock).transpose();
         let lock = lock.unwrap_or_else(|error| {
@@ -35,8 +35,8 @@ impl Starting {
     }
 }
 
-/// If several start at once, the first one has the lock, and that is enough: one of them is known to start. A
-/// request to `/agent/startupz` has it for a moment.
+/// If several agents start at once, only the first has the lock. That is enough to show that an
+/// agent starts. A request to `/agent/startupz` holds the lock for a moment.
 fn lock(dir: &Path) -> io::Result<File> {
     fs::create_dir_all(dir)?;
     let file = File::options()
@@ -52,16 +52,13 @@ fn lock(dir: &Path) -> io::Result<File> {
     Err(io::ErrorKind::WouldBlock.into())
 }
 
-/// Whether an agent is starting that uses this state folder. Those who ask do not take each other for one.
+/// Whether an agent with this state folder is starting. Concurrent callers do not count.
 pub fn is_any_starting(state_dir: &Path) -> bool {
     let file = File::open(state_dir.join(FILE));
     file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
-/// Removes the file of the locks.
-///
-/// # Errors
-/// It stays.
+/// Removes the lock file.
 pub fn forget(state_dir: &Path) -> io::Result<()> {
     match fs::remove_file(state_dir.join(FILE)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -1,9 +1,9 @@
-//! `pathproof check --npd`: what the node's agent says, as a custom plugin of node-problem-detector
-//! says it: one line on standard output, and 0 for no problem, 1 for a problem, 2 for unknown
+//! `pathproof check --npd`: reports the agent's verdict as a custom plugin of node-problem-detector. It
+//! prints one line on standard output, and exits with 0 for no problem, 1 for a problem, 2 for unknown
 //! (kubernetes/node-problem-detector, pkg/custompluginmonitor/types/types.go).
 //!
-//! The agent is asked and nothing is probed, so it is quick and needs no privilege. deploy/npd has
-//! the monitor's configuration.
+//! It queries the agent and probes nothing, so it is quick and needs no privilege. deploy/npd
+//! contains the monitor's configuration.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use agent_core::report::Report;
 use agent_core::text::visible;
 use agent_core::time::Spoken;
 
-/// node-problem-detector's `max_output_length` where none is set, in bytes.
+/// Default of node-problem-detector's `max_output_length`, in bytes.
 const LONGEST: usize = 80;
-/// A report this old was not renewed: the agent writes two a second at least.
+/// Age from which a report is outdated: the agent writes at least two a second.
 const OLD: Duration = Duration::from_secs(10);
 
 /// Runs the command. `now` reads the wall clock.
@@ -31,7 +31,7 @@ pub fn run(said: &CheckArgs, now: fn() -> Timestamp) -> Exit {
     };
     match super::super::print(&format!("{}\n", line(&text))) {
         Exit::Success => status,
-        // Nobody heard it.
+        // The line could not be written.
         _ => Exit::PluginUnknown,
     }
 }
@@ -44,7 +44,7 @@ fn of_report(report: &Report, now: Timestamp) -> (Exit, String) {
         let text = format!("the agent's last verdict is {} old", Spoken(age));
         return (Exit::PluginUnknown, text);
     }
-    // Expected, whatever its datapath does: node-problem-detector has no word for that.
+    // A leaving node is expected, whatever its datapath does, and node-problem-detector has no such state.
     match &verdict.eligibility {
         Eligibility::Deleting => {
             return (
@@ -71,7 +71,7 @@ fn of_report(report: &Report, now: Timestamp) -> (Exit, String) {
     (status, text)
 }
 
-/// One line, cut at a character where it is too long.
+/// One line, truncated at a character boundary if it is too long.
 fn line(text: &str) -> String {
     const ELLIPSIS: &str = "…";
     let mut line = visible(&text.replace('\n', " ")).into_owned();

@@ -53,7 +53,7 @@ fn without_a_sentinel_nothing_is_known() {
     assert!(checked.sentence.starts_with("there is no sentinel"));
 }
 
-/// Pages as they are printed: agent/testdata/check.
+/// Printed pages: agent/testdata/check.
 #[rstest]
 #[case("sound", sample::proven())]
 #[case("flushed", probed::flushed())]

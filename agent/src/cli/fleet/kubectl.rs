@@ -1,5 +1,5 @@
-//! kubectl as a child process: the only way to the API server, and to a node's agent. What kubectl
-//! has to say it writes to standard error itself.
+//! kubectl as a child process: the only way to the API server, and to a node's agent. kubectl
+//! writes its messages to standard error itself.
 
 use std::io;
 use std::os::unix::process::CommandExt as _;
@@ -16,9 +16,8 @@ use agent_core::time::Wall;
 
 /// Labels of the agents' pods, as deploy/base and the chart set them.
 const AGENTS: &str = "app.kubernetes.io/name=pathproof,app.kubernetes.io/component=agent";
-/// The agent's container there.
 const CONTAINER: &str = "agent";
-/// The binary in the image, which has no PATH to find it by.
+/// The binary in the image, which has no PATH.
 const BINARY: &str = "/pathproof";
 
 #[derive(Debug, Error)]
@@ -45,7 +44,7 @@ pub(super) enum KubectlError {
     NotRunning(String, String, String),
 }
 
-/// The Nodes of the selector.
+/// Lists the Nodes that the selector matches.
 pub(super) fn nodes(said: &FleetArgs) -> Result<Vec<NodeSeen>, KubectlError> {
     let selector = said.selector.iter();
     let words: Vec<String> = selector.map(|text| format!("--selector={text}")).collect();
@@ -53,7 +52,7 @@ pub(super) fn nodes(said: &FleetArgs) -> Result<Vec<NodeSeen>, KubectlError> {
     Ok(nodes.iter().map(node_seen).collect())
 }
 
-/// The name of the pod of that node's agent.
+/// Name of the pod of that node's agent.
 pub(super) fn agent_pod(said: &FleetArgs, node: &str) -> Result<String, KubectlError> {
     let namespace = said.namespace.clone();
     let words = [
@@ -62,7 +61,7 @@ pub(super) fn agent_pod(said: &FleetArgs, node: &str) -> Result<String, KubectlE
         format!("--field-selector=spec.nodeName={node}"),
     ];
     let pods = get(said, "pods", &words)?.into_iter();
-    // An update has two pods on a node for a while.
+    // During an update a node may have two pods.
     let best = pods.max_by_key(|pod| (waits(pod).is_none(), !is_deleted(pod)));
     let Some(pod) = best else {
         return Err(KubectlError::NoAgent(node.to_owned(), namespace));
@@ -74,7 +73,7 @@ pub(super) fn agent_pod(said: &FleetArgs, node: &str) -> Result<String, KubectlE
     }
 }
 
-/// Becomes kubectl, which runs a command of the agent's own binary in that pod: standard streams,
+/// Replaces this process by kubectl, which runs the agent's binary in that pod. Standard streams,
 /// signals and exit code are then kubectl's. Returns only if kubectl cannot be started.
 pub(super) fn exec(said: &FleetArgs, pod: &str, run: &str, options: &[String]) -> KubectlError {
     let mut command = kubectl("exec", said);
@@ -90,7 +89,7 @@ pub(super) fn exec(said: &FleetArgs, pod: &str, run: &str, options: &[String]) -
 fn get(said: &FleetArgs, what: &'static str, words: &[String]) -> Result<Vec<Value>, KubectlError> {
     let mut command = kubectl("get", said);
     command.args([what, "--output=json"]).args(words);
-    // A credential plugin may ask for a password.
+    // A credential plugin may prompt for a password.
     command.stdin(Stdio::inherit()).stderr(Stdio::inherit());
     let output = command.output().map_err(not_started)?;
     let status = output.status;
@@ -133,8 +132,8 @@ fn is_deleted(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// Reason a pod has no process; `None` if it has one. A container that crashed waits, whatever the
-/// pod's phase.
+/// Reason why a pod has no running process; `None` if it has one. A crashed container waits in any
+/// phase of the pod.
 fn waits(pod: &Value) -> Option<String> {
     let status = &pod["status"];
     let phase = text(&status["phase"]);

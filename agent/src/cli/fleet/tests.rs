@@ -30,7 +30,6 @@ fn proven(name: &str, since: i64) -> NodeSeen {
     condition(name, Status::True, "DatapathProven", message, since)
 }
 
-/// Every kind of node.
 fn mixed() -> Vec<Row> {
     let leaked = "IPv4: every Service with new connections failed for 12 s (shop/web:http, \
                   shop/cart:grpc: leaked, left the node untranslated); no connection succeeded in \
@@ -75,13 +74,13 @@ fn mixed() -> Vec<Row> {
     rows(&nodes, NOW)
 }
 
-/// Nothing to worry about.
+/// A healthy cluster.
 fn sound() -> Vec<Row> {
     let nodes = [1, 2, 3].map(|index| proven(&format!("worker-{index}"), 3_590));
     rows(&nodes, NOW)
 }
 
-/// Longer than a screen.
+/// A list longer than a screen.
 fn large() -> Vec<Row> {
     let nodes: Vec<NodeSeen> = (0..60)
         .map(|index| match index {
@@ -101,8 +100,7 @@ fn view(colour: bool) -> View<'static> {
     }
 }
 
-/// Pages as they are printed, to be looked at: agent/testdata/fleet. With PATHPROOF_BLESS set
-/// they are written anew.
+/// Printed pages, to be reviewed: agent/testdata/fleet. With PATHPROOF_BLESS set they are rewritten.
 #[rstest]
 #[case("mixed", mixed())]
 #[case("doubtful", mixed().into_iter().filter(|row| row.group != Group::Sick).collect())]
@@ -112,7 +110,7 @@ fn pages(#[case] name: &str, #[case] rows: Vec<Row>) {
     crate::cli::page::assert_page("fleet", name, &render(&rows, &view(false)));
 }
 
-/// Pages of docs that show the list; one with three dots shows parts.
+/// Pages of docs that quote the list; three dots mark an excerpt.
 #[rstest]
 #[case(include_str!("../../../../docs/operations.md"))]
 #[case(include_str!("../../../../docs/quickstart.md"))]
@@ -128,7 +126,7 @@ fn docs_quote_what_is_printed(#[case] docs: &str) {
     }
 }
 
-/// Names that are longer than a terminal is wide are printed whole: they are copied.
+/// Names wider than a terminal are printed whole, because they are copied.
 #[test]
 fn long_names_are_never_cut() {
     let name = format!("ip-10-0-31-5.{}compute.internal", "eu-central-1.".repeat(8));
@@ -199,7 +197,7 @@ fn colours_change_nothing_that_is_read() {
         rest = code.split_once('m').unwrap().1;
     }
     read.push_str(rest);
-    // The badge has a border where there is colour.
+    // With colour, the badge has blanks around it.
     assert_eq!(read.replacen(" SICK ", "SICK", 1), plain);
     assert!(coloured.contains("\x1b[31mbroken\x1b[0m"), "{coloured}");
 }
@@ -243,7 +241,7 @@ fn the_plugins_command_line_is_sound() {
     assert_eq!(long.command, Command::Fleet(Box::new(short.fleet.clone())));
     assert!(matches!(&short.fleet.command, Some(FleetCommand::Why(of)) if of.node == "worker-3"));
     assert_eq!(short.fleet.kubectl.0, ["--context=prod"]);
-    // Options before the command mean the same.
+    // Options before the command have the same effect.
     let words = ["--context", "prod", "-o", "json", "why", "worker-3"];
     let again = Plugin::try_parse_from(["kubectl-pathproof"].iter().chain(&words)).unwrap();
     assert_eq!(again.fleet, short.fleet);

@@ -11,8 +11,7 @@ fn page(report: &Report) -> String {
     render(report, now, false)
 }
 
-/// Pages as they are printed, to be looked at: agent/testdata/status. With PATHPROOF_BLESS set
-/// they are written anew.
+/// Printed pages, to be reviewed: agent/testdata/status. With PATHPROOF_BLESS set they are rewritten.
 #[rstest]
 #[case("proven", sample::proven())]
 #[case("broken", sample::broken())]
@@ -40,7 +39,7 @@ fn colours_change_nothing_that_is_read() {
         rest = code.split_once('m').unwrap().1;
     }
     read.push_str(rest);
-    // The badge has a border where there is colour.
+    // With colour, the badge has blanks around it.
     assert_eq!(read.replacen(" BROKEN ", "BROKEN", 1), plain);
     assert!(coloured.contains("\x1b[1;7;31m BROKEN "));
 }

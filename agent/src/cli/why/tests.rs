@@ -10,8 +10,7 @@ fn page(report: &Report) -> String {
     render(report, false)
 }
 
-/// Pages as they are printed, to be looked at: agent/testdata/why. With PATHPROOF_BLESS set they
-/// are written anew.
+/// Printed pages, to be reviewed: agent/testdata/why. With PATHPROOF_BLESS set they are rewritten.
 #[rstest]
 #[case("proven", sample::proven())]
 #[case("flushed", probed::flushed())]
@@ -57,7 +56,7 @@ fn the_flushed_chain_is_told_stage_by_stage() {
     assert_eq!(json["lanes"][0]["to"], "10.96.240.1:80");
 }
 
-/// The observer cannot distinguish a leak from a loss of UDP: the TCP lane of the path does.
+/// For UDP the observer cannot distinguish a leak from a loss; the TCP lane of the path does.
 #[test]
 fn a_path_is_told_once() {
     let mut report = probed::flushed();
@@ -79,7 +78,7 @@ fn leaving_is_expected() {
     assert!(page.contains("as intended"), "{page}");
 }
 
-/// A family may be in another trouble than the node's worst.
+/// The trouble of a family may differ from the node's worst.
 #[test]
 fn json_has_the_sentence_of_each_family() {
     let report = probed::flushed();

@@ -4,13 +4,13 @@ use rstest::rstest;
 
 use super::*;
 
-/// The kernel returns this error for no call: only a filter can have returned it.
+/// The kernel never returns this error, so only a filter can have returned it.
 const OURS: i32 = 4_000;
 
 const WX: i64 = (libc::PROT_WRITE | libc::PROT_EXEC) as i64;
 const PRIVATE: i64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as i64;
 
-/// Makes a call with arguments that change nothing wherever it is allowed; 0 where it succeeds.
+/// Makes a call with arguments that change nothing even if it is allowed; returns 0 if it succeeds.
 fn call(number: c_long, [a, b, c, d]: [i64; 4]) -> i32 {
     // SAFETY: no argument is a pointer to memory of this process.
     match unsafe { libc::syscall(number, a, b, c, d, 0, 0) } {

@@ -1,18 +1,18 @@
-//! Rules and chains of kube-proxy, and their removal: text of iptables-save to text for
+//! Removal of kube-proxy's rules and chains: converts the text of iptables-save to text for
 //! iptables-restore, in one transaction for each table.
 //!
-//! Chains that kubelet makes (KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, ...) are not among
-//! them, nor are those of others, whatever they are called. Of kube-proxy's jumps exactly those that
-//! it writes itself are.
+//! Chains that kubelet creates (KUBE-FIREWALL, KUBE-MARK-DROP, KUBE-KUBELET-CANARY, ...) are
+//! excluded, as are chains of other programs, whatever their names. Of the jumps, exactly those
+//! that kube-proxy writes are removed.
 
 /// Chains and rules of kube-proxy 1.36 in a table.
 pub(super) struct Table {
     pub(super) name: &'static str,
-    /// A chain that it always makes there.
+    /// A chain that kube-proxy always creates there.
     pub(super) sign: &'static str,
-    /// Its chains; a star stands for the rest of a name.
+    /// kube-proxy's chains; a star matches the rest of a name.
     chains: &'static str,
-    /// Its rules in chains of others, as iptables-save prints them after `-A `.
+    /// kube-proxy's rules in other chains, as iptables-save prints them after `-A `.
     jumps: &'static str,
 }
 
@@ -52,24 +52,22 @@ FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes load balance
     },
 ];
 
-/// Whether a table is among what -save printed: one with rules that iptables does not know is left
-/// out, but for a remark.
+/// Whether iptables-save printed this table. For one with rules that it cannot read, it prints a remark.
 pub(super) fn shows(table: &Table, saved: &str) -> bool {
     saved
         .lines()
         .any(|line| line.strip_prefix('*') == Some(table.name))
 }
 
-/// Changes to make to a table.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
-    /// For iptables-restore --noflush. Nothing where there is nothing to do.
+    /// Input for iptables-restore --noflush; `None` if there is nothing to do.
     pub(super) script: Option<String>,
-    /// Rules of built-in chains that go.
+    /// Number of rules to remove from built-in chains.
     pub(super) jumps: usize,
-    /// Chains that go.
+    /// Number of chains to remove.
     pub(super) chains: usize,
-    /// A rule of somebody else's that leads to one of these chains, which cannot go so long.
+    /// A rule of another program that jumps to one of these chains, and so keeps it from being removed.
     pub(super) held: Option<String>,
 }
 
@@ -87,7 +85,7 @@ impl Table {
     }
 }
 
-/// The plan for a table, from the output of iptables-save.
+/// Plans a table from the output of iptables-save.
 pub(super) fn plan(table: &Table, saved: &str) -> Plan {
     let names = saved
         .lines()
@@ -100,7 +98,7 @@ pub(super) fn plan(table: &Table, saved: &str) -> Plan {
         let leads_here = target(rule).is_some_and(|to| table.owns(to));
         leads_here && !table.owns(from) && !table.is_jump(rule)
     });
-    // Naming a chain empties it.
+    // In iptables-restore, naming a chain flushes it.
     let emptied = chains.iter().map(|chain| format!(":{chain} - [0:0]\n"));
     let deleted = jumps.iter().map(|rule| format!("-D {rule}\n"));
     let removed = chains.iter().map(|chain| format!("-X {chain}\n"));
@@ -113,10 +111,10 @@ pub(super) fn plan(table: &Table, saved: &str) -> Plan {
     }
 }
 
-/// Target of a rule. Only the last such option counts: a comment may hold the same words.
+/// Target of a rule. Only the last such option counts, because a comment may contain the same words.
 fn target(rule: &str) -> Option<&str> {
     let mut words = rule.rsplit(' ');
-    // Options of the target follow it, and chains have none.
+    // Options of a target follow it; a jump to a chain has none.
     let to = words.next()?;
     matches!(words.next()?, "-j" | "-g").then_some(to)
 }

@@ -7,7 +7,7 @@ fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
 
-/// Names and values, as they are found.
+/// Parsed names and values.
 fn flags(text: &str) -> Result<Vec<(String, String)>, DropInError> {
     Ok(parse(&words(text))?.iter().map(pair).collect())
 }
@@ -63,7 +63,7 @@ fn what_kube_proxy_refuses(#[case] text: &str, #[case] expected: &str) {
     assert!(error.contains(expected), "{error}");
 }
 
-/// A flag as somebody may write it: its words, and what is meant.
+/// A flag as a user may write it: its words, and the expected name and value.
 fn a_flag() -> impl Strategy<Value = (Vec<String>, String, String)> {
     let known = (0..FLAGS.len(), "[ -~]{0,12}", any::<bool>());
     let known = known.prop_map(|(index, value, joined)| {

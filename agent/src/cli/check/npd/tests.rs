@@ -6,7 +6,7 @@ use agent_core::cause::{Cause, State, Why};
 use agent_core::report::sample;
 use agent_core::verdict::{self, Evidence, Finding};
 
-/// The exit status and the line printed at that time.
+/// The exit code and the line printed at that time.
 fn of_at(report: &Report, now: Timestamp) -> (Exit, String) {
     let (status, text) = of_report(report, now);
     (status, line(&text))
@@ -16,7 +16,7 @@ fn of(report: &Report) -> (Exit, String) {
     of_at(report, sample::written())
 }
 
-/// One line that node-problem-detector does not cut.
+/// Whether node-problem-detector prints the line uncut.
 fn is_one_short_line(line: &str) -> bool {
     !line.is_empty() && line.len() <= 80 && !line.contains('\n')
 }
@@ -130,8 +130,8 @@ fn an_error_is_one_short_line(#[case] why: &str, #[case] expected: &str) {
     assert!(is_one_short_line(&super::line(&long.to_string())));
 }
 
-// Fields of a monitor that node-problem-detector reads (pkg/custompluginmonitor/types/config.go
-// and types.go): its own parser ignores a misspelt field silently.
+// Fields of a monitor in node-problem-detector (pkg/custompluginmonitor/types/config.go and
+// types.go), whose parser silently ignores misspelt fields.
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -195,9 +195,9 @@ fn the_monitor_is_one_that_node_problem_detector_takes() {
     let config = &monitor.config;
     assert!(seconds(&config.invoke_interval) > 0 && config.concurrency > 0);
     assert_eq!(config.max_output_length, LONGEST);
-    // Numbers in a sentence change all the time.
+    // Numbers in the message change all the time.
     assert!(!config.enable_message_change_based_condition_update);
-    // Nothing is claimed before the first look.
+    // No condition is set before the first run.
     assert!(config.skip_initial_status);
     let longest = fetch::PLUGIN.0 + fetch::PLUGIN.1;
     assert!(longest < Duration::from_secs(seconds(&config.timeout)));
@@ -212,7 +212,7 @@ fn the_monitor_is_one_that_node_problem_detector_takes() {
         .find(|of| of.r#type == rule.condition);
     let preset = preset.expect("a permanent problem has a preset condition");
     assert!(!preset.message.is_empty() && preset.reason != rule.reason);
-    // True is a problem there, so it cannot be the condition that the agent keeps.
+    // True means a problem there, so this condition must differ from the agent's.
     assert_ne!(rule.condition, agent_core::condition::TYPE);
     let program = std::path::Path::new(&rule.path);
     assert!(program.is_absolute());

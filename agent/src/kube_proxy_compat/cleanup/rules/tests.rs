@@ -47,7 +47,7 @@ fn a_rule_of_somebody_elses_holds_a_chain() {
     let rule = "-A OUTPUT -d 192.0.2.0/24 -j KUBE-SERVICES";
     let saved = NAT.replace("COMMIT", &format!("{rule}\nCOMMIT"));
     assert_eq!(plan(table("nat"), &saved).held.as_deref(), Some(rule));
-    // A comment that looks like one does not.
+    // A comment that looks like a jump does not count.
     let other = "-A OUTPUT -m comment --comment \"x -j KUBE-SERVICES\" -j DOCKER";
     let saved = NAT.replace("COMMIT", &format!("{other}\nCOMMIT"));
     assert_eq!(plan(table("nat"), &saved).held, None);
@@ -72,7 +72,7 @@ fn names_count_in_their_own_table_only() {
 }
 
 proptest! {
-    /// A script names only chains of kube-proxy and its own jumps, whatever others have.
+    /// A script names only kube-proxy's chains and jumps, whatever other programs have.
     #[test]
     fn no_line_of_others_is_in_a_script(
         chains in prop::collection::vec("(KUBE-[A-Z-]{0,12}|[A-Z]{1,8})", 0..8),
@@ -101,7 +101,7 @@ proptest! {
     }
 }
 
-/// Output of iptables-nft 1.8.9, which exits with success.
+/// iptables-nft 1.8.9 prints this and exits with success.
 #[test]
 fn a_table_that_is_left_out_is_not_an_empty_one() {
     let shown = |saved| shows(TABLES[0], saved);
