@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: builds and runs the measuring programs of package node-tests, and the simulators of
+//! `cargo xtask bench`: builds and runs the benchmarks of package node-tests, and the simulators of
 //! agent-core.
 
 use std::ffi::OsStr;
@@ -56,8 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Runs an example of agent-core. Nothing of it is measured: the same seeds give the same tables
-/// everywhere.
+/// Runs an example of agent-core. It measures nothing: the same seeds give the same tables everywhere.
 fn simulate<'a>(example: &str, words: impl IntoIterator<Item = &'a OsStr>) -> Result<()> {
     let mut command = run::cargo();
     command.args(["run", "--quiet", "--release", "--package", "agent-core"]);
@@ -65,7 +64,7 @@ fn simulate<'a>(example: &str, words: impl IntoIterator<Item = &'a OsStr>) -> Re
     run::run(&mut command)
 }
 
-/// Runs a program of package node-tests with the agent as it is shipped.
+/// Runs a program of package node-tests with the shipped agent.
 fn measure(program: &str, words: &[&str], rest: &[&str]) -> Result<()> {
     host::install_world("the benchmark")?;
     match words {
@@ -73,7 +72,7 @@ fn measure(program: &str, words: &[&str], rest: &[&str]) -> Result<()> {
         ["dashboard"] => setup_cluster::prometheus()?,
         _ => {}
     }
-    // This one loads the eBPF programs itself, and the build of the agent takes minutes.
+    // This benchmark loads the eBPF programs itself, and the build of the agent takes minutes.
     let needs_agent = words != ["packet"];
     let agent = needs_agent.then(image::program).transpose()?;
     let program = run::build_program("node-tests", program, "release")?;
@@ -82,7 +81,7 @@ fn measure(program: &str, words: &[&str], rest: &[&str]) -> Result<()> {
     run::run_through_interrupts(command.args(words).args(rest))
 }
 
-/// Some cluster tests print tables; here with the agent that is shipped, and one after another.
+/// Runs cluster tests that print tables, with the shipped agent and one after another.
 fn cluster_tests(tests: &[&str]) -> Result<()> {
     host::install_world("the benchmark")?;
     let agent = image::program()?;

@@ -1,5 +1,4 @@
-//! `cargo xtask build-ebpf`: builds the checked-in object, or checks that it is what its sources
-//! give.
+//! `cargo xtask build-ebpf`: builds the checked-in object, or checks that its sources produce it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,7 +27,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// A folder to each compiler, so that neither builds the other's parts again.
+    /// A folder for each compiler, so that neither rebuilds the other's parts.
     fn target(&self, way: Way) -> PathBuf {
         let folder = self.target_dir.clone();
         folder
@@ -85,8 +84,8 @@ fn check(args: &Args) -> Result<()> {
     ebpf::clippy(&toolchain, &target)
 }
 
-/// The compiler that made the checked-in object. Another one gives other bytes: what it builds says
-/// nothing of the bytes that are shipped.
+/// The compiler that built the checked-in object. Another compiler produces other bytes, so it
+/// proves nothing about the shipped ones.
 fn compiler_of_record(recorded: &Provenance) -> Result<Toolchain> {
     toolchain::find(recorded.way, Some(&recorded.rustc)).with_context(|| {
         format!(
@@ -109,7 +108,7 @@ fn describe(toolchain: &Toolchain, bytes: &[u8]) -> Result<Provenance> {
     })
 }
 
-/// Explanation of bytes that differ: how much, the probable cause, and the command to run.
+/// Explains a difference in bytes: its size, the probable cause, and the command to run.
 fn difference(checked_in: &[u8], built: &[u8], tools: &[String], target: &Path) -> String {
     let first = checked_in.iter().zip(built).position(|(a, b)| a != b);
     let first = first.unwrap_or(checked_in.len().min(built.len()));
@@ -137,7 +136,7 @@ fn difference(checked_in: &[u8], built: &[u8], tools: &[String], target: &Path) 
 mod tests {
     use super::*;
 
-    /// The compiler that is here is not asked in its place, whichever it is.
+    /// The installed compiler is not used in its place, whichever it is.
     #[test]
     fn only_the_compiler_of_record_is_asked() {
         let rustc = "rustc 1.0.0 (that nobody has)";
@@ -154,7 +153,7 @@ mod tests {
             let error = compiler_of_record(&recorded(way)).expect_err("no such compiler");
             let text = format!("{error:#}");
             assert!(text.contains(REBUILD), "{text}");
-            // Where there is no rustup at all, that is what is said.
+            // Without rustup, the error reports that instead.
             let named = text.contains(rustc) && text.contains(SETUP);
             assert!(named || text.contains("rustup is not here"), "{text}");
         }

@@ -1,4 +1,4 @@
-//! `cargo xtask ci` and `cargo xtask nightly`: plays a list of steps (`ci/steps.rs`). A step that fails
+//! `cargo xtask ci` and `cargo xtask nightly`: run a list of steps (`ci/steps.rs`). A failing step
 //! does not stop the next one, and a skip that is not listed in .ci/skips.txt is a failure.
 
 mod beside;
@@ -23,7 +23,7 @@ pub(crate) struct Args {
     only: Vec<String>,
 }
 
-/// Runs a step alone, or only builds its tools: the processes that [`beside`] starts.
+/// Runs one step, or only builds its tools; [`beside`] starts processes that do this.
 pub(crate) fn play(name: &str, only_tools: bool) -> Result<()> {
     let step = CI.iter().find(|step| step.name == name);
     let step = step.with_context(|| format!("there is no step {name}"))?;
@@ -55,7 +55,7 @@ pub(crate) fn run(steps: &'static [Step], args: &Args) -> Result<()> {
     let ahead = all.then(|| beside::build_tools(with_tools.map(|step| step.name).collect()));
     let ahead = ahead.transpose()?;
     let mut ended = play_all(&wanted, all);
-    // Its last part is what the last step with tools built, or waited for.
+    // The last step with tools has built the final part, or waited for it.
     ahead.map(JoinHandle::join);
     ended.sort_by_key(|(name, ..)| names.iter().position(|step| step == name));
     let mut sum = Counted::default();
@@ -88,14 +88,14 @@ pub(crate) fn run(steps: &'static [Step], args: &Args) -> Result<()> {
     sum.tally.passed -= repeated.len();
     sum.tally.failed += repeated.len();
     println!("{}", sum.tally);
-    // The closing line stays the last one: what failed was said above.
+    // The closing line must stay the last one: failures were printed above.
     std::process::exit(i32::from(sum.tally.failed > 0))
 }
 
-/// A step that has ended, and how long it took.
+/// A finished step, and how long it took.
 type Ended = (&'static str, Duration, Result<Counted>);
 
-/// Runs steps, each at its place; not in their order. `all`: those that wait for idle time get it.
+/// Runs each step at its place, not in list order. With `all`, steps that wait for idle time get it.
 fn play_all(steps: &[&Step], all: bool) -> Vec<Ended> {
     let (mut ended, mut idle) = (Vec::new(), Vec::new());
     let beside = |step: &Step| matches!(step.place, Place::Together(_));
@@ -123,7 +123,7 @@ fn play_together(steps: &[&Step]) -> Vec<Ended> {
         if let Place::Together(build) = step.place
             && let Err(error) = build()
         {
-            // It repeats in the step itself, which reports it.
+            // The failure repeats in the step itself, which reports it.
             eprintln!("building for {}: {error:#}", step.name);
         }
     }
@@ -141,7 +141,7 @@ fn end((name, running): (&'static str, Result<Running>)) -> Ended {
     (name, took, result)
 }
 
-/// Names a part of the work, and runs it: how long it took, and what it gave.
+/// Prints the name of a part of the work and runs it; returns its duration and result.
 pub(crate) fn timed<T>(name: &str, act: impl FnOnce() -> Result<T>) -> (Duration, Result<T>) {
     eprintln!("\n== {name}");
     let start = Instant::now();
@@ -152,12 +152,12 @@ pub(crate) fn timed<T>(name: &str, act: impl FnOnce() -> Result<T>) -> (Duration
     (start.elapsed(), result)
 }
 
-/// The word for a part of the work that succeeded or failed.
+/// Outcome of a part of the work, for the table.
 pub(crate) fn outcome(error: Option<anyhow::Error>) -> String {
     error.map_or("ok".to_owned(), |error| format!("FAILED: {error:#}"))
 }
 
-/// Rows of what was run, how long it took, and what came of it.
+/// Rows with name, duration and outcome.
 pub(crate) fn table(rows: &[(String, Duration, String)]) -> String {
     let width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
     let row = |(name, took, outcome): &(String, Duration, String)| {

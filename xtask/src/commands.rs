@@ -1,23 +1,22 @@
-//! The commands that README, quickstart and install show, and the list of what runs each of them.
-//! `cargo xtask tidy` refuses a command that is not on the list, `cargo xtask newcomer` runs README's.
+//! The commands in README, quickstart and install, and the list of what runs each of them.
+//! `cargo xtask tidy` refuses a command that is not on the list; `cargo xtask newcomer` runs README's.
 
 use crate::run;
 
-/// Pages whose commands have to be on the list.
+/// Pages whose commands must be on the list.
 pub(crate) const PAGES: [&str; 3] = ["README.md", "docs/quickstart.md", "docs/install.md"];
 
-/// The runner of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Run {
-    /// `cargo xtask newcomer`, as the command stands in README.
+    /// `cargo xtask newcomer`, exactly as README writes it.
     Newcomer,
-    /// This function, in other words perhaps: `path/of/file.rs::name`.
+    /// This function, possibly in another form: `path/of/file.rs::name`.
     By(&'static str),
-    /// Nothing; the list has the reason.
+    /// Nothing; the list gives the reason.
     Nowhere,
 }
 
-/// Beginnings of commands. The first entry that fits counts.
+/// Prefixes of commands. The first matching entry counts.
 pub(crate) fn list() -> impl Iterator<Item = (&'static str, Run)> {
     run::rows(include_str!("commands.txt")).map(|row| match row[..] {
         [begin, "newcomer"] => (begin, Run::Newcomer),
@@ -27,13 +26,12 @@ pub(crate) fn list() -> impl Iterator<Item = (&'static str, Run)> {
     })
 }
 
-/// The list's entry for a command.
 pub(crate) fn known(command: &str) -> Option<(&'static str, Run)> {
     list().find(|(begin, _)| command.starts_with(begin))
 }
 
-/// Commands of a page's fenced shell blocks, with their lines: continued lines joined, comments cut
-/// off. A block with prompts shows output too.
+/// Commands in a page's fenced shell blocks, with their line numbers. Continued lines are joined,
+/// and comments are cut off. A block with prompts also shows output.
 pub(crate) fn of_page(text: &str) -> Vec<(usize, String)> {
     let mut commands: Vec<(usize, String)> = Vec::new();
     let (mut shell, mut fenced, mut continued) = (false, false, false);

@@ -1,5 +1,5 @@
-//! Contents of Debian's packages, unpacked below target: installing a package would start a service,
-//! or change the machine.
+//! Contents of Debian's packages, unpacked below target: installing a package would start a
+//! service, or change the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,23 +10,21 @@ use anyhow::{Context, Result, bail};
 use crate::image::Arch;
 use crate::{host, run};
 
-/// A program of a package.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Program {
     pub(crate) package: &'static str,
     /// Path in the package.
     pub(crate) path: &'static str,
-    /// Another source of it.
+    /// Another source of the program.
     pub(crate) origin: &'static str,
 }
 
 impl Program {
-    /// Path of this machine's program, or of the package's, unpacked first.
+    /// Path of the program on this machine, or in the package, which is unpacked first.
     pub(crate) fn ready(&self) -> Result<PathBuf> {
         self.ready_in(&run::root().join("target/tools/debian"))
     }
 
-    /// The same, unpacked into this folder.
     pub(crate) fn ready_in(&self, folder: &Path) -> Result<PathBuf> {
         let (package, path, origin) = (self.package, self.path, self.origin);
         let name = path.rsplit('/').next().unwrap_or(path);
@@ -56,17 +54,17 @@ impl Program {
 
 /// Debian's packages of one architecture.
 ///
-/// Those of another architecture than this machine's have lists and a cache of their own in
-/// target/kernels: apt and dpkg of this machine never learn of them.
+/// Packages of another architecture than this machine's have separate lists and a separate cache in
+/// target/kernels, so that this machine's apt and dpkg stay unchanged.
 #[derive(Debug)]
 pub(crate) struct Apt {
     options: Vec<String>,
-    /// Folder of fetched packages; none for this machine's own apt, which keeps its archives.
+    /// Folder of fetched packages; `None` for this machine's apt, which has its own.
     archives: Option<PathBuf>,
 }
 
 impl Apt {
-    /// The packages of this machine's own architecture.
+    /// The packages of this machine's architecture.
     pub(crate) fn here() -> Self {
         Self {
             options: Vec::new(),
@@ -84,7 +82,7 @@ impl Apt {
         for folder in [state.join("lists/partial"), archives.join("partial")] {
             fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
         }
-        // Nothing is installed there, so that everything a package depends on is fetched.
+        // Nothing is installed there, so that all dependencies of a package are fetched.
         let status = state.join("status");
         fs::write(&status, "")?;
         let name = arch.name();
@@ -94,7 +92,7 @@ impl Apt {
             format!("Dir::State={}", state.display()),
             format!("Dir::State::status={}", status.display()),
             format!("Dir::Cache={}", cache.display()),
-            // Its user for downloads may not write here.
+            // apt's download user may not write here.
             "APT::Sandbox::User=root".to_owned(),
         ];
         Ok(Self {
@@ -119,12 +117,12 @@ impl Apt {
         run::run(self.command("apt-get").args(["update", "--quiet"]))
     }
 
-    /// Acts, and once more with new lists where that fails: a fresh machine has none, or stale ones.
+    /// Runs `act`, and once more with updated lists if it fails: a fresh machine has none, or stale ones.
     pub(crate) fn with_lists<T>(&self, act: impl Fn() -> Result<T>) -> Result<T> {
         act().or_else(|_| self.update_lists().and_then(|()| act()))
     }
 
-    /// Fetches a package by way of `scratch` and unpacks it into `root`; gives its version.
+    /// Fetches a package by way of `scratch` and unpacks it into `root`; returns its version.
     pub(crate) fn fetch(&self, package: &str, scratch: &Path, root: &Path) -> Result<String> {
         self.with_lists(|| {
             let mut download = self.command("apt-get");
@@ -140,8 +138,7 @@ impl Apt {
         Ok(String::from_utf8_lossy(&version).trim().to_owned())
     }
 
-    /// Fetches packages of another architecture with all that they depend on, and unpacks them into
-    /// `root`.
+    /// Fetches packages of another architecture with all dependencies, and unpacks them into `root`.
     pub(crate) fn fetch_whole(&self, packages: &[&str], root: &Path) -> Result<()> {
         let archives = self.archives.as_ref();
         let archives = archives.context("packages of this machine are installed")?;

@@ -1,7 +1,7 @@
 //! `cargo xtask demo`: builds the agent and the demo, and runs the demo as root.
 //!
-//! The world and its timeline are the program `demo` of package node-tests, and so are its options;
-//! this file only gets it built and started on a fresh machine.
+//! The program `demo` of package node-tests defines the world, its timeline and the options. This
+//! file only builds and starts it on a fresh machine.
 
 use std::path::PathBuf;
 
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let demo = build(if on_cluster { "pod" } else { "pathproof" })?;
     let image = on_cluster.then(image::archive).transpose()?;
     if on_cluster {
-        // The demo finds the servers in target/tools.
+        // The demo searches for the servers in target/tools.
         setup_cluster::real_node()?;
         setup_cluster::prometheus()?;
     }
@@ -49,8 +49,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     run::run_through_interrupts(command.args(&args.options))
 }
 
-/// Builds the demo and the program that it finds beside itself. One build of one profile, the
-/// tests' own: libraries are compiled once.
+/// Builds the demo and the program that it expects next to itself, in one build with the profile of
+/// the tests. Libraries are then compiled once.
 fn build(beside: &str) -> Result<PathBuf> {
     ebpf::insist_on_sources()?;
     let mut command = run::cargo();
@@ -58,14 +58,14 @@ fn build(beside: &str) -> Result<PathBuf> {
     run::built(command.args(["--bin", beside, "--bin", "demo"]), "demo")
 }
 
-/// A minute, with the agent that the tests use.
+/// Runs one minute, with the agent of the tests.
 pub(crate) fn for_ci() -> Result<Counted> {
     if let Some(why) = host::no_world() {
         return Ok(Counted::skip("demo", why));
     }
     host::install_world("the demo")?;
     let mut command = host::as_root(build("pathproof")?)?;
-    // Rows of its last table that are not as expected: what it printed may be out of sight.
+    // Unexpected rows of the last table, since earlier output may be out of sight.
     let mut missed = Vec::new();
     let line = |line: &str| {
         println!("{line}");
@@ -89,7 +89,7 @@ mod tests {
 
     use super::*;
 
-    /// Options that reach the demo, from the words typed behind `cargo xtask demo`.
+    /// Options that reach the demo, for the words typed after `cargo xtask demo`.
     fn told(typed: &[&str]) -> Vec<String> {
         let command = Args::augment_args(Command::new("demo").no_binary_name(true));
         let matches = command.try_get_matches_from(typed).expect("understood");

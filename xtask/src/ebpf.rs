@@ -1,7 +1,7 @@
-//! Compiling agent-ebpf: flags, strip, nothing that depends on the folder or the machine.
+//! Compiles agent-ebpf: flags, strip, and nothing that depends on the folder or the machine.
 //!
-//! The same sources, compiler and LLVM must give the same bytes anywhere; `build-ebpf --check`
-//! proves it, so every path that could reach the object is remapped here.
+//! The same sources, compiler and LLVM must produce the same bytes anywhere; `build-ebpf --check`
+//! verifies that. So every path that could reach the object is remapped here.
 
 pub(crate) mod provenance;
 #[path = "../../agent/build/sources.rs"]
@@ -21,15 +21,15 @@ use toolchain::Toolchain;
 
 /// Debian's folder of the LLVM that the linker uses.
 pub(crate) const LLVM: &str = "/usr/lib/llvm-22";
-/// Advice when a part of the tool chain is missing.
+/// Advice if a part of the tool chain is missing.
 pub(crate) const SETUP: &str = "run: cargo xtask setup-ebpf";
-/// The kernel's instruction set. v3 brings 32-bit compare-and-swap, which the state of a
-/// connection needs: kernel 5.12 or newer.
+/// The kernel's instruction set. v3 (kernel 5.12 or newer) adds the 32-bit compare-and-swap that
+/// the state of a connection needs.
 const TARGET_CPU: &str = "v3";
 const TARGET: &str = "bpfel-unknown-none";
 
-/// Builds the agent for a real kernel. Its build script lets an older object pass in a debug build,
-/// whose tests on the host need none.
+/// Builds the agent for a real kernel. In a debug build its build script accepts an outdated
+/// object, for host tests that do not use it; this function does not.
 pub(crate) fn agent(profile: &str) -> Result<PathBuf> {
     insist_on_sources()?;
     run::build_program("pathproof", "pathproof", profile)
@@ -40,10 +40,10 @@ pub(crate) fn insist_on_sources() -> Result<()> {
     Provenance::read()?.insist_on_sources()
 }
 
-/// Builds the object in `target` and gives its bytes, stripped.
+/// Builds the object in `target` and returns its stripped bytes.
 pub(crate) fn compile(toolchain: &Toolchain, target: &Path) -> Result<Vec<u8>> {
     let mut build = cargo(toolchain, "build", target)?;
-    // The terminal belongs to cargo: it shows warnings of the eBPF side.
+    // cargo uses the terminal, to show warnings of the eBPF side.
     run::run(&mut build)?;
     let built = target.join(TARGET).join("release/pathproof-ebpf");
     let stripped = target.join("pathproof.bpf.o");
@@ -55,7 +55,7 @@ pub(crate) fn compile(toolchain: &Toolchain, target: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Clippy of the eBPF side with the eBPF compiler; one without clippy is no reason not to build.
+/// Runs clippy on the eBPF side with the eBPF compiler. A compiler without clippy can still build.
 pub(crate) fn clippy(toolchain: &Toolchain, target: &Path) -> Result<()> {
     if !toolchain.bin.join("cargo-clippy").exists() {
         let version = &toolchain.version;
@@ -91,7 +91,7 @@ fn cargo(toolchain: &Toolchain, act: &str, target: &Path) -> Result<Command> {
         .env("RUSTC", toolchain.bin.join("rustc"))
         .env("RUSTC_BOOTSTRAP", "1")
         .env("CARGO_ENCODED_RUSTFLAGS", flags);
-    // clippy-driver and the linker are looked up in PATH.
+    // clippy-driver and the linker are found in PATH.
     let folder = linker.parent().context("the linker lies in no folder")?;
     let mut path = vec![toolchain.bin.clone(), folder.to_owned()];
     let old = std::env::var_os("PATH").unwrap_or_default();
@@ -101,11 +101,11 @@ fn cargo(toolchain: &Toolchain, act: &str, target: &Path) -> Result<Command> {
     Ok(command)
 }
 
-/// Variables of cargo's, rustup's and the shell's that would change the build, and all that begin with
-/// `CARGO_` but for some.
+/// Variables of cargo, rustup and the shell that would change the build. Others that begin with
+/// `CARGO_` are removed too, except harmless ones.
 const FOREIGN: &str = "CARGO RUSTFLAGS RUSTC_WRAPPER RUSTC_WORKSPACE_WRAPPER RUSTUP_TOOLCHAIN RUSTDOC \
     RUSTDOCFLAGS LD_LIBRARY_PATH";
-/// Variables for cargo's place and its way to the package registry (mirrors, proxies): they change no byte.
+/// Variables that locate cargo and the package registry (mirrors, proxies): they change no byte.
 const HARMLESS: &str =
     "CARGO_HOME CARGO_HTTP_ CARGO_NET_ CARGO_REGISTRY CARGO_REGISTRIES_ CARGO_SOURCE_";
 
@@ -127,7 +127,7 @@ fn rustflags(root: &Path, toolchain: &Toolchain) -> Result<Vec<String>> {
         "-Cdebuginfo=2".to_owned(),
         "-Clink-arg=--btf".to_owned(),
         format!("-Ctarget-cpu={TARGET_CPU}"),
-        // rustc takes the last match: the widest prefix stands first.
+        // rustc uses the last match, so the widest prefix comes first.
         remap(&toolchain.sysroot, "rust"),
         remap(root, "pathproof"),
     ];

@@ -1,5 +1,5 @@
-//! Tests that failed beside others and passed alone: which of them CI may excuse, how many in a run,
-//! and the file that keeps them, since a test is excused once in a week.
+//! Tests that failed in parallel and passed alone: which ones CI may excuse, how many in a run, and
+//! the file that records them, since a test is excused at most once a week.
 
 use std::cell::Cell;
 use std::fmt::Write as _;
@@ -13,13 +13,14 @@ use jiff::tz::TimeZone;
 
 use crate::run;
 
-/// Excused tests in a run, over all groups of tests (docs/internal/specification.md). More are no accident.
+/// Maximum number of excused tests in a run, over all groups of tests
+/// (docs/internal/specification.md). More are not an accident.
 const MOST: usize = 3;
 
-/// A test with this in its name shows that nobody is answered 503 without a fault.
+/// A test with one of these in its name checks that no client gets a 503 without a fault.
 const NAMES: [&str; 3] = ["never_503", "no_503", "lose_no_answer"];
-/// The assertions of tests/ panic with one of these when a node without a fault is answered 503, or may
-/// have been: a comparison of codes, and a mended node that does not become 200.
+/// Assertions of tests/ panic with one of these if a node without a fault answers 503, or may have
+/// done so: a comparison of codes, or a repaired node that does not return to 200.
 const WORDS: [&str; 9] = [
     "false 503",
     "left: 503",
@@ -36,12 +37,12 @@ const WORDS: [&str; 9] = [
 pub(crate) struct Budget(Cell<usize>);
 
 impl Budget {
-    /// Outside of CI nothing is excused.
+    /// Excuses nothing, as outside of CI.
     pub(crate) fn nothing() -> Self {
         Self::after(MOST)
     }
 
-    /// The rest of a run that excused so many before.
+    /// The rest of the budget after this many excused tests.
     pub(crate) fn after(excused: usize) -> Self {
         Self(Cell::new(MOST.saturating_sub(excused)))
     }
@@ -68,15 +69,15 @@ fn is_false_503(test: &str, panics: &[String]) -> bool {
     NAMES.iter().any(|name| test.contains(name)) || panics.iter().any(saw_it)
 }
 
-/// Days in which no test is excused twice.
+/// Days within which a test is excused only once.
 const DAYS: i32 = 7;
-/// Days that the history goes back.
+/// Days that the history covers.
 const KEPT_DAYS: i32 = 90;
 
-/// The history of this clone, which the workflow of CI carries from run to run.
+/// The history of this clone; CI's workflow carries it from run to run.
 pub(crate) const FILE: &str = "target/ci/excused.txt";
 
-/// Adds the excused tests of this run, with their panics, to the history; gives those of them that were
+/// Adds the excused tests of this run, with their panics, to the history. Returns those that were
 /// excused less than a week before.
 pub(crate) fn keep(unsteady: &[String], panics: &[String]) -> Result<Vec<String>> {
     let path = run::root().join(FILE);
@@ -92,8 +93,7 @@ pub(crate) fn keep(unsteady: &[String], panics: &[String]) -> Result<Vec<String>
     Ok(repeated)
 }
 
-/// Days since the date that a line of the history begins with, and the test behind it. Lines of panics
-/// begin with spaces.
+/// Age in days and test of an entry in the history. Lines of panics begin with spaces.
 fn entry(line: &str, today: Date) -> Option<(i32, &str)> {
     let (date, test) = line.split_once(' ')?;
     let days = today.since(date.parse::<Date>().ok()?).ok()?.get_days();
@@ -108,7 +108,7 @@ fn repeated(before: &str, unsteady: &[String], today: Date) -> Vec<String> {
     unsteady.iter().filter(lately).cloned().collect()
 }
 
-/// The history without entries that are too old.
+/// The history without outdated entries.
 fn recent(before: &str, today: Date) -> String {
     let mut keeps = false;
     let mut kept = String::new();

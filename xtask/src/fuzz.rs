@@ -1,5 +1,5 @@
-//! `cargo xtask fuzz`: untrusted bytes, mutated for as long as one likes (libFuzzer), with the
-//! stable compiler: the flags are those of cargo-fuzz without a sanitizer.
+//! `cargo xtask fuzz`: mutates untrusted bytes with libFuzzer, for a given time. It uses the stable
+//! compiler, with the flags of cargo-fuzz except those of a sanitizer.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,12 +9,12 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::{host, image, run};
 
-/// Flags that libFuzzer needs to record which code an input reaches.
+/// Flags by which libFuzzer records the code that an input reaches.
 const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
                      -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
                      -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1";
 
-/// Bytes that are kept of a target: what is kept is in everybody's clone.
+/// Maximum bytes to keep of a target, because they are part of every clone.
 const KEPT: u64 = 32 * 1024;
 
 #[derive(Debug, clap::Args)]
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for target in wanted {
         let mut search = fuzzer.search(target, args.seconds)?;
         if all {
-            // Otherwise hundreds of lines, one for each input that it keeps.
+            // Otherwise libFuzzer prints hundreds of lines, one for each input that it keeps.
             search.args(["-verbosity=0", "-print_final_stats=1"]);
         }
         if let Err(error) = run::run(&mut search) {
@@ -72,7 +72,7 @@ fn corpus() -> PathBuf {
     run::root().join("fuzz/corpus")
 }
 
-/// All, by what is kept of each.
+/// All targets that have a corpus.
 fn targets() -> Result<Vec<String>> {
     let names = files(&corpus())?.into_iter().map(|path| {
         let name = path.file_name().unwrap_or_default();
@@ -81,7 +81,7 @@ fn targets() -> Result<Vec<String>> {
     Ok(names.collect())
 }
 
-/// Files of a folder, in the order of their names.
+/// Files of a folder, sorted by name.
 fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = fs::read_dir(folder).with_context(|| format!("read {}", folder.display()))?;
     let mut paths = entries
@@ -91,7 +91,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The program that holds all targets.
+/// The program that contains all targets.
 struct Fuzzer(PathBuf);
 
 impl Fuzzer {
@@ -102,7 +102,7 @@ impl Fuzzer {
         build
             .args(["build", "--package", "pathproof-fuzz", "--bin", "fuzz"])
             .args(["--features", "libfuzzer", "--profile", "fuzz"])
-            // A target of its own keeps the flags away from build scripts and macros.
+            // An explicit target keeps the flags away from build scripts and macros.
             .args(["--target", &host])
             .env("RUSTFLAGS", FLAGS)
             .env("CARGO_TARGET_DIR", folder());
@@ -111,13 +111,13 @@ impl Fuzzer {
 
     fn command(&self, target: &str) -> Command {
         let mut command = Command::new(&self.0);
-        // No seed of ours is longer than a few KiB.
+        // No seed is longer than a few KiB.
         command.env("PATHPROOF_FUZZ", target).arg("-max_len=16384");
         command
     }
 
-    /// Command that searches for new inputs. They stay in target; a failing one is written beside
-    /// it and named.
+    /// Command that searches for new inputs. They stay in target; a failing input is written next
+    /// to it and named.
     fn search(&self, target: &str, seconds: u64) -> Result<Command> {
         let found = found(target)?;
         let mut command = self.command(target);
@@ -131,7 +131,8 @@ impl Fuzzer {
         Ok(command)
     }
 
-    /// By the lines of code that are reached, not how often: a hundred times fewer files.
+    /// Minimizes the corpus by the lines of code that are reached, not by how often: this keeps a
+    /// hundred times fewer files.
     fn keep(&self, target: &str) -> Result<()> {
         let kept = corpus().join(target);
         let fresh = tempfile::tempdir_in(folder())?;
@@ -169,7 +170,7 @@ impl Fuzzer {
     }
 }
 
-/// Folder of the fuzzer's build and of its findings.
+/// Folder of the fuzzer's build and findings.
 fn folder() -> PathBuf {
     run::root().join("target/fuzz")
 }
@@ -181,7 +182,7 @@ fn found(target: &str) -> Result<PathBuf> {
     Ok(found)
 }
 
-/// Whether a fuzzer named it, by the hash of what it holds; what people wrote has names of theirs.
+/// Whether a fuzzer named the file, by the hash of its content; people use other names.
 fn is_found(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.len() == 40 && name.bytes().all(|byte| byte.is_ascii_hexdigit())

@@ -1,5 +1,5 @@
-//! `cargo xtask gen-docs`: the pages that the agent writes about itself, and the chart's table of values,
-//! so that they cannot lie.
+//! `cargo xtask gen-docs`: generates the agent's reference pages and the chart's table of values
+//! from the code, so that they stay correct.
 
 mod chart;
 
@@ -16,7 +16,7 @@ pub(crate) struct Args {
     check: bool,
 }
 
-/// Page and the argument of `pathproof docs` that prints it.
+/// A page, and the argument of `pathproof docs` that prints it.
 const PAGES: [(&str, &str); 2] = [
     ("docs/metrics.md", "metrics"),
     ("docs/configuration.md", "configuration"),
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Writes a page, or compares it with what is there.
+/// Writes a page, or compares it with the existing one.
 fn page(name: &str, wanted: &[u8], args: &Args) -> Result<()> {
     let path = run::root().join(name);
     if args.check {

@@ -1,5 +1,5 @@
-//! `cargo xtask gen-schemas`: tests/deploy/schemas, extracts of the schemas that Kubernetes and Prometheus
-//! Operator publish in their Go modules. Needs Go and the network; the tests need neither.
+//! `cargo xtask gen-schemas`: writes tests/deploy/schemas, extracts of the schemas in the Go modules of
+//! Kubernetes and Prometheus Operator. It needs Go and the network; the tests need neither.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,7 +29,7 @@ const KINDS: &str = "
     rbac.authorization.k8s.io/v1 | ClusterRole ClusterRoleBinding Role RoleBinding
 ";
 
-/// Prometheus Operator's, by the files of its module.
+/// Objects of Prometheus Operator, by the files of its module.
 const CUSTOM: [&str; 3] = ["podmonitors", "prometheusrules", "servicemonitors"];
 
 /// Parts of a schema that are compared.
@@ -95,7 +95,7 @@ fn of_kubernetes(swagger: &Value) -> Extract {
 }
 
 impl Extract {
-    /// A definition, and all that it refers to.
+    /// Adds a definition, and all that it refers to.
     fn add(&mut self, name: &str, known: &Value) {
         if self.definitions.contains_key(name) {
             return;
@@ -126,7 +126,7 @@ impl Extract {
     }
 }
 
-/// A schema without descriptions, with references by their names alone.
+/// A schema without descriptions, with references shortened to names.
 fn trimmed(schema: &Value) -> Value {
     let mut kept = Map::new();
     for (key, value) in schema.as_object().into_iter().flatten() {

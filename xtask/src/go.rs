@@ -1,7 +1,7 @@
-//! Programs that are built from Go modules into target/tools; xtask/go has a module for each, which
+//! Programs that are built from Go modules into target/tools. xtask/go has a module for each, which
 //! pins every version.
 //!
-//! Nothing outside the clone changes but Go's own caches.
+//! Nothing outside the clone changes except Go's caches.
 
 mod find;
 
@@ -16,25 +16,25 @@ use crate::run;
 /// A module of xtask/go.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Module {
-    /// Its folder there and in target/tools.
+    /// Folder in xtask/go and in target/tools.
     pub(crate) name: &'static str,
-    /// The module whose programs are built, as go.mod names it.
+    /// Path of the module whose programs are built, as in go.mod.
     pub(crate) path: &'static str,
-    /// Its release, as go.mod pins it.
+    /// Version of the release, as pinned in go.mod.
     pub(crate) version: &'static str,
-    /// Variable of the release, set at link time; none if this is empty.
+    /// Variable of the version, set at link time; empty for none.
     pub(crate) version_variable: &'static str,
     /// Other variables that are set at link time.
     pub(crate) variables: &'static [(&'static str, &'static str)],
-    /// Packages below `path`, or "." for itself; the last part is the program's name.
+    /// Packages below `path`, or "." for `path` itself; the last part is the program's name.
     pub(crate) programs: &'static [&'static str],
-    /// Some of it is written in C.
+    /// Whether some of it is written in C.
     pub(crate) needs_c: bool,
-    /// Expected time of the first build, for people: "5 min".
+    /// Expected time of the first build, such as "5 min".
     pub(crate) takes: &'static str,
 }
 
-/// The folder of a module's sources, in Go's cache.
+/// Folder of a module's sources in Go's cache.
 pub(crate) fn module(path: &str, version: &str) -> Result<PathBuf> {
     download(&find::find()?, &format!("{path}@{version}"))
 }
@@ -42,7 +42,7 @@ pub(crate) fn module(path: &str, version: &str) -> Result<PathBuf> {
 fn download(go: &Path, module: &str) -> Result<PathBuf> {
     let mut command = Command::new(go);
     command.args(["mod", "download", "-json", module]);
-    // No module of the user's has a part in it.
+    // Exclude the user's modules.
     command
         .current_dir("/")
         .env("GOWORK", "off")
@@ -53,7 +53,7 @@ fn download(go: &Path, module: &str) -> Result<PathBuf> {
 }
 
 impl Module {
-    /// Names nothing: for the fields that a module does not need.
+    /// Defaults for fields that a module does not need.
     pub(crate) const EMPTY: Self = Self {
         name: "",
         path: "",
@@ -65,7 +65,7 @@ impl Module {
         takes: "",
     };
 
-    /// The folder of the programs, of which missing ones are built first.
+    /// Folder of the programs; missing ones are built first.
     pub(crate) fn ready(&self) -> Result<PathBuf> {
         let _alone = run::alone(self.name)?;
         let folder = self.folder();
@@ -83,7 +83,7 @@ impl Module {
         tools.join(self.name).join(self.version)
     }
 
-    /// Copies folders of the module to where its programs are: pairs of there and here.
+    /// Copies folders of the module, given as pairs (source, destination), next to its programs.
     pub(crate) fn bring(&self, folders: &[(&str, &str)]) -> Result<()> {
         let _alone = run::alone(self.name)?;
         for (there, here) in folders {
@@ -92,12 +92,12 @@ impl Module {
                 continue;
             }
             fs::create_dir_all(to.parent().context("a folder in a folder")?)?;
-            // Half a copy must not pass for a whole one.
+            // A partial copy must not pass for a complete one.
             let part = to.with_extension("part");
             if part.exists() {
                 fs::remove_dir_all(&part)?;
             }
-            // Modules are stored without the right to write.
+            // Modules are stored without the permission to write.
             let mut copy = Command::new("cp");
             copy.args(["-r", "--no-preserve=mode"]);
             copy.arg(module(self.path, self.version)?.join(there));
@@ -124,15 +124,16 @@ impl Module {
                 .current_dir(self.source())
                 .env("CGO_ENABLED", if self.needs_c { "1" } else { "0" })
                 .env("GOTOOLCHAIN", "auto")
-                // A workspace file or flags of the user's must not change what is built.
+                // The user's workspace file or flags must not affect the build.
                 .env("GOWORK", "off")
                 .env("GOFLAGS", "")
                 .args(["build", "-trimpath", "-buildvcs=false"])
-                // Without inlining they are built in four fifths of the time. None is measured for its speed.
+                // Without inlining the build takes four fifths of the time, and no test measures
+                // the programs' speed.
                 .args(["-gcflags", "all=-l", "-ldflags"])
                 .arg(self.link_flags())
                 .arg("-o")
-                // With the separator it is a folder, also for one program.
+                // The trailing separator makes it a folder, also for one program.
                 .arg(self.folder().join(""))
                 .args(packages.iter().map(|package| self.package(package))),
         )
@@ -145,13 +146,13 @@ impl Module {
         }
     }
 
-    /// The program that a package is built to.
+    /// Name of the program that a package is built to.
     fn program<'a>(&'a self, package: &'a str) -> &'a str {
         let path = if package == "." { self.path } else { package };
         path.rsplit('/').next().unwrap_or(path)
     }
 
-    /// Small, and of the version that others are told.
+    /// Flags for a small program that reports the right version.
     fn link_flags(&self) -> String {
         let version = (self.version_variable, self.version);
         let set = self.variables.iter().chain([&version]);

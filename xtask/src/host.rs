@@ -1,4 +1,4 @@
-//! The machine that runs a task: who we are on it, which programs it has, and how to get more.
+//! The machine that runs a task: its user, its programs, and how to install more.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -9,13 +9,13 @@ use anyhow::{Context, Result, bail};
 
 use crate::run;
 
-/// Whether this process may load programs and make namespaces.
+/// Whether this process may load programs and create namespaces.
 pub(crate) fn is_root() -> bool {
     // SAFETY: geteuid has no preconditions and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Why the tests in network namespaces cannot run here; none where they can.
+/// Reason why tests in network namespaces cannot run here; `None` if they can.
 pub(crate) fn no_world() -> Option<&'static str> {
     if !cfg!(target_os = "linux") {
         return Some("needs Linux");
@@ -23,7 +23,7 @@ pub(crate) fn no_world() -> Option<&'static str> {
     if !is_root() {
         return Some("needs root");
     }
-    // Root of a container may lack CAP_SYS_ADMIN.
+    // Root in a container may lack CAP_SYS_ADMIN.
     let unshared = Command::new("unshare").args(["--net", "true"]).output();
     match unshared {
         Ok(output) if !output.status.success() => {
@@ -33,7 +33,7 @@ pub(crate) fn no_world() -> Option<&'static str> {
     }
 }
 
-/// The full path of a program in PATH or in a system folder that a plain user's PATH may lack.
+/// Full path of a program in PATH, or in a system folder that a plain user's PATH may lack.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let system = ["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from);
@@ -43,7 +43,7 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Installs packages with apt-get, and says so; `purpose` begins the sentence "... needs PACKAGES".
+/// Installs packages with apt-get, and reports that; `purpose` begins the sentence "... needs PACKAGES".
 pub(crate) fn install(purpose: &str, packages: &[&str]) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
@@ -64,7 +64,7 @@ pub(crate) fn install(purpose: &str, packages: &[&str]) -> Result<()> {
         .with_context(|| format!("{purpose} needs {list}; install them and try again"))
 }
 
-/// Brings apt-get's package lists up to date.
+/// Updates apt-get's package lists.
 pub(crate) fn update_lists() -> Result<()> {
     apt_get(&["update", "--quiet"])
 }
@@ -76,7 +76,7 @@ fn apt_get(arguments: &[&str]) -> Result<()> {
     run::run(as_root_with(apt, &silent)?.args(arguments))
 }
 
-/// A program to be run as root: itself, or through sudo.
+/// A program to run as root: directly, or through sudo.
 pub(crate) fn as_root(program: impl AsRef<OsStr>) -> Result<Command> {
     as_root_with(program, &[])
 }
@@ -108,7 +108,7 @@ pub(crate) fn as_root_with(
     Ok(command)
 }
 
-/// Programs that the namespace worlds of tests and demo run, with their Debian packages.
+/// Programs that the namespace worlds of tests and demo use, with their Debian packages.
 const WORLD: [(&str, &str); 4] = [
     ("ip", "iproute2"),
     ("nft", "nftables"),
@@ -125,8 +125,8 @@ pub(crate) fn cgroup_version() -> Result<&'static str> {
     )
 }
 
-/// The version by the lines of /proc/PID/cgroup, `NUMBER:CONTROLLERS:GROUP`. Controllers that v1 has
-/// are not in v2, whose only line names none.
+/// The version according to /proc/PID/cgroup, with lines `NUMBER:CONTROLLERS:GROUP`. Controllers of
+/// v1 are not available in v2, whose only line names none.
 fn version_of(own: &str) -> Option<&'static str> {
     let controllers = own.lines().filter_map(|line| line.split(':').nth(1));
     let mut controllers = controllers.flat_map(|all| all.split(','));
@@ -137,12 +137,11 @@ fn version_of(own: &str) -> Option<&'static str> {
     has_v2.then_some("v2")
 }
 
-/// Installs the programs of the namespace worlds that this machine lacks.
 pub(crate) fn install_world(purpose: &str) -> Result<()> {
     install_programs(purpose, &WORLD)
 }
 
-/// Installs those of these programs that this machine lacks, each with its Debian package.
+/// Installs the missing ones of these programs, each with its Debian package.
 pub(crate) fn install_programs(purpose: &str, programs: &[(&str, &str)]) -> Result<()> {
     let missing = programs.iter().filter(|(one, _)| find(one).is_none());
     let missing: Vec<&str> = missing.map(|(_, package)| *package).collect();

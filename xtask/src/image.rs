@@ -18,8 +18,8 @@ use crate::{host, run};
 pub(crate) use program::{Arch, prepare, rustc};
 
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// The name that container runtimes complete `pathproof:VERSION` to. Kubelet finds an imported
-/// image under no other name.
+/// Name to which container runtimes complete `pathproof:VERSION`. Kubelet finds an imported image
+/// only under this name.
 const REFERENCE: &str = concat!("docker.io/library/pathproof:", env!("CARGO_PKG_VERSION"));
 
 #[derive(Debug, clap::Args)]
@@ -122,11 +122,11 @@ fn pack(arch: Arch) -> Result<PathBuf> {
     Ok(archive)
 }
 
-/// Builds the image with a store of its own, so that no other image or cached layer has a part in it.
+/// Builds the image with a separate store, so that no other image or cached layer affects it.
 fn buildah(arch: Arch, archive: &Path) -> Result<()> {
     host::install_programs("the image", &[("buildah", "buildah")])?;
     if archive.exists() {
-        // buildah adds to no archive and replaces none.
+        // buildah neither extends nor replaces an archive.
         fs::remove_file(archive)?;
     }
     let store = tempfile::tempdir()?;
@@ -136,7 +136,7 @@ fn buildah(arch: Arch, archive: &Path) -> Result<()> {
     buildah.arg("--runroot").arg(store.path().join("run"));
     buildah
         .args("--storage-driver vfs build --quiet --isolation chroot".split(' '))
-        // The history names the owner of the program, and the label the version of buildah.
+        // The history would name the owner of the program, and the label the version of buildah.
         .args(["--omit-history", "--identity-label=false"])
         .args(["--timestamp", &created()])
         .arg(format!("--platform=linux/{}", arch.name()))
@@ -147,7 +147,7 @@ fn buildah(arch: Arch, archive: &Path) -> Result<()> {
     run::run(buildah.arg(tag).arg(folder()))
 }
 
-/// Builds the program again, from a copy of the sources with a target folder of its own.
+/// Builds the program again, from a copy of the sources with a separate target folder.
 fn twice(arch: Arch, program: &Path) -> Result<()> {
     let elsewhere = tempfile::tempdir_in(folder())?;
     let (sources, target) = (elsewhere.path().join("a"), elsewhere.path().join("b"));
@@ -165,7 +165,7 @@ fn twice(arch: Arch, program: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies the files that git knows to another folder.
+/// Copies the files that git tracks to another folder.
 pub(crate) fn copy_sources(to: &Path) -> Result<()> {
     let root = run::root();
     for path in tracked(&root)? {
@@ -180,14 +180,14 @@ fn folder() -> PathBuf {
     run::root().join("target/image")
 }
 
-/// The commit, marked where files differ from it; "unknown" outside a clone.
+/// The commit, with a mark if files differ from it; "unknown" outside a clone.
 fn revision() -> String {
     let describe = "describe --always --abbrev=40 --exclude=* --dirty";
     git(describe).unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// The only time in an image or archive, in seconds: `SOURCE_DATE_EPOCH` where it is set
-/// (reproducible-builds.org), else the commit's.
+/// The only time in an image or archive, in seconds: `SOURCE_DATE_EPOCH` if it is set
+/// (reproducible-builds.org), else the commit's time.
 pub(crate) fn created() -> String {
     let said = env::var("SOURCE_DATE_EPOCH").ok();
     said.or_else(|| git("log -1 --format=%ct"))

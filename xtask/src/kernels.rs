@@ -1,8 +1,8 @@
-//! `cargo xtask test --kernels`: tests on a real kernel again, on other kernels, each in a small
-//! virtual machine (docs/adr/0020-kernels-in-machines.md).
+//! `cargo xtask test --kernels`: runs tests on other kernels, each in a small virtual machine
+//! (docs/adr/0020-kernels-in-machines.md).
 //!
-//! A test that fails there fails here. A machine that never came to its first program is tried once
-//! more, and then an error of this task.
+//! A test that fails there fails here. A machine that does not reach its first program is tried
+//! once more; after that, it is an error of this task.
 
 mod control_plane;
 mod initramfs;
@@ -29,10 +29,10 @@ use package::{Kernel, Unpacked};
 use page::{Feature, Found};
 use payload::{FEATURES, Payload};
 
-/// The kernel for a whole Kubernetes: cgroup version 2 is all that it has of memory.
+/// The kernel for a whole Kubernetes: it supports memory control only by cgroup v2.
 const OF_KUBERNETES: &str = "6.12-cloud";
 
-/// Runs the tests on these kernels; without names on the usual ones.
+/// Runs the tests on these kernels, by default on the usual ones.
 pub(crate) fn run(names: &[String], args: &Args) -> Result<Counted> {
     let kernels = match names {
         [] if args.install => package::chosen(&[OF_KUBERNETES.to_owned()])?,
@@ -45,7 +45,7 @@ pub(crate) fn run(names: &[String], args: &Args) -> Result<Counted> {
     let payloads: BTreeMap<Arch, Payload> = payloads.collect::<Result<_>>()?;
     let kernels = kernels.into_iter().map(Kernel::ready);
     let kernels: Vec<Unpacked> = kernels.collect::<Result<_>>()?;
-    // Side by side: each waits for packets much of the time.
+    // In parallel: each waits for packets much of the time.
     let found: Vec<Found> = thread::scope(|scope| {
         let runs = kernels.iter().map(|kernel| {
             let payload = &payloads[&kernel.kernel.arch];
@@ -76,7 +76,7 @@ pub(crate) fn run(names: &[String], args: &Args) -> Result<Counted> {
     Ok(sum)
 }
 
-/// The page written, or held against what was found, which counts as a test.
+/// Writes the page, or compares it with the results, which counts as a test.
 fn page(found: &[Found], write: bool) -> Result<Tally> {
     if write {
         page::write(found)?;
@@ -93,7 +93,7 @@ fn page(found: &[Found], write: bool) -> Result<Tally> {
     Ok(Tally::FAILED)
 }
 
-/// One kernel; a boot that comes to nothing is tried twice.
+/// Runs the tests on one kernel; a failed boot is retried once.
 fn on(kernel: &Unpacked, payload: &Payload, filter: Option<&str>) -> Result<Found> {
     let wanted = payload.wanted(kernel.kernel, filter)?;
     let control_plane = payload.control_plane(&wanted)?;
@@ -121,7 +121,7 @@ fn on(kernel: &Unpacked, payload: &Payload, filter: Option<&str>) -> Result<Foun
     bail!("the kernel {} does not boot", kernel.kernel.name)
 }
 
-/// One run; nothing if it came to no program.
+/// One run; `None` if no program started.
 fn once(machine: &Machine<'_>) -> Result<Option<Found>> {
     let kernel = machine.kernel;
     let name = kernel.kernel.name;

@@ -1,8 +1,7 @@
 //! pathproof's tasks: `cargo xtask TASK`.
 //!
-//! One variant per task, one file per task, and the doc comment is the help text. CI runs
-//! `cargo xtask ci`, at night `cargo xtask nightly`, and nothing else, so that whatever they find can
-//! be found at a desk.
+//! Each task has one variant and one file, and the doc comment is the help text. CI runs only
+//! `cargo xtask ci`, and at night `cargo xtask nightly`, so that all findings can be reproduced locally.
 
 mod bench;
 mod build_ebpf;

@@ -1,6 +1,6 @@
-//! `cargo xtask miri`: what runs in the kernel, and the core, in an interpreter that stops at
-//! undefined behaviour. A hundred times slower than the processor, so that tests with many rounds
-//! are left out, and properties get few cases.
+//! `cargo xtask miri`: runs the kernel-side code and the core in an interpreter that stops at
+//! undefined behaviour. It is a hundred times slower than the processor, so tests with many rounds
+//! are skipped, and properties get few cases.
 
 use std::process::Command;
 
@@ -25,7 +25,7 @@ const PARTS: [Part; 2] = [
 struct Part {
     what: &'static str,
     package: &'static str,
-    /// Tests that play thousands of rounds each.
+    /// Tests to skip, because they play thousands of rounds.
     left_out: &'static str,
 }
 
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
                 .arg("--")
                 .args(args.filter.as_deref())
                 .args(part.left_out.split(' ').flat_map(|test| ["--skip", test]))
-                // proptest reads its variable and the folder it is in.
+                // proptest reads its variable and the current folder.
                 .env("MIRIFLAGS", "-Zmiri-disable-isolation")
                 .env("PROPTEST_CASES", "2"),
         )?;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Miri comes with the nightly compiler alone.
+/// Only the nightly compiler has Miri.
 fn ready() -> Result<()> {
     let there = || run::first_line(rustup_cargo().args(["miri", "--version"])).is_some();
     if there() {
@@ -69,7 +69,7 @@ fn ready() -> Result<()> {
     Ok(())
 }
 
-/// Not the cargo that runs this task: rustup chooses another by its first word.
+/// rustup's nightly cargo, since the cargo that runs this task may be another one.
 fn rustup_cargo() -> Command {
     let mut command = Command::new("rustup");
     command

@@ -1,7 +1,7 @@
-//! `cargo xtask mutants`: changes the code that decides an answer in one place at a time, and fails for
-//! each change that no unit test of the core notices (cargo-mutants).
+//! `cargo xtask mutants`: mutates the code that decides an answer, one place at a time, and fails
+//! for each mutation that no unit test of the core detects (cargo-mutants).
 //!
-//! It works on a copy of the repository, and never changes the files of this one.
+//! It works on a copy of the repository, and never changes the original files.
 
 use std::process::Command;
 
@@ -12,8 +12,8 @@ use crate::tools::Tool;
 
 const CARGO_MUTANTS: Tool = Tool::new("cargo-mutants", "27.1.0");
 
-/// The decision, and the files between a verdict and its answer: a wrong line here is a wrong 503 or 200 by
-/// itself.
+/// The decision, and the files between a verdict and its answer: a single wrong line here gives a
+/// wrong 503 or 200.
 const FILES: [&str; 6] = [
     "answer.rs",
     "brake.rs",
@@ -23,9 +23,9 @@ const FILES: [&str; 6] = [
     "verdict/witnesses.rs",
 ];
 
-/// Changes that these tests do not judge.
+/// Mutations that these tests do not cover.
 const EQUIVALENT: [&str; 2] = [
-    // Texts for people have samples of their own, in the tests of the agent.
+    // The agent's tests check texts for people against samples.
     "impl (fmt::)?Display",
     "impl (fmt::)?Debug",
 ];
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         [] => command.args(FILES.map(|name| format!("--file=agent-core/src/{name}"))),
         files => command.args(files.iter().map(|file| format!("--file={file}"))),
     };
-    // A few cases of each property: all of them would take a minute for each change.
+    // Only a few cases of each property: all of them would take a minute for each mutation.
     command.env("PROPTEST_CASES", "8");
     run::run(command.args(["--", "--lib"]))
 }

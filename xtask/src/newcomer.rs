@@ -1,5 +1,5 @@
-//! `cargo xtask newcomer`: clones HEAD into a folder of its own, with an empty target folder, and runs
-//! README's commands there as they stand. Libraries that cargo has downloaded are not downloaded again.
+//! `cargo xtask newcomer`: clones HEAD into a new folder, with an empty target folder, and runs README's
+//! commands there exactly as written. Libraries that cargo has downloaded are not downloaded again.
 
 use std::fs;
 use std::path::Path;
@@ -49,7 +49,7 @@ fn table(rows: Vec<Row>) -> String {
     ci::table(&rows.collect::<Vec<_>>())
 }
 
-/// Those that the list gives to the newcomer, in README's order.
+/// Commands that the list assigns to the newcomer, in README's order.
 fn of_readme(text: &str, filter: Option<&str>) -> Vec<String> {
     let all = commands::of_page(text)
         .into_iter()

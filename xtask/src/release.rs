@@ -1,5 +1,5 @@
-//! `cargo xtask release`: every file of a release, below target/release-files. It publishes nothing:
-//! that is the workflow's part (docs/internal/releasing.md).
+//! `cargo xtask release`: writes every file of a release below target/release-files. The workflow
+//! publishes them (docs/internal/releasing.md).
 
 use std::fs::{self, DirEntry};
 use std::path::Path;
@@ -21,11 +21,11 @@ pub(crate) struct Args {
     repository: String,
 }
 
-/// Files of a release, and where they lie: `files` is attached to the release on GitHub, `image` is
-/// what BuildKit builds from (`created` is the image's time), and notes.md is the release's text.
+/// Writes the files of a release. `files` is attached to the release on GitHub, and BuildKit builds
+/// from `image` (`created` is the image's time). notes.md is the release's text.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let root = run::root();
-    // Relative links lead nowhere from the page of a release.
+    // Relative links do not work on the page of a release.
     let github = format!("https://github.com/{}", args.repository);
     let documents = format!("]({github}/blob/v{VERSION}/docs/");
     let notes = notes(args.tag.as_deref())?.replace("](docs/", &documents);
@@ -62,7 +62,7 @@ fn copy(file: &Path, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The changelog's section of the release; the unreleased one without a tag.
+/// The changelog's section of the release; without a tag, the unreleased one.
 fn notes(tag: Option<&str>) -> Result<String> {
     let changelog = fs::read_to_string(run::root().join("CHANGELOG.md"))?;
     match tag {
@@ -90,7 +90,7 @@ fn section(changelog: &str, name: &str) -> Result<String> {
     Ok(text.to_owned() + "\n")
 }
 
-/// The program with its licences, the same bytes each time.
+/// Packs the program with its licences, with the same bytes each time.
 fn archive(program: &Path, arch: &str, files: &Path) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let licences = ["LICENSE-APACHE", "LICENSE-GPL2", "LICENSE-MIT"];
@@ -111,7 +111,7 @@ fn archive(program: &Path, arch: &str, files: &Path) -> Result<()> {
     run::run_quietly(&mut tar)
 }
 
-/// The chart, which installs the image of this release where nothing else is said.
+/// Packs the chart, which installs the image of this release by default.
 fn chart(repository: &str, files: &Path) -> Result<()> {
     let sources = tempfile::tempdir()?;
     image::copy_sources(sources.path())?;
@@ -126,7 +126,7 @@ fn chart(repository: &str, files: &Path) -> Result<()> {
     run::run(package.arg(files))
 }
 
-/// Files of the chart, what they say of the image, and what they say in a release.
+/// Files of the chart, their text about the image, and its replacement in a release.
 fn images(repository: &str) -> [(&'static str, String, String); 2] {
     let image = format!("ghcr.io/{}", repository.to_lowercase());
     let value = |name: &str| format!("\n  repository: {name}\n");
@@ -137,7 +137,7 @@ fn images(repository: &str) -> [(&'static str, String, String); 2] {
     ]
 }
 
-/// Replaces what has to be there exactly once.
+/// Replaces a text that must occur exactly once.
 fn once(text: &str, from: &str, to: &str) -> Result<String> {
     let found = text.matches(from).count();
     ensure!(
@@ -147,7 +147,7 @@ fn once(text: &str, from: &str, to: &str) -> Result<String> {
     Ok(text.replace(from, to))
 }
 
-/// The manifest for krew, with the archives' hashes.
+/// The manifest for krew, with the hashes of the archives.
 fn krew(template: &str, repository: &str, sums: &str) -> Result<String> {
     let mut text = template
         .replace("<VERSION>", VERSION)
@@ -165,7 +165,7 @@ fn krew(template: &str, repository: &str, sums: &str) -> Result<String> {
     Ok(text)
 }
 
-/// Lines of `sha256sum` for the files of a folder.
+/// Output of `sha256sum` for the files of a folder.
 fn sums(files: &Path) -> Result<String> {
     let entries = fs::read_dir(files)?.collect::<Result<Vec<_>, _>>()?;
     let mut names: Vec<_> = entries.iter().map(DirEntry::file_name).collect();
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    /// Archives of a program twice, and what is made of them.
+    /// Archives of a program, each built twice, and the files made from them.
     #[test]
     fn files_of_a_release_fit_together() {
         let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];

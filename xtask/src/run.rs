@@ -1,4 +1,4 @@
-//! Running other programs: one line that says what runs, an error that names it.
+//! Runs other programs: prints one line with the command, and names it in errors.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -11,30 +11,29 @@ use anyhow::{Context, Result, bail};
 
 use crate::image::{self, Arch};
 
-/// The repository's root: the folder above this crate, so that tasks work from any folder.
+/// The repository's root, which is the folder above this crate, so that tasks work from any folder.
 pub(crate) fn root() -> PathBuf {
     let mut root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     root.pop();
     root
 }
 
-/// Rows of a table in a text file: the parts between ` | `. Empty lines and comments (`#`) are none.
+/// Rows of a table in a text file, split at ` | `. Empty lines and comments (`#`) are skipped.
 pub(crate) fn rows(text: &str) -> impl Iterator<Item = Vec<&str>> {
     let lines = text.lines().map(str::trim);
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| line.split(" | ").map(str::trim).collect())
 }
 
-/// git, in a folder.
 pub(crate) fn git(folder: &Path) -> Command {
-    // A clone that belongs to another user is still this clone: CI often runs as root.
+    // Accept a clone that belongs to another user: CI often runs as root.
     let safe = format!("safe.directory={}", folder.display());
     let mut git = Command::new("git");
     git.current_dir(folder).args(["-c", &safe]);
     git
 }
 
-/// Folders into which cargo unpacks libraries, the widest first. A registry has one that is named after
+/// Folders into which cargo unpacks libraries, the widest first. Each registry has one named after
 /// its address, which a mirror changes.
 pub(crate) fn registries() -> Result<Vec<PathBuf>> {
     let cargo = std::env::var_os("CARGO_HOME").map(PathBuf::from);
@@ -52,8 +51,7 @@ pub(crate) fn registries() -> Result<Vec<PathBuf>> {
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
-    // `cargo run` sets these for this package: the build scripts of others would take them for a
-    // change.
+    // `cargo run` sets these for this package; other packages' build scripts would take them for a change.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
@@ -63,7 +61,7 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
-/// Waits until no other task in this clone does the same; lasts as long as the file that it gives.
+/// Waits until no other task in this clone does the same. The lock lasts as long as the returned file.
 pub(crate) fn alone(what: &str) -> Result<File> {
     let folder = root().join("target/tools");
     fs::create_dir_all(&folder).with_context(|| format!("make {}", folder.display()))?;
@@ -77,7 +75,7 @@ pub(crate) fn alone(what: &str) -> Result<File> {
     Ok(file)
 }
 
-/// The command as a person would type it, for messages.
+/// The command as a user would type it, for messages.
 pub(crate) fn shown(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name();
     let words = program.into_iter().chain(command.get_args());
@@ -85,13 +83,13 @@ pub(crate) fn shown(command: &Command) -> String {
     words.join(" ")
 }
 
-/// Runs a command with this terminal and wants it to succeed.
+/// Runs a command in this terminal; a failure is an error.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     eprintln!("+ {}", shown(command));
     run_quietly(command)
 }
 
-/// [`run`] without the line that says so.
+/// [`run`] without printing the command.
 pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
     let line = shown(command);
     let status = command
@@ -103,7 +101,7 @@ pub(crate) fn run_quietly(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and gives what it wrote to standard output; its errors stay visible.
+/// Runs a command and returns its standard output; its errors stay visible.
 pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
     let line = shown(command);
     let output = command
@@ -116,7 +114,7 @@ pub(crate) fn output(command: &mut Command) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// The first line that a command prints, or none if it cannot be run: for version questions.
+/// The first line that a command prints, for version queries; `None` if it cannot be run.
 pub(crate) fn first_line(command: &mut Command) -> Option<String> {
     let output = command.stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
@@ -126,7 +124,7 @@ pub(crate) fn first_line(command: &mut Command) -> Option<String> {
     text.lines().next().map(|line| line.trim().to_owned())
 }
 
-/// Gives standard output line by line to `line`; errors stay visible.
+/// Passes standard output line by line to `line`; errors stay visible.
 pub(crate) fn lines(command: &mut Command, mut line: impl FnMut(&str)) -> Result<ExitStatus> {
     let shown = shown(command);
     eprintln!("+ {shown}");
@@ -138,7 +136,7 @@ pub(crate) fn lines(command: &mut Command, mut line: impl FnMut(&str)) -> Result
         .stdout
         .take()
         .context("a piped child has no standard output")?;
-    // Tests may print what is not UTF-8.
+    // Tests may print text that is not UTF-8.
     for bytes in BufReader::new(stdout).split(b'\n') {
         let bytes = bytes.with_context(|| format!("reading `{shown}`"))?;
         line(&String::from_utf8_lossy(&bytes));
@@ -148,17 +146,16 @@ pub(crate) fn lines(command: &mut Command, mut line: impl FnMut(&str)) -> Result
         .with_context(|| format!("waiting for `{shown}`"))
 }
 
-/// Builds one program of the workspace and gives its path, wherever the target folder is.
+/// Builds one program of the workspace and returns its path in any target folder.
 pub(crate) fn build_program(package: &str, program: &str, profile: &str) -> Result<PathBuf> {
-    // With the tests selected too, libraries have the same features, and are built once, whatever
-    // of this workspace is built.
+    // With node-tests selected too, libraries always have the same features, and are built only once.
     let mut command = cargo();
     command.args(["build", "-p", "node-tests", "-p", package]);
     command.args(["--bin", program, "--profile", profile]);
     built(&mut command, program)
 }
 
-/// The same for a test's program.
+/// The same for a test program.
 pub(crate) fn build_test(package: &str, test: &str, profile: &str) -> Result<PathBuf> {
     let mut command = cargo();
     command.args(["test", "--no-run", "--package", package]);
@@ -166,8 +163,8 @@ pub(crate) fn build_test(package: &str, test: &str, profile: &str) -> Result<Pat
     built(&mut command, test)
 }
 
-/// Builds a program or test of package node-tests for an architecture, linked to its C library as
-/// Debian has it. `what`: the words of cargo that choose it.
+/// Builds a program or test of package node-tests for an architecture, linked with Debian's C
+/// library. `what`: arguments of cargo that select it.
 pub(crate) fn build_for(arch: Arch, what: &[&str], name: &str) -> Result<PathBuf> {
     let mut command = cargo();
     command
@@ -182,7 +179,7 @@ pub(crate) fn build_for(arch: Arch, what: &[&str], name: &str) -> Result<PathBuf
     built(&mut command, name)
 }
 
-/// Runs a `cargo build` and gives the path of the program of this name that it built.
+/// Runs a `cargo build` and returns the path of the program with this name.
 pub(crate) fn built(command: &mut Command, name: &str) -> Result<PathBuf> {
     command.args(["--message-format", "json-render-diagnostics"]);
     let messages = String::from_utf8(output(command)?)?;
@@ -199,8 +196,8 @@ pub(crate) fn run_through_interrupts(command: &mut Command) -> Result<()> {
     through_interrupts(|| run(command))
 }
 
-/// Runs a program that cleans up after Ctrl-C: the signal reaches it too. This task waits for it, and
-/// then ends: what comes next, such as the other steps of CI, does not begin.
+/// Runs a program that cleans up after Ctrl-C, which also receives the signal. This task waits for
+/// it and then ends, so that nothing else begins, such as other steps of CI.
 pub(crate) fn through_interrupts<T>(run: impl FnOnce() -> T) -> T {
     static INTERRUPTED: AtomicBool = AtomicBool::new(false);
     extern "C" fn note(_: libc::c_int) {
@@ -216,13 +213,13 @@ pub(crate) fn through_interrupts<T>(run: impl FnOnce() -> T) -> T {
         libc::signal(libc::SIGINT, before);
     }
     if INTERRUPTED.load(Ordering::Relaxed) {
-        // As the shell has it: 128 and the signal.
+        // The shell's convention: 128 plus the signal.
         std::process::exit(128 + libc::SIGINT);
     }
     result
 }
 
-/// What a task hands on to the program that it builds.
+/// Options that a task passes to the program that it builds.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Rest {
     /// Options of the program; for a list give `-- --help`

@@ -1,7 +1,7 @@
-//! `cargo xtask setup-cluster`: what the tests with real Kubernetes run, once for a clone.
+//! `cargo xtask setup-cluster`: installs the programs of the tests with real Kubernetes, once for a clone.
 //!
-//! Servers and tools are built from the Go modules in xtask/go, which pin every version; others come
-//! out of Debian's packages. All lie in target/tools: no service is installed or started.
+//! Servers and tools are built from the Go modules in xtask/go, which pin every version; others
+//! come from Debian's packages. All are in target/tools: no service is installed or started.
 
 use std::path::PathBuf;
 
@@ -21,13 +21,13 @@ mod versions;
 
 pub(crate) use versions::KUBERNETES;
 
-/// API server and kube-proxy: the cluster tests need no more, beside etcd.
+/// API server and kube-proxy: with etcd, they are all that the cluster tests need.
 const SERVERS: Module = Module {
     name: "kubernetes",
     path: "k8s.io/kubernetes",
     version: versions::KUBERNETES,
     version_variable: "k8s.io/component-base/version.gitVersion",
-    // Charts and clients ask for the version.
+    // Charts and clients query the version.
     variables: &[
         ("k8s.io/component-base/version.gitMajor", "1"),
         ("k8s.io/component-base/version.gitMinor", "36"),
@@ -37,7 +37,7 @@ const SERVERS: Module = Module {
     ..Module::EMPTY
 };
 
-/// kubectl, which knows kustomize as well.
+/// kubectl, which includes kustomize.
 const KUBECTL: Module = Module {
     programs: &["cmd/kubectl"],
     takes: "1 min",
@@ -73,7 +73,6 @@ const NODE: Module = Module {
     ..SERVERS
 };
 
-/// The container runtime.
 const CONTAINERD: Module = Module {
     name: "containerd",
     path: "github.com/containerd/containerd/v2",
@@ -84,7 +83,7 @@ const CONTAINERD: Module = Module {
     ..Module::EMPTY
 };
 
-/// Pod networks, and worlds that these plugins make.
+/// Plugins for pod networks, and for worlds that use them.
 pub(crate) const CNI: Module = Module {
     name: "cni",
     path: "github.com/containernetworking/plugins",
@@ -100,7 +99,7 @@ pub(crate) const CNI: Module = Module {
     ..Module::EMPTY
 };
 
-/// The overlay of one of the cluster tests.
+/// The overlay network of one of the cluster tests.
 pub(crate) const FLANNEL: Module = Module {
     name: "flannel",
     path: "github.com/flannel-io/flannel",
@@ -112,7 +111,6 @@ pub(crate) const FLANNEL: Module = Module {
     ..Module::EMPTY
 };
 
-/// Cilium's agent.
 const CILIUM: Module = Module {
     name: versions::CILIUM.folder,
     path: "github.com/cilium/cilium",
@@ -123,15 +121,15 @@ const CILIUM: Module = Module {
     ..Module::EMPTY
 };
 
-/// The agent of an older release.
+/// An older release of Cilium's agent.
 const CILIUM_1_15: Module = Module {
     name: versions::CILIUM_1_15.folder,
     version: versions::CILIUM_1_15.version,
     ..CILIUM
 };
 
-/// Files that it runs with: the sources of its eBPF programs, which it compiles itself, and the kinds of
-/// objects that its operator would bring.
+/// Files that Cilium's agent needs at run time: the sources of its eBPF programs, which it compiles
+/// itself, and the CRDs that its operator would install.
 const CILIUM_FILES: [(&str, &str); 3] = [
     ("bpf", "bpf"),
     ("pkg/k8s/apis/cilium.io/client/crds/v2", "crds/v2"),
@@ -141,21 +139,19 @@ const CILIUM_FILES: [(&str, &str); 3] = [
     ),
 ];
 
-/// Compiles Cilium's programs.
 const CLANG: (&str, &str) = ("clang-22", "clang-22");
-/// Holds the addresses that Cilium does not masquerade for.
+/// Stores the addresses that Cilium does not masquerade for.
 const IPSET: (&str, &str) = ("ipset", "ipset");
-/// Says to Cilium 1.15 what the kernel can do.
+/// Reports the kernel's features to Cilium 1.15.
 const BPFTOOL: (&str, &str) = ("bpftool", "bpftool");
 
-/// Installs charts.
 const HELM: Module = Module {
     name: "helm",
     path: "helm.sh/helm/v3",
     version: versions::HELM,
     version_variable: "helm.sh/helm/v3/internal/version.version",
     variables: &[
-        // The release that charts are rendered for where no cluster is asked.
+        // The release that charts are rendered for without a cluster.
         ("helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor", "1"),
         ("helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor", "36"),
     ],
@@ -219,7 +215,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The tools of CI's first tests. Without namespaces no server runs.
+/// Builds the tools of CI's first tests. Without namespaces, servers cannot run.
 pub(crate) fn for_nodes() -> Result<()> {
     prometheus()?;
     if host::no_world().is_none() {
@@ -228,7 +224,7 @@ pub(crate) fn for_nodes() -> Result<()> {
     Ok(())
 }
 
-/// Those of its last tests, in the order of their use.
+/// Builds the tools of CI's last tests, in the order of their use.
 pub(crate) fn for_clusters() -> Result<()> {
     let has_servers = host::no_world().is_none();
     let mut got = Vec::new();
@@ -243,14 +239,14 @@ pub(crate) fn for_clusters() -> Result<()> {
     Ok(())
 }
 
-/// The folder of the servers of the cluster tests, which are built first where one is missing.
+/// The folder of the cluster tests' servers; missing ones are built first.
 pub(crate) fn ready() -> Result<PathBuf> {
     let folder = SERVERS.ready()?;
     ETCD.ready_in(&folder)?;
     Ok(folder)
 }
 
-/// Everything that a real node runs, and what installs on it; gives the folder of [`ready`].
+/// Builds everything for a real node and its installation; returns the folder of [`ready`].
 pub(crate) fn real_node() -> Result<PathBuf> {
     let folder = ready()?;
     chart_tools()?;
@@ -258,14 +254,14 @@ pub(crate) fn real_node() -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// helm and kubectl, which render the chart and the overlays; gives the path of helm.
+/// Builds helm and kubectl, which render the chart and the overlays; returns the path of helm.
 pub(crate) fn chart_tools() -> Result<PathBuf> {
     KUBECTL.ready()?;
     Ok(HELM.ready()?.join("helm"))
 }
 
-/// Programs of a real cluster's node, beside [`ready`] and [`chart_tools`]. kubelet and its like go to
-/// the folder of [`ready`].
+/// Programs of a real cluster's node, in addition to [`ready`] and [`chart_tools`]. kubelet and the
+/// other programs of Kubernetes are in the folder of [`ready`].
 pub(crate) struct Node {
     /// The folder of containerd, its shim and ctr.
     pub(crate) containerd: PathBuf,
@@ -283,23 +279,21 @@ pub(crate) fn node() -> Result<Node> {
     })
 }
 
-/// Prometheus, and promtool, its tool for rules.
 pub(crate) fn prometheus() -> Result<()> {
     PROMETHEUS.ready()?;
     PROMTOOL.ready().map(drop)
 }
 
-/// The kube-proxies of other releases.
 pub(crate) fn proxies() -> Result<()> {
     PROXIES.iter().try_for_each(|proxy| proxy.ready().map(drop))
 }
 
-/// Cilium's agent with its files, and the compiler that it asks for.
+/// Builds Cilium's agent with its files, and the compiler that it requires.
 pub(crate) fn cilium() -> Result<PathBuf> {
     cilium_of(&CILIUM, &[CLANG, IPSET])
 }
 
-/// The same of the older release, which no landing waits for.
+/// The same for the older release, which no landing waits for.
 pub(crate) fn old_cilium() -> Result<PathBuf> {
     cilium_of(&CILIUM_1_15, &[CLANG, IPSET, BPFTOOL])
 }

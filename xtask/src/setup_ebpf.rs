@@ -1,7 +1,7 @@
-//! `cargo xtask setup-ebpf`: installs what building the eBPF object takes. Does nothing twice.
+//! `cargo xtask setup-ebpf`: installs the tools for building the eBPF object, unless they are installed.
 //!
-//! Two ways to a compiler with its library sources (design.md, section 10): rustup's nightly with
-//! rust-src, else Debian's packages. Only those who change agent-ebpf or agent-common need it.
+//! There are two sources of a compiler with its library sources (design.md, section 10): rustup's nightly
+//! with rust-src, else Debian's packages. Only changes of agent-ebpf or agent-common need it.
 
 use std::path::Path;
 use std::process::Command;
@@ -32,7 +32,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// The compiler that made the checked-in object if it can be had, else the first that can.
+/// The compiler that built the checked-in object if it is available, else the first available one.
 fn compiler(wanted: Option<&Provenance>) -> Result<Toolchain> {
     if let Some(made) = wanted
         && let Ok(found) = of_record(made)
@@ -50,7 +50,7 @@ fn found_or(way: Way, install: impl FnOnce() -> Result<()>) -> Result<Toolchain>
     toolchain::find(way, None).or_else(|_| install().and_then(|()| toolchain::find(way, None)))
 }
 
-/// The compiler that made the checked-in object, installed first where that can be.
+/// The compiler that built the checked-in object, installed first if possible.
 fn of_record(made: &Provenance) -> Result<Toolchain> {
     let find = || toolchain::find(made.way, Some(&made.rustc));
     let (version, name) = (&made.rustc, &made.toolchain);
@@ -80,10 +80,10 @@ fn rustup() -> Command {
     Command::new("rustup")
 }
 
-/// LLVM's libraries for the linker, and llvm-objcopy.
+/// Installs LLVM's libraries for the linker, and llvm-objcopy.
 fn llvm() -> Result<()> {
     let has_libraries = Path::new(LLVM).join("include/llvm-c/Core.h").exists();
-    // clang-22 brings the static parts that llvm-sys asks llvm-config for.
+    // clang-22 contains the static parts that llvm-sys requests from llvm-config.
     if BPF_LINKER.find().is_none() && !has_libraries {
         host::install("the eBPF linker", &["llvm-22-dev", "clang-22"])?;
     }

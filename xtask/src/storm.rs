@@ -1,7 +1,6 @@
 //! `cargo xtask storm`: builds the agent and the storm, and plays it as root.
 //!
-//! The program `storm` of package node-tests defines the events of a storm, how it is judged, and
-//! the options.
+//! The program `storm` of package node-tests defines the events of a storm, its judgement, and the options.
 
 use std::path::PathBuf;
 
@@ -15,14 +14,14 @@ pub(crate) fn run(rest: &Rest) -> Result<()> {
     play("release", &rest.arguments)
 }
 
-/// The storm of CI, and what its seed has to draw.
+/// The storm of CI, and what its seed must draw.
 const FIXED: &str = "--seed 326 --minutes 2.4 --slack 3 --api --backend iptables-nft \
                      --draws Agent(Killed) --draws Fault(DataDropped) \
                      --draws Harmless(ProcessorsTaken) --draws Api(Slow(500ms))";
 
-/// Some two minutes of a fixed seed, with five faults; the nightly run plays hours, and another seed
-/// each day. A storm that judges fewer than 80 % of its faults fails. A storm that fails is not played
-/// again: a second run could excuse a false 503.
+/// Runs about two minutes of a fixed seed, with five faults. The nightly run plays hours, with
+/// another seed each day. A storm that judges fewer than 80 % of its faults fails. A failed storm
+/// is not repeated: a second run could excuse a false 503.
 pub(crate) fn for_ci() -> Result<Counted> {
     if let Some(why) = host::no_world() {
         return Ok(Counted::skip("storm", why));
@@ -32,7 +31,7 @@ pub(crate) fn for_ci() -> Result<Counted> {
     Ok(Tally::PASSED.into())
 }
 
-/// Builds what [`for_ci`] runs.
+/// Builds the programs for [`for_ci`].
 pub(crate) fn build_for_ci() -> Result<()> {
     match host::no_world() {
         Some(_) => Ok(()),
@@ -40,7 +39,7 @@ pub(crate) fn build_for_ci() -> Result<()> {
     }
 }
 
-/// The agent and the storm.
+/// Builds the agent and the storm.
 fn build(profile: &str) -> Result<(PathBuf, PathBuf)> {
     host::install_world("the storm")?;
     let agent = ebpf::agent(profile)?;

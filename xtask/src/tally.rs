@@ -1,10 +1,9 @@
-//! Counting tests: reads what libtest prints while it is shown, and adds it up.
+//! Counts tests: parses the output of libtest while it is shown, and adds up the results.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::AddAssign;
 
-/// Numbers of tests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: usize,
@@ -33,7 +32,7 @@ impl AddAssign for Tally {
     }
 }
 
-/// The closing line of a run.
+/// Formats the closing line of a run.
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
@@ -44,7 +43,6 @@ impl fmt::Display for Tally {
     }
 }
 
-/// Result of one run of tests.
 #[derive(Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) tally: Tally,
@@ -54,9 +52,9 @@ pub(crate) struct Counted {
     pub(crate) skipped: Vec<String>,
     /// Names of tests that failed beside others and passed alone; counted as passed.
     pub(crate) unsteady: Vec<String>,
-    /// What failed tests said when they panicked, in the lines next to the word.
+    /// Panic messages of failed tests: the panic line and the lines after it.
     pub(crate) panics: Vec<String>,
-    /// A test binary began and gave no result, or nothing could be run; counted as one that failed.
+    /// A test binary started and gave no result, or nothing could be run; counted as one failure.
     pub(crate) died: bool,
     /// Seconds and name of each test whose time was reported.
     pub(crate) times: Vec<(f64, String)>,
@@ -84,13 +82,13 @@ impl AddAssign for Counted {
 }
 
 impl Counted {
-    /// A step of CI that cannot run on this machine; prints why.
+    /// A step of CI that cannot run on this machine; prints the reason.
     pub(crate) fn skip(step: &str, why: &str) -> Self {
         println!("SKIPPED  {step}: {why}");
         Self::skips(vec![format!("{step}: {why}")])
     }
 
-    /// Skips alone: "test: why".
+    /// Only skips, each "test: why".
     pub(crate) fn skips(skipped: Vec<String>) -> Self {
         Self {
             tally: Tally {
@@ -107,8 +105,8 @@ impl Counted {
         !self.died && self.failed.len() == self.tally.failed
     }
 
-    /// Takes in the second run of some failed tests, alone: those that passed then were unsteady.
-    /// Only two whole runs excuse anything, and the second has to be of those tests alone.
+    /// Merges a second run of only the failed tests: those that passed then were unsteady. It
+    /// excuses tests only if both runs are complete and the second ran exactly these tests.
     pub(crate) fn after(mut self, asked: &[String], again: &Self) -> Self {
         let ran = again.tally.passed + again.tally.failed;
         if !self.is_whole() || !again.is_whole() || ran != asked.len() {
@@ -123,10 +121,10 @@ impl Counted {
     }
 }
 
-/// Tests in the list of the slowest.
+/// Number of tests in the list of the slowest.
 const SLOWEST: usize = 20;
 
-/// The slowest tests below a heading, one a line, with their times; nothing without times.
+/// A heading and the slowest tests, one a line, with their times; empty without times.
 pub(crate) fn slowest(times: &mut [(f64, String)]) -> String {
     if times.is_empty() {
         return String::new();
@@ -138,35 +136,34 @@ pub(crate) fn slowest(times: &mut [(f64, String)]) -> String {
     })
 }
 
-/// Lines after the word of a panic that are kept: of a comparison the message and both sides.
+/// Lines to keep after the panic line: for a comparison, the message and both sides.
 const PANIC_LINES: usize = 8;
 const PANIC_WIDTH: usize = 600;
 
-/// Beginnings of lines of passed tests that are shown.
+/// Prefixes of the lines of passed tests that are shown.
 const SHOWN: [&str; 2] = ["TOUCHED ", "MEASURED "];
 
 /// Follows the output of `cargo test -- --show-output`, with or without `--report-time`.
 ///
-/// libtest knows no test that skips itself while it runs: such a test passes and prints a line
-/// `SKIPPED: why`. Those are found in the output of passed tests, of which only lines that begin as in
-/// [`SHOWN`] are shown.
+/// libtest cannot mark a running test as skipped. Such a test passes and prints a line `SKIPPED: why`, which
+/// is found in the output of passed tests. Of that output, only lines that begin as in [`SHOWN`] are shown.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
-    /// Of all binaries.
+    /// Sum over all binaries.
     counted: Counted,
-    /// Binaries that began, less those that gave a result.
+    /// Number of binaries that started and gave no result yet.
     open: usize,
-    /// Tests of the present binary that skipped themselves.
+    /// Tests of the current binary that skipped themselves.
     skipping: BTreeSet<String>,
-    /// Lines that still belong to the last panic.
+    /// Number of further lines that belong to the last panic.
     panicking: usize,
-    /// Inside the part that repeats what passed tests printed.
+    /// Inside the section with the output of passed tests.
     in_successes: bool,
     test: String,
 }
 
 impl Reader {
-    /// Takes a line; `true` if it is to be shown.
+    /// Processes a line; returns whether to show it.
     pub(crate) fn line(&mut self, line: &str) -> bool {
         if line == "successes:" {
             self.in_successes = true;
@@ -193,7 +190,7 @@ impl Reader {
         SHOWN.iter().any(|word| line.starts_with(word))
     }
 
-    /// Takes a line like `name ... FAILED <1.234s>` without the word `test` before it.
+    /// Processes a line like `name ... FAILED <1.234s>` without the word `test` before it.
     fn test_ended(&mut self, line: &str) {
         let time = line.strip_suffix("s>").and_then(|l| l.rsplit_once(" <"));
         let time = time.and_then(|(line, seconds)| Some((line, seconds.parse::<f64>().ok()?)));
@@ -211,7 +208,7 @@ impl Reader {
         }
     }
 
-    /// Keeps lines like `thread 'name' (7) panicked at file.rs:1:2:` and those that follow it.
+    /// Keeps lines like `thread 'name' (7) panicked at file.rs:1:2:` and those that follow.
     fn panic(&mut self, line: &str) {
         let short: String = line.chars().take(PANIC_WIDTH).collect();
         if line.starts_with("thread '") && line.contains(" panicked at ") {
@@ -249,7 +246,7 @@ impl Reader {
         self.skipping.clear();
     }
 
-    /// `well`: what ran them ended well.
+    /// `well`: whether the test command succeeded.
     pub(crate) fn finish(self, well: bool) -> Counted {
         let mut counted = self.counted;
         counted.died = self.open > 0 || (!well && counted.tally.failed == 0);
@@ -394,7 +391,7 @@ mod tests {
     const FIRST: &str = "running 5 tests\ntest a ... FAILED\ntest b ... ok\ntest c ... FAILED\n\
                          test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out";
 
-    /// Three passed and two failed; then the two alone, as `again` says.
+    /// Three tests passed and two failed; then the two run alone, with the output `again`.
     fn after(again: &str, well: bool) -> Counted {
         let first = counted(FIRST, false);
         assert_eq!(first.failed, ["a", "c"]);
@@ -445,7 +442,7 @@ mod tests {
         }
     }
 
-    /// Its other tests never ran, and those that did may have failed by what killed it.
+    /// The binary's other tests never ran, and its failures may have the cause that killed it.
     #[test]
     fn a_binary_that_dies_has_failed_and_is_not_excused() {
         let died = counted(&format!("{FIRST}\nrunning 300 tests\ntest d ... ok"), false);

@@ -1,8 +1,8 @@
 //! `cargo xtask test`: all tests, and one closing line `N passed, N failed, N skipped`.
 //!
-//! Host tests (unit, table and property tests of the default members) run for anyone. The tests
-//! of package node-tests need root, those on a cluster also its servers, those on a real node more
-//! still: without them they are named and counted as skipped, never left out in silence.
+//! Host tests (unit, table and property tests of the default members) run for anyone. The tests of
+//! package node-tests need root; those on a cluster and on a real node need further programs. Tests
+//! that cannot run are named and counted as skipped.
 
 mod libtest;
 #[cfg(test)]
@@ -68,19 +68,19 @@ pub(crate) struct Args {
     only_install: bool,
 }
 
-/// The parts of CI's tests. The tests on a real node are left to the nightly run.
+/// Parts of CI's tests. Only the nightly run has the tests on a real node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Part {
-    /// Those for which next to no tools are built.
+    /// Tests that need almost no tools.
     Nodes,
-    /// Those with programs of Kubernetes and Cilium.
+    /// Tests with programs of Kubernetes and Cilium.
     Clusters,
 }
 
-/// Tests that the parts before excused.
+/// Number of tests that earlier parts excused.
 static EXCUSED: AtomicUsize = AtomicUsize::new(0);
 
-/// Name of a step, how long it took, and its result.
+/// Name of a step, its duration, and its result.
 type Step = (&'static str, Duration, Counted);
 
 pub(crate) fn run(args: &Args) -> Result<()> {
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         ..
     } = run_all(args)?;
     print!("{}", slowest(&mut times));
-    // CI alone excuses them, and keeps a history of them.
+    // Only CI excuses tests, and keeps a history of them.
     for test in &unsteady {
         println!("UNSTEADY     {test} failed in parallel and passed alone: it counts as failed");
     }
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Runs the tests and reports on them, without the closing line: CI adds its own steps to it.
+/// Runs the tests and reports on them, without the closing line, to which CI adds its own steps.
 pub(crate) fn run_all(args: &Args) -> Result<Counted> {
     if let Some(names) = &args.kernels {
         let all = step("tests on other kernels", || kernels::run(names, args));
@@ -163,7 +163,7 @@ fn step(name: &'static str, act: impl FnOnce() -> Result<Counted>) -> Step {
     (name, took, result.unwrap_or_else(|_| Tally::FAILED.into()))
 }
 
-/// Names what was skipped, prints a row for each step, and adds them up.
+/// Lists skipped tests, prints a row for each step, and adds them up.
 fn report(steps: Vec<Step>) -> Counted {
     let row = |(name, took, counted): &Step| (name.to_string(), *took, counted.tally.to_string());
     let table = ci::table(&steps.iter().map(row).collect::<Vec<_>>());
@@ -185,24 +185,23 @@ fn report(steps: Vec<Step>) -> Counted {
 /// Tests in network namespaces, which run together.
 struct Group {
     name: &'static str,
-    /// Cargo is told the names of these programs. `--tests` would link each of six programs a second
-    /// time, as a test without tests.
+    /// Arguments that name the programs for cargo. `--tests` would link each of six programs a
+    /// second time, as a test without tests.
     targets: &'static [&'static str],
-    /// Tests at a time.
+    /// Number of concurrent tests.
     threads: &'static str,
     agent: fn() -> Result<std::path::PathBuf>,
-    /// Gets the tools, and tells the tests where they are. The tests say themselves what is missing; why
-    /// it could not be had is said here.
+    /// Builds the tools, and passes their paths to the tests. Tests report a missing tool; this
+    /// function reports why it could not be built.
     tools: fn(&Args, &mut Command) -> Result<()>,
-    /// Run only tests whose names contain one of these, unless all are asked for.
+    /// Run only tests whose names contain one of these, unless all are requested.
     only: &'static [&'static str],
-    /// Leave out tests whose names contain one of these.
+    /// Skip tests whose names contain one of these.
     but: &'static [&'static str],
-    /// The option that runs the others.
+    /// Option that runs the other tests.
     others: &'static str,
 }
 
-/// Defaults of a group.
 const GROUP: Group = Group {
     name: "",
     targets: &[],
@@ -217,7 +216,7 @@ const GROUP: Group = Group {
 const KERNEL: Group = Group {
     name: "tests of programs in the kernel",
     targets: &["--lib", "--test", "kernel"],
-    // Some of these send packets without a pause, in windows of the kernel's clock: few at a time.
+    // Few at a time: some send packets without a pause, in windows of the kernel's clock.
     threads: "3",
     ..GROUP
 };
@@ -225,7 +224,7 @@ const KERNEL: Group = Group {
 const NODE: Group = Group {
     name: "namespace tests",
     targets: &["--test", "node", "--test", "world"],
-    // These wait for packets most of the time: more at once than there are processors.
+    // More than there are processors, because these wait for packets most of the time.
     threads: "8",
     tools: |_, command| {
         command.env(SETTLED, "2000");
@@ -237,7 +236,7 @@ const NODE: Group = Group {
 
 const SANITIZED: Group = Group {
     name: "namespace tests, the agent with AddressSanitizer",
-    // Twice the processor time: fewer at once.
+    // Fewer, because the agent takes twice the processor time.
     threads: "2",
     agent: sanitize::agent,
     tools: |args, command| {
@@ -251,13 +250,13 @@ const SANITIZED: Group = Group {
 const WORLDS: Group = Group {
     name: "worlds (docs/internal/worlds.md)",
     targets: &["--test", "worlds"],
-    // Each watches a healthy node for a minute, and waits most of the time.
+    // Each observes a healthy node for a minute, and waits most of the time.
     threads: "8",
     tools: |_, _| {
         found("the world with CNI plugins", setup_cluster::CNI.ready());
         Ok(())
     },
-    // Those that once took a healthy node out, and faults that were missed.
+    // Worlds in which a healthy node was once taken out or a fault was missed.
     only: &[
         "default_deny::",
         "denied_on_a_quiet_node::",
@@ -274,16 +273,16 @@ const WORLDS: Group = Group {
     ..GROUP
 };
 
-/// The tests with a real API server and kube-proxy. Cargo leaves them out unless they are named
+/// The tests with a real API server and kube-proxy. Cargo runs them only if they are named
 /// (tests/Cargo.toml).
 const CLUSTER: Group = Group {
     name: "cluster tests (tests/cluster)",
     targets: &["--test", "cluster"],
-    // Each has an API server of its own, and waits most of the time.
+    // Each has its own API server, and waits most of the time.
     threads: "4",
     tools: cluster_tools,
-    // Each takes minutes. Results beside other releases change with a release of Kubernetes alone; the other
-    // outages differ from those of each landing in their users and in the mode of kube-proxy.
+    // Each takes minutes. Results with other releases change only with a release of Kubernetes. The
+    // other outages differ from those of every landing in their users and in kube-proxy's mode.
     but: &["releases::", "nightly::"],
     others: "--proxies, --uses",
     ..GROUP
@@ -303,7 +302,7 @@ const PROXIES: Group = Group {
 
 const USES: Group = Group {
     name: "outages for every kind of users (tests/cluster)",
-    // Times are measured: one world on each processor.
+    // One world on each processor, because times are measured.
     threads: "2",
     only: &["nightly::"],
     but: &[],
@@ -311,7 +310,7 @@ const USES: Group = Group {
     ..CLUSTER
 };
 
-/// The tests with a real API server and a real Cilium, each of which compiles Cilium's programs.
+/// The tests with a real API server and a real Cilium, which compiles its programs in each of them.
 const CILIUM: Group = Group {
     name: "beside the real Cilium (tests/cilium)",
     targets: &["--test", "cilium"],
@@ -323,7 +322,7 @@ const CILIUM: Group = Group {
         }
         Ok(())
     },
-    // A fault for the node's own connections, for those of pods, and for those from outside beside kube-proxy.
+    // One fault each for connections of the node, of pods, and from outside beside kube-proxy.
     only: &[
         "emptied_tables_are_503_until_they_are_filled_again::case_1_replacing",
         "emptied_tables_fail_the_connections_of_pods",
@@ -337,7 +336,7 @@ const CILIUM: Group = Group {
 const INSTALL: Group = Group {
     name: "real node tests (tests/install)",
     targets: &["--test", "install"],
-    // The image's own program, for those who run it at their desks.
+    // The image's program, for those who run it locally.
     agent: image::program,
     tools: |_, command| {
         if let Some(version) = found("the real node tests", host::cgroup_version()) {
@@ -350,12 +349,12 @@ const INSTALL: Group = Group {
     ..GROUP
 };
 
-/// Time, in milliseconds, for which the sentinel must be unchanged before failed probes count. A shipped agent waits
-/// for 10 s.
+/// Time, in milliseconds, for which the sentinel must be unchanged before failed probes count. A
+/// shipped agent waits for 10 s.
 const SETTLED: &str = "PATHPROOF_TEST_SETTLED_MS";
 
-/// Time, in milliseconds, that a proxy gets after a boot, and after the sentinel changed. A shipped agent gives it
-/// two minutes.
+/// Time, in milliseconds, that a proxy gets after a boot, or after the sentinel changed. A shipped
+/// agent waits for two minutes.
 const BOOT: &str = "PATHPROOF_TEST_BOOT_MS";
 
 impl Group {
@@ -398,7 +397,7 @@ impl Group {
 
 fn cluster_tools(_: &Args, command: &mut Command) -> Result<()> {
     host::install_programs("the load balancer of a test", &[("haproxy", "haproxy")])?;
-    // A real kube-proxy follows within a second, and later on a busy machine.
+    // A real kube-proxy follows within a second, but later on a busy machine.
     command.env(SETTLED, "5000").env(BOOT, "30000");
     with_servers("the cluster tests", setup_cluster::ready(), command);
     found("the test with flannel", setup_cluster::FLANNEL.ready());
@@ -406,10 +405,10 @@ fn cluster_tools(_: &Args, command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Tests that need helm and kubectl, as messages name them.
+/// Name, in messages, of the tests that need helm and kubectl.
 const CHART: &str = "the tests of chart and kustomize";
 
-/// Says why a tool of some tests could not be had.
+/// Reports why a tool of some tests could not be built.
 fn found<T>(tests: &str, tool: Result<T>) -> Option<T> {
     tool.inspect_err(|error| eprintln!("{tests} are skipped: {error:#}"))
         .ok()
@@ -421,15 +420,15 @@ fn with_servers(tests: &str, servers: Result<std::path::PathBuf>, command: &mut 
     }
 }
 
-/// Packages that any system can build and test.
+/// Packages that can be built and tested on any system.
 const PORTABLE: [&str; 3] = ["agent-common", "agent-core", "xtask"];
 
 fn host_tests(args: &Args) -> Result<Counted> {
-    // Without the search for tests in documents: there are none.
+    // Without documentation tests: there are none.
     let mut command = cargo_test();
     match &args.package {
         Some(package) => {
-            // While somebody edits: every other run has all tests and cases.
+            // For use while editing; every other run has all tests and cases.
             println!("--package: the tests beside the code, with few cases of each property");
             let target = if package == "xtask" {
                 "--bins"
@@ -451,7 +450,7 @@ fn host_tests(args: &Args) -> Result<Counted> {
     follow_all(&mut command, args)
 }
 
-/// A failure of these is never excused.
+/// Runs tests whose failures are never excused.
 fn follow_all(command: &mut Command, args: &Args) -> Result<Counted> {
     let selection = Vec::from_iter(args.filter.as_deref());
     follow(command, &selection, &Budget::nothing())
@@ -459,7 +458,7 @@ fn follow_all(command: &mut Command, args: &Args) -> Result<Counted> {
 
 const DEPLOY_TARGET: [&str; 2] = ["--test", "deploy"];
 
-/// The tests of the chart, of the kustomizations and of the alerts.
+/// The tests of the chart, the kustomizations and the alerts.
 fn deploy_tests(args: &Args) -> Result<Counted> {
     if !cfg!(target_os = "linux") {
         return left_out(args, &DEPLOY_TARGET, "needs Linux");
@@ -473,7 +472,7 @@ fn deploy_tests(args: &Args) -> Result<Counted> {
     follow_all(&mut command, args)
 }
 
-/// Names what is not run. It is compiled all the same, on Linux: it must not rot.
+/// Names tests that do not run. On Linux they are compiled anyway, so that they stay valid.
 fn left_out(args: &Args, targets: &[&str], why: &str) -> Result<Counted> {
     if !cfg!(target_os = "linux") {
         return Ok(Counted::skip(&targets.join(" "), why));

@@ -1,7 +1,7 @@
-//! `cargo xtask tidy`: the rules of this repository that neither rustc nor clippy knows.
+//! `cargo xtask tidy`: the rules of this repository that neither rustc nor clippy checks.
 //!
-//! Each rule is a function that reads the repository's files and adds findings, and has a test with a fault
-//! and the fault's innocent twin. A rule must not guess: where the text is ambiguous it is silent.
+//! Each rule is a function that reads the repository's files and adds findings. Its test has a
+//! fault and a similar text that is allowed. A rule must not guess: it accepts ambiguous text.
 
 mod code;
 mod deps;
@@ -22,7 +22,7 @@ pub(crate) use tree::tracked;
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
-    /// Line, counted from 1; 0 where the whole file is meant.
+    /// Line, counted from 1; 0 for the whole file.
     line: usize,
     message: String,
 }
@@ -82,7 +82,7 @@ pub(crate) fn run() -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Runs one rule over files given as (path, text) and gives its messages.
+    /// Runs one rule over files given as (path, text) and returns its messages.
     pub(super) fn check(rule: Rule, files: &[(&str, &str)]) -> Vec<String> {
         let mut findings = Vec::new();
         rule(&Tree::of(files), &mut findings);
@@ -92,7 +92,7 @@ mod tests {
             .collect()
     }
 
-    /// The fault is found in exactly one place, at this line, and the twin is left alone.
+    /// Checks that the fault is found exactly once, at this line, and that the similar text is accepted.
     #[track_caller]
     pub(super) fn fault_and_twin(rule: Rule, path: &str, (fault, line): (&str, usize), twin: &str) {
         let found = check(rule, &[(path, fault)]);

@@ -1,6 +1,5 @@
-//! Programs that tasks install for themselves with cargo or pip, into target/tools, at fixed versions.
-//!
-//! They lie in target/ so that nothing of the user's own is changed and a clone stays one folder.
+//! Programs that tasks install into target/tools with cargo or pip, at fixed versions. They change
+//! nothing of the user's, and a clone stays one folder.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,22 +11,21 @@ use crate::run;
 /// A program from the package registry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tool {
-    /// Name of the package.
     pub(crate) package: &'static str,
-    /// Name of the program it installs.
+    /// Name of the installed program.
     pub(crate) program: &'static str,
-    /// The version that is installed; another one in PATH is not used.
+    /// Version to install; another version in PATH is not used.
     pub(crate) version: &'static str,
-    /// Further arguments of `cargo install`, which installs with the lock file that the package brings.
+    /// Further arguments of `cargo install`, which uses the package's lock file.
     pub(crate) arguments: &'static [&'static str],
-    /// Environment of its build.
+    /// Environment of the build.
     pub(crate) env: &'static [(&'static str, &'static str)],
-    /// List of its wheels, if the Python Package Index has the program: pip, if it is there, fetches in a
-    /// second what cargo builds in minutes.
+    /// List of wheels, if the Python Package Index has the program: pip fetches in a second what
+    /// cargo builds in minutes.
     pub(crate) wheels: Option<&'static str>,
 }
 
-/// A tool that runs for a second need not be optimised for long: a third of the time to install.
+/// A tool that runs for a second needs little optimisation: it installs in a third of the time.
 const QUICK_BUILD: &[(&str, &str)] = &[
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1"),
     ("CARGO_PROFILE_RELEASE_LTO", "off"),
@@ -48,7 +46,7 @@ pub(crate) const TYPOS: Tool = Tool {
 /// Bills of materials.
 pub(crate) const CARGO_CYCLONEDX: Tool = Tool::new("cargo-cyclonedx", "0.5.9");
 
-/// The linker of eBPF objects, linked with Debian's LLVM 22: its default features want LLVM 23.
+/// The linker of eBPF objects, linked with Debian's LLVM 22: its default features require LLVM 23.
 pub(crate) const BPF_LINKER: Tool = Tool {
     arguments: &["--no-default-features", "--features", "llvm-22"],
     env: &[
@@ -60,7 +58,7 @@ pub(crate) const BPF_LINKER: Tool = Tool {
 };
 
 impl Tool {
-    /// A tool whose program has the package's name.
+    /// A tool whose program has the name of the package.
     pub(crate) const fn new(package: &'static str, version: &'static str) -> Self {
         Self {
             package,
@@ -81,7 +79,7 @@ impl Tool {
             .flatten()
             .find(|file| {
                 let mut ask = Command::new(file);
-                // Cargo calls it so too: some know no option without the name of the subcommand.
+                // As cargo calls it: some programs accept no option without the subcommand's name.
                 ask.args(self.program.strip_prefix("cargo-"));
                 let line = run::first_line(ask.arg("--version")).unwrap_or_default();
                 line.split_whitespace().any(|word| word == self.version)
@@ -93,7 +91,7 @@ impl Tool {
         if let Some(path) = self.find() {
             return Ok(path);
         }
-        // Two installations at once take each other's files away.
+        // Two concurrent installations would remove each other's files.
         let _alone = run::alone(self.package)?;
         if let Some(path) = self.find() {
             return Ok(path);
@@ -121,7 +119,7 @@ impl Tool {
             .with_context(|| format!("{package} {version} was installed but does not run"))
     }
 
-    /// Has pip install the wheel for this platform, and none that is not listed.
+    /// Installs the wheel for this platform with pip, and none that is not listed.
     fn fetch(&self, wheels: &str) -> Result<()> {
         let mut pip = Command::new("python3");
         pip.args("-m pip install --quiet --disable-pip-version-check".split(' '))

@@ -1,5 +1,4 @@
-//! The workflows of GitHub, checked by actionlint. Rules of this repository about them are in
-//! tidy/workflows.rs.
+//! Checks the workflows of GitHub with actionlint. tidy/workflows.rs has this repository's rules about them.
 
 use std::process::Command;
 
@@ -18,7 +17,7 @@ pub(crate) const ACTIONLINT: Module = Module {
     ..Module::EMPTY
 };
 
-/// Skipped where actionlint cannot be built: without Go, or without a module proxy.
+/// Skipped if actionlint cannot be built: without Go, or without a module proxy.
 pub(crate) fn for_ci() -> Result<Counted> {
     let folder = match ACTIONLINT.ready() {
         Ok(folder) => folder,

@@ -1,5 +1,5 @@
-//! Steps that run beside others, and tools that are built beside them: each is a process of its own. Its
-//! output goes to a file; that of a step is shown whole once it has ended.
+//! Steps that run in parallel, and tools that are built in parallel, each in its own process.
+//! Output goes to a file; that of a step is shown as a whole once it has ended.
 
 use std::fs::{self, File};
 use std::io;
@@ -14,28 +14,28 @@ use anyhow::{Context, Result, anyhow, ensure};
 use crate::run;
 use crate::tally::{Counted, Tally};
 
-/// The processor time that a process gets.
+/// Processor time that a process gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Time {
     /// As much as any other.
     Shared,
-    /// The time that others leave. It ends with the thread that started it.
+    /// Only idle time. The process ends with the thread that started it.
     Idle,
 }
 
-/// Target folder of idle steps: in a common one, cargo's lock would hold up the builds of the others.
+/// Target folder of idle steps: in a shared one, cargo's lock would delay other builds.
 const IDLE_TARGET: &str = "target/idle";
 
-/// Lock of who builds tools.
+/// Lock of the thread that builds tools.
 const AHEAD: &str = "ahead";
 
-/// `cargo xtask step WORDS`, with this target folder if it is not the usual one.
+/// `cargo xtask step WORDS`, with this target folder if it is not the default one.
 fn command(words: &str, time: Time, target: Option<&str>) -> Result<Command> {
     let xtask = std::env::current_exe()?;
     let mut command = match time {
         Time::Idle if cfg!(target_os = "linux") => {
             let mut command = Command::new("setpriv");
-            // Programs that it starts in turn have this class too.
+            // Programs that it starts inherit this class.
             command.args(["--pdeathsig", "KILL", "chrt", "--idle", "0"]);
             command.arg(xtask);
             command
@@ -49,7 +49,6 @@ fn command(words: &str, time: Time, target: Option<&str>) -> Result<Command> {
     Ok(command)
 }
 
-/// Starts it.
 fn start(words: &str, mut command: Command) -> Result<Child> {
     fs::create_dir_all(run::root().join("target/ci")).context("make target/ci")?;
     let log = log(words);
@@ -64,9 +63,9 @@ fn log(words: &str) -> PathBuf {
     run::root().join(format!("target/ci/{name}.log"))
 }
 
-/// Builds the tools of these steps, in the order of the steps. While tests wait for packets, the
-/// processors are free for it. A step that begins before its tools are ready waits for them, by the locks
-/// of cargo and of [`run::alone`]. A failure repeats in the step itself, which reports it.
+/// Builds the tools of these steps in order, while tests wait for packets and leave processors
+/// idle. A step that begins before its tools are ready waits for them, by the locks of cargo and of
+/// [`run::alone`]. A failure repeats in the step itself, which reports it.
 pub(super) fn build_tools(steps: Vec<&'static str>) -> Result<JoinHandle<()>> {
     let tools = run::alone(AHEAD)?;
     Ok(thread::spawn(move || {
@@ -79,7 +78,7 @@ pub(super) fn build_tools(steps: Vec<&'static str>) -> Result<JoinHandle<()>> {
     }))
 }
 
-/// Waits until [`build_tools`] has ended: tests wait for tools, and nobody waits for an idle step.
+/// Waits until [`build_tools`] has ended: tests need tools, and nothing needs an idle step.
 pub(super) fn after_tools() -> Result<()> {
     run::alone(AHEAD).map(drop)
 }
@@ -95,9 +94,9 @@ fn build_tools_of(step: &str) -> Result<()> {
 pub(super) struct Running {
     name: &'static str,
     since: Instant,
-    /// Of its process, which leads a group of its own if it is idle.
+    /// Process id; an idle process leads its own process group.
     pid: libc::pid_t,
-    /// When it ended, and how.
+    /// When the process ended, and how.
     ended: JoinHandle<(Instant, io::Result<ExitStatus>)>,
     was_stopped: bool,
 }
@@ -111,7 +110,7 @@ impl Running {
     fn begin(name: &'static str, time: Time, target: Option<&str>) -> Result<Self> {
         let since = Instant::now();
         let mut command = command(name, time, target)?;
-        // For `stop_idle` a group of its own, which Ctrl-C does not reach.
+        // A separate group for `stop_idle`, which Ctrl-C does not reach.
         if time == Time::Idle {
             command.process_group(0);
         }
@@ -130,9 +129,9 @@ impl Running {
         })
     }
 
-    /// Stops an idle step that has not ended, when nothing else is left to do: processes that are not
-    /// ours may leave no idle time. [`Running::end`] begins it again. All idle ones are stopped first,
-    /// since they wait for each other's locks.
+    /// Stops an unfinished idle step when nothing else is left to do: other processes on the
+    /// machine may leave no idle time. [`Running::end`] starts it again. All idle steps are stopped
+    /// first, since they wait for each other's locks.
     pub(super) fn stop_idle(&mut self) {
         if !self.ended.is_finished() {
             // SAFETY: takes numbers alone. The group is that of a process which was there just now.
@@ -141,12 +140,12 @@ impl Running {
         }
     }
 
-    /// Waits for its end, shows its output, and gives how long it took.
+    /// Waits for the end, shows the output, and returns the duration.
     pub(super) fn end(mut self) -> Result<(Duration, Result<Counted>)> {
         let (name, since) = (self.name, self.since);
         if self.was_stopped {
             let _ = self.ended.join();
-            // With what it built so far.
+            // With the parts that it has built so far.
             self = Self::begin(name, Time::Shared, Some(IDLE_TARGET))?;
         }
         let ended = self.ended.join();
@@ -163,7 +162,7 @@ impl Running {
     }
 }
 
-/// A step that ended well passed, or said with [`Counted::skip`] why it did not run.
+/// A step that succeeded has passed, or has reported with [`Counted::skip`] why it did not run.
 fn counted(name: &str, text: &str) -> Counted {
     let begin = format!("{name}: ");
     let skips = text
@@ -177,8 +176,8 @@ fn counted(name: &str, text: &str) -> Counted {
     }
 }
 
-/// The error that the process ended with, and what it did not meet before: of a long output CI may show
-/// the table of steps alone.
+/// The error of the process, and the conditions that it did not meet before. CI may show only the
+/// table of steps of a long output.
 fn why(text: &str) -> Option<String> {
     let last = |begin| text.lines().rev().find_map(|line| line.strip_prefix(begin));
     let error = last("error: ")?;

@@ -1,5 +1,5 @@
-//! The skips that CI accepts (.ci/skips.txt). Every other skip is a failure in CI: a machine that
-//! lost Go, apt or the network must not be green.
+//! Skips that CI accepts (.ci/skips.txt). Every other skip is a failure in CI: a machine that lost
+//! Go, apt or the network must not pass.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,6 @@ use crate::tally::Counted;
 
 const FILE: &str = ".ci/skips.txt";
 
-/// The list: names, and parts of the reasons.
 pub(super) struct Accepted(Vec<(String, String)>);
 
 impl Accepted {
@@ -29,17 +28,17 @@ impl Accepted {
         Ok(Self(entries.collect::<Result<_>>()?))
     }
 
-    /// Whether the list has this skip, `MODULE::TEST: why`.
+    /// Whether the list contains this skip, `MODULE::TEST: why`.
     fn has(&self, line: &str) -> bool {
         let (name, why) = line.split_once(": ").unwrap_or((line, ""));
         let has = |(entry, reason): &(String, String)| {
-            // Around the name of a test: the kernel, modules, and the case.
+            // The name of a test is surrounded by the kernel, modules, and the case.
             name.split([' ', ':']).any(|part| part == entry) && why.contains(reason)
         };
         self.0.iter().any(has)
     }
 
-    /// Counts skips that are not on the list as failures, and gives their lines.
+    /// Counts skips that are not on the list as failures, and returns their lines.
     pub(super) fn hold(&self, counted: &mut Counted) -> Vec<String> {
         let refused = counted.skipped.iter().filter(|line| !self.has(line));
         let mut lines: Vec<String> = refused.cloned().collect();

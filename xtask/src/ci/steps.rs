@@ -11,7 +11,7 @@ use crate::{demo, run, setup_cluster, setup_ebpf, storm, test, workflows};
 pub(crate) struct Step {
     pub(super) name: &'static str,
     act: Act,
-    /// Builds its tools, which `act` would build itself.
+    /// Builds the step's tools, which `act` would otherwise build itself.
     pub(super) tools: Option<fn() -> Result<()>>,
     pub(super) place: Place,
 }
@@ -19,21 +19,21 @@ pub(crate) struct Step {
 /// When a step runs.
 #[derive(Clone, Copy)]
 pub(super) enum Place {
-    /// After the step before it.
+    /// After the previous step.
     InTurn,
-    /// Beside its neighbours that have this place too, since it waits most of the time. This function
-    /// builds its programs before any of them begins.
+    /// In parallel with neighbours that have this place too, because the step waits most of the
+    /// time. This function builds its programs before any of them starts.
     Together(fn() -> Result<()>),
-    /// From here on, in the time that later steps leave idle. It ends when it will, at the latest
-    /// after the last step. Where only some steps were asked for it runs in turn.
+    /// From here on, in the time that later steps leave idle, and at the latest after the last
+    /// step. If only some steps were requested, it runs in turn.
     Idle,
 }
 
 enum Act {
     Count(fn() -> Result<Counted>),
-    /// These count as one test in the closing line.
+    /// Counts as one test in the closing line.
     One(fn() -> Result<()>),
-    /// The command line of another task of xtask. Tests count as they do in it.
+    /// The command line of another task of xtask, which counts tests itself.
     Task(&'static str),
 }
 
@@ -83,9 +83,8 @@ impl Step {
     }
 }
 
-/// The steps that guard each landing. Those behind the tests need tools that are built while tests wait.
-/// Clippy and rustdoc take the time in which tests wait as well, once the tools are built: nothing needs
-/// their results.
+/// The steps that guard each landing. Steps after the tests need tools that are built while tests wait.
+/// Clippy and rustdoc use that time too, once the tools are built, because nothing needs their results.
 pub(crate) const CI: &[Step] = &[
     step("fmt", One(fmt)),
     step("tidy", Task("tidy")),
@@ -94,7 +93,7 @@ pub(crate) const CI: &[Step] = &[
     step("gen-docs", Task("gen-docs --check")),
     step("core", One(core_is_pure)),
     step("test", Task("test --in-ci nodes")).needs(setup_cluster::for_nodes),
-    // Alone: beside the storm's floods it misses a fault.
+    // Alone: in parallel with the storm's floods it misses a fault.
     step("demo", Count(demo::for_ci)),
     step("storm", Count(storm::for_ci)).together(storm::build_for_ci),
     step("build-ebpf", One(ebpf))
@@ -108,7 +107,7 @@ pub(crate) const CI: &[Step] = &[
     step("workflows", Count(workflows::for_ci)).needs(|| workflows::ACTIONLINT.ready().map(drop)),
 ];
 
-/// Steps that take too long for each landing, or that few changes can break. Each step is a job of
+/// Steps that take too long for each landing, or that few changes can break. Each is a job of
 /// .github/workflows/nightly.yml.
 pub(crate) const NIGHTLY: &[Step] = &[
     step("worlds", Task("test --worlds")),
@@ -125,7 +124,7 @@ pub(crate) const NIGHTLY: &[Step] = &[
     step("sanitize", Task("test --sanitize")),
     step("image", Task("image --check --arch amd64,arm64")),
     step("release", Task("release")),
-    // The day's seed, and two that do not change.
+    // Today's seed, and two fixed ones.
     step("storm", Task("storm --minutes 120 --api")),
     step("storm-1", Task("storm --seed 1 --minutes 60 --api")),
     step("storm-2", Task("storm --seed 2 --minutes 60 --api")),
@@ -147,10 +146,10 @@ fn fmt() -> Result<()> {
     run::run(run::cargo().args(["fmt", "--all", "--", "--check"]))
 }
 
-/// The host's crates; agent-ebpf is linted by `build-ebpf --check`, with its own compiler.
+/// Lints the host's crates; `build-ebpf --check` lints agent-ebpf with the eBPF compiler.
 fn clippy() -> Result<()> {
-    // Tests that run only where they are named are not among all targets. The same packages give the
-    // same features: with others the library of the tests would be checked twice.
+    // `--all-targets` excludes tests that run only if named. The same packages have the same
+    // features; with others the tests' library would be checked twice.
     let named = ["cluster", "deploy", "install", "worlds", "cilium"];
     let named = named.iter().flat_map(|name| ["--test", name]).collect();
     for targets in [vec!["--all-targets"], named] {
@@ -164,7 +163,7 @@ fn clippy() -> Result<()> {
     Ok(())
 }
 
-/// Every use of a node with every fault and innocent world, with 200 seeds.
+/// Every use of a node with every fault and negative control, with 200 seeds.
 fn judgement() -> Result<()> {
     let mut command = run::cargo();
     command.args(["test", "--package", "agent-core", "--release"]);
@@ -181,7 +180,7 @@ fn doc() -> Result<()> {
     )
 }
 
-/// No library that does I/O is in the dependency tree of agent-core, however far down.
+/// Checks that no library with I/O is in the dependency tree of agent-core.
 fn core_is_pure() -> Result<()> {
     const IMPURE: &str = "aya axum hyper k8s_openapi kube libc mio socket2 tokio";
     let tree = run::output(
@@ -201,13 +200,13 @@ fn core_is_pure() -> Result<()> {
     Ok(())
 }
 
-/// Without advisories: they are a step of their own.
+/// Without advisories, which are a separate step.
 fn deny() -> Result<()> {
     run::run(cargo_deny()?.args(["check", "bans", "licenses", "sources"]))
 }
 
-/// Their database is a repository of RustSec's. Where it cannot be cloned nothing is known, which is
-/// said and fails nothing: CI has to work where only a package registry can be reached.
+/// The database is a repository of RustSec. If it cannot be cloned, the step is skipped: CI must
+/// work where only a package registry can be reached.
 fn advisories() -> Result<Counted> {
     if let Err(error) = run::run(cargo_deny()?.args(["fetch", "db"])) {
         let why = format!("the database of RustSec cannot be fetched ({error:#})");
@@ -247,7 +246,7 @@ mod tests {
         }
     }
 
-    /// The workflow's list of jobs.
+    /// The workflow's list of jobs must match.
     #[test]
     fn each_nightly_step_is_a_job() {
         let file = run::root().join(".github/workflows/nightly.yml");

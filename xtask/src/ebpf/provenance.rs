@@ -1,4 +1,4 @@
-//! agent/ebpf/provenance.json: what made the checked-in object.
+//! agent/ebpf/provenance.json: the tools and sources that built the checked-in object.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use super::sources::{self, PROVENANCE, REBUILD, STALE};
 use super::toolchain::Way;
 use crate::run;
 
-/// Written one field to a line: the agent's build script reads it without a JSON parser.
+/// Written with one field on each line, because the agent's build script reads it without a JSON parser.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Provenance {
@@ -21,11 +21,11 @@ pub(crate) struct Provenance {
     pub(crate) way: Way,
     /// Output of `rustc --version`.
     pub(crate) rustc: String,
-    /// The name to ask rustup for, or Debian's package.
+    /// Name to install with rustup, or Debian's package.
     pub(crate) toolchain: String,
     /// Output of `bpf-linker --version`.
     pub(crate) linker: String,
-    /// LLVM of linker and llvm-objcopy.
+    /// LLVM of the linker and of llvm-objcopy.
     pub(crate) llvm: String,
 }
 
@@ -38,23 +38,22 @@ impl Provenance {
             .with_context(|| format!("{PROVENANCE} is damaged; run: {REBUILD}"))
     }
 
-    /// Refuses an object that the present sources did not make.
+    /// Refuses an object that was not built from the current sources.
     pub(crate) fn insist_on_sources(&self) -> Result<()> {
         let current = sources::hash(&run::root())?;
         ensure!(self.sources_sha256 == current, "{STALE}; run: {REBUILD}");
         Ok(())
     }
 
-    /// Writes the file, with a line end as editors want it.
+    /// Writes the file, with a final newline.
     pub(crate) fn write(&self) -> Result<()> {
         let text = serde_json::to_string_pretty(self)? + "\n";
         fs::write(run::root().join(PROVENANCE), text)
             .with_context(|| format!("cannot write {PROVENANCE}"))
     }
 
-    /// The tools that differ from `other`'s, as lines "name: recorded -> here".
-    ///
-    /// The compiler is no part of it: no other one than the recorded is asked.
+    /// Tools that differ from those of `other`, as lines "name: recorded -> here". The compiler is
+    /// always the recorded one, so it is excluded.
     pub(crate) fn tool_changes(&self, other: &Self) -> Vec<String> {
         [
             ("linker", &self.linker, &other.linker),
@@ -98,7 +97,7 @@ mod tests {
         }
     }
 
-    /// A debug build takes such an object: only this keeps it from a real kernel.
+    /// A debug build accepts such an object: only this check keeps it from a real kernel.
     #[test]
     fn an_object_of_other_sources_is_refused() {
         let error = provenance().insist_on_sources().expect_err("other sources");

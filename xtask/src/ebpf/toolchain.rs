@@ -1,4 +1,4 @@
-//! The compilers that can build the eBPF side, and how to find one.
+//! Finds the compilers that can build the eBPF side.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -34,14 +34,14 @@ impl fmt::Display for Way {
 #[derive(Debug)]
 pub(crate) struct Toolchain {
     pub(crate) way: Way,
-    /// The folder of cargo and rustc themselves, not of rustup's stand-ins.
+    /// The folder of the real cargo and rustc, not of rustup's proxies.
     pub(crate) bin: PathBuf,
     pub(crate) sysroot: PathBuf,
     /// Output of `rustc --version`.
     pub(crate) version: String,
 }
 
-/// Finds a compiler of one way, of exactly that version where one is given.
+/// Finds a compiler from one source, of exactly that version if one is given.
 pub(crate) fn find(way: Way, version: Option<&str>) -> Result<Toolchain> {
     let sysroots = match way {
         Way::Rustup => nightlies()?,
@@ -77,7 +77,7 @@ fn inspect(way: Way, sysroot: &Path) -> Result<Toolchain> {
     })
 }
 
-/// The sysroots of rustup's nightly toolchains, the plain `nightly` first.
+/// Sysroots of rustup's nightly toolchains, the plain `nightly` first.
 fn nightlies() -> Result<Vec<PathBuf>> {
     let mut command = Command::new("rustup");
     let list = run::output(command.args(["toolchain", "list"]))
@@ -96,8 +96,8 @@ fn sysroot(toolchain: &str) -> Option<PathBuf> {
     run::first_line(&mut command).map(PathBuf::from)
 }
 
-/// The name under which rustup can install a nightly: it is published the day after the date of
-/// its last commit, which is the one in its version. For Debian's compiler, the package.
+/// Name under which rustup can install a nightly: it is published the day after its last commit,
+/// whose date is in the version. For Debian's compiler, the package.
 pub(crate) fn rustup_name(way: Way, version: &str) -> String {
     let date = version.rsplit(' ').next().unwrap_or_default();
     let date = date.trim_end_matches(')').parse::<Date>();

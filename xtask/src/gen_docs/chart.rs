@@ -1,9 +1,9 @@
-//! The chart's table of values, from the comments of values.yaml: `# --` begins a description, as
-//! helm-docs reads it. It reads that file's layout, which is not all of YAML.
+//! The chart's table of values, from the comments of values.yaml. `# --` begins a description, as
+//! in helm-docs. It parses only that file's layout, not all of YAML.
 
 use anyhow::{Result, bail, ensure};
 
-/// The lines of the README that the table stands between.
+/// Lines of the README around the table.
 const MARKS: [&str; 2] = [
     "<!-- values: written by `cargo xtask gen-docs` from values.yaml -->\n",
     "<!-- values: end -->\n",
@@ -21,12 +21,12 @@ pub(super) fn with_table(readme: &str, values: &str) -> Result<String> {
     Ok(format!("{before}{begin}{table}{end}{after}"))
 }
 
-/// A row for each value that has a description.
+/// One row for each value with a description.
 fn table(values: &str) -> Result<String> {
     let mut rows = "| value | default | meaning |\n|---|---|---|\n".to_owned();
     let mut path: Vec<(usize, &str)> = Vec::new();
     let mut description = String::new();
-    // Below a value that has a row everything is its default.
+    // Everything below a value with a row belongs to its default.
     let mut inside: Option<usize> = None;
     for line in values.lines() {
         let text = line.trim_start();

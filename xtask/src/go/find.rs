@@ -1,4 +1,4 @@
-//! Finding Go: in PATH, where its own packages put it, or by way of Debian's.
+//! Finds Go in PATH, where its own archive unpacks, or by way of Debian's package.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,18 +8,18 @@ use anyhow::{Context, Result};
 use super::download;
 use crate::{host, run};
 
-/// The toolchain that the servers' module asks for.
+/// Toolchain that the servers' module requires.
 const WANTED: &str = "1.26.8";
 const ADVICE: &str = "Go is missing: unpack Go 1.26.8 or newer from https://go.dev/dl into /usr/local/go, or \
      put Go 1.21 or newer into PATH (it fetches 1.26.8 itself), then run this again";
 
-/// The go command that can build the servers, installed first where apt-get can.
+/// The go command that can build the servers, installed first if apt-get can do that.
 pub(super) fn find() -> Result<PathBuf> {
     if installed().is_none() {
         host::install("building programs in Go", &["golang-go"]).context(ADVICE)?;
     }
     let go = installed().context(ADVICE)?;
-    // From 1.21 on go fetches the toolchain that a module asks for, and has a setting for that.
+    // From 1.21 on, go fetches the toolchain that a module requires, and has a setting for that.
     let mut ask = Command::new(&go);
     ask.env("GOTOOLCHAIN", "local").args(["env", "GOTOOLCHAIN"]);
     let setting =
@@ -31,12 +31,12 @@ pub(super) fn find() -> Result<PathBuf> {
 }
 
 fn installed() -> Option<PathBuf> {
-    // Go's own archive unpacks there, and many shells' PATH does not know it.
+    // Go's archive unpacks there, and the PATH of many shells lacks it.
     let own = PathBuf::from("/usr/local/go/bin/go");
     host::find("go").or_else(|| own.is_file().then_some(own))
 }
 
-/// An older go cannot switch toolchains, but it can fetch one: they are modules too.
+/// An older go cannot switch toolchains, but it can fetch one, because toolchains are modules.
 fn toolchain(old: &Path) -> Result<PathBuf> {
     let machine = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -46,7 +46,7 @@ fn toolchain(old: &Path) -> Result<PathBuf> {
     eprintln!("{} is too old: fetching Go {WANTED} with it", old.display());
     let module = format!("golang.org/toolchain@v0.0.1-go{WANTED}.linux-{machine}");
     let folder = download(old, &module).context(ADVICE)?;
-    // Modules are stored without the right to execute.
+    // Modules are stored without the permission to execute.
     run::run(
         Command::new("chmod")
             .args(["-R", "u+x"])

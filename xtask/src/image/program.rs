@@ -1,5 +1,5 @@
-//! The program of the image: linked statically with glibc, for either architecture, with no path
-//! of this machine in it (docs/adr/0013-image.md).
+//! The program of the image, linked statically with glibc for either architecture, without paths of
+//! this machine (docs/adr/0013-image.md).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,7 +9,7 @@ use clap::ValueEnum;
 
 use crate::{host, run};
 
-/// Architectures of the image, by the names that images have for them.
+/// Architectures of the image, by their names in images.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Arch {
     /// x86-64
@@ -19,7 +19,7 @@ pub(crate) enum Arch {
 }
 
 impl Arch {
-    /// This machine's.
+    /// Architecture of this machine.
     pub(crate) fn here() -> Result<Self> {
         match std::env::consts::ARCH {
             "x86_64" => Ok(Arch::Amd64),
@@ -39,7 +39,7 @@ impl Arch {
         Arch::here().is_ok_and(|here| here == self)
     }
 
-    /// Name of the processor, in Rust, GNU and QEMU.
+    /// Name of the processor in Rust, GNU and QEMU.
     pub(crate) fn processor(self) -> &'static str {
         match self {
             Arch::Amd64 => "x86_64",
@@ -52,12 +52,12 @@ impl Arch {
         format!("{}-unknown-linux-gnu", self.processor())
     }
 
-    /// The same in Debian: of folders of libraries, and before the names of tools.
+    /// Name of the target in Debian: of library folders, and as a prefix of tools.
     pub(crate) fn triplet(self) -> String {
         format!("{}-linux-gnu", self.processor())
     }
 
-    /// The C compiler that links for it, here.
+    /// C compiler on this machine that links for the target.
     pub(crate) fn compiler(self) -> String {
         match self.is_here() {
             true => "cc".to_owned(),
@@ -65,7 +65,7 @@ impl Arch {
         }
     }
 
-    /// Linker for cargo: the compiler, or a script that makes it link position-independent where
+    /// Linker for cargo: the compiler, or a script that makes it link position-independently where
     /// rustc would not.
     fn linker(self) -> PathBuf {
         match self {
@@ -74,7 +74,7 @@ impl Arch {
         }
     }
 
-    /// Debian's packages with compiler and static C library.
+    /// Debian's packages with the compiler and the static C library.
     fn packages(self) -> [String; 2] {
         let gcc = format!("gcc-{}", self.triplet().replace('_', "-"));
         let libc = format!("libc6-dev-{}-cross", self.name());
@@ -84,17 +84,17 @@ impl Arch {
         }
     }
 
-    /// The linker setting of cargo for it.
+    /// Name of cargo's linker variable for the target.
     pub(crate) fn linker_variable(self) -> String {
         let target = self.target().to_uppercase().replace('-', "_");
         format!("CARGO_TARGET_{target}_LINKER")
     }
 }
 
-/// Installs what building for an architecture takes and this machine lacks.
+/// Installs what this machine lacks for building for an architecture.
 pub(crate) fn prepare(arch: Arch) -> Result<()> {
     let purpose = format!("the image for {}", arch.name());
-    // The compiler answers with the bare name if it has no such file.
+    // If the file is missing, the compiler prints the bare name.
     let has_libc = || {
         let ask = run::first_line(Command::new(arch.compiler()).arg("-print-file-name=libc.a"));
         ask.is_some_and(|file| Path::new(&file).is_absolute())
@@ -116,14 +116,13 @@ pub(crate) fn prepare(arch: Arch) -> Result<()> {
     Ok(())
 }
 
-/// Builds the program from the sources in `root`. `target_folder` is where, if not where cargo
-/// builds anyway.
+/// Builds the program from the sources in `root`, in `target_folder` or in cargo's default folder.
 pub(super) fn build(arch: Arch, root: &Path, target_folder: Option<&Path>) -> Result<PathBuf> {
     let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
     let mut remap = |from: &Path, to| {
         flags.push(format!("--remap-path-prefix={}={to}", from.display()));
     };
-    // Folders of this machine; the last one that fits is taken.
+    // Folders of this machine; rustc uses the last match.
     remap(root, "/pathproof");
     for registry in run::registries()? {
         remap(&registry, "/registry");
@@ -133,7 +132,7 @@ pub(super) fn build(arch: Arch, root: &Path, target_folder: Option<&Path>) -> Re
         .current_dir(root)
         .args(["build", "--package", "pathproof", "--bin", "pathproof"])
         .args(["--locked", "--profile", "dist", "--target", &arch.target()])
-        // Not RUSTFLAGS: paths may have blanks. These outrank what the user has set.
+        // Not RUSTFLAGS, because paths may contain blanks. These flags override the user's.
         .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env(arch.linker_variable(), arch.linker())
         .env("STATIC_PIE_COMPILER", arch.compiler());

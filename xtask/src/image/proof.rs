@@ -1,5 +1,5 @@
-//! Requirements on an image, read back from the archive: one static program below the limit, with
-//! no path of this machine in it, that runs where nothing else is.
+//! Requirements on an image, checked on the archive: one static program below the size limit,
+//! without paths of this machine, that runs without any other file.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +12,10 @@ use super::program::Arch;
 use super::{REFERENCE, trial};
 use crate::run;
 
-/// Limit of the program's size (docs/internal/specification.md).
+/// Maximum size of the program (docs/internal/specification.md).
 const LIMIT: usize = 25 * 1024 * 1024;
 
-/// Checks the image in an archive, and gives how its program was tried.
+/// Checks the image in an archive, and returns how its program was tried.
 pub(super) fn of(arch: Arch, archive: &Path, program: &Path) -> Result<String> {
     let bytes = fs::read(program)?;
     ensure!(
@@ -25,7 +25,7 @@ pub(super) fn of(arch: Arch, archive: &Path, program: &Path) -> Result<String> {
     );
     let home = std::env::home_dir().unwrap_or_default();
     for folder in [run::root(), home.join(".cargo"), home.join(".rustup")] {
-        // One name alone, such as /src, is found in paths of libraries too.
+        // A single name, such as /src, also occurs in paths of libraries.
         ensure!(
             folder.components().count() < 3 || !names(&bytes, &folder),
             "the program contains a path of this machine: {}",
@@ -66,7 +66,7 @@ fn names(program: &[u8], folder: &Path) -> bool {
     program.windows(folder.len()).any(|window| window == folder)
 }
 
-/// The program is position-independent and needs neither a loader nor libraries.
+/// Checks that the program is position-independent and needs neither a loader nor libraries.
 fn is_static(arch: Arch, program: &Path) -> Result<()> {
     let mut readelf = Command::new("readelf");
     readelf.env("LC_ALL", "C").arg("--wide").arg("--dynamic");

@@ -1,4 +1,4 @@
-//! The SBOMs beside the image, by cargo-cyclonedx: of the program, and of the eBPF object in it.
+//! SBOMs for the image, by cargo-cyclonedx: one of the program, and one of its eBPF object.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,9 +12,9 @@ use super::{VERSION, copy_sources, created, folder};
 use crate::run;
 use crate::tools::CARGO_CYCLONEDX;
 
-/// Writes them and gives their paths.
+/// Writes the SBOMs and returns their paths.
 pub(super) fn write(arch: Arch) -> Result<Vec<PathBuf>> {
-    // cargo-cyclonedx writes beside the manifests.
+    // cargo-cyclonedx writes next to the manifests.
     let sources = tempfile::tempdir()?;
     copy_sources(sources.path())?;
     run::run(
@@ -43,7 +43,7 @@ pub(super) fn write(arch: Arch) -> Result<Vec<PathBuf>> {
         .collect()
 }
 
-/// The libraries that are linked in and that cargo does not list.
+/// Linked libraries that cargo does not list.
 fn runtime() -> Result<Vec<Value>> {
     let glibc = run::first_line(Command::new("getconf").arg("GNU_LIBC_VERSION"));
     let glibc = glibc.context("getconf names no version of glibc")?;

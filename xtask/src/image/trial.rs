@@ -1,7 +1,7 @@
-//! Runs the program of the image where nothing else is but `/etc/hosts` and a kubeconfig.
+//! Runs the program of the image with no other files than `/etc/hosts` and a kubeconfig.
 //!
-//! Shows that it needs no loader and no library, and that the C library in it finds a host by name
-//! without files of its own. Another architecture's runs in qemu where that is installed.
+//! This shows that it needs no loader and no library, and that its C library resolves a host name
+//! without further files. A program of another architecture runs in qemu if that is installed.
 
 use std::fs;
 use std::net::TcpListener;
@@ -15,12 +15,12 @@ use anyhow::{Context, Result, ensure};
 use super::program::Arch;
 use crate::{host, run};
 
-/// A name that no resolver knows (RFC 6761): only the /etc/hosts beside the program has it.
+/// A name that no resolver knows (RFC 6761); only this /etc/hosts contains it.
 const SERVER: &str = "api.pathproof.test";
-/// Until the program has asked the server at that name, on a busy machine.
+/// Timeout until the program connects to the server of that name, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Runs the program of an unpacked image as far as this machine can, and gives how.
+/// Runs the program of an unpacked image as far as this machine can, and returns how.
 pub(super) fn trial(arch: Arch, root: &Path) -> Result<String> {
     let program = root.join("pathproof");
     if arch != Arch::here()? {
@@ -61,7 +61,7 @@ fn emulated(arch: Arch, program: &Path) -> Result<String> {
     Ok("says its version in qemu; no packet was tried".to_owned())
 }
 
-/// The program, given a kubeconfig with a host name, comes to the server that /etc/hosts names.
+/// With a host name in its kubeconfig, the program connects to the server that /etc/hosts names.
 fn finds_its_server(root: &Path, mut command: Command) -> Result<()> {
     let server = TcpListener::bind("127.0.0.1:0")?;
     server.set_nonblocking(true)?;
@@ -88,8 +88,7 @@ fn finds_its_server(root: &Path, mut command: Command) -> Result<()> {
     Ok(())
 }
 
-/// There are no certificates in the image: without an authority of its own a kubeconfig is refused
-/// with the remedy.
+/// The image contains no certificates, so a kubeconfig without an authority is refused with the remedy.
 fn says_what_it_lacks(root: &Path, mut command: Command) -> Result<()> {
     fs::write(root.join("kubeconfig"), kubeconfig("https", 6443))?;
     command.args(["rotate", "--kubeconfig", "/kubeconfig"]);

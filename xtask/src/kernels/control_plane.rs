@@ -1,6 +1,6 @@
-//! The API server of the cluster tests in a machine: on this side, since an emulated processor takes
-//! minutes for etcd and kube-apiserver. It has a network namespace of its own, and the machine's
-//! emulator runs in it too: the guest reaches it, and nothing else.
+//! API server of the cluster tests in a machine. It runs on the host, because etcd and
+//! kube-apiserver take minutes on an emulated processor. It has its own network namespace, in which
+//! the machine's emulator runs too, so the guest reaches only that.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -10,26 +10,25 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{run, setup_cluster};
 
-/// The programs of it.
 #[derive(Debug)]
 pub(super) struct Servers {
-    /// Folder that holds kube-proxy as well.
+    /// Folder that also contains kube-proxy.
     pub(super) folder: PathBuf,
     /// Program that starts them.
     program: PathBuf,
 }
 
-/// One for a machine; ends when dropped.
+/// An API server for one machine; it ends when dropped.
 #[derive(Debug)]
 pub(super) struct ControlPlane {
     pub(super) namespace: String,
-    /// The certificate of its authority.
+    /// Certificate of its authority.
     pub(super) ca: PathBuf,
     child: Child,
 }
 
 impl Servers {
-    /// Builds what is missing.
+    /// Builds missing programs.
     pub(super) fn ready() -> Result<Self> {
         Ok(Self {
             folder: setup_cluster::ready()?,
@@ -62,7 +61,7 @@ impl Servers {
 
 impl Drop for ControlPlane {
     fn drop(&mut self) {
-        // It ends with its input, and takes its servers and its namespaces with it.
+        // It ends when its input closes, and removes its servers and namespaces.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }

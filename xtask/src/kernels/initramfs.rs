@@ -1,9 +1,9 @@
-//! The first file system of a machine: busybox, the tools that the namespace worlds run, a kernel's
-//! modules, and the tests. It is all that a machine has, but for one with a whole Kubernetes, whose
-//! programs are on a disk: no network but the way to an API server.
+//! The first file system of a machine: busybox, the tools of the namespace worlds, a kernel's
+//! modules, and the tests. A machine has nothing else, and no network except to an API server. Only
+//! a machine with a whole Kubernetes has more programs, on a disk.
 //!
-//! Two archives, one behind the other, which the kernel unpacks in turn: that of a kernel, and that of the
-//! tests, which are the same for all kernels of an architecture.
+//! It consists of two concatenated archives, which the kernel unpacks in turn: one of the kernel,
+//! and one of the tests, which are the same for all kernels of an architecture.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,14 +21,14 @@ use crate::{host, run};
 
 /// The first process.
 const INIT: &str = include_str!("init.sh");
-/// Programs of the guest. Busybox has the rest.
+/// Programs of the guest; busybox provides the others.
 const TOOLS: &str = "
     sh cp bash ip tc nft conntrack setpriv ipset ipvsadm
     iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore
     iptables-legacy iptables-legacy-restore ip6tables-legacy ip6tables-legacy-restore xtables-legacy-multi
     iptables-nft iptables-nft-restore ip6tables-nft ip6tables-nft-restore";
-/// Modules by name; what they depend on comes with them. One that a kernel has built in, or not at
-/// all, is none.
+/// Names of modules, whose dependencies are copied too. A module that a kernel has built in, or
+/// does not have, is skipped.
 const MODULES: &str = "
     veth bridge br_netfilter dummy vxlan
     nf_conntrack nf_conntrack_netlink nf_nat
@@ -45,10 +45,10 @@ const MODULES: &str = "
     sch_ingress cls_bpf act_mirred cls_matchall cls_u32 act_gact
     tcp_diag inet_diag";
 
-/// Size of a disk. Blocks that nobody writes take no space here.
+/// Size of a disk. Unwritten blocks take no space on the host.
 const DISK: &str = "4G";
 
-/// Installs the packages that machines of these architectures need on this one.
+/// Installs the packages that this machine needs for machines of these architectures.
 pub(crate) fn install_packages(arches: &BTreeSet<Arch>) -> Result<()> {
     host::install_world("the tests on other kernels")?;
     let mut programs = vec![
@@ -67,7 +67,7 @@ pub(crate) fn install_packages(arches: &BTreeSet<Arch>) -> Result<()> {
     host::install_programs("the tests on other kernels", &programs)
 }
 
-/// Everything but the programs under test, with a list of jobs, as an archive.
+/// Packs everything except the programs under test, with a list of jobs, into an archive.
 pub(crate) fn base(
     kernel: &Unpacked,
     userland: &Userland,
@@ -114,14 +114,14 @@ fn found(program: &str) -> Result<PathBuf> {
     host::find(program).with_context(|| format!("there is no {program} on this machine"))
 }
 
-/// Copies the modules and what they depend on, unpacked: the guest's modprobe reads no xz.
+/// Copies the modules and their dependencies, decompressed: the guest's modprobe cannot read xz.
 fn modules(kernel: &Unpacked, tree: &Tree<'_>) -> Result<()> {
     let (root, release) = (kernel.root(), kernel.release.as_str());
     let tool = |name: &str| -> Result<Command> { Ok(Command::new(found(name)?)) };
     run::run_quietly(tool("depmod")?.arg("-b").arg(&root).arg(release))?;
     let mut files = BTreeSet::new();
     for module in MODULES.split_whitespace() {
-        // Built in, or not of this kernel: refused, or a line of another word.
+        // If the module is built in or missing, modprobe fails or prints another kind of line.
         let output = tool("modprobe")?
             .arg("-d")
             .arg(&root)
@@ -152,7 +152,7 @@ fn modules(kernel: &Unpacked, tree: &Tree<'_>) -> Result<()> {
 /// A folder that becomes an archive.
 pub(crate) struct Tree<'a> {
     root: PathBuf,
-    /// Origin of the libraries that programs need.
+    /// Source of the libraries that programs need.
     pub(crate) userland: &'a Userland,
 }
 
@@ -164,19 +164,19 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Where a path of the machine is here.
+    /// Path here for a path in the machine.
     fn inside(&self, path: &Path) -> PathBuf {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// The same with its folder, which is made.
+    /// The same, with its folder created.
     fn place(&self, path: &Path) -> Result<PathBuf> {
         let place = self.inside(path);
         fs::create_dir_all(place.parent().context("a file in a folder")?)?;
         Ok(place)
     }
 
-    /// Writes a file of its own.
+    /// Writes a new file.
     pub(crate) fn file(&self, to: &str, text: &[u8], runs: bool) -> Result<()> {
         use std::os::unix::fs::PermissionsExt as _;
         let to = self.place(Path::new(to))?;
@@ -185,14 +185,14 @@ impl<'a> Tree<'a> {
         Ok(fs::set_permissions(&to, fs::Permissions::from_mode(mode))?)
     }
 
-    /// Copies a file, through links; gives the copy.
+    /// Copies a file, following links; returns the copy.
     fn put(&self, from: &Path, to: impl AsRef<Path>) -> Result<PathBuf> {
         let to = self.place(to.as_ref())?;
         fs::copy(from, &to).with_context(|| format!("copy {}", from.display()))?;
         Ok(to)
     }
 
-    /// Copies a program and the libraries that it needs.
+    /// Copies a program and its libraries.
     pub(crate) fn program(&self, from: &Path, to: &str) -> Result<PathBuf> {
         self.libraries_of(from)?;
         self.put(from, to)
@@ -207,14 +207,14 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// The same without what only a debugger reads, which is most of a test's program.
+    /// The same without debug information, which is most of a test program.
     pub(crate) fn stripped(&self, from: &Path, to: &str) -> Result<()> {
         let copy = self.program(from, to)?;
         let strip = found(&self.userland.strip())?;
         run::run_quietly(Command::new(strip).arg("--strip-debug").arg(copy))
     }
 
-    /// Copies a file or a folder with all that is in it.
+    /// Copies a file, or a folder with its content.
     pub(crate) fn folder(&self, from: &Path, to: &Path) -> Result<()> {
         if from.is_file() {
             return self.put(from, to).map(drop);
@@ -226,7 +226,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Writes a disk with all of it, and space for what a machine writes.
+    /// Writes a disk with all of it, and free space for the machine.
     pub(crate) fn disk(&self, file: &Path) -> Result<()> {
         let _ = fs::remove_file(file);
         let mut make = Command::new(found("mkfs.ext4")?);
@@ -234,10 +234,10 @@ impl<'a> Tree<'a> {
         run::run_quietly(make.arg(&self.root).arg(file).arg(DISK))
     }
 
-    /// Writes the archive, whole or not at all.
+    /// Writes the archive atomically.
     pub(crate) fn pack(&self, archive: &Path) -> Result<()> {
         let half = archive.with_extension("half");
-        // Folders before what is in them.
+        // Folders come before their content.
         let pack =
             "find . -mindepth 1 | LC_ALL=C sort | cpio --create --format=newc --quiet --owner=0:0";
         run::run_quietly(

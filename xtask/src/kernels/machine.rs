@@ -1,5 +1,5 @@
-//! One run of a virtual machine: QEMU with its software processor, a kernel, an archive; what the
-//! guest wrote, between the marks of init.sh, and how it ended.
+//! One run of a virtual machine: QEMU with a software processor, a kernel, and an archive. The
+//! result is the guest's output, between the marks of init.sh, and how the run ended.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader};
@@ -15,11 +15,11 @@ use super::package::Unpacked;
 use crate::image::Arch;
 use crate::{host, run};
 
-/// MiB of a machine; the archives lie in it, twice while they are unpacked.
+/// Memory of a machine in MiB; it holds the archives twice while they are unpacked.
 const MEMORY: &str = "1280";
 /// Maximum run time of one machine.
 const PATIENCE: Duration = Duration::from_secs(1800);
-/// The same with a whole Kubernetes.
+/// The same limits with a whole Kubernetes.
 const MEMORY_OF_KUBERNETES: &str = "4096";
 const PATIENCE_FOR_KUBERNETES: Duration = Duration::from_secs(3600);
 /// Maximum time from the start to the first test; seconds on an idle machine.
@@ -28,30 +28,30 @@ const BOOT: Duration = Duration::from_secs(120);
 /// A machine and its contents.
 pub(crate) struct Machine<'a> {
     pub(crate) kernel: &'a Unpacked,
-    /// The archives, one behind the other.
+    /// The archives, which are concatenated.
     pub(crate) archives: Vec<PathBuf>,
-    /// The file of its disk, which it changes for itself alone; only a whole Kubernetes has one.
+    /// File of the machine's disk, whose changes are discarded; only a whole Kubernetes has one.
     pub(crate) disk: Option<PathBuf>,
-    /// The network namespace that it reaches, and runs in; without one it has no network.
+    /// Network namespace in which the machine runs and which it can reach; without one it has no network.
     pub(crate) namespace: Option<String>,
 }
 
 /// A line of the guest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Line {
-    /// The first process runs.
+    /// The first process has started.
     Started,
     /// A program begins.
     Job(String),
-    /// It ended with this status.
+    /// A program ended with this status.
     Ended(String, i32),
-    /// The kernel complained about itself.
+    /// The kernel reported an error of its own.
     Complaint(String),
-    /// MiB that were in use at the end.
+    /// MiB in use at the end.
     Memory(u32),
-    /// All programs ran.
+    /// All programs have run.
     Finished,
-    /// Anything else: what programs print.
+    /// Anything else, such as the output of programs.
     Text(String),
 }
 
@@ -82,16 +82,16 @@ impl Line {
 pub(crate) enum End {
     /// Every program ran.
     Finished,
-    /// No program began: the kernel, QEMU or this task is to blame, and no test.
+    /// No program began: the fault is in the kernel, QEMU or this task, not in a test.
     NeverStarted,
-    /// It was ended for want of time.
+    /// The run exceeded its time limit.
     TooLong,
-    /// It went away amid the programs: the kernel panicked, perhaps.
+    /// The machine ended during the programs, for example by a kernel panic.
     Died,
 }
 
 impl Machine<'_> {
-    /// Runs it and hands over every line as it comes.
+    /// Runs the machine and passes on every line at once.
     pub(crate) fn run(&self, mut take: impl FnMut(Line)) -> Result<End> {
         let scratch = tempfile::tempdir_in(&self.kernel.folder)?;
         let archive = scratch.path().join("initramfs");
@@ -129,24 +129,24 @@ impl Machine<'_> {
                 Err(RecvTimeoutError::Disconnected) => break End::Died,
             }
         };
-        // An error is ignored: a machine that has ended of itself cannot be killed.
+        // Ignore the error: a machine that has ended cannot be killed.
         let _ = child.kill();
         child.wait().context("wait for QEMU")?;
         let _ = reader.join();
         Ok(end)
     }
 
-    /// File of the kernel's own messages.
+    /// File of the kernel's messages.
     pub(crate) fn console(&self) -> PathBuf {
         self.kernel.folder.join("console.log")
     }
 
-    /// File of all output of programs, also of tests that passed.
+    /// File of all output of programs, including tests that passed.
     pub(crate) fn output(&self) -> PathBuf {
         self.kernel.folder.join("output.log")
     }
 
-    /// The end of the kernel's own words.
+    /// The last lines of the kernel's messages.
     pub(crate) fn last_words(&self) -> String {
         let text = fs::read(self.console()).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -202,23 +202,23 @@ const OPTIONS: &str =
     "-accel tcg,thread=multi -smp 2 -nodefaults -no-user-config -display none -no-reboot";
 const KERNEL_OPTIONS: &str =
     "quiet loglevel=4 panic=-1 oops=panic random.trust_cpu=on mitigations=off";
-/// The way to an API server.
+/// Network options for access to an API server.
 const NETWORK: &str =
     "-netdev user,id=uplink,ipv6=off -device virtio-net-pci,netdev=uplink,romfile=";
 
-/// Differences between the machines of two architectures: options of QEMU, with the serial line that
-/// carries results behind the kernel's console; and the names of both on the kernel's command line. The
-/// first process has `results` in its environment, as the kernel does with words that it does not know.
+/// Differences between the machines of two architectures. First, QEMU options, with the serial line for
+/// results after the kernel's console. Second, the names of both on the kernel's command line. The first
+/// process finds `results` in its environment, where the kernel puts words that it does not know.
 fn hardware(arch: Arch) -> (&'static str, &'static str) {
     match arch {
-        // Not microvm: without HPET and PM timer its clock cannot be calibrated on a busy machine, and it
-        // hangs at boot.
+        // Not microvm: without HPET and PM timer its clock cannot be calibrated on a busy machine,
+        // and the boot hangs.
         Arch::Amd64 => (
             "-machine q35 -cpu max -serial stdio",
             "console=ttyS0 results=ttyS1",
         ),
-        // Not the processor max: emulated pointer authentication takes most of the time. This machine has
-        // one serial line, of another kind.
+        // Not the processor max: emulated pointer authentication takes most of the time. This
+        // machine has a single serial line, of another kind.
         Arch::Arm64 => (
             "-machine virt,gic-version=3 -cpu neoverse-n1 \
              -chardev stdio,id=results -device pci-serial,chardev=results",

@@ -1,7 +1,7 @@
-//! A kernel out of Debian's packages, unpacked into target/kernels and never installed.
+//! A kernel from Debian's packages, unpacked into target/kernels and never installed.
 //!
-//! The package that is fetched is the one that Debian's list names today; what was unpacked once is
-//! kept until its folder is removed, so that a machine keeps to one kernel.
+//! It is the package that Debian's list currently names. An unpacked kernel is kept until its
+//! folder is removed, so that a machine keeps the same kernel.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,12 @@ use crate::debian::Apt;
 use crate::image::Arch::{self, Amd64, Arm64};
 use crate::run;
 
-/// A kernel that the tests can run on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Kernel {
     /// Name on the command line and the page.
     pub(crate) name: &'static str,
     pub(crate) arch: Arch,
-    /// The package that names the newest of this series.
+    /// Package that depends on the newest kernel of this series.
     meta: &'static str,
 }
 
@@ -26,7 +25,8 @@ const fn kernel(name: &'static str, arch: Arch, meta: &'static str) -> Kernel {
     Kernel { name, arch, meta }
 }
 
-/// Debian 12 has two series. Its cloud kernels are the same without drivers: a quarter of the size.
+/// Debian 12 has two series. Its cloud kernels differ only in lacking drivers, and have a quarter
+/// of the size.
 const KERNELS: [Kernel; 6] = [
     kernel("6.1-cloud", Amd64, "linux-image-cloud-amd64"),
     kernel("6.12-cloud", Amd64, "linux-image-6.12-cloud-amd64"),
@@ -35,10 +35,10 @@ const KERNELS: [Kernel; 6] = [
     kernel("6.1", Amd64, "linux-image-amd64"),
     kernel("6.12", Amd64, "linux-image-6.12-amd64"),
 ];
-/// Those that are tried unless others are named.
+/// Kernels to test by default.
 const USUAL: [&str; 3] = ["6.1-cloud", "6.12-cloud", "6.12-cloud-arm64"];
 
-/// The kernels of these names, or the usual ones.
+/// Kernels with these names, or the default ones.
 pub(crate) fn chosen(names: &[String]) -> Result<Vec<Kernel>> {
     let names: Vec<&str> = match names {
         [] => USUAL.to_vec(),
@@ -58,18 +58,17 @@ pub(crate) fn chosen(names: &[String]) -> Result<Vec<Kernel>> {
 #[derive(Debug, Clone)]
 pub(crate) struct Unpacked {
     pub(crate) kernel: Kernel,
-    /// The package that it came in, such as `linux-image-6.1.0-56-cloud-amd64`.
+    /// Package of the kernel, such as `linux-image-6.1.0-56-cloud-amd64`.
     pub(crate) package: String,
-    /// The package's version, such as `6.1.181-1`.
+    /// Version of the package, such as `6.1.181-1`.
     pub(crate) version: String,
-    /// Folder of everything of this kernel.
+    /// Folder of all files of this kernel.
     pub(crate) folder: PathBuf,
-    /// Release that uname prints on it.
+    /// Release, as uname prints it.
     pub(crate) release: String,
 }
 
 impl Unpacked {
-    /// The bootable image.
     pub(crate) fn image(&self) -> PathBuf {
         self.root().join(format!("boot/vmlinuz-{}", self.release))
     }
@@ -81,7 +80,7 @@ impl Unpacked {
 }
 
 impl Kernel {
-    /// The kernel, fetched first if it is not there.
+    /// The kernel, fetched first if it is missing.
     pub(crate) fn ready(self) -> Result<Unpacked> {
         let folder = run::root().join("target/kernels").join(self.name);
         if !folder.join("package").is_file() {
@@ -109,12 +108,12 @@ impl Kernel {
         let _ = fs::remove_dir_all(folder);
         fs::create_dir_all(folder)?;
         let version = apt.fetch(&package, folder, &folder.join("root"))?;
-        // Last: half a kernel is none.
+        // Last: an incomplete kernel must not count.
         fs::write(folder.join("package"), format!("{package} {version}\n"))?;
         Ok(())
     }
 
-    /// The package that the series' own package depends on.
+    /// Package that the series' package depends on.
     fn package(self, apt: &Apt) -> Result<String> {
         let output = run::output(apt.command("apt-cache").args(["depends", self.meta]))?;
         let text = String::from_utf8_lossy(&output);
@@ -122,7 +121,7 @@ impl Kernel {
     }
 }
 
-/// The kernel's package among what a package depends on.
+/// The kernel's package in a list of dependencies.
 fn image_of(depends: &str) -> Option<String> {
     let lines = depends.lines().map(str::trim);
     let mut names = lines.filter_map(|line| line.strip_prefix("Depends: "));

@@ -1,5 +1,5 @@
-//! docs/kernels.md: what the runs found, kernel by kernel. Written on demand; otherwise what it says
-//! of features is held against what was found.
+//! docs/kernels.md: the results of the runs, kernel by kernel. It is written on demand; otherwise
+//! its features are compared with the results.
 
 use std::fs;
 
@@ -10,7 +10,6 @@ use super::selection::Choice;
 use crate::run;
 use crate::tally::Counted;
 
-/// A feature that was tried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Feature {
     name: String,
@@ -18,7 +17,7 @@ pub(super) struct Feature {
 }
 
 impl Feature {
-    /// A line of `kernel-features`: name, yes or no, the reason.
+    /// Parses a line of `kernel-features`: name, yes or no, the reason.
     pub(super) fn of(line: &str) -> Option<Self> {
         let (name, there) = line.split_once('\t')?;
         let there = there.split('\t').next() == Some("yes");
@@ -29,7 +28,7 @@ impl Feature {
     }
 }
 
-/// Findings of a run on one kernel.
+/// Results of a run on one kernel.
 #[derive(Debug)]
 pub(super) struct Found {
     pub(super) kernel: Kernel,
@@ -44,13 +43,12 @@ pub(super) struct Found {
 
 const PAGE: &str = "docs/kernels.md";
 
-/// Writes the page.
 pub(super) fn write(found: &[Found]) -> Result<()> {
     let date = jiff::Zoned::now().date().to_string();
     fs::write(run::root().join(PAGE), render(found, &date)).with_context(|| format!("write {PAGE}"))
 }
 
-/// Differences of the page, in words.
+/// Sentences about differences from the page.
 pub(super) fn differences(found: &[Found]) -> Result<Vec<String>> {
     let page = fs::read_to_string(run::root().join(PAGE));
     let page = page.with_context(|| format!("read {PAGE}"))?;
@@ -192,7 +190,7 @@ mod tests {
         assert!(page.contains("| TCX links | no |"), "{page}");
         assert!(page.contains("- 6.1-cloud: no TCX links: clsact"), "{page}");
         assert_eq!(missing(&page, &[found(false)]), Vec::<String>::new());
-        // Another date and package are no difference; another feature is.
+        // Another date or package is not a difference; another feature is.
         let other = Found {
             package: "linux-image-6.1.0-57-cloud-amd64".to_owned(),
             ..found(false)

@@ -1,5 +1,5 @@
-//! Contents of the machines of an architecture: the compiled tests, the agent, and the list of jobs that the first
-//! process reads.
+//! Contents of the machines of an architecture: the compiled tests, the agent, and the list of jobs
+//! for the first process.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,25 +14,24 @@ use super::userland::Userland;
 use crate::image::{self, Arch};
 use crate::{ebpf, run, setup_cluster};
 
-/// Name of the job that tries features.
+/// Name of the job that tests features.
 pub(super) const FEATURES: &str = "features";
-/// Factor by which the guest is taken to be slower than a desk.
+/// Factor by which the guest is assumed to be slower than a workstation.
 const SLOWER: u32 = 4;
-/// The same where a machine is busy with Kubernetes all the time.
+/// The same factor for a machine that is always busy with Kubernetes.
 const SLOWER_WITH_KUBERNETES: u32 = 10;
 
-/// The archive of programs of one architecture, and the names of their tests.
+/// Archive of the programs of one architecture, and the names of their tests.
 pub(super) struct Payload {
-    /// The archive; with a whole Kubernetes a disk.
+    /// The archive, or a disk if it contains a whole Kubernetes.
     pub(super) archive: PathBuf,
     pub(super) install: bool,
     pub(super) userland: Userland,
     tests: Vec<(&'static str, Vec<String>)>,
-    /// Programs for tests at an API server, or the reason there are none.
+    /// Programs for tests with an API server, or the reason why there are none.
     servers: Result<Servers>,
 }
 
-/// Builds and packs the programs.
 pub(super) fn build(arch: Arch, install: bool) -> Result<Payload> {
     let folder = run::root().join("target/kernels");
     std::fs::create_dir_all(&folder)?;
@@ -57,7 +56,7 @@ pub(super) fn build(arch: Arch, install: bool) -> Result<Payload> {
         if asks_api_server(program) && !arch.is_here() {
             continue;
         }
-        // This machine runs its own programs alone: they have the same tests.
+        // This machine can run only its own programs; they have the same tests.
         let what = ["test", "--no-run", "--test", program];
         let build = |arch| run::build_for(arch, &what, program);
         tests.push((program, names(&build(Arch::here()?)?)?));
@@ -65,7 +64,7 @@ pub(super) fn build(arch: Arch, install: bool) -> Result<Payload> {
     }
     if let Ok(servers) = &servers {
         tree.program(&servers.folder.join("kube-proxy"), "tests/kube-proxy")?;
-        // The tests find these at tests/.., so that folder must be there too.
+        // The tests search for these at tests/.., so that folder must exist too.
         for part in ["deploy/base", "tests/Cargo.toml"] {
             let part = run::root().join(part);
             tree.folder(&part, &part)?;
@@ -88,13 +87,13 @@ pub(super) fn build(arch: Arch, install: bool) -> Result<Payload> {
     })
 }
 
-/// The rest of a Kubernetes, for a machine with kubelet and containerd.
+/// Adds the rest of Kubernetes, for a machine with kubelet and containerd.
 fn kubernetes(tree: &Tree<'_>) -> Result<()> {
     let servers = setup_cluster::real_node()?;
     for name in "kubelet kube-controller-manager kube-scheduler kubectl".split(' ') {
         tree.program(&servers.join(name), &format!("tests/{name}"))?;
     }
-    // The tests find these where they are on this machine.
+    // The tests expect these at the same paths as on this machine.
     let node = setup_cluster::node()?;
     let mut files = vec![setup_cluster::chart_tools()?, node.runc];
     for folder in [node.containerd, node.cni] {
@@ -112,7 +111,7 @@ fn kubernetes(tree: &Tree<'_>) -> Result<()> {
     for name in ["buildah", "ldd", "mount", "nsenter", "umount", "unshare"] {
         tree.program(&tree.userland.program(name)?, &format!("usr/sbin/{name}"))?;
     }
-    // Without it buildah writes no image.
+    // Without this file buildah writes no image.
     let policy = br#"{ "default": [{ "type": "insecureAcceptAnything" }] }"#;
     tree.file("etc/containers/policy.json", policy, false)
 }
@@ -121,8 +120,8 @@ fn text(path: &Path) -> Result<&str> {
     path.to_str().context("a path in UTF-8")
 }
 
-/// The agent under test. For another architecture it is the image's own: nothing else runs that one. So it
-/// is below kubelet: one without optimisation takes minutes there before it listens.
+/// The agent under test. For another architecture it is the image's program, which nothing else runs. Under
+/// kubelet it is the same: an agent without optimisation takes minutes there until it listens.
 fn agent(arch: Arch, install: bool) -> Result<PathBuf> {
     if arch.is_here() && !install {
         return ebpf::agent("dev");
@@ -131,11 +130,10 @@ fn agent(arch: Arch, install: bool) -> Result<PathBuf> {
     image::program_for(arch)
 }
 
-/// A program, and its tests that run on a kernel.
 type Tests<'a> = (&'static str, Vec<&'a str>);
 
 impl Payload {
-    /// The tests that run on a kernel. With a filter: those of that name, whether chosen or not.
+    /// The tests that run on a kernel. With a filter: tests with that name, selected or not.
     pub(super) fn wanted(&self, kernel: Kernel, filter: Option<&str>) -> Result<Vec<Tests<'_>>> {
         let wanted = self.tests.iter().map(|(program, names)| {
             let tests = match filter {
@@ -148,7 +146,7 @@ impl Payload {
         Ok(wanted.filter(|(_, tests)| !tests.is_empty()).collect())
     }
 
-    /// An API server for one machine, if a test wants one.
+    /// An API server for one machine, if a test needs one.
     pub(super) fn control_plane(&self, wanted: &[Tests<'_>]) -> Result<Option<ControlPlane>> {
         let is_wanted = wanted.iter().any(|(program, _)| asks_api_server(program));
         match &self.servers {
@@ -157,7 +155,6 @@ impl Payload {
         }
     }
 
-    /// Tests that cannot run, with the reason.
     pub(super) fn skipped(&self, wanted: &[Tests<'_>]) -> Vec<String> {
         let Err(error) = &self.servers else {
             return Vec::new();
@@ -189,8 +186,7 @@ impl Payload {
             if asks_api_server(program) && !with_server {
                 continue;
             }
-            // The guest has two processors; of two agents that start at once neither was ready within
-            // minutes.
+            // The guest has two processors: two agents that started at once were not ready within minutes.
             let threads = if *program == "kernel" { 2 } else { 1 };
             let tests = tests.join(" ");
             jobs += &format!(
@@ -201,7 +197,6 @@ impl Payload {
     }
 }
 
-/// Names of a program's tests.
 fn names(file: &Path) -> Result<Vec<String>> {
     let output = run::output(Command::new(file).args(["--list", "--format", "terse"]))?;
     let text = String::from_utf8(output).context("names of tests")?;
@@ -214,8 +209,8 @@ fn having<'a>(names: &'a [String], part: &str) -> Vec<&'a str> {
     all.filter(|name| name.contains(part)).collect()
 }
 
-/// The tests that were chosen for a kernel. A choice that names none is a mistake: the test was
-/// renamed, and nobody would miss it.
+/// The tests selected for a kernel. A choice without tests is an error: the test was renamed, and
+/// its absence would go unnoticed.
 fn chosen<'a>(names: &'a [String], program: &str, kernel: Kernel) -> Result<Vec<&'a str>> {
     let mut tests = Vec::new();
     for choice in selection::chosen(program) {

@@ -1,4 +1,4 @@
-//! Selection of the tests that run in a machine: the table in selection.txt.
+//! Selection of the tests that run in a machine, from the table in selection.txt.
 
 use super::package::Kernel;
 use crate::image::Arch;
@@ -6,8 +6,8 @@ use crate::run;
 
 const TABLE: &str = include_str!("selection.txt");
 
-/// The programs of tests: those with an API server outside of the machine last. That of tests/install has
-/// a machine of its own, with kubelet and containerd.
+/// The test programs; those with an API server outside of the machine come last. tests/install has
+/// a separate machine, with kubelet and containerd.
 pub(super) const PROGRAMS: [&str; 4] = ["kernel", "node", "cluster", "install"];
 
 /// Whether the API server of a program's tests runs outside of the machine.
@@ -15,7 +15,7 @@ pub(super) fn asks_api_server(program: &str) -> bool {
     matches!(program, "cluster" | "install")
 }
 
-/// Chosen tests of a program.
+/// Selected tests of a program.
 pub(super) fn chosen(program: &str) -> impl Iterator<Item = Choice> {
     Choice::all().filter(move |choice| choice.program == program)
 }
@@ -25,9 +25,9 @@ pub(super) fn chosen(program: &str) -> impl Iterator<Item = Choice> {
 pub(super) struct Choice {
     pub(super) program: &'static str,
     pub(super) tests: &'static str,
-    /// The kernels that they run on, in words.
+    /// Sentence about the kernels that they run on.
     pub(super) kernels: &'static str,
-    /// The facts that they show, for the page.
+    /// Facts that they show, for the page.
     pub(super) shows: &'static str,
 }
 

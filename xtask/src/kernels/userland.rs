@@ -1,5 +1,5 @@
-//! Programs and libraries of a machine: those of the machine that tests, or for another architecture
-//! those of Debian's packages, unpacked into target/kernels and never installed.
+//! Programs and libraries of a machine: those of the host or, for another architecture, those of
+//! Debian's packages, which are unpacked into target/kernels and never installed.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::debian::Apt;
 use crate::image::Arch;
 use crate::{host, run};
 
-/// Debian's packages with the programs of a machine. What they depend on comes with them.
+/// Debian's packages with the programs of a machine; their dependencies are fetched too.
 const PACKAGES: [&str; 11] = [
     "bash",
     "busybox-static",
@@ -35,12 +35,12 @@ const LIBRARIES: [&str; 2] = ["lib", "usr/lib"];
 #[derive(Debug, Clone)]
 pub(crate) struct Userland {
     arch: Arch,
-    /// Folder that packages were unpacked into; `/` for this machine's own programs.
+    /// Folder of the unpacked packages; `/` for this machine's programs.
     root: PathBuf,
 }
 
 impl Userland {
-    /// The programs of an architecture, fetched first if they are not there.
+    /// The programs of an architecture, fetched first if they are missing.
     pub(crate) fn ready(arch: Arch) -> Result<Self> {
         if arch.is_here() {
             let root = PathBuf::from("/");
@@ -55,24 +55,24 @@ impl Userland {
             let _ = fs::remove_dir_all(&folder);
             fs::create_dir_all(&root)?;
             Apt::of(arch)?.fetch_whole(&PACKAGES, &root)?;
-            // Last: half of them is none.
+            // Last: an incomplete set must not count.
             fs::write(stamp, wanted)?;
         }
         Ok(Self { arch, root })
     }
 
-    /// The file of a program.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf> {
         if let (true, Some(found)) = (self.arch.is_here(), host::find(name)) {
             return Ok(found);
         }
-        // Packages have no link from `iptables` to `iptables-nft`: the machine's alternatives do.
+        // Packages contain no link from `iptables` to `iptables-nft`; alternatives create it at
+        // installation.
         let of_nft = name.replacen("tables", "tables-nft", 1);
         let mut files = [name, &of_nft].into_iter().flat_map(|name| {
             let folders = PROGRAMS.into_iter();
             folders.map(move |folder| self.root.join(folder).join(name))
         });
-        // An absolute link leads to this machine's own program.
+        // An absolute link would lead to this machine's program.
         let root = self.root.canonicalize()?;
         let is_there = |file: &PathBuf| {
             let real = file.canonicalize();
@@ -82,7 +82,7 @@ impl Userland {
         found.with_context(|| format!("there is no {name} below {}", root.display()))
     }
 
-    /// Folders and files that programs read beside their libraries, by their paths in the machine.
+    /// Folders and files other than libraries that programs read, by their paths in the machine.
     pub(crate) fn data(&self) -> Vec<PathBuf> {
         let mut all = vec![
             self.extensions(),
@@ -93,24 +93,24 @@ impl Userland {
         all
     }
 
-    /// Folder of the extensions of iptables' tools, which need libraries as well.
+    /// Folder of the extensions of iptables' tools, which need libraries too.
     pub(crate) fn extensions(&self) -> PathBuf {
         format!("/usr/lib/{}/xtables", self.arch.triplet()).into()
     }
 
-    /// The file here of a path in the machine.
+    /// File on this machine for a path in the virtual machine.
     pub(crate) fn file_of(&self, inside: &Path) -> PathBuf {
         self.root.join(inside.strip_prefix("/").unwrap_or(inside))
     }
 
-    /// The program that removes what only a debugger reads.
+    /// Name of the program that strips debug information.
     pub(crate) fn strip(&self) -> String {
         format!("{}-strip", self.arch.triplet())
     }
 
-    /// Libraries that the dynamic linker would load for a program, and itself, by their paths in the
-    /// machine; none for a static program. ldd would have to run the dynamic linker, which may be of another
-    /// architecture.
+    /// Libraries that the dynamic linker would load for a program, and the linker itself, by their
+    /// paths in the machine. A static program has none. ldd is not used, because it would run the
+    /// dynamic linker, which may be of another architecture.
     pub(crate) fn libraries(&self, program: &Path) -> Result<BTreeSet<PathBuf>> {
         let mut found = BTreeSet::new();
         let mut waiting = vec![program.to_owned()];
@@ -128,7 +128,6 @@ impl Userland {
         Ok(found)
     }
 
-    /// Path of a library in the machine.
     fn library(&self, name: &str) -> Result<PathBuf> {
         let triplet = self.arch.triplet();
         let paths = LIBRARIES.map(|folder| PathBuf::from(format!("/{folder}/{triplet}/{name}")));
@@ -137,7 +136,7 @@ impl Userland {
     }
 }
 
-/// Names of the libraries that a file asks for, and the path of the dynamic linker; none of a script.
+/// Names of the libraries that a file needs, and the path of its dynamic linker; none for a script.
 fn needed(file: &Path) -> Result<Vec<String>> {
     let mut magic = Vec::new();
     let opened = fs::File::open(file).with_context(|| format!("open {}", file.display()))?;
@@ -153,7 +152,7 @@ fn needed(file: &Path) -> Result<Vec<String>> {
     Ok(names_of(&String::from_utf8_lossy(&text)))
 }
 
-/// The names in what readelf prints.
+/// The names in the output of readelf.
 fn names_of(text: &str) -> Vec<String> {
     let marks = ["Shared library: [", "Requesting program interpreter: "];
     let name = |line: &str| {

@@ -1,4 +1,4 @@
-//! Running `cargo test` and following what the tests' programs print.
+//! Runs `cargo test` and follows the output of the test programs.
 
 use std::process::Command;
 
@@ -8,38 +8,37 @@ use crate::excused::Budget;
 use crate::run;
 use crate::tally::{Counted, Reader};
 
-/// Tests of `--kernels` alone: of IPVS, which few kernels at hand have, and of a clock and a limit that
-/// are set, which are everybody's. Elsewhere they would be skipped each time. Whole names: a part could leave
-/// out another test.
+/// Tests that only `--kernels` runs: one needs IPVS, which few kernels have, and others set the
+/// system's clock or a system limit. Elsewhere they would be skipped each time. These are whole
+/// names, since a part could exclude another test.
 const IN_MACHINES_ONLY: [&str; 3] = [
     "a_wiped_table_is_503_in_ipvs_mode_and_its_twins_are_not",
     "a_clock_that_is_set_makes_no_fault_and_hides_none",
     "a_full_conntrack_table_is_named_and_stays_503_until_there_is_room",
 ];
 
-/// `cargo test` whose programs report the time of each test: an option of libtest's that is unstable,
-/// in the stable compiler too. The variable is theirs alone; to cargo it would be a reason to build
-/// everything again.
+/// `cargo test` whose programs report the time of each test, an unstable option of libtest that the stable
+/// compiler also has. Only the programs get the variable; with it, cargo would rebuild everything.
 pub(super) fn cargo_test() -> Command {
     let mut command = run::cargo();
     command.args(["--config", RUNNER, "test"]);
     command
 }
 
-/// Arguments that leave tests out.
+/// Arguments that exclude tests.
 pub(super) fn skip<'a>(names: &'a [&'a str]) -> impl Iterator<Item = &'a str> {
     names.iter().flat_map(|name| ["--skip", name])
 }
 
 const RUNNER: &str = r#"target.'cfg(all())'.runner = ["env", "RUSTC_BOOTSTRAP=1"]"#;
-/// Arguments of the programs, in every run that is counted.
+/// Arguments of the programs in every counted run.
 const REPORT: [&str; 3] = ["--show-output", "-Zunstable-options", "--report-time"];
 
-/// Runs `cargo test ...` with this selection of tests, shows what it prints and counts.
+/// Runs `cargo test ...` with this selection of tests, shows the output and counts.
 ///
-/// Tests on a real kernel wait for packets beside many others on two processors. In CI a few that fail
-/// there run once more, alone. A test that passes then is a bug of the test or of the agent all the
-/// same: it is named at the end, and blocks no unrelated change.
+/// Tests on a real kernel wait for packets in parallel with many others on two processors. In CI, a
+/// few that fail run once more, alone. A test that passes then still shows a bug in the test or the
+/// agent: it is named at the end, but does not block an unrelated change.
 pub(super) fn follow(
     command: &mut Command,
     selection: &[&str],

@@ -18,7 +18,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Cargo is told the names of test programs, so a new one would be left out in silence.
+/// Cargo runs test programs by name, so a new one would be silently skipped.
 #[test]
 fn every_test_program_is_named() {
     let groups = [&KERNEL, &NODE, &WORLDS, &CLUSTER, &CILIUM, &INSTALL];

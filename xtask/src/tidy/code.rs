@@ -1,6 +1,6 @@
-//! Rust text without what is not code: comments, strings and character literals become spaces.
+//! Extracts code from Rust text: comments, strings and character literals become spaces.
 //!
-//! Not a parser. Lines keep their numbers, so that a finding names the right one.
+//! It is not a parser. Line numbers stay the same, so that findings are correct.
 
 /// Blanks comments, strings and characters; line ends stay.
 pub(super) fn only(text: &str) -> String {
@@ -19,7 +19,7 @@ pub(super) fn only(text: &str) -> String {
         blank(&mut out[at..end]);
         at = end.max(at + 1);
     }
-    // Only whole literals and comments were blanked, so what is left is still UTF-8.
+    // Only whole literals and comments were blanked, so the rest is still UTF-8.
     String::from_utf8(out).unwrap_or_default()
 }
 
@@ -93,10 +93,10 @@ fn char_end(bytes: &[u8], start: usize) -> usize {
     close.filter(is_one).map_or(start, |n| start + n + 1)
 }
 
-/// Lines (from 1) on which `needle` stands as whole words; its ends may also be signs.
+/// Lines (from 1) that contain `needle` as whole words; its ends may also be punctuation.
 pub(super) fn lines_with(code: &str, needle: &str) -> Vec<usize> {
     let bytes = code.as_bytes();
-    // Whether both of two neighbours are parts of words.
+    // Whether a position is inside a word.
     let inside = |at: usize| is_word(bytes, at.wrapping_sub(1)) && is_word(bytes, at);
     let found = code.match_indices(needle).map(|(at, _)| at);
     let whole = found.filter(|at| !inside(*at) && !inside(at + needle.len()));
@@ -105,7 +105,7 @@ pub(super) fn lines_with(code: &str, needle: &str) -> Vec<usize> {
     lines
 }
 
-/// The line (from 1) of a position.
+/// Line (from 1) of a position.
 pub(super) fn line_of(code: &str, at: usize) -> usize {
     1 + code[..at].matches('\n').count()
 }

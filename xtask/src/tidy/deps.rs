@@ -6,9 +6,9 @@ use super::code;
 use super::manifests;
 use super::tree::Tree;
 
-/// Modules of the agent and the modules each may name. A module may always name itself.
+/// Modules of the agent and the modules that each may name. A module may always name itself.
 ///
-/// cluster, datapath, sentinel and http meet in app alone, through values of agent-core.
+/// cluster, datapath, sentinel and http meet only in app, through values of agent-core.
 const MODULES: [(&str, &str); 25] = [
     ("causes", ""),
     ("input", ""),
@@ -39,21 +39,20 @@ const MODULES: [(&str, &str); 25] = [
     ("app", ALL),
     ("main", ALL),
 ];
-/// Stands for every module.
+/// Means every module.
 const ALL: &str = "*";
 
-/// Rooms of agent-core, the lowest first: each may name those before it, so that no arrow runs up
-/// and there is no circle.
+/// Modules of agent-core, the lowest first. Each may name those before it, so there are no cycles.
 const CORE: &str = "
     text time brake cause names owners limits trace cluster evidence conntrack drops peers shape
     freshness view expect health_ports plan programming coverage eligibility drain probes ledger verdict
     explain answer switches damping condition event effect record node replay report fleet sim";
 
-/// Names that the pure core must not use: it is deterministic, and `now` is an argument. Libraries
-/// are refused by its dependency tree.
+/// Names that the core must not use: it is deterministic, and `now` is an argument. Its dependency
+/// tree excludes libraries.
 const NOT_IN_CORE: &str = "std::fs TcpStream TcpListener UdpSocket Instant SystemTime";
 
-/// Libraries that stay in one module of the agent.
+/// Libraries that only these modules of the agent may use.
 const HOMES: [(&str, &str); 4] = [
     ("k8s_openapi", "cluster publish rotate"),
     ("kube", "cluster publish rotate"),
@@ -65,7 +64,7 @@ fn has(words: &str, word: &str) -> bool {
     words.split_whitespace().any(|one| one == word)
 }
 
-/// The module of a crate that a file belongs to, and how deep in it the file lies.
+/// Module of a crate that a file belongs to, and the depth of the file in it.
 fn module_of<'a>(source: &str, path: &'a str) -> Option<(&'a str, usize)> {
     let inside = path.strip_prefix(source)?.strip_suffix(".rs")?;
     let top = inside.split('/').next()?;
@@ -76,7 +75,7 @@ const AGENT: &str = "agent/src/";
 const AGENT_CORE: &str = "agent-core/src/";
 const TABLES: &str = "xtask/src/tidy/deps.rs";
 
-/// Rooms of the core name only rooms below them; tests may name any.
+/// Modules of the core name only lower modules; tests may name any.
 pub(super) fn core(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let Some((room, depth)) = module_of(AGENT_CORE, path) else {
@@ -108,7 +107,7 @@ pub(super) fn core(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Modules of the agent name only modules that they may name, and no libraries of others.
+/// Modules of the agent name only allowed modules and libraries.
 pub(super) fn modules(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let Some((module, depth)) = module_of(AGENT, path) else {
@@ -136,7 +135,7 @@ pub(super) fn modules(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The top-level modules that code names by `crate::`, `pathproof::` or enough `super::`.
+/// Top-level modules that code names by `crate::`, `pathproof::` or enough `super::`.
 fn uses(code: &str, depth: usize) -> Vec<(usize, String)> {
     let supers = "super::".repeat(depth);
     let mut found = Vec::new();
@@ -153,7 +152,7 @@ fn uses(code: &str, depth: usize) -> Vec<(usize, String)> {
     found
 }
 
-/// The first names of a path or of a group in braces: `a::b` gives a; `{a::{b, c}, d}` a and d.
+/// First names of a path or of a group in braces: `a::b` gives a; `{a::{b, c}, d}` gives a and d.
 fn heads(rest: &str) -> Vec<String> {
     let not_in_name = |sign: char| !sign.is_alphanumeric() && sign != '_';
     let head = |part: &str| {
@@ -182,10 +181,10 @@ fn heads(rest: &str) -> Vec<String> {
         .collect()
 }
 
-/// Crates of the workspace and the crates of ours that each may use.
+/// Crates of the workspace, and those that each may use.
 const CRATES: [(&str, &str); 7] = [
     ("agent-common", ""),
-    // Its tests from outside turn its own feature on.
+    // Its integration tests enable one of its features.
     ("agent-core", "agent-common agent-core"),
     ("agent-ebpf", "agent-common"),
     ("agent", "agent-common agent-core"),
@@ -194,10 +193,10 @@ const CRATES: [(&str, &str); 7] = [
     ("xtask", ""),
 ];
 const OURS: &str = "agent-common agent-core agent-ebpf pathproof node-tests pathproof-fuzz xtask";
-/// All that the kernel side may link.
+/// All libraries that the kernel side may link.
 const KERNEL_SIDE: &str = "agent-common aya-ebpf aya-log-ebpf";
 
-/// Crates depend only on what they may.
+/// Crates depend only on allowed crates.
 pub(super) fn crates(tree: &Tree, findings: &mut Vec<Finding>) {
     for (folder, allowed) in CRATES {
         let path = format!("{folder}/Cargo.toml");

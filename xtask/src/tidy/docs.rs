@@ -1,5 +1,5 @@
-//! Rules for Markdown: links lead somewhere, commands are run somewhere, and
-//! docs/internal/architecture.md knows every module.
+//! Rules for Markdown: links have a target, commands are run by a test, and
+//! docs/internal/architecture.md contains every module.
 
 use super::Finding;
 use super::tree::Tree;
@@ -7,7 +7,7 @@ use crate::commands::{self, PAGES, Run};
 
 const MAP: &str = "docs/internal/architecture.md";
 
-/// Relative links name a file or folder of the repository.
+/// Relative links name an existing file or folder.
 pub(super) fn links(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".md") {
         let mut in_fence = false;
@@ -40,7 +40,7 @@ pub(super) fn tests_named(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The complaint about a `path/of/file.rs::name` that does not exist.
+/// Message about a `path/of/file.rs::name` that does not exist.
 fn no_function(tree: &Tree, word: &str) -> Option<String> {
     let (file, name) = word.split_once(".rs::")?;
     let file = format!("{file}.rs");
@@ -49,8 +49,8 @@ fn no_function(tree: &Tree, word: &str) -> Option<String> {
     (!exists).then(|| format!("there is no test {name} in {file}"))
 }
 
-/// Each command of the first pages is run by a test, or the list has the reason why it is not; and
-/// nothing else is on the list.
+/// Each command of the first pages is run by a test, or the list gives the reason why not. The list
+/// has no other entries.
 pub(super) fn commands_run(tree: &Tree, findings: &mut Vec<Finding>) {
     const SOURCE: &str = "xtask/src/commands.txt";
     let mut used: Vec<&str> = Vec::new();
@@ -78,12 +78,12 @@ pub(super) fn commands_run(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A line without what stands between backticks.
+/// A line without the parts in backticks.
 fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect()
 }
 
-/// The targets of `[text](target)` and `[name]: target`.
+/// Targets of `[text](target)` and `[name]: target`.
 fn targets(line: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for (at, _) in line.match_indices("](") {
@@ -118,7 +118,7 @@ fn leads_somewhere(tree: &Tree, from: &str, target: &str) -> bool {
     tree.exists(&parts.join("/"))
 }
 
-/// The code map names each module of the agent and each room of the core.
+/// The code map names each module of the agent and of the core.
 pub(super) fn architecture(tree: &Tree, findings: &mut Vec<Finding>) {
     let Some(map) = tree.text(MAP) else {
         findings.push(Finding::new(MAP, 0, "the code map is missing"));
@@ -184,7 +184,7 @@ mod tests {
         let fault = ("x\n```console\n$ cargo xtask tset\n```\n", 3);
         let twin = "```console\n$ cargo xtask test\nsaid\n```\n`cargo xtask tset`\n";
         fault_and_twin(commands_run, "docs/quickstart.md", fault, twin);
-        // README does not show it, and there is no function that would run others.
+        // README does not contain it, and no function would run others.
         let tree = [("xtask/src/commands.txt", ""), ("docs/install.md", twin)];
         let found = check(commands_run, &tree).join("\n");
         assert!(

@@ -1,13 +1,13 @@
-//! Rules for single Rust files: module docs, length, names, what was left behind.
+//! Rules for single Rust files: module docs, length, names, leftovers.
 
 use super::Finding;
 use super::code;
 use super::tree::Tree;
 
-/// Lines that a file may have without a reason.
+/// Maximum lines of a file without a reason.
 const LONGEST: usize = 500;
 
-/// Every file begins with what it is. The name `tests.rs` says it already.
+/// Every file begins with its purpose. The name `tests.rs` is clear by itself.
 pub(super) fn module_docs(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         if !path.ends_with("/tests.rs") && !text.starts_with("//! ") {
@@ -17,7 +17,7 @@ pub(super) fn module_docs(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// A longer file says why in its module doc, in a sentence that begins with `Length:`.
+/// A longer file gives the reason in its module doc, in a sentence that begins with `Length:`.
 pub(super) fn length(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let lines = text.lines().count();
@@ -34,7 +34,7 @@ pub(super) fn length(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// `name.rs` beside `name/`.
+/// `name.rs` next to `name/`.
 pub(super) fn names(tree: &Tree, findings: &mut Vec<Finding>) {
     for path in tree
         .paths()
@@ -59,7 +59,7 @@ pub(super) fn leftovers(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Tasks run no tests of documentation, so no block of code in it may be one.
+/// No task runs documentation tests, so doc comments must not contain any.
 pub(super) fn doc_tests(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending(".rs") {
         let mut inside = false;

@@ -1,5 +1,5 @@
-//! Rules for Cargo.toml: one version table, one release, licences that fit the side of the kernel
-//! boundary.
+//! Rules for Cargo.toml: one table of versions, one release, and licences that fit the side of the
+//! kernel boundary.
 
 use super::Finding;
 use super::tree::Tree;
@@ -7,7 +7,7 @@ use super::tree::Tree;
 /// A line `name = value` of a manifest.
 #[derive(Debug)]
 pub(super) struct Entry<'a> {
-    /// The table that it is in, with its brackets.
+    /// Table of the entry, with its brackets.
     pub(super) table: &'a str,
     pub(super) line: usize,
     name: &'a str,
@@ -15,8 +15,8 @@ pub(super) struct Entry<'a> {
 }
 
 impl<'a> Entry<'a> {
-    /// The dependency that it names: of `[dependencies]` `name` or `name.workspace`, or of the long form
-    /// `[dependencies.name]`.
+    /// Name of the dependency: from `name` or `name.workspace` in `[dependencies]`, or from the
+    /// long form `[dependencies.name]`.
     pub(super) fn dependency(&self) -> &'a str {
         let long = self.table.split_once("dependencies.");
         long.map_or_else(
@@ -48,14 +48,14 @@ pub(super) fn dependencies(text: &str) -> impl Iterator<Item = Entry<'_>> {
     entries(text).filter(|entry| entry.table.contains("dependencies"))
 }
 
-/// The manifests of members: the root's holds the table. What has a table of its own is none.
+/// Manifests of members. The root's holds the table, and a manifest with its own table is not a member.
 fn members(tree: &Tree) -> impl Iterator<Item = (&str, &str)> {
     let is_member = |text: &str| !text.lines().any(|line| line == "[workspace]");
     let manifests = tree.ending("/Cargo.toml");
     manifests.filter(move |(_, text)| is_member(text))
 }
 
-/// Versions stand in the workspace's table alone.
+/// Only the workspace's table contains versions.
 pub(super) fn versions(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in members(tree) {
         for entry in dependencies(text) {
@@ -76,15 +76,15 @@ pub(super) fn versions(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Text before the version of pathproof, wherever people or tests name a release.
+/// Text before pathproof's version in docs, tests and manifests that name a release.
 const RELEASE_MARKS: [&str; 4] = ["pathproof:", "newTag: \"", "VERSION=", "appVersion: \""];
 
-/// The release stands in Cargo.toml; who names it in another place names that one.
+/// Cargo.toml defines the release; every other place must name the same one.
 pub(super) fn one_release(tree: &Tree, findings: &mut Vec<Finding>) {
     let Some(release) = tree.text("Cargo.toml").and_then(release) else {
         return;
     };
-    // The changelog names older ones, and the fuzzers' bytes are what they are.
+    // The changelog names older releases, and fuzz inputs are arbitrary bytes.
     let elsewhere = |path: &str| path == "CHANGELOG.md" || path.starts_with("fuzz/");
     for (path, text) in tree.ending("").filter(|(path, _)| !elsewhere(path)) {
         let chart = path.ends_with("/Chart.yaml");
@@ -113,7 +113,7 @@ fn release(root: &str) -> Option<&str> {
     Some(value.trim_matches('"'))
 }
 
-/// "0.1.0-rc.1" of "0.1.0-rc.1 --file": three numbers, and what belongs to them.
+/// "0.1.0-rc.1" from "0.1.0-rc.1 --file": three numbers with their suffix.
 fn leading_version(text: &str) -> Option<&str> {
     let inside = |c: char| c.is_ascii_alphanumeric() || ".-+".contains(c);
     let end = text.find(|c| !inside(c)).unwrap_or(text.len());
@@ -123,9 +123,9 @@ fn leading_version(text: &str) -> Option<&str> {
     (numbers.len() == 3 && numbers.iter().all(is_number)).then_some(version)
 }
 
-/// The licence of a crate, by folder; the rest inherits the workspace's.
+/// Licence of a crate, by folder; other crates inherit the workspace's.
 const LICENCES: [(&str, &str); 2] = [
-    // Loaded into the kernel: GPL, or MIT as aya's own kernel side.
+    // Loaded into the kernel: GPL, or MIT like aya's kernel side.
     ("agent-ebpf/Cargo.toml", "\"GPL-2.0-only OR MIT\""),
     // Linked by both sides.
     (
@@ -134,7 +134,7 @@ const LICENCES: [(&str, &str); 2] = [
     ),
 ];
 
-/// Every crate says its licence, the right one, and what it is.
+/// Every crate states its description and the right licence.
 pub(super) fn licences(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in members(tree) {
         let own = LICENCES.iter().find(|(own, _)| *own == path);
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_release_is_named_after_cargo_toml() {
         let root = "[workspace.package]\nversion = \"1.2.3-rc.1\"\n";
-        // Each with the release, with another one, and with what is no release.
+        // Each with the release, with another one, and with text that is not a release.
         for (path, text) in [
             ("deploy/base/agent.yaml", "image: pathproof:@"),
             ("docs/install.md", "Below it is `REGISTRY/pathproof:@`."),

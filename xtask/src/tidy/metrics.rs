@@ -1,4 +1,4 @@
-//! No metric that nothing changes: a series that stays 0 for ever is a lie on a dashboard.
+//! Finds metrics that nothing changes: a series that is always 0 misleads on a dashboard.
 
 use super::Finding;
 use super::code;
@@ -35,13 +35,13 @@ fn fields(code: &str) -> impl Iterator<Item = (usize, &str)> {
         let (kind, parameters) = kind
             .split_once('<')
             .map_or((kind, false), |(k, _)| (k, true));
-        // Our own Family, of addresses, has no parameters.
+        // The project's Family, of addresses, has no parameters.
         let is_metric = TYPES.contains(&kind) && (parameters || kind != "Family");
         (is_name && is_metric).then_some((number + 1, name))
     })
 }
 
-/// Whether code uses a field other than by cloning it, which is how it is registered.
+/// Whether code uses a field other than by cloning it, which only registers it.
 fn changes(code: &str, field: &str) -> bool {
     let needle = format!(".{field}");
     code.match_indices(&needle).any(|(at, _)| {

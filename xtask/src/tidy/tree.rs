@@ -1,4 +1,4 @@
-//! The repository's files as rules see them: paths with `/`, and text.
+//! The repository's files for the rules: paths with `/`, and text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,20 +8,19 @@ use anyhow::{Context, Result};
 
 use crate::run;
 
-/// Paths of the files that git tracks, or would track: what lies in target/ is nobody's business.
+/// Paths of the files that git tracks, or would track; target/ is excluded.
 pub(crate) fn tracked(root: &Path) -> Result<Vec<String>> {
     let mut git = run::git(root);
     git.args("ls-files -z --cached --others --exclude-standard".split(' '));
     let list = run::output(&mut git).context("git cannot list the repository's files")?;
     Ok(String::from_utf8(list)?
         .split_terminator('\0')
-        // Some are deleted, but still in git's index.
+        // Deleted files may still be in git's index.
         .filter(|path| root.join(path).is_file())
         .map(str::to_owned)
         .collect())
 }
 
-/// These files and their texts.
 #[derive(Debug, Default)]
 pub(super) struct Tree {
     texts: BTreeMap<String, String>,
@@ -58,7 +57,7 @@ impl Tree {
         }
     }
 
-    /// Whether a file or folder is there.
+    /// Whether a file or folder exists.
     pub(super) fn exists(&self, path: &str) -> bool {
         path.is_empty() || self.paths.contains(path)
     }
@@ -67,7 +66,7 @@ impl Tree {
         self.texts.get(path).map(String::as_str)
     }
 
-    /// Text files whose name ends so, in order.
+    /// Text files with this suffix, sorted by path.
     pub(super) fn ending(&self, suffix: &'static str) -> impl Iterator<Item = (&str, &str)> {
         let texts = self.texts.iter();
         let texts = texts.filter(move |(path, _)| path.ends_with(suffix));

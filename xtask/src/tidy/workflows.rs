@@ -1,11 +1,11 @@
-//! Rules for .github/workflows that actionlint does not have: rights, pins, credentials, time.
+//! Rules for .github/workflows that actionlint lacks: permissions, pins, credentials, timeouts.
 
 use super::Finding;
 use super::tree::Tree;
 
 const FOLDER: &str = ".github/workflows/";
 
-/// A workflow has no rights but those of single jobs, runs only code that a hash names, and ends.
+/// A workflow has permissions only in jobs, runs only code pinned by a hash, and has a timeout.
 pub(super) fn safe(tree: &Tree, findings: &mut Vec<Finding>) {
     for (path, text) in tree.ending("").filter(|(path, _)| path.starts_with(FOLDER)) {
         if !text.lines().any(|line| line == "permissions: {}") {
