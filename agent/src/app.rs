@@ -91,7 +91,7 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
     if config.drop_in {
         metrics.http().as_kube_proxy();
     }
-    // The view is read while the observer is loaded. If the loader has no thread of its own, loading blocks
+    // The view is read while the observer is loaded. If the loader has no separate thread, loading blocks
     // this one. A task spawned here starts only after this task yields, so yield first.
     let (updates, client) = follow(&config).await?;
     tokio::task::yield_now().await;

@@ -48,7 +48,7 @@ pub struct Config {
     /// The sentinel, unless it is off.
     pub sentinel: Option<SentinelConfig>,
     pub publish: PublishConfig,
-    /// Whether the agent stands in for kube-proxy: /healthz answers loopback clients for the agent
+    /// Whether the agent runs in kube-proxy's place: /healthz answers loopback clients for the agent
     /// alone, and requests are also counted under kube-proxy's names.
     pub drop_in: bool,
     /// Whether to drop privileges that are not needed.
@@ -141,7 +141,7 @@ pub enum ConfigError {
     ViewOfNothing,
     #[error("this node's name is not known: give --node-name, or set NODE_NAME from spec.nodeName")]
     NoNodeName,
-    /// A variable that looks like a setting.
+    /// A variable with the prefix of settings that is not one.
     #[error(
         "{0} is not a pathproof setting: correct its name (`pathproof run --help` lists all), or \
          unset it"

@@ -18,7 +18,7 @@ const PROGRAM: &str = "the kubeconfig runs a credential plugin, which may need a
 /// Maximum depth at which links in a manifests folder are found.
 const DEPTH: usize = 4;
 
-/// What was dropped, and the loader of BPF programs, which can be used once.
+/// Report of dropped privileges, and the loader of BPF programs, which can be used once.
 pub struct Confined {
     pub report: HardeningReport,
     pub loader: Loader,

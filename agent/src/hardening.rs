@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_gained() {
+    fn no_capability_is_gained() {
         let before = caps::read(None, CapSet::Permitted).unwrap();
         let after = apart(|| {
             keep(&[Capability::CAP_NET_ADMIN]).unwrap();
@@ -228,11 +228,11 @@ mod tests {
         let wanted = CapsHashSet::from([Capability::CAP_NET_ADMIN]);
         assert_eq!(after, before.intersection(&wanted).copied().collect());
         let here = caps::read(None, CapSet::Permitted).unwrap();
-        assert_eq!(here, before, "this thread is none of its business");
+        assert_eq!(here, before, "the calling thread keeps its capabilities");
     }
 
     #[test]
-    fn what_is_tried_without_is_had_again() {
+    fn tried_capabilities_are_restored() {
         let before = caps::read(None, CapSet::Effective).unwrap();
         let all: Vec<_> = before.iter().copied().collect();
         for succeeds in [true, false] {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn work_is_done_apart_or_here() {
+    async fn work_runs_with_and_without_a_thread() {
         let name = || std::thread::current().name().map(str::to_owned);
         let apart = Loader::start().unwrap();
         assert_eq!(apart.run(name).await.unwrap().as_deref(), Some("loader"));

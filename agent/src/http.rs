@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_list_is_everyone() {
+    fn an_empty_list_allows_everyone() {
         assert!(AllowList::default().allows("192.0.2.1".parse().unwrap()));
         assert_eq!(AllowList::default().to_string(), "everyone");
     }

@@ -65,7 +65,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     #[test]
-    fn a_limit_holds_for_files_that_tell_no_size() {
+    fn a_limit_applies_to_files_without_a_size() {
         let zeros = read(Path::new("/dev/zero"), MIB).unwrap_err();
         assert_eq!(zeros.kind(), io::ErrorKind::FileTooLarge);
         assert!(read(Path::new("/proc/self/status"), MIB).unwrap().len() > 100);

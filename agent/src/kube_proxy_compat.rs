@@ -28,7 +28,7 @@ pub use flags::{Settings, Wanted, read};
 /// Name of kube-proxy's binary.
 pub const NAME: &str = "kube-proxy";
 
-/// Reason why the agent cannot stand in for kube-proxy.
+/// Reason why the agent cannot run in kube-proxy's place.
 #[derive(Debug, Error)]
 pub enum DropInError {
     /// A word that is not UTF-8, converted lossily.

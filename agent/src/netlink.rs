@@ -206,18 +206,18 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_kernel_are_told() {
+    fn kernel_errors_are_returned() {
         let answer = |code: i32| {
             let body = [&code.to_ne_bytes()[..], &[0; 16]].concat();
             messages(&message(ERROR, 0, &body), &mut |_| Ok(()))
         };
         let error = answer(-libc::ENOENT).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ENOENT));
-        answer(0).expect("an acknowledgement is no error");
+        answer(0).expect("an acknowledgement is not an error");
         let end = |code: i32| messages(&message(DONE, 0, &code.to_ne_bytes()), &mut |_| Ok(()));
         let error = end(-libc::ENOBUFS).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS), "broken off");
-        assert!(!end(0).expect("whole"));
+        assert_eq!(error.raw_os_error(), Some(libc::ENOBUFS), "aborted");
+        assert!(!end(0).expect("a complete answer"));
         let end = messages(&message(DONE, 0, &[]), &mut |_| Ok(()));
         assert!(!end.expect("without a code"));
     }

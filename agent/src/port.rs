@@ -300,7 +300,7 @@ impl Takeover {
     }
 
     /// Releases connections to the next responder. If there is none, it waits for a successor for
-    /// `grace`, unless `hurry` completes. On return, all connections that had begun are in the
+    /// `grace`, unless `hurry` completes. On return, all connections that were started are in the
     /// listener's queue. Returns whether there is a successor.
     pub(crate) async fn close(self, grace: Duration, hurry: impl Future) -> bool {
         drop(self.ready);

@@ -222,7 +222,7 @@ mod tests {
         fs::create_dir_all(path.join("x")).unwrap();
         recordings.write(now, &[2]).unwrap_err();
         let left = fs::read_dir(path.parent().unwrap()).unwrap().count();
-        assert_eq!(left, 1, "the folder alone");
+        assert_eq!(left, 1, "only the folder remains");
     }
 
     /// The clock may be set back, and an agent may be killed while it writes.

@@ -138,7 +138,7 @@ mod tests {
 
     /// The installed compiler is not used in its place, whichever it is.
     #[test]
-    fn only_the_compiler_of_record_is_asked() {
+    fn only_the_compiler_of_record_is_used() {
         let rustc = "rustc 1.0.0 (that nobody has)";
         let recorded = |way| Provenance {
             object_sha256: String::new(),

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_people_wrote_is_kept() {
+    fn seeds_with_other_names_are_kept() {
         assert!(is_found(Path::new(
             "a/2fd4e1c67a2d28fced849ee1bb76e7391b93eb12"
         )));

@@ -88,7 +88,7 @@ enum Task {
     /// Run what CI leaves out: machines, a real node, long storms, fuzzing, Miri, the image twice (a
     /// working day; needs root)
     Nightly(ci::Args),
-    /// Run a step of CI as a process of its own, or only build its tools: started by it, beside others
+    /// Run one step of CI in a separate process, or only build its tools; started by `ci`
     #[command(hide = true)]
     Step {
         name: String,

@@ -1,4 +1,4 @@
-//! All listeners, on a thread of their own.
+//! All listeners, on a separate thread.
 //!
 //! The main loop may wait for a second or more: for the kernel's lock of network interfaces, or for
 //! a plan of ten thousand Services. A load balancer waits for one second. On a runtime of several

@@ -160,7 +160,7 @@ impl<'a> Checked<'a> {
         let verdict = &report.verdict;
         let (result, sentence) = result(report);
         let losses = verdict.coverage.losses.iter();
-        // A check has always just begun.
+        // A check has always just started.
         let losses = losses.filter(|loss| loss.loss != CoverageLoss::Settling);
         Self {
             schema: SCHEMA,

@@ -267,7 +267,7 @@ mod tests {
         b"HTTP/1.1 503 x\r\n\r\n{\"pending\":[\"interfaces\"]}",
         "no verdict yet, waiting for: interfaces"
     )]
-    fn what_is_no_answer_of_drainz(#[case] answer: &'static [u8], #[case] expected: &str) {
+    fn other_answers_than_drainz_are_errors(#[case] answer: &'static [u8], #[case] expected: &str) {
         let ask = Ask::default();
         let result = against_by(answer, |address| drain(address, &ask));
         let message = result.unwrap_err().to_string();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there() {
+    fn an_unreachable_agent_is_reported() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         drop(listener);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn another_schema_is_said() {
+    fn another_schema_is_reported() {
         let message = parse("x:1", "{\"schema\":7}").unwrap_err().to_string();
         assert!(
             message.contains("schema 7, this binary reads 1"),

@@ -58,7 +58,7 @@ fn list(said: &FleetArgs, rows: &[Row], now: Wall) -> Exit {
 }
 
 /// Whether the program was called as a kubectl plugin: `kubectl-pathproof`, or with an underscore,
-/// which stands for a dash in plugin names.
+/// which replaces a dash in plugin names.
 pub(super) fn is_plugin(called: &OsStr) -> bool {
     let name = Path::new(called).file_name().and_then(OsStr::to_str);
     matches!(name, Some("kubectl-pathproof" | "kubectl_pathproof"))

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_is_shown_is_not_before_its_event() {
+    fn a_shown_time_is_not_before_its_event() {
         assert_eq!(
             readable("2026-11-23T03:58:33.435049597Z"),
             "2026-11-23T03:58:33.436Z"
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_was_recorded_the_remedy_is_named() {
+    fn a_missing_recording_is_reported_with_the_remedy() {
         let dir = tempfile::tempdir().unwrap();
         let message = recorded(dir.path(), Wall(0)).unwrap_err().to_string();
         assert!(

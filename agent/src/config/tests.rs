@@ -230,7 +230,7 @@ fn the_source_of_the_view(#[case] options: &[&str], #[case] in_cluster: bool, #[
 #[case(&["--manifests=/cluster", "--server=https://a"], ["--manifests", "--server"])]
 #[case(&["--server=10.0.0.1:6443"], ["'10.0.0.1:6443'", "--server"])]
 #[case(&["--server=https://a", "--view=sentinel", "--sentinel=off"], ["--view", "--sentinel"])]
-fn sources_that_do_not_do(#[case] options: &[&str], #[case] expected: [&str; 2]) {
+fn invalid_sources_are_refused(#[case] options: &[&str], #[case] expected: [&str; 2]) {
     let message = source(options, true).unwrap_err();
     let has = |part: &str| message.contains(part);
     assert!(expected.into_iter().all(has), "{message}");

@@ -327,13 +327,13 @@ mod tests {
     #[case("eth[0-9]")]
     #[case("a/b")]
     #[case("sixteencharacter")]
-    fn none_can_match(#[case] text: &str) {
+    fn patterns_that_match_no_name_are_refused(#[case] text: &str) {
         assert!(Pattern::new(text).is_err());
     }
 
     proptest! {
         #[test]
-        fn a_name_stands_for_itself_and_under_stars(name in "[a-z0-9.@-]{1,15}", cut in 0usize..15) {
+        fn names_match_themselves_and_wildcards(name in "[a-z0-9.@-]{1,15}", cut in 0usize..15) {
             let cut = cut.min(name.len());
             prop_assert!(Pattern::new(&name).unwrap().matches(&name));
             let starred = format!("{}*{}", &name[..cut], &name[cut..]);

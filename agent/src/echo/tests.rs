@@ -28,7 +28,7 @@ async fn small_and_large_are_answered_whole() {
 
 /// As if large packets vanish: the small frame comes back, the large one does not.
 #[tokio::test]
-async fn what_is_cut_is_told_from_what_is_silent() {
+async fn a_cut_transfer_differs_from_silence() {
     let (listener, port) = listener().await;
     tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -46,7 +46,7 @@ async fn what_is_cut_is_told_from_what_is_silent() {
 
 /// One line for failing large transfers, not one for each connection between them.
 #[test]
-fn a_change_is_told_once() {
+fn a_changed_outcome_is_logged_once() {
     let ends = [
         (End::Whole, false),
         (End::Cut, true),
@@ -76,7 +76,7 @@ fn a_change_is_told_once() {
 
 /// A client that does not begin as the pod probe does receives no byte.
 #[tokio::test]
-async fn a_stranger_gets_nothing() {
+async fn an_unknown_client_gets_no_answer() {
     let (listener, port) = listener().await;
     tokio::spawn(async move { serve::answer(&listener).await });
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))
@@ -110,7 +110,7 @@ fn the_variable_is_named_as_kubelet_names_it() {
 }
 
 #[test]
-fn what_is_too_long_is_none_of_ours() {
+fn an_overlong_frame_is_refused() {
     let head = |length| Frame { token: 1, length }.head();
     assert!(Frame::parse(&head(MOST)).is_some());
     assert_eq!(Frame::parse(&head(MOST + 1)), None);

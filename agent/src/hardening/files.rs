@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_loads_reads_of_the_kernel_alone() {
+    fn the_loader_reads_only_kernel_paths() {
         const VERSION: u32 = 1;
         let nothing = std::ptr::null::<u8>();
         // SAFETY: with this flag the call takes no attributes, and changes nothing.
@@ -131,6 +131,6 @@ mod tests {
             assert!([ErrorKind::PermissionDenied, ErrorKind::NotFound].contains(&types));
         });
         thread.join().expect("no panic");
-        File::open("/etc/passwd").expect("other threads read on");
+        File::open("/etc/passwd").expect("other threads can still read");
     }
 }

@@ -100,13 +100,13 @@ mod tests {
     #[case::an_endless_line([LINE, &[b'x'; 200]].concat())]
     #[case::another_version([SIGNATURE, &[0x31, 0x11, 0, 12], &[0; 12]].concat())]
     #[case::too_long(v2(LONGEST - FIXED + 1))]
-    fn what_is_none(#[case] bytes: Vec<u8>) {
+    fn other_bytes_are_no_header(#[case] bytes: Vec<u8>) {
         assert_eq!(header(&bytes), Header::No);
     }
 
     proptest! {
         #[test]
-        fn no_header_is_longer_than_what_there_is(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
+        fn no_header_is_longer_than_the_input(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
             for start in [&b""[..], LINE, SIGNATURE] {
                 let seen = [start, &bytes].concat();
                 if let Header::Whole(length) = header(&seen) {

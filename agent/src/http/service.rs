@@ -120,7 +120,7 @@ mod tests {
     #[case::not_of_its_family("[2001:db8::10]:30501", 404, "")]
     #[case::nobodys("192.0.2.10:30503", 404, "")]
     #[tokio::test]
-    async fn who_is_dialled_is_answered_for(
+    async fn the_dialled_service_is_answered_for(
         #[case] dialled: &str,
         #[case] status: u16,
         #[case] weight: &str,

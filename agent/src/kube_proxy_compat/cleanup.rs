@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_are_told_apart_by_what_they_say() {
+    fn kinds_are_distinguished_by_their_version() {
         assert!(!is_legacy("iptables v1.8.9 (nf_tables)"));
         assert!(is_legacy("iptables v1.8.9 (legacy)"));
         assert!(is_legacy("iptables v1.6.1"));

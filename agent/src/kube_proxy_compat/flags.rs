@@ -76,7 +76,7 @@ impl Settings {
 const ALONE: &str = "true";
 
 impl Flag {
-    /// The flag with this name. As in kube-proxy, underscores may stand for dashes.
+    /// The flag with this name. As in kube-proxy, underscores may replace dashes.
     pub fn named(name: &str) -> Option<&'static Self> {
         let dashed = |byte: u8| if byte == b'_' { b'-' } else { byte };
         let is = |flag: &&Self| flag.name.bytes().eq(name.bytes().map(dashed));

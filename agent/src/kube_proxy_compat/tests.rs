@@ -47,7 +47,7 @@ const RKE: &str = "--hostname-override=worker-1 --healthz-bind-address=127.0.0.1
                    --kubeconfig=/etc/kubernetes/ssl/kubecfg-kube-proxy.yaml";
 
 #[test]
-fn the_style_of_rke_runs_an_agent() {
+fn the_flags_of_rke_run_an_agent() {
     let (config, notes) =
         resolve_with(&format!("{RKE} --healthz-bind-address=0.0.0.0"), &[]).unwrap();
     assert_eq!(&*config.node_name, "worker-1");
@@ -192,7 +192,7 @@ fn klog_levels_have_a_meaning(#[case] text: &str, #[case] filter: &str) {
 #[case("--cleanup=1", Wanted::Cleanup)]
 #[case("--init-only", Wanted::InitOnly)]
 #[case("--cleanup --write-config-to /x", Wanted::WriteConfig("/x".to_owned()))]
-fn what_ends_at_once(#[case] text: &str, #[case] expected: Wanted) {
+fn flags_that_prevent_a_run(#[case] text: &str, #[case] expected: Wanted) {
     assert_eq!(read(&words(text)).unwrap(), expected);
 }
 
@@ -201,7 +201,7 @@ fn what_ends_at_once(#[case] text: &str, #[case] expected: Wanted) {
 #[case("--version=false")]
 #[case("--cleanup=false")]
 #[case("--cleanup --cleanup=false")]
-fn what_runs_all_the_same(#[case] text: &str) {
+fn flags_that_do_not_prevent_a_run(#[case] text: &str) {
     assert!(matches!(read(&words(text)), Ok(Wanted::Run(_))), "{text}");
 }
 
@@ -263,7 +263,7 @@ fn a_refused_option_lists_its_possible_values() {
 }
 
 #[test]
-fn nothing_to_ask_is_said_in_the_words_of_kube_proxy() {
+fn a_missing_api_server_is_reported_with_kube_proxys_flags() {
     let error = resolve_with("", &[]).unwrap_err().to_string();
     assert!(
         error.contains("--kubeconfig FILE or --master URL"),
@@ -273,7 +273,7 @@ fn nothing_to_ask_is_said_in_the_words_of_kube_proxy() {
 
 /// clap reads variables of the process; this test checks that no option overrides them.
 #[test]
-fn variables_stand_where_no_flag_does() {
+fn variables_apply_where_no_flag_does() {
     let settings = || match read(&words("--kubeconfig=/k")).unwrap() {
         Wanted::Run(settings) => settings,
         other => panic!("{other:?}"),
@@ -318,7 +318,7 @@ fn with_file(text: &str, flags: &str) -> Result<(Config, Vec<String>), DropInErr
 }
 
 #[test]
-fn a_file_counts_and_most_flags_beside_it_do_not() {
+fn a_file_overrides_most_flags() {
     let flags = "--kubeconfig=/flag --healthz-port=0 --metrics-bind-address=";
     let (config, notes) = with_file(FILE, flags).unwrap();
     assert_eq!(config.source.to_string(), "API server of /file/kubeconfig");
@@ -371,7 +371,7 @@ fn call(words: &[&str]) -> Option<Result<Vec<String>, DropInError>> {
 }
 
 #[test]
-fn it_is_the_name_it_is_called_by_that_counts() {
+fn the_called_name_selects_kube_proxy() {
     let taken = |call: &[&str]| self::call(call).map(|words| words.unwrap());
     let flags = || Some(vec!["--v=2".to_owned()]);
     assert_eq!(taken(&["kube-proxy", "--v=2"]), flags());

@@ -74,12 +74,12 @@ mod tests {
     fn an_agent_is_starting_until_it_has_started() {
         let dir = tempfile::tempdir().unwrap();
         let state = dir.path().join("state");
-        assert!(!is_any_starting(&state), "nobody ever was");
+        assert!(!is_any_starting(&state), "no agent was starting");
         let one = Starting::begin(Some(&state));
         let other = Starting::begin(Some(&state));
         assert!(is_any_starting(&state));
         drop(one);
-        assert!(!is_any_starting(&state), "the other one has no lock");
+        assert!(!is_any_starting(&state), "the second has no lock");
         drop(other);
         let _again = Starting::begin(Some(&state));
         assert!(is_any_starting(&state));

@@ -15,7 +15,7 @@ use agent_core::verdict::ServiceTrouble;
 
 use super::connections::{Connections, Handshakes, SHOWN, Sums, Tally};
 
-/// Services with series of their own.
+/// Selection of Services with series.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum ServiceMetrics {
     /// Services that the verdict names, or with a failed connection in the last 15 minutes: at most

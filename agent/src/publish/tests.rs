@@ -120,7 +120,7 @@ async fn our_condition_alone_is_patched_by_its_type() {
 }
 
 #[tokio::test]
-async fn what_an_agent_before_wrote_is_kept() {
+async fn the_condition_of_an_earlier_agent_is_kept() {
     let server = Server::start().await;
     server.has_condition(json!([
         {"type": "Ready", "status": "True"},
@@ -151,7 +151,7 @@ async fn what_an_agent_before_wrote_is_kept() {
 #[case(Say::Nonsense, WriteResult::ServerError)]
 #[case(Say::Close, WriteResult::Unreachable)]
 #[tokio::test]
-async fn a_failure_is_said_and_tried_again(#[case] say: Say, #[case] result: WriteResult) {
+async fn a_failure_is_logged_and_retried(#[case] say: Say, #[case] result: WriteResult) {
     for (condition, kind, method) in [
         (true, Published::Condition, "PATCH"),
         (false, Published::Event, "POST"),
@@ -189,7 +189,7 @@ async fn a_failure_is_said_and_tried_again(#[case] say: Say, #[case] result: Wri
 }
 
 #[tokio::test]
-async fn an_api_server_that_hangs_is_given_up() {
+async fn a_hanging_request_times_out() {
     let server = Server::start().await;
     server.says("PATCH", Say::Hang);
     let world = World::begin(
@@ -244,7 +244,7 @@ async fn an_api_server_that_is_away_at_the_start_is_waited_for() {
     assert_eq!(
         world.server.count("POST"),
         0,
-        "nothing stands to be announced"
+        "the node is healthy again, so no Event is due"
     );
 }
 

@@ -40,7 +40,7 @@ async fn slices_are_made_and_move_together() {
 }
 
 #[tokio::test]
-async fn nodes_slow_it_down() {
+async fn many_nodes_slow_the_rotation_down() {
     let server = Server::start().await;
     server.store().nodes = 600;
     let mut rotator = server.rotator("a", Duration::ZERO).await;
@@ -82,7 +82,7 @@ async fn the_count_of_failing_nodes_follows_them_in_one_slice() {
 }
 
 #[tokio::test]
-async fn a_node_that_fails_is_looked_at_at_once() {
+async fn a_failing_node_is_checked_early() {
     let server = Server::start().await;
     server.store().nodes = 3;
     let mut rotator = server.rotator("a", HOUR).await;
@@ -94,14 +94,14 @@ async fn a_node_that_fails_is_looked_at_at_once() {
         sleep(EARLY).await;
         server.store().failing = 1;
     });
-    assert!(paused.is_ok(), "it waited for the usual look");
+    assert!(paused.is_ok(), "the rotator waited for its regular check");
     rotator.look().await;
     let failing = r#"{"nodes":3,"unsound":{"DatapathBrokenLeaked":1}}"#;
     assert_eq!(server.until_counted(&mut rotator, failing).await, 0);
 }
 
 #[tokio::test]
-async fn what_somebody_edits_or_deletes_comes_back() {
+async fn edited_or_deleted_slices_are_restored() {
     let server = Server::start().await;
     let mut rotator = server.rotator("a", HOUR).await;
     rotator.look().await;
@@ -126,7 +126,7 @@ async fn what_somebody_edits_or_deletes_comes_back() {
     assert_eq!(
         server.writes_to_slices(),
         writes,
-        "nothing to do, nothing written"
+        "an unchanged state causes no write"
     );
 }
 
@@ -141,7 +141,7 @@ async fn what_somebody_edits_or_deletes_comes_back() {
     "mine": "1",
 }))]
 #[tokio::test]
-async fn a_slice_with_other_labels_gets_its_own_back(#[case] labels: Value) {
+async fn a_slice_with_changed_labels_is_restored(#[case] labels: Value) {
     let server = Server::start().await;
     let mut rotator = server.rotator("a", HOUR).await;
     rotator.look().await;
@@ -184,7 +184,7 @@ async fn one_leads_and_the_other_follows_at_once() {
     assert_eq!(
         server.store().writes.len(),
         writes,
-        "one that does not lead writes nothing"
+        "a follower writes nothing"
     );
     let holder = || server.store().objects[LEASE]["spec"]["holderIdentity"].clone();
     assert!(holder().as_str().unwrap().starts_with("a_"));
@@ -198,12 +198,12 @@ async fn one_leads_and_the_other_follows_at_once() {
     assert_eq!(
         server.generations(),
         [20_002; 4],
-        "and the first one follows now"
+        "the first rotator follows now"
     );
 }
 
 #[tokio::test]
-async fn whoever_wrote_in_between_wins() {
+async fn a_concurrent_write_wins() {
     let server = Server::start().await;
     let mut rotator = server.rotator("a", Duration::ZERO).await;
     rotator.look().await;
@@ -212,7 +212,7 @@ async fn whoever_wrote_in_between_wins() {
     assert_eq!(
         server.generations(),
         [20_001; 4],
-        "a write on what was not read is refused"
+        "a write based on an outdated version is refused"
     );
     server.store().races = false;
     rotator.look().await;
@@ -345,7 +345,7 @@ async fn nobody_is_withdrawn_before_the_service_was_read() {
 }
 
 #[tokio::test]
-async fn a_stranger_is_named() {
+async fn a_foreign_slice_is_named() {
     let server = Server::start().await;
     let stranger = json!({
         "metadata": { "name": "other", "labels": { "kubernetes.io/service-name": "pathproof-sentinel" } },
@@ -358,6 +358,6 @@ async fn a_stranger_is_named() {
     assert_eq!(
         server.generations(),
         [20_001; 4],
-        "and ours are looked after all the same"
+        "the rotator still maintains its own slices"
     );
 }

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_error_is_told() {
+    fn the_last_error_is_reported() {
         let text = "error: one lint\nwords\nerror: `cargo clippy` failed (exit status: 101)\n";
         let last = "`cargo clippy` failed (exit status: 101)";
         assert_eq!(why(text).as_deref(), Some(last));

@@ -1,4 +1,4 @@
-//! Finds Go in PATH, where its own archive unpacks, or by way of Debian's package.
+//! Finds Go: in PATH, in /usr/local/go, or by installing Debian's package.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

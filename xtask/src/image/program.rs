@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cargo_is_told_the_linker_of_the_architecture() {
+    fn cargo_gets_the_linker_of_the_architecture() {
         let name = Arch::Arm64.linker_variable();
         assert_eq!(name, "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER");
     }

@@ -45,7 +45,7 @@ pub(crate) enum Line {
     Job(String),
     /// A program ended with this status.
     Ended(String, i32),
-    /// The kernel reported an error of its own.
+    /// The kernel reported an error in the kernel.
     Complaint(String),
     /// MiB in use at the end.
     Memory(u32),
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_told_from_what_programs_print() {
+    fn marks_differ_from_the_output_of_programs() {
         assert_eq!(Line::of("::started 6.1.0-56-cloud-amd64"), Line::Started);
         assert_eq!(
             Line::of("::ended node 101"),

@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_core_is_pure_and_no_arrow_runs_up() {
+    fn the_core_is_pure_and_has_no_cycles() {
         for name in NOT_IN_CORE.split(' ') {
             let fault = format!("//! x\nuse {name}::thing;\n");
             let twin = format!("//! not {name}\nuse my_{}_x::y;\n", name.replace(':', "_"));

@@ -173,7 +173,7 @@ mod tests {
                            edition.workspace = true\nrust-version.workspace = true\npublish.workspace = true\n";
 
     #[test]
-    fn versions_stand_in_one_table() {
+    fn versions_are_in_one_table() {
         for (fault, twin) in [
             (
                 "[dependencies]\nclap = \"4\"",

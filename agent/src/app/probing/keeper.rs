@@ -1,5 +1,5 @@
 //! Keeps the sentinel's devices: creates them on demand, checks and repairs them, and finally removes them.
-//! It is a task of its own because netlink waits. It reports to the main loop and decides nothing.
+//! It is a separate task because netlink waits. It reports to the main loop and decides nothing.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -23,7 +23,7 @@ fn the_result_is_the_verdict(#[case] report: Report, #[case] expected: CheckResu
 }
 
 #[test]
-fn what_is_not_sound_has_the_findings_sentence() {
+fn a_failed_check_has_the_findings_sentence() {
     let filtered = probed::filtered();
     assert_eq!(checked(&filtered).sentence, filtered.verdict.reason());
 }

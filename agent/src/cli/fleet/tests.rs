@@ -168,7 +168,7 @@ fn a_long_list_ends_as_it_begins() {
 }
 
 #[test]
-fn a_cluster_in_flames_still_fits_a_screen_or_two() {
+fn a_failing_cluster_still_fits_a_screen_or_two() {
     let nodes: Vec<NodeSeen> = (0..500)
         .map(|index| {
             let name = format!("worker-{index}");

@@ -45,7 +45,7 @@ fn colours_change_nothing_that_is_read() {
 }
 
 #[test]
-fn a_report_that_is_not_renewed_is_pointed_out() {
+fn an_outdated_report_is_pointed_out() {
     let report = sample::proven();
     let now: Timestamp = sample::written() + Duration::from_secs(45);
     let page = render(&report, now, false);
@@ -53,7 +53,7 @@ fn a_report_that_is_not_renewed_is_pointed_out() {
 }
 
 #[test]
-fn an_agent_that_answers_nobody_does_not_say_that_it_answers() {
+fn an_agent_without_listener_would_answer() {
     let mut report = sample::proven();
     assert!(page(&report).contains("/healthz answers 200"));
     report.port.way = PortWay::Off;
@@ -74,7 +74,7 @@ fn a_report_survives_json() {
 }
 
 #[tokio::test]
-async fn what_the_admin_port_serves_is_what_is_shown() {
+async fn the_served_report_is_shown() {
     use std::future::pending;
     use std::net::SocketAddr;
     use std::sync::Arc;

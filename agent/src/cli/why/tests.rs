@@ -27,7 +27,7 @@ fn pages(#[case] name: &str, #[case] report: Report) {
 }
 
 #[test]
-fn the_flushed_chain_is_told_stage_by_stage() {
+fn flushed_rules_are_explained_stage_by_stage() {
     let report = probed::flushed();
     let chain = Chain::of(&report);
     assert_eq!(chain.lanes.len(), 5);
@@ -58,7 +58,7 @@ fn the_flushed_chain_is_told_stage_by_stage() {
 
 /// For UDP the observer cannot distinguish a leak from a loss; the TCP lane of the path does.
 #[test]
-fn a_path_is_told_once() {
+fn a_path_is_explained_once() {
     let mut report = probed::flushed();
     for lane in &mut report.verdict.families[0].lanes[3..] {
         probed::fail(lane, ProbeCause::LostBeforeLeaving, 8);

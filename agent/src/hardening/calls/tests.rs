@@ -61,6 +61,6 @@ fn what_agents_never_do_is_refused(#[case] number: c_long, #[case] arguments: [i
 #[case::memory(libc::SYS_mmap, [0, 4096, libc::PROT_WRITE as i64, PRIVATE])]
 #[case::a_packet_socket_of_no_kind(libc::SYS_socket, [libc::AF_PACKET as i64, -1, 0, 0])]
 #[case::a_netlink_socket(libc::SYS_socket, [libc::AF_NETLINK as i64, libc::SOCK_RAW as i64, 0, 0])]
-fn what_agents_do_says_the_same(#[case] number: c_long, #[case] arguments: [i64; 4]) {
+fn calls_of_agents_are_not_filtered(#[case] number: c_long, #[case] arguments: [i64; 4]) {
     assert_eq!(filtered(number, arguments), call(number, arguments));
 }

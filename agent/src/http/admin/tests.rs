@@ -137,7 +137,7 @@ fn leaving() -> Report {
 #[case("/drainz?quiet=30s", 503, "connections", 12.0)]
 #[case("/drainz?quiet=5s&waited=2", 200, "quiet", 12.0)]
 #[tokio::test]
-async fn a_leaving_node_is_asked(
+async fn drainz_reports_a_leaving_node(
     #[case] path: &str,
     #[case] status: u16,
     #[case] reason: &str,
@@ -162,7 +162,7 @@ async fn a_leaving_node_is_asked(
 }
 
 #[tokio::test]
-async fn who_asks_too_early_is_not_told_that_it_is_quiet() {
+async fn drainz_is_not_quiet_before_the_node_leaves() {
     let mut fixture = fixture();
     fixture.state.now = || sample::ago(0);
     let router = router(fixture.state);
@@ -211,6 +211,6 @@ async fn the_index_lists_every_page() {
 #[case(Method::GET, "/healthz", 404)]
 #[case(Method::GET, "/agent", 404)]
 #[tokio::test]
-async fn only_reading(#[case] method: Method, #[case] path: &str, #[case] expected: u16) {
+async fn only_reads_are_allowed(#[case] method: Method, #[case] path: &str, #[case] expected: u16) {
     assert_eq!(ask(&fixture().router, method, path).await.0, expected);
 }

@@ -213,7 +213,7 @@ async fn a_published_answer_is_the_next_answer() {
 #[case("192.0.2.1", 503)]
 #[case("2001:db8::1", 503)]
 #[tokio::test]
-async fn in_the_place_of_kube_proxy_loopback_is_told_of_the_agent(
+async fn in_kube_proxys_place_loopback_gets_the_agents_health(
     #[case] peer: &str,
     #[case] code: u16,
 ) {
@@ -230,7 +230,7 @@ async fn in_the_place_of_kube_proxy_loopback_is_told_of_the_agent(
 }
 
 #[tokio::test]
-async fn in_the_place_of_kube_proxy_a_main_loop_that_hangs_is_told_at_loopback() {
+async fn in_kube_proxys_place_a_stalled_main_loop_is_503_at_loopback() {
     let fixture = stand_in(200, 200, 60);
     let (status, _, body) = ask_from(&fixture, Some("::1"), Method::GET, "/healthz").await;
     assert_eq!(status, 503);
@@ -243,7 +243,7 @@ async fn in_the_place_of_kube_proxy_a_main_loop_that_hangs_is_told_at_loopback()
 }
 
 #[tokio::test]
-async fn else_loopback_is_told_what_everyone_is() {
+async fn otherwise_loopback_gets_the_nodes_answer() {
     let fixture = fixture(503, 200);
     let (status, ..) = ask_from(&fixture, Some("127.0.0.1"), Method::GET, "/healthz").await;
     assert_eq!(status, 503);

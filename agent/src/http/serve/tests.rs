@@ -255,7 +255,7 @@ async fn a_slow_long_header_is_cut_off() {
 }
 
 #[tokio::test]
-async fn who_begins_to_ask_and_says_no_more_is_let_go() {
+async fn a_half_closed_client_without_a_request_is_closed() {
     let server = Server::start(Limits::default(), &[]).await;
     let mut stream = server.connect().await;
     stream.write_all(b"GET /healthz HT").await.unwrap();
@@ -268,7 +268,7 @@ async fn who_begins_to_ask_and_says_no_more_is_let_go() {
 
 /// Only a connection with a complete request has to make room, and these have none yet.
 #[tokio::test]
-async fn those_in_the_middle_of_a_header_are_kept() {
+async fn connections_in_the_middle_of_a_header_are_kept() {
     let limits = Limits {
         talking: 1,
         ..Limits::default()
@@ -328,13 +328,13 @@ async fn a_newcomer_is_served_however_many_there_are() {
     assert_eq!(crowd[0].rest().await, "", "the first has made room");
     assert_eq!(server.counted("evicted"), 41 - 8);
     assert_eq!(server.counted("accepted"), 41);
-    // The remaining connections have not begun a request, so nothing is in progress.
+    // The remaining connections have not started a request, so nothing is in progress.
     server.finish().await;
 }
 
 /// Runs in a child process: RLIMIT_NOFILE applies to all threads of one.
 #[test]
-fn where_files_run_out_the_oldest_makes_room() {
+fn the_oldest_makes_room_when_files_run_out() {
     const ALONE: &str = "PATHPROOF_TEST_ALONE";
     if std::env::var_os(ALONE).is_none() {
         let own = std::thread::current().name().unwrap().to_owned();
@@ -373,7 +373,7 @@ fn where_files_run_out_the_oldest_makes_room() {
 }
 
 #[tokio::test]
-async fn of_those_that_talk_the_least_lately_used_makes_room() {
+async fn the_least_recently_used_active_connection_makes_room() {
     let limits = Limits {
         talking: 2,
         ..Limits::default()
@@ -398,7 +398,7 @@ async fn of_those_that_talk_the_least_lately_used_makes_room() {
 #[case(&["10.0.0.0/8", "::1/128"], false)]
 #[case(&["::/0"], false)]
 #[tokio::test]
-async fn strangers_are_not_read(#[case] allow: &[&str], #[case] welcome: bool) {
+async fn denied_clients_are_not_read(#[case] allow: &[&str], #[case] welcome: bool) {
     let server = Server::start(Limits::default(), allow).await;
     let said = server.say(b"GET /healthz HTTP/1.0\r\n\r\n").await;
     assert_eq!(said.contains("200 OK"), welcome, "{said}");
@@ -453,7 +453,7 @@ async fn an_answer_that_is_not_taken_is_cut_off() {
 
 /// A client is kept as long as it sends requests.
 #[tokio::test]
-async fn who_goes_on_asking_is_kept() {
+async fn an_active_client_is_kept() {
     let server = Server::start(brief(), &[]).await;
     let mut stream = server.connect().await;
     for _ in 0..15 {
@@ -466,7 +466,7 @@ async fn who_goes_on_asking_is_kept() {
 }
 
 #[tokio::test]
-async fn who_waits_in_the_queue_of_a_closing_listener_is_answered() {
+async fn queued_clients_of_a_closing_listener_are_answered() {
     let server = Server::start(Limits::default(), &[]).await;
     let Server {
         address,

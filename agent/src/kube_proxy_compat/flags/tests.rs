@@ -88,7 +88,7 @@ fn a_flag() -> impl Strategy<Value = (Vec<String>, String, String)> {
 
 proptest! {
     #[test]
-    fn nothing_that_was_said_is_lost(said in prop::collection::vec(a_flag(), 0..12)) {
+    fn no_given_flag_is_lost(said in prop::collection::vec(a_flag(), 0..12)) {
         let words: Vec<String> = said.iter().flat_map(|(words, ..)| words.clone()).collect();
         let found: Vec<(String, String)> = parse(&words).unwrap().iter().map(pair).collect();
         let meant: Vec<(String, String)> = said
@@ -99,7 +99,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_is_said_is_taken_or_refused_in_a_sentence(
+    fn any_words_are_accepted_or_refused_in_a_sentence(
         words in prop::collection::vec("-{0,3}[a-zé=_0-9-]{0,10}|\\PC{0,12}", 0..12)
     ) {
         if let Err(error) = read(&words) {
@@ -119,7 +119,7 @@ fn names_are_in_order_and_each_is_found() {
 }
 
 #[test]
-fn fifteen_flags_mean_something() {
+fn fifteen_flags_have_an_effect() {
     let means = |flag: &&Flag| flag.meaning().is_some();
     assert_eq!(FLAGS.iter().filter(means).count(), 15);
 }

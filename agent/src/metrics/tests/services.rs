@@ -1,4 +1,4 @@
-//! Selection of the Services that have series of their own, and the content of these series.
+//! Selection of the Services with series, and the content of these series.
 
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ fn of(service: &str, outcome: &str) -> String {
     )
 }
 
-/// Names of Services with series of their own.
+/// Names of Services with series.
 fn shown(metrics: &Metrics) -> Vec<String> {
     let values = label_values(&metrics.encode());
     let names = values.get(&(CONNECTIONS.to_owned(), "service_name".to_owned()));
@@ -117,7 +117,7 @@ fn the_exposition_keeps_the_bounds() {
 }
 
 #[test]
-fn of_all_a_service_begins_at_zero_and_ends_with_its_name() {
+fn series_of_a_service_begin_at_zero_and_end_with_its_name() {
     let metrics = Metrics::with(ServiceMetrics::All);
     let mut names = Names::of(2);
     record(&metrics, &names, delta(1, Outcome::Proven, 5, 2));
@@ -142,7 +142,7 @@ fn of_all_a_service_begins_at_zero_and_ends_with_its_name() {
 }
 
 #[test]
-fn of_sound_services_there_are_no_series() {
+fn sound_services_have_no_series() {
     let metrics = Metrics::new();
     let names = Names::of(10);
     metrics.update(sound(Mono(RECENT.as_nanos() as u64)));
@@ -161,7 +161,7 @@ fn of_sound_services_there_are_no_series() {
 
 /// Prometheus treats a lower value as a reset, and there was none.
 #[test]
-fn a_series_that_comes_back_goes_on() {
+fn a_series_continues_when_it_reappears() {
     let metrics = Metrics::new();
     let names = Names::of(3);
     let first = Mono(1_000_000_000);

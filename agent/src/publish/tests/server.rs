@@ -107,7 +107,7 @@ pub(super) async fn eventually(holds: impl Fn() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("it did not come to hold within a minute");
+    panic!("the condition did not hold within a minute");
 }
 
 async fn answer(State(server): State<Server>, request: Request) -> Response {

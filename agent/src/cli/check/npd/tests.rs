@@ -83,7 +83,7 @@ fn every_verdict_has_its_code_and_fits() {
 }
 
 #[test]
-fn a_verdict_without_consequences_is_a_problem_all_the_same() {
+fn a_verdict_without_consequences_is_still_a_problem() {
     let mut report = sample::broken();
     report.answers.livez.status = 200;
     report.answers.livez.would_fail = true;
@@ -108,7 +108,7 @@ fn a_node_that_leaves_is_no_problem(#[case] eligibility: Eligibility) {
 #[rstest]
 #[case(10, Exit::Success)]
 #[case(11, Exit::PluginUnknown)]
-fn an_agent_that_stopped_judging_says_nothing(#[case] seconds: u64, #[case] expected: Exit) {
+fn an_outdated_report_is_unknown(#[case] seconds: u64, #[case] expected: Exit) {
     let now = sample::written() + Duration::from_secs(seconds);
     let (status, line) = of_at(&sample::proven(), now);
     assert_eq!(status, expected, "{line:?}");
@@ -181,7 +181,7 @@ fn seconds(text: &str) -> u64 {
 }
 
 #[test]
-fn the_monitor_is_one_that_node_problem_detector_takes() {
+fn node_problem_detector_accepts_the_monitor() {
     use clap::Parser as _;
 
     let file = concat!(

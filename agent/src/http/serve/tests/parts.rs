@@ -15,7 +15,7 @@ fn limits_fit_the_open_files() {
 }
 
 #[test]
-fn the_least_lately_used_makes_room() {
+fn the_least_recently_used_makes_room() {
     let crowd = LruConnections::new(2);
     let (first, mut first_taken, _) = crowd.enter();
     let (_second, mut second_taken, _) = crowd.enter();
@@ -48,7 +48,7 @@ fn a_place_is_given_back() {
 #[case::bare_newlines("GET / HTTP/1.1\n\n", true)]
 #[case::tls("\x16\x03\x01\x02", true)]
 #[case::another_version("GET / HTTP/3.0", true)]
-fn what_is_to_be_answered(#[case] seen: &str, #[case] enough: bool) {
+fn requests_are_complete_or_invalid(#[case] seen: &str, #[case] enough: bool) {
     assert_eq!(is_enough(seen.as_bytes()), enough);
 }
 

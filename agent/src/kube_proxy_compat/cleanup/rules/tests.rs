@@ -26,7 +26,7 @@ COMMIT
 ";
 
 #[test]
-fn what_kube_proxy_wrote_goes_and_nothing_else_is_named() {
+fn only_kube_proxys_rules_are_removed() {
     let plan = plan(table("nat"), NAT);
     let script = "\
 *nat
@@ -43,18 +43,18 @@ COMMIT
 }
 
 #[test]
-fn a_rule_of_somebody_elses_holds_a_chain() {
+fn a_foreign_rule_keeps_a_chain() {
     let rule = "-A OUTPUT -d 192.0.2.0/24 -j KUBE-SERVICES";
     let saved = NAT.replace("COMMIT", &format!("{rule}\nCOMMIT"));
     assert_eq!(plan(table("nat"), &saved).held.as_deref(), Some(rule));
-    // A comment that looks like a jump does not count.
+    // A comment in the form of a jump does not count.
     let other = "-A OUTPUT -m comment --comment \"x -j KUBE-SERVICES\" -j DOCKER";
     let saved = NAT.replace("COMMIT", &format!("{other}\nCOMMIT"));
     assert_eq!(plan(table("nat"), &saved).held, None);
 }
 
 #[test]
-fn nothing_to_do_is_nothing_done() {
+fn a_table_without_kube_proxys_rules_needs_no_script() {
     for table in TABLES {
         let saved = format!(
             "*{}\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -j LOG\nCOMMIT\n",
