@@ -194,7 +194,6 @@ pub async fn run(config: Config, confined: Confined, starting: Starting) -> Resu
 /// Interval of checks of the hooks and the sentinel.
 const CHECK: Duration = Duration::from_secs(5);
 
-/// Inputs of the main loop.
 struct Inputs {
     updates: Receiver<Update>,
     inbox: Option<Inbox>,
@@ -274,11 +273,9 @@ async fn follow(config: &Config) -> Result<(Receiver<Update>, Option<Client>), A
 
 /// Counts of what `pathproof cleanup` removed.
 pub struct Removed {
-    /// Pinned links and maps.
     pub pins: usize,
     /// Filters of an agent that was killed.
     pub filters: usize,
-    /// Interfaces of the sentinel.
     pub devices: usize,
 }
 

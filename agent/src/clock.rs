@@ -15,7 +15,6 @@ pub fn mono() -> Mono {
     Mono(part(time.tv_sec) * 1_000_000_000 + part(time.tv_nsec))
 }
 
-/// The wall clock.
 #[expect(clippy::disallowed_methods, reason = "this is where clocks are read")]
 pub fn now() -> Timestamp {
     Timestamp::now()

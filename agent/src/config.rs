@@ -182,9 +182,6 @@ pub enum ConfigError {
 
 impl Config {
     /// Completes and checks the options of `pathproof run`.
-    ///
-    /// # Errors
-    /// The first invalid setting, with the remedy.
     pub fn resolve(args: &RunArgs, around: &Surroundings) -> Result<Self, ConfigError> {
         let sentinel = (args.sentinel == Switch::On).then_some(&args.sentinel_settings);
         let config = Self::of(&args.cluster, sentinel, around)?;
@@ -202,9 +199,6 @@ impl Config {
     }
 
     /// Configuration of `pathproof check`: no listener is bound, nothing is pinned or kept.
-    ///
-    /// # Errors
-    /// The first invalid setting, with the remedy.
     pub fn for_check(
         cluster: &ClusterArgs,
         sentinel: &SentinelConfig,
@@ -240,9 +234,6 @@ impl Config {
     }
 
     /// Checks that required folders and files exist and can be read.
-    ///
-    /// # Errors
-    /// The first one that cannot be read, with the remedy.
     pub fn check(&self) -> Result<(), ConfigError> {
         let (option, path, read) = match &self.source {
             Source::Folder(folder) => ("--manifests", folder, std::fs::read_dir(folder).map(drop)),

@@ -30,13 +30,10 @@ mod tests;
 /// Time for which a terminating pod keeps answering.
 const LEAVING: Duration = Duration::from_secs(5);
 
-/// Reason why the pod probe could not run.
 #[derive(Debug, Error)]
 pub enum EchoError {
-    /// A port cannot be opened.
     #[error("cannot listen on port {port}: {error}; check for a second process in this pod")]
     Listen { port: u16, error: io::Error },
-    /// Signals cannot be received.
     #[error("cannot receive signals: {0}")]
     Signals(#[source] io::Error),
 }

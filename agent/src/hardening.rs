@@ -189,9 +189,6 @@ impl Loader {
     }
 
     /// Runs the work, once.
-    ///
-    /// # Errors
-    /// The work panicked.
     pub async fn run<T: Send + 'static>(
         self,
         work: impl FnOnce() -> T + Send + 'static,

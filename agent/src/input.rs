@@ -6,9 +6,6 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 /// Reads a whole file.
-///
-/// # Errors
-/// The file cannot be read, or has more than `limit` bytes.
 pub(crate) fn read(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     bounded(&File::open(path)?, limit)
 }

@@ -25,7 +25,6 @@ mod options;
 
 pub use flags::{Settings, Wanted, read};
 
-/// Name of kube-proxy's binary.
 pub const NAME: &str = "kube-proxy";
 
 /// Reason why the agent cannot run in kube-proxy's place.
@@ -52,10 +51,8 @@ pub enum DropInError {
     /// The path of --config, and the fault of the file.
     #[error("--config: {0} is not a kube-proxy configuration: {1}")]
     File(String, String),
-    /// The file of --config cannot be read.
     #[error("--config: {0} cannot be read; make it readable, or omit --config")]
     Read(String, #[source] std::io::Error),
-    /// There is no configuration to write.
     #[error(
         "--write-config-to: pathproof cannot write a kube-proxy configuration to {0}; run \
          kube-proxy itself"
@@ -95,16 +92,12 @@ pub fn help() -> String {
     page
 }
 
-/// Output of `--version`.
 pub fn version() -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!("pathproof {version} in place of kube-proxy\n")
 }
 
 /// Words of the command line for kube-proxy, if it was called by its name or by `pathproof kube-proxy`.
-///
-/// # Errors
-/// A word is not UTF-8.
 pub fn words(mut call: impl Iterator<Item = OsString>) -> Option<Result<Vec<String>, DropInError>> {
     let program = call.next()?;
     if Path::new(&program).file_name()? != NAME && call.next()? != NAME {
@@ -116,9 +109,6 @@ pub fn words(mut call: impl Iterator<Item = OsString>) -> Option<Result<Vec<Stri
 }
 
 /// Configuration to run with, and notes to log once.
-///
-/// # Errors
-/// A setting is invalid.
 pub fn resolve(
     settings: &Settings,
     around: &Surroundings,

@@ -14,7 +14,6 @@ use pathproof::{app, clock, confine, lifecycle, rotate};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinError;
 
-/// Exit code of a command, or the reason why it failed.
 type Outcome = Result<Exit, app::AppError>;
 
 fn main() -> ExitCode {

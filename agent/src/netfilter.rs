@@ -26,7 +26,6 @@ const ACKNOWLEDGE: u16 = 4;
 const NAME_OF_TABLE: u16 = 1;
 const NAME_OF_CHAIN: u16 = 3;
 
-/// Name of the requested object.
 #[derive(Clone, Copy, Debug)]
 pub enum Name<'a> {
     Table(&'a str),
@@ -41,14 +40,10 @@ pub fn name(family: Family) -> &'static str {
     }
 }
 
-/// A connection to nf_tables.
 pub struct Nft(Socket);
 
 impl Nft {
     /// Connects with this read timeout. Returns `None` if the kernel has no nf_tables.
-    ///
-    /// # Errors
-    /// The kernel provides no socket.
     pub fn open(patience: Duration) -> io::Result<Option<Self>> {
         let modules = fs::read_to_string("/proc/modules").unwrap_or_default();
         let there = has_nf_tables(&modules, is_built_in);
@@ -57,9 +52,6 @@ impl Nft {
     }
 
     /// Whether the object exists in this family's tables.
-    ///
-    /// # Errors
-    /// The kernel does not answer.
     pub fn has(&self, family: Family, name: Name<'_>) -> io::Result<bool> {
         let request = |kind, names: &[_]| message(kind, REQUEST, number(family), 0, names);
         self.ask(&match name {

@@ -52,9 +52,6 @@ pub(crate) fn name_of(index: u32) -> io::Result<String> {
 }
 
 /// Requests a dump, and passes the body of every message of the answer to `each`.
-///
-/// # Errors
-/// The kernel refuses, or its answer is truncated.
 pub(crate) fn dump(
     protocol: isize,
     kind: u16,
@@ -106,7 +103,6 @@ pub(crate) fn ask(
     }
 }
 
-/// Encodes a message with its header.
 pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let length = (HEADER + body.len()) as u32;
     let mut message = length.to_ne_bytes().to_vec();

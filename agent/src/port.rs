@@ -47,7 +47,6 @@ const PART: &str = "healthz port";
 /// Listeners of the agent; `None` for those that are turned off.
 #[derive(Default)]
 pub(crate) struct Listeners {
-    /// /healthz and /livez.
     pub(crate) healthz: Option<TcpListener>,
     pub(crate) admin: Option<TcpListener>,
     /// Target of steered connections to Services' health check node ports.
@@ -56,9 +55,6 @@ pub(crate) struct Listeners {
 
 /// Opens the listeners, and directs connections to them: at once if nothing else answers, otherwise
 /// once the agent is ready. If connections cannot be steered, the agent binds the port.
-///
-/// # Errors
-/// An address cannot be bound.
 pub(crate) fn take_over(
     config: &Config,
     observer: Option<&mut Observer>,

@@ -41,7 +41,6 @@ pub type Reports = watch::Receiver<Option<Arc<Report>>>;
 
 /// Timeout of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The reporting controller.
 const REPORTER: &str = "pathproof";
 /// The API requires an action; pathproof always reports the same.
 const ACTION: &str = "Judge";
@@ -52,9 +51,7 @@ const INSTANCE_MAX: usize = 128;
 pub struct Settings {
     /// `metadata.name` of the Node.
     pub node: Arc<str>,
-    /// Whether to write the Node's condition.
     pub condition: bool,
-    /// Whether to write Events.
     pub events: bool,
     pub pace: Pace,
     /// Timeout of a request.
@@ -196,7 +193,6 @@ impl Publisher {
         }
     }
 
-    /// Runs until the reports end.
     async fn run(mut self, mut reports: Reports) {
         while self.turn(&mut reports).await {}
     }

@@ -49,7 +49,6 @@ enum Trouble {
     /// Another client wrote meanwhile, or the object is gone; the next check shows which.
     #[error("{what} was changed by another client")]
     Raced { what: String },
-    /// The API server answered, and refuses.
     #[error("the API server refuses to {what}: {why}")]
     Refused { what: String, why: String },
     /// The API server does not answer, or cannot. The error does not name the request, so that an
@@ -63,9 +62,6 @@ enum Trouble {
 
 /// Runs the rotator until SIGTERM or SIGINT. Then it releases the lease, so that another rotator
 /// leads at once.
-///
-/// # Errors
-/// The reason why it could not start.
 pub async fn run(config: RotateConfig) -> Result<(), Box<dyn Error + Send + Sync>> {
     let mut shutdown = Shutdown::listen()?;
     let access = ApiAccess {
@@ -277,7 +273,6 @@ impl Rotator {
         refused
     }
 
-    /// Waits until the next check is due.
     async fn pause(&self) {
         let early = async {
             match &self.nodes {
@@ -470,7 +465,6 @@ async fn ask<T>(
     })
 }
 
-/// Converts a Lease that was read.
 fn lease_seen(lease: &Lease) -> LeaseSeen {
     let spec = lease.spec.clone().unwrap_or_default();
     let seconds = spec.lease_duration_seconds.unwrap_or(0);

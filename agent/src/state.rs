@@ -19,7 +19,6 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 #[derive(Serialize, Deserialize)]
 struct Stored {
-    /// Version of this file's layout.
     schema: u32,
     boot_id: String,
     remembered: Remembered,
@@ -27,7 +26,6 @@ struct Stored {
 
 const SCHEMA: u32 = 1;
 
-/// The state file.
 pub(crate) struct Memory {
     path: Option<PathBuf>,
     /// Temporary path of the file.
@@ -121,7 +119,6 @@ fn unless_missing(removed: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Subfolder of the state folder.
 const FOLDER: &str = "recordings";
 const ENDING: &str = ".pathproof";
 const BEGUN: &str = ".tmp";
@@ -170,7 +167,6 @@ impl Recordings {
         Ok(files)
     }
 
-    /// Removes all recordings.
     pub fn remove(&self) -> io::Result<()> {
         unless_missing(fs::remove_dir_all(&self.folder))
     }

@@ -107,7 +107,6 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the task of a command line, without `cargo xtask`.
 fn task(line: &str) -> Result<()> {
     run_task(parsed(line)?)
 }

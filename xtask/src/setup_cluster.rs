@@ -44,7 +44,6 @@ const KUBECTL: Module = Module {
     ..SERVERS
 };
 
-/// kube-proxies of other releases.
 const PROXIES: [Module; 3] = [
     proxy(versions::KUBE_PROXY_1_28),
     proxy(versions::KUBE_PROXY_1_32),

@@ -39,7 +39,6 @@ pub(crate) fn build_for_ci() -> Result<()> {
     }
 }
 
-/// Builds the agent and the storm.
 fn build(profile: &str) -> Result<(PathBuf, PathBuf)> {
     host::install_world("the storm")?;
     let agent = ebpf::agent(profile)?;

@@ -12,7 +12,6 @@ pub(super) type Counted = Result<OpenConnections, String>;
 /// The node requests one count at a time.
 pub(super) struct OpenCount {
     sender: mpsc::Sender<Counted>,
-    /// Taken by the main loop.
     pub(super) counted: Option<mpsc::Receiver<Counted>>,
 }
 

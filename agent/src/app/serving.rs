@@ -38,9 +38,6 @@ pub(super) struct Serving(oneshot::Receiver<()>);
 
 impl Serving {
     /// Starts the thread; it serves until the sender of `ended` is dropped.
-    ///
-    /// # Errors
-    /// A thread or runtime cannot be created.
     pub(super) async fn start(all: Vec<Served>, ended: watch::Receiver<()>) -> io::Result<Self> {
         let (started, starting) = oneshot::channel();
         let (over, ends) = oneshot::channel();
@@ -83,9 +80,6 @@ fn run(all: Vec<Served>, ended: &watch::Receiver<()>, started: oneshot::Sender<i
 }
 
 /// All listeners of the agent.
-///
-/// # Errors
-/// A listener cannot be moved to another runtime.
 pub(super) fn all(
     agent: &Agent,
     listeners: Listeners,

@@ -87,13 +87,10 @@ fn print(said: &CheckArgs, report: &Report, source: Source, time: Duration) -> E
     }
 }
 
-/// Origin of the verdict.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
 enum Source {
-    /// This check.
     Itself,
-    /// A running agent.
     Agent { address: String, version: String },
 }
 
@@ -104,16 +101,13 @@ enum CheckResult {
     Sound,
     /// The node is broken or stale.
     Broken,
-    /// Neither sound nor broken.
     Unknown,
 }
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum PathResult {
-    /// Probes pass.
     Pass,
-    /// Probes fail.
     Fail,
     /// Probes are inconclusive, or too few.
     Unsure,
@@ -136,7 +130,6 @@ struct Checked<'a> {
     sentinel: &'a SentinelReport,
     /// Losses of coverage, in sentences.
     coverage: Vec<String>,
-    /// Remedies to try next.
     next: Vec<Remedy>,
 }
 

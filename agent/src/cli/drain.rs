@@ -19,7 +19,6 @@ const RESTART: Duration = Duration::from_secs(10);
 /// Interval of progress reports; a new kind of progress is reported at once.
 const REPORT: Duration = Duration::from_secs(5);
 
-/// An answer, and its body.
 type Answer = Result<(DrainReport, String), FetchError>;
 
 /// Runs the command. `now` reads the monotonic clock.

@@ -34,10 +34,8 @@ pub enum FetchError {
          --admin-bind-address with --admin-address"
     )]
     Unreachable(String, #[source] io::Error),
-    /// The connection broke.
     #[error("the agent at {0} did not answer")]
     Broken(String, #[source] io::Error),
-    /// The agent closed the connection unanswered.
     #[error(
         "the agent at {0} closed the connection unanswered: its --admin-allow-cidr may not include this machine"
     )]
@@ -80,7 +78,6 @@ pub(super) fn drain(address: &str, ask: &Ask) -> Result<(DrainReport, String), F
     }
 }
 
-/// The recording of a running agent.
 pub(super) fn recording(address: &str) -> Result<Vec<u8>, FetchError> {
     let answer = exchange(address, "/recording", PEOPLE)?;
     let answer = Answer::of(address, &answer)?;
@@ -91,9 +88,6 @@ pub(super) fn recording(address: &str) -> Result<Vec<u8>, FetchError> {
 }
 
 /// The body of an answer of `/verdict`.
-///
-/// # Errors
-/// The answer is not a report.
 pub fn body(address: &str, answer: &[u8]) -> Result<String, FetchError> {
     let answer = Answer::of(address, answer)?;
     match answer.status {
@@ -103,9 +97,6 @@ pub fn body(address: &str, answer: &[u8]) -> Result<String, FetchError> {
 }
 
 /// Parses the report in a body.
-///
-/// # Errors
-/// This version cannot read the report.
 pub fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
     serde_json::from_str(body).map_err(|source| {
         let document: Value = serde_json::from_str(body).unwrap_or_default();
@@ -115,7 +106,6 @@ pub fn parse(address: &str, body: &str) -> Result<Report, FetchError> {
     })
 }
 
-/// An HTTP answer.
 struct Answer<'a> {
     address: &'a str,
     head: String,
@@ -147,7 +137,6 @@ impl<'a> Answer<'a> {
         String::from_utf8_lossy(self.body).into_owned()
     }
 
-    /// The error for an unexpected answer.
     fn unexpected(&self) -> FetchError {
         let document: Value = serde_json::from_slice(self.body).unwrap_or_default();
         if self.status != "503" || !document.is_object() {

@@ -24,7 +24,6 @@ const SENTENCES: usize = 20;
 const LONG: usize = 30;
 /// Column where the text of a row begins.
 const INDENT: usize = 2;
-/// Titles of the columns.
 const TITLES: [&str; 5] = ["node", "verdict", "why", "since", "eligible"];
 
 /// Runs the command. It does not return if kubectl replaces this process.
@@ -72,7 +71,6 @@ fn program() -> &'static str {
     }
 }
 
-/// Presentation of the list.
 #[derive(Clone, Copy, Debug)]
 struct View<'a> {
     colour: bool,
@@ -91,11 +89,9 @@ impl View<'_> {
     }
 }
 
-/// The list as JSON.
 #[derive(Serialize)]
 struct Document<'a> {
     schema: u32,
-    /// Time of writing.
     written: String,
     /// Number of nodes of each kind, including omitted ones.
     summary: Tally,
@@ -203,7 +199,6 @@ fn columns(rows: &[&Row], now: Wall) -> [usize; TITLES.len()] {
     })
 }
 
-/// Texts of a row's columns.
 fn cells(row: &Row, now: Wall) -> [String; TITLES.len()] {
     let since = row.since.map(|since| age(since, now).as_secs());
     [

@@ -95,7 +95,6 @@ impl Text {
             .put(style, &text)
     }
 
-    /// Ends the line.
     pub(super) fn line(&mut self) {
         let kept = self.text.trim_end_matches(' ').len();
         self.text.truncate(kept);
@@ -133,7 +132,6 @@ impl Text {
             .line();
     }
 
-    /// A paragraph with a title.
     pub(super) fn section(&mut self, title: &str, style: Style, text: &str) {
         self.put(Style::Heading, title).to(TEXT);
         self.wrapped(style, TEXT, text);

@@ -13,7 +13,6 @@ use agent_core::report::{Answers, PortWay, Report};
 use agent_core::time::{Mono, Spoken};
 use agent_core::verdict::{LaneState, LaneView, ServiceTrouble, Verdict};
 
-/// Maximum number of Services shown.
 const SERVICES_SHOWN: usize = 8;
 /// Fill level in percent from which the connection table is shown.
 const NEARLY_FULL: u64 = 80;

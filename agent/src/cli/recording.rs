@@ -20,7 +20,6 @@ use crate::state::Recordings;
 /// Maximum size of a recording that is read; an agent writes at most 1 MiB.
 const MAX_RECORDING: u64 = 16 << 20;
 
-/// Reason a recording cannot be taken, read or replayed.
 #[derive(Debug, Error)]
 pub(super) enum Problem {
     #[error(transparent)]
@@ -41,7 +40,6 @@ pub(super) enum Problem {
     TooLate(PathBuf, Wall, Wall),
 }
 
-/// Runs `pathproof record`.
 pub fn record(args: &RecordArgs) -> Exit {
     super::end(take(args).map(|text| super::print(&text)))
 }
@@ -62,7 +60,6 @@ fn take(args: &RecordArgs) -> Result<String, Problem> {
     ))
 }
 
-/// Runs `pathproof replay`.
 pub fn run_replay(args: &ReplayArgs) -> Exit {
     let replayed = load(&args.file, None);
     super::end(replayed.map(|replayed| {
@@ -112,7 +109,6 @@ pub fn timeline(replayed: &Replayed) -> String {
     Timeline::of(replayed).text()
 }
 
-/// Course of a replay.
 #[derive(Debug, Serialize)]
 struct Timeline {
     node: String,

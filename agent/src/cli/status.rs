@@ -190,7 +190,6 @@ fn datapath(shape: &Shape) -> Vec<String> {
     lines
 }
 
-/// Problems of pathproof itself.
 fn problems(report: &Report) -> Vec<String> {
     let port = report.port.problem.iter();
     let mut problems: Vec<String> = port

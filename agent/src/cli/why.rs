@@ -22,7 +22,6 @@ const SCHEMA: u32 = 2;
 /// Column where the sentence of a stage begins.
 const STAGE: usize = 30;
 
-/// Runs the command.
 pub fn run(said: &WhyArgs) -> Exit {
     match &said.at {
         Some(at) => super::end(recording::report_at(at, said).map(|report| show(&report, said))),
@@ -39,7 +38,6 @@ fn show(report: &Report, said: &WhyArgs) -> Exit {
     }
 }
 
-/// The chain of evidence.
 #[derive(Debug, Serialize)]
 struct Chain<'a> {
     schema: u32,
@@ -67,7 +65,6 @@ struct LaneStep<'a> {
     counts: bool,
     /// The TCP lane of the same path fails as well, and gives more detail.
     explained: bool,
-    /// Destination of its probes.
     to: Option<SocketAddr>,
     /// Points where the last probe was seen, and points where it was not.
     steps: Vec<Step>,
@@ -197,7 +194,6 @@ impl LaneStep<'_> {
     }
 }
 
-/// The page.
 pub fn render(report: &Report, colour: bool) -> String {
     let (chain, verdict) = (Chain::of(report), &report.verdict);
     let mut out = Text::new(colour);

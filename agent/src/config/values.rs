@@ -126,7 +126,6 @@ pub(super) fn directory(text: &str) -> Result<OrNone<PathBuf>, &'static str> {
     }
 }
 
-/// URL of an API server.
 pub(super) fn url(text: &str) -> Result<String, &'static str> {
     let uri = text.parse::<hyper::Uri>().ok();
     let is_sound = |uri: &hyper::Uri| {
@@ -140,7 +139,6 @@ pub(super) fn url(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// Directives of the log's filter.
 pub(super) fn log_filter(text: &str) -> Result<String, &'static str> {
     EnvFilter::builder()
         .parse(text)
@@ -171,7 +169,6 @@ pub(super) fn object_name(text: &str) -> Result<ObjectName, &'static str> {
 /// Leaves room for the four suffixes (`-c0`) in an interface name of 15 bytes (IFNAMSIZ).
 const PREFIX_LEN: usize = 12;
 
-/// Prefix of the names of the sentinel's interfaces.
 pub(crate) fn device_prefix(text: &str) -> Result<String, &'static str> {
     let sound = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let text = text.trim();

@@ -11,7 +11,6 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use super::frame::Frame;
 use agent_core::peers::{CUT_PORT, ECHO_PORT};
 
-/// Interval between connections.
 const EVERY: Duration = Duration::from_secs(1);
 /// Timeout for the handshake and for each answer.
 const PATIENCE: Duration = Duration::from_millis(900);
@@ -23,17 +22,14 @@ const LARGE: u32 = 9 * 1024;
 const LOOK_UP_EVERY: Duration = Duration::from_secs(60);
 /// Interval after an incomplete lookup.
 const LOOK_UP_AGAIN: Duration = Duration::from_secs(5);
-/// Timeout of a lookup.
 const LOOK_UP: Duration = Duration::from_secs(4);
 
-/// How a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
     /// The answer was complete.
     Whole,
     /// Small packets came back and large ones did not.
     Cut,
-    /// Nothing came back.
     Silent,
 }
 

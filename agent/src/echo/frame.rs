@@ -5,13 +5,11 @@ use std::io;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Bytes of a head.
 pub(super) const HEAD: usize = 24;
 /// Maximum number of zeros after a head.
 pub(super) const MOST: u32 = 16 * 1024;
 const MAGIC: [u8; 16] = *b"pathproof-echo/1";
 
-/// A message, and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Frame {
     /// Distinguishes one message from another.

@@ -14,7 +14,6 @@ use super::frame::Frame;
 const AT_ONCE: usize = 64;
 /// Timeout for each message, so that idle clients do not occupy the places.
 const PATIENCE: Duration = Duration::from_millis(900);
-/// Maximum number of messages of a connection.
 const MESSAGES: usize = 2;
 /// Pause after the listener failed, for example for lack of file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);

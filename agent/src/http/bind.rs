@@ -19,7 +19,6 @@ pub const HEALTHZ: &str = "--healthz-bind-address";
 /// Option of the listener that connections to health check node ports are steered to.
 pub const SERVICES: &str = "--health-check-node-ports";
 
-/// An address to listen at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindAddress {
     /// All addresses of both families, at this port: Go's meaning of 0.0.0.0, `[::]` or no host.
@@ -65,11 +64,9 @@ impl fmt::Display for BindAddress {
     }
 }
 
-/// A listener that could not be opened.
 #[derive(Debug, Error)]
 #[error("{option}: cannot listen on {address}; {remedy}", remedy = remedy(source, option))]
 pub struct BindError {
-    /// The option that sets the address.
     pub option: &'static str,
     pub address: BindAddress,
     pub source: io::Error,

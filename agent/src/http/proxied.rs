@@ -24,11 +24,9 @@ pub(super) enum Header {
     No,
     /// Possibly a part of a header.
     Partial,
-    /// A header of this many bytes.
     Whole(usize),
 }
 
-/// Parses the first bytes of a connection.
 pub(super) fn header(seen: &[u8]) -> Header {
     let begins = |with: &[u8]| {
         let both = seen.len().min(with.len());

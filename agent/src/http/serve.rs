@@ -60,7 +60,6 @@ const LAST_ACCEPTED: usize = 8_192;
 /// Files that the agent itself may open: maps, links, devices, the manifests.
 const OWN_FILES: usize = 512;
 
-/// Limits on connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum connections without a request so far; beyond it the oldest is closed. Each takes 4
@@ -103,17 +102,13 @@ impl Limits {
     }
 }
 
-/// One listener's rules.
 #[derive(Debug, Clone)]
 pub struct Rules {
-    /// The listener, for metrics and the log.
     pub listener: Listener,
-    /// Clients that may connect.
     pub allow: AllowList,
     /// Whether a PROXY protocol header may precede the first request.
     pub proxied: bool,
     pub limits: Limits,
-    /// Counters of connections.
     pub metrics: Arc<Metrics>,
 }
 

@@ -125,7 +125,6 @@ impl Tally {
         (&known.name, &known.port, known.family) == (&info.name, &info.port, info.family)
     }
 
-    /// Sum over all paths.
     fn total(&self, outcome: usize) -> u64 {
         self.sums.iter().map(|path| path[outcome]).sum()
     }

@@ -25,7 +25,6 @@ const DELAYS: [f64; 7] = [0.0002, 0.001, 0.005, 0.02, 0.1, 1.0, 5.0];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listener {
-    /// /healthz and /livez.
     Healthz,
     /// /metrics, /verdict, /agent/*.
     Admin,
@@ -67,7 +66,6 @@ const ANSWERS: [(&str, &str); 5] = [
     ("other", "404"),
 ];
 
-/// Counters of the listeners.
 #[derive(Debug)]
 pub struct HttpStats {
     answers: Counters<2>,
@@ -169,7 +167,6 @@ impl Drop for Open {
     }
 }
 
-/// Kind of a write to the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Published {
     Condition,
@@ -233,7 +230,6 @@ impl PublishStats {
         self.of(kind, RESULTS[WriteResult::Ok as usize]).inc_by(0);
     }
 
-    /// Counts the result of a write.
     pub fn wrote(&self, kind: Published, result: WriteResult) {
         self.of(kind, RESULTS[result as usize]).inc();
     }
@@ -256,7 +252,6 @@ const VOID: &str = "void";
 #[derive(Debug)]
 pub(super) struct Measured {
     probes: Counters<4>,
-    /// Inconclusive probes.
     void: Counters<1>,
     /// Times from the SYN of a TCP probe to its answer.
     round_trips: Histogram,
@@ -268,7 +263,6 @@ pub(super) struct Measured {
     programming: Histograms<2>,
     /// Changes of endpoints that no connection showed.
     unmeasured: Counters<1>,
-    /// Response times of DNS Services.
     pub(super) dns: Histogram,
 }
 

@@ -44,7 +44,6 @@ impl Collector for Exposition {
     }
 }
 
-/// A scrape being written.
 struct Page<'a, 'b>(&'a mut DescriptorEncoder<'b>);
 
 impl Page<'_, '_> {

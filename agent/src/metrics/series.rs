@@ -15,7 +15,6 @@ use agent_core::verdict::ServiceTrouble;
 
 use super::connections::{Connections, Handshakes, SHOWN, Sums, Tally};
 
-/// Selection of Services with series.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum ServiceMetrics {
     /// Services that the verdict names, or with a failed connection in the last 15 minutes: at most
@@ -74,7 +73,6 @@ const FROM_ZERO: [&str; 7] = [
     "lost",
 ];
 
-/// Intermediate steps of a connection.
 const STEPS: [&str; 2] = ["forwarded", "answered"];
 
 /// Outcomes that are shown in addition to those that occurred.

@@ -14,7 +14,6 @@ mod ceiling;
 mod counted;
 mod services;
 
-/// Services by id.
 struct Names {
     by_id: BTreeMap<u32, (ObjectName, &'static str, Family)>,
     udp: bool,

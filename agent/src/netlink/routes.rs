@@ -26,9 +26,6 @@ const WHOLE: Duration = Duration::from_secs(20);
 
 /// Lists the routes of all tables that `wanted` selects by destination and protocol (`rtm_protocol`). A
 /// million routes take a second, so do not call this on a thread that others wait for.
-///
-/// # Errors
-/// The kernel refuses, or its answer is truncated.
 pub(crate) fn list(
     family: Family,
     wanted: impl Fn(IpNet, u8) -> bool,

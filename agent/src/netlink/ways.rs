@@ -99,7 +99,6 @@ fn filters_strictly(of: &Client) -> bool {
     of.client.is_ipv4() && set() == Some(1)
 }
 
-/// Result of a lookup of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Route(Route),

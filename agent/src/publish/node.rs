@@ -112,7 +112,6 @@ fn time(at: Wall) -> String {
     Wall(at.0 - at.0.rem_euclid(1_000_000_000)).to_string()
 }
 
-/// Reason a request to the API server failed.
 #[derive(Debug, Error)]
 #[error("{why}")]
 pub(super) struct Fault {
@@ -120,7 +119,6 @@ pub(super) struct Fault {
     why: String,
     /// Label of the result in metrics.
     pub(super) result: WriteResult,
-    /// Effect on the next try.
     pub(super) refusal: Refusal,
 }
 

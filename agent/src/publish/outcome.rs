@@ -18,7 +18,6 @@ pub(super) struct Outcomes {
 #[derive(Debug, Default)]
 struct Current {
     report: PublishReport,
-    /// Result of the last write of each kind.
     last: [Option<WriteResult>; 2],
 }
 

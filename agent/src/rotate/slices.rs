@@ -37,7 +37,6 @@ fn address_type(family: Family) -> &'static str {
     ["IPv4", "IPv6"][family as usize]
 }
 
-/// Converts a slice that was read.
 pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
     let labels = slice.metadata.labels.unwrap_or_default();
     let mut annotations = slice.metadata.annotations.unwrap_or_default();
@@ -69,7 +68,6 @@ pub(super) fn seen(slice: EndpointSlice) -> SliceSeen {
     }
 }
 
-/// The slices that the Service needs.
 pub(super) fn wanted(service: Service, config: &RotateConfig, fleet: Option<String>) -> Wanted {
     let spec = service.spec.unwrap_or_default();
     let ips = spec.cluster_ips.or(spec.cluster_ip.map(|ip| vec![ip]));
@@ -89,7 +87,6 @@ pub(super) fn wanted(service: Service, config: &RotateConfig, fleet: Option<Stri
     }
 }
 
-/// Builds a slice to write.
 pub(super) fn slice(wanted: &Wanted, family: Family, generation: u16) -> EndpointSlice {
     let port = |(name, protocol): &(String, Protocol)| EndpointPort {
         name: Some(name.clone()),

@@ -13,11 +13,9 @@ use crate::run;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Provenance {
-    /// Hash of the object's bytes.
     pub(crate) object_sha256: String,
     /// Hash of its sources (agent/build/sources.rs).
     pub(crate) sources_sha256: String,
-    /// Source of the compiler.
     pub(crate) way: Way,
     /// Output of `rustc --version`.
     pub(crate) rustc: String,
@@ -30,7 +28,6 @@ pub(crate) struct Provenance {
 }
 
 impl Provenance {
-    /// Reads the checked-in file.
     pub(crate) fn read() -> Result<Self> {
         let text = fs::read_to_string(run::root().join(PROVENANCE))
             .with_context(|| format!("cannot read {PROVENANCE}; run: {REBUILD}"))?;

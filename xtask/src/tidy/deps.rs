@@ -39,7 +39,6 @@ const MODULES: [(&str, &str); 25] = [
     ("app", ALL),
     ("main", ALL),
 ];
-/// Means every module.
 const ALL: &str = "*";
 
 /// Modules of agent-core, the lowest first. Each may name those before it, so there are no cycles.
@@ -196,7 +195,6 @@ const OURS: &str = "agent-common agent-core agent-ebpf pathproof node-tests path
 /// All libraries that the kernel side may link.
 const KERNEL_SIDE: &str = "agent-common aya-ebpf aya-log-ebpf";
 
-/// Crates depend only on allowed crates.
 pub(super) fn crates(tree: &Tree, findings: &mut Vec<Finding>) {
     for (folder, allowed) in CRATES {
         let path = format!("{folder}/Cargo.toml");

@@ -43,7 +43,6 @@ fn entries(text: &str) -> impl Iterator<Item = Entry<'_>> {
     })
 }
 
-/// Entries of all tables of dependencies.
 pub(super) fn dependencies(text: &str) -> impl Iterator<Item = Entry<'_>> {
     entries(text).filter(|entry| entry.table.contains("dependencies"))
 }
@@ -107,7 +106,6 @@ pub(super) fn one_release(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The version of the workspace.
 fn release(root: &str) -> Option<&str> {
     let value = field(root, "[workspace.package]", "version")?;
     Some(value.trim_matches('"'))

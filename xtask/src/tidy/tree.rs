@@ -57,7 +57,6 @@ impl Tree {
         }
     }
 
-    /// Whether a file or folder exists.
     pub(super) fn exists(&self, path: &str) -> bool {
         path.is_empty() || self.paths.contains(path)
     }
@@ -73,7 +72,6 @@ impl Tree {
         texts.map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
-    /// All files, text or not.
     pub(super) fn paths(&self) -> impl Iterator<Item = &str> {
         self.paths.iter().map(String::as_str)
     }

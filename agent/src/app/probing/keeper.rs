@@ -54,7 +54,6 @@ pub(super) fn start(
 
 struct Keeper {
     config: SentinelConfig,
-    /// Existing devices.
     made: watch::Sender<Option<SentinelDevices>>,
     events: mpsc::UnboundedSender<Event>,
     families: Vec<Family>,

@@ -53,7 +53,6 @@ fn without_a_sentinel_nothing_is_known() {
     assert!(checked.sentence.starts_with("there is no sentinel"));
 }
 
-/// Printed pages: agent/testdata/check.
 #[rstest]
 #[case("sound", sample::proven())]
 #[case("flushed", probed::flushed())]

@@ -112,7 +112,6 @@ async fn healthy_says_now() {
     );
 }
 
-/// docs/quickstart.md quotes the headers and the body of an answer.
 #[tokio::test]
 async fn the_quickstart_quotes_an_answer() {
     let page = include_str!(concat!(

@@ -55,7 +55,6 @@ impl Server {
         Client(TcpStream::connect(self.address).await.unwrap())
     }
 
-    /// Sends bytes and reads until the server closes.
     async fn say(&self, bytes: &[u8]) -> String {
         let mut stream = self.connect().await;
         // A server that has read enough closes the connection while the client still writes.
@@ -451,7 +450,6 @@ async fn an_answer_that_is_not_taken_is_cut_off() {
     server.finish().await;
 }
 
-/// A client is kept as long as it sends requests.
 #[tokio::test]
 async fn an_active_client_is_kept() {
     let server = Server::start(brief(), &[]).await;

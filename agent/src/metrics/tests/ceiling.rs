@@ -14,7 +14,6 @@ use agent_core::programming::{EndpointChange, Latency, Programmed};
 use agent_core::report::sample;
 use agent_core::trace::{Lane, ProbePath, Transport};
 
-/// Outcomes of a healthy node.
 const WELL: [Outcome; 5] = [
     Outcome::Arrived,
     Outcome::Forwarded,

@@ -32,7 +32,6 @@ fn of(service: &str, outcome: &str) -> String {
     )
 }
 
-/// Names of Services with series.
 fn shown(metrics: &Metrics) -> Vec<String> {
     let values = label_values(&metrics.encode());
     let names = values.get(&(CONNECTIONS.to_owned(), "service_name".to_owned()));

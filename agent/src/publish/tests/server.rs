@@ -12,12 +12,9 @@ use axum::http::header::{ACCEPT, CONTENT_TYPE, HeaderName};
 use axum::response::Response;
 use serde_json::{Value, json};
 
-/// Answer to requests of a method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Say {
-    /// Success.
     Ok,
-    /// A `Status` of this code.
     Status(u16),
     /// 502, with a body that is no JSON.
     Nonsense,
