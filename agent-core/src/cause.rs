@@ -1,9 +1,9 @@
-//! The vocabulary of every judgement: how connections and probes fail, what that is called on a node,
-//! and the states a node can be in. Below everything else: it names nothing but `serde`.
+//! The vocabulary of every judgement: failures of connections and probes, their causes on a node,
+//! and the states of a node. This module uses only `serde`.
 
 use serde::{Deserialize, Serialize};
 
-/// The first column of a table, which has a row for every variant in order.
+/// The first column of a table that has a row for every variant, in order.
 pub(crate) const fn firsts<T: Copy, R: Copy, const N: usize>(table: &[(T, R); N]) -> [T; N] {
     let mut all = [table[0].0; N];
     let mut at = 0;
@@ -14,7 +14,7 @@ pub(crate) const fn firsts<T: Copy, R: Copy, const N: usize>(table: &[(T, R); N]
     all
 }
 
-/// Kind of connection failure. The names are those of metrics and `/verdict`.
+/// Kind of connection failure, as metrics and `/verdict` name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
@@ -24,7 +24,7 @@ pub enum Failure {
     Leaked,
     /// It left for an address that is no endpoint of the Service.
     Misrouted,
-    /// It left for an endpoint that has left its slice.
+    /// It left for an endpoint that was removed from its slice.
     Stale,
     /// It was answered, but the client repeated its SYN as if the answer had not arrived.
     Unheard,
@@ -46,7 +46,7 @@ impl Failure {
     pub const ALL: [Failure; FAILURES] = firsts(&Self::CAUSES);
 }
 
-/// Kind of probe failure.
+/// Kind of probe failure, with the names of metrics and `/verdict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeCause {
@@ -58,27 +58,28 @@ pub enum ProbeCause {
     Unreachable,
     /// Sent to an address that is no endpoint of the sentinel.
     Misrouted,
-    /// Sent to an endpoint that has left the sentinel's slice.
+    /// Sent to an endpoint that was removed from the sentinel's slice.
     Stale,
-    /// Arrived and was not sent on, and the kernel says that it does not forward.
+    /// Arrived and was not forwarded, and forwarding is off in the kernel.
     ForwardingOff,
-    /// Arrived and was not sent on, though the kernel forwards.
+    /// Arrived and was not forwarded, though forwarding is on.
     #[serde(rename = "lost")]
     LostBeforeLeaving,
-    /// The handshake completed, the data did not come back.
+    /// The handshake completed, but the data did not come back.
     NoData,
-    /// The echo's answer came into the node and did not reach the client.
+    /// The echo's answer entered the node and did not reach the client.
     AnswerLost,
-    /// Passed, but with the client's own address where it was masqueraded before.
+    /// Passed with the client's address as source, although this lane was masqueraded before.
     NotMasqueraded,
-    /// Arrived and was not sent on, while the kernel drops connections for want of room in its table.
+    /// Arrived and was not forwarded, while the kernel drops connections because its connection
+    /// table is full.
     ConntrackFull,
 }
 
 pub const PROBE_CAUSES: usize = 11;
 
 impl ProbeCause {
-    /// Its name, what it is called on a node, and whether it is unambiguous.
+    /// Name, cause on a node, and whether the failure is unambiguous.
     const TABLE: [(ProbeCause, (&'static str, Cause, bool)); PROBE_CAUSES] = [
         (ProbeCause::Leaked, ("leaked", Cause::Leaked, true)),
         (ProbeCause::Refused, ("refused", Cause::Refused, true)),
@@ -118,9 +119,9 @@ impl ProbeCause {
         Self::TABLE[self as usize].1.1
     }
 
-    /// Whether it accuses the datapath alone: no filter of the sentinel's own addresses looks like
-    /// it. An ICMP error is what a REJECT rule sends; a lost answer is what a drop rule makes. A
-    /// REJECT rule may send RST too: that counts only where the frontend is the node's own address.
+    /// Whether only a fault of the datapath explains it, and no filter of the sentinel's addresses.
+    /// REJECT rules send ICMP errors, and drop rules lose answers. REJECT may also send RST, so a
+    /// refusal counts only if the frontend is the node's own address.
     pub fn is_unambiguous(self) -> bool {
         Self::TABLE[self as usize].1.2
     }
@@ -131,17 +132,17 @@ impl ProbeCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
-    /// Nothing can be said.
+    /// There is no evidence.
     Unknown,
-    /// Nothing is proven yet in this boot, and it is early.
+    /// Early in the boot, and nothing is proven yet.
     Starting,
-    /// New connections get through, seen a moment ago.
+    /// New connections get through, and the last one did recently.
     Proven,
-    /// Failures, not confirmed.
+    /// Failures that are not confirmed.
     Suspect,
     /// Single Services are broken while the family is proven.
     Degraded,
-    /// New connections go to endpoints that left, or the rules do not follow the API.
+    /// New connections go to removed endpoints, or the rules do not follow the API.
     Stale,
     /// No new connection gets through.
     Broken,
@@ -160,7 +161,7 @@ impl State {
     ];
     pub const ALL: [State; 7] = firsts(&Self::NAMES);
 
-    /// Whether load balancers get 503 for it.
+    /// Whether load balancers get 503 in this state.
     pub fn fails(self) -> bool {
         matches!(self, State::Broken | State::Stale)
     }
@@ -170,7 +171,7 @@ impl State {
     }
 }
 
-/// The cause of trouble: the commonest kind of failure.
+/// The commonest kind of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -178,35 +179,35 @@ pub enum Cause {
     Leaked,
     /// The node refuses connections.
     Refused,
-    /// Connections go where no endpoint is.
+    /// Connections go to an address that is no endpoint.
     Misrouted,
     /// Connections arrive and are not seen again.
     Lost,
-    /// Connections go to endpoints that left their slice.
+    /// Connections go to removed endpoints.
     Stale,
     /// Answers do not reach the clients.
     Unheard,
-    /// Connections are made, but carry no data.
+    /// Connections are established, but carry no data.
     NoData,
-    /// The kernel does not forward.
+    /// The kernel does not forward packets.
     ForwardingOff,
-    /// Connections keep their source where it has to be masqueraded.
+    /// Connections keep their source address although they need masquerading.
     NotMasqueraded,
-    /// Probes are answered, and the answers do not get back.
+    /// Probes are answered, but the answers do not reach the client.
     AnswerLost,
-    /// The table of tracked connections is full, and new ones are dropped.
+    /// The connection table is full, so new connections are dropped.
     ConntrackFull,
     /// Connections leave for other nodes, and no node answers.
     Overlay,
-    /// Small packets pass between nodes, and large ones do not.
+    /// Small packets pass between nodes, large ones do not.
     Mtu,
-    /// The Node says that its pods have no network.
+    /// A condition of the Node reports that its pods have no network.
     Cni,
-    /// The program that translates what comes in by an uplink is not attached there.
+    /// The program that translates ingress at an uplink is not attached.
     ProgramMissing,
     /// The kernel has no route to the pods of this node, or none back from them.
     NoRoute,
-    /// The reverse path filter drops what clients send.
+    /// The reverse path filter drops packets of clients.
     ReversePath,
     /// The pods of this node do not answer ARP or neighbour discovery.
     NoNeighbour,
@@ -236,7 +237,7 @@ impl Cause {
     ];
     pub const ALL: [Cause; 18] = firsts(&Self::NAMES);
 
-    /// Whether it is an obstacle that routes or neighbour tables show.
+    /// Whether the cause is found in routes or neighbour tables.
     pub(crate) fn is_looked_up(self) -> bool {
         matches!(
             self,
@@ -253,29 +254,29 @@ impl Cause {
     }
 }
 
-/// Why nothing can be said.
+/// Reason for Unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
-    /// The observer is attached nowhere.
+    /// The observer is not attached anywhere.
     ObserverBlind,
-    /// The observer was not read for too long.
+    /// No recent sample of the observer.
     NotSampled,
     /// The cluster view was never complete.
     ViewNotSynced,
-    /// No Service has a frontend here.
+    /// No Service has a frontend on this node.
     NothingExpected,
-    /// A sentinel is there, the boot is no longer young, and nothing was proven.
+    /// The sentinel exists and the boot is over, but nothing is proven.
     NothingProven,
-    /// No new connection to a Service lately, and no sentinel that would make one.
+    /// No recent connection to a Service, and no sentinel to make one.
     Idle,
-    /// New connections came, but none whose outcome says anything.
+    /// There were new connections, but no outcome is conclusive.
     Inconclusive,
-    /// The failures are too old, and nothing was seen since.
+    /// The failures are too old, and nothing newer was observed.
     EvidenceTooOld,
-    /// The sentinel is not as pathproof made it, so its probes say nothing.
+    /// The sentinel was edited, so its probes are not evidence.
     SentinelAltered,
-    /// Another program took the datapath over, and no probe passed since.
+    /// Another program took over the datapath, and no probe passed since.
     DatapathChanged,
 }
 

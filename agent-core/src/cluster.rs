@@ -1,5 +1,5 @@
-//! Facts about the cluster, in our own types: what the node, a Service and an EndpointSlice say
-//! that matters for routing. No Kubernetes type comes here; `cluster::convert` makes these.
+//! Facts about the cluster that matter for routing, as plain types: Node, Services, EndpointSlices.
+//! Kubernetes types must not be used here; `cluster::convert` makes these.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -15,12 +15,10 @@ use crate::time::Wall;
 pub struct ObjectName {
     /// Namespace; empty for a Node.
     pub namespace: Arc<str>,
-    /// Name.
     pub name: Arc<str>,
 }
 
 impl ObjectName {
-    /// Name of a namespaced object.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self {
             namespace: namespace.into(),
@@ -44,22 +42,23 @@ impl fmt::Display for ObjectName {
 pub struct NodeFacts {
     /// `metadata.name`.
     pub name: Arc<str>,
-    /// `metadata.uid`; empty where there is none (a folder's Node need not have one).
+    /// `metadata.uid`; empty if there is none (a folder's Node need not have one).
     pub uid: Arc<str>,
     /// `status.addresses` of type InternalIP and ExternalIP.
     pub addresses: Vec<IpAddr>,
     /// `spec.podCIDRs`, or `spec.podCIDR`.
     pub pod_cidrs: Vec<IpNet>,
-    /// Keys of `spec.taints`; kube-proxy ignores the effect, and so do we.
+    /// Keys of `spec.taints`. The effect is ignored, as kube-proxy does.
     pub taints: Vec<Arc<str>>,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// Condition `Ready` is Unknown: the control plane does not hear the node's kubelet.
+    /// Whether condition `Ready` is Unknown: the control plane has no reports of the node's
+    /// kubelet.
     pub unheard: bool,
-    /// What the Node's conditions say is wrong with its pods' network, in their words.
+    /// Network problem of its pods, quoted from the Node's conditions.
     #[serde(default)]
     pub network: Option<Box<str>>,
-    /// The annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT), as it stands there.
+    /// The raw value of the annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT).
     #[serde(default)]
     pub enforcement: Option<Box<str>>,
 }
@@ -67,9 +66,9 @@ pub struct NodeFacts {
 /// Transport protocol of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
-    /// TCP: what the observer follows.
+    /// TCP: the observer follows it.
     Tcp,
-    /// UDP: followed, and judged apart.
+    /// UDP: followed, and judged separately.
     Udp,
     /// SCTP: not followed.
     Sctp,
@@ -78,21 +77,18 @@ pub enum Protocol {
 /// One entry of `spec.ports`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServicePort {
-    /// Name; empty for the single unnamed port.
     pub name: Arc<str>,
-    /// Protocol.
     pub protocol: Protocol,
     /// Port that clients dial.
     pub port: u16,
-    /// Node port, where there is one.
+    /// Node port, if there is one.
     pub node_port: Option<u16>,
 }
 
-/// Facts of a Service. Headless, ExternalName and foreign-proxied Services have none: they are
-/// skipped before.
+/// Facts of a Service. Headless and ExternalName Services, and those of another proxy, have none:
+/// they are skipped before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceFacts {
-    /// Namespace and name.
     pub name: ObjectName,
     /// `spec.clusterIPs`, or `spec.clusterIP`.
     pub cluster_ips: Vec<IpAddr>,
@@ -108,11 +104,12 @@ pub struct ServiceFacts {
     pub internal_local: bool,
     /// Whether `spec.loadBalancerSourceRanges` (or its annotation) restricts sources.
     pub has_source_ranges: bool,
-    /// Its endpoints may lie in other clusters, which no slice here tells of (Cilium's cluster mesh).
+    /// Whether its endpoints may be in other clusters, which have no slice here (Cilium's cluster
+    /// mesh).
     pub is_global: bool,
     /// `spec.healthCheckNodePort` of a load balancer's Service with `externalTrafficPolicy: Local`.
     pub health_port: Option<u16>,
-    /// The annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT), as it stands there.
+    /// The raw value of the annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT).
     pub enforcement: Option<Box<str>>,
 }
 
@@ -121,71 +118,66 @@ pub struct ServiceFacts {
 pub struct SlicePort {
     /// Name of the Service port it belongs to.
     pub name: Arc<str>,
-    /// Protocol.
     pub protocol: Protocol,
     /// Port at the endpoint.
     pub port: u16,
 }
 
-/// One address of a slice. Kept small: a large cluster has 100,000 of them on every node.
+/// One address of a slice. It must stay small: every node of a large cluster has 100,000 of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointFacts {
     /// Mapped address (`agent_common::service::Address`).
     pub address: agent_common::service::Address,
     /// Condition `ready`; unset means true.
     pub ready: bool,
-    /// Condition `serving`; unset means true (kube-proxy asks for it where `ready` is false).
+    /// Condition `serving`; unset means true (kube-proxy reads it if `ready` is false).
     pub serving: bool,
     /// Condition `terminating`; unset means false.
     pub terminating: bool,
-    /// `nodeName` is this node.
+    /// Whether `nodeName` is this node.
     pub local: bool,
-    /// Number of the other node that `nodeName` is, by [`Change::Peers`]; zero where there is none.
+    /// Number of the other node in `nodeName`, by [`Change::Peers`]; zero if there is none.
     pub peer: u16,
 }
 
 /// Facts of an EndpointSlice of address type IPv4 or IPv6.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceFacts {
-    /// Namespace and name.
     pub name: ObjectName,
     /// Name of the Service it belongs to (label `kubernetes.io/service-name`), same namespace.
     pub service: Arc<str>,
-    /// `ports`.
     pub ports: Vec<SlicePort>,
     /// `endpoints`, one entry for the first address of each (kube-proxy uses no other).
     pub endpoints: Vec<EndpointFacts>,
-    /// The rotator's count of the cluster's nodes, as text: the annotation
+    /// The rotator's count of the cluster's nodes: the raw value of the annotation
     /// [`FLEET`](crate::brake::FLEET).
     pub fleet: Option<Box<str>>,
     /// Time of the event for which the control plane last changed its endpoints: the annotation
-    /// `endpoints.kubernetes.io/last-change-trigger-time`. Pods' readiness has whole seconds.
+    /// `endpoints.kubernetes.io/last-change-trigger-time`. Pod readiness has whole seconds.
     pub triggered: Option<Wall>,
 }
 
-/// One change of the view, from a folder or from the API server. Sources deliver them in batches;
-/// a batch is applied whole. Facts are shared: a source keeps them to tell what changed next.
+/// One change of the view, from a folder or from the API server. Sources deliver batches, and a
+/// batch is applied whole. Facts are shared, because a source keeps them to find the next change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// This node's object is now so.
+    /// This node's object was added or changed.
     Node(Arc<NodeFacts>),
     /// This node's object is gone.
     NodeGone,
-    /// A Service is now so.
+    /// A Service was added or changed.
     Service(Arc<ServiceFacts>),
-    /// A Service is gone (or became headless, ExternalName or foreign).
+    /// A Service is gone, or became headless, ExternalName or another proxy's.
     ServiceGone(ObjectName),
-    /// A slice is now so.
+    /// A slice was added or changed.
     Slice(Arc<SliceFacts>),
-    /// A slice is gone, of the Service named.
+    /// A slice of this Service is gone.
     SliceGone {
-        /// The slice.
         slice: ObjectName,
-        /// Name of its Service, same namespace.
         service: Arc<str>,
     },
     /// Numbers of other nodes, from 1 to [`PEERS`](crate::peers::PEERS), each given once.
     Peers(Vec<(u16, Arc<str>)>),
-    /// Everything that was there at the start has been delivered.
+    /// The initial view was delivered completely.
     Synced,
 }

@@ -1,5 +1,4 @@
-//! Everything that a node can want done. The shell performs effects in order, and feeds what comes
-//! of them back as events.
+//! Every output of a node. The shell performs effects in order and returns their results as events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,38 +24,38 @@ use crate::time::Mono;
 use crate::trace::ProbeTrace;
 use crate::verdict::{LastVerdict, Verdict};
 
-/// One thing to do. Each variant has one performer, which matches its part without a wildcard: an effect
-/// that is added does not compile until it is performed.
+/// One output of the node. Each variant has one performer, which matches its part without a
+/// wildcard, so a new effect does not compile until it is performed.
 #[derive(Debug)]
 pub enum Effect {
     /// Change or read the maps of expectations.
     Maps(MapEffect),
-    /// Keep, start, check or read the sentinel.
+    /// Manage the sentinel: devices, programs, prober, reads.
     Sentinel(SentinelEffect),
-    /// Read something of the kernel's.
+    /// Read kernel state.
     Read(ReadEffect),
-    /// The verdict and what is answered because of it.
+    /// Publish the verdict and the answers.
     Publish(Box<Judged>),
     /// Serve these health check node ports from now on.
     HealthPorts(Arc<PortTable>),
-    /// Write to a file.
+    /// Write a file.
     Write(WriteEffect),
-    /// Count this.
+    /// Record a metric.
     Measure(Measurement),
-    /// Worth a line in the log.
+    /// Write a line to the log.
     Log(Notice),
 }
 
 /// Operations on the observer's maps of expectations.
 #[derive(Debug)]
 pub enum MapEffect {
-    /// Change the maps of expectations; what finds no place comes back as
+    /// Change the expectation maps. Changes without room come back as
     /// [`Event::Full`](super::event::Event::Full).
     Program(Vec<MapChange>),
-    /// Claim the maps of expectations, read what is in them and feed
+    /// Take over the expectation maps, read their content and return
     /// [`Event::Installed`](super::event::Event::Installed).
     Read,
-    /// Read of these endpoints whether they were met, with each sample from now on.
+    /// With each sample from now on, read whether these endpoints received a connection.
     ReadEndpoints(Vec<EndpointKey>),
 }
 
@@ -65,89 +64,87 @@ pub enum MapEffect {
 pub enum SentinelEffect {
     /// Make the sentinel's devices, or remove them.
     Devices(DesiredDevices),
-    /// Start the sentinel's programs and its prober on the devices that are ready, and replace detached
-    /// programs if so required. The answer is `SentinelEvent::Started`.
+    /// Start the sentinel's programs and its prober on the devices that are ready; with `anew`,
+    /// replace detached programs. The answer is `SentinelEvent::Started`.
     Start { anew: bool },
-    /// Stop them.
+    /// Stop the programs and the prober.
     Stop,
-    /// Tell the prober what to dial now.
+    /// Give the prober its current destinations.
     Retarget,
-    /// Check at once whether the sentinel's devices and programs are sound, unless a successor has
-    /// them.
+    /// Check the sentinel's devices and programs now, unless a successor has them.
     Check,
-    /// Read the sentinel past every cache. The answer is `Event::Reread`.
+    /// Read the sentinel uncached. The answer is `Event::Reread`.
     Reread,
 }
 
 /// Readings of the kernel's state.
 #[derive(Debug)]
 pub enum ReadEffect {
-    /// Read the kernel's evidence again after this time.
+    /// Take the next sample after this time.
     SampleAfter(Duration),
-    /// Read the datapath's shape, with these owners where they were just read. The answer is
+    /// Read the datapath's shape, with these owners if they were just read. The answer is
     /// `Event::Shape`.
     Shape(Option<OwnersRead>),
-    /// Read the kernel's table of connections. The answer is `Event::Table`.
+    /// Read the kernel's connection table. The answer is `Event::Table`.
     Table,
-    /// Attach the program that counts dropped packets by reason, or detach it. The answer is
+    /// Attach or detach the program that counts dropped packets by reason. The answer is
     /// `Event::DropWatch`.
     WatchDrops(bool),
-    /// Look up the kernel's ways from these clients to the endpoints of this node. The answer is `Event::Lookups`.
+    /// Look up routes and neighbours between these clients and this node's endpoints. The answer is
+    /// `Event::Lookups`.
     LookUp(Vec<Client>),
-    /// Count the connections from outside that are open. The answer is `Event::Open`.
+    /// Count the open connections from outside. The answer is `Event::Open`.
     CountOpen,
 }
 
-/// Writings below the state folder.
+/// Writes below the state folder.
 #[derive(Debug)]
 pub enum WriteEffect {
-    /// Write down what outlives the agent.
+    /// Write the state that outlives the agent.
     State(Box<Remembered>),
-    /// Write the recording to a file: /healthz changed, or would have while enforcing.
+    /// Write the recording to a file: /healthz changed, or would have changed when enforcing.
     Recording,
 }
 
 /// Observations for the metrics.
 #[derive(Debug)]
 pub enum Measurement {
-    /// A probe ended and means this.
+    /// A probe ended.
     Probe {
-        /// The probe.
         trace: Box<ProbeTrace>,
-        /// The outcome of the probe.
         outcome: ProbeOutcome,
-        /// Time the datapath took to follow the API, if this probe measured it.
+        /// Lag of the datapath behind the API, if this probe measured it.
         lag: Option<Duration>,
     },
-    /// A new connection went to an endpoint that had left its slice so long before.
+    /// A new connection went to an endpoint that had left its slice this long before.
     StaleConnection(Family, Duration),
-    /// A change of an endpoint is on the wire, or is not waited for any more.
+    /// A change of an endpoint reached the wire, or is no longer waited for.
     Programmed(Programmed),
 }
 
 /// State that outlives the agent within one boot of the node, so that a restart changes no answer.
-/// The shell writes it below /run, under the boot's id, and reads it back.
+/// The shell stores it below /run under the boot id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remembered {
-    /// Proofs and runs of failures.
+    /// Proofs and failures.
     pub ledger: LedgerMemory,
-    /// The current answer, and how long it is held.
+    /// The current answer and its hold-down.
     pub damping: DampingMemory,
     /// The last verdict, in short.
     pub verdict: LastVerdict,
     /// Eligibility by the last known Node object.
     pub eligibility: Eligibility,
-    /// Condition of the fleet brake.
+    /// State of the fleet brake.
     #[serde(default)]
     pub brake: BrakeMemory,
-    /// The switches as they were last read.
+    /// The switches as last read.
     #[serde(default)]
     pub switches: Switches,
-    /// When this was written; the boot's begin, where an older agent did not say so.
+    /// When this was written. Older agents did not write it: then the start of the boot.
     #[serde(default)]
     pub written: Mono,
-    /// Whether the boot waited, and whether the node was more than Starting; the state tells, where an older
-    /// agent did not say so.
+    /// Whether the boot waited, and whether the node was ever more than Starting. For state of
+    /// older agents it is derived from the verdict.
     #[serde(default)]
     pub boot: Option<[bool; 2]>,
 }
@@ -158,35 +155,32 @@ pub type Effects = Vec<Effect>;
 /// A verdict and its consequences.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judged {
-    /// The verdict.
     pub verdict: Verdict,
     /// Answers of the health port.
     pub answers: Answers,
-    /// State, cause or reason for not knowing changed.
+    /// Whether state, cause, or the reason for Unknown changed.
     pub changed: bool,
 }
 
-/// Services that fail for clients outside, each for a family.
+/// Services that fail for clients outside, each for one family.
 pub type UnservedServices = Arc<[(ObjectName, Family)]>;
 
 /// The current answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
-    /// On /healthz.
     pub healthz: Answer,
-    /// On /livez.
     pub livez: Answer,
-    /// What makes the node audit: the datapath is never answered 503.
+    /// The setting that makes the node audit: it never answers 503 for the datapath.
     pub audit: Option<AuditBy>,
-    /// Reason why a 503 is held back because of other nodes.
+    /// Why the fleet brake holds back a 503.
     pub held: Option<Held>,
-    /// Services that fail on this node for clients outside, though the node works: 503 at their health
-    /// check node ports.
+    /// Services that fail on this node for clients outside while the node itself works; their
+    /// health check node ports answer 503.
     pub broken_services: UnservedServices,
 }
 
 impl Answers {
-    /// Whether the datapath's health decides them.
+    /// Whether the datapath's health decides the answers.
     pub fn enforcement(&self) -> Enforcement {
         match self.audit {
             Some(_) => Enforcement::Audit,
@@ -194,7 +188,7 @@ impl Answers {
         }
     }
 
-    /// Whether the datapath is answered as healthy to those who ask about one Service in one family.
+    /// Whether the health check node port of this Service and family answers healthy.
     pub fn serve(&self, service: &ObjectName, family: Family) -> bool {
         let mut broken = self.broken_services.iter();
         let is_broken = broken.any(|(name, of)| (name, *of) == (service, family));
@@ -202,7 +196,7 @@ impl Answers {
         self.healthz.healthy && !(may_refuse && is_broken)
     }
 
-    /// Holds until the first verdict, which comes before anyone can ask.
+    /// Initial value. The first verdict replaces it before any client can connect.
     pub fn before_the_first() -> Self {
         let livez = Answer {
             status: 200,
@@ -228,9 +222,10 @@ impl Answers {
 /// Desired state of the sentinel's devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredDevices {
-    /// There is something to probe: once made, the devices stay while the sentinel is edited.
+    /// Whether there is a sentinel to probe. Once made, the devices stay while the sentinel is
+    /// edited.
     pub needed: bool,
-    /// In these families; empty where that is not known.
+    /// Families of the sentinel; empty if unknown.
     pub families: Vec<Family>,
 }
 
@@ -241,10 +236,10 @@ pub enum Notice {
     ViewProblem(String),
     #[error("the observer's maps cannot be read: {0}")]
     Unreadable(String),
-    /// The sentinel is not as it was installed.
+    /// The sentinel differs from the installed one.
     #[error("the sentinel is not probed: {0}")]
     Altered(String),
-    /// Another Service claims what these probes dial.
+    /// Another Service claims the address that these probes dial.
     #[error("probes of {0} are not judged: Service {1} uses the address that they dial")]
     Contested(String, ObjectName),
     #[error("the sentinel is off; only real traffic is judged: {0}")]
@@ -253,10 +248,10 @@ pub enum Notice {
     SentinelOn,
     #[error("the sentinel's interfaces are damaged: {0}")]
     Damaged(String),
-    /// A program of the sentinel's was detached by something else.
+    /// Another program detached a program of the sentinel.
     #[error("the sentinel's programs were attached again")]
     Detached,
-    /// The API server has another sentinel than the watches reported, or has the same again.
+    /// The uncached sentinel differs from the one that the watches reported, or no longer does.
     #[error("the sentinel was read from the API server, uncached: \
              {}", .0.as_deref().unwrap_or("it has not changed"))]
     Rechecked(Option<String>),
@@ -266,7 +261,7 @@ pub enum Notice {
     Shape(String),
     #[error("a path started or stopped failing: {0}")]
     Lane(&'static str),
-    /// Clients outside are not served by a Service, which worked before, while the node works.
+    /// A Service that worked before fails for clients outside, while the node itself works.
     #[error(
         "Service {0}, {family}: connections from outside worked before and now fail on this node; \
          its health check node port, if it has one, answers 503 unless audit mode or the fleet \
@@ -274,7 +269,7 @@ pub enum Notice {
         family = names::of_family(*.1)
     )]
     Unserved(ObjectName, Family),
-    /// The verdict began to fail with this agent.
+    /// The verdict began to fail when this agent started.
     #[error(
         "the verdict began to fail when this agent started, so the agent reports not ready to stop \
          the rolling update"

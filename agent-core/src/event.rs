@@ -1,5 +1,5 @@
-//! Everything that can reach a node. A recording holds these, one a line, so every event but those
-//! of the whole cluster view can be written down.
+//! Every input of a node. A recording holds events, one a line, so every event can be serialised
+//! except those of the whole cluster view.
 
 use std::net::IpAddr;
 
@@ -24,63 +24,65 @@ use crate::shape;
 use crate::time::{Mono, Wall};
 use crate::trace::ProbeTrace;
 
-/// One thing that reached the node. The shell feeds them in order, each with the time.
+/// One input of the node. The shell feeds events in order, each with its time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The cluster view changed, or what is wrong with its source did. In a recording
-    /// [`Event::Facts`] and [`Event::Services`] stand for it: a view may be 40 MB.
+    /// The cluster view or a problem of its source changed. A recording has [`Event::Facts`] and
+    /// [`Event::Services`] instead, because a view may be 40 MB.
     #[serde(skip)]
     View(ViewUpdate),
-    /// Content of the maps that a former agent left: the answer to
+    /// Content of the maps that a former agent left: the result of
     /// [`MapEffect::Read`](super::effect::MapEffect).
     #[serde(skip)]
     Installed(Installed),
-    /// Changes of a plan that found no place.
+    /// Changes of a plan for which a map had no room.
     #[serde(skip)]
     Full(Vec<MapChange>),
-    /// The uncached sentinel, read by [`SentinelEffect::Reread`](super::effect::SentinelEffect) from that
-    /// time on; nothing if the API server did not answer.
+    /// The uncached sentinel and the time of the request, read by
+    /// [`SentinelEffect::Reread`](super::effect::SentinelEffect); `None` if the API server did not
+    /// answer.
     #[serde(skip)]
     Reread(Mono, Option<Vec<Change>>),
     /// The view's facts for the judge.
     Facts(Box<Facts>),
-    /// The Services that ids stand for, before the ids first occur in a recording.
+    /// The Services behind ids, before the ids first occur in a recording.
     Services(Vec<Service>),
-    /// Whether the uncached sentinel, read at that time, differs from the one that watches reported.
+    /// Whether the uncached sentinel, requested at that time, differs from the one that the watches
+    /// reported.
     Rechecked(Mono, Option<bool>),
     /// Another agent is about to replace this one.
     Successor(Successor),
     /// Interfaces came or went, or their hooks were checked.
     Hooks(Hooks),
-    /// Hooks that had been removed or displaced were put back at that time.
+    /// Removed or displaced hooks were attached again at that time.
     HooksRepaired(Mono),
-    /// The kernel's evidence was read.
+    /// One sample of the kernel's evidence.
     Sample(Box<KernelSample>),
-    /// It could not be read.
+    /// The sample could not be read.
     SampleFailed(String),
-    /// There is nothing to read, and time went by.
+    /// Time passed, and there is nothing to sample.
     Tick,
-    /// A few seconds went by: what is checked from time to time is due.
+    /// A few seconds passed: periodic checks are due.
     Check,
-    /// The wall clock was set, and shows this now.
+    /// The wall clock was set to this time.
     ClockSet(Wall),
     /// The facts of the datapath's shape were read.
     Shape(Box<shape::Facts>),
-    /// The kernel's table of connections was read: the answer to
-    /// [`ReadEffect::Table`](super::effect::ReadEffect). Nothing where there is none to read.
+    /// The kernel's connection table was read: the result of
+    /// [`ReadEffect::Table`](super::effect::ReadEffect). `None` if the kernel has none.
     Table(Option<Table>),
-    /// The kernel's routes and neighbours were looked up: the answer to
+    /// Lookups of the kernel's routes and neighbours: the result of
     /// [`ReadEffect::LookUp`](super::effect::ReadEffect).
     Lookups(Vec<Lookup>),
-    /// Whether the kernel's reasons for drops are read now: the answer to
+    /// Whether the kernel's drop reasons are read now: the result of
     /// [`ReadEffect::WatchDrops`](super::effect::ReadEffect).
     DropWatch(DropWatch),
-    /// A count of open connections from outside, or the reason why there is none: the answer to
+    /// The number of open connections from outside, or why they were not counted: the result of
     /// [`ReadEffect::CountOpen`](super::effect::ReadEffect).
     #[serde(skip)]
     Open(Result<OpenConnections, String>),
-    /// The sentinel's own devices, programs and prober.
+    /// A change of the sentinel's devices, programs or prober.
     #[serde(rename = "parts")]
     Sentinel(SentinelEvent),
     /// A probe ended.
@@ -90,48 +92,47 @@ pub enum Event {
 /// A change of the cluster view.
 #[derive(Clone, Debug, Default)]
 pub struct ViewUpdate {
-    /// When it was received, on the wall clock; nothing where that is not known.
+    /// Wall-clock time of its receipt, if known.
     pub received: Option<Wall>,
     /// Changes of objects, in order.
     pub changes: Vec<Change>,
-    /// Problems of the source, in sentences.
+    /// Problems of the source, a sentence each.
     pub problems: Vec<String>,
-    /// The source does not report what happens now.
+    /// The source does not report current changes.
     pub silent: bool,
-    /// Objects of other kinds that were left out.
+    /// Number of objects of other kinds, which are ignored.
     pub ignored: u64,
-    /// A Service with external IPs that the source does not keep: what it claims is not known.
+    /// A Service with external IPs that the source does not keep, so its claims are unknown.
     pub unknown_claims: Option<ObjectName>,
 }
 
 /// The part of the cluster view that the judge needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// Everything that was there at the start has been delivered.
+    /// The initial view was delivered completely.
     pub synced: bool,
-    /// The source does not report what happens now.
+    /// The source does not report current changes.
     pub silent: bool,
     /// This node's object, where it is known.
     pub node: Option<NodeFacts>,
     /// Families with frontends.
     pub families: [bool; FAMILIES],
-    /// Number of entries that found no place in the maps.
+    /// Number of entries for which a map had no room.
     pub missing: Missing,
-    /// A Service whose claims are not known ([`ViewUpdate::unknown_claims`]).
+    /// A Service with unknown claims ([`ViewUpdate::unknown_claims`]).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown_claims: Option<ObjectName>,
-    /// The sentinel.
     pub sentinel: Sentinel,
-    /// Families in which pods of other nodes answer for the pod probe: this node's is expected after its
-    /// boot.
+    /// Families in which pods of other nodes answer for the pod probe: after a boot, this node's is
+    /// expected to answer too.
     #[serde(default)]
     pub pods_expected: [bool; FAMILIES],
-    /// In what way the cluster uses an address of the sentinel's, in words.
+    /// How the cluster uses an address of the sentinel, as a sentence.
     pub taken: Option<String>,
 }
 
 impl Facts {
-    /// The sentinel, as soon as the view is whole: half of it may be there before.
+    /// The sentinel, or none before the view is complete: the view may hold only half of it.
     pub fn sentinel(&self) -> &Sentinel {
         match self.synced {
             true => &self.sentinel,
@@ -146,101 +147,102 @@ impl Facts {
     }
 }
 
-/// The Service port that an id of evidence stands for.
+/// The Service port behind an id of evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// The id.
     pub id: u32,
-    /// Nothing where the id is not in use any more.
+    /// `None` if the id is not in use any more.
     pub known: Option<ServiceInfo>,
 }
 
-/// Another agent on this node that was started later.
+/// State of an agent on this node that was started later.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Successor {
-    /// There is none.
+    /// There is no later agent.
     #[default]
     None,
-    /// It has the hooks; the maps of expectations are still kept from here.
+    /// The later agent has the hooks; this one still maintains the expectation maps.
     Observes,
-    /// It keeps the maps too, with ids of its own.
+    /// The later agent maintains the expectation maps too, with its own ids.
     Plans,
 }
 
 impl Successor {
-    /// Whether there is one.
+    /// Whether there is a later agent.
     pub fn exists(self) -> bool {
         self != Successor::None
     }
 }
 
-/// Result of one reading of the kernel's maps.
+/// One sample of the kernel's maps.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct KernelSample {
-    /// Services whose counts moved.
+    /// Services whose counts changed.
     pub counts: Vec<CountDelta>,
-    /// Single failures.
+    /// Single failed connections.
     pub sightings: Vec<Sighting>,
     /// When a connection was last proven, by family and source class.
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
-    /// Faults of the programs, in total.
+    /// Fault counts of the programs since they were loaded.
     pub faults: [u64; FAULTS],
-    /// Connections that were forgotten before their time, beyond those that can be remembered: a SYN
-    /// of theirs that comes again passes for a first one.
+    /// Number of connections that were evicted too early and cannot be remembered: a repeated SYN
+    /// of theirs looks like a first one.
     pub forgotten_early: usize,
-    /// Service and client with most of the map of connections, while it is crowded.
+    /// Service and client with most entries of the connection map, while that is crowded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heaviest: Option<Heaviest>,
-    /// Connections from outside that were sent on and not answered within the loss window, by family.
-    /// Which endpoints answer is no business of the node's: they count where a probe names a cause
-    /// that keeps answers away.
+    /// Connections from outside, by family, that were forwarded and not answered within the loss
+    /// window. A node is not responsible for its endpoints, so they count only if a probe names a
+    /// cause that keeps answers away.
     #[serde(default)]
     pub unanswered: [u32; FAMILIES],
     /// Connections to other nodes.
     #[serde(default, skip_serializing_if = "PeerSample::is_empty")]
     pub peers: PeerSample,
-    /// Whether the datapath follows endpoint changes, as connections show it; the node fills it in from `met`.
+    /// Whether the datapath follows endpoint changes, derived from connections; the node computes
+    /// it from `met`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub programming: Option<ProgrammingSeen>,
-    /// Connections that got through, by what they needed; those whose latest arrival moved since the
-    /// previous sample. A connection counts as soon as it was seen getting through.
+    /// Connections that got through, by what they needed: those whose latest arrival changed since
+    /// the previous sample. A connection counts from the first sample in which it got through.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub successes: Vec<Success>,
-    /// Endpoints of this node that answered connections which had left for them by an uplink, some of them.
+    /// Some of this node's endpoints that answered connections which had left for them by an
+    /// uplink.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_uplink: Vec<IpAddr>,
     /// Connections whose data was not forwarded.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub lost_data: Vec<LostData>,
-    /// Packets that the kernel dropped, while its reasons are read.
+    /// Packets that the kernel dropped, while its drop reasons are read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drops: Vec<DropCount>,
-    /// The endpoints of [`MapEffect::ReadEndpoints`](super::effect::MapEffect) that were met, and when. No
-    /// verdict depends on them.
+    /// Endpoints of [`MapEffect::ReadEndpoints`](super::effect::MapEffect) that received a
+    /// connection, and when. No verdict depends on them.
     #[serde(skip)]
     pub met: Vec<(EndpointKey, Mono)>,
-    /// New connections from outside, which concern the drain insight alone and are not recorded.
+    /// New connections from outside. Only the drain insight uses them, so they are not recorded.
     #[serde(skip)]
     pub outside: Outside,
 }
 
-/// The Service and the client that have most of the connections that are followed.
+/// The Service and the client with the most followed connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Heaviest {
-    /// Connections that are followed.
+    /// Number of followed connections.
     pub entries: usize,
     /// Id of the Service port and family.
     pub service: u32,
-    /// Connections to it.
+    /// Number of connections to this Service port.
     pub to_service: usize,
     pub client: IpAddr,
-    /// Connections from there.
+    /// Number of connections from this client.
     pub from_client: usize,
 }
 
 impl Heaviest {
-    /// The same as a sentence.
+    /// As a sentence.
     pub(crate) fn in_words(&self, directory: &dyn Directory) -> String {
         let known = directory.service(self.service);
         let unknown = || format!("Service id {}", self.service);
@@ -252,34 +254,34 @@ impl Heaviest {
     }
 }
 
-/// The sentinel's own parts.
+/// Changes of the sentinel's devices, programs and prober.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SentinelEvent {
-    /// The devices are there; they may be others than before.
+    /// The devices exist; they may have been made again.
     Ready,
-    /// The devices cannot be had, in words.
+    /// The devices cannot be made, for this reason.
     Off(String),
-    /// The devices were damaged, in words.
+    /// The devices are damaged in this way.
     Damaged(String),
-    /// A program of the sentinel's was detached by something else.
+    /// Another program detached a program of the sentinel.
     Detached,
-    /// Programs and prober were started, or why not: the answer to
+    /// Programs and prober were started, or failed to start for this reason: the result of
     /// [`SentinelEffect::Start`](super::effect::SentinelEffect).
     Started(Option<String>),
-    /// The prober ended by itself.
+    /// The prober ended unexpectedly.
     Ended,
-    /// The kernel's own state, read with the devices.
+    /// Kernel state, read together with the devices.
     Kernel(KernelState),
 }
 
-/// Read beside the sentinel's devices, by family.
+/// Kernel state by family, read together with the sentinel's devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelState {
-    /// When the check began that found the devices sound; nothing where it did not.
+    /// Start of the check that found the devices sound; `None` if it did not.
     pub sound_since: Option<Mono>,
-    /// Whether the kernel forwards.
+    /// Whether the kernel forwards packets.
     pub forwarding: [Option<bool>; FAMILIES],
-    /// Whose rules are there; nothing where that could not be read.
+    /// Owners of the Service rules; `None` for a family if they could not be read.
     pub owners: OwnersRead,
 }

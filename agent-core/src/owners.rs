@@ -1,5 +1,5 @@
-//! Owners of the datapath: those whose rules or programs translate. They are read elsewhere; here
-//! they are a set.
+//! Owners of the datapath: the programs or rules that translate Service traffic. They are read
+//! elsewhere; here they are a set.
 
 use agent_common::service::FAMILIES;
 use serde::{Deserialize, Serialize};
@@ -19,15 +19,16 @@ pub enum Owner {
     Ipvs,
     /// Cilium's programs.
     Cilium,
-    /// Programs that are not known: at the uplinks Calico's eBPF dataplane, or ones that only watch; Open
-    /// vSwitch of OVN-Kubernetes.
+    /// Unknown programs. At the uplinks: Calico's eBPF dataplane, or a program that only watches.
+    /// Also Open vSwitch of OVN-Kubernetes.
     Unknown,
-    /// Cilium's programs in kube-proxy's place: node ports and the node's own connections too.
+    /// Cilium's programs in place of kube-proxy, also for node ports and the node's own
+    /// connections.
     CiliumReplacement,
 }
 
 impl Owner {
-    /// Names as a person writes them.
+    /// Names for sentences.
     const LABELS: [(Owner, &'static str); 6] = [
         (Owner::KubeProxyIptables, "kube-proxy (iptables)"),
         (Owner::KubeProxyNftables, "kube-proxy (nftables)"),
@@ -36,27 +37,25 @@ impl Owner {
         (Owner::Unknown, "an unknown program"),
         (Owner::CiliumReplacement, "Cilium's kube-proxy replacement"),
     ];
-    /// All of them.
     pub const ALL: [Owner; 6] = firsts(&Self::LABELS);
 
-    /// Name as a person writes it.
     pub fn label(self) -> &'static str {
         Self::LABELS[self as usize].1
     }
 }
 
-/// What the operator says translates Service traffic: `--datapath`.
+/// The operator's declaration of what translates Service traffic: `--datapath`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Declared {
     /// kube-proxy, in whatever mode.
     KubeProxy,
-    /// Cilium in kube-proxy's place.
+    /// Cilium in place of kube-proxy.
     Cilium,
 }
 
 impl Declared {
-    /// Whether nothing else was found: it is there, or nobody is.
+    /// Whether the declared owner, or none, was found.
     pub(crate) fn fits(self, owners: DatapathOwners) -> bool {
         owners.is_empty()
             || match self {
@@ -66,7 +65,7 @@ impl Declared {
     }
 }
 
-/// Owners as they were read, by [`Family`](agent_common::service::Family); nothing where that failed.
+/// Owners as read, by [`Family`](agent_common::service::Family); `None` if reading failed.
 pub type OwnersRead = [Option<DatapathOwners>; FAMILIES];
 
 /// A set of owners; a list of names in JSON.
@@ -75,30 +74,29 @@ pub type OwnersRead = [Option<DatapathOwners>; FAMILIES];
 pub struct DatapathOwners(u8);
 
 impl DatapathOwners {
-    /// Whether it is among them.
+    /// Whether the set has this owner.
     pub fn contains(self, owner: Owner) -> bool {
         self.0 & (1 << owner as u8) != 0
     }
 
-    /// Those that are not among `known`.
+    /// The owners that are not in `known`.
     #[must_use]
     pub fn beyond(self, known: DatapathOwners) -> DatapathOwners {
         DatapathOwners(self.0 & !known.0)
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// All of them.
     pub fn iter(self) -> impl Iterator<Item = Owner> {
         Owner::ALL
             .into_iter()
             .filter(move |owner| self.contains(*owner))
     }
 
-    /// kube-proxy is there, in whatever mode, and no Cilium: what it owes is known.
+    /// Whether kube-proxy is there, in any mode, and Cilium is not: then its rules are known.
     pub fn is_kube_proxy(self) -> bool {
         let modes = [
             Owner::KubeProxyIptables,
@@ -110,12 +108,12 @@ impl DatapathOwners {
         has(&modes) && !has(&cilium)
     }
 
-    /// Nobody but programs that are not known: they may translate, or only watch.
+    /// Only unknown programs, which may translate or only watch.
     pub(crate) fn unknown() -> Self {
         [Owner::Unknown].into_iter().collect()
     }
 
-    /// Whether that is all.
+    /// Whether the set is [`DatapathOwners::unknown`].
     pub(crate) fn is_unknown(self) -> bool {
         self == Self::unknown()
     }

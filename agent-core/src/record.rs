@@ -1,13 +1,13 @@
-//! The flight recorder: the events of the last minutes in a bounded ring, written as a file that
-//! `replay` plays again bit for bit, so that a disputed 503 is answered with evidence.
+//! The flight recorder: the events of the last minutes in a bounded ring. The file that it yields
+//! is replayed bit for bit, so that a disputed 503 is answered with evidence.
 //!
-//! A recording is gzip of JSON, one `Line` a line. It consists of parts, each a gzip member of its
-//! own that begins with the judge as it was then: the oldest part is dropped whole, and what is left
-//! can still be replayed. A replay compares the judge at every later part, and every change of the
-//! verdict, with what was recorded.
+//! A recording is gzip of JSON, one `Line` a line. It consists of parts. Each part is a gzip member
+//! that begins with the judge's state, so the oldest part can be dropped and the others can still
+//! be replayed. A replay compares every change of the verdict, and the judge at every later part,
+//! with the recorded ones.
 //!
-//! Cost: one serialisation per event, and a compressed MiB at most. It reads no clock and writes no
-//! file; the shell does.
+//! The cost is one serialisation per event, and at most 1 MiB compressed. The recorder reads no
+//! clock and writes no file; the shell does.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Write as _;
@@ -25,43 +25,41 @@ use crate::verdict::LastVerdict;
 
 /// Version of the format.
 pub const VERSION: u32 = 1;
-/// The most that is kept, compressed.
+/// Maximum size of a recording, compressed.
 pub const RING: usize = 1 << 20;
-/// A part ends after this long...
+/// A part ends after this time...
 const PART_TIME: Duration = Duration::from_secs(60);
-/// ...or when it is this large, compressed.
+/// ...or at this size, compressed.
 const PART_SIZE: usize = RING / 8;
 /// Number of bytes that are compressed at a time.
 pub(crate) const CHUNK: usize = 64 << 10;
 
-/// One line of a recording: borrowed where it is written, owned where it is read.
+/// One line of a recording: borrowed for writing, owned for reading.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line<E, J> {
-    /// A part begins.
+    /// Start of a part.
     Part {
-        /// [`VERSION`].
         recording: u32,
-        /// Version of the agent.
         agent: String,
-        /// The judge as the part begins.
+        /// The judge at the start of the part.
         judge: J,
     },
-    /// An event reached the node at this time.
+    /// An event and its time.
     At(Mono, E),
-    /// The event before changed the verdict or an answer to this.
+    /// The preceding event changed the verdict or an answer to this.
     Judged(Outcome),
 }
 
 pub(crate) type EventLine<'a> = Line<&'a Event, ()>;
 
-/// Outcome that a replay has to reproduce.
+/// The result that a replay must reproduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     verdict: LastVerdict,
     healthz: u16,
     livez: u16,
-    /// The datapath would be answered with 503 while enforcing.
+    /// Whether the datapath would be answered with 503 when enforcing.
     would_fail: bool,
 }
 
@@ -76,14 +74,13 @@ impl Outcome {
     }
 }
 
-/// The ring.
 #[derive(Debug, Default)]
 pub struct Recorder {
     parts: VecDeque<Segment>,
     outcome: Option<Outcome>,
 }
 
-/// A part in the making, or made.
+/// A part, complete or in progress.
 #[derive(Debug, Default)]
 struct Segment {
     began: Mono,
@@ -91,7 +88,7 @@ struct Segment {
     chunks: Vec<Vec<u8>>,
     /// Lines that are not compressed yet.
     raw: Vec<u8>,
-    /// Services as this part knows them.
+    /// Services that this part has named.
     services: BTreeMap<u32, ServiceInfo>,
 }
 
@@ -110,7 +107,7 @@ impl Segment {
     }
 
     fn write(&mut self, line: &impl Serialize) {
-        // Every event that is noted can be serialised, and a vector takes any bytes.
+        // Every recorded event can be serialised, and writing to a vector cannot fail.
         if serde_json::to_writer(&mut self.raw, line).is_ok() {
             self.raw.push(b'\n');
         }
@@ -127,7 +124,8 @@ impl Segment {
         now.since(self.began) >= PART_TIME || self.size() >= PART_SIZE
     }
 
-    /// Names the Services of a sample, and those that the judge follows, that this part does not know, or knows otherwise.
+    /// Names the Services of a sample, and those that the judge follows, that this part has not
+    /// named or that changed.
     fn name(
         &mut self,
         (sample, followed): (&KernelSample, impl Iterator<Item = u32>),
@@ -160,7 +158,7 @@ impl Segment {
 }
 
 impl Recorder {
-    /// Notes an event that is about to reach the judge.
+    /// Records an event before the judge takes it.
     pub(crate) fn note(
         &mut self,
         (event, followed): (&Event, impl Iterator<Item = u32>),
@@ -180,7 +178,7 @@ impl Recorder {
         part.write(&EventLine::At(now, event));
     }
 
-    /// Notes what came of it. Returns whether /healthz changed, or would have while enforcing.
+    /// Records the result. Returns whether /healthz changed, or would have changed when enforcing.
     pub(crate) fn judged(&mut self, judged: &Judged) -> bool {
         let outcome = Outcome::of(judged);
         let before = self.outcome.replace(outcome);
@@ -199,14 +197,14 @@ impl Recorder {
             let raw = std::mem::take(&mut part.raw);
             part.chunks.push(compress(&raw));
         }
-        // Room for one more part and what is not compressed of it.
+        // Room for one more part and its uncompressed lines.
         while self.size() > RING - PART_SIZE - CHUNK {
             self.parts.pop_front();
         }
         self.parts.push_back(Segment::begin(judge, now));
     }
 
-    /// Number of bytes that are held, compressed.
+    /// Compressed size in bytes.
     pub fn size(&self) -> usize {
         self.parts.iter().map(Segment::size).sum()
     }
@@ -224,10 +222,9 @@ impl Recorder {
     }
 }
 
-/// One gzip member.
 pub(crate) fn compress(lines: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-    // A vector takes any bytes.
+    // Writing to a vector cannot fail.
     let _ = encoder.write_all(lines);
     encoder.finish().unwrap_or_default()
 }

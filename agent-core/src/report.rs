@@ -1,9 +1,9 @@
 //! An agent's report on itself and its node: the document behind `/verdict`, which
 //! `pathproof status` reads back.
 //!
-//! Plain data, assembled by `app` and published whole; nothing here decides anything. Names are
+//! Plain data that `app` assembles and publishes whole; nothing here decides anything. Names are
 //! stable within a [`SCHEMA`]: fields are added, never renamed. Monotonic times are nanoseconds of
-//! `CLOCK_MONOTONIC`; ages are differences to `verdict.at`, which is the moment `written`.
+//! `CLOCK_MONOTONIC`; ages are differences to `verdict.at`, the same moment as `written`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -37,7 +37,7 @@ pub use sentinel::{SentinelReport, SentinelState};
 
 pub const SCHEMA: u32 = 1;
 
-/// Services shown beside those in trouble, by traffic.
+/// Maximum number of sound Services in the list, the busiest first.
 pub const BUSIEST_SHOWN: usize = 50;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -45,118 +45,113 @@ pub struct Report {
     pub schema: u32,
     /// `metadata.name` of the node.
     pub node: String,
-    /// Its `metadata.uid`, where the Node is known and has one. For those who write to it; no part
-    /// of the document.
+    /// `metadata.uid` of the Node, if known. Writers to the Node object use it; the document does
+    /// not have it.
     #[serde(skip)]
     pub node_uid: Option<std::sync::Arc<str>>,
-    /// When this was written: `verdict.at` on the wall clock.
+    /// Wall-clock time of `verdict.at`.
     pub written: jiff::Timestamp,
-    /// The agent that wrote it.
     pub agent: AgentInfo,
-    /// Rights that it has given up.
+    /// Privileges that the agent dropped.
     pub hardening: HardeningReport,
-    /// The judgement, with its findings, eligibility and coverage; in the document with its
-    /// sentences beside them (`reason`, `sentence`).
+    /// The judgement with its findings, eligibility and coverage. The document also has its
+    /// sentences (`reason`, `sentence`).
     #[serde(serialize_with = "serialize_verdict")]
     pub verdict: Verdict,
-    /// The sentinel; what its probes found is in the verdict's lanes.
+    /// State and addresses of the sentinel; the results of its probes are in the verdict's lanes.
     pub sentinel: SentinelReport,
     /// Answers that follow from the verdict.
     pub answers: Answers,
-    /// What is known of the other nodes, and how lenient it makes this one.
+    /// Count of the cluster's failing nodes, for the fleet brake.
     #[serde(default)]
     pub fleet: FleetSeen,
     /// Connections to other nodes.
     #[serde(default)]
     pub peers: PeersReport,
-    /// Way by which connections to the healthz port come here.
+    /// How connections to the healthz port reach the agent.
     pub port: PortReport,
-    /// Services by outcome: all in trouble, then the busiest.
+    /// Services with traffic: all in trouble, then the busiest.
     pub services: Vec<ServiceReport>,
-    /// Services with traffic beyond those.
+    /// Number of further Services with traffic.
     pub services_omitted: u32,
-    /// UDP Services, judged apart.
+    /// UDP Services, which are never part of the verdict.
     pub udp: UdpReport,
-    /// Single failures, the latest first.
+    /// Single failed connections, the latest first.
     pub sightings: Vec<SightingReport>,
-    /// Interfaces that are watched, or should be.
+    /// Interfaces that are observed, or should be.
     pub devices: Vec<DeviceReport>,
-    /// The datapath's shape: who translates which path, and what of it is seen.
+    /// Which program translates each path, and how much of it the observer sees.
     pub datapath: Shape,
-    /// Size of what is expected of the datapath.
+    /// Numbers of expected Services, frontends and endpoints.
     pub expectations: ExpectationReport,
-    /// Frontends that more than one claims.
+    /// Contested frontends.
     #[serde(default)]
     pub claims: ClaimsReport,
-    /// Source of the cluster view, and its state.
+    /// Source and state of the cluster view.
     pub cluster: ClusterReport,
-    /// Writes to the API server; empty where there are to be none.
+    /// Writes to the API server; empty if none are configured.
     pub publish: PublishReport,
-    /// Faults of the programs in the kernel, by name, since they were loaded.
+    /// Faults of the eBPF programs since they were loaded, by name.
     pub faults: BTreeMap<String, u64>,
-    /// New connections from outside, which /drainz answers from.
+    /// New connections from outside: the input of /drainz.
     pub drain: DrainView,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentInfo {
-    /// Version of the binary.
     pub version: String,
     /// Version of the layouts shared with the kernel.
     pub abi: u32,
     pub started: jiff::Timestamp,
-    /// Whether the verdict has consequences.
+    /// Whether a broken datapath changes the answer.
     pub enforcement: Enforcement,
-    /// Answer to an unknown verdict.
+    /// Answer for an unknown verdict.
     pub unknown_policy: UnknownPolicy,
 }
 
-/// Way by which connections to the healthz port reach the agent.
+/// How connections to the healthz port reach the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortReport {
-    /// By which way.
     pub way: PortWay,
-    /// Whether another process listens at the port as well; unknown where the kernel does not show
-    /// it. If it does and connections are steered, the node's own go to that process.
+    /// Whether another process listens on the port as well; unknown if the kernel does not show it.
+    /// While connections are steered, that process gets the node's own ones.
     pub owner: Option<bool>,
-    /// Another agent has taken the connections over.
+    /// Another agent has taken over the connections.
     pub succeeded: bool,
-    /// The previous responder to load balancers still answers, while the agent reads the cluster.
+    /// The previous responder keeps the port while the agent reads the cluster.
     pub waits: bool,
-    /// Why connections are not steered though that was asked for.
+    /// Why connections are not steered although that is configured.
     pub problem: Option<String>,
 }
 
-/// See [`PortReport`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PortWay {
-    /// The agent holds the port.
+    /// The agent listens on the port itself.
     #[default]
     Bound,
-    /// Connections are given to a listener aside; the agent holds no port.
+    /// Connections are steered to the agent's own listener; the agent does not hold the port.
     Steered,
-    /// None was configured: the agent answers no load balancer.
+    /// No port is configured: the agent answers no load balancer.
     Off,
 }
 
 /// A Service port and family with traffic.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceReport {
-    /// `namespace/name`, and `:port` where the port has a name; as in `verdict.services`.
+    /// `namespace/name`, with `:port` if the port has a name; as in `verdict.services`.
     pub service: String,
-    /// Which family.
     #[serde(with = "names::FamilyName")]
     pub family: Family,
-    /// Current endpoints.
+    /// Number of current endpoints.
     pub endpoints: u32,
     /// Whether it is in `verdict.services`.
     pub trouble: bool,
-    /// Connections by outcome since the agent started, all paths together.
+    /// Connections on all paths since the agent started, by outcome.
     pub outcomes: OutcomeCounts,
 }
 
-/// Connections by outcome. Failures exclude one another.
+/// Connections by outcome. The failures exclude one another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OutcomeCounts {
@@ -173,20 +168,20 @@ pub struct OutcomeCounts {
     pub leaked: u64,
     /// Left for an address that is no endpoint.
     pub misrouted: u64,
-    /// Left for an endpoint that has left its slice.
+    /// Left for an endpoint that was removed from its slice.
     pub stale: u64,
-    /// The same SYN came again after its answer.
+    /// The client repeated its SYN after the answer.
     pub unheard: u64,
-    /// Did not get through, and nothing was owed.
+    /// Did not get through, and was not expected to.
     pub rejected: u64,
-    /// SYNs that came again.
+    /// Repeated SYNs.
     pub retransmitted: u64,
     /// Arrived and was not seen again.
     pub lost: u64,
 }
 
 impl OutcomeCounts {
-    /// Made of counts by [`Outcome`], and those lost.
+    /// `counts` is by [`Outcome`]; lost connections are counted separately.
     pub fn new(counts: &[u64; OUTCOMES], lost: u64) -> Self {
         let of = |outcome: Outcome| counts[outcome as usize];
         Self {
@@ -205,7 +200,7 @@ impl OutcomeCounts {
         }
     }
 
-    /// Those that failed, by name, none left out.
+    /// Every kind of failure with its count.
     pub fn failures(&self) -> [(Failure, u64); 6] {
         [
             (Failure::Leaked, self.leaked),
@@ -218,27 +213,26 @@ impl OutcomeCounts {
     }
 }
 
-/// A connection that did not go as owed.
+/// A failed connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SightingReport {
-    /// When the failure was seen.
     pub at: Mono,
-    /// Name as in `verdict.services`; the id where the Service is gone.
+    /// Name as in `verdict.services`; the id if the Service is gone.
     pub service: String,
     /// Source class of the client.
     #[serde(with = "names::ClassName")]
     pub path: SourceClass,
     pub failure: Failure,
     pub client: IpAddr,
-    /// Address that it dialled.
+    /// Address that the client dialled.
     pub frontend: SocketAddr,
-    /// Destination of its SYN, where that was seen.
+    /// Destination of its SYN, if observed.
     pub destination: Option<SocketAddr>,
-    /// Name of the interface of the sighting.
+    /// Interface where the failure was observed.
     pub device: String,
 }
 
-/// Attachment of programs to an interface.
+/// How programs are attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Attached {
@@ -246,7 +240,7 @@ pub enum Attached {
     Tcx,
     /// clsact filters.
     Clsact,
-    /// Not, or not in both directions.
+    /// Not attached in both directions.
     None,
 }
 
@@ -255,48 +249,46 @@ pub struct DeviceReport {
     pub name: String,
     pub index: u32,
     pub attached: Attached,
-    /// Whether ours is the first at ingress; unknown where it was not asked yet.
+    /// Whether the observer's program runs first at ingress; unknown before the first check.
     pub ingress_head: Option<bool>,
     /// The same at egress.
     pub egress_head: Option<bool>,
     /// A default route leaves by it.
     pub uplink: bool,
-    /// Obstacle to attaching, where there is one.
+    /// Why attaching failed.
     pub problem: Option<String>,
 }
 
-/// Size of what is expected of the datapath.
+/// Numbers of expected Services, frontends and endpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpectationReport {
     pub services: u64,
     pub frontends: u64,
-    /// Endpoints, once for every Service port that has them.
+    /// Counted once for every Service port that has the endpoint.
     pub endpoints: u64,
-    /// Entries that found no place in a map.
+    /// Entries for which a map had no room.
     pub missing: u64,
-    /// Services that are not judged, since they have more than they may.
+    /// Services that are not judged because they exceed a quota.
     #[serde(default)]
     pub unjudged: Unjudged,
 }
 
-/// The cluster view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClusterReport {
-    /// Source of the view, in words: `folder /etc/pathproof/manifests`.
+    /// Source of the view, for example `folder /etc/pathproof/manifests`.
     pub source: String,
-    /// Whether it was complete once.
+    /// Whether the initial view was delivered completely.
     pub synced: bool,
-    /// When it last changed.
     pub changed: Option<Mono>,
-    /// Problems of the source: file, line and reason in a sentence each.
+    /// Problems of the source, a sentence each: file, line and reason.
     pub problems: Vec<String>,
-    /// Objects of other kinds, left out.
+    /// Number of objects of other kinds, which are ignored.
     pub ignored: u64,
 }
 
 impl Report {
-    /// Report on a moment of a replay. Facts that only the shell has (interfaces, listeners, the
-    /// counts of Services) are left out.
+    /// Report on one moment of a replay. Facts that a recording does not have (interfaces,
+    /// listeners, counts of Services) are left out.
     pub fn replayed(replayed: &Replayed, moment: &Moment) -> Self {
         let node = &replayed.last;
         let settings = &node.judge().settings;
@@ -346,96 +338,94 @@ fn replayed_sentinel(node: &Node) -> SentinelReport {
 /// Hardening that is in force in every thread of the agent, once the programs are loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HardeningReport {
-    /// Whether anything was to be given up (--hardening).
+    /// Whether dropping privileges is configured (--hardening).
     pub wanted: bool,
-    /// Capabilities that are left, sorted; empty where `wanted` is false, for none was looked for.
+    /// Capabilities that are left, sorted; empty if `wanted` is false, because they are not read
+    /// then.
     pub capabilities: Vec<String>,
-    /// Whether starting a program can bring new rights no more.
+    /// Whether executing a program can no longer gain privileges.
     pub no_new_privs: bool,
-    /// Filters of system calls that stand, a container runtime's among them.
+    /// Number of seccomp filters in force, including the container runtime's.
     pub seccomp_filters: u32,
-    /// Whether files are confined.
     pub files: FilesReport,
-    /// Rights that were to be given up and could not be, in a sentence each, with the reason.
+    /// Privileges that could not be dropped, a sentence each with the reason.
     pub missing: Vec<String>,
 }
 
-/// Accesses that Landlock confines.
+/// File accesses that Landlock confines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FilesReport {
-    /// Nothing.
+    /// None.
     #[default]
     Open,
-    /// Writing: what is read lies right below the root.
+    /// Writing. Files that the agent reads lie directly below the root.
     WritesConfined,
     /// Reading and writing.
     Confined,
 }
 
-/// The condition and the Events. Absent is what was not asked for.
+/// The condition and the Events; `None` if not configured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PublishReport {
-    /// The Node's condition.
     pub condition: Option<WriteReport>,
-    /// Events about the Node.
     pub events: Option<WriteReport>,
 }
 
 impl PublishReport {
-    /// Problems that keep anything from being written.
+    /// Problems that prevent writes.
     pub fn problems(&self) -> impl Iterator<Item = &str> {
         let all = [&self.condition, &self.events].into_iter().flatten();
         all.filter_map(|of| of.problem.as_deref())
     }
 }
 
-/// One of them.
+/// State of one kind of write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriteReport {
-    /// When it was last written, since the agent started.
+    /// Time of the last successful write since the agent started.
     pub written: Option<jiff::Timestamp>,
-    /// Problem that keeps it from being written now: one sentence.
+    /// Why writes fail now, in one sentence.
     pub problem: Option<String>,
 }
 
-/// UDP Services that are shown.
+/// Maximum number of UDP Services in the list.
 pub const UDP_SHOWN: usize = 20;
 
 /// UDP Services with traffic.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UdpReport {
-    /// Those of DNS first, then the busiest.
+    /// DNS Services first, then the busiest.
     pub services: Vec<UdpServiceReport>,
-    /// Services with traffic beyond those.
+    /// Number of further Services with traffic.
     pub omitted: u32,
 }
 
-/// A UDP Service port and family with traffic: followed datagrams, one of a flow at a time, and of
-/// those so many in time (docs/adr/0023-passive-udp.md).
+/// A UDP Service port and family with traffic. The observer follows one datagram of a flow at a
+/// time, at a limited rate (docs/adr/0023-passive-udp.md).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UdpServiceReport {
     #[serde(flatten)]
     pub counted: ServiceReport,
-    /// Its port is 53 or is named dns.
+    /// Whether the port is 53 or is named dns.
     pub dns: bool,
-    /// Times until the first answer; absent without any.
+    /// Times until the first answer; `None` before any answer.
     pub answers: Option<AnswerTimes>,
 }
 
-/// Times from a datagram's arrival to its first answer, as bounds: powers of two.
+/// Times from a datagram to its first answer, as upper bounds that are powers of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AnswerTimes {
-    /// Number of answers that were timed.
+    /// Number of timed answers.
     pub count: u64,
-    /// Half of them took less than this, in nanoseconds.
+    /// Upper bound of the median, in nanoseconds.
     pub half_ns: u64,
-    /// 99 of 100 took less than this, in nanoseconds.
+    /// Upper bound of p99, in nanoseconds.
     pub most_ns: u64,
 }
 
-/// The verdict with its sentences. They are for people and for `jq`: who reads a report back takes the
-/// findings.
+/// The verdict with its sentences. They are for people and for `jq`; a program that reads a report
+/// uses the findings.
 pub fn serialize_verdict<S: Serializer>(
     verdict: &Verdict,
     serializer: S,

@@ -1,7 +1,7 @@
-//! Text from others, made fit for a terminal or a log: names of objects, interfaces and programs,
-//! bodies of servers, files that were read.
+//! Text of external origin, made fit for a terminal or a log: names of objects, interfaces and
+//! programs, bodies of servers, content of files.
 //!
-//! The exits, and what each uses:
+//! The exits and the function of each:
 //!
 //! | exit | function |
 //! |---|---|
@@ -18,15 +18,16 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// Whether a sign would steer a terminal, change the order of what stands beside it, or not be seen:
-/// control characters, marks of direction, signs without width, and U+FFFD, which stands for bytes
-/// that are no text. Letters of any script are none.
+/// Whether a character steers a terminal, changes the order of its neighbours, or is invisible:
+/// control characters, direction marks, zero-width characters, and U+FFFD for bytes that are no
+/// text. Letters of any script are not hidden.
 pub fn is_hidden(sign: char) -> bool {
     match sign {
         '\u{fffd}' => true,
         _ if sign.is_ascii() => sign.is_ascii_control(),
         _ => {
-            // The library escapes whatever is not printed; at the beginning also marks that combine.
+            // `escape_debug` escapes whatever is not printable; at the beginning also combining
+            // marks.
             let mut after_letter = [b'a'; 5];
             let length = sign.encode_utf8(&mut after_letter[1..]).len();
             let text = std::str::from_utf8(&after_letter[..=length]);
@@ -35,14 +36,14 @@ pub fn is_hidden(sign: char) -> bool {
     }
 }
 
-/// One line, with what is hidden written as in source code: `\u{202e}`, `\n`.
+/// One line, with hidden characters escaped as in source code: `\u{202e}`, `\n`.
 pub fn visible(text: &str) -> Cow<'_, str> {
     replaced(text, is_hidden, |sign, into| {
         into.extend(sign.escape_default())
     })
 }
 
-/// The same of lines, which stay; where a page has `colours`, so do those.
+/// The same for several lines, which are kept; with `colours`, colour codes are kept too.
 pub fn styled(text: &str, colours: bool) -> String {
     let mut clean = String::with_capacity(text.len());
     for (index, line) in text.split('\n').enumerate() {
@@ -65,7 +66,7 @@ pub fn styled(text: &str, colours: bool) -> String {
     clean
 }
 
-/// Length of what chooses a colour, after the escape: `[1;31m`.
+/// Length of a colour code after the escape character: `[1;31m`.
 fn colour(piece: &str) -> usize {
     let Some(numbers) = piece.strip_prefix('[') else {
         return 0;
@@ -77,8 +78,8 @@ fn colour(piece: &str) -> usize {
     }
 }
 
-/// A JSON document of the same meaning, with what is hidden written as JSON writes it: `\u202e`.
-/// Blanks between its parts stay, but for those that steer a terminal.
+/// An equivalent JSON document, with hidden characters escaped as in JSON: `\u202e`. Whitespace is
+/// kept, except for characters that steer a terminal.
 pub fn json(document: &str) -> Cow<'_, str> {
     let hidden = |sign| is_hidden(sign) && sign != '\n';
     replaced(document, hidden, |sign, into| match sign {
@@ -133,12 +134,12 @@ mod tests {
         assert_eq!(visible(text), expected);
     }
 
-    /// The innocent twins.
+    /// Negative controls.
     #[rstest]
     #[case("default/web: 3 of 5 connections \"failed\" 'x' \\u{202e}")]
     #[case("Knoten-Süd, größer, 16 MiB …")]
     #[case("узел-1 ノード一 노드 節点 κόμβος עברית العربية")]
-    // Marks that combine with the letter before, decomposed and Indic.
+    // Combining marks, decomposed and Indic.
     #[case("e\u{301}te\u{301} नोड กลุ่ม")]
     #[case("🚦")]
     fn text_of_any_script_stays(#[case] text: &str) {

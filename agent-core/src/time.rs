@@ -1,4 +1,4 @@
-//! Times as plain numbers. Nothing here reads a clock: whoever calls brings `now`.
+//! Times as plain numbers. Nothing here reads a clock: callers pass `now`.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// `CLOCK_MONOTONIC` in nanoseconds, the kernel's `bpf_ktime_get_ns`. It survives a restart of the
-/// agent, not of the node, and no stepped wall clock moves it.
+/// `CLOCK_MONOTONIC` in nanoseconds, the kernel's `bpf_ktime_get_ns`. It continues over a restart
+/// of the agent, not of the node, and setting the wall clock does not change it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -15,28 +15,26 @@ use serde::{Deserialize, Serialize};
 pub struct Mono(pub u64);
 
 impl Mono {
-    /// Time since `earlier`; zero where it lies ahead.
+    /// Time since `earlier`; zero if `earlier` is in the future.
     pub fn since(self, earlier: Mono) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// `self` and a while.
     pub fn plus(self, span: Duration) -> Mono {
         Mono(self.0.saturating_add(nanos(span)))
     }
 
-    /// `self` less a while, not before zero.
+    /// `self` minus `span`, at least zero.
     pub fn minus(self, span: Duration) -> Mono {
         Mono(self.0.saturating_sub(nanos(span)))
     }
 }
 
-/// A span in nanoseconds.
 pub(crate) fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A span as nanoseconds, for `#[serde(with)]`.
+/// A duration as nanoseconds, for `#[serde(with)]`.
 pub(crate) mod ns {
     use std::time::Duration;
 
@@ -51,8 +49,8 @@ pub(crate) mod ns {
     }
 }
 
-/// Wall-clock time: nanoseconds since 1970-01-01T00:00:00Z. Only bodies and logs carry it, no
-/// judgement does.
+/// Wall-clock time: nanoseconds since 1970-01-01T00:00:00Z. Bodies and logs use it, judgements do
+/// not.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -60,59 +58,58 @@ pub(crate) mod ns {
 pub struct Wall(pub i64);
 
 impl Wall {
-    /// Nothing where the time is too far away.
+    /// `None` if the time does not fit.
     pub fn of(time: Timestamp) -> Option<Self> {
         i64::try_from(time.as_nanosecond()).ok().map(Self)
     }
 
-    /// Reads a time as RFC 3339 has it.
+    /// Parses RFC 3339.
     pub fn parse(text: &str) -> Option<Self> {
         Self::of(text.parse().ok()?)
     }
 
-    /// Every i64 of nanoseconds lies between the years 1677 and 2262, which jiff knows.
+    /// Cannot fail: every `i64` of nanoseconds is between the years 1677 and 2262, which jiff
+    /// supports.
     pub fn timestamp(self) -> Timestamp {
         Timestamp::from_nanosecond(self.0.into()).unwrap_or_default()
     }
 }
 
 impl fmt::Display for Wall {
-    /// Writes the time as Go's `time.RFC3339Nano` in UTC: trailing zeros of the fraction are left
-    /// out.
+    /// Like Go's `time.RFC3339Nano` in UTC: without trailing zeros of the fraction.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.timestamp().fmt(f)
     }
 }
 
-/// Go's output for a time that was never set.
+/// Go's output for the zero time.
 pub const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
-/// One instant on both clocks, read together. Keep one for as long as the wall clock is not set
-/// ([`Anchor::is_off`]): a fresh pair shifts every translated time by the moment between its two readings.
+/// One instant on both clocks, read together. Keep it until the wall clock is set
+/// ([`Anchor::is_off`]): a new pair shifts every translated time by the delay between its two
+/// readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
-    /// The monotonic clock at that instant.
     pub mono: Mono,
-    /// The wall clock at that instant.
     pub wall: Wall,
 }
 
 impl Anchor {
-    /// Wall-clock time at `at`, past or future.
+    /// Wall-clock time of `at`, in the past or future.
     pub fn wall_of(&self, at: Mono) -> Wall {
         let offset = i128::from(at.0) - i128::from(self.mono.0);
         let wall = i128::from(self.wall.0) + offset;
         Wall(i64::try_from(wall).unwrap_or(if wall < 0 { i64::MIN } else { i64::MAX }))
     }
 
-    /// Whether the wall clock was set meanwhile, or the machine slept, during which the monotonic clock
-    /// stands still: the two are more than a second apart.
+    /// Whether the wall clock was set since, or the machine slept, which stops the monotonic clock:
+    /// the two differ by more than a second.
     pub fn is_off(&self, mono: Mono, wall: Wall) -> bool {
         self.wall_of(mono).0.abs_diff(wall.0) > 1_000_000_000
     }
 }
 
-/// A duration as a person reads it in a sentence: `320 ms`, `3.2 s`, `45 s`, `3 min`, `2.5 h`.
+/// A duration for a sentence: `320 ms`, `3.2 s`, `45 s`, `3 min`, `2.5 h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Spoken(pub Duration);
 

@@ -1,4 +1,4 @@
-//! Facts of one probe of the sentinel, as plain values. `sentinel` (the I/O) makes a
+//! Facts about one probe of the sentinel, as plain values. `sentinel` (the I/O) makes a
 //! [`ProbeTrace`]; [`crate::probes`] judges it.
 
 use std::net::SocketAddr;
@@ -10,22 +10,21 @@ use serde::{Deserialize, Serialize};
 use crate::cause::firsts;
 use crate::time::Mono;
 
-/// Which way a probe takes through the datapath.
+/// Path of a probe through the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProbePath {
-    /// From an address of this node's podCIDR to the cluster IP; only where one is reserved.
+    /// From an address of this node's podCIDR to the cluster IP; only if an address is reserved.
     Pod,
-    /// From outside the cluster's ranges to the cluster IP. It is masqueraded and accepted where
-    /// pods may be dropped, so it never stands for pods.
+    /// From outside the cluster's ranges to the cluster IP. It is masqueraded, and may be accepted
+    /// where pods are dropped, so it never represents pods.
     OffCluster,
-    /// From outside to the node port on an address of this node.
+    /// From outside to a node port on an address of this node.
     NodePort,
-    /// From the node itself to the cluster IP: blind to forwarding.
+    /// From the node itself to the cluster IP: it does not test forwarding.
     Host,
 }
 
-/// Number of paths.
 pub const PROBE_PATHS: usize = 4;
 
 impl ProbePath {
@@ -36,7 +35,6 @@ impl ProbePath {
         (ProbePath::NodePort, "node_port"),
         (ProbePath::Host, "host"),
     ];
-    /// All, in their order.
     pub const ALL: [ProbePath; PROBE_PATHS] = firsts(&Self::NAMES);
 
     /// Name as metrics and `/verdict` show it.
@@ -56,7 +54,6 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Both.
     pub const ALL: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 
     /// Name as metrics and `/verdict` show it.
@@ -68,57 +65,51 @@ impl Transport {
     }
 }
 
-/// Unit that is probed apart: one path, in one family, by one transport.
+/// One path in one family by one transport; lanes are probed separately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Lane {
-    /// Which way.
     pub path: ProbePath,
-    /// Which family.
     #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
-    /// Which transport.
     pub transport: Transport,
 }
 
 /// When each stage was passed, by [`Stage`](agent_common::probe::Stage).
 pub type Stamps = [Option<Mono>; STAGES];
 
-/// Everything that is known of one probe, once it passed, failed or its time was up. Facts, no
-/// judgement.
+/// All facts about one probe that passed, failed or timed out. It has no judgement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeTrace {
-    /// Which way it took.
     pub lane: Lane,
-    /// When it should have been sent.
+    /// When it was due.
     pub due: Mono,
-    /// When it was sent.
     pub sent: Mono,
-    /// When it was given up or complete.
+    /// When it was complete or abandoned.
     pub ended: Mono,
     /// Its source as it was sent.
     pub client: SocketAddr,
     /// Address that it dialled.
     pub frontend: SocketAddr,
-    /// Stages of SYN and SYN-ACK; all empty for UDP. [`ProbePath::Host`] has no `Arrived`, and
+    /// Stages of SYN and SYN-ACK; all `None` for UDP. [`ProbePath::Host`] has no `Arrived`, and
     /// `Collected` is when `connect` returned.
     pub handshake: Stamps,
     /// Stages of the data and its echo.
     pub data: Stamps,
-    /// Source that the echo saw.
+    /// Source address in the packet that the echo received.
     pub echo_saw: Option<SocketAddr>,
     /// Port at which the echo was dialled: the generation on the wire.
     pub generation: Option<u16>,
-    /// Sightings of it by the observer at any device, and of refusals by the client.
+    /// Sightings by the observer on any device, and refusals received by the client.
     pub sightings: ProbeSightings,
-    /// Outcome of the control probe of the same interval.
+    /// Result of the control probe of the same interval.
     pub control: Control,
-    /// Why it could not be sent, in words.
+    /// Why it could not be sent.
     pub unsent: Option<String>,
 }
 
 impl ProbeTrace {
-    /// A probe that was just sent, from `client` to `frontend`, of which nothing was seen yet.
-    /// Its control probe counts as failed until it came back.
+    /// A probe that was just sent from `client` to `frontend`, without any sighting. Its control
+    /// probe counts as failed until it comes back.
     pub fn sent(
         lane: Lane,
         (client, frontend): (SocketAddr, SocketAddr),
@@ -142,7 +133,7 @@ impl ProbeTrace {
         }
     }
 
-    /// Stages of its first packet and the answer to that: of the SYN, or of the datagram.
+    /// Stages of the first packet (SYN or datagram) and its answer.
     pub(crate) fn first_packet(&self) -> &Stamps {
         match self.lane.transport {
             Transport::Tcp => &self.handshake,
@@ -158,7 +149,7 @@ pub struct ProbeSightings {
     pub leaked: bool,
     /// Left for an address that is no endpoint of the sentinel.
     pub misrouted: bool,
-    /// Left for an endpoint that has left the sentinel's slice: an old generation.
+    /// Left for a removed endpoint of the sentinel: an old generation.
     pub stale: bool,
     /// Refused by RST.
     pub refused: bool,
@@ -166,11 +157,11 @@ pub struct ProbeSightings {
     pub unreachable: bool,
 }
 
-/// A probe that goes to the echo past the datapath.
+/// Result of a probe that goes to the echo without the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Control {
     /// Came back.
     Passed,
-    /// Did not: the devices are damaged, or the agent is starved. Nothing may be concluded.
+    /// Did not come back: the devices are damaged, or the agent is starved. The probe is void.
     Failed,
 }

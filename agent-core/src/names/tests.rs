@@ -13,8 +13,8 @@ use crate::trace::{ProbePath, Transport};
 use crate::verdict::finding::{Evidence, Finding, Rule};
 use crate::verdict::{LaneState, PathState};
 
-/// Words are what lies in agent-core/testdata/words. With PATHPROOF_BLESS set they are written
-/// anew, to be read before they are kept.
+/// Compares `words` with a file of agent-core/testdata/words. With PATHPROOF_BLESS set it writes
+/// the file instead, for review.
 pub(crate) fn assert_words(name: &str, words: &str) {
     let path = format!("{}/testdata/words/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("PATHPROOF_BLESS").is_some() {
@@ -38,13 +38,13 @@ pub(crate) fn assert_words(name: &str, words: &str) {
     );
 }
 
-/// A name as JSON has it.
+/// A name as JSON spells it.
 pub(crate) fn in_json<T: Serialize>(value: T) -> String {
     let json = serde_json::to_value(value).unwrap();
     json.as_str().unwrap().to_owned()
 }
 
-/// The name of a value, which is the same in JSON.
+/// Checks that a value has the same name in JSON, and returns it.
 fn one_name<T: Serialize>(value: T, name: &str) -> String {
     assert_eq!(name, in_json(value));
     name.to_owned()
@@ -147,7 +147,7 @@ fn every_name_is_what_is_documented() {
     assert_words("names", &text);
 }
 
-/// A family that nobody names stays so.
+/// A finding without a family keeps none in JSON.
 #[test]
 fn a_finding_keeps_its_family() {
     for family in [None, Some(Family::V4), Some(Family::V6)] {

@@ -1,4 +1,4 @@
-//! What is answered, and what makes the answer lenient.
+//! The current answers, and what holds back a 503.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +10,18 @@ use crate::effect;
 use crate::node::Judge;
 use crate::switches::AuditBy;
 
-/// The current answers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answers {
     pub healthz: AnswerReport,
     pub livez: AnswerReport,
-    /// What makes the node audit; it never answers 503 for the datapath then.
+    /// The setting that makes the node audit; then it never answers 503 for the datapath.
     #[serde(default)]
     pub audit: Option<AuditBy>,
-    /// Why a 503 is held back because of other nodes.
+    /// Why the fleet brake holds back a 503.
     #[serde(default)]
     pub held: Option<Held>,
-    /// Services, as `namespace/name`, that fail on this node for clients outside, though the node works:
-    /// 503 at their health check node ports.
+    /// Services (`namespace/name`) that fail on this node for clients outside while the node itself
+    /// works; their health check node ports answer 503.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub broken_services: Vec<String>,
 }
@@ -42,7 +41,7 @@ impl From<&effect::Answers> for Answers {
 }
 
 impl Answers {
-    /// Why 200 is answered where the datapath asks for 503, in words.
+    /// Why a node with a failing datapath answers 200, in a sentence.
     pub fn lenience(&self) -> Option<String> {
         let lenient = |answer: &AnswerReport| answer.would_fail && answer.status == 200;
         if ![self.healthz, self.livez].iter().any(lenient) {
@@ -53,14 +52,14 @@ impl Answers {
     }
 }
 
-/// The count of the cluster's nodes that fail, as this node knows it.
+/// Count of the cluster's failing nodes, as this node received it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FleetSeen {
-    /// The most nodes that may be out of service, in percent; nothing where the brake is off.
+    /// Maximum share of nodes that may be out of service, in percent; `None` if the brake is off.
     pub limit: Option<u32>,
-    /// The last count; nothing where nobody counts.
+    /// The last count; `None` if no rotator counts.
     pub count: Option<Count>,
-    /// When the last count came; nothing where that was long before this agent.
+    /// When the last count arrived; `None` if long before this agent started.
     pub counted: Option<jiff::Timestamp>,
     /// Annotations that were ignored, and why.
     pub ignored: Vec<String>,
@@ -70,9 +69,9 @@ pub struct FleetSeen {
 pub struct AnswerReport {
     /// 200 or 503.
     pub status: u16,
-    /// Whether the datapath is answered as healthy.
+    /// Whether the answer calls the datapath healthy.
     pub healthy: bool,
-    /// It would be 503 if audit or the fleet brake did not hold it back.
+    /// Whether it would be 503 without audit mode and the fleet brake.
     pub would_fail: bool,
 }
 
@@ -87,7 +86,7 @@ impl From<&Answer> for AnswerReport {
 }
 
 impl FleetSeen {
-    /// As this node knows it now.
+    /// The count that the judge has now.
     pub fn of(judge: &Judge) -> Self {
         let counted = judge.brake.counted();
         let came = counted.and_then(|(_, came)| came);

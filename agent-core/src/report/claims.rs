@@ -1,5 +1,5 @@
-//! Frontends that more than one claims, in the document behind `/verdict`: how many, whose, and what to
-//! do about them.
+//! Contested frontends in the document behind `/verdict`: their number, their claimants, and the
+//! remedy.
 
 use agent_common::service::{FrontendKey, TCP};
 use serde::{Deserialize, Serialize};
@@ -9,10 +9,10 @@ use crate::evidence::socket_of;
 use crate::node::Node;
 use crate::plan::Conflict;
 
-/// Claims that are named.
+/// Maximum number of claims that are named.
 pub const CLAIMS_SHOWN: usize = 20;
 
-/// Contested frontends, by whose they would be.
+/// Numbers of contested frontends, by owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimsReport {
     /// The agent's own ports at the node's addresses.
@@ -21,34 +21,34 @@ pub struct ClaimsReport {
     pub sentinel: u64,
     /// Frontends of any other Services.
     pub services: u64,
-    /// Claims that began since the agent started.
+    /// Claims that appeared since the agent started.
     pub begun: u64,
-    /// The first of them, in that order.
+    /// The first claims, in the order of the fields above.
     pub first: Vec<ClaimReport>,
 }
 
-/// One frontend that two claim.
+/// One frontend with more than one claimant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimReport {
     /// `192.0.2.10:10256/tcp`.
     pub frontend: String,
     pub owner: ClaimOwner,
-    /// `namespace/name` of the Services; the node is none.
+    /// `namespace/name` of the Services; the node has no entry.
     pub services: Vec<String>,
 }
 
-/// Whose a frontend would be.
+/// Rightful owner of a contested frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClaimOwner {
     Node,
     Sentinel,
-    /// That of either Service.
+    /// One of the Services that claim it.
     Service,
 }
 
 impl ClaimsReport {
-    /// As a node has them now.
+    /// The claims that a node has now.
     pub fn of(node: &Node) -> Self {
         let rule = node.judge().settings.sentinel.as_ref();
         let sentinel = rule.map(|rule| &rule.service);
@@ -72,7 +72,7 @@ impl ClaimsReport {
             let [first, second] = claimants;
             let (owner, count) = match first {
                 None => (ClaimOwner::Node, &mut all.node),
-                // It is among those that are probed.
+                // The sentinel's frontends are already listed.
                 Some(first) if Some(first) == sentinel => continue,
                 Some(_) => (ClaimOwner::Service, &mut all.services),
             };
@@ -88,12 +88,11 @@ impl ClaimsReport {
         all
     }
 
-    /// Number of contested frontends.
     pub fn count(&self) -> u64 {
         self.node + self.sentinel + self.services
     }
 
-    /// Sentence that names the contested frontends, the consequence and the remedy; `None` without any.
+    /// A sentence with the contested frontends, the consequence and the remedy; `None` without any.
     pub fn sentence(&self) -> Option<String> {
         let claim = self.first.first()?;
         let more = match self.count() {

@@ -6,43 +6,44 @@ use super::Report;
 use crate::drain::{Ask, Reason};
 use crate::time::Mono;
 
-/// Whether new connections still come from outside. Spans are seconds.
+/// Whether new connections still arrive from outside.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainReport {
-    /// Whether the node counts as leaving: by its Node object, or by the caller's word.
+    /// Whether the node counts as leaving: its Node object or the caller declares it.
     pub draining: bool,
     /// Reason for the answer; `quiet` is 200, all others 503.
     pub reason: Reason,
-    /// The same in a sentence, without its period.
+    /// The reason as a sentence, without its period.
     pub message: String,
     /// State of the Node object: `eligible`, `tainted`, `deleting` or `never_seen`.
     pub node: String,
-    /// Since when it counts as leaving.
+    /// Time from which it counts as leaving.
     pub since: Option<jiff::Timestamp>,
-    /// New connections since the Node object says that it leaves; none while it does not.
+    /// New connections since the Node object showed the removal; `None` before that.
     pub connections: Option<u64>,
     /// New connections since the agent started.
     pub total: u64,
-    /// Connections that do not count, of --drain-ignore-cidr, since the agent started.
+    /// Connections from the ranges of --drain-ignore-cidr, since the agent started. They do not
+    /// count.
     pub ignored: u64,
-    /// Open connections over which something was sent within the idle time, while the Node object says that
-    /// the node leaves; nothing where they are not counted.
+    /// Open connections with a packet within the idle time, while the Node object shows the
+    /// removal; `None` if they are not counted.
     #[serde(default)]
     pub open: Option<u64>,
-    /// Open ones beside these.
+    /// The other open connections.
     #[serde(default)]
     pub idle: Option<u64>,
-    /// When the last one came that counts, before the node left or after.
+    /// When the last connection that counts arrived, before or after the node began to leave.
     pub last_connection: Option<jiff::Timestamp>,
-    /// Time in seconds in which none came, since the node leaves and as far as that was seen.
+    /// Seconds without a new connection since the node began to leave, as far as it was observed.
     pub quiet_for: f64,
-    /// Time in seconds in which none must come.
+    /// Required seconds without a new connection.
     pub quiet: f64,
 }
 
 impl DrainReport {
-    /// The answer to a question, out of a report.
+    /// The answer to a question, computed from a report.
     pub fn of(report: &Report, ask: &Ask, now: Mono) -> Self {
         let known = &report.drain;
         let finding = known.judge(ask, now);
@@ -69,7 +70,7 @@ impl DrainReport {
         }
     }
 
-    /// Whether there is nothing left to wait for.
+    /// Whether the caller has nothing left to wait for.
     pub fn is_quiet(&self) -> bool {
         self.reason == Reason::Quiet
     }

@@ -10,15 +10,15 @@ use crate::time::Mono;
 /// Maximum number of nodes in the list, those with the most unanswered connections first.
 const SHOWN: usize = 20;
 
-/// Other nodes, as the ledger has them.
+/// Other nodes, from the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeersReport {
-    /// Nodes that connections to Services were sent to since the agent started.
+    /// Number of nodes that received connections to Services since the agent started.
     pub dialled: usize,
-    /// Nodes of these that answered at some time and are not silent now.
+    /// How many of them answered at some time and are not silent now.
     #[serde(default)]
     pub answering: usize,
-    /// Names of the nodes that answered before and do not any more.
+    /// Names of the nodes that answered before and are silent now.
     pub silent: Vec<String>,
     /// By node, most unanswered connections first.
     pub nodes: Vec<PeerReport>,
@@ -29,13 +29,13 @@ pub struct PeersReport {
 pub struct PeerReport {
     pub node: String,
     pub answered: u64,
-    /// Sent on and not answered within the loss window.
+    /// Forwarded and not answered within the loss window.
     pub unanswered: u64,
     pub last_answer: Option<Mono>,
 }
 
 impl PeersReport {
-    /// As the node has it now.
+    /// The ledger's state now.
     pub fn of(node: &Node) -> Self {
         let peers = node.judge().peers();
         let known = peers.known();

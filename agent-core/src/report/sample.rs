@@ -1,4 +1,4 @@
-//! Reports as they look in the field, for tests.
+//! Realistic sample reports, for tests.
 
 use super::*;
 use crate::cause::{Cause, State};
@@ -17,15 +17,15 @@ pub use cilium::beside_cilium;
 pub use found::judge;
 use found::{connected, of};
 
-/// The moment of every sample: an hour after boot.
+/// The time of every sample: one hour after boot.
 const AT: Mono = Mono(3_600_000_000_000);
 
-/// Milliseconds before that.
+/// So many milliseconds before that time.
 pub fn ago(ms: u64) -> Mono {
     Mono(AT.0 - ms * 1_000_000)
 }
 
-/// The same moment on the wall clock.
+/// The same time on the wall clock.
 pub fn written() -> jiff::Timestamp {
     "2026-11-21T13:00:00.25Z".parse().unwrap()
 }
@@ -50,7 +50,7 @@ fn answered(status: u16) -> Answers {
     }
 }
 
-/// The Service chain was flushed a moment ago.
+/// The Service chain was flushed 8.7 s ago.
 pub fn broken() -> Report {
     let mut report = proven();
     let verdict = &mut report.verdict;
@@ -139,7 +139,7 @@ fn beside_flushed() -> [Finding; 2] {
     ]
 }
 
-/// An agent that may not load its programs, on a node that is being removed, in audit.
+/// An agent that cannot load its programs, on a node that is being removed, in audit mode.
 pub fn blind() -> Report {
     let mut report = proven();
     let verdict = &mut report.verdict;

@@ -1,5 +1,5 @@
-//! The sentinel in the document behind `/verdict`: whether it is probed, through what, and where
-//! its probes go. What its probes found is in `verdict.families[].lanes`.
+//! The sentinel in the document behind `/verdict`: whether it is probed, through which interfaces,
+//! and where its probes go. Their results are in `verdict.families[].lanes`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -10,23 +10,21 @@ use crate::cluster::ObjectName;
 use crate::names;
 use crate::node::Condition;
 
-/// The sentinel.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelReport {
-    /// Whether it is probed.
     pub state: SentinelState,
-    /// The same for a person, with the reason where it is not.
+    /// The state as a sentence, with the reason if the sentinel is not probed.
     pub sentence: String,
-    /// Its Service, `namespace/name`; nothing where it is turned off.
+    /// The sentinel's Service, `namespace/name`; `None` if the sentinel is turned off.
     pub service: Option<String>,
-    /// Its interfaces; nothing where it is turned off.
+    /// The sentinel's interfaces; `None` if the sentinel is turned off.
     pub devices: Option<SentinelDevices>,
-    /// Addresses that are probed, by family.
+    /// Addresses of the probes, by family.
     pub families: Vec<SentinelAddresses>,
 }
 
 impl SentinelReport {
-    /// Whether it is probed, and why not.
+    /// The sentinel's state with its reason.
     pub fn of(service: &ObjectName, condition: &Condition<'_>, synced: bool) -> Self {
         let says = |what: &str| format!("Service {service} {what}");
         let (state, sentence) = match condition {
@@ -51,7 +49,7 @@ impl SentinelReport {
         }
     }
 
-    /// Without probes, by `--sentinel`.
+    /// The report of a sentinel that `--sentinel` turned off.
     pub fn disabled() -> Self {
         Self {
             sentence: "turned off by --sentinel".to_owned(),
@@ -60,19 +58,18 @@ impl SentinelReport {
     }
 }
 
-/// Whether the sentinel is probed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SentinelState {
-    /// It is probed.
+    /// The agent sends probes.
     Probing,
-    /// It is there and cannot be probed from this node.
+    /// The sentinel exists, but this node cannot probe it.
     Off,
     /// Its Service is not in the cluster.
     Absent,
-    /// Its Service or slices are not as they were installed.
+    /// Its Service or slices differ from the installed ones.
     Altered,
-    /// It was turned off.
+    /// `--sentinel` turned it off.
     #[default]
     Disabled,
 }
@@ -90,37 +87,37 @@ impl SentinelState {
     }
 }
 
-/// Names of the sentinel's four interfaces, in the order in which a probe meets them.
+/// Names of the sentinel's four interfaces, in the order of a probe's way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelDevices {
-    /// Interface to which probes are written, and at which their answers end.
+    /// Interface where the agent sends probes and receives their answers.
     pub client_far: String,
-    /// Interface by which they enter the node.
+    /// Interface by which probes enter the node.
     pub client_near: String,
-    /// Interface by which they leave it, translated, and by which the answers enter.
+    /// Interface by which translated probes leave the node and answers enter it.
     pub server_near: String,
     /// Interface of the echo.
     pub server_far: String,
 }
 
-/// Addresses that are probed in a family.
+/// Addresses of the probes of one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelAddresses {
     #[serde(with = "names::FamilyName")]
     pub family: Family,
-    /// Source of probes from outside the cluster, of node ports and cluster IPs.
+    /// Source of the probes from outside the cluster, to node ports and cluster IPs.
     pub client: IpAddr,
-    /// Source of pods' probes, where one is reserved.
+    /// Source of the pod path's probes, if one is reserved.
     pub pod_client: Option<IpAddr>,
-    /// Cluster IP and port that are dialled by TCP.
+    /// Cluster IP and port for TCP probes.
     pub cluster_ip: SocketAddr,
-    /// The same by UDP.
+    /// The same for UDP probes.
     pub cluster_ip_udp: Option<SocketAddr>,
-    /// Address and node port that are dialled by TCP.
+    /// Node address and node port for TCP probes.
     pub node_port: Option<SocketAddr>,
-    /// The same by UDP.
+    /// The same for UDP probes.
     pub node_port_udp: Option<SocketAddr>,
-    /// The endpoint, where the echo answers.
+    /// The sentinel's endpoint, where the echo answers.
     pub endpoint: SocketAddr,
     /// Probes from outside the node do not take the way of real connections, and are rare.
     #[serde(default)]

@@ -33,7 +33,7 @@ fn sentences_stand_beside_findings_and_a_reader_needs_none() {
     }
 }
 
-/// A document's values, a line each; of long lists the first and the last.
+/// A document's values, one a line; of long lists only the first and the last.
 fn flat(text: &mut String, path: &str, value: &Value) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
@@ -54,8 +54,7 @@ fn flat(text: &mut String, path: &str, value: &Value) {
     }
 }
 
-/// The sample reports stand for real ones wherever one is rendered: in full, and then by what
-/// differs.
+/// The first sample is compared in full, and the others by their differences from it.
 #[test]
 fn samples_are_what_they_were() {
     let of = |report: &Report| {
@@ -148,7 +147,6 @@ fn problems_of_writing_are_gathered() {
     );
 }
 
-/// A drain is told in wall-clock times.
 #[test]
 fn a_drain_is_told_in_the_time_of_the_day() {
     let mut report = sample::blind();
@@ -182,7 +180,7 @@ fn a_drain_is_told_in_the_time_of_the_day() {
     assert!(!stays.draining);
 }
 
-/// A report of a recording's last moment includes its sentinel.
+/// The report on a recording's last moment includes its sentinel.
 #[test]
 fn a_replay_is_a_report() {
     let path = concat!(

@@ -5,7 +5,7 @@ use crate::owners::Owner;
 use crate::shape::{DeviceFacts, Facts, Role, Strangers, Told};
 use crate::trace::ProbePath;
 
-/// [`proven`] beside Cilium that replaces kube-proxy.
+/// [`proven`] on a node where Cilium replaces kube-proxy.
 pub fn beside_cilium() -> Report {
     let device = |name: &str, role, programs: [&str; 2]| DeviceFacts {
         name: name.to_owned(),
@@ -45,7 +45,7 @@ pub fn beside_cilium() -> Report {
         datapath: Shape::after(Told::Unknown, &facts),
         ..proven()
     };
-    // Only the host path has a program of Cilium's on its way.
+    // Only the host path passes a program of Cilium.
     let lanes = report
         .verdict
         .families

@@ -1,4 +1,4 @@
-//! Findings of the judge of sample reports.
+//! Findings of sample reports.
 
 use agent_common::service::{Family, SourceClass};
 
@@ -22,7 +22,7 @@ pub(super) fn connected(family: Family, ms: u64) -> Finding {
     of(family, None, Rule::ProvenByConnection, evidence)
 }
 
-/// The family and the node get this finding, and no other.
+/// Gives a family and the node this one finding.
 pub fn judge(verdict: &mut Verdict, index: usize, finding: Finding) {
     let family = &mut verdict.families[index];
     (family.state, family.cause) = (finding.rule.state(), finding.cause);

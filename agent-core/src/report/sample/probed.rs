@@ -1,4 +1,4 @@
-//! The sentinel of sample reports: its block and its lanes.
+//! The sentinel and its lanes in sample reports.
 
 use super::*;
 use crate::cause::ProbeCause;
@@ -7,7 +7,7 @@ use crate::trace::ProbePath;
 use crate::verdict::finding::{Beside, FailedLane, LaneLacking, NeverWorked};
 use crate::verdict::{LaneState, LaneView, StageDelays};
 
-/// It is not probed.
+/// A sentinel that is not probed.
 pub fn unprobed(state: SentinelState, sentence: &str) -> SentinelReport {
     SentinelReport {
         state,
@@ -22,7 +22,7 @@ pub fn passing(family: Family) -> Vec<LaneView> {
     proven().verdict.families.swap_remove(family as usize).lanes
 }
 
-/// The lane fails for so many probes.
+/// Makes the lane fail for this number of probes.
 pub fn fail(lane: &mut LaneView, cause: ProbeCause, failures: u32) {
     let since = 250 * u64::from(failures) + 110;
     lane.state = LaneState::Failing;
@@ -36,7 +36,7 @@ pub fn fail(lane: &mut LaneView, cause: ProbeCause, failures: u32) {
     lane.local = matches!(lane.path, ProbePath::NodePort | ProbePath::Host);
 }
 
-/// It never worked in this boot.
+/// Makes a lane that never worked in this boot.
 pub fn never(lane: &mut LaneView, cause: ProbeCause) {
     fail(lane, cause, 0);
     lane.state = LaneState::NeverWorked;
@@ -47,7 +47,7 @@ pub fn never(lane: &mut LaneView, cause: ProbeCause) {
     lane.failed = 240;
 }
 
-/// A lane that fails, as a finding has it.
+/// A failing lane, in the form of a finding.
 fn failed(lane: &LaneView, clear: bool) -> FailedLane {
     FailedLane {
         path: lane.path,
@@ -60,7 +60,7 @@ fn failed(lane: &LaneView, clear: bool) -> FailedLane {
     }
 }
 
-/// Stages that a probe with this cause reaches.
+/// Stages that a probe with this cause passed.
 fn reached(cause: ProbeCause, delays: StageDelays) -> StageDelays {
     match cause {
         ProbeCause::NoData | ProbeCause::NotMasqueraded => delays,
@@ -75,7 +75,7 @@ fn reached(cause: ProbeCause, delays: StageDelays) -> StageDelays {
     }
 }
 
-/// An idle node whose Service chain was flushed two seconds ago: nothing but probes tells.
+/// An idle node whose Service chain was flushed two seconds ago: only probes show it.
 pub fn flushed() -> Report {
     let mut report = proven();
     report.services.clear();
@@ -91,7 +91,7 @@ pub fn flushed() -> Report {
     report
 }
 
-/// The kernel's table of connections has been full for six seconds.
+/// The kernel's connection table has been full for six seconds.
 pub fn crowded() -> Report {
     let mut report = flushed();
     let verdict = &mut report.verdict;
@@ -116,7 +116,7 @@ pub fn crowded() -> Report {
     report
 }
 
-/// A table without room.
+/// A full connection table.
 pub fn full_table() -> Conntrack {
     Conntrack {
         table: Some(Table {
@@ -143,7 +143,6 @@ pub fn flush(lanes: &mut [LaneView]) {
     }
 }
 
-/// Finding for such lanes.
 pub fn flushed_finding() -> Finding {
     let mut lanes = passing(Family::V4);
     flush(&mut lanes);
@@ -157,7 +156,7 @@ pub fn flushed_finding() -> Finding {
     of(Family::V4, cause, Rule::BrokenByProbes, evidence)
 }
 
-/// Everything forwarded is dropped, and the clients are outside alone.
+/// Everything forwarded is dropped, and all clients are outside.
 pub fn dropped() -> Report {
     let mut report = proven();
     let verdict = &mut report.verdict;
@@ -204,7 +203,7 @@ pub fn dropped() -> Report {
     report
 }
 
-/// A filter drops the sentinel's addresses, and no real connection failed: not confirmed.
+/// A filter drops the sentinel's packets, and no real connection failed: not confirmed.
 pub fn filtered() -> Report {
     let mut report = proven();
     let verdict = &mut report.verdict;
@@ -221,13 +220,13 @@ pub fn filtered() -> Report {
     report
 }
 
-/// No probe ever came through in this boot, and there is no traffic.
+/// No probe passed in this boot, and there is no traffic.
 pub fn never_worked() -> Report {
     let mut report = proven();
     report.services.clear();
     let verdict = &mut report.verdict;
     verdict.since = ago(3_400_000);
-    // The first family speaks for the node.
+    // The first family decides for the node.
     for index in [1, 0] {
         let family = &mut verdict.families[index];
         for path in &mut family.paths {
@@ -250,7 +249,7 @@ pub fn never_worked() -> Report {
     report
 }
 
-/// The same lane beside Cilium, where none of its probes counts.
+/// The same lane with Cilium on the node, where its probes do not count.
 pub fn off(lane: &LaneView) -> LaneView {
     LaneView {
         armed: false,
