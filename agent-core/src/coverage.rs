@@ -1,5 +1,5 @@
-//! The observer's coverage: what is missing, what is suspended, and why. Blindness of pathproof's
-//! own is never the node's fault.
+//! The observer's coverage: what is missing, what is suspended, and why. A blind observer is never
+//! a fault of the node.
 
 use std::time::Duration;
 
@@ -12,34 +12,35 @@ use crate::limits::CATCH_UP;
 use crate::plan::Missing;
 use crate::time::Mono;
 
-/// After programs were loaded or exchanged, connections may have been seen in part only.
+/// After programs were loaded or exchanged, connections may be observed only in part for this long.
 const SETTLING: Duration = Duration::from_secs(2);
 /// A loss of connections is reported for this long.
 const RECENT: Duration = Duration::from_secs(10);
-/// Maximum time for which a client retransmits a SYN (tcp_syn_retries 6): a first SYN cannot be told
-/// from a repeated one for this long.
+/// Time for which a client retransmits a SYN (tcp_syn_retries 6), and so for which a first SYN
+/// looks like a repeated one.
 const RETRIES: Duration = Duration::from_secs(130);
 
 /// The observer's hooks at the node's interfaces.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hooks {
-    /// Interfaces that are to be observed.
+    /// Interfaces that should be observed.
     pub devices: Vec<Hook>,
-    /// Interfaces that the configuration leaves out, or whose headers are not followed.
+    /// Number of interfaces that the configuration excludes, or whose headers the observer cannot
+    /// parse.
     pub left_out: u64,
-    /// Interfaces of pods that are not observed for the sake of other programs' qdiscs.
+    /// Number of pods' interfaces that are not observed because of other programs' qdiscs.
     #[serde(default)]
     pub unseen: u64,
-    /// The number of these that are only new, and will be observed in a moment.
+    /// How many of these are only new, and will be observed in a moment.
     #[serde(default)]
     pub new: u64,
-    /// Why BPF links or maps are not pinned any more.
+    /// Why BPF links or maps are no longer pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_pinned: Option<String>,
 }
 
 impl Hooks {
-    /// Names of the interfaces by which default routes leave.
+    /// Names of the interfaces with default routes.
     pub fn uplinks(&self) -> impl Iterator<Item = &str> {
         let uplinks = self.devices.iter().filter(|hook| hook.uplink);
         uplinks.map(|hook| hook.device.as_str())
@@ -49,30 +50,29 @@ impl Hooks {
 /// One interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hook {
-    /// Its name.
     pub device: String,
-    /// A default route leaves by it.
+    /// A default route uses it.
     pub uplink: bool,
-    /// Both directions are attached.
+    /// Whether programs are attached in both directions.
     pub attached: bool,
-    /// No other program runs before the observer's, as far as is known.
+    /// Whether no other program is known to run before the observer's.
     pub first: bool,
-    /// Error of the kernel, if it is not attached.
+    /// The kernel's error, if attaching failed.
     pub problem: Option<String>,
 }
 
-/// Condition of the observer at the start of the agent.
+/// State of the observer at the start of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObserverStart {
     /// Why there is no observer.
     pub blind: Option<String>,
     /// Why nothing can be pinned.
     pub no_pins: Option<String>,
-    /// It goes on with a former agent's maps: nothing was missed since.
+    /// It continues with a former agent's maps: nothing was missed since.
     pub continues: bool,
 }
 
-/// State that outlasts a sample.
+/// State between samples.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Coverage {
     observer: ObserverStart,
@@ -81,28 +81,28 @@ pub(crate) struct Coverage {
     uncertain_until: Option<Mono>,
     source: Source,
     pending_full: Recent,
-    /// Service and client with most of the map of connections when it was last full.
+    /// Service and client with most entries of the connection map when it was last full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     heaviest: Option<String>,
     over_budget: Recent,
-    /// A Service whose claims are not known.
+    /// A Service with unknown claims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unknown_claims: Option<String>,
     /// Why the last sample could not be read.
     unread: Option<String>,
 }
 
-/// Whether the source of the cluster view reports what happens now.
+/// Whether the source of the cluster view reports current changes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 enum Source {
     #[default]
     Live,
     Silent,
-    /// Live again, since then.
+    /// Live again since this time.
     Back(Mono),
 }
 
-/// A count of which only the recent growth matters.
+/// A counter of which only recent growth matters.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Recent {
     last: Option<u64>,
@@ -142,7 +142,7 @@ impl Coverage {
         self.settling_until = Some(now.plus(SETTLING));
     }
 
-    /// The source of the cluster view is silent, or is not.
+    /// Records whether the source of the cluster view is silent.
     pub(crate) fn source(&mut self, is_silent: bool, now: Mono) {
         self.source = match (is_silent, self.source) {
             (true, _) => Source::Silent,
@@ -151,12 +151,12 @@ impl Coverage {
         };
     }
 
-    /// Claims of this Service are not known: it may have the connections of any other.
+    /// Records a Service with unknown claims: it may get the connections of any other.
     pub(crate) fn unknown_claims(&mut self, service: Option<&ObjectName>) {
         self.unknown_claims = service.map(ToString::to_string);
     }
 
-    /// Whether endpoints may have come and gone that nobody reported.
+    /// Whether endpoints may have changed without a report.
     fn is_behind(&self, now: Mono) -> bool {
         match self.source {
             Source::Live => false,
@@ -165,13 +165,13 @@ impl Coverage {
         }
     }
 
-    /// The map of connections is crowded, by whom in words.
+    /// Records which Service and client crowd the connection map.
     pub(crate) fn crowd(&mut self, heaviest: String) {
         self.heaviest = Some(heaviest);
     }
 
-    /// A sample was read: what the programs could not do, in total, and how many connections were
-    /// forgotten before their time.
+    /// Records a sample: the programs' fault counts, and the number of connections that were
+    /// evicted too early.
     pub(crate) fn read(&mut self, faults: &[u64; FAULTS], forgotten_early: usize, now: Mono) {
         self.unread = None;
         let count = |fault: Fault| faults[fault as usize];
@@ -182,7 +182,7 @@ impl Coverage {
         }
     }
 
-    /// No sample could be read. Returns whether that is new.
+    /// Records that sampling failed. Returns whether the reason is new.
     pub(crate) fn unread(&mut self, why: &str) -> bool {
         self.unread.replace(why.to_owned()).as_deref() != Some(why)
     }
@@ -222,13 +222,13 @@ impl Coverage {
             attached,
             wanted,
             reasons,
-            // Connections that were not followed may have got through, and those that leave by an
-            // unwatched uplink for a silent endpoint look lost, as do those to a silent endpoint behind an
-            // interface that is not observed.
+            // Connections that were not followed may have got through. Those that leave by an
+            // unobserved uplink, or for a pod behind an unobserved interface, look lost if the
+            // endpoint is silent.
             lost_suspended: settling || full.is_some() || self.lacks_uplink() || unseen,
             refused_suspended: unseen,
-            // An endpoint that found no place in the map, or that only kube-proxy knows of, looks
-            // like an unknown destination.
+            // An endpoint for which the map had no room, or that only kube-proxy has received,
+            // looks like an unknown destination.
             misrouted_suspended: settling
                 || uncertain
                 || behind
@@ -252,8 +252,8 @@ impl Coverage {
         (attached as u32, devices.len() as u32)
     }
 
-    /// Why connections from outside may go unseen. What is missing of pods' interfaces and of
-    /// outcomes does not matter here.
+    /// Why connections from outside may be unobserved. Unobserved interfaces of pods, and unknown
+    /// outcomes, do not matter here.
     pub(crate) fn hides_outside(&self, health: &ObserverHealth, synced: bool) -> Option<String> {
         if !synced && !self.observer.continues {
             return Some("the cluster view is not complete yet".to_owned());
@@ -263,19 +263,19 @@ impl Coverage {
         missed.or_else(|| self.no_uplink(health))
     }
 
-    /// Whether connections of pods or of clients outside may go unseen, and not just for a moment, as while a pod's
-    /// interface is new.
+    /// Whether connections of pods or of clients outside may be unobserved for longer than a
+    /// moment, which a pod's new interface takes.
     pub(crate) fn hides_clients(&self) -> bool {
         self.lacks_uplink() || self.hooks.unseen > self.hooks.new
     }
 
-    /// Why there is nothing to see at all.
+    /// Why there is no observer at all.
     pub(crate) fn blindness(&self) -> Option<String> {
         let why = self.observer.blind.as_ref()?;
         Some(format!("the observer is not loaded into the kernel: {why}"))
     }
 
-    /// An uplink is not watched, or may be among the devices that are left out.
+    /// Whether an uplink is not observed, or may be among the excluded devices.
     fn lacks_uplink(&self) -> bool {
         let mut uplinks = self
             .hooks
@@ -289,7 +289,7 @@ impl Coverage {
         }
     }
 
-    /// Why the interfaces to the outside, those of default routes, are not observed.
+    /// Why no interface with a default route is observed.
     fn no_uplink(&self, health: &ObserverHealth) -> Option<String> {
         let mut uplinks = self.hooks.devices.iter().filter(|hook| hook.uplink);
         if health.attached == 0 {
@@ -306,8 +306,8 @@ impl Coverage {
     }
 }
 
-/// Whether connections from outside may go unseen for this. A source that is over its budget is seen
-/// all the same, up to it.
+/// Whether connections from outside may be unobserved because of this. A source over its budget is
+/// still observed, up to its budget.
 fn hides(loss: &CoverageLoss) -> bool {
     matches!(
         loss,

@@ -1,10 +1,10 @@
-//! Lag of the datapath behind what this node has received of the API.
+//! Lag of the datapath behind the API, as this node received it.
 //!
-//! The sentinel's endpoint is moved to another port from time to time: its *generation*. Every node
-//! notes when it received which one (`Freshness::want`) and which one its probes meet
+//! The rotator regularly moves the sentinel's endpoint to another port: its *generation*. Every
+//! node records when it received a generation (`Freshness::want`), and which one its probes meet
 //! (`Freshness::see`). Lateness counts from the oldest generation that was received and not met,
-//! not from the last success: a datapath that stands still while generations go by is as late as
-//! the first of them, not the last.
+//! not from the last success. So a datapath that is stuck while generations pass is as late as the
+//! first of them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Mono;
 
-/// The first generation, and the one that follows [`LAST_GENERATION`].
+/// The first generation, which also follows [`LAST_GENERATION`].
 pub const FIRST_GENERATION: u16 = 20_001;
-/// The last generation. At one every 15 s they come round after 4 hours and 10 minutes.
+/// The last generation. At one every 15 s the numbers repeat after 4 hours and 10 minutes.
 pub const LAST_GENERATION: u16 = 20_999;
 const GENERATIONS: u16 = LAST_GENERATION - FIRST_GENERATION + 1;
 
@@ -24,7 +24,7 @@ pub fn is_generation(port: u16) -> bool {
     (FIRST_GENERATION..=LAST_GENERATION).contains(&port)
 }
 
-/// The generation after this one; after a port that is none, the first.
+/// The next generation; after a port that is none, the first.
 pub fn next_generation(port: u16) -> u16 {
     match port {
         FIRST_GENERATION..LAST_GENERATION => port + 1,
@@ -32,7 +32,7 @@ pub fn next_generation(port: u16) -> u16 {
     }
 }
 
-/// Whether `one` comes after `other`, the shorter way round.
+/// Whether `one` comes after `other`, on the shorter way round.
 fn is_ahead(one: u16, other: u16) -> bool {
     if !is_generation(one) || !is_generation(other) {
         return false;
@@ -41,7 +41,7 @@ fn is_ahead(one: u16, other: u16) -> bool {
     (1..=GENERATIONS / 2).contains(&steps)
 }
 
-/// The one of two generations that was written later.
+/// The later of two generations.
 pub(crate) fn newer_generation(one: u16, other: u16) -> u16 {
     match is_ahead(other, one) {
         true => other,
@@ -49,32 +49,32 @@ pub(crate) fn newer_generation(one: u16, other: u16) -> u16 {
     }
 }
 
-/// Unmet generations that are remembered: eight minutes at one every 15 s. Of more the oldest stays,
-/// from which lateness counts, and the newest.
+/// Maximum number of unmet generations that are remembered: eight minutes at one every 15 s. Beyond
+/// it the oldest stays, because lateness counts from it, and the newest.
 const PENDING: usize = 32;
-/// Generations that are known to be old.
+/// Maximum number of generations that are known to be old.
 const KNOWN: usize = 16;
 
-/// State of the generations on one lane.
+/// The generations on one lane.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Freshness {
-    /// Received and not met, the oldest first.
+    /// Received and not met, oldest first.
     pending: VecDeque<Received>,
-    /// Generations received since one was met.
+    /// Number of generations received since one was met.
     passed: u16,
-    /// Wanted once, the newest last.
+    /// Received at some time, newest last.
     known: VecDeque<u16>,
     /// Generation that the last passing probe met, and when.
     seen: Option<(u16, Mono)>,
-    /// Lag that was measured last.
+    /// Last measured lag.
     lag: Option<Duration>,
-    /// When the newest generation was received that was met.
+    /// Receipt of the newest generation that was met.
     #[serde(skip_serializing_if = "Option::is_none")]
     followed: Option<Mono>,
 }
 
-/// A generation that this node was told of.
+/// A generation that this node received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Received {
     generation: u16,
@@ -82,8 +82,8 @@ struct Received {
 }
 
 impl Freshness {
-    /// The API holds this generation, as received at `at`. Saying so again changes nothing.
-    /// `gap` is how long ago a probe may have passed to say what is on the wire now.
+    /// Records the API's generation, received at `at`; an unchanged one has no effect. `gap` is the
+    /// maximum age of a passing probe that still shows the current wire.
     pub(crate) fn want(&mut self, generation: u16, at: Mono, gap: Duration) {
         if self.wanted() == Some(generation) {
             return;
@@ -93,7 +93,7 @@ impl Freshness {
         }
         self.known.push_back(generation);
         self.passed = self.passed.saturating_add(1);
-        // The datapath received it before we did.
+        // The datapath received it before this node did.
         if let Some((seen, when)) = self.seen
             && seen == generation
             && at.since(when) <= gap
@@ -109,9 +109,9 @@ impl Freshness {
         self.pending.push_back(Received { generation, at });
     }
 
-    /// A probe that passed met this generation at `at`. Returns what that measures: the time from
-    /// the receipt of a generation to the first probe that met it. It is an upper bound, too large
-    /// by at most the time since the probe before; where that is longer than `gap` nothing is
+    /// Records that a passing probe met this generation at `at`. Returns the measured lag: the time
+    /// from the receipt of a generation to the first probe that met it. It is an upper bound, too
+    /// large by at most the time since the previous probe. If that is longer than `gap`, nothing is
     /// measured.
     pub(crate) fn see(&mut self, generation: u16, at: Mono, gap: Duration) -> Option<Duration> {
         let before = self.seen.replace((generation, at));
@@ -124,7 +124,7 @@ impl Freshness {
             let received = self.pending.drain(..=place).next_back()?;
             self.followed = Some(received.at);
             self.passed = u16::try_from(self.pending.len()).unwrap_or(u16::MAX);
-            // Seen already, in the wait for an older one: no first probe.
+            // Met before, while an older one was pending: this probe is not the first.
             let (_, before) = before.filter(|(seen, _)| *seen != generation)?;
             if at.since(before) > gap {
                 return None;
@@ -138,7 +138,7 @@ impl Freshness {
                 .wanted()
                 .is_some_and(|wanted| is_ahead(generation, wanted))
         {
-            // The datapath is ahead of what we heard: whatever we wait for, it has done.
+            // The datapath is ahead of this node, so it has applied everything pending.
             self.met_all();
             self.followed = Some(at);
         }
@@ -150,34 +150,34 @@ impl Freshness {
         self.passed = 0;
     }
 
-    /// More than half of all generations were received since one was met. An unchanged generation on
-    /// the wire can then equal the wanted one only because the numbers came round.
+    /// More than half of all generations were received since one was met. Then an unchanged
+    /// generation on the wire can equal the wanted one only because the numbers repeat.
     fn has_come_round(&self) -> bool {
         !self.pending.is_empty() && self.passed > GENERATIONS / 2
     }
 
-    /// The generation that the API holds, as far as this node heard.
+    /// The API's generation, as this node received it.
     pub(crate) fn wanted(&self) -> Option<u16> {
         self.known.back().copied()
     }
 
-    /// When the oldest generation was received that no probe has met.
+    /// Receipt of the oldest generation that no probe has met.
     pub(crate) fn unmet_since(&self) -> Option<Mono> {
         self.pending.front().map(|received| received.at)
     }
 
-    /// When the newest generation was received that was met.
+    /// Receipt of the newest generation that was met.
     pub(crate) fn followed(&self) -> Option<Mono> {
         self.followed
     }
 
-    /// Lag that was measured last.
+    /// Last measured lag.
     pub(crate) fn lag(&self) -> Option<Duration> {
         self.lag
     }
 
-    /// The time from `away` to `now` does not count: what is unmet was received so much later, and
-    /// what was received in between, now.
+    /// Excludes the time from `away` to `now`: unmet generations count as received later by that
+    /// time, and those received within it as received at `now`.
     pub(crate) fn excuse(&mut self, away: Mono, now: Mono) {
         for received in &mut self.pending {
             let counted = away.max(received.at);
@@ -186,14 +186,14 @@ impl Freshness {
     }
 }
 
-/// Lags measured of late, of one family.
+/// Recent lags of one family.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Lags(VecDeque<Duration>);
 
-/// Those of about ten rotations: each is measured on every path.
+/// About ten rotations, each measured on every path.
 const LAGS: usize = 32;
-/// Fewer than these say nothing of what is usual.
+/// Minimum number of measurements for a usual lag.
 const LAGS_LEAST: usize = 3;
 
 impl Lags {
@@ -229,7 +229,7 @@ mod tests {
         Mono(ms * 1_000_000)
     }
 
-    /// A lane whose rules have followed the first generation, and a probe of 1 s met it.
+    /// A lane whose rules have followed the first generation; the last probe met it at 1 s.
     fn followed() -> Freshness {
         let mut lane = Freshness::default();
         lane.want(FIRST, ms(0), GAP);
@@ -272,7 +272,7 @@ mod tests {
             lane.see(FIRST, ms(2_400 + 60_000 * step as u64), GAP);
         }
         assert_eq!(lane.unmet_since(), Some(ms(2_000)));
-        // It comes to the second of them: only the third is unmet still.
+        // The rules reach the second generation: only the third is unmet.
         lane.see(20_003, ms(122_800), GAP);
         assert_eq!(lane.unmet_since(), Some(ms(122_000)));
         lane.see(20_004, ms(123_200), GAP);
@@ -291,7 +291,7 @@ mod tests {
         assert!(lane.pending.len() <= PENDING);
     }
 
-    // At one rotation every 15 s that is every four hours. A step back does not come to it.
+    // At one rotation every 15 s that happens every four hours. A step back does not get there.
     #[rstest]
     #[case::probed_throughout(400)]
     #[case::not_probed_when_they_came_round(20_000)]
@@ -306,7 +306,7 @@ mod tests {
             lane.see(FIRST, ms(at + 15_000 - last.min(14_800)), GAP);
             assert_eq!(lane.unmet_since(), Some(ms(2_000)), "turn {turn}");
         }
-        // It follows at last.
+        // At last it follows.
         let at = 2_000 + 15_000 * 1_500;
         lane.see(FIRST, ms(at), GAP);
         lane.see(generation, ms(at + 100), GAP);
@@ -317,7 +317,7 @@ mod tests {
     fn nothing_is_measured_across_a_gap() {
         let mut lane = followed();
         lane.want(20_002, ms(1_100), GAP);
-        // The agent was stopped, or the path failed: when the rules followed is not known.
+        // The agent was stopped, or the path failed: when the rules followed is unknown.
         assert_eq!(lane.see(20_002, ms(9_000), GAP), None);
         assert_eq!((lane.unmet_since(), lane.lag()), (None, None));
     }
@@ -333,7 +333,7 @@ mod tests {
         );
     }
 
-    // Our watch hangs while the proxy's does not.
+    // This node's watch hangs while the proxy's does not.
     #[test]
     fn one_that_is_ahead_of_us_is_not_late() {
         let mut lane = followed();
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(lane.lag(), None, "seen before it was received");
     }
 
-    // The shipped manifest was applied again, which begins at the first generation.
+    // The shipped manifest, which has the first generation, was applied again.
     #[test]
     fn a_step_back_is_a_generation_like_any_other() {
         let mut lane = Freshness::default();
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(lane.lag(), Some(Duration::from_millis(200)));
     }
 
-    // A fresh agent on a node whose proxy hangs since long.
+    // A fresh agent on a node whose proxy has long been hanging.
     #[test]
     fn what_was_never_received_and_is_older_is_late() {
         let mut lane = Freshness::default();
@@ -376,7 +376,7 @@ mod tests {
         lane.want(20_002, ms(2_000), GAP);
         lane.excuse(ms(3_000), ms(63_000));
         assert_eq!(lane.unmet_since(), Some(ms(62_000)));
-        // A generation that was received within such a time is not received in the future.
+        // A generation that was received within that time is not received in the future.
         lane.excuse(ms(10_000), ms(70_000));
         assert_eq!(lane.unmet_since(), Some(ms(70_000)));
     }

@@ -1,10 +1,10 @@
-//! Meaning of the sentinel's probes, and what is kept of them.
+//! The sentinel's probes: the outcome of each, and the record of all.
 //!
-//! [`classify`] finds the meaning of one probe, [`SentinelLedger`] records per lane whether it ever
-//! worked and the failures since it last did. The verdict reads both; nothing here decides a state.
-//! A failure counts only on a lane that is armed, while the sentinel is there and has not changed
-//! for a while, and while its devices are sound. Proofs of the sentinel are kept apart from those
-//! of real connections.
+//! [`classify`] determines the outcome of one probe. [`SentinelLedger`] records for each lane
+//! whether it ever worked, and its failures since the last success. The verdict reads both; nothing
+//! here decides a state. A failure counts only on an armed lane, while the sentinel exists and has
+//! not changed for a moment, and while its devices are sound. Proofs by the sentinel are separate
+//! from those by real connections.
 //!
 //! Length: one ledger with all of its methods; a type is not cut over files.
 
@@ -34,100 +34,102 @@ use lane::LaneMemory;
 pub(crate) use lane::{LaneLedger, Run};
 pub use outcome::{KernelFacts, ProbeOutcome, VoidReason, classify};
 
-/// The owners are read every 5 s. Owners that were there for so long were read again meanwhile.
+/// The owners are read every 5 s, so owners that were present for this long have been read again.
 const OWNERS_READ: Duration = Duration::from_secs(7);
 const TRANSPORTS: usize = Transport::ALL.len();
 const LANES: usize = PROBE_PATHS * FAMILIES * TRANSPORTS;
 
-/// The last conclusion from the sentinel in the cluster view and from the state of its prober, with its
-/// time. It outlives the agent.
+/// The last known state of the sentinel, from the cluster view and from its prober, with its time.
+/// It outlives the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelView {
-    /// Its Service and slices are there.
+    /// Whether its Service and slices exist.
     pub exists: bool,
-    /// Difference from the sentinel as pathproof made it, in words.
+    /// How the sentinel differs from the one that pathproof made, as a sentence.
     pub altered: Option<String>,
-    /// Why it is not probed though it is there and sound, in words: pathproof's own parts cannot
-    /// work. Nothing counts meanwhile, and nothing is disarmed.
+    /// Why an existing, unaltered sentinel is not probed, as a sentence: a fault of pathproof's
+    /// parts. Meanwhile no probe counts, and no lane is disarmed.
     #[serde(default)]
     pub off: Option<String>,
-    /// A hash of all that the datapath makes rules of (addresses, ports, endpoints) but the
-    /// generation, the same after a restart of the agent. As long as it stays, nothing has changed.
+    /// Hash of everything in the sentinel that the datapath makes rules of (addresses, ports,
+    /// endpoints), except the generation. It is the same after a restart of the agent; a new hash
+    /// means a new sentinel.
     pub identity: u64,
-    /// When the view changed to this.
+    /// When this state began.
     pub changed_at: Mono,
-    /// Families in which it has a cluster IP, and this node no address: nobody may have made rules there.
+    /// Families in which the sentinel has a cluster IP, but the node no address: the proxy may have
+    /// no rules there.
     #[serde(default)]
     pub unaddressed: [bool; FAMILIES],
 }
 
 impl SentinelView {
-    /// Whether its probes may say anything.
+    /// Whether probes of this sentinel can count.
     pub(crate) fn counts(&self) -> bool {
         self.exists && self.altered.is_none() && self.off.is_none()
     }
 }
 
-/// All that is known by probes.
+/// Everything known from probes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct SentinelLedger {
     limits: Limits,
     lanes: [LaneLedger; LANES],
     pub(crate) view: SentinelView,
     owners: [Ownership; FAMILIES],
-    /// This agent has seen owners, by family.
+    /// Families whose owners this agent has read.
     #[serde(default = "has_seen")]
     has_seen_owners: [bool; FAMILIES],
     damage: Option<Damage>,
-    /// When the last look began that found our own parts sound.
+    /// Start of the last check that found the sentinel's parts sound.
     looked: Option<Mono>,
-    /// When a probe was last taken in.
+    /// When a probe was last recorded.
     absorbed: Option<Mono>,
-    /// Measured by TCP probes of late, by family.
+    /// Recent lags of TCP probes, by family.
     lags: [Lags; FAMILIES],
-    /// Lag measured by the probe that was taken in last, if it was the first to meet a generation:
-    /// the time since that generation's receipt.
+    /// Lag measured by the last recorded probe: the time since the receipt of its generation.
+    /// `None` if it was not the first to meet that generation.
     pub(crate) measured: Option<Duration>,
     /// Since when the source of the view is away.
     away: Option<Mono>,
-    /// The kernel's table of connections, in which probes find room or do not.
+    /// The kernel's connection table, which must have room for probes.
     #[serde(default)]
     pub(crate) conntrack: Conntrack,
     /// Effect of the datapath's shape on probes.
     pub(crate) bearing: Bearing,
-    /// Lanes whose frontend another Service claims now.
+    /// Lanes whose frontend another Service claims.
     #[serde(default)]
     contested: Vec<Contest>,
 }
 
-/// Owners of the datapath of a family.
+/// Owners of a family's datapath.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Ownership {
-    /// Under whom the lanes were armed; `None` before one was seen, or was long seen to be missing.
+    /// Owners under which the lanes were armed; `None` before any was found, or after all were
+    /// missing for long.
     known: Option<DatapathOwners>,
-    /// Seen last.
+    /// Owners in the last read.
     present: DatapathOwners,
-    /// Since when these are present; `None` before the first look.
+    /// Since when these are present; `None` before the first read.
     since: Option<Mono>,
-    /// When another owner disarmed the lanes; until one works again.
+    /// When another owner disarmed the lanes, until one works again.
     disarmed: Option<Mono>,
 }
 
-/// In recordings that do not tell it: they begin in the middle.
+/// Default for older recordings, which begin in the middle.
 fn has_seen() -> [bool; FAMILIES] {
     [true; FAMILIES]
 }
 
-/// The sentinel's devices were damaged.
+/// Damage of the sentinel's devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Damage {
-    /// When that was last found.
+    /// When it was last found.
     pub(crate) at: Mono,
-    /// Description of the damage.
     pub(crate) sentence: String,
 }
 
-/// The part that outlives the agent: lanes that worked, runs of failures that are confirmed.
+/// The part that outlives the agent: lanes that worked, and confirmed runs of failures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelMemory {
     lanes: Vec<LaneMemory>,
@@ -142,8 +144,8 @@ pub struct SentinelMemory {
 }
 
 impl SentinelLedger {
-    /// An empty one. Until [`view_changed`](Self::view_changed) says that there is a sentinel,
-    /// nothing counts.
+    /// An empty ledger. No probe counts until [`view_changed`](Self::view_changed) reports a
+    /// sentinel.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -151,7 +153,7 @@ impl SentinelLedger {
         }
     }
 
-    /// One that continues where the agent before stopped, in the same boot of the node.
+    /// A ledger that continues where the previous agent stopped, in the same boot of the node.
     pub fn restore(limits: Limits, memory: SentinelMemory) -> Self {
         let mut ledger = Self::new(limits);
         ledger.view = memory.view;
@@ -179,8 +181,8 @@ impl SentinelLedger {
         }
     }
 
-    /// Takes in a probe and what [`classify`] made of it. Returns what it means with all that is
-    /// remembered: a probe that passed may be [`ProbeCause::NotMasqueraded`].
+    /// Records a probe with the outcome of [`classify`]. Returns the outcome in the light of
+    /// earlier probes: a probe that passed may be [`ProbeCause::NotMasqueraded`].
     pub fn absorb(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) -> ProbeOutcome {
         let before = self.absorbed.replace(now);
         if before.is_some_and(|before| now.since(before) > self.limits.probe_gap) {
@@ -192,7 +194,7 @@ impl SentinelLedger {
         if self.voids_by_claim(trace.lane, outcome) {
             let lane = &mut self.lanes[place(trace.lane)];
             if !matches!(outcome, ProbeOutcome::Void(_)) {
-                // Somebody's rule took it.
+                // A rule of the other Service took the probe.
                 lane.run = None;
             }
             let outcome = ProbeOutcome::Void(VoidReason::Contested);
@@ -219,7 +221,7 @@ impl SentinelLedger {
             return outcome;
         }
         match outcome {
-            // One that was under way when the sentinel or the owner changed says nothing of the new
+            // A probe from before the change of the sentinel or the owner is no proof for the new
             // one.
             ProbeOutcome::Passed { .. } if trace.sent < unchanged_since => {}
             ProbeOutcome::Passed { masqueraded } => {
@@ -235,14 +237,15 @@ impl SentinelLedger {
         outcome
     }
 
-    /// Whether a lane counts though it never worked. What a filter explains may be how the cluster is
-    /// made, whatever is declared. A node with no address in a family does not forward that family. And
-    /// the proxy gets a grace period after boot, after the sentinel changed, and after another proxy took
-    /// over; what happened in the first of these extends it no further.
+    /// Whether a lane counts although it never worked. Failures that a filter explains may be due
+    /// to how the cluster is built, even if a proxy is declared. A node without an address in a
+    /// family does not forward that family. The proxy gets a grace period after boot, after a
+    /// change of the sentinel, and after another proxy took over. Changes within the first of these
+    /// do not extend it.
     fn is_expected(&self, lane: Lane, outcome: ProbeOutcome, local: bool, now: Mono) -> bool {
         let clear = match outcome {
-            // The proxy may serve node ports on other addresses: where it wrote nothing, cluster IPs
-            // tell.
+            // The proxy may serve node ports on other addresses. If it wrote no rules, cluster IPs
+            // show that.
             ProbeOutcome::Failed(ProbeCause::Refused) => local && lane.path != ProbePath::NodePort,
             ProbeOutcome::Failed(cause) => cause.is_unambiguous(),
             ProbeOutcome::Passed { .. } | ProbeOutcome::Void(_) => false,
@@ -263,9 +266,9 @@ impl SentinelLedger {
         self.limits.assume_armed || (late && clear && addressed && wanted())
     }
 
-    /// The cluster view was read, and is whole: a sentinel that was not delivered yet is not gone.
-    /// To be called whenever the view changed, and once after a start; one that says the same as
-    /// the last changes nothing.
+    /// Records the state of the sentinel in a complete cluster view: before that, an undelivered
+    /// sentinel would look deleted. Call it after each change of the view and once after a start;
+    /// an unchanged state has no effect.
     pub fn view_changed(&mut self, now: Mono, view: SentinelView) {
         let told = |view: &SentinelView| {
             let off = view.off.is_some();
@@ -285,18 +288,18 @@ impl SentinelLedger {
             if view.altered.is_some() {
                 lane.run = None;
             }
-            // A failure that began shortly before may be explained by the change, which reached us
-            // late. An older one stays: a rotation heals nothing.
+            // A failure that began shortly before may be due to the change, which this node
+            // received late. An older one stays: a rotation repairs nothing.
             lane.end_young(changed_at, &self.limits);
         }
         self.view = SentinelView { changed_at, ..view };
     }
 
-    /// The owners of a family's datapath were read. Another one disarms the lanes: its rules may
-    /// take the traffic over at any moment. One that is gone is a fault, and changes nothing. Nor does
-    /// the first: looks are seconds apart, and on a fresh node probes get through between its coming
-    /// and the look that finds it. Programs that nobody knows change nothing beside kube-proxy's rules;
-    /// left alone they may have taken its place, and need not serve the sentinel's interfaces.
+    /// Records the owners of a family's datapath. A new owner disarms the lanes, because its rules
+    /// may take over the traffic at any moment. A missing owner is a fault and changes nothing.
+    /// Neither does the first owner: on a fresh node, probes may pass before the next read finds
+    /// it. Unknown programs change nothing beside kube-proxy's rules. Without these they may have
+    /// replaced kube-proxy, and need not serve the sentinel's interfaces.
     pub fn owner_seen(&mut self, family: Family, owners: DatapathOwners, now: Mono) {
         let ownership = &mut self.owners[family as usize];
         let is_first = !std::mem::replace(&mut self.has_seen_owners[family as usize], true);
@@ -309,7 +312,8 @@ impl SentinelLedger {
         }
         let mut known = ownership.known.unwrap_or(owners);
         if is_first && owners == DatapathOwners::from_iter([Owner::KubeProxyIptables]) {
-            // Of a legacy table a new agent does not know whether it was there beside the former owner.
+            // A new agent does not know whether a legacy table was already there beside the former
+            // owner.
             known = known.iter().chain(owners.iter()).collect();
         }
         ownership.known = Some(known);
@@ -328,9 +332,9 @@ impl SentinelLedger {
         }
     }
 
-    /// The sentinel's devices were found damaged, or were just repaired. No failure of the last
-    /// moments counts, nor those of the next. What accused the node before stays, as after a change
-    /// of the view: damage that passes heals nothing. `sentence` says what was found.
+    /// Records that the sentinel's devices were found damaged, or were just repaired. Failures
+    /// shortly before and after do not count. An older accusation stays, as after a change of the
+    /// view: passing damage repairs nothing.
     pub fn damaged(&mut self, now: Mono, sentence: String) {
         for lane in &mut self.lanes {
             lane.end_young(now, &self.limits);
@@ -338,20 +342,20 @@ impl SentinelLedger {
         self.damage = Some(Damage { at: now, sentence });
     }
 
-    /// Whether this is the damage that was found last, and `lasts` since then.
+    /// Whether this is the damage found last, and `lasts` holds for its time.
     pub(crate) fn is_damage(&self, sentence: &str, lasts: impl Fn(Mono) -> bool) -> bool {
         let damage = self.damage.as_ref();
         damage.is_some_and(|of| of.sentence == sentence && lasts(of.at))
     }
 
-    /// The sentinel's own devices, routes and programs were looked at from `began` on, and all of
-    /// them are sound. Only what such a look follows may accuse.
+    /// Records that a check from `began` on found the sentinel's devices, routes and programs
+    /// sound. Failures accuse only after such a check.
     pub fn looked(&mut self, began: Mono) {
         self.looked = self.looked.max(Some(began));
     }
 
-    /// Whether failures of armed lanes of a family are running: the moment to read afresh who owns
-    /// the datapath and what the sentinel is.
+    /// Whether an armed lane of the family is failing: then the datapath's owners and the sentinel
+    /// are read again.
     pub fn is_failing(&self, family: Family) -> bool {
         let failing = |lane: Lane| {
             self.stands(lane) && self.lane(lane).armed && self.lane(lane).run.is_some()
@@ -359,12 +363,13 @@ impl SentinelLedger {
         lanes_of(family).any(failing)
     }
 
-    /// Failures of a lane in a row that count.
+    /// Number of failures in a row that count on this lane.
     pub fn failures(&self, lane: Lane) -> u32 {
         self.lane(lane).run.as_ref().map_or(0, |run| run.failures)
     }
 
-    /// Missing masquerade is a fault where kube-proxy owns the path and owes it, and did it before.
+    /// Missing masquerade is a fault if kube-proxy owns the path, must masquerade it, and did so
+    /// before.
     fn with_memory(&self, trace: &ProbeTrace, outcome: ProbeOutcome) -> ProbeOutcome {
         let lane = trace.lane;
         if outcome == (ProbeOutcome::Passed { masqueraded: false })
@@ -377,8 +382,9 @@ impl SentinelLedger {
         outcome
     }
 
-    /// Traffic from outside to a node port is always masqueraded, to a cluster IP as kube-proxy was
-    /// configured: a cluster IP misses it only where node ports, which worked, miss it too.
+    /// kube-proxy always masquerades traffic from outside to node ports; for cluster IPs it depends
+    /// on the configuration. So a cluster IP counts only if node ports, which worked, are not
+    /// masqueraded either.
     fn is_masquerade_owed(&self, lane: Lane, sent: Mono) -> bool {
         let node_port = Lane {
             path: ProbePath::NodePort,
@@ -393,18 +399,18 @@ impl SentinelLedger {
         }
     }
 
-    /// Whether the last probe of a lane failed in this way, and ended at most a moment before another one was
-    /// sent. It does not matter how late a busy machine hears of either.
+    /// Whether the last probe of a lane failed in this way, at most a moment before this probe was
+    /// sent. The time of evaluation does not matter, because the machine may be busy.
     fn failed_beside(&self, lane: Lane, cause: ProbeCause, sent: Mono) -> bool {
         let last = self.lane(lane).last;
         let last = last.filter(|(at, _)| sent.since(*at) <= self.limits.probe_gap);
         last.is_some_and(|(_, outcome)| outcome == ProbeOutcome::Failed(cause))
     }
 
-    /// Whether a RST on this lane accuses the datapath: the frontend is an address of the node's own,
-    /// which refuses what no rule takes. A cluster IP is one only with IPVS; elsewhere nobody but a
-    /// filter refuses what is sent there, from the node itself too, and such a filter refuses what goes to
-    /// the node port as well.
+    /// Whether an RST on this lane accuses the datapath. It does if the frontend is an address of
+    /// the node, which refuses connections without a rule. Cluster IPs are such addresses only with
+    /// IPVS. Elsewhere only a filter refuses connections to them, also from the node itself, and
+    /// such a filter also refuses the node port.
     fn is_refusal_clear(&self, trace: &ProbeTrace) -> bool {
         let (lane, path) = (trace.lane, ProbePath::OffCluster);
         let cluster_ip = Lane { path, ..lane };
@@ -418,7 +424,7 @@ impl SentinelLedger {
         }
     }
 
-    /// Whether a failure of a probe sent at `at` may accuse.
+    /// Whether the failure of a probe sent at `at` counts, or why it is void.
     fn counts(&self, at: Mono) -> Result<(), VoidReason> {
         let after = |damage: &Damage| at >= damage.at.plus(self.limits.sentinel_settled);
         if !self.is_settled(at) {
@@ -431,36 +437,35 @@ impl SentinelLedger {
     }
 }
 
-/// Accessors for the judgement.
 impl SentinelLedger {
     pub(crate) fn lane(&self, lane: Lane) -> &LaneLedger {
         &self.lanes[place(lane)]
     }
 
-    /// The sentinel is there, as pathproof made it, and has not changed for a while.
+    /// Whether the sentinel exists unaltered, and has not changed for a moment.
     pub(crate) fn is_settled(&self, at: Mono) -> bool {
         let settled = self.view.changed_at.plus(self.limits.sentinel_settled);
         self.view.counts() && at >= settled
     }
 
-    /// Our own parts were found sound by a look that began since then.
+    /// Whether a check that began after `since` found the sentinel's parts sound.
     pub(crate) fn is_looked_at(&self, since: Mono) -> bool {
         self.looked.is_some_and(|began| began >= since)
     }
 
-    /// Damage that was found within the time that it keeps failures from counting.
+    /// Recent damage, while it prevents failures from counting.
     pub(crate) fn damage(&self, now: Mono) -> Option<&Damage> {
         let lately = |damage: &&Damage| now.since(damage.at) < self.limits.sentinel_settled;
         self.damage.as_ref().filter(lately)
     }
 
-    /// Owners of the family's datapath since its lanes were disarmed, where none worked since.
+    /// Owners of the family's datapath, if they disarmed its lanes and no lane worked since.
     pub(crate) fn changed_hands(&self, family: Family) -> Option<DatapathOwners> {
         let ownership = &self.owners[family as usize];
         ownership.disarmed.map(|_| ownership.present)
     }
 
-    /// Owners of the family's datapath, as far as they are known.
+    /// Known owners of the family's datapath.
     pub(crate) fn owners(&self, family: Family) -> DatapathOwners {
         self.owners[family as usize].known.unwrap_or_default()
     }
@@ -472,10 +477,9 @@ impl SentinelLedger {
 }
 
 impl Ownership {
-    /// A probe passed: those present for a while are the owners, and one that is gone is one no
-    /// more.
+    /// A probe passed: owners present for some time are confirmed, and missing ones are dropped.
     fn prove(&mut self, trace: &ProbeTrace, limits: &Limits) {
-        // The host's path may work while the others wait for the new owner.
+        // The host path may work while the others wait for the new owner.
         if trace.lane.path != ProbePath::Host {
             self.disarmed = None;
         }

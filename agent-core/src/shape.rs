@@ -1,9 +1,9 @@
-//! The datapath's shape: which proxy translates which path of this node, what of it crosses the
+//! The datapath's shape: which proxy translates each path of this node, how much of it crosses the
 //! observer's hooks, and which of the sentinel's paths it serves.
 //!
-//! [`Shape::after`] makes it of plain facts; reading them is `datapath`'s part. What could not be read
-//! is a fact too, and leads to a weaker statement, never to a stronger one. What Cilium attaches
-//! where was measured with two of its versions (docs/cilium.md).
+//! [`Shape::after`] computes it from plain facts, which `datapath` reads. A fact that could not be
+//! read must lead to a weaker statement, never to a stronger one. Where Cilium attaches its
+//! programs was measured with two versions (docs/cilium.md).
 
 use std::collections::BTreeSet;
 
@@ -19,55 +19,54 @@ mod words;
 #[cfg(test)]
 pub(crate) mod tests;
 
-/// Name of a Cilium program that translates packets leaving by an uplink; it is there with the
-/// kube-proxy replacement, and for some other features of Cilium.
+/// Name of a Cilium program that translates packets leaving by an uplink. The kube-proxy
+/// replacement has it, and some other features of Cilium do too.
 const TO_NETDEV: &str = "cil_to_netdev";
-/// Prefix of the names of all of Cilium's programs.
+/// Name prefix of all of Cilium's programs.
 const CILIUM: &str = "cil_";
 
-/// Facts that were read of the node.
+/// Facts about the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
-    /// Interfaces that tell something: uplinks, the sentinel's, Cilium's.
+    /// Relevant interfaces: uplinks, the sentinel's, Cilium's.
     pub devices: Vec<DeviceFacts>,
     /// Number of interfaces that are netkit pairs.
     pub netkit: u32,
-    /// Programs of others that run when this process calls `connect`, by [`Family`]; nothing where
-    /// that could not be read.
+    /// Other programs that run when this process calls `connect`, by [`Family`]; `None` if reading
+    /// failed.
     pub connect: [Option<Strangers>; FAMILIES],
-    /// The same of those that run when it has bound a socket.
+    /// The same for programs that run after it bound a socket.
     pub bound: [Option<Strangers>; FAMILIES],
-    /// Whose rules are there, by [`Family`]; nothing where that could not be read.
+    /// Owners of the Service rules, by [`Family`]; `None` if reading failed.
     pub owners: OwnersRead,
 }
 
-/// An interface that tells something.
+/// A relevant interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceFacts {
-    /// Its name.
     pub name: String,
     pub role: Role,
-    /// An XDP program is attached to it.
+    /// Whether it has an XDP program.
     pub xdp: bool,
-    /// Programs of others at ingress and egress; nothing where that could not be read.
+    /// Other programs at ingress and egress; `None` if reading failed.
     pub hooks: Option<[Strangers; 2]>,
 }
 
 /// Role of an interface for the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
-    /// A default route leaves by it.
+    /// A default route uses it.
     Uplink,
-    /// One of the sentinel's two ends that face the node.
+    /// One of the sentinel's two ends on the node's side.
     Sentinel,
-    /// One that Cilium makes.
+    /// An interface made by Cilium.
     Cilium,
 }
 
-/// Programs that are not pathproof's, at one hook.
+/// Programs at one hook that are not pathproof's.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Strangers {
-    /// Attached as links: their names, where the kernel told them (that takes CAP_SYS_ADMIN).
+    /// Names of programs attached as links, if the kernel shows them (that takes CAP_SYS_ADMIN).
     pub links: Vec<Option<String>>,
     /// Filters of the clsact qdisc.
     pub filters: Vec<Option<String>>,
@@ -79,20 +78,18 @@ impl Strangers {
         all.map(|name| name.as_deref())
     }
 
-    /// Whether one whose name begins so is there: one whose name is not known may be it.
+    /// Whether a program has this name prefix; a program without a known name may have it.
     fn may_have(&self, prefix: &str) -> bool {
         self.all()
             .any(|name| name.is_none_or(|name| name.starts_with(prefix)))
     }
 }
 
-/// Yes, no, or not to be told.
+/// Yes, no or unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Told {
-    /// It is so.
     Yes,
-    /// It is not so.
     No,
     /// It could not be read.
     #[default]
@@ -116,7 +113,7 @@ impl From<Option<bool>> for Told {
     }
 }
 
-/// Way by which pods of different nodes reach one another.
+/// How pods of different nodes reach one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Routing {
@@ -124,7 +121,7 @@ pub enum Routing {
     Native,
     /// Through a VXLAN device.
     Vxlan,
-    /// Through a Geneve device, all of them or those that are answered directly (DSR).
+    /// Through a Geneve device: everything, or only what is answered directly (DSR).
     Geneve,
 }
 
@@ -135,12 +132,12 @@ impl Routing {
     }
 }
 
-/// Facts of Cilium, as far as they can be found.
+/// Facts about Cilium, as far as they can be found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cilium {
-    /// Whether it takes node ports and the like from kube-proxy.
+    /// Whether it serves node ports and the like in place of kube-proxy.
     pub replacement: Told,
-    /// Whether it translates when a socket connects.
+    /// Whether it translates at `connect`.
     pub socket_lb: Told,
     /// Routing to pods of other nodes.
     pub routing: Routing,
@@ -154,7 +151,7 @@ pub enum Seen {
     Full,
     /// A part.
     Partial,
-    /// Nothing but what goes wrong, if that.
+    /// Nothing, or only connections that fail.
     Hidden,
 }
 
@@ -165,10 +162,9 @@ impl Seen {
     }
 }
 
-/// One path of one family.
+/// One path in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathShape {
-    /// Which family.
     #[serde(with = "names::FamilyName")]
     pub family: Family,
     /// Source class of its connections.
@@ -178,44 +174,44 @@ pub struct PathShape {
     pub owners: DatapathOwners,
     /// Extent to which it is seen.
     pub seen: Seen,
-    /// The same for a person.
+    /// A description for people.
     pub sentence: String,
 }
 
-/// The datapath of this node, as far as it can be told.
+/// The datapath of this node, as far as known.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Shape {
-    /// Cilium, where it is.
+    /// Cilium, if it is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cilium: Option<Cilium>,
-    /// Uplinks with an XDP program, which may answer or translate before the observer sees it.
+    /// Uplinks with an XDP program, which may answer or translate before the observer sees a
+    /// packet.
     pub accelerated: Vec<String>,
-    /// Number of interfaces that are netkit pairs, which no program of the observer's can follow.
+    /// Number of interfaces that are netkit pairs; the observer cannot attach to them.
     pub netkit: u32,
-    /// Whether programs of others stand at both of the sentinel's interfaces.
+    /// Whether other programs are attached at both of the sentinel's interfaces.
     pub sentinel_managed: Told,
-    /// Programs of others on uplinks that are not known as Cilium's: `name at interface`.
+    /// Programs on uplinks that are neither pathproof's nor Cilium's: `name at interface`.
     pub strangers: Vec<String>,
-    /// Uplinks where Cilium translates what leaves, and no program translates what comes in.
+    /// Uplinks where Cilium translates egress, and no program translates ingress.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unhooked: Vec<String>,
-    /// Programs that are not Cilium's run when a socket connects, and may translate then, as Calico's do.
+    /// Programs other than Cilium's run at `connect`, and may translate, as Calico's do.
     #[serde(skip)]
     pub other_socket_lb: bool,
-    /// Programs of some uplink were not read.
+    /// The programs of some uplink could not be read.
     #[serde(skip)]
     pub hooks_unread: bool,
     /// Every path of both families.
     pub paths: Vec<PathShape>,
-    /// Further facts for a reader of the verdict, in sentences.
+    /// Further facts for readers of the verdict, in sentences.
     pub notes: Vec<String>,
 }
 
 impl Shape {
-    /// Makes it of what was read. `managed` is what was known before of whether programs of others
-    /// stand at both of the sentinel's interfaces: it holds while these are away, as during their
-    /// repair.
+    /// Computes it from facts. `managed` is the previous value of [`Shape::sentinel_managed`]. It
+    /// stays while the sentinel's interfaces are missing, as during a repair.
     pub fn after(managed: Told, facts: &Facts) -> Self {
         let mut shape = Shape {
             cilium: facts.cilium(),
@@ -248,28 +244,28 @@ impl Shape {
         shape
     }
 
-    /// Description of what changed since `before`. Empty if there is nothing to say.
+    /// Description of the changes since `before`; empty if there is nothing to report.
     pub fn change_since(&self, before: &Self) -> String {
         words::change(before, self)
     }
 
-    /// Whether Cilium takes all of kube-proxy's part; nothing without Cilium.
+    /// Whether Cilium replaces kube-proxy; `None` without Cilium.
     fn replacement(&self) -> Option<Told> {
         self.cilium.map(|cilium| cilium.replacement)
     }
 
-    /// Whether it does, or may.
+    /// Whether Cilium replaces kube-proxy, or may.
     fn may_replace(&self) -> bool {
         matches!(self.replacement(), Some(Told::Yes | Told::Unknown))
     }
 
-    /// Whether connections of pods may get through unseen. It is the same for both families.
+    /// Whether connections of pods may get through unobserved. It is the same for both families.
     pub fn hides_pods(&self) -> bool {
         let mut pods = (self.paths.iter()).filter(|path| path.path == SourceClass::Pod);
         pods.any(|path| path.seen != Seen::Full)
     }
 
-    /// Whether connections of pods or of clients outside may get through unseen.
+    /// Whether connections of pods or of clients outside may get through unobserved.
     pub fn hides_clients(&self) -> bool {
         let mut paths = self
             .paths
@@ -278,8 +274,8 @@ impl Shape {
         paths.any(|path| path.seen != Seen::Full)
     }
 
-    /// Reason why the kernel's connection table may lack connections from outside, if it may: those that
-    /// Cilium or an unknown program translates are not there. Of a family without Services there are none.
+    /// Why the kernel's connection table may lack connections from outside: it has none that Cilium
+    /// or an unknown program translates. Families without Services do not matter.
     pub fn hides_outsiders(&self, families: [bool; FAMILIES]) -> Option<String> {
         let outside = |path: &&PathShape| {
             path.path == SourceClass::External && families[path.family as usize]
@@ -293,33 +289,33 @@ impl Shape {
         ))
     }
 
-    /// Whether the sentinel's probes from outside the node take the way of real connections. Where
-    /// Cilium replaces kube-proxy it translates at the interfaces that it manages: what comes in by
-    /// others is translated by nobody, or by rules that kube-proxy left behind, and says nothing of
-    /// what users meet.
+    /// Whether the sentinel's probes from outside the node take the way of real connections. A
+    /// Cilium that replaces kube-proxy translates at the interfaces that it manages. Packets that
+    /// enter by others are not translated, or only by leftover rules of kube-proxy. So they do not
+    /// show what users experience.
     pub fn probes_stand(&self) -> bool {
         !self.may_replace() || self.sentinel_managed == Told::Yes
     }
 
-    /// Whether what comes in from outside is translated by another proxy than what pods send.
+    /// Whether different proxies translate connections from outside and from pods.
     pub fn is_mixed(&self) -> bool {
         self.replacement() == Some(Told::No)
     }
 
-    /// Owners of the datapath of a family, with those that only the shape shows.
+    /// Owners of a family's datapath, including those that only the shape shows.
     pub fn owners_with(&self, owners: DatapathOwners) -> DatapathOwners {
         let replaces = self.replacement() == Some(Told::Yes);
         let more = replaces.then_some(Owner::CiliumReplacement);
         owners.iter().chain(more).chain(self.unknown()).collect()
     }
 
-    /// Programs at the uplinks that are not known, and may translate.
+    /// Unknown programs at the uplinks, which may translate.
     fn unknown(&self) -> Option<Owner> {
         (self.cilium.is_none() && !self.strangers.is_empty()).then_some(Owner::Unknown)
     }
 
-    /// Owners that translate a path, of those that are there. One that is not known is named where
-    /// there is nobody else: beside kube-proxy it only watches, most likely.
+    /// The present owners that translate a path. An unknown program counts only if there is no
+    /// other owner: beside kube-proxy it most likely only watches.
     fn owners(&self, there: DatapathOwners, path: SourceClass) -> DatapathOwners {
         let kube_proxy = || there.iter().filter(|owner| *owner != Owner::Cilium);
         let Some(cilium) = self.cilium else {
@@ -332,7 +328,7 @@ impl Shape {
                 own.collect()
             }
             (_, Told::No, _) => kube_proxy().collect(),
-            // One of them; which, cannot be told.
+            // One of them; which one is unknown.
             (_, Told::Unknown, _) => own.chain(kube_proxy()).collect(),
         }
     }
@@ -351,14 +347,14 @@ impl Shape {
     }
 }
 
-/// Whether one of these is so; nothing where none that is known is, and one is not known.
+/// Whether one of these is true; `None` if none is known to be true and one is unknown.
 fn any(known: impl Iterator<Item = Option<bool>> + Clone) -> Option<bool> {
     let has_one = known.clone().any(|one| one == Some(true));
     (has_one || !known.clone().any(|one| one.is_none())).then_some(has_one)
 }
 
-/// Whether one of Cilium's programs is there for a family. Those whose names are not known are taken
-/// for its own, since it owns the root of the hierarchy. A family that cannot be read may have one.
+/// Whether a program of Cilium is there for a family. Programs without a known name count as
+/// Cilium's, because it owns the root of the hierarchy. A family that cannot be read may have one.
 fn has_cilium(by_family: &[Option<Strangers>; FAMILIES]) -> Option<bool> {
     let families = by_family.iter().map(Option::as_ref);
     any(families.map(|strangers| Some(strangers?.may_have(CILIUM))))
@@ -391,19 +387,19 @@ impl Facts {
         })
     }
 
-    /// The replacement needs both: a program at what leaves by the uplinks, and translation at
-    /// `connect`. Either alone has other reasons, and so may both have beside kube-proxy: there it
-    /// must guard node ports too.
+    /// The replacement needs both a program at the uplinks' egress and translation at `connect`.
+    /// Each of them, and both beside kube-proxy, may have other reasons. Beside kube-proxy, Cilium
+    /// must therefore guard node ports too.
     fn replacement(&self) -> Told {
         let uplinks: Vec<_> = self.with(Role::Uplink).collect();
         let leaves = |uplink: &&DeviceFacts| Some(uplink.hooks.as_ref()?[1].may_have(TO_NETDEV));
         let leaves = any(uplinks.iter().map(leaves)).filter(|_| !uplinks.is_empty());
-        // Cilium keeps processes from binding node ports where it serves these
-        // (`node-port-bind-protection`, on unless switched off).
+        // If Cilium serves node ports, it prevents processes from binding them
+        // (`node-port-bind-protection`, on by default).
         let serves = || has_cilium(&self.bound) == Some(true) || !self.has_kube_proxy();
         match (leaves, has_cilium(&self.connect)) {
             (Some(true), Some(true)) if serves() => Told::Yes,
-            // A program at the uplinks, and nobody else who could serve node ports.
+            // A program at the uplinks, and no other that could serve node ports.
             (Some(true), Some(false)) if !self.has_kube_proxy() => Told::Unknown,
             (_, Some(false)) | (Some(false), _) => Told::No,
             _ => Told::Unknown,
@@ -426,9 +422,9 @@ impl Facts {
         with_xdp.map(|device| device.name.clone()).collect()
     }
 
-    /// Cilium attaches both programs of an uplink together, or neither. The ingress program is needed only
-    /// where Cilium replaces kube-proxy. Names are seldom known: of several uplinks with a program at egress
-    /// one may be another tool's.
+    /// Cilium attaches both programs of an uplink or neither. The ingress program is needed only if
+    /// Cilium replaces kube-proxy. Names are rarely known: of several uplinks with a program at
+    /// egress, one may be another tool's.
     fn unhooked(&self) -> Vec<String> {
         let replaces = self.cilium().map(|cilium| cilium.replacement) == Some(Told::Yes);
         let has_egress = |device: &&DeviceFacts| {
@@ -444,7 +440,7 @@ impl Facts {
         is_bare.then(|| uplink.name.clone()).into_iter().collect()
     }
 
-    /// Whether sockets of pods are, or may be, translated before their packets are seen.
+    /// Whether sockets of pods are, or may be, translated before the observer sees their packets.
     pub(crate) fn may_translate_sockets(&self) -> bool {
         (self.cilium()).is_some_and(|cilium| cilium.socket_lb != Told::No)
     }
@@ -459,7 +455,7 @@ impl Facts {
         if managed.contains(&Some(false)) {
             return Some(false);
         }
-        // One alone, of a pair that is being made, tells nothing.
+        // A single interface of a pair that is being made is inconclusive.
         (managed == [Some(true); 2]).then_some(true)
     }
 

@@ -1,5 +1,5 @@
-//! Whether probes stand for users: not where they take another way than real connections do, and not
-//! where another Service claims what they dial.
+//! Whether probes represent real connections: not if they take another way, and not if another
+//! Service claims their frontend.
 
 use agent_common::service::{FAMILIES, Family};
 use serde::{Deserialize, Serialize};
@@ -12,25 +12,25 @@ use crate::shape::{Shape, Told};
 use crate::time::Mono;
 use crate::trace::{Lane, ProbePath};
 
-/// Effect of the datapath's shape on probes; none before it was read.
+/// Effect of the datapath's shape on probes; the default has none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Bearing {
     /// Probes from outside the node do not take the way of real connections.
     aside: bool,
-    /// They are translated by another proxy than pods' connections.
+    /// Another proxy translates them than pods' connections.
     pub(crate) mixed: bool,
-    /// Connections of pods may get through unseen.
+    /// Connections of pods may get through unobserved.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) pods_unseen: bool,
-    /// Whether programs of others stand at both of the sentinel's interfaces, as told last.
+    /// Whether other programs are attached at both of the sentinel's interfaces, as last read.
     pub(crate) managed: Told,
-    /// When lanes that were armed ceased to stand for users, by family.
+    /// When armed lanes stopped representing real connections, by family.
     fell_silent: [Option<Mono>; FAMILIES],
 }
 
 impl SentinelLedger {
-    /// The datapath's shape was read: what probes from outside the node stand for. Where they begin
-    /// to stand for users they have to pass first: what failed before that says nothing.
+    /// Records the datapath's shape. Lanes that begin to represent real connections must pass
+    /// first: their earlier failures are no evidence.
     pub fn shape_seen(&mut self, shape: &Shape, now: Mono) {
         let bearing = Bearing {
             aside: !shape.probes_stand(),
@@ -50,7 +50,7 @@ impl SentinelLedger {
         }
     }
 
-    /// Other Services claim the frontends of these lanes now, and of no others.
+    /// Records all lanes whose frontends other Services claim now.
     pub fn contested(&mut self, contested: Vec<Contest>, now: Mono) {
         for Contest { lane, loops, .. } in &contested {
             let ledger = &mut self.lanes[place(*lane)];
@@ -69,15 +69,15 @@ impl SentinelLedger {
         self.contested.iter().find(|of| of.lane == lane)
     }
 
-    /// The Service that claims what this lane dials, if one does.
+    /// The Service that claims the frontend of this lane.
     pub(crate) fn rival(&self, lane: Lane) -> Option<&ObjectName> {
         self.contest(lane).map(|of| &of.rival)
     }
 
-    /// Whether a probe says nothing since another Service claims what it dialled. A lane that no other
-    /// claims any more has to pass first: the rules follow the change in their own time. A claim only
-    /// adds rules: that a cluster IP leaves untranslated is for want of any, whoever claims it. Nor does
-    /// it keep the kernel from forwarding, or fill the table of connections.
+    /// Whether a probe is void because another Service claims its frontend. A lane that is no
+    /// longer claimed must pass first, because the rules follow with a delay. A claim only adds
+    /// rules, so it does not explain a probe to a cluster IP that leaves untranslated. Nor does it
+    /// turn off forwarding or fill the connection table.
     pub(super) fn voids_by_claim(&mut self, lane: Lane, outcome: ProbeOutcome) -> bool {
         let contest = self.contest(lane);
         let (is_contested, loops) = (contest.is_some(), contest.is_some_and(|of| of.loops));
@@ -93,21 +93,21 @@ impl SentinelLedger {
         ledger.claimed && !is_certain
     }
 
-    /// Whether probes of a lane say anything of real connections: those of the node's own path always
-    /// take their way. Of a lane that others claim only those that leave untranslated are in its run.
+    /// Whether probes of a lane represent real connections. A claimed lane does only by its run,
+    /// which then holds nothing but probes that left untranslated.
     pub(crate) fn stands(&self, lane: Lane) -> bool {
         let ledger = self.lane(lane);
         self.takes_the_way(lane.path) && (!ledger.claimed || ledger.run.is_some())
     }
 
-    /// Whether probes of a path take the way of real connections. The node's own always do.
+    /// Whether probes of a path take the way of real connections. The host path always does.
     pub(crate) fn takes_the_way(&self, path: ProbePath) -> bool {
         path == ProbePath::Host || !self.bearing.aside
     }
 
-    /// Whether lanes from outside the node spoke for this family until lately: where they fall silent
-    /// (their interfaces are made anew, and Cilium has yet to attach its programs), the node's own
-    /// path, which accuses only where no other does, takes no turn of theirs.
+    /// Whether lanes from outside the node represented this family until recently. They stop while
+    /// their interfaces are made again and Cilium has yet to attach its programs. The host path
+    /// accuses only if no other lane does, and must not replace them in that time.
     pub(crate) fn fell_silent(&self, family: Family, now: Mono) -> bool {
         let at = self.bearing.fell_silent[family as usize];
         at.is_some_and(|at| now.since(at) < self.limits.proof_age)

@@ -1,5 +1,5 @@
-//! State of one lane: whether it ever worked, the run of failures since it last did, and how its
-//! rules follow the API.
+//! State of one lane: whether it ever worked, the run of failures since its last success, and its
+//! lag behind the API.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -18,45 +18,44 @@ use crate::limits::{Limits, TABLE_FULL};
 use crate::time::Mono;
 use crate::trace::{Lane, ProbeTrace, Transport};
 
-/// One lane.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct LaneLedger {
-    /// It worked once on this node in this boot, with this sentinel and under this owner.
+    /// A probe passed on this node in this boot, with this sentinel and under this owner.
     pub(crate) armed: bool,
-    /// Address that was dialled when it was armed: another one need not be served.
+    /// Frontend when it was armed: another one need not be served.
     pub(crate) frontend: Option<SocketAddr>,
-    /// Another Service claims what it dials, or did when a probe last passed.
+    /// Another Service claims its frontend, or did when a probe last passed.
     #[serde(default)]
     pub(crate) claimed: bool,
     /// When a probe last passed.
     pub(crate) last_pass: Option<Mono>,
-    /// When one last failed, whether that counted or not.
+    /// When a probe last failed, whether or not that counted.
     pub(crate) last_failure: Option<Mono>,
-    /// When one last failed that counted.
+    /// When a failure last counted.
     #[serde(default)]
     pub(crate) last_counted: Option<Mono>,
-    /// The echo saw another source than the client's since the lane was armed.
+    /// Since the lane was armed, the echo received a probe with another source than the client's.
     pub(crate) masquerade_seen: bool,
     /// Failures that count, since the last pass.
     pub(crate) run: Option<Run>,
-    /// By cause, while it is not armed: why it never worked.
+    /// Failures by cause while the lane is not armed: why it never worked.
     #[serde(deserialize_with = "as_far_as_known")]
     pub(crate) never: [u32; PROBE_CAUSES],
     /// Outcome of the last probe, and when it ended.
     pub(crate) last: Option<(Mono, ProbeOutcome)>,
-    /// Reason why the last one could not be sent.
+    /// Why the last probe could not be sent.
     pub(crate) unsent: Option<Box<str>>,
     /// Source of the last probe.
     pub(crate) client: Option<IpAddr>,
     /// Port at which the last probe dialled the echo: the generation on the wire.
     pub(crate) generation: Option<u16>,
-    /// Delays of the last probe that was sent, ns from stage to stage.
+    /// Delays of the last probe that was sent, in ns from stage to stage.
     pub(crate) delays: [Option<u64>; STAGES],
-    /// Round trip of the last probe that passed, ns from sending to its data.
+    /// Round trip of the last probe that passed, in ns from sending to its data.
     pub(crate) round_trip: Option<u64>,
-    /// Progress of its generation after the API's.
+    /// Lag of its generation behind the API.
     pub(crate) freshness: Freshness,
-    /// Passed, failed, void, since the agent began.
+    /// Passed, failed and void probes since the agent started.
     pub(crate) totals: [u64; 3],
 }
 
@@ -68,10 +67,10 @@ pub(crate) struct Run {
     /// When the last of them ended.
     pub(crate) last: Mono,
     pub(crate) failures: u32,
-    /// The frontend is an address of the node's own: what no rule takes there, it refuses.
+    /// The frontend is an address of the node, which refuses connections without a rule.
     #[serde(default)]
     pub(crate) local: bool,
-    /// The last few, as many as it takes to confirm: when sent, and how they failed.
+    /// The last failures, as many as confirm a run: when sent, and the cause.
     pub(crate) recent: VecDeque<(Mono, ProbeCause)>,
 }
 
@@ -85,13 +84,13 @@ impl Run {
         }
     }
 
-    /// Whether there are enough of them in a row.
+    /// Whether enough probes failed in a row.
     pub(crate) fn is_long(&self, limits: &Limits) -> bool {
         self.failures >= limits.probe_failures
     }
 
-    /// Whether most of the last ones accuse the datapath alone. While a fault sets in, one of them
-    /// may look different.
+    /// Whether most of the last failures accuse the datapath alone. While a fault begins, one of
+    /// them may look different.
     pub(crate) fn is_unambiguous(&self, misrouted_suspended: bool) -> bool {
         let counts = |cause: ProbeCause| {
             cause.is_unambiguous()
@@ -107,7 +106,7 @@ impl Run {
         self.is_long(limits) && self.is_unambiguous(false)
     }
 
-    /// The commonest of the last failures; among equals the later one.
+    /// The commonest cause of the last failures; the later one among equals.
     pub(crate) fn cause(&self) -> ProbeCause {
         let count = |cause: &ProbeCause| self.recent.iter().filter(|(_, of)| of == cause).count();
         let causes = self.recent.iter().map(|(_, cause)| *cause);
@@ -122,7 +121,7 @@ impl Run {
 }
 
 impl LaneLedger {
-    /// Records what every probe leaves, whatever its outcome.
+    /// Records the fields that do not depend on the outcome.
     pub(super) fn note(&mut self, trace: &ProbeTrace, outcome: ProbeOutcome, now: Mono) {
         self.last = Some((trace.ended.min(now), outcome));
         self.unsent = trace.unsent.as_deref().map(Into::into);
@@ -139,8 +138,8 @@ impl LaneLedger {
         }
     }
 
-    /// A probe passed. One that found room in a full table (`full`) does not end the run of those that
-    /// found none.
+    /// Records a pass. In a full table (`full`), a probe that found room does not end the run of
+    /// those that did not.
     pub(super) fn pass(&mut self, trace: &ProbeTrace, masqueraded: bool, full: bool, now: Mono) {
         self.armed = true;
         self.frontend = Some(trace.frontend);
@@ -156,7 +155,7 @@ impl LaneLedger {
         self.round_trip = Some(done.0.saturating_sub(trace.sent.0));
     }
 
-    /// A failure; `counts` says whether it may accuse, `local` what [`Run::local`] does.
+    /// Records a failure. `counts` is whether it may accuse; `local` is [`Run::local`].
     pub(super) fn fail(
         &mut self,
         trace: &ProbeTrace,
@@ -177,8 +176,8 @@ impl LaneLedger {
             return;
         }
         self.last_counted = self.last_counted.max(Some(ended));
-        // In a row means one after the other: what lies between was void or never sent. What is too
-        // old to accuse is not continued either.
+        // A run has no gaps: probes in between were void or never sent. A run that is too old to
+        // accuse does not continue.
         let follows = |run: &Run| {
             let sent = run.recent.back().map_or(run.since, |(sent, _)| *sent);
             trace.sent.since(sent) <= limits.probe_gap
@@ -203,7 +202,7 @@ impl LaneLedger {
         self.run.take_if(|run| young(run));
     }
 
-    /// It has to work again before it counts.
+    /// Requires a new pass before the lane counts.
     pub(super) fn disarm(&mut self) {
         self.armed = false;
         self.masquerade_seen = false;
@@ -211,12 +210,12 @@ impl LaneLedger {
         self.never = [0; PROBE_CAUSES];
     }
 
-    /// Whether it was ever probed by this agent or the one before.
+    /// Whether this agent or the previous one ever probed it.
     pub(crate) fn is_known(&self) -> bool {
         self.armed || self.last.is_some()
     }
 
-    /// The commonest failure since it last worked, where it does not work.
+    /// The commonest failure since it last worked, if it does not work.
     pub(crate) fn never_worked(&self) -> Option<ProbeCause> {
         if self.armed {
             return None;
@@ -227,7 +226,7 @@ impl LaneLedger {
     }
 }
 
-/// Recordings of agents that knew fewer causes have fewer counts.
+/// Recordings of agents with fewer causes have fewer counts.
 fn as_far_as_known<'de, D: Deserializer<'de>>(from: D) -> Result<[u32; PROBE_CAUSES], D::Error> {
     let known = Vec::<u32>::deserialize(from)?;
     let mut counts = [0; PROBE_CAUSES];
@@ -235,7 +234,7 @@ fn as_far_as_known<'de, D: Deserializer<'de>>(from: D) -> Result<[u32; PROBE_CAU
     Ok(counts)
 }
 
-/// From stage to stage; the first one from sending.
+/// Delays from stage to stage; the first one is from sending.
 fn delays(trace: &ProbeTrace) -> [Option<u64>; STAGES] {
     let mut before = trace.sent;
     trace.first_packet().map(|stamp| {
@@ -262,13 +261,13 @@ pub(super) struct LaneMemory {
     masquerade_seen: bool,
     #[serde(default)]
     freshness: Freshness,
-    /// Only where it is confirmed.
+    /// Only a confirmed run.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     run: Option<Run>,
 }
 
 impl LaneMemory {
-    /// Memory of an armed lane; others have nothing to remember.
+    /// Memory of an armed lane; other lanes have none.
     pub(super) fn of(lane: Lane, ledger: &LaneLedger, limits: &Limits) -> Option<Self> {
         ledger.armed.then(|| Self {
             lane,
@@ -299,11 +298,11 @@ impl LaneMemory {
     }
 }
 
-/// Lag of the datapath behind the API, as the sentinel's generations show it.
+/// Lag of the datapath behind the API, measured by the sentinel's generations.
 impl SentinelLedger {
-    /// The cluster view says that the sentinel's endpoint for this transport is at this port, as
-    /// received at `now`. To be called whenever the view changed and the sentinel is as pathproof
-    /// made it, after [`view_changed`](Self::view_changed); the same again changes nothing.
+    /// Records the port of the sentinel's endpoint for this transport in the cluster view, received
+    /// at `now`. Call it after [`view_changed`](Self::view_changed) whenever the view changed and
+    /// the sentinel is unaltered. An unchanged port has no effect.
     pub fn want(&mut self, family: Family, transport: Transport, generation: u16, now: Mono) {
         let gap = self.limits.probe_gap;
         for lane in lanes_of(family).filter(|lane| lane.transport == transport) {
@@ -311,13 +310,14 @@ impl SentinelLedger {
         }
     }
 
-    /// The source of the cluster view went away, or was not heard yet after a restart: what the
-    /// datapath may have missed meanwhile, with the same API server gone, does not make it late.
+    /// The source of the cluster view is away, or was not reached yet after a restart. The
+    /// datapath, which uses the same API server, is not late for changes that it may have missed
+    /// meanwhile.
     pub fn source_away(&mut self, now: Mono) {
         self.away.get_or_insert(now);
     }
 
-    /// The source of the cluster view is back. The time that it was away counts for nothing.
+    /// The source of the cluster view is back. The time that it was away does not count.
     pub fn source_back(&mut self, now: Mono) {
         let Some(away) = self.away.take() else { return };
         for lane in &mut self.lanes {
@@ -325,10 +325,10 @@ impl SentinelLedger {
         }
     }
 
-    /// Follows whether the writer of this node's rules can receive changes: the source of the view
-    /// is there, and the control plane receives reports of the kubelet, which reaches it by the way
-    /// that kube-proxy takes. The agent, which goes past that way, may receive changes when they
-    /// cannot.
+    /// Records whether the writer of this node's rules can receive changes. For that the view's
+    /// source must be reachable, and the control plane must receive the kubelet's reports. The
+    /// kubelet reaches the API server by the same route as kube-proxy. The agent takes another one,
+    /// so it may receive changes when they cannot.
     pub fn follow_source(&mut self, is_silent: bool, node: Option<&NodeFacts>, now: Mono) {
         if is_silent || node.is_some_and(|node| node.unheard) {
             self.source_away(now);
@@ -337,13 +337,13 @@ impl SentinelLedger {
         }
     }
 
-    /// Usual lag of this node's datapath behind the API: the median of the last measures of the
-    /// family that lags more. `None` before a few were taken.
+    /// Usual lag of this node's datapath behind the API: the median of the last measurements in the
+    /// slower family. `None` before there are a few.
     pub fn usual_lag(&self) -> Option<Duration> {
         self.lags.iter().filter_map(Lags::usual).max()
     }
 
-    /// A probe came through: which generation it met, and when it left for it.
+    /// Records the generation of a probe that passed, and when the probe left for it.
     pub(super) fn measure(&mut self, trace: &ProbeTrace) {
         let Some(generation) = trace.generation else {
             return;
@@ -359,8 +359,8 @@ impl SentinelLedger {
         }
     }
 
-    /// Time for which a lane's generation has been behind what this node received; `None` if it is
-    /// not. Only time in which the source of the view was there counts.
+    /// Time for which a lane's generation has been behind the API as received here; `None` if it is
+    /// not behind. Time in which the source of the view was away does not count.
     pub(crate) fn lateness(&self, lane: Lane, now: Mono) -> Option<Duration> {
         let since = self.lane(lane).freshness.unmet_since()?;
         Some(self.away.map_or(now, |away| away.min(now)).since(since))

@@ -1,7 +1,7 @@
 //! Outcome of one probe: passed, failed with a cause, or void.
 //!
-//! The first stage that is missing and what the observer saw name the cause. A failure between
-//! pathproof's own devices, or of an agent that was starved, is void: it accuses nobody.
+//! The cause follows from the first missing stage and from the observer's sightings. A failure
+//! between pathproof's devices, or of a starved agent, is void: it accuses no node.
 
 use agent_common::probe::Stage;
 use agent_common::service::FAMILIES;
@@ -11,13 +11,12 @@ use crate::cause::ProbeCause;
 use crate::limits::Limits;
 use crate::trace::{Control, ProbePath, ProbeTrace, Stamps, Transport};
 
-/// Facts that the kernel reports of itself, read beside the probes.
+/// Kernel facts, read beside the probes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelFacts {
-    /// Whether it forwards, by [`Family`](agent_common::service::Family); `None` where that could
-    /// not be read.
+    /// Whether it forwards, by [`Family`](agent_common::service::Family); `None` if reading failed.
     pub forwarding: [Option<bool>; FAMILIES],
-    /// Whether it drops connections because its table of them is full.
+    /// Whether it drops connections because its connection table is full.
     #[serde(default)]
     pub table_full: bool,
 }
@@ -26,12 +25,12 @@ pub struct KernelFacts {
 pub enum ProbeOutcome {
     /// Handshake and data (or the datagram) came back.
     Passed {
-        /// The echo saw another address than the client's.
+        /// The echo received another source address than the client's.
         masqueraded: bool,
     },
     /// The datapath did not bring it there and back.
     Failed(ProbeCause),
-    /// It says nothing.
+    /// The probe is no evidence.
     Void(VoidReason),
 }
 
@@ -54,23 +53,23 @@ pub enum VoidReason {
     NotSent,
     /// It was sent long after it was due: the agent was starved.
     SentLate,
-    /// It was given up long after its time was up: the agent was starved.
+    /// It was abandoned long after its timeout: the agent was starved.
     EndedLate,
     /// Its control probe did not come back.
     ControlFailed,
-    /// It was not seen entering the node: the client's devices are damaged.
+    /// It did not enter the node: the client's devices are damaged.
     NotArrived,
-    /// It left for the echo and was not answered, though the control probe was: damaged devices,
-    /// or a starved echo.
+    /// It left for the echo and was not answered, though the control probe was: the devices are
+    /// damaged, or the echo is starved.
     NotEchoed,
-    /// The sentinel's devices were found damaged a moment ago.
+    /// The sentinel's devices were recently found damaged.
     Damaged,
-    /// The sentinel changed a moment ago, is not there, or is altered.
+    /// The sentinel changed recently, does not exist, or is altered.
     Unsettled,
-    /// Another Service claims the frontend that it dialled.
+    /// Another Service claims its frontend.
     Contested,
-    /// It dialled an address of the Node object and left the node: a packet to an address that the node has
-    /// never does, translated or not. The address moved to another node (a VIP), or was withdrawn.
+    /// It dialled an address of the Node object, but left the node, which packets to a local
+    /// address never do. The address moved to another node (a VIP), or was withdrawn.
     NotLocal,
 }
 
@@ -90,14 +89,13 @@ impl VoidReason {
     ];
 }
 
-/// Classifies a probe by itself. Cases that take memory (masquerade that was seen before, a
-/// sentinel that just changed) are left to
-/// [`SentinelLedger::absorb`](super::SentinelLedger::absorb).
+/// Classifies a probe on its own. [`SentinelLedger::absorb`](super::SentinelLedger::absorb) handles
+/// the cases that need memory: earlier masquerade, a sentinel that just changed.
 pub fn classify(trace: &ProbeTrace, facts: &KernelFacts, limits: &Limits) -> ProbeOutcome {
     if trace.unsent.is_some() {
         return ProbeOutcome::Void(VoidReason::NotSent);
     }
-    // A probe that came back did get through, however late that was seen.
+    // A probe that came back passed, however late that was noticed.
     if is_complete(trace) {
         let masqueraded = trace
             .echo_saw
@@ -148,7 +146,7 @@ fn first_packet(trace: &ProbeTrace, facts: &KernelFacts) -> ProbeOutcome {
     } else if seen.leaked {
         ProbeCause::Leaked
     } else if seen.misrouted && !left {
-        // One that left for the echo went to a generation that we have not heard of yet.
+        // If it left for the echo, it went to a generation that this node has not received yet.
         ProbeCause::Misrouted
     } else if seen.refused {
         ProbeCause::Refused
@@ -172,10 +170,10 @@ fn first_packet(trace: &ProbeTrace, facts: &KernelFacts) -> ProbeOutcome {
     ProbeOutcome::Failed(cause)
 }
 
-/// The handshake was complete, the data did not come back.
+/// The handshake completed, but the data did not come back.
 fn data(trace: &ProbeTrace) -> ProbeOutcome {
     let stamps = &trace.data;
-    // Somebody else took the connection: no SYN of it left for the echo.
+    // Another endpoint took the connection: no SYN of it left for the echo.
     if !has(&trace.handshake, Stage::Translated) {
         return ProbeOutcome::Failed(ProbeCause::Misrouted);
     }
@@ -186,7 +184,7 @@ fn data(trace: &ProbeTrace) -> ProbeOutcome {
     } else if has(stamps, Stage::Arrived) || trace.lane.path == ProbePath::Host {
         ProbeOutcome::Failed(ProbeCause::NoData)
     } else {
-        // The agent did not come to send it.
+        // The agent did not send the data in time.
         ProbeOutcome::Void(VoidReason::NotArrived)
     }
 }

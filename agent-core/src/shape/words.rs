@@ -1,4 +1,5 @@
-//! The sentences of a shape: who translates a path, how much of it is seen, what to do about it.
+//! The sentences of a shape: which program translates a path, how much of it is observed, and what
+//! to do about it.
 
 use agent_common::service::{Family, SourceClass};
 
@@ -71,8 +72,8 @@ pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> 
     parts.join("; ")
 }
 
-/// Description of a change: who translates now and who did before, where that changed, and further facts. Empty if
-/// there is nothing to say.
+/// Description of a change: the old and the new owners of each family where they differ, and
+/// further facts. Empty if there is nothing to report.
 pub(super) fn change(before: &Shape, now: &Shape) -> String {
     let changed = |family| {
         let [before, now] = [before, now].map(|shape| owners(shape, family));
@@ -94,7 +95,7 @@ pub(super) fn change(before: &Shape, now: &Shape) -> String {
     parts.join("; ")
 }
 
-/// Names of all that translate traffic of a family; nothing before the first reading.
+/// Names of all owners of a family; `None` before the first read.
 fn owners(shape: &Shape, family: Family) -> Option<String> {
     let paths = shape.paths.iter().filter(|path| path.family == family);
     let owners = paths.map(|path| path.owners.iter());
