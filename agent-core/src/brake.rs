@@ -1,9 +1,9 @@
-//! The fleet brake: being wrong on all nodes at once is worse than any fault of one node, so a node
-//! whose datapath fails together with many others' keeps its 200.
+//! The fleet brake: a node whose datapath fails together with those of many others keeps its 200. A
+//! wrong 503 on all nodes at once is worse than any fault of one node.
 //!
 //! The rotator counts the nodes whose datapath fails by evidence and publishes the count on the
-//! sentinel's slices ([`FleetReport`]); every agent decides for itself ([`Brake`]). Only the answer is
-//! held back: verdict, condition and metrics stay as they are. Eligibility is never held back.
+//! sentinel's slices ([`FleetReport`]); every agent decides for itself ([`Brake`]). Only the answer
+//! is held back: verdict, condition and metrics are not changed. Eligibility is never held back.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,24 +16,24 @@ use thiserror::Error;
 
 use crate::time::{Mono, Spoken, Wall};
 
-/// A 503 that is older than this when a count below the limit comes is settled: the nodes that fell at the
-/// same moment are in that count. Every other one is taken back.
+/// A count below the limit settles a 503 that is older than this, because it includes the nodes
+/// that failed at the same moment. A younger 503 can be taken back.
 const YOUNG: Duration = Duration::from_secs(30);
-/// After an outage of the API server the agents write their conditions within this time, one by one: until
-/// then a count below the limit proves nothing.
+/// Time in which all agents write their conditions after an outage of the API server. Until then a
+/// count below the limit proves nothing.
 const CATCH_UP: Duration = Duration::from_secs(150);
 /// The count must have been below the limit for this long before a held 503 is answered.
 const CLEAR: Duration = Duration::from_secs(10);
-/// Causes that may be a policy's or a filter's wait so long at most, by a hash of the node's name: the
-/// count of the others arrives first.
+/// Maximum delay, by a hash of the node's name, for causes that may be due to a policy or a filter.
+/// It lets the count of other nodes arrive first.
 const SPREAD: Duration = Duration::from_secs(10);
-/// A condition that changed back, and is counted so, within this time.
+/// A condition that changed back is counted so within this time.
 const RECOUNTED: Duration = Duration::from_secs(30);
 const NANOS: i64 = 1_000_000_000;
-/// A condition is written, and counted, within this time.
+/// A condition is written and counted within this time.
 const COUNTED: Duration = Duration::from_secs(15);
-/// A rotator that published nothing for so long is gone, or the API server is: it does every
-/// [`BEAT`](crate::fleet::census::BEAT).
+/// If nothing was published for this long, the rotator or the API server is gone: the rotator
+/// publishes every [`BEAT`](crate::fleet::census::BEAT).
 const SILENT: Duration = Duration::from_secs(15 * 60);
 
 /// Annotation of the sentinel's slices that holds a [`FleetReport`].
@@ -42,31 +42,30 @@ pub const FLEET: &str = "pathproof.io/fleet";
 /// Count of the cluster's nodes, as the rotator publishes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FleetReport {
-    /// Nodes with an agent that tells its state.
+    /// Nodes whose agent publishes its state.
     pub nodes: u32,
-    /// Those whose datapath fails by evidence, by the reason in their condition.
+    /// Nodes whose datapath fails by evidence, by the reason in their condition.
     pub unsound: BTreeMap<String, u32>,
-    /// When it was written, in seconds of Unix time: each is a sign of life.
+    /// When it was written, in seconds of Unix time. A new time shows that the rotator is alive.
     #[serde(default)]
     pub written: i64,
 }
 
-/// Reason why a published count is not believed.
+/// Reason why a published count is ignored.
 #[derive(Debug, Error)]
 pub enum FleetReportError {
-    /// It is something else.
+    /// It cannot be parsed.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
-    /// It cannot be.
+    /// It has more failing nodes than nodes.
     #[error("{unsound} failing nodes of {nodes} is not a valid count")]
     Absurd { unsound: u64, nodes: u32 },
 }
 
 impl FleetReport {
-    /// Reads what [`FleetReport::text`] wrote.
+    /// Parses the output of [`FleetReport::text`].
     ///
-    /// # Errors
-    /// It is no count, or an absurd one.
+    /// # Errors The text is no count, or an impossible one.
     pub fn parse(text: &str) -> Result<Self, FleetReportError> {
         let report: Self = serde_json::from_str(text)?;
         let unsound: u64 = report.unsound.values().map(|n| u64::from(*n)).sum();
@@ -77,18 +76,18 @@ impl FleetReport {
         Ok(report)
     }
 
-    /// Its text in an annotation.
+    /// The value of the annotation.
     pub fn text(&self) -> String {
-        // Maps and numbers always serialize.
+        // Maps and numbers always serialise.
         serde_json::to_string(self).unwrap_or_default()
     }
 
-    /// Whether it counts the same, whenever it was written.
+    /// Whether it has the same count, whenever it was written.
     pub(crate) fn is_same(&self, other: &FleetReport) -> bool {
         (self.nodes, &self.unsound) == (other.nodes, &other.unsound)
     }
 
-    /// In short.
+    /// The totals.
     pub fn count(&self) -> Count {
         Count {
             unsound: self.unsound.values().sum(),
@@ -96,33 +95,33 @@ impl FleetReport {
         }
     }
 
-    /// As agents use it; nothing where no agent publishes its condition.
+    /// The count with its time; `None` if no agent publishes its condition.
     pub fn published(&self) -> Option<Published> {
         let (count, written) = (self.count(), self.written);
         (self.nodes > 0).then_some(Published { count, written })
     }
 }
 
-/// Unsound nodes, of all nodes.
+/// Number of unsound nodes and of all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
     /// Nodes whose datapath fails by evidence.
     pub unsound: u32,
-    /// All that tell their state.
+    /// All nodes that publish their state.
     pub nodes: u32,
 }
 
-/// A count, and when the rotator wrote it.
+/// A count with the time when the rotator wrote it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
-    /// The count.
     pub count: Count,
     /// See [`FleetReport::written`].
     pub written: i64,
 }
 
 impl Count {
-    /// Whether so many others are unsound that no further node may go. One may always go.
+    /// Whether so many other nodes are unsound that no further one may fail. One node may always
+    /// fail.
     fn is_over(self, percent: u32, others: u32) -> bool {
         let may = u64::from(self.nodes) * u64::from(percent) / 100;
         u64::from(others) >= may.max(1)
@@ -133,19 +132,18 @@ impl Count {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Held {
-    /// Too many others are unsound.
+    /// Too many other nodes are unsound.
     Fleet(Count),
-    /// The cause is not certain, and the count of the others may be on its way.
+    /// The cause is uncertain, and the count of other nodes may still arrive.
     Waiting,
-    /// The cause is not certain, and nobody counts.
+    /// The cause is uncertain, and no rotator counts.
     Uncounted,
 }
 
 impl Held {
-    /// All of [`Held::name`].
+    /// All values of [`Held::name`].
     pub const NAMES: [&str; 3] = ["fleet", "waiting", "uncounted"];
 
-    /// Its name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Fleet(_) => "fleet",
@@ -177,30 +175,30 @@ impl fmt::Display for Held {
 /// The brake of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Brake {
-    /// The most nodes that may be out of service, in percent; nothing turns the brake off.
+    /// Maximum share of nodes that may be out of service, in percent; `None` turns the brake off.
     percent: Option<u32>,
-    /// This node's part of [`SPREAD`].
+    /// This node's share of [`SPREAD`].
     wait: Duration,
-    /// The API server is away.
+    /// The API server is unreachable.
     silent: bool,
     /// State to store for [`Brake::restore`].
     pub memory: BrakeMemory,
 }
 
-/// Its state: plain data, which outlives the agent.
+/// The brake's state: plain data, which outlives the agent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrakeMemory {
-    /// The last count, and when it came; nothing where that was long before this agent.
+    /// The last count and its receipt; `None` if that was long before this agent.
     #[serde(default)]
     counted: Option<(Published, Option<Mono>)>,
-    /// Since when the answer would be 503.
+    /// The current failure, if the answer would be 503.
     failing: Option<Failing>,
     /// When the last failure ended.
     #[serde(default)]
     ended: Option<Mono>,
-    /// When too many others were last unsound.
+    /// When too many other nodes were last unsound.
     over: Option<Mono>,
-    /// When the API server was last away.
+    /// When the API server was last unreachable.
     #[serde(default)]
     away: Option<Mono>,
 }
@@ -208,17 +206,18 @@ pub struct BrakeMemory {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Failing {
     since: Mono,
-    /// The sentinel named a cause that nothing but the datapath has.
+    /// The sentinel named a cause that only a faulty datapath has.
     certain: bool,
-    /// Unsound nodes as of then.
+    /// Number of unsound nodes when it began.
     before: u32,
-    /// It is not taken back any more.
+    /// The 503 is no longer taken back.
     settled: bool,
 }
 
 impl Failing {
-    /// Unsound nodes but this one. It is in the count once that has grown, or its condition has had the
-    /// time: others may have recovered meanwhile.
+    /// Number of unsound nodes besides this one. This node is in the count once the count has
+    /// grown, or once its condition must have been counted: other nodes may have recovered
+    /// meanwhile.
     fn others(&self, count: Count, now: Mono) -> u32 {
         let counted = count.unsound > self.before || now.since(self.since) > COUNTED;
         count.unsound.saturating_sub(counted.into())
@@ -226,7 +225,7 @@ impl Failing {
 }
 
 impl Brake {
-    /// Continues where the agent before stopped.
+    /// Continues where the previous agent stopped.
     pub fn restore(percent: Option<u32>, node: &str, memory: BrakeMemory) -> Self {
         let mut hasher = FnvHasher::default();
         node.hash(&mut hasher);
@@ -239,14 +238,14 @@ impl Brake {
         }
     }
 
-    /// The last count, and when it came.
+    /// The last count and its receipt.
     pub fn counted(&self) -> Option<(Count, Option<Mono>)> {
         let counted = self.memory.counted;
         counted.map(|(published, came)| (published.count, came))
     }
 
-    /// Takes in a count as the slices hold it. One that was known before is no sign of life, and the first
-    /// one is as old as it says, by the wall clock.
+    /// Records the count in the slices. A known count is no sign of life. The age of the first one
+    /// is computed from its time and the wall clock.
     pub fn record(&mut self, published: Published, wall: Wall, now: Mono) {
         let memory = &mut self.memory;
         let came = match memory.counted {
@@ -260,8 +259,8 @@ impl Brake {
         memory.counted = Some((published, came));
     }
 
-    /// Whether the 503 that the datapath asks for is held back, and why. To be called with every
-    /// answer. `certain`: the sentinel names a cause that nothing but the datapath has.
+    /// Whether a 503 for the datapath is held back, and why. Call it with every answer. `certain`:
+    /// the sentinel names a cause that only a faulty datapath has.
     pub fn step(&mut self, fails: bool, certain: bool, now: Mono) -> Option<Held> {
         let percent = self.percent?;
         if !fails {
@@ -271,9 +270,10 @@ impl Brake {
             return None;
         }
         let failing = self.fail(certain, now);
-        // Nobody ever counted: no rotator, or one of an older version.
+        // There was never a count: the rotator is missing or older.
         let (Published { count, .. }, came) = self.memory.counted?;
-        // A count that holds this node back does so until the next one: an outage must not release all.
+        // A count that holds this node back does so until the next one: an outage must not release
+        // all nodes.
         let heard = came.filter(|at| now.since(*at) <= SILENT);
         if heard.is_none() && self.memory.over.is_none() {
             return (!failing.certain).then_some(Held::Uncounted);
@@ -285,13 +285,13 @@ impl Brake {
         if self.memory.over.is_some() && !settled {
             return Some(Held::Fleet(count));
         }
-        // A count that came since is the sign that the others are counted too.
+        // A count from after the failure shows that other nodes are counted too.
         let counted = came > Some(failing.since) && !self.catches_up(now);
         let waits = now.since(failing.since) < self.wait || !counted;
         (waits && !failing.certain && !settled).then_some(Held::Waiting)
     }
 
-    /// The API server is away (`silent`), or it is not. To be called whenever that may have changed.
+    /// Records whether the API server is unreachable. Call it whenever that may have changed.
     pub fn source(&mut self, silent: bool, now: Mono) {
         if silent || self.silent {
             self.memory.away = Some(now);
@@ -304,10 +304,10 @@ impl Brake {
         self.silent || away.is_some_and(|at| now.since(at) <= CATCH_UP)
     }
 
-    /// Notes that this node fails.
+    /// Records that this node fails.
     fn fail(&mut self, certain: bool, now: Mono) -> Failing {
         let memory = &mut self.memory;
-        // The count may have this node's last failure still.
+        // The count may still include this node's last failure.
         let still = memory.ended.is_some_and(|at| now.since(at) <= RECOUNTED);
         let unsound = memory.counted.map_or(0, |(of, _)| of.count.unsound);
         let failing = memory.failing.get_or_insert(Failing {
@@ -320,8 +320,8 @@ impl Brake {
         *failing
     }
 
-    /// Whether this node's 503 is not taken back any more: the last count came late enough, and is below
-    /// the limit; or it has been for a while.
+    /// Whether this node's 503 is no longer taken back: the last count came late enough and is
+    /// below the limit, or the counts have been below it for long enough.
     fn settle(&mut self, came: Option<Mono>, now: Mono) -> bool {
         let catches_up = self.catches_up(now);
         let memory = &mut self.memory;

@@ -1,14 +1,13 @@
-//! Drain insight: whether new connections still come from outside to a node that leaves, so that a
-//! termination hook can wait for its load balancers instead of sleeping.
+//! Drain insight: whether new connections from outside still reach a node that is being removed, so
+//! that a termination hook can wait for its load balancers instead of sleeping.
 //!
-//! Counted are first SYNs to Services from outside the node (clients and other nodes), whatever
-//! became of them. Those of the sentinel's Service never count, nor do those of the ranges that
-//! load balancers probe from: a SYN does not tell whether data will follow it.
+//! It counts first SYNs to Services from outside the node (clients and other nodes), whatever their
+//! outcome. The sentinel's Service does not count. Neither do the ranges that load balancers probe
+//! from, because a SYN does not show whether data will follow.
 //!
-//! Connections that are open are counted too, while the Node object says that the node leaves
-//! (`drain::open`).
+//! While the Node object shows the removal, open connections are counted too (`drain::open`).
 //!
-//! Nothing here outlives the agent: a restarted one begins its quiet time anew.
+//! Nothing here outlives the agent: after a restart the quiet time begins again.
 
 use std::net::Ipv6Addr;
 use std::time::Duration;
@@ -29,20 +28,20 @@ pub use ask::{
 };
 pub use open::{Flow, OpenConnections, OpenView, Outsiders};
 
-/// A new connection to a Service from outside the node; the sentinel's are none.
+/// A new connection from outside the node to a Service other than the sentinel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
-    /// When its first SYN came in.
+    /// Arrival of its first SYN.
     pub at: Mono,
     pub client: Address,
 }
 
-/// New connections from outside since the look before.
+/// New connections from outside since the previous sample.
 #[derive(Clone, Debug, Default)]
 pub struct Outside {
-    /// Up to when everything that came is among them, in this look or in one before.
+    /// Everything that arrived up to this time is in this sample or an earlier one.
     pub until: Mono,
-    /// Each connection once, in no order.
+    /// Each connection once, unordered.
     pub arrivals: Vec<Arrival>,
 }
 
@@ -51,56 +50,55 @@ pub struct Outside {
 pub struct ProbeRanges(Vec<IpNet>);
 
 impl ProbeRanges {
-    /// With these ranges; with none, every connection counts.
+    /// Without ranges, every connection counts.
     pub fn new(ranges: impl IntoIterator<Item = IpNet>) -> Self {
         Self(IpNet::aggregate(&ranges.into_iter().collect::<Vec<_>>()))
     }
 
-    /// Whether a client is in one of them.
+    /// Whether a client is in one of the ranges.
     pub fn contains(&self, client: &Address) -> bool {
         let client = Ipv6Addr::from(*client).to_canonical();
         self.0.iter().any(|range| range.contains(&client))
     }
 }
 
-/// Everything that is known of connections from outside, as the report holds it.
-/// [`DrainView::judge`] answers from it.
+/// Everything known about connections from outside, as the report has it. [`DrainView::judge`]
+/// answers from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DrainView {
-    /// Since when the Node object says that the node leaves.
+    /// When the Node object began to show the removal.
     pub since: Option<Mono>,
     /// Connections since then.
     pub connections: u64,
     /// Connections since the agent started, by [`Family`].
     pub counted: [u64; FAMILIES],
-    /// Connections of probe ranges since the agent started.
+    /// Connections from probe ranges since the agent started.
     pub ignored: u64,
     /// When the last connection that counts came.
     pub last: Option<Mono>,
-    /// Since when nothing was missed.
+    /// Start of the time without gaps in the observation.
     pub watched: Option<Mono>,
-    /// Until when everything that came was seen.
+    /// Everything that arrived up to this time was observed.
     pub seen: Option<Mono>,
-    /// Why connections may come unseen now, where they may.
+    /// Why connections may be unobserved now.
     pub blind: Option<String>,
-    /// Connections that are open.
+    /// Open connections.
     pub open: OpenView,
 }
 
-/// Counts connections from outside, and knows since when the node leaves.
+/// Counts connections from outside, and records when the node began to leave.
 #[derive(Clone, Debug, Default)]
 pub struct Drain {
     ranges: ProbeRanges,
     view: DrainView,
-    /// When the last count of open connections began.
+    /// Start of the last count of open connections.
     begun: Option<Mono>,
-    /// It is not over.
+    /// Whether that count is still running.
     counts: bool,
 }
 
 impl Drain {
-    /// Nothing was seen yet.
     pub fn new(ranges: ProbeRanges) -> Self {
         Self {
             ranges,
@@ -110,8 +108,8 @@ impl Drain {
         }
     }
 
-    /// The node leaves, or does not. Call whenever that may have changed; `now` counts only where
-    /// it did.
+    /// Records whether the node is leaving. Call it whenever that may have changed; `now` matters
+    /// only if it did.
     pub fn follow(&mut self, eligibility: &Eligibility, now: Mono) {
         let view = &mut self.view;
         let leaving = eligibility.is_leaving();
@@ -122,7 +120,7 @@ impl Drain {
         }
     }
 
-    /// Whether a count of open connections begins now. There is one at a time.
+    /// Whether to start a count of open connections now. There is one at a time.
     pub fn counts_open(&mut self, now: Mono) -> bool {
         let due = |at: Mono| now.since(at) >= open::PAUSE;
         let begins = self.view.since.is_some() && !self.counts && self.begun.is_none_or(due);
@@ -132,7 +130,7 @@ impl Drain {
         begins
     }
 
-    /// Takes in the count that began last, or why there is none.
+    /// Records the result of the last count, or why it failed.
     pub fn open(&mut self, counted: Result<OpenConnections, String>) {
         self.counts = false;
         self.view.open.take(counted, self.begun.unwrap_or_default());
@@ -143,8 +141,8 @@ impl Drain {
         &self.ranges
     }
 
-    /// Takes in what a look brought. `blind` says why connections may have come unseen, where they
-    /// may: then no time up to now was quiet for certain.
+    /// Records a sample. `blind` is why connections may be unobserved: then no time up to now was
+    /// quiet for certain.
     pub fn look(&mut self, outside: &Outside, blind: Option<String>) {
         let view = &mut self.view;
         for arrival in &outside.arrivals {
@@ -165,13 +163,13 @@ impl Drain {
         view.blind = blind;
     }
 
-    /// Something may have come unseen up to `at`, and nothing does any more: quiet begins anew. The
-    /// first look says itself since when somebody watches.
+    /// Connections up to `at` may have been unobserved, and now are observed again: the quiet time
+    /// begins again. The first sample sets the start of the observation itself.
     pub fn missed(&mut self, at: Mono) {
         self.view.watched = self.view.watched.map(|since| since.max(at));
     }
 
-    /// There is nothing to look at, for the reason given.
+    /// There is no observer, for this reason.
     pub fn cannot_see(&mut self, why: &str) {
         self.view.blind = Some(why.to_owned());
     }
@@ -181,49 +179,49 @@ impl Drain {
     }
 }
 
-/// Maximum age of the last look: beyond it the agent was stopped or starved, and nothing is known.
+/// Maximum age of the last sample. With an older one the agent was stopped or starved, and nothing
+/// is known.
 const UNSEEN: Duration = Duration::from_secs(5);
 
-/// Time from a connection's first SYN until it is surely open: a count that began earlier may lack it.
+/// Time after a connection's first SYN by which it is open. A count that began earlier may lack it.
 const HANDSHAKE: Duration = Duration::from_secs(1);
 
 const NOT_LEAVING: &str = "the node is not being removed, so there is nothing to wait for; to \
                            drain it anyway, pass the time since the drain began as waited=SECONDS";
 
-/// Why the answer is what it is. Only [`Reason::Quiet`] is 200.
+/// Reason for the answer. Only [`Reason::Quiet`] is 200.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Reason {
-    /// Nothing came for the quiet time; where the caller waits for open ones, none is active either.
+    /// No new connection for the quiet time and, if the caller waits for open ones, none in use.
     Quiet,
     /// Connections are open, and the caller waits for them.
     Open,
-    /// Something came, and the quiet time since then is not over.
+    /// A new connection arrived within the quiet time.
     Connections,
-    /// Nothing came so far, and the quiet time is not over; or open connections were not counted since the
-    /// last one came, and the caller waits for them.
+    /// No new connection so far, but the quiet time is not over. Or open connections, for which the
+    /// caller waits, were not counted since the last new one.
     Waiting,
-    /// Neither the Node object nor the caller says that the node leaves.
+    /// Neither the Node object nor the caller declares that the node is leaving.
     NotLeaving,
-    /// Connections may come unseen.
+    /// Connections may be unobserved.
     Blind,
 }
 
-/// The answer to a question.
+/// The answer to a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Why.
     pub reason: Reason,
-    /// Since when the node leaves: by its Node object or by the caller's word, whichever is earlier.
+    /// Since when the node is leaving: by its Node object or the caller, whichever is earlier.
     pub since: Option<Mono>,
-    /// Time without a new connection, as far as it was watched; zero where the node does not leave.
+    /// Observed time without a new connection; zero if the node is not leaving.
     pub quiet_for: Duration,
-    /// The reason in a sentence, without its period.
+    /// The reason as a sentence, without its period.
     pub message: String,
 }
 
 impl DrainView {
-    /// Answers. Time that nobody watched, and time before the node left, is not quiet.
+    /// Answers a caller. Unobserved time, and time before the node began to leave, is not quiet.
     pub fn judge(&self, ask: &Ask, now: Mono) -> Finding {
         let told = ask.waited.map(|waited| now.minus(waited));
         let since = self.since.into_iter().chain(told).min();
@@ -247,7 +245,7 @@ impl DrainView {
         }
     }
 
-    /// Time without a new connection, up to the last look; `None` before somebody watched.
+    /// Time without a new connection, up to the last sample; `None` before the observation began.
     pub fn quiet(&self) -> Option<Duration> {
         self.watched.map(|watched| self.quiet_since(watched))
     }
@@ -259,12 +257,12 @@ impl DrainView {
         seen.map_or(Duration::ZERO, |seen| seen.since(from))
     }
 
-    /// Open connections, as far as they are counted, and else why they are not.
+    /// The open connections, or why they are not counted.
     pub fn open_connections(&self, now: Mono) -> Result<&OpenConnections, String> {
         self.open.known(self.since.is_some(), now)
     }
 
-    /// Answer where no new connection comes, to a caller that waits for open ones too.
+    /// The answer to a caller that also waits for open connections, if no new one arrives.
     fn tell_open(&self, quiet: String, idle: Duration, now: Mono) -> (Reason, String) {
         let counted = match self.open_connections(now) {
             Ok(counted) => counted,

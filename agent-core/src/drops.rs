@@ -1,7 +1,7 @@
-//! The kernel's own reasons for dropping packets of connections to Services, and when it is asked for
-//! them: while connections or probes are lost, for a bounded part of the time.
+//! The kernel's drop reasons for packets of connections to Services, and when they are read: while
+//! connections or probes are lost, for a bounded part of the time.
 //!
-//! Reasons explain. They accuse nobody: the verdict is the same without them.
+//! Reasons explain a verdict and never change it.
 
 use std::cmp::Reverse;
 
@@ -12,16 +12,16 @@ use crate::evidence::Directory;
 use crate::limits::{DROPS_KEPT, DROPS_QUIET, DROPS_REST, DROPS_WATCHED};
 use crate::time::Mono;
 
-/// Services and reasons that are kept.
+/// Maximum number of entries of Services and reasons.
 const KEPT: usize = 64;
-/// The kernel does not say why: older kernels drop many packets so.
+/// The kernel's name for no reason; older kernels give it for many packets.
 const NOT_SPECIFIED: &str = "NOT_SPECIFIED";
-/// A program or filter of tc drops what comes in.
+/// A tc program or filter drops at ingress.
 const BY_TC: &str = "TC_INGRESS";
-/// The same of what goes out.
+/// The same at egress.
 const BY_TC_OUT: &str = "TC_EGRESS";
 
-/// Packets of one Service that the kernel dropped for one reason since the reading before.
+/// Packets of one Service that the kernel dropped for one reason since the previous sample.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DropCount {
     /// Id of the Service port and family.
@@ -31,36 +31,36 @@ pub struct DropCount {
     pub packets: u64,
 }
 
-/// Whether the kernel's reasons are read.
+/// Whether the kernel's drop reasons are read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DropWatch {
-    /// Nothing is attached.
+    /// The program is not attached.
     #[default]
     Off,
     /// The program is attached.
     On,
-    /// The kernel cannot or must not give them, in a sentence with the remedy.
+    /// The kernel cannot provide them or the agent must not read them: a sentence with the remedy.
     Denied(String),
 }
 
 /// Packets of one Service that were dropped for one reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dropped {
-    /// `namespace/name`, and `:port` where the port has a name.
+    /// `namespace/name`, with `:port` if the port has a name.
     pub service: String,
     #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
     /// The kernel's name for the reason, without its prefix.
     pub reason: String,
-    /// While reasons were read.
+    /// Number of packets, counted only while reasons were read.
     pub packets: u64,
     /// When the last one was read.
     pub last: Mono,
 }
 
 impl Dropped {
-    /// Whether it says why.
+    /// Whether the kernel gave a reason.
     pub fn is_specific(&self) -> bool {
         self.reason != NOT_SPECIFIED
     }
@@ -71,13 +71,13 @@ impl Dropped {
 pub struct Drops {
     #[serde(default)]
     pub watch: DropWatch,
-    /// Of the last minutes: those with a reason first, then those with most packets.
+    /// Of the last minutes: entries with a reason first, then by number of packets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dropped: Vec<Dropped>,
 }
 
 impl Drops {
-    /// The reason for most of what was dropped lately, in a family where one is named.
+    /// The most frequent recent reason, in `family` if given.
     pub fn main(&self, family: Option<Family>, now: Mono) -> Option<&Dropped> {
         let is_recent = |it: &&Dropped| now.since(it.last) <= DROPS_QUIET && it.is_specific();
         let of_family = |it: &&Dropped| family.is_none_or(|family| it.family == family);
@@ -86,23 +86,24 @@ impl Drops {
     }
 }
 
-/// The same, and when the kernel is asked, which is no part of a recording: no verdict depends on it.
+/// The drops with the times of reading. The times are not recorded, because no verdict depends on
+/// them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DropLedger {
     pub(crate) shown: Drops,
-    /// When the program was asked for; nothing while it is not.
+    /// When reading began; `None` while it is off.
     #[serde(skip)]
     asked: Option<Mono>,
     /// When something was last lost.
     #[serde(skip)]
     lost: Option<Mono>,
-    /// Not asked for again before this.
+    /// Reading must not begin before this time.
     #[serde(skip)]
     rests: Option<Mono>,
 }
 
 impl DropLedger {
-    /// Something was lost. Returns whether to attach the program now.
+    /// Records a loss. Returns whether to attach the program now.
     pub(crate) fn lose(&mut self, now: Mono) -> bool {
         self.lost = Some(now);
         let begins = self.asked.is_none() && self.rests.is_none_or(|until| now >= until);
@@ -112,8 +113,8 @@ impl DropLedger {
         begins
     }
 
-    /// Time went by. Returns whether to detach the program now: nothing is lost any more, or what goes
-    /// on being lost has had its reasons read.
+    /// Expires old entries. Returns whether to detach the program now: losses have ended, or the
+    /// time for reading is over.
     pub(crate) fn look(&mut self, now: Mono) -> bool {
         let kept = |dropped: &Dropped| now.since(dropped.last) <= DROPS_KEPT;
         self.shown.dropped.retain(kept);
@@ -129,13 +130,13 @@ impl DropLedger {
         is_quiet || is_long
     }
 
-    /// Takes in what the kernel counted.
+    /// Records the kernel's counts.
     pub(crate) fn take(&mut self, counts: &[DropCount], directory: &dyn Directory, now: Mono) {
         for count in counts {
             let Some(info) = directory.service(count.service) else {
                 continue;
             };
-            // The agent's own programs drop every probe where its way ends, and at an uplink.
+            // The agent's own programs drop every probe at the end of its way, and at an uplink.
             if info.sentinel && [BY_TC, BY_TC_OUT].contains(&&*count.reason) {
                 continue;
             }
@@ -166,8 +167,7 @@ impl DropLedger {
     }
 }
 
-/// One line on what a reason means, for those that nodes show most; the names are those of Linux 5.17
-/// to 6.18.
+/// A short explanation of the most frequent reasons. The names are those of Linux 5.17 to 6.18.
 pub fn meaning(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "NETFILTER_DROP" => "a rule of a packet filter (nftables, iptables) drops it",

@@ -1,5 +1,5 @@
-//! The rows of the fleet list, built from Nodes and their condition `ServiceDatapathReady`, and the
-//! order in which they are shown. Nothing here reads a cluster.
+//! The rows of the fleet list, made from Nodes and their condition `ServiceDatapathReady`, and
+//! their order. Nothing here reads a cluster.
 
 pub mod census;
 pub mod rotation;
@@ -15,19 +15,19 @@ use crate::eligibility::PRESETS;
 use crate::explain::label;
 use crate::time::{Spoken, Wall};
 
-/// A condition this old is nobody's any more: an agent writes it every 5 min.
+/// A condition of this age is out of date: agents write it every 5 min.
 pub const OUT_OF_DATE: Duration = Duration::from_secs(15 * 60);
 
-/// Facts of a Node object.
+/// Facts about a Node object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSeen {
     /// `metadata.name`.
     pub name: String,
-    /// `metadata.deletionTimestamp` is set.
+    /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
     /// Keys of its taints.
     pub taints: Vec<String>,
-    /// Label `kubernetes.io/os`, where it is another than linux: no agent runs there.
+    /// Label `kubernetes.io/os` if it is not linux: no agent runs there.
     pub foreign_os: Option<String>,
     /// The condition `ServiceDatapathReady`.
     pub condition: Option<ConditionSeen>,
@@ -36,11 +36,9 @@ pub struct NodeSeen {
 /// Content of the condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionSeen {
-    /// Its status.
     pub status: Status,
-    /// Its reason, as it stands there.
+    /// The raw reason.
     pub reason: String,
-    /// Its message.
     pub message: String,
     /// When its status last changed.
     pub transition: Option<Wall>,
@@ -48,7 +46,7 @@ pub struct ConditionSeen {
     pub heartbeat: Option<Wall>,
 }
 
-/// Group of a row, in the order of the page.
+/// Group of a row, in display order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Group {
@@ -56,30 +54,30 @@ pub enum Group {
     Sick,
     /// Not known to be sound.
     Doubtful,
-    /// Being removed, which is expected; whatever else it is.
+    /// Being removed, which is expected, whatever its datapath.
     Leaving,
-    /// Proven, and staying.
+    /// Proven, and not leaving.
     Sound,
-    /// Of another operating system: pathproof is for Linux, and no agent is expected.
+    /// Another operating system: no agent is expected.
     NotLinux,
 }
 
 /// The row of a node. Names in JSON are stable: fields are added, never renamed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// The node's name.
     pub node: String,
     pub group: Group,
-    /// State of its datapath, as far as it is known.
+    /// State of its datapath, as far as known.
     pub verdict: &'static str,
-    /// Why, in a word or two; nothing of a node that is proven.
+    /// Reason in one or two words; empty for a proven node.
     pub reason: String,
-    /// Why, in a sentence, where there is something to tell.
+    /// Reason as a sentence, if there is something to add.
     pub sentence: Option<String>,
-    /// When the condition's status last changed; of one that is out of date, the last heartbeat.
+    /// When the condition's status last changed; the last heartbeat if the condition is out of
+    /// date.
     #[serde(serialize_with = "as_text")]
     pub since: Option<Wall>,
-    /// Why the node leaves, in a word such as a taint's key; nothing of one that stays.
+    /// Why the node is leaving, in one word such as a taint's key.
     pub leaving: Option<String>,
 }
 
@@ -87,7 +85,7 @@ fn as_text<S: Serializer>(at: &Option<Wall>, serializer: S) -> Result<S::Ok, S::
     at.map(|at| at.to_string()).serialize(serializer)
 }
 
-/// Verdicts on nodes, the worst first.
+/// Verdicts, the worst first.
 const WORST_FIRST: [&str; 12] = [
     "broken",
     "stale",
@@ -103,7 +101,7 @@ const WORST_FIRST: [&str; 12] = [
     "proven",
 ];
 
-/// All nodes, in the order in which they are shown; within a group the worst first.
+/// All nodes in display order; within a group the worst first.
 pub fn rows(nodes: &[NodeSeen], now: Wall) -> Vec<Row> {
     let mut rows: Vec<Row> = nodes.iter().map(|node| row(node, now)).collect();
     let place = |row: &Row| {
@@ -115,11 +113,11 @@ pub fn rows(nodes: &[NodeSeen], now: Wall) -> Vec<Row> {
     rows
 }
 
-/// The row of one node, as of `now`.
+/// The row of one node at `now`.
 fn row(node: &NodeSeen, now: Wall) -> Row {
     let mut row = match (&node.condition, &node.foreign_os) {
         (Some(condition), _) => of_condition(node, condition, now),
-        // pathproof is for Linux: no agent is expected elsewhere.
+        // pathproof runs on Linux only: no agent is expected.
         (None, Some(os)) => blank(node, "no agent", format!("{os} node")),
         (None, None) => Row {
             sentence: Some(format!(
@@ -136,7 +134,7 @@ fn row(node: &NodeSeen, now: Wall) -> Row {
 }
 
 fn blank(node: &NodeSeen, verdict: &'static str, reason: String) -> Row {
-    // By the Node alone: deletion, and the taint that always counts.
+    // From the Node alone: deletion, and the taint that always counts.
     let counts = |key: &&String| PRESETS[0].keys.contains(&key.as_str());
     let tainted = node.taints.iter().find(counts).cloned();
     let deleted = node.deleting.then(|| "deleted".to_owned());
@@ -181,7 +179,7 @@ fn of_condition(node: &NodeSeen, condition: &ConditionSeen, now: Wall) -> Row {
 
 fn group(verdict: &str) -> Group {
     match verdict {
-        // A recovering datapath is still answered 503 until the recovery lasts.
+        // While a datapath recovers, the answer is still 503.
         "broken" | "stale" | "not ready" | "recovering" => Group::Sick,
         "proven" | "ready" => Group::Sound,
         "no agent" => Group::NotLinux,
@@ -207,10 +205,9 @@ fn judged(status: Status, reason: Option<Reason>) -> (&'static str, &'static str
     }
 }
 
-/// Number of nodes of each kind: the one line that is read first.
+/// Number of nodes in each group: the summary line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// All nodes.
     pub nodes: usize,
     pub sick: usize,
     pub doubtful: usize,
@@ -233,7 +230,7 @@ impl Tally {
     }
 }
 
-/// Time from `at` to `now`; zero where `at` lies ahead, as with clocks that differ.
+/// Time from `at` to `now`; zero if `at` is in the future, because clocks differ.
 pub fn age(at: Wall, now: Wall) -> Duration {
     Duration::from_nanos(u64::try_from(now.0.saturating_sub(at.0)).unwrap_or(0))
 }

@@ -1,10 +1,10 @@
-//! Health check node ports of Services: load balancers ask there whether a node has endpoints of a
-//! Service with `externalTrafficPolicy: Local`.
+//! Health check node ports of Services: there load balancers check whether a node has endpoints of
+//! a Service with `externalTrafficPolicy: Local`.
 //!
-//! The Services that have one, and the endpoints that count, follow kube-proxy's rules (1.36, `serviceport.go`,
-//! `endpointschangetracker.go`): each family has a server of its own, which counts addresses of ready
-//! endpoints on this node, whatever their ports. The answer is that of
-//! [`of_service`](super::answer::of_service).
+//! The selection of Services and endpoints follows kube-proxy (1.36, `serviceport.go`,
+//! `endpointschangetracker.go`). Each family has its own server, which counts addresses of ready
+//! endpoints on this node, whatever their ports. [`of_service`](super::answer::of_service) gives
+//! the answer.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,30 +15,29 @@ use crate::cluster::ObjectName;
 use crate::expect::node::address;
 use crate::view::{Applied, ClusterView, ServiceState};
 
-/// A Service that load balancers ask about.
+/// A Service with a health check node port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthPort {
-    /// Its name.
     pub service: ObjectName,
-    /// By [`Family`]: ready endpoints on this node; `None` where the Service has no cluster IP of it, and
-    /// kube-proxy no listener.
+    /// Ready endpoints on this node, by [`Family`]; `None` if the Service has no cluster IP in that
+    /// family, for which kube-proxy has no listener.
     pub local: [Option<u32>; FAMILIES],
 }
 
-/// Services by the port at which they are asked about, in host order.
+/// Services by health check node port, in host order.
 pub type PortTable = BTreeMap<u16, HealthPort>;
 
-/// Whether a Service and family are among those that are wanted.
+/// Whether a Service and family are selected.
 type Selection<'a> = dyn Fn(&ObjectName, Family) -> bool + 'a;
 
-/// The ports of the cluster as last reported.
+/// The health check node ports of the cluster.
 #[derive(Clone, Debug, Default)]
 pub struct HealthPorts {
     ports: BTreeMap<ObjectName, (u16, [Option<u32>; FAMILIES])>,
     changed: bool,
-    /// They were reduced to those that fail with the last call of [`HealthPorts::news`].
+    /// The last call of [`HealthPorts::news`] selected only failing Services.
     reduced: bool,
-    /// The table that was given last.
+    /// The last table that was returned.
     given: Option<PortTable>,
 }
 
@@ -55,9 +54,9 @@ impl HealthPorts {
         }
     }
 
-    /// Services by their ports, if that is another table than the last one. With `failing` it has those
-    /// Services and families alone that this holds for. Of two Services that name the same port, which no
-    /// API server takes, the first by name has it.
+    /// The Services by port, if the table changed. With `failing` it has only the Services and
+    /// families for which that holds. If two Services name the same port, which no API server
+    /// accepts, the first by name gets it.
     pub fn news(&mut self, failing: Option<&Selection<'_>>) -> Option<PortTable> {
         let reduced = std::mem::replace(&mut self.reduced, failing.is_some());
         if !(std::mem::take(&mut self.changed) || reduced || self.reduced) {
@@ -86,7 +85,7 @@ impl HealthPorts {
     }
 }
 
-/// Port and endpoints of a Service, where load balancers ask about it.
+/// Health check node port and endpoints of a Service, if it has one.
 fn port_of(state: &ServiceState) -> Option<(u16, [Option<u32>; FAMILIES])> {
     let service = state.service.as_deref()?;
     let port = service.health_port?;
@@ -98,8 +97,8 @@ fn port_of(state: &ServiceState) -> Option<(u16, [Option<u32>; FAMILIES])> {
     Some((port, local))
 }
 
-/// Addresses of this node's ready endpoints, each once. One that terminates is not ready: the load
-/// balancer is to go elsewhere before the last one ends.
+/// Number of addresses of this node's ready endpoints. Terminating endpoints are not ready: load
+/// balancers must switch before the last one ends.
 fn local_ready(state: &ServiceState, family: Family) -> u32 {
     let slices = state.slices.iter().filter(|slice| !slice.ports.is_empty());
     let endpoints = slices.flat_map(|slice| &slice.endpoints);
@@ -220,7 +219,7 @@ mod tests {
         assert!(!scene.apply(vec![service("api", None, &["10.96.0.8"])]));
         assert!(scene.apply(vec![service("web", Some(30_501), &["10.96.0.7"])]));
         assert_eq!(scene.local(30_500), None);
-        // The same port twice, as a folder may have it.
+        // Two Services with one port, which is possible in a folder.
         assert!(scene.apply(vec![service("api", Some(30_501), &["fd01::8"])]));
         assert_eq!(scene.local(30_501), Some([None, Some(0)]));
         let api = ObjectName::new("shop", "api");

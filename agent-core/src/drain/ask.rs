@@ -1,4 +1,4 @@
-//! A caller's question: the query of `/drainz`, parsed.
+//! A caller's parameters: the query of `/drainz`, parsed.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -6,37 +6,37 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use thiserror::Error;
 
-/// The quiet time where none is asked for.
+/// Default quiet time.
 pub const DEFAULT_QUIET: Duration = Duration::from_secs(10);
-/// The shortest quiet time: a look comes every half second at least.
+/// Minimum quiet time: there is a sample at least every half second.
 pub const MIN_QUIET: Duration = Duration::from_secs(1);
-/// The longest quiet time, and the longest idle time.
+/// Maximum quiet time and idle time.
 pub const MAX_QUIET: Duration = Duration::from_secs(600);
-/// Time without a packet after which a connection is idle, where none is asked for.
+/// Default idle time.
 pub const DEFAULT_IDLE: Duration = Duration::from_secs(10);
-/// The longest that a caller may have waited, or may want to wait: a day.
+/// Maximum for the time that a caller has waited or wants to wait: a day.
 const MAX_WAIT: Duration = Duration::from_secs(86_400);
 
-/// State that a drain waits for.
+/// Condition that a drain waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Until {
-    /// No new connection comes from outside.
+    /// No new connection arrives from outside.
     #[default]
     New,
-    /// No new connection comes, and no open one is in use.
+    /// No new connection arrives, and no open one is in use.
     Open,
 }
 
-/// A question.
+/// The parameters of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// Required time without a new connection.
     pub quiet: Duration,
-    /// Time that the caller has been waiting already. A caller that gives it declares the node to
-    /// be leaving, whatever its Node object says.
+    /// Time that the caller has already waited. With it the caller declares that the node is
+    /// leaving, whatever the Node object says.
     pub waited: Option<Duration>,
     pub until: Until,
-    /// Time without a packet after which an open connection is not waited for.
+    /// Time without a packet after which the caller no longer waits for an open connection.
     pub idle: Duration,
 }
 
@@ -51,10 +51,10 @@ impl Default for Ask {
     }
 }
 
-/// A question that cannot be answered.
+/// An invalid request.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AskError {
-    /// Not a time, or out of bounds.
+    /// It is no duration, or out of range.
     #[error(
         "{what} {value:?} is not a duration {bounds}: give seconds or a number with a unit, for \
          example 12.5, 30s or 1m30s"
@@ -63,13 +63,11 @@ pub enum AskError {
         /// Name of the duration.
         what: &'static str,
         value: String,
-        /// Range that is allowed.
+        /// Allowed range.
         bounds: &'static str,
     },
-    /// There is no such parameter.
     #[error("parameter {0:?} is not known: the parameters are idle, quiet, until and waited")]
     Unknown(String),
-    /// Neither of the two.
     #[error(
         "until {0:?} is not known: give new (no new connection arrives) or open (and none is in \
          use)"
@@ -78,11 +76,9 @@ pub enum AskError {
 }
 
 impl Ask {
-    /// Reads the query of a URL, such as `quiet=30s&waited=12.5`. Empty: the default.
+    /// Parses the query of a URL, such as `quiet=30s&waited=12.5`. An empty one gives the defaults.
     ///
-    /// # Errors
-    /// The first parameter that is unknown or out of bounds. A hook that is misspelt must not be
-    /// told that all is quiet.
+    /// # Errors The first parameter that is unknown or out of range. A misspelt hook must not get the answer that all is quiet.
     pub fn parse(query: &str) -> Result<Self, AskError> {
         let mut ask = Self::default();
         for parameter in query.split('&').filter(|part| !part.is_empty()) {
@@ -98,7 +94,8 @@ impl Ask {
         Ok(ask)
     }
 
-    /// The query that [`Ask::parse`] reads. Defaults are left out: an older agent may not know their names.
+    /// The query for [`Ask::parse`], without default values: an older agent may not know their
+    /// names.
     pub fn query(&self) -> String {
         let mut query = format!("quiet={:.3}", self.quiet.as_secs_f64());
         if self.until == Until::Open {
@@ -114,10 +111,10 @@ impl Ask {
     }
 }
 
-/// Reads the condition that a caller waits for.
+/// Parses the condition that a caller waits for.
 ///
 /// # Errors
-/// It is neither `new` nor `open`.
+/// The text is neither `new` nor `open`.
 pub fn until(text: &str) -> Result<Until, AskError> {
     match text {
         "new" => Ok(Until::New),
@@ -126,7 +123,7 @@ pub fn until(text: &str) -> Result<Until, AskError> {
     }
 }
 
-/// Reads a quiet time.
+/// Parses a quiet time.
 ///
 /// # Errors
 /// The text is no duration, or not between [`MIN_QUIET`] and [`MAX_QUIET`].
@@ -134,7 +131,7 @@ pub fn quiet_time(text: &str) -> Result<Duration, AskError> {
     short("quiet time", text)
 }
 
-/// Reads the time without a packet after which a connection is idle.
+/// Parses an idle time.
 ///
 /// # Errors
 /// The text is no duration, or not between [`MIN_QUIET`] and [`MAX_QUIET`].
@@ -142,7 +139,7 @@ pub fn idle_time(text: &str) -> Result<Duration, AskError> {
     short("idle time", text)
 }
 
-/// Reads how long somebody wants to wait.
+/// Parses the maximum time to wait.
 ///
 /// # Errors
 /// The text is no duration, or longer than a day.
@@ -158,7 +155,7 @@ fn wait(what: &'static str, text: &str) -> Result<Duration, AskError> {
     span(what, text, Duration::ZERO..=MAX_WAIT, "of at most 24h")
 }
 
-/// Seconds, or a number with a unit. Scripts count in seconds.
+/// Seconds (for scripts), or a number with a unit.
 fn span(
     what: &'static str,
     text: &str,

@@ -1,5 +1,5 @@
-//! Connections from outside that are open while the node leaves, out of the kernel's connection table:
-//! nothing is counted by packet, and those that were open before are there too.
+//! Open connections from outside while the node is leaving, from the kernel's connection table.
+//! This costs nothing per packet, and includes connections from before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,21 +15,21 @@ use crate::view::ClusterView;
 
 /// Interval of counts while the node leaves.
 pub(super) const PAUSE: Duration = Duration::from_secs(1);
-/// Maximum age of a count that is used.
+/// Maximum age of a usable count.
 const OLD: Duration = Duration::from_secs(5);
 
-/// A connection of the table that was translated, as its client began it.
+/// A translated connection of the table, in its original direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     pub client: Address,
-    /// Address that it dialled.
+    /// Address that the client dialled.
     pub dialled: Address,
     /// Time without a packet.
     pub idle: Duration,
 }
 
-/// Numbers of open connections by their time without a packet in seconds; the longest idle time that a caller
-/// may give and longer times are one.
+/// Numbers of open connections by seconds without a packet. Times above the maximum idle time are
+/// one entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenConnections(BTreeMap<u64, u64>);
 
@@ -39,7 +39,7 @@ impl OpenConnections {
         *self.0.entry(seconds).or_default() += 1;
     }
 
-    /// Connections with a packet within `idle`, and those without one.
+    /// Numbers of connections with and without a packet within `idle`.
     pub(crate) fn split(&self, idle: Duration) -> (u64, u64) {
         let (mut active, mut silent) = (0, 0);
         for (seconds, count) in &self.0 {
@@ -52,17 +52,17 @@ impl OpenConnections {
     }
 }
 
-/// Selects the flows that come from outside, to a Service.
+/// Selects the flows from outside to a Service.
 #[derive(Clone, Debug, Default)]
 pub struct Outsiders {
-    /// Addresses at which clients outside dial Services: the node's addresses, external IPs, load balancers' IPs.
+    /// Addresses where clients outside dial Services: the node's, external IPs, load balancer IPs.
     entrances: BTreeSet<Address>,
     node: NodeContext,
     ignored: ProbeRanges,
 }
 
 impl Outsiders {
-    /// As the view has it now.
+    /// The selection for the current view.
     pub(crate) fn of(view: &ClusterView, ignored: ProbeRanges) -> Self {
         let node = NodeContext::of(view.node());
         let services = view
@@ -77,7 +77,7 @@ impl Outsiders {
         }
     }
 
-    /// Takes a flow into account, if it is one of theirs.
+    /// Counts a flow if it is selected.
     pub fn count(&self, flow: &Flow, counted: &mut OpenConnections) {
         let is_own = self.node.addresses.contains(&flow.client)
             || agent_common::steer::is_loopback(&flow.client)
@@ -90,13 +90,13 @@ impl Outsiders {
     }
 }
 
-/// The last count of open connections, or the reason why there is none.
+/// The last count of open connections, or why there is none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct OpenView {
-    /// The last count, and when it began.
+    /// The last count and its start.
     pub last: Option<(OpenConnections, Mono)>,
-    /// Why they are not counted.
+    /// Why they could not be counted.
     pub uncounted: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Counts the nodes that fail by their own evidence, from their conditions, and says when a new count is
-//! worth a write. Nothing here reads a cluster.
+//! Counts the nodes that fail by their own evidence, from their conditions, and decides when to
+//! publish a new count. Nothing here reads a cluster.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,43 +10,45 @@ use crate::brake::FleetReport;
 use crate::condition::Status;
 use crate::time::{Mono, Wall};
 
-/// A change of fewer nodes than one in so many waits for [`SMALL`]: each write goes to every node.
+/// A change of less than one node in this many waits for [`SMALL`], because each write is sent to
+/// every node.
 const ONE_IN: u32 = 50;
-/// The pause between small changes of the number of unsound nodes...
+/// Pause between small changes of the number of unsound nodes...
 const SMALL: Duration = Duration::from_secs(10);
-/// ...and between changes of all else, as where nodes come and go.
+/// ...and between all other changes, for example of the number of nodes.
 const OTHER: Duration = Duration::from_secs(60);
-/// Without a change the count is written anew this often: agents tell from it that somebody counts.
+/// Interval of writing an unchanged count: it shows agents that the rotator is alive.
 pub const BEAT: Duration = Duration::from_secs(300);
 
-/// The nodes of a cluster, as their watch tells of them.
+/// The nodes of a cluster, from a watch.
 #[derive(Debug, Default)]
 pub struct Census {
     pub(super) nodes: HashMap<Box<str>, Member>,
-    /// Number of the list that is under way, or was last.
+    /// Number of the current or last list.
     list: u32,
-    /// A list came to its end.
+    /// Whether a list was complete.
     pub(super) is_whole: bool,
     said: Option<Said>,
 }
 
-/// A count to be published on the slices.
+/// A published count.
 #[derive(Debug)]
 struct Said {
     report: FleetReport,
     written: Mono,
-    /// When this count was first reported.
+    /// When this count was first published.
     changed: Mono,
 }
 
 #[derive(Debug)]
 pub(super) struct Member {
     heartbeat: Option<Wall>,
-    /// When the heartbeat was seen to change; the first one is as old as it says. Clocks of nodes differ.
+    /// When the rotator saw the heartbeat change. The first one is dated by its own time. Clocks of
+    /// nodes differ.
     changed: Mono,
-    /// The condition's reason, where its status is False.
+    /// Reason of a condition with status False.
     pub(super) failing: Option<Box<str>>,
-    /// When it was seen to begin or to cease to fail.
+    /// When it was seen to begin or to stop failing.
     pub(super) since: Mono,
     pub(super) excluded: Excluded,
     /// The object's version.
@@ -55,26 +57,25 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// Whether its agent has written lately.
+    /// Whether its agent wrote recently.
     pub(super) fn is_counted(&self, now: Mono) -> bool {
         self.heartbeat.is_some() && now.since(self.changed) <= OUT_OF_DATE
     }
 }
 
 impl Census {
-    /// The nodes that follow are all that there are.
+    /// A list of all nodes begins.
     pub fn begin_list(&mut self) {
         self.list = self.list.wrapping_add(1);
     }
 
-    /// Those were all: nodes that the list did not have are gone.
+    /// The list is complete: nodes that were not in it are gone.
     pub fn end_list(&mut self) {
         self.nodes.retain(|_, member| member.list == self.list);
         self.is_whole = true;
     }
 
-    /// A node is there, with this condition. Returns whether it fails now and did not, or the other way
-    /// round.
+    /// Records a node with its condition. Returns whether it began or stopped failing.
     pub fn put(
         &mut self,
         node: &str,
@@ -110,24 +111,22 @@ impl Census {
         }
     }
 
-    /// Whether the node has the label that withdraws it, at this version of the object.
+    /// Records whether the node has the label, at this version of the object.
     pub fn exclude(&mut self, node: &str, excluded: Excluded, version: &str) {
         if let Some(member) = self.nodes.get_mut(node) {
             (member.excluded, member.version) = (excluded, version.into());
         }
     }
 
-    /// A node is gone.
     pub fn remove(&mut self, node: &str) {
         self.nodes.remove(node);
     }
 
-    /// Nodes of the cluster, with an agent or without.
     pub fn nodes(&self) -> u32 {
         u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)
     }
 
-    /// Counts, as of `now`. An agent that has not written for long is not counted.
+    /// The count at `now`. Nodes whose agent has not written for long do not count.
     pub fn count(&self, wall: Wall, now: Mono) -> FleetReport {
         let mut report = FleetReport {
             written: wall.0 / 1_000_000_000,
@@ -145,8 +144,9 @@ impl Census {
         report
     }
 
-    /// The count that the sentinel's slices should hold now; nothing before all nodes are known, or
-    /// while `silent`: then what they hold stays. `anyway`: they are about to be written.
+    /// The count that the sentinel's slices should have now. `None` before all nodes are known or
+    /// while `silent`: then the slices keep theirs. `anyway`: the slices are about to be written
+    /// for another reason.
     pub fn publish(
         &mut self,
         silent: bool,
@@ -170,7 +170,7 @@ impl Census {
             now.since(since) >= pause
         };
         if anyway || self.said.as_ref().is_none_or(due) {
-            // A rotation writes the same count again: the next change need not wait for that.
+            // A rotation writes the same count again, which does not delay the next change.
             let same = self.said.as_ref().filter(|said| is_same(said));
             self.said = Some(Said {
                 changed: same.map_or(now, |said| said.changed),

@@ -1,5 +1,5 @@
-//! When the rotator writes what: who leads, when the next generation is due, which slices are not
-//! as they should be. Pure; `crate::rotate` reads and writes.
+//! When the rotator writes what: which rotator leads, when the next generation is due, which slices
+//! need repair. Pure; `crate::rotate` reads and writes.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,71 +11,71 @@ use crate::freshness::{FIRST_GENERATION, is_generation, newer_generation, next_g
 use crate::names::of_family;
 use crate::time::Mono;
 
-/// The leader may write for this long after its last renewal; another one takes over then. Long,
-/// since each renewal is a write, and two may fail before a rotation is missed.
+/// A leader may write for this long after its last renewal; then another one takes over. It is long
+/// because each renewal is a write. Two renewals may fail before a rotation is missed.
 pub const LEASE: Duration = Duration::from_secs(45);
 /// Interval of the leader's renewals.
 pub const RENEW: Duration = Duration::from_secs(15);
 /// A leader that could not renew stops writing this long before another one may write.
 const MARGIN: Duration = Duration::from_secs(15);
-/// An API server that answered nothing for this long was away; less is a hiccup.
+/// Minimum length of an outage of the API server.
 const OUTAGE: Duration = Duration::from_secs(15);
-/// After an outage nothing moves for this long: proxies come back one by one, each with everything
-/// to read again, and one that is late then is no fault of its node.
+/// Pause of rotations after an outage: proxies come back one by one and read everything again. A
+/// late one is no fault of its node.
 pub const PAUSE: Duration = Duration::from_secs(600);
-/// The default of `--interval`. A hung proxy is noticed after the next rotation, so the interval is
-/// most of that delay.
+/// Default of `--interval`. A hung proxy is found after the next rotation, so the interval is most
+/// of that delay.
 pub const INTERVAL: Duration = Duration::from_secs(15);
-/// Watch events of a rotation for each node: two slices, each sent to an agent and a proxy.
+/// Watch events per node and rotation: two slices, each sent to an agent and a proxy.
 const EVENTS_PER_NODE: u32 = 4;
 /// Maximum rate of watch events that rotations cause at the API server, on average.
 const EVENTS_PER_SECOND: u32 = 200;
 
-/// Time from one generation to the next: `least`, or nodes / 50 seconds if that is longer. More
-/// often, rotations would cause more than 200 watch events a second. With the default the second
-/// part begins at 750 nodes: 20 s for 1,000 nodes, 60 s for 3,000, 100 s for 5,000.
+/// Time from one generation to the next: `least`, or nodes / 50 seconds if that is longer. Shorter
+/// intervals would cause more than 200 watch events a second. With the default the second term
+/// matters from 750 nodes: 20 s for 1,000 nodes, 60 s for 3,000, 100 s for 5,000.
 pub fn interval(least: Duration, nodes: u32) -> Duration {
     least.max(Duration::from_secs(1) * EVENTS_PER_NODE * nodes / EVENTS_PER_SECOND)
 }
 
-/// A Lease as it was read.
+/// A Lease as read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseSeen {
-    /// The leader; nobody after a leader that went in order.
+    /// The leader; `None` after a leader released it.
     pub holder: Option<String>,
     /// Changes with every write.
     pub version: String,
-    /// Time for which the holder leads without a renewal, as it wrote it.
+    /// Time for which the holder leads without a renewal, as the Lease has it.
     pub duration: Duration,
 }
 
 /// Next action on the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseStep {
-    /// Make it, in our name.
+    /// Create the Lease with this rotator's name.
     Create,
-    /// Write our name over nobody's.
+    /// Take the Lease, which has no holder.
     Take,
-    /// Write our name over another one's, which ran out.
+    /// Take the Lease of another holder, which expired.
     Seize,
-    /// Say that we still lead.
+    /// Renew the Lease.
     Renew,
-    /// Nothing.
+    /// Do nothing.
     Wait,
 }
 
-/// One rotator among several, of which one leads.
+/// One of several rotators, of which one leads.
 #[derive(Clone, Debug, Default)]
 pub struct Candidate {
     me: String,
-    /// Version of another one's lease, and when it was first seen: clocks of other machines say
-    /// nothing, so a lease runs out by ours, from when we saw its last change.
+    /// Version of another holder's Lease, and when this version was first read. Clocks of machines
+    /// differ, so a Lease expires by this machine's clock, counted from its last change.
     observed: Option<(String, Mono)>,
     renewed: Option<Mono>,
 }
 
 impl Candidate {
-    /// By a name that no other has.
+    /// `me` must be unique.
     pub fn new(me: String) -> Self {
         Self {
             me,
@@ -83,17 +83,16 @@ impl Candidate {
         }
     }
 
-    /// The name.
     pub fn name(&self) -> &str {
         &self.me
     }
 
-    /// Whether the lease is to be looked at: always, but for a leader that just said so.
+    /// Whether to read the Lease now: always, except for a leader that just renewed it.
     pub fn is_due(&self, now: Mono) -> bool {
         self.renewed.is_none_or(|at| now.since(at) >= RENEW)
     }
 
-    /// The next action, with the lease as it was just read.
+    /// The next action for the Lease as just read.
     pub fn step(&mut self, lease: Option<&LeaseSeen>, now: Mono) -> LeaseStep {
         let Some(lease) = lease else {
             return LeaseStep::Create;
@@ -116,36 +115,36 @@ impl Candidate {
         }
     }
 
-    /// The lease was written in our name; the request was sent at `asked`.
+    /// The Lease was written with this rotator's name; the request was sent at `asked`.
     pub fn wrote(&mut self, asked: Mono) {
         (self.renewed, self.observed) = (Some(asked), None);
     }
 
-    /// The lease was written by somebody else, or is given up.
+    /// Another rotator wrote the Lease, or this one releases it.
     pub fn lost(&mut self) {
         self.renewed = None;
     }
 
-    /// Whether we may write.
+    /// Whether this rotator may write.
     pub fn leads(&self, now: Mono) -> bool {
         self.renewed
             .is_some_and(|at| now.since(at) < LEASE.saturating_sub(MARGIN))
     }
 }
 
-/// Desired slices, from the Service.
+/// Desired slices, derived from the Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
-    /// The Service's name, which those of the slices begin with.
+    /// The Service's name: the prefix of the slices' names.
     pub service: String,
     /// Families of its cluster IPs.
     pub families: Vec<Family>,
     /// Its ports.
     pub ports: Vec<(String, Protocol)>,
-    /// The one endpoint, by [`Family`].
+    /// The echo's address, the only endpoint, by [`Family`].
     pub echo: [IpAddr; FAMILIES],
-    /// The count of nodes ([`FleetReport`](crate::brake::FleetReport)) that the first family's slice
-    /// should hold; nothing where what it holds stays.
+    /// The count of nodes ([`FleetReport`](crate::brake::FleetReport)) for the first family's
+    /// slice; `None` to keep the present one.
     pub fleet: Option<String>,
 }
 
@@ -154,27 +153,27 @@ pub fn slice_name(service: &str, family: Family) -> String {
     format!("{service}-{}", of_family(family).to_lowercase())
 }
 
-/// A slice of the Service as it was read.
+/// A slice of the Service as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceSeen {
     /// Its name.
     pub name: String,
     /// Changes with every write.
     pub version: String,
-    /// Its address type, where it is one of ours.
+    /// Its address type, if supported.
     pub family: Option<Family>,
-    /// It says that nobody else manages it.
+    /// Whether its labels declare that no other controller manages it.
     pub is_labelled: bool,
     /// Addresses of all its endpoints, and whether all are ready.
     pub endpoints: (Vec<String>, bool),
     /// Its ports: name, protocol, number.
     pub ports: Vec<(String, Protocol, u16)>,
-    /// The count of nodes that it holds.
+    /// Its count of nodes.
     pub fleet: Option<String>,
 }
 
 impl SliceSeen {
-    /// The generation that it holds, where it is as it should be.
+    /// The slice's generation, if the slice is as desired.
     fn generation(&self, wanted: &Wanted, family: Family) -> Option<u16> {
         let echo = wanted.echo[family as usize].to_string();
         let generation = self.ports.first()?.2;
@@ -192,69 +191,62 @@ impl SliceSeen {
     }
 }
 
-/// A write that is to be made.
+/// A write to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// A slice that is not there.
+    /// Create a missing slice.
     Create {
-        /// Whose.
         family: Family,
-        /// Its ports.
         generation: u16,
     },
-    /// A slice that is there, if it is still at this version.
+    /// Update a slice, if it still has this version.
     Update {
-        /// Whose.
         family: Family,
         /// Its version as it was read.
         version: String,
-        /// Its ports.
         generation: u16,
     },
-    /// The count of nodes alone, in a slice that is as it should be otherwise.
+    /// Update only the count of nodes, in a slice that is otherwise as desired.
     Count {
-        /// Whose.
         family: Family,
         /// Its version as it was read.
         version: String,
     },
-    /// A slice of our name and of another address type, which cannot be changed; it is made anew
-    /// with the next look.
+    /// Delete a slice with the right name and another address type, which cannot be changed. The
+    /// next check creates it again.
     Delete {
-        /// Its name.
         name: String,
         /// Its version as it was read.
         version: String,
     },
 }
 
-/// Result of a look at the slices.
+/// Result of a check of the slices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In this order.
+    /// The writes, in order.
     pub writes: Vec<Write>,
-    /// It moves the endpoint; else it mends what somebody changed.
+    /// Whether they move the endpoint; otherwise they repair changes by others.
     pub rotates: bool,
-    /// Slices of the Service that are not ours: agents take the sentinel for altered while they
-    /// stay.
+    /// Other slices of the Service: while they exist, agents treat the sentinel as altered.
     pub strangers: Vec<String>,
 }
 
-/// When generations follow one another.
+/// Schedule of the generations.
 #[derive(Clone, Debug, Default)]
 pub struct Rotation {
     least: Duration,
-    /// Since when requests fail.
+    /// When requests began to fail.
     failing: Option<Mono>,
     paused_until: Option<Mono>,
-    /// The last rotation, or since when we lead.
+    /// The last rotation, or the start of leadership.
     rotated: Option<Mono>,
-    /// Written last.
+    /// The last generation that was written.
     generation: Option<u16>,
 }
 
 impl Rotation {
-    /// With this time between generations, at least.
+    /// `least` is the minimum time between generations.
     pub fn new(least: Duration) -> Self {
         Self {
             least,
@@ -262,18 +254,18 @@ impl Rotation {
         }
     }
 
-    /// The lease of another one ran out and is ours: it could not say that it leads, and an outage is
-    /// the likeliest reason. We may have begun in the midst of it, and not know.
+    /// This rotator took an expired Lease: its holder could not renew it, most likely because of an
+    /// outage. This rotator may have started during the outage without noticing.
     pub fn seized(&mut self, now: Mono) {
         self.paused_until = Some(now.plus(PAUSE));
     }
 
-    /// The API server did not answer.
+    /// A request to the API server failed.
     pub fn failed(&mut self, now: Mono) {
         self.failing.get_or_insert(now);
     }
 
-    /// The API server answered everything that was asked. Returns whether that ends an outage.
+    /// The API server answered all requests. Returns whether that ends an outage.
     pub fn answered(&mut self, now: Mono) -> bool {
         let failing = self.failing.take();
         let outage = failing.is_some_and(|since| now.since(since) >= OUTAGE);
@@ -283,8 +275,7 @@ impl Rotation {
         outage
     }
 
-    /// Plans the writes, given the slices and the number of nodes as they were just read by a
-    /// leader.
+    /// Plans the writes of a leader, for the slices and the number of nodes as just read.
     pub fn plan(&mut self, wanted: &Wanted, slices: &[SliceSeen], nodes: u32, now: Mono) -> Plan {
         let ours = |family| {
             let name = slice_name(&wanted.service, family);
@@ -292,7 +283,7 @@ impl Rotation {
         };
         let of = |family: Family| ours(family).and_then(|slice| slice.generation(wanted, family));
         let held = wanted.families.iter().filter_map(|family| of(*family));
-        // A generation that was written to one family and not to the other goes on, not back.
+        // If a generation was written to one family only, the other one follows.
         let newest = held.chain(self.generation).reduce(newer_generation);
         let current = newest.unwrap_or(FIRST_GENERATION);
         let rotates = newest.is_some() && self.is_due(nodes, now);
@@ -323,8 +314,8 @@ impl Rotation {
             let differs = counts && slice.fleet != wanted.fleet;
             differs.then_some(Write::Count { family, version })
         };
-        // The slice of a family that the Service lacks is ours as well: both are shipped, whatever
-        // the cluster has.
+        // Also the slice of a family that the Service lacks: both are shipped, whatever the cluster
+        // supports.
         let names = Family::ALL.map(|family| slice_name(&wanted.service, family));
         let strange = |slice: &&SliceSeen| !names.contains(&slice.name);
         Plan {
@@ -338,15 +329,15 @@ impl Rotation {
         }
     }
 
-    /// Whether the next generation is due. A new leader does not know when the last one was written
-    /// and waits for one interval.
+    /// Whether the next generation is due. A new leader waits for one interval, because the time of
+    /// the last rotation is unknown.
     pub fn is_due(&mut self, nodes: u32, now: Mono) -> bool {
         let rotated = *self.rotated.get_or_insert(now);
         let paused = self.paused_until.is_some_and(|until| now < until);
         !paused && self.failing.is_none() && now.since(rotated) >= interval(self.least, nodes)
     }
 
-    /// A slice with this generation was written, by a plan that rotates or mends.
+    /// Records that a slice with this generation was written, by a plan that rotates or repairs.
     pub fn wrote(&mut self, generation: u16, rotates: bool, now: Mono) {
         self.generation = Some(generation);
         if rotates {
@@ -354,7 +345,7 @@ impl Rotation {
         }
     }
 
-    /// Somebody else leads: what it writes is read afresh once we do.
+    /// Another rotator leads: its writes are read once this one leads again.
     pub fn rest(&mut self) {
         (self.rotated, self.generation) = (None, None);
     }

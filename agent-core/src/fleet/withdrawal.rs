@@ -1,37 +1,39 @@
-//! Which nodes the rotator withdraws from load balancers that ask nothing (MetalLB, kube-vip, the cloud's
-//! list of targets), by the label that these read. Nothing here reads a cluster.
+//! Which nodes the rotator withdraws from load balancers without health checks (MetalLB, kube-vip,
+//! the cloud's list of targets), by a label that these read. Nothing here reads a cluster.
 //!
-//! The label's value names its owner: a label that a person or another tool set is never taken off, and does
-//! not count here. In doubt a label of ours is taken off: of a node whose agent fell silent, too.
+//! The label's value names its owner. A label set by a person or another tool is never removed, and
+//! does not count here. When in doubt pathproof removes its label, also from a node whose agent is
+//! silent.
 
 use std::time::Duration;
 
 use super::census::{Census, Member};
 use crate::time::Mono;
 
-/// Keeps a node out of load balancers, whatever its value ([KEP-1143], stable since Kubernetes 1.21).
+/// Excludes a node from load balancers, whatever its value ([KEP-1143], stable since Kubernetes
+/// 1.21).
 ///
 /// [KEP-1143]: https://github.com/kubernetes/enhancements/tree/master/keps/sig-architecture/1143-node-role-labels
 pub const LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
-/// The value that we write.
+/// The value that pathproof writes.
 pub const VALUE: &str = "pathproof";
-/// A node must have been sound for this long before it comes back.
+/// Minimum time for which a node must have been sound before its label is removed.
 const BACK: Duration = Duration::from_secs(30);
 
-/// Whether a node has the label.
+/// Whether a node has the label, and whose it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Excluded {
-    /// It does not.
+    /// No label.
     #[default]
     No,
-    /// We set it.
+    /// Set by pathproof.
     Ours,
-    /// Somebody else did.
+    /// Set by another owner.
     Others,
 }
 
 impl Excluded {
-    /// By the label's value.
+    /// From the label's value.
     pub fn of(value: Option<&str>) -> Self {
         match value {
             None => Self::No,
@@ -44,22 +46,22 @@ impl Excluded {
 /// Limits of withdrawals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// Time for which a node must fail before it is withdrawn.
+    /// Minimum time for which a node must fail before it is withdrawn.
     pub after: Duration,
-    /// At most so many of the nodes that are counted, in percent; one in any case.
+    /// Maximum share of the counted nodes, in percent, but at least one node.
     pub share: u32,
-    /// Withdrawn nodes come back, and no other one is withdrawn: the emergency switch for the whole cluster.
+    /// All withdrawn nodes come back, and none is withdrawn: the emergency switch for the whole
+    /// cluster.
     pub recalls: bool,
 }
 
 /// A write to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Its name.
     pub node: String,
-    /// The version that was read: a write in between wins.
+    /// The version that was read: the write fails if the node changed since.
     pub version: String,
-    /// Whether the label is set, or taken off.
+    /// Whether to set or remove the label.
     pub withdraw: bool,
 }
 
@@ -98,7 +100,7 @@ impl Census {
         steps
     }
 
-    /// Nodes that have our label.
+    /// Number of nodes with pathproof's label.
     pub fn withdrawn(&self) -> usize {
         let ours = |member: &&Member| member.excluded == Excluded::Ours;
         self.nodes.values().filter(ours).count()
@@ -167,7 +169,7 @@ mod tests {
         assert_eq!(steps(&census, 59), []);
         assert_eq!(steps(&census, 60), [set("n3")]);
         assert!(census.withdrawals(RULE, true, s(60)).is_empty(), "silent");
-        // Its heartbeats go on, and the label is there.
+        // Its heartbeats continue, and it has the label.
         put(&mut census, "n3", true, Some(VALUE), 61);
         assert_eq!((steps(&census, 400), census.withdrawn()), (vec![], 1));
         put(&mut census, "n3", false, Some(VALUE), 401);
@@ -219,7 +221,7 @@ mod tests {
         assert_eq!(steps(&census, 60), [set("n0")]);
     }
 
-    /// Its state is unknown.
+    /// The state of such a node is unknown.
     #[test]
     fn a_node_whose_agent_fell_silent_comes_back() {
         let mut census = cluster(5, &[]);
