@@ -1,5 +1,5 @@
-//! Answers of the health port: the only table of 200 and 503, and kube-proxy 1.36's bodies to the
-//! byte. Datapath and eligibility meet here and nowhere else.
+//! Answers of the health port: the only table of 200 and 503, and bodies identical to those of
+//! kube-proxy 1.36. Only here datapath and eligibility are combined.
 
 use std::fmt::Write as _;
 
@@ -15,17 +15,17 @@ use crate::time::{Anchor, GO_ZERO_TIME, Mono, Wall};
 use crate::verdict::Finding;
 use crate::verdict::report::{FamilyVerdict, Verdict};
 
-/// Which of the two questions is asked.
+/// Path of the health port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Endpoint {
-    /// May the node be sent new connections?
+    /// May the node get new connections?
     Healthz,
     /// Does the node route Service traffic?
     Livez,
 }
 
-/// Answer to an unknown verdict: `--unknown-policy`.
+/// Answer for an unknown verdict: `--unknown-policy`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownPolicy {
@@ -36,14 +36,14 @@ pub enum UnknownPolicy {
     Closed,
 }
 
-/// Whether the datapath's health is enforced: `--enforcement`.
+/// Whether a broken datapath changes the answer: `--enforcement`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Enforcement {
-    /// It decides.
+    /// It does.
     #[default]
     Enforce,
-    /// It is computed and published, and answered as healthy.
+    /// It does not; it is only published.
     Audit,
 }
 
@@ -52,18 +52,19 @@ pub enum Enforcement {
 pub enum Required {
     /// 200.
     Pass,
-    /// The answer stays as it was.
+    /// The previous answer stays.
     Undecided,
     /// 503.
     Fail,
 }
 
-/// The table: the answer that each finding requires. `/healthz` is 503 besides while a boot waits, see
-/// [`answer`].
+/// The table: the answer that each finding requires. `/healthz` also answers 503 while a boot
+/// waits, see [`answer`].
 pub fn required(finding: &Finding, policy: UnknownPolicy) -> Required {
     match (finding.rule.state(), policy) {
         (State::Proven | State::Degraded, _) => Required::Pass,
-        // Probes passed since on every path: after a repair nobody waits for the next connection.
+        // Probes have since passed on every path: after a repair, 200 does not wait for the next
+        // connection.
         (State::Suspect, _) if finding.is_refuted() => Required::Pass,
         (State::Suspect | State::Starting, _) => Required::Undecided,
         (State::Stale | State::Broken, _) => Required::Fail,
@@ -75,19 +76,19 @@ pub fn required(finding: &Finding, policy: UnknownPolicy) -> Required {
 /// Answer for the datapath, after [damping](super::damping).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
-    /// The datapath counts as healthy.
     pub healthy: bool,
     /// By [`Family`].
     pub families: [bool; FAMILIES],
-    /// 503 stays until then, whatever is proven.
+    /// Earliest end of the 503.
     pub held_until: Option<Mono>,
-    /// Flaps in a row.
+    /// Number of flaps in a row.
     pub flaps: u32,
 }
 
-/// The answer to one of the two questions. `served` is what [damping](super::damping) made of this
-/// verdict; `waits` says that the node is Starting, or failed since and was never more than that; `may_refuse` is false in audit and under the [brake](super::brake), which hold back a 503 of
-/// the datapath's; `anchor` tells the wall-clock time of the proofs.
+/// The answer on one of the two paths. `served` is the result of [damping](super::damping) for this
+/// verdict. `waits` means that the node is Starting, or failed without ever having been more than
+/// that. `may_refuse` is false in audit mode and under the [brake](super::brake), which hold back a
+/// 503 for the datapath. `anchor` translates the times of proofs.
 pub fn answer(
     endpoint: Endpoint,
     verdict: &Verdict,
@@ -127,29 +128,28 @@ fn is_eligible(eligibility: &Eligibility, policy: UnknownPolicy) -> bool {
     }
 }
 
-/// An answer, computed ahead. Only the current time is filled in when it is asked for.
+/// An answer, computed in advance: a request only adds the current time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// 200 or 503.
     pub status: u16,
-    /// Whether the datapath is answered as healthy; eligibility does not count here.
+    /// Whether the datapath is answered as healthy, regardless of eligibility.
     pub healthy: bool,
-    /// On [`Endpoint::Healthz`] only.
+    /// Only for [`Endpoint::Healthz`].
     pub node_eligible: Option<bool>,
-    /// By family, those that have frontends; IPv4 first.
+    /// Families with frontends; IPv4 first.
     pub families: Vec<FamilyAnswer>,
-    /// The datapath asks for 503. With [`Enforcement::Audit`] and under the brake it does not get it.
+    /// Whether the datapath requires 503, even if audit mode or the brake holds that back.
     pub would_fail: bool,
 }
 
 /// One entry of `status` in the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FamilyAnswer {
-    /// Which.
     pub family: Family,
     /// Whether it is answered as healthy.
     pub healthy: bool,
-    /// When it was last proven; where it never was, Go's zero time is printed.
+    /// Time of the last proof; without one, the body has Go's zero time.
     pub last_updated: Option<Wall>,
 }
 
@@ -158,7 +158,8 @@ impl Answer {
     pub fn body(&self, now: Wall) -> String {
         let proofs = self.families.iter().map(|family| family.last_updated);
         let latest = proofs.max().flatten();
-        // On 200 kube-proxy says "now", so that clients of older releases see it as recent.
+        // On 200 kube-proxy writes the current time, so that clients of older releases see a recent
+        // one.
         let last_updated = (self.status == 200).then_some(now).or(latest);
         let mut body = String::with_capacity(320);
         // Writing to a String cannot fail.
@@ -186,20 +187,20 @@ impl Answer {
     }
 }
 
-/// Answer at a Service's health check node port, as kube-proxy 1.36 gives it.
+/// Answer of a Service's health check node port, like kube-proxy 1.36's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceAnswer {
     /// 200 or 503.
     pub status: u16,
-    /// Ready endpoints on this node: the weight that a load balancer may give to it.
+    /// Ready endpoints on this node: the node's weight for a load balancer.
     pub endpoints: u32,
-    /// Go's `fmt.Sprintf`, indented by tabs, without a newline at its end.
+    /// Like Go's `fmt.Sprintf`: indented by tabs, without a final newline.
     pub body: String,
 }
 
-/// Answer about a Service in one family; `None` where it is not served in it. `healthy`
-/// says whether the datapath is; whether the node is eligible does not count (KEP-3836: connections of a
-/// load balancer go to ready endpoints, whose own shutdown makes them unready).
+/// The answer for a Service in one family; `None` if the Service is not served in it. `healthy` is
+/// whether the datapath is. Eligibility does not count (KEP-3836): load balancers reach ready
+/// endpoints, which become unready when they shut down.
 pub fn of_service(port: &HealthPort, family: Family, healthy: bool) -> Option<ServiceAnswer> {
     let endpoints = port.local[family as usize]?;
     let ObjectName { namespace, name } = &port.service;

@@ -1,9 +1,9 @@
-//! The Node's condition `ServiceDatapathReady`: status, reason and message, from a verdict and the
-//! answer given for it; and when it is due to be written ([`Schedule`]) or announced by an Event
+//! The Node's condition `ServiceDatapathReady`: status, reason and message, from a verdict and its
+//! answer; and when it is due to be written ([`Schedule`]) or announced by an Event
 //! ([`Announcer`]).
 //!
-//! The status follows /livez: the datapath alone. A node that is leaving is a reason, never False.
-//! Nothing here writes: `publish` does.
+//! The status follows /livez: the datapath alone. A leaving node changes the reason and never makes
+//! the status False. Nothing here writes; `publish` does.
 
 mod announce;
 mod schedule;
@@ -16,26 +16,25 @@ use crate::verdict::Verdict;
 pub use announce::{Announcer, ClaimAnnouncer};
 pub use schedule::{Pace, Refusal, Schedule, Written};
 
-/// The condition's type. The merge key of a Node's conditions: what is written under it touches no
-/// other.
+/// The condition's type: the merge key of a Node's conditions, so that writes touch no other
+/// condition.
 pub const TYPE: &str = "ServiceDatapathReady";
 
-/// The longest message, in bytes: an Event's note may have 1,024.
+/// Maximum length of a message in bytes: an Event's note may have 1,024.
 pub const MESSAGE_MAX: usize = 1_000;
 
 /// The condition's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
-    /// Service traffic gets through, or nothing confirmed says that it does not.
+    /// Service traffic gets through, or no failure is confirmed.
     True,
-    /// It does not: what /livez answers 503 for.
+    /// It does not: /livez answers 503, or would without audit.
     False,
-    /// Nothing can be said.
+    /// There is no evidence.
     Unknown,
 }
 
 impl Status {
-    /// All of them.
     pub const ALL: [Status; 3] = [Status::True, Status::False, Status::Unknown];
 
     /// The API's spelling.
@@ -47,39 +46,39 @@ impl Status {
         }
     }
 
-    /// The status of a name; `None` for a name that the API does not have.
+    /// Parses a name; `None` if the API does not have it.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.name() == name)
     }
 }
 
-/// Why the condition has its status, and the reason of an Event: stable words in CamelCase, one for
+/// Why the condition has its status, and the reason of an Event: stable CamelCase words, one for
 /// each state and cause of a verdict. docs/behaviour.md lists them; rules of other programs match
 /// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// New connections get through.
     Proven,
-    /// They get through again, and that has to last before /livez answers 200.
+    /// New connections get through again, but for too short a time for 200.
     Recovering,
     /// The node is being removed; its datapath is not known to be broken.
     Leaving,
     /// Nothing is proven yet in this boot.
     Starting,
-    /// New connections go to endpoints that left.
+    /// New connections go to removed endpoints.
     Stale,
     /// No new connection gets through.
     Broken(Option<Cause>),
     /// Single Services are broken.
     Degraded(Option<Cause>),
-    /// Failures, not confirmed.
+    /// Failures that are not confirmed.
     Suspect(Option<Cause>),
-    /// Nothing can be said.
+    /// There is no evidence.
     Unknown(Option<Why>),
 }
 
 impl Reason {
-    /// The reason for a state, where nothing outranks it.
+    /// The reason for a state, unless another one has priority.
     fn of(state: State, cause: Option<Cause>, why: Option<Why>) -> Self {
         match state {
             State::Proven => Reason::Proven,
@@ -92,7 +91,6 @@ impl Reason {
         }
     }
 
-    /// All of them.
     pub fn all() -> Vec<Reason> {
         let causes = || iter::once(None).chain(Cause::ALL.map(Some));
         let whys = iter::once(None).chain(Why::ALL.map(Some));
@@ -122,7 +120,7 @@ impl Reason {
             Reason::Suspect(cause) => ("DatapathSuspect", cause.map(Cause::name)),
             Reason::Unknown(why) => ("DatapathUnknown", why.map(Why::name)),
         };
-        // `no_data` to `NoData`.
+        // Example: `no_data` becomes `NoData`.
         let mut name = name.to_owned();
         for word in detail.iter().flat_map(|detail| detail.split('_')) {
             let (first, rest) = word.split_at(1);
@@ -132,24 +130,23 @@ impl Reason {
         name
     }
 
-    /// The reason of a name; `None` for a name of another release.
+    /// Parses a name; `None` for a name of another release.
     pub fn parse(name: &str) -> Option<Self> {
         Self::all().into_iter().find(|reason| reason.name() == name)
     }
 }
 
-/// The part of the condition whose change is worth a write or an Event: everything but the words.
+/// The part of the condition whose change causes a write or an Event: everything except the
+/// message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Standing {
-    /// The status.
     pub status: Status,
-    /// Why.
     pub reason: Reason,
-    /// The node is being removed.
+    /// Whether the node is being removed.
     pub leaving: bool,
 }
 
-/// The standing of a verdict. `sound` is whether /livez answers 200, or would without audit.
+/// The standing for a verdict. `sound` is whether /livez answers 200, or would without audit.
 pub fn standing(verdict: &Verdict, sound: bool) -> Standing {
     let status = match verdict.state {
         State::Unknown | State::Starting => Status::Unknown,
@@ -158,7 +155,7 @@ pub fn standing(verdict: &Verdict, sound: bool) -> Standing {
     };
     let leaving = verdict.eligibility.is_leaving();
     let reason = match (status, verdict.state) {
-        // A datapath that is broken outranks it: batch jobs may run there for hours.
+        // A broken datapath has priority over leaving: batch jobs may run there for hours.
         (Status::True | Status::Unknown, _) if leaving => Reason::Leaving,
         (Status::False, State::Proven | State::Degraded) => Reason::Recovering,
         (_, state) => Reason::of(state, verdict.cause, verdict.why),
@@ -170,7 +167,7 @@ pub fn standing(verdict: &Verdict, sound: bool) -> Standing {
     }
 }
 
-/// Between what is said of a leaving node and what of its datapath.
+/// Separates the sentence about a leaving node from the one about its datapath.
 const LEAVING_MARK: &str = ". Its datapath";
 
 /// Whether a [`message`] is about a node that is leaving.
@@ -178,8 +175,8 @@ pub fn says_leaving(message: &str) -> bool {
     message.contains(LEAVING_MARK)
 }
 
-/// The message: the verdict's sentence, the first other finding if it fits, and at most [`MESSAGE_MAX`]
-/// bytes. `lenience` is the reason why /livez answers 200 in spite of the verdict.
+/// The message, at most [`MESSAGE_MAX`] bytes: the verdict's sentence, and the first other finding
+/// if it fits. `lenience` is why /livez answers 200 in spite of the verdict.
 pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) -> String {
     let recovering = standing.reason == Reason::Recovering;
     let mut text = match (standing.leaving, recovering) {
@@ -198,7 +195,7 @@ pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) ->
         text.push_str(&format!(" (/livez still answers 200: {why})"));
     }
     let text = visible(&text).into_owned();
-    // A cut sentence helps nobody.
+    // The other finding is added whole or not at all.
     let also = verdict.also().into_iter().next();
     let also = also.map(|also| format!("; also: {}", visible(&also)));
     let fits = |also: &String| text.len() + also.len() <= MESSAGE_MAX;
@@ -209,7 +206,7 @@ pub fn message(verdict: &Verdict, standing: Standing, lenience: Option<&str>) ->
 /// The reason of Events about contested frontends.
 pub const CONTESTED: &str = "FrontendsContested";
 
-/// Cut at a character, with an ellipsis.
+/// Truncates at a character, with an ellipsis.
 pub fn bounded(mut text: String) -> String {
     if text.len() > MESSAGE_MAX {
         text.truncate(text.floor_char_boundary(MESSAGE_MAX - '…'.len_utf8()));

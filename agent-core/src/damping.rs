@@ -1,11 +1,10 @@
-//! Flapping, damped: design.md, section 5, rule 6. A state machine over what is answered for the
-//! datapath; it is the only memory between a verdict and its answer.
+//! Damping of flaps: design.md, section 5, rule 6. A state machine over the answers for the
+//! datapath: the only memory between a verdict and its answer.
 //!
-//! 503 comes at once: the verdict has confirmed it. 200 comes after one second without a failure. Where
-//! nothing was decided before the 503 either, it is over after half a minute in which nothing is: the
-//! node is as it was.
-//! A node that is broken again within 30 s of that stays at 503 for a dwell, which doubles with
-//! each such flap.
+//! 503 is immediate, because the verdict is already confirmed. 200 follows one second without a
+//! failure. If the answer was undecided for long before the 503, half a minute of undecided
+//! verdicts also ends the 503: the node is as it was before. A node that fails again within 30 s of
+//! a 200 keeps 503 for a hold-down, which doubles with each such flap.
 
 use std::time::Duration;
 
@@ -18,13 +17,13 @@ use crate::limits::{CLEAN, DOUBTED, DOUBTFUL, DWELL_MAX, FLAP_WINDOW, RECENT, WA
 use crate::time::Mono;
 use crate::verdict::report::Verdict;
 
-/// The first dwell where `--flap-dwell` says nothing.
+/// Default of `--flap-dwell`: the first hold-down.
 pub const DWELL_DEFAULT: Duration = Duration::from_secs(10);
 
-/// Both families, and one place for a node without any.
+/// Both families, and one slot for a node without families.
 const SLOTS: usize = FAMILIES + 1;
 
-/// The state machine.
+/// Decides the answer for the datapath.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Damping {
     dwell: Duration,
@@ -32,41 +31,42 @@ pub struct Damping {
     pub memory: DampingMemory,
 }
 
-/// Its state: plain data, which outlives the agent.
+/// The state of damping: plain data, which outlives the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DampingMemory {
     /// Answered as unhealthy, by family.
     unhealthy: [bool; SLOTS],
-    /// Sound without interruption since then, by family.
+    /// Start of uninterrupted soundness, by family.
     sound_since: [Option<Mono>; SLOTS],
-    /// Undecided without interruption since then, by family.
+    /// Start of an uninterrupted undecided answer, by family.
     #[serde(default)]
     undecided_since: [Option<Mono>; SLOTS],
-    /// It was undecided for long when the 503 began, by family.
+    /// The answer was undecided for long when the 503 began, by family.
     #[serde(default)]
     doubtful_before: [bool; SLOTS],
-    /// 503 stays until then.
+    /// Earliest end of the 503.
     held_until: Option<Mono>,
-    /// When the node last went back to 200.
+    /// Last return to 200.
     recovered: Option<Mono>,
-    /// Flaps in a row.
+    /// Number of flaps in a row.
     flaps: u32,
 }
 
 impl Damping {
-    /// Begins healthy. A `dwell` of zero turns the dwell off, not the second without failure.
+    /// Starts healthy. A `dwell` of zero disables the hold-down, but not the second without
+    /// failure.
     pub fn new(dwell: Duration) -> Self {
         Self::restore(dwell, DampingMemory::default())
     }
 
-    /// Continues where the agent before stopped, in the same boot of the node.
+    /// Continues where the previous agent stopped, in the same boot of the node.
     pub fn restore(dwell: Duration, mut memory: DampingMemory) -> Self {
-        // Nobody looked meanwhile.
+        // There were no verdicts in the meantime.
         memory.undecided_since = Default::default();
         Self { dwell, memory }
     }
 
-    /// Takes in a verdict. To be called for every verdict, a few times a second.
+    /// Records a verdict. Call it for every verdict, a few times a second.
     pub fn step(&mut self, verdict: &Verdict, policy: UnknownPolicy) -> Served {
         self.step_required(required_by_family(verdict, policy), verdict.at)
     }
@@ -101,7 +101,7 @@ impl Damping {
             }
             _ => *undecided = None,
         }
-        // A filter of the sentinel's own addresses that was there before the fault stays after it.
+        // A filter of the sentinel's addresses from before the fault is still there after it.
         let over = memory.doubtful_before[slot] && lasts(undecided, DOUBTED);
         match if over { Required::Pass } else { required } {
             Required::Fail => {
@@ -154,14 +154,14 @@ impl Damping {
     }
 }
 
-/// The dwell of the n-th flap in a row, counted from one.
+/// Hold-down of the n-th flap in a row, counted from one.
 fn dwell(first: Duration, flaps: u32) -> Duration {
     let doubled = 2u32.saturating_pow(flaps.saturating_sub(1));
     first.saturating_mul(doubled).min(DWELL_MAX.max(first))
 }
 
-/// Answer that each family requires. A family of which nothing is known is ignored where more is known of
-/// another one: nothing known is the node's state only where nothing else is.
+/// The answer that each family requires. An unknown family is ignored if more is known of the other
+/// one.
 fn required_by_family(verdict: &Verdict, policy: UnknownPolicy) -> [Required; SLOTS] {
     let of_family = |family: Family| match verdict.family(family) {
         Some(judged) if judged.state < verdict.state.min(State::Proven) => Required::Pass,
@@ -177,18 +177,18 @@ fn required_by_family(verdict: &Verdict, policy: UnknownPolicy) -> [Required; SL
     [v4, v6, whole]
 }
 
-/// Compares this agent's verdicts with its predecessor's.
+/// Compares the verdicts of this agent and its predecessor.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct UpgradeGate {
-    /// When this agent began; nothing where the former agent's verdict failed, or there was none
-    /// lately.
+    /// Start of this agent; `None` if the former agent's last verdict failed, or is missing or too
+    /// old.
     since: Option<Mono>,
-    /// The agent is not ready because of it.
+    /// Whether the agent is not ready because of the gate.
     pub closed: bool,
 }
 
 impl UpgradeGate {
-    /// After an agent whose last verdict was `before`, given at that time of the same boot.
+    /// `before` is the former agent's last verdict and its time in the same boot.
     pub fn new(before: Option<(State, Mono)>, now: Mono) -> Self {
         let sound = |(state, at): &(State, Mono)| !state.fails() && now.since(*at) <= RECENT;
         Self {
@@ -197,8 +197,8 @@ impl UpgradeGate {
         }
     }
 
-    /// Takes in a state. A failure that began in time keeps the gate closed for as long as it lasts.
-    /// Returns whether it has just closed.
+    /// Records a state. A failure that began early keeps the gate closed for as long as it lasts.
+    /// Returns whether the gate just closed.
     pub fn judge(&mut self, state: State, now: Mono) -> bool {
         let before = self.closed;
         let early = self.since.is_some_and(|since| now.since(since) <= WATCHED);

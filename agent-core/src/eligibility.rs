@@ -1,5 +1,5 @@
-//! Whether the node may be sent new connections: KEP-3836, from the Node object alone. The
-//! datapath's health is another input; the two meet in `answer` only.
+//! Whether the node may get new connections: KEP-3836, from the Node object alone. The datapath's
+//! health is separate; only `answer` combines the two.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,11 +12,11 @@ use crate::cluster::NodeFacts;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state")]
 pub enum Eligibility {
-    /// Known, not deleted, no terminating taint.
+    /// The Node exists, is not deleted, and has no terminating taint.
     Eligible,
     /// `metadata.deletionTimestamp` is set.
     Deleting,
-    /// A terminating taint is there.
+    /// The Node has a terminating taint.
     Tainted {
         /// Key of the first one.
         taint: String,
@@ -55,7 +55,7 @@ impl fmt::Display for Eligibility {
     }
 }
 
-/// Judges the last known Node object; `None` where none was seen in this boot.
+/// Judges the last known Node object; `None` if there was none in this boot.
 pub fn eligibility(node: Option<&NodeFacts>, terminating: &TerminatingTaints) -> Eligibility {
     let Some(node) = node else {
         return Eligibility::NeverSeen;
@@ -71,16 +71,15 @@ pub fn eligibility(node: Option<&NodeFacts>, terminating: &TerminatingTaints) ->
     }
 }
 
-/// A named set of taint keys that announce a node's end.
+/// A named set of taint keys that announce the removal of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Preset {
     /// Its name in `--terminating-taint`.
     pub name: &'static str,
-    /// Its keys.
     pub keys: &'static [&'static str],
 }
 
-/// Every preset. The first one always counts: it is what kube-proxy looks at.
+/// All presets. The first one always counts, as in kube-proxy.
 pub const PRESETS: [Preset; 4] = [
     Preset {
         name: "cluster-autoscaler",
@@ -105,14 +104,14 @@ pub const PRESETS: [Preset; 4] = [
     },
 ];
 
-/// Keys of the taints that announce a node's end. Effects do not count, as with kube-proxy.
+/// Keys of the taints that announce the removal of a node. Effects do not matter, as in kube-proxy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminatingTaints {
     keys: BTreeSet<String>,
 }
 
 impl Default for TerminatingTaints {
-    /// The cluster autoscaler's.
+    /// The cluster autoscaler's preset.
     fn default() -> Self {
         Self {
             keys: PRESETS[0].keys.iter().map(ToString::to_string).collect(),
@@ -121,10 +120,9 @@ impl Default for TerminatingTaints {
 }
 
 impl TerminatingTaints {
-    /// The default and those of `texts`: names of [presets](PRESETS) or taint keys.
+    /// The default and `texts`: names of [presets](PRESETS) or taint keys.
     ///
-    /// # Errors
-    /// A text that is neither.
+    /// # Errors The first text that is neither.
     pub fn parse<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Self, TaintError> {
         let mut taints = Self::default();
         for text in texts {
@@ -145,44 +143,40 @@ impl TerminatingTaints {
         Ok(())
     }
 
-    /// Whether a taint of this key announces the node's end.
+    /// Whether a taint with this key announces the removal of a node.
     pub fn contains(&self, key: &str) -> bool {
         self.keys.contains(key)
     }
 
-    /// All keys, sorted.
     pub fn keys(&self) -> impl Iterator<Item = &str> {
         self.keys.iter().map(String::as_str)
     }
 }
 
-/// A terminating taint that cannot be one.
+/// An invalid terminating taint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaintError {
-    /// Nothing was given.
+    /// The text is empty.
     #[error(
         "terminating taint is empty: give a taint key or one of {}",
         preset_names()
     )]
     Empty,
-    /// A value or an effect was given too.
+    /// The text has a value or an effect.
     #[error("terminating taint {text:?} has a value or an effect: give only the key, {key:?}")]
     NotKeyAlone {
-        /// The given text.
         text: String,
-        /// The part before them.
+        /// The key in the text.
         key: String,
     },
-    /// No taint can have this key.
+    /// It is no valid taint key.
     #[error(
         "terminating taint {text:?} is not a valid taint key, {problem}: give a key such as \
          \"karpenter.sh/disrupted\" or one of {}",
         preset_names()
     )]
     Invalid {
-        /// The given text.
         text: String,
-        /// The reason why it is invalid.
         problem: &'static str,
     },
 }
@@ -231,7 +225,7 @@ fn check_key(text: &str) -> Result<(), TaintError> {
     Ok(())
 }
 
-/// Whether objects can have this name (RFC 1123 subdomain).
+/// Whether this is a valid name of an object (RFC 1123 subdomain).
 pub fn is_dns_name(name: &str) -> bool {
     let is_label = |label: &str| {
         let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';

@@ -1,11 +1,10 @@
-//! Expectations: from the facts of a Service and of this node to the frontends that clients may
-//! dial here, what the datapath owes each of them by the source of a connection, and the endpoints
-//! that it may send them to.
+//! Expectations for a Service on this node: the frontends that clients may dial, the expected
+//! handling by the source of a connection, and the endpoints that it may be sent to.
 //!
 //! The rules are kube-proxy's (1.36, `pkg/proxy/topology.go`, `serviceport.go`,
 //! `iptables/proxier.go`); docs/expectations.md has them as a table. Pure: the same facts always
-//! give the same expectations. TCP and UDP are followed, but for the sentinel's UDP port, whose probes
-//! are followed one by one.
+//! give the same expectations. TCP and UDP are followed, except the sentinel's UDP port, whose
+//! probes are followed one by one.
 
 use std::sync::Arc;
 
@@ -26,7 +25,7 @@ pub mod sentinel;
 pub use demand::{Demand, ENDPOINTS, FRONTENDS, IDS, KINDS, demand};
 pub use node::{NodeContext, SourcePrefix};
 
-/// A frontend and what is owed to it.
+/// A frontend and its expected handling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frontend {
     /// Address, port and protocol that clients dial.
@@ -40,7 +39,7 @@ pub struct Frontend {
 }
 
 impl Frontend {
-    /// The map's value for it, under a service id.
+    /// Its value in the map, under a service id.
     pub fn value(&self, service: u32) -> FrontendValue {
         FrontendValue {
             service,
@@ -52,20 +51,19 @@ impl Frontend {
     }
 }
 
-/// Expectation for one Service port in one family; a service id stands for one.
+/// Expectation for one Service port in one family; a service id stands for one of these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortExpectation {
     /// Name of the Service port; empty for the single unnamed one.
     pub port: Arc<str>,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// Its number is 53, or its name says dns.
+    /// Whether its number is 53 or its name is dns.
     pub dns: bool,
-    /// Family.
     pub family: Family,
-    /// Frontends, each key once, in the order of their keys.
+    /// Frontends, unique and sorted by key.
     pub frontends: Vec<Frontend>,
-    /// Endpoints that any of the frontends may be sent to, each once, in order.
+    /// Endpoints of all frontends, unique and sorted.
     pub endpoints: Vec<Endpoint>,
 }
 
@@ -74,27 +72,26 @@ pub struct PortExpectation {
 pub struct Expectation {
     /// By port and family, in the order of the Service's ports.
     pub ports: Vec<PortExpectation>,
-    /// Ports of other protocols than TCP and UDP, which are not followed.
+    /// Number of ports with other protocols than TCP and UDP, which are not followed.
     pub not_followed: u32,
 }
 
 /// An endpoint that connections may be sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
-    /// Mapped address.
     pub address: Address,
     /// Port, network order.
     pub port: Port,
     /// Whether it is a pod of this node.
     pub local: bool,
-    /// Whether it is a UDP port's.
+    /// Whether it belongs to a UDP port.
     pub udp: bool,
-    /// Number of the other node that it is on; zero where that is not known.
+    /// Number of the node that it is on, if that is another one; zero if unknown.
     pub peer: u16,
 }
 
 impl Endpoint {
-    /// The map's key for it, under a service id.
+    /// Its key in the map, under a service id.
     pub fn key(&self, service: u32) -> EndpointKey {
         EndpointKey {
             service,
@@ -104,7 +101,7 @@ impl Endpoint {
         }
     }
 
-    /// The map's value for it.
+    /// Its value in the map.
     pub fn value(&self) -> EndpointValue {
         EndpointValue {
             flags: if self.local { endpoint_flag::LOCAL } else { 0 }
@@ -114,8 +111,8 @@ impl Endpoint {
     }
 }
 
-/// The expectation for a Service on a node. Without the Service it is empty; without the node (an
-/// empty context) there are no node ports. It is as large as its [`demand()`].
+/// The expectation for a Service on a node; empty without the Service, and without node ports if
+/// the node is unknown (an empty context). Its size is [`demand()`].
 pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
     let mut expectation = Expectation::default();
     let Some(service) = state.service.as_deref() else {
@@ -130,7 +127,7 @@ pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
                 continue;
             }
         }
-        // The API server refuses two ports of one name; of those kube-proxy serves the last.
+        // The API server rejects two ports of one name; kube-proxy serves the last of them.
         let mut later = service.ports[at + 1..].iter();
         if later.any(|other| other.name == port.name && other.protocol == port.protocol) {
             continue;
@@ -146,12 +143,12 @@ pub fn expectation(state: &ServiceState, node: &NodeContext) -> Expectation {
     expectation
 }
 
-/// Kind, address and port at which a Service port is served.
+/// Kind, address and port of a frontend.
 type Served = (FrontendKind, Address, u16);
 
-/// The places at which a Service port is served in one family. kube-proxy serves a family only
-/// where the Service has a cluster IP of it, the first (`GetClusterIPByFamily`): a load balancer's
-/// address of the other family has no rules.
+/// The frontends of a Service port in one family. kube-proxy serves a family only if the Service
+/// has a cluster IP in it, and uses the first (`GetClusterIPByFamily`). A load balancer address of
+/// another family has no rules.
 fn served(
     service: &ServiceFacts,
     port: &ServicePort,
@@ -228,8 +225,8 @@ fn port_expectation(
     }
 }
 
-/// One address may be a Service's external IP and its load balancer's: where the two are owed
-/// different things, nothing is owed for certain.
+/// An address may be both a Service's external IP and its load balancer's. If these differ in
+/// expected handling, there is no expectation.
 fn merge_equal_keys(frontends: &mut Vec<Frontend>) {
     frontends.sort_by_key(|frontend| (frontend.key, frontend.kind));
     frontends.dedup_by(|next, kept| {
@@ -248,7 +245,7 @@ fn merge_equal_keys(frontends: &mut Vec<Frontend>) {
 
 /// Expected handling of connections for a kind of frontend, by source class.
 fn owed(service: &ServiceFacts, kind: FrontendKind, sets: &EndpointSets) -> [Owed; SOURCE_CLASSES] {
-    // It cannot be checked where they go, nor that they go anywhere.
+    // The destination cannot be checked, nor whether there is any.
     if service.is_global {
         return [Owed::Nothing; SOURCE_CLASSES];
     }
@@ -263,10 +260,10 @@ fn owed(service: &ServiceFacts, kind: FrontendKind, sets: &EndpointSets) -> [Owe
     match kind {
         FrontendKind::ClusterIp if service.internal_local => [local; SOURCE_CLASSES],
         FrontendKind::ClusterIp => [Owed::Forward; SOURCE_CLASSES],
-        // Admission depends on the source, in finer grain than a class.
+        // Admission depends on the source address, which classes do not show.
         FrontendKind::LoadBalancer if service.has_source_ranges => [Owed::Nothing; SOURCE_CLASSES],
-        // kube-proxy treats what pods and the node itself send to an external address as if it
-        // had gone out and come in again: the whole cluster's endpoints, whatever the policy.
+        // kube-proxy treats connections of pods and of the node itself to an external address as if
+        // they came from outside: they may go to all endpoints of the cluster, whatever the policy.
         _ if service.external_local => [Owed::Forward, Owed::Forward, local],
         _ => [Owed::Forward; SOURCE_CLASSES],
     }
@@ -274,20 +271,20 @@ fn owed(service: &ServiceFacts, kind: FrontendKind, sets: &EndpointSets) -> [Owe
 
 /// The endpoints of one Service port and family, by use: kube-proxy's `CategorizeEndpoints`.
 ///
-/// Topology hints are left out on purpose: they only narrow the choice among ready endpoints, and
-/// an endpoint of another zone is still an endpoint of the Service.
+/// Topology hints are ignored on purpose: they only narrow the choice among ready endpoints, and an
+/// endpoint of another zone is still an endpoint of the Service.
 struct EndpointSets {
-    /// Whether there is a usable endpoint anywhere in the cluster.
+    /// Whether any endpoint in the cluster is usable.
     has_any: bool,
-    /// Whether there is one that local traffic policy may use.
+    /// Whether a local traffic policy has a usable endpoint.
     has_local: bool,
-    /// Endpoints that cluster and local traffic policy use, together; each once, in order.
+    /// Endpoints for cluster and local traffic policy together, unique and sorted.
     reachable: Vec<Endpoint>,
 }
 
 impl EndpointSets {
     /// Collects the endpoints of `port` and `family` from a Service's slices. `uses_cluster` and
-    /// `uses_local` say which traffic policies the port has anything to do with.
+    /// `uses_local` are the traffic policies that apply to the port.
     fn collect(
         slices: &[Arc<SliceFacts>],
         port: (&str, Protocol),
@@ -297,7 +294,7 @@ impl EndpointSets {
     ) -> Self {
         let usable = || usable(slices, port, family);
         let local = || usable().filter(|(facts, _)| facts.local);
-        // One that serves though it terminates is in use only while none is ready.
+        // Serving endpoints that terminate are used only while none is ready.
         let cluster_ready = usable().any(|(facts, _)| facts.ready);
         let local_ready = local().any(|(facts, _)| facts.ready);
         let chosen = |(facts, _): &(&EndpointFacts, u16)| {
@@ -313,7 +310,7 @@ impl EndpointSets {
         };
         let mut reachable = Vec::with_capacity(usable().count());
         reachable.extend(usable().filter(chosen).map(endpoint));
-        // An endpoint may be in two slices while it moves; kube-proxy prefers the local reading.
+        // An endpoint that moves may be in two slices; kube-proxy prefers the local entry.
         reachable.sort_unstable_by_key(|e| (e.address, e.port, !e.local));
         reachable.dedup_by_key(|e| (e.address, e.port));
         Self {
@@ -324,7 +321,7 @@ impl EndpointSets {
     }
 }
 
-/// Endpoints that may be in use, with the number of the port.
+/// Usable endpoints, with the port number.
 fn usable<'a>(
     slices: &'a [Arc<SliceFacts>],
     (name, protocol): (&'a str, Protocol),

@@ -1,12 +1,12 @@
-//! Time that the datapath takes to follow changes of endpoints, measured on the wire: from a change's
-//! trigger, and from its receipt on this node, to the first new connection that is sent to an endpoint
-//! that was added, and to the last one that is sent to an endpoint that was removed.
+//! Time that the datapath takes to follow changes of endpoints, measured on the wire. It counts
+//! from a change's trigger, and from its receipt on this node. It ends with the first new
+//! connection to an added endpoint, or the last one to a removed endpoint.
 //!
-//! SIG Scalability's network programming latency, which kube-proxy measures up to the moment at which
-//! its rules are written. Only connections can show it, so a change is measured where a Service has
-//! enough of them: few connections would measure the pause between two of them. No verdict depends on
-//! a latency; whether anything newer was seen at all is evidence ([`ProgrammingSeen`]). The sentinel's endpoint
-//! is measured by its probes ([`freshness`](crate::freshness)).
+//! This is SIG Scalability's network programming latency, which kube-proxy measures only until its
+//! rules are written. Only connections can show it, so a change is measured if its Service has
+//! enough of them: with few, the result would be the pause between two connections. No verdict
+//! depends on a latency; whether anything newer was observed at all is evidence
+//! ([`ProgrammingSeen`]). Probes measure the sentinel's endpoint ([`freshness`](crate::freshness)).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,26 +21,27 @@ use crate::plan::MapChange;
 use crate::time::{Mono, Wall};
 use crate::view::{Applied, ClusterView};
 
-/// Endpoints that are waited for at a time. A change beyond them is not measured.
+/// Maximum number of endpoints that are waited for. Further changes are not measured.
 const WAITED_FOR: usize = 1_024;
-/// Time within which an endpoint that was added is met, and one that was removed is abandoned.
+/// Maximum time to wait for the first connection to an added endpoint, and for the last one to a
+/// removed endpoint.
 const WITHIN: Duration = Duration::from_secs(60);
-/// Time without a connection after which an endpoint that was removed counts as abandoned.
+/// A removed endpoint without a connection for this long counts as abandoned.
 const QUIET: Duration = Duration::from_secs(5);
-/// Expected pause between two connections to one endpoint up to which a change is measured, unless it
-/// is below a quarter of what was measured.
+/// Maximum expected pause between two connections to one endpoint for a measurement, unless the
+/// pause is below a quarter of the result.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections for each endpoint of a Service after which one that got none is not in the rules: by chance
-/// alone that happens once in a thousand times.
+/// If a Service had this many connections per endpoint and an endpoint got none, the rules lack
+/// that endpoint. By chance alone this happens once in a thousand times.
 const MISSED_BY: u64 = 7;
 
-/// Changes of endpoints.
+/// Kind of change of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndpointChange {
     /// It may get new connections.
     Added,
-    /// It may not get any more.
+    /// It may no longer get new connections.
     Removed,
 }
 
@@ -49,15 +50,15 @@ pub enum EndpointChange {
 pub struct Latency {
     /// From its receipt on this node.
     pub since_receipt: Duration,
-    /// From its trigger, such as a pod's readiness; nothing where its EndpointSlice names none.
+    /// From its trigger, such as a pod's readiness; `None` if its EndpointSlice names none.
     pub since_trigger: Option<Duration>,
 }
 
-/// A change that is not waited for any more.
+/// A change that is no longer waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Programmed {
     pub change: EndpointChange,
-    /// Nothing where too few connections show it.
+    /// `None` if there were too few connections.
     pub latency: Option<Latency>,
 }
 
@@ -67,9 +68,9 @@ struct Change {
     received: Mono,
     /// From its trigger to its receipt.
     delivery: Option<Duration>,
-    /// When a connection was first sent to the endpoint, or last.
+    /// First connection to the added endpoint, or last one to the removed endpoint.
     met: Option<Mono>,
-    /// Connections that the Service port sent to its endpoints since its receipt.
+    /// Connections from the Service port to its endpoints since the receipt.
     connections: u64,
 }
 
@@ -79,12 +80,12 @@ pub(crate) struct Programming {
     changes: BTreeMap<EndpointKey, Change>,
     moved: bool,
     done: Vec<Programmed>,
-    /// When the newest added endpoint was received to which a connection was sent.
+    /// Receipt of the newest added endpoint that got a connection.
     followed: Option<Mono>,
 }
 
 impl Programming {
-    /// Follows a plan. `triggers`: see [`deliveries`].
+    /// Follows a plan. `triggers` is the result of [`deliveries`].
     pub(crate) fn follow(
         &mut self,
         plan: &[MapChange],
@@ -124,7 +125,7 @@ impl Programming {
         }
     }
 
-    /// Takes in what a reading of the maps shows.
+    /// Records a sample of the maps.
     pub(crate) fn read(
         &mut self,
         counts: &[CountDelta],
@@ -168,7 +169,7 @@ impl Programming {
         self.moved |= self.changes.len() != before;
     }
 
-    /// Whether the datapath follows, by the endpoints that were added.
+    /// Whether the datapath follows, judged by added endpoints.
     pub(crate) fn seen(&self, directory: &dyn Directory) -> ProgrammingSeen {
         let is_missed = |(key, change): &(&EndpointKey, &Change)| {
             let endpoints = directory.service(key.service).map_or(0, |of| of.endpoints);
@@ -187,7 +188,7 @@ impl Programming {
         std::mem::take(&mut self.moved).then(|| self.changes.keys().copied().collect())
     }
 
-    /// The changes that are over since the last call.
+    /// The changes that ended since the last call.
     pub(crate) fn take_done(&mut self) -> Vec<Programmed> {
         std::mem::take(&mut self.done)
     }
@@ -241,8 +242,8 @@ impl Change {
     }
 }
 
-/// Time from the trigger of each changed Service's endpoints to the receipt of the change at `now`, as
-/// the changed EndpointSlices name it; of several the earliest counts, as in kube-proxy.
+/// Time from the trigger in the changed EndpointSlices to the receipt of the change at `now`, by
+/// Service. The earliest trigger counts, as in kube-proxy.
 pub(crate) fn deliveries(
     view: &ClusterView,
     applied: &Applied,

@@ -1,5 +1,5 @@
-//! Switches that work without a rollout: the annotation `pathproof.io/enforcement` of the Node and of the
-//! sentinel's Service. The most lenient of them and of `--enforcement` wins.
+//! Switches that need no rollout: the annotation `pathproof.io/enforcement` of the Node and of the
+//! sentinel's Service. The most lenient of these and `--enforcement` is in force.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::answer::Enforcement;
 
-/// An annotation's value, where it is there.
+/// Value of an annotation, if it exists.
 type Text<'a> = Option<&'a str>;
 
 /// The annotation: `audit` or `enforce`.
 pub const ENFORCEMENT: &str = "pathproof.io/enforcement";
 
-/// What asks for audit.
+/// The setting that requires audit mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditBy {
@@ -38,18 +38,18 @@ impl fmt::Display for AuditBy {
     }
 }
 
-/// The switches as they were last read: an API server that is away changes none.
+/// The switches as last read: an unreachable API server does not change them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switches {
     node: Option<Enforcement>,
     cluster: Option<Enforcement>,
-    /// What is there and means nothing, in words.
+    /// Invalid annotations, a sentence each.
     pub ignored: Vec<String>,
 }
 
 impl Switches {
-    /// Reads the annotations of the Node and of the sentinel's Service, as far as these are known.
-    /// Returns whether other words are ignored now.
+    /// Reads the annotations of the Node and of the sentinel's Service, if these are known. Returns
+    /// whether the list of invalid annotations changed.
     pub fn read(&mut self, node: Option<Text<'_>>, service: Option<Text<'_>>) -> bool {
         let mut ignored = Vec::new();
         if let Some(text) = node {
@@ -63,7 +63,7 @@ impl Switches {
         differs
     }
 
-    /// What makes the node audit, if anything does.
+    /// The setting that makes the node audit, if any.
     pub fn audit(&self, flag: Enforcement) -> Option<AuditBy> {
         let audit = Some(Enforcement::Audit);
         let asks = [

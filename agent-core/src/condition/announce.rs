@@ -1,8 +1,8 @@
-//! When an Event is due: on transitions only, and within a budget.
+//! When an Event is due: only on transitions, and within a budget.
 //!
-//! A transition is that the datapath is accused or no longer, or that the node begins to leave or
-//! no longer does. What comes and goes while the API server is away, or while the budget is spent,
-//! is not announced: nothing is queued.
+//! A transition is the begin or the end of an accusation, or of the node's removal. Changes that
+//! are over before the API server answers or the budget allows are not announced: nothing is
+//! queued.
 
 use std::time::Duration;
 
@@ -10,12 +10,12 @@ use super::schedule::{Budget, Pace, Refusal, Retry, spread};
 use super::{Reason, Standing, Status, Written};
 use crate::time::Mono;
 
-/// Events: so many at once...
+/// Events: this many at once...
 const AT_ONCE: u32 = 6;
-/// ...and one more each.
+/// ...and one more per interval.
 const EACH: Duration = Duration::from_secs(60);
 
-/// Subjects of Events: whether the datapath is accused, and whether the node leaves.
+/// The subjects of Events: whether the datapath is accused, and whether the node is leaving.
 fn subject(of: Standing) -> (bool, bool) {
     (of.status == Status::False, of.leaving)
 }
@@ -23,7 +23,7 @@ fn subject(of: Standing) -> (bool, bool) {
 /// Salt of [`spread`].
 const JITTER: u64 = 0x72;
 
-/// The state machine. One for a node.
+/// Decides when Events are due for one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Announcer {
     node: String,
@@ -35,8 +35,7 @@ pub struct Announcer {
 }
 
 impl Announcer {
-    /// For this node. `found` is the condition that an agent before wrote, if it did: what it says
-    /// is not announced again.
+    /// `found` is the condition of a previous agent: its content is not announced again.
     pub fn new(node: &str, pace: Pace, found: Option<Written>) -> Self {
         Self {
             node: node.to_owned(),
@@ -51,7 +50,7 @@ impl Announcer {
         }
     }
 
-    /// Takes in the current standing. To be called whenever it may have changed.
+    /// Records the current standing. Call it whenever that may have changed.
     pub fn observe(&mut self, standing: Standing, now: Mono) {
         let since = match self.current {
             Some((before, since)) if subject(before) == subject(standing) => since,
@@ -60,11 +59,11 @@ impl Announcer {
         self.current = Some((standing, since));
     }
 
-    /// When an Event is due, if one is.
+    /// Time at which an Event is due, if one is.
     pub fn due(&self) -> Option<Mono> {
         let (standing, since) = self.current?;
         let jitter = spread(&self.node, JITTER, self.pace.jitter);
-        // An agent that begins without memory knows nothing at first: that is no recovery.
+        // An agent without memory knows nothing at first, which is no recovery.
         let settle = match standing.status {
             Status::Unknown => self.pace.settle,
             Status::True | Status::False => Duration::ZERO,
@@ -77,21 +76,21 @@ impl Announcer {
         })
     }
 
-    /// The API server took an Event about `standing`.
+    /// The API server accepted an Event about `standing`.
     pub fn announced(&mut self, standing: Standing, now: Mono) {
         self.announced = subject(standing);
         self.budget.spend(now);
         self.retry = Retry::default();
     }
 
-    /// The API server did not take it, or gave no answer.
+    /// The API server rejected it or did not answer.
     pub fn failed(&mut self, refusal: Refusal, now: Mono) {
         self.retry.failed(&self.node, &self.pace, refusal, now);
     }
 }
 
-/// When an Event about contested frontends is due: one for all claims that began since the last, within
-/// a budget of its own, so that whoever makes claims spends none of the datapath's.
+/// When an Event about contested frontends is due: one for all claims since the last. It has its
+/// own budget, so that authors of claims cannot spend the datapath's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimAnnouncer {
     node: String,
@@ -117,7 +116,7 @@ impl ClaimAnnouncer {
         }
     }
 
-    /// Takes in how many claims began so far, and whether any is left.
+    /// Records how many claims began so far, and whether any is left.
     pub fn observe(&mut self, begun: u64, stands: bool, now: Mono) {
         self.begun = begun;
         if !stands {
@@ -126,7 +125,7 @@ impl ClaimAnnouncer {
         self.since = (begun > self.announced).then(|| self.since.unwrap_or(now));
     }
 
-    /// When an Event is due, if one is.
+    /// Time at which an Event is due, if one is.
     pub fn due(&self) -> Option<Mono> {
         let settled = self
             .since?
@@ -138,7 +137,7 @@ impl ClaimAnnouncer {
         )
     }
 
-    /// The API server took an Event about all of them.
+    /// The API server accepted an Event about all of them.
     pub fn announced(&mut self, now: Mono) {
         self.announced = self.begun;
         self.since = None;
@@ -146,7 +145,7 @@ impl ClaimAnnouncer {
         self.retry = Retry::default();
     }
 
-    /// The API server did not take it, or gave no answer.
+    /// The API server rejected it or did not answer.
     pub fn failed(&mut self, refusal: Refusal, now: Mono) {
         self.retry.failed(&self.node, &self.pace, refusal, now);
     }
@@ -209,7 +208,7 @@ mod tests {
         assert_eq!(announcer.due().is_some(), due);
     }
 
-    /// The time counts from the change of the subject, not of the words.
+    /// The time counts from a change of the subject, not of the message.
     #[test]
     fn what_lasts_is_due_after_the_jitter() {
         let mut announcer = announcer();
@@ -232,7 +231,7 @@ mod tests {
         let settle = Pace::default().settle;
         assert_eq!(announcer.due(), Some(at(100).plus(settle).plus(jitter())));
         announcer.observe(sound(), at(101));
-        // The subject stayed the same: it is no longer accused since 100 s.
+        // The subject is the same: not accused since 100 s.
         assert_eq!(announcer.due(), Some(at(100).plus(jitter())));
     }
 
@@ -249,7 +248,7 @@ mod tests {
         assert_eq!(announcer.due(), Some(due.plus(jitter())));
     }
 
-    /// A hundred claims in one batch are one Event, and one that is gone is none.
+    /// A hundred claims in one batch are one Event; a claim that ended is none.
     #[test]
     fn claims_are_announced_once_and_within_a_budget() {
         let mut announcer = ClaimAnnouncer::new("node-1", Pace::default());
@@ -274,7 +273,7 @@ mod tests {
         assert_eq!(announcer.due(), Some(at(1_000).plus(EACH)));
     }
 
-    /// So many at once, and one more each minute.
+    /// A burst at once, and one more each minute.
     #[test]
     fn a_flapping_node_spends_its_budget() {
         let mut announcer = announcer();

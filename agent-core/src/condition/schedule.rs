@@ -1,10 +1,10 @@
-//! When the condition is written: a state machine over what stands, what the API server has, and
-//! the tries that failed.
+//! When the condition is written: a state machine over the current standing, the API server's copy,
+//! and failed attempts.
 //!
-//! A change to False, and one back to True, is written at once, any other once it has lasted and
-//! within a budget, so that a node that sees a connection now and then does not keep the API server busy. What
-//! stands without change is written every [`Pace::heartbeat`], at the node's own place in it.
-//! Nothing is queued: what is due is always what stands now.
+//! A change to False, or back to True, is written at once. Any other change is written once it has
+//! lasted, within a budget, so that a node with rare connections does not load the API server. An
+//! unchanged condition is written every [`Pace::heartbeat`], at the node's own phase. Nothing is
+//! queued: a write always has the current standing.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
@@ -13,23 +13,23 @@ use std::time::Duration;
 use super::{Reason, Standing, Status};
 use crate::time::{Mono, Wall};
 
-/// The numbers.
+/// Intervals of the writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// An unchanged condition is written this often. node-problem-detector's pace.
+    /// Interval for an unchanged condition, the same as node-problem-detector's.
     pub heartbeat: Duration,
-    /// Changes wait up to so long, each node as long as always: 5,000 nodes that break in one
-    /// moment are 1,000 writes a second.
+    /// Maximum delay of a change, constant for each node: 5,000 nodes that break at one moment are
+    /// 1,000 writes a second.
     pub jitter: Duration,
-    /// Changes other than to False and back to True have to last so long.
+    /// Minimum duration of a change other than to False or back to True.
     pub settle: Duration,
-    /// Between two writes, whatever changes.
+    /// Minimum time between two writes.
     pub gap: Duration,
-    /// Pause after a first failure; it doubles.
+    /// Pause after the first failure; it doubles.
     pub retry: Duration,
-    /// Longest pause after a failure, apart from each node's own part.
+    /// Maximum pause after a failure, without the node's own part.
     pub retry_max: Duration,
-    /// Pause where rights are missing.
+    /// Pause after a write was forbidden.
     pub denied: Duration,
 }
 
@@ -47,56 +47,54 @@ impl Default for Pace {
     }
 }
 
-/// Changes other than to False and back to True: so many at once, and one more each heartbeat.
+/// Changes other than to False or back to True: this many at once, and one more each heartbeat.
 const CALM: u32 = 3;
-/// The API server is believed up to here.
+/// Maximum wait that is accepted from the API server.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// Salts of [`spread`].
 const PHASE: u64 = 0x70;
 const JITTER: u64 = 0x71;
 
-/// The condition as the API server has it.
+/// The API server's copy of the condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
-    /// Its status.
     pub status: Status,
-    /// Its reason; `None` for one that this release does not know.
+    /// Its reason; `None` if this release does not know it.
     pub reason: Option<Reason>,
     /// When its status last changed.
     pub transition: Wall,
 }
 
-/// The current standing, with its times.
+/// The current standing with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Current {
     standing: Standing,
     since: Mono,
-    /// Since when the status is what it is.
+    /// When the status became what it is.
     status_since: Mono,
     status_wall: Wall,
 }
 
-/// The state machine. One for a node.
+/// Decides when the condition of one node is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     node: String,
-    /// The Node's UID, once it was told.
+    /// The Node's UID, once known.
     uid: Option<Arc<str>>,
     pace: Pace,
     current: Option<Current>,
     written: Option<Written>,
-    /// A try ended without an answer: what the API server has is not known for certain.
+    /// An attempt ended without an answer: the API server's copy is uncertain.
     uncertain: bool,
     last_write: Option<Mono>,
-    /// Never before the first write; what was found written has its place too.
+    /// `None` before the first write, unless a condition was found.
     heartbeat_at: Option<Mono>,
     calm: Budget,
     retry: Retry,
 }
 
 impl Schedule {
-    /// For this node. `found` is what an agent before wrote, if it did.
     pub fn new(node: &str, pace: Pace, found: Option<Written>, now: Mono) -> Self {
         let mut schedule = Self {
             node: node.to_owned(),
@@ -114,18 +112,18 @@ impl Schedule {
         schedule
     }
 
-    /// The Node has this UID. One that was deleted and registered again has no condition, whatever was
-    /// written to the former one of its name.
+    /// Records the Node's UID. A Node that was deleted and registered again has no condition,
+    /// whatever was written to the previous Node of that name.
     pub fn of(&mut self, uid: &Arc<str>) {
         let before = self.uid.replace(Arc::clone(uid));
         if before.is_some_and(|before| before != *uid) {
             (self.written, self.heartbeat_at, self.uncertain) = (None, None, false);
-            // The former Node's absence does not matter for this one.
+            // The previous Node's absence does not matter for this one.
             self.retry = Retry::default();
         }
     }
 
-    /// Takes in the current standing. To be called whenever it may have changed.
+    /// Records the current standing. Call it whenever that may have changed.
     pub fn observe(&mut self, standing: Standing, now: Mono, wall: Wall) {
         let before = self.current;
         if before.is_some_and(|before| before.standing == standing) {
@@ -140,7 +138,7 @@ impl Schedule {
         });
     }
 
-    /// When the next write is due, as things stand; `None` before the first call of
+    /// Time of the next write for the current standing; `None` before the first call of
     /// [`observe`](Self::observe).
     pub fn due(&self) -> Option<Mono> {
         let current = self.current.as_ref()?;
@@ -154,7 +152,7 @@ impl Schedule {
         let jitter = spread(&self.node, JITTER, self.pace.jitter);
         let settled = current.since.plus(self.pace.settle).plus(jitter);
         let Some(written) = &self.written else {
-            // Something is better than nothing, but an agent that just began knows nothing yet.
+            // Any condition is better than none, but an agent that just started knows nothing yet.
             return Some(match current.standing.status {
                 Status::Unknown => settled,
                 Status::True | Status::False => current.status_since.plus(jitter),
@@ -171,8 +169,8 @@ impl Schedule {
         (!same).then(|| settled.max(self.calm.free_at()))
     }
 
-    /// When the status of what stands came to be: the condition's `lastTransitionTime`. It moves
-    /// only where the status differs from the one that the API server has.
+    /// The condition's `lastTransitionTime`. It changes only if the status differs from the API
+    /// server's.
     pub fn transition(&self) -> Option<Wall> {
         let current = self.current.as_ref()?;
         let kept = self
@@ -181,7 +179,7 @@ impl Schedule {
         Some(kept.map_or(current.status_wall, |written| written.transition))
     }
 
-    /// The API server took `standing`, with this time of transition.
+    /// The API server accepted `standing`, with this transition time.
     pub fn wrote(&mut self, standing: Standing, transition: Wall, now: Mono) {
         let before = self.written.replace(Written {
             status: standing.status,
@@ -197,23 +195,23 @@ impl Schedule {
         }
         self.uncertain = false;
         self.last_write = Some(now);
-        // At least half a heartbeat ahead: a change is one, too.
+        // At least half a heartbeat from now, because a change also serves as a heartbeat.
         self.heartbeat_at = Some(self.place_after(now.plus(self.pace.heartbeat / 2)));
         self.retry = Retry::default();
     }
 
-    /// The API server did not take it, or gave no answer.
+    /// The API server rejected it or did not answer.
     pub fn failed(&mut self, refusal: Refusal, now: Mono) {
         self.uncertain |= matches!(refusal, Refusal::Failed { .. });
         self.retry.failed(&self.node, &self.pace, refusal, now);
     }
 
-    /// Another agent may have written meanwhile.
+    /// Another agent may have written in the meantime.
     pub fn doubt(&mut self) {
         self.uncertain = true;
     }
 
-    /// The node's next place in the heartbeat, counted from the node's boot: it is the same after
+    /// The node's next heartbeat, at a phase that counts from the node's boot: it is the same after
     /// a restart of the agent.
     fn place_after(&self, at: Mono) -> Mono {
         let every = Mono(0).plus(self.pace.heartbeat).0.max(1);
@@ -225,25 +223,25 @@ impl Schedule {
     }
 }
 
-/// Whether somebody may act on it: the node is accused, or found sound again. That nothing is known
-/// of an accused node is not urgent: an agent that begins without memory knows nothing either.
+/// Whether the change may need action: the node is accused, or sound again. Unknown after an
+/// accusation is not urgent, because an agent without memory starts with it.
 fn is_urgent(before: Status, after: Status) -> bool {
     (before == Status::False) != (after == Status::False) && after != Status::Unknown
 }
 
-/// A budget of things that may be done: so many at once, and one more each while.
+/// A budget of actions: a burst, and one more per interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Budget {
-    /// Maximum that is saved up, as time.
+    /// Maximum savings, as time.
     saved: Duration,
-    /// One each.
+    /// Time per action.
     each: Duration,
-    /// When all of it would be there again.
+    /// When the budget is full again.
     full_at: Mono,
 }
 
 impl Budget {
-    /// `burst` at once, and one more for `each` that passes.
+    /// `burst` actions at once, and one more per `each`.
     pub(super) fn new(burst: u32, each: Duration) -> Self {
         Self {
             saved: each.saturating_mul(burst.saturating_sub(1)),
@@ -252,7 +250,7 @@ impl Budget {
         }
     }
 
-    /// From when on one may be spent.
+    /// Earliest time for the next action.
     pub(super) fn free_at(&self) -> Mono {
         self.full_at.minus(self.saved)
     }
@@ -262,31 +260,32 @@ impl Budget {
     }
 }
 
-/// Why a write did not succeed, as far as it matters for the next.
+/// Why a write failed, as far as it affects the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Rights are missing: nothing to gain by asking soon.
+    /// Forbidden: an early retry is useless.
     Denied,
-    /// Anything else. It may have been done all the same where no answer came.
+    /// Anything else. Without an answer, the write may have succeeded.
     Failed {
-        /// The API server said to wait for so long.
+        /// The API server requested this pause.
         wait: Option<Duration>,
     },
 }
 
-/// Pauses between tries: longer each time, and each node's own, so that nodes do not come back in
-/// one moment when the API server does.
+/// Pauses between attempts. They grow, and differ between nodes, so that not all nodes retry at the
+/// moment when the API server recovers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Retry {
     failures: u32,
-    /// Nothing is tried before.
+    /// Earliest time for the next attempt.
     pub(super) not_before: Mono,
 }
 
 impl Retry {
     pub(super) fn failed(&mut self, node: &str, pace: &Pace, refusal: Refusal, now: Mono) {
         let doubled = 1u32.checked_shl(self.failures).unwrap_or(u32::MAX);
-        // The pause, and a part of it that is the node's own: all of it where it is short.
+        // The pause plus the node's own part of it: of a short pause all of it, of a long one a
+        // tenth.
         let (pause, over) = match refusal {
             Refusal::Denied => (pace.denied, pace.denied / 10),
             Refusal::Failed { wait } => {
@@ -301,8 +300,8 @@ impl Retry {
     }
 }
 
-/// A node's place below `over`, by its name and what it is for: nodes are spread over time, and each
-/// keeps its place over a restart.
+/// A node's constant offset below `over`, by its name and the purpose (`salt`). It spreads the
+/// nodes over time and is the same after a restart.
 pub(super) fn spread(node: &str, salt: u64, over: Duration) -> Duration {
     let over = u64::try_from(over.as_nanos()).unwrap_or(u64::MAX);
     let place = BuildHasherDefault::<DefaultHasher>::default().hash_one((node, salt));

@@ -1,7 +1,7 @@
-//! Words by state, cause and eligibility, against docs/behaviour.md; and how often they are
-//! written, whatever happens.
+//! Reasons and messages by state, cause and eligibility, against docs/behaviour.md; and how often
+//! they are written.
 //!
-//! Length: one table of what is said, and one model of the API server for all that is written.
+//! Length: one table of all messages, and one model of the API server for all writes.
 
 mod words;
 
@@ -227,7 +227,7 @@ fn names_are_camel_case_and_read_back() {
         let name = reason.name();
         assert!(name.chars().all(|c| c.is_ascii_alphanumeric()), "{name}");
         assert!(name.starts_with(|c: char| c.is_ascii_uppercase()), "{name}");
-        // The API allows 128 characters for an Event's reason.
+        // The API accepts 128 characters in an Event's reason.
         assert!(name.len() <= 64, "{name}");
         assert_eq!(Reason::parse(&name), Some(reason));
     }
@@ -259,7 +259,7 @@ fn behaviour_md_lists_every_reason() {
     }
 }
 
-/// A node under its schedule, second by second, with an API server that takes everything.
+/// A node's schedule, second by second, with an API server that accepts everything.
 fn writes(schedule: &mut Schedule, seconds: u64, stands: impl Fn(u64) -> Standing) -> Vec<u64> {
     let mut writes = Vec::new();
     for second in 0..seconds {
@@ -326,7 +326,7 @@ fn an_agent_that_begins_keeps_what_it_finds() {
         transition: wall(0),
     };
     let mut schedule = schedule("node-1", Some(found));
-    // It knows nothing for a moment, then what the agent before knew.
+    // The agent knows nothing at first, then what the previous agent knew.
     let stands = |second| if second < 5 { unknown() } else { sound() };
     let written = writes(&mut schedule, 301, stands);
     assert_eq!(written.len(), 1, "a heartbeat: {written:?}");
@@ -341,7 +341,7 @@ fn a_node_that_is_registered_again_gets_its_condition_at_once() {
     schedule.wrote(sound(), wall(0), at(1));
     schedule.of(&"first".into());
     assert!(schedule.due() > Some(at(150)), "{:?}", schedule.due());
-    // Gone for a while, and writes to it were refused.
+    // The Node was gone, and writes to it were rejected.
     schedule.failed(Refusal::Denied, at(100));
     schedule.of(&"second".into());
     assert!(schedule.due() <= Some(at(100)), "{:?}", schedule.due());
@@ -388,7 +388,7 @@ fn what_came_and_went_while_the_api_server_was_away_moves_nothing() {
     schedule.observe(broken(), at(20), wall(20));
     schedule.failed(Refusal::Failed { wait: None }, at(25));
     schedule.observe(sound(), at(30), wall(30));
-    // The try may have been taken: it is written again, as it was.
+    // The attempt may have succeeded: the condition is written again, unchanged.
     assert!(schedule.due().unwrap() <= at(40));
     assert_eq!(schedule.transition(), Some(wall(10)));
 }
@@ -423,7 +423,7 @@ fn any_course() -> impl Strategy<Value = Vec<(Standing, u64)>> {
     prop::collection::vec((any_standing(), 1u64..400), 1..80)
 }
 
-/// The standing at a second.
+/// The standing at one second.
 fn stands_at(course: &[(Standing, u64)], second: u64) -> Standing {
     let mut end = 0;
     for (standing, lasts) in course {
@@ -443,7 +443,7 @@ proptest! {
     ) {
         let mut schedule = schedule(&format!("node-{number}"), None);
         let written = writes(&mut schedule, 3 * HOUR, |_| standing);
-        // The first is a change.
+        // The first write is a change.
         prop_assert!(most_in_an_hour(&written[1..]) <= 12, "{written:?}");
         let pause = written.windows(2).map(|pair| pair[1] - pair[0]).max();
         prop_assert!(pause <= Some(451), "{written:?}");
@@ -465,7 +465,7 @@ proptest! {
             other => other,
         };
         let written = writes(&mut schedule("node-1", None), 3 * HOUR, calm);
-        // 12 heartbeats, 12 of the budget, what it saves up, and the first.
+        // 12 heartbeats, 12 of the budget, its savings, and the first.
         prop_assert!(most_in_an_hour(&written) <= 12 + 12 + 3 + 1, "{written:?}");
     }
 
@@ -512,7 +512,7 @@ proptest! {
                 said.push((second, standing));
             }
         }
-        // No two in a row say the same.
+        // No two in a row have the same subject.
         let key = |of: &Standing| (of.status == Status::False, of.leaving);
         for pair in said.windows(2) {
             prop_assert_ne!(key(&pair[0].1), key(&pair[1].1));
@@ -522,7 +522,7 @@ proptest! {
     }
 }
 
-/// The Events announced while these stand, a minute each.
+/// The Events for these standings, a minute each.
 fn announcements(found: Option<Written>, course: &[Standing]) -> Vec<String> {
     let mut announcer = Announcer::new("node-1", Pace::default(), found);
     let mut said = Vec::new();

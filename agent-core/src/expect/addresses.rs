@@ -1,4 +1,5 @@
-//! Whether the cluster uses an address of the sentinel. The agent itself finds conflicts on the node.
+//! Whether the cluster uses an address of the sentinel. Conflicts on the node itself are found
+//! elsewhere in the agent.
 
 use std::net::IpAddr;
 
@@ -12,13 +13,13 @@ pub const OTHERS: &str = "choose other sentinel addresses";
 /// Remedy for a pod source that a pod could get.
 pub const RESERVE: &str = "give another address of the podCIDR that IPAM never assigns, or none";
 
-/// Finds a part of the cluster that has one of the sentinel's addresses: this node's podCIDRs and
-/// Node object, cluster IPs of other Services. Returns a sentence with its remedy.
+/// Finds a use of the sentinel's addresses in the cluster: this node's podCIDRs and Node object,
+/// cluster IPs of other Services. Returns a sentence with the remedy.
 ///
-/// External IPs and endpoints may be anything that somebody who may edit one namespace writes: they
-/// count only against the pod source, which is an address that a pod may get.
+/// External IPs and endpoints can be set by anybody with write access to one namespace. They count
+/// only against the pod source, which is an address that a pod may get.
 ///
-/// It passes every Service and, where there are pod sources, every endpoint: see `Setting::search`.
+/// It visits every Service and, if there are pod sources, every endpoint: see `Setting::search`.
 pub fn in_cluster(rule: &SentinelRule, view: &ClusterView) -> Option<String> {
     let fixed = [&rule.clients[..], &rule.echo].concat();
     let is_ours = |address: &IpAddr| fixed.contains(address) || rule.pods.contains(address);
@@ -55,7 +56,7 @@ pub fn in_cluster(rule: &SentinelRule, view: &ClusterView) -> Option<String> {
     rule.pods.iter().find_map(|pod| pod_source(*pod, cidrs))
 }
 
-/// Reason why a pod source is no address of this node's that a pod could have.
+/// Why a pod source is not a possible pod address of this node.
 fn pod_source(address: IpAddr, cidrs: &[IpNet]) -> Option<String> {
     let Some(cidr) = cidrs.iter().find(|cidr| cidr.contains(&address)) else {
         let same = |cidr: &&IpNet| cidr.addr().is_ipv4() == address.is_ipv4();
@@ -69,7 +70,7 @@ fn pod_source(address: IpAddr, cidrs: &[IpNet]) -> Option<String> {
              {RESERVE}"
         ));
     };
-    // IPAM leaves out the network address and gives the first one to the gateway; IPv6 knows no
+    // IPAM does not assign the network address, and the gateway gets the first one; IPv6 has no
     // broadcast.
     let is_v4 = cidr.addr().is_ipv4();
     let what = if address == cidr.network() {

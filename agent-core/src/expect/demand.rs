@@ -1,5 +1,6 @@
-//! Places of the maps that a Service needs, counted and not built: ports and addresses multiply, and a single
-//! Service of a tenant's with a thousand of each would take more memory than the agent may have.
+//! Map entries that a Service needs, counted without building them: ports and addresses multiply. A
+//! single Service of a tenant with a thousand of each would take more memory than the agent may
+//! use.
 
 use agent_common::service::Family;
 
@@ -8,19 +9,19 @@ use super::node::address;
 use crate::cluster::ServiceFacts;
 use crate::view::ServiceState;
 
-/// Kinds of places in the maps.
+/// Number of kinds of map entries.
 pub const KINDS: usize = 3;
 /// Frontends: ports times addresses.
 pub const FRONTENDS: usize = 0;
-/// Endpoints, each counted with each port of its slice.
+/// Endpoints, counted once for each port of their slice.
 pub const ENDPOINTS: usize = 1;
-/// Ids: one for each port and family.
+/// Service ids: one for each port and family.
 pub const IDS: usize = 2;
 
-/// Places, by kind: as many as there may be, or fewer are used (slices may repeat each other).
+/// Number of entries by kind: an upper bound, because slices may repeat each other.
 pub type Demand = [u64; KINDS];
 
-/// Places that a Service needs; `None` where there is no Service.
+/// Entries that a Service needs; `None` without the Service.
 pub fn demand(state: &ServiceState, node: &NodeContext) -> Option<Demand> {
     let service = state.service.as_deref()?;
     let of_slice = state.slices.iter().map(|slice| {
@@ -35,7 +36,7 @@ pub fn demand(state: &ServiceState, node: &NodeContext) -> Option<Demand> {
     Some([frontends, endpoints, ids].map(|places| places as u64))
 }
 
-/// Frontends in one family; `None` where the Service is not served in it.
+/// Number of frontends in one family; `None` if the Service is not served in it.
 fn frontends(service: &ServiceFacts, node: &NodeContext, family: Family) -> Option<usize> {
     let held = |ips: &[std::net::IpAddr]| {
         let ips = ips.iter().map(address);

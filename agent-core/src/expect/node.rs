@@ -1,4 +1,4 @@
-//! This node as expectations need it: its addresses, and which sources are its pods or itself.
+//! Facts of this node for expectations: its addresses, and the sources that are its pods or itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -54,21 +54,21 @@ pub const ECHO_SERVICE: &str = "pathproof-echo";
 /// Facts of this node that expectations depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeContext {
-    /// Mapped addresses: those a node port is served at, and the node's own as a source.
+    /// Mapped addresses of the node: for node ports, and as sources.
     pub addresses: Vec<Address>,
-    /// Ranges of its pods.
+    /// Pod ranges of this node.
     pub pod_ranges: Vec<SourcePrefix>,
-    /// The Service whose connections are probes, where there is one.
+    /// The Service whose connections are probes, if there is one.
     pub sentinel: Option<ObjectName>,
 }
 
 impl NodeContext {
-    /// From the node's facts; empty where the node is not known.
+    /// From the node's facts; empty if the node is unknown.
     pub fn of(node: Option<&NodeFacts>) -> Self {
         let Some(node) = node else {
             return Self::default();
         };
-        // Each once, in order.
+        // Unique and sorted.
         let addresses: BTreeSet<Address> = node.addresses.iter().map(address).collect();
         let pod_ranges = node.pod_cidrs.iter().map(SourcePrefix::of);
         Self {
@@ -78,7 +78,7 @@ impl NodeContext {
         }
     }
 
-    /// With the connections of this Service known as probes.
+    /// Sets the Service whose connections are probes.
     pub fn with_sentinel(mut self, sentinel: Option<ObjectName>) -> Self {
         self.sentinel = sentinel;
         self
@@ -90,7 +90,7 @@ impl NodeContext {
         &*name.name == ECHO_SERVICE && sentinel.is_some_and(|of| of.namespace == name.namespace)
     }
 
-    /// The sources that follow from the node alone: its ranges are pods, its addresses itself.
+    /// Source prefixes of the node: its pod ranges and its own addresses.
     pub fn sources(&self) -> BTreeMap<SourcePrefix, SourceClass> {
         let pods = self.pod_ranges.iter().copied();
         let hosts = self.addresses.iter().copied().map(SourcePrefix::host);

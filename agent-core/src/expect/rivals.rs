@@ -1,6 +1,7 @@
-//! Services that claim what the sentinel's probes dial: an external IP that is the sentinel's cluster
-//! IP, or this node's address with the sentinel's node port. Whoever may edit one namespace may make
-//! one, and whose rule comes first is the proxy's business: such a lane says nothing of the node.
+//! Services that claim the destinations of the sentinel's probes: an external IP equal to the
+//! sentinel's cluster IP, or to this node's address with the sentinel's node port. Anybody with
+//! write access to one namespace can create one, and the proxy decides whose rule comes first. So
+//! such a lane is no evidence about the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +14,7 @@ use crate::cluster::{ObjectName, Protocol, ServiceFacts};
 use crate::trace::{Lane, ProbePath, Transport};
 use crate::view::{Applied, ClusterView, ServiceState};
 
-/// The claims, by Service. Follows the view change by change.
+/// The claims, by Service, updated with every change of the view.
 #[derive(Debug, Default)]
 pub struct Rivals {
     dialled: Vec<Dialled>,
@@ -21,7 +22,7 @@ pub struct Rivals {
     claims: BTreeMap<ObjectName, Vec<Claim>>,
 }
 
-/// A claim to what one lane dials.
+/// A claim on the destination of one lane.
 #[derive(Clone, Copy, Debug)]
 struct Claim {
     dialled: Dialled,
@@ -29,7 +30,7 @@ struct Claim {
     loops: bool,
 }
 
-/// Where a lane's probes go.
+/// Destination of a lane's probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Dialled {
     lane: Lane,
@@ -38,7 +39,8 @@ struct Dialled {
 }
 
 impl Rivals {
-    /// Follows a change of the view, in which the sentinel is `own` and like this now.
+    /// Follows a change of the view. `own` is the sentinel's Service, and `sentinel` its present
+    /// state.
     pub fn follow(
         &mut self,
         view: &ClusterView,
@@ -75,7 +77,7 @@ impl Rivals {
         lanes.into_values().collect()
     }
 
-    /// Every lane, as if this Service claimed it: what it claims is not known.
+    /// Every lane, as claimed by a Service with unknown claims.
     pub fn all_by(&self, rival: &ObjectName) -> Vec<Contest> {
         let lanes = self.dialled.iter().map(|dialled| dialled.lane);
         let lanes: BTreeSet<Lane> = lanes.collect();
@@ -87,7 +89,7 @@ impl Rivals {
         lanes.into_iter().map(contest).collect()
     }
 
-    /// Frontends of the sentinel that are claimed, each once with the first Service that does.
+    /// The sentinel's claimed frontends, each with the first Service that claims it.
     pub fn frontends(&self) -> BTreeMap<(SocketAddr, Transport), &ObjectName> {
         let mut all = BTreeMap::new();
         for (rival, claims) in &self.claims {

@@ -1,6 +1,6 @@
-//! The sentinel as the cluster view has it: what may be probed on this node, and in what way it is
-//! not as it was installed. An administrator who edits or deletes it must not turn a node to 503,
-//! so whatever is unexpected is said, and nothing is concluded from probes.
+//! The sentinel in the cluster view: what can be probed on this node, and how it differs from the
+//! installed one. An administrator who edits or deletes it must not turn a node to 503. So any
+//! difference is reported, and its probes are no evidence.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -18,7 +18,7 @@ use crate::names;
 use crate::trace::{Lane, Transport};
 use crate::view::ServiceState;
 
-/// The sentinel's configuration.
+/// Configuration of the sentinel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelRule {
     /// Its Service.
@@ -29,19 +29,19 @@ pub struct SentinelRule {
     /// view, which a replay does not have.
     #[serde(skip)]
     pub clients: Vec<IpAddr>,
-    /// Sources of its probes that are addresses of this node's podCIDRs.
+    /// Sources of its probes within this node's podCIDRs.
     #[serde(skip)]
     pub pods: Vec<IpAddr>,
 }
 
-/// The sentinel as the view has it.
+/// The sentinel in the cluster view.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sentinel {
-    /// The Service is there.
+    /// Whether the Service exists.
     pub exists: bool,
-    /// In what way it is not as it was installed, in words.
+    /// How it differs from the installed one, as a sentence.
     pub altered: Option<String>,
-    /// The part that may be probed, by [`Family`]; none of an altered sentinel.
+    /// What can be probed, by [`Family`]; nothing of an altered sentinel.
     pub families: [Option<SentinelFamily>; FAMILIES],
     /// Lanes whose frontend another Service claims.
     #[serde(default)]
@@ -49,7 +49,7 @@ pub struct Sentinel {
     /// The rotator's count of the cluster's nodes.
     #[serde(default)]
     pub fleet: Option<Published>,
-    /// Reason why a count that is there is not believed, in words.
+    /// Why an existing count is ignored, as a sentence.
     #[serde(default)]
     pub fleet_error: Option<String>,
     /// The annotation [`ENFORCEMENT`](crate::switches::ENFORCEMENT) of its Service.
@@ -72,22 +72,21 @@ pub static ABSENT: Sentinel = Sentinel {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Contest {
     pub lane: Lane,
-    /// The first of them, in the order of their names.
+    /// The first such Service by name.
     pub rival: ObjectName,
-    /// The frontend's address is an endpoint of such a Service: probes that its rules took leave for
-    /// where they came, as if there were no rule.
+    /// The frontend's address is also an endpoint of such a Service. Its rules then send probes to
+    /// their original destination, as if there were no rule.
     pub loops: bool,
 }
 
 impl Sentinel {
-    /// The part that stays when its endpoint moves: as long as it stays, the sentinel has not
-    /// changed.
+    /// The part that rotations do not change. As long as it is the same, so is the sentinel.
     pub fn fixed(&self) -> (bool, [Option<SentinelFamily>; FAMILIES]) {
         let fixed = |family: Option<SentinelFamily>| family.map(SentinelFamily::without_generation);
         (self.exists, self.families.map(fixed))
     }
 
-    /// The generations that its endpoint has in the API.
+    /// The API's generations of its endpoint.
     pub fn generations(&self) -> impl Iterator<Item = (Family, Transport, u16)> {
         let families = Family::ALL.into_iter().zip(self.families);
         families.flat_map(|(family, found)| {
@@ -99,7 +98,7 @@ impl Sentinel {
     }
 }
 
-/// The part of the sentinel that may be probed in one family.
+/// What can be probed in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SentinelFamily {
     /// Its cluster IP.
@@ -126,8 +125,7 @@ pub struct SentinelPort {
 }
 
 impl SentinelFamily {
-    /// The same without its generation. As long as this stays, the sentinel has not changed: a
-    /// rotation takes no lane out of service.
+    /// The same without its generation. Rotations do not change this, so they disarm no lane.
     #[must_use]
     pub fn without_generation(self) -> Self {
         let fixed = |port: SentinelPort| SentinelPort {
@@ -143,7 +141,7 @@ impl SentinelFamily {
     }
 }
 
-/// The sentinel, from its Service and slices and from this node.
+/// The sentinel, derived from its Service, its slices and this node.
 pub fn sentinel(
     rule: &SentinelRule,
     state: Option<&ServiceState>,
@@ -167,7 +165,7 @@ pub fn sentinel(
     }
 }
 
-/// The newest count: a slice that the rotator left behind may hold an old one.
+/// The newest count: a slice of an earlier rotator may have an old one.
 fn counted(state: &ServiceState) -> (Option<Published>, Option<String>) {
     let (mut newest, mut wrong) = (None::<Published>, None);
     for text in state
@@ -191,7 +189,7 @@ fn counted(state: &ServiceState) -> (Option<Published>, Option<String>) {
     (newest, wrong)
 }
 
-/// Nothing in the Service must make a datapath drop or refuse probes on purpose.
+/// Checks that no setting of the Service makes a datapath drop or reject probes on purpose.
 fn routed(service: &ServiceFacts) -> Result<(), String> {
     if service.external_local || service.internal_local {
         return Err(
@@ -243,7 +241,7 @@ fn families(
     Ok(found)
 }
 
-/// The port of the one endpoint of a port in a family.
+/// The port of a family's only endpoint.
 fn generation(
     rule: &SentinelRule,
     state: &ServiceState,

@@ -1,4 +1,4 @@
-//! The rules themselves are tested from YAML on, in `cluster/tests.rs`.
+//! The rules themselves are tested from YAML in `cluster/tests.rs`.
 
 use rstest::rstest;
 
@@ -41,7 +41,7 @@ fn a_node_address_inside_its_pod_range_is_the_node() {
     assert_eq!(NodeContext::of(None), NodeContext::default());
 }
 
-/// Expected handling of pods, the node itself and others, as kube-proxy's rules have it.
+/// Expected handling of pods, the node itself and others, by kube-proxy's rules.
 #[rstest]
 #[case::cluster_ip(ClusterIp, &[], [Forward; 3])]
 #[case::cluster_ip_kept_local(ClusterIp, &["internal_local"], [LocalOnly; 3])]
@@ -75,7 +75,7 @@ fn each_class_is_owed_its_own(
         owed(&service, kind, &sets)
     };
     assert_eq!(owed_with(true, true), expected);
-    // Nothing is promised of a policy without local endpoints.
+    // There is no expectation for a policy without local endpoints.
     let elsewhere = expected.map(|of| if of == LocalOnly { Nothing } else { of });
     assert_eq!(owed_with(true, false), elsewhere);
     if !service.is_global {

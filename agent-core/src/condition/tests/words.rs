@@ -19,7 +19,7 @@ fn every_reason_has_its_name() {
     assert_words("reasons", &text);
 }
 
-/// A verdict of every state, as it comes about.
+/// One realistic verdict of every state.
 fn verdicts() -> [Verdict; 7] {
     let judged = |rule, evidence| {
         let mut verdict = sample::proven().verdict;
@@ -79,13 +79,13 @@ fn every_state_has_its_message() {
     assert_words("condition", &text);
 }
 
-/// The limit is in bytes, and what fits is left as it is.
+/// The limit is in bytes, and shorter messages are unchanged.
 #[rstest]
 #[case("x", MESSAGE_MAX, MESSAGE_MAX, false)]
 #[case("x", MESSAGE_MAX + 1, MESSAGE_MAX, true)]
 #[case("x", 3 * MESSAGE_MAX, MESSAGE_MAX, true)]
 #[case("ä", MESSAGE_MAX / 2, MESSAGE_MAX, false)]
-// A character is not cut in two: 498 of two bytes, and three of the ellipsis.
+// A character is not split: 498 of two bytes, and three bytes of the ellipsis.
 #[case("ä", MESSAGE_MAX / 2 + 1, MESSAGE_MAX - 1, true)]
 fn long_messages_are_cut(
     #[case] letter: &str,
