@@ -1,10 +1,10 @@
-//! One node: [`Node::step`] takes an event and the time, and returns what is to be done. Everything
-//! that the agent decides is decided below it; the shell feeds events and performs effects.
+//! One node: [`Node::step`] takes an event and the time, and returns effects. All decisions of the
+//! agent are made in this module and below; the shell feeds events and performs effects.
 //!
-//! Two halves, in the order in which an event passes them: `setting` keeps the cluster view and
-//! plans the maps, `judge` keeps the evidence and judges. The judge sees of the view only
-//! [`Facts`](crate::event::Facts) and what single ids of Services stand for: that is what a
-//! recording holds, so that a replay drives the same judge with the same events.
+//! An event passes two halves: `setting` keeps the cluster view and plans the maps, `judge` keeps
+//! the evidence and judges. Of the view, the judge receives only [`Facts`](crate::event::Facts) and
+//! the Services behind single ids. A recording has the same, so a replay drives the same judge with
+//! the same events.
 
 mod boot;
 mod judge;
@@ -43,66 +43,66 @@ pub use sentinel::{Condition, SentinelStatus};
 use setting::Setting;
 pub use setting::ViewState;
 
-/// The operator's decisions.
+/// The operator's settings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
     /// Name of the node.
     pub node: String,
     /// The numbers of every rule.
     pub limits: Limits,
-    /// Taints that announce the node's end.
+    /// Taints that announce the removal of a node.
     pub taints: TerminatingTaints,
-    /// Answer to an unknown verdict.
+    /// Answer for an unknown verdict.
     pub unknown_policy: UnknownPolicy,
-    /// Whether the datapath's health decides answers.
+    /// Whether a broken datapath changes the answers.
     pub enforcement: Enforcement,
-    /// Families that count for the answers. In recordings of older agents all do.
+    /// Families that count for the answers. Recordings of older agents lack it: all families count.
     #[serde(default = "CountedFamilies::of_older_agents")]
     pub families: CountedFamilies,
-    /// The first dwell at 503 of a flapping node.
+    /// The first hold-down of a flapping node.
     pub flap_dwell: Duration,
-    /// The most nodes that may be out of service together, in percent; nothing turns the brake off.
+    /// Maximum share of nodes that may be out of service together, in percent; `None` turns the
+    /// brake off.
     #[serde(default)]
     pub fleet_brake: Option<u32>,
     /// Source ranges of load balancers' probes.
     #[serde(skip)]
     pub drain_ignore: ProbeRanges,
-    /// Services are watched, not the sentinel alone.
+    /// Whether all Services are watched, not only the sentinel.
     pub watches_services: bool,
-    /// The sentinel, unless it is turned off.
+    /// The sentinel; `None` if turned off.
     pub sentinel: Option<SentinelRule>,
     /// TCP ports of the agent itself, at every address of the node.
     #[serde(skip)]
     pub own_ports: Vec<u16>,
-    /// It can be read past the watches: it comes from an API server.
+    /// Whether the sentinel can be read uncached: the view comes from an API server.
     pub rereads: bool,
 }
 
-/// State in which a node begins.
+/// State of the node at the start of the agent.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
-    /// The monotonic clock.
     pub now: Mono,
-    /// The wall clock at the same moment.
+    /// The wall clock at the same moment as `now`.
     pub wall: Wall,
-    /// Condition of the observer.
+    /// State of the observer.
     pub observer: ObserverStart,
-    /// State that an agent of the same boot left.
+    /// State left by an agent of the same boot.
     pub remembered: Option<Remembered>,
 }
 
-/// A node as one agent knows it.
+/// One agent's model of its node.
 pub struct Node {
     setting: Setting,
     pub(crate) judge: Judge,
-    /// Nothing in a replay, and where nobody wants a recording.
+    /// `None` in a replay, and if no recording is wanted.
     recorder: Option<Recorder>,
-    /// The Services that ids stand for, in a replay.
+    /// The Services behind ids, in a replay.
     recorded: Option<BTreeMap<u32, ServiceInfo>>,
 }
 
 impl Node {
-    /// Begins where an agent of this boot stopped, if one did.
+    /// Continues where an agent of this boot stopped, if there was one.
     pub fn new(settings: Settings, start: Start) -> Self {
         Self {
             setting: Setting::new(settings.sentinel.clone(), settings.own_ports.clone()),
@@ -112,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Goes on from a judge of a recording, with its recorded events.
+    /// Continues from a judge of a recording, with recorded events.
     pub fn replay(judge: Judge) -> Self {
         Self {
             setting: Setting::new(None, Vec::new()),
@@ -122,7 +122,7 @@ impl Node {
         }
     }
 
-    /// Takes in one event. Time never goes back: an earlier `now` counts as the latest one.
+    /// Processes one event. Time never goes back: an earlier `now` is replaced by the latest one.
     pub fn step(&mut self, event: Event, now: Mono) -> Effects {
         let mut effects = Vec::new();
         let now = self.judge.advance(now);
@@ -144,8 +144,8 @@ impl Node {
         effects
     }
 
-    /// With each verdict, once the view is whole: a Service would lack endpoints before that, and an
-    /// answer behind its port.
+    /// Updates the health check node ports with each verdict, once the view is complete: before
+    /// that, a Service would lack endpoints, and its port an answer.
     fn steer_ports(&mut self, now: Mono, effects: &mut Effects) {
         if !self.judge.facts.synced {
             return;
@@ -181,7 +181,7 @@ impl Node {
         }
     }
 
-    /// Without a flight recorder: of thousands of nodes in one process each would have a MiB.
+    /// Removes the flight recorder, which is 1 MiB per node: for thousands of nodes in one process.
     #[must_use]
     pub fn unrecorded(mut self) -> Self {
         self.recorder = None;
@@ -193,7 +193,7 @@ impl Node {
         self.recorder.as_ref().map_or_else(Vec::new, Recorder::file)
     }
 
-    /// A recording names Services.
+    /// Records the Services that a recording names.
     fn learn(&mut self, services: Vec<Service>) {
         let names = self.recorded.get_or_insert_default();
         for Service { id, known } in services {
@@ -209,32 +209,32 @@ impl Node {
         &self.judge
     }
 
-    /// The cluster as last reported.
+    /// The last reported state of the cluster.
     pub fn view(&self) -> &ClusterView {
         &self.setting.view
     }
 
-    /// State of the view beside its objects.
+    /// State of the view apart from its objects.
     pub fn view_state(&self) -> &ViewState {
         &self.setting.state
     }
 
-    /// Content of the maps of expectations, and the Services that ids stand for.
+    /// Content of the expectation maps, and the Services behind ids.
     pub fn planner(&self) -> &Planner {
         &self.setting.planner
     }
 
-    /// Services that claim what the sentinel's probes dial.
+    /// Services that claim the destinations of the sentinel's probes.
     pub fn rivals(&self) -> &Rivals {
         &self.setting.rivals
     }
 
-    /// Frontends that came to be claimed by more than one, since the agent began.
+    /// Number of frontends that became contested since the agent started.
     pub fn claims_begun(&self) -> u64 {
         self.setting.claims_begun
     }
 
-    /// The sentinel, unless it is turned off.
+    /// The sentinel; `None` if turned off.
     pub fn sentinel(&self) -> Option<SentinelStatus<'_>> {
         self.judge.sentinel()
     }
@@ -244,17 +244,17 @@ impl Node {
         self.judge.drain.view()
     }
 
-    /// Selects the connections of the kernel's table that come from outside, to a Service.
+    /// Selects the flows of the kernel's connection table that are from outside to a Service.
     pub fn outsiders(&self) -> Outsiders {
         Outsiders::of(self.view(), self.judge.drain.ignored().clone())
     }
 
-    /// Some of the endpoints of this node that need forwarding, each with its namespace.
+    /// Some of this node's endpoints that need forwarding, each with its namespace.
     pub fn endpoints_here(&self, family: Family) -> Vec<(&str, IpAddr)> {
         self.setting.endpoints_here(family)
     }
 
-    /// This node's UID, where it has one.
+    /// This node's UID, if it has one.
     pub fn uid(&self) -> Option<Arc<str>> {
         let uid = &self.view().node()?.uid;
         (!uid.is_empty()).then(|| Arc::clone(uid))

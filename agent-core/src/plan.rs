@@ -1,10 +1,10 @@
-//! From what changed in the view to the fewest changes of the maps, in an order that never lets a
-//! frontend stand that is owed forwarding while none of its endpoints does.
+//! Turns changes of the view into the fewest changes of the maps. Their order guarantees that a
+//! frontend with expected forwarding is in the map only while one of its endpoints is.
 //!
-//! The planner keeps what cannot be derived again: ids, who holds a frontend, endpoints that have
-//! left, what found no place. It keeps no second copy of the endpoints: what stands in the map
-//! follows from the facts before a change. It changes nothing itself; whoever applies its plans
-//! reports what found no place ([`Planner::report_full`]).
+//! The planner keeps what cannot be derived: ids, holders of frontends, removed endpoints, entries
+//! without room. It has no second copy of the endpoints: those in the map follow from the facts
+//! before a change. It applies nothing itself; whoever applies its plans reports entries without
+//! room ([`Planner::report_full`]).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -46,66 +46,55 @@ use registry::Registry;
 use shortage::Shortage;
 use sources::Sources;
 
-/// Time that an endpoint that left stays in the map, marked, and that an id rests before another
-/// Service port may have it: longer than connections take to fail and evidence to be read.
+/// Time that a removed endpoint stays in the map, marked, and that an id rests before its reuse for
+/// another Service port. Longer than connections take to fail and evidence to be read.
 pub const REST: Duration = Duration::from_secs(300);
 
-/// One change of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapChange {
-    /// Set the counts of a service id to zero: it stands for another Service port from now on.
+    /// Set the counts of a service id to zero: from now on it means another Service port.
     ResetCounts {
-        /// The id.
         service: u32,
     },
     /// Put a source prefix.
     PutSource {
-        /// The prefix.
         prefix: SourcePrefix,
         class: SourceClass,
     },
     /// Delete a source prefix.
     DeleteSource {
-        /// The prefix.
         prefix: SourcePrefix,
     },
-    /// Put an endpoint, or put back one that had left.
+    /// Put an endpoint, or a removed one again.
     PutEndpoint {
-        /// Key.
         key: EndpointKey,
-        /// Value.
         value: EndpointValue,
     },
-    /// Put a frontend, or change what is owed to it.
+    /// Put a frontend, or change its expected handling.
     PutFrontend {
-        /// Key.
         key: FrontendKey,
-        /// Value.
         value: FrontendValue,
     },
     /// Delete a frontend.
     DeleteFrontend {
-        /// Key.
         key: FrontendKey,
     },
-    /// Mark an endpoint as one that left its slice: an update of what stands.
+    /// Mark an endpoint as removed from its slice: an update of its entry.
     RetireEndpoint {
-        /// Key.
         key: EndpointKey,
-        /// Value, flagged `LEFT`.
+        /// Value with the flag `LEFT`.
         value: EndpointValue,
     },
     /// Delete an endpoint.
     DeleteEndpoint {
-        /// Key.
         key: EndpointKey,
     },
 }
 
-/// Number of entries that found no place. All zero is full coverage.
+/// Numbers of entries that are missing from the maps. All zero is full coverage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// Frontends that are not in the map, those withheld because endpoints are missing included.
+    /// Frontends, including those withheld because endpoints are missing.
     pub frontends: u64,
     /// Endpoints that are not in the map.
     pub endpoints: u64,
@@ -115,21 +104,21 @@ pub struct Missing {
     pub services: u64,
 }
 
-/// Ids, and what stands in the maps as far as the view does not say it.
+/// Ids, and the content of the maps that the view does not show.
 #[derive(Debug, Default)]
 pub struct Planner {
     node: NodeContext,
     registry: Registry,
-    /// Holder of each frontend that is in the map.
+    /// Holder of each frontend in the map.
     owners: HashMap<FrontendKey, u32>,
-    /// Ids that claim a frontend and do not have it, since they are not alone.
+    /// Ids that claim a frontend and do not hold it, because another one claims it too.
     contested: BTreeMap<FrontendKey, BTreeSet<u32>>,
-    /// When a frontend of these ids became contested last, or was no more.
+    /// When a frontend of these ids last began or ceased to be contested.
     disputed: BTreeMap<u32, Mono>,
     /// TCP ports of the agent itself.
     own_ports: Vec<u16>,
     sources: Sources,
-    /// Endpoints that left their slice and still stand in the map, marked, each with when it left.
+    /// Removed endpoints that are still in the map, marked, each with the time of its removal.
     retired: BTreeMap<EndpointKey, Mono>,
     departed: Departed,
     shortage: Shortage,
@@ -138,20 +127,20 @@ pub struct Planner {
 }
 
 impl Planner {
-    /// For maps that are new and empty.
+    /// A planner for new, empty maps.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// With the connections of this Service known as probes.
+    /// Sets the Service whose connections are probes.
     pub fn with_sentinel(mut self, sentinel: Option<ObjectName>) -> Self {
         self.quotas.set_sentinel(sentinel.as_ref());
         self.node.sentinel = sentinel;
         self
     }
 
-    /// The changes that bring the maps from the view before a batch to the view after it.
-    /// `applied` is what [`ClusterView::apply`] returned; every batch must come here, in order.
+    /// The changes of the maps for a batch of changes of the view. `applied` is the result of
+    /// [`ClusterView::apply`]; every batch must be planned, in order.
     pub fn plan(&mut self, view: &ClusterView, applied: &Applied, now: Mono) -> Vec<MapChange> {
         let after = self.context(view);
         let node_before = std::mem::replace(&mut self.node, after);
@@ -186,8 +175,8 @@ impl Planner {
         draft.into_changes()
     }
 
-    /// The changes that time alone brings: endpoints that left long ago are deleted, rested ids
-    /// become free, what found no place tries again, and addresses of endpoints that left are watched.
+    /// The changes due to time alone: old removed endpoints are deleted, rested ids become free,
+    /// entries without room are tried again, and addresses of removed endpoints are watched.
     pub fn expire(&mut self, view: &ClusterView, now: Mono) -> Vec<MapChange> {
         let mut draft = Draft::default();
         self.retired.retain(|key, since| {
@@ -203,7 +192,7 @@ impl Planner {
         draft.into_changes()
     }
 
-    /// When an endpoint left its slice, if it has and is still remembered.
+    /// When a remembered endpoint left its slice.
     pub fn left_since(&self, service: u32, address: Address, port: Port) -> Option<Mono> {
         let key = EndpointKey {
             service,
@@ -214,12 +203,12 @@ impl Planner {
         self.retired.get(&key).copied()
     }
 
-    /// Number of entries that found no place.
+    /// Numbers of entries that are missing from the maps.
     pub fn missing(&self) -> Missing {
         self.shortage.missing(self.sources.missing())
     }
 
-    /// Number of Services that are not judged, since they need more places than they may have.
+    /// Numbers of Services that are not judged because they exceed a quota.
     pub fn unjudged(&self) -> Unjudged {
         self.quotas.unjudged()
     }
@@ -241,13 +230,13 @@ impl Planner {
             .saturating_sub(self.shortage.endpoints.len() as u64)
     }
 
-    /// Whether a TCP frontend of this family stands in the map: datagrams are judged apart.
+    /// Whether a TCP frontend of this family is in the map; UDP is judged separately.
     pub fn has_frontends(&self, family: Family) -> bool {
         let mut keys = self.owners.keys();
         keys.any(|key| key.protocol == TCP && Family::of(&key.address) == family)
     }
 
-    /// This node as the view has it now.
+    /// The node's facts in the present view.
     fn context(&self, view: &ClusterView) -> NodeContext {
         NodeContext::of(view.node()).with_sentinel(self.node.sentinel.clone())
     }
@@ -285,7 +274,7 @@ impl Planner {
         }
     }
 
-    /// A port that is expected now, and perhaps was before.
+    /// Plans a port that is expected now, and perhaps was before.
     fn change_port(
         &mut self,
         name: &ObjectName,
@@ -293,7 +282,7 @@ impl Planner {
         after: &PortExpectation,
         draft: &mut Draft,
     ) {
-        // Without an id so far, nothing of it stands in the maps.
+        // Without an id, nothing of the port is in the maps.
         let standing = self.registry.active(name, after);
         let Some(id) = standing.or_else(|| self.acquire(name, after, draft)) else {
             return;
@@ -323,7 +312,7 @@ impl Planner {
         }
     }
 
-    /// A port that is expected no more.
+    /// Plans a port that is no longer expected.
     fn drop_port(
         &mut self,
         name: &ObjectName,
@@ -380,7 +369,7 @@ impl Planner {
         draft.push(MapChange::RetireEndpoint { key, value });
     }
 
-    /// A frontend of a service id, as the view has it now.
+    /// A frontend of a service id in the present view.
     fn expected_frontend(
         &self,
         view: &ClusterView,
@@ -412,7 +401,7 @@ impl Directory for Planner {
     }
 }
 
-/// The Services whose expectation may differ, in the order of their names.
+/// The Services whose expectation may have changed, by name.
 fn affected<'a>(
     view: &'a ClusterView,
     applied: &'a Applied,
@@ -433,13 +422,13 @@ fn find<'a>(expectation: &'a Expectation, port: &PortExpectation) -> Option<&'a 
     })
 }
 
-/// The same frontend among those of a port.
+/// Finds a frontend of a port by key.
 fn find_frontend<'a>(sorted: &'a [Frontend], key: &FrontendKey) -> Option<&'a Frontend> {
     let at = sorted.binary_search_by_key(key, |frontend| frontend.key);
     at.ok().map(|at| &sorted[at])
 }
 
-/// The same address and port among the endpoints of a port.
+/// Finds an endpoint of a port by address and port.
 fn find_endpoint<'a>(sorted: &'a [Endpoint], endpoint: &Endpoint) -> Option<&'a Endpoint> {
     let key = |endpoint: &Endpoint| (endpoint.address, endpoint.port);
     let at = sorted.binary_search_by_key(&key(endpoint), key);

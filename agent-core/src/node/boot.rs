@@ -1,5 +1,5 @@
-//! The wait of a boot: from Starting until something gets through, new connections are not let in. It ends
-//! with the boot's two minutes, after which the snapshot of an older recording knows nothing of it.
+//! The wait of a boot: a Starting node refuses new connections until something gets through. It
+//! ends two minutes after boot; after that, snapshots in older recordings cannot show it.
 
 use agent_common::service::{FAMILIES, Family, SourceClass};
 
@@ -11,9 +11,9 @@ use crate::shape::{Seen, Shape};
 use crate::verdict::Rule;
 use crate::verdict::report::Verdict;
 
-/// Families of the node in which Starting lasts until the pod probe's first connection. None if a socket
-/// load balancer, netkit or interfaces that stay unobserved hide pods' connections; all, before the shape
-/// is read.
+/// Families of the node in which Starting lasts until the pod probe's first connection. None if
+/// pods' connections are hidden by a socket load balancer, netkit, or interfaces that stay
+/// unobserved. All, before the shape is read.
 pub(super) fn pods_expected(facts: &Facts, shape: &Shape, hooks: &Hooks) -> [bool; FAMILIES] {
     let all_seen = |family: Family| {
         let mut paths = shape.paths.iter();
@@ -25,10 +25,10 @@ pub(super) fn pods_expected(facts: &Facts, shape: &Shape, hooks: &Hooks) -> [boo
     Family::ALL.map(|of| may && expected(of) && all_seen(of))
 }
 
-/// Whether a wait goes on, or begins, with this verdict. A failure is no reason to let new connections
-/// in, so failures do not end it; nor does it end while nothing was read yet, or while a family is Starting
-/// in which the node has an address. Degraded ends it, since something gets through, unless connections of
-/// pods are waited for.
+/// Whether a wait continues, or begins, with this verdict. Failures do not end it, because they are
+/// no reason to let new connections in. It also lasts until something was read, and while a family
+/// with a node address is Starting. Degraded ends it, because something gets through, unless
+/// connections of pods are expected.
 pub(super) fn still_waits(
     [waited, served]: [bool; 2],
     verdict: &Verdict,
@@ -39,7 +39,7 @@ pub(super) fn still_waits(
         let of_pods = &judged.paths[SourceClass::Pod as usize];
         pods_expected[judged.family as usize] && of_pods.last_proof.is_none()
     });
-    // Without a sentinel of the family only clients could prove it, and they are kept away.
+    // Without a sentinel only clients could prove the family, and a waiting node has none.
     let has = |family: Family| {
         facts.sentinel.families[family as usize].is_some() && facts.has_address(family)
     };
@@ -58,14 +58,15 @@ pub(super) fn still_waits(
     }
 }
 
-/// Memory of a former agent: whether the boot waited, and whether the node was more than Starting.
+/// The same two flags from a former agent's memory: whether the boot waited, and whether the node
+/// was ever more than Starting.
 pub(super) fn remembered(known: &Remembered) -> [bool; 2] {
     let state = known.verdict.state;
     let told = [state == State::Starting, has_served(state)];
     known.boot.unwrap_or(told)
 }
 
-/// Whether new connections were let in, or would have been but for a fault.
+/// Whether new connections were let in, or would have been without a fault.
 pub(super) fn has_served(state: State) -> bool {
     !matches!(state, State::Starting | State::Unknown)
 }

@@ -1,4 +1,5 @@
-//! The judge: evidence in, verdict out. Plain data, which a recording keeps whole from time to time.
+//! The judge: evidence in, verdict out. Plain data, which a recording stores whole from time to
+//! time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -38,9 +39,9 @@ use crate::verdict::{CountedFamilies, Inputs, LastVerdict, Verdict, verdict};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Judge {
     pub(crate) settings: Settings,
-    /// Both clocks at start: what turns monotonic into wall-clock times.
+    /// Both clocks at the start, to translate monotonic into wall-clock times.
     pub anchor: Anchor,
-    /// The time of the last event.
+    /// Time of the last event.
     pub(crate) now: Mono,
     /// The part of the cluster view that verdicts depend on.
     pub(crate) facts: Box<Facts>,
@@ -48,13 +49,13 @@ pub struct Judge {
     pub(super) coverage: Coverage,
     pub(super) ledger: Ledger,
     pub(super) sentinel: Option<SentinelState>,
-    /// Programs that translate each path.
+    /// The programs that translate each path.
     pub shape: Shape,
     pub(super) shape_read: Option<Mono>,
     pub(super) successor: Successor,
     #[serde(skip)]
     pub(super) drain: Drain,
-    /// Reasons for which the kernel drops packets.
+    /// The kernel's drop reasons.
     #[serde(default)]
     pub(super) drops: DropLedger,
     #[serde(default)]
@@ -62,26 +63,27 @@ pub struct Judge {
     damping: Damping,
     #[serde(default)]
     pub brake: Brake,
-    /// Annotations that make it lenient.
+    /// Annotations that require audit mode.
     #[serde(default)]
     pub switches: Switches,
-    /// The last verdict in short; before the first, a former agent's.
+    /// The last verdict in short; before the first one, a former agent's.
     pub last: Option<LastVerdict>,
-    /// The node has left Starting since boot, so it does not return to it.
+    /// The node was more than Starting in this boot, so it does not return to Starting.
     #[serde(default)]
     served: bool,
-    /// /healthz is 503 because of the boot: the node is Starting, or no later verdict has ended the wait.
+    /// /healthz is 503 because of the boot: the node is Starting, or no later verdict has ended the
+    /// wait.
     #[serde(default)]
     waits: bool,
-    /// Statuses of the last answers.
+    /// Status codes of the last answers.
     statuses: [u16; 2],
-    /// Services that are broken though the node is not.
+    /// Services that are broken while the node is not.
     #[serde(skip)]
     broken: UnservedServices,
     remembered: Option<Mono>,
-    /// Closed while the agent is not ready, because the verdict began to fail with it.
+    /// Closed while the agent is not ready because the verdict began to fail with it.
     pub gate: UpgradeGate,
-    /// The latest single failures, the last one first.
+    /// The latest single failures, newest first.
     pub sightings: VecDeque<Sighting>,
 }
 
@@ -142,13 +144,14 @@ impl Judge {
         }
     }
 
-    /// The time as of an event: never earlier than the one before.
+    /// The time of an event, never earlier than the previous one.
     pub(crate) fn advance(&mut self, now: Mono) -> Mono {
         self.now = self.now.max(now);
         self.now
     }
 
-    /// Addresses were replaced: what is told of the sentinel by them follows.
+    /// After addresses were replaced: updates the sentinel's identity, which is computed from
+    /// addresses.
     pub(crate) fn identify_again(&mut self) {
         if let Some(identity) = self.sentinel().map(|of| of.identity()) {
             self.ledger.sentinel.view.identity = identity;
@@ -192,7 +195,7 @@ impl Judge {
             Event::Shape(facts) => return self.shape(&facts, effects),
             Event::Sentinel(event) => return self.parts(event, effects),
             Event::Trace(trace) => return self.trace(trace, effects),
-            // The setting and the directory have taken these.
+            // The setting and the directory have handled these.
             Event::View(_)
             | Event::Installed(_)
             | Event::Full(_)
@@ -272,7 +275,7 @@ impl Judge {
         if self.settings.families == CountedFamilies::Used {
             self.ledger.note_users(&counts, directory, self.now);
         }
-        // Datagrams are judged apart.
+        // UDP is judged separately.
         counts.retain(|delta| info(delta).is_none_or(|info| !info.udp));
         let calm = sample.sightings.is_empty() && counts.iter().all(is_ours);
         let loses = counts.iter().any(|delta| delta.lost > 0)
@@ -307,7 +310,7 @@ impl Judge {
         }
     }
 
-    /// Judges, and reads the kernel again after a while.
+    /// Judges, and schedules the next sample.
     fn wait(&mut self, calm: bool, effects: &mut Effects) {
         self.publish(effects);
         let pause = match calm && self.is_well() {
@@ -322,7 +325,7 @@ impl Judge {
         &self.ledger.peers
     }
 
-    /// Everything is proven, nothing fails, and that is what is answered.
+    /// Whether everything is proven, nothing fails, and both answers are 200.
     fn is_well(&self) -> bool {
         let failing = |family| self.ledger.sentinel.is_failing(family);
         self.last.is_some_and(|last| last.state == State::Proven)
@@ -330,15 +333,15 @@ impl Judge {
             && !Family::ALL.into_iter().any(failing)
     }
 
-    /// The node is Broken or Stale already, whatever is answered for it: 200 in audit.
+    /// Whether the node is already Broken or Stale, even if audit mode answers 200.
     pub(super) fn is_accused(&self) -> bool {
         self.last.is_some_and(|last| last.state.fails())
     }
 
-    /// Judges, and says what follows from it.
+    /// Judges, and adds the resulting effects.
     pub(super) fn publish(&mut self, effects: &mut Effects) {
         if self.coverage.blindness().is_some() {
-            // Without an observer nothing is read, and that is the evidence.
+            // Without an observer there are no samples: that is the evidence.
             let sample = Sample {
                 at: self.now,
                 observer: self.coverage.health(self.facts.missing, self.now),
@@ -400,7 +403,7 @@ impl Judge {
         let audit = self.switches.audit(self.settings.enforcement);
         let anchor = &self.anchor;
         let served = self.damping.step(verdict, policy);
-        // A 503 for what is not known is the policy's: no evidence of other nodes counts against it.
+        // A 503 for an unknown verdict is due to the policy, so the fleet brake does not apply.
         let unknown = verdict.state == State::Unknown && policy == UnknownPolicy::Closed;
         let fails = !served.healthy && !unknown;
         let held = self
@@ -423,7 +426,7 @@ impl Judge {
         }
     }
 
-    /// Services that are broken though the node is not.
+    /// Services that are broken while the node is not.
     fn broken_services(&mut self, healthy: bool, effects: &mut Effects) -> UnservedServices {
         if !healthy {
             // The node's fault explains the Services' failures: forget them.
@@ -464,7 +467,7 @@ impl Judge {
     }
 }
 
-/// A new connection to an endpoint that had left: for how long the rules keep it.
+/// A measurement if a new connection went to a removed endpoint: how long the rules kept it.
 fn stale(sighting: &Sighting, directory: &dyn Directory) -> Option<Effect> {
     let of_rules = sighting.failure == Failure::Stale && !sighting.is_direct();
     let age = sighting.age().filter(|_| of_rules)?;

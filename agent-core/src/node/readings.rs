@@ -1,5 +1,5 @@
-//! Readings of the kernel while connections or probes are lost: its table of connections, its reasons for drops,
-//! and its ways between the clients and the endpoints of this node.
+//! Reads of kernel state while connections or probes are lost: the connection table, drop reasons,
+//! and routes and neighbours between clients and this node's endpoints.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,22 +19,23 @@ use crate::limits::{
 };
 use crate::time::Mono;
 
-/// Clients whose connections are lost, and since when the kernel has no way for them.
+/// Clients with lost connections, and since when the kernel has no path for them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Lookups {
     asked: Option<Mono>,
-    /// Families of which a client was looked up.
+    /// Families in which a client was looked up.
     #[serde(default)]
     read: [bool; FAMILIES],
     clients: Vec<Client>,
-    /// Arrival of their last connection.
+    /// Arrival of the last of their connections.
     lost: Mono,
     /// By family and class of clients.
     blocked: [[Option<(Cause, Mono)>; SOURCE_CLASSES]; FAMILIES],
 }
 
 impl Lookups {
-    /// The obstacle of a family and the clients whom it concerns. A neighbour may need a moment to answer.
+    /// The obstacle of a family and the classes of clients that it affects. A neighbour may need a
+    /// moment to answer.
     pub(super) fn obstacle(&self, family: Family, now: Mono) -> Option<(Cause, Classes)> {
         let lasts = |(cause, since): &(Cause, Mono)| {
             let asked = match cause {
@@ -54,14 +55,15 @@ impl Lookups {
 }
 
 impl Judge {
-    /// Something is lost: has the kernel's reasons read, unless they are or were for long enough.
+    /// After a loss: reads the kernel's drop reasons, unless this is already done or was done for
+    /// long enough.
     pub(super) fn watch_drops(&mut self, effects: &mut Effects) {
         if self.drops.lose(self.now) {
             effects.push(Effect::Read(ReadEffect::WatchDrops(true)));
         }
     }
 
-    /// Has the kernel's table of connections read, unless it was within this time.
+    /// Reads the connection table, unless the last read is more recent than `pause`.
     pub(super) fn follow_table(&self, pause: Duration, effects: &mut Effects) {
         let due = |at: Mono| self.now.since(at) >= pause;
         if self.ledger.sentinel.conntrack.read.is_none_or(due) {
@@ -69,7 +71,8 @@ impl Judge {
         }
     }
 
-    /// Judges at once where that gives losses another name, or takes it away.
+    /// Records a read of the connection table. Judges at once if the table became full or stopped
+    /// being full, because that changes the cause of losses.
     pub(super) fn read_table(&mut self, table: Option<Table>, effects: &mut Effects) {
         let conntrack = &mut self.ledger.sentinel.conntrack;
         let before = conntrack.is_full(self.now);
@@ -79,9 +82,9 @@ impl Judge {
         }
     }
 
-    /// Has the ways of clients looked up whose connections are lost while nothing of their class succeeds. If no
-    /// more of them come, the same ones are looked up until their ways are open. Before that, once, the ways of
-    /// clients that are served.
+    /// Looks up the paths of clients whose connections are lost while no connection of their class
+    /// succeeds. If no further connections are lost, the same clients are looked up until their
+    /// paths are open. Before that, once, the paths of clients that are served.
     pub(super) fn look_up(&mut self, effects: &mut Effects) {
         let now = self.now;
         let due = |at: Mono| now.since(at) >= LOOKUP_INTERVAL;
@@ -113,7 +116,7 @@ impl Judge {
         }
     }
 
-    /// The latest of them, and when the last of their connections had arrived.
+    /// The latest clients with lost connections, and the arrival of the last of these connections.
     fn lost_clients(&self) -> (Vec<Client>, Mono) {
         let mut clients: Vec<Client> = Vec::new();
         let mut last = Mono(0);
@@ -137,7 +140,7 @@ impl Judge {
         (clients, last)
     }
 
-    /// Takes in what the kernel showed.
+    /// Records the results of lookups.
     pub(super) fn read_lookups(&mut self, lookups: &[Lookup], effects: &mut Effects) {
         for of in lookups {
             self.lookups.read[family_of(&of.of.client) as usize] = true;
@@ -163,16 +166,17 @@ impl Judge {
         self.publish(effects);
     }
 
-    /// Whether an obstacle that a former agent read stays, until this one has read.
+    /// Whether an obstacle found by a former agent stays, until this agent has done a lookup.
     pub(super) fn waits_for_lookups(&self, family: Family) -> bool {
         let is_young = self.now.since(self.anchor.mono) <= HELD;
         let known = self.ledger.family(family).obstacle.is_looked_up();
         known && !self.lookups.read[family as usize] && is_young
     }
 
-    /// Reason why no client of that class has a way to an endpoint of this node. Only clients
-    /// count that were served before, by the same interface: the kernel has no way for forged sources, nor for strangers
-    /// to whom an operator gave no route. A way that is open counts for anybody.
+    /// Why no client of that class has a path to an endpoint of this node. Blocked paths count only
+    /// for clients that were served before through the same interface. For forged sources, and for
+    /// strangers that an operator gave no route, the kernel has no path either. An open path counts
+    /// for any client.
     fn blocked(&self, lookups: &[Lookup], family: Family, class: SourceClass) -> Option<Cause> {
         let ledger = self.ledger.family(family);
         let namespaces = self.ledger.namespaces_in_use(family, self.now).min(2);

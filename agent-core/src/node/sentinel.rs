@@ -1,5 +1,5 @@
-//! The sentinel as the node follows it: what of it there is to probe, whether pathproof's own parts
-//! are sound, and what each probe means. What the devices and programs are is the shell's.
+//! The node's model of the sentinel: what can be probed, whether pathproof's parts are sound, and
+//! what each probe means. The shell owns the devices and programs.
 //!
 //! Length: one state, and the events that move it.
 
@@ -26,8 +26,8 @@ use crate::probes::{KernelFacts, ProbeOutcome, SentinelView, VoidReason, classif
 use crate::time::Mono;
 use crate::trace::{ProbeTrace, Transport};
 
-/// State of the sentinel's devices, programs and prober, and of the checks of them. The cluster's side
-/// is in [`Facts`] alone. The ledger keeps damage, and the conclusion from both sides
+/// State of the sentinel's devices, programs and prober, and of their checks. The cluster's side is
+/// in [`Facts`] only. The ledger keeps damage, and the combination of both sides
 /// ([`SentinelView`]).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SentinelState {
@@ -35,11 +35,11 @@ pub(super) struct SentinelState {
     #[serde(skip)]
     desired: DesiredDevices,
     kernel: Option<(KernelFacts, Mono)>,
-    /// When its parts were last checked because probes failed.
+    /// When its parts were last checked because of failing probes.
     suspected: Option<Mono>,
     /// Uncached reads of the sentinel; `None` if the agent cannot make them.
     recheck: Option<Recheck>,
-    /// When the last check began that found its parts sound.
+    /// Start of the last check that found its parts sound.
     sound: Option<Mono>,
 }
 
@@ -50,28 +50,28 @@ pub struct SentinelStatus<'a> {
     state: &'a SentinelState,
 }
 
-/// Devices, programs and prober.
+/// State of devices, programs and prober.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ProberState {
     /// The devices are not made yet.
     Unmade,
-    /// The devices are there, programs and prober are not running.
+    /// The devices exist; programs and prober are not running.
     Ready,
-    /// Everything runs.
+    /// Everything is running.
     Running,
-    /// They cannot be had, in words.
+    /// They cannot be made or started, for this reason.
     Off(String),
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Recheck {
     asked: Option<Mono>,
-    /// When the question was asked that was answered last.
+    /// Request time of the last answered read.
     answered: Option<Mono>,
-    /// Difference between the sentinel and what the watches reported of it.
+    /// How the uncached sentinel differs from the one that the watches reported.
     differs: Option<String>,
-    /// Readings in a row that differed.
+    /// Number of reads in a row that differed.
     #[serde(default, skip_serializing_if = "is_zero")]
     differed: u32,
 }
@@ -81,25 +81,25 @@ fn is_zero(count: &u32) -> bool {
 }
 
 impl Recheck {
-    /// Least time between two questions. Where watches lag for long every node has this difference, and
-    /// all of them ask the same API server.
+    /// Minimum time between two reads. If watches lag for long, every node has this difference, and
+    /// all of them read from the same API server.
     fn pause(&self) -> Duration {
         READING_SERVES * (1 << self.differed.saturating_sub(1).min(READING_DOUBLES))
     }
 }
 
-/// Overall condition of the sentinel.
+/// Overall state of the sentinel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Condition<'a> {
     /// Its Service is not in the cluster, or the view is not complete.
     Absent,
-    /// It is not as it was installed.
+    /// It differs from the installed one.
     Altered(&'a str),
-    /// It cannot be probed, for reasons of pathproof's own.
+    /// It cannot be probed because of pathproof's parts.
     Off(&'a str),
     /// Its devices are being made.
     Settling,
-    /// It is probed.
+    /// Probes are sent.
     Probing,
 }
 
@@ -109,12 +109,12 @@ impl<'a> SentinelStatus<'a> {
         self.facts.sentinel()
     }
 
-    /// Whether probes are to be expected.
+    /// Whether probes should be sent.
     pub fn exists(self) -> bool {
         self.found().exists && self.off().is_none()
     }
 
-    /// Reason why nothing is probed although the sentinel is there, in words.
+    /// Why an existing sentinel is not probed, as a sentence.
     pub fn off(self) -> Option<&'a str> {
         let parts = match &self.state.parts {
             ProberState::Off(why) => Some(why),
@@ -143,7 +143,7 @@ impl<'a> SentinelStatus<'a> {
         }
     }
 
-    /// State that the ledger judges by and keeps for the next agent.
+    /// The state for the ledger, which keeps it for the next agent.
     fn view(self, now: Mono) -> SentinelView {
         let found = self.found();
         let differs = self
@@ -152,7 +152,7 @@ impl<'a> SentinelStatus<'a> {
             .as_ref()
             .and_then(|of| of.differs.as_ref());
         let addressed = |found: &SentinelFamily| found.node_address.is_some();
-        // A Node that is not known, or has no address yet, says nothing.
+        // Without a Node, or before it has an address, this is unknown.
         let is_known = found.families.iter().flatten().any(addressed);
         SentinelView {
             exists: found.exists,
@@ -166,7 +166,7 @@ impl<'a> SentinelStatus<'a> {
         }
     }
 
-    /// The same after a restart, and with another compiler: it is written down.
+    /// Stored in the state file, so it must be the same after a restart and with another compiler.
     pub(super) fn identity(self) -> u64 {
         let mut hasher = fnv::FnvHasher::default();
         let (_, families) = self.found().fixed();
@@ -199,7 +199,7 @@ impl SentinelState {
         self.desired.clone()
     }
 
-    /// Facts last read of the kernel, if that is not too long ago.
+    /// The last kernel facts, if recent enough.
     fn kernel(&self, now: Mono) -> Option<KernelFacts> {
         let young = |(_, read): &(KernelFacts, Mono)| now.since(*read) <= KERNEL_AGE;
         self.kernel.filter(young).map(|(facts, _)| facts)
@@ -207,13 +207,13 @@ impl SentinelState {
 }
 
 impl Judge {
-    /// The sentinel, unless it is turned off.
+    /// The sentinel; `None` if turned off.
     pub(super) fn sentinel(&self) -> Option<SentinelStatus<'_>> {
         let (facts, state) = (&*self.facts, self.sentinel.as_ref()?);
         Some(SentinelStatus { facts, state })
     }
 
-    /// Follows the sentinel in the view, which was `before` until now.
+    /// Follows the sentinel in the view; `before` are the previous facts.
     pub(super) fn follow_sentinel(&mut self, before: &Facts, effects: &mut Effects) {
         let facts = &*self.facts;
         let Some(state) = self.sentinel.as_mut().filter(|_| facts.synced) else {
@@ -236,7 +236,7 @@ impl Judge {
         if as_watched(was) != as_watched(is)
             && let Some(recheck) = &mut state.recheck
         {
-            // The watches reported something: they count again.
+            // The watches reported a change: their state counts again.
             (recheck.differs, recheck.differed) = (None, 0);
         }
         if let Some(altered) = &is.altered
@@ -251,13 +251,13 @@ impl Judge {
             effects.push(Effect::Log(Notice::Contested(path, rival.clone())));
         }
         if before.taken != facts.taken {
-            // Addresses that the cluster uses otherwise are left to it.
+            // The sentinel stops using addresses that the cluster uses otherwise.
             if let Some(why) = &facts.taken {
                 effects.push(Effect::Log(Notice::SentinelOff(why.clone())));
                 effects.push(Effect::Sentinel(SentinelEffect::Stop));
             }
-            // The devices go with the addresses, and are made again without the conflict. A failure
-            // to make them is kept: the keeper reports it only once.
+            // The devices are removed with their addresses, and made again once the conflict is
+            // over. A failure to make them is kept, because it is reported only once.
             if !matches!(state.parts, ProberState::Off(_)) {
                 state.parts = ProberState::Unmade;
             }
@@ -274,14 +274,14 @@ impl Judge {
         effects.push(Effect::Sentinel(SentinelEffect::Retarget));
     }
 
-    /// Passes a change of the prober, or an uncached reading, to the ledger.
+    /// Passes a change of the prober, or an uncached read, to the ledger.
     fn view_sentinel(&mut self) {
         if let Some(view) = self.sentinel().map(|of| of.view(self.now)) {
             self.ledger.sentinel.view_changed(self.now, view);
         }
     }
 
-    /// Something came from the sentinel's own parts.
+    /// Handles an event of the sentinel's parts.
     pub(super) fn parts(&mut self, event: SentinelEvent, effects: &mut Effects) {
         let Some(state) = &self.sentinel else {
             return;
@@ -296,7 +296,8 @@ impl Judge {
                 self.turn(ProberState::Off(why), effects);
             }
             SentinelEvent::Damaged(sentence) => {
-                // A check that began later and found the parts sound makes it news again.
+                // After a later check that found the parts sound, the same damage is reported
+                // again.
                 let lasts = |at: Mono| state.sound.is_none_or(|sound| sound < at);
                 if !self.ledger.sentinel.is_damage(&sentence, lasts) {
                     effects.push(Effect::Log(Notice::Damaged(sentence.clone())));
@@ -314,8 +315,8 @@ impl Judge {
         self.publish(effects);
     }
 
-    /// Has programs and prober started, unless the devices are about to be removed. Until the answer
-    /// comes, parts that were off are off.
+    /// Starts programs and prober, unless the devices are about to be removed. Parts that were off
+    /// stay off until the result arrives.
     fn start(&mut self, parts: ProberState, effects: &mut Effects) {
         let is_taken = self.facts.taken.is_some();
         let Some(state) = self.sentinel.as_mut().filter(|_| !is_taken) else {
@@ -327,9 +328,9 @@ impl Judge {
         effects.push(Effect::Sentinel(SentinelEffect::Start { anew: false }));
     }
 
-    /// Facts that keep clients from being served, as they were last read.
+    /// Passes the last known obstacles to clients to the ledger.
     pub(super) fn note_obstacles(&mut self) {
-        // Without a sentinel nobody reads whether the kernel forwards.
+        // Whether the kernel forwards is read only with the sentinel's devices.
         let read = match &self.sentinel {
             Some(own) => own.kernel(self.now).map(|facts| facts.forwarding),
             None => Some([Some(true); FAMILIES]),
@@ -345,7 +346,7 @@ impl Judge {
                 (_, true, _) => Reading::Present(Cause::ProgramMissing, OUTSIDE),
                 (.., Some((cause, concerns))) => Reading::Present(cause, concerns),
                 _ if self.waits_for_lookups(family) => Reading::Unread,
-                // Where some interfaces forward and others do not, pods may be served.
+                // If only some interfaces forward, pods may still be served.
                 (Some(_), false, None) if !unread => Reading::Absent,
                 _ if is_over => Reading::Absent,
                 _ => Reading::Unread,
@@ -392,7 +393,7 @@ impl Judge {
         effects.push(Effect::Sentinel(SentinelEffect::Retarget));
     }
 
-    /// A probe ended.
+    /// Classifies and records a probe that ended.
     pub(super) fn trace(&mut self, trace: Box<ProbeTrace>, effects: &mut Effects) {
         let Some(state) = &self.sentinel else {
             return;
@@ -402,7 +403,8 @@ impl Judge {
             ..state.kernel(self.now).unwrap_or_default()
         };
         let outcome = classify(&trace, &facts, &self.settings.limits);
-        // While the sentinel is read as another one no failure counts, so the next reading has to end it.
+        // While the uncached sentinel differs, no failure counts, so the next read must settle
+        // that.
         let recheck = state.recheck.as_ref();
         let failed = matches!(outcome, ProbeOutcome::Failed(_));
         let is_in_doubt = failed && recheck.is_some_and(|of| of.differs.is_some());
@@ -428,18 +430,18 @@ impl Judge {
         } else if after > 0 || is_in_doubt || is_own_fault(outcome) {
             self.suspect(FAILING_INTERVAL, effects);
         }
-        // Everything else waits for the next sample: a path that always fails must cost no more than
-        // one that works.
+        // Everything else is judged with the next sample, so that a path that always fails costs no
+        // more than one that works.
         if before != after && after <= SOON {
             effects.push(Effect::Log(Notice::Lane(outcome.name())));
             self.publish(effects);
         }
     }
 
-    /// A probe did not come back: are the sentinel's own parts sound?
+    /// After a failed probe: has the sentinel's parts checked, and the sentinel read uncached.
     fn suspect(&mut self, pause: Duration, effects: &mut Effects) {
         let accused = self.is_accused();
-        // A successor has them.
+        // A successor owns the parts.
         let Some(state) = self.sentinel.as_mut().filter(|_| !self.successor.exists()) else {
             return;
         };
@@ -452,10 +454,10 @@ impl Judge {
         if let Some(recheck) = &mut state.recheck
             && before.is_none_or(|at| self.now.since(at) >= READING_SERVES)
         {
-            // Probes passed meanwhile: this is another question.
+            // Probes passed since: count the differences from zero.
             recheck.differed = 0;
         }
-        // A verdict that holds needs no proof.
+        // A verdict that already holds needs no confirmation.
         if let Some(recheck) = state.recheck.as_mut().filter(|_| !accused)
             && recheck
                 .asked
@@ -466,7 +468,7 @@ impl Judge {
         }
     }
 
-    /// The API server answered, or did not: a difference stands until it is answered again.
+    /// Records an uncached read. A difference stays until another read is answered.
     pub(super) fn rechecked(&mut self, began: Mono, differs: Option<bool>, effects: &mut Effects) {
         let rule = self.settings.sentinel.as_ref();
         let Some((state, rule)) = self.sentinel.as_mut().zip(rule) else {
@@ -495,7 +497,8 @@ impl Judge {
         self.conclude_check();
     }
 
-    /// Failures that follow both a check of our own parts and an uncached reading count.
+    /// Failures accuse only after both a check of the sentinel's parts and an uncached read: passes
+    /// the earlier of the two times to the ledger.
     fn conclude_check(&mut self) {
         let accused = self.is_accused();
         let Some(state) = &self.sentinel else {
@@ -511,8 +514,8 @@ impl Judge {
     }
 }
 
-/// Whether a probe was lost between our own devices, where only our own programs answer it. It says
-/// nothing of the node, and without a check of them none would again.
+/// Whether a probe was lost between pathproof's devices, where only pathproof's programs answer. It
+/// is no evidence about the node, and stays void until a check repairs them.
 fn is_own_fault(outcome: ProbeOutcome) -> bool {
     use VoidReason::{ControlFailed, NotArrived, NotEchoed};
     matches!(

@@ -1,5 +1,5 @@
-//! Taking over maps that an earlier agent left pinned: ids are told from the frontends that stand,
-//! and only what differs is changed.
+//! Adopts the pinned maps of an earlier agent: ids are derived from the frontends in the map, and
+//! only differences are changed.
 
 use std::collections::{HashMap, HashSet};
 
@@ -26,9 +26,9 @@ pub struct Installed {
 }
 
 impl Planner {
-    /// Takes over maps as they stand, and returns the changes that bring them to the view: the
-    /// first plan of a restarted agent, instead of [`Planner::plan`]. The view should be synced:
-    /// what it does not know is taken out.
+    /// Adopts maps with their content, and returns the changes that bring them to the view: the
+    /// first plan of a restarted agent, instead of [`Planner::plan`]. The view should be synced,
+    /// because entries that it does not have are deleted.
     pub fn adopt(
         &mut self,
         view: &ClusterView,
@@ -60,7 +60,7 @@ impl Planner {
                 kept.extend(self.adopt_port(name, port, &installed, &frontends, now, &mut draft));
             }
         }
-        // Entries that belong to nothing that is expected go.
+        // Entries without an expectation are deleted.
         let standing = frontends.keys().chain(watched.keys()).copied();
         let unowned = standing.filter(|key| !self.owners.contains_key(key));
         draft.released.extend(unowned);
@@ -79,7 +79,7 @@ impl Planner {
         draft.into_changes()
     }
 
-    /// Decides who is followed: where not everything fits, first who was.
+    /// Decides which Services are followed; if not all fit, those of the earlier agent come first.
     fn share_out(
         &mut self,
         states: &[(&ObjectName, &ServiceState)],
@@ -100,8 +100,9 @@ impl Planner {
         self.quotas.settle();
     }
 
-    /// Gives a Service port the id that one of its frontends stands under, and leaves it all of them
-    /// that do. One that is of another kind by now was another Service's, which a claim takes no id from.
+    /// Gives a Service port the id of one of its frontends in the map, and all frontends with that
+    /// id. A frontend of another kind belonged to another Service, from which a claim must not take
+    /// the id.
     fn adopt_id(
         &mut self,
         name: &ObjectName,
@@ -123,7 +124,7 @@ impl Planner {
         }
     }
 
-    /// Plans what differs for one Service port; returns its id.
+    /// Plans the differences of one Service port.
     fn adopt_port(
         &mut self,
         name: &ObjectName,
@@ -152,7 +153,7 @@ impl Planner {
                 .binary_search_by_key(&(key.address, key.port), |e| (e.address, e.port));
             match expected {
                 Ok(_) => {}
-                // When it left is not known any more; it counts from now.
+                // The time of its removal is unknown, so it counts from now.
                 Err(_) if value.flags & endpoint_flag::LEFT != 0 => {
                     self.retired.insert(*key, now);
                 }

@@ -1,6 +1,6 @@
-//! Claims of Services that are not in the plan, since they are beyond a quota. A proxy serves them all the
-//! same, so a frontend of another Service that one of them claims is contested. Nothing is built of
-//! them: their addresses and ports are compared with the frontends that the plan has.
+//! Claims of Services that are not in the plan because they exceed a quota. A proxy serves them
+//! nevertheless, so the frontends of other Services that they claim are contested. Their addresses
+//! and ports are only compared with the frontends of the plan; no entries are built.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ use crate::cluster::{ObjectName, Protocol, ServiceFacts};
 use crate::expect::node::address;
 use crate::view::ClusterView;
 
-/// Stands for a Service without an id among the ids of Services: no Service has this one.
+/// Represents a Service without an id among ids: no Service has this one.
 const BEYOND: u32 = u32::MAX - 1;
 
-/// Frontends of the plan that Services beyond it claim, each with the first that does.
+/// Frontends of the plan that Services beyond it claim, each with the first such Service.
 pub(super) type Beyond = BTreeMap<FrontendKey, ObjectName>;
 impl Planner {
-    /// Contests frontends that Services beyond the plan claim, and ends it where they do not any more.
+    /// Contests the frontends that Services beyond the plan claim, and ends contests that are over.
     pub(super) fn contest_beyond(&mut self, view: &ClusterView, draft: &mut Draft) {
         let service = |name| view.state(name)?.service.as_deref();
         let over = self.quotas.over().filter_map(service);
@@ -51,8 +51,8 @@ impl Planner {
         self.beyond.get(key).filter(|_| id == BEYOND)
     }
 
-    /// Frontends that Services of the plan hold or claim, in order, but for the sentinel's: each of its
-    /// probes is followed, and claims of their destinations are found elsewhere ([`rivals`]).
+    /// Frontends that Services of the plan hold or claim, sorted, except the sentinel's. Each of
+    /// the sentinel's probes is followed, and claims of their destinations are found in [`rivals`].
     ///
     /// [`rivals`]: crate::expect::rivals
     fn planned(&self, draft: &Draft) -> Vec<FrontendKey> {
@@ -69,12 +69,12 @@ impl Planner {
     }
 }
 
-/// Whether a Service has addresses that its author chose. Cluster IPs and node ports are given out once.
+/// Whether a Service has addresses that its author chose. Cluster IPs and node ports are unique.
 fn chooses(service: &ServiceFacts) -> bool {
     !service.external_ips.is_empty() || !service.load_balancer_ips.is_empty()
 }
 
-/// Frontends of a plan, in order, that a Service claims.
+/// The frontends of a sorted plan that a Service claims.
 fn claims<'a>(
     service: &'a ServiceFacts,
     planned: &'a [FrontendKey],

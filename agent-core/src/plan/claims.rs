@@ -1,7 +1,7 @@
-//! Frontends that more than one Service claims, with external IPs for the most part, which anybody may
-//! choose who may edit one namespace. Whose rule comes first is the proxy's business: such a frontend is
-//! in no map, so that it accuses and proves nothing for either. The sentinel's stay the sentinel's,
-//! since each of its probes is followed; the node itself claims the ports of this agent.
+//! Frontends that more than one Service claims, mostly by external IPs, which anybody with write
+//! access to one namespace may choose. The proxy decides whose rule comes first. So such a frontend
+//! is in no map, and is no evidence for either Service. The sentinel keeps its frontends, because
+//! each of its probes is followed. The node itself claims this agent's ports.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use crate::cluster::ObjectName;
 use crate::expect::NodeContext;
 use crate::time::Mono;
 
-/// Stands for the node among the ids of Services: no Service has this one.
+/// Represents the node among ids: no Service has this one.
 const NODE: u32 = u32::MAX;
 
-/// A frontend and two that claim it; `None` is the node itself.
+/// A contested frontend and two claimants; `None` is the node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Conflict<'a> {
     pub frontend: &'a FrontendKey,
@@ -24,14 +24,13 @@ pub struct Conflict<'a> {
 }
 
 impl Planner {
-    /// With these TCP ports as the agent's own at every address of the node.
+    /// Sets the TCP ports of the agent, which it has at every address of the node.
     pub fn with_own_ports(mut self, ports: &[u16]) -> Self {
         self.own_ports = ports.to_vec();
         self
     }
 
-    /// Frontends that more than one claims, each once: who holds it comes first, else the order is that
-    /// of the names.
+    /// Every contested frontend once, with its holder first and the other claimants by name.
     pub fn conflicts(&self) -> impl Iterator<Item = Conflict<'_>> {
         self.contested.iter().filter_map(|(frontend, waiting)| {
             let holder = self.owners.get(frontend).or(waiting.get(&NODE));
@@ -68,14 +67,14 @@ impl Planner {
         contested.chain(short.map(|(_, id)| *id))
     }
 
-    /// Whether somebody else than this id's Service claims a frontend that nobody holds.
+    /// Whether another Service claims this frontend, which has no holder.
     pub(super) fn has_rival(&self, key: FrontendKey, id: u32) -> bool {
         let claimant = self.claimant(id);
         self.waiting(key)
             .any(|other| self.claimant(other) != claimant)
     }
 
-    /// Whether several claim a frontend that nobody holds.
+    /// Whether several Services claim this frontend, which has no holder.
     pub(super) fn is_contested(&self, key: &FrontendKey) -> bool {
         let mut waiting = self.waiting(*key);
         waiting
@@ -83,7 +82,8 @@ impl Planner {
             .is_some_and(|first| self.has_rival(*key, first))
     }
 
-    /// Frontends that two Services begin to claim in one batch: neither gets them for a moment.
+    /// Frontends that two Services begin to claim in one batch: neither may get them even for a
+    /// moment.
     pub(super) fn claimed_twice(&self, claims: &[Claim]) -> BTreeSet<FrontendKey> {
         let mut all: Vec<(FrontendKey, u32)> = claims.iter().map(|of| (of.key, of.id)).collect();
         all.sort_unstable();
@@ -97,11 +97,11 @@ impl Planner {
         twice.filter_map(|pair| Some(pair.first()?.0)).collect()
     }
 
-    /// An id claims a frontend that it does not get.
+    /// Records that an id claims a frontend and does not get it.
     pub(super) fn contest(&mut self, key: FrontendKey, id: u32, draft: &mut Draft) {
         self.contested.entry(key).or_default().insert(id);
         draft.disputed.insert(id);
-        // Those that wait for room do not any more; the sentinel goes on.
+        // Claimants that waited for room become contested too, except the sentinel.
         let short = self.shortage.frontends.range((key, 0)..=(key, u32::MAX));
         let short = short.map(|(_, id)| *id);
         let short: Vec<u32> = short.filter(|other| !self.is_sentinel(*other)).collect();
@@ -111,7 +111,7 @@ impl Planner {
         }
     }
 
-    /// A frontend has no holder any more, since somebody else claims it.
+    /// Takes a frontend from its holder, because another Service claims it.
     pub(super) fn void(&mut self, key: FrontendKey, draft: &mut Draft) {
         if let Some(owner) = self.owners.remove(&key) {
             self.contest(key, owner, draft);
@@ -119,7 +119,7 @@ impl Planner {
         }
     }
 
-    /// Whether the id waited.
+    /// Removes an id from the claimants. Returns whether it was one.
     pub(super) fn stop_waiting(&mut self, id: u32, key: &FrontendKey) -> bool {
         let Some(waiting) = self.contested.get_mut(key) else {
             return false;
@@ -131,7 +131,8 @@ impl Planner {
         waited
     }
 
-    /// The node claims the agent's ports at its addresses, which were those of `before`.
+    /// Moves the node's claims of the agent's ports from the addresses of `before` to the present
+    /// ones.
     pub(super) fn claim_own(&mut self, before: &NodeContext, draft: &mut Draft) {
         if before.addresses == self.node.addresses {
             return;
@@ -157,7 +158,8 @@ impl Planner {
         node.addresses.iter().copied().flat_map(at).collect()
     }
 
-    /// Connections of these ids were under way when a claim came or went.
+    /// Records that a claim on frontends of these ids began or ended while connections were under
+    /// way.
     pub(super) fn note_disputes(&mut self, draft: &mut Draft, now: Mono) {
         self.disputed.retain(|_, at| now.since(*at) < REST);
         for id in std::mem::take(&mut draft.disputed) {

@@ -1,9 +1,10 @@
-//! Endpoints that left, as addresses that pods may still dial.
+//! Removed endpoints, as addresses that pods may still dial.
 //!
-//! Where sockets are translated, a pod's connection has an endpoint's address before any hook sees it. Rules
-//! that are late show there alone: pods go on dialling an endpoint that left. So its address stands in the
-//! map of frontends for a while, flagged `DEPARTED`. A client that dials pods by their own addresses looks
-//! the same; the ledger names such connections and accuses no node.
+//! If sockets are translated, a pod's connection has an endpoint's address before any hook sees it.
+//! Only these addresses then show late rules: pods go on dialling a removed endpoint. So its
+//! address stays in the map of frontends for some time, flagged `DEPARTED`. A client that dials
+//! pods by their own addresses looks the same; the ledger reports such connections without accusing
+//! a node.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,10 +18,10 @@ use super::{MapChange, Planner};
 use crate::cluster::{Protocol, SlicePort};
 use crate::view::ClusterView;
 
-/// Addresses that stand in the map at a time; further ones are not watched.
+/// Maximum number of addresses in the map; further ones are not watched.
 const WATCHED: usize = 1_024;
 
-/// Endpoints that left and whose addresses are watched.
+/// Removed endpoints with watched addresses.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
     wanted: [bool; FAMILIES],
@@ -28,7 +29,7 @@ pub(super) struct Departed {
 }
 
 impl Departed {
-    /// Lets go of some addresses. Those that a frontend took over stay in the map.
+    /// Stops watching some addresses. Those that a frontend took over stay in the map.
     fn let_go(
         &mut self,
         owners: &HashMap<FrontendKey, u32>,
@@ -47,12 +48,12 @@ impl Departed {
 }
 
 impl Planner {
-    /// Sets the families in which pods' connections are translated before they can be seen.
+    /// Sets the families in which pods' connections are translated before the observer sees them.
     pub fn watch_sockets(&mut self, families: [bool; FAMILIES]) {
         self.departed.wanted = families;
     }
 
-    /// Watches the addresses of endpoints that left, as long as they are nobody's endpoint.
+    /// Watches the addresses of removed endpoints while no Service has them as an endpoint.
     pub(super) fn watch_departed(&mut self, view: &ClusterView, draft: &mut Draft) {
         let wanted = self.departed.wanted;
         let left = self.retired.keys().filter(|key| {
@@ -65,7 +66,7 @@ impl Planner {
         if !found.is_empty() {
             forget_current(view, &mut found);
         }
-        // Of two Services that lost it at different times the one that still remembers it.
+        // If two Services lost the endpoint at different times, the one that still remembers it.
         (self.departed).let_go(&self.owners, draft, |key, at| found.get(key) == Some(at));
         if !self.shortage.frontends.is_empty() {
             return;
@@ -80,13 +81,13 @@ impl Planner {
         }
     }
 
-    /// Lets go of addresses whose endpoint came back or is forgotten.
+    /// Stops watching addresses whose endpoint came back or is forgotten.
     pub(super) fn forget_departed(&mut self, draft: &mut Draft) {
         let retired = &self.retired;
         (self.departed).let_go(&self.owners, draft, |_, at| retired.contains_key(at));
     }
 
-    /// The address is a current endpoint's from now on.
+    /// Stops watching the address of a current endpoint.
     pub(super) fn stop_watching(&mut self, endpoint: &EndpointKey, draft: &mut Draft) {
         if !self.departed.standing.is_empty()
             && let Some(address) = self.address_of(endpoint)
@@ -96,12 +97,12 @@ impl Planner {
         }
     }
 
-    /// Frontends lack the room that these take.
+    /// Stops watching all addresses, because frontends need the room.
     pub(super) fn stop_watching_all(&mut self, draft: &mut Draft) {
         (self.departed).let_go(&self.owners, draft, |_, _| false);
     }
 
-    /// Address and port of an endpoint, as those who dial it directly have them.
+    /// Address and port of an endpoint, as direct clients dial it.
     fn address_of(&self, endpoint: &EndpointKey) -> Option<FrontendKey> {
         let slot = self.registry.slot(endpoint.service)?;
         Some(FrontendKey {
@@ -130,8 +131,8 @@ fn number(protocol: Protocol) -> u8 {
     }
 }
 
-/// Takes out addresses that some Service may send connections to. An endpoint that ends is none: its own
-/// Service has let it go, and others are about to.
+/// Removes addresses that some Service may send connections to. Terminating endpoints do not count:
+/// their own Service has dropped them, and others are about to.
 fn forget_current(view: &ClusterView, found: &mut BTreeMap<FrontendKey, EndpointKey>) {
     for slice in view.states().flat_map(|(_, state)| &state.slices) {
         let followed = |of: &&SlicePort| of.protocol != Protocol::Sctp;

@@ -1,5 +1,5 @@
-//! A plan while it is made: changes by phase, and who holds which frontend: the Service that alone
-//! claims it.
+//! A plan in progress: changes by phase, and the holder of each frontend, which is its only
+//! claimant.
 
 use std::collections::BTreeSet;
 
@@ -16,36 +16,35 @@ pub(super) struct Claim {
     pub(super) key: FrontendKey,
     /// Value that it should have.
     pub(super) value: FrontendValue,
-    /// Value that it has, if this id holds it.
+    /// Present value, if this id holds the frontend.
     pub(super) stands: Option<FrontendValue>,
 }
 
-/// Changes by phase. Endpoints come before frontends that need them, and go after.
+/// Changes by phase. Endpoints are put before frontends that need them, and deleted after.
 #[derive(Default)]
 pub(super) struct Draft {
-    /// Endpoints that left in an earlier plan and make room for what comes.
+    /// Deletions of endpoints from earlier plans, to make room.
     evicted: Vec<MapChange>,
     first: Vec<MapChange>,
     frontends: Vec<MapChange>,
     last: Vec<MapChange>,
-    /// Changes that are tried again, after everything that makes room, in the order in which they
-    /// are made.
+    /// Changes that are tried again after everything that makes room, in this order.
     retries: Vec<MapChange>,
-    /// From here on puts are retries.
+    /// Whether further puts are retries.
     pub(super) retrying: bool,
-    /// Claims that are not settled yet.
+    /// Claims that are not decided yet.
     pub(super) claims: Vec<Claim>,
-    /// Frontends that stand in the map and that nobody holds any more.
+    /// Frontends in the map without a holder.
     pub(super) released: BTreeSet<FrontendKey>,
-    /// Frontends that were not in the map, and that a claim was withdrawn from.
+    /// Frontends outside the map with one claim less.
     pub(super) withdrawn: BTreeSet<FrontendKey>,
-    /// Frontends that several Services claim among [`Draft::claims`].
+    /// Frontends that several Services claim in [`Draft::claims`].
     pub(super) twice: BTreeSet<FrontendKey>,
-    /// Ids of which a frontend became contested, or is no more.
+    /// Ids with a frontend that began or ceased to be contested.
     pub(super) disputed: BTreeSet<u32>,
-    /// Endpoint places that the plan makes free.
+    /// Endpoint entries that the plan frees.
     pub(super) freed_endpoints: u64,
-    /// Source places that the plan makes free.
+    /// Source entries that the plan frees.
     pub(super) freed_sources: u64,
 }
 
@@ -71,13 +70,13 @@ impl Draft {
         phase.push(change);
     }
 
-    /// Deletes an endpoint that left in an earlier plan, before anything is put.
+    /// Deletes an endpoint of an earlier plan, before anything is put.
     pub(super) fn evict(&mut self, key: EndpointKey) {
         self.freed_endpoints += 1;
         self.evicted.push(MapChange::DeleteEndpoint { key });
     }
 
-    /// The plan, in order.
+    /// The changes in order.
     pub(super) fn into_changes(self) -> Vec<MapChange> {
         let mut changes = self.first;
         let others = self.frontends.len() + self.released.len() + self.last.len();
@@ -93,7 +92,7 @@ impl Draft {
 }
 
 impl Planner {
-    /// Lets go of a frontend, or of the claim to it.
+    /// Ends an id's hold of a frontend, or its claim.
     pub(super) fn release(&mut self, id: u32, key: FrontendKey, draft: &mut Draft) {
         self.shortage.frontends.remove(&(key, id));
         let waited = self.stop_waiting(id, &key);
@@ -105,8 +104,8 @@ impl Planner {
         }
     }
 
-    /// Gives every claimed frontend to the Service that alone claims it, after everything that is let
-    /// go of is free: a frontend may move between Services in one batch.
+    /// Gives every claimed frontend to its only claimant. All releases come first, because a
+    /// frontend may move between Services in one batch.
     pub(super) fn settle_claims(&mut self, view: &ClusterView, draft: &mut Draft) {
         self.settle_all(draft);
         for key in draft.released.clone() {

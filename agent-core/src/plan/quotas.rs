@@ -1,9 +1,9 @@
-//! Shares of the maps by namespace, so that no tenant fills them for the others.
+//! Shares of the maps by namespace, so that no tenant can fill them at the expense of others.
 //!
-//! While everything fits, every Service within its own limit is followed. Where it does not, the
-//! namespaces share: each may have up to a level, the highest at which all of them fit, and one that
-//! needs less is not touched. In a namespace that needs more, the Services that are followed already
-//! come first, then the others by name; those that find no place are not judged.
+//! While everything fits, every Service within its own limit is followed. Otherwise namespaces
+//! share: each gets at most a level, the highest one at which all fit. A namespace that needs less
+//! is not affected. In one that needs more, the Services that are already followed come first, then
+//! the others by name; Services without room are not judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -15,33 +15,34 @@ use serde::{Deserialize, Serialize};
 use crate::cluster::ObjectName;
 use crate::expect::{Demand, ENDPOINTS, FRONTENDS, KINDS};
 
-/// Limit of one Service. 300 ports at a cluster IP, a load balancer's and three of the node's
-/// addresses, in both families, are fewer frontends; a quarter of the map of endpoints.
+/// Limit of one Service. 300 ports at a cluster IP, a load balancer IP and three node addresses, in
+/// both families, are fewer frontends. The limit of endpoints is a quarter of their map.
 const SERVICE: Demand = [4_096, 65_536, u64::MAX];
-/// A sixteenth of each map stays free: for endpoints that left, and for what comes before what goes.
+/// A sixteenth of each map stays free: for removed endpoints, and for entries that are put before
+/// others are deleted.
 const RESERVE: u64 = 16;
-/// Namespaces that may have this part of the maps whatever the others need, with the sentinel's.
+/// Namespaces with a guaranteed part of the maps, together with the sentinel's.
 const SERVED_FIRST: [&str; 2] = ["kube-system", "default"];
 const PART: u64 = 8;
 
-/// Namespaces that are named one by one.
+/// Maximum number of namespaces with a sentence each.
 const NAMED: usize = 20;
 
-/// Services that are not judged, by the quota that they exceed.
+/// Numbers of Services that are not judged, by the quota that they exceed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unjudged {
-    /// Their own.
+    /// Limit of one Service.
     pub service: u64,
-    /// Their namespace's share.
+    /// Share of the namespace.
     pub namespace: u64,
 }
 
-/// Reason a Service is not followed.
+/// Reason why a Service is not followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Excess {
-    /// It has so many frontends.
+    /// Too many frontends.
     Frontends(u64),
-    /// It has so many endpoints, or fewer where slices repeat each other.
+    /// Too many endpoints; the real number is lower if slices repeat each other.
     Endpoints(u64),
     /// Its namespace needs more than its share.
     Share,
@@ -73,7 +74,7 @@ impl fmt::Display for Excess {
     }
 }
 
-/// A Service as its namespace's account has it.
+/// A Service in its namespace's account.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     demand: Demand,
@@ -82,22 +83,22 @@ struct Place {
 
 #[derive(Debug, Default)]
 struct Namespace {
-    /// Of all its Services that are within their own limit.
+    /// Sum of all Services that are within their own limit.
     demand: Demand,
     services: BTreeMap<Arc<str>, Place>,
-    /// It needed more than its share.
+    /// The namespace needed more than its share.
     short: bool,
 }
 
-/// The demand of all Services, and which are followed.
+/// The demand of all Services, and which ones are followed.
 #[derive(Debug)]
 pub(super) struct Quotas {
     room: Demand,
     sentinel: Option<Arc<str>>,
     namespaces: BTreeMap<Arc<str>, Namespace>,
-    /// Places that a namespace may have.
+    /// Entries that a namespace may have.
     level: Demand,
-    /// Services that changed, or whose standing did, and whether each was followed before.
+    /// Services that changed, or whose status did, and whether each was followed before.
     was: BTreeMap<ObjectName, bool>,
     over: BTreeMap<ObjectName, Excess>,
 }
@@ -121,12 +122,12 @@ impl Quotas {
         }
     }
 
-    /// The sentinel's namespace is among those that are served first.
+    /// Adds the sentinel's namespace to those with a guaranteed part.
     pub(super) fn set_sentinel(&mut self, sentinel: Option<&ObjectName>) {
         self.sentinel = sentinel.map(|name| Arc::clone(&name.namespace));
     }
 
-    /// Endpoints that may stand in the map, with those that left.
+    /// Maximum number of endpoints in the map, including removed ones.
     pub(super) fn room_for_endpoints(&self) -> u64 {
         self.room[ENDPOINTS] + self.room[ENDPOINTS] / (2 * RESERVE)
     }
@@ -137,7 +138,7 @@ impl Quotas {
         place.is_some_and(|place| place.followed)
     }
 
-    /// Services that are not followed, since they need more than they may have.
+    /// Services that are not followed because they exceed a quota.
     pub(super) fn over(&self) -> impl Iterator<Item = &ObjectName> {
         self.over.keys()
     }
@@ -177,7 +178,8 @@ impl Quotas {
         problems
     }
 
-    /// A Service needs this now; `None` where it is gone. Settle before the answers are used.
+    /// Records the demand of a Service; `None` if it is gone. Takes effect with the next
+    /// [`Quotas::settle`].
     pub(super) fn note(&mut self, name: &ObjectName, demand: Option<Demand>) {
         let namespace = Arc::clone(&name.namespace);
         let of = self.namespaces.entry(namespace).or_default();
@@ -201,14 +203,14 @@ impl Quotas {
         }
     }
 
-    /// Whether not everything fits.
+    /// Whether the maps are too small for all demands.
     pub(super) fn is_short(&self) -> bool {
         let demands = self.namespaces.values().map(|of| &of.demand);
         let all = demands.fold([0; KINDS], |all, of| each(&all, of, u64::saturating_add));
         !fits(&all, &self.room)
     }
 
-    /// A Service that stood in the maps before this agent comes before those that did not.
+    /// Gives a Service from the maps of an earlier agent priority over others.
     pub(super) fn keep(&mut self, name: &ObjectName, stood: impl FnOnce() -> bool) {
         let of = self.namespaces.get_mut(&name.namespace);
         if let Some(place) = of.and_then(|of| of.services.get_mut(&name.name)) {
@@ -216,8 +218,8 @@ impl Quotas {
         }
     }
 
-    /// Decides who is followed. Returns the Services that changed, or whose standing did, and whether
-    /// each was followed before.
+    /// Decides which Services are followed. Returns the Services that changed, or whose status did,
+    /// and whether each was followed before.
     pub(super) fn settle(&mut self) -> BTreeMap<ObjectName, bool> {
         let level = std::array::from_fn(|kind| self.level(kind));
         let moved = std::mem::replace(&mut self.level, level) != level;
@@ -230,7 +232,7 @@ impl Quotas {
             }
             of.short = short;
         }
-        // A namespace that has enough takes in what is new, and no more is looked at.
+        // A namespace with enough room follows its new Services without a check of the others.
         let changed: Vec<ObjectName> = self.was.keys().cloned().collect();
         for name in changed.iter().filter(|of| !chosen.contains(&of.namespace)) {
             let of = self.namespaces.get_mut(&name.namespace);
@@ -246,7 +248,7 @@ impl Quotas {
         std::mem::take(&mut self.was)
     }
 
-    /// Chooses the Services of a namespace that are followed.
+    /// Chooses the followed Services of a namespace.
     fn choose(&mut self, namespace: &Arc<str>) {
         let sentinel = self.sentinel.as_deref();
         let mut left = share(&self.room, &self.level, sentinel, namespace);
@@ -293,7 +295,7 @@ impl Quotas {
         fits
     }
 
-    /// Places that all namespaces take at a level.
+    /// Entries of all namespaces at a level.
     fn needs(&self, kind: usize, level: u64) -> u64 {
         let sentinel = self.sentinel.as_deref();
         let taken = self.namespaces.iter().map(|(name, of)| {
@@ -304,7 +306,7 @@ impl Quotas {
     }
 }
 
-/// Places that a namespace may have at a level.
+/// Entries that a namespace may have at a level.
 fn share(room: &Demand, level: &Demand, sentinel: Option<&str>, namespace: &str) -> Demand {
     let first = SERVED_FIRST.contains(&namespace) || sentinel == Some(namespace);
     let part = |places: u64| if first { places / PART } else { 0 };

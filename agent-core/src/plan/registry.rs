@@ -1,4 +1,4 @@
-//! Service ids: which Service port and family each stands for, and which may be given out.
+//! Service ids: the Service port and family of each, and which ids are free.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -11,52 +11,50 @@ use crate::cluster::{ObjectName, Protocol};
 use crate::expect::PortExpectation;
 use crate::time::Mono;
 
-/// Ids at rest that one namespace may have: of more, the longest rested is its next one. Whoever renames
-/// ports takes no ids from others, and what is still counted under such an id stays in his namespace.
+/// Maximum number of resting ids of one namespace. Beyond it, the namespace reuses its longest
+/// rested one. So renaming ports takes no ids from other namespaces, and late counts under such an
+/// id stay in the same namespace.
 const RESTING: usize = 256;
 
-/// The Service port and family that an id stands for.
+/// The Service port and family of an id.
 #[derive(Debug)]
 pub(super) struct Slot {
-    /// The Service.
     pub(super) name: ObjectName,
-    /// Name of its port.
     pub(super) port: Arc<str>,
-    /// TCP or UDP.
     pub(super) protocol: Protocol,
     /// See [`PortExpectation`].
     pub(super) dns: bool,
-    /// Family.
     pub(super) family: Family,
     /// Number of its current endpoints.
     pub(super) endpoints: u32,
-    /// Some of them are the node itself.
+    /// Whether some of them are the node itself.
     pub(super) on_host: bool,
-    /// Since when it is expected no more; it keeps its name meanwhile, because evidence of it may
-    /// still come, and its Service may come back.
+    /// Since when it is no longer expected. Until it is free it keeps its name, because late
+    /// evidence may arrive, or the Service may come back.
     resting: Option<Mono>,
 }
 
 impl Slot {
-    /// Whether it is the id of this Service port, of the right Service.
+    /// Whether this is the id of this port of the same Service.
     pub(super) fn is_of(&self, port: &PortExpectation) -> bool {
         self.port == port.port && self.protocol == port.protocol && self.family == port.family
     }
 }
 
-/// All ids.
+/// All service ids.
 #[derive(Debug)]
 pub(super) struct Registry {
     limit: u32,
     slots: Vec<Option<Slot>>,
-    /// Ids in use or at rest, in the order of their Services' names: 10,000 names are not kept
-    /// once more to find them.
+    /// Ids in use or resting, sorted by the names of their Services. It holds ids only, so that
+    /// 10,000 names are not stored twice.
     by_name: Vec<u32>,
     /// Ids that were used and have rested, the longest rested first.
     free: VecDeque<u32>,
-    /// Ids at rest by namespace, the longest first; those of nobody that is known under "".
+    /// Resting ids by namespace, the longest resting first; those without a known namespace under
+    /// "".
     resting: BTreeMap<Arc<str>, BTreeSet<(Mono, u32)>>,
-    /// Whether even ids that this registry never gave out may have counts (pinned maps).
+    /// Whether ids that this registry never assigned may have counts (pinned maps).
     all_dirty: bool,
 }
 
@@ -82,7 +80,7 @@ impl Registry {
         self.slots.get(id as usize)?.as_ref()
     }
 
-    /// The id of a port that is expected now.
+    /// The id of an expected port.
     pub(super) fn active(&self, name: &ObjectName, port: &PortExpectation) -> Option<u32> {
         let id = self.known(name, port)?;
         self.slot(id)?.resting.is_none().then_some(id)
@@ -96,15 +94,15 @@ impl Registry {
             .map(|(id, _)| id)
     }
 
-    /// Position at which the ids of a Service begin, or would begin.
+    /// Position where the ids of a Service begin, or would begin.
     fn position(&self, name: &ObjectName) -> usize {
         self.by_name
             .partition_point(|id| self.slot(*id).is_some_and(|slot| slot.name < *name))
     }
 
-    /// Gives out an id: the port's own if it still rests, a fresh one, or the one that rested
-    /// longest; and whether the maps may hold counts of something else under it. `None` where all are
-    /// taken.
+    /// Assigns an id: the port's own if it still rests, a new one, or the one that rested longest.
+    /// Also returns whether the maps may have counts of another port under it. `None` if all are in
+    /// use.
     pub(super) fn acquire(
         &mut self,
         name: &ObjectName,
@@ -135,8 +133,8 @@ impl Registry {
         Some((id, dirty))
     }
 
-    /// The id that a namespace with too many at rest has next. None that came to rest at the last moment:
-    /// its endpoints may not have been marked yet.
+    /// The id that a namespace with too many resting ids reuses next. An id that came to rest in
+    /// the latest plan is excluded, because its endpoints may not be marked yet.
     fn tired(&self, namespace: &Arc<str>) -> Option<(Mono, u32)> {
         let of = self.resting.get(namespace)?;
         let (first, last) = (of.first()?, of.last()?);
@@ -152,7 +150,7 @@ impl Registry {
         }
     }
 
-    /// Whether an id can be had.
+    /// Whether an id is available.
     pub(super) fn has_free(&self) -> bool {
         self.slots.len() < self.limit as usize || !self.free.is_empty()
     }
@@ -172,7 +170,7 @@ impl Registry {
         self.by_name.insert(at, id);
     }
 
-    /// Takes an id over as the maps of an earlier agent have it. False where it is taken.
+    /// Adopts an id from the maps of an earlier agent. Returns false if it is in use.
     pub(super) fn adopt(&mut self, id: u32, name: &ObjectName, port: &PortExpectation) -> bool {
         if id >= self.limit || self.slot(id).is_some() {
             return false;
@@ -182,8 +180,8 @@ impl Registry {
         true
     }
 
-    /// Ends adoption: every id that was not adopted may hold anything. `used` are ids that stand
-    /// in the maps; those that nothing adopted rest from `now`.
+    /// Ends adoption: every id that was not adopted may have counts. `used` are the ids in the
+    /// maps; those that were not adopted rest from `now`.
     pub(super) fn finish_adoption(&mut self, used: impl Iterator<Item = u32>, now: Mono) {
         self.all_dirty = true;
         let is_left = |id: &u32| *id < self.limit && self.slot(*id).is_none();
@@ -208,7 +206,7 @@ impl Registry {
         }
     }
 
-    /// Takes over what is expected of an id's endpoints.
+    /// Records the endpoints of an id's expectation.
     pub(super) fn set_endpoints(&mut self, id: u32, expected: &PortExpectation) {
         if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
             slot.endpoints = u32::try_from(expected.endpoints.len()).unwrap_or(u32::MAX);
@@ -217,13 +215,13 @@ impl Registry {
         }
     }
 
-    /// Current endpoints of all ids.
+    /// Number of current endpoints of all ids.
     pub(super) fn endpoint_count(&self) -> u64 {
         let slots = self.slots.iter().flatten();
         slots.map(|slot| u64::from(slot.endpoints)).sum()
     }
 
-    /// Puts an id to rest.
+    /// Starts the rest of an id.
     pub(super) fn rest(&mut self, id: u32, now: Mono) {
         if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
             slot.endpoints = 0;
@@ -251,7 +249,7 @@ impl Registry {
     }
 
     fn free(&mut self, id: u32) {
-        // An id that was found in the maps of an earlier agent has no slot.
+        // A resting id from the maps of an earlier agent has no slot.
         if let Some(slot) = self.slot(id) {
             let from = self.position(&slot.name);
             if let Some(at) = self.by_name[from..].iter().position(|other| *other == id) {

@@ -1,4 +1,4 @@
-//! Endpoints that left, when there is no room for all of them.
+//! Removed endpoints, when the map has no room for all of them.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -10,8 +10,8 @@ use super::draft::Draft;
 use crate::time::Mono;
 
 impl Planner {
-    /// Deletes endpoints that left where they, and those that are current, are more than the map is to
-    /// have; more than is needed, so that it is not asked for at each change.
+    /// Deletes removed endpoints if the map has more endpoints than it should. It deletes more than
+    /// necessary, so that not every change needs it.
     pub(super) fn evict_retired(&mut self, now: Mono, draft: &mut Draft) {
         let room = self.quotas.room_for_endpoints();
         let standing = self.registry.endpoint_count() + self.retired.len() as u64;
@@ -26,8 +26,8 @@ impl Planner {
         }
     }
 
-    /// Endpoints that left before `until`: those of the namespace that has the most of them first, so that
-    /// whoever churns pays for it; of one namespace the longest gone first.
+    /// Endpoints removed before `until`. The namespace with most of them comes first, so that churn
+    /// costs its author; within a namespace the oldest come first.
     pub(super) fn oldest_retired(&self, until: Mono) -> Vec<EndpointKey> {
         let namespace = |key: &EndpointKey| {
             let slot = self.registry.slot(key.service);
@@ -46,7 +46,7 @@ impl Planner {
         keys.into_iter().map(|(key, _)| *key).collect()
     }
 
-    /// Deletes those of an id that stands for another Service port from now on.
+    /// Deletes the removed endpoints of an id that is about to be reused.
     pub(super) fn forget_retired(&mut self, service: u32, draft: &mut Draft) {
         let first = EndpointKey {
             service,

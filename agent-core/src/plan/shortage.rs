@@ -1,8 +1,8 @@
-//! Entries that found no place in a map, and their retries.
+//! Entries for which a map had no room, and their retries.
 //!
-//! A full map is a loss of coverage that is counted, never a verdict: a Service port of which an
-//! endpoint is missing has its frontends taken out too, or connections to that endpoint would
-//! look misrouted.
+//! A full map is a counted loss of coverage and never changes a verdict. If an endpoint of a
+//! Service port is missing, its frontends are removed too; otherwise connections to that endpoint
+//! would look misrouted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,18 +19,17 @@ use crate::view::ClusterView;
 /// Expected entries that are missing from the maps.
 #[derive(Debug, Default)]
 pub(super) struct Shortage {
-    /// Frontends, each with the id that claims it.
+    /// Frontends with the id that claims each.
     pub(super) frontends: BTreeSet<(FrontendKey, u32)>,
-    /// Endpoints.
     pub(super) endpoints: BTreeMap<EndpointKey, EndpointValue>,
-    /// Service ports that got no id.
+    /// Service ports without an id.
     services: BTreeSet<ServiceKey>,
     pub(super) room: Room,
 }
 
 type ServiceKey = (ObjectName, Arc<str>, Protocol, Family);
 
-/// Places that became free and were not used again.
+/// Free entries that are not used yet.
 #[derive(Debug, Default)]
 pub(super) struct Room {
     pub(super) frontends: u64,
@@ -48,25 +47,25 @@ impl Shortage {
         }
     }
 
-    /// Forgets that a Service port got no id.
+    /// Forgets that a Service port has no id.
     pub(super) fn forget_service(&mut self, name: &ObjectName, port: &PortExpectation) {
         if !self.services.is_empty() {
             self.services.remove(&service_key(name, port));
         }
     }
 
-    /// Notes that a Service port got no id.
+    /// Records that a Service port has no id.
     pub(super) fn want_service(&mut self, name: &ObjectName, port: &PortExpectation) {
         self.services.insert(service_key(name, port));
     }
 
-    /// The first id that found no room for a frontend and has all its endpoints.
+    /// The first id that waits for room for this frontend and has all its endpoints.
     pub(super) fn waiting_for(&self, key: FrontendKey) -> Option<u32> {
         let waiting = self.frontends.range((key, 0)..=(key, u32::MAX));
         waiting.map(|(_, id)| *id).find(|id| !self.is_blocked(*id))
     }
 
-    /// Whether endpoints of an id are missing, so that its frontends must not stand.
+    /// Whether endpoints of an id are missing, so that its frontends must not be in the map.
     pub(super) fn is_blocked(&self, id: u32) -> bool {
         let first = EndpointKey {
             service: id,
@@ -83,9 +82,9 @@ fn service_key(name: &ObjectName, port: &PortExpectation) -> ServiceKey {
 }
 
 impl Planner {
-    /// Takes note of changes that were not made because their map was full, and returns what to do
-    /// about it: frontends whose endpoints are missing are withheld, endpoints that left make
-    /// room. Apply that like a plan, and report what fails of it.
+    /// Records changes that failed because their map was full, and returns the reaction: frontends
+    /// with missing endpoints are withheld, and removed endpoints are deleted to make room. Apply
+    /// it like a plan, and report its failures.
     pub fn report_full(&mut self, view: &ClusterView, failed: &[MapChange]) -> Vec<MapChange> {
         let mut draft = Draft::default();
         for change in failed {
@@ -94,7 +93,8 @@ impl Planner {
                 MapChange::PutEndpoint { key, value } => {
                     self.shortage.endpoints.insert(key, value);
                 }
-                // Else another Service claimed it in the same plan, or its address is watched alone.
+                // Otherwise another Service claimed it in the same plan, or only its address is
+                // watched.
                 MapChange::PutFrontend { key, value }
                     if self.owners.get(&key) == Some(&value.service) =>
                 {
@@ -123,7 +123,7 @@ impl Planner {
         draft.into_changes()
     }
 
-    /// Takes out the frontends of the ids whose endpoints do not all stand.
+    /// Withholds the frontends of ids with missing endpoints.
     fn withhold(&mut self, draft: &mut Draft) {
         self.owners.retain(|key, id| {
             let stays = !self.shortage.is_blocked(*id);
@@ -135,10 +135,10 @@ impl Planner {
         });
     }
 
-    /// Lets what found no place try again in places that became free.
+    /// Retries entries without room where the plan frees some.
     pub(super) fn use_room(&mut self, view: &ClusterView, draft: &mut Draft) {
-        // A put that fails may have come before a delete of the same plan, so the room of one
-        // plan is kept until the next even while nothing is missing.
+        // A put may have failed before a delete of the same plan freed its room. So free room is
+        // kept until the next plan, even while nothing is missing.
         if self.missing() == Missing::default() {
             self.shortage.room = Room::default();
         }
@@ -188,7 +188,7 @@ impl Planner {
             if self.shortage.room.frontends == 0 {
                 break;
             }
-            // A frontend that another Service has takes no new place.
+            // A frontend that another Service holds needs no new entry.
             if !self.owners.contains_key(&key) {
                 self.shortage.room.frontends -= 1;
             }

@@ -1,7 +1,8 @@
-//! Source prefixes: where a connection may come from so that it is a pod's or the node's own.
+//! Source prefixes, by which a connection is recognised as a pod's or the node's own.
 //!
-//! They follow from the Node alone. An endpoint that names this node proves nothing: whoever may write a
-//! slice would make any address a pod's. Pods beyond the ranges are known by their device.
+//! They follow from the Node alone. An endpoint with this node's name proves nothing: anybody who
+//! can write a slice could declare any address a pod's. Pods outside the ranges are recognised by
+//! their device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use super::MapChange;
 use super::draft::Draft;
 use crate::expect::{NodeContext, SourcePrefix};
 
-/// The prefixes that stand in the map.
+/// The prefixes in the map.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     installed: BTreeMap<SourcePrefix, SourceClass>,
@@ -19,12 +20,12 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// Takes over what stands in the map of an earlier agent.
+    /// Adopts the map of an earlier agent.
     pub(super) fn adopt(&mut self, installed: Vec<(SourcePrefix, SourceClass)>) {
         self.installed = installed.into_iter().collect();
     }
 
-    /// Brings the map to what is wanted now.
+    /// Plans the changes to the wanted prefixes.
     pub(super) fn settle(&mut self, node: &NodeContext, draft: &mut Draft) {
         let wanted = node.sources();
         for (&prefix, &class) in &wanted {
@@ -43,13 +44,13 @@ impl Sources {
         });
     }
 
-    /// Notes that a prefix found no place.
+    /// Records that the map had no room for a prefix.
     pub(super) fn report_full(&mut self, prefix: SourcePrefix) {
         self.installed.remove(&prefix);
         self.missing.insert(prefix);
     }
 
-    /// Tries up to `room` of those that found no place again.
+    /// Retries up to `room` prefixes that had no room.
     pub(super) fn use_room(&mut self, node: &NodeContext, room: &mut u64, draft: &mut Draft) {
         if *room == 0 || self.missing.is_empty() {
             return;
