@@ -1,40 +1,41 @@
-//! The kernel's table of tracked connections: how full it is, and whether connections are dropped
-//! because it is. All pods of a node and the node itself share one, and a dropped packet leaves no
-//! trace but a count.
+//! The kernel's connection table: how full it is, and whether connections are dropped because of
+//! that. The node and all of its pods share one table, and a dropped packet leaves no trace except
+//! a counter.
 
 use serde::{Deserialize, Serialize};
 
 use crate::limits::TABLE_FULL;
 use crate::time::Mono;
 
-/// Per cent of the limit from which on drops are those of a full table: entries that expire free a
-/// part of it between a drop and the reading.
+/// Minimum fill, in percent of the limit, for a drop to count as one of a full table: expiring
+/// entries free a part of it between the drop and the read.
 const NEARLY: u64 = 95;
 
-/// The kernel's counts for the agent's network namespace.
+/// Counters of the agent's network namespace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Table {
     pub entries: u64,
-    /// Zero where there is none.
+    /// Zero if there is no limit.
     pub limit: u64,
-    /// Packets dropped since boot: the table was full, memory was short, or two packets of one
-    /// connection raced. The last of these counts as `insert_failed` too.
+    /// Packets dropped since boot, because the table was full, memory was short, or two packets of
+    /// one connection raced. Races also count as `insert_failed`.
     pub drop: u64,
-    /// Entries that could not be inserted. Races of DNS clients do that on sound nodes.
+    /// Entries that could not be inserted. On sound nodes this happens to DNS clients that race.
     pub insert_failed: u64,
-    /// Entries of unanswered connections that gave way to new ones: a full table without a loss.
+    /// Entries of unanswered connections that were evicted for new ones: a full table without a
+    /// loss.
     pub early_drop: u64,
 }
 
 impl Table {
-    /// Entries, in per cent of the limit.
+    /// Number of entries in percent of the limit.
     pub fn percent(&self) -> u64 {
         let percent = self.entries.saturating_mul(100).checked_div(self.limit);
         percent.unwrap_or_default()
     }
 
-    /// Packets dropped for want of room since an earlier reading. Counts that fell are another
-    /// table's: the module was loaded again.
+    /// Packets dropped since an earlier read because the table was full. If counters went down, the
+    /// module was loaded again and this is another table.
     fn dropped_since(&self, before: &Table) -> u64 {
         let dropped = self.drop.saturating_sub(before.drop);
         let raced = self.insert_failed.saturating_sub(before.insert_failed);
@@ -45,21 +46,21 @@ impl Table {
     }
 }
 
-/// The table as it was read from time to time.
+/// The successive reads of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conntrack {
-    /// The last reading; nothing where the kernel tracks no connections or does not show the counts.
+    /// The last read; `None` if the kernel tracks no connections or does not show the counters.
     pub table: Option<Table>,
-    /// When that was.
+    /// Time of the last read.
     pub read: Option<Mono>,
-    /// Packets dropped for want of room since the agent began.
+    /// Packets dropped since the agent started because the table was full.
     pub dropped: u64,
-    /// When a reading last showed such drops.
+    /// Time of the last read that showed such drops.
     pub full: Option<Mono>,
 }
 
 impl Conntrack {
-    /// Takes in a reading.
+    /// Records a read.
     pub(crate) fn take(&mut self, table: Option<Table>, now: Mono) {
         let before = std::mem::replace(&mut self.table, table);
         self.read = Some(now);
@@ -71,7 +72,7 @@ impl Conntrack {
         }
     }
 
-    /// Whether the kernel drops connections for want of room, as far as was read lately.
+    /// Whether recent reads show that the kernel drops connections because the table is full.
     pub(crate) fn is_full(&self, now: Mono) -> bool {
         self.full.is_some_and(|at| now.since(at) <= TABLE_FULL)
     }

@@ -1,6 +1,6 @@
-//! The words of a verdict: what was seen, for whom, for how long, and where to look. A platform
-//! engineer reads them in `/verdict`, in the log and in `pathproof status`. Nothing else renders a
-//! finding, a lane or a cause.
+//! The sentences of a verdict: what was observed, for whom, for how long, and where to look.
+//! Platform engineers read them in `/verdict`, in the log and in `pathproof status`. No other
+//! module renders a finding, a lane or a cause.
 
 mod accusation;
 mod data;
@@ -29,24 +29,24 @@ pub use remedies::{Remedy, next, of_why};
 pub use stages::{Interfaces, Stage, Step, steps};
 
 impl Verdict {
-    /// One sentence: why the node is in its state.
+    /// The reason for the node's state, in one sentence.
     pub fn reason(&self) -> String {
         reason(&self.finding, self)
     }
 
-    /// The same of one of its families.
+    /// The reason for a family's state.
     pub fn reason_of(&self, family: &FamilyVerdict) -> String {
         reason(&family.finding, self)
     }
 
-    /// The same of any finding.
+    /// The reason of any finding.
     pub fn reason_of_finding(&self, finding: &Finding) -> String {
         reason(finding, self)
     }
 
-    /// Reasons of the other findings in both families, by weight. Each appears once. Findings that only report
-    /// success, or that nothing is known, are left out. So are suspicions in a family that is at fault: they
-    /// explain why they do not accuse the node, and something else does.
+    /// Reasons of the other findings in both families, most severe first and without duplicates.
+    /// Findings that only report success or a lack of evidence are omitted. So are suspicions in a
+    /// failing family: they explain why they do not accuse the node, but another finding does.
     pub fn also(&self) -> Vec<String> {
         let counts = |of: &&Finding, family: State| match of.rule.state() {
             State::Suspect => !family.fails(),
@@ -56,7 +56,7 @@ impl Verdict {
         for family in &self.families {
             all.extend(family.all_findings().filter(|of| counts(of, family.state)));
         }
-        // Stable: IPv4 stays first among equals.
+        // The sort is stable: IPv4 stays first among equals.
         all.sort_by_key(|finding| Reverse(finding.rule.state()));
         let mut reasons = vec![self.reason()];
         for finding in all {
@@ -100,7 +100,7 @@ fn reason(finding: &Finding, verdict: &Verdict) -> String {
     }
 }
 
-/// The reason why a family that fails does not take the node out.
+/// Why a failing family does not take the node out.
 fn uncounted(finding: &Finding, because: Uncounted, now: Mono) -> String {
     let family = finding.family.map_or("this family", names::of_family);
     let since = match because {
@@ -116,7 +116,7 @@ fn uncounted(finding: &Finding, because: Uncounted, now: Mono) -> String {
     )
 }
 
-/// The kernel's reason for what a finding says is lost.
+/// The kernel's drop reason for the losses of a finding.
 fn dropped(finding: &Finding, verdict: &Verdict) -> Option<String> {
     let is_loss = matches!(
         finding.cause,
@@ -134,13 +134,13 @@ fn dropped(finding: &Finding, verdict: &Verdict) -> Option<String> {
     Some(drop_reason(&dropped.reason))
 }
 
-/// `the kernel's drop reason is NO_SOCKET: nothing listens there`.
+/// Example: `the kernel's drop reason is NO_SOCKET: nothing listens there`.
 fn drop_reason(reason: &str) -> String {
     let meaning = drops::meaning(reason).map_or_else(String::new, |text| format!(": {text}"));
     format!("the kernel's drop reason is {reason}{meaning}")
 }
 
-/// Of a full table.
+/// For a full connection table.
 fn conntrack(table: &Table) -> String {
     format!(
         "{} of {} entries are in use: raise net.netfilter.nf_conntrack_max, or find the client that \
@@ -149,7 +149,7 @@ fn conntrack(table: &Table) -> String {
     )
 }
 
-/// A finding, and what its sentence is measured by.
+/// A finding, and the numbers for its sentence.
 struct Words<'a> {
     finding: &'a Finding,
     limits: &'a Limits,
@@ -161,7 +161,7 @@ impl Words<'_> {
         Spoken(self.now.since(at))
     }
 
-    /// The sentence about a family, or about the node.
+    /// The sentence about a family or the node.
     fn sentence(&self) -> String {
         match &self.finding.evidence {
             Evidence::Connections { .. } => self.connections(),
@@ -297,7 +297,7 @@ impl Words<'_> {
         }
     }
 
-    /// Failed connections: whose, to which Services, and when one of these clients last succeeded.
+    /// Failed connections: their clients and Services, and the last success of such clients.
     fn connections(&self) -> String {
         let Evidence::Connections {
             services,
@@ -389,7 +389,7 @@ impl Words<'_> {
     }
 }
 
-/// `from pods of this node and from clients outside `: empty if nothing is known of them.
+/// Example: `from pods of this node and from clients outside `; empty if the clients are unknown.
 fn from_clients(clients: &[Scope]) -> String {
     let of = |scope: &Scope| match scope {
         Scope::Pods => "pods of this node",
@@ -414,7 +414,7 @@ fn broken_services(broken: &[BrokenServices], more: usize) -> String {
     listed(&Named { first, more })
 }
 
-/// Origin of a real connection, in words.
+/// Origin of a real connection.
 fn client(path: SourceClass) -> &'static str {
     match path {
         SourceClass::Pod => "a pod of this node",
@@ -423,7 +423,7 @@ fn client(path: SourceClass) -> &'static str {
     }
 }
 
-/// `a, b, c and 4 more`.
+/// Example: `a, b, c and 4 more`.
 fn listed(names: &Named) -> String {
     let first = names.first.join(", ");
     match names.more {
@@ -458,7 +458,7 @@ pub fn cause(cause: Cause) -> &'static str {
     }
 }
 
-/// `no data`: a name of metrics and `/verdict` with blanks.
+/// A name of metrics and `/verdict` with spaces, for example `no data`.
 pub fn label(name: &str) -> String {
     name.replace('_', " ")
 }

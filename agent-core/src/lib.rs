@@ -1,8 +1,8 @@
 //! The pure core: facts, expectations, plans, evidence, verdict, answer.
 //!
-//! Deterministic: no file, socket or clock is touched here and `now` is always an argument. It must
-//! not name kube, k8s-openapi, aya, axum, tokio, `std::fs`, `std::net` sockets or a clock
-//! (`cargo xtask tidy` refuses them).
+//! Deterministic: it uses no file, socket or clock, and `now` is always an argument. It must not
+//! name kube, k8s-openapi, aya, axum, tokio, `std::fs`, `std::net` sockets or a clock
+//! (`cargo xtask tidy` rejects them).
 
 pub mod answer;
 pub mod brake;

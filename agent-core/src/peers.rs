@@ -1,13 +1,14 @@
-//! The ledger of other nodes: which of them answer the connections that this node sends them.
+//! The ledger of other nodes: which of them answer connections from this node.
 //!
-//! A node can translate and forward correctly while the network between the nodes loses everything: a
-//! firewall drops the tunnel's packets, checksums are wrong, the CNI's agent is gone. Such connections leave
-//! and are never answered. A single silent node may also be powered off, drained or cut off itself.
+//! A node can translate and forward correctly while the network between the nodes loses everything:
+//! a firewall drops the tunnel's packets, checksums are wrong, the CNI's agent is gone. Such
+//! connections leave and are never answered. A single silent node may also be powered off, drained
+//! or isolated itself.
 //!
-//! A node whose route to another one is gone sends by the wrong device instead (`astray`).
+//! A node that lost its route to another one sends by the wrong device instead (`astray`).
 //!
-//! Pure evidence: this module must not judge ([`crate::verdict`] does). It identifies nodes by the numbers
-//! that the cluster view assigns ([`Change::Peers`](crate::cluster::Change::Peers)).
+//! Pure evidence: this module must not judge ([`crate::verdict`] does). It identifies nodes by the
+//! numbers that the cluster view assigns ([`Change::Peers`](crate::cluster::Change::Peers)).
 
 mod astray;
 mod sample;
@@ -28,11 +29,11 @@ pub use sample::{Cut, Departure, PeerCount, PeerSample, Silence};
 
 /// Maximum number of other nodes that are distinguished.
 pub const PEERS: usize = 5_000;
-/// TCP port at which the pod probe answers, the same for its Service and its pods.
+/// TCP port of the pod probe's answers, for its Service and its pods.
 pub const ECHO_PORT: u16 = 19257;
-/// TCP port that the pod probe dials after a large transfer failed, the same for its Service and its pods.
+/// TCP port that the pod probe dials after a large transfer failed, for its Service and its pods.
 pub const CUT_PORT: u16 = 19258;
-/// Time without a further failed transfer after which large packets count as passing again. The pod probe
+/// After this long without a failed transfer, large packets count as passing again. The pod probe
 /// makes one transfer in three seconds.
 const CUT_AGE: Duration = Duration::from_secs(15);
 /// Maximum number of silent nodes, and of Service ports and nodes of one [`Outage`], that are kept.
@@ -45,8 +46,8 @@ pub struct PeerLedger {
 }
 
 impl PeerLedger {
-    /// Takes in one sample. Silences are left out if `trusts_silence` is false: answers may have passed
-    /// unseen.
+    /// Records one sample. Silences are ignored if `trusts_silence` is false, because answers may
+    /// have passed unobserved.
     pub(crate) fn absorb(
         &mut self,
         sample: &PeerSample,
@@ -66,7 +67,7 @@ impl PeerLedger {
             }
         }
         let info = |id: &u32| Some((*id, directory.service(*id)?));
-        // Another endpoint of the same Service port answers: the port is not silent here.
+        // Another endpoint of the same Service port answers, so the port is not silent here.
         let is_silent = |id: &&u32| !sample.near.contains(id);
         let near_silent = sample.near_silent.iter().filter(is_silent);
         for (id, info) in near_silent.filter_map(info) {
@@ -89,7 +90,7 @@ impl PeerLedger {
             devices.depart(departure, sample, directory, at);
         }
         for silence in &sample.silences {
-            // The order within a sample is not known: an answer of the same node wins.
+            // The order within a sample is unknown: an answer of the same node has priority.
             let info = directory.service(silence.service);
             let counts = |info: &ServiceInfo| !info.sentinel && !info.udp;
             if !sample.has_answer_of(silence.family, silence.peer)
@@ -102,7 +103,7 @@ impl PeerLedger {
         }
     }
 
-    /// Forgets which nodes are silent: for a while nothing was seen, or not everything.
+    /// Forgets which nodes are silent, after a time of missing or partial observation.
     pub(crate) fn forget_silence(&mut self) {
         for family in &mut self.families {
             family.silent.clear();
@@ -116,7 +117,7 @@ impl PeerLedger {
         &self.families[family as usize]
     }
 
-    /// Nodes that connections were sent to, of both families.
+    /// Nodes that received connections, of both families.
     pub fn known(&self) -> BTreeMap<u16, Totals> {
         let mut known: BTreeMap<u16, Totals> = BTreeMap::new();
         for (peer, totals) in self.families.iter().flat_map(|family| &family.totals) {
@@ -152,16 +153,16 @@ pub struct Totals {
 /// The part of a [`PeerLedger`] for one family.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct FamilyPeers {
-    /// For display. Left out of recordings: it would be too much for each part of one.
+    /// For display. Not recorded: it would be too large for each part of a recording.
     #[serde(skip)]
     totals: BTreeMap<u16, Totals>,
-    /// Nodes that answered at some time: no other node can become silent.
+    /// Nodes that answered at some time: only these can become silent.
     worked: BTreeSet<u16>,
     /// Nodes without an answer since their first unanswered connection.
     pub(crate) silent: BTreeMap<u16, SilentNode>,
     pub(crate) outage: Option<Outage>,
-    /// Service ports whose endpoints on this node do not answer either, with the time of the last silence:
-    /// the backends are at fault, or a policy denies them.
+    /// Service ports whose endpoints on this node do not answer either, with the time of the last
+    /// silence: their backends are at fault, or a policy blocks them.
     #[serde(default)]
     silent_here: BTreeMap<u32, Mono>,
     /// Large transfers of the pod probe that failed.
@@ -221,8 +222,8 @@ pub(crate) struct SilentNode {
 pub(crate) struct Outage {
     pub(crate) unanswered: Unanswered,
     pub(crate) nodes: BTreeSet<Arc<str>>,
-    /// Whether an endpoint of this node answered for one of these Service ports, in a later sample than the
-    /// first silence.
+    /// Whether an endpoint of this node answered for one of these Service ports, in a later sample
+    /// than the first silence.
     pub(crate) near_answers: bool,
 }
 
@@ -259,7 +260,8 @@ impl FamilyPeers {
         }
     }
 
-    /// Removes everything that rests on this Service port.
+    /// Records that a Service port's endpoints on this node do not answer, and removes everything
+    /// that rests on it.
     fn fall_silent_here(&mut self, service: u32, at: Mono) {
         let is_dialled = |of: &Unanswered| of.services.contains_key(&service);
         self.silent
@@ -270,7 +272,8 @@ impl FamilyPeers {
         }
     }
 
-    /// A connection stayed unanswered; `is_outage` if no other node answered in the same sample.
+    /// Records an unanswered connection; `is_outage` means that no other node answered in the same
+    /// sample.
     fn fall_silent(&mut self, silence: &Silence, info: &ServiceInfo, at: Mono, is_outage: bool) {
         let is_own = self.silent_here.contains_key(&silence.service);
         if is_own || !self.worked.contains(&silence.peer) {

@@ -1,4 +1,4 @@
-//! Plays a recording again, and holds it against what was recorded.
+//! Replays a recording, and compares the results with the recorded ones.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 
@@ -18,37 +18,33 @@ mod tests;
 
 pub use redact::redact;
 
-/// The most that a recording may come to, uncompressed.
+/// Maximum size of a recording, uncompressed.
 const MOST: u64 = 256 << 20;
 
-/// Why bytes are no recording that can be replayed.
+/// Why a file cannot be replayed.
 #[derive(Debug, Error)]
 pub enum RecordingError {
-    /// They are something else.
+    /// It is no recording.
     #[error(
         "this is not a pathproof recording: it is not gzip, or does not begin with a \
          recording's header"
     )]
     Foreign,
-    /// Another version wrote it.
+    /// It has another format version.
     #[error(
         "the recording has format {found}, and this pathproof reads format {VERSION}: replay it with the version that wrote it, {agent}"
     )]
     Version {
-        /// Its format.
         found: u32,
-        /// Version of the agent.
         agent: String,
     },
-    /// It ends too early.
+    /// It is truncated.
     #[error("the recording is cut off after line {line}: copy the whole file again")]
     CutOff { line: usize },
     /// A line is damaged.
     #[error("line {line} of the recording cannot be read: {source}")]
     Damaged {
-        /// Which.
         line: usize,
-        /// The parser's error.
         source: serde_json::Error,
     },
     /// It is too large.
@@ -57,7 +53,7 @@ pub enum RecordingError {
     TooLarge,
 }
 
-/// A recording, played.
+/// The result of a replay.
 pub struct Replayed {
     /// Name of the node.
     pub node: String,
@@ -65,15 +61,15 @@ pub struct Replayed {
     pub agent: String,
     /// Times of the first and the last event.
     pub span: (Wall, Wall),
-    /// Events that were played.
+    /// Number of replayed events.
     pub events: usize,
-    /// Every change of the verdict or an answer, in order; the first is how the recording begins.
+    /// Every change of the verdict or an answer, in order, beginning with the first verdict.
     pub moments: Vec<Moment>,
-    /// The last verdict, with its evidence as of then.
+    /// The last verdict, with its evidence.
     pub latest: Option<Moment>,
     /// Time at which the replay first differed from the recording.
     pub differs: Option<Wall>,
-    /// The node as the recording ends.
+    /// The node at the end of the recording.
     pub last: Node,
     outcome: Option<Outcome>,
 }
@@ -81,16 +77,13 @@ pub struct Replayed {
 /// A change of the verdict or of an answer.
 #[derive(Clone, Debug)]
 pub struct Moment {
-    /// When.
     pub at: Wall,
-    /// To what.
     pub judged: Judged,
 }
 
-/// Plays a recording, up to a moment or to its end.
+/// Replays a recording, up to a moment or to its end.
 ///
-/// # Errors
-/// It is none, is cut off, damaged, or of another version.
+/// # Errors The file is no recording, truncated, damaged, or of another version.
 pub fn replay(bytes: &[u8], until: Option<Wall>) -> Result<Replayed, RecordingError> {
     let mut lines = Lines::new(bytes);
     let first = lines.next()?.ok_or(RecordingError::Foreign)?;
@@ -118,7 +111,7 @@ pub fn replay(bytes: &[u8], until: Option<Wall>) -> Result<Replayed, RecordingEr
 }
 
 impl Replayed {
-    /// Plays a line. Returns whether to go on.
+    /// Replays a line. Returns whether to continue.
     fn play(&mut self, line: Line<Event, Box<Judge>>, until: Option<Wall>) -> bool {
         match line {
             Line::At(at, event) => {
@@ -136,7 +129,7 @@ impl Replayed {
             Line::Judged(_) => {}
             Line::Part { judge, .. } => {
                 self.last.judge.advance(judge.now);
-                // Maps in it are ordered, so equal judges are equal bytes.
+                // Its maps are ordered, so equal judges have equal bytes.
                 let bytes = |judge: &Judge| serde_json::to_vec(judge).unwrap_or_default();
                 if bytes(&judge) != bytes(self.last.judge()) {
                     self.differs.get_or_insert(self.span.1);
@@ -151,7 +144,7 @@ impl Replayed {
         for effect in self.last.step(event, at) {
             let judged = match effect {
                 Effect::Publish(judged) => judged,
-                // A replay judges, and does nothing.
+                // A replay performs no effects.
                 Effect::Maps(_)
                 | Effect::Sentinel(_)
                 | Effect::Read(_)
@@ -187,7 +180,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// The next line as it is written.
+    /// The next raw line.
     fn text(&mut self) -> Result<Option<Vec<u8>>, RecordingError> {
         let mut text = Vec::new();
         let cut_off = RecordingError::CutOff { line: self.line };
@@ -220,7 +213,8 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// A part of another version need not be readable beyond its first fields.
+/// Another version, if the line is a part of one: that need not be readable beyond its first
+/// fields.
 fn other_version(text: &[u8]) -> Option<RecordingError> {
     if !text.starts_with(b"{\"part\"") {
         return None;

@@ -1,20 +1,20 @@
-//! The cluster as this node last heard of it: facts by Service, changed in batches.
+//! The last reported state of the cluster: facts by Service, changed in batches.
 //!
-//! It keeps facts and nothing that follows from them: what is owed is computed from a
-//! [`ServiceState`] where it is needed ([`crate::expect`]), so that 100,000 endpoints stand here
-//! once. It must not decide anything about routing.
+//! It has facts and nothing derived from them: expectations are computed from a [`ServiceState`]
+//! where they are needed ([`crate::expect`]), so that 100,000 endpoints are stored once. It must
+//! not decide anything about routing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use crate::cluster::{Change, NodeFacts, ObjectName, ServiceFacts, SliceFacts};
 
-/// A Service and its slices at one moment. Cheap to clone: the facts are shared.
+/// A Service and its slices at one moment. Cheap to clone, because the facts are shared.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServiceState {
-    /// The Service; `None` where only slices are known so far (nothing is owed then).
+    /// The Service; `None` if only slices are known so far (then there is no expectation).
     pub service: Option<Arc<ServiceFacts>>,
-    /// Its slices in the order of their names.
+    /// Its slices, sorted by name.
     pub slices: Vec<Arc<SliceFacts>>,
 }
 
@@ -35,7 +35,8 @@ impl ServiceState {
                 true
             }
             Err(at) => {
-                // One more at a time: most Services have one slice, and a grown vector has four.
+                // One by one: most Services have one slice, and a vector that grows by itself has
+                // room for four.
                 self.slices.reserve_exact(1);
                 self.slices.insert(at, slice);
                 true
@@ -54,10 +55,10 @@ impl ServiceState {
     }
 }
 
-/// Changes that a batch made.
+/// Changes made by a batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Applied {
-    /// The Services it changed, each as it was before the batch.
+    /// The changed Services, each in its state before the batch.
     pub before: BTreeMap<ObjectName, ServiceState>,
     /// Whether this node's object changed in any way.
     pub node_changed: bool,
@@ -72,7 +73,7 @@ impl Applied {
     }
 }
 
-/// The cluster as far as this node's routing depends on it.
+/// The part of the cluster that this node's routing depends on.
 #[derive(Debug, Default)]
 pub struct ClusterView {
     node: Option<Arc<NodeFacts>>,
@@ -83,13 +84,13 @@ pub struct ClusterView {
 }
 
 impl ClusterView {
-    /// A view of nothing, never synced.
+    /// An empty view that is not synced.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Applies a batch whole and says what it changed. A slice that moved to another Service
-    /// comes as gone from the one and then as a slice of the other.
+    /// Applies a whole batch and returns its changes. A slice that moves to another Service must be
+    /// gone from the old one first.
     pub fn apply(&mut self, batch: Vec<Change>) -> Applied {
         let mut applied = Applied::default();
         for change in batch {
@@ -125,7 +126,7 @@ impl ClusterView {
         applied
     }
 
-    /// This node, where its object is known.
+    /// This node, if its object is known.
     pub fn node(&self) -> Option<&NodeFacts> {
         self.node.as_deref()
     }
@@ -135,22 +136,22 @@ impl ClusterView {
         self.peers.get(&number)
     }
 
-    /// Whether everything that was there at the start has been delivered.
+    /// Whether the initial view was delivered completely.
     pub fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// A Service with its slices, where either is known.
+    /// A Service with its slices, if either is known.
     pub fn state(&self, name: &ObjectName) -> Option<&ServiceState> {
         self.services.get(name)
     }
 
-    /// Every Service with its slices, in no order.
+    /// Every Service with its slices, unordered.
     pub fn states(&self) -> impl Iterator<Item = (&ObjectName, &ServiceState)> {
         self.services.iter()
     }
 
-    /// Number of known Services (slices without a Service do not count).
+    /// Number of known Services, without those that have only slices.
     pub fn service_count(&self) -> usize {
         self.services
             .values()
@@ -175,7 +176,7 @@ impl ClusterView {
         });
     }
 
-    /// Runs `edit` on the state of a Service and remembers how it was if that changed it.
+    /// Runs `edit` on the state of a Service, and keeps the previous state if that changed.
     fn change(
         &mut self,
         name: ObjectName,
@@ -193,7 +194,7 @@ impl ClusterView {
         }
     }
 
-    /// Drops from the account what a batch changed and changed back.
+    /// Drops Services that the batch changed and changed back.
     fn forget_unchanged(&self, applied: &mut Applied) {
         let nothing = ServiceState::default();
         applied

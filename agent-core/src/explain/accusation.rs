@@ -1,13 +1,13 @@
-//! Sentences about an accusation: the rule that made it, and the innocent explanations that it rules out.
-//! Nothing is weighed here.
+//! Sentences about an accusation: its rule, and the innocent explanations that the rule excludes.
+//! Nothing is decided here.
 
 use crate::cause::{Cause, ProbeCause};
 use crate::limits::Limits;
 use crate::time::Spoken;
 use crate::verdict::finding::{Beside, Evidence, Finding, Rule, Scope};
 
-/// The rule by which a family takes the node out: docs/behaviour.md in a sentence, with its numbers.
-/// The reason of a family that does not names what is lacking.
+/// The rule by which a family takes the node out: a sentence from docs/behaviour.md, with the
+/// numbers. Other findings name what is missing in their reason.
 pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
     let (lag, stale) = (Spoken(limits.lag_after), Spoken(limits.stale_after));
     Some(match (finding.rule, &finding.evidence) {
@@ -88,7 +88,8 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
     })
 }
 
-/// Eliminated explanations, a sentence without a period. `None` if the finding does not accuse the node.
+/// Eliminated explanations, as a sentence without a period; `None` if the finding does not accuse
+/// the node.
 pub fn eliminated(finding: &Finding) -> Option<String> {
     let text = match (finding.rule, &finding.evidence) {
         (Rule::BrokenByProbes, Evidence::Probes { lanes, .. }) => {

@@ -1,4 +1,4 @@
-//! The sentence about connections that are made, and whose data is not forwarded.
+//! The sentence about established connections whose data is not forwarded.
 
 use super::{Words, from_clients, listed};
 use crate::verdict::finding::Evidence;

@@ -1,4 +1,4 @@
-//! Sentences about the sentinel's probes: which path, how they failed, what that means.
+//! Sentences about the sentinel's probes: path, failure, and meaning.
 
 use agent_common::service::Family;
 
@@ -14,7 +14,7 @@ use crate::verdict::finding::{
 };
 use crate::verdict::{LaneState, LaneView};
 
-/// `off-cluster`.
+/// Example: `off-cluster`.
 pub fn path_label(path: ProbePath) -> &'static str {
     match path {
         ProbePath::Pod => "pod",
@@ -24,14 +24,14 @@ pub fn path_label(path: ProbePath) -> &'static str {
     }
 }
 
-/// `IPv4 node port udp`.
+/// Example: `IPv4 node port udp`.
 pub fn lane_label(lane: Lane) -> String {
     let (family, transport) = (names::of_family(lane.family), lane.transport.name());
     format!("{family} {} {transport}", path_label(lane.path))
 }
 
-/// Whether a lane's failures are told with those of another, the TCP lane of the same path: the
-/// observer follows TCP alone, so of UDP it cannot tell a leak from a loss.
+/// Whether the sentence of the TCP lane on the same path also covers this UDP lane: the observer
+/// follows only TCP, so it cannot distinguish a leak from a loss of UDP.
 pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
     let clear = |cause: Option<ProbeCause>| cause.is_some_and(ProbeCause::is_unambiguous);
     let tells = |tcp: &LaneView| {
@@ -44,7 +44,7 @@ pub fn is_explained(lane: &LaneView, lanes: &[LaneView]) -> bool {
         && lanes.iter().any(tells)
 }
 
-/// A lane of a family as it looks, seen from `now`.
+/// The state of a family's lane at `now`.
 pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
     let name = name(family, view.path, view.transport);
     if let (LaneState::Off, Some(rival)) = (view.state, &view.rival) {
@@ -71,7 +71,7 @@ pub fn sentence(family: Family, view: &LaneView, now: Mono) -> String {
     }
 }
 
-/// Meaning of a lane that does not pass, and so where to look.
+/// Meaning of a lane that does not pass, which shows where to look.
 pub fn meaning(family: Family, view: &LaneView) -> Option<String> {
     match view.state {
         LaneState::Failing | LaneState::NeverWorked => Some(means(family, &failed(view)?)),
@@ -95,7 +95,7 @@ fn failed(view: &LaneView) -> Option<FailedLane> {
     })
 }
 
-/// Whether the frontend may be taken for an address of the node's own, where no run of failures tells.
+/// Whether the frontend may be an address of the node, if there is no run of failures.
 fn is_local(path: ProbePath) -> bool {
     matches!(path, ProbePath::NodePort | ProbePath::Host)
 }
@@ -104,7 +104,7 @@ fn why_void(view: &LaneView) -> Option<String> {
     view.void_cause.as_ref().map(void)
 }
 
-/// Why a probe says nothing.
+/// Why a probe is void.
 fn void(cause: &VoidCause) -> String {
     match cause {
         VoidCause::Damage(sentence) => sentence.clone(),
@@ -114,7 +114,7 @@ fn void(cause: &VoidCause) -> String {
     }
 }
 
-/// The same by the reason alone.
+/// Why a probe is void, by the reason alone.
 fn void_reason(reason: VoidReason) -> &'static str {
     match reason {
         VoidReason::NotSent => "the probe could not be sent",
@@ -144,7 +144,7 @@ fn void_reason(reason: VoidReason) -> &'static str {
     }
 }
 
-/// `IPv4 cluster IPs`, `IPv6 node ports (UDP)`.
+/// Example: `IPv4 cluster IPs`, `IPv6 node ports (UDP)`.
 fn name(family: Family, path: ProbePath, transport: Transport) -> String {
     let path = match path {
         ProbePath::Pod => "cluster IPs from pods",
@@ -182,7 +182,7 @@ fn happened(cause: ProbeCause, path: ProbePath) -> &'static str {
     }
 }
 
-/// Meaning of a failed lane, and so where to look.
+/// Meaning of a failed lane, which shows where to look.
 fn means(family: Family, lane: &FailedLane) -> String {
     let client = |preposition: &str| match lane.client {
         Some(client) => format!(" {preposition} {client}"),
@@ -221,13 +221,13 @@ fn means(family: Family, lane: &FailedLane) -> String {
     text.to_owned()
 }
 
-/// `IPv4 cluster IPs: the last 6 probes left the node untranslated (leaked): the Service's rules
-/// are missing or empty`.
+/// Example:
+/// `IPv4 cluster IPs: the last 6 probes left the node untranslated (leaked): the Service's rules are missing or empty`.
 fn failing(family: Family, lane: &FailedLane) -> String {
     let what = happened(lane.cause, lane.path);
     let happened = match lane.failures {
         1 => format!("the last probe {}", what.replacen("were ", "was ", 1)),
-        // Others may have found room in between.
+        // Other probes may have found room in between.
         n if lane.cause == ProbeCause::ConntrackFull => format!("{n} probes {what}"),
         n => format!("the last {n} probes {what}"),
     };
@@ -235,7 +235,7 @@ fn failing(family: Family, lane: &FailedLane) -> String {
     format!("{name}: {happened}: {}", means(family, lane))
 }
 
-/// Why a lane never worked, as far as it can be told.
+/// Why a lane never worked, as far as known.
 fn never_worked(family: Family, name: &str, lane: Option<FailedLane>) -> String {
     let why = lane.map_or_else(String::new, |lane| {
         let (happened, means) = (happened(lane.cause, lane.path), means(family, &lane));
@@ -254,7 +254,7 @@ pub(super) fn owners(owners: DatapathOwners) -> String {
     labels.join(" and ")
 }
 
-/// Why nothing is probed.
+/// Why the sentinel is not probed.
 pub(super) fn off(why: &str) -> String {
     format!("the sentinel is off: {why}")
 }
@@ -278,7 +278,7 @@ impl Words<'_> {
         never_worked(self.family(), &name, lane)
     }
 
-    /// The sentence about a lane, where the finding is about one.
+    /// The sentence of a finding about a lane.
     pub(super) fn lane(&self) -> Option<String> {
         let family = self.family();
         Some(match &self.finding.evidence {
@@ -373,8 +373,8 @@ impl Words<'_> {
         text
     }
 
-    /// `120 connections from pods of this node to shop/web failed too in the last 4.2 s, and nothing succeeded
-    /// since 4.3 s ago`.
+    /// Example:
+    /// `120 connections from pods of this node to shop/web failed too in the last 4.2 s, and nothing succeeded since 4.3 s ago`.
     fn beside(&self, beside: &Beside) -> String {
         let success = match (beside.last_success, beside.others_succeed) {
             (Some(at), false) => format!("nothing succeeded since {} ago", self.ago(at)),
@@ -417,7 +417,7 @@ impl Words<'_> {
     }
 }
 
-/// The setting by which the kernel does not forward a family.
+/// The setting that turns off forwarding in a family.
 pub(super) fn forwarding_off(family: Family) -> &'static str {
     match family {
         Family::V4 => "net.ipv4.ip_forward is 0",

@@ -1,4 +1,4 @@
-//! Next steps by cause: the same as docs/operations.md, which has a heading for each.
+//! Next steps by cause, the same as in docs/operations.md, which has a heading for each.
 
 use agent_common::service::Family;
 use serde::Serialize;
@@ -8,17 +8,17 @@ use crate::verdict::{LaneState, Verdict};
 
 use super::is_explained;
 
-/// Page that describes all of it at length.
+/// Page with the full description.
 const PAGE: &str = "docs/operations.md";
 
-/// The next step for one cause.
+/// Next steps for one cause.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remedy {
-    /// The cause, or why nothing is known.
+    /// The cause, or the reason for Unknown.
     pub of: String,
-    /// Commands to run on the node; their output tells.
+    /// Commands to run on the node, whose output shows the cause.
     pub commands: Vec<String>,
-    /// Signs to look for, and the cure.
+    /// Signs to look for, and the repair.
     pub advice: String,
     pub page: String,
 }
@@ -53,7 +53,7 @@ pub fn next(verdict: &Verdict) -> Vec<Remedy> {
     next
 }
 
-/// Commands to run, and what to look for, as for IPv4.
+/// Commands for IPv4, and the signs to look for.
 type Entry = (&'static [&'static str], &'static str);
 
 const RULES: &[&str] = &[
@@ -186,7 +186,7 @@ fn entry(cause: Cause) -> Entry {
     }
 }
 
-/// For a cause, in these families.
+/// The next steps for a cause in these families.
 fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
     let (entries, advice) = entry(cause);
     let mut commands = Vec::new();
@@ -210,7 +210,7 @@ fn of_cause(cause: Cause, families: &[Family]) -> Remedy {
     }
 }
 
-/// The cause under which a probe's failure is looked into: an ICMP error is what filters send.
+/// The cause to look up for a failed probe: filters send ICMP errors.
 fn looked_into(cause: ProbeCause) -> Cause {
     match cause {
         ProbeCause::Unreachable => Cause::Lost,
@@ -218,7 +218,7 @@ fn looked_into(cause: ProbeCause) -> Cause {
     }
 }
 
-/// The same for another family.
+/// A command for another family.
 fn in_family(text: &str, family: Family) -> String {
     match family {
         Family::V4 => text.to_owned(),
@@ -229,7 +229,7 @@ fn in_family(text: &str, family: Family) -> String {
     }
 }
 
-/// For a node of which nothing is known.
+/// Next steps for an Unknown node.
 pub fn of_why(why: Why) -> Remedy {
     let advice = match why {
         Why::ObserverBlind => {
@@ -289,7 +289,7 @@ mod tests {
                 );
             }
         }
-        // Every probe's cause leads to one of them.
+        // Every cause of a probe leads to a heading.
         for cause in ProbeCause::ALL {
             assert!(Cause::ALL.contains(&looked_into(cause)));
         }

@@ -4,30 +4,30 @@ use crate::cause::ProbeCause;
 use crate::trace::ProbePath;
 use crate::verdict::LaneView;
 
-/// A stage on a probe's way.
+/// A stage of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// It was sent.
+    /// The probe was sent.
     Sent,
-    /// It came into the node.
+    /// The probe entered the node.
     Arrived,
-    /// It left for the echo, translated.
+    /// The translated probe left for the echo.
     Translated,
-    /// It reached the echo.
+    /// The probe reached the echo.
     Echoed,
-    /// The answer came into the node.
+    /// The answer entered the node.
     Returned,
     /// The answer reached the client.
     Collected,
-    /// Data went the same way there and back.
+    /// Data took the same way there and back.
     Data,
-    /// The echo saw another source than the client's.
+    /// The echo received another source address than the client's.
     Masqueraded,
 }
 
 impl Stage {
-    /// Name as metrics show it, where they have it.
+    /// Name as in metrics, if the stage is there.
     pub fn name(self) -> &'static str {
         match self {
             Stage::Sent => "sent",
@@ -42,30 +42,30 @@ impl Stage {
     }
 }
 
-/// A stage that a lane's last probe reached, or the first that it did not reach.
+/// A stage that a lane's last probe reached, or the first one that it did not reach.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Step {
     pub stage: Stage,
     pub reached: bool,
-    /// Nanoseconds since sending, where a stamp was made.
+    /// Nanoseconds since the probe was sent, if the stage has a time stamp.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after_ns: Option<u64>,
-    /// The interface at which it was seen, or should have been.
+    /// The interface of the stage.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
     pub sentence: String,
 }
 
-/// Names of the interfaces that a probe meets.
+/// Names of the interfaces on a probe's way.
 #[derive(Clone, Debug, Default)]
 pub struct Interfaces<'a> {
-    /// The sentinel's, in the order in which a probe meets them.
+    /// The sentinel's interfaces, in the order of a probe's way.
     pub sentinel: Option<[&'a str; 4]>,
-    /// Those with a default route.
+    /// Interfaces with a default route.
     pub uplinks: Vec<&'a str>,
 }
 
-/// Steps of the last probe of a lane that does not pass; empty where they are not known.
+/// Steps of the last probe of a lane that does not pass; empty if unknown.
 pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
     let delays = &lane.delays;
     let mut stages = vec![
@@ -79,7 +79,7 @@ pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
         stages.remove(0);
     }
     let last = stages.iter().rposition(|(_, delay)| delay.is_some());
-    // Nothing was sent since the agent began, or nothing is known of it.
+    // Nothing was sent since the agent started, or nothing is known about it.
     let unknown = last.is_none() && (lane.failed == 0 || lane.path != ProbePath::Host);
     let Some(cause) = lane.cause.filter(|_| !unknown) else {
         return Vec::new();
@@ -120,7 +120,7 @@ pub fn steps(lane: &LaneView, interfaces: &Interfaces<'_>) -> Vec<Step> {
     steps
 }
 
-/// The interface of a stage, by its place, and the words for a probe that reached it.
+/// Index of a stage's interface, and the sentence for a probe that reached the stage.
 fn words(stage: Stage, path: ProbePath) -> (Option<usize>, &'static str) {
     let host = path == ProbePath::Host;
     match stage {
@@ -136,7 +136,7 @@ fn words(stage: Stage, path: ProbePath) -> (Option<usize>, &'static str) {
     }
 }
 
-/// Description of what was seen of a probe instead.
+/// What happened to a probe instead of reaching a stage.
 fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String {
     let text = match (stage, cause) {
         (Stage::Data, _) => "data sent after the handshake did not come back",
@@ -206,7 +206,7 @@ mod tests {
     fn nothing_is_made_up() {
         let passing = probed::passing(Family::V4).remove(0);
         assert!(steps(&passing, &Interfaces::default()).is_empty());
-        // A confirmed run that an agent before saw.
+        // A confirmed run from a previous agent.
         let mut restored = passing.clone();
         probed::fail(&mut restored, ProbeCause::Leaked, 9);
         restored.delays = Default::default();

@@ -1,4 +1,4 @@
-//! Every sentence of `explain`, as agent-core/testdata/words has it.
+//! Every sentence of `explain`, compared with agent-core/testdata/words.
 
 mod findings;
 mod lanes;

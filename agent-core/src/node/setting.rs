@@ -1,4 +1,4 @@
-//! From the cluster view to the maps, and who of two agents keeps them.
+//! From the cluster view to the maps, and which of two agents maintains them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,53 +22,54 @@ use crate::programming::{Programming, deliveries};
 use crate::time::{Mono, Wall};
 use crate::view::{Applied, ClusterView};
 
-/// Silence of the view's source after which health check node ports are left to the proxy.
+/// After this long without the view's source, health check node ports are left to the proxy.
 const LEFT_TO_PROXY: Duration = Duration::from_secs(5);
 
-/// Time after a pod was seen to dial a frontend for which sockets are taken not to be translated.
+/// For this long after a pod dialled a frontend, its family's sockets count as not translated.
 const PODS_SEEN: Duration = Duration::from_secs(600);
 
-/// State of the view beside its objects.
+/// State of the view apart from its objects.
 #[derive(Clone, Debug, Default)]
 pub struct ViewState {
-    /// Problems of its source, in sentences.
+    /// Problems of its source, a sentence each.
     pub problems: Vec<String>,
-    /// Objects of other kinds that were left out.
+    /// Number of objects of other kinds, which are ignored.
     pub ignored: u64,
     /// When it last changed.
     pub changed: Option<Mono>,
-    /// Changes of objects so far.
+    /// Number of object changes so far.
     pub changes: u64,
     unknown_claims: Option<ObjectName>,
 }
 
-/// The view and the plan that follows from it.
+/// The view, and the plan for the maps that follows from it.
 pub(super) struct Setting {
     rule: Option<SentinelRule>,
     pub(super) view: ClusterView,
     pub(super) planner: Planner,
     pub(super) rivals: Rivals,
     health_ports: HealthPorts,
-    /// The source of the view has not reported what happens since then.
+    /// Since when the source of the view does not report current changes.
     silent_since: Option<Mono>,
     programming: Programming,
     own_ports: Vec<u16>,
-    /// Frontends that several claim.
+    /// Number of contested frontends.
     claims: usize,
-    /// Such claims that began so far.
+    /// Number of contests that began so far.
     pub(super) claims_begun: u64,
     pub(super) state: ViewState,
     successor: Successor,
-    /// A successor kept the maps since what was planned here: they are read before the next plan.
+    /// A successor has maintained the maps since the last plan here: they must be read before the
+    /// next one.
     unread_maps: bool,
-    /// The maps are being read: the whole view is planned once that is done.
+    /// The maps are being read; after that the whole view is planned.
     adopting: bool,
-    /// Changes of the view when it was last searched for the sentinel's addresses, and the conflict that
-    /// was found.
+    /// Number of view changes at the last search for the sentinel's addresses, and the conflict
+    /// that it found.
     searched: Option<(u64, Option<String>)>,
     /// Sockets of pods may be translated.
     sockets: bool,
-    /// When a connection of a pod that dialled a frontend was last proven, by family.
+    /// When a pod's connection to a frontend was last proven, by family.
     pods_seen: [Option<Mono>; FAMILIES],
 }
 
@@ -95,7 +96,7 @@ impl Setting {
         }
     }
 
-    /// Takes in what concerns the view, and gives what the judge has to know of the event.
+    /// Handles the view's part of an event, and returns the event that the judge needs.
     pub(super) fn take(&mut self, event: Event, now: Mono, effects: &mut Effects) -> Option<Event> {
         match event {
             Event::View(update) => self.follow(update, now, effects),
@@ -121,7 +122,7 @@ impl Setting {
                 let met = std::mem::take(&mut sample.met);
                 let planner = &self.planner;
                 self.programming.read(&sample.counts, &met, planner, now);
-                // A replay has no plan, and what was recorded stays.
+                // A replay has no plan: the recorded values stay.
                 if self.rule.is_some() {
                     sample.programming = Some(self.programming.seen(&self.planner));
                 }
@@ -129,12 +130,13 @@ impl Setting {
                 for sighting in &mut sample.sightings {
                     self.date(sighting);
                 }
-                // Any pod may dial that port. A replay has no view, and what was recorded is checked.
+                // Any pod may dial that port. A replay has no view: the recorded ones were already
+                // checked.
                 if !sample.peers.cuts.is_empty() && self.rule.is_some() {
                     let probes = self.own_probes();
                     sample.peers.cuts.retain(|cut| probes.contains(&cut.client));
                 }
-                // The routes to a node that is deleted go with it.
+                // The routes to a deleted node are removed with it.
                 if self.rule.is_some() {
                     let view = &self.view;
                     let departures = &mut sample.peers.departures;
@@ -160,7 +162,7 @@ impl Setting {
             }
             Event::Check => {
                 self.expire(now, effects);
-                // A successor has the devices, and removes them if their addresses are taken.
+                // A successor owns the devices, and removes them if their addresses are in use.
                 if !self.successor.exists() {
                     self.search();
                 }
@@ -198,9 +200,9 @@ impl Setting {
         }
     }
 
-    /// Services whose health check node ports are answered here, if they are others than before. While
-    /// the source of the view is silent their endpoints are those of then, and the proxy may not be cut
-    /// off: it answers for those that this node does not refuse.
+    /// The Services whose health check node ports the agent answers, if they changed. While the
+    /// source of the view is silent, endpoints are out of date, and the proxy's answer must stay
+    /// reachable. So the proxy then answers for all Services that this node does not refuse.
     pub(super) fn health_ports(&mut self, answers: &Answers, now: Mono) -> Option<PortTable> {
         let silent = |since| now.since(since) >= LEFT_TO_PROXY;
         let refused = |service: &ObjectName, family| !answers.serve(service, family);
@@ -209,8 +211,8 @@ impl Setting {
             .news(if is_left { Some(&refused) } else { None })
     }
 
-    /// Nothing is planned before the view is whole: what it does not know yet must not be taken out
-    /// of maps that a former agent filled.
+    /// Nothing is planned before the view is complete: entries of a former agent that the view does
+    /// not have yet must stay in the maps.
     fn plan(
         &mut self,
         applied: &Applied,
@@ -250,7 +252,7 @@ impl Setting {
         self.claims = claims;
     }
 
-    /// Endpoints that left long ago go; the maps are taken back from a successor that died.
+    /// Deletes old removed endpoints, and takes the maps back from a successor that died.
     fn expire(&mut self, now: Mono, effects: &mut Effects) {
         if self.successor_plans() || self.adopting {
             return;
@@ -268,8 +270,8 @@ impl Setting {
         }
     }
 
-    /// A successor that keeps the maps has ids of its own: two agents that both write them would
-    /// count one Service's connections as another's.
+    /// Whether a successor maintains the maps. It has its own ids, so if two agents wrote the maps,
+    /// connections of one Service would be counted for another.
     fn successor_plans(&mut self) -> bool {
         let plans = self.successor == Successor::Plans;
         self.unread_maps |= plans;
@@ -305,8 +307,8 @@ impl Setting {
         local.map(|endpoint| ip_of(&endpoint.address)).collect()
     }
 
-    /// Some of the endpoints of this node, each with its namespace: neither the sentinel's nor those that are the
-    /// node itself.
+    /// Some of this node's endpoints, each with its namespace, except the sentinel's and the node
+    /// itself.
     pub(super) fn endpoints_here(&self, family: Family) -> Vec<(&str, IpAddr)> {
         let own = self.view.node().map_or(&[][..], |node| &node.addresses);
         let sentinel = self.rule.as_ref().map(|rule| &rule.service);
@@ -337,8 +339,8 @@ impl Setting {
         [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|is| addresses.iter().any(is))
     }
 
-    /// Searching takes time that grows with the cluster (COST): once at first, then at checks after
-    /// which the view changed.
+    /// Searches the view for the sentinel's addresses. The time for it grows with the cluster
+    /// (COST), so it runs once at first, and then only at checks after a change of the view.
     fn search(&mut self) {
         let changes = self.state.changes;
         let is_due = (self.searched.as_ref()).is_none_or(|(searched, _)| *searched != changes);
@@ -351,7 +353,7 @@ impl Setting {
         }
     }
 
-    /// Whether the sentinel, read uncached, is another than the watches reported.
+    /// Whether the uncached sentinel differs from the one that the watches reported.
     fn differs(&self, changes: Vec<Change>) -> bool {
         let mut view = ClusterView::new();
         view.apply(changes);
@@ -362,7 +364,7 @@ impl Setting {
         })
     }
 
-    /// When the endpoint of a stale connection left its slice.
+    /// Adds when the endpoint of a stale connection left its slice.
     fn date(&self, sighting: &mut Sighting) {
         if let (Failure::Stale, None, Some(to)) =
             (sighting.failure, sighting.left_since, sighting.destination)
@@ -373,8 +375,8 @@ impl Setting {
         }
     }
 
-    /// Facts of the view; `None` while the maps are read, because half a plan resembles a view without
-    /// frontends.
+    /// Facts of the view; `None` while the maps are read, because half a plan looks like a view
+    /// without frontends.
     pub(super) fn facts(&self) -> Option<Box<Facts>> {
         if self.adopting {
             return None;

@@ -1,8 +1,9 @@
-//! Connections to other nodes that leave by another device than connections to the same range left before.
+//! Connections to other nodes that leave by another device than earlier connections to the same
+//! range.
 //!
-//! Without its route the packet of an overlay leaves by the default route: translated, not encapsulated,
-//! and never answered. An answer is what a device is learned from; a route that moved for good is learned
-//! from the first answer over its new device.
+//! Without its route, a packet for the overlay leaves by the default route: translated, not
+//! encapsulated, and never answered. The usual device of a range is learned from answers. If a
+//! route moves for good, the first answer over the new device shows that.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::time::Mono;
 /// Maximum number of ranges whose device is remembered.
 const RANGES: usize = 8_192;
 
-/// Number of a node and a range of addresses on it
+/// Number of a node, and a range of addresses on it
 /// ([`range_of`](agent_common::evidence::range_of)).
 pub type Range = (u16, u32);
 
@@ -29,8 +30,8 @@ pub(crate) struct Devices {
     astray: BTreeMap<Arc<str>, Astray>,
 }
 
-/// Unanswered connections that left by another device than the usual one, since the latest answer over
-/// that one.
+/// Unanswered connections that left by another device than the usual one, since the last answer
+/// over the usual one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Astray {
     pub since: Mono,
@@ -104,7 +105,8 @@ impl Devices {
             if let Some(ranges) = self.usual.get_mut(&usual) {
                 ranges.remove(&range);
             }
-            // The route moved, and leads there: so may the others that moved with it.
+            // The route has moved to this device, and others may have moved with it: forget what
+            // went astray by it.
             let moved = |astray: &mut Astray| astray.by.contains(device);
             if self.astray.get_mut(&usual).is_some_and(moved) {
                 self.astray.remove(&usual);
@@ -118,8 +120,8 @@ impl Devices {
         }
     }
 
-    /// A connection stayed unanswered. Must follow the answers of the same sample: the order within a
-    /// sample is not known, and an answer wins.
+    /// Records an unanswered connection. Call it after the answers of the same sample: the order
+    /// within a sample is unknown, and an answer has priority.
     pub(super) fn depart(
         &mut self,
         departure: &Departure,

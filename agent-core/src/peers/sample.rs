@@ -14,15 +14,16 @@ use crate::evidence::ip_of;
 /// Maximum length of each list of a [`PeerSample`].
 pub(super) const LISTED: usize = 64;
 
-/// Connections whose loss window ended since the previous sample, by the node they were sent to.
+/// Connections whose loss window ended since the previous sample, by destination node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerSample {
-    /// In the order of families, numbers, ranges and devices.
+    /// Sorted by family, number, range and device.
     pub counts: Vec<PeerCount>,
-    /// Unanswered connections of all classes, by what they have in common; at most 64 for each device.
+    /// Unanswered connections of all classes, grouped by common properties; at most 64 for each
+    /// device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub departures: Vec<Departure>,
-    /// Names of devices by their indexes, as far as they are known.
+    /// Names of devices by index, as far as known.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub devices: BTreeMap<u32, Arc<str>>,
     /// Unanswered connections of pods of this node, at most 64.
@@ -58,7 +59,7 @@ pub struct PeerCount {
     /// The endpoints' range ([`range_of`](agent_common::evidence::range_of)).
     #[serde(default)]
     pub range: u32,
-    /// Index of the device by which their SYNs last left; zero in recordings of before.
+    /// Index of the device by which their SYNs last left; zero in older recordings.
     #[serde(default)]
     pub device: u32,
     /// Connections that were answered, accepted or not.
@@ -102,7 +103,8 @@ pub struct Departure {
 }
 
 impl PeerSample {
-    /// Adds a connection whose loss window is over. UDP entries must not be added: their `note` is a time.
+    /// Adds a connection whose loss window is over. UDP entries must not be added: their `note` is
+    /// a time.
     pub fn add(&mut self, key: &PendingKey, pending: &Pending) {
         let has = |bits: u32| pending.state & bits != 0;
         let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
@@ -118,8 +120,8 @@ impl PeerSample {
                 client: ip_of(&pending.client),
             });
         }
-        // An answer counts whatever else was seen of the connection; silence counts only where nothing
-        // else explains it.
+        // An answer counts whatever else was observed of the connection; silence counts only
+        // without another explanation.
         let is_silent = has(state::FORWARDED) && !has(state::AMBIGUOUS | state::REJECTED);
         if has(state::ANSWERED) {
             self.answer(family, peer, pending);
@@ -220,7 +222,7 @@ impl PeerSample {
         &mut self.counts[at]
     }
 
-    /// Whether this sample has an answer of a node.
+    /// Whether this sample has an answer from this node.
     pub(super) fn has_answer_of(&self, family: Family, peer: u16) -> bool {
         let key = |count: &PeerCount| (count.family, count.peer);
         let from = self
@@ -231,13 +233,13 @@ impl PeerSample {
         counts.any(|count| count.answered > 0)
     }
 
-    /// Whether this sample has an answer of any node.
+    /// Whether this sample has an answer from any node.
     pub(super) fn has_answer(&self, family: Family) -> bool {
         let mut counts = self.counts.iter();
         counts.any(|count| count.family == family && count.answered > 0)
     }
 
-    /// Ids of all Service ports that it names.
+    /// Ids of all Service ports in the sample.
     pub(crate) fn services(&self) -> impl Iterator<Item = u32> {
         let near = self.near.iter().chain(&self.near_silent).copied();
         let silences = self.silences.iter().map(|silence| silence.service);
@@ -257,7 +259,7 @@ fn is_of_pod(pending: &Pending) -> bool {
     pending.class == SourceClass::Pod as u8
 }
 
-/// Adds a Service port once, if there is room.
+/// Adds a Service port, once and if there is room.
 fn note(services: &mut Vec<u32>, service: u32) {
     if let Err(at) = services.binary_search(&service)
         && services.len() < LISTED

@@ -54,7 +54,7 @@ fn connections_by_node(
     assert_eq!(sample.near, Vec::from_iter(is_near.then_some(SERVICE)));
 }
 
-/// Whatever comes in one look, no more is kept than fits.
+/// However much is in one sample, no more is kept than fits.
 #[test]
 fn memory_is_bounded() {
     let mut ledger = PeerLedger::default();
@@ -90,7 +90,7 @@ fn memory_is_bounded() {
 const OVERLAY: u32 = 7;
 const UPLINK: u32 = 2;
 
-/// A sample of connections to these nodes, each with its device, and whether it was answered.
+/// A sample of connections to these nodes: node, device, and whether it was answered.
 fn look(ledger: &mut PeerLedger, at: u64, connections: &[(u16, u32, bool)]) {
     let mut sample = PeerSample::default();
     for (peer, device, answered) in connections {
@@ -125,7 +125,7 @@ fn look(ledger: &mut PeerLedger, at: u64, connections: &[(u16, u32, bool)]) {
     ledger.absorb(&sample, Mono(at), limits, &directory);
 }
 
-/// Nodes and connections that went astray instead of the overlay.
+/// Numbers of nodes and of connections that went astray.
 fn astray(ledger: &PeerLedger) -> Option<(usize, u32)> {
     let mut astray = ledger.astray(Family::V4);
     let (device, found) = astray.next()?;
@@ -143,7 +143,7 @@ fn connections_that_leave_by_another_device_are_astray_until_the_usual_one_answe
         1,
         &[(1, OVERLAY, true), (2, OVERLAY, true), (3, UPLINK, true)],
     );
-    // Silent as nodes are, and never known.
+    // Node 1 is only silent, and the other ranges have no usual device yet.
     look(
         &mut ledger,
         2,
@@ -175,7 +175,7 @@ fn routes_that_moved_are_learned_from_an_answer() {
     assert_eq!(astray(&ledger), None, "the uplink is its usual device");
 }
 
-/// Recordings of before name no devices.
+/// Older recordings name no devices.
 #[test]
 fn a_count_without_a_device_teaches_nothing() {
     let text = r#"{"counts": [{"family": "IPv4", "peer": 1, "answered": 1, "unanswered": 0}],

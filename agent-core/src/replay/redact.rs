@@ -1,5 +1,6 @@
-//! Replaces addresses in a recording, for a bug report: the same address by the same one of a range
-//! that is reserved for documentation or benchmarks, so that a replay comes to the same verdicts.
+//! Replaces the addresses in a recording for a bug report. Each address always becomes the same
+//! address of a range reserved for documentation or benchmarks, so a replay yields the same
+//! verdicts.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -12,8 +13,7 @@ use crate::record::{CHUNK, compress};
 
 /// The recording with its addresses replaced.
 ///
-/// # Errors
-/// It is none, or is cut off or damaged.
+/// # Errors The file is no recording, truncated or damaged.
 pub fn redact(bytes: &[u8]) -> Result<Vec<u8>, RecordingError> {
     let mut lines = Lines::new(bytes);
     let mut names = Pseudonyms::default();
@@ -53,7 +53,7 @@ impl Pseudonyms {
         }
     }
 
-    /// Every word that is an address, with or without a port or a prefix length.
+    /// Replaces every word that is an address, with or without a port or a prefix length.
     fn replaced(&mut self, text: &str) -> String {
         let is_part = |c: char| c.is_ascii_hexdigit() || matches!(c, '.' | ':');
         let (mut out, mut word) = (String::with_capacity(text.len()), String::new());
@@ -72,7 +72,7 @@ impl Pseudonyms {
     }
 
     fn word(&mut self, word: &str) -> String {
-        // A sentence may end, or go on with a colon, behind an address.
+        // After an address, a sentence may end or continue with a colon.
         let bare = word.trim_end_matches(['.', ':']);
         let tail = &word[bare.len()..];
         if let Ok(address) = bare.parse::<IpAddr>() {
@@ -93,7 +93,8 @@ impl Pseudonyms {
         }
         let next = self.known.len() as u32 + 1;
         *self.known.entry(address).or_insert_with(|| match address {
-            // 198.18.0.0/15 has 131,072 addresses; more are shared, which changes no family.
+            // 198.18.0.0/15 has 131,072 addresses; further ones are shared, which changes no
+            // family.
             IpAddr::V4(_) => Ipv4Addr::from_bits(0xc612_0000 | (next & 0x1_ffff)).into(),
             IpAddr::V6(_) => Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(next)).into(),
         })
