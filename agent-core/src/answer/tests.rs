@@ -1,4 +1,4 @@
-//! The table against docs/behaviour.md, bodies to the byte, and the rules that outrank the rest.
+//! The table against docs/behaviour.md, exact bodies, and the rules with priority over the others.
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -17,7 +17,7 @@ const ANCHOR: Anchor = Anchor {
     wall: Wall(1_795_305_600_000_000_000),
 };
 
-/// A finding that gives that state.
+/// A finding with this state.
 fn finding(state: State) -> Finding {
     let rule = match state {
         State::Unknown => Rule::Idle,
@@ -95,7 +95,7 @@ fn first(
     )
 }
 
-/// The rows of the answer table as docs/behaviour.md has to show them.
+/// The rows of the answer table, as docs/behaviour.md must have them.
 fn table() -> String {
     let states = [
         ("Starting", State::Starting),
@@ -328,7 +328,7 @@ fn closed_asks_for_something_known(#[case] states: [State; 2], #[case] status: u
     assert_eq!(livez.status, status);
 }
 
-/// The datapath is served as healthy by then: /healthz alone waits for the start to end.
+/// The datapath is already served as healthy: only /healthz waits for the end of the start.
 #[rstest]
 #[case(Endpoint::Healthz, Enforcement::Enforce, 503, false, true)]
 #[case(Endpoint::Healthz, Enforcement::Audit, 200, true, true)]
@@ -359,7 +359,7 @@ fn a_start_is_told_on_healthz_alone(
     assert_eq!((given.status, given.healthy), (status, healthy));
     assert_eq!(given.would_fail, would_fail);
     assert_eq!(given.families[0].healthy, healthy);
-    // A family that is not served as healthy is named, whatever the node is.
+    // A family that is not healthy is listed, whatever the node's state.
     let served = Served {
         families: [true, false],
         ..served
@@ -368,7 +368,7 @@ fn a_start_is_told_on_healthz_alone(
     assert_eq!(given.families[0].healthy, enforcement == Enforcement::Audit);
 }
 
-/// A Node that was never seen is eligible as the policy for what is unknown has it.
+/// A Node that was never seen is eligible if the policy for unknown verdicts is open.
 #[rstest]
 #[case(Eligibility::Eligible, UnknownPolicy::Closed, true)]
 #[case(Eligibility::NeverSeen, UnknownPolicy::Open, true)]
@@ -410,7 +410,7 @@ fn any_enforcement() -> impl Strategy<Value = Enforcement> {
     prop::sample::select(vec![Enforcement::Enforce, Enforcement::Audit])
 }
 
-/// As kube-proxy 1.36 gives it: a node without endpoints of the Service is no place for its connections.
+/// As in kube-proxy 1.36: a node without endpoints of the Service must not get its connections.
 #[rstest]
 #[case::has_endpoints(2, true, 200)]
 #[case::has_one(1, true, 200)]
@@ -467,7 +467,7 @@ proptest! {
         }
     }
 
-    /// 503 has its reason in the body, 200 has none; and a body is JSON.
+    /// A 503 has its reason in the body, a 200 has none; and the body is JSON.
     #[test]
     fn status_and_body_agree(
         states in [any_state(), any_state()],

@@ -1,4 +1,4 @@
-//! The brake in each of its conditions; fleets are the simulator's.
+//! The brake in each of its states; the simulator tests whole fleets.
 
 use rstest::rstest;
 
@@ -12,12 +12,12 @@ fn of(unsound: u32, nodes: u32) -> Option<Count> {
     Some(Count { unsound, nodes })
 }
 
-/// The rotator's wall clock and ours are the same.
+/// The rotator's clock and this node's clock are the same.
 fn wall(at: Mono) -> Wall {
     Wall(1_700_000_000_000_000_000 + i64::try_from(at.0).unwrap())
 }
 
-/// A count is written, and comes.
+/// A count is written and received.
 fn count(brake: &mut Brake, count: Option<Count>, at: Mono) {
     let written = wall(at).0 / NANOS;
     if let Some(count) = count {
@@ -25,14 +25,15 @@ fn count(brake: &mut Brake, count: Option<Count>, at: Mono) {
     }
 }
 
-/// A brake at 20 %, of a node that knows this count.
+/// A brake at 20 % that has this count.
 fn brake(counted: Option<Count>) -> Brake {
     let mut brake = Brake::restore(Some(20), "node", BrakeMemory::default());
     count(&mut brake, counted, s(0));
     brake
 }
 
-/// A node whose 503 begins when so many others are unsound, before the count has this node too.
+/// This many other nodes are unsound when a node's 503 begins, and the count does not include it
+/// yet.
 #[rstest]
 #[case::alone(0, 1, false)]
 #[case::one_of_two(0, 2, false)]
@@ -52,7 +53,7 @@ fn one_node_in_five_may_go(#[case] others: u32, #[case] nodes: u32, #[case] held
     assert_eq!(counted.is_some(), held, "counted itself");
 }
 
-/// All fall at once, and the count comes a moment later, or with the next rotator.
+/// All nodes fail at once, and the count follows shortly after or with the next rotator.
 #[test]
 fn a_503_that_no_count_has_settled_is_taken_back() {
     for count_at in [2, 11, 60, 600] {
@@ -65,7 +66,7 @@ fn a_503_that_no_count_has_settled_is_taken_back() {
     }
 }
 
-/// This node, and no other, is in the count that arrives at these times; then all others fail.
+/// The counts at these times include only this node; then all others fail.
 #[rstest]
 #[case::soon(&[5], true)]
 #[case::the_last_that_settles_nothing(&[31], true)]
@@ -135,7 +136,7 @@ fn a_held_503_is_answered_once_the_others_are_sound_for_a_while() {
     );
 }
 
-/// The count of those that are left has this node in it, which must not hold itself back.
+/// The count includes this node, which must not hold itself back.
 #[test]
 fn the_last_that_fails_is_answered() {
     let mut brake = brake(of(2, 5));
@@ -150,7 +151,7 @@ fn the_last_that_fails_is_answered() {
     assert_eq!(brake.step(true, true, s(27)), None);
 }
 
-/// A cause that could be wrong on every node at once waits for the count that has this node in it.
+/// A cause that could be wrong on every node at once waits for a count that includes this node.
 #[test]
 fn an_uncertain_cause_waits() {
     let waiting = |wait: u64, counts: &[u64], at: u64| {
@@ -176,7 +177,7 @@ fn an_uncertain_cause_waits() {
     assert_eq!(brake.step(true, false, s(9)), None, "and stays so");
 }
 
-/// The rotator ended, its Lease is lost, or the API server is away.
+/// The rotator ended, lost its Lease, or cannot reach the API server.
 #[rstest]
 #[case::certain(true, None)]
 #[case::uncertain(false, Some(Held::Uncounted))]
@@ -192,7 +193,7 @@ fn who_was_not_heard_for_long_counts_no_more(#[case] certain: bool, #[case] held
     ));
 }
 
-/// An agent begins, or reads the slices again.
+/// An agent starts, or reads the slices again.
 #[test]
 fn a_count_that_was_known_is_no_sign_of_life() {
     let old = Published {
@@ -210,7 +211,7 @@ fn a_count_that_was_known_is_no_sign_of_life() {
     assert!(matches!(again.step(true, true, late), Some(Held::Fleet(_))));
 }
 
-/// Its last failure is counted still when the next one begins.
+/// The count still includes its last failure when the next one begins.
 #[test]
 fn a_lone_node_that_fails_again_is_answered() {
     for pause in [1, 25] {
@@ -271,7 +272,7 @@ fn counts_are_read(#[case] text: &str, #[case] expected: Option<Count>) {
     }
 }
 
-/// A rotator that counted nobody knows nothing of the fleet.
+/// A count without nodes shows nothing about the fleet.
 #[test]
 fn a_count_of_no_nodes_is_none() {
     let parse = |text| FleetReport::parse(text).unwrap().published();

@@ -1,4 +1,4 @@
-//! Suspended judgements, and reasons for which outside connections may go unseen.
+//! Suspended judgements, and reasons why outside connections may be unobserved.
 
 use super::*;
 
@@ -6,7 +6,7 @@ fn at(seconds: u64) -> Mono {
     Mono(seconds * 1_000_000_000)
 }
 
-/// Whether misrouted connections are judged, and whether it is reported why not.
+/// Whether misrouted connections are judged, and whether a reason is reported if not.
 fn judged(coverage: &Coverage, seconds: u64) -> (bool, bool) {
     let health = coverage.health(Missing::default(), at(seconds));
     let reported = health.reasons.contains(&CoverageLoss::SourceSilent);
@@ -110,7 +110,7 @@ fn an_unobserved_uplink_hides_connections_from_outside() {
     );
 }
 
-/// Whether an endpoint behind it refused, or the node, cannot be known.
+/// It cannot be known whether the node or an endpoint behind the interface refused.
 #[test]
 fn behind_an_interface_that_is_left_to_others_nothing_is_lost_or_refused() {
     let suspended = |unseen| {

@@ -1,4 +1,4 @@
-//! Flapping as a table of times, and as a property.
+//! Flaps as a table of times, and as a property.
 
 use proptest::prelude::*;
 use rstest::rstest;
@@ -9,7 +9,8 @@ fn ms(ms: u64) -> Mono {
     Mono(1_000_000_000_000 + ms * 1_000_000)
 }
 
-/// Steps every 100 ms until `to`, with the answer that is required then; returns when the answer changed.
+/// Steps every 100 ms until `to` with the required answers; returns the times when the answer
+/// changed.
 fn changes(damping: &mut Damping, script: &[(u64, Required)], to: u64) -> Vec<(u64, u16)> {
     let mut changes = Vec::new();
     let mut last = damping.served().healthy;
@@ -141,8 +142,8 @@ fn any_required() -> impl Strategy<Value = Required> {
 }
 
 proptest! {
-    /// A 503 that begins within 30 s of a recovery lasts for its dwell at least; any 503 for a
-    /// second without failure; and 503 is never late.
+    /// A 503 that begins within 30 s of a recovery lasts at least for its hold-down, and any 503
+    /// for a second without failure. 503 is never late.
     #[test]
     fn never_faster_than_the_dwell(
         steps in prop::collection::vec((50u64..3_000, (any_required(), any_required())), 1..200),
@@ -174,7 +175,7 @@ proptest! {
         }
     }
 
-    /// Twice the same is the same.
+    /// The same input gives the same result.
     #[test]
     fn only_requirements_and_times_count(
         steps in prop::collection::vec((50u64..3_000, [any_required(), any_required(), any_required()]), 1..50),

@@ -47,7 +47,7 @@ fn waited(seconds: u64) -> Ask {
     }
 }
 
-/// A node that is watched from 1 s on and leaves at 60 s.
+/// A node that is observed from 1 s on and leaves at 60 s.
 fn leaving() -> Drain {
     let mut drain = drain();
     drain.follow(&Eligibility::Eligible, ms(900));
@@ -57,13 +57,13 @@ fn leaving() -> Drain {
     drain
 }
 
-/// The hooks were gone for a while, and are put back: what came meanwhile was not seen.
+/// The hooks were missing for some time: connections were unobserved.
 #[test]
 fn quiet_begins_anew_where_something_may_have_come_unseen() {
     let mut drain = leaving();
     drain.look(&outside(68_950, &[]), None);
     drain.missed(ms(69_000));
-    // The look after it goes back to before the hooks stood.
+    // The next sample starts before the hooks were attached again.
     drain.look(&outside(68_990, &[]), None);
     let now = drain.view().judge(&Ask::default(), ms(69_000));
     assert_eq!(
@@ -100,7 +100,7 @@ fn quiet_is_counted_from_the_taint_then_from_the_last_connection() {
         let finding = drain.view().judge(&Ask::default(), ms(at));
         (finding.reason, finding.quiet_for.as_millis())
     };
-    // Quiet for 20 s before it left: that tells nothing of load balancers.
+    // 20 quiet seconds before it left say nothing about load balancers.
     drain.look(&outside(60_500, &[]), None);
     assert_eq!(judge(&drain, 60_550), (Reason::Waiting, 500));
     drain.look(
@@ -155,7 +155,7 @@ fn probe_ranges_are_counted_apart() {
     assert_eq!(finding.reason, Reason::Quiet, "{finding:?}");
 }
 
-/// A hook on a node that nothing taints says itself that the node leaves, and for how long.
+/// On a node without a taint, a hook declares the removal and how long it has waited.
 #[test]
 fn a_caller_may_say_that_the_node_leaves() {
     let mut drain = drain();
@@ -167,7 +167,7 @@ fn a_caller_may_say_that_the_node_leaves() {
     assert_eq!(reason(&drain, 9, 69_900), Reason::Waiting);
     drain.look(&outside(70_100, &[]), None);
     assert_eq!(reason(&drain, 10, 70_100), Reason::Quiet);
-    // Whichever said it first counts.
+    // The earlier declaration counts.
     drain.follow(&tainted(), ms(70_200));
     let finding = drain.view().judge(&waited(10), ms(70_300));
     assert_eq!(finding.since, Some(ms(60_300)));
@@ -177,7 +177,7 @@ fn a_caller_may_say_that_the_node_leaves() {
 
 #[test]
 fn time_that_nobody_watched_is_not_quiet() {
-    // An agent that has just started knows nothing of the time before.
+    // An agent that just started knows nothing of the time before.
     let mut fresh = drain();
     fresh.follow(&tainted(), ms(60_000));
     let asked = |drain: &Drain, at| drain.view().judge(&waited(3_600), ms(at));
@@ -198,7 +198,7 @@ fn time_that_nobody_watched_is_not_quiet() {
     assert_eq!(finding.reason, Reason::Blind);
     assert!(finding.message.contains("6 s ago"), "{finding:?}");
 
-    // An agent that did not see the uplink for a moment.
+    // The uplink was unobserved for a moment.
     let mut blind = leaving();
     let why = || Some("eth0 is not observed".to_owned());
     blind.look(&outside(75_000, &[]), why());
@@ -258,8 +258,8 @@ fn without_ranges_every_connection_counts() {
 }
 
 proptest! {
-    /// The answer is never quiet unless the node leaves, somebody saw all of the quiet time, and
-    /// nothing came in it: for all connections and times of asking.
+    /// The answer is quiet only if the node is leaving, the whole quiet time was observed, and it
+    /// had no new connection: for all connections and request times.
     #[test]
     fn quiet_is_never_said_too_early(
         looks in prop::collection::vec((1u64..4_000, any::<bool>(), any::<bool>()), 1..40),

@@ -64,7 +64,7 @@ fn with(status: Status, reason: &str) -> NodeSeen {
 #[case(Status::Unknown, "DatapathStarting", Group::Doubtful, "starting", "")]
 #[case(Status::True, "NodeLeaving", Group::Leaving, "ready", "")]
 #[case(Status::Unknown, "NodeLeaving", Group::Leaving, "unknown", "")]
-// The reasons of a later release are not known here.
+// Reasons of a later release are unknown here.
 #[case(
     Status::False,
     "DatapathHaunted",
@@ -128,7 +128,7 @@ fn every_reason_has_its_row() {
         for status in Status::ALL {
             let row = row(&with(status, &name), NOW);
             assert!(WORST_FIRST.contains(&row.verdict), "{}", row.verdict);
-            // A status of False is never shown as sound, whatever its reason.
+            // A condition with status False is never shown as sound, whatever its reason.
             assert!(
                 status != Status::False || row.group != Group::Sound || name == "DatapathProven",
                 "{name}: {row:?}"

@@ -1,4 +1,4 @@
-//! The policy of the main loop: which effects follow from which events, and when.
+//! The main loop: which effects follow from which events, and when.
 
 mod answers;
 mod boot;

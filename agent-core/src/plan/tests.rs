@@ -20,7 +20,7 @@ pub(crate) mod world;
 
 use world::{UNBOUNDED, World};
 
-/// With fewer ids than the maps have.
+/// With fewer ids than the maps support.
 fn with_ids(ids: u32) -> Planner {
     Planner {
         registry: Registry::new(ids),
@@ -262,7 +262,7 @@ fn a_frontend_may_move_within_a_batch() {
     );
 }
 
-/// A tenant who may write a slice can name this node as the place of any address.
+/// A tenant who can write a slice can give any address this node's name.
 #[test]
 fn sources_are_ranges_and_addresses_and_no_endpoint() {
     let mut world = World::new();
@@ -316,7 +316,7 @@ fn a_full_map_withholds_frontends_and_lets_go_of_what_left() {
         }
     );
     assert_eq!(world.maps.frontends.len(), 1);
-    // Endpoints that left make room at once rather than after their rest.
+    // Removed endpoints make room at once rather than after their rest.
     world.apply(vec![slice("a", &["10.2.0.1"])]);
     world.expire(REST);
     assert_eq!(world.planner.missing(), Missing::default());

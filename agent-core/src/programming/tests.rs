@@ -8,7 +8,7 @@ use crate::evidence::ServiceInfo;
 const WEB: u32 = 7;
 const START: Mono = Mono(100_000_000_000);
 
-/// A Service port with so many endpoints.
+/// A Service port: its number of endpoints, and whether it is the sentinel's.
 struct Endpoints(u32, bool);
 
 impl Directory for Endpoints {
@@ -57,7 +57,7 @@ fn after(ms: u64) -> Mono {
     START.plus(Duration::from_millis(ms))
 }
 
-/// Connections of the Service port that went to any endpoint.
+/// Forwarded connections of the Service port.
 fn sent(count: u32) -> [CountDelta; 1] {
     let mut counts = [0; OUTCOMES];
     counts[Outcome::Forwarded as usize] = count;
@@ -69,7 +69,7 @@ fn sent(count: u32) -> [CountDelta; 1] {
     }]
 }
 
-/// Changes at START, of a Service with three endpoints then.
+/// Changes at START, of a Service that then has three endpoints.
 fn begun(plan: &[MapChange], delivery: Option<u64>) -> Programming {
     let mut programming = Programming::default();
     let delivery = delivery.map(|ms| (web(), Duration::from_millis(ms)));
@@ -78,7 +78,7 @@ fn begun(plan: &[MapChange], delivery: Option<u64>) -> Programming {
     programming
 }
 
-/// Latency from the receipt in milliseconds of the one change that is over.
+/// Latency from the receipt, in milliseconds, of the only change that is over.
 fn measured(programming: &mut Programming) -> Option<u128> {
     let done = programming.take_done();
     assert_eq!(done.len(), 1, "{done:?}");
@@ -106,7 +106,7 @@ fn an_added_endpoint_is_measured_at_its_first_connection() {
     assert_eq!(web.news(), None);
 }
 
-/// A connection each few seconds shows when it comes, not when the rules are written.
+/// Connections that are seconds apart show only when they come, not when the rules were written.
 #[rstest]
 #[case::one_endpoint_a_connection_in_seven_seconds(1, 1, 7_000, None)]
 #[case::three_endpoints_ten_a_second(3, 3, 300, None)]
@@ -142,7 +142,8 @@ fn a_removed_endpoint_is_measured_at_its_last_connection() {
     assert_eq!(measured(&mut web), Some(1_100));
 }
 
-/// Connections went on, and none to the endpoint: the rules were there before this node's receipt.
+/// Connections went on, but none to the endpoint: the rules were updated before this node's
+/// receipt.
 #[rstest]
 #[case::busy(1_000, Some(0))]
 #[case::idle(0, None)]
@@ -192,8 +193,7 @@ fn no_more_than_so_many_are_waited_for() {
     assert_eq!(web.take_done().len(), 3);
 }
 
-/// The sentinel's endpoint moves each minute and is measured by its probes; datagrams have no first
-/// connection.
+/// Probes measure the sentinel's endpoint, which moves regularly; UDP has no first connection.
 #[test]
 fn the_sentinel_and_datagrams_are_left_out() {
     let mut programming = Programming::default();

@@ -1,4 +1,4 @@
-//! A recording replays to the same verdicts, and what is none is refused in a sentence.
+//! A recording replays to the same verdicts, and other files are rejected with a sentence.
 
 mod recordings;
 
@@ -54,7 +54,7 @@ fn settings() -> Settings {
     }
 }
 
-/// A node that has been up for an hour, and what was published of it.
+/// A node with an uptime of one hour, and its published verdicts.
 struct Scene {
     node: Node,
     now: u64,
@@ -103,7 +103,7 @@ impl Scene {
         }
     }
 
-    /// Probes four times a second and samples as often, for so many seconds.
+    /// Four probes and samples a second, for this number of seconds.
     fn run(&mut self, seconds: u64, works: bool) {
         for _ in 0..seconds * 4 {
             self.now += 250;
@@ -169,7 +169,7 @@ fn facts() -> Facts {
     }
 }
 
-/// Broken for ten seconds, and mended.
+/// Broken for ten seconds, then repaired.
 fn incident() -> Scene {
     let mut scene = Scene::new();
     scene.run(30, true);
@@ -182,7 +182,7 @@ fn incident() -> Scene {
     scene
 }
 
-/// Verdicts and statuses that a replay goes through, as the live node published them.
+/// The sequence of verdicts and status codes in a replay, from those that the live node published.
 fn changes(judged: &[Judged]) -> Vec<(crate::verdict::LastVerdict, u16, u16)> {
     let of = |judged: &Judged| {
         let answers = &judged.answers;
@@ -260,7 +260,7 @@ fn the_ring_is_bounded_and_what_is_left_replays() {
         scene.run(20, round % 7 != 3);
         assert!(scene.node.recording().len() <= RING, "round {round}");
     }
-    // An hour of it would not fit: the oldest parts are gone.
+    // An hour does not fit: the oldest parts are gone.
     let replayed = replay(&scene.node.recording(), None).unwrap();
     assert_eq!(replayed.differs, None);
     let last = replayed.latest.map(|of| of.judged.verdict);
@@ -287,7 +287,7 @@ fn events_of_many_services_fill_the_ring_and_no_more() {
     assert_eq!(replay(&scene.node.recording(), None).unwrap().differs, None);
 }
 
-/// A recording from a live node names Services before their ids occur.
+/// A live node's recording names Services before their ids occur.
 #[test]
 fn services_are_named_before_they_occur() {
     let known = ServiceInfo {
@@ -352,7 +352,7 @@ fn redacted_recordings_come_to_the_same() {
     let scene = incident();
     let file = scene.node.recording();
     let redacted = redact(&file).unwrap();
-    // Compressed as one, not line by line.
+    // Compressed as a whole, not line by line.
     assert!(
         redacted.len() < 2 * file.len(),
         "{} of {}",
@@ -415,7 +415,7 @@ fn what_is_no_recording_is_refused_in_a_sentence() {
     assert!(damaged.contains("cannot be read"), "{damaged}");
 }
 
-/// A sample without successes is written as versions before them wrote it.
+/// Without successes, a sample has the same JSON as in older versions.
 #[test]
 fn successes_are_recorded() {
     let success = Success {

@@ -1,4 +1,4 @@
-//! Shapes as they were measured with real agents of two versions, and what cannot be told.
+//! Shapes as measured with real agents of two versions, and facts that leave a shape unknown.
 
 mod words;
 
@@ -6,7 +6,7 @@ use rstest::rstest;
 
 use super::*;
 
-/// Programs by name; `?` is one whose name cannot be read.
+/// Programs by name; `?` is a program whose name cannot be read.
 fn links(names: &[&str]) -> Strangers {
     let name = |name: &&str| (*name != "?").then(|| (*name).to_owned());
     Strangers {
@@ -28,7 +28,7 @@ fn owners(owners: &[Owner]) -> OwnersRead {
     [Some(owners.iter().copied().collect()); FAMILIES]
 }
 
-/// A node with Cilium: what stands at the uplink, what at `connect`, and who else is there.
+/// A node with Cilium: programs at the uplink's egress and at `connect`, and other owners.
 fn node(egress: &[&str], connect: Option<&[&str]>, others: &[Owner]) -> Facts {
     let all: Vec<Owner> = others.iter().copied().chain([Owner::Cilium]).collect();
     Facts {
@@ -54,7 +54,7 @@ fn node(egress: &[&str], connect: Option<&[&str]>, others: &[Owner]) -> Facts {
 }
 
 impl Shape {
-    /// Shape of these facts when nothing was known before.
+    /// The shape of these facts without a previous one.
     fn of(facts: &Facts) -> Self {
         Self::after(Told::Unknown, facts)
     }
@@ -62,12 +62,12 @@ impl Shape {
 
 const PROXY: &[Owner] = &[Owner::KubeProxyNftables];
 
-/// Cilium in kube-proxy's place; the sentinel's interfaces are not on its list.
+/// Cilium in place of kube-proxy; it does not manage the sentinel's interfaces.
 pub(crate) fn replacing() -> Shape {
     Shape::of(&node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), &[]))
 }
 
-/// The same, where that is told of the sentinel's interfaces, which are away.
+/// The same while the sentinel's interfaces are missing; `managed` was their previous state.
 pub(crate) fn replacing_with(managed: Told) -> Shape {
     let mut facts = node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), &[]);
     facts.devices.truncate(2);
@@ -82,12 +82,12 @@ pub(crate) fn mixed() -> Shape {
 #[rstest]
 #[case::replacing(&["cil_to_netdev"], Some(&["cil_sock4_lb"][..]), &[], Told::Yes)]
 #[case::without_names(&["?"], Some(&["?"][..]), &[], Told::Yes)]
-// A host firewall and `--bpf-lb-sock`, beside a kube-proxy that serves node ports; or rules that one
-// left behind, and no `node-port-bind-protection`.
+// A host firewall and `--bpf-lb-sock` beside a kube-proxy that serves node ports; or leftover rules
+// of kube-proxy without `node-port-bind-protection`.
 #[case::both_beside_kube_proxy(&["cil_to_netdev"], Some(&["cil_sock4_lb"][..]), PROXY, Told::Unknown)]
 #[case::beside_kube_proxy(&[], Some(&[][..]), PROXY, Told::No)]
 #[case::sockets_alone(&[], Some(&["cil_sock4_lb"][..]), PROXY, Told::No)]
-// A host firewall or a bandwidth manager stands there too.
+// A host firewall or a bandwidth manager has that program too.
 #[case::uplinks_alone(&["cil_to_netdev"], Some(&[][..]), PROXY, Told::No)]
 #[case::nobody_else(&["cil_to_netdev"], Some(&[][..]), &[], Told::Unknown)]
 #[case::another_program(&["retina"], None, PROXY, Told::No)]
@@ -100,7 +100,7 @@ fn the_replacement_is_recognised(
 ) {
     let shape = Shape::of(&node(egress, connect, others));
     assert_eq!(shape.cilium.unwrap().replacement, expected);
-    // Probes by other interfaces do not stand for users who may be served at the uplinks.
+    // Probes through other interfaces do not represent users who may be served at the uplinks.
     assert_eq!(shape.probes_stand(), expected == Told::No);
     let owner = shape.owners_with(DatapathOwners::default());
     assert_eq!(
@@ -109,7 +109,7 @@ fn the_replacement_is_recognised(
     );
 }
 
-/// A program that serves node ports keeps processes from binding them.
+/// A program that serves node ports prevents processes from binding them.
 #[rstest]
 #[case::read(Some(links(&["cil_sock4_post_bind"])), Told::Yes)]
 #[case::without_names(Some(links(&["?"])), Told::Yes)]
@@ -126,7 +126,7 @@ fn beside_rules_that_kube_proxy_left_behind(
     assert!(!shape.probes_stand());
 }
 
-/// A program may be attached to a hook that cannot be read.
+/// A hook that cannot be read may have a program.
 #[rstest]
 #[case::neither([None, None], Told::Unknown)]
 #[case::one_and_it_has_none([Some(links(&[])), None], Told::Unknown)]
@@ -141,7 +141,7 @@ fn sockets_of_one_family_do_not_speak_for_both(
     assert_eq!(Shape::of(&facts).cilium.unwrap().socket_lb, expected);
 }
 
-/// While the interfaces are repaired, what was told of them stays; what is read anew is said.
+/// During a repair of the interfaces their last known state stays; a new read replaces it.
 #[rstest]
 #[case::both_away(0, Told::Yes)]
 #[case::one_is_back(1, Told::Yes)]
@@ -158,7 +158,7 @@ fn interfaces_that_are_away_change_nothing(#[case] there: usize, #[case] expecte
     let shape = Shape::after(Told::Yes, &facts);
     assert_eq!(shape.sentinel_managed, expected);
     assert_eq!(shape.probes_stand(), expected == Told::Yes);
-    // Nothing was told before: nobody is accused.
+    // Without a previous state, probes do not count.
     let first = Shape::of(&facts);
     assert!(!first.probes_stand(), "{:?}", first.sentinel_managed);
     let notes = first.notes.join("; ");
@@ -203,7 +203,7 @@ fn without_cilium_kube_proxy_owns_every_path() {
     }
 }
 
-/// It may translate, or only watch.
+/// An unknown program may translate, or only watch.
 #[rstest]
 #[case::alone(&["cali_tc"], &[], &[Owner::Unknown], &[Owner::Unknown])]
 #[case::without_a_name(&["?"], &[], &[Owner::Unknown], &[Owner::Unknown])]
@@ -253,7 +253,7 @@ fn in_mixed_mode_each_path_has_its_owner() {
     assert!(shape.notes.iter().any(|note| note.contains("two proxies")));
 }
 
-/// Calico's data plane of eBPF has programs there too.
+/// Calico's eBPF dataplane has programs there too.
 #[rstest]
 #[case::some(&["?"], Seen::Partial)]
 #[case::none(&[], Seen::Full)]
@@ -305,7 +305,7 @@ fn the_sentinels_interfaces_count_together(
     assert_eq!(shape.probes_stand(), expected == Told::Yes);
 }
 
-/// kube-proxy programs IPv4 alone.
+/// kube-proxy programs only IPv4.
 #[rstest]
 #[case::without_services_of_the_other_family([true, false], false)]
 #[case::with_such([true, true], true)]
@@ -358,7 +358,7 @@ fn devices_tell_how_nodes_are_reached(#[case] names: &[&str], #[case] expected: 
     assert_eq!(cilium.routing, expected);
 }
 
-/// Cilium's programs are filters where there is no TCX.
+/// Without TCX, Cilium's programs are filters.
 #[test]
 fn filters_tell_the_same_as_links() {
     let mut facts = node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), &[]);
@@ -375,7 +375,7 @@ fn a_shape_is_read_back_as_it_was_written() {
     let shape = Shape::of(&node(&["?"], Some(&["?"]), PROXY));
     let text = serde_json::to_string(&shape).unwrap();
     assert_eq!(serde_json::from_str::<Shape>(&text).unwrap(), shape);
-    // An older agent's report has none.
+    // A report of an older agent has no such fields.
     assert_eq!(
         serde_json::from_str::<Shape>("{\"paths\":[]}").unwrap(),
         Shape::default()

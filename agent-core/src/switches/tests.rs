@@ -1,4 +1,4 @@
-//! Who wins, and what garbage does.
+//! Which switch is in force, and what invalid values do.
 
 use rstest::rstest;
 

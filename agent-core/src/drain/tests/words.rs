@@ -1,4 +1,4 @@
-//! Every answer of `/drainz` and every error of its query, in words; and bounds.
+//! Every answer of `/drainz` and every error of its query, as sentences; and bounds.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ fn view(watched: u64, last: Option<u64>, seen: u64) -> DrainView {
     }
 }
 
-/// Connections that had a packet a second ago, and others 20 s ago.
+/// Connections with a packet a second ago, and others with one 20 s ago.
 fn open_ones(active: u64, idle: u64) -> OpenConnections {
     let mut counted = OpenConnections::default();
     for (count, seconds) in [(active, 1), (idle, 20)] {
@@ -114,7 +114,7 @@ fn every_answer_has_its_sentence() {
     assert_words("drain", &text);
 }
 
-/// Requests that take longer than the default to be answered are waited for by those who say so.
+/// A caller whose requests may take longer than the default sets a longer idle time.
 #[rstest]
 #[case(10, Reason::Quiet)]
 #[case(19, Reason::Quiet)]
@@ -137,7 +137,7 @@ fn a_silent_connection_is_in_use_for_the_idle_time(#[case] idle: u64, #[case] ex
     assert_eq!(Ask::parse(&open.query()), Ok(open));
 }
 
-/// One that had just arrived may be missing in the count.
+/// A connection that just arrived may be missing from the count.
 #[rstest]
 #[case(73_900, Reason::Waiting)]
 #[case(74_999, Reason::Waiting)]
@@ -166,7 +166,7 @@ fn a_look_serves_for_five_seconds(#[case] age: u64, #[case] expected: Reason) {
     assert_eq!(finding.reason, expected);
 }
 
-/// A connection at the very moment from which quiet is counted is one that still comes.
+/// A connection at the very start of the quiet time still counts.
 #[rstest]
 #[case::before(59_999, 69_999, Reason::Waiting)]
 #[case::at_it(60_000, 69_999, Reason::Connections)]
@@ -186,7 +186,7 @@ fn a_connection_at_the_moment_of_the_taint_counts() {
     assert_eq!(drain.view().connections, 1);
 }
 
-/// Quiet is known before the node leaves, as far back as somebody watched.
+/// Quiet is known before the node leaves, as far back as the observation goes.
 #[test]
 fn quiet_is_told_of_nodes_that_stay() {
     let quiet = |view: DrainView| view.quiet();

@@ -1,4 +1,5 @@
-//! Conflicts of the sentinel's addresses with the cluster, and harmless neighbours of them.
+//! Conflicts of the sentinel's addresses with the cluster, and similar addresses without a
+//! conflict.
 
 use std::sync::Arc;
 
@@ -89,7 +90,7 @@ fn addresses_in_use() {
         assert!(text.contains(expected), "{text}");
         assert!(text.contains("choose other sentinel addresses"), "{text}");
     }
-    // Its own are no conflict.
+    // The sentinel's own addresses are no conflict.
     let own = SentinelRule {
         service: ObjectName::new("shop", "cart"),
         ..rule

@@ -1,4 +1,4 @@
-//! Every rule with the evidence that it can have.
+//! Every rule with all kinds of its evidence.
 //!
 //! Length: one table of all rules.
 
@@ -71,7 +71,7 @@ fn owned(owners: &[Owner]) -> DatapathOwners {
     owners.iter().copied().collect()
 }
 
-/// Every kind of evidence that a rule comes with, and what else it has to bear.
+/// Every kind of evidence of a rule.
 fn evidence(rule: Rule) -> Vec<Evidence> {
     let many = || named(&["shop/web:http", "shop/cart:grpc", "shop/api"], 4);
     let connections = |services, lacking| Evidence::Connections {
@@ -161,7 +161,7 @@ fn evidence(rule: Rule) -> Vec<Evidence> {
                 beside(&[Scope::PodProbe], Some(ago(4_300)), true),
                 beside(&[Scope::Outside], None, false),
                 beside(&[Scope::Outside], None, true),
-                // As agents of before reported it.
+                // As older agents reported it.
                 Evidence::Probes {
                     lanes: vec![outside(false)],
                     real: true,
@@ -413,8 +413,7 @@ fn every_finding_has_its_sentence() {
     assert_words("findings", &text);
 }
 
-/// A finding that keeps everything from being judged names no family, and a family has its own
-/// finding.
+/// A finding that prevents any judgement names no family, but a family's own finding does.
 #[test]
 fn a_sentence_is_of_its_family() {
     let mut verdict = sample::proven().verdict;
@@ -428,7 +427,7 @@ fn a_sentence_is_of_its_family() {
     assert_eq!(verdict.reason(), words);
     let sixth = verdict.families[1].clone();
     assert_eq!(verdict.reason_of(&sixth), format!("IPv6: {words}"));
-    // Sentences about lanes name the family themselves.
+    // Sentences about lanes already name the family.
     verdict.finding.evidence = Evidence::Pass {
         path: ProbePath::Host,
         transport: Transport::Tcp,
@@ -451,7 +450,7 @@ fn other_findings_are_listed_once_without_successes() {
         "{also:?}"
     );
     assert!(also.iter().all(|of| *of != verdict.reason()));
-    // Repeated, successful and unknown findings are left out.
+    // Repeated and successful findings, and those without evidence, are omitted.
     let family = &mut verdict.families[0];
     family.findings.extend(family.findings.clone());
     let proven = verdict.families[1].finding.clone();
@@ -460,7 +459,7 @@ fn other_findings_are_listed_once_without_successes() {
     verdict.families[1].finding = idle.clone();
     verdict.families[1].findings = vec![idle];
     assert_eq!(verdict.also(), also);
-    // The other family's are among them, by weight.
+    // Findings of the other family are included, most severe first.
     let mut other = verdict.families[0].findings[1].clone();
     other.family = Some(Family::V6);
     verdict.families[1].findings.push(other);

@@ -1,4 +1,4 @@
-//! A lane in every state, with every cause and every reason to say nothing.
+//! A lane in every state, with every cause and every reason for a void probe.
 
 use std::fmt::Write as _;
 
@@ -35,7 +35,7 @@ fn failing(path: ProbePath, cause: ProbeCause) -> LaneView {
     }
 }
 
-/// A sentence, which ends with what it means where that is told.
+/// Writes a sentence and checks that it ends with the meaning, if there is one.
 fn said(text: &mut String, family: Family, view: &LaneView) {
     let sentence = sentence(family, view, NOW);
     let _ = writeln!(text, "  {sentence}");
@@ -87,7 +87,7 @@ fn every_lane_has_its_sentence() {
     let _ = writeln!(out, "never worked");
     let never = |path, cause| LaneView {
         state: LaneState::NeverWorked,
-        // The flag `local` of a run of failures does not count where there was no run.
+        // Without a run of failures its flag `local` does not count.
         local: path == ProbePath::OffCluster,
         cause,
         ..lane(path, Transport::Tcp)
@@ -136,7 +136,7 @@ fn every_lane_has_its_sentence() {
     assert_words("lanes", &text);
 }
 
-/// UDP is told with TCP where that tells more.
+/// A UDP lane is reported with TCP if that has the clearer cause.
 #[rstest]
 #[case::told(Some(ProbeCause::LostBeforeLeaving), Some(ProbeCause::Leaked), true)]
 #[case::it_is_clear_itself(Some(ProbeCause::Leaked), Some(ProbeCause::Leaked), false)]
@@ -164,7 +164,7 @@ fn tcp_explains_udp(
         is_explained(&asked, &[asked.clone(), told.clone()]),
         expected
     );
-    // A lane of TCP, of another path or in another state is reported apart.
+    // A TCP lane, and lanes of another path or state, are reported separately.
     let itself = of(path, Transport::Tcp, failing, udp);
     assert!(!is_explained(&itself, &[told]));
     let others = [

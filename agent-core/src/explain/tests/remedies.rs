@@ -1,4 +1,4 @@
-//! The remedies for every cause and every unknown.
+//! The remedies for every cause and every reason for Unknown.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ fn told(text: &mut String, remedy: &Remedy) {
     }
 }
 
-/// A sound verdict, of which a family has this cause.
+/// A sound verdict whose families have these causes.
 fn with(causes: [Option<Cause>; 2]) -> Verdict {
     let mut verdict = sample::proven().verdict;
     for (family, cause) in verdict.families.iter_mut().zip(causes) {
@@ -60,7 +60,7 @@ fn what_accuses_the_node_comes_first() {
     broken.services[0].cause = Cause::Stale;
     assert_eq!(order(&broken), ["leaked", "refused", "stale"]);
     assert_eq!(order(&sample::blind().verdict), ["observer_blind"]);
-    // An ICMP error is what a filter sends.
+    // Filters send ICMP errors.
     let mut verdict = sample::proven().verdict;
     probed::fail(
         &mut verdict.families[0].lanes[0],
@@ -83,7 +83,7 @@ fn a_lane_that_never_worked_is_told_of_where_nothing_else_is_known() {
     assert_eq!(order(&verdict), ["no_data", "refused"]);
 }
 
-/// UDP lanes whose failure TCP explains bring nothing of their own.
+/// UDP lanes whose failure TCP explains add nothing.
 #[test]
 fn what_is_explained_is_told_once() {
     let mut verdict = sample::proven().verdict;
@@ -103,7 +103,7 @@ fn lanes_of(verdict: &mut Verdict) -> &mut [crate::verdict::LaneView] {
     &mut verdict.families[0].lanes
 }
 
-/// Two lanes of a family are one family, and its own words are given.
+/// Two lanes of a family count as one, and the commands are those of the family.
 #[test]
 fn a_family_counts_once() {
     let mut verdict = sample::proven().verdict;

@@ -18,7 +18,7 @@ const DEVICES: [&str; 4] = [
     "pathproof-s1",
 ];
 
-/// A lane whose last probe passed so many stages.
+/// A lane whose last probe reached this number of stages.
 fn lane(path: ProbePath, cause: ProbeCause, came: usize) -> LaneView {
     let mut lane = probed::passing(Family::V4).remove(0);
     probed::fail(&mut lane, cause, 4);
@@ -94,7 +94,7 @@ fn every_stage_has_its_words() {
     assert_words("stages", &text);
 }
 
-/// A probe of the node itself that reached nothing is known to have been sent, once one failed.
+/// A probe of the node itself that reached no stage was certainly sent once one failed.
 #[test]
 fn what_is_not_known_is_not_told() {
     let count = |path, failed, came| {

@@ -1,4 +1,4 @@
-//! Who is counted, and when a count is written.
+//! Which nodes are counted, and when a count is written.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn condition(status: Status, reason: &str, heartbeat: Option<Wall>) -> Condition
     }
 }
 
-/// A cluster of which so many nodes leak.
+/// A cluster in which this number of nodes leak.
 fn cluster(nodes: u32, leaking: u32) -> Census {
     let mut census = Census::default();
     census.begin_list();
@@ -101,7 +101,7 @@ fn what_is_not_whole_or_not_heard_is_not_said() {
     );
 }
 
-/// With the least number of nodes that is written at once, in clusters of different sizes.
+/// With the minimum number of nodes that is written at once, in clusters of different sizes.
 #[test]
 fn large_changes_are_said_at_once() {
     for (nodes, least) in [(3, 1), (99, 1), (200, 4), (5_000, 100)] {
@@ -130,7 +130,7 @@ fn small_changes_are_gathered() {
     assert_eq!(said(&mut census, s(70)), Some((49, 201)));
 }
 
-/// Nothing changes: a sign of life every five minutes, or with what is written anyway.
+/// An unchanged count is written every five minutes, or with another write.
 #[test]
 fn a_calm_count_is_written_anew_now_and_then() {
     let mut census = cluster(200, 1);
@@ -150,7 +150,7 @@ fn a_calm_count_is_written_anew_now_and_then() {
     assert_eq!(written, [0, 0, 300, 310, 310]);
 }
 
-/// Another node's clock tells nothing but that its agent still writes.
+/// Another node's clock shows only that its agent still writes.
 #[test]
 fn who_writes_is_counted_whatever_its_clock_says() {
     let mut census = cluster(1, 0);

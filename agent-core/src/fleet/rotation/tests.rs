@@ -59,7 +59,7 @@ fn update(family: Family, generation: u16) -> Write {
     }
 }
 
-/// A leader since `s(0)`.
+/// A rotator that leads since `s(0)`.
 fn leading() -> Rotation {
     let mut rotation = Rotation::new(MINUTE);
     assert_eq!(
@@ -132,7 +132,7 @@ fn both_families_move_together_once_a_minute() {
     );
 }
 
-// The second of two writes was refused: its family follows with the next look.
+// The second of two writes was rejected: its family follows with the next check.
 #[test]
 fn half_a_rotation_is_brought_to_its_end() {
     let mut rotation = leading();
@@ -143,7 +143,7 @@ fn half_a_rotation_is_brought_to_its_end() {
         (plan.writes, plan.rotates),
         (vec![update(Family::V6, 20_006)], false)
     );
-    // Also by a successor that does not know.
+    // A successor that does not know of it does the same.
     let mut next = Rotation::new(MINUTE);
     let plan = next.plan(&wanted(), &halves, 3, s(65));
     assert_eq!(plan.writes, [update(Family::V6, 20_006)]);
@@ -172,7 +172,8 @@ fn slices_that_are_gone_come_back() {
         (plan.writes, plan.rotates),
         (vec![create(Family::V6, 20_005)], false)
     );
-    // Without any, what was written last goes on, and else it begins anew.
+    // Without slices, the last written generation continues; if that is unknown, the first one is
+    // used.
     rotation.wrote(20_006, true, s(60));
     let plan = rotation.plan(&wanted(), &[], 3, s(65));
     assert_eq!(
@@ -222,7 +223,7 @@ fn an_address_type_cannot_be_changed() {
     assert_eq!(plan.writes, [delete]);
 }
 
-/// One slice has the count: a write goes to every node.
+/// Only one slice has the count, because each write is sent to every node.
 #[test]
 fn the_count_of_nodes_is_kept_in_the_first_slice() {
     let counted = |fleet: Option<&str>, held: Option<&str>| {
@@ -269,7 +270,7 @@ fn a_service_of_one_family_has_one_slice() {
     let mut rotation = Rotation::new(MINUTE);
     let plan = rotation.plan(&one, &[slice(Family::V6, 20_005)], 3, s(5));
     assert_eq!(plan, Plan::default());
-    // The other one, as it is shipped, is nobody's to delete and stays as it is.
+    // The other one is shipped with the manifests, so it is not deleted.
     let shipped = [slice(Family::V4, 20_001), slice(Family::V6, 20_005)];
     assert_eq!(rotation.plan(&one, &shipped, 3, s(5)), Plan::default());
 }
@@ -287,7 +288,7 @@ fn after_an_outage_nothing_moves_for_ten_minutes() {
         assert!(!rotation.plan(&wanted(), &both(20_005), 3, s(at)).rotates);
         assert!(!rotation.answered(s(at)));
     }
-    // Somebody's edit meanwhile is mended all the same.
+    // Edits by others are still repaired.
     assert_eq!(
         rotation
             .plan(&wanted(), &both(20_005)[..1], 3, s(640))
@@ -334,7 +335,7 @@ fn another_one_takes_over_once_the_lease_ran_out() {
             LeaseStep::Wait
         );
     }
-    // It was renewed: its time begins anew, by our clock.
+    // It was renewed: its time starts again, by this rotator's clock.
     for at in [45, 89] {
         assert_eq!(
             candidate.step(Some(&lease(Some("a"), 2)), s(at)),
@@ -356,7 +357,7 @@ fn a_lease_that_ran_out_is_followed_by_a_pause() {
         assert!(!rotation.plan(&wanted(), &both(20_005), 3, s(at)).rotates);
         assert!(!rotation.answered(s(at)));
     }
-    // Somebody's edit meanwhile is mended all the same.
+    // Edits by others are still repaired.
     let plan = rotation.plan(&wanted(), &both(20_005)[..1], 3, s(300));
     assert_eq!(plan.writes.len(), 1);
     assert!(rotation.plan(&wanted(), &both(20_005), 3, s(600)).rotates);
@@ -381,7 +382,7 @@ fn a_lease_that_another_one_took_is_lost() {
 }
 
 proptest! {
-    /// No two may write at once, whatever fails and whoever is suspended when.
+    /// No two may write at once, whatever fails and whichever is suspended.
     #[test]
     fn two_never_lead_at_once(events in proptest::collection::vec((0..2_usize, any::<bool>(), 1..40_u64), 1..80)) {
         let mut candidates = ["a", "b"].map(|name| Candidate::new(name.to_owned()));
@@ -408,7 +409,7 @@ proptest! {
         }
     }
 
-    /// A plan makes the slices sound and of one generation, whatever they look like.
+    /// A plan makes all slices sound with one generation, whatever their state.
     #[test]
     fn a_plan_makes_all_slices_sound(
         generations in proptest::array::uniform2(proptest::option::of(19_990..21_010_u16)),
@@ -451,7 +452,7 @@ fn a_leader_that_lost_its_lease_does_not_write() {
     assert!(!candidate.leads(s(1)) && candidate.is_due(s(1)));
 }
 
-/// A generation that another leader wrote meanwhile is neither moved at once nor taken back.
+/// A generation written by another leader is neither moved at once nor reverted.
 #[test]
 fn a_leader_that_comes_back_begins_anew() {
     let mut rotation = leading();
@@ -465,7 +466,7 @@ fn a_leader_that_comes_back_begins_anew() {
     assert!(rotation.plan(&wanted(), &slices, 3, s(560)).rotates);
 }
 
-/// An API server that was away for this long, and no less, was out.
+/// The minimum length of an outage.
 #[rstest]
 #[case(14, false)]
 #[case(15, true)]

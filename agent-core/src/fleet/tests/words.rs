@@ -1,4 +1,4 @@
-//! Every row that a node can have.
+//! Every possible row of a node.
 
 use std::fmt::Write as _;
 
@@ -60,7 +60,7 @@ fn every_node_has_its_row() {
     assert_words("fleet", &text);
 }
 
-/// At the very age it still counts.
+/// At exactly this age it still counts.
 #[rstest]
 #[case(Duration::ZERO, "proven")]
 #[case(OUT_OF_DATE, "proven")]

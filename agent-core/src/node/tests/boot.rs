@@ -1,4 +1,4 @@
-//! A boot: what new connections wait for, and what ends the wait.
+//! A boot: when new connections are refused, and what ends the wait.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,8 @@ use crate::time::Mono;
 
 const YOUNG: Mono = Mono(20_000_000_000);
 
-/// A node that began so long after its boot, and received the cluster with the pod probe.
+/// An agent that started at `now` after boot, and received the cluster with or without the pod
+/// probe.
 fn booted(now: Mono, probe: Option<bool>) -> Node {
     let mut node = Node::new(settings(), Start { now, ..start() });
     let mut changes = cluster();
@@ -44,7 +45,7 @@ fn view_of(changes: Vec<Change>) -> Event {
     })
 }
 
-/// The node's addresses, and a Service of IPv6.
+/// The node with these addresses, and an IPv6 Service.
 fn with_ipv6(addresses: &[&str]) -> Vec<Change> {
     let node = NodeFacts {
         addresses: addresses.iter().map(|text| ip(text)).collect(),
@@ -72,7 +73,7 @@ fn prove(node: &mut Node, now: Mono) -> Effects {
     Effects(node.step(Event::Sample(Box::new(sample)), now))
 }
 
-/// A pod's connection leaks; if `proven`, one from outside gets through.
+/// A pod's connection leaks; if `proven`, a connection from outside gets through.
 fn leak(node: &mut Node, now: Mono, proven: bool) -> Effects {
     let failed = delta(id_of(node, "web"), &[Outcome::Arrived, Outcome::Leaked]);
     let mut sample = KernelSample {
@@ -84,7 +85,7 @@ fn leak(node: &mut Node, now: Mono, proven: bool) -> Effects {
     Effects(node.step(Event::Sample(Box::new(sample)), now))
 }
 
-/// With a sentinel that never worked, a young boot is a start.
+/// With a sentinel that never worked, a young boot is Starting.
 #[rstest]
 #[case::young(20, State::Starting, [503, 200])]
 #[case::old(121, State::Unknown, [200, 200])]
@@ -99,8 +100,8 @@ fn a_boot_in_which_nothing_was_proven(
     assert_eq!(effects.told(), (state, statuses));
 }
 
-/// Before the view was read nothing is known, and new connections are not let in. After two minutes they
-/// are: the API server may be away for hours.
+/// Before the view is read nothing is known, and new connections are refused. After two minutes
+/// they are accepted, because the API server may be away for hours.
 #[rstest]
 #[case::young(20, [503, 200])]
 #[case::old(121, [200, 200])]
@@ -113,7 +114,7 @@ fn a_boot_waits_for_the_view(#[case] seconds: u64, #[case] statuses: [u16; 2]) {
     }
 }
 
-/// The agent is restarted while it waits, before it read anything or afterwards.
+/// The agent restarts during the wait, before or after it read the view.
 #[rstest]
 #[case::nothing_was_read(false, State::Unknown)]
 #[case::the_view_was_read(true, State::Starting)]
@@ -145,7 +146,7 @@ fn a_restart_does_not_end_the_wait_of_a_boot(#[case] is_read: bool, #[case] stat
     assert_eq!(effects.told(), (State::Unknown, [503, 200]));
 }
 
-/// In one of two families nothing got through yet. A sentinel could show it, if it has that family.
+/// Nothing got through in one of two families. Only a sentinel in that family could show otherwise.
 #[rstest]
 #[case::addressed(&["192.0.2.10", "2001:db8::10"], true, [503, 200])]
 #[case::not_addressed(&["192.0.2.10"], true, [200, 200])]
@@ -162,7 +163,7 @@ fn a_boot_waits_for_each_family_of_the_node(
     assert_eq!(prove(&mut node, YOUNG).told(), (State::Proven, statuses));
 }
 
-/// A node that let new connections in does not go back.
+/// A node that accepted new connections does not refuse them again.
 #[test]
 fn a_family_that_comes_late_is_not_waited_for() {
     let mut node = booted(YOUNG, None);
@@ -174,7 +175,7 @@ fn a_family_that_comes_late_is_not_waited_for() {
     assert_eq!(prove(&mut node, later).told(), (State::Proven, [200, 200]));
 }
 
-/// A boot of 20 s in which a connection from outside got through, and none of a pod.
+/// 20 s after boot: a connection from outside got through, but none of a pod.
 #[rstest]
 #[case::another_node_has_one(Some(false), 0, State::Starting, [503, 200])]
 #[case::only_this_node_has_one(Some(true), 0, State::Proven, [200, 200])]
@@ -192,7 +193,7 @@ fn a_boot_waits_for_the_pod_probe(
     assert_eq!(effects.told(), (state, statuses));
 }
 
-/// The pod probe's interface may be one that is never observed, or that is not observed yet.
+/// The pod probe's interface may never be observed, or not yet.
 #[rstest]
 #[case::never(1, 0, State::Proven)]
 #[case::one_of_two_never(2, 1, State::Proven)]
@@ -212,7 +213,7 @@ fn a_boot_waits_for_no_pod_probe_that_stays_unseen(
     assert_eq!(prove(&mut node, YOUNG).state(), expected);
 }
 
-/// Other nodes have pods of IPv6, and this one has no address of it.
+/// Other nodes have IPv6 pods, and this one has no IPv6 address.
 #[test]
 fn a_boot_waits_for_pods_of_the_nodes_families_alone() {
     let mut node = booted(YOUNG, Some(false));
@@ -221,7 +222,7 @@ fn a_boot_waits_for_pods_of_the_nodes_families_alone() {
     assert_eq!(prove(&mut node, YOUNG).state(), State::Proven);
 }
 
-/// A failure lets no new connections in: only a proof does, or the end of the boot.
+/// Only a proof ends the wait, or the end of the boot; a failure does not.
 #[rstest]
 #[case::something_gets_through(true)]
 #[case::nothing_does(false)]
@@ -243,7 +244,7 @@ fn a_failure_does_not_end_the_wait_of_a_boot(#[case] proven: bool) {
     assert_eq!(told.statuses(), [200, 200]);
 }
 
-/// Nor does a fault of the node: when it is mended, whatever was waited for is still to come.
+/// Nor does a fault of the node: after its repair the same proofs are still missing.
 #[rstest]
 #[case::fails(State::Broken, true)]
 #[case::is_stale(State::Stale, true)]
@@ -257,7 +258,7 @@ fn a_fault_does_not_end_the_wait_of_a_boot(#[case] state: State, #[case] expecte
     assert_eq!([waits(true), waits(false)], [expected, false]);
 }
 
-/// Pods lose their connections, and clients outside do not: the network for pods is not there yet.
+/// Pods lose their connections, and clients outside do not: the pod network is not ready.
 #[rstest]
 #[case::pods_are_waited_for(Some(false), [503, 200])]
 #[case::nobody_waits_for_pods(None, [200, 200])]
@@ -274,7 +275,7 @@ fn a_service_that_fails_does_not_end_the_wait_for_pods(
     assert_eq!(told.last(), Some(&(State::Degraded, statuses)), "{told:?}");
 }
 
-/// After a power failure every node is young, and their pod probes come one by one.
+/// After a power failure every node is young, and their pod probes start one by one.
 #[test]
 fn a_node_that_serves_waits_for_no_pod_probe() {
     let later = |seconds| YOUNG.plus(Duration::from_secs(seconds));
@@ -284,7 +285,7 @@ fn a_node_that_serves_waits_for_no_pod_probe() {
     assert_eq!(prove(&mut node, later(5)).state(), State::Proven);
 }
 
-/// Whatever hides connections of pods may be known only after the first proof.
+/// The shape, which may hide connections of pods, may be read only after the first proof.
 #[rstest]
 #[case::nothing_does(0, State::Starting)]
 #[case::something_does(2, State::Proven)]

@@ -1,4 +1,4 @@
-//! A full table of connections: when it is read, what it explains, and what it does not.
+//! A full connection table: when it is read, what it explains, and what it does not.
 
 use agent_common::evidence::Outcome;
 use rstest::rstest;
@@ -15,7 +15,7 @@ use crate::trace::ProbePath;
 
 const OUTSIDE: [ProbePath; 2] = [ProbePath::OffCluster, ProbePath::NodePort];
 
-/// The counts of a table with so many drops, and so many of them by races.
+/// Counters of a full table: drops, and how many of them are due to races.
 fn full(drop: u64, insert_failed: u64) -> Table {
     Table {
         entries: 1_000,
@@ -26,14 +26,14 @@ fn full(drop: u64, insert_failed: u64) -> Table {
     }
 }
 
-/// A node whose counts were read a while ago.
+/// A node whose connection table was read before.
 fn scene() -> Scene {
     let mut scene = Scene::probed();
     scene.feed(Event::Table(Some(full(7, 0))));
     scene
 }
 
-/// A round of probes is lost in 250 ms, and the table is read when the node wants it.
+/// A round of probes is lost within 250 ms, and the table is read when the node requests it.
 fn lose(scene: &mut Scene, table: &mut impl FnMut() -> Table) -> Effects {
     let sent = scene.later(250).now();
     let mut wants = false;
@@ -52,7 +52,7 @@ fn lose(scene: &mut Scene, table: &mut impl FnMut() -> Table) -> Effects {
     }
 }
 
-/// A table that dropped something whenever it is looked at.
+/// A table that dropped packets before every read.
 fn dropping() -> impl FnMut() -> Table {
     let mut drop = 7;
     move || {
@@ -80,7 +80,7 @@ fn a_full_table_is_named_within_two_seconds_and_is_503() {
     assert!(reason.contains("1000 of 1000 entries"), "{reason}");
 }
 
-/// The load of a node that is out fills the tables of others: the count of those comes first.
+/// The load of a removed node may fill the tables of others, so the count of those comes first.
 #[test]
 fn a_full_table_waits_for_the_count_of_other_nodes() {
     let mut scene = Scene::probed_with(|settings, _| settings.fleet_brake = Some(20));
@@ -98,7 +98,7 @@ fn a_full_table_waits_for_the_count_of_other_nodes() {
     assert_eq!(answers.held.map(Held::name), Some("waiting"));
 }
 
-/// The very first loss asks for a reading, and the next one has the name.
+/// The first loss requests a read, and the next one has the cause.
 #[test]
 fn the_second_probe_that_is_lost_has_the_name() {
     let mut scene = scene();
@@ -120,7 +120,7 @@ fn the_second_probe_that_is_lost_has_the_name() {
     assert!(!second.has("read table"), "read just now");
 }
 
-/// Tried on a real node: 8 in 100 connections find room.
+/// Measured on a real node: 8 of 100 connections find room.
 #[test]
 fn connections_that_find_room_do_not_end_it() {
     let mut scene = scene();
@@ -163,7 +163,7 @@ fn connections_that_find_room_do_not_end_it() {
     assert_eq!(scene.state(), State::Proven);
 }
 
-/// Innocent twins: what else is lost on a node whose table is nearly full.
+/// Negative controls: other losses on a node whose table is nearly full.
 #[rstest]
 #[case::full_without_a_drop(|_| full(7, 0))]
 #[case::dns_races(|round| full(7 + 20 * round, 20 * round))]
@@ -183,7 +183,7 @@ fn a_filter_is_a_filter_still(#[case] table: fn(u64) -> Table) {
     assert_eq!(scene.state(), State::Suspect);
 }
 
-/// Unanswered connections gave way, or somebody else's were dropped.
+/// Unanswered connections were evicted, or other clients' packets were dropped.
 #[test]
 fn a_full_table_in_which_probes_find_room_is_no_fault() {
     let mut scene = scene();
@@ -196,7 +196,7 @@ fn a_full_table_in_which_probes_find_room_is_no_fault() {
     }
 }
 
-/// Real connections have the name too; what they accuse of is as before.
+/// Real connections have the cause too; the verdict is the same as before.
 #[rstest]
 #[case::full(full(9, 0), Cause::ConntrackFull)]
 #[case::with_room(Table { entries: 10, ..full(9, 0) }, Cause::Lost)]
@@ -218,7 +218,7 @@ fn the_table_is_read_rarely_while_all_is_well() {
         assert!(!scene.check().has("read table"));
     }
     assert!(scene.later(250).check().has("read table"));
-    // A filter that takes the probes for hours costs no more.
+    // A filter that drops the probes for hours causes no further reads.
     let mut table = || full(7, 0);
     for _ in 0..10 {
         lose(&mut scene, &mut table);

@@ -1,4 +1,4 @@
-//! Losses of coverage: they suspend a judgement, and blindness accuses nobody.
+//! Losses of coverage: they suspend a judgement, and a blind observer accuses no node.
 
 use agent_common::evidence::{FAULTS, Fault, Outcome};
 use rstest::rstest;
@@ -12,7 +12,7 @@ use crate::event::{Event, Heaviest, KernelSample};
 use crate::evidence::{CountDelta, CoverageLoss};
 use crate::verdict::Coverage;
 
-/// Judgements that the next sample's coverage suspends: of lost and of misrouted connections.
+/// Whether the next sample's coverage suspends judgements of lost and of misrouted connections.
 fn suspended(scene: &mut Scene) -> [bool; 2] {
     let coverage = coverage(scene);
     [coverage.lost_suspended, coverage.misrouted_suspended]
@@ -133,7 +133,7 @@ fn connections_that_were_not_followed_are_missed_for_ten_seconds(
     assert_eq!(missed(1, 5), (false, [false, false]));
 }
 
-/// The Service and the client that filled the map are named, also while it fills no further.
+/// The Service and the client that filled the map are named, even after it stopped filling.
 #[test]
 fn a_full_map_names_who_filled_it() {
     let mut scene = Scene::probed();
@@ -171,7 +171,7 @@ fn what_was_not_followed_before_the_agent_began_is_not_missed() {
     assert!(!effects.judged().verdict.coverage.lost_suspended);
 }
 
-/// Clients send a SYN again for two minutes: it cannot be told from a first one.
+/// Clients repeat a SYN for two minutes, so it cannot be distinguished from a first one.
 #[test]
 fn connections_that_were_forgotten_leave_first_syns_uncertain() {
     let mut scene = Scene::probed();
@@ -209,7 +209,7 @@ fn without_an_observer_nothing_is_known(#[case] policy: UnknownPolicy, #[case] s
     let why = "no BTF".to_owned();
     assert!(has(&verdict.coverage, &CoverageLoss::NotLoaded { why }));
     assert_eq!(effects.statuses(), statuses);
-    // Nor later: blindness itself is what is known.
+    // Nor later: that the observer is blind is all that is known.
     let verdict = scene
         .later(60_000)
         .feed(Event::Tick)
@@ -230,7 +230,7 @@ fn pins_that_cannot_be_made_are_reported() {
     assert_eq!(scene.state(), State::Proven);
 }
 
-/// The links are attached all the same, so that nothing else changes.
+/// The links are still attached, so nothing else changes.
 #[test]
 fn pins_that_are_gone_are_reported_until_they_are_back() {
     let mut scene = Scene::probed();
@@ -267,8 +267,8 @@ fn a_node_without_interfaces_is_not_seen() {
     assert_eq!(scene.idle().state(), State::Proven);
 }
 
-/// An answer passes the device of its client, whatever else is not watched. What was not followed may
-/// have got through.
+/// An answer passes its client's device, whatever else is unobserved. Connections that were not
+/// followed may have got through.
 #[rstest]
 #[case::all_seen(0, 0, false)]
 #[case::an_interface_is_left_out(1, 0, false)]

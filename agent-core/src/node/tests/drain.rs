@@ -1,4 +1,4 @@
-//! New connections from outside while the node leaves, and what keeps them from being seen.
+//! New connections from outside while the node is leaving, and what hides them.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn those_of_load_balancers_that_probe_do_not_count() {
     assert_eq!((drain.ignored, drain.counted), (1, [1, 0]));
 }
 
-/// Whether connections may come unseen after these events.
+/// Whether connections may be unobserved after these events.
 fn blind(scene: &mut Scene) -> bool {
     arrivals(scene, &[]);
     scene.node.drain().blind.is_some()
@@ -129,7 +129,7 @@ fn without_an_observer_nothing_is_seen() {
     assert_eq!(drain.seen, None);
 }
 
-/// Hooks that were removed missed what came meanwhile: quiet begins anew.
+/// Removed hooks missed connections, so the quiet time begins again.
 #[test]
 fn a_repair_of_hooks_begins_the_quiet_time_anew() {
     let mut scene = Scene::probed();

@@ -1,4 +1,4 @@
-//! When the kernel is asked why it drops packets.
+//! When the kernel's drop reasons are read.
 
 use super::scene::*;
 use crate::drops::{DropCount, DropWatch};
@@ -23,7 +23,7 @@ fn reasons_are_read_from_the_first_lost_probe_on_until_none_is_lost() {
     assert!(scene.idle().has("leave drops"));
 }
 
-/// They explain: states and answers are the same without them.
+/// Reasons only explain: states and answers are the same without them.
 #[test]
 fn reasons_accuse_nobody() {
     let state = |drops: Vec<DropCount>| {

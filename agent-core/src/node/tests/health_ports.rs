@@ -1,4 +1,4 @@
-//! Which health check node ports the agent answers at.
+//! Which health check node ports the agent answers.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn steered(effects: &Effects) -> Option<Vec<u16>> {
     tables.next_back()
 }
 
-/// A Service whose load balancer asks at port 30999.
+/// A Service with health check node port 30999.
 fn balanced() -> Vec<Change> {
     let Change::Service(facts) = service("balanced", "10.96.0.60") else {
         unreachable!()
@@ -31,7 +31,8 @@ fn balanced() -> Vec<Change> {
     ]
 }
 
-/// The Service's proxy may receive changes that this agent does not; it knows nothing of the datapath.
+/// The proxy may receive changes that this agent does not, but does not know the health of the
+/// datapath.
 #[test]
 fn while_the_source_is_silent_the_proxy_answers_unless_the_node_fails() {
     let mut scene = Scene::probed();
@@ -58,7 +59,7 @@ fn what_comes_with_the_sources_return_is_answered_for() {
     assert_eq!(steered(&effects), Some(vec![30_999]));
 }
 
-/// An answer stands behind a port before it is steered.
+/// A port is steered only once it has an answer.
 #[test]
 fn nothing_is_answered_before_the_first_verdict_on_the_whole_view() {
     let mut scene = Scene::with(|_, _| ());

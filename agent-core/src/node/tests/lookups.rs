@@ -1,4 +1,4 @@
-//! Obstacles that the kernel's routes and neighbour tables show, and lookups that accuse nobody.
+//! Obstacles in the kernel's routes and neighbour tables, and lookups that accuse no node.
 
 use agent_common::evidence::Outcome;
 use agent_common::service::{Family, FrontendKind, SourceClass};
@@ -21,7 +21,7 @@ fn client(address: &str) -> Client {
     }
 }
 
-/// A pod was served that dialled by this interface.
+/// A pod was served through this interface.
 fn served(device: u32) -> Scene {
     let mut scene = Scene::probed();
     scene.shape();
@@ -46,7 +46,7 @@ fn served(device: u32) -> Scene {
     scene
 }
 
-/// The kernel showed its ways, and then it fails.
+/// The kernel showed an open path, and then connections fail.
 fn losing() -> Scene {
     let mut scene = served(DEVICE);
     scene.feed(Event::Lookups(vec![ways("10.1.0.7", &[Way::Open])]));
@@ -66,7 +66,7 @@ fn lose(scene: &mut Scene) -> Vec<Client> {
     asked.flatten().collect()
 }
 
-/// The kernel shows this, and the same for 4 s.
+/// These lookup results, repeated for 4 s.
 fn shown(scene: &mut Scene, lookups: &[Lookup]) -> State {
     for _ in 0..8 {
         lose(scene);
@@ -114,7 +114,7 @@ fn every_client_has_to_be_blocked() {
     assert_eq!(shown(&mut scene, &both), State::Suspect);
 }
 
-/// An operator may give strangers no route, and anybody can forge their addresses.
+/// An operator may give strangers no route, and anybody can forge source addresses.
 #[test]
 fn a_client_that_was_never_served_accuses_nobody() {
     let mut scene = losing();
@@ -122,7 +122,7 @@ fn a_client_that_was_never_served_accuses_nobody() {
     assert_eq!(shown(&mut scene, &[stranger]), State::Suspect);
 }
 
-/// Marks of packets may select other routes than the lookups find: those then say nothing.
+/// Packet marks may select other routes than the lookups find: then lookups are no evidence.
 #[test]
 fn lookups_count_only_if_they_showed_open_ways_before() {
     let mut scene = served(DEVICE);
@@ -144,7 +144,7 @@ fn a_neighbour_may_need_a_moment() {
     assert_eq!(scene.state(), State::Suspect);
 }
 
-/// Once nobody dials, the same clients are looked up until their ways are open.
+/// Without new connections, the same clients are looked up until their paths are open.
 #[test]
 fn it_lasts_until_the_kernel_shows_that_it_is_over() {
     let mut scene = losing();
@@ -164,7 +164,7 @@ fn it_lasts_until_the_kernel_shows_that_it_is_over() {
     assert_ne!(scene.state(), State::Broken);
 }
 
-/// Its pods may have gone, and nobody dials that would find out.
+/// Its pods may have gone, and without connections nothing would show that.
 #[test]
 fn it_ends_after_a_while_without_a_connection() {
     let mut scene = losing();

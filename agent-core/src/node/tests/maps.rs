@@ -1,4 +1,4 @@
-//! From the view to the maps: what is programmed, and what finds no place in them.
+//! From the view to the maps: what is programmed, and what the maps have no room for.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::plan::tests::world::{Maps, UNBOUNDED};
 use crate::plan::{Installed, MapChange};
 
 impl Maps {
-    /// Applies a plan and those that follow from it. Returns how many there were.
+    /// Applies a plan and the plans that follow from it. Returns their number.
     fn settle(&mut self, scene: &mut Scene, effects: Effects) -> usize {
         let mut full = self.run(&effects.plan(), false);
         let mut rounds = 1;
@@ -54,7 +54,8 @@ fn what_found_no_place_is_planned_again_until_nothing_is_full(
     assert_eq!(maps.frontends.len(), frontends.min(2));
 }
 
-/// A frontend whose endpoints are not all there must not be watched: it would look misrouted.
+/// A frontend with missing endpoints must not be in the map, because its connections would look
+/// misrouted.
 #[test]
 fn a_service_without_room_for_its_endpoints_is_withheld() {
     let mut scene = without_sentinel();
@@ -71,11 +72,11 @@ fn a_service_without_room_for_its_endpoints_is_withheld() {
     assert!(has(CoverageLoss::EndpointsFull { missing: endpoints }));
 }
 
-/// An id rests after its Service is gone. The check that frees it also has it judged what is missing.
+/// An id rests after its Service is gone. The check that frees it also updates what is missing.
 #[test]
 fn an_id_that_rested_is_used_at_a_check() {
     let mut scene = without_sentinel();
-    // As many as may be followed, of namespaces of which none has many ids at rest.
+    // As many Services as can be followed, in namespaces that each have few resting ids.
     let name = |n: u32| ObjectName::new(&format!("n{:03}", n % 256), &format!("s{n:05}"));
     let made = |n: u32| {
         let [_, _, high, low] = n.to_be_bytes();
@@ -137,7 +138,7 @@ fn later_changes_program_what_differs() {
     assert_eq!(scene.view(vec![tainted(&["x"])]).plan(), []);
 }
 
-/// A restart finds its maps as they were: nothing is written twice, and ids stay.
+/// A restart finds its maps unchanged: nothing is written twice, and ids stay.
 #[test]
 fn maps_that_fit_the_view_are_adopted() {
     let mut before = without_sentinel();

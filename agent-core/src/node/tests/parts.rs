@@ -1,4 +1,4 @@
-//! The sentinel's own parts: what each report of them leads to.
+//! The sentinel's parts: the reaction to each of their reports.
 
 use agent_common::service::{Family, SourceClass};
 use rstest::rstest;
@@ -18,7 +18,7 @@ fn failed(why: &str) -> SentinelEvent {
     SentinelEvent::Started(Some(why.to_owned()))
 }
 
-/// A node whose parts reported this so far.
+/// A node whose parts have sent these reports.
 fn after(reports: &[SentinelEvent]) -> Scene {
     let mut scene = Scene::new();
     scene.synced();
@@ -95,8 +95,8 @@ fn recovery_is_logged_once() {
     );
 }
 
-/// A prober that cannot start is tried again every few seconds: that must neither fill the log nor
-/// make the sentinel exist for a moment.
+/// A prober that cannot start is retried every few seconds. That must neither fill the log nor make
+/// the sentinel exist for a moment.
 #[test]
 fn a_start_that_fails_again_and_again_changes_nothing() {
     let mut scene = after(&[SentinelEvent::Ready, failed("e")]);
@@ -122,8 +122,8 @@ fn damage_is_logged_again_once_the_parts_were_sound() {
     assert_eq!(scene.parts(damaged()).notices().len(), 1);
 }
 
-/// The sentinel is off, and clients outside are not served all the same. Where other interfaces forward it is
-/// not known, and what was known before is over.
+/// The sentinel is off, and clients outside fail. Where only other interfaces forward, the answer
+/// is unknown, and an earlier one has expired.
 #[rstest]
 #[case::it_does_not(Some(false), true)]
 #[case::it_does(Some(true), false)]
@@ -143,7 +143,7 @@ fn whether_the_node_forwards_is_known_without_interfaces(
     }
 }
 
-/// Failures that damage of our own explains accuse nobody, nor do those that follow it closely.
+/// Failures during or shortly after damage of the sentinel's parts accuse no node.
 #[rstest]
 #[case::damaged(SentinelEvent::Damaged("d".to_owned()), 0, State::Suspect)]
 #[case::detached(SentinelEvent::Detached, 0, State::Suspect)]
@@ -163,7 +163,7 @@ fn failures_beside_damage_do_not_count(
     }
 }
 
-/// Addresses are taken: their devices are about to be removed.
+/// The addresses are in use, so their devices are about to be removed.
 #[rstest]
 #[case::ready(SentinelEvent::Ready)]
 #[case::ended(SentinelEvent::Ended)]
@@ -171,7 +171,7 @@ fn nothing_is_started_at_addresses_that_are_taken(#[case] report: SentinelEvent)
     let mut scene = after(&running());
     scene.taken(true);
     assert!(!scene.parts(report.clone()).has("start"));
-    // The answer to a start of before.
+    // The result of an earlier start.
     scene.parts(SentinelEvent::Started(None));
     assert!(!scene.node.sentinel().unwrap().is_running());
     assert_eq!(scene.condition(), Condition::Off(TAKEN));
@@ -180,8 +180,7 @@ fn nothing_is_started_at_addresses_that_are_taken(#[case] report: SentinelEvent)
     assert!(scene.parts(report).has("start"));
 }
 
-/// The devices could not be had before the addresses were taken. Whoever makes them does not report
-/// that a second time.
+/// The devices could not be made before the conflict, and that is reported only once.
 #[test]
 fn devices_that_cannot_be_had_stay_off_over_a_conflict() {
     let mut scene = after(&[off("e")]);
@@ -191,7 +190,7 @@ fn devices_that_cannot_be_had_stay_off_over_a_conflict() {
     assert_eq!(scene.condition(), Condition::Off("e"));
 }
 
-/// Lanes that worked stay armed while the sentinel is off, and what failed before it does not count.
+/// Lanes stay armed while the sentinel is off, and failures before that do not count.
 #[test]
 fn a_sentinel_that_was_off_has_to_settle() {
     let mut scene = Scene::probed();

@@ -1,4 +1,4 @@
-//! Changes of endpoints, from the view to what the wire shows of them.
+//! Changes of endpoints, from the view to the wire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +25,7 @@ fn programmed(effects: &Effects) -> Vec<Programmed> {
     done.collect()
 }
 
-/// The slice of `web`, changed because of something that happened `seconds` before its receipt.
+/// A change of `web`'s slice that was triggered `seconds` before its receipt.
 fn triggered(endpoints: &[&str], seconds: i64) -> Event {
     let Change::Slice(facts) = slice("web", Protocol::Tcp, endpoints) else {
         unreachable!()
@@ -48,8 +48,8 @@ fn read(effects: &Effects) -> Vec<EndpointKey> {
     keys.expect("changed endpoints are read")
 }
 
-/// A sample half a second later: 60 connections went to `web`, the first to this endpoint 400 ms after
-/// the change.
+/// A sample after half a second: 60 connections to `web`, the first one to this endpoint 400 ms
+/// after the change.
 fn met(scene: &mut Scene, key: EndpointKey) -> Vec<Programmed> {
     let mut counts = [0; OUTCOMES];
     counts[Outcome::Forwarded as usize] = 60;
@@ -86,7 +86,7 @@ fn a_new_endpoint_is_measured_from_its_trigger_and_its_receipt() {
     assert_eq!(met(&mut scene, keys[0]), [added_after(Some(2_400))]);
 }
 
-/// The annotation stays in the slice when something else of it changes.
+/// The annotation stays in the slice when something else changes in it.
 #[test]
 fn a_trigger_counts_once() {
     let mut scene = Scene::probed();

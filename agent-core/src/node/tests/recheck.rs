@@ -1,4 +1,4 @@
-//! The sentinel read past the watches: a watch that lags must not turn an edit into a broken node.
+//! The uncached sentinel: a lagging watch must not turn an edit into a broken node.
 
 use rstest::rstest;
 
@@ -54,8 +54,8 @@ fn a_sentinel_that_differs_accuses_nobody(
     assert_eq!([scene.state(), scene.idle().state()], expected);
 }
 
-/// The API server's answer about the sentinel holds until its next one, or until the watches report
-/// something.
+/// The result of an uncached read is valid until the next one, or until the watches report a
+/// change.
 #[test]
 fn a_difference_ends_with_the_next_reading() {
     let mut scene = Scene::probed();
@@ -68,7 +68,7 @@ fn a_difference_ends_with_the_next_reading() {
     assert_eq!(scene.fault().state(), State::Broken);
 }
 
-/// A slice was read in the moment in which it was deleted and made again; the watches report neither.
+/// A slice was read between its deletion and its new creation, of which the watches report neither.
 #[test]
 fn a_difference_is_read_again_while_probes_fail() {
     let mut scene = Scene::probed();
@@ -81,7 +81,7 @@ fn a_difference_is_read_again_while_probes_fail() {
     assert_eq!(scene.fault().state(), State::Broken);
 }
 
-/// When watches lag everywhere, every node asks the same API server.
+/// When watches lag everywhere, every node reads from the same API server.
 #[test]
 fn a_difference_that_stays_is_read_ever_less_often() {
     let mut scene = Scene::probed();
@@ -96,12 +96,12 @@ fn a_difference_that_stays_is_read_ever_less_often() {
     }
     let pauses: Vec<u32> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(pauses, [10, 20, 40, 80, 160, 160], "seconds");
-    // Probes that pass for a while end the back-off.
+    // Passing probes end the back-off.
     scene.rest(11_000);
     assert!(scene.leak(PATH).has("read sentinel"));
 }
 
-/// An API server that does not answer takes nothing back.
+/// Without an answer of the API server the difference stays.
 #[test]
 fn a_difference_outlasts_readings_without_an_answer() {
     let mut scene = Scene::probed();
@@ -120,7 +120,7 @@ fn a_difference_outlasts_readings_without_an_answer() {
     assert_eq!(scene.fault().state(), State::Broken);
 }
 
-/// It ends with what the watches report of the sentinel, not of anything else.
+/// Only a report about the sentinel ends a difference.
 #[test]
 fn a_difference_ends_with_what_the_watches_report() {
     let mut scene = Scene::probed();
@@ -140,7 +140,7 @@ fn a_difference_ends_with_what_the_watches_report() {
     assert_eq!(scene.idle().state(), State::Broken);
 }
 
-/// A recording holds the answer instead of the objects.
+/// A recording has the result instead of the objects.
 #[rstest]
 #[case::differs(Some(true), State::Proven)]
 #[case::same(Some(false), State::Broken)]

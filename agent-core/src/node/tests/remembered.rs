@@ -1,4 +1,4 @@
-//! The memory that is written down: its content and its interval. A kill must lose little.
+//! The memory that is written: its content and its interval. A kill must lose little.
 
 use rstest::rstest;
 
@@ -8,7 +8,7 @@ use crate::cause::State;
 use crate::eligibility::Eligibility;
 use crate::event::Event;
 
-/// Times of what was remembered, of ticks every 250 ms.
+/// Times of writes, for ticks every 250 ms.
 fn times(scene: &mut Scene, until: u64, mut each: impl FnMut(&mut Scene) -> Effects) -> Vec<u64> {
     let begin = scene.now();
     let mut found = Vec::new();
@@ -46,7 +46,7 @@ fn so_is_one_of_which_nothing_is_known() {
     assert_eq!(written, [1_000, 2_000]);
 }
 
-/// Probes that fail are trouble before they are a verdict.
+/// Failing probes are trouble even before they change the verdict.
 #[test]
 fn and_one_whose_probes_fail() {
     let mut scene = Scene::probed();

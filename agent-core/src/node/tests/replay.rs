@@ -1,4 +1,4 @@
-//! A recording drives the same judge: its events come to the same verdicts.
+//! A recording drives the same judge: its events lead to the same verdicts.
 
 use agent_common::evidence::Outcome;
 use agent_common::service::SourceClass;
@@ -13,12 +13,12 @@ use crate::node::{Judge, Node};
 use crate::replay::replay;
 use crate::verdict::LastVerdict;
 
-/// The judge as a recording holds it.
+/// The judge as stored in a recording.
 fn copied(judge: &Judge) -> Judge {
     serde_json::from_str(&serde_json::to_string(judge).unwrap()).unwrap()
 }
 
-/// The Services that the scene's ids stand for.
+/// The Services behind the scene's ids.
 fn names(scene: &Scene) -> Event {
     let known = |id| {
         let info = scene.node.planner().service(id)?;
@@ -75,7 +75,7 @@ fn a_replay_comes_to_the_same_verdicts() {
     assert_eq!(troubles(&mut replay), troubles(&mut scene.node));
 }
 
-/// A check has nothing to read the facts from if the view is not recorded.
+/// The view is not recorded, so a check cannot derive facts from it.
 #[test]
 fn facts_of_a_recording_stay() {
     let scene = Scene::probed();
@@ -118,7 +118,7 @@ fn recorded_facts_are_judged_like_those_of_the_view() {
     assert_eq!(replay.sentinel().unwrap().condition(), live.condition());
 }
 
-/// A Service that failed loses its endpoints, and no sample names it after that.
+/// A Service that failed loses its endpoints, and no later sample names it.
 #[test]
 fn services_that_are_followed_are_named_as_they_change() {
     let mut scene = Scene::probed();

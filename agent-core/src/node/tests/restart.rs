@@ -1,5 +1,5 @@
-//! A restart of the agent, in one boot: it changes no answer, and accuses of nothing that a former
-//! agent did not see.
+//! A restart of the agent within one boot: it changes no answer, and accuses the node of nothing
+//! that the former agent did not observe.
 
 use agent_common::evidence::Outcome;
 use rstest::rstest;
@@ -10,7 +10,7 @@ use crate::cause::{State, Why};
 use crate::effect::Notice;
 use crate::event::Event;
 
-/// The next agent, begun so much after one that ended.
+/// The next agent, started after the previous one ended.
 fn next(scene: &mut Scene, after: u64, continues: bool) -> Scene {
     scene.later(1_000).feed(Event::Tick);
     assert!(scene.remembered.is_some(), "written at the start");
@@ -59,7 +59,7 @@ fn a_broken_node_stays_at_503() {
     assert_eq!(effects.told(), (State::Broken, [503, 503]));
 }
 
-/// Failures of lanes that a former agent saw working accuse at once.
+/// Failures on lanes that worked for a former agent accuse at once.
 #[test]
 fn lanes_stay_armed() {
     let mut before = Scene::probed();
@@ -84,7 +84,7 @@ fn lanes_stay_armed() {
     );
 }
 
-/// An agent that goes on where another stopped waits for nothing.
+/// An agent that continues from another one waits for nothing.
 #[rstest]
 #[case::restarted(true, State::Proven)]
 #[case::first_of_its_boot(false, State::Unknown)]
@@ -114,7 +114,7 @@ fn eligibility_is_remembered_until_the_node_is_seen(#[case] taints: &[&str], #[c
     assert_eq!(after.view(vec![tainted(&[])]).statuses(), [200, 200]);
 }
 
-/// A node that flaps is held at 503 for ten seconds, whoever answers.
+/// A flapping node keeps 503 for ten seconds, also over a restart.
 #[test]
 fn damping_is_remembered() {
     let mut before = broken();
@@ -157,7 +157,7 @@ fn know_services(scene: &mut Scene) {
     scene.feed(Event::Hooks(hooks()));
 }
 
-/// Connections of two pods leak, every 250 ms.
+/// Connections of two pods leak, one every 250 ms.
 fn leak(scene: &mut Scene, rounds: u8) {
     for round in 0..rounds {
         scene.later(250);
@@ -168,7 +168,7 @@ fn leak(scene: &mut Scene, rounds: u8) {
     }
 }
 
-/// Real connections that failed before may have got through since, if nobody observed meanwhile.
+/// Without observation in between, connections that failed before may have got through since.
 #[rstest]
 #[case::observed(true, State::Broken)]
 #[case::not_observed(false, State::Proven)]
@@ -184,7 +184,7 @@ fn runs_of_real_failures_go_on_where_they_were_observed(
     assert_eq!(after.idle().state(), state);
 }
 
-/// A fault that began a moment before the agent was replaced.
+/// A fault that began just before the agent was replaced.
 #[test]
 fn a_run_in_the_making_is_completed_by_the_next_agent() {
     let mut before = connected();

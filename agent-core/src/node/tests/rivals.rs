@@ -1,4 +1,4 @@
-//! Services that claim what the sentinel's probes dial: theirs is the trouble, not the node's.
+//! Services that claim the destinations of the sentinel's probes, which must not accuse the node.
 
 use agent_common::evidence::Outcome;
 use rstest::rstest;
@@ -24,14 +24,14 @@ fn withdrawn() -> Change {
     Change::ServiceGone(ObjectName::new("shop", "claim"))
 }
 
-/// Failure of a path's probes: it leaves untranslated, or for somebody else's endpoint.
+/// A probe of this path that leaves for an address that is no endpoint.
 fn misrouted(path: ProbePath, sent: u64) -> ProbeTrace {
     let mut trace = arriving(path, sent);
     trace.sightings.misrouted = true;
     trace
 }
 
-/// It connects, and no data comes back.
+/// A probe that connects, but gets no data back.
 fn muted(path: ProbePath, sent: u64) -> ProbeTrace {
     let arrived = arriving(path, sent);
     ProbeTrace {
@@ -43,7 +43,7 @@ fn muted(path: ProbePath, sent: u64) -> ProbeTrace {
 
 type Fault = fn(ProbePath, u64) -> ProbeTrace;
 
-/// Probes of one path go astray for seconds; the others pass.
+/// Probes of one path fail for 3 s; those of the other path pass.
 fn astray(scene: &mut Scene, path: ProbePath, fault: Fault) {
     scene.sound();
     for _ in 0..12 {
@@ -102,7 +102,7 @@ fn a_claim_is_told_once_with_its_service() {
     assert!(effects.notices().is_empty());
 }
 
-/// Its rules go in their own time, and one that failed meanwhile has no past.
+/// The rules follow later, and earlier failures of the lane do not count.
 #[test]
 fn a_lane_that_is_released_has_to_pass_first() {
     let mut scene = scene();
@@ -120,7 +120,7 @@ fn a_lane_that_is_released_has_to_pass_first() {
     assert_eq!(scene.state(), State::Broken);
 }
 
-/// Nobody tells then whether the proxy serves node ports on other addresses, or a filter refuses both.
+/// The proxy may serve node ports on other addresses, or a filter may refuse both.
 #[rstest]
 #[case::cluster_ips_are_claimed(true, false)]
 #[case::cluster_ips_fail_too(false, true)]
@@ -142,7 +142,7 @@ fn refused_node_ports_do_not_accuse_alone(#[case] claimed: bool, #[case] broken:
     assert_eq!(scene.state() == State::Broken, broken);
 }
 
-/// A claim that is withdrawn while no agent looks: the lane has to pass first, then too.
+/// The claim may be withdrawn while no agent is running: then the lane must pass first, too.
 #[test]
 fn a_claimed_lane_does_not_stand_for_the_next_agent() {
     let mut scene = scene();
@@ -182,7 +182,7 @@ fn claim_all(scene: &mut Scene) {
     scene.view(vec![claim_of("other", CLUSTER_IP, Protocol::Tcp, 80)]);
 }
 
-/// Every path fails in this way for so many rounds.
+/// Every path fails in this way for this number of rounds.
 fn rounds(scene: &mut Scene, fault: Fault, rounds: u32) -> State {
     for _ in 0..rounds {
         scene.later(250);
@@ -195,7 +195,7 @@ fn rounds(scene: &mut Scene, fault: Fault, rounds: u32) -> State {
     scene.state()
 }
 
-/// Every lane is claimed: nothing is known, and nothing is accused. But no rule at all is a fault.
+/// With all lanes claimed, only the absence of any rule is a fault.
 #[test]
 fn a_node_of_which_every_lane_is_claimed_is_accused_by_leaks_alone() {
     let mut scene = scene();
@@ -205,12 +205,12 @@ fn a_node_of_which_every_lane_is_claimed_is_accused_by_leaks_alone() {
     }
     assert_eq!(scene.state(), State::Unknown);
     assert_eq!(rounds(&mut scene, leaking, 6), State::Broken);
-    // A rule took one, whoever's.
+    // Some rule took one probe, so the run ends.
     assert_ne!(rounds(&mut scene, misrouted, 1), State::Broken);
     assert_ne!(rounds(&mut scene, leaking, 3), State::Broken);
 }
 
-/// A tenant's rule may drop probes, and cannot keep the kernel from forwarding.
+/// A tenant's rule may drop probes, but cannot turn off forwarding.
 #[rstest]
 #[case::the_kernel_forwards(true, false)]
 #[case::it_does_not(false, true)]
@@ -234,7 +234,8 @@ fn forwarding_that_is_off_is_no_claims_doing(#[case] forwards: bool, #[case] bro
     );
 }
 
-/// The tenant's endpoint is the sentinel's cluster IP: his rule leads probes back to where they came.
+/// The tenant's endpoint is the sentinel's cluster IP, so the rule sends probes to their original
+/// destination.
 #[test]
 fn a_claim_that_leads_back_looks_like_no_rule() {
     let mut scene = scene();
@@ -248,7 +249,7 @@ fn a_claim_that_leads_back_looks_like_no_rule() {
     assert_ne!(rounds(&mut scene, leaking, 20), State::Broken);
 }
 
-/// Neither a claim nor its end makes a flushed node sound, nor does a restart between.
+/// Neither a claim nor its end repairs a flushed node, nor does a restart in between.
 #[test]
 fn claims_heal_nothing() {
     let mut scene = scene();
@@ -260,8 +261,8 @@ fn claims_heal_nothing() {
     assert_eq!(rounds(&mut scene, leaking, 200), State::Broken);
 }
 
-/// Connections that were under way when a claim began may have gone to either Service; those that come
-/// later are not followed.
+/// Connections from the moment when a claim began may have gone to either Service; later ones are
+/// not followed.
 #[test]
 fn a_claim_on_anothers_frontend_is_nobodys_failure() {
     let lost = [Outcome::Arrived, Outcome::Misrouted];
@@ -283,7 +284,7 @@ fn a_claim_on_anothers_frontend_is_nobodys_failure() {
         State::Degraded,
         "by another frontend"
     );
-    // And so when it ends.
+    // The same applies when the claim ends.
     let effects = innocent.view(vec![withdrawn()]);
     let put = |change: &MapChange| matches!(change, MapChange::PutFrontend { .. });
     assert_eq!(effects.plan().iter().filter(|of| put(of)).count(), 1);
@@ -292,7 +293,7 @@ fn a_claim_on_anothers_frontend_is_nobodys_failure() {
     assert_eq!(fail(&mut faulty, 6), State::Degraded);
 }
 
-/// Their sentence in /verdict.
+/// The sentence about claims in /verdict.
 #[test]
 fn claims_are_named_with_their_owners() {
     let mut scene = scene();
@@ -321,8 +322,8 @@ fn claims_are_named_with_their_owners() {
     assert_eq!(scene.rest(250).state(), State::Proven);
 }
 
-/// A Service that the agent has no memory for may claim anything: no lane counts, and no misrouted
-/// connection does.
+/// A Service with unknown claims may claim anything: no lane counts, and no misrouted connection
+/// does.
 #[test]
 fn claims_that_are_not_known_accuse_nobody() {
     let mut scene = scene();

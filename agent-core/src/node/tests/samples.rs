@@ -1,4 +1,4 @@
-//! The kernel's evidence: how often it is read, and what of it is judged.
+//! Samples of the kernel's evidence: how often they are taken, and what is judged.
 
 use std::net::SocketAddr;
 
@@ -64,7 +64,7 @@ fn a_node_of_which_nothing_is_known_is_read_fast() {
     assert_eq!(scene.idle().pause(), BUSY);
 }
 
-/// It is proven again and still answered with 503: that is to end soon.
+/// The node is proven again but still answers 503, which should end soon.
 #[test]
 fn a_node_that_is_answered_with_503_is_read_fast() {
     let mut scene = Scene::probed();
@@ -87,7 +87,7 @@ fn evidence_that_cannot_be_read_is_logged_once_and_then_missed() {
     assert_eq!(fails(&mut scene, "f").notices().len(), 1);
     assert_eq!(fails(scene.later(5_000), "f").state(), State::Proven);
     assert_eq!(fails(scene.later(1), "f").state(), State::Unknown);
-    // The loss is over with the first sample that can be read.
+    // The loss ends with the first sample that can be read.
     let verdict = scene.rest(250).judged().verdict.clone();
     let unread = |loss: &CoverageLoss| matches!(loss, CoverageLoss::NotRead { .. });
     assert_eq!(verdict.state, State::Proven);
@@ -99,7 +99,7 @@ fn evidence_that_cannot_be_read_is_logged_once_and_then_missed() {
     );
 }
 
-/// Connections to a Service fail for 5 s, beside probes of a while ago.
+/// Connections to a Service fail for 5 s, a while after the last probes.
 fn failing(scene: &mut Scene, service: &str) -> State {
     for _ in 0..20 {
         scene.later(250);
@@ -137,7 +137,7 @@ fn counts_of_datagrams_do_not_reach_the_verdict() {
         .map(|path| path.last_failure);
     assert!(failures.clone().all(|at| at.is_none()));
     assert_eq!(verdict.families[0].last_failure, None);
-    // The same of a TCP Service is a failure.
+    // The same counts of a TCP Service are failures.
     scene.counted("web", &[Outcome::Arrived, Outcome::Leaked]);
     assert!(!scene.idle().judged().verdict.services.is_empty());
 }
@@ -172,7 +172,7 @@ fn proofs_of_real_connections_prove_the_node() {
     assert_eq!((effects.state(), effects.pause()), (State::Proven, IDLE));
 }
 
-/// An endpoint of `web` that leaves a second later.
+/// Removes an endpoint of `web` a second later.
 fn left(scene: &mut Scene) -> SocketAddr {
     scene.later(1_000);
     scene.view(vec![slice("web", Protocol::Tcp, &["10.2.0.1"])]);
@@ -185,7 +185,7 @@ fn a_stale_connection_is_dated_by_when_its_endpoint_left() {
     let to = left(&mut scene);
     let mut sighting = scene.later(20_000).sighting(Failure::Stale);
     sighting.destination = Some(to);
-    // It was seen to leave a moment after it arrived.
+    // It left a moment after it arrived.
     sighting.arrived = ms(scene.now() - 100);
     let effects = scene.sighted(sighting);
     let ages = effects.0.iter().filter_map(|effect| match effect {
@@ -229,8 +229,8 @@ fn a_date_that_is_known_is_kept() {
     assert!(!effects.has("stale"), "it says nothing of the rules' age");
 }
 
-/// Three connections of a pod to an endpoint that left, while the generation of the sentinel that came with its
-/// departure is not met either.
+/// Three connections of a pod to a removed endpoint, while the generation received with the removal
+/// is not met either.
 fn stale(scene: &mut Scene, to: SocketAddr) {
     for _ in 0..3 {
         let mut sighting = scene.sighting(Failure::Stale);
@@ -239,7 +239,7 @@ fn stale(scene: &mut Scene, to: SocketAddr) {
     }
 }
 
-/// Three connections of a pod to an endpoint that left more than 15 s before.
+/// Three connections of a pod to an endpoint removed more than 15 s before.
 #[rstest]
 #[case::long_ago(15_500, State::Stale)]
 #[case::lately(14_000, State::Degraded)]
@@ -253,7 +253,7 @@ fn stale_connections_make_the_node_stale(#[case] age: u64, #[case] state: State)
     assert_eq!(scene.idle().state(), state);
 }
 
-/// A node whose rules usually follow late is not called stale for it: 24 s are three times 8 s.
+/// With a usual lag of 8 s, connections are stale only from 24 s on.
 #[rstest]
 #[case::usual(16_000, State::Degraded)]
 #[case::beyond(24_500, State::Stale)]

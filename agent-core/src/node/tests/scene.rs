@@ -1,5 +1,5 @@
-//! One node under a script: a fake clock, and the events that a shell would feed. Effects are
-//! collected; nothing performs them but the script.
+//! One node under a script: a fake clock, and the events that a shell would feed. Effects are only
+//! collected.
 //!
 //! Length: one script with all of its steps.
 
@@ -33,9 +33,9 @@ use crate::time::{Mono, Wall};
 use crate::trace::{Control, ProbePath, ProbeTrace};
 use crate::verdict::CountedFamilies;
 
-/// The node booted so long before the script begins.
+/// Uptime of the node at the start of the script.
 const EPOCH_MS: u64 = 1_000_000;
-/// When [`Scene::probed`] ends: the sentinel has been the same for longer than failures need.
+/// End of [`Scene::probed`]: the sentinel has been unchanged for long enough that failures count.
 pub(super) const PROBED: u64 = 12_250;
 /// No effect at all.
 pub(super) const NOTHING: [&str; 0] = [];
@@ -82,13 +82,13 @@ pub(super) fn kube_proxy() -> OwnersRead {
 
 pub(super) struct Scene {
     pub(super) node: Node,
-    /// Memory that the node wrote down last.
+    /// Memory that the node wrote last.
     pub(super) remembered: Option<Remembered>,
     now: u64,
 }
 
 impl Scene {
-    /// A node that began at 0 and received nothing.
+    /// A node that started at 0 and received nothing.
     pub(super) fn new() -> Self {
         Self::with(|_, _| ())
     }
@@ -103,7 +103,7 @@ impl Scene {
         }
     }
 
-    /// The next agent, begun so much later with what this one wrote down.
+    /// The next agent, started `after` ms later with the memory of this one.
     pub(super) fn heir(&self, after: u64, edit: impl FnOnce(&mut Settings, &mut Start)) -> Self {
         let mut heir = Self::with(|settings, start| {
             start.now = ms(self.now + after);
@@ -114,7 +114,7 @@ impl Scene {
         heir
     }
 
-    /// The next events come at this time.
+    /// Sets the time of the next events.
     pub(super) fn at(&mut self, ms: u64) -> &mut Self {
         self.now = ms;
         self
@@ -141,7 +141,7 @@ impl Scene {
         }))
     }
 
-    /// The source reports what happens now, or does not.
+    /// Whether the source of the view is silent.
     pub(super) fn source(&mut self, silent: bool) -> Effects {
         self.feed(Event::View(ViewUpdate {
             silent,
@@ -161,13 +161,13 @@ impl Scene {
         self.feed(Event::Successor(successor))
     }
 
-    /// The view is complete; the maps were empty and no address is taken.
+    /// The view is complete, the maps were empty, and no address is in use.
     pub(super) fn synced(&mut self) -> Effects {
         self.view(cluster());
         self.feed(Event::Installed(Installed::default()))
     }
 
-    /// Another Service has an address of the sentinel's, or has it no more, when the view is checked.
+    /// Another Service takes or frees an address of the sentinel, and a check follows.
     pub(super) fn taken(&mut self, is_taken: bool) -> Effects {
         self.view(vec![match is_taken {
             true => taker(),
@@ -176,7 +176,7 @@ impl Scene {
         self.check()
     }
 
-    /// The devices are there and everything runs.
+    /// The sentinel's devices exist and everything is running.
     pub(super) fn started(&mut self) -> Effects {
         self.parts(SentinelEvent::Ready);
         self.parts(SentinelEvent::Started(None))
@@ -203,7 +203,7 @@ impl Scene {
         })))
     }
 
-    /// Runs the whole start at 0, and has a round of probes pass later: everything is proven.
+    /// Runs the whole start at 0; later a round of probes passes: everything is proven.
     pub(super) fn probed() -> Self {
         Self::probed_with(|_, _| ())
     }
@@ -215,7 +215,7 @@ impl Scene {
         scene
     }
 
-    /// Feeds what a shell feeds from the start of an agent until its probes passed.
+    /// Feeds the events from the start of an agent until its probes passed.
     pub(super) fn prove(&mut self) -> Effects {
         self.synced();
         self.feed(Event::Hooks(hooks()));
@@ -233,7 +233,7 @@ impl Scene {
         PATHS.into_iter().map(pass).collect()
     }
 
-    /// So much later a round passes, and the evidence is read.
+    /// After `ms`, another round of probes passes and a sample follows.
     pub(super) fn rest(&mut self, ms: u64) -> Effects {
         self.later(ms).pass();
         self.idle()
@@ -244,13 +244,13 @@ impl Scene {
         self.feed(Event::Trace(Box::new(trace)))
     }
 
-    /// A probe leaks that was sent just now.
+    /// A probe that was just sent leaks.
     pub(super) fn leak(&mut self, path: ProbePath) -> Effects {
         self.probe(leaking(path, self.now))
     }
 
-    /// Both paths from outside leak, as often as it takes to confirm, and the checks that begin with
-    /// the first failure find nothing wrong. Returns what came of the last probe.
+    /// Both paths from outside leak for as many probes as confirm a fault, and the checks after the
+    /// first failure find no damage. Returns the effects of the last probe.
     pub(super) fn fault(&mut self) -> Effects {
         self.leak(ProbePath::OffCluster);
         self.leak(ProbePath::NodePort);
@@ -263,13 +263,13 @@ impl Scene {
         self.later(250).leak(ProbePath::OffCluster)
     }
 
-    /// The first path leaks still, and the evidence is read.
+    /// The first path leaks again, and a sample follows.
     pub(super) fn leak_and_sample(&mut self) -> Effects {
         self.leak(ProbePath::OffCluster);
         self.idle()
     }
 
-    /// The API server has the sentinel that the watches reported.
+    /// The uncached sentinel equals the one that the watches reported.
     pub(super) fn reread_same(&mut self) -> Effects {
         let objects = super::world::sentinel_objects();
         self.feed(Event::Reread(ms(self.now), Some(objects)))
@@ -300,7 +300,7 @@ impl Scene {
         })
     }
 
-    /// A connection of a pod to `web` that failed now.
+    /// A pod's connection to `web` that failed just now.
     pub(super) fn sighting(&self, failure: Failure) -> Sighting {
         Sighting {
             at: ms(self.now),
@@ -326,7 +326,7 @@ impl Scene {
         id_of(&self.node, service)
     }
 
-    /// The last failure that was seen.
+    /// The latest failure.
     pub(super) fn latest(&self) -> &Sighting {
         let mut kept = self.node.judge().sightings.iter();
         kept.next().expect("one was seen")
@@ -351,7 +351,7 @@ pub(super) fn id_of(node: &Node, service: &str) -> u32 {
     (0..32).find(is_it).expect("the Service has an id")
 }
 
-/// Connections of pods, one of each outcome.
+/// One connection of pods for each of these outcomes.
 pub(super) fn delta(service: u32, outcomes: &[Outcome]) -> CountDelta {
     let mut counts = [0; OUTCOMES];
     for outcome in outcomes {
@@ -372,7 +372,8 @@ pub(super) fn passing(path: ProbePath, sent: u64) -> ProbeTrace {
     trace
 }
 
-/// A probe that nothing translates: it leaves the node, unless the node has the address.
+/// A probe that is not translated: it leaves the node, or is refused if it dialled an address of
+/// the node.
 pub(super) fn leaking(path: ProbePath, sent: u64) -> ProbeTrace {
     let mut trace = arriving(path, sent);
     match path {
@@ -382,12 +383,12 @@ pub(super) fn leaking(path: ProbePath, sent: u64) -> ProbeTrace {
     trace
 }
 
-/// A probe that arrives and is not seen again.
+/// A probe that arrives and is not observed again.
 pub(super) fn arriving(path: ProbePath, sent: u64) -> ProbeTrace {
     stuck(tcp(path), ms(sent), Some(Stage::Arrived))
 }
 
-/// A probe whose control probe failed too: it says nothing.
+/// A probe whose control probe failed too, so that it is void.
 pub(super) fn void(path: ProbePath, sent: u64) -> ProbeTrace {
     let mut trace = arriving(path, sent);
     trace.control = Control::Failed;
@@ -398,7 +399,7 @@ pub(super) fn void(path: ProbePath, sent: u64) -> ProbeTrace {
 pub(super) struct Effects(pub(super) Vec<Effect>);
 
 impl Effects {
-    /// In their order.
+    /// In order.
     pub(super) fn names(&self) -> Vec<&'static str> {
         self.0.iter().map(name).collect()
     }
@@ -407,7 +408,7 @@ impl Effects {
         self.names().contains(&wanted)
     }
 
-    /// The verdict that was published, and its answers.
+    /// The published verdict and its answers.
     pub(super) fn judged(&self) -> &Judged {
         let judged = self.0.iter().rev().find_map(|effect| match effect {
             Effect::Publish(judged) => Some(&**judged),
@@ -420,13 +421,13 @@ impl Effects {
         self.judged().verdict.state
     }
 
-    /// Statuses of /healthz and /livez.
+    /// Status codes of /healthz and /livez.
     pub(super) fn statuses(&self) -> [u16; 2] {
         let answers = &self.judged().answers;
         [answers.healthz.status, answers.livez.status]
     }
 
-    /// The state, and what /healthz and /livez answer.
+    /// The state, and the status codes of /healthz and /livez.
     pub(super) fn told(&self) -> (State, [u16; 2]) {
         (self.state(), self.statuses())
     }
@@ -464,7 +465,7 @@ impl Effects {
         })
     }
 
-    /// Outcome of a probe, and the lag that it measured in ms.
+    /// Outcome of a probe, and the lag that it measured, in ms.
     pub(super) fn probed(&self) -> (ProbeOutcome, Option<u128>) {
         let probed = self.0.iter().find_map(|effect| match effect {
             Effect::Measure(Measurement::Probe { outcome, lag, .. }) => {
@@ -475,7 +476,7 @@ impl Effects {
         probed.expect("a probe ended")
     }
 
-    /// When the evidence is to be read again, in ms.
+    /// Time until the next sample, in ms.
     pub(super) fn pause(&self) -> u128 {
         let pause = self.0.iter().find_map(|effect| match effect {
             Effect::Read(ReadEffect::SampleAfter(pause)) => Some(pause.as_millis()),

@@ -1,4 +1,4 @@
-//! The sentinel as the view has it: its condition, and the devices that are wanted for it.
+//! The sentinel in the view: its condition, and the devices for it.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ fn an_edit_is_logged_once_and_nothing_is_concluded_from_probes(#[case] edit: Vec
     assert_ne!(scene.state(), State::Broken, "however long it was so");
 }
 
-/// The datapath has to follow an edit; a rotation is none.
+/// The datapath has to follow an edit; a rotation is not an edit.
 #[rstest]
 #[case::another_node_port(sentinel_service(30_081), State::Proven)]
 #[case::rotated(sentinel_slice(FIRST_GENERATION + 1), State::Broken)]
@@ -98,7 +98,7 @@ fn the_devices_are_wanted_in_the_families_of_the_sentinel() {
     assert_eq!(effects.devices(), Some((false, &[][..])), "there is none");
 }
 
-/// Somebody who edits the sentinel may edit it back.
+/// An edit may be reverted.
 #[rstest]
 #[case::deleted(gone())]
 #[case::altered(alteration())]
@@ -146,7 +146,7 @@ fn probes_that_fail_while_it_is_off_accuse_nobody() {
     assert_eq!(scene.state(), State::Proven);
 }
 
-/// A view that has the addresses from the start keeps the devices from being made.
+/// If the addresses are in use from the start, no devices are made.
 #[test]
 fn devices_are_not_made_at_addresses_that_are_taken() {
     let mut scene = Scene::new();
@@ -175,7 +175,7 @@ fn a_sentinel_that_comes_later_is_searched_for_then() {
     assert_eq!(effects.devices(), Some((false, &[Family::V4][..])));
 }
 
-/// A lane that meets the new generation measures how far the datapath lags. Lags are told by TCP.
+/// A lane that meets the new generation measures the datapath's lag; only TCP lanes do.
 #[rstest]
 #[case::by_tcp(tcp(ProbePath::OffCluster), Some(400))]
 #[case::by_udp(udp(ProbePath::OffCluster), None)]
@@ -209,7 +209,8 @@ fn a_generation_that_is_not_met_makes_the_node_stale() {
     assert_eq!(scene.idle().state(), State::Stale);
 }
 
-/// While the control plane does not hear the kubelet, kube-proxy may not hear of changes either.
+/// While the kubelet's reports do not reach the control plane, changes may not reach kube-proxy
+/// either.
 #[rstest]
 #[case::the_source_is_silent(true, false)]
 #[case::the_node_is_unheard(false, true)]

@@ -1,4 +1,4 @@
-//! The datapath's shape: when it is read, and what of it reaches the verdict.
+//! The datapath's shape: when it is read, and how it affects the verdict.
 
 use rstest::rstest;
 
@@ -70,7 +70,7 @@ fn a_change_is_logged_once() {
     assert_eq!(scene.node.judge().shape.paths[0].owners, owners);
 }
 
-/// The moment when a reader wants to know it: the start, and a change of kube-proxy's mode.
+/// Readers of the log need it at the start, and when kube-proxy's mode changes.
 #[test]
 fn the_owner_and_the_one_before_are_logged() {
     let mut scene = Scene::new();
@@ -123,7 +123,7 @@ fn lanes_that_worked_under_another_owner_prove_nothing(
     assert_eq!(accused, state == State::Proven);
 }
 
-/// A question to the kernel was not answered while a program that is not known stands at the uplink.
+/// A read of the owners failed while an unknown program is attached to the uplink.
 #[test]
 fn owners_that_could_not_be_read_are_none_that_left() {
     let mut scene = Scene::probed();
@@ -153,7 +153,8 @@ fn owners_that_could_not_be_read_are_none_that_left() {
     );
 }
 
-/// Cilium's device is there, beside kube-proxy's rules. Of its programs this is known.
+/// Cilium's device is there, beside kube-proxy's rules; `programs` are the known names of its
+/// programs.
 fn cilium(programs: Option<[&str; 3]>) -> Event {
     let strangers = |name: &str| Strangers {
         links: vec![Some(name.to_owned())],
@@ -179,7 +180,7 @@ fn cilium(programs: Option<[&str; 3]>) -> Event {
     }))
 }
 
-/// Whether Cilium replaces kube-proxy is a fact of the shape, not of anybody's rules.
+/// Whether Cilium replaces kube-proxy follows from the shape, not from rules.
 #[test]
 fn a_replacement_of_kube_proxy_counts_as_an_owner() {
     let mut scene = Scene::probed();
@@ -191,7 +192,7 @@ fn a_replacement_of_kube_proxy_counts_as_an_owner() {
     assert_eq!(verdict.why, Some(Why::DatapathChanged));
 }
 
-/// Probes from outside may not take the users' way if Cilium may have replaced kube-proxy.
+/// If Cilium may have replaced kube-proxy, probes from outside may not take the users' way.
 #[test]
 fn probes_that_take_another_way_accuse_nobody() {
     let mut scene = Scene::probed();

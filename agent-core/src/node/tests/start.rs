@@ -1,4 +1,4 @@
-//! The start: what is done in which order, and what waits for what.
+//! The start: the order of the effects, and what waits for what.
 
 use super::scene::*;
 use super::world::*;
@@ -70,7 +70,7 @@ fn facts_wait_for_the_maps() {
     assert!(scene.node.sentinel().unwrap().found().exists);
 }
 
-/// Changes that came while the maps were read are in the plan that follows.
+/// The first plan includes changes that arrived while the maps were read.
 #[test]
 fn the_first_plan_holds_the_whole_view() {
     let mut scene = Scene::new();
@@ -151,7 +151,7 @@ fn time_that_goes_back_counts_as_the_latest() {
     assert_eq!(scene.node.judge().anchor.mono, ms(0));
 }
 
-/// The effects of a whole start, in one list.
+/// All effects of a start, in one list.
 #[test]
 fn an_agent_that_starts_on_a_sound_node() {
     let mut scene = Scene::new();

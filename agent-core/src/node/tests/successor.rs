@@ -1,4 +1,4 @@
-//! Two agents at once: which one keeps the maps, and what the older one leaves alone.
+//! Two agents at once: which one maintains the maps, and what the older one no longer touches.
 
 use rstest::rstest;
 
@@ -63,7 +63,7 @@ fn maps_of_a_successor_that_died_are_read_again(#[case] next: Next, #[case] now:
     assert!(effects.has("program") && !effects.has("read maps"), "once");
 }
 
-/// A check is enough to learn that the successor plans; no view need change meanwhile.
+/// A check is enough to learn that the successor plans, even without a change of the view.
 #[test]
 fn maps_are_read_again_also_where_nothing_changed() {
     let mut scene = Scene::probed();
@@ -82,7 +82,7 @@ fn maps_of_a_successor_that_stayed_for_a_moment_are_read_again() {
     assert!(scene.check().has("read maps"));
 }
 
-/// The former plan of this agent is not what the maps hold now.
+/// The maps no longer have this agent's last plan.
 #[test]
 fn a_service_that_went_meanwhile_is_forgotten() {
     let mut scene = Scene::probed();
@@ -98,7 +98,7 @@ fn a_service_that_went_meanwhile_is_forgotten() {
     assert!(left.into_iter().all(|info| &*info.name.name != "web"));
 }
 
-/// Its ids are not ours: what stands under another id is adopted with that id.
+/// The successor has its own ids: entries are adopted with the id that they have in the maps.
 #[test]
 fn the_ids_of_the_successor_are_adopted() {
     let mut scene = Scene::new();
@@ -154,7 +154,7 @@ fn its_parts_and_the_api_server_are_left_alone() {
     assert!(effects.has("check parts") && effects.has("read sentinel"));
 }
 
-/// Devices whose addresses the cluster took are the successor's to remove.
+/// If the cluster took the devices' addresses, the successor removes the devices.
 #[test]
 fn addresses_are_not_searched_for_beside_a_successor() {
     let mut scene = Scene::probed();

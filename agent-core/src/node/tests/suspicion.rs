@@ -1,4 +1,5 @@
-//! Probes that fail: how often our own parts are checked, and when a verdict is published for it.
+//! Failing probes: how often the sentinel's parts are checked, and when a verdict is published at
+//! once.
 
 use rstest::rstest;
 
@@ -11,7 +12,7 @@ use crate::trace::{ProbePath, ProbeTrace};
 
 const PATH: ProbePath = ProbePath::OffCluster;
 
-/// Times at which an effect came, of probes that ended every `step` ms from 12.25 s on.
+/// Times of an effect, for probes that end every `step` ms from 12.25 s on.
 fn times(
     scene: &mut Scene,
     effect: &str,
@@ -33,7 +34,7 @@ fn times(
 #[test]
 fn the_parts_are_checked_fast_at_first_and_then_slowly() {
     let mut scene = Scene::probed();
-    // Six failures in a row come at 0, 50, 100, 150, 200 and 250 ms.
+    // Six failures in a row, at 0, 50, 100, 150, 200 and 250 ms.
     let checks = times(&mut scene, "check parts", 50, 4_500, leaking);
     assert_eq!(checks, [0, 100, 200, 2_200, 4_200]);
 }
@@ -52,7 +53,7 @@ fn a_fast_check_waits_for_its_interval() {
     assert!(check(1));
 }
 
-/// Probes that say nothing for a reason that may lie in our own parts would not end by themselves.
+/// Void probes may be due to the sentinel's parts, and would then go on for ever.
 #[test]
 fn the_parts_are_checked_slowly_where_probes_say_nothing() {
     let mut scene = Scene::probed();
@@ -98,7 +99,7 @@ fn a_sentinel_of_files_is_not_read_past_them() {
     assert!(times(&mut scene, "read sentinel", 250, 3_000, leaking).is_empty());
     assert_eq!(scene.state(), State::Suspect);
     scene.leak(PATH);
-    // A check alone confirms.
+    // A check alone is enough to confirm.
     let mut scene = Scene::probed_with(|settings, _| settings.rereads = false);
     scene.leak(PATH);
     scene.sound();
@@ -143,7 +144,7 @@ enum Without {
     Reading,
 }
 
-/// Without both, the failures are a suspicion.
+/// Without both, the failures are only a suspicion.
 #[rstest]
 #[case(Without::Check)]
 #[case(Without::Reading)]
@@ -166,7 +167,7 @@ fn one_check_alone_does_not_accuse(#[case] without: Without) {
     assert_eq!(scene.idle().state(), State::Broken, "with both");
 }
 
-/// A check that began before the first failure says nothing of what happened since.
+/// A check from before the first failure does not show later damage.
 #[test]
 fn a_check_of_before_the_failures_does_not_count() {
     let mut scene = Scene::probed();
@@ -180,7 +181,7 @@ fn a_check_of_before_the_failures_does_not_count() {
     assert_eq!(scene.idle().state(), State::Broken, "it began with them");
 }
 
-/// A second accusation beside a verdict that holds needs no reading of its own.
+/// A second accusation while the verdict already holds needs no further read.
 #[test]
 fn a_second_path_accuses_after_the_first_recovered() {
     let mut scene = Scene::probed();
@@ -208,7 +209,7 @@ fn a_second_path_accuses_after_the_first_recovered() {
     assert_eq!(scene.idle().state(), State::Proven);
 }
 
-/// One reading serves for ten seconds.
+/// One read is valid for ten seconds.
 #[rstest]
 #[case::lately(9_000, State::Broken)]
 #[case::long_ago(11_000, State::Suspect)]
@@ -223,7 +224,7 @@ fn a_reading_serves_for_a_while(#[case] age: u64, #[case] state: State) {
     assert_eq!(scene.idle().state(), state);
 }
 
-/// In audit the node is accused as well: the API server is not asked by it over and over.
+/// An accused node does not read from the API server again and again, in audit mode either.
 #[test]
 fn in_audit_an_accused_node_asks_nothing_either() {
     let mut scene = Scene::probed_with(|settings, _| settings.enforcement = Enforcement::Audit);
@@ -259,14 +260,14 @@ fn each_probe_is_handed_on_with_what_it_means() {
     assert_eq!(scene.probe(passing(PATH, sent)).probed().0, passed);
     let nothing = ProbeOutcome::Void(VoidReason::ControlFailed);
     assert_eq!(scene.probe(void(PATH, sent)).probed().0, nothing);
-    // The lane worked with masquerade, so that its absence is a fault.
+    // The lane was masqueraded before, so a probe without it is a fault.
     let mut bare = passing(ProbePath::NodePort, sent);
     bare.echo_saw = Some(bare.client);
     let missing = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
     assert_eq!(scene.probe(bare).probed().0, missing);
 }
 
-/// Nothing was received of any probe for longer than a second: the agent was starved.
+/// A second without any result of a probe: the agent was starved.
 #[test]
 fn a_gap_ends_a_run_that_is_not_confirmed() {
     let mut scene = Scene::probed();

@@ -12,7 +12,7 @@ use crate::expect::node::{ECHO_SERVICE, address};
 use crate::expect::sentinel::SentinelRule;
 use crate::freshness::FIRST_GENERATION;
 
-/// Taint of the cluster autoscaler, which announces the end of a node.
+/// Taint of the cluster autoscaler, which announces the removal of a node.
 pub(super) const TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
 pub(super) fn ip(text: &str) -> IpAddr {
@@ -70,12 +70,12 @@ pub(super) fn service(name: &str, cluster_ip: &str) -> Change {
     Change::Service(Arc::new(facts(name, cluster_ip, ports)))
 }
 
-/// A Service with an address of the sentinel's.
+/// A Service with an address of the sentinel.
 pub(super) fn taker() -> Change {
     service("taker", "198.18.0.2")
 }
 
-/// The report of it.
+/// The resulting message.
 pub(super) const TAKEN: &str = "the sentinel's address 198.18.0.2 is a cluster IP of Service \
                                 default/taker: choose other sentinel addresses";
 
@@ -121,7 +121,7 @@ pub(super) fn sentinel_service(node_port: u16) -> Change {
     Change::Service(Arc::new(facts(rule().service, "10.96.0.9", ports)))
 }
 
-/// The pod probe's Service, with a pod on this node or on another.
+/// The pod probe's Service, with a pod on this node or on another one.
 pub(super) fn pod_probe(local: bool) -> [Change; 2] {
     pod_probe_of("10.96.0.77", "10.2.9.9", local)
 }
@@ -147,12 +147,12 @@ pub(super) fn pod_probe_of(cluster_ip: &str, pod: &str, local: bool) -> [Change;
     ]
 }
 
-/// A Service of somebody who may edit one namespace, with an external IP of his choice.
+/// A tenant's Service with an external IP of the tenant's choice.
 pub(super) fn claim(external_ip: &str, protocol: Protocol, number: u16) -> Change {
     claim_of("claim", external_ip, protocol, number)
 }
 
-/// The same under another name.
+/// The same with another name.
 pub(super) fn claim_of(name: &str, external_ip: &str, protocol: Protocol, number: u16) -> Change {
     let cluster_ip = format!("10.96.7.{}", name.as_bytes()[0]);
     let name = ObjectName::new("shop", name);
@@ -163,7 +163,7 @@ pub(super) fn claim_of(name: &str, external_ip: &str, protocol: Protocol, number
     }))
 }
 
-/// The same with a switch for the whole cluster.
+/// The sentinel's Service with the annotation that switches the whole cluster.
 pub(super) fn switched_service(node_port: u16, switch: &str) -> Change {
     let Change::Service(service) = sentinel_service(node_port) else {
         unreachable!("it is a Service");
@@ -174,7 +174,7 @@ pub(super) fn switched_service(node_port: u16, switch: &str) -> Change {
     }))
 }
 
-/// The sentinel's slice: its endpoint is at this port, which is its generation.
+/// The sentinel's slice with this port, which is its generation.
 pub(super) fn sentinel_slice(generation: u16) -> Change {
     counted(generation, None)
 }
@@ -196,12 +196,12 @@ pub(super) fn counted(generation: u16, fleet: Option<&str>) -> Change {
     }))
 }
 
-/// The sentinel as it was installed.
+/// The sentinel as installed.
 pub(super) fn sentinel_objects() -> Vec<Change> {
     vec![sentinel_service(30_080), sentinel_slice(FIRST_GENERATION)]
 }
 
-/// The sentinel with a cluster IP and a slice of each family.
+/// The sentinel with a cluster IP and a slice in each family.
 pub(super) fn dual_stack_sentinel() -> Vec<Change> {
     let mut changes = sentinel_objects();
     let mut slices = vec![sentinel_slice(FIRST_GENERATION)];
@@ -221,12 +221,12 @@ pub(super) fn dual_stack_sentinel() -> Vec<Change> {
     changes
 }
 
-/// An edit that alters the sentinel: its endpoint is at a port that is no generation.
+/// An edit that alters the sentinel: the port of its endpoint is no generation.
 pub(super) fn alteration() -> Change {
     sentinel_slice(9_001)
 }
 
-/// Everything but the sentinel, not yet complete.
+/// Everything except the sentinel, not yet complete.
 pub(super) fn services() -> Vec<Change> {
     vec![
         tainted(&[]),

@@ -7,7 +7,7 @@ fn name(namespace: &str, name: &str) -> ObjectName {
     ObjectName::new(namespace, name)
 }
 
-/// Notes Services by namespace and name, each with this many of everything.
+/// Records Services by namespace and name, each with this demand of every kind.
 fn quotas(room: u64, services: &[(&str, &str, u64)]) -> Quotas {
     let mut quotas = Quotas::new([room; KINDS]);
     for (namespace, service, places) in services {
@@ -41,7 +41,7 @@ fn namespaces_share(#[case] services: &[(&str, &str, u64)], #[case] expected: &[
     assert_eq!(quotas.unjudged().namespace as usize, over);
 }
 
-/// A Service that is followed stays followed, whatever its name, until the level sinks below it.
+/// A followed Service stays followed, whatever its name, until the level falls below its demand.
 #[test]
 fn what_is_followed_stays() {
     let mut quotas = quotas(100, &[("t", "b", 60)]);
@@ -58,7 +58,7 @@ fn what_is_followed_stays() {
     assert_eq!(quotas.unjudged().namespace, 1);
 }
 
-/// A Service beyond its own limit takes nothing from its namespace.
+/// A Service beyond its own limit does not count against its namespace.
 #[test]
 fn one_service_may_have_so_much() {
     let mut quotas = Quotas::default();
@@ -106,8 +106,8 @@ fn many_namespaces_are_a_few_lines() {
 }
 
 proptest! {
-    /// For any order of changes: all that is followed fits, a namespace that needs no more than an even
-    /// part has all it needs, and where everything fits nobody is left out.
+    /// For any order of changes: all followed Services fit, a namespace that needs no more than an
+    /// equal share gets all it needs, and if everything fits, every Service is followed.
     #[test]
     fn shares_are_fair(
         steps in prop::collection::vec((0..5_usize, 0..8_u8, prop::option::of(prop::array::uniform3(0..40_u64))), 1..60),

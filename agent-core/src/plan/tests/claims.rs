@@ -1,4 +1,4 @@
-//! Frontends that more than one claims.
+//! Frontends with more than one claimant.
 
 use rstest::rstest;
 
@@ -27,7 +27,7 @@ fn conflicts(planner: &Planner) -> Vec<String> {
     said.collect()
 }
 
-/// Order does not matter: the frontend belongs to nobody until one claimant is left.
+/// The order does not matter: the frontend has no holder until only one claimant is left.
 #[rstest]
 #[case::the_claim_goes("b", "0 = 10.96.0.1 [1, 1, 1]")]
 #[case::the_other_goes("a", "1 = 10.96.0.1 [1, 1, 1]")]
@@ -44,7 +44,7 @@ fn a_frontend_that_two_services_claim_is_in_no_map(#[case] goes: &str, #[case] b
     assert_eq!(words(&plan), voided);
     assert_eq!(conflicts(&world.planner), ["10.96.0.1: ns/a ns/b"]);
     assert_eq!(world.planner.frontend_count(), 1);
-    // Nothing changes by what else becomes of either.
+    // Other changes of either Service do not matter.
     let plan = world.apply(vec![slice("a", &["10.2.0.1", "10.2.0.3"])]);
     assert_eq!(words(&plan), ["0 > 10.2.0.3"]);
     let plan = world.apply(vec![gone(goes)]);
@@ -61,8 +61,8 @@ fn a_frontend_that_two_services_claim_is_in_no_map(#[case] goes: &str, #[case] b
     assert_eq!(conflicts(&heir), ["10.96.0.1: ns/a ns/b"]);
 }
 
-/// A third that claims it keeps it contested; an endpoint of two Services is nobody's quarrel, nor are
-/// two ports of one.
+/// A third claimant keeps it contested. Two Services may share an endpoint, and one Service may
+/// have two ports.
 #[test]
 fn a_contest_lasts_as_long_as_two_are_in_it() {
     let mut world = World::new();
@@ -88,7 +88,7 @@ fn a_contest_lasts_as_long_as_two_are_in_it() {
     assert_eq!(conflicts(&world.planner), [""; 0]);
 }
 
-/// Failures of both are disputed from when a claim begins, and from when it ends.
+/// Failures of both are disputed from the start of a claim, and from its end.
 #[test]
 fn claims_are_dated() {
     let mut world = World::new();
@@ -106,8 +106,8 @@ fn claims_are_dated() {
     assert_eq!(disputed(&world, 0), Some(world.now));
 }
 
-/// The sentinel's probes are followed one by one, so that its frontends stay its own whoever claims
-/// them, before it or after.
+/// The sentinel's probes are followed one by one, so it keeps its frontends, whoever claims them
+/// before or after.
 #[rstest]
 #[case::before(true)]
 #[case::after(false)]
@@ -153,13 +153,13 @@ fn the_agents_own_ports_are_claimed_by_the_node() {
     ]);
     assert_eq!(conflicts(&world.planner), ["192.168.0.5: node ns/a"]);
     assert_eq!(world.maps.frontends.len(), 3);
-    // The node's address is another one now.
+    // The node's address changes.
     world.apply(vec![node(&["192.168.0.6"], &[])]);
     assert_eq!(conflicts(&world.planner), ["192.168.0.6: node ns/b"]);
     assert_eq!(world.maps.frontends.len(), 3);
 }
 
-/// A claim that came while no agent ran takes over no id, and with it no counts.
+/// A claim made while no agent ran does not take over an id and its counts.
 #[test]
 fn a_claim_is_no_heir() {
     let mut world = World::new();
@@ -170,7 +170,7 @@ fn a_claim_is_no_heir() {
     assert_eq!(heir.service(0).unwrap().name.to_string(), "ns/b");
 }
 
-/// "b" waits for room for a frontend that "c" claims too: neither takes room, until one is left.
+/// "b" waits for room for a frontend that "c" claims too: neither gets room until only one is left.
 #[test]
 fn a_frontend_that_is_contested_takes_no_room() {
     let mut world = World::new();
@@ -186,7 +186,7 @@ fn a_frontend_that_is_contested_takes_no_room() {
     assert_eq!(world.planner.missing(), Missing::default());
 }
 
-/// A Service beyond its quota is in no plan, and its proxy serves it all the same.
+/// A Service beyond its quota is in no plan, but its proxy still serves it.
 #[rstest]
 #[case::same_frontend("10.96.0.1", 1_100, true)]
 #[case::another_address("10.96.0.7", 1_100, false)]

@@ -1,10 +1,10 @@
-//! Addresses of endpoints that left: which are watched, and for how long.
+//! Addresses of removed endpoints: which are watched, and for how long.
 
 use rstest::rstest;
 
 use super::*;
 
-/// A world in which sockets are translated, with the Service `a` whose first endpoint has left.
+/// A world with translated sockets and a Service `a` whose first endpoint was removed.
 fn world() -> World {
     let mut world = World::new();
     world.planner.watch_sockets([true; 2]);
@@ -45,7 +45,7 @@ fn nothing_is_watched_where_sockets_are_not_translated() {
     assert_eq!(check(&mut world), LET_GO);
 }
 
-/// Clients that dial it then reach what is there now.
+/// Clients that dial the address then reach its present owner.
 #[rstest]
 #[case::to_its_service(vec![slice("a", &["10.2.0.1", "10.2.0.2"])])]
 #[case::to_another_one(vec![service("b", "10.96.0.2"), slice("b", &["10.2.0.1"])])]
@@ -57,7 +57,7 @@ fn an_address_that_comes_back_is_watched_no_more(#[case] batch: Vec<Change>) {
     assert_eq!(check(&mut world), [""; 0]);
 }
 
-/// A pod that ends is in its slice, serving and terminating, until its grace is over.
+/// A terminating pod stays in its slice, serving and terminating, until its grace period ends.
 #[test]
 fn an_endpoint_that_ends_gracefully_is_watched() {
     let mut world = World::new();
@@ -77,7 +77,7 @@ fn an_endpoint_that_ends_gracefully_is_watched() {
     assert_eq!(check(&mut world), [""; 0]);
 }
 
-/// Blue and green behind two Services: only one of them lost it.
+/// Blue and green behind two Services: only one of them lost the endpoint.
 #[test]
 fn an_endpoint_of_another_service_is_not_watched() {
     let mut world = World::new();
@@ -93,7 +93,7 @@ fn an_endpoint_of_another_service_is_not_watched() {
     assert_eq!(check(&mut world), [""; 0]);
 }
 
-/// It stands for the Service that lost it last once the other has forgotten it.
+/// Once one Service has forgotten it, it is watched for the one that lost it last.
 #[test]
 fn an_endpoint_that_two_services_lost_is_watched_for_the_last() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! For any history: what stands in the maps is what is expected now.
+//! For any history: the maps have exactly what is expected.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::*;
 enum Step {
     Batch(Vec<Change>),
     Wait(u64),
-    /// The agent starts anew over the maps as they stand.
+    /// The agent restarts and adopts the maps.
     Restart,
 }
 
@@ -166,8 +166,8 @@ impl World {
                 self.planner = heir;
                 self.planner.watch_sockets([true; 2]);
                 self.run(plan);
-                // An id is told from a frontend that stands under it; who has none that is not
-                // contested gets another one.
+                // Ids are derived from frontends in the map. A port without an uncontested frontend
+                // gets another id.
                 if self.planner.contested.is_empty() && self.planner.missing() == Missing::default()
                 {
                     let mut second = Planner::new();
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// The frontends that stand in the map, beside addresses that are watched.
+    /// The frontends in the map, without watched addresses.
     fn frontends(&self) -> BTreeMap<FrontendKey, FrontendValue> {
         let standing = self
             .maps
@@ -193,7 +193,7 @@ impl World {
         frontends
     }
 
-    /// Holds the maps against expectations computed from scratch.
+    /// Compares the maps with expectations computed from scratch.
     fn assert_as_expected(&self) {
         let node = NodeContext::of(self.view.node());
         let mut claims: BTreeMap<FrontendKey, Vec<FrontendValue>> = BTreeMap::new();
@@ -216,7 +216,7 @@ impl World {
             }
         }
         assert_eq!(self.maps.current(), endpoints);
-        // Those of several Services are in no map.
+        // Frontends of several Services are in no map.
         let names = |claims: &[FrontendValue]| -> BTreeSet<&ObjectName> {
             let ids = claims.iter().map(|value| value.service);
             ids.filter_map(|id| self.planner.claimant(id)).collect()
@@ -240,8 +240,8 @@ impl World {
         assert_eq!(self.planner.endpoint_count() as usize, endpoints.len());
     }
 
-    /// Every frontend that stands is as expected, and so is every endpoint of it: with something
-    /// missing, none looks misrouted.
+    /// Every frontend in the map is as expected, with all its endpoints: whatever is missing, no
+    /// connection looks misrouted.
     fn assert_nothing_wrong(&self) {
         let node = NodeContext::of(self.view.node());
         for (key, value) in &self.frontends() {
@@ -260,7 +260,7 @@ impl World {
     }
 }
 
-/// A batch that says once more how things are.
+/// A batch that repeats the present state.
 fn as_it_is(view: &ClusterView) -> Vec<Change> {
     let mut again = Vec::new();
     for (_, state) in view.states() {
@@ -281,7 +281,7 @@ proptest! {
         }
     }
 
-    /// With too little room nothing stands that should not, and with room again all does.
+    /// With too little room, nothing wrong is in the maps; with room again, everything is.
     #[test]
     fn full_maps_recover(
         steps in prop::collection::vec(any_step(), 1..10),
@@ -299,7 +299,8 @@ proptest! {
         world.assert_as_expected();
     }
 
-    /// With too few ids too; and when all Services have gone for long enough, so has all else.
+    /// The same with too few ids; and once all Services have been gone for long enough, the maps
+    /// are empty.
     #[test]
     fn few_ids_name_nothing_wrong(
         steps in prop::collection::vec(any_step(), 1..10),
@@ -321,7 +322,7 @@ proptest! {
     }
 }
 
-/// Takes a step in one life of the agent, which is not begun anew.
+/// Takes a step without restarting the agent.
 fn pass(world: &mut World, step: Step) {
     match step {
         Step::Batch(batch) => drop(world.apply(batch)),
@@ -330,7 +331,7 @@ fn pass(world: &mut World, step: Step) {
     }
 }
 
-/// A batch after which there is nothing.
+/// A batch that deletes everything.
 fn everything_gone(view: &ClusterView) -> Vec<Change> {
     let mut gone = vec![Change::NodeGone];
     for (name, state) in view.states() {

@@ -1,5 +1,5 @@
-//! Somebody who may edit one namespace, beside others: whatever he does, they are followed whole, and the
-//! maps are never full.
+//! A tenant with write access to one namespace, beside others: whatever he does, they are followed
+//! completely, and the maps are never full.
 
 use std::collections::BTreeSet;
 
@@ -10,10 +10,10 @@ use crate::plan::quotas::Quotas;
 
 /// Entries of each map.
 const MAP: usize = 66;
-/// Places that are given out.
+/// Entries that quotas distribute.
 const ROOM: u64 = 62;
 
-/// A Service of a namespace with so many ports and external IPs, and its slice with so many endpoints.
+/// A Service of a namespace with its slice: numbers of ports, external IPs and endpoints.
 fn objects(namespace: &str, number: u8, ports: u8, ips: u8, endpoints: u8) -> Vec<Change> {
     let name = ObjectName::new(namespace, &format!("s{number}"));
     let place = namespace.as_bytes()[0];
@@ -113,7 +113,7 @@ impl World {
         self.apply(batch);
     }
 
-    /// An heir follows the same Services.
+    /// A new agent follows the same Services.
     fn restart(&mut self) {
         let before = self.followed();
         let mut heir = Planner {
@@ -133,7 +133,7 @@ impl World {
             .collect()
     }
 
-    /// Frontends and current endpoints of a namespace that stand in the maps.
+    /// Numbers of frontends and current endpoints of a namespace in the maps.
     fn standing(&self, namespace: &str) -> (usize, usize) {
         let is_of = |id: u32| {
             let slot = self.planner.registry.slot(id);
@@ -174,7 +174,7 @@ proptest! {
     }
 }
 
-/// Endpoints that left, and ids at rest, are charged to who made them.
+/// Removed endpoints and resting ids count against the namespace that caused them.
 #[test]
 fn whoever_churns_pays_for_it() {
     let mut world = world();
@@ -195,7 +195,7 @@ fn whoever_churns_pays_for_it() {
     assert!(since.is_some(), "{:?}", world.planner.retired);
 }
 
-/// A port that is renamed rests its id and takes another.
+/// A renamed port gets a new id, and the old one rests.
 #[test]
 fn renamed_ports_take_no_ids_from_others() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! The planner wired to maps that behave as the kernel's, and complain of what a plan must not do.
+//! The planner wired to simulated kernel maps that fail the test if a plan does what it must not.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::plan::{Installed, MapChange, Planner};
 use crate::time::Mono;
 use crate::view::ClusterView;
 
-/// The maps as a kernel would hold them, with room for so many.
+/// The maps as a kernel would have them, with limited room.
 #[derive(Debug, Clone)]
 pub(crate) struct Maps {
     pub(crate) frontends: BTreeMap<FrontendKey, FrontendValue>,
@@ -39,7 +39,7 @@ impl Maps {
         }
     }
 
-    /// Applies a change; false where there is no room.
+    /// Applies a change; returns false if there is no room.
     pub(super) fn apply(&mut self, change: &MapChange) -> bool {
         let [frontends, endpoints, sources] = self.room;
         match *change {
@@ -86,8 +86,8 @@ impl Maps {
         true
     }
 
-    /// Applies a plan; returns what found no room. Up to the first such change the order holds,
-    /// unless the plan mends what an earlier one left (`mends`).
+    /// Applies a plan; returns the changes without room. The order is checked up to the first of
+    /// these, unless the plan repairs an earlier one (`mends`).
     pub(crate) fn run(&mut self, plan: &[MapChange], mends: bool) -> Vec<MapChange> {
         let mut failed = Vec::new();
         for change in plan {
@@ -103,8 +103,8 @@ impl Maps {
         failed
     }
 
-    /// Entries that stand in the end were not taken out on the way there. An endpoint that left may
-    /// be: its id stands for another Service by then.
+    /// Checks that no entry of the final state was deleted on the way. Removed endpoints may be,
+    /// because their id is then used by another Service.
     fn assert_no_hole(&self, plan: &[MapChange]) {
         for change in plan {
             let stands = match change {
@@ -117,7 +117,8 @@ impl Maps {
         }
     }
 
-    /// No frontend stands that is owed forwarding while none of its endpoints does.
+    /// Checks that no frontend with expected forwarding is in the map while none of its endpoints
+    /// is.
     pub(super) fn assert_order(&self, after: &MapChange) {
         for (key, value) in &self.frontends {
             let forward = !value.is_departed()
@@ -150,7 +151,7 @@ impl Maps {
     }
 }
 
-/// View, planner and maps, wired as the agent wires them.
+/// View, planner and maps, wired as in the agent.
 pub(super) struct World {
     pub(super) view: ClusterView,
     pub(super) planner: Planner,

@@ -1,4 +1,4 @@
-//! Arming, runs, and what ends them.
+//! Arming, runs of failures, and what ends them.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub(super) fn set(owners: &[Owner]) -> DatapathOwners {
     owners.iter().copied().collect()
 }
 
-/// A sentinel that has long been there.
+/// A sentinel that has existed for long.
 pub(super) fn settled() -> SentinelLedger {
     let mut ledger = SentinelLedger::new(Limits::default());
     ledger.view_changed(ms(0), view(1, ms(0)));
@@ -120,7 +120,7 @@ fn what_is_confirmed_is_continued_within_the_proof_age() {
         fail(&mut ledger, at, ProbeCause::Leaked);
         failures(&ledger)
     };
-    // The last of them ended at 20.95 s.
+    // The last failure ended at 20.95 s.
     assert_eq!(again(failing(4), 50_950), 5);
     assert_eq!(again(failing(4), 51_000), 1);
     assert_eq!(again(restart(&failing(4)), 50_950), 5, "nor by a restart");
@@ -130,7 +130,7 @@ fn what_is_confirmed_is_continued_within_the_proof_age() {
 #[test]
 fn failures_apart_are_not_in_a_row() {
     let mut ledger = failing(3);
-    // Other lanes are heard of meanwhile, this one is not.
+    // Other lanes have results in the meantime, this one has none.
     for at in (20_750..22_000).step_by(250) {
         pass(&mut ledger, ProbePath::Host, at, false);
     }
@@ -193,7 +193,7 @@ fn a_rotation_heals_nothing_that_was_broken_long_before() {
     assert_eq!(failures(&altered), 0);
 }
 
-/// As by a recording whose clock was set back.
+/// As in a recording whose clock was set back.
 #[test]
 fn a_change_that_is_yet_to_come_counts_from_now_on() {
     let mut ledger = failing(0);

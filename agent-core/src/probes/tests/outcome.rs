@@ -1,4 +1,4 @@
-//! Each cause, and each way of saying nothing.
+//! Every cause of a failure, and every reason for a void probe.
 
 use std::time::Duration;
 
@@ -131,7 +131,7 @@ fn masquerade_is_another_address_not_another_notation() {
     );
 }
 
-/// Starved, damaged, or never sent: no failure, whatever was seen.
+/// A starved, damaged or unsent probe is no failure, whatever was observed.
 #[rstest]
 #[case::control(VoidReason::ControlFailed, |trace: &mut ProbeTrace| trace.control = Control::Failed)]
 #[case::sent_late(VoidReason::SentLate, |trace: &mut ProbeTrace| {

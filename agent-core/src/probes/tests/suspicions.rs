@@ -1,4 +1,4 @@
-//! Accusations on one path that depend on the behaviour of another one.
+//! Accusations on one path that depend on another path.
 
 use std::time::Duration;
 
@@ -42,7 +42,7 @@ fn masquerade_counts_where_kube_proxy_did_it_before() {
     assert_eq!(pass(&mut cilium, PATH, 19_500, false), through);
 }
 
-/// `--detect-local` and `--masquerade-all` decide on it: without node ports nobody knows.
+/// `--detect-local` and `--masquerade-all` decide on it: without node ports it is unknown.
 #[test]
 fn masquerade_of_cluster_ips_is_missed_only_beside_that_of_node_ports() {
     let not = ProbeOutcome::Failed(ProbeCause::NotMasqueraded);
@@ -85,8 +85,8 @@ fn masquerade_of_cluster_ips_is_missed_only_beside_that_of_node_ports() {
     );
 }
 
-/// A filter with `REJECT --reject-with tcp-reset` refuses node ports as well as cluster IPs. On a busy
-/// machine probes are heard of late.
+/// A filter with `REJECT --reject-with tcp-reset` refuses node ports as well as cluster IPs. On a
+/// busy machine results are evaluated late.
 #[rstest]
 #[case::at_once(0)]
 #[case::late(1_200)]

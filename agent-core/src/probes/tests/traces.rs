@@ -1,4 +1,4 @@
-//! Probes as a script: how far each phase came, and what was seen beside it.
+//! Scripted probes: how far each phase got, and what was observed beside it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub(crate) fn until(sent: Mono, last: Option<Stage>) -> Stamps {
     stamps
 }
 
-/// A probe that passed, sent when it was due, masqueraded unless its path is not.
+/// A probe that passed and was sent when it was due; masqueraded unless its path is not.
 pub(crate) fn passed(lane: Lane, sent: Mono) -> ProbeTrace {
     let masqueraded = matches!(lane.path, ProbePath::OffCluster | ProbePath::NodePort);
     let saw: [u8; 4] = if masqueraded {
@@ -70,7 +70,7 @@ pub(crate) fn passed(lane: Lane, sent: Mono) -> ProbeTrace {
     }
 }
 
-/// A probe of which the first packet came so far and no further.
+/// A probe whose first packet got to this stage and no further.
 pub(crate) fn stuck(lane: Lane, sent: Mono, last: Option<Stage>) -> ProbeTrace {
     let mut trace = passed(lane, sent);
     trace.ended = sent.plus(TIMEOUT);

@@ -1,13 +1,14 @@
-//! Recordings of real nodes (network namespaces, real rules and packets), taken by tests/node and
-//! tests/worlds: real faults that have to be named, and harmless worlds that must not be accused. A
-//! change of the rules that changes one of these is told here first.
+//! Recordings of real nodes (network namespaces, real rules and packets) from tests/node and
+//! tests/worlds: real faults that must have a cause, and harmless worlds that must not be accused.
+//! They are the first tests to fail if a change of the rules affects one of them.
 //!
-//! After a change of what a judge keeps, `PATHPROOF_BLESS=1 cargo test -p agent-core --lib recordings` rewrites
-//! them: events stay as they were recorded, while the outcomes and the judge at the start of each part are taken
-//! from the replay. The tests here define what must not change.
+//! After a change of the judge's data,
+//! `PATHPROOF_BLESS=1 cargo test -p agent-core --lib recordings` rewrites them. The recorded events
+//! stay; the outcomes and the judge at the start of each part are taken from the replay. The tests
+//! here define what must not change.
 //!
-//! To take one again: `PATHPROOF_KEEP_RECORDINGS=folder cargo test -p node-tests --test node NAME`, or
-//! `--test worlds`.
+//! To take one again: `PATHPROOF_KEEP_RECORDINGS=folder cargo test -p node-tests --test node NAME`,
+//! or `--test worlds`.
 
 use rstest::rstest;
 
@@ -32,11 +33,11 @@ fn recorded(name: &str) -> Replayed {
     replayed
 }
 
-/// The worst that a recording comes to, whether it was ever answered with 503, and how it ends.
+/// The worst state and cause of a recording, whether it ever answered 503, and its last state.
 fn played(name: &str) -> (State, Option<Cause>, bool, State) {
     let replayed = recorded(name);
     let moments = &replayed.moments;
-    // The last of the worst: causes change places while a fault sets in.
+    // The last of the worst moments: causes change while a fault begins.
     let worst = moments
         .iter()
         .max_by_key(|of| of.judged.verdict.state)
@@ -79,7 +80,7 @@ fn a_fault_of_one_family_is_the_nodes() {
     );
 }
 
-/// A filter of the sentinel's own range would look the same, and nobody else was dialled.
+/// A filter of the sentinel's range would look the same, and there were no other connections.
 #[test]
 fn lost_answers_alone_are_no_503() {
     let (state, cause, failed, _) = played("fault-answers-lost");
@@ -109,7 +110,7 @@ fn a_harmless_world_is_not_accused(
     assert_eq!((state, named, failed), (worst, cause, false));
 }
 
-/// The accusation, with its cause, and the state when the recording ends.
+/// The accusation with its cause, and the last state of the recording.
 #[rstest]
 #[case("fault-routes-gone", (State::Broken, Cause::Misrouted), State::Broken)]
 #[case("fault-table-deleted-busy", (State::Broken, Cause::Leaked), State::Degraded)]
@@ -122,8 +123,7 @@ fn a_fault_under_traffic_is_named(
     assert_eq!(played(name), (state, Some(cause), true, end));
 }
 
-/// Worlds of other software, 200 for as long as they are watched; then the Service rules are flushed
-/// in them.
+/// Worlds of other software: 200 for the whole observation; then the Service rules are flushed.
 #[rstest]
 #[case("world-mirrored", 60)]
 #[case("world-denied-on-a-quiet-node", 60)]
@@ -143,7 +143,7 @@ fn a_world_of_other_software_is_healthy_until_it_is_flushed(
     assert_eq!(replayed.moments.last().map(answered), Some(200));
 }
 
-/// Plays a recording and writes what comes of its events.
+/// Replays a recording and writes it with the new outcomes.
 fn write_anew(path: &str) {
     let bytes = std::fs::read(path).unwrap();
     let mut lines = Lines::new(&bytes);
@@ -182,7 +182,7 @@ fn write_anew(path: &str) {
             }
         }
     }
-    // Another test may read it meanwhile.
+    // Another test may be reading it.
     let new = format!("{path}.new");
     std::fs::write(&new, crate::record::compress(&text)).unwrap();
     std::fs::rename(&new, path).unwrap();

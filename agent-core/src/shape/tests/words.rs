@@ -1,4 +1,4 @@
-//! Every sentence of a shape, and what of it is counted as seen.
+//! Every sentence of a shape, and how much of each path is observed.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ fn cilium(replacement: Told, socket_lb: Told, routing: Routing) -> Shape {
     }
 }
 
-/// Writes the sentence on every path of a node with these owners.
+/// Writes the sentence for every path of a node with these owners.
 fn paths(text: &mut String, title: &str, shape: &Shape) {
     let _ = writeln!(text, "{title}");
     let there = [Owner::KubeProxyNftables, Owner::Cilium];
@@ -130,7 +130,7 @@ fn every_note_is_told() {
     assert_words("notes", &text);
 }
 
-/// A name of bytes that are no text, or that would steer a terminal, is said to be one; others stay.
+/// A name that is no text or would steer a terminal is replaced by a description; others are kept.
 #[test]
 fn a_name_that_is_no_text_is_not_printed() {
     for name in ["\u{fffd}", "x\u{202e}", "\x1b[2J"] {
@@ -141,7 +141,7 @@ fn a_name_that_is_no_text_is_not_printed() {
     assert_eq!(found, ["узел at eth0"]);
 }
 
-/// Programs of others are named once for each uplink, and those of other interfaces not at all.
+/// Unknown programs are listed once per uplink, and those of other interfaces are not.
 #[test]
 fn strangers_are_named() {
     let mut facts = node(&["cil_to_netdev", "retina"], Some(&[]), PROXY);
@@ -166,7 +166,7 @@ fn strangers_are_named() {
     );
 }
 
-/// A program on an interface that is no uplink accelerates nothing.
+/// XDP programs on interfaces other than uplinks do not count.
 #[test]
 fn uplinks_alone_are_accelerated() {
     let mut facts = node(&[], Some(&[]), PROXY);
@@ -180,7 +180,7 @@ fn uplinks_alone_are_accelerated() {
     assert_eq!(shape.paths.len(), 6);
 }
 
-/// Without an uplink, what leaves by one is not known.
+/// Without an uplink, programs at egress are unknown.
 #[test]
 fn a_node_without_uplinks_tells_nothing_of_the_replacement() {
     let mut facts = node(&[], Some(&["cil_sock4_lb"]), &[]);
