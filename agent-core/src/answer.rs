@@ -50,11 +50,9 @@ pub enum Enforcement {
 /// Answer that a state requires for the datapath, before [damping](super::damping).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Required {
-    /// 200.
     Pass,
     /// The previous answer stays.
     Undecided,
-    /// 503.
     Fail,
 }
 
@@ -77,11 +75,9 @@ pub fn required(finding: &Finding, policy: UnknownPolicy) -> Required {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Served {
     pub healthy: bool,
-    /// By [`Family`].
     pub families: [bool; FAMILIES],
     /// Earliest end of the 503.
     pub held_until: Option<Mono>,
-    /// Number of flaps in a row.
     pub flaps: u32,
 }
 
@@ -147,7 +143,6 @@ pub struct Answer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FamilyAnswer {
     pub family: Family,
-    /// Whether it is answered as healthy.
     pub healthy: bool,
     /// Time of the last proof; without one, the body has Go's zero time.
     pub last_updated: Option<Wall>,
@@ -190,7 +185,6 @@ impl Answer {
 /// Answer of a Service's health check node port, like kube-proxy 1.36's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceAnswer {
-    /// 200 or 503.
     pub status: u16,
     /// Ready endpoints on this node: the node's weight for a load balancer.
     pub endpoints: u32,

@@ -54,10 +54,8 @@ pub struct FleetReport {
 /// Reason why a published count is ignored.
 #[derive(Debug, Error)]
 pub enum FleetReportError {
-    /// It cannot be parsed.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] serde_json::Error),
-    /// It has more failing nodes than nodes.
     #[error("{unsound} failing nodes of {nodes} is not a valid count")]
     Absurd { unsound: u64, nodes: u32 },
 }
@@ -76,7 +74,6 @@ impl FleetReport {
         Ok(report)
     }
 
-    /// The value of the annotation.
     pub fn text(&self) -> String {
         // Maps and numbers always serialise.
         serde_json::to_string(self).unwrap_or_default()
@@ -87,7 +84,6 @@ impl FleetReport {
         (self.nodes, &self.unsound) == (other.nodes, &other.unsound)
     }
 
-    /// The totals.
     pub fn count(&self) -> Count {
         Count {
             unsound: self.unsound.values().sum(),
@@ -105,7 +101,6 @@ impl FleetReport {
 /// Number of unsound nodes and of all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Count {
-    /// Nodes whose datapath fails by evidence.
     pub unsound: u32,
     /// All nodes that publish their state.
     pub nodes: u32,
@@ -128,7 +123,6 @@ impl Count {
     }
 }
 
-/// Reason why a 503 is held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Held {
@@ -141,7 +135,6 @@ pub enum Held {
 }
 
 impl Held {
-    /// All values of [`Held::name`].
     pub const NAMES: [&str; 3] = ["fleet", "waiting", "uncounted"];
 
     pub fn name(self) -> &'static str {
@@ -193,10 +186,8 @@ pub struct BrakeMemory {
     counted: Option<(Published, Option<Mono>)>,
     /// The current failure, if the answer would be 503.
     failing: Option<Failing>,
-    /// When the last failure ended.
     #[serde(default)]
     ended: Option<Mono>,
-    /// When too many other nodes were last unsound.
     over: Option<Mono>,
     /// When the API server was last unreachable.
     #[serde(default)]
@@ -304,7 +295,6 @@ impl Brake {
         self.silent || away.is_some_and(|at| now.since(at) <= CATCH_UP)
     }
 
-    /// Records that this node fails.
     fn fail(&mut self, certain: bool, now: Mono) -> Failing {
         let memory = &mut self.memory;
         // The count may still include this node's last failure.

@@ -18,7 +18,6 @@ pub(crate) const fn firsts<T: Copy, R: Copy, const N: usize>(table: &[(T, R); N]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
-    /// The node itself refused it.
     Refused,
     /// It left with the frontend still as its destination.
     Leaked,

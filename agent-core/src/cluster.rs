@@ -10,7 +10,6 @@ use ipnet::IpNet;
 
 use crate::time::Wall;
 
-/// Namespace and name of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ObjectName {
     /// Namespace; empty for a Node.
@@ -37,10 +36,8 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// Facts of this node's Node object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeFacts {
-    /// `metadata.name`.
     pub name: Arc<str>,
     /// `metadata.uid`; empty if there is none (a folder's Node need not have one).
     pub uid: Arc<str>,
@@ -92,11 +89,9 @@ pub struct ServiceFacts {
     pub name: ObjectName,
     /// `spec.clusterIPs`, or `spec.clusterIP`.
     pub cluster_ips: Vec<IpAddr>,
-    /// `spec.externalIPs`.
     pub external_ips: Vec<IpAddr>,
     /// `status.loadBalancer.ingress[].ip` whose ipMode is VIP or unset.
     pub load_balancer_ips: Vec<IpAddr>,
-    /// `spec.ports`.
     pub ports: Vec<ServicePort>,
     /// `spec.externalTrafficPolicy: Local`.
     pub external_local: bool,
@@ -126,7 +121,6 @@ pub struct SlicePort {
 /// One address of a slice. It must stay small: every node of a large cluster has 100,000 of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndpointFacts {
-    /// Mapped address (`agent_common::service::Address`).
     pub address: agent_common::service::Address,
     /// Condition `ready`; unset means true.
     pub ready: bool,
@@ -163,15 +157,11 @@ pub struct SliceFacts {
 pub enum Change {
     /// This node's object was added or changed.
     Node(Arc<NodeFacts>),
-    /// This node's object is gone.
     NodeGone,
-    /// A Service was added or changed.
     Service(Arc<ServiceFacts>),
     /// A Service is gone, or became headless, ExternalName or another proxy's.
     ServiceGone(ObjectName),
-    /// A slice was added or changed.
     Slice(Arc<SliceFacts>),
-    /// A slice of this Service is gone.
     SliceGone {
         slice: ObjectName,
         service: Arc<str>,

@@ -23,7 +23,6 @@ pub const TYPE: &str = "ServiceDatapathReady";
 /// Maximum length of a message in bytes: an Event's note may have 1,024.
 pub const MESSAGE_MAX: usize = 1_000;
 
-/// The condition's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Status {
     /// Service traffic gets through, or no failure is confirmed.
@@ -67,9 +66,7 @@ pub enum Reason {
     Starting,
     /// New connections go to removed endpoints.
     Stale,
-    /// No new connection gets through.
     Broken(Option<Cause>),
-    /// Single Services are broken.
     Degraded(Option<Cause>),
     /// Failures that are not confirmed.
     Suspect(Option<Cause>),

@@ -51,7 +51,6 @@ impl Table {
 pub struct Conntrack {
     /// The last read; `None` if the kernel tracks no connections or does not show the counters.
     pub table: Option<Table>,
-    /// Time of the last read.
     pub read: Option<Mono>,
     /// Packets dropped since the agent started because the table was full.
     pub dropped: u64,

@@ -47,7 +47,6 @@ impl Hooks {
     }
 }
 
-/// One interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hook {
     pub device: String,
@@ -61,10 +60,8 @@ pub struct Hook {
     pub problem: Option<String>,
 }
 
-/// State of the observer at the start of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObserverStart {
-    /// Why there is no observer.
     pub blind: Option<String>,
     /// Why nothing can be pinned.
     pub no_pins: Option<String>,
@@ -85,7 +82,6 @@ pub(crate) struct Coverage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     heaviest: Option<String>,
     over_budget: Recent,
-    /// A Service with unknown claims.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     unknown_claims: Option<String>,
     /// Why the last sample could not be read.
@@ -187,7 +183,6 @@ impl Coverage {
         self.unread.replace(why.to_owned()).as_deref() != Some(why)
     }
 
-    /// The observer's coverage at `now`.
     pub(crate) fn health(&self, missing: Missing, now: Mono) -> ObserverHealth {
         let mut reasons = Vec::new();
         let (attached, wanted) = self.devices(&mut reasons);

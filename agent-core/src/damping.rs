@@ -48,7 +48,6 @@ pub struct DampingMemory {
     held_until: Option<Mono>,
     /// Last return to 200.
     recovered: Option<Mono>,
-    /// Number of flaps in a row.
     flaps: u32,
 }
 

@@ -55,7 +55,6 @@ impl ProbeRanges {
         Self(IpNet::aggregate(&ranges.into_iter().collect::<Vec<_>>()))
     }
 
-    /// Whether a client is in one of the ranges.
     pub fn contains(&self, client: &Address) -> bool {
         let client = Ipv6Addr::from(*client).to_canonical();
         self.0.iter().any(|range| range.contains(&client))
@@ -81,9 +80,7 @@ pub struct DrainView {
     pub watched: Option<Mono>,
     /// Everything that arrived up to this time was observed.
     pub seen: Option<Mono>,
-    /// Why connections may be unobserved now.
     pub blind: Option<String>,
-    /// Open connections.
     pub open: OpenView,
 }
 
@@ -208,7 +205,6 @@ pub enum Reason {
     Blind,
 }
 
-/// The answer to a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     pub reason: Reason,

@@ -94,7 +94,6 @@ pub(crate) struct DropLedger {
     /// When reading began; `None` while it is off.
     #[serde(skip)]
     asked: Option<Mono>,
-    /// When something was last lost.
     #[serde(skip)]
     lost: Option<Mono>,
     /// Reading must not begin before this time.

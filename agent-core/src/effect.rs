@@ -32,13 +32,11 @@ pub enum Effect {
     Maps(MapEffect),
     /// Manage the sentinel: devices, programs, prober, reads.
     Sentinel(SentinelEffect),
-    /// Read kernel state.
     Read(ReadEffect),
     /// Publish the verdict and the answers.
     Publish(Box<Judged>),
     /// Serve these health check node ports from now on.
     HealthPorts(Arc<PortTable>),
-    /// Write a file.
     Write(WriteEffect),
     /// Record a metric.
     Measure(Measurement),
@@ -77,7 +75,6 @@ pub enum SentinelEffect {
     Reread,
 }
 
-/// Readings of the kernel's state.
 #[derive(Debug)]
 pub enum ReadEffect {
     /// Take the next sample after this time.
@@ -100,7 +97,6 @@ pub enum ReadEffect {
 /// Writes below the state folder.
 #[derive(Debug)]
 pub enum WriteEffect {
-    /// Write the state that outlives the agent.
     State(Box<Remembered>),
     /// Write the recording to a file: /healthz changed, or would have changed when enforcing.
     Recording,
@@ -109,7 +105,6 @@ pub enum WriteEffect {
 /// Observations for the metrics.
 #[derive(Debug)]
 pub enum Measurement {
-    /// A probe ended.
     Probe {
         trace: Box<ProbeTrace>,
         outcome: ProbeOutcome,
@@ -130,11 +125,9 @@ pub struct Remembered {
     pub ledger: LedgerMemory,
     /// The current answer and its hold-down.
     pub damping: DampingMemory,
-    /// The last verdict, in short.
     pub verdict: LastVerdict,
     /// Eligibility by the last known Node object.
     pub eligibility: Eligibility,
-    /// State of the fleet brake.
     #[serde(default)]
     pub brake: BrakeMemory,
     /// The switches as last read.
@@ -165,7 +158,6 @@ pub struct Judged {
 /// Services that fail for clients outside, each for one family.
 pub type UnservedServices = Arc<[(ObjectName, Family)]>;
 
-/// The current answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answers {
     pub healthz: Answer,

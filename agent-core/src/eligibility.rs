@@ -16,9 +16,7 @@ pub enum Eligibility {
     Eligible,
     /// `metadata.deletionTimestamp` is set.
     Deleting,
-    /// The Node has a terminating taint.
     Tainted {
-        /// Key of the first one.
         taint: String,
     },
     /// No Node object was seen in this boot.
@@ -153,10 +151,8 @@ impl TerminatingTaints {
     }
 }
 
-/// An invalid terminating taint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TaintError {
-    /// The text is empty.
     #[error(
         "terminating taint is empty: give a taint key or one of {}",
         preset_names()
@@ -166,10 +162,8 @@ pub enum TaintError {
     #[error("terminating taint {text:?} has a value or an effect: give only the key, {key:?}")]
     NotKeyAlone {
         text: String,
-        /// The key in the text.
         key: String,
     },
-    /// It is no valid taint key.
     #[error(
         "terminating taint {text:?} is not a valid taint key, {problem}: give a key such as \
          \"karpenter.sh/disrupted\" or one of {}",

@@ -85,7 +85,6 @@ pub enum Event {
     /// A change of the sentinel's devices, programs or prober.
     #[serde(rename = "parts")]
     Sentinel(SentinelEvent),
-    /// A probe ended.
     Trace(Box<ProbeTrace>),
 }
 
@@ -140,7 +139,6 @@ impl Facts {
         }
     }
 
-    /// Whether the node has an address of this family.
     pub(crate) fn has_address(&self, family: Family) -> bool {
         let mut all = self.node.iter().flat_map(|node| &node.addresses);
         all.any(|ip| Family::of(&address(ip)) == family)
@@ -159,7 +157,6 @@ pub struct Service {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Successor {
-    /// There is no later agent.
     #[default]
     None,
     /// The later agent has the hooks; this one still maintains the expectation maps.
@@ -169,7 +166,6 @@ pub enum Successor {
 }
 
 impl Successor {
-    /// Whether there is a later agent.
     pub fn exists(self) -> bool {
         self != Successor::None
     }
@@ -237,7 +233,6 @@ pub struct Heaviest {
     /// Number of connections to this Service port.
     pub to_service: usize,
     pub client: IpAddr,
-    /// Number of connections from this client.
     pub from_client: usize,
 }
 

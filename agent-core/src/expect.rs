@@ -67,7 +67,6 @@ pub struct PortExpectation {
     pub endpoints: Vec<Endpoint>,
 }
 
-/// Expectation for a Service on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expectation {
     /// By port and family, in the order of the Service's ports.

@@ -34,12 +34,10 @@ impl Verdict {
         reason(&self.finding, self)
     }
 
-    /// The reason for a family's state.
     pub fn reason_of(&self, family: &FamilyVerdict) -> String {
         reason(&family.finding, self)
     }
 
-    /// The reason of any finding.
     pub fn reason_of_finding(&self, finding: &Finding) -> String {
         reason(finding, self)
     }
@@ -414,7 +412,6 @@ fn broken_services(broken: &[BrokenServices], more: usize) -> String {
     listed(&Named { first, more })
 }
 
-/// Origin of a real connection.
 fn client(path: SourceClass) -> &'static str {
     match path {
         SourceClass::Pod => "a pod of this node",
@@ -432,7 +429,6 @@ fn listed(names: &Named) -> String {
     }
 }
 
-/// Short description of a cause.
 pub fn cause(cause: Cause) -> &'static str {
     match cause {
         Cause::Leaked => "leaked, left the node untranslated",

@@ -21,7 +21,6 @@ pub const OUT_OF_DATE: Duration = Duration::from_secs(15 * 60);
 /// Facts about a Node object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeSeen {
-    /// `metadata.name`.
     pub name: String,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
@@ -33,11 +32,9 @@ pub struct NodeSeen {
     pub condition: Option<ConditionSeen>,
 }
 
-/// Content of the condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConditionSeen {
     pub status: Status,
-    /// The raw reason.
     pub reason: String,
     pub message: String,
     /// When its status last changed.
@@ -85,7 +82,6 @@ fn as_text<S: Serializer>(at: &Option<Wall>, serializer: S) -> Result<S::Ok, S::
     at.map(|at| at.to_string()).serialize(serializer)
 }
 
-/// Verdicts, the worst first.
 const WORST_FIRST: [&str; 12] = [
     "broken",
     "stale",
@@ -113,7 +109,6 @@ pub fn rows(nodes: &[NodeSeen], now: Wall) -> Vec<Row> {
     rows
 }
 
-/// The row of one node at `now`.
 fn row(node: &NodeSeen, now: Wall) -> Row {
     let mut row = match (&node.condition, &node.foreign_os) {
         (Some(condition), _) => of_condition(node, condition, now),

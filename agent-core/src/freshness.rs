@@ -74,7 +74,6 @@ pub(crate) struct Freshness {
     followed: Option<Mono>,
 }
 
-/// A generation that this node received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Received {
     generation: u16,
@@ -166,12 +165,10 @@ impl Freshness {
         self.pending.front().map(|received| received.at)
     }
 
-    /// Receipt of the newest generation that was met.
     pub(crate) fn followed(&self) -> Option<Mono> {
         self.followed
     }
 
-    /// Last measured lag.
     pub(crate) fn lag(&self) -> Option<Duration> {
         self.lag
     }

@@ -15,7 +15,6 @@ use crate::cluster::ObjectName;
 use crate::expect::node::address;
 use crate::view::{Applied, ClusterView, ServiceState};
 
-/// A Service with a health check node port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthPort {
     pub service: ObjectName,
@@ -37,7 +36,6 @@ pub struct HealthPorts {
     changed: bool,
     /// The last call of [`HealthPorts::news`] selected only failing Services.
     reduced: bool,
-    /// The last table that was returned.
     given: Option<PortTable>,
 }
 

@@ -20,7 +20,6 @@ pub fn of_path(path: SourceClass) -> &'static str {
     }
 }
 
-/// For `#[serde(with)]`.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "Family")]
 pub enum FamilyName {
@@ -30,7 +29,6 @@ pub enum FamilyName {
     V6,
 }
 
-/// For `#[serde(with)]`.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "SourceClass", rename_all = "snake_case")]
 pub enum ClassName {
@@ -39,7 +37,6 @@ pub enum ClassName {
     External,
 }
 
-/// For `#[serde(with)]`.
 #[derive(Serialize, Deserialize)]
 #[serde(remote = "FrontendKind", rename_all = "snake_case")]
 pub(crate) enum KindName {
@@ -49,7 +46,6 @@ pub(crate) enum KindName {
     ExternalIp,
 }
 
-/// For `#[serde(with)]`.
 pub(crate) mod some_family {
     use super::*;
     use serde::{Deserializer, Serializer};

@@ -43,10 +43,8 @@ pub use sentinel::{Condition, SentinelStatus};
 use setting::Setting;
 pub use setting::ViewState;
 
-/// The operator's settings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Settings {
-    /// Name of the node.
     pub node: String,
     /// The numbers of every rule.
     pub limits: Limits,
@@ -68,7 +66,6 @@ pub struct Settings {
     /// Source ranges of load balancers' probes.
     #[serde(skip)]
     pub drain_ignore: ProbeRanges,
-    /// Whether all Services are watched, not only the sentinel.
     pub watches_services: bool,
     /// The sentinel; `None` if turned off.
     pub sentinel: Option<SentinelRule>,
@@ -79,19 +76,16 @@ pub struct Settings {
     pub rereads: bool,
 }
 
-/// State of the node at the start of the agent.
 #[derive(Clone, Debug, Default)]
 pub struct Start {
     pub now: Mono,
     /// The wall clock at the same moment as `now`.
     pub wall: Wall,
-    /// State of the observer.
     pub observer: ObserverStart,
     /// State left by an agent of the same boot.
     pub remembered: Option<Remembered>,
 }
 
-/// One agent's model of its node.
 pub struct Node {
     setting: Setting,
     pub(crate) judge: Judge,
@@ -254,7 +248,6 @@ impl Node {
         self.setting.endpoints_here(family)
     }
 
-    /// This node's UID, if it has one.
     pub fn uid(&self) -> Option<Arc<str>> {
         let uid = &self.view().node()?.uid;
         (!uid.is_empty()).then(|| Arc::clone(uid))

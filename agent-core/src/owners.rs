@@ -11,13 +11,10 @@ use crate::cause::firsts;
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Owner {
-    /// kube-proxy's chains in iptables.
     KubeProxyIptables,
-    /// kube-proxy's tables in nftables.
     KubeProxyNftables,
     /// kube-proxy's virtual servers.
     Ipvs,
-    /// Cilium's programs.
     Cilium,
     /// Unknown programs. At the uplinks: Calico's eBPF dataplane, or a program that only watches.
     /// Also Open vSwitch of OVN-Kubernetes.
@@ -74,7 +71,6 @@ pub type OwnersRead = [Option<DatapathOwners>; FAMILIES];
 pub struct DatapathOwners(u8);
 
 impl DatapathOwners {
-    /// Whether the set has this owner.
     pub fn contains(self, owner: Owner) -> bool {
         self.0 & (1 << owner as u8) != 0
     }
@@ -85,7 +81,6 @@ impl DatapathOwners {
         DatapathOwners(self.0 & !known.0)
     }
 
-    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -113,7 +108,6 @@ impl DatapathOwners {
         [Owner::Unknown].into_iter().collect()
     }
 
-    /// Whether the set is [`DatapathOwners::unknown`].
     pub(crate) fn is_unknown(self) -> bool {
         self == Self::unknown()
     }

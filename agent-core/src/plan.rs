@@ -56,12 +56,10 @@ pub enum MapChange {
     ResetCounts {
         service: u32,
     },
-    /// Put a source prefix.
     PutSource {
         prefix: SourcePrefix,
         class: SourceClass,
     },
-    /// Delete a source prefix.
     DeleteSource {
         prefix: SourcePrefix,
     },
@@ -75,7 +73,6 @@ pub enum MapChange {
         key: FrontendKey,
         value: FrontendValue,
     },
-    /// Delete a frontend.
     DeleteFrontend {
         key: FrontendKey,
     },
@@ -85,7 +82,6 @@ pub enum MapChange {
         /// Value with the flag `LEFT`.
         value: EndpointValue,
     },
-    /// Delete an endpoint.
     DeleteEndpoint {
         key: EndpointKey,
     },
@@ -96,9 +92,7 @@ pub enum MapChange {
 pub struct Missing {
     /// Frontends, including those withheld because endpoints are missing.
     pub frontends: u64,
-    /// Endpoints that are not in the map.
     pub endpoints: u64,
-    /// Source prefixes that are not in the map.
     pub sources: u64,
     /// Service ports without an id.
     pub services: u64,
@@ -218,12 +212,10 @@ impl Planner {
         self.quotas.problems()
     }
 
-    /// Number of frontends in the map.
     pub fn frontend_count(&self) -> usize {
         self.owners.len()
     }
 
-    /// Number of current endpoints in the map.
     pub fn endpoint_count(&self) -> u64 {
         self.registry
             .endpoint_count()
@@ -422,7 +414,6 @@ fn find<'a>(expectation: &'a Expectation, port: &PortExpectation) -> Option<&'a 
     })
 }
 
-/// Finds a frontend of a port by key.
 fn find_frontend<'a>(sorted: &'a [Frontend], key: &FrontendKey) -> Option<&'a Frontend> {
     let at = sorted.binary_search_by_key(key, |frontend| frontend.key);
     at.ok().map(|at| &sorted[at])

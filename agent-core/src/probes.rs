@@ -102,7 +102,6 @@ pub struct SentinelLedger {
     contested: Vec<Contest>,
 }
 
-/// Owners of a family's datapath.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Ownership {
     /// Owners under which the lanes were armed; `None` before any was found, or after all were
@@ -121,10 +120,8 @@ fn has_seen() -> [bool; FAMILIES] {
     [true; FAMILIES]
 }
 
-/// Damage of the sentinel's devices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Damage {
-    /// When it was last found.
     pub(crate) at: Mono,
     pub(crate) sentence: String,
 }
@@ -465,7 +462,6 @@ impl SentinelLedger {
         ownership.disarmed.map(|_| ownership.present)
     }
 
-    /// Known owners of the family's datapath.
     pub(crate) fn owners(&self, family: Family) -> DatapathOwners {
         self.owners[family as usize].known.unwrap_or_default()
     }

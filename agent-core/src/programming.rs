@@ -36,7 +36,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// that endpoint. By chance alone this happens once in a thousand times.
 const MISSED_BY: u64 = 7;
 
-/// Kind of change of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndpointChange {
     /// It may get new connections.
@@ -45,10 +44,8 @@ pub enum EndpointChange {
     Removed,
 }
 
-/// Latency of one change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Latency {
-    /// From its receipt on this node.
     pub since_receipt: Duration,
     /// From its trigger, such as a pod's readiness; `None` if its EndpointSlice names none.
     pub since_trigger: Option<Duration>,

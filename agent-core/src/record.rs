@@ -23,7 +23,6 @@ use crate::evidence::{Directory, ServiceInfo};
 use crate::time::Mono;
 use crate::verdict::LastVerdict;
 
-/// Version of the format.
 pub const VERSION: u32 = 1;
 /// Maximum size of a recording, compressed.
 pub const RING: usize = 1 << 20;
@@ -38,14 +37,12 @@ pub(crate) const CHUNK: usize = 64 << 10;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Line<E, J> {
-    /// Start of a part.
     Part {
         recording: u32,
         agent: String,
         /// The judge at the start of the part.
         judge: J,
     },
-    /// An event and its time.
     At(Mono, E),
     /// The preceding event changed the verdict or an answer to this.
     Judged(Outcome),
@@ -209,7 +206,6 @@ impl Recorder {
         self.parts.iter().map(Segment::size).sum()
     }
 
-    /// The recording as a file.
     pub fn file(&self) -> Vec<u8> {
         let mut file = Vec::with_capacity(self.size() + CHUNK);
         for part in &self.parts {

@@ -24,13 +24,11 @@ const MOST: u64 = 256 << 20;
 /// Why a file cannot be replayed.
 #[derive(Debug, Error)]
 pub enum RecordingError {
-    /// It is no recording.
     #[error(
         "this is not a pathproof recording: it is not gzip, or does not begin with a \
          recording's header"
     )]
     Foreign,
-    /// It has another format version.
     #[error(
         "the recording has format {found}, and this pathproof reads format {VERSION}: replay it with the version that wrote it, {agent}"
     )]
@@ -38,30 +36,23 @@ pub enum RecordingError {
         found: u32,
         agent: String,
     },
-    /// It is truncated.
     #[error("the recording is cut off after line {line}: copy the whole file again")]
     CutOff { line: usize },
-    /// A line is damaged.
     #[error("line {line} of the recording cannot be read: {source}")]
     Damaged {
         line: usize,
         source: serde_json::Error,
     },
-    /// It is too large.
     #[error("the recording is larger than {} MiB uncompressed: the agent never writes one of that \
              size", MOST >> 20)]
     TooLarge,
 }
 
-/// The result of a replay.
 pub struct Replayed {
-    /// Name of the node.
     pub node: String,
     /// Version of the agent that wrote it.
     pub agent: String,
-    /// Times of the first and the last event.
     pub span: (Wall, Wall),
-    /// Number of replayed events.
     pub events: usize,
     /// Every change of the verdict or an answer, in order, beginning with the first verdict.
     pub moments: Vec<Moment>,
@@ -74,7 +65,6 @@ pub struct Replayed {
     outcome: Option<Outcome>,
 }
 
-/// A change of the verdict or of an answer.
 #[derive(Clone, Debug)]
 pub struct Moment {
     pub at: Wall,
@@ -166,7 +156,6 @@ impl Replayed {
     }
 }
 
-/// The lines of a recording.
 struct Lines<'a> {
     reader: BufReader<std::io::Take<MultiGzDecoder<&'a [u8]>>>,
     line: usize,

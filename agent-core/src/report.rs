@@ -43,7 +43,6 @@ pub const BUSIEST_SHOWN: usize = 50;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
     pub schema: u32,
-    /// `metadata.name` of the node.
     pub node: String,
     /// `metadata.uid` of the Node, if known. Writers to the Node object use it; the document does
     /// not have it.
@@ -145,7 +144,6 @@ pub struct ServiceReport {
     pub family: Family,
     /// Number of current endpoints.
     pub endpoints: u32,
-    /// Whether it is in `verdict.services`.
     pub trouble: bool,
     /// Connections on all paths since the agent started, by outcome.
     pub outcomes: OutcomeCounts,
@@ -162,7 +160,6 @@ pub struct OutcomeCounts {
     pub proven: u64,
     /// Answered by an endpoint.
     pub answered: u64,
-    /// Refused by the node.
     pub refused: u64,
     /// Left untranslated.
     pub leaked: u64,
@@ -219,7 +216,6 @@ pub struct SightingReport {
     pub at: Mono,
     /// Name as in `verdict.services`; the id if the Service is gone.
     pub service: String,
-    /// Source class of the client.
     #[serde(with = "names::ClassName")]
     pub path: SourceClass,
     pub failure: Failure,

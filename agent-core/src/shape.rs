@@ -25,7 +25,6 @@ const TO_NETDEV: &str = "cil_to_netdev";
 /// Name prefix of all of Cilium's programs.
 const CILIUM: &str = "cil_";
 
-/// Facts about the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Facts {
     /// Relevant interfaces: uplinks, the sentinel's, Cilium's.
@@ -41,18 +40,15 @@ pub struct Facts {
     pub owners: OwnersRead,
 }
 
-/// A relevant interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceFacts {
     pub name: String,
     pub role: Role,
-    /// Whether it has an XDP program.
     pub xdp: bool,
     /// Other programs at ingress and egress; `None` if reading failed.
     pub hooks: Option<[Strangers; 2]>,
 }
 
-/// Role of an interface for the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Role {
     /// A default route uses it.
@@ -139,7 +135,6 @@ pub struct Cilium {
     pub replacement: Told,
     /// Whether it translates at `connect`.
     pub socket_lb: Told,
-    /// Routing to pods of other nodes.
     pub routing: Routing,
 }
 
@@ -147,9 +142,7 @@ pub struct Cilium {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Seen {
-    /// All of it.
     Full,
-    /// A part.
     Partial,
     /// Nothing, or only connections that fail.
     Hidden,
@@ -162,12 +155,10 @@ impl Seen {
     }
 }
 
-/// One path in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathShape {
     #[serde(with = "names::FamilyName")]
     pub family: Family,
-    /// Source class of its connections.
     #[serde(with = "names::ClassName")]
     pub path: SourceClass,
     /// Owners that translate it.

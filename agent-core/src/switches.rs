@@ -17,9 +17,7 @@ pub const ENFORCEMENT: &str = "pathproof.io/enforcement";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AuditBy {
-    /// `--enforcement`.
     Flag,
-    /// The annotation of the Node.
     Node,
     /// The annotation of the sentinel's Service, for the whole cluster.
     Cluster,

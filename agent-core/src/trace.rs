@@ -43,7 +43,6 @@ impl ProbePath {
     }
 }
 
-/// Transport protocol of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Transport {
@@ -81,14 +80,12 @@ pub type Stamps = [Option<Mono>; STAGES];
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeTrace {
     pub lane: Lane,
-    /// When it was due.
     pub due: Mono,
     pub sent: Mono,
     /// When it was complete or abandoned.
     pub ended: Mono,
     /// Its source as it was sent.
     pub client: SocketAddr,
-    /// Address that it dialled.
     pub frontend: SocketAddr,
     /// Stages of SYN and SYN-ACK; all `None` for UDP. [`ProbePath::Host`] has no `Arrived`, and
     /// `Collected` is when `connect` returned.
@@ -142,7 +139,6 @@ impl ProbeTrace {
     }
 }
 
-/// Failures of a probe that were observed directly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeSightings {
     /// Left by an uplink untranslated.
@@ -151,7 +147,6 @@ pub struct ProbeSightings {
     pub misrouted: bool,
     /// Left for a removed endpoint of the sentinel: an old generation.
     pub stale: bool,
-    /// Refused by RST.
     pub refused: bool,
     /// Refused by an ICMP error.
     pub unreachable: bool,

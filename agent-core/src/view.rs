@@ -55,7 +55,6 @@ impl ServiceState {
     }
 }
 
-/// Changes made by a batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Applied {
     /// The changed Services, each in its state before the batch.
@@ -67,7 +66,6 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// Whether nothing changed.
     pub fn is_empty(&self) -> bool {
         self.before.is_empty() && !self.node_changed && !self.synced
     }
@@ -78,7 +76,6 @@ impl Applied {
 pub struct ClusterView {
     node: Option<Arc<NodeFacts>>,
     services: HashMap<ObjectName, ServiceState>,
-    /// Names of other nodes by number.
     peers: BTreeMap<u16, Arc<str>>,
     synced: bool,
 }
@@ -131,7 +128,6 @@ impl ClusterView {
         self.node.as_deref()
     }
 
-    /// Name of another node by its number.
     pub fn peer(&self, number: u16) -> Option<&Arc<str>> {
         self.peers.get(&number)
     }
@@ -146,7 +142,6 @@ impl ClusterView {
         self.services.get(name)
     }
 
-    /// Every Service with its slices, unordered.
     pub fn states(&self) -> impl Iterator<Item = (&ObjectName, &ServiceState)> {
         self.services.iter()
     }

@@ -125,7 +125,6 @@ impl ClaimAnnouncer {
         self.since = (begun > self.announced).then(|| self.since.unwrap_or(now));
     }
 
-    /// Time at which an Event is due, if one is.
     pub fn due(&self) -> Option<Mono> {
         let settled = self
             .since?

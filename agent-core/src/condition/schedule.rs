@@ -66,12 +66,10 @@ pub struct Written {
     pub transition: Wall,
 }
 
-/// The current standing with its times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Current {
     standing: Standing,
     since: Mono,
-    /// When the status became what it is.
     status_since: Mono,
     status_wall: Wall,
 }

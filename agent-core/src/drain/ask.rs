@@ -6,13 +6,11 @@ use std::time::Duration;
 use jiff::SignedDuration;
 use thiserror::Error;
 
-/// Default quiet time.
 pub const DEFAULT_QUIET: Duration = Duration::from_secs(10);
 /// Minimum quiet time: there is a sample at least every half second.
 pub const MIN_QUIET: Duration = Duration::from_secs(1);
 /// Maximum quiet time and idle time.
 pub const MAX_QUIET: Duration = Duration::from_secs(600);
-/// Default idle time.
 pub const DEFAULT_IDLE: Duration = Duration::from_secs(10);
 /// Maximum for the time that a caller has waited or wants to wait: a day.
 const MAX_WAIT: Duration = Duration::from_secs(86_400);
@@ -27,7 +25,6 @@ pub enum Until {
     Open,
 }
 
-/// The parameters of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// Required time without a new connection.
@@ -51,7 +48,6 @@ impl Default for Ask {
     }
 }
 
-/// An invalid request.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AskError {
     /// It is no duration, or out of range.
@@ -60,7 +56,6 @@ pub enum AskError {
          example 12.5, 30s or 1m30s"
     )]
     Duration {
-        /// Name of the duration.
         what: &'static str,
         value: String,
         /// Allowed range.

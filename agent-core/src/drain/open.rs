@@ -22,7 +22,6 @@ const OLD: Duration = Duration::from_secs(5);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     pub client: Address,
-    /// Address that the client dialled.
     pub dialled: Address,
     /// Time without a packet.
     pub idle: Duration,
@@ -77,7 +76,6 @@ impl Outsiders {
         }
     }
 
-    /// Counts a flow if it is selected.
     pub fn count(&self, flow: &Flow, counted: &mut OpenConnections) {
         let is_own = self.node.addresses.contains(&flow.client)
             || agent_common::steer::is_loopback(&flow.client)
@@ -108,7 +106,6 @@ impl OpenView {
         }
     }
 
-    /// The count, or why there is none.
     pub(super) fn known(&self, leaves: bool, now: Mono) -> Result<&OpenConnections, String> {
         if !leaves {
             return Err(

@@ -26,12 +26,10 @@ pub struct SourcePrefix {
 }
 
 impl SourcePrefix {
-    /// A whole address.
     pub fn host(address: Address) -> Self {
         Self { address, bits: 128 }
     }
 
-    /// A range.
     pub fn of(net: &IpNet) -> Self {
         let network = address(&net.network());
         let offset = if net.addr().is_ipv4() { 96 } else { 0 };
@@ -41,7 +39,6 @@ impl SourcePrefix {
         }
     }
 
-    /// Whether an address lies in it.
     pub fn contains(&self, address: &Address) -> bool {
         let mask = u128::MAX.checked_shl(128 - self.bits).unwrap_or(0);
         (u128::from_be_bytes(*address) ^ u128::from_be_bytes(self.address)) & mask == 0
@@ -56,7 +53,6 @@ pub const ECHO_SERVICE: &str = "pathproof-echo";
 pub struct NodeContext {
     /// Mapped addresses of the node: for node ports, and as sources.
     pub addresses: Vec<Address>,
-    /// Pod ranges of this node.
     pub pod_ranges: Vec<SourcePrefix>,
     /// The Service whose connections are probes, if there is one.
     pub sentinel: Option<ObjectName>,

@@ -21,7 +21,6 @@ use crate::view::ServiceState;
 /// Configuration of the sentinel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SentinelRule {
-    /// Its Service.
     pub service: ObjectName,
     /// The only endpoint that its slices may have, by [`Family`].
     pub echo: [IpAddr; FAMILIES],
@@ -57,7 +56,6 @@ pub struct Sentinel {
     pub enforcement: Option<Box<str>>,
 }
 
-/// No sentinel.
 pub static ABSENT: Sentinel = Sentinel {
     exists: false,
     altered: None,
@@ -101,11 +99,8 @@ impl Sentinel {
 /// What can be probed in one family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SentinelFamily {
-    /// Its cluster IP.
     pub cluster_ip: IpAddr,
-    /// Its TCP port.
     pub tcp: SentinelPort,
-    /// Its UDP port, if it has one.
     pub udp: Option<SentinelPort>,
     /// The address of this node at which node ports are dialled.
     pub node_address: Option<IpAddr>,

@@ -104,7 +104,6 @@ fn why_void(view: &LaneView) -> Option<String> {
     view.void_cause.as_ref().map(void)
 }
 
-/// Why a probe is void.
 fn void(cause: &VoidCause) -> String {
     match cause {
         VoidCause::Damage(sentence) => sentence.clone(),

@@ -4,11 +4,9 @@ use crate::cause::ProbeCause;
 use crate::trace::ProbePath;
 use crate::verdict::LaneView;
 
-/// A stage of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// The probe was sent.
     Sent,
     /// The probe entered the node.
     Arrived,

@@ -24,7 +24,6 @@ pub const BEAT: Duration = Duration::from_secs(300);
 #[derive(Debug, Default)]
 pub struct Census {
     pub(super) nodes: HashMap<Box<str>, Member>,
-    /// Number of the current or last list.
     list: u32,
     /// Whether a list was complete.
     pub(super) is_whole: bool,
@@ -64,7 +63,6 @@ impl Member {
 }
 
 impl Census {
-    /// A list of all nodes begins.
     pub fn begin_list(&mut self) {
         self.list = self.list.wrapping_add(1);
     }

@@ -38,7 +38,6 @@ pub fn interval(least: Duration, nodes: u32) -> Duration {
     least.max(Duration::from_secs(1) * EVENTS_PER_NODE * nodes / EVENTS_PER_SECOND)
 }
 
-/// A Lease as read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseSeen {
     /// The leader; `None` after a leader released it.
@@ -49,7 +48,6 @@ pub struct LeaseSeen {
     pub duration: Duration,
 }
 
-/// Next action on the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseStep {
     /// Create the Lease with this rotator's name.
@@ -58,9 +56,7 @@ pub enum LeaseStep {
     Take,
     /// Take the Lease of another holder, which expired.
     Seize,
-    /// Renew the Lease.
     Renew,
-    /// Do nothing.
     Wait,
 }
 
@@ -139,7 +135,6 @@ pub struct Wanted {
     pub service: String,
     /// Families of its cluster IPs.
     pub families: Vec<Family>,
-    /// Its ports.
     pub ports: Vec<(String, Protocol)>,
     /// The echo's address, the only endpoint, by [`Family`].
     pub echo: [IpAddr; FAMILIES],
@@ -148,7 +143,6 @@ pub struct Wanted {
     pub fleet: Option<String>,
 }
 
-/// Name of a family's slice.
 pub fn slice_name(service: &str, family: Family) -> String {
     format!("{service}-{}", of_family(family).to_lowercase())
 }
@@ -156,7 +150,6 @@ pub fn slice_name(service: &str, family: Family) -> String {
 /// A slice of the Service as read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SliceSeen {
-    /// Its name.
     pub name: String,
     /// Changes with every write.
     pub version: String,
@@ -194,7 +187,6 @@ impl SliceSeen {
 /// A write to the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Create a missing slice.
     Create {
         family: Family,
         generation: u16,
@@ -202,21 +194,18 @@ pub enum Write {
     /// Update a slice, if it still has this version.
     Update {
         family: Family,
-        /// Its version as it was read.
         version: String,
         generation: u16,
     },
     /// Update only the count of nodes, in a slice that is otherwise as desired.
     Count {
         family: Family,
-        /// Its version as it was read.
         version: String,
     },
     /// Delete a slice with the right name and another address type, which cannot be changed. The
     /// next check creates it again.
     Delete {
         name: String,
-        /// Its version as it was read.
         version: String,
     },
 }
@@ -224,7 +213,6 @@ pub enum Write {
 /// Result of a check of the slices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The writes, in order.
     pub writes: Vec<Write>,
     /// Whether they move the endpoint; otherwise they repair changes by others.
     pub rotates: bool,

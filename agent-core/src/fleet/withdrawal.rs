@@ -23,7 +23,6 @@ const BACK: Duration = Duration::from_secs(30);
 /// Whether a node has the label, and whose it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Excluded {
-    /// No label.
     #[default]
     No,
     /// Set by pathproof.
@@ -33,7 +32,6 @@ pub enum Excluded {
 }
 
 impl Excluded {
-    /// From the label's value.
     pub fn of(value: Option<&str>) -> Self {
         match value {
             None => Self::No,

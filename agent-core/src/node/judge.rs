@@ -41,7 +41,6 @@ pub struct Judge {
     pub(crate) settings: Settings,
     /// Both clocks at the start, to translate monotonic into wall-clock times.
     pub anchor: Anchor,
-    /// Time of the last event.
     pub(crate) now: Mono,
     /// The part of the cluster view that verdicts depend on.
     pub(crate) facts: Box<Facts>,
@@ -55,7 +54,6 @@ pub struct Judge {
     pub(super) successor: Successor,
     #[serde(skip)]
     pub(super) drain: Drain,
-    /// The kernel's drop reasons.
     #[serde(default)]
     pub(super) drops: DropLedger,
     #[serde(default)]
@@ -320,7 +318,6 @@ impl Judge {
         effects.push(Effect::Read(ReadEffect::SampleAfter(pause)));
     }
 
-    /// The ledger of other nodes.
     pub fn peers(&self) -> &PeerLedger {
         &self.ledger.peers
     }
@@ -426,7 +423,6 @@ impl Judge {
         }
     }
 
-    /// Services that are broken while the node is not.
     fn broken_services(&mut self, healthy: bool, effects: &mut Effects) -> UnservedServices {
         if !healthy {
             // The node's fault explains the Services' failures: forget them.

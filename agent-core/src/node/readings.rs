@@ -140,7 +140,6 @@ impl Judge {
         (clients, last)
     }
 
-    /// Records the results of lookups.
     pub(super) fn read_lookups(&mut self, lookups: &[Lookup], effects: &mut Effects) {
         for of in lookups {
             self.lookups.read[family_of(&of.of.client) as usize] = true;

@@ -50,7 +50,6 @@ pub struct SentinelStatus<'a> {
     state: &'a SentinelState,
 }
 
-/// State of devices, programs and prober.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ProberState {
@@ -58,7 +57,6 @@ enum ProberState {
     Unmade,
     /// The devices exist; programs and prober are not running.
     Ready,
-    /// Everything is running.
     Running,
     /// They cannot be made or started, for this reason.
     Off(String),
@@ -99,7 +97,6 @@ pub enum Condition<'a> {
     Off(&'a str),
     /// Its devices are being made.
     Settling,
-    /// Probes are sent.
     Probing,
 }
 
@@ -123,7 +120,6 @@ impl<'a> SentinelStatus<'a> {
         self.facts.taken.as_ref().or(parts).map(String::as_str)
     }
 
-    /// Whether probes are sent.
     pub fn is_running(self) -> bool {
         self.state.parts == ProberState::Running && self.facts.taken.is_none()
     }
@@ -199,7 +195,6 @@ impl SentinelState {
         self.desired.clone()
     }
 
-    /// The last kernel facts, if recent enough.
     fn kernel(&self, now: Mono) -> Option<KernelFacts> {
         let young = |(_, read): &(KernelFacts, Mono)| now.since(*read) <= KERNEL_AGE;
         self.kernel.filter(young).map(|(facts, _)| facts)
@@ -281,7 +276,6 @@ impl Judge {
         }
     }
 
-    /// Handles an event of the sentinel's parts.
     pub(super) fn parts(&mut self, event: SentinelEvent, effects: &mut Effects) {
         let Some(state) = &self.sentinel else {
             return;

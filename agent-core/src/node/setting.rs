@@ -35,7 +35,6 @@ pub struct ViewState {
     pub problems: Vec<String>,
     /// Number of objects of other kinds, which are ignored.
     pub ignored: u64,
-    /// When it last changed.
     pub changed: Option<Mono>,
     /// Number of object changes so far.
     pub changes: u64,
@@ -301,7 +300,6 @@ impl Setting {
         slices.flat_map(|slice| &slice.endpoints)
     }
 
-    /// Addresses of the pod probe on this node.
     fn own_probes(&self) -> Vec<IpAddr> {
         let local = self.probes().filter(|endpoint| endpoint.local);
         local.map(|endpoint| ip_of(&endpoint.address)).collect()

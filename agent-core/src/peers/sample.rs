@@ -73,7 +73,6 @@ pub struct PeerCount {
 pub struct Silence {
     #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
-    /// Number of the node.
     pub peer: u16,
     /// Name of the node, once it is known.
     #[serde(default)]
@@ -87,10 +86,8 @@ pub struct Silence {
 pub struct Departure {
     #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
-    /// Source class of the clients.
     #[serde(with = "crate::names::ClassName")]
     pub class: SourceClass,
-    /// Number of the node.
     pub peer: u16,
     /// The endpoints' range.
     pub range: u32,
@@ -98,7 +95,6 @@ pub struct Departure {
     pub device: u32,
     /// Id of the Service port and family.
     pub service: u32,
-    /// Number of connections.
     pub connections: u32,
 }
 
@@ -222,7 +218,6 @@ impl PeerSample {
         &mut self.counts[at]
     }
 
-    /// Whether this sample has an answer from this node.
     pub(super) fn has_answer_of(&self, family: Family, peer: u16) -> bool {
         let key = |count: &PeerCount| (count.family, count.peer);
         let from = self
@@ -233,7 +228,6 @@ impl PeerSample {
         counts.any(|count| count.answered > 0)
     }
 
-    /// Whether this sample has an answer from any node.
     pub(super) fn has_answer(&self, family: Family) -> bool {
         let mut counts = self.counts.iter();
         counts.any(|count| count.family == family && count.answered > 0)

@@ -17,11 +17,8 @@ use crate::view::{ClusterView, ServiceState};
 /// Content of the maps.
 #[derive(Clone, Debug, Default)]
 pub struct Installed {
-    /// FRONTENDS.
     pub frontends: Vec<(FrontendKey, FrontendValue)>,
-    /// ENDPOINTS.
     pub endpoints: Vec<(EndpointKey, EndpointValue)>,
-    /// SOURCES.
     pub sources: Vec<(SourcePrefix, SourceClass)>,
 }
 

@@ -12,9 +12,7 @@ use crate::view::ClusterView;
 pub(super) struct Claim {
     /// Id of the Service port.
     pub(super) id: u32,
-    /// The frontend.
     pub(super) key: FrontendKey,
-    /// Value that it should have.
     pub(super) value: FrontendValue,
     /// Present value, if this id holds the frontend.
     pub(super) stands: Option<FrontendValue>,
@@ -76,7 +74,6 @@ impl Draft {
         self.evicted.push(MapChange::DeleteEndpoint { key });
     }
 
-    /// The changes in order.
     pub(super) fn into_changes(self) -> Vec<MapChange> {
         let mut changes = self.first;
         let others = self.frontends.len() + self.released.len() + self.last.len();

@@ -150,7 +150,6 @@ impl Registry {
         }
     }
 
-    /// Whether an id is available.
     pub(super) fn has_free(&self) -> bool {
         self.slots.len() < self.limit as usize || !self.free.is_empty()
     }
@@ -221,7 +220,6 @@ impl Registry {
         slots.map(|slot| u64::from(slot.endpoints)).sum()
     }
 
-    /// Starts the rest of an id.
     pub(super) fn rest(&mut self, id: u32, now: Mono) {
         if let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) {
             slot.endpoints = 0;

@@ -47,7 +47,6 @@ impl Shortage {
         }
     }
 
-    /// Forgets that a Service port has no id.
     pub(super) fn forget_service(&mut self, name: &ObjectName, port: &PortExpectation) {
         if !self.services.is_empty() {
             self.services.remove(&service_key(name, port));

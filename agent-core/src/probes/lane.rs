@@ -27,7 +27,6 @@ pub(crate) struct LaneLedger {
     /// Another Service claims its frontend, or did when a probe last passed.
     #[serde(default)]
     pub(crate) claimed: bool,
-    /// When a probe last passed.
     pub(crate) last_pass: Option<Mono>,
     /// When a probe last failed, whether or not that counted.
     pub(crate) last_failure: Option<Mono>,

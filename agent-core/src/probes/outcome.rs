@@ -45,11 +45,9 @@ impl ProbeOutcome {
     }
 }
 
-/// Reason why a probe is void.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VoidReason {
-    /// It could not be sent.
     NotSent,
     /// It was sent long after it was due: the agent was starved.
     SentLate,

@@ -69,7 +69,6 @@ pub struct FleetSeen {
 pub struct AnswerReport {
     /// 200 or 503.
     pub status: u16,
-    /// Whether the answer calls the datapath healthy.
     pub healthy: bool,
     /// Whether it would be 503 without audit mode and the fleet brake.
     pub would_fail: bool,

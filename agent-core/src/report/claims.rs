@@ -43,12 +43,10 @@ pub struct ClaimReport {
 pub enum ClaimOwner {
     Node,
     Sentinel,
-    /// One of the Services that claim it.
     Service,
 }
 
 impl ClaimsReport {
-    /// The claims that a node has now.
     pub fn of(node: &Node) -> Self {
         let rule = node.judge().settings.sentinel.as_ref();
         let sentinel = rule.map(|rule| &rule.service);

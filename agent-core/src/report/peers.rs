@@ -10,7 +10,6 @@ use crate::time::Mono;
 /// Maximum number of nodes in the list, those with the most unanswered connections first.
 const SHOWN: usize = 20;
 
-/// Other nodes, from the ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeersReport {
     /// Number of nodes that received connections to Services since the agent started.

@@ -15,7 +15,6 @@ fn owned(owners: DatapathOwners) -> String {
     }
 }
 
-/// Description of one path.
 pub(super) fn path(shape: &Shape, path: SourceClass, owners: DatapathOwners) -> String {
     let socket_lb = shape.cilium.map_or(Told::No, |cilium| cilium.socket_lb);
     let mut parts = vec![owned(owners)];
@@ -108,7 +107,6 @@ fn owners(shape: &Shape, family: Family) -> Option<String> {
     }
 }
 
-/// Further notes for the reader.
 pub(super) fn notes(shape: &Shape, facts: &Facts) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(cilium) = shape.cilium {

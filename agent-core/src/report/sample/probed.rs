@@ -17,7 +17,6 @@ pub fn unprobed(state: SentinelState, sentence: &str) -> SentinelReport {
     }
 }
 
-/// Lanes of a sound family.
 pub fn passing(family: Family) -> Vec<LaneView> {
     proven().verdict.families.swap_remove(family as usize).lanes
 }
@@ -60,7 +59,6 @@ fn failed(lane: &LaneView, clear: bool) -> FailedLane {
     }
 }
 
-/// Stages that a probe with this cause passed.
 fn reached(cause: ProbeCause, delays: StageDelays) -> StageDelays {
     match cause {
         ProbeCause::NoData | ProbeCause::NotMasqueraded => delays,
