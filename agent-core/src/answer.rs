@@ -153,8 +153,7 @@ impl Answer {
     pub fn body(&self, now: Wall) -> String {
         let proofs = self.families.iter().map(|family| family.last_updated);
         let latest = proofs.max().flatten();
-        // On 200 kube-proxy writes the current time, so that clients of older releases see a recent
-        // one.
+        // On 200 kube-proxy writes the current time, so that clients of older releases see a recent one.
         let last_updated = (self.status == 200).then_some(now).or(latest);
         let mut body = String::with_capacity(320);
         // Writing to a String cannot fail.

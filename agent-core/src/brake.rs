@@ -115,8 +115,7 @@ pub struct Published {
 }
 
 impl Count {
-    /// Whether so many other nodes are unsound that no further one may fail. One node may always
-    /// fail.
+    /// Whether so many other nodes are unsound that no further one may fail. One node may always fail.
     fn is_over(self, percent: u32, others: u32) -> bool {
         let may = u64::from(self.nodes) * u64::from(percent) / 100;
         u64::from(others) >= may.max(1)
@@ -206,9 +205,8 @@ struct Failing {
 }
 
 impl Failing {
-    /// Number of unsound nodes besides this one. This node is in the count once the count has
-    /// grown, or once its condition must have been counted: other nodes may have recovered
-    /// meanwhile.
+    /// Number of unsound nodes besides this one. This node is in the count once the count has grown, or
+    /// once its condition must have been counted: other nodes may have recovered meanwhile.
     fn others(&self, count: Count, now: Mono) -> u32 {
         let counted = count.unsound > self.before || now.since(self.since) > COUNTED;
         count.unsound.saturating_sub(counted.into())

@@ -49,8 +49,7 @@ pub struct NodeFacts {
     pub taints: Vec<Arc<str>>,
     /// Whether `metadata.deletionTimestamp` is set.
     pub deleting: bool,
-    /// Whether condition `Ready` is Unknown: the control plane has no reports of the node's
-    /// kubelet.
+    /// Whether condition `Ready` is Unknown: the control plane has no reports of the node's kubelet.
     pub unheard: bool,
     /// Network problem of its pods, quoted from the Node's conditions.
     #[serde(default)]
@@ -99,8 +98,7 @@ pub struct ServiceFacts {
     pub internal_local: bool,
     /// Whether `spec.loadBalancerSourceRanges` (or its annotation) restricts sources.
     pub has_source_ranges: bool,
-    /// Whether its endpoints may be in other clusters, which have no slice here (Cilium's cluster
-    /// mesh).
+    /// Whether its endpoints may be in other clusters, which have no slice here (Cilium's cluster mesh).
     pub is_global: bool,
     /// `spec.healthCheckNodePort` of a load balancer's Service with `externalTrafficPolicy: Local`.
     pub health_port: Option<u16>,

@@ -1,6 +1,5 @@
-//! The Node's condition `ServiceDatapathReady`: status, reason and message, from a verdict and its
-//! answer; and when it is due to be written ([`Schedule`]) or announced by an Event
-//! ([`Announcer`]).
+//! The Node's condition `ServiceDatapathReady`: status, reason and message, from a verdict and its answer;
+//! and when it is due to be written ([`Schedule`]) or announced by an Event ([`Announcer`]).
 //!
 //! The status follows /livez: the datapath alone. A leaving node changes the reason and never makes
 //! the status False. Nothing here writes; `publish` does.
@@ -16,8 +15,7 @@ use crate::verdict::Verdict;
 pub use announce::{Announcer, ClaimAnnouncer};
 pub use schedule::{Pace, Refusal, Schedule, Written};
 
-/// The condition's type: the merge key of a Node's conditions, so that writes touch no other
-/// condition.
+/// The condition's type: the merge key of a Node's conditions, so that writes touch no other condition.
 pub const TYPE: &str = "ServiceDatapathReady";
 
 /// Maximum length of a message in bytes: an Event's note may have 1,024.
@@ -51,9 +49,8 @@ impl Status {
     }
 }
 
-/// Why the condition has its status, and the reason of an Event: stable CamelCase words, one for
-/// each state and cause of a verdict. docs/behaviour.md lists them; rules of other programs match
-/// them.
+/// Why the condition has its status, and the reason of an Event: stable CamelCase words, one for each state
+/// and cause of a verdict. docs/behaviour.md lists them; rules of other programs match them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// New connections get through.
@@ -133,8 +130,7 @@ impl Reason {
     }
 }
 
-/// The part of the condition whose change causes a write or an Event: everything except the
-/// message.
+/// The part of the condition whose change causes a write or an Event: everything except the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Standing {
     pub status: Status,

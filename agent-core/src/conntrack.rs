@@ -1,6 +1,5 @@
-//! The kernel's connection table: how full it is, and whether connections are dropped because of
-//! that. The node and all of its pods share one table, and a dropped packet leaves no trace except
-//! a counter.
+//! The kernel's connection table: how full it is, and whether connections are dropped because of that. The
+//! node and all of its pods share one table, and a dropped packet leaves no trace except a counter.
 
 use serde::{Deserialize, Serialize};
 
@@ -22,8 +21,7 @@ pub struct Table {
     pub drop: u64,
     /// Entries that could not be inserted. On sound nodes this happens to DNS clients that race.
     pub insert_failed: u64,
-    /// Entries of unanswered connections that were evicted for new ones: a full table without a
-    /// loss.
+    /// Entries of unanswered connections that were evicted for new ones: a full table without a loss.
     pub early_drop: u64,
 }
 

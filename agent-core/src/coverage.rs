@@ -25,8 +25,7 @@ const RETRIES: Duration = Duration::from_secs(130);
 pub struct Hooks {
     /// Interfaces that should be observed.
     pub devices: Vec<Hook>,
-    /// Number of interfaces that the configuration excludes, or whose headers the observer cannot
-    /// parse.
+    /// Number of interfaces that the configuration excludes, or whose headers the observer cannot parse.
     pub left_out: u64,
     /// Number of pods' interfaces that are not observed because of other programs' qdiscs.
     #[serde(default)]
@@ -217,9 +216,8 @@ impl Coverage {
             attached,
             wanted,
             reasons,
-            // Connections that were not followed may have got through. Those that leave by an
-            // unobserved uplink, or for a pod behind an unobserved interface, look lost if the
-            // endpoint is silent.
+            // Connections that were not followed may have got through. Those that leave by an unobserved
+            // uplink, or for a pod behind an unobserved interface, look lost if the endpoint is silent.
             lost_suspended: settling || full.is_some() || self.lacks_uplink() || unseen,
             refused_suspended: unseen,
             // An endpoint for which the map had no room, or that only kube-proxy has received,

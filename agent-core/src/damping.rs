@@ -52,8 +52,7 @@ pub struct DampingMemory {
 }
 
 impl Damping {
-    /// Starts healthy. A `dwell` of zero disables the hold-down, but not the second without
-    /// failure.
+    /// Starts healthy. A `dwell` of zero disables the hold-down, but not the second without failure.
     pub fn new(dwell: Duration) -> Self {
         Self::restore(dwell, DampingMemory::default())
     }
@@ -159,8 +158,7 @@ fn dwell(first: Duration, flaps: u32) -> Duration {
     first.saturating_mul(doubled).min(DWELL_MAX.max(first))
 }
 
-/// The answer that each family requires. An unknown family is ignored if more is known of the other
-/// one.
+/// The answer that each family requires. An unknown family is ignored if more is known of the other one.
 fn required_by_family(verdict: &Verdict, policy: UnknownPolicy) -> [Required; SLOTS] {
     let of_family = |family: Family| match verdict.family(family) {
         Some(judged) if judged.state < verdict.state.min(State::Proven) => Required::Pass,
@@ -179,8 +177,7 @@ fn required_by_family(verdict: &Verdict, policy: UnknownPolicy) -> [Required; SL
 /// Compares the verdicts of this agent and its predecessor.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct UpgradeGate {
-    /// Start of this agent; `None` if the former agent's last verdict failed, or is missing or too
-    /// old.
+    /// Start of this agent; `None` if the former agent's last verdict failed, or is missing or too old.
     since: Option<Mono>,
     /// Whether the agent is not ready because of the gate.
     pub closed: bool,

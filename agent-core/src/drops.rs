@@ -86,8 +86,7 @@ impl Drops {
     }
 }
 
-/// The drops with the times of reading. The times are not recorded, because no verdict depends on
-/// them.
+/// The drops with the times of reading. The times are not recorded, because no verdict depends on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DropLedger {
     pub(crate) shown: Drops,

@@ -79,8 +79,7 @@ pub enum SentinelEffect {
 pub enum ReadEffect {
     /// Take the next sample after this time.
     SampleAfter(Duration),
-    /// Read the datapath's shape, with these owners if they were just read. The answer is
-    /// `Event::Shape`.
+    /// Read the datapath's shape, with these owners if they were just read. The answer is `Event::Shape`.
     Shape(Option<OwnersRead>),
     /// Read the kernel's connection table. The answer is `Event::Table`.
     Table,
@@ -214,8 +213,7 @@ impl Answers {
 /// Desired state of the sentinel's devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DesiredDevices {
-    /// Whether there is a sentinel to probe. Once made, the devices stay while the sentinel is
-    /// edited.
+    /// Whether there is a sentinel to probe. Once made, the devices stay while the sentinel is edited.
     pub needed: bool,
     /// Families of the sentinel; empty if unknown.
     pub families: Vec<Family>,

@@ -160,19 +160,13 @@ pub enum TaintError {
     Empty,
     /// The text has a value or an effect.
     #[error("terminating taint {text:?} has a value or an effect: give only the key, {key:?}")]
-    NotKeyAlone {
-        text: String,
-        key: String,
-    },
+    NotKeyAlone { text: String, key: String },
     #[error(
         "terminating taint {text:?} is not a valid taint key, {problem}: give a key such as \
          \"karpenter.sh/disrupted\" or one of {}",
         preset_names()
     )]
-    Invalid {
-        text: String,
-        problem: &'static str,
-    },
+    Invalid { text: String, problem: &'static str },
 }
 
 fn preset_names() -> String {

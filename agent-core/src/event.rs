@@ -40,8 +40,7 @@ pub enum Event {
     #[serde(skip)]
     Full(Vec<MapChange>),
     /// The uncached sentinel and the time of the request, read by
-    /// [`SentinelEffect::Reread`](super::effect::SentinelEffect); `None` if the API server did not
-    /// answer.
+    /// [`SentinelEffect::Reread`](super::effect::SentinelEffect); `None` if the API server did not answer.
     #[serde(skip)]
     Reread(Mono, Option<Vec<Change>>),
     /// The view's facts for the judge.
@@ -204,8 +203,7 @@ pub struct KernelSample {
     /// the previous sample. A connection counts from the first sample in which it got through.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub successes: Vec<Success>,
-    /// Some of this node's endpoints that answered connections which had left for them by an
-    /// uplink.
+    /// Some of this node's endpoints that answered connections which had left for them by an uplink.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub by_uplink: Vec<IpAddr>,
     /// Connections whose data was not forwarded.

@@ -1,10 +1,9 @@
 //! Expectations for a Service on this node: the frontends that clients may dial, the expected
 //! handling by the source of a connection, and the endpoints that it may be sent to.
 //!
-//! The rules are kube-proxy's (1.36, `pkg/proxy/topology.go`, `serviceport.go`,
-//! `iptables/proxier.go`); docs/expectations.md has them as a table. Pure: the same facts always
-//! give the same expectations. TCP and UDP are followed, except the sentinel's UDP port, whose
-//! probes are followed one by one.
+//! The rules are kube-proxy's (1.36, `pkg/proxy/topology.go`, `serviceport.go`, `iptables/proxier.go`);
+//! docs/expectations.md has them as a table. Pure: the same facts always give the same expectations. TCP
+//! and UDP are followed, except the sentinel's UDP port, whose probes are followed one by one.
 
 use std::sync::Arc;
 

@@ -70,8 +70,7 @@ pub struct Row {
     pub reason: String,
     /// Reason as a sentence, if there is something to add.
     pub sentence: Option<String>,
-    /// When the condition's status last changed; the last heartbeat if the condition is out of
-    /// date.
+    /// When the condition's status last changed; the last heartbeat if the condition is out of date.
     #[serde(serialize_with = "as_text")]
     pub since: Option<Wall>,
     /// Why the node is leaving, in one word such as a taint's key.

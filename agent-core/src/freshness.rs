@@ -1,10 +1,9 @@
 //! Lag of the datapath behind the API, as this node received it.
 //!
-//! The rotator regularly moves the sentinel's endpoint to another port: its *generation*. Every
-//! node records when it received a generation (`Freshness::want`), and which one its probes meet
-//! (`Freshness::see`). Lateness counts from the oldest generation that was received and not met,
-//! not from the last success. So a datapath that is stuck while generations pass is as late as the
-//! first of them.
+//! The rotator regularly moves the sentinel's endpoint to another port: its *generation*. Every node
+//! records when it received a generation (`Freshness::want`), and which one its probes meet
+//! (`Freshness::see`). Lateness counts from the oldest generation that was received and not met, not from
+//! the last success. So a datapath that is stuck while generations pass is as late as the first of them.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -108,10 +107,9 @@ impl Freshness {
         self.pending.push_back(Received { generation, at });
     }
 
-    /// Records that a passing probe met this generation at `at`. Returns the measured lag: the time
-    /// from the receipt of a generation to the first probe that met it. It is an upper bound, too
-    /// large by at most the time since the previous probe. If that is longer than `gap`, nothing is
-    /// measured.
+    /// Records that a passing probe met this generation at `at`. Returns the measured lag: the time from
+    /// the receipt of a generation to the first probe that met it. It is an upper bound, too large by at
+    /// most the time since the previous probe. If that is longer than `gap`, nothing is measured.
     pub(crate) fn see(&mut self, generation: u16, at: Mono, gap: Duration) -> Option<Duration> {
         let before = self.seen.replace((generation, at));
         let is_same = before.is_some_and(|(seen, _)| seen == generation);
@@ -320,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datapath_that_heard_first_does_not_lag() {
+    fn a_datapath_that_received_it_first_does_not_lag() {
         let mut lane = followed();
         lane.see(20_002, ms(1_400), GAP);
         lane.want(20_002, ms(1_500), GAP);
@@ -332,7 +330,7 @@ mod tests {
 
     // This node's watch hangs while the proxy's does not.
     #[test]
-    fn one_that_is_ahead_of_us_is_not_late() {
+    fn a_datapath_ahead_of_this_node_is_not_late() {
         let mut lane = followed();
         lane.want(20_002, ms(1_100), GAP);
         lane.see(20_003, ms(1_400), GAP);
@@ -358,7 +356,7 @@ mod tests {
 
     // A fresh agent on a node whose proxy has long been hanging.
     #[test]
-    fn what_was_never_received_and_is_older_is_late() {
+    fn an_older_generation_that_was_never_received_is_late() {
         let mut lane = Freshness::default();
         lane.want(20_300, ms(1_000), GAP);
         for at in (1_100..100_000).step_by(400) {
@@ -368,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn time_that_does_not_count_is_taken_off() {
+    fn excused_time_is_not_lateness() {
         let mut lane = followed();
         lane.want(20_002, ms(2_000), GAP);
         lane.excuse(ms(3_000), ms(63_000));

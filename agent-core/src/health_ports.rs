@@ -2,9 +2,8 @@
 //! a Service with `externalTrafficPolicy: Local`.
 //!
 //! The selection of Services and endpoints follows kube-proxy (1.36, `serviceport.go`,
-//! `endpointschangetracker.go`). Each family has its own server, which counts addresses of ready
-//! endpoints on this node, whatever their ports. [`of_service`](super::answer::of_service) gives
-//! the answer.
+//! `endpointschangetracker.go`). Each family has its own server, which counts addresses of ready endpoints
+//! on this node, whatever their ports. [`of_service`](super::answer::of_service) gives the answer.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};

@@ -41,8 +41,7 @@ pub(crate) const READING_DOUBLES: u32 = 4;
 /// to double). Then it lists and writes its rules.
 pub(crate) const CATCH_UP: Duration = Duration::from_secs(90);
 
-/// Interval between reads of the connection table: while all is well, and while connections are
-/// lost.
+/// Interval between reads of the connection table: while all is well, and while connections are lost.
 pub(crate) const TABLE_INTERVAL: Duration = Duration::from_secs(10);
 pub(crate) const TABLE_LOSING_INTERVAL: Duration = Duration::from_millis(500);
 /// Time for which the table counts as full after its last dropped connection. For the same time
@@ -98,8 +97,7 @@ pub(crate) const HELD: Duration = Duration::from_secs(300);
 pub(crate) const ACTIVE: Duration = Duration::from_secs(10);
 /// If the agent was away for longer than this, lanes that worked before have to work again.
 pub(crate) const FORGOTTEN: Duration = Duration::from_secs(3_600);
-/// A Service whose first endpoints are younger than this is no evidence: a proxy may be late with
-/// them.
+/// A Service whose first endpoints are younger than this is no evidence: a proxy may be late with them.
 pub(crate) const FIRST_ENDPOINTS: Duration = Duration::from_secs(15);
 
 /// Failures of a Service do not count for this long after another one began or ceased to claim a
@@ -131,8 +129,7 @@ pub struct Limits {
     /// Beside proofs, failures are suspect once none got through for this long.
     #[serde(with = "ns")]
     pub suspect_after: Duration,
-    /// A cause that affects only part of the traffic accuses once that part has failed for this
-    /// long.
+    /// A cause that affects only part of the traffic accuses once that part has failed for this long.
     #[serde(with = "ns")]
     pub partial_after: Duration,
     /// Time after its removal for which connections to an endpoint are not reported.
@@ -145,8 +142,7 @@ pub struct Limits {
     /// Maximum age of the last of these connections.
     #[serde(with = "ns")]
     pub stale_fresh: Duration,
-    /// Once connections of a Service get through, it stops being stale after this long without a
-    /// stale one.
+    /// Once connections of a Service get through, it stops being stale after this long without a stale one.
     #[serde(with = "ns")]
     pub stale_quiet: Duration,
     /// Minimum number of stale connections, or one less if a generation of the sentinel is late too.

@@ -59,8 +59,7 @@ pub struct Settings {
     pub families: CountedFamilies,
     /// The first hold-down of a flapping node.
     pub flap_dwell: Duration,
-    /// Maximum share of nodes that may be out of service together, in percent; `None` turns the
-    /// brake off.
+    /// Maximum share of nodes that may be out of service together, in percent; `None` turns the brake off.
     #[serde(default)]
     pub fleet_brake: Option<u32>,
     /// Source ranges of load balancers' probes.

@@ -1,9 +1,8 @@
 //! The ledger of other nodes: which of them answer connections from this node.
 //!
-//! A node can translate and forward correctly while the network between the nodes loses everything:
-//! a firewall drops the tunnel's packets, checksums are wrong, the CNI's agent is gone. Such
-//! connections leave and are never answered. A single silent node may also be powered off, drained
-//! or isolated itself.
+//! A node can translate and forward correctly while the network between the nodes loses everything: a
+//! firewall drops the tunnel's packets, checksums are wrong, the CNI's agent is gone. Such connections
+//! leave and are never answered. A single silent node may also be powered off, drained or isolated itself.
 //!
 //! A node that lost its route to another one sends by the wrong device instead (`astray`).
 //!
@@ -272,8 +271,7 @@ impl FamilyPeers {
         }
     }
 
-    /// Records an unanswered connection; `is_outage` means that no other node answered in the same
-    /// sample.
+    /// Records an unanswered connection; `is_outage` means that no other node answered in the same sample.
     fn fall_silent(&mut self, silence: &Silence, info: &ServiceInfo, at: Mono, is_outage: bool) {
         let is_own = self.silent_here.contains_key(&silence.service);
         if is_own || !self.worked.contains(&silence.peer) {

@@ -51,9 +51,8 @@ pub struct SentinelView {
     /// parts. Meanwhile no probe counts, and no lane is disarmed.
     #[serde(default)]
     pub off: Option<String>,
-    /// Hash of everything in the sentinel that the datapath makes rules of (addresses, ports,
-    /// endpoints), except the generation. It is the same after a restart of the agent; a new hash
-    /// means a new sentinel.
+    /// Hash of everything in the sentinel that the datapath makes rules of (addresses, ports, endpoints),
+    /// except the generation. It is the same after a restart of the agent; a new hash means a new sentinel.
     pub identity: u64,
     /// When this state began.
     pub changed_at: Mono,
@@ -141,8 +140,7 @@ pub struct SentinelMemory {
 }
 
 impl SentinelLedger {
-    /// An empty ledger. No probe counts until [`view_changed`](Self::view_changed) reports a
-    /// sentinel.
+    /// An empty ledger. No probe counts until [`view_changed`](Self::view_changed) reports a sentinel.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -218,8 +216,7 @@ impl SentinelLedger {
             return outcome;
         }
         match outcome {
-            // A probe from before the change of the sentinel or the owner is no proof for the new
-            // one.
+            // A probe from before the change of the sentinel or the owner is no proof for the new one.
             ProbeOutcome::Passed { .. } if trace.sent < unchanged_since => {}
             ProbeOutcome::Passed { masqueraded } => {
                 lane.pass(trace, masqueraded, self.conntrack.is_full(now), now);
@@ -234,11 +231,10 @@ impl SentinelLedger {
         outcome
     }
 
-    /// Whether a lane counts although it never worked. Failures that a filter explains may be due
-    /// to how the cluster is built, even if a proxy is declared. A node without an address in a
-    /// family does not forward that family. The proxy gets a grace period after boot, after a
-    /// change of the sentinel, and after another proxy took over. Changes within the first of these
-    /// do not extend it.
+    /// Whether a lane counts although it never worked. Failures that a filter explains may be due to how
+    /// the cluster is built, even if a proxy is declared. A node without an address in a family does not
+    /// forward that family. The proxy gets a grace period after boot, after a change of the sentinel, and
+    /// after another proxy took over. Changes within the first of these do not extend it.
     fn is_expected(&self, lane: Lane, outcome: ProbeOutcome, local: bool, now: Mono) -> bool {
         let clear = match outcome {
             // The proxy may serve node ports on other addresses. If it wrote no rules, cluster IPs
@@ -309,8 +305,7 @@ impl SentinelLedger {
         }
         let mut known = ownership.known.unwrap_or(owners);
         if is_first && owners == DatapathOwners::from_iter([Owner::KubeProxyIptables]) {
-            // A new agent does not know whether a legacy table was already there beside the former
-            // owner.
+            // A new agent does not know whether a legacy table was already there beside the former owner.
             known = known.iter().chain(owners.iter()).collect();
         }
         ownership.known = Some(known);
@@ -365,8 +360,7 @@ impl SentinelLedger {
         self.lane(lane).run.as_ref().map_or(0, |run| run.failures)
     }
 
-    /// Missing masquerade is a fault if kube-proxy owns the path, must masquerade it, and did so
-    /// before.
+    /// Missing masquerade is a fault if kube-proxy owns the path, must masquerade it, and did so before.
     fn with_memory(&self, trace: &ProbeTrace, outcome: ProbeOutcome) -> ProbeOutcome {
         let lane = trace.lane;
         if outcome == (ProbeOutcome::Passed { masqueraded: false })
@@ -379,9 +373,8 @@ impl SentinelLedger {
         outcome
     }
 
-    /// kube-proxy always masquerades traffic from outside to node ports; for cluster IPs it depends
-    /// on the configuration. So a cluster IP counts only if node ports, which worked, are not
-    /// masqueraded either.
+    /// kube-proxy always masquerades traffic from outside to node ports; for cluster IPs it depends on the
+    /// configuration. So a cluster IP counts only if node ports, which worked, are not masqueraded either.
     fn is_masquerade_owed(&self, lane: Lane, sent: Mono) -> bool {
         let node_port = Lane {
             path: ProbePath::NodePort,

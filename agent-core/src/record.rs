@@ -1,10 +1,9 @@
 //! The flight recorder: the events of the last minutes in a bounded ring. The file that it yields
 //! is replayed bit for bit, so that a disputed 503 is answered with evidence.
 //!
-//! A recording is gzip of JSON, one `Line` a line. It consists of parts. Each part is a gzip member
-//! that begins with the judge's state, so the oldest part can be dropped and the others can still
-//! be replayed. A replay compares every change of the verdict, and the judge at every later part,
-//! with the recorded ones.
+//! A recording is gzip of JSON, one `Line` a line. It consists of parts. Each part is a gzip member that
+//! begins with the judge's state, so the oldest part can be dropped and the others can still be replayed. A
+//! replay compares every change of the verdict, and the judge at every later part, with the recorded ones.
 //!
 //! The cost is one serialisation per event, and at most 1 MiB compressed. The recorder reads no
 //! clock and writes no file; the shell does.

@@ -32,10 +32,7 @@ pub enum RecordingError {
     #[error(
         "the recording has format {found}, and this pathproof reads format {VERSION}: replay it with the version that wrote it, {agent}"
     )]
-    Version {
-        found: u32,
-        agent: String,
-    },
+    Version { found: u32, agent: String },
     #[error("the recording is cut off after line {line}: copy the whole file again")]
     CutOff { line: usize },
     #[error("line {line} of the recording cannot be read: {source}")]
@@ -202,8 +199,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Another version, if the line is a part of one: that need not be readable beyond its first
-/// fields.
+/// Another version, if the line is a part of one: that need not be readable beyond its first fields.
 fn other_version(text: &[u8]) -> Option<RecordingError> {
     if !text.starts_with(b"{\"part\"") {
         return None;

@@ -336,8 +336,7 @@ fn replayed_sentinel(node: &Node) -> SentinelReport {
 pub struct HardeningReport {
     /// Whether dropping privileges is configured (--hardening).
     pub wanted: bool,
-    /// Capabilities that are left, sorted; empty if `wanted` is false, because they are not read
-    /// then.
+    /// Capabilities that are left, sorted; empty if `wanted` is false, because they are not read then.
     pub capabilities: Vec<String>,
     /// Whether executing a program can no longer gain privileges.
     pub no_new_privs: bool,

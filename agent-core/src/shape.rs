@@ -31,8 +31,7 @@ pub struct Facts {
     pub devices: Vec<DeviceFacts>,
     /// Number of interfaces that are netkit pairs.
     pub netkit: u32,
-    /// Other programs that run when this process calls `connect`, by [`Family`]; `None` if reading
-    /// failed.
+    /// Other programs that run when this process calls `connect`, by [`Family`]; `None` if reading failed.
     pub connect: [Option<Strangers>; FAMILIES],
     /// The same for programs that run after it bound a socket.
     pub bound: [Option<Strangers>; FAMILIES],
@@ -176,8 +175,7 @@ pub struct Shape {
     /// Cilium, if it is there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cilium: Option<Cilium>,
-    /// Uplinks with an XDP program, which may answer or translate before the observer sees a
-    /// packet.
+    /// Uplinks with an XDP program, which may answer or translate before the observer sees a packet.
     pub accelerated: Vec<String>,
     /// Number of interfaces that are netkit pairs; the observer cannot attach to them.
     pub netkit: u32,
@@ -280,10 +278,9 @@ impl Shape {
         ))
     }
 
-    /// Whether the sentinel's probes from outside the node take the way of real connections. A
-    /// Cilium that replaces kube-proxy translates at the interfaces that it manages. Packets that
-    /// enter by others are not translated, or only by leftover rules of kube-proxy. So they do not
-    /// show what users experience.
+    /// Whether the sentinel's probes from outside the node take the way of real connections. A Cilium that
+    /// replaces kube-proxy translates at the interfaces that it manages. Packets that enter by others are
+    /// not translated, or only by leftover rules of kube-proxy. So they do not show what users experience.
     pub fn probes_stand(&self) -> bool {
         !self.may_replace() || self.sentinel_managed == Told::Yes
     }

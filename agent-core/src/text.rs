@@ -26,8 +26,7 @@ pub fn is_hidden(sign: char) -> bool {
         '\u{fffd}' => true,
         _ if sign.is_ascii() => sign.is_ascii_control(),
         _ => {
-            // `escape_debug` escapes whatever is not printable; at the beginning also combining
-            // marks.
+            // `escape_debug` escapes whatever is not printable; at the beginning also combining marks.
             let mut after_letter = [b'a'; 5];
             let length = sign.encode_utf8(&mut after_letter[1..]).len();
             let text = std::str::from_utf8(&after_letter[..=length]);
@@ -130,7 +129,7 @@ mod tests {
     #[case::line_of_unicode("a\u{2028}b", r"a\u{2028}b")]
     #[case::tag("a\u{e0041}", r"a\u{e0041}")]
     #[case::no_text("\u{fffd}", r"\u{fffd}")]
-    fn what_is_hidden_is_shown(#[case] text: &str, #[case] expected: &str) {
+    fn hidden_characters_are_escaped(#[case] text: &str, #[case] expected: &str) {
         assert_eq!(visible(text), expected);
     }
 
@@ -161,7 +160,7 @@ mod tests {
         "\\u{1b}[2Jx\\u{1b}]0;t\\u{7}\\u{1b}"
     )]
     #[case("\x1b[31", true, "\\u{1b}[31")]
-    fn colours_and_lines_of_a_page_stay(
+    fn a_page_keeps_its_colours_and_lines(
         #[case] page: &str,
         #[case] colours: bool,
         #[case] expected: &str,
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_means_the_same() {
+    fn escaping_json_keeps_its_meaning() {
         let value = serde_json::json!({"a\u{202e}": ["\u{e0041}\u{9b}\x7f\t", "\u{fffd}"]});
         let text = serde_json::to_string_pretty(&value).unwrap();
         let clean = json(&text);
@@ -185,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn once_is_enough(text in any::<String>()) {
+        fn escaping_twice_changes_nothing(text in any::<String>()) {
             let once = visible(&text);
             prop_assert!(!once.contains(is_hidden));
             prop_assert_eq!(&visible(&once), &once);

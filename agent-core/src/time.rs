@@ -49,8 +49,7 @@ pub(crate) mod ns {
     }
 }
 
-/// Wall-clock time: nanoseconds since 1970-01-01T00:00:00Z. Bodies and logs use it, judgements do
-/// not.
+/// Wall-clock time: nanoseconds since 1970-01-01T00:00:00Z. Bodies and logs use it, judgements do not.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -68,8 +67,7 @@ impl Wall {
         Self::of(text.parse().ok()?)
     }
 
-    /// Cannot fail: every `i64` of nanoseconds is between the years 1677 and 2262, which jiff
-    /// supports.
+    /// Cannot fail: every `i64` of nanoseconds is between the years 1677 and 2262, which jiff supports.
     pub fn timestamp(self) -> Timestamp {
         Timestamp::from_nanosecond(self.0.into()).unwrap_or_default()
     }
@@ -85,9 +83,8 @@ impl fmt::Display for Wall {
 /// Go's output for the zero time.
 pub const GO_ZERO_TIME: &str = "0001-01-01T00:00:00Z";
 
-/// One instant on both clocks, read together. Keep it until the wall clock is set
-/// ([`Anchor::is_off`]): a new pair shifts every translated time by the delay between its two
-/// readings.
+/// One instant on both clocks, read together. Keep it until the wall clock is set ([`Anchor::is_off`]): a
+/// new pair shifts every translated time by the delay between its two readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Anchor {
     pub mono: Mono,

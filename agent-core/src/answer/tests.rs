@@ -256,7 +256,7 @@ fn a_leaving_node_has_a_healthy_datapath() {
 }
 
 #[test]
-fn what_never_was_is_gos_zero_time_and_an_empty_status_is_left_out() {
+fn without_a_proof_the_time_is_gos_zero_and_an_empty_status_is_omitted() {
     let starting = verdict(
         vec![family(Family::V4, State::Starting, None)],
         Eligibility::Eligible,
@@ -289,7 +289,7 @@ fn what_never_was_is_gos_zero_time_and_an_empty_status_is_left_out() {
 }
 
 #[test]
-fn audit_says_what_it_holds_back() {
+fn audit_reports_that_it_would_fail() {
     let verdict = verdict(
         vec![family(Family::V4, State::Broken, None)],
         Eligibility::Eligible,
@@ -312,7 +312,7 @@ fn audit_says_what_it_holds_back() {
 #[case::both_unknown([State::Unknown, State::Unknown], 503)]
 #[case::one_unknown_beside_starting([State::Starting, State::Unknown], 200)]
 #[case::one_unknown_beside_broken([State::Broken, State::Unknown], 503)]
-fn closed_asks_for_something_known(#[case] states: [State; 2], #[case] status: u16) {
+fn the_closed_policy_answers_503_for_unknown(#[case] states: [State; 2], #[case] status: u16) {
     let [four, six] = states;
     let families = vec![
         family(Family::V4, four, None),
@@ -334,7 +334,7 @@ fn closed_asks_for_something_known(#[case] states: [State; 2], #[case] status: u
 #[case(Endpoint::Healthz, Enforcement::Audit, 200, true, true)]
 #[case(Endpoint::Livez, Enforcement::Enforce, 200, true, false)]
 #[case(Endpoint::Livez, Enforcement::Audit, 200, true, false)]
-fn a_start_is_told_on_healthz_alone(
+fn only_healthz_answers_503_during_a_start(
     #[case] endpoint: Endpoint,
     #[case] enforcement: Enforcement,
     #[case] status: u16,
@@ -416,7 +416,7 @@ fn any_enforcement() -> impl Strategy<Value = Enforcement> {
 #[case::has_one(1, true, 200)]
 #[case::has_none(0, true, 503)]
 #[case::is_broken(2, false, 503)]
-fn of_a_service(#[case] endpoints: u32, #[case] healthy: bool, #[case] status: u16) {
+fn the_answer_for_a_service(#[case] endpoints: u32, #[case] healthy: bool, #[case] status: u16) {
     let port = HealthPort {
         service: ObjectName::new("shop", "web"),
         local: [Some(endpoints), None],
@@ -439,7 +439,7 @@ fn of_a_service(#[case] endpoints: u32, #[case] healthy: bool, #[case] status: u
 
 proptest! {
     #[test]
-    fn livez_does_not_know_the_node(
+    fn livez_ignores_the_nodes_eligibility(
         states in [any_state(), any_state()],
         nodes in [any_eligibility(), any_eligibility()],
         policy in any_policy(),

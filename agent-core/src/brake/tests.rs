@@ -32,8 +32,7 @@ fn brake(counted: Option<Count>) -> Brake {
     brake
 }
 
-/// This many other nodes are unsound when a node's 503 begins, and the count does not include it
-/// yet.
+/// This many other nodes are unsound when a node's 503 begins, and the count does not include it yet.
 #[rstest]
 #[case::alone(0, 1, false)]
 #[case::one_of_two(0, 2, false)]
@@ -72,7 +71,7 @@ fn a_503_that_no_count_has_settled_is_taken_back() {
 #[case::the_last_that_settles_nothing(&[31], true)]
 #[case::the_first_that_does(&[32], false)]
 #[case::with_the_next_rotation(&[5, 60], false)]
-fn a_503_that_was_there_first_stays(#[case] counts: &[u64], #[case] held: bool) {
+fn a_503_from_before_the_others_stays(#[case] counts: &[u64], #[case] held: bool) {
     let mut brake = brake(of(0, 200));
     assert_eq!(brake.step(true, true, s(1)), None);
     for at in counts {
@@ -107,7 +106,7 @@ fn the_first_counts_after_an_outage_settle_nothing() {
 }
 
 #[test]
-fn an_outage_releases_nobody() {
+fn an_outage_releases_no_held_node() {
     let mut brake = brake(of(0, 200));
     count(&mut brake, of(200, 200), s(2));
     assert!(brake.step(true, true, s(2)).is_some());
@@ -181,7 +180,7 @@ fn an_uncertain_cause_waits() {
 #[rstest]
 #[case::certain(true, None)]
 #[case::uncertain(false, Some(Held::Uncounted))]
-fn who_was_not_heard_for_long_counts_no_more(#[case] certain: bool, #[case] held: Option<Held>) {
+fn an_old_count_no_longer_holds_a_node_back(#[case] certain: bool, #[case] held: Option<Held>) {
     let mut silent = brake(of(100, 200));
     let at = s(SILENT.as_secs() + 1);
     assert_eq!(silent.step(true, certain, at), held);

@@ -1,8 +1,7 @@
 //! When an Event is due: only on transitions, and within a budget.
 //!
-//! A transition is the begin or the end of an accusation, or of the node's removal. Changes that
-//! are over before the API server answers or the budget allows are not announced: nothing is
-//! queued.
+//! A transition is the begin or the end of an accusation, or of the node's removal. Changes that are over
+//! before the API server answers or the budget allows are not announced: nothing is queued.
 
 use std::time::Duration;
 
@@ -235,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_waited_for_and_then_forgotten() {
+    fn an_event_is_retried_after_a_refusal() {
         let mut announcer = announcer();
         announcer.observe(broken(Cause::Leaked), at(10));
         announcer.failed(Refusal::Denied, at(20));

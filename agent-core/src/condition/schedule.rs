@@ -167,8 +167,7 @@ impl Schedule {
         (!same).then(|| settled.max(self.calm.free_at()))
     }
 
-    /// The condition's `lastTransitionTime`. It changes only if the status differs from the API
-    /// server's.
+    /// The condition's `lastTransitionTime`. It changes only if the status differs from the API server's.
     pub fn transition(&self) -> Option<Wall> {
         let current = self.current.as_ref()?;
         let kept = self
@@ -282,8 +281,7 @@ pub(super) struct Retry {
 impl Retry {
     pub(super) fn failed(&mut self, node: &str, pace: &Pace, refusal: Refusal, now: Mono) {
         let doubled = 1u32.checked_shl(self.failures).unwrap_or(u32::MAX);
-        // The pause plus the node's own part of it: of a short pause all of it, of a long one a
-        // tenth.
+        // The pause plus the node's own part of it: of a short pause all of it, of a long one a tenth.
         let (pause, over) = match refusal {
             Refusal::Denied => (pace.denied, pace.denied / 10),
             Refusal::Failed { wait } => {

@@ -190,7 +190,7 @@ fn the_status_follows_livez_and_leaving_is_a_reason(
 }
 
 #[test]
-fn the_message_holds_what_is_to_be_known() {
+fn the_message_has_the_verdict_and_one_more_finding() {
     let of = |node, state, sound, lenience| {
         let verdict = verdict(state, Some(Cause::Leaked), None, node);
         message(&verdict, standing(&verdict, sound), lenience)
@@ -381,7 +381,7 @@ fn the_transition_moves_with_the_status_alone() {
 }
 
 #[test]
-fn what_came_and_went_while_the_api_server_was_away_moves_nothing() {
+fn a_change_that_ended_during_an_outage_moves_no_transition_time() {
     let mut schedule = schedule("node-1", None);
     schedule.observe(sound(), at(10), wall(10));
     schedule.wrote(sound(), wall(10), at(10));
@@ -459,7 +459,7 @@ proptest! {
     }
 
     #[test]
-    fn what_accuses_nobody_stays_within_a_budget(course in any_course()) {
+    fn changes_without_an_accusation_stay_within_a_budget(course in any_course()) {
         let calm = |second| match stands_at(&course, second) {
             Standing { status: Status::False, .. } => unknown(),
             other => other,
@@ -574,7 +574,7 @@ fn transitions_alone_are_announced() {
     stands(Status::True, Reason::Leaving)
 )]
 #[case(Status::True, None, sound())]
-fn what_an_agent_before_said_is_not_said_again(
+fn what_a_previous_agent_announced_is_not_announced_again(
     #[case] status: Status,
     #[case] reason: Option<Reason>,
     #[case] standing: Standing,
@@ -588,7 +588,7 @@ fn what_an_agent_before_said_is_not_said_again(
 }
 
 #[test]
-fn a_recovery_within_the_jitter_is_no_news() {
+fn a_recovery_within_the_jitter_is_not_announced() {
     let mut announcer = Announcer::new("node-1", Pace::default(), None);
     announcer.observe(broken(), at(10));
     let due = announcer.due().unwrap();

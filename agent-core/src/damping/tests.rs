@@ -9,8 +9,7 @@ fn ms(ms: u64) -> Mono {
     Mono(1_000_000_000_000 + ms * 1_000_000)
 }
 
-/// Steps every 100 ms until `to` with the required answers; returns the times when the answer
-/// changed.
+/// Steps every 100 ms until `to` with the required answers; returns the times when the answer changed.
 fn changes(damping: &mut Damping, script: &[(u64, Required)], to: u64) -> Vec<(u64, u16)> {
     let mut changes = Vec::new();
     let mut last = damping.served().healthy;
@@ -100,7 +99,7 @@ fn dwells_double_up_to_five_minutes(#[case] first: u64, #[case] flaps: u32, #[ca
 }
 
 #[test]
-fn a_family_that_follows_is_no_flap_of_its_own() {
+fn a_second_family_that_follows_is_not_another_flap() {
     let mut damping = Damping::new(DWELL_DEFAULT);
     assert!(!damping.step_required([Fail, Pass, Pass], ms(0)).healthy);
     let served = damping.step_required([Fail, Fail, Pass], ms(200));
@@ -223,7 +222,7 @@ fn only_a_failure_that_began_with_this_agent_closes_the_gate(
 #[case::just_now(400, true)]
 #[case::long_ago(399, false)]
 #[case::by_a_version_that_did_not_say_when(0, false)]
-fn a_verdict_of_long_ago_is_no_measure(#[case] given: u64, #[case] closed: bool) {
+fn an_old_verdict_does_not_close_the_gate(#[case] given: u64, #[case] closed: bool) {
     let mut gate = UpgradeGate::new(Some((State::Proven, second(given))), second(1000));
     assert_eq!(gate.judge(State::Broken, second(1001)), closed);
 }

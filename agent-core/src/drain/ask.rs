@@ -89,8 +89,7 @@ impl Ask {
         Ok(ask)
     }
 
-    /// The query for [`Ask::parse`], without default values: an older agent may not know their
-    /// names.
+    /// The query for [`Ask::parse`], without default values: an older agent may not know their names.
     pub fn query(&self) -> String {
         let mut query = format!("quiet={:.3}", self.quiet.as_secs_f64());
         if self.until == Until::Open {

@@ -170,7 +170,7 @@ mod tests {
     #[case::the_node("192.0.2.10", "198.51.100.1", false)]
     #[case::loopback("127.0.0.1", "192.0.2.10", false)]
     #[case::a_probe("130.211.0.9", "192.0.2.10", false)]
-    fn who_comes_from_outside(#[case] client: &str, #[case] dialled: &str, #[case] counts: bool) {
+    fn flows_from_outside_count(#[case] client: &str, #[case] dialled: &str, #[case] counts: bool) {
         let mut counted = OpenConnections::default();
         for idle in [0, 10, 11, 3_600] {
             let flow = Flow {

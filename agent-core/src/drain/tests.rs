@@ -59,7 +59,7 @@ fn leaving() -> Drain {
 
 /// The hooks were missing for some time: connections were unobserved.
 #[test]
-fn quiet_begins_anew_where_something_may_have_come_unseen() {
+fn quiet_time_restarts_after_a_gap_in_the_observation() {
     let mut drain = leaving();
     drain.look(&outside(68_950, &[]), None);
     drain.missed(ms(69_000));
@@ -176,7 +176,7 @@ fn a_caller_may_say_that_the_node_leaves() {
 }
 
 #[test]
-fn time_that_nobody_watched_is_not_quiet() {
+fn unobserved_time_is_not_quiet() {
     // An agent that just started knows nothing of the time before.
     let mut fresh = drain();
     fresh.follow(&tainted(), ms(60_000));
@@ -222,7 +222,7 @@ fn time_that_nobody_watched_is_not_quiet() {
 #[case("quiet=1&until=open", 1_000, None)]
 #[case("quiet=1&until=open&idle=10s", 1_000, None)]
 #[case("quiet=1&until=new&waited=1", 1_000, Some(1_000))]
-fn questions(#[case] query: &str, #[case] quiet: u64, #[case] waited: Option<u64>) {
+fn valid_queries_are_parsed(#[case] query: &str, #[case] quiet: u64, #[case] waited: Option<u64>) {
     let ask = Ask {
         quiet: Duration::from_millis(quiet),
         waited: waited.map(Duration::from_millis),
@@ -246,7 +246,7 @@ fn questions(#[case] query: &str, #[case] quiet: u64, #[case] waited: Option<u64
 #[case("waited=25h", "waited \"25h\"")]
 #[case("waited=NaN", "waited \"NaN\"")]
 #[case("quite=10s", "\"quite\" is not known")]
-fn questions_that_are_none(#[case] query: &str, #[case] expected: &str) {
+fn invalid_queries_are_rejected(#[case] query: &str, #[case] expected: &str) {
     let message = Ask::parse(query).unwrap_err().to_string();
     assert!(message.contains(expected), "{message}");
 }

@@ -30,7 +30,7 @@ fn directory() -> BTreeMap<u32, ServiceInfo> {
 }
 
 #[test]
-fn nothing_is_asked_while_nothing_is_lost() {
+fn without_a_loss_no_reasons_are_read() {
     let mut drops = DropLedger::default();
     for second in 0..600 {
         assert!(!drops.look(at(second)));
@@ -49,7 +49,7 @@ fn a_loss_is_watched_until_it_is_over() {
 }
 
 #[test]
-fn what_goes_on_being_lost_is_watched_for_a_quarter_of_the_time() {
+fn during_a_long_loss_reasons_are_read_a_quarter_of_the_time() {
     let mut drops = DropLedger::default();
     let mut watched = 0;
     let mut is_on = false;

@@ -70,8 +70,7 @@ fn pod_source(address: IpAddr, cidrs: &[IpNet]) -> Option<String> {
              {RESERVE}"
         ));
     };
-    // IPAM does not assign the network address, and the gateway gets the first one; IPv6 has no
-    // broadcast.
+    // IPAM does not assign the network address, and the gateway gets the first one; IPv6 has no broadcast.
     let is_v4 = cidr.addr().is_ipv4();
     let what = if address == cidr.network() {
         "network address"

@@ -1,6 +1,5 @@
-//! Map entries that a Service needs, counted without building them: ports and addresses multiply. A
-//! single Service of a tenant with a thousand of each would take more memory than the agent may
-//! use.
+//! Map entries that a Service needs, counted without building them: ports and addresses multiply. A single
+//! Service of a tenant with a thousand of each would take more memory than the agent may use.
 
 use agent_common::service::Family;
 

@@ -39,8 +39,7 @@ struct Dialled {
 }
 
 impl Rivals {
-    /// Follows a change of the view. `own` is the sentinel's Service, and `sentinel` its present
-    /// state.
+    /// Follows a change of the view. `own` is the sentinel's Service, and `sentinel` its present state.
     pub fn follow(
         &mut self,
         view: &ClusterView,

@@ -52,7 +52,7 @@ fn a_node_address_inside_its_pod_range_is_the_node() {
 #[case::ranges(LoadBalancer, &["has_source_ranges"], [Nothing; 3])]
 #[case::ranges_are_no_node_ports(NodePort, &["has_source_ranges"], [Forward; 3])]
 #[case::in_other_clusters(ClusterIp, &["is_global"], [Nothing; 3])]
-fn each_class_is_owed_its_own(
+fn each_source_class_has_its_expectation(
     #[case] kind: FrontendKind,
     #[case] set: &[&str],
     #[case] expected: [Owed; SOURCE_CLASSES],

@@ -88,8 +88,7 @@ pub fn rule(finding: &Finding, limits: &Limits) -> Option<String> {
     })
 }
 
-/// Eliminated explanations, as a sentence without a period; `None` if the finding does not accuse
-/// the node.
+/// Eliminated explanations, as a sentence without a period; `None` if the finding does not accuse the node.
 pub fn eliminated(finding: &Finding) -> Option<String> {
     let text = match (finding.rule, &finding.evidence) {
         (Rule::BrokenByProbes, Evidence::Probes { lanes, .. }) => {

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_made_up() {
+    fn unknown_steps_are_empty() {
         let passing = probed::passing(Family::V4).remove(0);
         assert!(steps(&passing, &Interfaces::default()).is_empty());
         // A confirmed run from a previous agent.

@@ -140,7 +140,7 @@ fn every_reason_has_its_row() {
 #[rstest]
 #[case(Duration::from_secs(899), Group::Sound, "proven")]
 #[case(Duration::from_secs(901), Group::Doubtful, "out of date")]
-fn a_condition_that_nobody_keeps_says_nothing(
+fn an_outdated_condition_is_ignored(
     #[case] age: Duration,
     #[case] group: Group,
     #[case] judged: &str,

@@ -1,17 +1,15 @@
 //! Which nodes the rotator withdraws from load balancers without health checks (MetalLB, kube-vip,
 //! the cloud's list of targets), by a label that these read. Nothing here reads a cluster.
 //!
-//! The label's value names its owner. A label set by a person or another tool is never removed, and
-//! does not count here. When in doubt pathproof removes its label, also from a node whose agent is
-//! silent.
+//! The label's value names its owner. A label set by a person or another tool is never removed, and does
+//! not count here. When in doubt pathproof removes its label, also from a node whose agent is silent.
 
 use std::time::Duration;
 
 use super::census::{Census, Member};
 use crate::time::Mono;
 
-/// Excludes a node from load balancers, whatever its value ([KEP-1143], stable since Kubernetes
-/// 1.21).
+/// Excludes a node from load balancers, whatever its value ([KEP-1143], stable since Kubernetes 1.21).
 ///
 /// [KEP-1143]: https://github.com/kubernetes/enhancements/tree/master/keps/sig-architecture/1143-node-role-labels
 pub const LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -48,8 +46,7 @@ pub struct Rule {
     pub after: Duration,
     /// Maximum share of the counted nodes, in percent, but at least one node.
     pub share: u32,
-    /// All withdrawn nodes come back, and none is withdrawn: the emergency switch for the whole
-    /// cluster.
+    /// All withdrawn nodes come back, and none is withdrawn: the emergency switch for the whole cluster.
     pub recalls: bool,
 }
 
@@ -195,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_set_is_theirs() {
+    fn labels_of_others_are_not_touched() {
         for value in ["", "true", "somebody"] {
             let mut census = cluster(5, &[]);
             put(&mut census, "n1", true, Some(value), 0);

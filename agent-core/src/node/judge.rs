@@ -1,5 +1,4 @@
-//! The judge: evidence in, verdict out. Plain data, which a recording stores whole from time to
-//! time.
+//! The judge: evidence in, verdict out. Plain data, which a recording stores whole from time to time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -69,8 +68,7 @@ pub struct Judge {
     /// The node was more than Starting in this boot, so it does not return to Starting.
     #[serde(default)]
     served: bool,
-    /// /healthz is 503 because of the boot: the node is Starting, or no later verdict has ended the
-    /// wait.
+    /// /healthz is 503 because of the boot: the node is Starting, or no later verdict has ended the wait.
     #[serde(default)]
     waits: bool,
     /// Status codes of the last answers.
@@ -148,8 +146,7 @@ impl Judge {
         self.now
     }
 
-    /// After addresses were replaced: updates the sentinel's identity, which is computed from
-    /// addresses.
+    /// After addresses were replaced: updates the sentinel's identity, which is computed from addresses.
     pub(crate) fn identify_again(&mut self) {
         if let Some(identity) = self.sentinel().map(|of| of.identity()) {
             self.ledger.sentinel.view.identity = identity;

@@ -172,10 +172,9 @@ impl Judge {
         known && !self.lookups.read[family as usize] && is_young
     }
 
-    /// Why no client of that class has a path to an endpoint of this node. Blocked paths count only
-    /// for clients that were served before through the same interface. For forged sources, and for
-    /// strangers that an operator gave no route, the kernel has no path either. An open path counts
-    /// for any client.
+    /// Why no client of that class has a path to an endpoint of this node. Blocked paths count only for
+    /// clients that were served before through the same interface. For forged sources, and for strangers
+    /// that an operator gave no route, the kernel has no path either. An open path counts for any client.
     fn blocked(&self, lookups: &[Lookup], family: Family, class: SourceClass) -> Option<Cause> {
         let ledger = self.ledger.family(family);
         let namespaces = self.ledger.namespaces_in_use(family, self.now).min(2);

@@ -26,9 +26,8 @@ use crate::probes::{KernelFacts, ProbeOutcome, SentinelView, VoidReason, classif
 use crate::time::Mono;
 use crate::trace::{ProbeTrace, Transport};
 
-/// State of the sentinel's devices, programs and prober, and of their checks. The cluster's side is
-/// in [`Facts`] only. The ledger keeps damage, and the combination of both sides
-/// ([`SentinelView`]).
+/// State of the sentinel's devices, programs and prober, and of their checks. The cluster's side is in
+/// [`Facts`] only. The ledger keeps damage, and the combination of both sides ([`SentinelView`]).
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct SentinelState {
     parts: ProberState,
@@ -290,8 +289,7 @@ impl Judge {
                 self.turn(ProberState::Off(why), effects);
             }
             SentinelEvent::Damaged(sentence) => {
-                // After a later check that found the parts sound, the same damage is reported
-                // again.
+                // After a later check that found the parts sound, the same damage is reported again.
                 let lasts = |at: Mono| state.sound.is_none_or(|sound| sound < at);
                 if !self.ledger.sentinel.is_damage(&sentence, lasts) {
                     effects.push(Effect::Log(Notice::Damaged(sentence.clone())));
@@ -397,8 +395,7 @@ impl Judge {
             ..state.kernel(self.now).unwrap_or_default()
         };
         let outcome = classify(&trace, &facts, &self.settings.limits);
-        // While the uncached sentinel differs, no failure counts, so the next read must settle
-        // that.
+        // While the uncached sentinel differs, no failure counts, so the next read must settle that.
         let recheck = state.recheck.as_ref();
         let failed = matches!(outcome, ProbeOutcome::Failed(_));
         let is_in_doubt = failed && recheck.is_some_and(|of| of.differs.is_some());

@@ -58,8 +58,7 @@ pub(super) struct Setting {
     pub(super) claims_begun: u64,
     pub(super) state: ViewState,
     successor: Successor,
-    /// A successor has maintained the maps since the last plan here: they must be read before the
-    /// next one.
+    /// A successor has maintained the maps since the last plan here: they must be read before the next one.
     unread_maps: bool,
     /// The maps are being read; after that the whole view is planned.
     adopting: bool,
@@ -129,8 +128,7 @@ impl Setting {
                 for sighting in &mut sample.sightings {
                     self.date(sighting);
                 }
-                // Any pod may dial that port. A replay has no view: the recorded ones were already
-                // checked.
+                // Any pod may dial that port. A replay has no view: the recorded ones were already checked.
                 if !sample.peers.cuts.is_empty() && self.rule.is_some() {
                     let probes = self.own_probes();
                     sample.peers.cuts.retain(|cut| probes.contains(&cut.client));
@@ -305,8 +303,7 @@ impl Setting {
         local.map(|endpoint| ip_of(&endpoint.address)).collect()
     }
 
-    /// Some of this node's endpoints, each with its namespace, except the sentinel's and the node
-    /// itself.
+    /// Some of this node's endpoints, each with its namespace, except the sentinel's and the node itself.
     pub(super) fn endpoints_here(&self, family: Family) -> Vec<(&str, IpAddr)> {
         let own = self.view.node().map_or(&[][..], |node| &node.addresses);
         let sentinel = self.rule.as_ref().map(|rule| &rule.service);

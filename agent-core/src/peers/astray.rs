@@ -1,5 +1,4 @@
-//! Connections to other nodes that leave by another device than earlier connections to the same
-//! range.
+//! Connections to other nodes that leave by another device than earlier connections to the same range.
 //!
 //! Without its route, a packet for the overlay leaves by the default route: translated, not
 //! encapsulated, and never answered. The usual device of a range is learned from answers. If a
@@ -17,8 +16,7 @@ use crate::time::Mono;
 /// Maximum number of ranges whose device is remembered.
 const RANGES: usize = 8_192;
 
-/// Number of a node, and a range of addresses on it
-/// ([`range_of`](agent_common::evidence::range_of)).
+/// Number of a node, and a range of addresses on it ([`range_of`](agent_common::evidence::range_of)).
 pub type Range = (u16, u32);
 
 /// Devices by which the ranges of one family were reached.

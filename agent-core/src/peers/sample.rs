@@ -19,8 +19,7 @@ pub(super) const LISTED: usize = 64;
 pub struct PeerSample {
     /// Sorted by family, number, range and device.
     pub counts: Vec<PeerCount>,
-    /// Unanswered connections of all classes, grouped by common properties; at most 64 for each
-    /// device.
+    /// Unanswered connections of all classes, grouped by common properties; at most 64 for each device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub departures: Vec<Departure>,
     /// Names of devices by index, as far as known.
@@ -99,8 +98,7 @@ pub struct Departure {
 }
 
 impl PeerSample {
-    /// Adds a connection whose loss window is over. UDP entries must not be added: their `note` is
-    /// a time.
+    /// Adds a connection whose loss window is over. UDP entries must not be added: their `note` is a time.
     pub fn add(&mut self, key: &PendingKey, pending: &Pending) {
         let has = |bits: u32| pending.state & bits != 0;
         let is_probe = pending.flags & frontend_flag::SENTINEL != 0;

@@ -97,9 +97,8 @@ impl Planner {
         self.quotas.settle();
     }
 
-    /// Gives a Service port the id of one of its frontends in the map, and all frontends with that
-    /// id. A frontend of another kind belonged to another Service, from which a claim must not take
-    /// the id.
+    /// Gives a Service port the id of one of its frontends in the map, and all frontends with that id. A
+    /// frontend of another kind belonged to another Service, from which a claim must not take the id.
     fn adopt_id(
         &mut self,
         name: &ObjectName,

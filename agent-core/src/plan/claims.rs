@@ -82,8 +82,7 @@ impl Planner {
             .is_some_and(|first| self.has_rival(*key, first))
     }
 
-    /// Frontends that two Services begin to claim in one batch: neither may get them even for a
-    /// moment.
+    /// Frontends that two Services begin to claim in one batch: neither may get them even for a moment.
     pub(super) fn claimed_twice(&self, claims: &[Claim]) -> BTreeSet<FrontendKey> {
         let mut all: Vec<(FrontendKey, u32)> = claims.iter().map(|of| (of.key, of.id)).collect();
         all.sort_unstable();
@@ -131,8 +130,7 @@ impl Planner {
         waited
     }
 
-    /// Moves the node's claims of the agent's ports from the addresses of `before` to the present
-    /// ones.
+    /// Moves the node's claims of the agent's ports from the addresses of `before` to the present ones.
     pub(super) fn claim_own(&mut self, before: &NodeContext, draft: &mut Draft) {
         if before.addresses == self.node.addresses {
             return;
@@ -158,8 +156,7 @@ impl Planner {
         node.addresses.iter().copied().flat_map(at).collect()
     }
 
-    /// Records that a claim on frontends of these ids began or ended while connections were under
-    /// way.
+    /// Records that a claim on frontends of these ids began or ended while connections were under way.
     pub(super) fn note_disputes(&mut self, draft: &mut Draft, now: Mono) {
         self.disputed.retain(|_, at| now.since(*at) < REST);
         for id in std::mem::take(&mut draft.disputed) {

@@ -1,5 +1,4 @@
-//! A plan in progress: changes by phase, and the holder of each frontend, which is its only
-//! claimant.
+//! A plan in progress: changes by phase, and the holder of each frontend, which is its only claimant.
 
 use std::collections::BTreeSet;
 

@@ -51,8 +51,7 @@ pub(super) struct Registry {
     by_name: Vec<u32>,
     /// Ids that were used and have rested, the longest rested first.
     free: VecDeque<u32>,
-    /// Resting ids by namespace, the longest resting first; those without a known namespace under
-    /// "".
+    /// Resting ids by namespace, the longest resting first; those without a known namespace under "".
     resting: BTreeMap<Arc<str>, BTreeSet<(Mono, u32)>>,
     /// Whether ids that this registry never assigned may have counts (pinned maps).
     all_dirty: bool,
@@ -100,9 +99,8 @@ impl Registry {
             .partition_point(|id| self.slot(*id).is_some_and(|slot| slot.name < *name))
     }
 
-    /// Assigns an id: the port's own if it still rests, a new one, or the one that rested longest.
-    /// Also returns whether the maps may have counts of another port under it. `None` if all are in
-    /// use.
+    /// Assigns an id: the port's own if it still rests, a new one, or the one that rested longest. Also
+    /// returns whether the maps may have counts of another port under it. `None` if all are in use.
     pub(super) fn acquire(
         &mut self,
         name: &ObjectName,

@@ -1,8 +1,7 @@
 //! Entries for which a map had no room, and their retries.
 //!
-//! A full map is a counted loss of coverage and never changes a verdict. If an endpoint of a
-//! Service port is missing, its frontends are removed too; otherwise connections to that endpoint
-//! would look misrouted.
+//! A full map is a counted loss of coverage and never changes a verdict. If an endpoint of a Service port
+//! is missing, its frontends are removed too; otherwise connections to that endpoint would look misrouted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -92,8 +91,7 @@ impl Planner {
                 MapChange::PutEndpoint { key, value } => {
                     self.shortage.endpoints.insert(key, value);
                 }
-                // Otherwise another Service claimed it in the same plan, or only its address is
-                // watched.
+                // Otherwise another Service claimed it in the same plan, or only its address is watched.
                 MapChange::PutFrontend { key, value }
                     if self.owners.get(&key) == Some(&value.service) =>
                 {

@@ -137,7 +137,7 @@ fn endpoints_come_before_frontends_and_go_after() {
 }
 
 #[test]
-fn nothing_changed_is_nothing_to_do() {
+fn an_unchanged_batch_needs_no_changes() {
     let mut world = World::new();
     let batch = vec![
         node(&["192.168.0.5"], &[]),

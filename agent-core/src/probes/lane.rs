@@ -309,9 +309,8 @@ impl SentinelLedger {
         }
     }
 
-    /// The source of the cluster view is away, or was not reached yet after a restart. The
-    /// datapath, which uses the same API server, is not late for changes that it may have missed
-    /// meanwhile.
+    /// The source of the cluster view is away, or was not reached yet after a restart. The datapath, which
+    /// uses the same API server, is not late for changes that it may have missed meanwhile.
     pub fn source_away(&mut self, now: Mono) {
         self.away.get_or_insert(now);
     }

@@ -1,6 +1,5 @@
-//! Replaces the addresses in a recording for a bug report. Each address always becomes the same
-//! address of a range reserved for documentation or benchmarks, so a replay yields the same
-//! verdicts.
+//! Replaces the addresses in a recording for a bug report. Each address always becomes the same address of
+//! a range reserved for documentation or benchmarks, so a replay yields the same verdicts.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -93,8 +92,7 @@ impl Pseudonyms {
         }
         let next = self.known.len() as u32 + 1;
         *self.known.entry(address).or_insert_with(|| match address {
-            // 198.18.0.0/15 has 131,072 addresses; further ones are shared, which changes no
-            // family.
+            // 198.18.0.0/15 has 131,072 addresses; further ones are shared, which changes no family.
             IpAddr::V4(_) => Ipv4Addr::from_bits(0xc612_0000 | (next & 0x1_ffff)).into(),
             IpAddr::V6(_) => Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(next)).into(),
         })

@@ -213,7 +213,7 @@ fn a_replay_is_the_run_bit_for_bit() {
 }
 
 #[test]
-fn a_replay_stops_at_the_time_that_is_asked_for() {
+fn a_replay_stops_at_the_requested_time() {
     let scene = incident();
     let file = scene.node.recording();
     let whole = replay(&file, None).unwrap();
@@ -232,7 +232,7 @@ fn a_replay_stops_at_the_time_that_is_asked_for() {
 }
 
 #[test]
-fn another_answer_than_the_recorded_one_is_told() {
+fn a_different_answer_than_the_recorded_one_is_reported() {
     let scene = incident();
     let file = scene.node.recording();
     let mut text = String::new();
@@ -384,7 +384,7 @@ fn redacted_recordings_come_to_the_same() {
 }
 
 #[test]
-fn what_is_no_recording_is_refused_in_a_sentence() {
+fn files_that_are_no_recording_are_rejected_with_a_sentence() {
     let file = incident().node.recording();
     let why = |bytes: &[u8]| replay(bytes, None).err().map(|error| error.to_string());
     let foreign = Some(

@@ -1,5 +1,4 @@
-//! Contested frontends in the document behind `/verdict`: their number, their claimants, and the
-//! remedy.
+//! Contested frontends in the document behind `/verdict`: their number, their claimants, and the remedy.
 
 use agent_common::service::{FrontendKey, TCP};
 use serde::{Deserialize, Serialize};

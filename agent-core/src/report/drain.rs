@@ -24,8 +24,7 @@ pub struct DrainReport {
     pub connections: Option<u64>,
     /// New connections since the agent started.
     pub total: u64,
-    /// Connections from the ranges of --drain-ignore-cidr, since the agent started. They do not
-    /// count.
+    /// Connections from the ranges of --drain-ignore-cidr, since the agent started. They do not count.
     pub ignored: u64,
     /// Open connections with a packet within the idle time, while the Node object shows the
     /// removal; `None` if they are not counted.

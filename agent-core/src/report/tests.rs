@@ -12,7 +12,7 @@ use crate::node::Condition;
 use crate::replay::replay;
 
 #[test]
-fn sentences_stand_beside_findings_and_a_reader_needs_none() {
+fn a_report_has_sentences_and_is_read_back_without_them() {
     for report in [
         sample::broken(),
         sample::blind(),
@@ -56,7 +56,7 @@ fn flat(text: &mut String, path: &str, value: &Value) {
 
 /// The first sample is compared in full, and the others by their differences from it.
 #[test]
-fn samples_are_what_they_were() {
+fn sample_reports_do_not_change() {
     let of = |report: &Report| {
         let mut text = String::new();
         flat(&mut text, "", &serde_json::to_value(report).unwrap());
@@ -148,7 +148,7 @@ fn problems_of_writing_are_gathered() {
 }
 
 #[test]
-fn a_drain_is_told_in_the_time_of_the_day() {
+fn a_drain_report_has_wall_clock_times() {
     let mut report = sample::blind();
     let now = report.verdict.at;
     let blind = DrainReport::of(&report, &Ask::default(), now);

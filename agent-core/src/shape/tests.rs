@@ -132,7 +132,7 @@ fn beside_rules_that_kube_proxy_left_behind(
 #[case::one_and_it_has_none([Some(links(&[])), None], Told::Unknown)]
 #[case::one_and_it_has_one([None, Some(links(&["?"]))], Told::Yes)]
 #[case::both_and_none([Some(links(&[])), Some(links(&[]))], Told::No)]
-fn sockets_of_one_family_do_not_speak_for_both(
+fn one_familys_sockets_do_not_decide_for_both(
     #[case] connect: [Option<Strangers>; FAMILIES],
     #[case] expected: Told,
 ) {
@@ -170,7 +170,7 @@ fn interfaces_that_are_away_change_nothing(#[case] there: usize, #[case] expecte
 }
 
 #[test]
-fn hooks_that_cannot_be_read_tell_nothing() {
+fn unreadable_hooks_leave_the_shape_unknown() {
     let mut facts = node(&["cil_to_netdev"], Some(&["?"]), PROXY);
     facts.devices[0].hooks = None;
     let shape = Shape::of(&facts);
@@ -323,7 +323,7 @@ fn outsiders_are_hidden_where_they_are_served(
 }
 
 #[test]
-fn xdp_and_netkit_are_told() {
+fn xdp_and_netkit_are_reported() {
     let mut facts = node(&["cil_to_netdev"], Some(&["cil_sock4_lb"]), &[]);
     facts.devices[0].xdp = true;
     facts.netkit = 3;
@@ -347,7 +347,7 @@ fn xdp_and_netkit_are_told() {
 #[case::native(&[], Routing::Native)]
 #[case::vxlan(&["cilium_vxlan"], Routing::Vxlan)]
 #[case::geneve(&["cilium_geneve"], Routing::Geneve)]
-fn devices_tell_how_nodes_are_reached(#[case] names: &[&str], #[case] expected: Routing) {
+fn devices_show_how_nodes_are_reached(#[case] names: &[&str], #[case] expected: Routing) {
     let mut facts = node(&[], Some(&[]), PROXY);
     facts.devices.extend(
         names

@@ -26,7 +26,7 @@ fn the_most_lenient_wins(
 }
 
 #[test]
-fn garbage_is_told_once_and_ignored() {
+fn invalid_values_are_reported_once_and_ignored() {
     let mut switches = Switches::default();
     assert!(switches.read(Some(Some("yes")), Some(Some(&"x".repeat(9_000)))));
     assert!(!switches.read(Some(Some("yes")), Some(Some(&"x".repeat(9_000)))));
@@ -44,7 +44,7 @@ fn garbage_is_told_once_and_ignored() {
 }
 
 #[test]
-fn what_cannot_be_read_stays() {
+fn switches_of_unknown_objects_stay() {
     let mut switches = Switches::default();
     switches.read(Some(Some("audit")), Some(Some("audit")));
     switches.read(None, None);

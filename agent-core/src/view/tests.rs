@@ -77,7 +77,7 @@ fn what_changes_and_changes_back_did_not_change() {
 }
 
 #[test]
-fn nothing_is_kept_of_what_is_gone() {
+fn a_deleted_service_leaves_nothing_behind() {
     let mut view = ClusterView::new();
     view.apply(vec![service("a"), slice("a-1", "a", 1)]);
     let slice = ObjectName::new("ns", "a-1");
@@ -94,7 +94,7 @@ fn nothing_is_kept_of_what_is_gone() {
 }
 
 #[test]
-fn synced_and_the_node_are_told_once() {
+fn synced_and_node_changes_are_reported_once() {
     let mut view = ClusterView::new();
     assert!(!view.is_synced());
     assert!(view.apply(vec![Change::Synced]).synced);

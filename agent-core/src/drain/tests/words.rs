@@ -161,7 +161,7 @@ fn a_count_serves_for_connections_that_came_before(#[case] begun: u64, #[case] e
 #[rstest]
 #[case(5_000, Reason::Quiet)]
 #[case(5_001, Reason::Blind)]
-fn a_look_serves_for_five_seconds(#[case] age: u64, #[case] expected: Reason) {
+fn a_sample_is_valid_for_five_seconds(#[case] age: u64, #[case] expected: Reason) {
     let finding = view(1_000, None, 75_000).judge(&Ask::default(), ms(75_000 + age));
     assert_eq!(finding.reason, expected);
 }
@@ -188,7 +188,7 @@ fn a_connection_at_the_moment_of_the_taint_counts() {
 
 /// Quiet is known before the node leaves, as far back as the observation goes.
 #[test]
-fn quiet_is_told_of_nodes_that_stay() {
+fn quiet_time_is_known_before_the_node_leaves() {
     let quiet = |view: DrainView| view.quiet();
     assert_eq!(quiet(DrainView::default()), None);
     let span = |ms| Some(Duration::from_millis(ms));

@@ -1,5 +1,4 @@
-//! Conflicts of the sentinel's addresses with the cluster, and similar addresses without a
-//! conflict.
+//! Conflicts of the sentinel's addresses with the cluster, and similar addresses without a conflict.
 
 use std::sync::Arc;
 

@@ -71,7 +71,7 @@ fn what_accuses_the_node_comes_first() {
 }
 
 #[test]
-fn a_lane_that_never_worked_is_told_of_where_nothing_else_is_known() {
+fn a_lane_that_never_worked_gives_a_remedy_if_nothing_else_is_known() {
     let mut verdict = sample::proven().verdict;
     probed::never(&mut verdict.families[1].lanes[1], ProbeCause::Refused);
     assert_eq!(order(&verdict), [""; 0]);
@@ -85,7 +85,7 @@ fn a_lane_that_never_worked_is_told_of_where_nothing_else_is_known() {
 
 /// UDP lanes whose failure TCP explains add nothing.
 #[test]
-fn what_is_explained_is_told_once() {
+fn an_explained_lane_adds_no_remedy() {
     let mut verdict = sample::proven().verdict;
     let lanes = &mut verdict.families[0].lanes;
     probed::fail(&mut lanes[0], ProbeCause::Leaked, 4);

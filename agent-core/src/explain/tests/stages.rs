@@ -96,7 +96,7 @@ fn every_stage_has_its_words() {
 
 /// A probe of the node itself that reached no stage was certainly sent once one failed.
 #[test]
-fn what_is_not_known_is_not_told() {
+fn unknown_stages_are_omitted() {
     let count = |path, failed, came| {
         let mut lane = lane(path, ProbeCause::LostBeforeLeaving, came);
         lane.failed = failed;

@@ -87,7 +87,7 @@ fn a_list_replaces_what_was_known() {
 }
 
 #[test]
-fn what_is_not_whole_or_not_heard_is_not_said() {
+fn an_incomplete_or_silent_census_publishes_nothing() {
     let mut census = Census::default();
     census.begin_list();
     set(&mut census, 0, true);
@@ -103,7 +103,7 @@ fn what_is_not_whole_or_not_heard_is_not_said() {
 
 /// With the minimum number of nodes that is written at once, in clusters of different sizes.
 #[test]
-fn large_changes_are_said_at_once() {
+fn large_changes_are_published_at_once() {
     for (nodes, least) in [(3, 1), (99, 1), (200, 4), (5_000, 100)] {
         let mut census = cluster(nodes, 0);
         assert_eq!(said(&mut census, s(0)), Some((0, nodes)));
@@ -132,7 +132,7 @@ fn small_changes_are_gathered() {
 
 /// An unchanged count is written every five minutes, or with another write.
 #[test]
-fn a_calm_count_is_written_anew_now_and_then() {
+fn an_unchanged_count_is_written_every_five_minutes() {
     let mut census = cluster(200, 1);
     let mut writes = |anyway: bool, at: u64| {
         let wall = Wall(NOW.0 + i64::try_from(at).unwrap() * 1_000_000_000);
@@ -152,7 +152,7 @@ fn a_calm_count_is_written_anew_now_and_then() {
 
 /// Another node's clock shows only that its agent still writes.
 #[test]
-fn who_writes_is_counted_whatever_its_clock_says() {
+fn an_agent_that_writes_is_counted_whatever_its_clock() {
     let mut census = cluster(1, 0);
     let proven = |heartbeat| condition(Status::True, "DatapathProven", heartbeat);
     let ahead = before(-86_400);

@@ -172,8 +172,7 @@ fn slices_that_are_gone_come_back() {
         (plan.writes, plan.rotates),
         (vec![create(Family::V6, 20_005)], false)
     );
-    // Without slices, the last written generation continues; if that is unknown, the first one is
-    // used.
+    // Without slices, the last written generation continues; if that is unknown, the first one is used.
     rotation.wrote(20_006, true, s(60));
     let plan = rotation.plan(&wanted(), &[], 3, s(65));
     assert_eq!(
@@ -364,7 +363,7 @@ fn a_lease_that_ran_out_is_followed_by_a_pause() {
 }
 
 #[test]
-fn one_that_went_in_order_is_followed_at_once() {
+fn a_released_lease_is_taken_at_once() {
     let mut candidate = Candidate::new("b".to_owned());
     candidate.step(Some(&lease(Some("a"), 1)), s(0));
     assert_eq!(candidate.step(Some(&lease(None, 2)), s(5)), LeaseStep::Take);

@@ -20,8 +20,7 @@ use crate::time::Mono;
 
 const YOUNG: Mono = Mono(20_000_000_000);
 
-/// An agent that started at `now` after boot, and received the cluster with or without the pod
-/// probe.
+/// An agent that started at `now` after boot, and received the cluster with or without the pod probe.
 fn booted(now: Mono, probe: Option<bool>) -> Node {
     let mut node = Node::new(settings(), Start { now, ..start() });
     let mut changes = cluster();

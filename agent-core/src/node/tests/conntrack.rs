@@ -100,7 +100,7 @@ fn a_full_table_waits_for_the_count_of_other_nodes() {
 
 /// The first loss requests a read, and the next one has the cause.
 #[test]
-fn the_second_probe_that_is_lost_has_the_name() {
+fn the_second_lost_probe_has_the_cause_conntrack_full() {
     let mut scene = scene();
     let sent = scene.later(2_000).now();
     let first = scene.probe(arriving(ProbePath::OffCluster, sent));
@@ -168,7 +168,7 @@ fn connections_that_find_room_do_not_end_it() {
 #[case::full_without_a_drop(|_| full(7, 0))]
 #[case::dns_races(|round| full(7 + 20 * round, 20 * round))]
 #[case::drops_with_room(|round| Table { entries: 900, ..full(7 + 20 * round, 0) })]
-fn a_filter_is_a_filter_still(#[case] table: fn(u64) -> Table) {
+fn other_losses_are_not_called_a_full_table(#[case] table: fn(u64) -> Table) {
     let mut scene = scene();
     let mut round = 0;
     let mut next = || {
@@ -200,7 +200,7 @@ fn a_full_table_in_which_probes_find_room_is_no_fault() {
 #[rstest]
 #[case::full(full(9, 0), Cause::ConntrackFull)]
 #[case::with_room(Table { entries: 10, ..full(9, 0) }, Cause::Lost)]
-fn a_lost_connection_has_the_name(#[case] table: Table, #[case] cause: Cause) {
+fn a_lost_connection_has_the_cause_conntrack_full(#[case] table: Table, #[case] cause: Cause) {
     let mut scene = scene();
     let sighting = scene.later(2_000).sighting(Failure::Lost);
     assert!(scene.sighted(sighting).has("read table"));

@@ -31,8 +31,7 @@ fn balanced() -> Vec<Change> {
     ]
 }
 
-/// The proxy may receive changes that this agent does not, but does not know the health of the
-/// datapath.
+/// The proxy may receive changes that this agent does not, but does not know the health of the datapath.
 #[test]
 fn while_the_source_is_silent_the_proxy_answers_unless_the_node_fails() {
     let mut scene = Scene::probed();
@@ -50,7 +49,7 @@ fn while_the_source_is_silent_the_proxy_answers_unless_the_node_fails() {
 }
 
 #[test]
-fn what_comes_with_the_sources_return_is_answered_for() {
+fn ports_are_answered_again_once_the_source_is_back() {
     let mut scene = Scene::probed();
     scene.view(balanced());
     scene.source(true);

@@ -54,8 +54,7 @@ fn what_found_no_place_is_planned_again_until_nothing_is_full(
     assert_eq!(maps.frontends.len(), frontends.min(2));
 }
 
-/// A frontend with missing endpoints must not be in the map, because its connections would look
-/// misrouted.
+/// A frontend with missing endpoints must not be in the map, because its connections would look misrouted.
 #[test]
 fn a_service_without_room_for_its_endpoints_is_withheld() {
     let mut scene = without_sentinel();

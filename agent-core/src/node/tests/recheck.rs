@@ -54,8 +54,7 @@ fn a_sentinel_that_differs_accuses_nobody(
     assert_eq!([scene.state(), scene.idle().state()], expected);
 }
 
-/// The result of an uncached read is valid until the next one, or until the watches report a
-/// change.
+/// The result of an uncached read is valid until the next one, or until the watches report a change.
 #[test]
 fn a_difference_ends_with_the_next_reading() {
     let mut scene = Scene::probed();

@@ -39,7 +39,7 @@ fn a_node_in_trouble_is_written_down_every_second() {
 }
 
 #[test]
-fn so_is_one_of_which_nothing_is_known() {
+fn an_unknown_node_is_written_down_every_second() {
     let mut scene = Scene::new();
     assert!(scene.feed(Event::Tick).has("remember"), "at once");
     let written = times(&mut scene, 2_500, |scene| scene.feed(Event::Tick));
@@ -48,7 +48,7 @@ fn so_is_one_of_which_nothing_is_known() {
 
 /// Failing probes are trouble even before they change the verdict.
 #[test]
-fn and_one_whose_probes_fail() {
+fn a_node_whose_probes_fail_is_written_down_every_second() {
     let mut scene = Scene::probed();
     scene.later(250).leak(PATHS[0]);
     scene.sound();

@@ -214,7 +214,7 @@ fn a_node_of_which_every_lane_is_claimed_is_accused_by_leaks_alone() {
 #[rstest]
 #[case::the_kernel_forwards(true, false)]
 #[case::it_does_not(false, true)]
-fn forwarding_that_is_off_is_no_claims_doing(#[case] forwards: bool, #[case] broken: bool) {
+fn disabled_forwarding_is_not_excused_by_a_claim(#[case] forwards: bool, #[case] broken: bool) {
     let mut scene = scene();
     claim_all(&mut scene);
     for _ in 0..20 {
@@ -251,7 +251,7 @@ fn a_claim_that_leads_back_looks_like_no_rule() {
 
 /// Neither a claim nor its end repairs a flushed node, nor does a restart in between.
 #[test]
-fn claims_heal_nothing() {
+fn claims_do_not_end_an_accusation() {
     let mut scene = scene();
     assert_eq!(rounds(&mut scene, leaking, 6), State::Broken);
     claim_all(&mut scene);
@@ -322,8 +322,7 @@ fn claims_are_named_with_their_owners() {
     assert_eq!(scene.rest(250).state(), State::Proven);
 }
 
-/// A Service with unknown claims may claim anything: no lane counts, and no misrouted connection
-/// does.
+/// A Service with unknown claims may claim anything: no lane counts, and no misrouted connection does.
 #[test]
 fn claims_that_are_not_known_accuse_nobody() {
     let mut scene = scene();

@@ -372,8 +372,7 @@ pub(super) fn passing(path: ProbePath, sent: u64) -> ProbeTrace {
     trace
 }
 
-/// A probe that is not translated: it leaves the node, or is refused if it dialled an address of
-/// the node.
+/// A probe that is not translated: it leaves the node, or is refused if it dialled an address of the node.
 pub(super) fn leaking(path: ProbePath, sent: u64) -> ProbeTrace {
     let mut trace = arriving(path, sent);
     match path {

@@ -209,12 +209,11 @@ fn a_generation_that_is_not_met_makes_the_node_stale() {
     assert_eq!(scene.idle().state(), State::Stale);
 }
 
-/// While the kubelet's reports do not reach the control plane, changes may not reach kube-proxy
-/// either.
+/// While the kubelet's reports do not reach the control plane, changes may not reach kube-proxy either.
 #[rstest]
 #[case::the_source_is_silent(true, false)]
 #[case::the_node_is_unheard(false, true)]
-fn time_in_which_nobody_could_follow_does_not_count(#[case] silent: bool, #[case] unheard: bool) {
+fn time_without_a_source_of_changes_is_not_lateness(#[case] silent: bool, #[case] unheard: bool) {
     let mut scene = Scene::probed();
     scene.view(vec![sentinel_slice(FIRST_GENERATION + 1)]);
     let heard = |unheard| {

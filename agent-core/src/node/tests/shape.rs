@@ -37,7 +37,7 @@ fn it_is_read_at_checks_every_half_minute() {
 }
 
 #[test]
-fn what_was_just_read_of_the_kernel_is_not_read_twice() {
+fn owners_that_were_just_read_are_not_read_twice() {
     let mut scene = Scene::new();
     scene.synced();
     let effects = scene.sound();
@@ -125,7 +125,7 @@ fn lanes_that_worked_under_another_owner_prove_nothing(
 
 /// A read of the owners failed while an unknown program is attached to the uplink.
 #[test]
-fn owners_that_could_not_be_read_are_none_that_left() {
+fn owners_that_could_not_be_read_did_not_leave() {
     let mut scene = Scene::probed();
     let unread = |owners| {
         let program = Strangers {
@@ -153,8 +153,7 @@ fn owners_that_could_not_be_read_are_none_that_left() {
     );
 }
 
-/// Cilium's device is there, beside kube-proxy's rules; `programs` are the known names of its
-/// programs.
+/// Cilium's device is there, beside kube-proxy's rules; `programs` are the known names of its programs.
 fn cilium(programs: Option<[&str; 3]>) -> Event {
     let strangers = |name: &str| Strangers {
         links: vec![Some(name.to_owned())],

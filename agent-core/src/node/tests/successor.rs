@@ -144,7 +144,7 @@ fn nothing_is_remembered_over_what_a_successor_wrote(#[case] successor: Successo
 }
 
 #[test]
-fn its_parts_and_the_api_server_are_left_alone() {
+fn the_sentinels_parts_and_the_api_server_are_left_alone() {
     let mut scene = Scene::probed();
     scene.succeed(Successor::Observes);
     let effects = scene.later(250).leak(PATHS[0]);

@@ -1,5 +1,4 @@
-//! Failing probes: how often the sentinel's parts are checked, and when a verdict is published at
-//! once.
+//! Failing probes: how often the sentinel's parts are checked, and when a verdict is published at once.
 
 use rstest::rstest;
 
@@ -226,7 +225,7 @@ fn a_reading_serves_for_a_while(#[case] age: u64, #[case] state: State) {
 
 /// An accused node does not read from the API server again and again, in audit mode either.
 #[test]
-fn in_audit_an_accused_node_asks_nothing_either() {
+fn in_audit_an_accused_node_rereads_nothing() {
     let mut scene = Scene::probed_with(|settings, _| settings.enforcement = Enforcement::Audit);
     assert_eq!(scene.fault().statuses(), [200, 200]);
     scene.later(11_000);
@@ -239,7 +238,7 @@ fn in_audit_an_accused_node_asks_nothing_either() {
 #[case::too_long_ago(15_001, Some(false), ProbeCause::LostBeforeLeaving)]
 #[case::it_forwards(0, Some(true), ProbeCause::LostBeforeLeaving)]
 #[case::unread(0, None, ProbeCause::LostBeforeLeaving)]
-fn what_the_kernel_said_of_itself_holds_for_a_while(
+fn only_recent_kernel_facts_are_used(
     #[case] age: u64,
     #[case] forwards: Option<bool>,
     #[case] cause: ProbeCause,
@@ -252,7 +251,7 @@ fn what_the_kernel_said_of_itself_holds_for_a_while(
 }
 
 #[test]
-fn each_probe_is_handed_on_with_what_it_means() {
+fn each_probe_is_measured_with_its_outcome() {
     let mut scene = Scene::probed();
     let passed = ProbeOutcome::Passed { masqueraded: true };
     let sent = PROBED + 10;

@@ -60,7 +60,7 @@ fn what_is_followed_stays() {
 
 /// A Service beyond its own limit does not count against its namespace.
 #[test]
-fn one_service_may_have_so_much() {
+fn a_single_service_has_a_limit() {
     let mut quotas = Quotas::default();
     quotas.note(&name("t", "large"), Some([4_097, 1, 1]));
     quotas.note(&name("t", "larger"), Some([1, 65_537, 1]));
@@ -86,7 +86,7 @@ fn one_service_may_have_so_much() {
 }
 
 #[test]
-fn many_namespaces_are_a_few_lines() {
+fn problems_of_many_namespaces_are_a_few_lines() {
     let mut quotas = Quotas::new([10; KINDS]);
     for namespace in 0..30 {
         quotas.note(&name(&format!("t{namespace:02}"), "a"), Some([11; KINDS]));

@@ -161,7 +161,7 @@ fn the_agents_own_ports_are_claimed_by_the_node() {
 
 /// A claim made while no agent ran does not take over an id and its counts.
 #[test]
-fn a_claim_is_no_heir() {
+fn a_claim_does_not_adopt_an_id() {
     let mut world = World::new();
     world.apply(vec![service("b", "10.96.0.1"), slice("b", &["10.2.0.1"])]);
     world.view.apply(vec![claim("a", "10.96.0.2", "10.96.0.1")]);

@@ -299,10 +299,9 @@ proptest! {
         world.assert_as_expected();
     }
 
-    /// The same with too few ids; and once all Services have been gone for long enough, the maps
-    /// are empty.
+    /// The same with too few ids; and once all Services have been gone for long enough, the maps are empty.
     #[test]
-    fn few_ids_name_nothing_wrong(
+    fn with_few_ids_nothing_wrong_is_in_the_maps(
         steps in prop::collection::vec(any_step(), 1..10),
         ids in 1_u32..5,
     ) {

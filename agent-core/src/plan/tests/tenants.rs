@@ -176,7 +176,7 @@ proptest! {
 
 /// Removed endpoints and resting ids count against the namespace that caused them.
 #[test]
-fn whoever_churns_pays_for_it() {
+fn churn_counts_against_its_namespace() {
     let mut world = world();
     world.apply(honest());
     let mut leaving = objects("h", 0, 1, 0, 1);

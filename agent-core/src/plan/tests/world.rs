@@ -117,8 +117,7 @@ impl Maps {
         }
     }
 
-    /// Checks that no frontend with expected forwarding is in the map while none of its endpoints
-    /// is.
+    /// Checks that no frontend with expected forwarding is in the map while none of its endpoints is.
     pub(super) fn assert_order(&self, after: &MapChange) {
         for (key, value) in &self.frontends {
             let forward = !value.is_departed()

@@ -68,14 +68,14 @@ fn the_first_missing_stage_names_the_cause(
 }
 
 #[test]
-fn an_address_by_which_a_probe_leaves_the_node_is_not_its_own() {
+fn a_probe_that_leaves_the_node_did_not_dial_a_local_address() {
     let mut trace = stuck(tcp(ProbePath::NodePort), SENT, Some(Stage::Arrived));
     trace.sightings.leaked = true;
     assert_eq!(meaning(&trace, Some(true)), Void(VoidReason::NotLocal));
 }
 
 #[test]
-fn what_the_kernel_does_not_say_is_not_assumed() {
+fn unknown_kernel_facts_are_not_assumed() {
     let trace = stuck(tcp(ProbePath::Pod), SENT, Some(Stage::Arrived));
     assert_eq!(meaning(&trace, None), Failed(LostBeforeLeaving));
     let mut other = trace;
@@ -155,7 +155,7 @@ fn void_outranks_every_failure(
 }
 
 #[test]
-fn what_came_back_got_through_however_late() {
+fn a_probe_that_came_back_passed_however_late() {
     let mut trace = passed(tcp(ProbePath::OffCluster), SENT);
     trace.control = Control::Failed;
     trace.ended = SENT.plus(Duration::from_secs(10));

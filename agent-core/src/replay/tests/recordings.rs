@@ -2,10 +2,9 @@
 //! tests/worlds: real faults that must have a cause, and harmless worlds that must not be accused.
 //! They are the first tests to fail if a change of the rules affects one of them.
 //!
-//! After a change of the judge's data,
-//! `PATHPROOF_BLESS=1 cargo test -p agent-core --lib recordings` rewrites them. The recorded events
-//! stay; the outcomes and the judge at the start of each part are taken from the replay. The tests
-//! here define what must not change.
+//! After a change of the judge's data, `PATHPROOF_BLESS=1 cargo test -p agent-core --lib recordings`
+//! rewrites them. The recorded events stay; the outcomes and the judge at the start of each part are taken
+//! from the replay. The tests here define what must not change.
 //!
 //! To take one again: `PATHPROOF_KEEP_RECORDINGS=folder cargo test -p node-tests --test node NAME`,
 //! or `--test worlds`.
@@ -71,7 +70,7 @@ fn a_real_fault_is_named_and_forgiven(#[case] name: &str, #[case] cause: Cause) 
 }
 
 #[test]
-fn a_fault_of_one_family_is_the_nodes() {
+fn a_fault_in_one_family_is_a_fault_of_the_node() {
     let (state, cause, failed, _) = played("fault-ipv6-alone");
     assert_eq!((state, failed), (State::Broken, true));
     assert!(
