@@ -47,7 +47,8 @@ pub enum Enforcement {
     Audit,
 }
 
-/// Answer that a state requires for the datapath, before [damping](super::damping).
+/// Answer that a state requires for the datapath, before [damping](super::damping): pass is 200,
+/// fail is 503.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Required {
     Pass,

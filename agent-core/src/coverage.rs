@@ -16,8 +16,8 @@ use crate::time::Mono;
 const SETTLING: Duration = Duration::from_secs(2);
 /// A loss of connections is reported for this long.
 const RECENT: Duration = Duration::from_secs(10);
-/// Time for which a client retransmits a SYN (tcp_syn_retries 6), and so for which a first SYN
-/// looks like a repeated one.
+/// Time for which a client retransmits a SYN (tcp_syn_retries 6). For this long, first and repeated
+/// SYNs cannot be distinguished.
 const RETRIES: Duration = Duration::from_secs(130);
 
 /// The observer's hooks at the node's interfaces.
@@ -216,12 +216,13 @@ impl Coverage {
             attached,
             wanted,
             reasons,
-            // Connections that were not followed may have got through. Those that leave by an unobserved
-            // uplink, or for a pod behind an unobserved interface, look lost if the endpoint is silent.
+            // Connections that were not followed may have got through. Connections to a silent
+            // endpoint count as lost if they leave by an unobserved uplink or for a pod behind an
+            // unobserved interface.
             lost_suspended: settling || full.is_some() || self.lacks_uplink() || unseen,
             refused_suspended: unseen,
             // An endpoint for which the map had no room, or that only kube-proxy has received,
-            // looks like an unknown destination.
+            // counts as an unknown destination.
             misrouted_suspended: settling
                 || uncertain
                 || behind

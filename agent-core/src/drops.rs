@@ -134,7 +134,7 @@ impl DropLedger {
             let Some(info) = directory.service(count.service) else {
                 continue;
             };
-            // The agent's own programs drop every probe at the end of its way, and at an uplink.
+            // pathproof's programs drop every probe at the end of its way, and at an uplink.
             if info.sentinel && [BY_TC, BY_TC_OUT].contains(&&*count.reason) {
                 continue;
             }

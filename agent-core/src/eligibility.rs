@@ -24,7 +24,7 @@ pub enum Eligibility {
 }
 
 impl Eligibility {
-    /// Whether the Node object says that the node is being removed.
+    /// Whether the Node object shows that the node is being removed.
     pub fn is_leaving(&self) -> bool {
         matches!(self, Eligibility::Deleting | Eligibility::Tainted { .. })
     }

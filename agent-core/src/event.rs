@@ -111,7 +111,7 @@ pub struct Facts {
     pub synced: bool,
     /// The source does not report current changes.
     pub silent: bool,
-    /// This node's object, where it is known.
+    /// This node's object, if known.
     pub node: Option<NodeFacts>,
     /// Families with frontends.
     pub families: [bool; FAMILIES],
@@ -182,7 +182,7 @@ pub struct KernelSample {
     /// Fault counts of the programs since they were loaded.
     pub faults: [u64; FAULTS],
     /// Number of connections that were evicted too early and cannot be remembered: a repeated SYN
-    /// of theirs looks like a first one.
+    /// of theirs is counted as a first one.
     pub forgotten_early: usize,
     /// Service and client with most entries of the connection map, while that is crowded.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -50,7 +50,7 @@ impl Frontend {
     }
 }
 
-/// Expectation for one Service port in one family; a service id stands for one of these.
+/// Expectation for one Service port in one family. Each has its own service id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortExpectation {
     /// Name of the Service port; empty for the single unnamed one.

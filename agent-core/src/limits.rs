@@ -86,7 +86,7 @@ pub(crate) const RECENT: Duration = Duration::from_secs(600);
 
 /// Time after its removal from which an endpoint is only dialled directly because of stale rules or
 /// clients that keep addresses. Linux repeats a SYN after up to 32 s, and one first sent before the
-/// address was watched looks like a new connection.
+/// address was watched is counted as a new connection.
 pub(crate) const DIALLED_AFTER: Duration = Duration::from_secs(40);
 /// A Service without a failure for this long is forgotten.
 pub(crate) const KEPT: Duration = Duration::from_secs(30);

@@ -19,7 +19,7 @@ pub enum Owner {
     /// Unknown programs. At the uplinks: Calico's eBPF dataplane, or a program that only watches.
     /// Also Open vSwitch of OVN-Kubernetes.
     Unknown,
-    /// Cilium's programs in place of kube-proxy, also for node ports and the node's own connections.
+    /// Cilium's programs in place of kube-proxy, also for node ports and connections of the node itself.
     CiliumReplacement,
 }
 

@@ -49,7 +49,7 @@ fn one_node_in_five_may_go(#[case] others: u32, #[case] nodes: u32, #[case] held
     assert_eq!(found, expected);
     count(&mut brake, of(others + 1, nodes), s(2));
     let counted = brake.step(true, true, s(2));
-    assert_eq!(counted.is_some(), held, "counted itself");
+    assert_eq!(counted.is_some(), held, "with this node in the count");
 }
 
 /// All nodes fail at once, and the count follows shortly after or with the next rotator.
@@ -116,7 +116,11 @@ fn an_outage_releases_no_held_node() {
         Some(Held::Fleet(_))
     ));
     assert_eq!(brake.step(false, false, later), None);
-    assert_eq!(brake.step(true, true, later), None, "a fault after it");
+    assert_eq!(
+        brake.step(true, true, later),
+        None,
+        "a failure after the outage"
+    );
 }
 
 #[test]
@@ -127,7 +131,11 @@ fn a_held_503_is_answered_once_the_others_are_sound_for_a_while() {
     assert!(brake.step(true, true, s(11)).is_some());
     assert_eq!(brake.step(true, true, s(22)), None);
     count(&mut brake, of(100, 200), s(23));
-    assert_eq!(brake.step(true, true, s(23)), None, "no way back and forth");
+    assert_eq!(
+        brake.step(true, true, s(23)),
+        None,
+        "the answer must not flap"
+    );
     assert_eq!(brake.step(false, false, s(24)), None);
     assert!(
         brake.step(true, true, s(25)).is_some(),
@@ -144,7 +152,7 @@ fn the_last_that_fails_is_answered() {
     count(&mut brake, of(1, 5), s(3));
     assert!(
         brake.step(true, true, s(3)).is_some(),
-        "it may be another one"
+        "the failing node may be another one"
     );
     assert!(brake.step(true, true, s(16)).is_some());
     assert_eq!(brake.step(true, true, s(27)), None);
@@ -164,7 +172,7 @@ fn an_uncertain_cause_waits() {
     };
     assert!(waiting(4, &[3], 4));
     assert!(!waiting(4, &[3], 5));
-    assert!(waiting(4, &[], 60), "nobody counts");
+    assert!(waiting(4, &[], 60), "there is no count");
     assert!(!waiting(4, &[60], 60));
     assert!(
         waiting(4, &[1], 60),
@@ -202,7 +210,11 @@ fn a_count_that_was_known_is_no_sign_of_life() {
     let late = s(SILENT.as_secs() + 1);
     let mut first = Brake::restore(Some(20), "node", BrakeMemory::default());
     first.record(old, wall(late), late);
-    assert_eq!(first.step(true, true, late), None, "nobody counts any more");
+    assert_eq!(
+        first.step(true, true, late),
+        None,
+        "the last count is too old"
+    );
     let mut again = brake(of(100, 200));
     again.record(old, wall(late), late);
     assert_eq!(again.step(true, true, late), None);

@@ -27,7 +27,7 @@ pub struct Pace {
     pub gap: Duration,
     /// Pause after the first failure; it doubles.
     pub retry: Duration,
-    /// Maximum pause after a failure, without the node's own part.
+    /// Maximum pause after a failure, without the part that differs between nodes.
     pub retry_max: Duration,
     /// Pause after a write was forbidden.
     pub denied: Duration,

@@ -76,7 +76,7 @@ fn quiet_time_restarts_after_a_gap_in_the_observation() {
 
     let mut fresh = self::drain();
     fresh.missed(ms(1_000));
-    assert_eq!(fresh.view().watched, None, "nobody watches yet");
+    assert_eq!(fresh.view().watched, None, "the observation has not begun");
 }
 
 #[test]
@@ -113,7 +113,7 @@ fn quiet_is_counted_from_the_taint_then_from_the_last_connection() {
     assert_eq!(judge(&drain, 78_050), (Reason::Connections, 9_900));
     drain.look(&outside(78_100, &[]), None);
     assert_eq!(judge(&drain, 78_150), (Reason::Quiet, 10_100));
-    // One more, and it is not quiet any more.
+    // A new connection ends the quiet time.
     drain.look(&outside(79_000, &[(78_900, CLIENT)]), None);
     assert_eq!(judge(&drain, 79_050), (Reason::Connections, 100));
     assert_eq!(drain.view().counted, [4, 0]);
@@ -132,7 +132,11 @@ fn a_node_that_stays_after_all_begins_anew() {
         &outside(95_000, &[(70_000, CLIENT), (94_000, CLIENT)]),
         None,
     );
-    assert_eq!(drain.view().connections, 1, "before it left is before");
+    assert_eq!(
+        drain.view().connections,
+        1,
+        "connections before the removal do not count"
+    );
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub struct Sentinel {
     pub exists: bool,
     /// How it differs from the installed one, as a sentence.
     pub altered: Option<String>,
-    /// What can be probed, by [`Family`]; nothing of an altered sentinel.
+    /// Parts that can be probed, by [`Family`]; none of an altered sentinel.
     pub families: [Option<SentinelFamily>; FAMILIES],
     /// Lanes whose frontend another Service claims.
     #[serde(default)]

@@ -167,7 +167,7 @@ fn happened(cause: ProbeCause, path: ProbePath) -> &'static str {
         ProbeCause::Misrouted => "were sent to an address that is no endpoint (misrouted)",
         ProbeCause::Stale => "were sent to an endpoint that was removed (stale)",
         ProbeCause::ForwardingOff => "arrived and were not forwarded (forwarding off)",
-        // The node's own packets do not arrive.
+        // Packets of the node itself have no arrival.
         ProbeCause::LostBeforeLeaving if path == ProbePath::Host => {
             "were sent and did not leave for the endpoint (lost)"
         }

@@ -134,7 +134,7 @@ fn words(stage: Stage, path: ProbePath) -> (Option<usize>, &'static str) {
     }
 }
 
-/// What happened to a probe instead of reaching a stage.
+/// What was observed of a probe that did not reach a stage.
 fn missed(stage: Stage, cause: ProbeCause, at: &str, uplinks: &[&str]) -> String {
     let text = match (stage, cause) {
         (Stage::Data, _) => "data sent after the handshake did not come back",

@@ -111,7 +111,7 @@ impl Candidate {
         }
     }
 
-    /// The Lease was written with this rotator's name; the request was sent at `asked`.
+    /// The Lease was written with this rotator's name, by a request sent at `asked`.
     pub fn wrote(&mut self, asked: Mono) {
         (self.renewed, self.observed) = (Some(asked), None);
     }

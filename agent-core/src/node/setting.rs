@@ -370,7 +370,7 @@ impl Setting {
         }
     }
 
-    /// Facts of the view; `None` while the maps are read, because half a plan looks like a view
+    /// Facts of the view; `None` while the maps are read, because half a plan resembles a view
     /// without frontends.
     pub(super) fn facts(&self) -> Option<Box<Facts>> {
         if self.adopting {

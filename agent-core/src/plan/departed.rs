@@ -2,8 +2,8 @@
 //!
 //! If sockets are translated, a pod's connection has an endpoint's address before any hook sees it. Only
 //! these addresses then show late rules: pods go on dialling a removed endpoint. So its address stays in
-//! the map of frontends for some time, flagged `DEPARTED`. A client that dials pods by their own addresses
-//! looks the same; the ledger reports such connections without accusing a node.
+//! the map of frontends for some time, flagged `DEPARTED`. Clients that dial pods by their own addresses
+//! cannot be distinguished; the ledger reports such connections without accusing a node.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -147,7 +147,7 @@ impl Planner {
             }
             None if self.shortage.is_blocked(id) => {
                 if self.shortage.frontends.insert((key, id)) {
-                    // It was never tried, so that its place is taken to be free.
+                    // It was never tried, so its place counts as free.
                     self.shortage.room.frontends += 1;
                 }
             }
@@ -160,8 +160,8 @@ impl Planner {
         }
     }
 
-    /// Gives a frontend that nobody holds to the Service that waits for it, or for room, if one alone
-    /// does. Where it stands in the map its place is taken over, so that it is never out of it.
+    /// Gives a frontend without a holder to the Service that waits for it or for room, if there is
+    /// only one. If the frontend is in the map, its entry is replaced, so that it is never missing.
     pub(super) fn hand_over(&mut self, view: &ClusterView, key: FrontendKey, draft: &mut Draft) {
         if self.owners.contains_key(&key) || self.is_contested(&key) {
             return;

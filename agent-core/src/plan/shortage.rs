@@ -1,7 +1,8 @@
 //! Entries for which a map had no room, and their retries.
 //!
-//! A full map is a counted loss of coverage and never changes a verdict. If an endpoint of a Service port
-//! is missing, its frontends are removed too; otherwise connections to that endpoint would look misrouted.
+//! A full map is a counted loss of coverage and never changes a verdict. If an endpoint of a
+//! Service port is missing, its frontends are removed too; otherwise connections to that endpoint
+//! would count as misrouted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

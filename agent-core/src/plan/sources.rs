@@ -1,4 +1,4 @@
-//! Source prefixes, by which a connection is recognised as a pod's or the node's own.
+//! Source prefixes, which identify connections of pods and of the node itself.
 //!
 //! They follow from the Node alone. An endpoint with this node's name proves nothing: anybody who can write
 //! a slice could declare any address a pod's. Pods outside the ranges are recognised by their device.

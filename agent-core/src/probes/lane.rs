@@ -89,7 +89,7 @@ impl Run {
     }
 
     /// Whether most of the last failures accuse the datapath alone. While a fault begins, one of
-    /// them may look different.
+    /// them may have another cause.
     pub(crate) fn is_unambiguous(&self, misrouted_suspended: bool) -> bool {
         let counts = |cause: ProbeCause| {
             cause.is_unambiguous()

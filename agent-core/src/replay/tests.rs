@@ -399,7 +399,7 @@ fn files_that_are_no_recording_are_rejected_with_a_sentence() {
     assert_eq!(
         why(&compress(line.as_bytes())),
         foreign,
-        "it begins in the middle"
+        "the file begins in the middle"
     );
     let cut = why(&file[..file.len() / 2]).unwrap();
     assert!(cut.contains("cut off after line"), "{cut}");

@@ -14,7 +14,7 @@ pub const CLAIMS_SHOWN: usize = 20;
 /// Numbers of contested frontends, by owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimsReport {
-    /// The agent's own ports at the node's addresses.
+    /// The agent's ports at the node's addresses.
     pub node: u64,
     /// Destinations of the sentinel's probes.
     pub sentinel: u64,

@@ -157,7 +157,7 @@ fn a_count_serves_for_connections_that_came_before(#[case] begun: u64, #[case] e
     assert_eq!(drain.view().judge(&ask, ms(75_500)).reason, expected);
 }
 
-/// A look may be so old, and no older.
+/// The maximum age of a sample.
 #[rstest]
 #[case(5_000, Reason::Quiet)]
 #[case(5_001, Reason::Blind)]

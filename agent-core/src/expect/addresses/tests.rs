@@ -89,7 +89,7 @@ fn addresses_in_use() {
         assert!(text.contains(expected), "{text}");
         assert!(text.contains("choose other sentinel addresses"), "{text}");
     }
-    // The sentinel's own addresses are no conflict.
+    // The sentinel does not conflict with itself.
     let own = SentinelRule {
         service: ObjectName::new("shop", "cart"),
         ..rule

@@ -76,7 +76,7 @@ fn a_list_replaces_what_was_known() {
     let mut census = cluster(3, 3);
     census.begin_list();
     set(&mut census, 2, true);
-    assert_eq!(census.nodes(), 3, "it may break off");
+    assert_eq!(census.nodes(), 3, "the list may be incomplete");
     census.begin_list();
     set(&mut census, 1, false);
     census.end_list();
@@ -158,7 +158,11 @@ fn an_agent_that_writes_is_counted_whatever_its_clock() {
     let ahead = before(-86_400);
     census.put("ahead", Some(&proven(ahead)), NOW, s(0));
     census.put("behind", Some(&proven(before(86_400))), NOW, s(0));
-    assert_eq!(census.count(NOW, s(0)).nodes, 2, "it may be long gone");
+    assert_eq!(
+        census.count(NOW, s(0)).nodes,
+        2,
+        "its agent may be long gone"
+    );
     census.put("behind", Some(&proven(before(86_100))), NOW, s(1));
     assert_eq!(census.count(NOW, s(1)).nodes, 3);
     census.put("ahead", Some(&proven(ahead)), NOW, s(901));

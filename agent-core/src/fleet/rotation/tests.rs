@@ -244,7 +244,7 @@ fn the_count_of_nodes_is_kept_in_the_first_slice() {
     assert_eq!(
         counted(None, Some("1 of 3")),
         [],
-        "it stays while nobody knows better"
+        "the slice keeps its count"
     );
 }
 

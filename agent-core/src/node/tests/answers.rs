@@ -1,4 +1,4 @@
-//! Answers: eligibility, enforcement, and the answer to an unknown verdict.
+//! Answers: eligibility, enforcement, and the answer for an unknown verdict.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -42,16 +42,20 @@ fn a_node_that_leaves_is_answered_with_503(
     assert_eq!(judged.verdict.eligibility.name(), name);
     assert_eq!(judged.answers.healthz.node_eligible, Some(status == 200));
     assert_eq!(judged.answers.livez.node_eligible, None);
-    assert_eq!(effects.statuses(), [status, 200], "it routes all the same");
+    assert_eq!(
+        effects.statuses(),
+        [status, 200],
+        "the datapath still works"
+    );
     assert_eq!(judged.verdict.state, State::Proven);
-    // The object is gone: what it last said holds.
+    // The Node object is deleted: its last state still counts.
     let effects = scene.view(vec![Change::NodeGone]);
     assert_eq!(effects.judged().verdict.eligibility.name(), name);
     assert_eq!(effects.statuses(), [status, 200]);
     assert_eq!(scene.view(vec![tainted(&[])]).statuses(), [200, 200]);
 }
 
-/// The Node object is judged before the view is complete: it comes first.
+/// Eligibility does not wait for a complete view.
 #[test]
 fn a_taint_counts_before_the_view_is_complete() {
     let mut scene = Scene::new();
@@ -85,7 +89,7 @@ fn a_broken_node(#[case] enforcement: Enforcement, #[case] statuses: [u16; 2]) {
     assert_eq!(effects.told(), (State::Broken, statuses));
     let answers = &effects.judged().answers;
     assert!(answers.healthz.would_fail && answers.livez.would_fail);
-    // Its eligibility is not the datapath's: audit does not keep it from leaving.
+    // Audit mode does not affect eligibility: a leaving node still answers 503.
     let effects = scene.view(vec![tainted(&[TAINT])]);
     assert_eq!(effects.statuses()[0], 503);
 }
@@ -100,7 +104,7 @@ const MANY: &str = r#"{"nodes":200,"unsound":{"DatapathBrokenLeaked":40},"writte
 const ALL: &str = r#"{"nodes":200,"unsound":{"DatapathBrokenLeaked":200},"written":1700000001}"#;
 const FEW: &str = r#"{"nodes":200,"unsound":{"DatapathBrokenLeaked":39},"written":1700000000}"#;
 
-/// A fault whose cause is certain, while others fail as well.
+/// A fault with a certain cause, while other nodes fail too.
 #[rstest]
 #[case::few(FEW, [503, 503])]
 #[case::many(MANY, [200, 200])]
@@ -111,13 +115,16 @@ fn a_broken_node_among_others(#[case] fleet: &str, #[case] statuses: [u16; 2]) {
     let effects = scene.fault();
     assert_eq!(effects.told(), (State::Broken, statuses));
     let answers = &effects.judged().answers;
-    assert!(answers.livez.would_fail, "the evidence is what it is");
+    assert!(
+        answers.livez.would_fail,
+        "the brake does not change the verdict"
+    );
     assert_eq!(answers.held.is_some(), statuses == [200, 200]);
     let effects = scene.view(vec![tainted(&[TAINT])]);
     assert_eq!(effects.statuses()[0], 503, "eligibility is never held back");
 }
 
-/// All fall in the same moment: the count comes after the 503.
+/// All nodes fail at the same moment: the count follows after the 503.
 #[test]
 fn a_young_503_is_taken_back_by_the_count() {
     let mut scene = braked(FEW);
@@ -126,7 +133,7 @@ fn a_young_503_is_taken_back_by_the_count() {
         .later(900)
         .view(vec![counted(FIRST_GENERATION, Some(ALL))]);
     assert_eq!(effects.statuses(), [200, 200]);
-    // The next agent goes on from there, before it has read the slices.
+    // The next agent continues from there, before it has read the slices.
     let mut heir = scene.heir(1, |settings, _| settings.fleet_brake = Some(20));
     let effects = heir.feed(Event::Tick);
     let answers = &effects.judged().answers;
@@ -134,7 +141,7 @@ fn a_young_503_is_taken_back_by_the_count() {
     assert_eq!(effects.statuses(), [200, 200]);
 }
 
-/// What is not known is the policy's: no node is counted for it, and none is held back.
+/// A 503 for an unknown verdict is due to the policy: it is neither counted nor held back.
 #[test]
 fn a_503_by_policy_is_not_held_back() {
     let mut scene = Scene::with(|settings, _| {
@@ -147,7 +154,7 @@ fn a_503_by_policy_is_not_held_back() {
     assert!(effects.judged().answers.held.is_none());
 }
 
-/// In audit nothing is answered 503, so that nothing is held back for others either.
+/// Audit mode answers no 503, so the brake has nothing to hold back.
 #[test]
 fn audit_needs_no_brake() {
     let mut scene = braked(ALL);
@@ -158,7 +165,7 @@ fn audit_needs_no_brake() {
     assert!(answers.held.is_none() && answers.audit.is_some());
 }
 
-/// An administrator's switches, while the node is 503.
+/// The annotations of an administrator, while the node answers 503.
 #[test]
 fn a_switch_is_in_force_with_its_event() {
     let mut scene = Scene::probed();
@@ -175,7 +182,7 @@ fn a_switch_is_in_force_with_its_event() {
     assert_eq!(switched(&mut scene, switched_service(30_080, "audit")), 200);
     assert_eq!(switched(&mut scene, switched_service(30_080, "Audit")), 503);
     assert_eq!(switched(&mut scene, node(Some("audit"))), 200);
-    // The API server is away while the next agent begins.
+    // The API server is unreachable while the next agent starts.
     let mut heir = scene.heir(1, |_, _| ());
     assert_eq!(heir.feed(Event::Tick).statuses()[1], 200);
     assert_eq!(switched(&mut scene, node(None)), 503);
@@ -191,7 +198,7 @@ fn a_node_that_works_again_is_answered_with_200_a_second_later() {
     }
 }
 
-/// Both families and the times of their proofs are in the answer.
+/// The answer has both families with the times of their proofs.
 #[test]
 fn an_answer_names_the_families_and_when_they_were_proven() {
     let mut scene = Scene::probed();
@@ -202,7 +209,7 @@ fn an_answer_names_the_families_and_when_they_were_proven() {
     let anchor = scene.node.judge().anchor;
     assert_eq!(families[0].last_updated, Some(anchor.wall_of(proven)));
     assert_eq!(anchor.wall, start().wall);
-    // Somebody sets the clock.
+    // The wall clock is set.
     let hour = 3_600_000_000_000;
     let shows = anchor.wall_of(ms(scene.now())).0 + hour;
     scene.feed(Event::ClockSet(Wall(shows)));
@@ -212,7 +219,7 @@ fn an_answer_names_the_families_and_when_they_were_proven() {
     assert_eq!(families[0].last_updated, Some(moved));
 }
 
-/// Only what is worth a line in the log is a change.
+/// Only changes that are logged count as a change.
 #[test]
 fn a_change_is_one_of_state_cause_or_reason_for_not_knowing() {
     let mut scene = Scene::probed();
@@ -222,7 +229,7 @@ fn a_change_is_one_of_state_cause_or_reason_for_not_knowing() {
     assert!(!scene.idle().judged().changed);
 }
 
-/// Feeds outcomes of connections of clients outside to `web`, and gives the Services that fail alone.
+/// Feeds outcomes of clients outside to `web`; returns the Services that fail while the node works.
 fn outside(scene: &mut Scene, outcomes: &[Outcome]) -> Vec<String> {
     let mut delta = delta(scene.id("web"), outcomes);
     delta.class = SourceClass::External;
@@ -252,7 +259,7 @@ fn a_service_may_fail_alone(#[case] outcome: Outcome) {
     for _ in 0..2 {
         assert_eq!(outside(&mut scene, &failed), NOBODY);
     }
-    // One of them got through: nobody knows which was the last.
+    // One of them got through, and the order is unknown.
     let both = [FORWARDED.as_slice(), &failed].concat();
     assert_eq!(outside(&mut scene, &both), NOBODY);
     for _ in 0..2 {
@@ -280,8 +287,8 @@ fn a_filter_and_pods_that_fail_are_no_fault_of_a_service() {
     }
 }
 
-/// Three clients are refused one after another, the first beside a proof of another one: which of the two
-/// came first is not known.
+/// Three clients are refused one after another. The first refusal is in the same sample as another
+/// client's success, so their order is unknown.
 #[rstest]
 #[case::nothing_is_proven(&[], true)]
 #[case::beside_a_proof(&FORWARDED, false)]
@@ -305,8 +312,8 @@ fn refused_clients(#[case] beside_the_first: &[Outcome], #[case] expected: bool)
     assert_eq!(is_broken, expected);
 }
 
-/// Three clients outside are sent to an endpoint that left 16 s ago. Clients that dialled it before from the same
-/// source ports follow conntrack, whatever the rules are.
+/// Three clients outside are sent to an endpoint removed 16 s before. Clients that reuse the source
+/// port of an earlier connection follow conntrack, whatever the rules are.
 #[rstest]
 #[case::new_connections(false, true)]
 #[case::source_ports_that_are_used_again(true, false)]
@@ -343,7 +350,7 @@ fn in_audit_a_service_that_fails_is_told_alone() {
     assert_eq!(broken.len(), 1);
 }
 
-/// Its repair is then the node's.
+/// Then the repair of the node is the Service's repair.
 #[test]
 fn a_fault_of_the_node_is_no_fault_of_a_service() {
     let mut scene = Scene::probed();

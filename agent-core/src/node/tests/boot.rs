@@ -24,7 +24,7 @@ const YOUNG: Mono = Mono(20_000_000_000);
 fn booted(now: Mono, probe: Option<bool>) -> Node {
     let mut node = Node::new(settings(), Start { now, ..start() });
     let mut changes = cluster();
-    let synced = changes.pop().expect("it ends so");
+    let synced = changes.pop().expect("the cluster ends with Synced");
     changes.extend(probe.map(pod_probe).into_iter().flatten());
     changes.push(synced);
     for event in [

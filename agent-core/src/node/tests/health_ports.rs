@@ -38,7 +38,11 @@ fn while_the_source_is_silent_the_proxy_answers_unless_the_node_fails() {
     scene.later(11_000);
     assert_eq!(steered(&scene.view(balanced())), Some(vec![30_999]));
     assert_eq!(steered(&scene.source(true)), None);
-    assert_eq!(steered(&scene.later(4_900).idle()), None, "a moment");
+    assert_eq!(
+        steered(&scene.later(4_900).idle()),
+        None,
+        "the silence is still too short"
+    );
     assert_eq!(steered(&scene.later(100).idle()), Some(vec![]));
     assert_eq!(steered(&scene.later(100).idle()), None);
     let effects = scene.fault();
@@ -63,7 +67,7 @@ fn ports_are_answered_again_once_the_source_is_back() {
 fn nothing_is_answered_before_the_first_verdict_on_the_whole_view() {
     let mut scene = Scene::with(|_, _| ());
     let effects = scene.view(balanced());
-    assert_eq!(steered(&effects), None, "not whole");
+    assert_eq!(steered(&effects), None, "the view is not complete");
     let effects = scene.view(vec![Change::Synced]);
     assert_eq!(steered(&effects), None, "the maps are not read");
     let effects = scene.feed(Event::Installed(Installed::default()));

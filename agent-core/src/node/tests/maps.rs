@@ -21,10 +21,10 @@ impl Maps {
         while !full.is_empty() {
             let effects = scene.feed(Event::Full(full));
             assert_eq!(effects.names()[0], "program");
-            assert!(effects.has("publish"), "what is missing is judged");
+            assert!(effects.has("publish"), "missing entries are judged");
             full = self.run(&effects.plan(), true);
             rounds += 1;
-            assert!(rounds < 20, "each plan gives up an entry");
+            assert!(rounds < 20, "the plans must converge");
         }
         rounds
     }
@@ -54,7 +54,7 @@ fn what_found_no_place_is_planned_again_until_nothing_is_full(
     assert_eq!(maps.frontends.len(), frontends.min(2));
 }
 
-/// A frontend with missing endpoints must not be in the map, because its connections would look misrouted.
+/// A frontend with missing endpoints must not be in the map: its connections would count as misrouted.
 #[test]
 fn a_service_without_room_for_its_endpoints_is_withheld() {
     let mut scene = without_sentinel();

@@ -109,7 +109,7 @@ fn eligibility_is_remembered_until_the_node_is_seen(#[case] taints: &[&str], #[c
     assert_eq!(
         after.source(false).statuses(),
         [status, 200],
-        "still not seen"
+        "the Node was not seen yet"
     );
     assert_eq!(after.view(vec![tainted(&[])]).statuses(), [200, 200]);
 }
@@ -120,7 +120,11 @@ fn damping_is_remembered() {
     let mut before = broken();
     before.rest(250);
     before.rest(1_000);
-    assert_eq!(before.fault().statuses(), [503, 503], "again, so soon");
+    assert_eq!(
+        before.fault().statuses(),
+        [503, 503],
+        "a second failure within 30 s is a flap"
+    );
     before.rest(250);
     let mut after = restarted(&mut before, 250);
     after.feed(Event::Hooks(hooks()));
@@ -221,12 +225,15 @@ fn an_upgrade_that_breaks_a_node_closes_the_gate(
     assert_eq!(
         effects.statuses(),
         [503, 503],
-        "answers do not change for it"
+        "the gate does not change the answers"
     );
     let effects = scene.leak_and_sample();
     assert!(!effects.notices().contains(&&Notice::UpgradeFailed), "once");
     scene.rest(250);
-    assert!(!scene.node.judge().gate.closed, "it ends with the failure");
+    assert!(
+        !scene.node.judge().gate.closed,
+        "the gate opens when the failure ends"
+    );
 }
 
 #[test]

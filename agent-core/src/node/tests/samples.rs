@@ -95,11 +95,11 @@ fn evidence_that_cannot_be_read_is_logged_once_and_then_missed() {
     assert_eq!(
         fails(&mut scene, "f").notices().len(),
         1,
-        "it was readable since"
+        "a sample was readable in between"
     );
 }
 
-/// Connections to a Service fail for 5 s, a while after the last probes.
+/// Connections to a Service fail for 5 s, and the last probes are older.
 fn failing(scene: &mut Scene, service: &str) -> State {
     for _ in 0..20 {
         scene.later(250);

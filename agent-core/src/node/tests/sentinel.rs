@@ -62,7 +62,7 @@ fn an_edit_is_logged_once_and_nothing_is_concluded_from_probes(#[case] edit: Vec
     assert_eq!(effects.notices().into_iter().filter(altered).count(), 1);
     assert!(matches!(scene.condition(), Condition::Altered(_)));
     let effects = scene.view(vec![tainted(&["x"])]);
-    assert!(effects.notices().is_empty(), "it is the same still");
+    assert!(effects.notices().is_empty(), "the sentinel is unchanged");
     scene.fault();
     assert_eq!(scene.state(), State::Proven, "by what was proven before");
     scene.later(31_000).idle();
@@ -133,7 +133,11 @@ fn addresses_that_the_cluster_uses_are_left_to_it() {
 
     let effects = scene.taken(false);
     assert_eq!(effects.devices(), Some((true, &[Family::V4][..])));
-    assert_eq!(scene.condition(), Condition::Settling, "they are made anew");
+    assert_eq!(
+        scene.condition(),
+        Condition::Settling,
+        "the devices are made again"
+    );
     scene.started();
     assert_eq!(scene.condition(), Condition::Probing);
 }

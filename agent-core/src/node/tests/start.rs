@@ -118,7 +118,7 @@ fn problems_of_the_view_are_logged_once_each() {
     assert_eq!(with(&["a"]), ["a"]);
     assert_eq!(with(&["a", "b"]), ["b"]);
     assert!(with(&["b"]).is_empty());
-    assert_eq!(with(&["a"]), ["a"], "it is there again");
+    assert_eq!(with(&["a"]), ["a"], "the problem is back");
     let state = scene.node.view_state();
     assert_eq!(
         (&state.problems[..], state.ignored),

@@ -202,8 +202,8 @@ impl World {
         for (name, state) in self.view.states() {
             for port in expectation(state, &node).ports {
                 let id = self.planner.registry.active(name, &port);
-                let id = id.expect("ids are not short here");
-                assert!(ids.insert(id), "id {id} stands for two");
+                let id = id.expect("there are enough ids");
+                assert!(ids.insert(id), "id {id} is used twice");
                 let info = self.planner.service(id).unwrap();
                 assert_eq!(info.endpoints as usize, port.endpoints.len());
                 for frontend in &port.frontends {
@@ -241,7 +241,7 @@ impl World {
     }
 
     /// Every frontend in the map is as expected, with all its endpoints: whatever is missing, no
-    /// connection looks misrouted.
+    /// connection counts as misrouted.
     fn assert_nothing_wrong(&self) {
         let node = NodeContext::of(self.view.node());
         for (key, value) in &self.frontends() {

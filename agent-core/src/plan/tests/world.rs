@@ -60,7 +60,7 @@ impl Maps {
                 assert_ne!(
                     self.endpoints.insert(key, value),
                     Some(value),
-                    "in vain: {change:?}"
+                    "change without effect: {change:?}"
                 );
             }
             MapChange::PutFrontend { key, value } => {
@@ -70,7 +70,7 @@ impl Maps {
                 assert_ne!(
                     self.frontends.insert(key, value),
                     Some(value),
-                    "in vain: {change:?}"
+                    "change without effect: {change:?}"
                 );
             }
             MapChange::DeleteFrontend { key } => {
@@ -113,7 +113,7 @@ impl Maps {
                 MapChange::RetireEndpoint { key, .. } => self.current().contains_key(key),
                 _ => false,
             };
-            assert!(!stands, "out and in again: {change:?} of {plan:?}");
+            assert!(!stands, "deleted and put again: {change:?} of {plan:?}");
         }
     }
 
@@ -128,7 +128,10 @@ impl Maps {
             let current = self.endpoints.iter().any(|(endpoint, value_of)| {
                 endpoint.service == value.service && value_of.flags & endpoint_flag::LEFT == 0
             });
-            assert!(!forward || current, "{key:?} stands alone after {after:?}");
+            assert!(
+                !forward || current,
+                "{key:?} has no endpoint after {after:?}"
+            );
         }
     }
 
@@ -183,7 +186,7 @@ impl World {
             }
             plan = self.planner.report_full(&self.view, &failed);
         }
-        panic!("no end of full maps");
+        panic!("the plans do not converge");
     }
 
     pub(super) fn expire(&mut self, after: Duration) -> Vec<MapChange> {

@@ -123,7 +123,11 @@ fn what_is_confirmed_is_continued_within_the_proof_age() {
     // The last failure ended at 20.95 s.
     assert_eq!(again(failing(4), 50_950), 5);
     assert_eq!(again(failing(4), 51_000), 1);
-    assert_eq!(again(restart(&failing(4)), 50_950), 5, "nor by a restart");
+    assert_eq!(
+        again(restart(&failing(4)), 50_950),
+        5,
+        "also over a restart"
+    );
     assert_eq!(again(restart(&failing(4)), 7_200_000), 1, "hours later");
 }
 
@@ -169,7 +173,7 @@ fn the_same_view_again_changes_nothing() {
 fn a_change_voids_what_began_shortly_before() {
     let mut ledger = failing(8);
     ledger.view_changed(ms(22_000), view(2, ms(22_000)));
-    assert_eq!(failures(&ledger), 0, "we may have heard of it late");
+    assert_eq!(failures(&ledger), 0, "this node may have received it late");
     fail(&mut ledger, 22_250, ProbeCause::Leaked);
     assert_eq!(failures(&ledger), 0);
     assert!(ledger.lane(tcp(PATH)).armed);
@@ -181,7 +185,7 @@ fn a_rotation_heals_nothing_that_was_broken_long_before() {
     ledger.view_changed(ms(40_000), view(2, ms(40_000)));
     assert_eq!(failures(&ledger), 80);
     fail(&mut ledger, 40_250, ProbeCause::Leaked);
-    assert_eq!(failures(&ledger), 80, "but nothing is added for a while");
+    assert_eq!(failures(&ledger), 80, "but new failures do not count yet");
     let mut altered = failing(80);
     altered.view_changed(
         ms(40_000),
@@ -211,7 +215,7 @@ fn a_sentinel_that_is_gone_disarms() {
     assert_eq!(failures(&ledger), 0);
     assert!(
         !ledger.lane(tcp(PATH)).armed,
-        "one made anew must work first"
+        "a new sentinel must work first"
     );
 }
 
@@ -272,7 +276,7 @@ fn damage_heals_nothing_that_was_broken_long_before() {
     ledger.damaged(ms(40_000), "pathproof-c0 is down".to_owned());
     assert_eq!(failures(&ledger), 80);
     fail(&mut ledger, 40_250, ProbeCause::Leaked);
-    assert_eq!(failures(&ledger), 80, "but nothing is added for a while");
+    assert_eq!(failures(&ledger), 80, "but new failures do not count yet");
     let mut doubtful = failing_by(ProbeCause::AnswerLost, 80);
     doubtful.damaged(ms(40_000), "pathproof-c0 is down".to_owned());
     assert_eq!(failures(&doubtful), 0, "it never accused by itself");
@@ -295,7 +299,7 @@ fn a_sentinel_that_is_off_counts_nothing_and_disarms_nothing() {
     ledger.view_changed(ms(41_000), off("no programs", ms(41_000)));
     let view = restart(&ledger).view.clone();
     assert_eq!(view.off.as_deref(), Some("no programs"));
-    assert_eq!(view.changed_at, ms(40_000), "other words are no change");
+    assert_eq!(view.changed_at, ms(40_000), "another reason is no change");
     ledger.view_changed(ms(42_000), self::view(1, ms(42_000)));
     assert!(!ledger.is_settled(ms(51_999)) && ledger.is_settled(ms(52_000)));
     let mut young = failing(8);
@@ -361,7 +365,7 @@ fn the_first_owner_disarms_nothing_unless_none_was_there_for_long() {
     };
     let mut ledger = fresh();
     ledger.owner_seen(Family::V4, set(&[Owner::KubeProxyNftables]), ms(5_000));
-    assert!(ledger.lane(tcp(PATH)).armed, "it came between two looks");
+    assert!(ledger.lane(tcp(PATH)).armed, "it came between two reads");
     assert_eq!(ledger.changed_hands(Family::V4), None);
     ledger.owner_seen(Family::V4, set(&[Owner::Cilium]), ms(10_000));
     assert!(!ledger.lane(tcp(PATH)).armed, "the second one");

@@ -81,7 +81,7 @@ fn masquerade_of_cluster_ips_is_missed_only_beside_that_of_node_ports() {
     assert_eq!(
         pass(&mut ledger, PATH, 20_500, false),
         through,
-        "node ports are probed no more"
+        "node ports are no longer probed"
     );
 }
 
