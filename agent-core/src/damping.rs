@@ -1,5 +1,5 @@
-//! Damping of flaps: design.md, section 5, rule 6. A state machine over the answers for the
-//! datapath: the only memory between a verdict and its answer.
+//! Damping of flaps (docs/behaviour.md): a state machine over the answers for the datapath, and the
+//! only memory between a verdict and its answer.
 //!
 //! 503 is immediate, because the verdict is already confirmed. 200 follows one second without a
 //! failure. If the answer was undecided for long before the 503, half a minute of undecided
