@@ -1,9 +1,9 @@
-//! The judgement: a pure function of the evidence, the inputs beside it, and now.
+//! The judgement: a pure function of the evidence, the other inputs, and the time. Reading changes nothing,
+//! and the same inputs always give the same verdict.
 //!
-//! [`decision`] is the one page that can take the node out of service; `counted` may keep one family from it;
-//! `witnesses` and `lanes` are what it reads, `findings` what explains beside it, and [`report`] the whole of it. Reading changes nothing, and
-//! the same inputs always give the same verdict. It holds no sentence (`explain`), statuses are not decided
-//! here (`answer`), nor is flapping (`damping`).
+//! [`decision`] is the one page that can take the node out of service; `counted` may exempt one family from
+//! it. Both read `witnesses` and `lanes`. `findings` adds explanations, and [`report`] is the result.
+//! Sentences (`explain`), statuses (`answer`) and flapping (`damping`) are decided elsewhere.
 
 mod case;
 mod counted;
@@ -41,34 +41,34 @@ pub use report::{
     ServiceTrouble, StageDelays, Verdict,
 };
 
-/// Inputs of the verdict beside the evidence.
+/// Inputs of the verdict apart from the evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inputs {
-    /// From the Node object. It is carried, not judged: `answer` joins it.
+    /// From the Node object. Only `answer` uses it; the verdict carries it along.
     pub eligibility: Eligibility,
-    /// Everything that was there at the start has been delivered.
+    /// All objects that existed at the start have been delivered.
     pub view_synced: bool,
     /// Families that have a frontend on this node, by [`Family`].
     pub families: [bool; FAMILIES],
-    /// A sentinel is there, so that something should be proven soon after boot.
+    /// A sentinel exists, so something should be proven soon after boot.
     pub sentinel_exists: bool,
-    /// When the node booted; `CLOCK_MONOTONIC` begins there.
+    /// When the node booted, which is zero of `CLOCK_MONOTONIC`.
     pub booted: Mono,
-    /// Families in which the pod probe of this node is waited for after its boot.
+    /// Families in which this node's pod probe is expected to connect after boot.
     pub pods_expected: [bool; FAMILIES],
-    /// What the Node says is wrong with its pods' network.
+    /// Reason that the Node's conditions give for a missing pod network.
     pub network: Option<Box<str>>,
     /// Interfaces by which default routes leave.
     pub uplinks: Vec<String>,
-    /// Usual lag of this node's datapath behind the API, where that is known.
+    /// Usual lag of this node's datapath behind the API, if it is known.
     pub usual_lag: Option<Duration>,
     /// Families that count for the answer.
     pub counted: CountedFamilies,
-    /// Connections of pods or of clients outside may go unseen.
+    /// Hooks may miss connections of pods or of clients outside.
     pub clients_unseen: bool,
 }
 
-/// Judges the node as of `now`. The numbers are those of the ledger.
+/// Judges the node as of `now`, with the limits of the ledger.
 pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
     let blind = blind(ledger, inputs, now);
     let judged = |family| {
@@ -105,7 +105,7 @@ pub fn verdict(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Verdict {
     }
 }
 
-/// The finding that keeps everything from being judged. It outranks all evidence.
+/// The finding that prevents any judgement. It outranks all evidence.
 fn blind(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Finding> {
     let since = ledger.sampled.or(ledger.restored);
     if since.is_none_or(|since| now.since(since) > ledger.limits.sample_gap) {
@@ -117,12 +117,13 @@ fn blind(ledger: &Ledger, inputs: &Inputs, now: Mono) -> Option<Finding> {
         let loss = observer.reasons.first().cloned();
         return Some(Finding::new(Rule::ObserverBlind, Evidence::Unseen { loss }));
     }
-    // A restarted agent begins from what it knew, also while the API server is away.
+    // A restarted agent starts from what it remembers, even without an API server.
     let unsynced = !inputs.view_synced && ledger.restored.is_none();
     unsynced.then(|| Finding::new(Rule::ViewNotSynced, Evidence::Nothing))
 }
 
-/// Families with frontends, or with a sentinel that worked; before the view is synced, those that were judged before a restart.
+/// Families with frontends, or with a sentinel that worked. Before the view is synced, also families that
+/// were judged before a restart.
 fn judged_families(ledger: &Ledger, inputs: &Inputs) -> impl Iterator<Item = Family> {
     Family::ALL.into_iter().filter(|family| {
         inputs.families[*family as usize]
@@ -131,7 +132,7 @@ fn judged_families(ledger: &Ledger, inputs: &Inputs) -> impl Iterator<Item = Fam
     })
 }
 
-/// The worst family speaks for the node; among equals the first.
+/// The finding of the worst family is the node's; among equals the first family's.
 fn worst(families: &[FamilyVerdict]) -> Finding {
     let worst = families.iter().rev().max_by_key(|family| family.state);
     let nothing = || Finding::new(Rule::NothingExpected, Evidence::Nothing);

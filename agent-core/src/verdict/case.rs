@@ -1,4 +1,4 @@
-//! A family as the decision and the findings see it: its evidence, and what is derived from all of it.
+//! One family as input of the decision and the findings: its evidence, and values derived from it.
 
 use agent_common::service::{Family, SourceClass};
 
@@ -11,7 +11,7 @@ use crate::ledger::{FamilyLedger, Ledger, Track};
 use crate::limits::Limits;
 use crate::time::Mono;
 
-/// Result of a rule: the cause, if there is one, and the evidence.
+/// Result of a rule: the cause, if any, and the evidence.
 pub(super) type Found = (Option<Cause>, Evidence);
 
 /// All inputs of a rule.
@@ -30,7 +30,7 @@ impl<'a> Case<'a> {
             Some(blind) => (decision_of(blind), vec![blind.clone()]),
             None => self.judge(),
         };
-        // Both lists are in the order of weight, and one of them is never empty.
+        // Findings are sorted by weight, and there is always at least one.
         let idle = || Finding::new(Rule::Idle, Evidence::Nothing);
         let finding = findings.first().cloned().unwrap_or_else(idle);
         let (probes_since, last_probe) = self.probe_failures();
@@ -53,8 +53,8 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The decision, and every finding: accusations first, then explanations, by weight. The reason for Unknown is a
-    /// finding only if there is no other.
+    /// The decision and all findings by weight: accusations first, then explanations. The reason for
+    /// Unknown is a finding only if there is no other.
     fn judge(&self) -> (Decision, Vec<Finding>) {
         let of = |(rule, (cause, evidence))| Finding {
             rule,
@@ -78,7 +78,7 @@ impl<'a> Case<'a> {
         self.ledger.tracks(self.family)
     }
 
-    /// The last success of a real connection and its path, if it is young enough.
+    /// The last success of a real connection and its path, if it is recent.
     pub(super) fn fresh_proof(&self) -> Option<(SourceClass, Mono)> {
         let proofs = SourceClass::ALL.into_iter().zip(self.evidence.proofs);
         let proven = proofs.filter_map(|(path, at)| Some((path, at?)));
@@ -90,7 +90,7 @@ impl<'a> Case<'a> {
         self.now.since(at) <= self.limits().proof_age
     }
 
-    /// Number of namespaces of which Services were used within the last hour.
+    /// Number of namespaces whose Services were used within the last hour.
     pub(super) fn namespaces_in_use(&self) -> usize {
         self.ledger.namespaces_in_use(self.family, self.now)
     }
@@ -115,7 +115,7 @@ impl<'a> Case<'a> {
     }
 }
 
-/// A finding is unhealthy, unknown, or neither.
+/// Maps a finding to a decision: unhealthy, unknown, or healthy otherwise.
 pub(crate) fn decision_of(finding: &Finding) -> Decision {
     match finding.rule.why() {
         Some(why) => Decision::Unknown(why),
@@ -124,7 +124,7 @@ pub(crate) fn decision_of(finding: &Finding) -> Decision {
     }
 }
 
-/// Services by name.
+/// The names of these Services.
 pub(super) fn named(tracks: &[&Track]) -> Named {
     Named::of(tracks.iter().map(|track| &*track.label))
 }

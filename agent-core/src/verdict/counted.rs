@@ -1,10 +1,10 @@
-//! Families that count for the answer. A 503 takes away all users of the node, also those of a family that works:
-//! it must not be given for a family that nobody uses. The accusations of such a family become findings.
+//! Families that count for the answer. A 503 removes the node for all users, including those of a family
+//! that works. So a family that nobody uses must not cause one: its accusations become findings.
 //!
-//! A user who was not seen may exist: the agent may be younger than an hour, or was away. While users of another
-//! family are seen, he does not count: a 503 would cut those off for his sake. He loses one connection at most,
-//! since dialling is a use whether it succeeds or not, and his family counts from that moment on. Where his
-//! connection may go unseen, every family counts.
+//! An unseen user may exist, because the agent may be younger than an hour or was away. While users of
+//! another family are seen, that user does not count: a 503 would cut the others off. The unseen user loses
+//! at most one connection, since a failed attempt is also a use, and the family counts from then on. If
+//! connections may go unseen, every family counts.
 
 use serde::{Deserialize, Serialize};
 
@@ -25,12 +25,12 @@ pub enum CountedFamilies {
     /// Families that were used within the last hour; all families if none was.
     #[default]
     Used,
-    /// All that the node has.
+    /// All families of the node.
     All,
 }
 
 impl CountedFamilies {
-    /// Before there was a choice.
+    /// Setting of agents that did not have this choice.
     pub(crate) fn of_older_agents() -> Self {
         Self::All
     }
@@ -43,15 +43,15 @@ pub(super) fn set_aside(
     inputs: &Inputs,
     now: Mono,
 ) {
-    // A node that was taken out for a family is not dialled over it: that it was used before it failed counts for
-    // as long as it fails.
+    // Nobody dials a node that was taken out, so use before the first failure counts for as long as the
+    // family fails.
     let is_used = |of: &FamilyVerdict| {
         let until = of.failing_since.unwrap_or(now);
         let used = ledger.family(of.family).used;
         used.is_some_and(|at| until.since(at) <= FORGOTTEN)
     };
     let works = |of: &FamilyVerdict| !of.state.fails();
-    // A family on which nothing ever succeeded may serve nobody.
+    // A family without any success may serve nobody.
     let serves = |of: &FamilyVerdict| works(of) && of.last_proof.is_some();
     let (any_used, any_serves) = (families.iter().any(is_used), families.iter().any(serves));
     for judged in families.iter_mut().filter(|judged| !works(judged)) {

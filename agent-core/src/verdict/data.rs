@@ -1,7 +1,8 @@
-//! Data of real connections as a witness: handshakes succeed, and the data that follows is not forwarded.
+//! Data of real connections as a witness: handshakes succeed, but the data after them is not forwarded.
 //!
-//! An application that hangs does not cause that, since its data is forwarded. A program that inspects payloads can,
-//! in the scope of its policy: only breadth distinguishes it from a fault. Nothing here decides.
+//! An application that hangs does not cause this, since its data is forwarded. A program that inspects
+//! payloads can, in the scope of its policy, so only breadth separates that from a fault. Nothing here
+//! decides.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +13,7 @@ use crate::ledger::DataLoss;
 use crate::time::Mono;
 
 impl Case<'_> {
-    /// Connections whose data was not forwarded, and the criterion that keeps them from accusing the node.
+    /// Connections whose data was not forwarded, and the criterion that they lack to accuse the node.
     pub(super) fn lost_data(&self) -> Option<(Found, Option<MissingCriterion>)> {
         let limits = self.limits();
         let counts = |lost: &&DataLoss| {
@@ -62,7 +63,7 @@ impl Case<'_> {
         }
     }
 
-    /// Data of single Services is not forwarded, or not long enough yet.
+    /// Data is not forwarded for single Services, or not for long enough to accuse the node.
     pub(super) fn degraded_by_data(&self) -> Option<Found> {
         let (found, lacking) = self.lost_data()?;
         lacking.map(|_| found)

@@ -1,18 +1,18 @@
-//! The decision: is the node's datapath at fault? One page; all of the judgement that can turn an answer to
-//! 503 is here.
+//! The decision: is the node's datapath at fault? Everything in the judgement that can turn an answer into
+//! 503 is on this page.
 //!
-//! A connection or probe that fails has innocent explanations: the backend, a network policy, a filter on
-//! the sentinel's addresses. Each explanation has a scope, which is whom it can touch at all. The node is at
+//! A failed connection or probe may have an innocent explanation: the backend, a network policy, a filter on
+//! the sentinel's addresses. Each explanation has a scope: the clients that it can affect. The node is at
 //! fault when, since one moment, nothing works that used to work, and no single innocent explanation covers
-//! everything that fails:
+//! all failures:
 //!
-//! - a witness counts only if it worked before, in this boot and for the same class of clients;
-//! - a success refutes a failure only if it needed the part that the failure shows to be missing;
-//! - a failure that no innocent explanation has (rules missing, wrong routes, forwarding off) needs no second
-//!   witness; one that has some needs a witness of another scope with the same onset.
+//! - A witness counts only if it worked before, in this boot and for the same class of clients.
+//! - A success refutes a failure only if it needed the part of the datapath that is missing.
+//! - A failure without an innocent explanation (rules missing, wrong routes, forwarding off) needs no second
+//!   witness. Any other failure needs a witness of another scope with the same onset.
 //!
-//! Each rule is evaluated by itself: their order only selects the cause if several hold. Explanations and
-//! undecided cases are in `findings`; no finding changes a decision.
+//! Each rule is evaluated independently; their order only selects the cause if several hold. Explanations and
+//! undecided cases are in `findings`, and no finding changes a decision.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ use crate::trace::ProbePath;
 pub enum Decision {
     /// Nothing shows that the datapath is at fault.
     Healthy,
-    /// The datapath is at fault, by this rule.
+    /// The datapath is at fault according to this rule.
     Unhealthy(Rule),
     /// No decision is possible, for this reason.
     Unknown(Why),
@@ -44,7 +44,7 @@ pub enum Decision {
 type Find<C> = fn(&C) -> Option<Found>;
 
 impl<'a> Case<'a> {
-    /// The rules by which the family is unhealthy, each of which is enough.
+    /// The rules by which the family is unhealthy. One is enough.
     pub(super) fn accusations(&self) -> impl Iterator<Item = (Rule, Found)> {
         let rules: [(Rule, Find<Self>); 9] = [
             (Rule::BrokenByProbes, Self::probes_fail_without_explanation),
@@ -64,8 +64,8 @@ impl<'a> Case<'a> {
         found.into_iter().flatten()
     }
 
-    /// Probes of a lane that worked fail in a way that no filter on the sentinel's addresses can cause, and
-    /// no real connection that needs the same succeeded since.
+    /// Probes of a lane that worked fail in a way that no filter on the sentinel's addresses can cause. No
+    /// real connection that needs the same part of the datapath has succeeded since.
     fn probes_fail_without_explanation(&self) -> Option<Found> {
         let accuses = |failing: &Failing<'a>| self.standing(*failing) == Standing::Accuses;
         let lanes: Vec<_> = self.failing().into_iter().filter(accuses).collect();
@@ -74,9 +74,9 @@ impl<'a> Case<'a> {
     }
 
     /// Two witnesses of different scopes fail since the same moment: the sentinel and real connections, the
-    /// sentinel and the pod probe, or the pod probe and real connections. A filter on the sentinel's addresses
-    /// explains only the first, a network policy only connections, and a policy that ignores the pod probe's
-    /// own only that.
+    /// sentinel and the pod probe, or the pod probe and real connections. One innocent explanation covers
+    /// only one of them: a filter on the sentinel's addresses only the sentinel, a network policy only
+    /// connections, and a policy without an exception for the pod probe only that probe.
     fn two_scopes_fail(&self) -> Option<Found> {
         let joined = |failing: Failing<'a>| {
             let needs_witness = self.standing(failing) == Standing::NeedsWitness;
@@ -104,17 +104,17 @@ impl<'a> Case<'a> {
         self.failed_connections(&groups, None)
     }
 
-    /// Groups that fail since a lane does, and whose path no other lane shows to work.
+    /// Groups that have failed since a lane does, and whose path is not shown to work by another lane.
     pub(super) fn beside_lane(&self, (lane, run): &Failing<'a>) -> Vec<Group<'a>> {
         let scopes: &[Scope] = match lane.path {
-            // Two proxies: what comes from pods is the other one's.
+            // Two proxies translate here, and pods' connections use the other one than this lane.
             ProbePath::Pod | ProbePath::OffCluster if self.ledger.sentinel.bearing.mixed => {
                 &[Scope::Outside]
             }
             _ => &[Scope::Pods, Scope::PodProbe, Scope::Outside],
         };
-        // No policy stops answers alone: where those of real connections are lost as well, it does not matter
-        // when they began to be.
+        // No policy drops answers alone. If answers to real connections are lost too, their onset does not
+        // matter.
         let is_lost = |scope: Scope| {
             run.cause() == ProbeCause::AnswerLost && self.evidence.answers.is_stuck(scope.class())
         };
@@ -126,9 +126,9 @@ impl<'a> Case<'a> {
         groups.flatten().filter(counts).collect()
     }
 
-    /// Every Service that is dialled, at least two, fails as if it had no rules, or those of somebody else.
-    /// No policy does that, for any client. The sentinel's rules may be intact: its success refutes nothing, unless
-    /// it failed as well and recovered.
+    /// Every Service that is dialled, two at least, fails as if its rules were missing or belonged to another
+    /// Service. No policy does that to any client. The sentinel's rules may be intact, so a passing probe
+    /// refutes nothing, unless the sentinel failed as well and recovered.
     fn rules_are_gone(&self) -> Option<Found> {
         if self.ledger.observer.misrouted_suspended {
             return None;
@@ -155,9 +155,9 @@ impl<'a> Case<'a> {
             .then(|| self.failed_connections(&without, None))?
     }
 
-    /// Connections of any client leave by another device than connections to the same endpoints need, to at
-    /// least two of them, and stay unanswered; none over those routes succeeds. The sentinel refutes nothing: its
-    /// route is a separate one. A single endpoint, or a single other node, may be about to leave.
+    /// Connections of any client to at least two endpoints or other nodes leave by the wrong device and stay
+    /// unanswered. None over those routes succeeds. A single endpoint or other node may be about to leave.
+    /// The sentinel refutes nothing, because its route is a separate one.
     fn routes_are_wrong(&self) -> Option<Found> {
         let (connections, since) = self.local_routes().or_else(|| self.remote_routes())?;
         let clients = self.groups().iter().map(|group| group.scope).collect();
@@ -169,7 +169,7 @@ impl<'a> Case<'a> {
         Some((Some(Cause::Misrouted), evidence))
     }
 
-    /// To endpoints of this node, by an uplink.
+    /// Connections to endpoints of this node that left by an uplink.
     fn local_routes(&self) -> Option<(u32, Mono)> {
         let limits = self.limits();
         let routes = &self.evidence.routes;
@@ -179,14 +179,16 @@ impl<'a> Case<'a> {
         counts.then_some((routes.connections, routes.since))
     }
 
-    /// To other nodes, by another device than answered connections to them left before. An answer from any other node
-    /// since then speaks against it, though it may have come over a route that is still there: when in doubt, 200.
+    /// Connections to other nodes that left by another device than answered ones did before. An answer from
+    /// any other node since then refutes this, although the route to that node may just be intact: when in
+    /// doubt, 200.
     fn remote_routes(&self) -> Option<(u32, Mono)> {
         let limits = self.limits();
         let answered = self.evidence.remote;
         let astray = self.ledger.peers.astray(self.family);
         let used = self.namespaces_in_use();
-        // Several uplinks are a choice by source, and no fault: what counts left a tunnel or a bridge for one.
+        // A node with several uplinks may select one by source address, which is no fault. So a connection
+        // counts only if it left by an uplink instead of a tunnel or bridge.
         let is_uplink = |device: &str| self.inputs.uplinks.iter().any(|of| **of == *device);
         let counts = |usual: &str, of: &Astray| {
             let namespaces: BTreeSet<&str> = (of.services.values())
@@ -205,7 +207,7 @@ impl<'a> Case<'a> {
         Some((astray.connections, astray.since))
     }
 
-    /// The kernel shows what keeps clients from being served, and they are not.
+    /// Clients are not served, and the kernel shows why.
     fn kernel_shows_an_obstacle(&self) -> Option<Found> {
         let scopes = [Scope::Outside, Scope::Pods, Scope::PodProbe];
         scopes.into_iter().find_map(|scope| {
@@ -224,7 +226,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Where no probe speaks for the node: connections of pods fail so broadly that no single policy explains
+    /// No passing probe refutes it, and connections of pods fail so broadly that no single policy explains
     /// it.
     fn many_connections_fail(&self) -> Option<Found> {
         let mut groups = self.groups();
@@ -235,17 +237,17 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Handshakes succeed, and the data that follows is not forwarded: of two Services, and of no other connection
-    /// since. The sentinel's data may pass.
+    /// Handshakes succeed, but the data that follows is not forwarded: for at least two Services, and for no
+    /// other connection since. The sentinel's data may still pass.
     fn data_is_not_forwarded(&self) -> Option<Found> {
         let (found, lacking) = self.lost_data()?;
         lacking.is_none().then_some(found)
     }
 
-    /// New connections still go to an endpoint that left long ago and stay unanswered, and programming has stalled:
-    /// nothing that changed since has been seen on the wire, though something should have been. If anything newer is
-    /// seen, the proxy follows the API, and only that Service has a problem. A client that reuses a source port
-    /// follows conntrack and is no evidence.
+    /// New connections still go to an endpoint that left long ago, they stay unanswered, and programming has
+    /// stalled: no later change has been seen on the wire, although one should have been. If a later change
+    /// is seen, the proxy does follow the API, and only that Service has a problem. A client that reuses a
+    /// source port follows its old conntrack entry and is no evidence.
     fn removed_endpoints_get_connections(&self) -> Option<Found> {
         let limits = self.limits();
         let age = limits.stale_age(self.inputs.usual_lag);
@@ -263,8 +265,8 @@ impl<'a> Case<'a> {
         let is_stale = |track: &Track| {
             let old = track.stale().filter(counts).filter(|seen| seen.age >= age);
             old.map(|seen| seen.at).max().is_some_and(|last| {
-                // A newer change seen on the wire ends it at once; without a record of such changes, it counts as
-                // repaired after a moment in which connections succeed.
+                // A later change on the wire ends this at once. Recordings without such changes count it as
+                // repaired when connections succeed after a quiet moment.
                 let repaired = self.ledger.programming.is_none()
                     && self.now.since(last) > limits.stale_quiet
                     && track.last_proof >= Some(last);
@@ -273,7 +275,7 @@ impl<'a> Case<'a> {
         };
         let tracks: Vec<&Track> = self.tracks().filter(|track| is_stale(track)).collect();
         let connections = tracks.iter().flat_map(|track| track.stale()).filter(counts);
-        // A generation of the sentinel that is late as well is another witness.
+        // A late generation of the sentinel counts as one more witness.
         let late = usize::from(self.is_generation_late());
         if connections.clone().count() + late < limits.stale_connections {
             return None;
@@ -290,7 +292,7 @@ impl<'a> Case<'a> {
         Some((Some(Cause::Stale), evidence))
     }
 
-    /// Probes pass, and reach an old generation of the sentinel: the rules of its lane do not follow the API.
+    /// Probes pass but reach an old generation of the sentinel: the lane's rules do not follow the API.
     fn rules_do_not_follow(&self) -> Option<Found> {
         self.late(self.accusing().into_iter())
     }

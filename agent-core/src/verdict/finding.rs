@@ -1,4 +1,4 @@
-//! Findings of rules, as plain data. They hold facts and no sentence: `explain` has the words.
+//! Findings of rules as plain data: facts without sentences, which `explain` renders.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -20,9 +20,8 @@ pub use super::rule::Rule;
 /// Result of one rule of the judge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The rule.
     pub rule: Rule,
-    /// Family that the finding is about; `None` if it keeps everything from being judged.
+    /// Family that the finding is about; `None` if nothing can be judged.
     #[serde(
         with = "names::some_family",
         skip_serializing_if = "Option::is_none",
@@ -31,12 +30,12 @@ pub struct Finding {
     pub family: Option<Family>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cause: Option<Cause>,
-    /// Facts that the rule rests on.
+    /// Facts that support the rule.
     pub evidence: Evidence,
 }
 
 impl Finding {
-    /// Without a cause, of no family.
+    /// Creates a finding without a cause and family.
     pub fn new(rule: Rule, evidence: Evidence) -> Self {
         Self {
             rule,
@@ -46,7 +45,7 @@ impl Finding {
         }
     }
 
-    /// The node is broken or stale by probes alone: no real connection failed as well.
+    /// Whether the node is broken or stale by probes alone: no real connection failed as well.
     pub(super) fn is_by_sentinel(&self) -> bool {
         match (self.rule, &self.evidence) {
             (Rule::StaleByProbes, _) => true,
@@ -55,10 +54,10 @@ impl Finding {
         }
     }
 
-    /// Nothing but the datapath has this cause, so the fleet brake does not delay it. A full table is none:
-    /// withdrawn nodes move their load to the others and fill their tables too. Beside probes that a filter may
-    /// have dropped, connections are certain if they succeeded up to the moment at which both began to fail;
-    /// those that were idle then may be denied since.
+    /// Whether only the datapath can have this cause, so that the fleet brake does not delay it. A full
+    /// conntrack table does not qualify: withdrawn nodes shift their load to others and fill their tables
+    /// too. Failed connections beside filterable probes qualify if they succeeded until right before both
+    /// failed; clients that were idle before may have been denied since.
     pub(crate) fn is_certain(&self) -> bool {
         match (self.rule, &self.evidence) {
             (Rule::BrokenByProbes, Evidence::Probes { lanes, .. }) => {
@@ -77,7 +76,7 @@ impl Finding {
         }
     }
 
-    /// Connections failed, and every path was probed with success since.
+    /// Whether connections failed, but probes have passed on every path since.
     pub(crate) fn is_refuted(&self) -> bool {
         let lacks =
             |lacking: &Option<MissingCriterion>| *lacking == Some(MissingCriterion::Referee);
@@ -85,13 +84,13 @@ impl Finding {
     }
 }
 
-/// Facts that a finding rests on: as many as its sentence needs.
+/// Facts that support a finding: as many as its sentence needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Evidence {
-    /// Nothing beside the rule.
+    /// No further facts.
     Nothing,
-    /// When the observer was last read; `None` where it never was.
+    /// When the observer was last read; `None` if it never was.
     Read { at: Option<Mono> },
     /// Reason why nothing is observed.
     Unseen {
@@ -100,73 +99,73 @@ pub enum Evidence {
     },
     /// Connections that failed.
     Connections {
-        /// To these Services.
+        /// Services that they dialled.
         services: Named,
         /// When the first of them failed.
         since: Mono,
-        /// Criterion that keeps them from accusing the node.
+        /// Criterion that they lack to accuse the node.
         lacking: Option<MissingCriterion>,
-        /// Whose connections they are, if their Services had worked before.
+        /// Their clients, if the Services had worked before.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         clients: Vec<Scope>,
-        /// Failed connections; zero where they were not counted.
+        /// Number of failed connections; 0 if they were not counted.
         #[serde(default)]
         failures: u64,
         /// When a connection of these clients last succeeded.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_success: Option<Mono>,
     },
-    /// Connections that were answered, and whose data was not forwarded.
+    /// Connections that were answered, but whose data was not forwarded.
     Data {
-        /// To these Services.
+        /// Services that they dialled.
         services: Named,
         /// Arrival of the first of them.
         since: Mono,
-        /// Whose they are.
+        /// Clients of the connections.
         clients: Vec<Scope>,
         connections: u32,
-        /// Arrival of the last connection before of which data went both ways.
+        /// Arrival of the last connection before with data both ways.
         last_success: Option<Mono>,
-        /// Criterion that keeps them from accusing the node.
+        /// Criterion that they lack to accuse the node.
         lacking: Option<MissingCriterion>,
     },
-    /// Connections that were not answered: to endpoints of this node they left by an uplink, to other nodes by
-    /// another device than usual.
+    /// Unanswered connections that left by the wrong device: by an uplink to endpoints of this node, or by
+    /// another device than usual to other nodes.
     Routes {
         connections: u32,
         since: Mono,
-        /// Clients whose Services fail meanwhile; empty in recordings of older agents.
+        /// Clients whose Services fail at the same time; empty in recordings of older agents.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         clients: Vec<Scope>,
     },
-    /// Connections of these clients that failed behind an obstacle in the node itself.
+    /// Connections of these clients that fail because of an obstacle in the node itself.
     Obstacle {
         failures: u32,
         since: Mono,
-        /// Clients outside in recordings of older agents.
+        /// Clients outside, in recordings of older agents.
         #[serde(default = "outside")]
         clients: Scope,
     },
     /// Connections to an endpoint that left.
     LeftEndpoint {
-        /// To these Services.
+        /// Services that they dialled.
         services: Named,
-        /// Time between the endpoint's departure and the connection, at most.
+        /// Maximum time between the endpoint's departure and the connection.
         #[serde(with = "ns")]
         age: Duration,
-        /// Address of that endpoint.
+        /// Address of the endpoint that left.
         destination: Option<SocketAddr>,
-        /// Whose connections; empty in recordings of older agents.
+        /// Clients of the connections; empty in recordings of older agents.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         clients: Vec<Scope>,
     },
     /// Services that fail while others do not.
     Services {
-        /// By cause.
+        /// The Services by cause.
         broken: Vec<BrokenServices>,
-        /// Services beyond those.
+        /// Number of further Services.
         more: usize,
-        /// When a real connection of anybody last succeeded, if one did since these fail.
+        /// Last success of any real connection, if there was one since these Services fail.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         last_success: Option<Mono>,
     },
@@ -174,14 +173,13 @@ pub enum Evidence {
     Unheard {
         /// Services that sent the answers.
         services: Named,
-        /// Number of clients that asked again.
+        /// Number of clients that repeated their SYN.
         clients: usize,
     },
-    /// Nodes that answered before and do not any more.
+    /// Nodes that answered before and are silent now.
     Peers {
-        /// Their names.
         nodes: Named,
-        /// Services whose endpoints there were dialled.
+        /// Services that were dialled at endpoints on those nodes.
         services: Named,
         /// Connections that stayed unanswered.
         connections: u32,
@@ -193,71 +191,62 @@ pub enum Evidence {
     },
     /// Large transfers of the pod probe that failed.
     Cuts { transfers: u32, since: Mono },
-    /// Words of the Node's conditions.
+    /// Message of the Node's condition.
     Network { said: Box<str> },
     /// Lanes that accuse the node.
     Probes {
-        /// The lanes.
         lanes: Vec<FailedLane>,
-        /// Real connections fail too.
+        /// Whether real connections fail too.
         real: bool,
-        /// Those connections.
+        /// The real connections that fail.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         beside: Option<Beside>,
     },
     /// A lane that does not accuse the node.
     Probe { lane: FailedLane },
-    /// A lane that fails while a real connection of its path got through.
+    /// A lane that fails while a real connection of its path succeeds.
     Contradicted {
-        /// The lane.
         lane: FailedLane,
         /// Source class of the connection.
         #[serde(with = "names::ClassName")]
         path: SourceClass,
-        /// When it got through.
+        /// When the connection succeeded.
         at: Mono,
     },
-    /// A lane that may come to accuse the node.
+    /// A failing lane that does not accuse the node yet.
     Unconfirmed {
-        /// The lane.
         lane: FailedLane,
-        /// Condition that keeps the lane from accusing the node.
+        /// Condition that the lane lacks to accuse the node.
         lacking: LaneLacking,
     },
     /// A lane whose rules do not follow the API.
     Late {
-        /// Its path.
         path: ProbePath,
-        /// Its transport.
         transport: Transport,
         /// Owners of the rules.
         owners: DatapathOwners,
-        /// Time for which they have not followed.
+        /// Time for which the rules have not followed.
         #[serde(with = "ns")]
         late: Duration,
-        /// The generation that probes meet.
+        /// The generation that probes reach.
         generation: Option<u16>,
-        /// The generation that they should meet.
+        /// The generation that they should reach.
         wanted: Option<u16>,
     },
-    /// A connection that got through.
+    /// A connection that succeeded.
     Connection {
         /// Source class of the connection.
         #[serde(with = "names::ClassName")]
         path: SourceClass,
-        /// When.
         at: Mono,
     },
     /// A probe that passed.
     Pass {
-        /// Its path.
         path: ProbePath,
-        /// Its transport.
         transport: Transport,
-        /// When.
         at: Mono,
     },
-    /// A boot that is young.
+    /// A recent boot.
     Boot {
         /// When the node booted.
         at: Mono,
@@ -266,15 +255,13 @@ pub enum Evidence {
     },
     /// A lane that never worked.
     Never(NeverWorked),
-    /// A lane whose last probe says nothing.
+    /// A lane whose last probe is no evidence.
     Void {
-        /// Its path.
         path: ProbePath,
-        /// Its transport.
         transport: Transport,
         why: VoidCause,
     },
-    /// The sentinel is not as it was made, or is off: how or why, where that is known.
+    /// An altered or disabled sentinel, with the difference or the reason if known.
     Sentinel { said: Option<String> },
     /// Current owners of the datapath.
     Owners { owners: DatapathOwners },
@@ -289,8 +276,8 @@ pub enum Evidence {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Uncounted {
-    /// Users dialled another family within the last hour, and this one last at that time; nothing if none was seen
-    /// in this boot.
+    /// Users dialled another family within the last hour. They last dialled this one at the given time;
+    /// `None` if never in this boot.
     Unused(Option<Mono>),
     /// Another family is not at fault.
     OtherWorks,
@@ -318,7 +305,7 @@ fn outside() -> Scope {
     Scope::Outside
 }
 
-/// Clients whose connections share their innocent explanations.
+/// Clients whose connections have the same innocent explanations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scope {
@@ -330,27 +317,27 @@ pub enum Scope {
     Outside,
 }
 
-/// Criterion that failed connections do not meet, without which they do not accuse the node.
+/// Criterion that failed connections lack to accuse the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum MissingCriterion {
     /// The sentinel's probes pass, and nothing shows that rules or routes are wrong.
     Referee,
-    /// The sentinel's probes fail, but not since the same moment, and what failed may be denied.
+    /// The sentinel's probes fail, but with another onset, and policies may deny the connections.
     Filtered,
-    /// Other Services claim what the sentinel's probes dial, and what failed may be denied.
+    /// Other Services claim what the sentinel's probes dial, and policies may deny the connections.
     Claimed,
-    /// No probe takes the way of pods' connections, and what failed may be denied.
+    /// No probe takes the way of pods' connections, and policies may deny the connections.
     Aside,
     /// No pod of this node is among the clients, and a policy may deny the others.
     Pod,
-    /// No Service that worked before.
+    /// No failing Service worked before.
     New,
     /// Too few Services fail.
     Services,
-    /// All are of one namespace, and others are in use.
+    /// All Services are in one namespace, and others are in use.
     Namespaces,
-    /// Too few endpoints behind them.
+    /// Too few endpoints behind the Services.
     Endpoints,
     /// Too few clients.
     Sources,
@@ -358,7 +345,7 @@ pub enum MissingCriterion {
     Time,
 }
 
-/// Services by name; not more of them than a sentence holds.
+/// Names of Services, limited to what fits into a sentence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Named {
     /// `namespace/name`, and `:port` where the port has a name.
@@ -367,7 +354,7 @@ pub struct Named {
     pub more: usize,
 }
 
-/// Services that a sentence names; the rest is a number.
+/// Maximum number of Services named in a sentence.
 pub(super) const NAMED: usize = 3;
 
 impl Named {
@@ -380,63 +367,58 @@ impl Named {
     }
 }
 
-/// Services that fail alike.
+/// Services with the same cause of failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokenServices {
     pub cause: Cause,
-    /// These.
     pub services: Named,
-    /// Their failures so far.
+    /// Number of their failures so far.
     pub failures: u64,
 }
 
 /// A lane and its run of failures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedLane {
-    /// Its path.
     pub path: ProbePath,
-    /// Its transport.
     pub transport: Transport,
     /// Cause of the failures.
     pub cause: ProbeCause,
     /// Number of failures in a row.
     pub failures: u32,
-    /// The frontend is an address of the node's own.
+    /// Whether the frontend is an address of the node.
     pub local: bool,
-    /// No filter of the sentinel's own addresses looks like it.
+    /// Whether no filter on the sentinel's addresses can cause this.
     pub clear: bool,
     /// Source address of the probes.
     pub client: Option<IpAddr>,
 }
 
-/// Condition that keeps a failing lane from accusing the node.
+/// Condition that a failing lane lacks to accuse the node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LaneLacking {
     /// Too few failures in a row.
     Failures,
-    /// The sentinel is off, and why.
+    /// The sentinel is off, for this reason.
     Off(String),
-    /// The sentinel changed, or its devices were damaged, a moment ago.
+    /// The sentinel changed a moment ago, or its devices were damaged.
     Void(VoidReason),
-    /// pathproof's own interfaces were not checked since.
+    /// pathproof's interfaces were not checked since.
     Look,
-    /// Whether cluster IPs fail too is not known yet.
+    /// It is not known yet whether cluster IPs fail too.
     Others,
-    /// Real connections fail as well, but not broadly enough to bear the probes out.
+    /// Real connections fail as well, but not broadly enough to confirm the probes.
     Breadth(MissingCriterion),
     /// No real connection fails as well.
     Connection,
 }
 
-/// A lane without a probe that passed.
+/// A lane on which no probe ever passed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NeverWorked {
-    /// Its path.
     pub path: ProbePath,
-    /// Its transport.
     pub transport: Transport,
-    /// Commonest cause of the failures of its probes.
+    /// Most common cause of its probes' failures.
     pub cause: Option<ProbeCause>,
     /// Source address of its probes.
     pub client: Option<IpAddr>,
@@ -446,12 +428,12 @@ pub struct NeverWorked {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VoidCause {
-    /// The sentinel's devices were damaged, and how.
+    /// The sentinel's devices were damaged in this way.
     Damage(String),
-    /// The probe could not be sent, and why.
+    /// The probe could not be sent for this reason.
     Unsent(String),
-    /// The probe itself says nothing.
+    /// The probe is void for this reason.
     Probe(VoidReason),
-    /// It failed before the sentinel changed.
+    /// The probe failed before the sentinel changed.
     Former,
 }

@@ -1,6 +1,6 @@
-//! Explanations that accuse nobody: single Services in trouble, silent nodes, failures that are not confirmed,
-//! and what works. All of them are shown beside the decision; none hides another.
-//! Those that read the sentinel's lanes are in `lanes`.
+//! Explanations that accuse nobody: single Services in trouble, silent nodes, unconfirmed failures, and
+//! successes. All are shown beside the decision, and none hides another. Findings about the sentinel's
+//! lanes are in `lanes`.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::time::Mono;
 type Find<C> = fn(&C) -> Option<Found>;
 
 impl<'a> Case<'a> {
-    /// Everything that is found, by weight: the first one names the state where nothing accuses the node.
+    /// All findings by weight. The first one gives the state if nothing accuses the node.
     pub(super) fn findings(&self) -> impl Iterator<Item = (Rule, Found)> {
         let rules: [(Rule, Find<Self>); 17] = [
             (Rule::DegradedServices, Self::degraded_services),
@@ -57,8 +57,9 @@ impl<'a> Case<'a> {
         rules.iter().find_map(found).unwrap_or_else(idle)
     }
 
-    /// Something gets through. While nothing does, a run of failures may yet accuse the node, unless it is
-    /// that of few Services whose trouble is confirmed: they fail again after each success.
+    /// Whether the family works apart from these Services. During a young run of failures without a
+    /// success, the node may yet be accused. Few Services whose trouble is confirmed do not matter: they
+    /// fail again after each success.
     fn gets_through(&self, confirmed: &[(&Track, Failure)]) -> bool {
         let is_confirmed = |label: &String| confirmed.iter().any(|(of, _)| *of.label == **label);
         let is_narrow = || {
@@ -115,10 +116,10 @@ impl<'a> Case<'a> {
         Some((Some(Cause::Unheard), evidence))
     }
 
-    /// Failures with nothing proven after them, and no more to be said.
+    /// Failures without a proof after them that no other finding explains.
     fn suspect_by_connections(&self) -> Option<Found> {
         let limits = &self.ledger.limits;
-        // Single failures between proofs are no state of the node.
+        // Single failures between proofs do not affect the node's state.
         let lasts =
             |since: Option<Mono>| since.is_none_or(|at| self.now.since(at) >= limits.suspect_after);
         let counts = |streak: &&Streak| {
@@ -148,7 +149,7 @@ impl<'a> Case<'a> {
         ))
     }
 
-    /// The same of connections to endpoints that left.
+    /// Connections to endpoints that left, without a proof after them.
     fn suspect_by_stale(&self) -> Option<Found> {
         let limits = &self.ledger.limits;
         let after_proof =
@@ -166,7 +167,7 @@ impl<'a> Case<'a> {
         Some((Some(Cause::Stale), evidence))
     }
 
-    /// A real connection got through, after the last probe that did.
+    /// A real connection succeeded, after the last probe that passed.
     fn proven_by_connection(&self) -> Option<Found> {
         let (path, at) = self.fresh_proof()?;
         let later = self.fresh_pass().is_none_or(|(_, passed)| passed < at);
@@ -183,7 +184,8 @@ impl<'a> Case<'a> {
         (self.lacks_proof() && self.is_booting()).then_some((None, Evidence::Boot { at, never }))
     }
 
-    /// The sentinel proves the node's rules before there is a network for pods.
+    /// The node boots, and no pod's connection succeeded. The sentinel can prove the node's rules before
+    /// pods have a network.
     fn starting_pods(&self) -> Option<Found> {
         let at = self.inputs.booted;
         let expected = self.inputs.pods_expected[self.family as usize];
@@ -192,8 +194,8 @@ impl<'a> Case<'a> {
             .then_some((None, Evidence::Boot { at, never: None }))
     }
 
-    /// While the node boots, the network for its pods is being made. It takes the place of Proven alone:
-    /// the Node's word ends no 503 that only a proof ends.
+    /// Not during boot, when the pods' network is still being set up. It only replaces Proven: a Node
+    /// condition ends no 503 that only a proof ends.
     fn degraded_by_node(&self) -> Option<Found> {
         let said = self.inputs.network.clone()?;
         self.proven_by_connection()
@@ -225,15 +227,15 @@ impl<'a> Case<'a> {
         self.lacks_proof().then(|| (None, self.off()))
     }
 
-    /// Reason why nothing is probed although something should be.
+    /// Reason why nothing is probed although it should be.
     fn off(&self) -> Evidence {
         let said = self.ledger.sentinel.view.off.clone();
         Evidence::Sentinel { said }
     }
 
-    /// New connections came lately, after the last that was proven.
+    /// Whether new connections arrived recently, after the last proven one.
     fn has_arrivals(&self) -> bool {
-        // The arrival of the connection that was proven last is counted with the look after it.
+        // The reading after a proof still counts the arrival of the proven connection.
         let last_proof = self.evidence.last_proof();
         let arrival = self
             .evidence
@@ -242,7 +244,7 @@ impl<'a> Case<'a> {
         arrival.is_some_and(|at| last_proof.is_none_or(|proof| at.since(proof) > LOST_NOTICED))
     }
 
-    /// There is a sentinel, and nothing was ever proven.
+    /// Whether there is a sentinel and nothing was ever proven.
     fn lacks_proof(&self) -> bool {
         let proven = self.evidence.last_proof().is_some() || self.last_pass().is_some();
         self.inputs.sentinel_exists && !proven
@@ -262,7 +264,8 @@ fn weight(track: &Track) -> u64 {
     track.failures.iter().sum()
 }
 
-/// Services in trouble of both families, confirmed and most failing first, and how many more.
+/// Services in trouble of both families, confirmed ones and most failures first, and the number of omitted
+/// ones.
 pub(super) fn troubles(ledger: &Ledger, now: Mono) -> (Vec<ServiceTrouble>, u32) {
     let limits = &ledger.limits;
     let mut tracks: Vec<(Option<Failure>, &Track)> = (ledger.tracks.values())

@@ -1,8 +1,8 @@
-//! The sentinel's lanes as witnesses: which of them fail, what keeps a failing one from accusing the node,
-//! and the findings about them. [`decision`](super::decision) accuses.
+//! The sentinel's lanes as witnesses: which of them fail, what keeps a failing lane from accusing the node,
+//! and the findings about them. Only [`decision`](super::decision) accuses.
 //!
-//! A lane accuses only if it worked before, the sentinel is as it was made, and no real connection that
-//! needs the same succeeded since.
+//! A lane accuses only if it worked before, the sentinel is unaltered, and no real connection that needs
+//! the same part of the datapath succeeded since.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -21,26 +21,27 @@ use crate::trace::{Lane, ProbePath, Transport};
 /// Judgement on a lane's failures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// They do not accuse the node, for lack of this.
+    /// The failures do not accuse the node, because this is missing.
     Lacks(LaneLacking),
-    /// A real connection of the same path got through since.
+    /// A real connection of the same path succeeded since.
     Contradicted(SourceClass, Mono),
-    /// Only the range outside the cluster fails, that of pods does not.
+    /// Probes from outside the cluster's ranges fail while probes from pod addresses pass.
     Filtered,
-    /// Node ports are refused to probes alone: that address may have none any more. Or one path alone
-    /// leads astray: somebody may have claimed what it dials.
+    /// Only probes are refused at node ports, so the proxy may not serve them at that address any more. Or
+    /// only one path is misrouted, so another Service may claim the address that it dials.
     Aside,
-    /// No filter on the sentinel's addresses explains them.
+    /// No filter on the sentinel's addresses explains the failures.
     Accuses,
-    /// Such a filter would explain them: they accuse the node beside a witness of another scope.
+    /// A filter on the sentinel's addresses would explain the failures: they accuse the node only beside a
+    /// witness of another scope.
     NeedsWitness,
 }
 
-/// Paths that represent the node. The host path is not one: it does not exercise forwarding.
+/// Paths that represent the node. The host path does not, since it needs no forwarding.
 pub(super) const MAIN: [ProbePath; 3] =
     [ProbePath::Pod, ProbePath::OffCluster, ProbePath::NodePort];
 
-/// A lane and what is kept of it.
+/// A lane and its ledger.
 pub(super) type Probed<'a> = (Lane, &'a LaneLedger);
 /// A lane and its failures.
 pub(super) type Failing<'a> = (Lane, &'a Run);
@@ -62,13 +63,13 @@ impl<'a> Case<'a> {
         lanes.map(|lane| (lane, sentinel.lane(lane)))
     }
 
-    /// Lanes that stand for the node, by TCP.
+    /// TCP lanes that represent the node.
     pub(super) fn main(&self) -> impl Iterator<Item = Probed<'a>> {
         let stands = |(lane, _): &Probed<'_>| self.ledger.sentinel.stands(*lane);
         MAIN.map(|path| self.tcp(path)).into_iter().filter(stands)
     }
 
-    /// Lanes whose failures may accuse the node: that of the host only where no other is armed.
+    /// Lanes whose failures may accuse the node. The host's is one only if no other lane is armed.
     pub(super) fn accusing(&self) -> Vec<Probed<'a>> {
         let mut lanes: Vec<_> = self.main().filter(|(_, lane)| lane.armed).collect();
         if lanes.is_empty() && !self.ledger.sentinel.fell_silent(self.family, self.now) {
@@ -78,7 +79,7 @@ impl<'a> Case<'a> {
         lanes
     }
 
-    /// Lanes whose passes prove the family: that of the host only where no other is probed.
+    /// Lanes whose passes prove the family. The host's is one only if no other lane is probed.
     fn proving(&self) -> Vec<Probed<'a>> {
         match self.main().any(|(_, lane)| lane.is_known()) {
             true => self.main().collect(),
@@ -86,7 +87,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The run of a lane, as long as it is young enough to say anything.
+    /// The lane's run of failures, if it is recent.
     pub(super) fn run(&self, lane: &'a LaneLedger) -> Option<&'a Run> {
         let run = lane.run.as_ref().filter(|_| lane.armed)?;
         self.is_within_proof_age(run.last).then_some(run)
@@ -97,28 +98,28 @@ impl<'a> Case<'a> {
         self.accusing().into_iter().filter_map(failing).collect()
     }
 
-    /// Judges a run of failures. The order is that of certainty: evidence for the node comes before
-    /// evidence against it.
+    /// Judges a run of failures. Evidence for the node is evaluated before evidence against it.
     pub(super) fn standing(&self, (lane, run): Failing<'a>) -> Standing {
         let limits = &self.ledger.limits;
         if !run.is_long(limits) {
             return Standing::Lacks(LaneLacking::Failures);
         }
-        // A connection that found room in a full table contradicts no probe that found none, and one to an
-        // endpoint that is the node itself needs no forwarding.
+        // A connection that found room in a full table does not contradict a probe that found none. One to
+        // an endpoint that is the node itself needs no forwarding.
         let proof = self.counterpart(lane.path, run);
         let stands = matches!(
             run.cause(),
             ProbeCause::ConntrackFull | ProbeCause::ForwardingOff
         ) || self.is_felt_in_part(run);
         if let Some((class, proof)) = proof.filter(|_| !stands) {
-            // While clients are served that need no masquerade, those that do tell whether it is missed.
+            // While clients are being served, those that need masquerade would show that it is missing.
             let in_use =
                 run.cause() == ProbeCause::NotMasqueraded && self.now.since(proof) <= WINDOW;
             if proof > run.since.plus(limits.proof_overlap) || in_use {
                 return Standing::Contradicted(class, proof);
             }
-            // Let through before the fault, answered after it: those before it do not count.
+            // The connection may have been let through before the fault and answered during it. Failures
+            // before the answer do not count.
             if proof >= run.confirmed_from() {
                 return Standing::Lacks(LaneLacking::Failures);
             }
@@ -136,8 +137,8 @@ impl<'a> Case<'a> {
         if lane.path == ProbePath::OffCluster && self.is_passing(pod) {
             return Standing::Filtered;
         }
-        // A fault that drops everything would have dropped this one too. Connections from outside are
-        // masqueraded, and those of pods are not: they need less than the pods' lane.
+        // A fault that drops everything would have dropped a later connection too. Connections from outside
+        // are masqueraded, so they need less than the pod lane and do not contradict it.
         let classes: &[SourceClass] = match lane.path {
             ProbePath::Pod => &[SourceClass::Pod],
             _ => &[SourceClass::Pod, SourceClass::External],
@@ -150,7 +151,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Failures count only once pathproof's devices were checked and found sound since the failures began.
+    /// Requires that pathproof's devices were checked and found sound after the failures began.
     fn looked_at(&self, run: &Run, standing: Standing) -> Standing {
         match self.ledger.sentinel.is_looked_at(run.since) {
             true => standing,
@@ -158,9 +159,9 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Masquerade is missing, which endpoints of this node do without: that they answer contradicts
-    /// nothing while connections from outside that were sent on go unanswered for long. Of these there
-    /// are none left once load balancers stay away: then nothing else is known.
+    /// Whether clients feel that masquerade is missing. Endpoints of this node work without it, so their
+    /// answers contradict nothing while forwarded connections from outside stay unanswered for long. After
+    /// load balancers leave, the last unanswered connections count until a later one succeeds.
     fn is_felt_in_part(&self, run: &Run) -> bool {
         let limits = &self.ledger.limits;
         let felt = self.evidence.unanswered.is_some_and(|(first, last)| {
@@ -174,9 +175,10 @@ impl<'a> Case<'a> {
         felt && run.cause() == ProbeCause::NotMasqueraded
     }
 
-    /// Node ports alone are refused, while cluster IPs pass and nobody outside is refused: the proxy
-    /// may serve node ports on other addresses now. Or probes of one path alone meet somebody else's
-    /// endpoint: a claim may be newer than the view, or in none (a pod's `hostPort`).
+    /// Standing of a lane that fails alone. If only node ports are refused and no client outside is, the
+    /// proxy may serve node ports on other addresses now. If only one path is misrouted, another Service
+    /// may have claimed its address: the claim may be newer than the view, or not in it (a pod's
+    /// `hostPort`).
     fn fails_alone(&self, lane: Lane, run: &Run) -> Option<Standing> {
         let limits = &self.ledger.limits;
         let refused = lane.path == ProbePath::NodePort
@@ -198,7 +200,7 @@ impl<'a> Case<'a> {
         if others.iter().any(fails) {
             return None;
         }
-        // While a fault sets in or ends, the others follow a moment later.
+        // While a fault begins or ends, the other lanes follow a moment later.
         let passes = |(_, of): &Probed<'_>| {
             let failed = of.last_counted;
             self.is_passing(of) && failed.is_none_or(|at| self.now.since(at) > limits.proof_overlap)
@@ -209,7 +211,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Whether clients outside are refused too, to whom the Service was served before.
+    /// Whether clients outside whose Services worked before are refused too.
     fn is_outside_refused(&self, since: Mono) -> bool {
         let outside = self.group(Scope::Outside, Some((since, since)));
         outside.is_some_and(|group| {
@@ -217,19 +219,19 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// The last proof of real connections that take the same way. The node's own are hardly ever
-    /// seen: for their path, which accuses only where no other does, any will do.
+    /// The last proof by real connections that take the same way. The node's own connections are rarely
+    /// seen, so any client contradicts the host path, which accuses only if no other lane can.
     fn counterpart(&self, path: ProbePath, run: &Run) -> Option<(SourceClass, Mono)> {
         if run.cause() == ProbeCause::NoData {
-            // Only data contradicts that. Once a connection is made, its data takes the same way whoever sends it, unless
-            // there are two proxies.
+            // Only data contradicts missing data. On an established connection it takes the same way for
+            // all clients, unless there are two proxies.
             return match self.ledger.sentinel.bearing.mixed {
                 true => self.evidence.data.latest_outside(),
                 false => self.evidence.data.latest(),
             };
         }
         let classes: &[SourceClass] = match path {
-            // Two proxies: what does not come from pods is the other one's.
+            // With two proxies, the other one translates pods' connections.
             ProbePath::Pod | ProbePath::OffCluster if self.ledger.sentinel.bearing.mixed => {
                 &[SourceClass::External]
             }
@@ -242,14 +244,14 @@ impl<'a> Case<'a> {
         proofs.max_by_key(|(_, at)| *at)
     }
 
-    /// The last proof of a path that may contradict a run. Where its probes' answers are lost and those to
-    /// real connections are, the SYNs that left do not.
+    /// The last proof by clients of this class, if it may contradict a run. If answers to probes and to
+    /// these clients are both lost, a SYN that left is no proof.
     fn proof_against(&self, run: &Run, class: SourceClass) -> Option<Mono> {
         let lost = run.cause() == ProbeCause::AnswerLost && self.evidence.answers.is_stuck(class);
         self.evidence.proofs[class as usize].filter(|_| !lost)
     }
 
-    /// Condition that keeps a run from accusing, however it failed.
+    /// Condition that keeps a run from accusing the node, whatever its cause.
     fn hindrance(&self, run: &Run) -> Option<LaneLacking> {
         let sentinel = &self.ledger.sentinel;
         if let Some(why) = &sentinel.view.off {
@@ -262,7 +264,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Failed lanes as evidence, and the connections that fail with them.
+    /// Evidence of failed lanes, and of connections that fail beside them.
     pub(super) fn probes(&self, lanes: &[Failing<'a>], beside: Vec<Group<'a>>) -> Evidence {
         let lanes: Vec<FailedLane> = lanes.iter().map(|lane| self.failed(*lane)).collect();
         let (real, beside) = (!beside.is_empty(), self.beside(beside));
@@ -286,7 +288,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// The first lane that fails where something else says that its path works.
+    /// The first failing lane that other evidence excuses.
     fn excused(&self) -> Option<(Failing<'a>, Standing)> {
         let standing = |failing| (failing, self.standing(failing));
         let mut standings = self.failing().into_iter().map(standing);
@@ -297,7 +299,7 @@ impl<'a> Case<'a> {
         standings.find(|(_, of)| is_excuse(of))
     }
 
-    /// Probes fail, and a real connection of the same path gets through.
+    /// Probes fail while a real connection of the same path succeeds.
     pub(super) fn degraded_contradicted(&self) -> Option<Found> {
         let (failing, Standing::Contradicted(path, at)) = self.excused()? else {
             return None;
@@ -306,7 +308,7 @@ impl<'a> Case<'a> {
         Some(caused(&failing, Evidence::Contradicted { lane, path, at }))
     }
 
-    /// Probes from outside the cluster's ranges fail, those of pods pass.
+    /// Probes from outside the cluster's ranges fail while probes from pod addresses pass.
     pub(super) fn degraded_filtered(&self) -> Option<Found> {
         let (failing, Standing::Filtered) = self.excused()? else {
             return None;
@@ -315,8 +317,8 @@ impl<'a> Case<'a> {
         Some(caused(&failing, Evidence::Probe { lane }))
     }
 
-    /// A lane that does not stand for the node fails while those that do pass: the host's own
-    /// path, UDP, or node ports that probes alone are refused at.
+    /// A lane that does not represent the node fails while those that do pass: the host path, UDP, or node
+    /// ports that refuse only probes.
     pub(super) fn degraded_aside(&self) -> Option<Found> {
         if let Some((failing, Standing::Aside)) = self.excused() {
             let lane = self.failed(failing);
@@ -337,12 +339,12 @@ impl<'a> Case<'a> {
         Some(caused(&aside, Evidence::Probe { lane }))
     }
 
-    /// The rules of any path do not follow the API, also that of UDP or of the host alone.
+    /// The rules of any lane do not follow the API, including UDP and the host path.
     pub(super) fn degraded_by_lag(&self) -> Option<Found> {
         self.late(self.standing_lanes())
     }
 
-    /// The lane of these that is late for longest, if that is too long.
+    /// The latest of these lanes, if it is late for too long.
     pub(super) fn late(&self, lanes: impl Iterator<Item = Probed<'a>>) -> Option<Found> {
         let late = |(lane, ledger): Probed<'a>| Some((self.lateness(lane, ledger)?, lane, ledger));
         let late = lanes.filter_map(late);
@@ -360,17 +362,17 @@ impl<'a> Case<'a> {
         Some((Some(Cause::Stale), evidence))
     }
 
-    /// Time for which the rules of a lane have not followed what this node received: only where its
-    /// probes pass, since one that fails is no evidence on rules.
+    /// Time for which a lane's rules have not followed what this node received. Only passing lanes have
+    /// one, since a failed probe shows nothing about rules.
     pub(super) fn lateness(&self, lane: Lane, ledger: &LaneLedger) -> Option<Duration> {
         let sentinel = &self.ledger.sentinel;
         let counts = sentinel.view.counts() && self.is_passing(ledger);
         sentinel.lateness(lane, self.now).filter(|_| counts)
     }
 
-    /// Probes fail, which is not confirmed.
+    /// Probes fail, but this is not confirmed.
     pub(super) fn suspect_by_probes(&self) -> Option<Found> {
-        // The one that began first: counts change places with every probe.
+        // The lane that failed first. The order by count would change with every probe.
         let failing = self.failing().into_iter();
         let first = failing.min_by_key(|(_, run)| run.since)?;
         let lacking = match self.standing(first) {
@@ -384,7 +386,7 @@ impl<'a> Case<'a> {
         Some(caused(&first, Evidence::Unconfirmed { lane, lacking }))
     }
 
-    /// Evidence missing from the real connections that failed since the lane did.
+    /// Evidence missing from the real connections that failed after the lane did.
     fn lacking_witness(&self, (_, run): Failing<'a>) -> LaneLacking {
         let failed = self.evidence.streak.as_ref().map(|streak| streak.last);
         if failed < Some(run.since) {
@@ -401,7 +403,7 @@ impl<'a> Case<'a> {
         lane.armed && !lane.claimed && lane.run.is_none() && lane.last_pass.is_some_and(fresh)
     }
 
-    /// A probe got through.
+    /// A probe passed.
     pub(super) fn proven_by_probe(&self) -> Option<Found> {
         let (lane, at) = self.fresh_pass()?;
         let evidence = Evidence::Pass {
@@ -412,7 +414,7 @@ impl<'a> Case<'a> {
         Some((None, evidence))
     }
 
-    /// The last probe that proves the family, if it is young enough; among equals the first lane.
+    /// The last probe that proves the family, if it is recent; among equals the first lane.
     pub(super) fn fresh_pass(&self) -> Option<(Lane, Mono)> {
         let lanes = self.proving().into_iter().rev();
         lanes
@@ -427,26 +429,26 @@ impl<'a> Case<'a> {
         passes.filter_map(|(_, lane)| lane.last_pass).max()
     }
 
-    /// When failures of probes that may accuse began, and when the last of them came.
+    /// Times of the first and the last probe failure that may accuse the node.
     pub(super) fn probe_failures(&self) -> (Option<Mono>, Option<Mono>) {
         let failing = self.failing();
         let since = failing.iter().map(|(_, run)| run.since).min();
         (since, failing.iter().map(|(_, run)| run.last).max())
     }
 
-    /// Probes failed, too long ago to say anything.
+    /// Whether probes failed, even too long ago to count.
     pub(super) fn had_failing_lane(&self) -> bool {
         self.accusing().iter().any(|(_, lane)| lane.run.is_some())
     }
 
-    /// A lane that ought to work and never did, on a node with a sentinel.
+    /// A lane never worked, on a node with a sentinel.
     pub(super) fn never_worked(&self) -> Option<Found> {
         let never = self.never_worked_lane()?;
         let exists = self.inputs.sentinel_exists;
         exists.then_some((None, Evidence::Never(never)))
     }
 
-    /// The first of them.
+    /// The first TCP lane that never worked.
     pub(super) fn never_worked_lane(&self) -> Option<NeverWorked> {
         let mut lanes = self.standing_lanes();
         let never = |(lane, ledger): &Probed<'_>| {
@@ -461,7 +463,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// A lane whose probes say nothing, lately.
+    /// A lane whose recent probes are no evidence.
     pub(super) fn void_lane(&self) -> Option<Evidence> {
         let void = |(_, lane): &Probed<'_>| {
             let fresh = lane.last.filter(|(at, _)| self.is_within_proof_age(*at));
@@ -492,7 +494,7 @@ fn caused((_, run): &Failing<'_>, evidence: Evidence) -> Found {
     (Some(run.cause().cause()), evidence)
 }
 
-/// Whether the sentinel alone makes a family worth judging.
+/// Whether the sentinel alone is reason enough to judge a family.
 pub(super) fn is_judged(sentinel: &SentinelLedger, family: Family) -> bool {
     sentinel.view.exists && sentinel.is_armed(family)
 }

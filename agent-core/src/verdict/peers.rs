@@ -1,7 +1,7 @@
-//! The rules that read the ledger of other nodes.
+//! Rules about other nodes, which read the ledger of peers.
 //!
-//! They name silent nodes and never take this node out. A policy that comes into force on every node, and
-//! a zone of which one node is left, look the same as a dead overlay (ADR 39).
+//! They name silent nodes and never take this node out. A policy that takes effect on every node, or a zone
+//! with one node left, is indistinguishable from a dead overlay (ADR 39).
 
 use std::collections::BTreeSet;
 
@@ -23,7 +23,7 @@ impl<'a> Case<'a> {
             .filter(|silent| self.is_named(&silent.unanswered))
             .collect();
         let (nodes, unanswered): (Named, Vec<&Unanswered>) = if silent.is_empty() {
-            // In a large cluster each node is dialled rarely: together they are enough.
+            // In a large cluster each node is dialled rarely, so all silent nodes are counted together.
             let all = outage.filter(|all| all.nodes.len() > 1 && self.is_named(&all.unanswered))?;
             let nodes = Named::of(all.nodes.iter().map(|node| &**node));
             (nodes, vec![&all.unanswered])
@@ -44,7 +44,7 @@ impl<'a> Case<'a> {
         Some((Some(Cause::Overlay), evidence))
     }
 
-    /// Small exchanges of the pod probe pass and large ones fail, so its backends are not at fault.
+    /// Small exchanges of the pod probe succeed and large ones fail, so its backends are not at fault.
     pub(super) fn degraded_cuts(&self) -> Option<Found> {
         let cut = self.peers().cut.as_ref()?;
         let is_enough = cut.connections >= self.ledger.limits.service_failures;
@@ -57,7 +57,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Whether the network rather than a backend is silent, for long enough to report it.
+    /// Whether the network is silent rather than a backend, and for long enough to report it.
     fn is_named(&self, unanswered: &Unanswered) -> bool {
         let limits = &self.ledger.limits;
         let services: BTreeSet<&String> = unanswered.services.values().collect();

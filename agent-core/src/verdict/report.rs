@@ -1,5 +1,5 @@
-//! A verdict as plain data without a sentence: `explain` has those. `/verdict` prints both as JSON,
-//! whose names are stable, and `pathproof status` reads the data back.
+//! A verdict as plain data. `/verdict` prints it as JSON together with the sentences of `explain`, and
+//! `pathproof status` reads it back. The JSON names are stable.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -24,40 +24,39 @@ use crate::trace::{ProbePath, Transport};
 /// The verdict on the node. Times are `CLOCK_MONOTONIC` nanoseconds; ages are differences to `at`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// When it was given.
+    /// When the verdict was given.
     pub at: Mono,
-    /// Whether the datapath is at fault; nothing in reports of older agents.
+    /// Whether the datapath is at fault; missing in reports of older agents.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub decision: Option<Decision>,
     /// State of the worst family.
     pub state: State,
-    /// Since when the node is in this state, as far as is remembered.
+    /// Start of this state, as far as it is remembered.
     pub since: Mono,
-    /// With [`State::Broken`], [`State::Stale`], [`State::Degraded`] and [`State::Suspect`].
+    /// Present for [`State::Broken`], [`State::Stale`], [`State::Degraded`] and [`State::Suspect`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cause: Option<Cause>,
-    /// With [`State::Unknown`].
+    /// Present for [`State::Unknown`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<Why>,
-    /// Finding that the state rests on: that of the worst family, or one that keeps all from being
-    /// judged.
+    /// Finding that determines the state: that of the worst family, or one that prevents any judgement.
     pub finding: Finding,
-    /// The numbers that it was judged by.
+    /// Limits that were used.
     #[serde(default)]
     pub limits: Limits,
-    /// Whether the node may be sent new connections, apart from its datapath.
+    /// Whether the node may get new connections, apart from its datapath.
     pub eligibility: Eligibility,
-    /// By family, those that have frontends; IPv4 first.
+    /// Families with frontends, IPv4 first.
     pub families: Vec<FamilyVerdict>,
-    /// Services in trouble, the worst first, at most [`SERVICES_SHOWN`].
+    /// Services in trouble, the worst first: at most [`SERVICES_SHOWN`].
     pub services: Vec<ServiceTrouble>,
-    /// Services in trouble beyond those.
+    /// Number of further Services in trouble.
     pub services_omitted: u32,
     pub coverage: Coverage,
-    /// The kernel's table of connections.
+    /// The kernel's connection table.
     #[serde(default)]
     pub conntrack: Conntrack,
-    /// The kernel's reasons for dropping packets; they explain and accuse nobody.
+    /// The kernel's reasons for dropping packets. They only explain, and accuse nobody.
     #[serde(default)]
     pub drops: Drops,
 }
@@ -66,13 +65,13 @@ pub struct Verdict {
 pub const SERVICES_SHOWN: usize = 100;
 
 impl Verdict {
-    /// The verdict on a family, where it has frontends.
+    /// The verdict on a family, if it has frontends.
     pub fn family(&self, family: Family) -> Option<&FamilyVerdict> {
         let mut families = self.families.iter();
         families.find(|verdict| verdict.family == family)
     }
 
-    /// The same verdict, said to hold since the state began rather than since now.
+    /// The same verdict, dated back to the start of its state.
     #[must_use]
     pub fn following(mut self, last: Option<&LastVerdict>) -> Self {
         if let Some(last) = last
@@ -83,27 +82,22 @@ impl Verdict {
         self
     }
 
-    /// Whether something changed that is worth a line in the log: state, cause or why.
+    /// Whether state, cause or reason changed, which is worth a log line.
     pub fn differs(&self, last: &LastVerdict) -> bool {
         (self.state, self.cause, self.why) != (last.state, last.cause, last.why)
     }
 }
 
-/// A verdict in short: what tells one from the next.
+/// The parts of a verdict whose change matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastVerdict {
-    /// Its state.
     pub state: State,
-    /// With it.
     pub cause: Option<Cause>,
-    /// With it.
     pub why: Option<Why>,
-    /// Since when.
     pub since: Mono,
 }
 
 impl LastVerdict {
-    /// Shortens a verdict.
     pub fn of(verdict: &Verdict) -> Self {
         Self {
             state: verdict.state,
@@ -122,7 +116,6 @@ pub struct FamilyVerdict {
     /// See [`Verdict::decision`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub decision: Option<Decision>,
-    /// Its state.
     pub state: State,
     /// See [`Verdict::cause`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -130,30 +123,30 @@ pub struct FamilyVerdict {
     /// See [`Verdict::why`].
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<Why>,
-    /// Finding that the state rests on: the first of `findings`.
+    /// Finding that determines the state: the first of `findings`.
     pub finding: Finding,
-    /// Everything that was found, by weight. None hides another, and none changes the decision.
+    /// All findings by weight. None hides another, and none changes the decision.
     #[serde(default)]
     pub findings: Vec<Finding>,
-    /// When a connection of any path was last proven.
+    /// Last proof on any path.
     pub last_proof: Option<Mono>,
-    /// When one last failed.
+    /// Last failure on any path.
     pub last_failure: Option<Mono>,
     /// The earliest failure since the last proof.
     pub failing_since: Option<Mono>,
-    /// By path: pod, host, external.
+    /// Paths in the order pod, host, external.
     pub paths: Vec<PathView>,
-    /// [`State::Broken`] or [`State::Stale`] rests on the sentinel alone: no real connections say
-    /// it too.
+    /// Whether [`State::Broken`] or [`State::Stale`] rests on the sentinel alone, without failed real
+    /// connections.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub by_sentinel: bool,
-    /// The sentinel's lanes, those that were ever probed.
+    /// The sentinel's lanes that were ever probed.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub lanes: Vec<LaneView>,
 }
 
 impl FamilyVerdict {
-    /// Every finding, the first one included. Agents of before reported only that.
+    /// All findings including the first. Older agents reported only that one.
     pub fn all_findings(&self) -> impl Iterator<Item = &Finding> {
         let first = std::iter::once(&self.finding);
         first.chain(self.findings.iter().filter(|of| **of != self.finding))
@@ -169,19 +162,19 @@ pub struct PathView {
     pub state: PathState,
     /// When a connection was last proven.
     pub last_proof: Option<Mono>,
-    /// When one last failed.
+    /// When a connection last failed.
     pub last_failure: Option<Mono>,
 }
 
-/// State of a path; a fact, no judgement.
+/// State of a path: a fact without judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PathState {
     /// Proven within the proof age, and nothing failed since.
     Proven,
-    /// The last that was seen, within the proof age, is a failure.
+    /// The last connection within the proof age failed.
     Failing,
-    /// Nothing within the proof age.
+    /// No connection within the proof age.
     Quiet,
 }
 
@@ -192,21 +185,21 @@ pub struct ServiceTrouble {
     pub service: String,
     #[serde(with = "names::FamilyName")]
     pub family: Family,
-    /// Whether the trouble is confirmed; else these are single failures.
+    /// Whether the trouble is confirmed, rather than a few single failures.
     pub confirmed: bool,
-    /// The commonest failure.
+    /// The most common failure.
     pub cause: Cause,
-    /// Failures by name, since they began.
+    /// Failures by name since the first.
     pub failures: BTreeMap<Failure, u64>,
-    /// When they began.
+    /// The first failure.
     pub since: Mono,
-    /// The last of them.
+    /// The last failure.
     pub last_failure: Mono,
-    /// When a connection was last proven, if that was seen since they began.
+    /// The last proof since the first failure, if there was one.
     pub last_proof: Option<Mono>,
     /// Number of current endpoints of the Service.
     pub endpoints: u32,
-    /// A client, what it dialled and where it was sent, of the last failure that was reported.
+    /// Client, frontend and destination of the last failure that was reported.
     pub example: Option<String>,
 }
 
@@ -219,13 +212,13 @@ pub struct Coverage {
     pub wanted: u32,
     /// When the kernel's maps were last read.
     pub sampled: Option<Mono>,
-    /// Lost connections are not counted now.
+    /// Whether lost connections are currently not counted.
     pub lost_suspended: bool,
-    /// Misrouted and stale connections are not counted now.
+    /// Whether misrouted and stale connections are currently not counted.
     pub misrouted_suspended: bool,
-    /// Number of times that a failing Service found no place in the ledger.
+    /// Number of times that the ledger had no room for a failing Service.
     pub services_untracked: u64,
-    /// Failed connections that were not judged since the agent began, for losses of coverage.
+    /// Failed connections since the agent started that were not judged because of a loss of coverage.
     #[serde(default)]
     pub unjudged: Vec<(Failure, u64)>,
     /// Losses of coverage, with their reasons.
@@ -235,79 +228,77 @@ pub struct Coverage {
 /// A part of the traffic that is not seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// Its facts.
     #[serde(flatten)]
     pub loss: CoverageLoss,
-    /// The same for a person.
+    /// The loss as a sentence.
     pub sentence: String,
 }
 
-/// One lane: a path by one transport, in the family that it is shown with.
+/// A lane of a family: one path by one transport.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaneView {
     pub path: ProbePath,
     pub transport: Transport,
-    /// It worked once in this boot, so that failures say something.
+    /// Whether the lane worked in this boot, so that its failures count.
     pub armed: bool,
     pub state: LaneState,
-    /// Cause of its probes' failures, while it fails or as long as it never worked.
+    /// Cause of its failures, while it fails or has never worked.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cause: Option<ProbeCause>,
-    /// Failures in a row that count.
+    /// Number of consecutive failures that count.
     pub failures: u32,
-    /// When the first of them was sent.
+    /// When the first of these failures was sent.
     pub failing_since: Option<Mono>,
     /// When a probe last passed.
     pub last_pass: Option<Mono>,
-    /// When one last failed, counted or not.
+    /// When a probe last failed, counted or not.
     pub last_failure: Option<Mono>,
     /// Delays of the last probe.
     pub delays: StageDelays,
     /// The port at which the echo was last dialled.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub generation: Option<u16>,
-    /// The port that the endpoint should have, as the cluster view has it.
+    /// The port that the endpoint should have according to the cluster view.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub wanted: Option<u16>,
-    /// Time that the rules took to follow when the endpoint last moved, in nanoseconds.
+    /// Time that the rules took to follow the endpoint's last move, in nanoseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub lag: Option<u64>,
-    /// Time for which they have not followed, in nanoseconds; nothing where they have.
+    /// Time for which the rules have not followed, in nanoseconds; `None` if they have.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub late: Option<u64>,
-    /// Probes that passed, since the agent began.
+    /// Number of probes that passed since the agent started.
     pub passed: u64,
-    /// Probes that failed.
+    /// Number of probes that failed.
     pub failed: u64,
-    /// Probes that were void: they prove and accuse nothing.
+    /// Number of void probes, which prove and accuse nothing.
     pub void: u64,
     /// Source address of its probes.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub client: Option<IpAddr>,
-    /// Its frontend is an address of the node's own, which refuses what no rule takes.
+    /// Whether its frontend is an address of the node, which refuses connections that no rule handles.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub local: bool,
-    /// Reason why the last probe is no evidence, if it is none.
+    /// Reason why the last probe is void, if it is.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub void_cause: Option<VoidCause>,
-    /// Cilium is not known to translate what enters by the sentinel's interfaces: it proves and
-    /// accuses nothing.
+    /// Whether Cilium may not translate what enters by the sentinel's interfaces: the lane proves and
+    /// accuses nothing then.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub beside_cilium: bool,
-    /// The Service that claims what it dials: it proves and accuses nothing.
+    /// The Service that claims its frontend, if any: the lane proves and accuses nothing then.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub rival: Option<String>,
 }
 
 impl LaneView {
-    /// Lag of the rules behind the API: the last measure, or the time for which they have been
-    /// late, whichever is longer. `None` if neither is known.
+    /// Lag of the rules behind the API: the last measurement or the current lateness, whichever is longer.
     pub fn programming_lag(&self) -> Option<Duration> {
         self.lag.max(self.late).map(Duration::from_nanos)
     }
 }
 
-/// State of a lane; a fact, no judgement.
+/// State of a lane: a fact without judgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LaneState {
@@ -315,12 +306,12 @@ pub enum LaneState {
     Passing,
     /// Probes fail since the last one that passed.
     Failing,
-    /// The last probe says nothing.
+    /// The last probe is void.
     Void,
-    /// No probe passed yet in this boot, or since the sentinel was made or another program took the
-    /// datapath over.
+    /// No probe has passed in this boot, or since the sentinel was created or another program took over the
+    /// datapath.
     NeverWorked,
-    /// It is not probed.
+    /// The lane is not probed.
     Off,
 }
 
@@ -337,33 +328,33 @@ impl LaneState {
     }
 }
 
-/// Delays of the last probe, in nanoseconds from the stage before; the first stage from sending.
-/// For a TCP probe these are the stages of its handshake. A stage it did not reach is missing.
+/// Delays of the last probe from stage to stage, in nanoseconds; the first one from sending. A TCP probe
+/// passes these stages in its handshake. Stages that it did not reach are missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StageDelays {
-    /// Came into the node.
+    /// The probe entered the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub arrived: Option<u64>,
-    /// Left for the echo, translated.
+    /// It left for the echo, translated.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub translated: Option<u64>,
-    /// Reached the echo.
+    /// It reached the echo.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echoed: Option<u64>,
-    /// The answer came into the node.
+    /// The answer entered the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub returned: Option<u64>,
     /// The answer reached the client.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub collected: Option<u64>,
-    /// All of the last probe that passed, data included.
+    /// Round trip of the last probe that passed, including data.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub round_trip: Option<u64>,
 }
 
 impl StageDelays {
-    /// From a table by stage.
+    /// Converts a table by stage.
     pub(crate) fn of(delays: [Option<u64>; STAGES], round_trip: Option<u64>) -> Self {
         let at = |stage: Stage| delays[stage as usize];
         Self {

@@ -1,68 +1,69 @@
-//! The rules of the judge: their names, and the state that each gives. No rule is evaluated here.
+//! The judge's rules: their names, and the state that each one gives. No rule is evaluated here.
 
 use serde::{Deserialize, Serialize};
 
 use crate::cause::{State, Why, firsts};
 
-/// The rules of the judge, as described in docs/behaviour.md.
+/// The judge's rules, as described in docs/behaviour.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
     /// Probes fail in a row on a path that represents the node.
     BrokenByProbes,
-    /// The sentinel and real connections, or the pod probe and either of them, fail since the same moment.
+    /// The sentinel and real connections fail since the same moment, or the pod probe and either of them.
     BrokenByTwoScopes,
     /// Every Service that is dialled fails as if its rules were gone.
     BrokenByRules,
-    /// Connections to pods of this node leave by an uplink, or those to other nodes by another device than usual.
+    /// Connections to pods of this node leave by an uplink, or connections to other nodes by another device
+    /// than usual.
     BrokenByRoutes,
-    /// Every Service with new connections fails.
+    /// Every Service that gets new connections fails.
     BrokenByConnections,
-    /// Connections are made, and their data is not forwarded.
+    /// Handshakes complete, but the data after them is not forwarded.
     BrokenByData,
     /// Clients outside are not served, and the kernel shows why.
     BrokenByObstacle,
-    /// New connections go to an endpoint that left, and nothing newer is on the wire.
+    /// New connections go to an endpoint that left, and no later change is seen on the wire.
     StaleByConnections,
-    /// Probes meet an old generation for too long.
+    /// Probes have reached an old generation of the sentinel for too long.
     StaleByProbes,
     /// Single Services fail.
     DegradedServices,
     /// Data of single Services is not forwarded.
     DegradedByData,
-    /// Clients send their SYN again as if no answer had reached them.
+    /// Clients repeat their SYN as if no answer had reached them.
     DegradedUnheard,
     /// Other nodes do not answer.
     DegradedByPeers,
-    /// Large transfers of the pod probe do not get through, and small ones do.
+    /// Large transfers of the pod probe fail while small ones succeed.
     DegradedByCuts,
     /// The Node object reports that its pods have no network.
     DegradedByNode,
-    /// Probes fail, and a real connection of the same path gets through.
+    /// Probes fail while a real connection of the same path succeeds.
     DegradedContradicted,
-    /// Probes from outside the cluster's ranges fail, those of pods pass.
+    /// Probes from outside the cluster's ranges fail while probes from pod addresses pass.
     DegradedFiltered,
     /// Probes fail on a path that does not represent the node.
     DegradedAside,
-    /// Probes of such a path meet an old generation.
+    /// Probes of a path that does not represent the node reach an old generation.
     DegradedByLag,
-    /// The family is at fault, and does not count for the answer.
+    /// The family is at fault, but does not count for the answer.
     DegradedUncounted,
-    /// Probes fail, which is not confirmed.
+    /// Probes fail, but this is not confirmed.
     SuspectByProbes,
-    /// Connections fail, which is not confirmed.
+    /// Connections fail, but this is not confirmed.
     SuspectByConnections,
-    /// Connections go to an endpoint that left, which is not confirmed.
+    /// Connections go to an endpoint that left, but this is not confirmed.
     SuspectByStale,
-    /// A real connection got through.
+    /// A real connection succeeded.
     ProvenByConnection,
-    /// A probe got through.
+    /// A probe passed.
     ProvenByProbe,
-    /// The boot is young, and no connection of pods got through yet, which the pod probe will make.
+    /// The node booted recently, and no connection of a pod succeeded yet. The pod probe will make one.
     StartingPods,
-    /// Nothing is proven yet, and the boot is young.
+    /// The node booted recently, and nothing is proven yet.
     Starting,
-    /// The observer was not read for too long.
+    /// The observer has not been read for too long.
     NotSampled,
     /// The observer is attached nowhere.
     ObserverBlind,
@@ -70,24 +71,24 @@ pub enum Rule {
     ViewNotSynced,
     /// No Service has a frontend on this node.
     NothingExpected,
-    /// The failures are too old to accuse.
+    /// The failures are too old to accuse the node.
     EvidenceTooOld,
     /// Somebody edited the sentinel.
     SentinelAltered,
-    /// Another program took the datapath over.
+    /// Another program took over the datapath.
     DatapathChanged,
     /// A lane of the sentinel never worked.
     NeverWorked,
-    /// Connections or probes came, but none of them is conclusive.
+    /// Connections or probes arrived, but none is conclusive.
     Inconclusive,
-    /// There is a sentinel, and nothing was proven.
+    /// There is a sentinel, but nothing was proven.
     NothingProven,
-    /// No new connection came.
+    /// No new connection arrived.
     Idle,
 }
 
 impl Rule {
-    /// Names in metrics and `/verdict`.
+    /// Names as metrics and `/verdict` show them.
     const NAMES: [(Rule, &'static str); 38] = [
         (Rule::BrokenByProbes, "broken_by_probes"),
         (Rule::BrokenByTwoScopes, "broken_by_two_scopes"),
@@ -134,7 +135,7 @@ impl Rule {
         Self::NAMES[self as usize].1
     }
 
-    /// The state that it gives a family or the node.
+    /// State of a family or the node under this rule.
     pub fn state(self) -> State {
         match self {
             Rule::BrokenByProbes
@@ -165,7 +166,7 @@ impl Rule {
         }
     }
 
-    /// With [`State::Unknown`], why.
+    /// Reason for [`State::Unknown`].
     pub fn why(self) -> Option<Why> {
         Some(match self {
             Rule::NotSampled => Why::NotSampled,

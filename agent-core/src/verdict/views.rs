@@ -8,7 +8,7 @@ use crate::probes::{LaneLedger, ProbeOutcome, Run, lanes_of};
 use crate::time::nanos;
 
 impl<'a> Case<'a> {
-    /// The lanes that were ever probed.
+    /// All lanes that were ever probed.
     pub(super) fn lanes(&self) -> Vec<LaneView> {
         let probed = |lane| (lane, self.ledger.sentinel.lane(lane));
         let known = lanes_of(self.family).map(probed);
@@ -22,7 +22,7 @@ impl<'a> Case<'a> {
         let rival = sentinel.rival(lane);
         let state = match self.lane_state(ledger) {
             _ if rival.is_some() && ledger.run.is_none() => LaneState::Off,
-            // A lane that passes, by rules that somebody left behind, is worth a word.
+            // Leftover rules can make such a lane pass, which is worth reporting.
             state if state == LaneState::Passing || !beside_cilium => state,
             _ => LaneState::Off,
         };

@@ -1,5 +1,5 @@
-//! The witnesses of a family that fail: groups of clients whose Services worked before, and the sentinel's
-//! lanes. Each has a scope: whoever can make one fail cannot make another one fail.
+//! The failing witnesses of a family: groups of clients whose Services worked before. Each has a scope: a
+//! cause that is limited to one scope cannot make a witness of another scope fail.
 //!
 //! Nothing here decides; [`decision`](super::decision) does.
 
@@ -19,16 +19,16 @@ use crate::owners::Owner;
 use crate::time::Mono;
 use crate::trace::ProbePath;
 
-/// Difference in time up to which two witnesses began to fail at the same moment: probes are sent twice a
-/// second.
+/// Maximum difference between the onsets of two witnesses that count as simultaneous. Probes are sent twice
+/// a second.
 const ONSET: Duration = Duration::from_millis(500);
-/// Pause between two connections of a witness up to which the moment of its onset is known.
+/// Maximum time by which the first failure of a witness can lag behind the fault.
 const RARELY: Duration = Duration::from_secs(2);
-/// Failures of the pod probe that are enough: its connections are ours, and one a second.
+/// Number of failures of the pod probe that are enough: pathproof makes them itself, one a second.
 const PROBE_FAILURES: u64 = 2;
 
 impl Scope {
-    /// Class of its clients.
+    /// Class of the clients in this scope.
     pub(super) fn class(self) -> SourceClass {
         match self {
             Scope::PodProbe | Scope::Pods => SourceClass::Pod,
@@ -37,11 +37,11 @@ impl Scope {
     }
 }
 
-/// Services of one scope that worked, and fail.
+/// Services of one scope that worked and now fail.
 pub(super) struct Group<'a> {
     pub(super) scope: Scope,
     pub(super) services: Vec<FailingService<'a>>,
-    /// Arrival of the first failed connection, after the last success of the same class of clients.
+    /// Arrival of the first failed connection after the last success of the same class of clients.
     pub(super) since: Mono,
     /// When the last failure was noticed.
     pub(super) last: Mono,
@@ -62,8 +62,8 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// Earliest time at which the cause of the failures can have set in: a client that dials once a second meets it
-    /// later than others do.
+    /// Earliest time at which the cause of the failures can have begun. A client that dials once a second
+    /// meets it later than others.
     pub(super) fn onset(&self) -> Mono {
         let worked = self.services.iter().map(|of| of.worked).max();
         let earliest = self.since.minus(RARELY);
@@ -83,17 +83,19 @@ impl<'a> Group<'a> {
         sum
     }
 
-    /// Enough failures to tell from single ones.
+    /// Whether there are more failures than a few unrelated ones.
     pub(super) fn are_enough(&self, case: &Case<'_>) -> bool {
         let enough = match self.scope {
-            // The pod probe also fails if other nodes are gone: without an armed lane, it needs as many as others.
+            // The pod probe also fails if other nodes are gone: without an armed lane, it needs as many as
+            // others.
             Scope::PodProbe if case.main().any(|(_, lane)| lane.armed) => PROBE_FAILURES,
             Scope::PodProbe | Scope::Pods | Scope::Outside => case.limits().service_failures.into(),
         };
         self.failures().iter().sum::<u64>() >= enough
     }
 
-    /// Enough failures, of clients that can be believed: two of them, or one that was served often.
+    /// Whether there are enough failures, and the clients are credible: two of them, or a Service that
+    /// served them often before.
     pub(super) fn is_felt(&self, case: &Case<'_>) -> bool {
         let known = |of: &FailingService<'_>| of.successes >= case.limits().service_failures;
         let believed = self.scope != Scope::Outside
@@ -112,8 +114,8 @@ impl<'a> Group<'a> {
         objects.collect()
     }
 
-    /// The part of the group whose failures no policy causes: the connections left untranslated, went to an
-    /// address that was never an endpoint, or were refused by the stack of the node at an address of the
+    /// The part of the group whose failures no policy causes: connections that left untranslated, went to
+    /// an address that was never an endpoint, or were refused by the node's stack at an address of the
     /// node.
     pub(super) fn without_rules(&self, case: &Case<'_>) -> Option<Group<'a>> {
         let ipvs = (case.ledger.sentinel.owners(case.family)).contains(Owner::Ipvs);
@@ -136,9 +138,9 @@ impl<'a> Group<'a> {
 }
 
 impl<'a> Case<'a> {
-    /// Services of a scope that fail, and have failed since the last success of the same class of clients. With
-    /// `onset`, only those that began to fail no earlier than its first moment, if nothing of their class succeeded
-    /// after its last one.
+    /// Services of a scope that have failed since the last success of their class of clients. With `onset`,
+    /// a range of time, only Services that began to fail after its start, and only if their class had no
+    /// success after its end.
     pub(super) fn group(&self, scope: Scope, onset: Option<(Mono, Mono)>) -> Option<Group<'a>> {
         let last = self.evidence.forwarded[scope.class() as usize];
         let worked = match scope {
@@ -147,7 +149,8 @@ impl<'a> Case<'a> {
         };
         let after = |at: Mono, span: Duration| last.is_none_or(|last| last <= at.plus(span));
         let limits = self.limits();
-        // If some clients failed before the others did, a pause between the others can be mistaken for an onset.
+        // If some clients of a Service already failed while others were served, a pause between the others
+        // can pass for an onset.
         let read = self.ledger.seen(self.now);
         let silent = last.is_none_or(|last| read.since(last) >= limits.broken_after);
         let counts = |of: &FailingService<'_>| match onset {
@@ -166,8 +169,9 @@ impl<'a> Case<'a> {
         Group::new(scope, services.collect(), last)
     }
 
-    /// Whether a failure counts still: it is young, or nothing of the family succeeded after it, and the
-    /// kernel shows why or load balancers may have gone since.
+    /// Whether a failure still counts. It does while it is young. If no connection of the family has
+    /// succeeded since, it counts for longer, because load balancers may have left. It also counts while
+    /// the kernel shows the obstacle.
     fn is_recent(&self, scope: Scope, last: Mono) -> bool {
         let success = self.evidence.forwarded.into_iter().flatten().max();
         let untried = success.is_none_or(|at| at <= last);
@@ -178,17 +182,17 @@ impl<'a> Case<'a> {
                 .is_some_and(|of| obstructed(of.since))
     }
 
-    /// All groups that fail, each by itself.
+    /// All groups that fail, each independently.
     pub(super) fn groups(&self) -> Vec<Group<'a>> {
         let scopes = [Scope::Pods, Scope::PodProbe, Scope::Outside];
         let groups = scopes.into_iter().map(|scope| self.group(scope, None));
         groups.flatten().collect()
     }
 
-    /// Whether a lane passes that shows the path of these clients, without the lane that fails.
+    /// Whether another lane passes that is closer to the path of these clients than the failing one.
     pub(super) fn passes_for(&self, scope: Scope, failing: Option<ProbePath>, since: Mono) -> bool {
-        // Connections to node ports are masqueraded, and those of pods are not: of the lanes that are, the
-        // pods' path shows nothing that concerns filters for pods.
+        // Connections to node ports and from off-cluster addresses are masqueraded and those of pods are
+        // not. A masqueraded lane that passes shows nothing about filters on pods' addresses.
         let nearer: &[ProbePath] = match (scope, failing) {
             (Scope::Outside, Some(ProbePath::NodePort)) => &[],
             (Scope::Outside, _) => &[ProbePath::NodePort],
@@ -205,7 +209,7 @@ impl<'a> Case<'a> {
         })
     }
 
-    /// Whether every lane of the sentinel that shows the node's paths passed since then, and none fails.
+    /// Whether every armed lane that represents the node passed after `since`, and none fails.
     pub(super) fn sentinel_passes(&self, since: Mono) -> bool {
         let mut armed = self.main().filter(|(_, lane)| lane.armed).peekable();
         let passed = |at: Option<Mono>| at.is_some_and(|at| at > since);
@@ -213,15 +217,16 @@ impl<'a> Case<'a> {
             && armed.all(|(_, lane)| self.is_passing(lane) && passed(lane.last_pass))
     }
 
-    /// When a probe last failed of a lane that passes again: what failed until then was repaired with it.
+    /// Time of the last failed probe on lanes that pass again. Whatever failed until then was repaired with
+    /// them.
     pub(super) fn sentinel_recovered(&self) -> Mono {
         let passing = self.main().filter(|(_, lane)| self.is_passing(lane));
         let failed = passing.filter_map(|(_, lane)| lane.last_counted);
         failed.max().unwrap_or_default()
     }
 
-    /// Criterion that keeps failed connections alone from accusing the node: without the sentinel, only
-    /// breadth separates a fault from the effect of one namespace's policies.
+    /// Criterion that failed connections lack to accuse the node alone. Without the sentinel, only breadth
+    /// separates a fault from the effect of one namespace's policies.
     pub(super) fn missing_breadth(&self, groups: &[Group<'a>]) -> Option<MissingCriterion> {
         let limits = self.limits();
         let scoped = |scope: Scope| groups.iter().find(|group| group.scope == scope);
@@ -262,7 +267,7 @@ impl<'a> Case<'a> {
         } else if self.endpoints(all()) < u64::from(limits.broken_endpoints) {
             Some(MissingCriterion::Endpoints)
         } else {
-            // Had it a referee until a moment ago, a probe that fails alone does not make it three seconds old.
+            // The three seconds start with the last probe that passed: it refuted the failures until then.
             let first = pods.since.max(self.last_refereed());
             (!self.lasted(first, pods.last)).then_some(MissingCriterion::Time)
         }
@@ -280,28 +285,28 @@ impl<'a> Case<'a> {
         of_service.values().map(|n| u64::from(*n)).sum()
     }
 
-    /// Whether failures lasted for three seconds, and were fresh when those were up: known until the last
-    /// reading, not until now.
+    /// Whether failures have lasted: they began three seconds before the last reading and went on for at
+    /// least one. Nothing is known after the last reading.
     pub(super) fn lasted(&self, since: Mono, last: Mono) -> bool {
         let limits = self.limits();
         self.ledger.seen(self.now).since(since) >= limits.broken_after
             && last.since(since) >= limits.broken_after.saturating_sub(limits.broken_fresh)
     }
 
-    /// Whether the failing lanes have a separate cause: real connections succeeded since, or began to fail at
-    /// another time.
+    /// Whether lanes fail with a separate cause. If connections had begun to fail at the same time,
+    /// `two_scopes_fail` would hold.
     fn is_sentinel_filtered(&self) -> bool {
         let failing = self.failing();
         !failing.is_empty() && self.ledger.sentinel.view.counts()
     }
 
-    /// Whether other Services claim the frontends of all lanes that showed the node's paths.
+    /// Whether other Services claim the frontends of all lanes that represent the node.
     fn is_referee_claimed(&self) -> bool {
         let mut main = MAIN.into_iter().map(|path| self.tcp(path));
         main.any(|(_, lane)| lane.armed && lane.claimed) && self.main().all(|(_, lane)| !lane.armed)
     }
 
-    /// Whether only the host path is probed the way real connections go, and passes: Cilium translates at
+    /// Whether only the host path takes the way of real connections, and passes. Cilium translates at
     /// interfaces that it manages, and the sentinel's are not among them.
     fn is_referee_aside(&self) -> bool {
         let sentinel = &self.ledger.sentinel;
@@ -309,7 +314,7 @@ impl<'a> Case<'a> {
         aside && self.is_passing(self.tcp(ProbePath::Host).1)
     }
 
-    /// When a probe of these lanes last passed, whatever became of them since.
+    /// When a probe of a lane that represents the node last passed, even if the lane fails now.
     fn last_refereed(&self) -> Mono {
         let passes = self.main().filter_map(|(_, lane)| lane.last_pass);
         passes.max().unwrap_or_default()
@@ -341,7 +346,7 @@ impl<'a> Case<'a> {
         };
         Some((Some(cause), evidence))
     }
-    /// Groups that fail beside probes, as evidence: each scope once.
+    /// Evidence of groups that fail beside probes, each scope once.
     pub(super) fn beside(&self, mut groups: Vec<Group<'a>>) -> Option<Beside> {
         groups.sort_by_key(|group| (group.scope, group.since));
         groups.dedup_by_key(|group| group.scope);
