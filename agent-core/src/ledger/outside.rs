@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_a_clients_own_trouble_counts_once_for_each() {
+    fn ambiguous_failures_count_once_per_client() {
         let mut paths = OutsidePaths::default();
         let limits = Limits::default();
         let mut fail = |client: u8, at: u64| {
@@ -305,7 +305,7 @@ mod tests {
 
     /// A policy may reject what goes to one port, and lets the other through.
     #[test]
-    fn a_proof_at_another_port_excuses_what_a_policy_may_make() {
+    fn a_proof_at_another_port_clears_failures_that_a_policy_explains() {
         const OTHER: u32 = 8;
         let mut paths = OutsidePaths::default();
         refuse(&mut paths, OTHER, 1..4);

@@ -1,5 +1,5 @@
-//! Every state and every rule, each fault beside its innocent twin; and properties for the rules
-//! that outrank everything.
+//! Every state and every rule, each fault beside an innocent counterpart, and properties of the rules that
+//! outrank all others.
 
 mod accusation;
 mod cilium;

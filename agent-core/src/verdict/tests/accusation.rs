@@ -1,5 +1,5 @@
-//! Conditions for accusing a whole node: victims among its pods, Services that worked before, breadth,
-//! and no referee who says otherwise. Each condition missing alone, and the attack on it.
+//! Conditions for accusing a node: failing pods, Services that worked before, breadth, and no passing probe
+//! that refutes it. Each condition is removed alone, together with the attack that it prevents.
 
 use agent_common::evidence::Outcome;
 use agent_common::service::SourceClass::{self, External, Pod};
@@ -16,16 +16,16 @@ use crate::trace::{ProbePath, Transport};
 use crate::verdict::Evidence;
 use crate::verdict::finding::MissingCriterion;
 
-/// One failing client: Service, class, last byte of its address.
+/// One failing client: Service, class, last byte of the address.
 pub(super) type Client = (u32, SourceClass, u8);
 
 pub(super) const TWO: &[Client] = &[(WEB, Pod, 1), (API, Pod, 2)];
 const OUTSIDERS: &[Client] = &[(WEB, External, 1), (DB, External, 2)];
 
-/// Paths nearer to the pods' own than node ports.
+/// Paths that are closer to the pods' path than node ports.
 const NEARER: &[ProbePath] = &[ProbePath::Pod, ProbePath::OffCluster];
 
-/// A tenant's Service claims what this path's probes dial.
+/// A tenant's Service claims the frontend of this path's probes.
 fn contest(path: ProbePath) -> Contest {
     Contest {
         lane: lane(path, Transport::Tcp),
@@ -47,7 +47,7 @@ pub(super) fn fail(world: &mut World, clients: &[Client], failure: Failure, from
     }
 }
 
-/// Two Services that worked, and probes that pass.
+/// Two Services that worked, and passing probes.
 fn refereed() -> World {
     let mut world = World::with_sentinel();
     world.rounds(250, 2_000, &USUAL, |_| Fate::Pass);
@@ -61,7 +61,8 @@ fn lacking(world: &World, at: u64) -> Option<MissingCriterion> {
     }
 }
 
-/// Without the sentinel, losses accuse by breadth alone: a scanner and a denied pod complete no quorum.
+/// Without the sentinel, lost connections accuse only by breadth: a scanner and a denied pod are not
+/// enough.
 #[rstest]
 #[case::two_pods(TWO, None)]
 #[case::outsiders_never_served(
@@ -82,7 +83,7 @@ fn losses_accuse_by_breadth(
     assert_eq!(accused, expected.is_none());
 }
 
-/// Clients outside whose Services worked, and that a policy may deny.
+/// Clients outside whose Services worked, but whom a policy may deny.
 #[test]
 fn outsiders_who_are_denied_accuse_nobody() {
     let mut world = World::new();
@@ -91,8 +92,8 @@ fn outsiders_who_are_denied_accuse_nobody() {
     assert_eq!(lacking(&world, 6_000), Some(MissingCriterion::Pod));
 }
 
-/// Every dialled Service fails because its rules are gone: no policy does that, and the sentinel's rules may be
-/// intact.
+/// Every dialled Service fails because its rules are gone. No policy does that, even if the sentinel's
+/// rules are intact.
 #[rstest]
 #[case::one_pod(&[(WEB, Pod, 1), (API, Pod, 1)], Leaked, State::Broken)]
 #[case::outside_alone(&[(WEB, External, 1), (API, External, 2)], Failure::Refused, State::Broken)]
@@ -119,7 +120,7 @@ fn rules_that_are_gone_accuse_beside_a_sentinel_that_passes(
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
-/// Failures before the first victim's do not count towards the victims' three seconds.
+/// Failures of clients outside that precede the first pod's do not count towards the three seconds.
 #[test]
 fn outsiders_do_not_make_a_run_of_victims_older() {
     let mut world = World::new();
@@ -137,7 +138,7 @@ fn services_that_never_worked_accuse_nobody() {
     let new = [(CART, Pod, 1), (CART + 1, Pod, 2), (CART + 2, Pod, 3)];
     fail(&mut world, &new, Leaked, 250, 6_000);
     assert_eq!(lacking(&world, 6_000), Some(MissingCriterion::New));
-    // One of them and one that worked are one that worked.
+    // One Service that worked and one that never did count as one.
     let mut world = World::new();
     fail(
         &mut world,
@@ -149,8 +150,8 @@ fn services_that_never_worked_accuse_nobody() {
     assert_eq!(lacking(&world, 6_000), Some(MissingCriterion::Services));
 }
 
-/// A Service that works, and fails, is scaled to nothing while pods dial it, and comes back faster than
-/// a late proxy.
+/// A Service works and fails, is scaled to zero while pods dial it, and returns faster than a late proxy
+/// can follow.
 #[test]
 fn first_endpoints_have_a_grace() {
     let mut world = World::new();
@@ -176,8 +177,8 @@ fn first_endpoints_have_a_grace() {
     assert_eq!(lacking(&world, 21_000), None, "the proxy is too late");
 }
 
-/// The proxy never wrote a rule: nothing ever worked, and cluster IPs leave untranslated. Lost
-/// connections may be denied.
+/// The proxy never wrote a rule: nothing ever worked, and cluster IPs leave untranslated. A policy may have
+/// denied lost connections.
 #[rstest]
 #[case::leaked(Leaked, State::Broken)]
 #[case::lost(Lost, State::Suspect)]
@@ -188,7 +189,7 @@ fn rules_that_were_never_there_accuse(#[case] failure: Failure, #[case] expected
     assert_eq!(world.verdict(5_000).state, expected);
 }
 
-/// A proof of an outsider's connection says nothing of the way that pods take.
+/// A proof from outside shows nothing about the pods' path.
 #[test]
 fn a_service_worked_where_a_pod_was_served() {
     for (class, state) in [(External, State::Degraded), (Pod, State::Broken)] {
@@ -203,7 +204,7 @@ fn a_service_worked_where_a_pod_was_served() {
     }
 }
 
-/// One namespace's failures are its own trouble, where others are in use.
+/// Failures in one namespace do not accuse the node while others are in use.
 #[test]
 fn one_namespace_accuses_nobody_while_another_is_in_use() {
     let mut world = World::new();
@@ -215,8 +216,7 @@ fn one_namespace_accuses_nobody_while_another_is_in_use() {
     assert_eq!(world.verdict(5_500).state, State::Broken);
 }
 
-/// Policies drop and reject while probes pass; routes that are gone show by the wrong device, whoever
-/// dialled.
+/// Policies drop and reject while probes pass. Missing routes show as the wrong device, for any client.
 #[rstest]
 #[case::a_policy(TWO, Lost, State::Degraded)]
 #[case::routes_of_two(TWO, Misrouted, State::Broken)]
@@ -236,7 +236,7 @@ fn the_sentinel_is_the_referee(
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
-/// Where the kernel drops what comes from pods without a route, outsiders' connections show it.
+/// If the kernel drops packets of pods that have no route, connections from outside show it.
 #[rstest]
 #[case::at_once(14_000, State::Broken)]
 #[case::long_ago(3_000, State::Degraded)]
@@ -255,7 +255,7 @@ fn lost_pods_and_outsiders_at_the_wrong_device_are_a_fault(
     assert_eq!(world.verdict(14_200).state, state);
 }
 
-/// An old view suspends what may be its own age, but no endpoint of this node is another's.
+/// An old view suspends failures that its age may explain. But no endpoint of this node belongs to another.
 #[test]
 fn wrong_routes_accuse_while_the_view_is_old() {
     let mut world = refereed();
@@ -267,8 +267,8 @@ fn wrong_routes_accuse_while_the_view_is_old() {
     assert_eq!(world.verdict(6_200).state, State::Broken);
 }
 
-/// Slices say which endpoints are on this node. A tenant who may write those of one namespace can name
-/// two that no route leads to.
+/// Slices define which endpoints are on this node. A tenant who can write those of one namespace may list
+/// two addresses without a route.
 #[rstest]
 #[case::of_one_namespace(&[(WEB, Pod, 1), (API, Pod, 2)], State::Degraded)]
 #[case::of_two(&[(WEB, Pod, 1), (CART, Pod, 2)], State::Broken)]
@@ -286,24 +286,23 @@ fn wrong_routes_take_endpoints_of_two_namespaces(
     assert_eq!(world.verdict(8_200).state, expected);
 }
 
-/// A referee that is damaged, or passed before the fault alone, says nothing.
+/// A sentinel that is damaged, or passed only before the fault, refutes nothing.
 #[test]
-fn a_referee_that_fell_silent_says_nothing() {
+fn a_sentinel_that_stopped_passing_refutes_nothing() {
     let mut world = refereed();
     fail(&mut world, TWO, Lost, 4_000, 8_000);
     assert_eq!(world.verdict(8_000).state, State::Broken);
 }
 
-/// A filter of the sentinel's addresses and one pod that a policy denies. A filter of node ports alone
-/// leaves lanes that pass, and then policies may deny as many pods as they like. For the fleet brake none
-/// of it is certain.
+/// A filter on the sentinel's addresses, and one pod that a policy denies. If only node ports are filtered,
+/// other lanes pass, and policies may deny any number of pods. None of this is certain for the fleet brake.
 #[rstest]
 #[case::one_pod(&[(WEB, Pod, 1)], &[ProbePath::Host], State::Broken)]
 #[case::two_ports_of_one(&[(WEB, Pod, 1), (WEB_METRICS, Pod, 2)], &[ProbePath::Host], State::Broken)]
 #[case::two_services_and_pods(TWO, &[ProbePath::Host], State::Broken)]
 #[case::node_ports_alone(TWO, NEARER, State::Suspect)]
 #[case::pods_alone(TWO, &[ProbePath::Host, ProbePath::NodePort, ProbePath::OffCluster], State::Broken)]
-fn filtered_probes_are_borne_out_by_breadth(
+fn breadth_confirms_filtered_probes(
     #[case] lost: &[Client],
     #[case] pass: &[ProbePath],
     #[case] expected: State,
@@ -323,15 +322,12 @@ fn filtered_probes_are_borne_out_by_breadth(
     assert!(!verdict.finding.is_certain());
 }
 
-/// Filtered node ports, denied pods, and a tenant who claims the cluster IPs that the sentinel dials: nobody is
-/// left to tell a policy from a fault, until nothing at all got through for long.
+/// Filtered node ports, denied pods, and a tenant who claims the cluster IPs that the sentinel dials. A
+/// policy and a fault are then indistinguishable, until nothing has succeeded for long.
 #[rstest]
 #[case::claimed(NEARER, State::Suspect)]
 #[case::nothing_is_claimed(&[], State::Broken)]
-fn a_referee_that_is_claimed_bears_nothing_out(
-    #[case] claimed: &[ProbePath],
-    #[case] expected: State,
-) {
+fn a_claimed_sentinel_confirms_nothing(#[case] claimed: &[ProbePath], #[case] expected: State) {
     let mut world = World::probed(&ProbePath::ALL);
     let contested = claimed.iter().copied().map(contest).collect();
     world.ledger.sentinel.contested(contested, ms(2_250));
@@ -345,7 +341,7 @@ fn a_referee_that_is_claimed_bears_nothing_out(
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
-/// A probe that fails alone does not end minutes of a referee.
+/// A few failed probes do not discard minutes of passing ones.
 #[rstest]
 #[case::one(1, State::Degraded)]
 #[case::three(3, State::Degraded)]
@@ -366,7 +362,7 @@ fn a_failed_probe_makes_denied_pods_no_fault(#[case] failed: usize, #[case] expe
     assert_eq!(worst, expected);
 }
 
-/// Load balancers leave, and with them the clients who showed the wrong device.
+/// Load balancers leave, and their clients were the ones that showed the wrong device.
 #[test]
 fn wrong_routes_that_accused_hold_without_outsiders() {
     let mut world = refereed();
@@ -383,9 +379,9 @@ fn wrong_routes_that_accused_hold_without_outsiders() {
     }
 }
 
-/// IPv6 alone was never programmed.
+/// Only IPv6 was never programmed.
 #[test]
-fn what_worked_in_one_family_says_nothing_of_the_other() {
+fn success_in_one_family_proves_nothing_for_the_other() {
     let mut world = World::new();
     world.ledger.worked = Default::default();
     world.worked(WEB).worked(CART);
@@ -395,7 +391,7 @@ fn what_worked_in_one_family_says_nothing_of_the_other() {
     assert_eq!(world.verdict(5_000).state, State::Broken);
 }
 
-/// Where the sentinel is filtered, one namespace's policy does not bear that out.
+/// If the sentinel is filtered, the policy of one namespace does not confirm its failures.
 #[rstest]
 #[case::the_only_one_in_use(WEB, State::Broken)]
 #[case::one_of_two(CART, State::Broken)]
@@ -410,8 +406,8 @@ fn filtered_probes_and_one_namespace(#[case] used: u32, #[case] expected: State)
     assert_eq!(world.verdict(6_000).state, expected);
 }
 
-/// A tenant who may edit a slice can place any addresses on this node, and deny his pods the Services
-/// of other namespaces.
+/// A tenant who can edit a slice can list any addresses as endpoints of this node, and deny his pods the
+/// Services of other namespaces.
 #[rstest]
 #[case::a_tenants_slice(&[(WEB, Pod, 1), (API, Pod, 2)], &[(CART, Pod, 1)], State::Degraded)]
 #[case::routes_of_two_namespaces(&[(WEB, Pod, 1), (API, Pod, 2), (CART, Pod, 3)], &[], State::Broken)]
@@ -430,13 +426,13 @@ fn wrong_routes_show_in_two_namespaces(
     assert_eq!(world.verdict(7_200).state, expected);
 }
 
-/// A tenant claims what is probed, and denies his own pods what two namespaces serve. What no policy does
-/// accuses all the same.
+/// A tenant claims the probed frontends and denies his pods the Services of two namespaces. Failures that
+/// no policy causes still accuse.
 #[rstest]
 #[case::denied(true, Lost, State::Degraded)]
 #[case::flushed(true, Leaked, State::Broken)]
 #[case::nothing_is_claimed(false, Lost, State::Broken)]
-fn who_takes_the_referee_away_accuses_nobody(
+fn claiming_the_sentinels_frontends_accuses_nobody(
     #[case] claimed: bool,
     #[case] failure: Failure,
     #[case] expected: State,
@@ -450,7 +446,7 @@ fn who_takes_the_referee_away_accuses_nobody(
     fail(&mut world, TWO, failure, 4_000, 8_000);
     let verdict = world.verdict(8_000);
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
-    // Long after the last proof.
+    // The last proof is too old by now.
     fail(&mut world, TWO, failure, 8_250, 40_000);
     let lacks = (expected == State::Degraded).then_some(MissingCriterion::Claimed);
     assert_eq!(lacking(&world, 40_000), lacks);

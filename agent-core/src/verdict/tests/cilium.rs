@@ -1,4 +1,4 @@
-//! Effect of the datapath's shape: probes that do not take the way of users accuse nobody.
+//! Effect of the datapath's shape: probes that do not take the users' way accuse nobody.
 
 use agent_common::service::{Family, SourceClass};
 use rstest::rstest;
@@ -16,7 +16,7 @@ use crate::shape::{Shape, Told};
 use crate::trace::ProbePath;
 
 impl World {
-    /// The shape was read, and whose rules are there beside Cilium.
+    /// The shape was read, with the owners of rules beside Cilium.
     fn shaped(&mut self, shape: &Shape, rules: &[Owner], at: u64) -> &mut Self {
         let there: Vec<Owner> = rules.iter().copied().chain([Owner::Cilium]).collect();
         let sentinel = &mut self.ledger.sentinel;
@@ -30,7 +30,7 @@ impl World {
 
 const KUBE_PROXY: &[Owner] = &[Owner::KubeProxyIptables];
 
-/// Probes pass by rules that kube-proxy left behind; then these go.
+/// Probes pass by leftover rules of kube-proxy, which are then removed.
 #[rstest]
 #[case::taken_over(replacing(), State::Unknown)]
 #[case::not_taken_over(mixed(), State::Broken)]
@@ -58,11 +58,10 @@ fn rules_left_behind_accuse_nobody(#[case] shape: Shape, #[case] expected: State
     assert_eq!(silent, !accused, "{lanes:#?}");
 }
 
-/// Failures from a time in which no users met them accuse nobody when that time ends: neither when
-/// Cilium stops replacing kube-proxy nor while programs of another agent's, during an upgrade, look
-/// like Cilium's.
+/// Failures from a time when probes did not represent users accuse nobody once they do: neither when Cilium
+/// stops replacing kube-proxy, nor while another agent's programs look like Cilium's during an upgrade.
 #[test]
-fn what_begins_to_stand_for_users_has_to_pass_first() {
+fn lanes_that_begin_to_represent_users_must_pass_first() {
     let mut world = World::probed(&USUAL);
     world.shaped(&replacing(), KUBE_PROXY, 2_100);
     let paths = [ProbePath::OffCluster, ProbePath::NodePort];
@@ -77,8 +76,8 @@ fn what_begins_to_stand_for_users_has_to_pass_first() {
     assert_eq!(world.verdict(27_200).state, State::Broken);
 }
 
-/// A policy denies pods of two namespaces on a quiet node. No probe takes their way, and so none tells that
-/// the node is sound; what leaves untranslated no policy does.
+/// A policy denies pods of two namespaces on a quiet node. No probe takes their way, so none shows that the
+/// node is sound. No policy makes connections leave untranslated.
 #[rstest]
 #[case::denied(Failure::Lost, replacing(), State::Degraded)]
 #[case::rejected(Failure::Refused, replacing(), State::Degraded)]
@@ -97,8 +96,8 @@ fn denied_pods_accuse_nobody_where_no_probe_takes_their_way(
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
-/// Nothing ever worked where it could be seen: pods' connections get through unseen beside Cilium, which is
-/// late with two new Services.
+/// No observed connection ever worked: pods' connections may succeed unseen beside Cilium, which is late
+/// with two new Services.
 #[rstest]
 #[case::seen_in_part(Some(replacing()), State::Suspect)]
 #[case::not_read_yet(None, State::Broken)]
@@ -116,9 +115,9 @@ fn unseen_successes_are_no_sign_that_nothing_ever_worked(
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
-/// Beside the replacement the node's own path speaks alone.
+/// Beside the replacement only the host path counts.
 #[test]
-fn the_nodes_own_path_speaks_where_no_other_can() {
+fn the_host_path_counts_if_no_other_lane_can() {
     let mut world = World::with_sentinel();
     world.shaped(&replacing(), &[], 100);
     world.rounds(250, 3_000, &USUAL, outside(Fate::Leak, Fate::Pass));
@@ -127,7 +126,7 @@ fn the_nodes_own_path_speaks_where_no_other_can() {
     let mut busy = world.clone();
     world.rounds(3_250, 6_000, &USUAL, |_| Fate::Leak);
     assert_eq!(world.verdict(6_200).state, State::Broken);
-    // Real connections get through all the while: from wherever, they say more.
+    // Real connections of any client succeed meanwhile, which outweighs the host path.
     for class in [SourceClass::External, SourceClass::Pod] {
         let mut busy = busy.clone();
         for at in (3_250..=6_000).step_by(250) {
@@ -137,23 +136,23 @@ fn the_nodes_own_path_speaks_where_no_other_can() {
         let verdict = busy.verdict(6_200);
         assert_eq!(verdict.state, State::Degraded, "{}", verdict.reason());
     }
-    // One that got through before the fault contradicts nothing.
+    // A success before the fault contradicts nothing.
     busy.prove(WEB, SourceClass::External, 3_100);
     busy.rounds(3_250, 6_000, &USUAL, |_| Fate::Leak);
     assert_eq!(busy.verdict(6_200).state, State::Broken);
 }
 
-/// The sentinel's interfaces are on Cilium's list. While they are made anew the host's path does not
-/// speak in the others' place; where they are off the list for good, it does.
+/// Cilium manages the sentinel's interfaces. While they are recreated, the host path does not stand in for
+/// the other lanes. Once they are no longer managed, it does.
 #[test]
-fn the_nodes_own_path_takes_no_turn_of_others() {
+fn the_host_path_does_not_stand_in_for_recreated_lanes() {
     let mut world = World::with_sentinel();
     world.shaped(&replacing_with(Told::Yes), &[], 100);
     world.rounds(250, 3_000, &USUAL, |_| Fate::Pass);
     let host_leaks = || outside(Fate::Pass, Fate::Leak);
     world.rounds(3_250, 6_000, &USUAL, host_leaks());
     assert_eq!(world.verdict(6_200).state, State::Degraded);
-    // Cilium's programs do not stand there yet.
+    // Cilium has not attached its programs yet.
     world.shaped(&replacing_with(Told::No), &[], 6_250);
     let mut off = world.clone();
     world.rounds(6_500, 9_000, &[ProbePath::Host], host_leaks());
@@ -164,9 +163,9 @@ fn the_nodes_own_path_takes_no_turn_of_others() {
     assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 
-/// The memory of the interfaces outlives the agent with its lanes.
+/// The state of the interfaces outlives the agent together with its lanes.
 #[test]
-fn a_restart_does_not_disarm_what_stood_for_users() {
+fn a_restart_does_not_disarm_lanes_that_represent_users() {
     let mut world = World::with_sentinel();
     world.shaped(&replacing_with(Told::Yes), &[], 100);
     world.rounds(250, 3_000, &USUAL, |_| Fate::Pass);
@@ -181,13 +180,13 @@ fn a_restart_does_not_disarm_what_stood_for_users() {
     assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 
-/// Pods are served by Cilium: that they get through says nothing of kube-proxy's rules. Without
-/// Cilium they are the same rules.
+/// Cilium serves pods, so their success proves nothing about kube-proxy's rules. Without Cilium, both use
+/// the same rules.
 #[rstest]
 #[case::two_proxies(Some(mixed()), SourceClass::Pod, State::Broken)]
 #[case::served_by_kube_proxy(Some(mixed()), SourceClass::External, State::Degraded)]
 #[case::one_proxy(None, SourceClass::Pod, State::Degraded)]
-fn of_two_proxies_one_does_not_speak_for_the_other(
+fn one_of_two_proxies_does_not_prove_the_other(
     #[case] shape: Option<Shape>,
     #[case] class: SourceClass,
     #[case] expected: State,
@@ -206,7 +205,7 @@ fn of_two_proxies_one_does_not_speak_for_the_other(
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
-/// Every connection of pods is led astray, beside a proxy that works for everybody else.
+/// All connections of pods are misrouted, beside a proxy that works for all other clients.
 #[test]
 fn pods_alone_of_two_proxies_accuse() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! Which families count for the answer. The fault is in IPv4 here.
+//! Families that count for the answer. In these tests IPv4 is at fault.
 
 use agent_common::evidence::{OUTCOMES, Outcome};
 use agent_common::service::SourceClass::{self, External, Host, Pod};
@@ -11,10 +11,10 @@ use crate::evidence::{CountDelta, Sample};
 use crate::verdict::{CountedFamilies, Rule, Verdict};
 
 const HOUR: u64 = 3_600_000;
-/// When the fault begins, some hours after the first users.
+/// Start of the fault, some hours after the first users.
 const FAULT: u64 = 4 * HOUR;
 
-/// Users dial a Service, and it does not matter what becomes of it.
+/// Users dial a Service, with any outcome.
 fn dial(world: &mut World, service: u32, class: SourceClass, at: u64) {
     let mut counts = [0; OUTCOMES];
     counts[Outcome::Arrived as usize] = 1;
@@ -28,7 +28,7 @@ fn dial(world: &mut World, service: u32, class: SourceClass, at: u64) {
     ledger.note_users(&[delta], &Names::standard(), ms(at));
 }
 
-/// A node with both families, where these Services were dialled, and IPv4's rules are gone.
+/// A node with both families and these dialled Services, whose IPv4 rules are gone.
 fn broken(dialled: &[(u32, SourceClass, u64)]) -> World {
     let mut world = World::probed(&USUAL);
     world.inputs.families = [true; 2];
@@ -94,7 +94,8 @@ fn a_family_that_does_not_count_is_a_finding() {
     assert_eq!(judged(&world).state, State::Broken, "somebody may use it");
 }
 
-/// Load balancers send nothing to a node that answers 503: it does not come back for that.
+/// A node that answers 503 gets no connections from load balancers. It must not return to 200 for that
+/// reason.
 #[test]
 fn a_family_counts_for_as_long_as_it_fails() {
     let mut world = broken(&[(WEB, External, FAULT - MINUTE)]);
@@ -113,7 +114,7 @@ fn a_family_counts_for_as_long_as_it_fails() {
 #[case::any_where_nothing_is_known_of_the_other(CountedFamilies::Any, [true; 2], State::Broken)]
 #[case::any_where_all_fail(CountedFamilies::Any, [true, false], State::Broken)]
 #[case::used(CountedFamilies::Used, [true; 2], State::Degraded)]
-fn what_the_operator_chose(
+fn the_families_option_selects_the_families_that_count(
     #[case] counted: CountedFamilies,
     #[case] families: [bool; 2],
     #[case] state: State,

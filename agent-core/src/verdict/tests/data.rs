@@ -1,4 +1,4 @@
-//! Data of real connections: what is lost accuses, unless one scope or forged packets explain it, and what is answered
+//! Data of real connections. Lost data accuses unless one scope or forged packets explain it; answered data
 //! refutes probes without data.
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,7 +17,7 @@ fn client(number: u8) -> IpAddr {
     Ipv4Addr::new(192, 0, 2, number).into()
 }
 
-/// Data of a connection went both ways.
+/// Data goes both ways on a connection.
 fn answered(world: &mut World, class: SourceClass, number: u8, at: u64) {
     world.next.successes.push(Success {
         family: Family::V4,
@@ -33,7 +33,7 @@ fn answered(world: &mut World, class: SourceClass, number: u8, at: u64) {
     });
 }
 
-/// Data of a connection was not forwarded.
+/// The data of a connection is not forwarded.
 fn lost(world: &mut World, class: SourceClass, (service, number): (u32, u8), at: u64) {
     world.next.lost_data.push(LostData {
         arrived: ms(at),
@@ -43,7 +43,7 @@ fn lost(world: &mut World, class: SourceClass, (service, number): (u32, u8), at:
     });
 }
 
-/// Until `LOST`, data of these clients outside went both ways.
+/// Data of these clients outside goes both ways until `LOST`.
 fn served(clients: &[u8]) -> World {
     let mut world = World::new();
     for number in clients {
@@ -55,7 +55,7 @@ fn served(clients: &[u8]) -> World {
 
 const LOST: u64 = 2_000;
 
-/// From then on data is lost, twice a second to each of these.
+/// From `LOST` on, data is lost twice a second for each of these.
 fn losing(mut world: World, to: &[(u32, u8)]) -> World {
     for at in (LOST..LOST + 4_000).step_by(500) {
         for of in to {
@@ -110,7 +110,8 @@ fn data_that_goes_both_ways_refutes_it(
     assert_eq!(world.verdict(LOST + 6_000).state, state);
 }
 
-/// An inline filter may drop only the data of probes. A handshake does not refute that, data does.
+/// An inline filter may drop only the data of probes. Data of real connections refutes that, a handshake
+/// does not.
 #[rstest]
 #[case::data(true, false, State::Degraded)]
 #[case::a_handshake(false, false, State::Broken)]

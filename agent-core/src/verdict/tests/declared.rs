@@ -1,4 +1,4 @@
-//! What the operator declares to translate: its rules are missed though no lane ever worked.
+//! A declared translator whose rules are missing accuses, even though no lane ever worked.
 
 use std::time::Duration;
 
@@ -21,15 +21,15 @@ fn declared(declared: Declared) -> Limits {
     }
 }
 
-/// A proxy that never wrote a rule, and its twins: rules that are there while a filter takes the probes,
-/// a sentinel that is refused by a filter, and probes that get through.
+/// A proxy that never wrote a rule, and innocent counterparts: a filter that takes or rejects the probes,
+/// and probes that pass.
 #[rstest]
 #[case::no_rules(Fate::Leak, State::Broken)]
 #[case::forwarding_off(Fate::ForwardingOff, State::Broken)]
 #[case::filtered(Fate::Drop, State::Unknown)]
 #[case::rejected(Fate::Reject, State::Unknown)]
 #[case::served(Fate::Pass, State::Proven)]
-fn what_is_declared_is_missed(#[case] fate: Fate, #[case] state: State) {
+fn a_declared_proxy_without_rules_is_broken(#[case] fate: Fate, #[case] state: State) {
     let mut world = World::limited(declared(Declared::KubeProxy));
     world.rounds(250, 4_000, &USUAL, |_| fate);
     let verdict = world.verdict(4_200);
@@ -38,11 +38,11 @@ fn what_is_declared_is_missed(#[case] fate: Fate, #[case] state: State) {
     assert_eq!(
         world.verdict(8_200).state,
         State::Proven,
-        "until the first proof"
+        "after the first proof"
     );
 }
 
-/// A firewall takes the probes of cluster IPs, and node ports are served on another address.
+/// A firewall drops the probes of cluster IPs, and node ports are served at another address.
 #[test]
 fn node_ports_that_are_refused_alone_arm_nothing() {
     let mut world = World::limited(declared(Declared::KubeProxy));
@@ -61,7 +61,7 @@ fn node_ports_that_are_refused_alone_arm_nothing() {
 #[case::beside(Declared::KubeProxy, &[Owner::KubeProxyIptables, Owner::Cilium], State::Unknown)]
 #[case::not_known(Declared::KubeProxy, &[Owner::Unknown], State::Unknown)]
 #[case::no_replacement(Declared::Cilium, &[Owner::KubeProxyIptables], State::Unknown)]
-fn where_something_else_is_found_nothing_is_missed(
+fn a_declaration_that_does_not_fit_is_ignored(
     #[case] said: Declared,
     #[case] found: &[Owner],
     #[case] state: State,
@@ -76,7 +76,7 @@ fn where_something_else_is_found_nothing_is_missed(
     assert_eq!(verdict.state, state, "{}", verdict.reason());
 }
 
-/// Rules for a Service that is new may be late, as after a boot.
+/// A proxy may be late with rules for a new Service, as after a boot.
 #[test]
 fn a_new_sentinel_has_its_time() {
     let mut limits = declared(Declared::KubeProxy);
@@ -95,7 +95,7 @@ fn a_new_sentinel_has_its_time() {
     assert_eq!(world.verdict(36_200).state, State::Broken);
 }
 
-/// The agent first saw the sentinel in the middle of the boot: that adds no time to the boot's.
+/// The agent first sees the sentinel during the boot, which does not extend the boot's grace period.
 #[test]
 fn a_sentinel_that_was_first_seen_during_the_boot_is_missed_after_it() {
     let mut limits = declared(Declared::KubeProxy);
@@ -114,7 +114,7 @@ fn a_sentinel_that_was_first_seen_during_the_boot_is_missed_after_it() {
     assert_eq!(world.verdict(20_200).state, State::Broken);
 }
 
-/// The Service has two families, this node one.
+/// The Service has two families, the node one.
 #[rstest]
 #[case::addressed(false, State::Broken)]
 #[case::unaddressed(true, State::Unknown)]
@@ -130,7 +130,7 @@ fn a_family_without_an_address_here_is_not_missed(#[case] lacks: bool, #[case] s
     assert_eq!(verdict.state, state, "{}", verdict.reason());
 }
 
-/// A proxy may need as long as a boot is given.
+/// A proxy may take as long as the boot's grace period.
 #[test]
 fn a_boot_has_its_time() {
     let mut limits = declared(Declared::KubeProxy);

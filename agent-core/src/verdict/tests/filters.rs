@@ -1,4 +1,4 @@
-//! Filters that drop or refuse the sentinel's own addresses, and what tells them from a fault.
+//! Filters that drop or refuse the sentinel's addresses, and how they differ from a fault.
 
 use agent_common::service::{Family, SourceClass};
 use rstest::rstest;
@@ -10,7 +10,7 @@ use crate::cause::State;
 use crate::owners::Owner;
 use crate::trace::ProbePath;
 
-/// `REJECT --reject-with tcp-reset` for our range refuses as the node does where nothing listens.
+/// `REJECT --reject-with tcp-reset` for the sentinel's range looks like a closed port of the node.
 #[rstest]
 #[case::cluster_ip(ProbePath::OffCluster, Owner::KubeProxyIptables, State::Suspect)]
 #[case::cluster_ip_in_nftables(ProbePath::OffCluster, Owner::KubeProxyNftables, State::Suspect)]
@@ -42,8 +42,8 @@ fn a_refusal_accuses_where_the_frontend_is_the_nodes_own(
     assert_eq!(world.verdict(5_450).state, State::Broken);
 }
 
-/// Real connections of the way that probes do not take say that not everything is dropped, but not
-/// those from before the fault.
+/// Real connections on another path than the probes show that not everything is dropped, but only if they
+/// are younger than the fault.
 #[rstest]
 #[case::before_the_fault(2_000, State::Suspect)]
 #[case::while_it_began(4_000, State::Suspect)]
@@ -61,7 +61,7 @@ fn a_drop_is_contradicted_by_what_got_through_since(#[case] proven: u64, #[case]
     assert_eq!(world.verdict(6_000).state, expected);
 }
 
-/// Anyone can send a SYN that a host firewall drops: clients that were never served accuse nobody.
+/// Anyone can send a SYN that a host firewall drops, so clients that were never served accuse nobody.
 #[rstest]
 #[case::a_scanner(SourceClass::External, &[(WEB, 1), (API, 1), (DB, 1)])]
 #[case::one_service(SourceClass::External, &[(WEB, 1), (WEB_METRICS, 2)])]
@@ -81,14 +81,14 @@ fn outsiders_who_were_never_served_decide_nothing(
     ends(&verdict, "no failed Service worked before");
 }
 
-/// The sentinel and clients outside fail since the same moment: two of them, or one that was served often. One
-/// that was served once and is denied now is covered by its own policy.
+/// The sentinel and clients outside fail since the same moment: two clients, or one that was served often.
+/// A policy may cover a single client that was served once.
 #[rstest]
 #[case::two_clients(2, 1, 6_250, State::Broken)]
 #[case::a_load_balancer(1, 3, 6_250, State::Broken)]
 #[case::a_client_of_once(1, 1, 6_250, State::Degraded)]
 #[case::denied_before(2, 3, 3_250, State::Degraded)]
-fn outsiders_who_were_served_bear_the_sentinel_out(
+fn served_clients_outside_confirm_the_sentinel(
     #[case] clients: u64,
     #[case] served: u64,
     #[case] from: u64,
@@ -119,8 +119,8 @@ fn outsiders_who_were_served_bear_the_sentinel_out(
     assert_eq!(verdict.state, expected, "{}", verdict.reason());
 }
 
-/// A claim that the view does not tell of, or not yet: a pod's `hostPort` that is the sentinel's node
-/// port, a Service that is not watched.
+/// A claim that is not in the view, or not yet: a pod's `hostPort` on the sentinel's node port, or a
+/// Service that is not watched.
 #[rstest]
 #[case::node_ports_alone(&[ProbePath::NodePort], State::Degraded)]
 #[case::cluster_ips_alone(&[ProbePath::OffCluster], State::Degraded)]

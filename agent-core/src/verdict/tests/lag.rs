@@ -1,4 +1,4 @@
-//! Rules that do not follow the API: the sentinel's endpoint moves, and probes go on to where it was.
+//! Rules that do not follow the API: the sentinel's endpoint moves, but probes still reach the old one.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::verdict::{LaneView, Verdict};
 const OLD: u16 = 20_001;
 const NEW: u16 = 20_002;
 
-/// Probes of a whole minute are many: one round in two seconds says the same here.
+/// Interval between rounds of probes, in ms: a longer one than usual keeps tests of minutes short.
 const STEP: u64 = 900;
 
 impl World {
-    /// The API holds this generation, for both transports.
+    /// The API moves the sentinel's endpoint to this port, for both transports.
     pub(super) fn moved(&mut self, generation: u16, at: u64) -> &mut Self {
         for transport in Transport::ALL {
             let sentinel = &mut self.ledger.sentinel;
@@ -31,7 +31,7 @@ impl World {
         self
     }
 
-    /// Rounds of probes that pass and meet what `generation` says, or fail where it says nothing.
+    /// Rounds of probes: they reach the generation that `generation` returns, or fail if it returns none.
     pub(super) fn meet(
         &mut self,
         (from, to): (u64, u64),
@@ -84,7 +84,7 @@ fn rules_that_follow_are_measured() {
     world.meet((10_350, 12_000), 300, |_| Some(NEW));
     let verdict = world.verdict(12_100);
     let lane = off_cluster(&verdict);
-    // To the probe's departure for the echo, 20 us after it was sent.
+    // Measured to the probe's departure for the echo, 20 us after it was sent.
     assert_eq!((lane.lag, lane.late), (Some(350_020_000), None));
     assert_eq!((lane.wanted, lane.generation), (Some(NEW), Some(NEW)));
     assert_eq!(
@@ -124,7 +124,7 @@ fn lateness_counts_from_the_oldest_that_is_unmet() {
         world.moved(generation, from + 59_500);
     }
     assert_eq!(world.verdict(190_000).state, State::Stale);
-    // One behind, as any proxy is for a moment.
+    // One generation behind, as any proxy is for a moment.
     world.meet((190_050, 190_150), 100, |_| Some(20_004));
     assert_eq!(world.verdict(190_200).state, State::Proven);
 }
@@ -145,7 +145,7 @@ fn one_path_that_stands_for_the_node_is_enough() {
 #[rstest]
 #[case::udp(|lane: Lane| lane.transport == Transport::Udp)]
 #[case::host(|lane: Lane| lane.path == ProbePath::Host)]
-fn what_does_not_stand_for_the_node_degrades_it(#[case] stays: fn(Lane) -> bool) {
+fn a_late_lane_that_does_not_represent_the_node_degrades_it(#[case] stays: fn(Lane) -> bool) {
     let mut world = followed();
     world.meet((10_050, 130_900), STEP, |lane| {
         Some(if stays(lane) { OLD } else { NEW })
@@ -157,7 +157,7 @@ fn what_does_not_stand_for_the_node_degrades_it(#[case] stays: fn(Lane) -> bool)
     );
 }
 
-// A path that fails says nothing of rules: Broken or Suspect are other rules.
+// Failed probes are no evidence about rules: Broken and Suspect belong to other rules.
 #[test]
 fn a_path_that_fails_is_not_late() {
     let mut world = followed();
@@ -165,7 +165,7 @@ fn a_path_that_fails_is_not_late() {
     let verdict = world.verdict(131_000);
     assert_eq!(verdict.state, State::Suspect);
     assert_eq!(off_cluster(&verdict).late, None);
-    // Healed, it meets the generation of a minute ago: no measure of anything.
+    // After the repair, probes reach a generation of a minute ago, which measures nothing.
     world.moved(20_003, 131_000);
     world.meet((131_050, 133_000), 400, |_| Some(20_003));
     let verdict = world.verdict(133_100);
@@ -176,7 +176,7 @@ fn a_path_that_fails_is_not_late() {
 }
 
 #[test]
-fn what_is_missed_while_the_api_is_away_does_not_make_rules_late() {
+fn rules_are_not_late_while_the_api_is_away() {
     let mut world = followed();
     world.meet((10_050, 19_900), STEP, |_| Some(OLD));
     world.ledger.sentinel.source_away(ms(20_000));
@@ -190,15 +190,15 @@ fn what_is_missed_while_the_api_is_away_does_not_make_rules_late() {
     assert_eq!(
         world.verdict(430_000).state,
         State::Stale,
-        "two minutes in all"
+        "two minutes in total"
     );
-    // And stale it stays while the API is away again: that was known before.
+    // The state stays stale while the API is away again, because the lateness was known before.
     world.ledger.sentinel.source_away(ms(431_000));
     world.meet((430_050, 500_000), STEP, |_| Some(OLD));
     assert_eq!(world.verdict(500_000).state, State::Stale);
 }
 
-/// The control plane's load balancer fails: kubelet and kube-proxy go by it, the agent does not.
+/// The control plane's load balancer fails. kubelet and kube-proxy depend on it, the agent does not.
 #[rstest]
 #[case::heard(false, State::Stale)]
 #[case::unheard(true, State::Proven)]
@@ -216,7 +216,7 @@ fn a_proxy_that_cannot_be_reached_either_is_not_late(
     sentinel.follow_source(false, Some(&node), ms(50_000));
     world.meet((50_050, 299_900), STEP, |_| Some(OLD));
     assert_eq!(world.verdict(300_000).state, expected);
-    // Once the node is heard again the count goes on.
+    // Counting continues once the node's heartbeat is back.
     let sentinel = &mut world.ledger.sentinel;
     sentinel.follow_source(false, Some(&NodeFacts::default()), ms(300_000));
     world.meet((300_050, 379_900), STEP, |_| Some(OLD));
@@ -262,7 +262,7 @@ fn a_deleted_sentinel_forgets_its_generations() {
     );
 }
 
-// A rotation is no change of the sentinel: failures count at once.
+// A rotation does not count as a change of the sentinel, so failures count at once.
 #[test]
 fn a_rotation_blinds_nobody() {
     let mut world = followed();
@@ -289,7 +289,7 @@ fn a_restart_changes_nothing() {
     world.ledger.sentinel.source_back(ms(102_000));
     world.moved(20_005, 102_000);
     world.meet((102_050, 160_900), STEP, |_| Some(20_004));
-    // The second before the view was delivered again counts for nothing.
+    // The second before the view was delivered again does not count.
     assert_eq!(world.verdict(160_990).state, State::Proven);
     assert_eq!(world.verdict(161_000).state, State::Stale);
 }

@@ -1,4 +1,4 @@
-//! Answers of endpoints that go no further. SYNs still leave for them, which is no proof then.
+//! Endpoints' answers that the node does not forward. SYNs still leave, but prove nothing then.
 
 use agent_common::evidence::Outcome;
 use agent_common::service::SourceClass::Pod;
@@ -10,13 +10,13 @@ use super::world::*;
 use crate::cause::Failure::Lost;
 use crate::cause::State;
 
-/// A Service that nothing was ever forwarded to: the node itself answers at its address.
+/// A Service without forwarded connections: the node itself answers at its address.
 const CACHED: u32 = CART;
 
-/// An event beside the fault, at each look at the kernel.
+/// Event beside the fault, at each sample.
 type Beside = fn(&mut World, u64);
 
-/// A pod's connection, and its answer that goes on.
+/// A pod's connection whose answer is forwarded.
 fn answered(world: &mut World, service: u32, at: u64) {
     world.prove(service, Pod, at);
     let delta = world.next.counts.last_mut().unwrap();
@@ -29,12 +29,13 @@ fn cached(world: &mut World, service: u32) {
     world.count(service, Pod, &[(Outcome::Answered, 1)], 0);
 }
 
-/// Two pods dial two Services every 250 ms. The answers come in and go no further, as do those of probes.
+/// Two pods dial two Services every 250 ms. Their answers enter the node and are not forwarded, like those
+/// of probes.
 fn lose_answers(world: &mut World, from: u64, to: u64, beside: Beside) {
     for at in (from..=to).step_by(250) {
         for (service, client) in [(WEB, 1), (API, 2)] {
             world.prove(service, Pod, at);
-            // It arrived now, and is reported at once.
+            // It arrives now and is reported at once.
             let mut lost = sighting(service, Pod, client, Lost, at + 1_000);
             lost.answer_lost = true;
             world.sight(lost).fail_unseen(service, Pod, Lost);
@@ -44,14 +45,14 @@ fn lose_answers(world: &mut World, from: u64, to: u64, beside: Beside) {
     }
 }
 
-/// Probes pass, and an answer goes on.
+/// Probes pass, and an answer is forwarded.
 fn healthy() -> World {
     let mut world = World::probed(&USUAL);
     answered(&mut world, DB, 2_100);
     world
 }
 
-/// While a pod's answers go on a SYN that leaves is a proof.
+/// While answers to a pod are forwarded, a SYN that leaves is a proof.
 #[rstest]
 #[case::nobodys_go_on(|_: &mut World, _: u64| (), State::Broken)]
 #[case::those_of_the_node_itself_go_on(|world: &mut World, at: u64| answered(world, ON_HOST, at), State::Broken)]
@@ -68,13 +69,13 @@ fn a_syn_that_leaves_proves_nothing_while_answers_are_lost(
 
 /// Answers may leave by an interface that is not observed.
 #[test]
-fn where_no_answer_was_ever_seen_to_go_on_a_syn_is_a_proof() {
+fn a_syn_is_a_proof_if_no_forwarded_answer_was_ever_seen() {
     let mut world = World::probed(&USUAL);
     lose_answers(&mut world, 3_250, 6_000, |_, _| ());
     assert_eq!(world.verdict(6_200).state, State::Degraded);
 }
 
-/// Events of any node do not turn SYNs into proofs again.
+/// Ordinary events on a node do not turn SYNs into proofs again.
 #[rstest]
 #[case::losses_are_not_judged_for_a_moment(|world: &mut World, at: u64| {
     world.next.observer.lost_suspended = (4_500..5_000).contains(&at);
@@ -96,11 +97,11 @@ fn lost_answers_stay_a_fault(#[case] beside: Beside) {
     assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 
-/// Pods reached the Service itself until the cache came.
+/// Pods reached the Service itself until the cache was installed.
 #[test]
 fn a_cache_answers_for_a_service_that_worked() {
     let mut world = healthy();
-    // Of the namespace of those that fail: one that is in use besides would have to fail too.
+    // In the namespace of the failing Services: any other namespace in use would have to fail too.
     world.prove(WEB_METRICS, Pod, 2_150).look(2_150);
     world.rounds(2_500, 33_000, &USUAL, |_| Fate::Pass);
     answered(&mut world, DB, 33_200);
@@ -111,7 +112,7 @@ fn a_cache_answers_for_a_service_that_worked() {
     assert_eq!(verdict.state, State::Broken, "{}", verdict.reason());
 }
 
-/// The next agent reads the same view. Its hooks settle while nothing is judged as lost.
+/// The next agent reads the same view. While its hooks settle, no connection is judged as lost.
 fn restarted(world: &mut World, at: u64) {
     restart(world, at);
     change(world, at, sentinel_view());
@@ -120,9 +121,10 @@ fn restarted(world: &mut World, at: u64) {
     world.next.observer.lost_suspended = false;
 }
 
-/// Where losses are not judged, lost answers are forgotten like old proofs: those that go on may not be seen.
+/// While losses are not judged, lost answers expire like old proofs, since later ones may be forwarded
+/// unseen.
 #[test]
-fn lost_answers_are_forgotten_where_nobody_could_see_them_go_on() {
+fn lost_answers_are_forgotten_while_answers_may_go_unseen() {
     let mut world = healthy();
     lose_answers(&mut world, 3_250, 6_000, |_, _| ());
     world.next.observer.lost_suspended = true;

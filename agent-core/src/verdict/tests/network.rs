@@ -1,4 +1,4 @@
-//! A node whose pods have no network: after its boot, and later.
+//! A node whose pods have no network, during boot and later.
 
 use agent_common::service::SourceClass::{self, External, Pod};
 use rstest::rstest;
@@ -11,7 +11,7 @@ use crate::verdict::Rule;
 
 const SAID: &str = "NetworkPluginNotReady: cni plugin not initialized";
 
-/// Proven from outside at 1.5 s, and judged at 2 s.
+/// Proven from outside at 1.5 s and judged at 2 s.
 fn proven() -> World {
     let mut world = World::new();
     world.inputs.sentinel_exists = true;
@@ -43,7 +43,7 @@ fn a_boot_waits_for_the_pods_network(
     assert_eq!(verdict.state, state, "{}", verdict.reason());
 }
 
-/// IPv6 pods of other nodes say nothing of IPv4.
+/// IPv6 pods of other nodes show nothing about IPv4.
 #[test]
 fn families_are_waited_for_apart() {
     let mut world = proven();
@@ -52,7 +52,7 @@ fn families_are_waited_for_apart() {
     assert_eq!(world.verdict(2_000).state, State::Proven);
 }
 
-/// Broken rules are no matter of waiting.
+/// A fault is reported even while the pod probe is expected.
 #[test]
 fn a_fault_is_told_while_the_probe_is_waited_for() {
     let mut world = World::new();
@@ -72,7 +72,7 @@ fn a_fault_is_told_while_the_probe_is_waited_for() {
 #[case::gone(Some(SAID), Mono(0), (State::Degraded, Some(Cause::Cni)))]
 #[case::being_made(Some(SAID), ms(0), (State::Proven, None))]
 #[case::sound(None, Mono(0), (State::Proven, None))]
-fn what_the_node_says_of_its_network_is_named(
+fn the_nodes_condition_names_a_missing_network(
     #[case] said: Option<&str>,
     #[case] booted: Mono,
     #[case] expected: (State, Option<Cause>),
@@ -88,11 +88,11 @@ fn what_the_node_says_of_its_network_is_named(
     }
 }
 
-/// The Node's word takes the place of Proven, and of nothing else.
+/// The Node's condition replaces Proven and no other state.
 #[rstest]
 #[case::nothing_proven(&[], State::Unknown)]
 #[case::failures(&[Leaked], State::Suspect)]
-fn what_the_node_says_ends_no_other_state(#[case] failures: &[Failure], #[case] state: State) {
+fn the_nodes_condition_ends_no_other_state(#[case] failures: &[Failure], #[case] state: State) {
     let mut world = World::new();
     world.inputs.sentinel_exists = true;
     world.inputs.network = Some(SAID.into());

@@ -1,5 +1,4 @@
-//! `pathproof check` remembers nothing: the rules of the agent, with lanes that count from their
-//! first probe on.
+//! `pathproof check` has no memory: it uses the agent's rules, but lanes count from their first probe on.
 
 use rstest::rstest;
 
@@ -39,7 +38,7 @@ fn rules_that_are_gone_from_the_first_probe_on_are_broken() {
 #[case::drop(outside(Fate::Drop, Fate::Pass), State::Suspect)]
 #[case::nothing(|_| Fate::Pass, State::Proven)]
 #[case::damaged_devices(|_| Fate::Vanish, State::Unknown)]
-fn what_a_filter_explains_does_not_accuse(
+fn failures_that_a_filter_explains_do_not_accuse(
     #[case] fate: impl Fn(Lane) -> Fate,
     #[case] expected: State,
 ) {

@@ -1,4 +1,4 @@
-//! Accusations while pathproof's own parts are damaged, off, or not checked.
+//! Accusations while pathproof's devices are damaged, off, or unchecked.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::cause::{State, Why};
 use crate::damping::Damping;
 use crate::probes::SentinelView;
 
-/// Leaks from 2.25 s to 60 s; `meddle` is asked before each round whether it is probed. Returns the
-/// states after 40 s, one after the other. The answer has to be 503 all the time.
+/// Probes leak from 2.25 s to 60 s, except in rounds for which `meddle` returns false. Returns the sequence
+/// of states after 40 s. The answer must be 503 throughout.
 fn broken_throughout(meddle: impl Fn(&mut World, u64) -> bool) -> Vec<(State, String)> {
     let mut world = World::probed(&USUAL);
     let mut damping = Damping::new(Duration::from_secs(10));
@@ -50,7 +50,7 @@ fn damage_while_broken_keeps_the_answer() {
 }
 
 #[test]
-fn parts_that_cannot_work_for_a_while_keep_the_answer() {
+fn parts_that_fail_temporarily_keep_the_answer() {
     let told = broken_throughout(|world, at| {
         let off = match at {
             40_000 => Some("the addresses cannot be read".to_owned()),
@@ -86,7 +86,7 @@ fn after_damage_one_more_has_to_fail() {
 }
 
 #[test]
-fn why_the_sentinel_is_off_is_said() {
+fn the_reason_for_a_disabled_sentinel_is_reported() {
     let mut world = World::with_sentinel();
     world.inputs.sentinel_exists = false;
     let view = SentinelView {

@@ -1,4 +1,4 @@
-//! Faults that only a part of the traffic feels, named by the sentinel and borne out by those outside.
+//! Faults that affect only part of the traffic: the sentinel names them and clients outside confirm them.
 
 use agent_common::service::SourceClass;
 use rstest::rstest;
@@ -9,13 +9,13 @@ use super::world::*;
 use crate::cause::{Failure, State};
 use crate::trace::{Lane, ProbePath};
 
-/// Endpoints of this node do without masquerade, and those of others do not.
+/// Endpoints of this node work without masquerade, those of other nodes do not.
 #[rstest]
 #[case::felt(2_250, 14_000, State::Broken)]
 #[case::not_for_long(2_250, 8_000, State::Degraded)]
 #[case::by_nobody(0, 0, State::Degraded)]
 #[case::by_others_before(250, 2_000, State::Degraded)]
-fn missing_masquerade_is_not_contradicted_by_those_who_need_none(
+fn connections_without_masquerade_do_not_refute_missing_masquerade(
     #[case] from: u64,
     #[case] to: u64,
     #[case] expected: State,
@@ -39,7 +39,7 @@ fn missing_masquerade_is_not_contradicted_by_those_who_need_none(
     assert_eq!(state, expected);
 }
 
-/// With load balancers away nobody feels it, and nobody says that it is mended.
+/// Once load balancers leave, nothing shows the fault or its repair.
 #[test]
 fn missing_masquerade_stays_broken_without_anybody_outside() {
     let mut world = World::with_sentinel();
@@ -58,7 +58,7 @@ fn missing_masquerade_stays_broken_without_anybody_outside() {
         world.rounds(at, at, &USUAL, |_| fate);
     }
     assert_eq!(world.verdict(40_200).state, State::Broken);
-    // They come back, and all of them are answered.
+    // Clients return, and all are answered.
     for at in (40_250..=52_000).step_by(250) {
         world
             .prove(WEB, SourceClass::External, at)
@@ -68,7 +68,7 @@ fn missing_masquerade_stays_broken_without_anybody_outside() {
     assert_eq!(world.verdict(52_200).state, State::Degraded);
 }
 
-/// kube-proxy's own filter drops what no rule takes of cluster IPs, in nftables mode.
+/// In nftables mode kube-proxy drops packets to cluster IPs that no rule handles.
 #[test]
 fn refused_node_ports_beside_lost_cluster_ips_are_a_fault() {
     let fate = |lane: Lane| match lane.path {
@@ -81,8 +81,8 @@ fn refused_node_ports_beside_lost_cluster_ips_are_a_fault() {
     );
 }
 
-/// nodePortAddresses were narrowed, or a fault of node ports alone: connections from outside, as many
-/// as it takes, to Services that worked for outsiders.
+/// Either nodePortAddresses were narrowed, or only node ports are at fault. Enough failed connections from
+/// outside, to Services that worked for them, decide.
 #[rstest]
 #[case::of_probes_alone(0, 0, true, State::Degraded)]
 #[case::of_a_scanner(2_500, 4, false, State::Degraded)]

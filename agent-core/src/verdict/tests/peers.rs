@@ -1,4 +1,4 @@
-//! Other nodes that do not answer: which of them are named, and with what facts.
+//! Other nodes that do not answer: which of them are named, and with which facts.
 
 use agent_common::service::Family;
 use rstest::rstest;
@@ -8,10 +8,10 @@ use crate::cause::{Cause, State};
 use crate::peers::{Cut, PeerCount, PeerSample, Silence};
 use crate::verdict::Evidence;
 
-/// Results of the connections that pods of this node make.
+/// Connections of this node's pods during some time.
 #[derive(Clone, Copy)]
 struct Time {
-    /// Nodes that are dialled and do not answer, from number 1 on.
+    /// Number of nodes that are dialled and stay silent, from number 1 on.
     silent: u16,
     /// Whether node 9 answers.
     another_answers: bool,
@@ -66,7 +66,7 @@ impl World {
         world
     }
 
-    /// As of 20 s, after that much of it.
+    /// The world at 20 s, with these results since 1 s.
     fn after(time: Time) -> Self {
         let mut world = Self::with_peers();
         world.spend(time, 1_000, 20_000);
@@ -98,7 +98,7 @@ impl World {
         }
     }
 
-    /// Of silent nodes that are named: whether others answer, and whether this node does.
+    /// For silent nodes that are named: whether other nodes answer, and whether this node does.
     fn facts(&self, at: u64) -> Option<(bool, bool)> {
         match self.verdict(at).families[0].finding.evidence {
             Evidence::Peers {
@@ -134,7 +134,7 @@ fn a_dead_overlay_is_named_with_all_that_speaks_for_it() {
 #[case::a_rack_that_is_powered_off(Time { another_answers: true, ..DEAD_OVERLAY }, (true, false))]
 #[case::two_nodes(Time { silent: 2, ..DEAD_OVERLAY }, (false, true))]
 #[case::everything_denied(Time { near: &[], ..DEAD_OVERLAY }, (false, false))]
-// A policy that allows DNS alone, and DNS has an endpoint here.
+// A policy that allows only DNS, which has an endpoint here.
 #[case::all_but_one_service_denied(Time { near: &[API], ..DEAD_OVERLAY }, (false, false))]
 // A policy that denies one port of a Service.
 #[case::one_port_denied(Time { near: &[WEB_METRICS], ..DEAD_OVERLAY }, (false, false))]
@@ -144,7 +144,7 @@ fn silent_nodes_are_named_with_the_facts(#[case] time: Time, #[case] facts: (boo
     assert_eq!(world.facts(20_000), Some(facts));
 }
 
-/// A backend that is dead behind its Service is the Service's trouble, wherever it runs.
+/// A dead backend is its Service's trouble, wherever it runs.
 #[test]
 fn a_single_service_names_no_node() {
     let world = World::after(Time {
@@ -157,7 +157,7 @@ fn a_single_service_names_no_node() {
     ));
 }
 
-/// The pod probe's endpoints accept whoever comes: of it a single Service is enough to name nodes.
+/// The pod probe's endpoints accept all clients, so this single Service is enough to name nodes.
 #[test]
 fn the_pod_probe_alone_names_nodes() {
     let world = World::after(Time {
@@ -189,7 +189,7 @@ fn nodes_that_were_dialled_once_are_named_together() {
     says(&world.verdict(3_000), "node-1, node-2, node-3");
 }
 
-/// Backends that are silent on this node too are at fault themselves.
+/// Backends that are also silent on this node are at fault themselves.
 #[test]
 fn services_that_are_silent_here_too_name_no_node() {
     let world = World::after(Time {
@@ -202,7 +202,7 @@ fn services_that_are_silent_here_too_name_no_node() {
     assert_ne!(verdict.state, State::Broken);
 }
 
-/// One endpoint of this node is broken and another one answers: the Service is not at fault as a whole.
+/// One endpoint of this node is broken and another answers, so the Service as a whole is not at fault.
 #[test]
 fn an_answer_of_this_node_outweighs_a_silent_endpoint() {
     let world = World::after(Time {
@@ -212,7 +212,7 @@ fn an_answer_of_this_node_outweighs_a_silent_endpoint() {
     assert_eq!(world.verdict(20_000).cause, Some(Cause::Overlay));
 }
 
-/// Answers may have passed unseen.
+/// Answers may pass unseen.
 #[test]
 fn silence_does_not_count_while_the_observer_is_blind() {
     let mut world = World::with_peers();
@@ -222,7 +222,7 @@ fn silence_does_not_count_while_the_observer_is_blind() {
     world.next.observer.lost_suspended = false;
     world.spend(DEAD_OVERLAY, 20_250, 22_000);
     assert_eq!(world.facts(22_000), Some((false, true)));
-    // A gap in observation: the silence before it does not count any more.
+    // After a gap in observation, earlier silence no longer counts.
     world.spend(DEAD_OVERLAY, 40_000, 40_250);
     assert_eq!(world.facts(40_250), None);
 }
@@ -253,7 +253,7 @@ fn cut_transfers_name_the_mtu_until_they_cease() {
     assert_ne!(world.verdict(23_000).cause, Some(Cause::Mtu));
 }
 
-/// Of a node that never answered nothing is known: its endpoints may never have worked.
+/// A node that never answered is unknown: its endpoints may never have worked.
 #[test]
 fn only_nodes_that_answered_fall_silent() {
     let mut world = World::new();

@@ -1,4 +1,4 @@
-//! The rules that outrank the sentinel's, for any sequence of probes.
+//! Rules that outrank the sentinel's, for any sequence of probes.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ const FATES: [Fate; 15] = [
     Fate::Away,
 ];
 
-/// A while in which one thing happens to one lane.
+/// Time during which one thing happens to one lane.
 type Spell = (ProbePath, Transport, Fate, u64);
 
 fn spells(fates: Vec<Fate>) -> impl Strategy<Value = Vec<Spell>> {
@@ -44,7 +44,7 @@ fn spells(fates: Vec<Fate>) -> impl Strategy<Value = Vec<Spell>> {
     prop::collection::vec(spell, 1..20)
 }
 
-/// Fates, all of which fail or say nothing.
+/// Fates without a passing probe.
 fn no_pass() -> Vec<Fate> {
     let passes = [Fate::Pass, Fate::Unmasqueraded];
     FATES
@@ -53,7 +53,7 @@ fn no_pass() -> Vec<Fate> {
         .collect()
 }
 
-/// Plays the spells from `at` on; `meddle` comes before each round, `check` after it.
+/// Plays the spells from `at` on, with `meddle` before each round and `check` after it.
 fn play(
     world: &mut World,
     mut at: u64,
@@ -81,7 +81,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1.max(ProptestConfig::default().cases / 10)))]
 
     #[test]
-    fn what_never_worked_never_accuses(spells in spells(no_pass())) {
+    fn lanes_that_never_worked_never_accuse(spells in spells(no_pass())) {
         let mut world = World::with_sentinel();
         play(&mut world, 20_000, &spells, |_, _| {}, never_broken);
     }
@@ -135,7 +135,7 @@ proptest! {
         every in 3u64..40,
     ) {
         let mut world = World::probed(&USUAL);
-        // From 1 s after the first failure on, at least once.
+        // At least once from 1 s after the first failure on.
         let mut proven = false;
         play(&mut world, 2_250, &spells, |world, at| {
             if at >= 3_500 && (!proven || at / 250 % every == 0) {
@@ -146,7 +146,7 @@ proptest! {
                 world.look(at + 1);
             }
         }, |world, now| {
-            // Before it, and where the lane began to fail only after it, nothing contradicts.
+            // Nothing contradicts before the proof, or if the lane fails only after it.
             let started = |world: &World| {
                 let overlap = Limits::default().proof_overlap;
                 let verdict = world.verdict(now);
@@ -161,7 +161,7 @@ proptest! {
         });
     }
 
-    /// They are proven by their handshakes.
+    /// The connections are proven by their handshakes.
     #[test]
     fn real_connections_do_not_outweigh_missing_data(
         path in prop::sample::select(vec![ProbePath::OffCluster, ProbePath::NodePort]),
@@ -281,8 +281,8 @@ proptest! {
                 crate::verdict::verdict(ledger, &world.inputs, ms(now)).state
             };
             let before = state(&world.ledger);
-            // Only what is not confirmed is forgotten. Where that bore a lane out the state is Suspect,
-            // which leaves the answer as it was.
+            // Only unconfirmed failures are forgotten. If they confirmed a lane, the state becomes Suspect,
+            // which does not change the answer.
             let after = state(&restored);
             assert!(after == before || after != State::Broken, "{after:?} after {before:?}");
             assert!(before != State::Broken || after >= State::Suspect, "{after:?} after {before:?}");

@@ -1,5 +1,5 @@
-//! None of these may turn the answer: whatever is done to the sentinel itself, to its devices, to
-//! the agent, or to the datapath's owner. And what is said where a path never worked.
+//! Events that must not change the answer: changes of the sentinel, its devices, the agent, and the
+//! datapath's owner. Also the reports on paths that never worked.
 
 use std::time::Duration;
 
@@ -20,7 +20,8 @@ use crate::time::Mono;
 use crate::trace::{Lane, ProbePath, Transport};
 use crate::verdict::LastVerdict;
 
-/// Leaks from 2.25 s on, checked after every round until 14 s; `meddle` is asked before each.
+/// Probes leak from 2.25 s on. The verdict is checked after every round until 14 s, and `meddle` runs
+/// before each.
 fn never_broken(meddle: impl Fn(&mut World, u64) -> Option<Fate>) -> World {
     let mut world = World::probed(&USUAL);
     let mut damping = Damping::new(Duration::from_secs(10));
@@ -52,7 +53,7 @@ pub(super) fn change(world: &mut World, now: u64, view: SentinelView) {
 #[test]
 fn the_sentinel_deleted() {
     let world = never_broken(|world, at| {
-        // We hear of it half a second after kube-proxy did.
+        // The agent receives the deletion half a second after kube-proxy.
         if at == 2_750 {
             change(world, at, SentinelView::default());
         }
@@ -74,7 +75,7 @@ fn the_sentinel_edited() {
                 },
             );
         }
-        // The datapath follows late, but within the time.
+        // The datapath follows late, but in time.
         Some(if at < 12_000 { Fate::Leak } else { Fate::Pass })
     });
 }
@@ -121,7 +122,7 @@ fn devices_taken_down() {
     assert_eq!(
         verdict.state,
         State::Proven,
-        "the proofs of before are young"
+        "earlier proofs are still recent"
     );
     let mut world = world;
     world.rounds(14_250, 40_000, &USUAL, |_| Fate::ControlFails);
@@ -156,7 +157,8 @@ fn routes_flushed_and_found_damaged() {
 #[test]
 fn stopped_for_ten_seconds_and_continued() {
     never_broken(|_, at| match at {
-        // Probes that were under way when it was stopped failed, and are read when it continues.
+        // Probes that were under way when the agent was stopped have failed; their results are read
+        // afterwards.
         2_250..=2_750 => Some(Fate::Leak),
         3_000..=12_999 => None,
         13_000..=13_500 => Some(Fate::Leak),
@@ -205,7 +207,7 @@ fn the_owner_that_vanishes_is_a_fault() {
     assert_eq!(world.verdict(3_200).state, State::Broken);
 }
 
-/// Somebody looks into a fault with a program at the uplink.
+/// An operator investigates a fault with a program at the uplink.
 #[test]
 fn a_monitor_ends_no_fault() {
     let mut world = World::probed(&USUAL);
@@ -217,8 +219,8 @@ fn a_monitor_ends_no_fault() {
     assert_eq!(world.verdict(8_200).state, State::Broken);
 }
 
-/// kube-proxy's rules are removed, and a program that is not known stands at the uplink: Calico's eBPF
-/// dataplane, which need not serve the sentinel, or one that only watches.
+/// kube-proxy's rules are removed while an unknown program is at the uplink: Calico's eBPF dataplane, which
+/// need not serve the sentinel, or a mere monitor.
 #[rstest]
 #[case::with_the_program(&[Owner::Unknown], State::Unknown)]
 #[case::alone(&[], State::Broken)]
@@ -306,7 +308,7 @@ fn starting_ends_with_the_first_pass() {
     assert_eq!(world.verdict(600).state, State::Proven);
 }
 
-/// The agent ends and another one begins from what was written down.
+/// One agent ends and another starts from its state file.
 pub(super) fn restart(world: &mut World, at: u64) {
     let verdict = world.verdict(at);
     let remembered = Remembered {
@@ -332,7 +334,7 @@ fn a_restart_changes_nothing() {
     assert_eq!(
         verdict.state,
         State::Suspect,
-        "until somebody looked: the answer stays"
+        "the answer stays until the interfaces are checked"
     );
     ends(
         &verdict,
@@ -340,7 +342,7 @@ fn a_restart_changes_nothing() {
     );
     world.look(5_050);
     assert_eq!(world.verdict(5_050).state, State::Broken);
-    // The new agent reads the same view, at its own time.
+    // The new agent reads the same view, at a later time.
     change(&mut world, 5_100, sentinel_view());
     world.rounds(5_250, 5_250, &USUAL, |_| Fate::Leak);
     assert_eq!(world.verdict(5_450).state, State::Broken);
@@ -351,12 +353,12 @@ fn a_restart_changes_nothing() {
     assert_eq!(
         world.verdict(7_200).state,
         State::Broken,
-        "armed by the agent before"
+        "armed by the previous agent"
     );
 }
 
-/// kube-proxy's own table is gone, and a legacy table of others is there. An agent that was there before knows that
-/// it is others'; a new one does not, and takes it for kube-proxy's.
+/// kube-proxy's table is gone, and a foreign legacy table remains. An agent that ran before knows this; a
+/// new agent takes the table for kube-proxy's.
 #[rstest]
 #[case::the_table_came_now(false, false)]
 #[case::a_new_agent_does_not_know_since_when(true, true)]
@@ -381,7 +383,7 @@ fn a_legacy_table_after_a_restart_disarms_nothing(#[case] restarts: bool, #[case
 }
 
 #[test]
-fn what_an_agent_before_the_sentinel_wrote_is_read() {
+fn memory_of_agents_without_a_sentinel_is_read() {
     let mut world = World::new();
     world.fail(
         WEB,

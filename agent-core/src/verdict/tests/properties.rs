@@ -1,4 +1,4 @@
-//! The rules that outrank everything, for any sequence of samples.
+//! Rules that outrank all others, for any sequence of samples.
 
 use agent_common::evidence::Outcome;
 use agent_common::service::SourceClass;
@@ -10,18 +10,18 @@ use crate::cause::State;
 use crate::evidence::ObserverHealth;
 use crate::ledger::{Ledger, SERVICES_TRACKED};
 
-/// Something that happens to one connection.
+/// An event of one connection.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Prove,
     /// Reported, or only counted.
     Fail(Failure, bool),
-    /// To an endpoint that left so many ms before.
+    /// To an endpoint that left this many ms before.
     Stale(u64),
     Reject,
 }
 
-/// One look: how long after the last one, what happened before it, and how well it saw.
+/// One sample: its distance from the last one, the events before it, and its coverage.
 #[derive(Clone, Debug)]
 struct Step {
     after: u64,
@@ -44,7 +44,7 @@ fn any_event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// Nothing succeeds: a Service that never worked accuses nobody.
+/// Nothing succeeds, and a Service that never worked accuses nobody.
 fn any_failure() -> impl Strategy<Value = Event> {
     any_event().prop_filter("a failure", |event| !matches!(event, Event::Prove))
 }
@@ -69,7 +69,7 @@ fn steps(
     prop::collection::vec(step, 1..60)
 }
 
-/// Plays the steps; `check` sees the world after each look, and the time.
+/// Plays the steps; `check` gets the world and the time after each sample.
 fn play(world: &mut World, steps: &[Step], mut check: impl FnMut(&World, u64)) {
     world.inputs.families = [true, true];
     let mut now = 0;
@@ -143,7 +143,7 @@ proptest! {
         let mut proven = 0;
         let mut now = 0;
         for step in steps {
-            // A proof at least every two seconds, whatever else happens, in both families.
+            // At least one proof every two seconds in both families, beside everything else.
             while proven + 2_000 <= now + step.after {
                 proven += 2_000;
                 for service in [DB, DB + V6] {
@@ -154,7 +154,7 @@ proptest! {
                     }
                 }
                 if !timed {
-                    // Without its time a proof is as old as the look that counts it.
+                    // A proof without a time is as old as the sample that counts it.
                     world.look(proven);
                 }
             }
@@ -226,6 +226,6 @@ fn memory_is_bounded() {
         verdict.services.len() + verdict.services_omitted as usize,
         SERVICES_TRACKED
     );
-    // Each was refused twice: counted, and sighted.
+    // Each was refused twice: once counted, once sighted.
     assert_eq!(verdict.coverage.services_untracked, 200);
 }

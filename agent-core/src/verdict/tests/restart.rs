@@ -1,4 +1,4 @@
-//! A restart of the agent changes nothing (rule 7); the names in JSON are stable.
+//! A restart of the agent changes nothing (rule 7), and names in JSON are stable.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn broken() -> World {
     world
 }
 
-/// The agent ends and another one begins from what was written down.
+/// One agent ends and another starts from its state file.
 fn restart(world: &mut World, observed_meanwhile: bool, at: u64) {
     let verdict = world.verdict(at.min(4_000));
     let mut damping = Damping::new(Duration::from_secs(10));
@@ -55,7 +55,7 @@ fn broken_stays_broken() {
     assert_eq!(
         world.verdict(12_000).state,
         State::Broken,
-        "before the first look"
+        "before the first sample"
     );
     world.inputs.view_synced = false;
     world.inputs.families = [false, false];
@@ -72,7 +72,7 @@ fn broken_stays_broken() {
     assert_eq!(world.verdict(12_500).state, State::Proven);
 }
 
-/// The second agent ends before its first look: what it was told must not be forgotten.
+/// The second agent ends before its first sample and must not forget what it read from the state file.
 #[test]
 fn broken_stays_broken_over_an_agent_that_never_looked() {
     let mut world = broken();
@@ -83,7 +83,7 @@ fn broken_stays_broken_over_an_agent_that_never_looked() {
     assert_eq!(world.verdict(12_750).state, State::Broken, "and after it");
 }
 
-/// An agent that was away for longer cannot know how the node changed meanwhile.
+/// An agent that was away for longer cannot know how the node changed.
 #[rstest]
 #[case::an_hour(3_600_000, true)]
 #[case::more(3_600_001, false)]
@@ -132,7 +132,7 @@ fn a_quick_restart_goes_on_counting_but_not_while_nobody_looks() {
     assert_eq!(
         world.verdict(4_500).state,
         State::Suspect,
-        "what happened since is not known"
+        "events since then are unknown"
     );
     world.fail(WEB, Pod, 1, Leaked, 4_600).look(4_750);
     assert_eq!(world.verdict(4_750).state, State::Broken);

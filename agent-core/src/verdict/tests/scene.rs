@@ -1,4 +1,4 @@
-//! A world with a sentinel: rounds of probes every 250 ms beside the looks at the kernel.
+//! A world with a sentinel: rounds of probes every 250 ms, each followed by a sample.
 
 use agent_common::probe::Stage;
 use agent_common::service::Family;
@@ -15,14 +15,14 @@ use crate::time::Mono;
 use crate::trace::{Control, Lane, ProbePath, ProbeTrace, Transport};
 use crate::verdict::{LaneView, Verdict};
 
-/// The lanes of a node without a reserved pod address.
+/// Lanes of a node without a reserved pod address.
 pub(super) const USUAL: [ProbePath; 3] =
     [ProbePath::OffCluster, ProbePath::NodePort, ProbePath::Host];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Pass,
-    /// Arrives, and is not sent on.
+    /// Arrives and is not forwarded.
     Drop,
     Leak,
     Refuse,
@@ -31,20 +31,20 @@ pub(super) enum Fate {
     Misroute,
     /// Arrives while the kernel does not forward.
     ForwardingOff,
-    /// The handshake is complete, the data is dropped.
+    /// The handshake completes, but the data is dropped.
     Mute,
     LoseAnswer,
-    /// Passes with the client's own address.
+    /// Passes with the client's address unchanged.
     Unmasqueraded,
-    /// Fails, as does its control probe.
+    /// Fails together with its control probe.
     ControlFails,
-    /// Leaves the node, which no longer has the address that was dialled.
+    /// Leaves the node, which lost the dialled address.
     Away,
-    /// Leaks, but sent 300 ms after it was due.
+    /// Leaks, and is sent 300 ms after it was due.
     Late,
-    /// Leaks, seen 600 ms after it was sent.
+    /// Leaks, and ends 600 ms after it was sent.
     SeenLate,
-    /// Does not even enter the node.
+    /// Never enters the node.
     Vanish,
 }
 
@@ -59,7 +59,7 @@ impl Fate {
             _ => arrives(),
         };
         match self {
-            // Nobody listens there.
+            // No process listens on the node port.
             Fate::Leak if lane.path == ProbePath::NodePort => trace.sightings.refused = true,
             Fate::Leak | Fate::Away | Fate::ControlFails | Fate::Late | Fate::SeenLate => {
                 trace.sightings.leaked = true;
@@ -88,7 +88,7 @@ impl Fate {
     }
 }
 
-/// A sentinel that was made long ago.
+/// A sentinel that was created long ago.
 pub(super) fn sentinel_view() -> SentinelView {
     SentinelView {
         exists: true,
@@ -111,12 +111,12 @@ pub(super) fn lane(path: ProbePath, transport: Transport) -> Lane {
 }
 
 impl World {
-    /// A sentinel is there for long, under kube-proxy; nothing was probed yet.
+    /// A world with an old sentinel under kube-proxy, and without probes yet.
     pub(super) fn with_sentinel() -> Self {
         Self::limited(Limits::default())
     }
 
-    /// The same, judged by these numbers.
+    /// The same, with these limits.
     pub(super) fn limited(limits: Limits) -> Self {
         let mut world = Self::new();
         world.ledger = Ledger::new(limits);
@@ -131,14 +131,14 @@ impl World {
         world
     }
 
-    /// The same, and probes of these paths, TCP and UDP, passed from 250 ms to 2 s.
+    /// The same, after probes of these paths (TCP and UDP) passed from 250 ms to 2 s.
     pub(super) fn probed(paths: &[ProbePath]) -> Self {
         let mut world = Self::with_sentinel();
         world.rounds(250, 2_000, paths, |_| Fate::Pass);
         world
     }
 
-    /// One probe, judged when it ended.
+    /// One probe, judged when it ends.
     pub(super) fn probe(&mut self, lane: Lane, fate: Fate, at: u64) -> &mut Self {
         let trace = fate.trace(lane, ms(at));
         let facts = KernelFacts {
@@ -151,7 +151,7 @@ impl World {
         self
     }
 
-    /// A round of probes every 250 ms over IPv4, TCP and UDP, and a look with each.
+    /// Rounds of probes every 250 ms over IPv4, TCP and UDP, each followed by a sample.
     pub(super) fn rounds(
         &mut self,
         from: u64,
@@ -171,14 +171,14 @@ impl World {
         self
     }
 
-    /// Probed as usual until 2 s, then this happens to these lanes until `to`.
+    /// Probes pass until 2 s; then the lanes have this fate until `to`.
     pub(super) fn faulty(to: u64, fate: impl Fn(Lane) -> Fate) -> Self {
         let mut world = Self::probed(&USUAL);
         world.rounds(2_250, to, &USUAL, fate);
         world
     }
 
-    /// Connections of two pods to two Services that are not seen again.
+    /// Two pods lose connections to two Services.
     pub(super) fn lose(&mut self, arrived: u64) -> &mut Self {
         for (service, client) in [(WEB, 1), (API, 2), (WEB, 1), (API, 2)] {
             self.fail(service, Pod, client, Failure::Lost, arrived + 1_000);
@@ -187,7 +187,7 @@ impl World {
     }
 }
 
-/// Fates under a fault: of probes from outside, and of those of the host's own path.
+/// Fates of probes from outside the node and of the host path.
 pub(super) fn outside(fate: Fate, host: Fate) -> impl Fn(Lane) -> Fate {
     move |lane| {
         if lane.path == ProbePath::Host {
@@ -198,13 +198,13 @@ pub(super) fn outside(fate: Fate, host: Fate) -> impl Fn(Lane) -> Fate {
     }
 }
 
-/// State, cause and sentence.
+/// State, cause and reason.
 pub(super) fn told(verdict: &Verdict) -> (crate::cause::State, &'static str, &'static str) {
     let cause = verdict.cause.map_or("", |cause| cause.name());
     (verdict.state, cause, verdict.reason().leak())
 }
 
-/// The sentence of a lane over IPv4.
+/// The sentence about a lane over IPv4.
 pub(super) fn said(lane: &LaneView, verdict: &Verdict) -> String {
     crate::explain::sentence(Family::V4, lane, verdict.at)
 }

@@ -1,5 +1,5 @@
-//! Faults that the sentinel finds alone, and their innocent twins: on an idle node, and beside
-//! real connections.
+//! Faults that the sentinel alone finds and their innocent counterparts, on an idle node and beside real
+//! connections.
 
 use agent_common::service::{Family, SourceClass};
 use rstest::rstest;
@@ -36,12 +36,12 @@ fn an_idle_node_is_proven_by_its_probes() {
     assert_eq!(world.verdict(4_000).state, State::Proven);
 }
 
-/// A VIP that the Node object still lists moved to another node.
+/// A VIP moved to another node, but the Node object still lists it.
 #[test]
 fn an_address_that_the_node_lost_accuses_nobody() {
     let mut world = World::faulty(6_000, only(ProbePath::NodePort, Fate::Away));
     assert_eq!(world.verdict(6_200).state, State::Proven);
-    // The rules go, too.
+    // The rules are removed too.
     let fate = |lane: Lane| match lane.path {
         ProbePath::NodePort => Fate::Away,
         _ => Fate::Leak,
@@ -50,7 +50,7 @@ fn an_address_that_the_node_lost_accuses_nobody() {
     assert_eq!(world.verdict(7_600).state, State::Broken);
 }
 
-/// Connections to an endpoint that is the node itself are delivered, and not forwarded.
+/// Connections to an endpoint that is the node itself are delivered without forwarding.
 #[test]
 fn connections_to_the_node_itself_do_not_refute_that_it_forwards_nothing() {
     let mut world = World::faulty(3_500, |_| Fate::ForwardingOff);
@@ -113,7 +113,7 @@ fn four_unambiguous_failures_break_an_idle_node(
     assert_eq!(
         world.verdict(13_000).state,
         State::Broken,
-        "until something passes"
+        "the state holds until a probe passes"
     );
 }
 
@@ -136,7 +136,7 @@ fn every_path_must_pass_again() {
 #[case::forward_drop(Fate::Drop, "lost")]
 #[case::forward_reject(Fate::Reject, "refused")]
 #[case::answer_dropped(Fate::LoseAnswer, "answer_lost")]
-fn what_a_filter_of_our_range_explains_is_suspect(#[case] fate: Fate, #[case] cause: &str) {
+fn failures_that_a_filter_explains_are_suspect(#[case] fate: Fate, #[case] cause: &str) {
     let mut world = World::faulty(30_000, outside(fate, Fate::Pass));
     let verdict = world.verdict(30_200);
     assert_eq!((verdict.state, told(&verdict).1), (State::Suspect, cause));
@@ -146,7 +146,7 @@ fn what_a_filter_of_our_range_explains_is_suspect(#[case] fate: Fate, #[case] ca
          connection failed",
     );
     says(&verdict, "198.18.0.1");
-    // The first real connection lost beside it decides.
+    // The first real connection that is lost as well decides.
     world.lose(30_100);
     world.rounds(30_250, 31_250, &USUAL, outside(fate, Fate::Pass));
     let verdict = world.verdict(31_450);
@@ -157,14 +157,14 @@ fn what_a_filter_of_our_range_explains_is_suspect(#[case] fate: Fate, #[case] ca
 #[test]
 fn a_connection_lost_before_the_probes_decides_nothing() {
     let mut world = World::probed(&USUAL);
-    // It arrived before the filter came, and is noticed after.
+    // It arrived before the filter and is noticed later.
     world.lose(1_500);
     world.rounds(2_250, 6_000, &USUAL, outside(Fate::Drop, Fate::Pass));
     assert_eq!(world.verdict(6_200).state, State::Suspect);
 }
 
 #[test]
-fn real_connections_that_get_through_say_that_the_range_is_filtered() {
+fn real_connections_show_that_the_range_is_filtered() {
     let mut world = World::probed(&USUAL);
     for at in (2_250..=12_000).step_by(250) {
         if at % 1_000 == 0 {
@@ -189,7 +189,7 @@ fn a_loss_beside_a_filter_is_outweighed_by_any_connection_that_gets_through() {
         .lose(5_000)
         .rounds(6_250, 6_500, &USUAL, outside(Fate::Drop, Fate::Pass));
     assert_eq!(world.verdict(6_700).state, State::Broken);
-    // From outside: it does not speak for cluster IPs, but no drop of everything let it through.
+    // A connection from outside does not prove cluster IPs, but it shows that not everything is dropped.
     world.prove(WEB, SourceClass::External, 6_720);
     world.rounds(6_750, 7_000, &USUAL, outside(Fate::Drop, Fate::Pass));
     assert_eq!(world.verdict(7_200).state, State::Degraded);
@@ -230,7 +230,7 @@ fn an_answer_under_way_when_the_fault_came_contradicts_nothing() {
         &USUAL,
         only(ProbePath::OffCluster, Fate::Leak),
     );
-    assert_eq!(world.verdict(3_450).state, State::Suspect, "three since");
+    assert_eq!(world.verdict(3_450).state, State::Suspect, "three failures");
     world.rounds(
         3_500,
         3_500,
@@ -241,7 +241,7 @@ fn an_answer_under_way_when_the_fault_came_contradicts_nothing() {
 }
 
 #[test]
-fn a_pod_address_that_passes_tells_that_only_our_range_is_filtered() {
+fn a_passing_pod_address_shows_that_the_range_is_filtered() {
     let paths = [ProbePath::Pod, ProbePath::OffCluster];
     let mut world = World::probed(&paths);
     world.rounds(
@@ -253,7 +253,7 @@ fn a_pod_address_that_passes_tells_that_only_our_range_is_filtered() {
     let verdict = world.verdict(5_200);
     assert_eq!((verdict.state, told(&verdict).1), (State::Degraded, "lost"));
     says(&verdict, "only the sentinel's address range is filtered");
-    // A failure that no filter explains stays an accusation.
+    // A failure that no filter explains still accuses.
     world.rounds(
         5_250,
         6_500,
@@ -286,7 +286,7 @@ fn where_only_the_host_path_exists_it_counts() {
     assert_eq!(world.verdict(3_200).state, State::Broken);
 }
 
-/// A filter of what the node sends refuses it with a RST; no missing rule does, but that of IPVS.
+/// A filter on the node's outgoing packets refuses with a RST. Missing rules cause a RST only with IPVS.
 #[rstest]
 #[case::of_a_filter(None, State::Suspect)]
 #[case::of_the_node_with_ipvs(Some(Owner::Ipvs), State::Broken)]
@@ -421,7 +421,7 @@ fn lanes_are_shown_as_they_look() {
     let mut world = World::faulty(3_000, only(ProbePath::NodePort, Fate::Refuse));
     let pod = lane(ProbePath::Pod, Transport::Tcp);
     world.probe(pod, Fate::Drop, 3_100);
-    // One that says nothing does not hide that none before it worked.
+    // A void probe does not hide that no earlier probe worked.
     world.probe(pod, Fate::ControlFails, 3_200);
     world.probe(
         lane(ProbePath::OffCluster, Transport::Tcp),

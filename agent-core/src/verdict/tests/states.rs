@@ -1,6 +1,6 @@
-//! Tables over the states.
+//! Tables of states.
 //!
-//! Length: one table a rule, all on one page, each fault beside its innocent twin.
+//! Length: one table a rule, all on one page, each fault beside its innocent counterpart.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::verdict::PathState;
 use Failure::{Leaked, Lost, Misrouted, Refused, Stale, Unheard};
 use SourceClass::{External, Host, Pod};
 
-/// One failing client: Service, class, last byte of its address, failure.
+/// One failing client: Service, class, last byte of the address, failure.
 type Client = (u32, SourceClass, u8, Failure);
 
-/// Each client fails every 250 ms from 250 on; the verdict after the look at `to`.
+/// Each client fails every 250 ms from 250 on. Returns the state at `to`.
 fn failing(world: &mut World, clients: &[Client], to: u64) -> State {
     for at in (250..=to).step_by(250) {
         for (service, class, client, failure) in clients {
@@ -32,7 +32,7 @@ fn failing(world: &mut World, clients: &[Client], to: u64) -> State {
     world.verdict(to).state
 }
 
-// The whole rule, and each of its conditions missing alone.
+// All conditions of the rule, and each one missing alone.
 #[rstest]
 #[case::leaked(&[(WEB, Pod, 1, Leaked), (API, Pod, 2, Leaked)], State::Broken)]
 #[case::refused(&[(WEB, Pod, 1, Refused), (API, Pod, 2, Refused)], State::Broken)]
@@ -72,7 +72,7 @@ fn a_success_of_the_same_clients_ends_the_run(#[case] class: SourceClass, #[case
     world.prove(DB, class, 2_600).look(2_750);
     failing_from(&mut world, 3_000, 5_000);
     assert_eq!(world.verdict(5_000).state, state);
-    // The last success counts: three seconds after it.
+    // The three seconds start with the last success.
     failing_from(&mut world, 5_250, 6_250);
     assert_eq!(world.verdict(6_250).state, State::Broken);
 }
@@ -189,10 +189,10 @@ fn failures_beside_a_proof_in_one_look_count_only_after_it() {
 fn a_lost_connection_that_arrived_before_the_proof_accuses_nobody() {
     let mut world = World::new();
     world.prove(DB, Pod, 900).look(1_000);
-    // Arrived at 700, given up at 1,700.
+    // Arrived at 700, reported lost at 1,700.
     world.fail(WEB, Pod, 1, Lost, 1_700).look(1_750);
     assert_eq!(world.verdict(1_750).state, State::Proven);
-    // Arrived at 1,000, given up at 2,000.
+    // Arrived at 1,000, reported lost at 2,000.
     world.fail(WEB, Pod, 1, Lost, 2_000).look(2_000);
     let verdict = world.verdict(2_000);
     assert_eq!(verdict.state, State::Suspect);
@@ -238,7 +238,7 @@ fn blindness_is_unknown_and_says_why() {
     assert_eq!(unknown(&verdict), Some(Why::ObserverBlind));
     ends(&verdict, "not loaded into the kernel: permission denied");
     assert_eq!(verdict.families[0].state, State::Unknown);
-    // Attached again: what happened meanwhile is not known, so the run begins anew.
+    // After a new attachment, the run starts again, because the time between is unknown.
     world.next.observer = attached();
     failing_from(&mut world, 4_500, 5_000);
     assert_eq!(world.verdict(5_000).state, State::Suspect);
@@ -248,7 +248,7 @@ fn blindness_is_unknown_and_says_why() {
 fn a_gap_ends_what_was_not_confirmed() {
     let mut world = World::new();
     failing(&mut world, FLUSHED, 2_000);
-    // Stopped for 8 s; the ring buffer still holds what it missed.
+    // The agent was stopped for 8 s, and the ring buffer still holds the failures of that time.
     world
         .fail(WEB, Pod, 1, Leaked, 3_000)
         .fail(API, Pod, 2, Leaked, 9_000)
@@ -277,7 +277,7 @@ fn an_observer_that_is_not_read_says_nothing() {
     assert_eq!(unknown(&verdict), Some(Why::NotSampled));
 }
 
-// Age of the endpoint's leave in seconds, class, usual lag in seconds.
+// Columns: seconds since the endpoint left, class of the client, usual lag in seconds.
 #[rstest]
 #[case::long_ago(20, Pod, None, State::Stale, Some(Cause::Stale))]
 #[case::at_the_limit(15, Pod, None, State::Stale, Some(Cause::Stale))]
@@ -312,7 +312,7 @@ fn stale(
     );
 }
 
-/// A client that reuses an address it resolved earlier makes one or two.
+/// A client that reuses a resolved address makes one or two stale connections.
 #[rstest]
 #[case::two(2, State::Proven)]
 #[case::three(3, State::Stale)]
@@ -325,8 +325,8 @@ fn a_few_stale_connections_accuse_no_node(#[case] count: u64, #[case] expected: 
     assert_eq!(world.verdict(1_000).state, expected);
 }
 
-/// Pods whose sockets are translated dial an endpoint that left, and so do clients that keep its address.
-/// No proof of a pod is seen there.
+/// Pods with translated sockets, and clients that keep addresses, dial endpoints that left. No proof of a
+/// pod is seen there.
 #[rstest]
 #[case::long_ago(40, 3, State::Degraded)]
 #[case::by_few(40, 2, State::Proven)]
@@ -354,9 +354,9 @@ fn an_endpoint_that_left_and_is_dialled_itself_accuses_no_node(
     }
 }
 
-/// Clients that reuse source ports dial a removed endpoint through an old entry of conntrack. If the proxy
-/// follows later changes, the problem is on their side; if nothing newer is on the wire, the proxy has stalled,
-/// and one Service is enough.
+/// Clients that reuse source ports reach a removed endpoint through an old conntrack entry. If the proxy
+/// follows later changes, the problem is on their side. If no later change is on the wire, the proxy has
+/// stalled, and one Service is enough.
 #[rstest]
 #[case::nothing_is_known(None, None, State::Degraded)]
 #[case::a_newer_endpoint_is_met(Some(15), None, State::Degraded)]
@@ -398,7 +398,7 @@ fn stale_is_over_when_none_is_seen_any_more() {
     assert_eq!(world.verdict(9_001).state, State::Suspect);
 }
 
-/// Users are back at 200 within 4 s: the moment, and a second without failure.
+/// Users get 200 again within 4 s: the quiet moment, plus one second without a failure.
 #[rstest]
 #[case::of_that_service(WEB, 3_251, false)]
 #[case::of_that_service_a_moment_ago(WEB, 3_249, true)]
@@ -418,7 +418,7 @@ fn stale_is_over_once_connections_get_through(
     assert_eq!(world.verdict(at).state == State::Stale, stale);
 }
 
-// Failures of one Service beside proofs of another: how many, over which time.
+// Columns: number of failures of one Service beside proofs of another, and their duration.
 #[rstest]
 #[case::leaked(Leaked, 3, 250, State::Degraded)]
 #[case::leaked_twice(Leaked, 2, 250, State::Proven)]
@@ -529,7 +529,7 @@ fn suspect_is_over_after_a_proof_or_a_while() {
     );
 }
 
-// Rejected where nothing was owed, forwarded but not answered: never the node's fault.
+// Connections that are legitimately rejected, or forwarded and not answered, are never the node's fault.
 #[rstest]
 #[case::rejected(Outcome::Rejected)]
 #[case::forwarded_to_a_silent_endpoint(Outcome::Forwarded)]
@@ -606,7 +606,7 @@ fn a_proof_ages() {
     assert_eq!(world.verdict(30_101).why, Some(Why::Idle));
 }
 
-// The node's state from IPv4's and IPv6's.
+// The node's state from those of IPv4 and IPv6.
 #[rstest]
 #[case::both_proven(true, true, false, State::Proven)]
 #[case::one_idle(true, false, false, State::Proven)]

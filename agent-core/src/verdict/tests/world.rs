@@ -1,4 +1,4 @@
-//! A small world: named Services, samples as a script, a clock that is a number.
+//! A small world for tests: named Services, scripted samples, and a clock that is a number.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -14,10 +14,10 @@ use crate::limits::Limits;
 use crate::time::Mono;
 use crate::verdict::{Inputs, Verdict, verdict};
 
-/// Boot was a while ago.
+/// Test time 0 in ms after boot.
 const EPOCH_MS: u64 = 1_000_000;
 
-/// Milliseconds of the test's clock.
+/// Time on the test's clock, in ms.
 pub(super) fn ms(ms: u64) -> Mono {
     Mono((EPOCH_MS + ms) * 1_000_000)
 }
@@ -26,8 +26,8 @@ pub(super) fn ms(ms: u64) -> Mono {
 pub(super) struct Names(pub(super) Vec<(ObjectName, &'static str, Family, u32)>);
 
 impl Names {
-    /// Id 0 to 3: web:http, api, web:metrics, db over IPv4, each with two endpoints but db with
-    /// one; 9: the sentinel; from 10 on the same over IPv6.
+    /// IDs 0 to 3 are web:http, api, web:metrics and db over IPv4. All have two endpoints except db, which
+    /// has one. 9 is the sentinel; IDs from 10 on are the same over IPv6.
     pub(super) fn standard() -> Self {
         let of = |name: &str, port, family, endpoints| {
             (ObjectName::new("default", name), port, family, endpoints)
@@ -65,32 +65,28 @@ impl Directory for Names {
     }
 }
 
-/// web:http.
 pub(super) const WEB: u32 = 0;
-/// A Service with endpoints that are the node itself.
+/// A Service whose endpoints are the node itself.
 pub(super) const ON_HOST: u32 = 5;
-/// api.
 pub(super) const API: u32 = 1;
-/// web:metrics.
 pub(super) const WEB_METRICS: u32 = 2;
-/// db, one endpoint.
+/// db, which has one endpoint.
 pub(super) const DB: u32 = 3;
-/// shop/cart, one endpoint; the only one of its namespace.
+/// shop/cart, which has one endpoint and is the only Service in its namespace.
 pub(super) const CART: u32 = 4;
-/// The pod probe's.
+/// The pod probe's Service.
 pub(super) const ECHO: u32 = 8;
-/// The sentinel.
 pub(super) const SENTINEL: u32 = 9;
-/// Add to an id for the same Service over IPv6.
+/// Offset from an ID to the same Service over IPv6.
 pub(super) const V6: u32 = 10;
 
-/// A ledger under a script.
+/// A ledger with scripted input.
 #[derive(Clone)]
 pub(super) struct World {
     pub(super) ledger: Ledger,
     pub(super) inputs: Inputs,
     pub(super) next: Sample,
-    /// Whether each look finds pathproof's own devices sound.
+    /// Whether pathproof's devices are sound whenever they are checked.
     pub(super) sound: bool,
 }
 
@@ -121,7 +117,7 @@ impl World {
         world
     }
 
-    /// Every Service of the first namespace worked for pods.
+    /// Every Service of the first namespace worked for pods before.
     pub(super) fn all_worked(&mut self) -> &mut Self {
         for service in [WEB, API, WEB_METRICS, DB] {
             self.worked(service).worked(service + V6);
@@ -129,21 +125,21 @@ impl World {
         self
     }
 
-    /// Connections of pods to a Service succeeded, long ago.
+    /// Connections of pods to a Service succeeded long ago.
     pub(super) fn worked(&mut self, service: u32) -> &mut Self {
         let info = Names::standard().service(service).unwrap();
         self.ledger.worked.succeed(&info, 5, Mono(0));
         self
     }
 
-    /// Connections from outside to a Service succeeded, long ago.
+    /// Connections from outside to a Service succeeded long ago.
     pub(super) fn worked_outside(&mut self, service: u32) -> &mut Self {
         let info = Names::standard().service(service).unwrap();
         self.ledger.worked_outside.succeed(&info, 5, Mono(0));
         self
     }
 
-    /// A connection got through.
+    /// A connection succeeds.
     pub(super) fn prove(&mut self, service: u32, class: SourceClass, at: u64) -> &mut Self {
         let family = usize::from(service >= V6);
         self.next.last_proofs[family][class as usize] = Some(ms(at));
@@ -155,7 +151,7 @@ impl World {
         self.count(service, class, &counts, 0)
     }
 
-    /// A connection failed; reported with its addresses.
+    /// A connection fails and is reported with its addresses.
     pub(super) fn fail(
         &mut self,
         service: u32,
@@ -168,7 +164,7 @@ impl World {
         self.fail_unseen(service, class, failure)
     }
 
-    /// A connection failed; only counted.
+    /// A connection fails and is only counted.
     pub(super) fn fail_unseen(
         &mut self,
         service: u32,
@@ -199,7 +195,7 @@ impl World {
         self.fail_unseen(service, class, Failure::Stale)
     }
 
-    /// The endpoint that left was dialled by its own address.
+    /// An endpoint that left is dialled by its own address.
     pub(super) fn dialled_itself(
         &mut self,
         service: u32,
@@ -215,7 +211,7 @@ impl World {
         })
     }
 
-    /// Connections from outside were sent on and not answered.
+    /// A connection from outside is forwarded and not answered.
     pub(super) fn unanswered(&mut self) -> &mut Self {
         self.next.unanswered = [1, 0];
         self
@@ -246,7 +242,7 @@ impl World {
         self
     }
 
-    /// The agent looks: what was scripted since the last look is absorbed.
+    /// The agent takes a sample with everything scripted since the last one.
     pub(super) fn look(&mut self, at: u64) -> &mut Self {
         self.next.at = ms(at);
         self.ledger.absorb(&self.next, &Names::standard());
@@ -259,7 +255,7 @@ impl World {
         self
     }
 
-    /// Looks every 250 ms from `from` to `to`.
+    /// Samples every 250 ms from `from` to `to`.
     pub(super) fn idle(&mut self, from: u64, to: u64) -> &mut Self {
         for at in (from..=to).step_by(250) {
             self.look(at);
@@ -267,7 +263,7 @@ impl World {
         self
     }
 
-    /// Every verdict of every test is the same after JSON, and has a sentence.
+    /// Checks for every verdict that JSON preserves it and that it has a sentence.
     pub(super) fn verdict(&self, now: u64) -> Verdict {
         let verdict = verdict(&self.ledger, &self.inputs, ms(now));
         let json = serde_json::to_string(&verdict).unwrap();
@@ -277,21 +273,21 @@ impl World {
     }
 }
 
-/// The reason has these words.
+/// Asserts that the reason contains these words.
 #[track_caller]
 pub(super) fn says(verdict: &Verdict, words: &str) {
     let reason = verdict.reason();
     assert!(reason.contains(words), "{reason}");
 }
 
-/// The reason ends with these words.
+/// Asserts that the reason ends with these words.
 #[track_caller]
 pub(super) fn ends(verdict: &Verdict, words: &str) {
     let reason = verdict.reason();
     assert!(reason.ends_with(words), "{reason}");
 }
 
-/// Why nothing is known, where that is the state.
+/// Reason for an unknown state, if it is the state.
 pub(super) fn unknown(verdict: &Verdict) -> Option<Why> {
     verdict.why.filter(|_| verdict.state == State::Unknown)
 }
@@ -304,7 +300,7 @@ pub(super) fn attached() -> ObserverHealth {
     }
 }
 
-/// A connection to an endpoint that left `age` ms before it.
+/// A connection to an endpoint that left `age` ms earlier.
 fn to_left(service: u32, class: SourceClass, client: u8, age: u64, at: u64) -> Sighting {
     Sighting {
         left_since: Some(Mono(ms(at).0.saturating_sub(age * 1_000_000))),
