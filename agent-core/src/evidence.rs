@@ -1,7 +1,7 @@
-//! Observations since the last look, as plain values: counts per Service, single failures with
-//! their addresses, the times of the last proofs, and the observer's coverage.
+//! Observations since the last sample as plain values: counts per Service, single failures with addresses,
+//! times of the last proofs, and the observer's coverage.
 //!
-//! `datapath` fills a [`Sample`] from the kernel; the [ledger](super::ledger) absorbs it.
+//! `datapath` fills a [`Sample`] from the kernel, and the [ledger](super::ledger) absorbs it.
 
 mod data;
 mod doubts;
@@ -28,25 +28,23 @@ pub(crate) use doubts::{ip_of, socket_of};
 pub use lookups::{Client, ENDPOINTS, Lookup, Way};
 pub use successes::{Place, Success, Successes};
 
-/// All that one look at the kernel's maps brought. Taken every 250 ms, and at once after the
-/// cluster view changed.
+/// One reading of the kernel's maps. It is taken every 250 ms, and at once after the cluster view changed.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// When the look was taken.
     pub at: Mono,
-    /// Counts since the look before, for Services where anything happened.
+    /// Counts since the previous sample, for Services with any event.
     pub counts: Vec<CountDelta>,
-    /// Single failures; the kernel limits their rate, so counts may be higher.
+    /// Single failures. The kernel limits their rate, so counts may be higher.
     pub anomalies: Vec<Sighting>,
     /// When a connection was last proven, by [`Family`] and [`SourceClass`].
     pub last_proofs: [[Option<Mono>; SOURCE_CLASSES]; FAMILIES],
-    /// Connections from outside that were sent on and not answered, by [`Family`].
+    /// Number of connections from outside that were forwarded and not answered, by [`Family`].
     pub unanswered: [u32; FAMILIES],
-    /// Whether the datapath follows endpoint changes, as connections show it.
+    /// Whether the datapath follows endpoint changes, as seen in connections.
     pub programming: Option<ProgrammingSeen>,
-    /// Connections that got through, by what they needed.
+    /// Connections that succeeded, by the parts of the datapath that they needed.
     pub successes: Vec<Success>,
-    /// Endpoints of this node that answered connections which had left for them by an uplink.
+    /// Endpoints of this node that answered connections which had left by an uplink.
     pub by_uplink: Vec<IpAddr>,
     /// Connections whose data was not forwarded.
     pub lost_data: Vec<LostData>,
@@ -54,20 +52,20 @@ pub struct Sample {
     pub observer: ObserverHealth,
 }
 
-/// Whether the datapath follows endpoint changes, as connections show it. The sentinel's changes are covered by
-/// its probes.
+/// Whether the datapath follows endpoint changes, as seen in connections. Probes cover the sentinel's
+/// changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgrammingSeen {
     /// When this node received the newest added endpoint to which a connection was sent.
     pub followed: Option<Mono>,
-    /// When it received the newest added endpoint that no connection was sent to, though its Service had many
-    /// since.
+    /// When this node received the newest added endpoint without any connection, although its Service had
+    /// many since.
     pub unmet: Option<Mono>,
 }
 
 impl ProgrammingSeen {
-    /// Merges a later reading. Readings drop an unmet endpoint after some time; it is kept here until a connection
-    /// reaches it or an endpoint that was received later.
+    /// Merges a later reading. Readings drop an unmet endpoint after some time. It is kept here until a
+    /// connection reaches it, or an endpoint that was received later.
     pub(crate) fn take(&mut self, read: ProgrammingSeen) {
         self.followed = self.followed.max(read.followed);
         let still = self
@@ -87,43 +85,42 @@ pub struct CountDelta {
     pub class: SourceClass,
     /// By [`Outcome`](agent_common::evidence::Outcome).
     pub counts: [u32; OUTCOMES],
-    /// Connections that arrived, were owed forwarding and were not seen again for
+    /// Connections that arrived, had to be forwarded and were not seen again for
     /// [`LOSS_WINDOW_NS`](agent_common::abi::LOSS_WINDOW_NS).
     pub lost: u32,
 }
 
-/// One connection that did not go as owed.
+/// A connection that did not get the expected treatment.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sighting {
-    /// When it was seen going wrong; where nothing was seen, when its SYN had arrived.
+    /// When the failure was seen, or when its SYN arrived if nothing was seen.
     pub at: Mono,
-    /// When its SYN had arrived.
+    /// When its SYN arrived.
     pub arrived: Mono,
     /// Id of the Service port and family.
     pub service: u32,
     /// Source class of the client.
     #[serde(with = "crate::names::ClassName")]
     pub class: SourceClass,
-    /// Which of the Service's addresses it dialled.
+    /// Kind of the address that it dialled.
     #[serde(with = "crate::names::KindName")]
     pub kind: FrontendKind,
     pub failure: Failure,
-    /// The client.
     pub client: IpAddr,
-    /// Its port; 0 in recordings of agents that did not keep it.
+    /// Port of the client; 0 in recordings of agents that did not store it.
     #[serde(default, skip_serializing_if = "is_unknown")]
     pub client_port: u16,
     /// Address that it dialled.
     pub frontend: SocketAddr,
-    /// Destination of its SYN, where that was seen.
+    /// Destination of its SYN, if seen.
     pub destination: Option<SocketAddr>,
-    /// Interface index of the sighting.
+    /// Index of the interface where it was seen.
     pub device: u32,
-    /// An endpoint of this node left by an uplink.
+    /// It left by an uplink although its endpoint is on this node.
     pub misdelivered: bool,
     /// Refused by ICMP rather than RST.
     pub icmp: bool,
-    /// Its SYN had left for an endpoint of this node, whose answer came in and did not go on.
+    /// Its SYN left for an endpoint of this node, whose answer entered and was not forwarded.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub answer_lost: bool,
     /// For [`Failure::Stale`]: when the endpoint left its slice.
@@ -140,19 +137,19 @@ impl Sighting {
         self.left_since.map(|left| self.arrived.since(left))
     }
 
-    /// An endpoint that left was dialled by its own address.
+    /// Whether it dialled the address of an endpoint that left, rather than a frontend.
     pub(crate) fn is_direct(&self) -> bool {
         self.failure == Failure::Stale && self.destination == Some(self.frontend)
     }
 
-    /// The endpoint of this node for which it left by an uplink.
+    /// The endpoint of this node for which the connection left by an uplink.
     pub(crate) fn misdelivered_endpoint(&self) -> Option<IpAddr> {
         let destination = self.destination.filter(|_| self.misdelivered)?;
         Some(destination.ip())
     }
 }
 
-/// The observer's coverage. Its blindness is never the node's fault.
+/// The observer's coverage. Missing coverage is never the node's fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObserverHealth {
     /// Devices with a hook in both directions.
@@ -161,17 +158,17 @@ pub struct ObserverHealth {
     pub wanted: u32,
     /// Traffic that is not seen, and why.
     pub reasons: Vec<CoverageLoss>,
-    /// Connections may have been forgotten before they could be judged: lost says nothing now.
+    /// Connections may have been forgotten before they could be judged, so lost ones do not count.
     pub lost_suspended: bool,
-    /// Endpoints of this node may be behind interfaces that are not observed. Whether they refused, or the
-    /// node, cannot be known: refused says nothing now.
+    /// Endpoints of this node may be behind interfaces that are not observed. Whether the node refused a
+    /// connection or an endpoint did is then unknown, so refused ones do not count.
     #[serde(default)]
     pub refused_suspended: bool,
-    /// Endpoints or first SYNs are not known for certain: misrouted and stale say nothing now.
+    /// Endpoints or first SYNs are not known for certain, so misrouted and stale ones do not count.
     pub misrouted_suspended: bool,
 }
 
-/// A part of the traffic that is not seen, or not judged in full.
+/// A part of the traffic that is not observed, or not judged in full.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Error)]
 #[serde(rename_all = "snake_case", tag = "loss")]
 pub enum CoverageLoss {
@@ -183,35 +180,35 @@ pub enum CoverageLoss {
     Detached {
         /// Name of the device.
         device: String,
-        /// The kernel's error; empty where it gave none.
+        /// The kernel's error; empty if it returned none.
         why: String,
     },
-    /// Devices that the configuration leaves out, or whose headers are not followed (PPP,
-    /// InfiniBand): what comes and leaves by them is not seen.
+    /// Interfaces that the configuration excludes, or whose headers are not parsed (PPP, InfiniBand). Their
+    /// packets are not seen.
     #[error(
         "interfaces that are not observed: {devices} (excluded by configuration, or neither \
          Ethernet nor IP tunnels)"
     )]
     LeftOut { devices: u64 },
-    /// Another program runs before ours on a device, and may hide packets.
+    /// Another program runs before the observer on a device and may hide packets.
     #[error("on {device} another BPF program runs before the observer and may hide packets")]
     NotFirst { device: String },
-    /// Frontends that found no place in the map.
+    /// Frontends without room in the map.
     #[error("the frontend map is full: {missing} frontends are not observed")]
     FrontendsFull { missing: u64 },
-    /// Endpoints that found no place in the map.
+    /// Endpoints without room in the map.
     #[error(
         "the endpoint map is full, {missing} endpoints are missing; misrouted and stale \
          connections are not judged"
     )]
     EndpointsFull { missing: u64 },
-    /// Prefixes of pods and nodes that found no place in the map.
+    /// Prefixes of pods and nodes without room in the map.
     #[error("the source map is full: {missing} pod or node prefixes are missing")]
     SourcesFull { missing: u64 },
-    /// Service ports without an id left for them.
+    /// Service ports for which no id was left.
     #[error("too many Services: {missing} Service ports are not observed")]
     ServicesFull { missing: u64 },
-    /// More new connections than can be followed at a time.
+    /// More new connections than can be tracked at a time.
     #[error(
         "the connection map was full{}: {missed} new connections were not followed; lost \
          connections are not judged",
@@ -219,14 +216,14 @@ pub enum CoverageLoss {
     )]
     PendingFull {
         missed: u64,
-        /// Service and client with most of the map, in words.
+        /// Service and client with the largest part of the map, as text.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         by: Option<String>,
     },
-    /// Sources that opened more connections than are followed per source.
+    /// Sources that opened more connections than are tracked per source.
     #[error("{missed} new connections were not followed: a single source opened too many")]
     OverBudget { missed: u64 },
-    /// First SYNs cannot be told from repeated ones yet.
+    /// First SYNs cannot be distinguished from repeated ones yet.
     #[error(
         "the observer started a moment ago and may take repeated SYNs for first ones; misrouted \
          and stale connections are not judged"
@@ -237,20 +234,20 @@ pub enum CoverageLoss {
         "the observer was loaded a moment ago; lost, misrouted and stale connections are not judged"
     )]
     Settling,
-    /// Nothing can be pinned: an upgrade will leave a gap in observation.
+    /// Nothing can be pinned, so an upgrade will leave a gap in observation.
     #[error(
         "BPF links and maps cannot be pinned, so an upgrade will leave a gap in observation: {why}"
     )]
     NoPins { why: String },
-    /// The source of the cluster view is silent, or was a moment ago: endpoints may have come and
-    /// gone that nobody told of.
+    /// The source of the cluster view is silent, or was a moment ago: endpoints may have changed without
+    /// notice.
     #[error(
         "the API server or manifests folder cannot be read, or could not be read in the last {} s; misrouted \
          and stale connections are not judged",
         CATCH_UP.as_secs()
     )]
     SourceSilent,
-    /// A Service that the agent has no memory for has external IPs, which may be anybody's addresses.
+    /// A Service without memory in the agent has external IPs, which may be any addresses.
     #[error(
         "the external IPs of Service {service} are not known, because its namespace takes too much \
          memory; misrouted and stale connections are not judged, and the sentinel's probes do not \
@@ -289,9 +286,9 @@ impl CoverageLoss {
     }
 }
 
-/// Names Services by the ids that evidence carries. Read-only; the registry of `plan` is one.
+/// Resolves the Service ids in evidence, read-only. The registry of `plan` is one.
 pub trait Directory {
-    /// The Service port and family of an id, as long as it is expected.
+    /// The Service port and family of an id that is currently expected.
     fn service(&self, id: u32) -> Option<ServiceInfo>;
 }
 
@@ -301,33 +298,32 @@ impl Directory for BTreeMap<u32, ServiceInfo> {
     }
 }
 
-/// Facts of a Service port and family that evidence needs.
+/// Facts about a Service port and family that evidence needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceInfo {
     /// Namespace and name of the Service.
     pub name: ObjectName,
-    /// Name of the port; empty for the single unnamed one.
+    /// Name of the port; empty if the Service has one unnamed port.
     pub port: Arc<str>,
     /// Family of the frontends.
     #[serde(with = "crate::names::FamilyName")]
     pub family: Family,
     /// Number of its current endpoints.
     pub endpoints: u32,
-    /// It is a UDP port: what is counted of it is judged apart.
+    /// Whether it is a UDP port, whose counts are judged separately.
     pub udp: bool,
-    /// It is a DNS port.
     pub dns: bool,
-    /// It is the sentinel: what its probes bring is kept apart, and no real connection of it counts.
+    /// Whether it is the sentinel, whose probes are judged separately. It has no real connections.
     pub sentinel: bool,
-    /// It is the pod probe's ([`ECHO_SERVICE`](crate::expect::node::ECHO_SERVICE)): its endpoints are one
-    /// pod on every node that accepts whoever comes.
+    /// Whether it is the pod probe's ([`ECHO_SERVICE`](crate::expect::node::ECHO_SERVICE)). Its endpoints
+    /// are one pod on every node, which accept all clients.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub echo: bool,
-    /// Endpoints of it are the node itself: their answers need no forwarding.
+    /// Whether some of its endpoints are the node itself, whose answers need no forwarding.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub on_host: bool,
-    /// When another Service last began, or ceased, to claim a frontend of it. Connections that were
-    /// under way then may have gone to either.
+    /// When another Service last began or ceased to claim one of its frontends. Connections under way at
+    /// that time may have gone to either.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disputed: Option<Mono>,
 }

@@ -1,11 +1,10 @@
-//! Evidence, gathered: what the [verdict](super::verdict) is read from.
+//! Gathered evidence, from which the [verdict](super::verdict) is derived.
 //!
-//! [`Ledger::absorb`] is the only thing that changes it, apart from the sentinel's part. Memory is
-//! bounded: per family a few times and one run of failures, and at most [`SERVICES_TRACKED`]
-//! Services that have failures. Services that work leave no trace here.
+//! Only [`Ledger::absorb`] changes it, apart from the sentinel's part. Memory is bounded: a few times and
+//! one run of failures per family, and at most [`SERVICES_TRACKED`] Services with failures.
 //!
-//! The kernel and the expectations decide before who fails and who is proven: a connection that was
-//! owed nothing never arrives here as a failure.
+//! The kernel and the expectations decide which connections failed or are proven. A connection that was
+//! legitimately dropped or rejected never appears here as a failure.
 
 mod absorb;
 mod answers;
@@ -38,44 +37,44 @@ pub(crate) use outside::OutsidePaths;
 pub(crate) use seen_working::{FailingService, ServicesSeenWorking};
 pub(crate) use service::{StaleConnection, Track, WINDOW};
 
-/// Services with failures that are followed one by one; more are counted.
+/// Maximum number of failing Services that are tracked individually; further ones are only counted.
 pub const SERVICES_TRACKED: usize = 4_096;
 
 /// All evidence so far.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Ledger {
-    /// The numbers it was made with; the verdict uses the same.
+    /// Limits that it was created with, which the verdict uses too.
     pub(crate) limits: Limits,
     families: [FamilyLedger; FAMILIES],
     pub(crate) tracks: BTreeMap<u32, Track>,
     /// Services that worked for pods.
     #[serde(default)]
     pub(crate) worked: ServicesSeenWorking,
-    /// The same for clients outside the node.
+    /// Services that worked for clients outside the node.
     #[serde(default)]
     pub(crate) worked_outside: ServicesSeenWorking,
-    /// Services whose clients outside are not served.
+    /// Services that fail for clients outside.
     #[serde(default)]
     pub(crate) outside: OutsidePaths,
-    /// Number of times that a failing Service found no place.
+    /// Number of times that there was no room for a failing Service.
     pub(crate) untracked: u64,
-    /// Failures that were suspended, by [`Failure`].
+    /// Number of failures while they were suspended, by [`Failure`].
     #[serde(default)]
     pub(crate) unjudged: [u64; FAILURES],
-    /// Whether the datapath follows changes of endpoints; nothing in recordings that do not have it.
+    /// Whether the datapath follows changes of endpoints; `None` in recordings without this.
     #[serde(default)]
     pub(crate) programming: Option<ProgrammingSeen>,
     pub(crate) observer: ObserverHealth,
     /// When the last sample was taken.
     pub(crate) sampled: Option<Mono>,
-    /// When this ledger was made from a remembered one.
+    /// When this ledger was restored from memory.
     pub(crate) restored: Option<Mono>,
-    /// Until when nothing was missed: the last sample, also that of a remembered ledger.
+    /// Time until which nothing was missed: that of the last sample, restored or not.
     seen: Option<Mono>,
     /// Connections to other nodes.
     #[serde(default)]
     pub peers: PeerLedger,
-    /// Results of probes, apart from all of the above.
+    /// Results of probes, separate from all of the above.
     pub sentinel: SentinelLedger,
 }
 
@@ -85,7 +84,7 @@ pub struct LedgerMemory {
     families: [FamilyLedger; FAMILIES],
     /// When the last sample was taken.
     sampled: Option<Mono>,
-    /// Agents before the sentinel wrote none.
+    /// Missing if an agent without a sentinel wrote it.
     #[serde(default)]
     sentinel: SentinelMemory,
     /// Services that worked for pods, and for clients outside.
@@ -94,7 +93,6 @@ pub struct LedgerMemory {
 }
 
 impl Ledger {
-    /// An empty one.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -103,13 +101,13 @@ impl Ledger {
         }
     }
 
-    /// One that continues where the agent before stopped, in the same boot of the node.
+    /// Continues where the previous agent stopped, in the same boot of the node.
     ///
-    /// `observed` says that the programs stayed in the kernel and their maps were found
-    /// again. Without that a proof may have been missed, and no run of failures continues.
+    /// `observed` means that the programs stayed in the kernel and their maps were found again. Without
+    /// that a proof may have been missed, and no run of failures continues.
     ///
-    /// Lanes of the sentinel and answers are forgotten after more than an hour without a sample: the node may
-    /// have been made anew meanwhile, and has to work first.
+    /// After more than an hour without a sample, lanes of the sentinel and answers are forgotten: the node
+    /// may have been rebuilt, so they have to work again first.
     pub fn restore(limits: Limits, memory: LedgerMemory, observed: bool, now: Mono) -> Self {
         let long_ago = |at: Mono| now.since(at) > FORGOTTEN;
         let mut families = memory.families;
@@ -133,7 +131,7 @@ impl Ledger {
             sentinel: SentinelLedger::restore(limits, remembered),
             ..Self::default()
         };
-        // Until the view was delivered to this agent, its source is away.
+        // The source counts as away until it has delivered the view to this agent.
         ledger.sentinel.source_away(now);
         match memory.sampled {
             Some(sampled) if observed => ledger.close_gap(sampled, now),
@@ -142,14 +140,15 @@ impl Ledger {
         ledger
     }
 
-    /// Number of namespaces of which Services were used within the last hour, by pods of this node or from outside.
+    /// Number of namespaces whose Services were used within the last hour, by pods of this node or from
+    /// outside.
     pub(crate) fn namespaces_in_use(&self, family: Family, now: Mono) -> usize {
         let pods = self.worked.namespaces_used(family, now);
         let outside = self.worked_outside.namespaces_used(family, now);
         pods.union(&outside).count()
     }
 
-    /// Lookups for a client that was served show an open way.
+    /// Records that lookups for a served client showed an open way.
     pub(crate) fn show_ways(&mut self, family: Family) {
         self.families[family as usize].shows_ways = true;
     }
@@ -164,7 +163,7 @@ impl Ledger {
         }
     }
 
-    /// Takes a reading of what keeps clients outside from being served.
+    /// Records a reading of obstacles that keep clients from being served.
     pub(crate) fn obstacle(&mut self, family: Family, reading: Reading, now: Mono) {
         self.families[family as usize].obstacle.read(reading, now);
     }
@@ -178,8 +177,8 @@ impl Ledger {
         tracks.filter(move |track| track.family == family)
     }
 
-    /// The cause of failures of this kind: what is lost while the kernel drops connections for want of
-    /// room is lost for that.
+    /// Cause of failures of this kind. Connections lost while the kernel's full table drops new ones have
+    /// that cause.
     pub(crate) fn cause(&self, failure: Failure, now: Mono) -> Cause {
         match failure {
             Failure::Lost if self.sentinel.conntrack.is_full(now) => Cause::ConntrackFull,
@@ -187,7 +186,7 @@ impl Ledger {
         }
     }
 
-    /// Until when "nothing got through" is known.
+    /// Time until which the absence of successes is known.
     pub(crate) fn seen(&self, now: Mono) -> Mono {
         self.seen.map_or(Mono(0), |seen| seen.min(now))
     }

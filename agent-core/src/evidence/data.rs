@@ -1,8 +1,8 @@
 //! Connections whose data the node did not forward.
 //!
-//! A handshake shows that a connection was translated and forwarded; what drops the packets after it (a rule for
-//! what conntrack calls invalid, an inline filter) leaves handshakes alone. The programs watch the first data of a
-//! few connections at a time.
+//! A handshake shows that a connection was translated and forwarded. But later packets may still be
+//! dropped, by a rule for what conntrack calls invalid or by an inline filter. The programs watch the first
+//! data of a few connections at a time.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::ip_of;
 use crate::time::Mono;
 
-/// An answered connection whose first data came three times and was not forwarded.
+/// An answered connection whose first data was seen three times and was not forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostData {
     /// Arrival of the connection.
@@ -28,7 +28,7 @@ pub struct LostData {
 }
 
 impl LostData {
-    /// Reads an entry that is about to be forgotten: by then the data came for the last time that is seen.
+    /// Reads an entry just before it is forgotten, when no more data can be seen.
     pub fn of(pending: &Pending) -> Option<Self> {
         let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
         (is_data_lost(pending.state) && !is_probe).then(|| Self {

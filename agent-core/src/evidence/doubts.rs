@@ -1,8 +1,8 @@
-//! From what the kernel reported of connections to what became of them.
+//! Turns the kernel's reports about connections into their outcomes.
 //!
-//! The kernel reports what goes wrong when it sees it. That may have been a copy of the packet, or a
-//! part of a way that somebody else makes: only when the loss window is over without an answer is it
-//! a failure ([`failed`](agent_common::transition::failed)). Until then the report waits here.
+//! The kernel reports a failure as soon as it sees one. But it may have seen a copy of the packet, or part
+//! of a path that another program provides. Only if the loss window ends without an answer did the
+//! connection fail ([`failed`](agent_common::transition::failed)). Until then the report waits here.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -19,16 +19,16 @@ use super::{CountDelta, Sighting};
 use crate::cause::Failure;
 use crate::time::Mono;
 
-/// A report is forgotten after this long: what became of its connection was told by then, or never
-/// will be.
+/// Time after which a report is forgotten: the outcome of its connection is known by then, or never will
+/// be.
 const KEPT: Duration = Duration::from_nanos(3 * LOSS_WINDOW_NS);
 
-/// Reports of connections whose loss window is not over.
+/// Reports of connections whose loss window is still open.
 #[derive(Clone, Debug, Default)]
 pub struct Doubts(BTreeMap<PendingKey, Sighting>);
 
 impl Doubts {
-    /// Takes in a report. Gives it back where it is no doubt: an answer that was not heard.
+    /// Stores a report. Returns it if it needs no confirmation: an answer that was not received.
     pub fn report(&mut self, anomaly: &Anomaly) -> Option<Sighting> {
         let sighting = sighting(anomaly)?;
         if sighting.failure == Failure::Unheard {
@@ -47,7 +47,7 @@ impl Doubts {
         None
     }
 
-    /// A connection failed; what was reported of it says where its SYN went.
+    /// Returns the failure of a connection. Its report, if there is one, contains where its SYN went.
     pub fn failed(&mut self, key: &PendingKey, pending: &Pending, failed: Failed) -> Sighting {
         let failure = Failure::from(failed);
         let reported = self.0.remove(key).filter(|known| known.failure == failure);
@@ -79,20 +79,20 @@ impl Doubts {
         sighting
     }
 
-    /// The endpoint of this node for which a connection that was answered left by an uplink: it is reached by the
-    /// uplink itself.
+    /// The endpoint of this node for which an answered connection left by an uplink: the uplink is the
+    /// right way to it.
     pub fn answered_by_uplink(&self, key: &PendingKey) -> Option<IpAddr> {
         self.0.get(key)?.misdelivered_endpoint()
     }
 
-    /// Forgets reports of connections that were answered.
+    /// Forgets old reports, whose connections were answered.
     pub fn forget(&mut self, now: Mono) {
         self.0.retain(|_, known| now.since(known.arrived) <= KEPT);
     }
 }
 
-/// Whether a misrouted connection was answered all the same. A retransmitted SYN does not count: it may have
-/// taken the right route in the meantime.
+/// Whether a misrouted connection was answered all the same. A retransmitted SYN does not count, since it
+/// may have taken the right route.
 pub fn came_back(pending: &Pending) -> bool {
     const BACK: u32 = state::MISROUTED | state::ANSWER_OUT;
     const AGAIN: u32 = state::FORWARDED | state::RETRANSMITTED;
@@ -147,7 +147,7 @@ fn sighting(anomaly: &Anomaly) -> Option<Sighting> {
     Some(of_failure(failure, anomaly))
 }
 
-/// When the endpoint of a stale connection left its slice, the node adds.
+/// Converts a report. The node adds when the endpoint of a stale connection left its slice.
 fn of_failure(failure: Failure, anomaly: &Anomaly) -> Sighting {
     let destination = (anomaly.destination != [0; 16])
         .then(|| socket_of(&anomaly.destination, anomaly.destination_port));
@@ -170,7 +170,7 @@ fn of_failure(failure: Failure, anomaly: &Anomaly) -> Sighting {
     }
 }
 
-/// The address of either family that 16 mapped bytes stand for.
+/// Converts 16 mapped bytes to an address of either family.
 pub(crate) fn ip_of(address: &Address) -> IpAddr {
     Ipv6Addr::from(*address).to_canonical()
 }
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(
             (again.at, again.destination),
             (Mono(1_000), None),
-            "told once"
+            "returned once"
         );
     }
 
@@ -248,7 +248,10 @@ mod tests {
         let proven = state::FORWARDED | state::PROVEN;
         assert!(lost(proven | state::ANSWER_IN));
         assert!(!lost(proven), "its endpoint is silent");
-        assert!(!lost(proven | state::ANSWER_IN | state::SLOW), "too late");
+        assert!(
+            !lost(proven | state::ANSWER_IN | state::SLOW),
+            "the answer came too late"
+        );
         assert!(!lost(state::ANSWER_IN), "it was no proof");
     }
 
@@ -258,7 +261,7 @@ mod tests {
         assert_eq!(told.map(|known| known.failure), Some(Failure::Unheard));
     }
 
-    /// The route returned before the SYN was retransmitted, so the answer proves nothing about the uplink.
+    /// The route returned before the SYN was retransmitted, so the answer shows nothing about the uplink.
     #[test]
     fn a_syn_that_came_again_was_not_answered_by_the_uplink() {
         let back = |state| {
@@ -269,7 +272,7 @@ mod tests {
         assert!(back(astray));
         assert!(!back(astray | state::RETRANSMITTED));
         assert!(!back(astray | state::FORWARDED));
-        assert!(!back(state::MISROUTED), "nobody answered");
+        assert!(!back(state::MISROUTED), "no answer");
         let mut doubts = Doubts::default();
         doubts.report(&Anomaly {
             flags: anomaly_flag::MISDELIVERED,

@@ -1,7 +1,7 @@
 //! Results of route and neighbour lookups in the kernel for clients whose connections are lost.
 //!
-//! A connection that is lost may have been dropped by a policy. If the kernel itself has no way from that client
-//! to the endpoints of this node, no policy is needed to explain it.
+//! A policy may have dropped a lost connection. But if the kernel has no way between that client and the
+//! endpoints of this node, no policy is needed to explain it.
 
 use std::net::IpAddr;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cause::Cause;
 
-/// Endpoints of this node that are looked up: each takes up to four questions to the kernel.
+/// Maximum number of local endpoints that are looked up: each takes up to four requests to the kernel.
 pub const ENDPOINTS: usize = 16;
 
 /// A client whose connections are lost, or one that was served.
@@ -23,14 +23,14 @@ pub struct Client {
     pub device: u32,
 }
 
-/// Way between a client and one endpoint, as the kernel shows it now.
+/// The way between a client and one endpoint, as the kernel shows it now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// Routes in both directions, and a neighbour that answers.
+    /// There are routes in both directions, and the neighbour answers.
     Open,
-    /// Nothing gets through, for this reason.
+    /// Nothing passes, for this reason.
     Blocked(Cause),
-    /// The kernel does not show it.
+    /// The kernel does not show whether it is open.
     Unclear,
 }
 
@@ -39,17 +39,17 @@ pub enum Way {
 pub struct Lookup {
     #[serde(flatten)]
     pub of: Client,
-    /// Reason why the first blocked one is blocked.
+    /// Reason of the first blocked endpoint.
     pub cause: Option<Cause>,
     pub blocked: u32,
     pub open: u32,
     pub unclear: u32,
-    /// Namespaces of blocked endpoints.
+    /// Number of namespaces with blocked endpoints.
     pub namespaces: u32,
 }
 
 impl Lookup {
-    /// Sums up ways to endpoints, each with its namespace.
+    /// Sums up the ways to endpoints, each with its namespace.
     pub fn of<'a>(of: Client, ways: impl IntoIterator<Item = (&'a str, Way)>) -> Self {
         let mut namespaces = std::collections::BTreeSet::new();
         let mut sum = Self {
@@ -75,8 +75,8 @@ impl Lookup {
         sum
     }
 
-    /// Whether the client reaches no endpoint of this node. A single endpoint, and those of one tenant among
-    /// several, may be about to leave: most must be blocked, and none may be open.
+    /// Whether the client reaches no endpoint of this node. Most endpoints must be blocked and none open,
+    /// since a single one, or those of one tenant, may be about to leave.
     pub(crate) fn is_blocked(&self, namespaces: usize) -> bool {
         self.open == 0
             && self.blocked > 1

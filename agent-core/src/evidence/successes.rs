@@ -1,8 +1,8 @@
-//! Connections that got through, by what they needed of the datapath.
+//! Successful connections, by the parts of the datapath that they needed.
 //!
-//! A success refutes only a fault that would have stopped it: a node port that is masqueraded works while
-//! packets with a pod's address are not forwarded. Successes are kept apart by client, kind of frontend and
-//! place of the endpoint; the kernel's last proofs are by client alone.
+//! A success refutes only a fault that would have stopped it: a masqueraded node port works even if packets
+//! with a pod's address are not forwarded. So successes are separated by client, kind of frontend and place
+//! of the endpoint. The kernel's last proofs only separate clients.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,21 +14,21 @@ use serde::{Deserialize, Serialize};
 use super::ip_of;
 use crate::time::Mono;
 
-/// Place of an endpoint, as seen from this node.
+/// Place of an endpoint relative to this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Place {
-    /// A pod of this node, and not the client.
+    /// A pod of this node other than the client.
     Near,
     /// Another node.
     Remote,
-    /// The node itself: a connection to it is translated and not forwarded.
+    /// The node itself: connections are translated but not forwarded.
     Host,
-    /// Not known: the client itself, or an endpoint whose node is not in the cluster view.
+    /// The client itself, or an endpoint whose node is not in the cluster view.
     Unknown,
 }
 
-/// Latest connections that needed the same of the datapath and got through.
+/// The latest successful connections that needed the same parts of the datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Success {
     #[serde(with = "crate::names::FamilyName")]
@@ -36,33 +36,33 @@ pub struct Success {
     /// Source class of the clients.
     #[serde(with = "crate::names::ClassName")]
     pub class: SourceClass,
-    /// Which of a Service's addresses they dialled.
+    /// Kind of the address that they dialled.
     #[serde(with = "crate::names::KindName")]
     pub kind: FrontendKind,
     pub place: Place,
-    /// Arrival of the latest one: answered, or delivered to a pod of this node by the device that the route
-    /// names.
+    /// Arrival of the latest one. It was answered, or delivered to a pod of this node by the device that
+    /// the route specifies.
     pub at: Mono,
-    /// Arrival of the latest one whose answer went on to the client.
+    /// Arrival of the latest one whose answer was forwarded to the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub answered: Option<Mono>,
-    /// Arrival and client of the latest one of which data went both ways, among those whose data was watched.
+    /// Arrival and client of the latest one with data both ways, if its data was watched.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub data_answered: Option<(Mono, IpAddr)>,
-    /// Id of the Service port that the connection of `at` dialled.
+    /// Id of the Service port of the connection in `at`.
     pub service: u32,
-    /// Its client, and index of the interface by which it dialled.
+    /// Client of that connection, and index of the interface by which it dialled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<(IpAddr, u32)>,
-    /// Number of connections that got through and arrived after `at` of the previous entry. One that got
-    /// through later than a younger one is left out.
+    /// Number of successes that arrived after `at` of the previous entry. One that succeeds later than a
+    /// younger one is not counted.
     pub count: u32,
 }
 
-/// The parts of a [`Success`] that tell it from others.
+/// The key that separates successes.
 type Need = (Family, SourceClass, FrontendKind, Place);
 
-/// The latest connections that got through, and those of them that were not taken yet.
+/// The latest successes, and whether they were already taken.
 #[derive(Clone, Debug, Default)]
 pub struct Successes(BTreeMap<Need, Latest>);
 
@@ -73,14 +73,14 @@ struct Latest {
     data_answered: Option<(Mono, IpAddr)>,
     service: u32,
     client: Option<(IpAddr, u32)>,
-    /// Arrival of the latest connection that was taken.
+    /// Arrival of the latest connection when the entry was last taken.
     taken: Mono,
     count: u32,
     has_moved: bool,
 }
 
 impl Successes {
-    /// Adds a connection, however often it is met. UDP entries must not be added: their `note` is a time.
+    /// Adds a connection; repetitions do not matter. UDP entries must not be added: their `note` is a time.
     pub fn add(&mut self, key: &PendingKey, pending: &Pending) {
         let Some(need) = need(key, pending) else {
             return;
@@ -100,7 +100,8 @@ impl Successes {
             latest.answered = Some(arrived);
             latest.has_moved = true;
         }
-        // Seen on its way to the endpoint as well: a hook that data passes unseen would show none of it lost.
+        // The data must also be seen on its way to the endpoint: a hook that misses data could never show
+        // its loss.
         let both = state::DATA_FORWARDED | state::DATA_ANSWERED;
         let has_data = pending.state & both == both;
         if has_data && latest.data_answered.is_none_or(|(last, _)| last < arrived) {
@@ -109,14 +110,14 @@ impl Successes {
         }
     }
 
-    /// Begins another pass over all connections. The one before may have failed.
+    /// Starts another pass over all connections, even if the previous one failed.
     pub fn begin(&mut self) {
         for latest in self.0.values_mut() {
             latest.count = 0;
         }
     }
 
-    /// The entries that moved since the previous call.
+    /// Returns the entries that changed since the previous call.
     pub fn take(&mut self) -> Vec<Success> {
         let moved = self.0.iter_mut().filter(|(_, latest)| latest.has_moved);
         let taken = moved.map(|(&(family, class, kind, place), latest)| {
@@ -140,15 +141,15 @@ impl Successes {
     }
 }
 
-/// The need of a connection that got through; nothing for others, and for connections that are no evidence.
+/// The key of a success; `None` for other connections and for those that are no evidence.
 fn need(key: &PendingKey, pending: &Pending) -> Option<Need> {
     let has = |bits: u32| pending.state & bits != 0;
     let is_probe = pending.flags & frontend_flag::SENTINEL != 0;
     if is_probe || pending.is_direct() || has(state::ALIAS | state::AMBIGUOUS) {
         return None;
     }
-    // A SYN that came again follows the conntrack entry of the first one, though all rules may be gone. One
-    // that was lost before left no entry (docs/kernel-findings.md, finding 11).
+    // A repeated SYN follows the conntrack entry of the first one, even if all rules are gone. If the first
+    // one was lost, it left no entry (docs/kernel-findings.md, finding 11).
     let follows_former = has(state::RETRANSMITTED) && !has(state::LATE);
     if follows_former || !has(state::PROVEN) {
         return None;
@@ -235,7 +236,7 @@ mod tests {
     fn an_entry_is_taken_when_it_moved() {
         let mut successes = Successes::default();
         let mut take = |all: &[(u64, u32)]| {
-            // A pass that failed.
+            // A pass that fails.
             successes.begin();
             for (at, state) in all.iter().take(1) {
                 successes.add(&PendingKey::default(), &arrived(*at, NEAR.into(), *state));

@@ -1,4 +1,4 @@
-//! Absorbing a sample into the ledger: proofs first, then what failed after them.
+//! Absorbs a sample into the ledger: proofs first, then the failures after them.
 //!
 //! Length: one sample, in the order in which its parts are absorbed.
 
@@ -20,13 +20,13 @@ use crate::limits::{DIALLED_AFTER, DISPUTED, KEPT};
 use crate::peers::PeerSample;
 use crate::time::Mono;
 
-/// A failed connection is reported this long after its arrival, or with the next sample.
+/// Delay of a failed connection's report after its arrival, unless the next sample is later.
 const LOSS_WINDOW: Duration = Duration::from_nanos(LOSS_WINDOW_NS);
-/// A lost connection is noticed this long after its arrival at the latest, the look included.
+/// Maximum delay until a lost connection is noticed, including the sample.
 pub(crate) const LOST_NOTICED: Duration = Duration::from_nanos(LOSS_WINDOW_NS + 500_000_000);
 
 impl Ledger {
-    /// Takes in what one look at the kernel brought.
+    /// Absorbs one sample of the kernel's maps.
     pub fn absorb(&mut self, sample: &Sample, directory: &dyn Directory) {
         let before = self.sampled;
         let at = before.map_or(sample.at, |before| sample.at.max(before));
@@ -39,7 +39,7 @@ impl Ledger {
         self.tracks.retain(|_, track| at.since(track.last) <= KEPT);
         self.outside.forget(at, directory);
         if sample.observer.attached == 0 {
-            // Unseen connections may have been proven: no run of failures holds.
+            // Unseen connections may have been proven, so no run of failures continues.
             self.outside.excuse();
             return self.end_failures();
         }
@@ -50,13 +50,13 @@ impl Ledger {
         }
         let mut look = Look {
             at,
-            // After a gap the ring buffer holds old failures: they do not make a run any older.
+            // After a gap the ring buffer holds old failures, which must not date a run back.
             floor: if gap { at } else { at.minus(sample_gap) },
             before,
             proven: [false; FAMILIES],
             proven_outside: BTreeSet::new(),
         };
-        // A Service of real connections: those of the sentinel are probes, and strangers that dial it.
+        // Real connections only: those to the sentinel are probes, or belong to unknown clients.
         let real = |id| directory.service(id).filter(|info| !info.sentinel);
         let counts = sample.counts.iter();
         let counts = counts.filter_map(|delta| Some((delta, real(delta.service)?)));
@@ -81,7 +81,7 @@ impl Ledger {
             self.absorb_failures(delta, info, &look);
         }
         for sighting in &sample.anomalies {
-            // An old view does not change which endpoints are on this node.
+            // Even an old view is right about which endpoints are on this node.
             let counts = sighting.misdelivered || !self.is_suspended(sighting.failure);
             if counts && let Some(info) = real(sighting.service) {
                 self.absorb_sighting(sighting, &info, &look);
@@ -89,9 +89,9 @@ impl Ledger {
         }
     }
 
-    /// Notes which families users dial. Users are pods and clients outside; the sentinel and the pod probe are
-    /// none. Nor are processes of the node itself: the agent and the proxy dial the API server's Service, so that no
-    /// node would be idle.
+    /// Records which families users dial. Users are pods and clients outside, but neither the sentinel nor
+    /// the pod probe. Processes of the node do not count either: the agent and the proxy dial the API
+    /// server's Service, so no node would ever be idle.
     pub(crate) fn note_users(
         &mut self,
         counts: &[CountDelta],
@@ -109,18 +109,19 @@ impl Ledger {
         }
     }
 
-    /// Takes in connections to other nodes. Must follow [`Ledger::absorb`] of the same sample.
+    /// Absorbs connections to other nodes. Must follow [`Ledger::absorb`] of the same sample.
     pub fn absorb_peers(&mut self, peers: &PeerSample, directory: &dyn Directory) {
         if let Some(at) = self.sampled {
-            // While everything cannot be seen, an answer may have passed unseen.
+            // With partial coverage an answer may have passed unseen.
             let trusts_silence = self.observer.attached > 0 && !self.is_suspended(Failure::Lost);
             let limits = (self.limits.proof_age, trusts_silence);
             self.peers.absorb(peers, at, limits, directory);
         }
     }
 
-    /// A gap in observation ends the failures that had not lasted: connections may have succeeded in it. Those
-    /// that had are the last sound evidence; a success would have been counted by the kernel all the same.
+    /// Ends failures that had not lasted before a gap in observation, since connections may have succeeded
+    /// in it. Failures that had lasted remain the last sound evidence: the kernel counts a success during a
+    /// gap too.
     pub(super) fn close_gap(&mut self, before: Mono, at: Mono) {
         if at.since(before) <= self.limits.sample_gap {
             return;
@@ -135,8 +136,8 @@ impl Ledger {
         self.worked_outside.lose_sight(confirmed);
     }
 
-    /// Ends all failures: connections may have succeeded unseen. Beside an obstacle that the kernel shows they
-    /// stay, since its clients are not served as long as it is there.
+    /// Ends all failures, since connections may have succeeded unseen. Failures beside an obstacle that the
+    /// kernel shows remain, because it still prevents success.
     pub(super) fn end_failures(&mut self) {
         for family in &mut self.families {
             family.streak = None;
@@ -153,11 +154,11 @@ impl Ledger {
         self.worked_outside.forget_failures_but(outside, spread);
     }
 
-    /// Answers before proofs: while answers come in and none goes on, a SYN that leaves for an endpoint is no
-    /// proof. Only those of Services whose SYNs leave tell that answers are forwarded: what the node itself
-    /// answers needs no forwarding (endpoints that are the node, a DNS cache that has a Service's address).
-    /// While connections may get through unseen no answer counts as lost, and those that were count for as
-    /// long as a proof does.
+    /// Absorbs answers, before proofs: while answers enter and none is forwarded, a SYN that leaves for an
+    /// endpoint is no proof. Only Services whose SYNs leave show that answers are forwarded. Answers of the
+    /// node itself need no forwarding (endpoints that are the node, a DNS cache at a Service's address).
+    /// While connections may succeed unseen, no further answer counts as lost, and earlier losses expire
+    /// like proofs.
     fn absorb_answers(
         &mut self,
         sample: &Sample,
@@ -191,7 +192,7 @@ impl Ledger {
         }
     }
 
-    /// Proofs first: they end runs of failures.
+    /// Absorbs proofs, before failures: they end runs of failures.
     fn absorb_proofs(&mut self, sample: &Sample, counts: &[Counted<'_>], look: &mut Look) {
         look.proven = Family::ALL.map(|family| {
             let ledger = &mut self.families[family as usize];
@@ -214,13 +215,13 @@ impl Ledger {
             if delta.counts[Outcome::Proven as usize] == 0 || ledger.answers.is_stuck(delta.class) {
                 continue;
             }
-            // Counted, but its time was read a moment too early.
+            // The proof is counted, but the time of the last proof was read just before it.
             if ledger.proofs[delta.class as usize] <= look.before {
                 ledger.prove(delta.class, look.at);
             }
             look.proven[info.family as usize] = true;
             if !info.on_host {
-                // The time of the last proof may be another Service's, and is never too late.
+                // The last proof may be another Service's, so its time is limited to that of the sample.
                 let last = ledger.proofs[delta.class as usize];
                 ledger.forward(delta.class, last.map_or(look.at, |last| last.min(look.at)));
             }
@@ -240,7 +241,7 @@ impl Ledger {
         }
     }
 
-    /// Of the Services whose connections are answered, data that is forwarded, and data that is not.
+    /// Absorbs data that was forwarded and data that was lost, of answered connections.
     fn absorb_data(&mut self, sample: &Sample, real: impl Fn(u32) -> Option<ServiceInfo>) {
         let mixed = self.sentinel.bearing.mixed;
         for success in &sample.successes {
@@ -259,8 +260,8 @@ impl Ledger {
         }
     }
 
-    /// A connection to a pod of this node shows that the routes to pods are there. Agents of before recorded no
-    /// places: any connection that was forwarded shows it then.
+    /// Absorbs successes. A connection to a pod of this node shows that routes to pods exist. Older agents
+    /// recorded no places; in their recordings any forwarded connection shows it.
     fn absorb_successes(&mut self, sample: &Sample) {
         for family in Family::ALL {
             let of_family = sample.successes.iter().filter(|of| of.family == family);
@@ -306,7 +307,7 @@ impl Ledger {
                 track.count(delta.class, *failure, *n, look.at);
             }
             if proven {
-                // The order of proof and failure is unknown: in doubt for the datapath.
+                // The order of proof and failure is unknown, so the proof counts.
                 track.prove(delta.class, look.at);
             }
         }
@@ -320,7 +321,7 @@ impl Ledger {
                 self.outside.fail(path, (n, None), look.at, &self.limits);
             }
         }
-        // One to an endpoint that left counts by its age, in sightings; an unheard one did get through.
+        // Stale connections count by age, as sightings. Connections with an unheard answer did succeed.
         failures.retain(|(failure, _)| !matches!(failure, Failure::Stale | Failure::Unheard));
         if failures.is_empty() {
             return;
@@ -328,7 +329,7 @@ impl Ledger {
         if !proven {
             for (failure, count) in &failures {
                 let new = NewFailures {
-                    // All of them are reported once their loss window is over.
+                    // All of them are reported after their loss window.
                     arrived: look.at.minus(LOSS_WINDOW).max(look.floor),
                     since: look.at,
                     noticed: look.at,
@@ -343,8 +344,8 @@ impl Ledger {
         }
         let family = &mut self.families[info.family as usize];
         family.fail(delta.class, look.at);
-        // They arrived a loss window before the look. Beside a proof since then the order is not known;
-        // sightings tell it.
+        // The connections arrived a loss window before the sample. If a proof is younger than that, the
+        // order is unknown here; sightings show it.
         let noticed = look.at.minus(LOST_NOTICED);
         if look.proven[info.family as usize] || family.last_proof() >= Some(noticed) {
             return;
@@ -358,9 +359,10 @@ impl Ledger {
         self.families[info.family as usize].run(&entry, self.limits.proof_age);
     }
 
-    /// A Service that worked for clients of this class fails. Where nothing ever worked, neither probes nor
-    /// real connections, the proxy may never have written a rule: then what leaves untranslated counts too,
-    /// which no policy does. Where pods' connections may get through unseen nobody knows that nothing worked.
+    /// Records failures of a Service that worked for this class of clients. If nothing ever worked, neither
+    /// probes nor real connections, the proxy may never have written a rule. Then connections that leave
+    /// untranslated count too, since no policy causes that. This does not apply while pods' connections may
+    /// succeed unseen.
     fn fail_service(&mut self, class: SourceClass, info: &ServiceInfo, new: &NewFailures) {
         let family = info.family;
         let worked = || !self.worked.is_empty(family) || !self.worked_outside.is_empty(family);
@@ -382,7 +384,7 @@ impl Ledger {
             return;
         }
         let at = sighting.at.min(look.at);
-        // The client may have the pod's address from elsewhere: that accuses nobody.
+        // The client may know the pod's address from elsewhere, so this accuses nobody.
         if sighting.is_direct() {
             if sighting.age() >= Some(DIALLED_AFTER)
                 && let Some(track) = self.track(sighting.service, info, at)
@@ -393,7 +395,8 @@ impl Ledger {
             return;
         }
         let track = self.track(sighting.service, info, at);
-        // The source ports of an untracked Service are unknown, so any of its connections may follow conntrack.
+        // The source ports of an untracked Service are unknown, so any of its connections may follow
+        // conntrack.
         let may_follow_conntrack = track.is_none_or(|track| track.sight(sighting, at));
         let left_grace = self.limits.left_grace;
         let family = &mut self.families[info.family as usize];
@@ -402,11 +405,12 @@ impl Ledger {
             Failure::Stale if sighting.age().is_none_or(|age| age <= left_grace) => return,
             _ => family.fail(sighting.class, at),
         }
-        // It was given up only now.
+        // It failed only now, but counts from its arrival.
         let began = sighting.arrived;
         let counts_outside = match sighting.failure {
             Failure::Refused => true,
-            // By then clients that use their ports again have dialled before, unless they pause for longer.
+            // After this time a client that reuses ports has dialled before and is known, unless it pauses
+            // for longer.
             Failure::Stale => {
                 !may_follow_conntrack && sighting.age() >= Some(self.limits.stale_after)
             }
@@ -414,9 +418,9 @@ impl Ledger {
         };
         if counts_outside
             && sighting.class == SourceClass::External
-            // After a gap the ring holds what may have healed since.
+            // After a gap the ring holds failures that may be over.
             && at >= look.floor
-            // Which of the two came first is not known.
+            // The order of this failure and the proof is unknown.
             && !look.proven_outside.contains(&(info.name.clone(), info.family))
             && self.worked_outside.has(info, look.at)
         {
@@ -432,7 +436,7 @@ impl Ledger {
             since: arrived,
             noticed: at.max(look.floor),
             failure: sighting.failure,
-            // They are counted apart.
+            // The counters contain it as well.
             count: 0,
             icmp: sighting.icmp,
             misdelivered: sighting.misdelivered,
@@ -456,7 +460,7 @@ impl Ledger {
         family.run(&entry, self.limits.proof_age);
     }
 
-    /// The track of a failing Service, made where there is room.
+    /// Returns the track of a failing Service, which is created if there is room.
     fn track(&mut self, id: u32, info: &ServiceInfo, at: Mono) -> Option<&mut Track> {
         let full = self.tracks.len() >= SERVICES_TRACKED;
         let track = match self.tracks.entry(id) {
@@ -473,7 +477,7 @@ impl Ledger {
         Some(track)
     }
 
-    /// Failures that are judged; the others are counted alone.
+    /// Failures that are judged. Suspended ones are only counted.
     fn failures_of(&mut self, delta: &CountDelta) -> Vec<(Failure, u32)> {
         let of = |outcome: Outcome| delta.counts[outcome as usize];
         let failures = [
@@ -506,8 +510,8 @@ impl Ledger {
     }
 }
 
-/// Whether another Service began or ceased to claim a frontend of this one a moment ago: connections
-/// may have gone to either.
+/// Whether another Service began or ceased to claim a frontend of this one a moment ago: connections may
+/// have gone to either.
 fn is_disputed(info: &ServiceInfo, now: Mono) -> bool {
     info.disputed.is_some_and(|at| now.since(at) <= DISPUTED)
 }
@@ -515,15 +519,15 @@ fn is_disputed(info: &ServiceInfo, now: Mono) -> bool {
 /// A count delta and the Service that it belongs to.
 type Counted<'a> = (&'a CountDelta, ServiceInfo);
 
-/// When a look was taken.
+/// A sample while it is absorbed.
 struct Look {
     at: Mono,
-    /// No failure of this look makes a run older than this.
+    /// Lower limit for the start of a run by failures of this sample.
     floor: Mono,
-    /// The look before.
+    /// Time of the previous sample.
     before: Option<Mono>,
-    /// Families with a proof in this look.
+    /// Families with a proof in this sample.
     proven: [bool; FAMILIES],
-    /// Services with a proof of a client outside in this look.
+    /// Services with a proof by a client outside in this sample.
     proven_outside: BTreeSet<(ObjectName, Family)>,
 }

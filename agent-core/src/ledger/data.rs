@@ -11,19 +11,19 @@ use super::family::{SERVICES_KEPT, SOURCES_KEPT};
 use crate::evidence::{LostData, ServiceInfo};
 use crate::time::Mono;
 
-/// Data of connections, as far as it was watched.
+/// Data of connections that were watched.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DataLedger {
-    /// Arrival of the last connection of which data went both ways, by source class.
+    /// Arrival of the last connection with data both ways, by source class.
     answered: [Option<Mono>; SOURCE_CLASSES],
-    /// Clients of which data went both ways, the latest at the end. Nobody forges that: an endpoint answers data only
-    /// to a client that received its SYN-ACK.
+    /// Clients that exchanged data both ways, the latest last. Nobody can forge that: an endpoint answers
+    /// data only to a client that received its SYN-ACK.
     clients: Vec<IpAddr>,
-    /// Connections whose data was not forwarded, since data last went both ways, by source class.
+    /// Connections whose data was not forwarded since data last went both ways, by source class.
     lost: [Option<DataLoss>; SOURCE_CLASSES],
 }
 
-/// Clients kept of which data went both ways.
+/// Maximum number of these clients.
 const CLIENTS_KEPT: usize = 128;
 
 /// A run of connections whose data was not forwarded.
@@ -36,15 +36,15 @@ pub(crate) struct DataLoss {
     pub(crate) connections: u32,
     /// Services that they dialled, by label (`namespace/name:port`).
     pub(crate) labels: BTreeSet<String>,
-    /// Clients of which data went both ways before.
+    /// Known clients: those that exchanged data both ways before.
     pub(crate) clients: BTreeSet<IpAddr>,
-    /// Connections of these clients.
+    /// Number of connections of known clients.
     pub(crate) of_known: u32,
 }
 
 impl DataLedger {
-    /// Records that data went both ways on a connection that arrived at `at`. If two proxies translate (`mixed`), it
-    /// refutes only losses of the same class of clients.
+    /// Records that data went both ways on a connection that arrived at `at`. With two proxies (`mixed`)
+    /// this refutes only losses of the same class of clients.
     pub(crate) fn answer(&mut self, class: SourceClass, (at, client): (Mono, IpAddr), mixed: bool) {
         let last = &mut self.answered[class as usize];
         *last = (*last).max(Some(at));
@@ -58,8 +58,9 @@ impl DataLedger {
         self.clients.push(client);
     }
 
-    /// The data of a connection was not forwarded. It counts only if that of such clients once was: a program that
-    /// forwards data past the hooks hides all of it. A run with nothing in it for longer than `pause` is over.
+    /// Records that the data of a connection was not forwarded. It counts only if data of this class once
+    /// was: a program that forwards data past the hooks hides all of it. A run ends after `pause` without a
+    /// loss.
     pub(crate) fn lose(
         &mut self,
         lost: &LostData,
@@ -98,30 +99,29 @@ impl DataLedger {
         }
     }
 
-    /// The run of a class of clients.
+    /// The run of losses of a class of clients.
     pub(crate) fn lost(&self, class: SourceClass) -> Option<&DataLoss> {
         self.lost[class as usize].as_ref()
     }
 
-    /// Ends all runs: data may have gone unseen.
+    /// Ends all runs, because data may have gone unseen.
     pub(crate) fn forget_lost(&mut self) {
         self.lost = Default::default();
     }
 
-    /// Arrival of the last connection of any client of which data went both ways, and the class of the client.
+    /// Class and arrival of the last connection of any client with data both ways.
     pub(crate) fn latest(&self) -> Option<(SourceClass, Mono)> {
         let all = SourceClass::ALL.into_iter().zip(self.answered);
         all.filter_map(|(class, at)| Some((class, at?)))
             .max_by_key(|(_, at)| *at)
     }
 
-    /// The same of clients outside.
+    /// The same for clients outside.
     pub(crate) fn latest_outside(&self) -> Option<(SourceClass, Mono)> {
         let class = SourceClass::External;
         Some((class, self.answered[class as usize]?))
     }
 
-    /// Whether nothing is known.
     pub(crate) fn is_unknown(&self) -> bool {
         *self == Self::default()
     }

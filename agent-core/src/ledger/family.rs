@@ -1,4 +1,4 @@
-//! Evidence kept per IP family, and the run of failures in it that no success has interrupted.
+//! Evidence kept per IP family, and its run of failures without a success.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -16,40 +16,40 @@ use crate::cause::{FAILURES, Failure};
 use crate::evidence::{Client, ServiceInfo};
 use crate::time::Mono;
 
-/// Clients kept that did not receive their answers: the finding needs two.
+/// Maximum number of clients without their answers: the finding needs two.
 pub(crate) const SOURCES_KEPT: usize = 16;
-/// Clients kept that were served.
+/// Maximum number of served clients.
 const SERVED_KEPT: usize = 64;
-/// Service ports named in one run; beyond, they are counted under their failure only.
+/// Maximum number of Service ports named in one run; further ones are only counted.
 pub(crate) const SERVICES_KEPT: usize = 256;
 
-/// Evidence on one family. Serialisable: it outlives the agent.
+/// Evidence on one family, which outlives the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FamilyLedger {
-    /// By path.
+    /// Last proof by source class.
     pub(crate) proofs: [Option<Mono>; SOURCE_CLASSES],
-    /// The same of connections that the node had to forward: not to endpoints that are the node itself.
+    /// The same for connections that the node had to forward, without those to endpoints that are the node
+    /// itself.
     #[serde(default)]
     pub(crate) forwarded: [Option<Mono>; SOURCE_CLASSES],
-    /// By path; unheard ones do not count.
+    /// Last failure by source class, without unheard ones.
     pub(crate) failures: [Option<Mono>; SOURCE_CLASSES],
-    /// Answers of endpoints that went on, or did not.
+    /// Endpoints' answers that were forwarded or lost.
     #[serde(default, skip_serializing_if = "Answers::are_unknown")]
     pub(crate) answers: Answers,
-    /// Data of connections that went on, or did not.
+    /// Data of connections that was forwarded or lost.
     #[serde(default, skip_serializing_if = "DataLedger::is_unknown")]
     pub(crate) data: DataLedger,
     /// When a new connection last arrived.
     pub(crate) arrival: Option<Mono>,
-    /// When a user last dialled a Service, by TCP or UDP and with success or not.
+    /// When a user last dialled a Service, by TCP or UDP and with any outcome.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) used: Option<Mono>,
     /// Failures since the last success.
     pub(crate) streak: Option<Streak>,
-    /// Clients that did not hear their answer, and when last.
+    /// Clients that did not receive their answer, each with the last time.
     pub(crate) unheard: Vec<(IpAddr, Mono)>,
-    /// Connections from outside were sent on and not answered: when the first and the last of a run
-    /// were told.
+    /// First and last time in a run of connections from outside that were forwarded and not answered.
     #[serde(default)]
     pub(crate) unanswered: Option<(Mono, Mono)>,
     /// Connections that left by an uplink for endpoints of this node.
@@ -61,10 +61,10 @@ pub(crate) struct FamilyLedger {
     /// Obstacle in the node itself.
     #[serde(default)]
     pub(crate) obstacle: ObstacleLedger,
-    /// Clients that were served, with the interface by which they dialled; the last one at the end.
+    /// Clients that were served, with the interface by which they dialled, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) served: Vec<Client>,
-    /// While clients were served, the kernel showed open ways for them: lookups show what happens to packets here.
+    /// Lookups showed open ways for served clients, so lookups are meaningful on this node.
     #[serde(default)]
     pub(crate) shows_ways: bool,
 }
@@ -72,7 +72,7 @@ pub(crate) struct FamilyLedger {
 impl FamilyLedger {
     /// Whether anything was ever seen.
     pub(crate) fn is_known(&self) -> bool {
-        // An obstacle alone says nothing of connections: not every node has both families.
+        // An obstacle alone shows no connections: not every node has both families.
         let seen = Self {
             obstacle: ObstacleLedger::default(),
             ..self.clone()
@@ -80,17 +80,16 @@ impl FamilyLedger {
         seen != Self::default()
     }
 
-    /// The last success of any path.
+    /// The last success of any class.
     pub(crate) fn last_proof(&self) -> Option<Mono> {
         self.proofs.into_iter().max().flatten()
     }
 
-    /// The last failure of any path.
+    /// The last failure of any class.
     pub(crate) fn last_failure(&self) -> Option<Mono> {
         self.failures.into_iter().max().flatten()
     }
 
-    /// A connection succeeded.
     pub(crate) fn prove(&mut self, class: SourceClass, at: Mono) {
         let proof = &mut self.proofs[class as usize];
         *proof = (*proof).max(Some(at));
@@ -98,7 +97,6 @@ impl FamilyLedger {
         self.obstacle.succeed(class, at);
     }
 
-    /// A client was served.
     pub(crate) fn serve(&mut self, client: Client) {
         self.served.retain(|known| *known != client);
         if self.served.len() >= SERVED_KEPT {
@@ -107,14 +105,14 @@ impl FamilyLedger {
         self.served.push(client);
     }
 
-    /// A connection succeeded that the node had to forward.
+    /// Records a success of a connection that the node had to forward.
     pub(crate) fn forward(&mut self, class: SourceClass, at: Mono) {
         let last = &mut self.forwarded[class as usize];
         *last = (*last).max(Some(at));
     }
 
-    /// The answer to a connection that had arrived then did not go on to its client. Takes back the
-    /// successes later than the last answer that went on.
+    /// Records that the answer to a connection was not forwarded to its client. Revokes successes after the
+    /// last forwarded answer.
     pub(crate) fn lose_answer(&mut self, class: SourceClass, arrived: Mono) {
         if let Some(last) = self.answers.lose(class, arrived) {
             for proofs in [&mut self.proofs, &mut self.forwarded] {
@@ -124,13 +122,12 @@ impl FamilyLedger {
         }
     }
 
-    /// A connection of that path failed.
     pub(crate) fn fail(&mut self, class: SourceClass, at: Mono) {
         let failure = &mut self.failures[class as usize];
         *failure = (*failure).max(Some(at));
     }
 
-    /// Adds to the run of failures. A run with nothing in it for longer than `pause` is over.
+    /// Adds to the run of failures. A run ends after `pause` without a failure.
     pub(crate) fn run(&mut self, entry: &Entry<'_>, pause: Duration) {
         let goes_on = |streak: &Streak| entry.last.since(streak.last) <= pause;
         let streak = self.streak.take().filter(goes_on);
@@ -141,7 +138,7 @@ impl FamilyLedger {
         self.streak.insert(streak).enter(entry);
     }
 
-    /// A connection from outside was sent on and not answered.
+    /// A connection from outside was forwarded and not answered.
     pub(crate) fn leave_unanswered(&mut self, at: Mono) {
         let run = self
             .unanswered
@@ -149,7 +146,7 @@ impl FamilyLedger {
         self.unanswered = Some((run.map_or(at, |(first, _)| first), at));
     }
 
-    /// A client did not hear its answer.
+    /// A client did not receive its answer.
     pub(crate) fn unhear(&mut self, client: IpAddr, at: Mono) {
         if let Some((_, last)) = self.unheard.iter_mut().find(|(known, _)| *known == client) {
             *last = at.max(*last);
@@ -163,8 +160,8 @@ impl FamilyLedger {
     }
 }
 
-/// A run of failures of any client since the last success. Services are known by name: ids do not outlive
-/// a restart of the agent, a run does.
+/// A run of failures of any client since the last success. It names Services rather than ids, because it
+/// outlives the agent and ids do not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Streak {
     /// The earliest failure.
@@ -178,7 +175,7 @@ pub(crate) struct Streak {
     pub(crate) failures: [u64; FAILURES],
 }
 
-/// One entry into a run.
+/// An addition to a run.
 pub(crate) struct Entry<'a> {
     pub(crate) since: Mono,
     pub(crate) last: Mono,
@@ -199,13 +196,12 @@ impl Streak {
         }
     }
 
-    /// The commonest failure; among equals, the one that leaves least doubt.
     pub(crate) fn commonest(&self) -> Failure {
         commonest(&self.failures).unwrap_or(Failure::Lost)
     }
 }
 
-/// The commonest of some failures; among equals, the one that leaves least doubt.
+/// The most common failure; among equals, the least ambiguous one.
 pub(crate) fn commonest(failures: &[u64; FAILURES]) -> Option<Failure> {
     const BY_DOUBT: [Failure; FAILURES] = [
         Failure::Leaked,

@@ -1,5 +1,5 @@
-//! An obstacle in the node itself that keeps clients from being served, as it is read from the kernel. No client
-//! and no policy can make one, so failed connections of these clients accuse the node beside it.
+//! An obstacle in the node itself that keeps clients from being served, as read from the kernel. No client
+//! and no policy can cause one, so failed connections of these clients accuse the node beside it.
 
 use std::time::Duration;
 
@@ -9,25 +9,25 @@ use serde::{Deserialize, Serialize};
 use crate::cause::Cause;
 use crate::time::Mono;
 
-/// Time between the start of an obstacle and its first reading, at most.
+/// Maximum time between the start of an obstacle and its first reading.
 pub(crate) const READ_WITHIN: Duration = Duration::from_secs(30);
-/// Time from the first reading on after which a success shows that the node serves clients without what is
-/// missing: the connection may have begun before.
+/// Minimum time from the first reading to a success that refutes the obstacle: an earlier connection may
+/// have begun before it.
 const SURE_AFTER: Duration = Duration::from_secs(1);
 
 /// By [`SourceClass`].
 pub(crate) type Classes = [bool; SOURCE_CLASSES];
-/// Clients outside alone.
+/// Only clients outside.
 pub(crate) const OUTSIDE: Classes = [false, false, true];
 
 /// Result of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reading {
-    /// The obstacle is there, for clients of these classes.
+    /// There is an obstacle for clients of these classes.
     Present(Cause, Classes),
-    /// None is there.
+    /// There is none.
     Absent,
-    /// Some of it could not be read, or was not read yet: what is known stays.
+    /// The reading is incomplete or missing, so the last result stays.
     Unread,
 }
 
@@ -42,13 +42,13 @@ pub(crate) struct Obstacle {
     pub(crate) cause: Cause,
     /// When it was first read.
     pub(crate) since: Mono,
-    /// Clients whom it keeps from being served.
+    /// Classes of clients that it keeps from being served.
     #[serde(default = "outside")]
     pub(crate) concerns: Classes,
-    /// Some of these were served while it was there.
+    /// Classes of clients of which one was served beside it.
     #[serde(default)]
     served: Classes,
-    /// The same of clients outside, as older agents remembered it.
+    /// Whether a client outside was served beside it, as older agents stored it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     refuted: bool,
 }
@@ -58,7 +58,6 @@ fn outside() -> Classes {
 }
 
 impl ObstacleLedger {
-    /// Takes a reading.
     pub(crate) fn read(&mut self, reading: Reading, now: Mono) {
         let (cause, concerns) = match reading {
             Reading::Unread => return,
@@ -79,14 +78,14 @@ impl ObstacleLedger {
         });
     }
 
-    /// A connection of that class of clients succeeded.
+    /// Records a success of this class of clients.
     pub(crate) fn succeed(&mut self, class: SourceClass, at: Mono) {
         if let Some(obstacle) = &mut self.obstacle {
             obstacle.served[class as usize] |= at > obstacle.since.plus(SURE_AFTER);
         }
     }
 
-    /// The obstacle for clients of that class, unless one of them was served beside it.
+    /// The obstacle for this class of clients, unless one of them was served beside it.
     pub(crate) fn standing(&self, class: SourceClass) -> Option<Obstacle> {
         let at = class as usize;
         let served =
@@ -118,7 +117,7 @@ mod tests {
         ledger.succeed(CLIENTS, at(900));
         assert!(
             ledger.standing(CLIENTS).is_some(),
-            "the connection began before"
+            "the connection began before the obstacle"
         );
         ledger.succeed(CLIENTS, at(10_000));
         ledger.read(Reading::Unread, at(31_000));
@@ -126,6 +125,6 @@ mod tests {
         assert_eq!(ledger.standing(CLIENTS), None);
         ledger.read(Reading::Absent, at(33_000));
         ledger.read(OBSTACLE, at(34_000));
-        assert!(ledger.standing(CLIENTS).is_some(), "another one");
+        assert!(ledger.standing(CLIENTS).is_some(), "a new obstacle");
     }
 }

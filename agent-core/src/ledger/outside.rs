@@ -1,11 +1,11 @@
-//! Services whose clients outside are not served by this node, each for itself: what their health check
-//! node ports say, and no other node can.
+//! Services that fail for clients outside on this node, each judged independently. Their health check node
+//! ports answer accordingly.
 //!
-//! A connection that left untranslated or went to no endpoint counts, which no policy does. One that the
-//! node refused may have been rejected by a policy, and one to an endpoint that left may follow an old
-//! entry of conntrack: of these each client counts once. What is lost may have been filtered, and does
-//! not count. Once a load balancer has gone, no connection shows a repair: it is let back after a while,
-//! which grows each time that it was in vain.
+//! Connections that left untranslated or for no endpoint always count, since no policy does that. A policy
+//! may have rejected a connection that the node refused, and one to an endpoint that left may follow an old
+//! conntrack entry: of these each client counts once. Lost connections may have been filtered and do not
+//! count. Once a load balancer has left, no connection can show a repair. So it may return after a hold,
+//! which doubles each time that the Service is still broken.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -20,13 +20,13 @@ use crate::evidence::{Directory, ServiceInfo};
 use crate::limits::Limits;
 use crate::time::Mono;
 
-/// Service ports followed at a time; later ones wait for a place.
+/// Maximum number of Service ports that are tracked; later ones wait for room.
 const KEPT: usize = 256;
-/// First time for which a load balancer is kept away. It doubles with each time that follows.
+/// First time for which a load balancer is kept away. It doubles with each repetition.
 const HOLD: Duration = Duration::from_secs(10);
-/// Maximum of that time.
+/// Upper limit of that time.
 const LONGEST_HOLD: Duration = Duration::from_secs(300);
-/// Time without a failure after which earlier ones are forgotten.
+/// Time without a failure after which earlier failures are forgotten.
 const FORGIVEN: Duration = Duration::from_secs(900);
 
 /// Failures by the id of the Service port and family.
@@ -42,18 +42,19 @@ struct Run {
     first: Mono,
     last: Mono,
     n: u32,
-    /// One of them counts whoever its client was: no policy makes it.
+    /// Whether at least one failure is of a kind that no policy causes.
     certain: bool,
-    /// Clients whose failures count once, and were counted.
+    /// Clients that were counted and count only once.
     clients: Vec<IpAddr>,
-    /// End of the time for which it is broken.
+    /// The Service counts as broken until then.
     until: Option<Mono>,
-    /// Number of times that it was broken, with less than [`FORGIVEN`] between.
+    /// Number of times that it was broken, less than [`FORGIVEN`] apart.
     times: u32,
 }
 
 impl OutsidePaths {
-    /// `n` connections of clients outside failed; `once` is the client of one that counts once.
+    /// Records `n` failed connections of clients outside. `once` is the client of a failure that counts
+    /// once per client.
     pub(crate) fn fail(
         &mut self,
         (id, info): (u32, &ServiceInfo),
@@ -90,7 +91,7 @@ impl OutsidePaths {
         run.last = run.last.max(at);
         match once {
             Some(client) if run.clients.contains(&client) => {}
-            // More are not needed.
+            // No more clients are needed.
             Some(_) if run.clients.len() > limits.service_failures as usize => {}
             once => {
                 run.certain |= once.is_none();
@@ -102,7 +103,8 @@ impl OutsidePaths {
         let confirmed = run.n >= limits.service_failures && long;
         if confirmed {
             run.times = run.times.saturating_add(u32::from(!held));
-            // The next time takes as many anew: one client that comes again confirms nothing.
+            // The next confirmation needs as many new failures, so one client that retries confirms
+            // nothing.
             run.n = 0;
             run.clients.clear();
         }
@@ -111,8 +113,8 @@ impl OutsidePaths {
         }
     }
 
-    /// A connection of a client outside was proven. What a policy for another port of the Service may
-    /// have made counts no more either.
+    /// Records a proof by a client outside. It also clears failures at other ports of the Service that a
+    /// policy may have caused.
     pub(crate) fn prove(&mut self, (id, info): (u32, &ServiceInfo)) {
         self.0.retain(|other, run| {
             if *other != id && (run.certain || !run.is_of(info)) {
@@ -124,12 +126,13 @@ impl OutsidePaths {
         });
     }
 
-    /// The Service ports that are followed.
+    /// The Service ports that are tracked.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u32> {
         self.0.keys().copied()
     }
 
-    /// Drops the oldest run that keeps nobody away and began before `at`. Returns whether there was one.
+    /// Removes the oldest run that keeps no load balancer away and began before `at`. Returns whether there
+    /// was one.
     fn make_room(&mut self, at: Mono) -> bool {
         let is_idle = |run: &Run| run.last < at && run.until.is_none_or(|until| until <= at);
         let idle = self.0.iter().filter(|(_, run)| is_idle(run));
@@ -138,13 +141,14 @@ impl OutsidePaths {
         oldest.is_some_and(|id| self.0.remove(&id).is_some())
     }
 
-    /// The node as a whole fails, or may have been seen failing wrongly: no Service is to blame.
+    /// Clears all runs: the node as a whole fails, or may have been observed wrongly, so no single Service
+    /// is at fault.
     pub(crate) fn excuse(&mut self) {
         self.0.clear();
     }
 
-    /// Forgets failures of long ago, and of Service ports that are gone or have no endpoints: one that is
-    /// made anew may have its id again.
+    /// Forgets old failures, and Service ports that are gone or have no endpoints: a new one may reuse the
+    /// id.
     pub(crate) fn forget(&mut self, now: Mono, directory: &dyn Directory) {
         self.0.retain(|id, run| {
             let info = directory.service(*id);
@@ -153,7 +157,7 @@ impl OutsidePaths {
         });
     }
 
-    /// Services that are broken, each once for each family, in order.
+    /// Broken Services in order, once per family.
     pub(crate) fn broken(&self, now: Mono) -> Vec<(ObjectName, Family)> {
         let runs = self.0.values();
         let broken = runs.filter(|run| run.until.is_some_and(|until| until > now));
@@ -208,7 +212,7 @@ mod tests {
         Mono(second * 1_000_000_000)
     }
 
-    /// One failure of web at each of these seconds.
+    /// web fails once at each of these seconds.
     fn fail(paths: &mut OutsidePaths, seconds: &[u64]) {
         for at in seconds {
             let limits = Limits::default();
@@ -229,15 +233,15 @@ mod tests {
         let web = ObjectName::new("shop", "web");
         assert_eq!(paths.broken(second(2)), [(web, Family::V4)]);
         paths.prove((WEB, &info("web")));
-        assert!(!is_broken(&paths, 2), "proven since");
+        assert!(!is_broken(&paths, 2), "proven again");
         fail(&mut paths, &[3, 4]);
-        assert!(!is_broken(&paths, 4), "two since the proof");
+        assert!(!is_broken(&paths, 4), "only two after the proof");
         paths.prove((WEB, &info("web")));
         fail(&mut paths, &[5, 5, 5]);
-        assert!(!is_broken(&paths, 5), "all at once, since the proof");
+        assert!(!is_broken(&paths, 5), "all at once after the proof");
         let mut paths = OutsidePaths::default();
         fail(&mut paths, &[1, 12, 23, 34]);
-        assert!(!is_broken(&paths, 34), "far between");
+        assert!(!is_broken(&paths, 34), "too far apart");
     }
 
     #[test]
@@ -255,7 +259,7 @@ mod tests {
             held.push(now - confirmed);
         }
         assert_eq!(held, [10, 20, 40, 80, 160, 300, 300]);
-        // It fails on while it is kept away: clients that stayed.
+        // It keeps failing while it is kept away, because some clients stayed.
         fail(&mut paths, &[now, now + 1, now + 2, now + 200]);
         assert!(is_broken(&paths, now + 499) && !is_broken(&paths, now + 500));
         paths.forget(second(now + 200 + 901), &Known(&[(WEB, "web")]));
@@ -277,7 +281,7 @@ mod tests {
         assert!(!fail(2, 8) && fail(3, 8));
         assert!(
             fail(3, 17) && !fail(3, 18),
-            "one that comes again holds nothing"
+            "a client that retries does not extend the hold"
         );
     }
 
@@ -294,7 +298,7 @@ mod tests {
         assert!(!is_broken(&paths, 6));
     }
 
-    /// One refused client a second at the port of this id.
+    /// Each second another client is refused at the port with this id.
     fn refuse(paths: &mut OutsidePaths, id: u32, seconds: std::ops::Range<u8>) {
         for at in seconds {
             let client = IpAddr::from([198, 51, 100, at]);
@@ -303,7 +307,7 @@ mod tests {
         }
     }
 
-    /// A policy may reject what goes to one port, and lets the other through.
+    /// A policy may reject connections to one port and let the other through.
     #[test]
     fn a_proof_at_another_port_clears_failures_that_a_policy_explains() {
         const OTHER: u32 = 8;
@@ -317,12 +321,12 @@ mod tests {
         refuse(&mut paths, OTHER, 4..6);
         paths.prove((WEB, &info("web")));
         refuse(&mut paths, OTHER, 6..8);
-        assert!(!is_broken(&paths, 7), "two since the proof");
+        assert!(!is_broken(&paths, 7), "only two after the proof");
         fail(&mut paths, &[10, 11, 12]);
         paths.prove((OTHER, &info("web")));
         assert!(
             is_broken(&paths, 12),
-            "no policy has them leave untranslated"
+            "no policy makes connections leave untranslated"
         );
     }
 
@@ -333,13 +337,13 @@ mod tests {
         paths.forget(second(3), &Known(&[(WEB, "web")]));
         assert!(is_broken(&paths, 3));
         paths.forget(second(3), &Known(&[(WEB, "api")]));
-        assert!(!is_broken(&paths, 3), "the id is another Service's");
+        assert!(!is_broken(&paths, 3), "another Service has the id");
         fail(&mut paths, &[4, 5, 6]);
         paths.forget(second(6), &Known(&[]));
-        assert!(!is_broken(&paths, 6), "it is gone");
+        assert!(!is_broken(&paths, 6), "the Service is gone");
     }
 
-    /// A late failure finds room, but not that of a Service that is broken, or failed just now.
+    /// A late failure finds room, but not by displacing a Service that is broken or failed just now.
     #[test]
     fn places_are_bounded() {
         let mut paths = OutsidePaths::default();
@@ -349,11 +353,11 @@ mod tests {
             paths.fail((id, &info("api")), (1, None), second(3), &limits);
         }
         assert_eq!(paths.0.len(), KEPT);
-        assert!(!paths.0.contains_key(&1_999), "all of one moment");
+        assert!(!paths.0.contains_key(&1_999), "no run is older");
         paths.fail((1_999, &info("api")), (1, None), second(4), &limits);
         assert_eq!(paths.0.len(), KEPT);
         assert!(is_broken(&paths, 4) && paths.0.contains_key(&1_999));
-        // The hold is over: there is room.
+        // Room is free once the hold is over.
         let mut paths = OutsidePaths::default();
         for id in 0..KEPT as u32 {
             for at in 1..4 {

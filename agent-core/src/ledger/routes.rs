@@ -1,9 +1,10 @@
 //! Connections that left by an uplink although their endpoint is on this node: its route is gone, and the
-//! default route took its place.
+//! default route is used instead.
 //!
-//! No policy does that, for any client. A single endpoint may be leaving, with its route removed before its
-//! slice is updated. Anybody who may edit a Service can list any address as an endpoint of this node. So it takes
-//! two endpoints, of two namespaces if two are in use. The verdict decides, not this module.
+//! No policy does that to any client. But a single endpoint may be leaving, with its route removed before
+//! its slice is updated. And anybody who can edit a Service can list any address as an endpoint of this
+//! node. So two endpoints are needed, in two namespaces if two are in use. The verdict decides, not this
+//! module.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,10 +15,10 @@ use super::service::WINDOW;
 use crate::limits::Limits;
 use crate::time::Mono;
 
-/// Endpoints kept: two of each namespace are enough.
+/// Maximum number of endpoints: two of each namespace are enough.
 const KEPT: usize = 16;
 const KEPT_OF_NAMESPACE: usize = 2;
-/// Endpoints kept that are reached by an uplink.
+/// Maximum number of endpoints that are reached by an uplink.
 const REACHED_KEPT: usize = 64;
 
 /// Connections of one family since the last one that reached an endpoint of this node.
@@ -29,13 +30,13 @@ pub(crate) struct WrongRoutes {
     /// Arrival of the last one.
     pub(crate) last: Mono,
     pub(crate) connections: u32,
-    /// Endpoints that answered connections which left by an uplink, as where pods are bridged to it: silent ones
-    /// hang. The latest last.
+    /// Endpoints that answered over an uplink, because pods may be bridged to it; the latest last. If such
+    /// an endpoint falls silent, it hangs and is not misrouted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     by_uplink: Vec<IpAddr>,
     /// Arrival of the last connection that reached an endpoint of this node.
     succeeded: Option<Mono>,
-    /// When two endpoints were last missed, and when two of different namespaces were.
+    /// Last time with two missed endpoints, and with two in different namespaces.
     two: [Option<Mono>; 2],
 }
 
@@ -48,7 +49,7 @@ struct Missed {
 }
 
 impl WrongRoutes {
-    /// A connection that arrived then left by an uplink for this endpoint and stayed unanswered.
+    /// Records a connection that left by an uplink for this endpoint and stayed unanswered.
     pub(crate) fn miss(
         &mut self,
         endpoint: IpAddr,
@@ -90,9 +91,9 @@ impl WrongRoutes {
         }
     }
 
-    /// An endpoint answered over an uplink: that is the way to it.
+    /// An endpoint answered over an uplink, so the uplink is the right way.
     pub(crate) fn reach(&mut self, endpoint: IpAddr) {
-        // A connection that is still followed is reported with each sample.
+        // Each sample reports connections that are still tracked again.
         if self.by_uplink.last() == Some(&endpoint) {
             return;
         }
@@ -111,7 +112,7 @@ impl WrongRoutes {
         };
     }
 
-    /// A connection that arrived then reached an endpoint of this node.
+    /// A connection that arrived at that time reached an endpoint of this node.
     pub(crate) fn succeed(&mut self, arrived: Mono) {
         self.succeeded = self.succeeded.max(Some(arrived));
         if arrived >= self.since {
@@ -127,8 +128,8 @@ impl WrongRoutes {
         };
     }
 
-    /// Whether enough connections missed enough endpoints. It holds for as long as the run: load balancers
-    /// that received 503 send no more clients.
+    /// Whether enough connections missed enough endpoints. This holds for the rest of the run, since load
+    /// balancers that received 503 send no more clients.
     pub(crate) fn are_confirmed(&self, needs_two_namespaces: bool, limits: &Limits) -> bool {
         self.two[usize::from(needs_two_namespaces)].is_some()
             && self.connections >= limits.service_failures

@@ -1,7 +1,7 @@
-//! Services that worked, by the class of their clients, and the failures of each since it last did.
+//! Services that worked, by class of clients, and the failures of each since its last success.
 //!
-//! Only these are witnesses: a Service that was never seen to work may be new, or denied. The failures end
-//! with the next success of the same Service and class. Nothing here decides whether they accuse the node.
+//! Only these are witnesses: a Service that never worked may be new, or denied by a policy. Its failures
+//! end with the next success for the same class. Nothing here decides whether they accuse the node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash as _, Hasher as _};
@@ -17,39 +17,39 @@ use crate::evidence::ServiceInfo;
 use crate::limits::{FIRST_ENDPOINTS, FORGOTTEN, Limits};
 use crate::time::Mono;
 
-/// Service ports kept: breadth takes two, and all of them are written whenever the agent's state is. One more
-/// takes the place of the one of its namespace that was used longest ago. A namespace that has none among them
-/// gets a place of the one that has most: no tenant's Services keep all others from accusing.
+/// Maximum number of Service ports: breadth needs two, and all are stored with the agent's state. When it
+/// is full, a new port replaces the least recently used one of its namespace. A namespace without any takes
+/// a place from the namespace with most, so no tenant can exclude all others.
 const KEPT: usize = 256;
-/// A failure among successes indicates for this long that only some clients fail, for reasons on their side.
+/// For this long after a failure among successes, some clients may fail for reasons on their side.
 const MIXED: Duration = Duration::from_secs(10);
-/// Time between two readings, and some more.
+/// A little more than the time between two readings.
 const ONE_READING: Duration = Duration::from_millis(500);
-/// Clients kept of one Service's failures: the decision needs two.
+/// Maximum number of clients per failing Service: the decision needs two.
 const CLIENTS_KEPT: usize = 4;
 
-/// By a hash of family, name and port: ids do not outlive a restart of the agent, and are used again.
+/// By hash of family, name and port, because ids do not outlive the agent and are reused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ServicesSeenWorking(BTreeMap<u64, Known>);
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Known {
-    /// Hash of its name.
+    /// Hash of the namespace's name.
     namespace: u64,
     #[serde(with = "crate::names::FamilyName")]
     family: Family,
     last: Mono,
-    /// When it was last dialled without an endpoint, unless it worked since: a proxy may be late with
-    /// the next one.
+    /// When it was last dialled without an endpoint, unless it worked since: a proxy may be late with the
+    /// next endpoint.
     #[serde(default)]
     emptied: Option<Mono>,
-    /// Connections that succeeded. Agents of before did not count them.
+    /// Number of successful connections; older agents did not count them.
     #[serde(default = "enough")]
     successes: u32,
-    /// The last failure before a success: some of its clients fail while others are served.
+    /// The last failure before a success: some clients fail while others are served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     mixed: Option<Mono>,
-    /// It never worked, and nothing else did when it failed.
+    /// Whether it never worked, and nothing else had worked when it failed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     never: bool,
     /// Failures since the last success.
@@ -68,27 +68,28 @@ pub(crate) struct Failing {
     pub(crate) label: String,
     /// `namespace/name`.
     pub(crate) object: String,
-    /// Current endpoints when it last failed.
+    /// Number of endpoints at the last failure.
     pub(crate) endpoints: u32,
-    /// Arrival of the first; where that is not known, when it was noticed.
+    /// Arrival of the first one, or the time when it was noticed if the arrival is unknown.
     pub(crate) since: Mono,
     /// When the last one was noticed.
     pub(crate) last: Mono,
-    /// By [`Failure`], as they were counted.
+    /// From counters, by [`Failure`].
     counted: [u64; FAILURES],
-    /// The same as they were reported one by one, at a limited rate: neither of the two is always whole.
+    /// From single reports, by [`Failure`]. Reports are limited in rate, and neither number is always
+    /// complete.
     reported: [u64; FAILURES],
-    /// Some of them were refused by ICMP, as a REJECT rule does.
+    /// Whether some were refused by ICMP, as a REJECT rule does.
     pub(crate) icmp: bool,
-    /// Some of them left by an uplink for an endpoint of this node.
+    /// Whether some left by an uplink for an endpoint of this node.
     #[serde(default)]
     pub(crate) misdelivered: bool,
-    /// Distinct clients, as far as they are known.
+    /// Distinct clients that are known.
     pub(crate) clients: Vec<IpAddr>,
 }
 
 impl Failing {
-    /// By [`Failure`].
+    /// Failures by kind: the greater number of each.
     pub(crate) fn failures(&self) -> [u64; FAILURES] {
         let mut failures = self.counted;
         for (failures, reported) in failures.iter_mut().zip(self.reported) {
@@ -102,38 +103,38 @@ impl Failing {
     }
 }
 
-/// Failures to add.
+/// New failures.
 pub(crate) struct NewFailures {
-    /// Arrival of the first; where only counts tell, the latest that it can have been.
+    /// Arrival of the first one; the latest possible one if only counts are known.
     pub(crate) arrived: Mono,
-    /// The same as far as it is known: where only counts tell, when they were noticed.
+    /// The same as far as known: when they were noticed if only counts are known.
     pub(crate) since: Mono,
     /// When they were noticed.
     pub(crate) noticed: Mono,
     pub(crate) failure: Failure,
-    /// Zero for the report of a single connection, which is counted apart.
+    /// 0 for the report of a single connection, which the counters contain as well.
     pub(crate) count: u32,
     pub(crate) icmp: bool,
     pub(crate) misdelivered: bool,
     pub(crate) client: Option<IpAddr>,
 }
 
-/// A Service that worked, and fails.
+/// A Service that worked and now fails.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailingService<'a> {
     pub(crate) failing: &'a Failing,
     /// When it last worked.
     pub(crate) worked: Mono,
-    /// Connections that had succeeded.
+    /// Number of successful connections before.
     pub(crate) successes: u32,
-    /// Just before, some of its clients failed while others were served.
+    /// Whether some of its clients failed just before while others were served.
     pub(crate) is_mixed: bool,
-    /// It is the pod probe's.
+    /// Whether it is the pod probe's Service.
     pub(crate) is_pod_probe: bool,
 }
 
 impl ServicesSeenWorking {
-    /// `count` connections to that Service succeeded, all seen by `last`. Its failures are over.
+    /// Records `count` successful connections, seen by `last`. They end its failures.
     pub(crate) fn succeed(&mut self, info: &ServiceInfo, count: u32, last: Mono) {
         let (service, namespace) = hashes(info);
         if self.0.len() >= KEPT && !self.0.contains_key(&service) {
@@ -163,9 +164,9 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Records failed connections to a Service. Has no effect if that Service never worked (unless `never` is set:
-    /// nothing ever did), has had endpoints for a moment only, or worked after the connections had arrived. A pause
-    /// of more than `pause` ends a run of failures.
+    /// Records failed connections to a Service. Ignored if the Service never worked (unless `never` is set:
+    /// nothing ever did), if its first endpoints are new, or if it worked after these connections arrived.
+    /// A run ends after `pause` without a failure.
     pub(crate) fn fail(
         &mut self,
         info: &ServiceInfo,
@@ -192,7 +193,8 @@ impl ServicesSeenWorking {
             return;
         };
         if known.last >= new.arrived {
-            // A success is as old as the reading that showed it: of the same moment nothing is known.
+            // A success is only known to the reading that showed it, so failures of about the same time are
+            // ambiguous.
             let before = known.last.since(new.arrived) > ONE_READING;
             known.mixed = known.mixed.max(before.then_some(new.arrived));
             return;
@@ -244,7 +246,7 @@ impl ServicesSeenWorking {
         })
     }
 
-    /// Connections may have succeeded unseen: failures that had not lasted for `confirmed` are forgotten.
+    /// Forgets failures that had not lasted for `confirmed`, since connections may have succeeded unseen.
     pub(crate) fn lose_sight(&mut self, confirmed: Duration) {
         for known in self.0.values_mut() {
             let lasted = |failing: &Failing| failing.last.since(failing.since) >= confirmed;
@@ -261,7 +263,7 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Forgets the Service of the namespace with most of them that was used longest ago.
+    /// Forgets the least recently used Service of the namespace with most of them.
     fn make_room(&mut self) {
         let mut shares: BTreeMap<u64, usize> = BTreeMap::new();
         for known in self.0.values() {
@@ -274,7 +276,7 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Forgets the Service of a namespace that was used longest ago.
+    /// Forgets the least recently used Service of a namespace.
     fn forget_oldest(&mut self, namespace: u64) {
         let theirs = self
             .0
@@ -286,12 +288,12 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Whether no connection of that family to any Service succeeded.
+    /// Whether no connection of that family ever succeeded.
     pub(crate) fn is_empty(&self, family: Family) -> bool {
         self.of(family).all(|known| known.never)
     }
 
-    /// Notes that a Service was dialled while it had no endpoint.
+    /// Records that a Service was dialled without having an endpoint.
     pub(crate) fn lack_endpoints(&mut self, info: &ServiceInfo, at: Mono) {
         if let Some(known) = self.0.get_mut(&hashes(info).0) {
             known.emptied = Some(at);
@@ -299,26 +301,26 @@ impl ServicesSeenWorking {
         }
     }
 
-    /// Whether a connection to that Service was proven, and its endpoints are not new (`FIRST_ENDPOINTS`).
+    /// Whether the Service ever worked and its endpoints are not new (`FIRST_ENDPOINTS`).
     pub(crate) fn has(&self, info: &ServiceInfo, now: Mono) -> bool {
         let late = |at: Mono| now.since(at) > FIRST_ENDPOINTS;
         let known = self.0.get(&hashes(info).0);
         known.is_some_and(|known| !known.never && known.emptied.is_none_or(late))
     }
 
-    /// Whether a connection to that Service was proven since then.
+    /// Whether the Service worked after `since`.
     pub(crate) fn has_lately(&self, info: &ServiceInfo, since: Mono) -> bool {
         let known = self.0.get(&hashes(info).0);
         known.is_some_and(|known| known.last >= since)
     }
 
-    /// Number of namespaces of which Services were used in the last hour.
+    /// Number of namespaces whose Services were used in the last hour.
     pub(crate) fn namespaces(&self, family: Family, now: Mono) -> usize {
         self.namespaces_used(family, now).len()
     }
 
-    /// Those namespaces, by hash. The pod probe's is none: it is on every node, and must not be the second
-    /// one without which the users' own does not accuse.
+    /// Hashes of these namespaces. The pod probe's does not count: it is on every node, so a single
+    /// namespace of users would never be enough to accuse.
     pub(crate) fn namespaces_used(&self, family: Family, now: Mono) -> BTreeSet<u64> {
         let in_use = self
             .of(family)
@@ -331,10 +333,10 @@ impl ServicesSeenWorking {
     }
 }
 
-/// Stands for the pod probe's namespace.
+/// Replaces the hash of the pod probe's namespace.
 const PROBES: u64 = 0;
 
-/// Of the Service port, and of its namespace.
+/// Hashes of the Service port and of its namespace.
 fn hashes(info: &ServiceInfo) -> (u64, u64) {
     let mut hasher = FnvHasher::default();
     info.name.namespace.hash(&mut hasher);
@@ -397,10 +399,10 @@ mod tests {
         let late = Mono(0).plus(FIRST_ENDPOINTS).plus(Duration::from_nanos(1));
         assert!(worked.has(&service, late));
         worked.succeed(&service, 1, Mono(1));
-        assert!(has(&worked, &service), "it worked with the next ones");
+        assert!(has(&worked, &service), "it worked with its next endpoints");
     }
 
-    /// One namespace with hundreds of Services, from the start on.
+    /// One namespace starts with hundreds of Services.
     #[test]
     fn no_namespace_takes_all_places() {
         let mut worked = ServicesSeenWorking::default();

@@ -1,4 +1,4 @@
-//! Evidence kept per Service port that has failures.
+//! Evidence kept per failing Service port.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
@@ -15,7 +15,7 @@ use crate::evidence::{ServiceInfo, Sighting};
 use crate::limits::Limits;
 use crate::time::Mono;
 
-/// Connections to endpoints that left, remembered per Service port and source class.
+/// Maximum number of connections to endpoints that left, per Service port and source class.
 const STALE_KEPT: usize = 16;
 
 /// A Service port and family with failures.
@@ -28,28 +28,28 @@ pub(crate) struct Track {
     #[serde(with = "crate::names::FamilyName")]
     pub(crate) family: Family,
     pub(crate) endpoints: u32,
-    /// The first failure that is remembered.
+    /// First failure that is remembered.
     pub(crate) since: Mono,
-    /// The last one; unheard ones count here too.
+    /// Last failure, including unheard ones.
     pub(crate) last: Mono,
-    /// The last proof after `since`.
+    /// Last proof after `since`.
     pub(crate) last_proof: Option<Mono>,
-    /// By [`Failure`], since `since`.
+    /// Failures after `since`, by [`Failure`].
     pub(crate) failures: [u64; FAILURES],
-    /// Leaked, misrouted: they need no second look. With when one was last seen.
+    /// Leaked and misrouted connections, which need no confirmation, with the time of the last one.
     certain: [(Failure, Window, Option<Mono>); 2],
-    /// Refused and lost, by class of clients, since the last success of the same class.
+    /// Refused and lost connections by class of clients, since the last success of that class.
     #[serde(default, rename = "doubtful_by_class")]
     doubtful: [Option<Run>; SOURCE_CLASSES],
-    /// By place: pods, and all others.
+    /// Connections of pods, then those of all others.
     stale: [VecDeque<StaleConnection>; 2],
-    /// By place too: who dialled endpoints that left.
+    /// Source ports that dialled endpoints that left, in the same order.
     #[serde(default, skip_serializing_if = "SourcePorts::are_none")]
     dialled_from: [SourcePorts; 2],
-    /// Those that dialled an endpoint that left by its own address, with when one last did.
+    /// Connections that dialled the address of an endpoint that left, and the time of the last one.
     #[serde(default)]
     dialled: (Window, Option<Mono>),
-    /// The last failure that was reported with its addresses.
+    /// Addresses of the last reported failure.
     pub(crate) example: Option<Example>,
 }
 
@@ -64,24 +64,25 @@ struct Run {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct StaleConnection {
     pub(crate) at: Mono,
-    /// Time between the endpoint's departure and the arrival of the connection.
+    /// Time from the endpoint's departure to the arrival of the connection.
     pub(crate) age: Duration,
     pub(crate) client: IpAddr,
-    /// The client is a pod of this node. Both flags are unset for the node's own connections and in older recordings.
+    /// Whether the client is a pod of this node. Both flags are unset for connections of the node itself
+    /// and in older recordings.
     #[serde(default)]
     pub(crate) of_pod: bool,
-    /// The client is outside.
+    /// Whether the client is outside.
     #[serde(default)]
     pub(crate) of_outsider: bool,
     pub(crate) destination: Option<SocketAddr>,
-    /// The same client and port dialled that endpoint before: conntrack may remember the connection, and then no
-    /// rule was evaluated.
+    /// Whether the same client and port dialled that endpoint before: conntrack may remember the
+    /// connection, and then no rule was evaluated.
     #[serde(default)]
     pub(crate) is_reused: bool,
 }
 
 impl StaleConnection {
-    /// When the endpoint had left.
+    /// When the endpoint left.
     pub(crate) fn left(&self) -> Mono {
         self.at.minus(self.age)
     }
@@ -137,14 +138,14 @@ impl Track {
         }
     }
 
-    /// Whether this is still the Service of that id: ids are used again.
+    /// Whether the id still belongs to this Service: ids are reused.
     pub(crate) fn is(&self, info: &ServiceInfo) -> bool {
         self.name == info.name && *self.port == *info.port && self.family == info.family
     }
 
-    /// Counts failures, all seen by `at`.
+    /// Counts failures that were noticed by `at`.
     pub(crate) fn count(&mut self, class: SourceClass, failure: Failure, n: u32, at: Mono) {
-        // A failure after a quiet while is another trouble, with an account of its own.
+        // After a quiet time a failure is a new trouble with new counts.
         if at.since(self.last) > WINDOW {
             (self.since, self.failures) = (at, [0; FAILURES]);
             self.doubtful = [None; SOURCE_CLASSES];
@@ -170,7 +171,7 @@ impl Track {
         }
     }
 
-    /// Takes in a connection that dialled an endpoint that left by its own address; it is counted apart.
+    /// Records a connection to the address of an endpoint that left. The counters contain it as well.
     pub(crate) fn dial(&mut self, sighting: &Sighting, at: Mono) {
         let (window, last) = &mut self.dialled;
         window.add(at, 1);
@@ -178,8 +179,8 @@ impl Track {
         self.example = Some(Example::of(sighting));
     }
 
-    /// Remembers the addresses of a failure; it is counted apart. Says whether conntrack may remember the client,
-    /// so that the connection shows nothing of the rules.
+    /// Records the addresses of a failure, which the counters contain as well. Returns whether conntrack
+    /// may remember the client, so that the connection shows nothing about the rules.
     pub(crate) fn sight(&mut self, sighting: &Sighting, at: Mono) -> bool {
         self.since = self.since.min(at);
         self.last = self.last.max(at);
@@ -195,7 +196,7 @@ impl Track {
         let is_reused = self.dialled_from[place].met_before(client, sighting.destination, at);
         let kept = &mut self.stale[place];
         if kept.len() == STALE_KEPT {
-            // Many of one client must not take the place of the few that count.
+            // Reused ports go first, so that one client cannot displace the few connections that count.
             let reused = kept.iter().position(|of| of.is_reused);
             kept.remove(reused.unwrap_or_default());
         }
@@ -217,8 +218,8 @@ impl Track {
         self.doubtful[class as usize] = None;
     }
 
-    /// Whether anything worth a word failed lately. Connections to an endpoint that left a moment
-    /// ago are no trouble: every rollout has them.
+    /// Whether a recent failure is worth reporting. Connections to an endpoint that left a moment ago are
+    /// not, since every rollout has them.
     pub(crate) fn is_trouble(&self, now: Mono, limits: &Limits) -> bool {
         let recent = |at: Mono| now.since(at) <= WINDOW;
         let other = self.failures.iter().sum::<u64>() > self.failures[Failure::Stale as usize];
@@ -226,23 +227,23 @@ impl Track {
         dialled || (other && recent(self.last)) || self.last_stale(limits).is_some_and(recent)
     }
 
-    /// New connections to endpoints that had left, unless the Service's connections succeed since.
+    /// Remembered connections to endpoints that had left.
     pub(crate) fn stale(&self) -> impl Iterator<Item = &StaleConnection> + Clone {
         self.stale.iter().flatten()
     }
 
-    /// When an endpoint that had left longer than the grace was last dialled, by anyone.
+    /// When an endpoint that left longer ago than the grace period was last dialled, by any client.
     pub(crate) fn last_stale(&self, limits: &Limits) -> Option<Mono> {
         self.old_stale(limits).map(|seen| seen.at).max()
     }
 
-    /// Connections to endpoints that had left longer than the grace.
+    /// Connections to endpoints that left longer ago than the grace period.
     fn old_stale(&self, limits: &Limits) -> impl Iterator<Item = &StaleConnection> {
         let stale = self.stale.iter().flatten();
         stale.filter(|seen| seen.age > limits.left_grace)
     }
 
-    /// Failure by which the Service is confirmed to be broken, if it is.
+    /// Failure that confirms the Service to be broken, if it is.
     pub(crate) fn confirmed(&self, now: Mono, limits: &Limits) -> Option<Failure> {
         let mut among = [0; FAILURES];
         if self.is_going_on(self.last_stale(limits), now, limits) {
@@ -275,26 +276,26 @@ impl Track {
         commonest(&among)
     }
 
-    /// Whether failures of one kind still come, or nothing got through since the last of them. A
-    /// repair is believed after a moment, not when the window has emptied.
+    /// Whether failures of one kind continue, or nothing succeeded after the last one. A repair counts
+    /// after a quiet moment, not when the window is empty.
     fn is_going_on(&self, last: Option<Mono>, now: Mono, limits: &Limits) -> bool {
         last.is_some_and(|last| {
             now.since(last) <= limits.service_quiet || self.last_proof.is_none_or(|at| at < last)
         })
     }
 
-    /// The commonest failure so far.
+    /// The most common failure so far.
     pub(crate) fn commonest(&self) -> Failure {
         commonest(&self.failures).unwrap_or(Failure::Stale)
     }
 }
 
-/// Span that a [`Window`] counts; the last second is counted as far as it has come.
+/// Span of a [`Window`]; the current second is incomplete.
 pub(crate) const WINDOW: Duration = Duration::from_secs(SECONDS as u64);
 
 const SECONDS: usize = 10;
 
-/// Counts by second.
+/// Counts per second.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Window {
     /// The second and its count, at the second's place modulo [`SECONDS`].
@@ -302,7 +303,6 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Counts `n` more at `at`.
     pub(crate) fn add(&mut self, at: Mono, n: u32) {
         let second = at.0 / 1_000_000_000;
         let bucket = &mut self.buckets[(second % SECONDS as u64) as usize];
@@ -312,7 +312,6 @@ impl Window {
         bucket.1 = bucket.1.saturating_add(n);
     }
 
-    /// Number of events within [`WINDOW`] before `now`.
     pub(crate) fn at(&self, now: Mono) -> u32 {
         let second = now.0 / 1_000_000_000;
         let recent = |age: u64| age < SECONDS as u64;

@@ -1,7 +1,7 @@
-//! Source ports that dialled endpoints which had left. conntrack sends a client that uses its port again to the
-//! endpoint of the first time, whatever the rules say by now.
+//! Source ports that dialled endpoints that left. conntrack sends a client that reuses its port to the
+//! endpoint of the first time, whatever the current rules are.
 //!
-//! Nothing here decides; a port that is forgotten counts as a new one.
+//! Nothing here decides. A forgotten port counts as a new one.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -11,23 +11,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::time::Mono;
 
-/// Ports kept. A client that uses more ports than this before it repeats one appears as new clients.
+/// Maximum number of ports. A client that uses more ports before it repeats one appears as new clients.
 const KEPT: usize = 64;
-/// conntrack forgets a connection that nobody answered, or that was closed, after two minutes.
+/// Time for which conntrack may remember a port: it forgets unanswered and closed connections after two
+/// minutes.
 const REMEMBERED: Duration = Duration::from_secs(130);
 
-/// Clients with their ports, the endpoints that they were sent to, and when: the latest last.
+/// Client with port, endpoint, and time of the connection; the latest last.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct SourcePorts(VecDeque<(SocketAddr, Option<SocketAddr>, Mono)>);
 
 impl SourcePorts {
-    /// Whether there are none.
     pub(super) fn are_none(ports: &[Self; 2]) -> bool {
         ports.iter().all(|of| of.0.is_empty())
     }
 
-    /// Records a connection. Returns whether conntrack may have sent it to the endpoint of an earlier one from the
-    /// same port. Port 0 means unknown.
+    /// Records a connection. Returns whether conntrack may have sent it to the endpoint of an earlier one
+    /// from the same port. Port 0 means unknown.
     pub(super) fn met_before(
         &mut self,
         client: SocketAddr,

@@ -1,5 +1,5 @@
-//! The ledger against a naive recount: one that keeps every failure of a run, and every failure of
-//! a Service, and adds them up whenever it is asked.
+//! The ledger against a naive recount, which keeps every failure of a run and of a Service and adds them up
+//! when needed.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -20,7 +20,7 @@ mod model;
 
 use model::Model;
 
-/// Ids: three ports of two Services over IPv4, one over IPv6, the sentinel; then nobody.
+/// Ids: three ports of two Services over IPv4, one over IPv6, and the sentinel. Higher ids are unknown.
 pub(super) struct Names([(ObjectName, &'static str, Family); 5]);
 
 const SENTINEL: u32 = 4;
@@ -51,7 +51,7 @@ impl Directory for Names {
     }
 }
 
-/// Outcome of some connections of one Service between two looks.
+/// Outcome of some connections of one Service between two samples.
 #[derive(Clone, Debug)]
 struct Event {
     service: u32,
@@ -63,11 +63,11 @@ struct Event {
 #[derive(Clone, Debug)]
 enum Fate {
     Proven,
-    /// One of them reported with its addresses: the client, and how long before the look in ms.
+    /// One of them is reported with its addresses: the client, and the time before the sample in ms.
     Failed(Failure, Option<(u8, u64)>),
 }
 
-/// One look: how long after the last one, and what happened before it.
+/// One sample: its distance from the last one, and the events before it.
 #[derive(Clone, Debug)]
 struct Look {
     after: u64,
@@ -109,8 +109,8 @@ fn any_look() -> impl Strategy<Value = Look> {
 }
 
 impl Look {
-    /// The sample of a kernel that is read at `at`. `proofs` are the times that it holds, of which
-    /// the last may be reported a look later than it is counted.
+    /// The sample of a kernel that is read at `at`. `proofs` are its times of proofs, the last of which may
+    /// be reported a sample later than it is counted.
     fn sample(&self, at: Mono, proofs: &mut [[Option<Mono>; 3]; FAMILIES]) -> Sample {
         let mut sample = Sample {
             at,
@@ -135,7 +135,8 @@ impl Event {
         match self.fate {
             Fate::Proven => {
                 counts[Outcome::Proven as usize] = self.n;
-                // The kernel notes no proof of the sentinel's; every third is told late.
+                // The kernel records no times of the sentinel's proofs, and a third of the others come
+                // late.
                 if self.service < SENTINEL && self.n < 3 {
                     let family = usize::from(self.service == 3);
                     proofs[family][self.class as usize] = Some(sample.at.minus(ms(1)));
@@ -194,12 +195,12 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Boot was a while ago.
+/// Start of the tests, long after boot.
 const BEGAN: Mono = Mono(1_000_000_000_000);
 
 proptest! {
     #[test]
-    fn the_ledger_is_what_a_recount_comes_to(
+    fn the_ledger_equals_a_recount(
         looks in prop::collection::vec(any_look(), 1..if cfg!(miri) { 20 } else { 80 }),
     ) {
         let names = Names::new();
@@ -215,7 +216,6 @@ proptest! {
         }
     }
 
-    /// The agent reads back the memory that it wrote, unchanged.
     #[test]
     fn a_memory_is_read_as_it_was_written(
         looks in prop::collection::vec(any_look(), 1..if cfg!(miri) { 10 } else { 40 }),
@@ -237,7 +237,7 @@ proptest! {
         prop_assert_eq!(heir.seen(at), ledger.seen(at));
     }
 
-    /// The window against a list of all that was ever counted.
+    /// The window against a list of all counts.
     #[test]
     fn a_window_counts_the_last_ten_seconds(
         counts in prop::collection::vec((0_u64..4_000, 0_u32..5), 0..40),

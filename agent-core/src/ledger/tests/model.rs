@@ -1,9 +1,9 @@
-//! The recount. It says once more, without thrift, what `absorb.rs` says of proofs and failures.
+//! The recount: the rules of `absorb.rs` about proofs and failures, written again without regard to cost.
 
 use super::*;
 use crate::limits::{KEPT, Limits};
 
-/// A failure in a run, as it was noted.
+/// A failure in a run.
 #[derive(Clone, Debug)]
 struct Noted {
     since: Mono,
@@ -12,7 +12,7 @@ struct Noted {
     service: u32,
 }
 
-/// Everything that counts, in lists.
+/// Everything that counts, as lists.
 pub(super) struct Model {
     limits: Limits,
     before: Option<Mono>,
@@ -20,9 +20,9 @@ pub(super) struct Model {
     failures: [[Option<Mono>; 3]; FAMILIES],
     arrivals: [Option<Mono>; FAMILIES],
     runs: [Vec<Noted>; FAMILIES],
-    /// Counted failures of Services, ever.
+    /// All failures of Services that were counted.
     counted: BTreeMap<u32, Vec<(Mono, Failure, u32)>>,
-    /// When a Service was last heard of as failing, also by a report alone.
+    /// When a Service was last reported or counted as failing.
     heard: BTreeMap<u32, Mono>,
 }
 
@@ -60,7 +60,7 @@ impl Model {
         }
     }
 
-    /// After a gap only a run that had lasted goes on.
+    /// After a gap only runs that had lasted continue.
     fn drop_doubtful(&mut self, before: Mono) {
         for run in &mut self.runs {
             let since = run.iter().map(|noted| noted.since).min();
@@ -70,7 +70,7 @@ impl Model {
         }
     }
 
-    /// Records the proofs of this look, and returns the families that were proven in it.
+    /// Records the proofs of this sample, and returns the families that it proves.
     fn proofs(&mut self, sample: &Sample, before: Option<Mono>, names: &Names) -> [bool; 2] {
         let known = Family::ALL.map(|family| self.last_proof(family));
         for family in Family::ALL {
@@ -125,7 +125,7 @@ impl Model {
                 continue;
             }
             self.fail(family, delta.class, sample.at);
-            // It may have arrived before the proof.
+            // The connection may have arrived before the proof.
             let early = sample.at.minus(LOST_NOTICED);
             if self.last_proof(family) < Some(early) {
                 accusing.push((failure, n));
@@ -153,7 +153,7 @@ impl Model {
             return;
         }
         let heard = self.heard.entry(seen.service).or_insert(seen.at);
-        // Forgotten, and told again without a count, which was suspended.
+        // The Service was forgotten and is reported again without a count, which was suspended.
         if sample.at.since(*heard) > KEPT {
             self.counted.remove(&seen.service);
         }
@@ -173,7 +173,7 @@ impl Model {
         if self.last_proof(family) >= Some(began) {
             return;
         }
-        // The ring may hold old ones, which make no run older than this look.
+        // The ring may hold old failures, which must not date a run back beyond this sample.
         let floor = match gap {
             true => sample.at,
             false => sample.at.minus(self.limits.sample_gap),
@@ -206,7 +206,7 @@ impl Model {
     fn note(&mut self, service: u32, at: Mono, failure: Failure, n: u32) {
         let heard = self.heard.insert(service, at);
         let counted = self.counted.entry(service).or_default();
-        // After a quiet while it is another trouble.
+        // After a quiet time it is a new trouble.
         if heard.is_some_and(|heard| at.since(heard) > WINDOW) {
             counted.clear();
         }
@@ -217,7 +217,7 @@ impl Model {
         self.proofs[family as usize].into_iter().flatten().max()
     }
 
-    /// A run, added up.
+    /// The sum of a run.
     fn streak(&self, family: Family, names: &Names) -> Option<Streak> {
         let run = &self.runs[family as usize];
         let mut failures = [0; FAILURES];
@@ -258,7 +258,7 @@ impl Model {
     }
 }
 
-/// The family, where the connections are real ones of somebody's.
+/// The family, if these are real connections of a known Service.
 fn real(names: &Names, service: u32) -> Option<Family> {
     let info = names.service(service)?;
     (!info.sentinel).then_some(info.family)
