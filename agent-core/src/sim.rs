@@ -1,10 +1,10 @@
-//! A simulator: nodes as [`Node`] sees them, driven by a fake clock and one seed.
+//! A simulator of nodes, driven by a fake clock and one seed.
 //!
-//! Each node has a modelled datapath, clients, an API and a kernel that runs the very rules of
-//! `agent_common::classify`; the simulator plays the shell around [`Node::step`]. It knows the truth:
-//! which connections were answered. The same seed gives the same events and the same verdicts.
-//! Connections are TCP; the sentinel's probes are UDP too. [`cells`] are its tables of uses, faults and
-//! innocent worlds. It must name nothing outside of the core and `agent-common`, and no clock.
+//! Each node has a modelled datapath, clients, an API, and a kernel that runs the real rules of
+//! `agent_common::classify`. The simulator acts as the shell around [`Node::step`]. It records the truth:
+//! which connections were answered. The same seed gives the same events and verdicts. Connections are TCP;
+//! probes also use UDP. [`cells`] contains the tables of uses, faults and innocent worlds. The simulator
+//! must not name anything outside of the core and `agent-common`, nor a clock.
 
 pub mod cells;
 mod datapath;
@@ -42,49 +42,46 @@ pub use world::{
     TENANT_PODS, World,
 };
 
-/// When every simulation begins: the node is long up.
+/// Start of every simulation, long after boot.
 pub const BEGIN: Mono = Mono(1_000_000_000_000);
-/// Nodes of a fleet are stepped in turns this long.
+/// Time by which the nodes of a fleet advance in turn.
 const TURN: Duration = ms(100);
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Answer of a node's health port from a time on.
+/// Answer of a node's health port from this time on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answered {
-    /// Since when.
     pub at: Mono,
-    /// On /livez.
+    /// Status of /livez.
     pub livez: u16,
-    /// On /healthz.
+    /// Status of /healthz.
     pub healthz: u16,
-    /// Because of this state.
     pub state: State,
-    /// And this cause.
     pub cause: Option<Cause>,
 }
 
-/// True outcomes of connections, by who dialled.
+/// True outcomes of connections by client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Truths {
     /// Pods of the node, and the node itself.
     pub pods: Truth,
     /// Clients from outside.
     pub outsiders: Truth,
-    /// Connections of the tenant's pods, or to his Services.
+    /// Connections of the tenant's pods or to the tenant's Services.
     pub tenant: Truth,
-    /// The pod probe's.
+    /// Connections of the pod probe.
     pub pod_probe: Truth,
 }
 
-/// A connection whose first SYN was not answered, though nobody meant it to fail.
+/// A connection whose first SYN was not answered, although it should have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unanswered {
     pub at: Mono,
     pub client: Client,
-    /// It was sent to an endpoint that has left.
+    /// Whether it was sent to an endpoint that has left.
     pub stale: bool,
     /// The endpoint, if the route to it is gone.
     pub astray: Option<IpAddr>,
@@ -100,28 +97,28 @@ pub struct SimNode {
     datapath: Datapath,
     probers: Probers,
     agent: Option<Agent>,
-    /// Which agent this is, counted from one.
+    /// Number of the agent, counted from one.
     epoch: u32,
     remembered: Option<Remembered>,
-    /// Changes that no watch delivered yet.
+    /// Changes that no watch has delivered yet.
     undelivered: Vec<Change>,
-    /// The API server is away.
+    /// Whether the API server is away.
     silent: bool,
     starved_until: Mono,
     unreadable_until: Mono,
     damaged_until: Mono,
     port: u16,
-    /// Source port of streams that keep theirs, and the way of the last connection, which was not answered.
+    /// Source port of streams that keep it, and the way of their last connection if it was not answered.
     kept: BTreeMap<usize, (u16, Way)>,
     truth: Truths,
     unanswered: Vec<Unanswered>,
-    /// Connections that the full table of connections dropped.
+    /// Number of connections that the full connection table dropped.
     dropped_by_table: u64,
     answers: Vec<Answered>,
     log: Option<Log>,
 }
 
-/// Everything that was fed to a node and everything that it judged.
+/// All input and all verdicts of a node.
 #[derive(Debug, Default)]
 pub struct Log {
     /// Events with their times, in order.
@@ -131,7 +128,7 @@ pub struct Log {
 }
 
 impl SimNode {
-    /// A node of this world. `number` tells it from others of a fleet.
+    /// Creates a node in this world. `number` distinguishes it within a fleet.
     pub fn new(number: u32, world: World, seed: u64) -> Self {
         let mut dice = Dice::new(seed ^ (u64::from(number) << 32));
         let datapath = Datapath::new(number, &world);
@@ -162,7 +159,7 @@ impl SimNode {
         let routes = &mut node.kernel.routes;
         routes.extend(addresses::ECHO.map(|ip| (ip, PROBE_ECHO)));
         routes.extend(addresses::PROBER.map(|ip| (ip, PROBE_CLIENT)));
-        // Agents of a fleet do not start in step.
+        // Agents of a fleet start at different times.
         node.push(BEGIN.plus(dice.between((ms(0), ms(450)))), Task::Start);
         for act in 0..node.world.acts.len() {
             let at = BEGIN.plus(node.world.acts[act].0);
@@ -180,14 +177,13 @@ impl SimNode {
         node
     }
 
-    /// Keeps everything that is fed and judged from now on.
+    /// Records all input and verdicts from now on.
     #[must_use]
     pub fn logged(mut self) -> Self {
         self.log = Some(Log::default());
         self
     }
 
-    /// Runs for this long.
     pub fn run(&mut self, span: Duration) {
         self.run_until(self.now.plus(span));
     }
@@ -200,28 +196,27 @@ impl SimNode {
         self.now = self.now.max(until);
     }
 
-    /// Something happens now.
+    /// Performs an act now.
     pub fn act(&mut self, act: Act) {
         self.world.acts.push((self.now.since(BEGIN), act));
         self.push(self.now, Task::Act(self.world.acts.len() - 1));
     }
 
-    /// Answers of the health port, each with the time from which it was given.
+    /// Answers of the health port with their start times.
     pub fn answers(&self) -> &[Answered] {
         &self.answers
     }
 
-    /// The current answer.
     pub fn answer(&self) -> Option<Answered> {
         self.answers.last().copied()
     }
 
-    /// When /livez was first 503 at or after `from`, counted from there.
+    /// Time from `from` to the first 503 of /livez.
     pub fn failed_after(&self, from: Mono) -> Option<Duration> {
         self.livez_after(from, 503)
     }
 
-    /// When /livez was first 200 at or after `from`, counted from there.
+    /// Time from `from` to the first 200 of /livez.
     pub fn recovered_after(&self, from: Mono) -> Option<Duration> {
         self.livez_after(from, 200)
     }
@@ -236,27 +231,25 @@ impl SimNode {
         Some(found.at.since(from))
     }
 
-    /// True outcomes of connections.
     pub fn truth(&self) -> Truths {
         self.truth
     }
 
-    /// Connections that failed at their first SYN, in order; the first thousands of them.
+    /// The first few thousand connections whose first SYN failed, in order.
     pub fn unanswered(&self) -> &[Unanswered] {
         &self.unanswered
     }
 
-    /// The fake clock.
     pub fn now(&self) -> Mono {
         self.now
     }
 
-    /// The agent's node, while there is one.
+    /// The node of the running agent, if any.
     pub fn node(&self) -> Option<&Node> {
         self.agent.as_ref().map(|agent| &agent.node)
     }
 
-    /// The log, where one was to be kept.
+    /// The log, if one is recorded.
     pub fn log(&self) -> Option<&Log> {
         self.log.as_ref()
     }
@@ -324,7 +317,7 @@ impl SimNode {
         }
     }
 
-    /// Changes of the API: the view follows, and so does the proxy.
+    /// Applies changes of the API, which the view and the proxy follow.
     fn write(&mut self, changes: Vec<Change>, now: Mono) {
         self.undelivered.extend(changes);
         let (view, proxy) = (self.world.view_delay, self.world.proxy_delay);
@@ -335,7 +328,7 @@ impl SimNode {
         self.follow_pods();
     }
 
-    /// Routes to pods, as the CNI makes them, but for those that a fault took away.
+    /// Sets the routes to pods like a CNI, except for those that a fault removed.
     fn follow_pods(&mut self) {
         let datapath = &self.datapath;
         let bridged = self.world.bridged;
@@ -434,19 +427,19 @@ fn family_of(ip: &IpAddr) -> Family {
     }
 }
 
-/// Many nodes under one clock. A minute of 5,000 idle ones takes about 20 s and 130 MB (release).
+/// Many nodes with one clock. A minute of 5,000 idle nodes takes about 20 s and 130 MB (release).
 pub struct Fleet {
     nodes: Vec<SimNode>,
     now: Mono,
 }
 
 impl Fleet {
-    /// So many idle nodes.
+    /// A fleet of idle nodes.
     pub fn new(nodes: u32, seed: u64) -> Self {
         Self::of((0..nodes).map(|_| World::default()), seed)
     }
 
-    /// A node of each world.
+    /// A fleet with one node for each world.
     pub fn of(worlds: impl IntoIterator<Item = World>, seed: u64) -> Self {
         let numbered = (0..).zip(worlds);
         let nodes = numbered.map(|(number, world)| SimNode::new(number, world, seed));
@@ -456,7 +449,7 @@ impl Fleet {
         }
     }
 
-    /// Runs all of them for this long, in turns.
+    /// Runs all nodes for this long, in turns.
     pub fn run(&mut self, span: Duration) {
         let end = self.now.plus(span);
         while self.now < end {
@@ -467,12 +460,10 @@ impl Fleet {
         }
     }
 
-    /// Its nodes.
     pub fn nodes(&self) -> &[SimNode] {
         &self.nodes
     }
 
-    /// Its nodes, for something to happen to them.
     pub fn nodes_mut(&mut self) -> &mut [SimNode] {
         &mut self.nodes
     }

@@ -1,9 +1,9 @@
-//! The tables of docs/internal/judgement.md as simulations: every use of a node with every fault, and
-//! with every innocent world. A new use, fault or world is one line in [`USES`], [`FAULTS`] or [`WORLDS`].
+//! The tables of docs/internal/judgement.md as simulations: every use of a node with every fault and with
+//! every innocent world. A new use, fault or world is one line in [`USES`], [`FAULTS`] or [`WORLDS`].
 //!
-//! [`play()`] runs one cell with one seed and compares the answer with the truth, [`play_all`] many of them.
-//! No expectation is softened because the judge misses it: tests keep the list of cells that are known to
-//! be wrong.
+//! [`play()`] runs one cell with one seed and compares the answers with the truth; [`play_all`] runs many.
+//! No expectation is relaxed because the judge misses it: the tests list the cells that are known to be
+//! wrong.
 
 mod expected;
 mod faults;
@@ -23,12 +23,12 @@ use agent_common::service::Family;
 
 use super::world::Stack;
 
-/// Families of a run: those of the cluster, and the one that alone has the fault.
+/// Families of a run: those of the cluster, and the only one with the fault if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Families {
     pub name: &'static str,
     pub stack: Stack,
-    /// The fault is in this family alone.
+    /// The only family with the fault.
     pub only: Option<Family>,
 }
 
@@ -36,7 +36,7 @@ const fn families(name: &'static str, stack: Stack, only: Option<Family>) -> Fam
     Families { name, stack, only }
 }
 
-/// All that a fault is played with. Innocent worlds are played with those that name no family alone.
+/// Families for faults. Innocent worlds use the entries without `only`.
 pub const FAMILIES: [Families; 5] = [
     families("dual", Stack::Dual, None),
     families("v4", Stack::V4, None),
@@ -48,9 +48,8 @@ pub const FAMILIES: [Families; 5] = [
 /// The event that a node is exposed to.
 #[derive(Clone, Copy, Debug)]
 pub enum Happens {
-    /// A fault begins.
     Fault(&'static FaultRow),
-    /// Nothing that is the node's fault.
+    /// An innocent world.
     World(&'static WorldRow),
 }
 
@@ -62,7 +61,6 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Name of the fault or world.
     pub fn happening(&self) -> &'static str {
         match self.happens {
             Happens::Fault(row) => row.name,
@@ -70,12 +68,11 @@ impl Cell {
         }
     }
 
-    /// Name that no other cell has.
+    /// Unique name of the cell.
     pub fn name(&self) -> (&'static str, &'static str) {
         (self.happening(), self.used.name)
     }
 
-    /// Families with which it is played.
     pub fn families(self) -> impl Iterator<Item = Families> {
         let by_family = match self.happens {
             Happens::Fault(row) => row.is_of_family(),
@@ -97,7 +94,7 @@ pub fn fault_cells() -> impl Iterator<Item = Cell> {
     })
 }
 
-/// Every use with every innocent world in which something happens to it.
+/// Every use with every innocent world that affects it.
 pub fn world_cells() -> impl Iterator<Item = Cell> {
     WORLDS.iter().flat_map(|row| {
         let touched = USES.iter().filter(|used| row.touches(used));

@@ -1,5 +1,5 @@
-//! State of the API, state of the rules, and the pods of a simulated node. Where the rules take a
-//! connection is in `ways`; no packet is sent here.
+//! API objects, rules and pods of a simulated node. `ways` finds the way of a connection; no packet is sent
+//! here.
 
 pub(super) mod addresses;
 mod claims;
@@ -24,12 +24,11 @@ pub(super) use ways::{Reply, Way};
 /// Default port of every Service and endpoint.
 pub(super) const PORT: u16 = 80;
 
-/// An endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pod {
     pub(super) ips: Both,
     pub(super) local: bool,
-    /// Number of the other node that it is on; zero if it is on this node or the agent does not get the number.
+    /// Number of its node; 0 for this node, or if the agent does not receive the number.
     peer: u16,
 }
 
@@ -39,22 +38,21 @@ impl Pod {
     }
 }
 
-/// A Service, as the API has it and as the rules have it.
+/// A Service in the API and in the rules.
 #[derive(Debug)]
 pub(super) struct Service {
     pub(super) facts: Arc<ServiceFacts>,
-    /// Port of its endpoints.
     pub(super) target: u16,
     exists: bool,
     pods: Vec<Pod>,
-    /// Endpoints that are no pods of its own.
+    /// Endpoints that are not its pods.
     foreign: Vec<Pod>,
-    /// Endpoints as the proxy last wrote them; nothing where it wrote none.
+    /// Endpoints as last written by the proxy; `None` if it wrote none.
     rules: Option<Vec<Pod>>,
 }
 
 impl Service {
-    /// Endpoints as the API has them.
+    /// Endpoints in the API.
     fn api_pods(&self) -> impl Iterator<Item = Pod> {
         self.pods.iter().chain(&self.foreign).copied()
     }
@@ -69,29 +67,29 @@ pub(super) struct Datapath {
     pub(super) stack: Stack,
     sentinel: Arc<ServiceFacts>,
     generation: u16,
-    /// The generation of the sentinel's rules.
+    /// The generation in the sentinel's rules.
     pub(super) echo: u16,
     pub(super) faults: BTreeSet<(Fault, Family)>,
     pub(super) frozen: bool,
     pub(super) denials: Vec<(Option<Client>, Option<usize>, Denial)>,
-    /// How a filter on the sentinel's range denies connections, if there is one.
+    /// Effect of a filter on the sentinel's range, if there is one.
     pub(super) filtered: Option<Denial>,
-    /// An inline filter drops the data of the sentinel's connections.
+    /// Whether an inline filter drops the data of the sentinel's connections.
     pub(super) inspected: bool,
-    /// Pods that have left, by their IPv4 addresses, and when they cease to answer.
+    /// Pods that left, by IPv4 address, with the time when they stop answering.
     graves: BTreeMap<IpAddr, Mono>,
-    /// Pods that do not accept connections, by their IPv4 addresses.
+    /// Pods that do not accept connections, by IPv4 address.
     sick: BTreeMap<IpAddr, Reply>,
-    /// Devices of this node's pods, in both families.
+    /// Devices of this node's pods in both families.
     pub(super) devices: BTreeMap<IpAddr, Device>,
-    /// Pods of this node are bridged to the uplink, so their device is the uplink.
+    /// Whether this node's pods are bridged to the uplink, which is then their device.
     flat: bool,
     /// Addresses of other nodes' pods.
     pub(super) remote: BTreeSet<IpAddr>,
-    /// Frontends that several Services claim, and the one whose rules apply. The sentinel's, too.
+    /// Frontends that several Services claim, including the sentinel's, with the Service whose rules apply.
     taken: BTreeMap<SocketAddr, usize>,
     claims_win: bool,
-    /// Place of the pod probe's Service.
+    /// Index of the pod probe's Service.
     pod_probe: Option<usize>,
     pods_made: u32,
     number: u32,
@@ -157,7 +155,7 @@ impl Datapath {
     fn make_pod(&mut self, local: bool) -> Pod {
         self.pods_made += 1;
         let made = self.pods_made;
-        // Addresses of the first few are those of clients.
+        // Clients have the first addresses.
         let ips = match local {
             true => addresses::pod(self.number, 20 + (made % 230) as u8),
             false => addresses::remote_pod(made),
@@ -176,7 +174,6 @@ impl Datapath {
         Pod { ips, local, peer }
     }
 
-    /// Addresses of a client.
     pub(super) fn client(&self, client: Client) -> Both {
         match client {
             Client::Pod(pod) => addresses::pod(self.number, 2 + pod % 16),
@@ -186,18 +183,16 @@ impl Datapath {
         }
     }
 
-    /// The pod probe of this node.
     pub(super) fn pod_probe(&self) -> Option<Pod> {
         let mut pods = self.services[self.pod_probe?].pods.iter();
         pods.find(|pod| pod.local).copied()
     }
 
-    /// The address that is reserved for the sentinel's pod lane.
+    /// The reserved address of the sentinel's pod lane.
     pub(super) fn pod_prober(&self, family: Family) -> IpAddr {
         addresses::pod(self.number, 254)[family as usize]
     }
 
-    /// Address that a client dials.
     pub(super) fn frontend(
         &self,
         service: usize,
@@ -207,12 +202,11 @@ impl Datapath {
         objects::dialled(facts, &self.address, kind, family)
     }
 
-    /// Address that a probe dials.
     pub(super) fn probed(&self, kind: FrontendKind, family: Family) -> Option<SocketAddr> {
         objects::dialled(&self.sentinel, &self.address, kind, family)
     }
 
-    /// The proxy writes rules as the API has them.
+    /// Makes the proxy write the rules that the API currently requires.
     pub(super) fn sync(&mut self) {
         for service in &mut self.services {
             let all = service.api_pods().collect();
@@ -225,7 +219,7 @@ impl Datapath {
         self.echo = self.generation;
     }
 
-    /// The Service and its slices are deleted.
+    /// Deletes the Service and its slices.
     pub(super) fn delete(&mut self, service: usize) -> Vec<Change> {
         let Some(found) = self.services.get_mut(service).filter(|of| of.exists) else {
             return Vec::new();
@@ -243,7 +237,7 @@ impl Datapath {
             .collect()
     }
 
-    /// The Service comes into being.
+    /// Creates the Service.
     pub(super) fn create(&mut self, service: usize) -> Vec<Change> {
         let stack = self.stack;
         let Some(found) = self.services.get_mut(service) else {
@@ -255,7 +249,7 @@ impl Datapath {
         [made].into_iter().chain(slices).collect()
     }
 
-    /// Others take the places of all of a Service's endpoints, or of one.
+    /// Replaces all endpoints of a Service, or one of them.
     pub(super) fn roll(&mut self, service: usize, one: Option<usize>, until: Mono) -> Vec<Change> {
         let Some(before) = self.services.get(service).map(|of| of.pods.clone()) else {
             return Vec::new();
@@ -276,7 +270,7 @@ impl Datapath {
         }
     }
 
-    /// Endpoints of a Service stop serving, and stay in its slice.
+    /// Makes a Service's endpoints stop serving while they stay in its slice.
     pub(super) fn sicken(&mut self, service: usize, sickness: Sickness) {
         let reply = match sickness {
             Sickness::Silent => Reply::Nothing,
@@ -290,7 +284,7 @@ impl Datapath {
         self.sick.extend(pods.map(|pod| (pod.ips[0], reply)));
     }
 
-    /// The sentinel's endpoint moves.
+    /// Moves the sentinel's endpoint.
     pub(super) fn rotate(&mut self) -> Vec<Change> {
         self.generation = next_generation(self.generation);
         self.sentinel_changes()
@@ -303,14 +297,14 @@ impl Datapath {
         [service].into_iter().chain(slices).collect()
     }
 
-    /// The sentinel as an uncached reading has it.
+    /// The sentinel in an uncached reading.
     pub(super) fn read_sentinel(&self) -> Vec<Change> {
         let mut changes = self.sentinel_changes();
         changes.push(Change::Synced);
         changes
     }
 
-    /// Everything, as a new watch lists it.
+    /// All objects, as a new watch lists them.
     pub(super) fn list(&self) -> Vec<Change> {
         let mut changes = vec![Change::Node(Arc::clone(&self.node)), objects::peers()];
         for service in self.services.iter().filter(|service| service.exists) {

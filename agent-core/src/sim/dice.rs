@@ -1,4 +1,4 @@
-//! Random numbers of a seed: the same on every machine and with every compiler.
+//! Random numbers from a seed, identical on every machine and with every compiler.
 
 use std::time::Duration;
 
@@ -7,12 +7,10 @@ use std::time::Duration;
 pub struct Dice(u64);
 
 impl Dice {
-    /// Those of a seed.
     pub fn new(seed: u64) -> Self {
         Self(seed ^ 0x9e37_79b9_7f4a_7c15)
     }
 
-    /// The next number.
     pub fn word(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -21,12 +19,12 @@ impl Dice {
         word ^ (word >> 31)
     }
 
-    /// Below `n`; zero where `n` is zero.
+    /// A number below `n`, or 0 if `n` is 0.
     pub fn below(&mut self, n: usize) -> usize {
         (self.word() % n.max(1) as u64) as usize
     }
 
-    /// From `least` to `most`, both included.
+    /// A duration from `least` to `most`, both inclusive.
     pub fn between(&mut self, (least, most): (Duration, Duration)) -> Duration {
         let span = most.saturating_sub(least).as_nanos() as u64;
         least + Duration::from_nanos(self.word() % (span + 1))

@@ -1,9 +1,9 @@
-//! The fleet simulator: what the fleet brake does to fleets of any size, from one seed.
+//! Simulates the effect of the fleet brake on fleets of any size, from one seed.
 //!
-//! The parts that decide are the real ones: [`Brake`](crate::brake::Brake),
-//! [`Census`](crate::fleet::census::Census), [`Rotation`](crate::fleet::rotation::Rotation) and the
-//! condition's [`Schedule`](crate::condition::Schedule). Modelled are the evidence (a node fails from a
-//! moment on), the API server, the pace of the rotator's looks, and load balancers.
+//! The deciding parts are real: [`Brake`](crate::brake::Brake), [`Census`](crate::fleet::census::Census),
+//! [`Rotation`](crate::fleet::rotation::Rotation) and the condition's
+//! [`Schedule`](crate::condition::Schedule). The evidence (a node fails from some time on), the API server,
+//! the rotator's pace and load balancers are models.
 
 mod agent;
 mod balancer;
@@ -25,30 +25,29 @@ pub use scenario::{Rotators, SCENARIOS, Scenario, Wave, Whom};
 /// Delay of a request to the API server, and of an event on a watch.
 const LATENCY: (Duration, Duration) = (ms(5), ms(40));
 const FAN_OUT: (Duration, Duration) = (ms(10), ms(60));
-/// A watch that breaks is noticed within this time, and comes back within it after an outage.
+/// Maximum time until a broken watch is noticed, and until it is restored after an outage.
 const REJOIN: Duration = Duration::from_secs(15);
 
-/// Something that happens at its time.
 #[derive(Debug)]
 enum Task {
-    /// The evidence of a node begins, with a cause that is certain or not; or it ends.
+    /// The evidence of a node starts, with or without a certain cause, or ends.
     Fail(usize, bool),
     Mend(usize),
-    /// The next verdict of a node that fails.
+    /// A failing node's next verdict.
     Judge(usize),
-    /// A condition is due; the API server answers its write.
+    /// A condition is due, or the API server answers its write.
     Condition(usize),
     Answered(usize, Sent),
     /// An agent receives the sentinel's slice.
     Hear(usize, Slice),
-    /// A rotator begins to lead, or is killed.
+    /// A rotator starts to lead, or is killed.
     Lead(usize),
     Kill(usize),
-    /// A rotator receives a condition, looks, and writes.
+    /// A rotator receives a condition, evaluates the count, or writes.
     Report(usize, usize, Told),
     Look(usize, u32),
     Write(usize, Plan),
-    /// The API server is away, or back: watches of an agent or a rotator break, or work again.
+    /// An outage of the API server starts or ends: watches of an agent or a rotator break or work again.
     Lose(usize),
     Rejoin(usize),
     Relist(usize),
@@ -61,11 +60,11 @@ pub struct Outcome {
     pub nodes: u32,
     /// Number of nodes that answer 503.
     pub refusing: Curve,
-    /// Time for which the brake held back the first node's 503.
+    /// Time for which the brake held back the 503 of the first node.
     pub held: Option<Duration>,
     /// Time from the first node's fault to its 503.
     pub answered: Option<Duration>,
-    /// Rotations of the sentinel's slice, and writes of the count alone.
+    /// Number of rotations of the sentinel's slice, and of writes of the count alone.
     pub writes: (u32, u32),
     answers: Vec<Vec<(Mono, bool)>>,
     onset: Mono,
@@ -73,12 +72,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Nodes that answer 503 so long after the first fault.
+    /// Number of nodes that answer 503 at this time after the first fault.
     pub fn at(&self, after: Duration) -> u32 {
         self.refusing.at(self.onset.plus(after))
     }
 
-    /// The most nodes that answer 503 at one time, from so long after the first fault on.
+    /// Maximum number of nodes that answer 503 at a time, counted from this time after the first fault.
     pub fn peak_after(&self, after: Duration) -> u32 {
         self.refusing.peak(self.onset.plus(after), self.end)
     }
@@ -88,14 +87,14 @@ impl Outcome {
         self.refusing.above(limit, self.end)
     }
 
-    /// The most nodes that a load balancer has out of service at one time.
+    /// Maximum number of nodes that a load balancer has out of service at a time.
     pub fn out(&self, balancer: &Balancer) -> u32 {
         let out = balancer.out(&self.answers, BEGIN, self.end);
         out.peak(BEGIN, self.end)
     }
 }
 
-/// Plays a scenario with so many nodes.
+/// Plays a scenario with this number of nodes.
 pub fn play(scenario: &Scenario, nodes: u32, seed: u64) -> Outcome {
     let mut run = Run::new(scenario, nodes, seed);
     let (onset, end) = (run.onset, run.onset.plus(scenario.lasts));
@@ -122,12 +121,12 @@ pub fn play(scenario: &Scenario, nodes: u32, seed: u64) -> Outcome {
     }
 }
 
-/// The wall clock, which all machines share.
+/// The wall clock, which is the same on all machines.
 fn wall(at: Mono) -> Wall {
     Wall(1_700_000_000_000_000_000 + i64::try_from(at.0).unwrap_or(0))
 }
 
-/// A fleet under way.
+/// A fleet during a run.
 #[derive(Debug)]
 struct Run {
     now: Mono,
@@ -135,14 +134,14 @@ struct Run {
     due: BTreeMap<(Mono, u64), Task>,
     pushed: u64,
     dice: Dice,
-    /// The API server is away from then until then.
+    /// Start and end of the API server's outage.
     away: Option<(Mono, Mono)>,
     agents: Vec<Agent>,
-    /// The conditions as the API server has them.
+    /// Conditions at the API server.
     conditions: Vec<Told>,
     slice: Slice,
     rotators: Vec<Rotator>,
-    /// The rotator is killed with its first count of the fault.
+    /// Whether the rotator is killed with its first count of the fault.
     fatal: bool,
     writes: (u32, u32),
 }
@@ -209,7 +208,7 @@ impl Run {
         }
     }
 
-    /// Returns the first node's verdict, where it fails first.
+    /// Plans the faults. Returns the verdict's time of the first node, if it fails first.
     fn plan_faults(&mut self, scenario: &Scenario) -> Option<Mono> {
         let mut first = None;
         for wave in scenario.waves {
@@ -276,7 +275,7 @@ impl Run {
     }
 }
 
-/// So many seconds later, or earlier.
+/// Shifts a time by seconds, in either direction.
 fn shifted(at: Mono, seconds: i32) -> Mono {
     let span = Duration::from_secs(seconds.unsigned_abs().into());
     match seconds < 0 {

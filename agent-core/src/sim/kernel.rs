@@ -1,6 +1,6 @@
-//! The kernel's side of a simulated node: the maps that the agent programs, and the rules of
-//! `agent_common::classify` run over them for every packet that crosses a device. What a sample
-//! holds is what the programs would have counted, so no evidence is made up.
+//! The kernel of a simulated node: maps that the agent programs, and the rules of `agent_common::classify`,
+//! which run for every packet at every device. A sample contains what the real programs would have counted,
+//! so no evidence is made up.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,19 +27,19 @@ use crate::time::Mono;
 
 /// Index of an interface.
 pub(super) type Device = u32;
-/// A default route leaves by it.
+/// Device of the default route.
 pub(super) const UPLINK: Device = 2;
 /// Device that a mirror copies packets to.
 pub(super) const MIRROR: Device = 3;
-/// Pods' bridge, where a node has one.
+/// Bridge of the pods, on nodes that have one.
 pub(super) const BRIDGE: Device = 4;
-/// Near end of the sentinel's client pair.
+/// Near end of the sentinel's client veth pair.
 pub(super) const PROBE_CLIENT: Device = 5;
-/// Near end of the sentinel's server pair.
+/// Near end of the sentinel's server veth pair.
 pub(super) const PROBE_ECHO: Device = 6;
-/// Device that leads to the pods of other nodes, where the network between nodes is an overlay.
+/// Device to the pods of other nodes in an overlay network.
 pub(super) const TUNNEL: Device = 7;
-/// The first of pods' own.
+/// First device of a pod.
 pub(super) const FIRST_POD: Device = 100;
 
 /// Lifetime of entries in ns, as in `agent`'s sweeper.
@@ -53,21 +53,21 @@ pub(super) struct Kernel {
     frontends: BTreeMap<FrontendKey, FrontendValue>,
     endpoints: BTreeMap<EndpointKey, EndpointValue>,
     sources: BTreeMap<SourcePrefix, SourceClass>,
-    /// Devices of addresses that do not leave by the uplink.
+    /// Devices of addresses that are not reached by the uplink.
     pub(super) routes: BTreeMap<IpAddr, Device>,
     evidence: RefCell<Gathered>,
-    /// Lost connections that were reported already.
+    /// Lost connections that were already reported.
     told: BTreeSet<PendingKey>,
     doubts: Doubts,
     successes: Successes,
     lost_data: Vec<LostData>,
-    /// The next sweep is an agent's first: what it finds lost was reported by the one before.
+    /// Whether this agent has swept before. Its first sweep ignores losses, because the previous agent
+    /// reported them.
     swept: bool,
-    /// Endpoints of which the agent reads whether they were met.
+    /// Endpoints for which the agent reads when they were met.
     pub(super) asked: Vec<EndpointKey>,
-    /// When the last sample was taken.
     sampled: u64,
-    /// The ring buffer is full: failures are counted and not reported.
+    /// Whether the ring buffer is full: failures are then counted but not reported.
     pub(super) ring_full: bool,
 }
 
@@ -82,7 +82,6 @@ struct Gathered {
     faults: [u64; FAULTS],
 }
 
-/// A packet crosses a device.
 struct Crossing<'a> {
     kernel: &'a Kernel,
     now: u64,
@@ -96,7 +95,7 @@ struct Followed<'a> {
 }
 
 impl Kernel {
-    /// A packet crosses a device.
+    /// Runs the rules for a packet at a device.
     pub(super) fn cross(&self, device: Device, way: Direction, packet: &Segment, now: Mono) {
         let crossing = Crossing {
             kernel: self,
@@ -116,7 +115,6 @@ impl Kernel {
         evidence.pending.get(&key).map_or(0, |(_, state)| *state)
     }
 
-    /// Changes the maps.
     pub(super) fn program(&mut self, plan: Vec<MapChange>) {
         for change in plan {
             match change {
@@ -149,7 +147,6 @@ impl Kernel {
         }
     }
 
-    /// Content of the maps.
     pub(super) fn installed(&self) -> Installed {
         Installed {
             frontends: self.frontends.iter().map(|(k, v)| (*k, *v)).collect(),
@@ -158,14 +155,13 @@ impl Kernel {
         }
     }
 
-    /// Another agent opens the maps: what was counted until then is no evidence to it.
+    /// Opens the maps for another agent, for which earlier counts are no evidence.
     pub(super) fn open(&mut self) {
         self.evidence.get_mut().counts.clear();
         self.successes = Successes::default();
         self.swept = false;
     }
 
-    /// Evidence since the last sample.
     pub(super) fn sample(&mut self, now: Mono) -> KernelSample {
         let (unanswered, peers) = self.ended(now.0);
         let failed = self.sweep(now.0);
@@ -212,8 +208,8 @@ impl Kernel {
         }
     }
 
-    /// Connections whose loss window ended since the last sample: those from outside that were sent on and
-    /// not answered, and all of them by the node that they were sent to.
+    /// Connections whose loss window ended since the last sample: the number from outside that were
+    /// forwarded and not answered, and all of them by their peer node.
     fn ended(&mut self, now: u64) -> ([u32; FAMILIES], PeerSample) {
         let since = std::mem::replace(&mut self.sampled, now);
         let (mut unanswered, mut peers) = ([0; FAMILIES], PeerSample::default());
@@ -238,7 +234,7 @@ impl Kernel {
         (unanswered, peers)
     }
 
-    /// Forgets what is over, and returns what failed.
+    /// Removes finished entries and returns failed connections.
     fn sweep(&mut self, now: u64) -> Vec<(PendingKey, Pending, Failed)> {
         let (mut failures, mut over) = (Vec::new(), Vec::new());
         self.successes.begin();

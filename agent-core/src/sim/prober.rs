@@ -1,6 +1,6 @@
-//! The sentinel's prober and its devices: a round of probes on every lane of a family, each a trace of
-//! what the modelled datapath did with it. The pace is that of `agent`'s prober: slow while every lane
-//! fares as it did, quick after a change.
+//! The sentinel's prober and its devices: rounds of probes on every lane of a family, each with a trace of
+//! its way through the modelled datapath. The pace is that of `agent`'s prober: slow while all lanes keep
+//! their result, fast after a change.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -20,21 +20,21 @@ use super::{SimNode, Task, ms};
 use crate::time::Mono;
 use crate::trace::{Control, Lane, ProbePath, ProbeSightings, ProbeTrace, Stamps, Transport};
 
-/// From round to round, at rest and after a change.
+/// Interval between rounds: idle, and after a change.
 const REST: (Duration, Duration) = (ms(420), ms(480));
 const DOUBT: (Duration, Duration) = (ms(210), ms(250));
-/// While probes meet an old generation, for at most so many rounds.
+/// The same while probes reach an old generation, and the maximum number of such rounds.
 const HASTE: (Duration, Duration) = (ms(80), ms(100));
 const HASTY: u32 = 33;
-/// So many rounds after a change.
+/// Number of rounds at the faster pace after a change.
 const ROUNDS: u32 = 8;
-/// A probe's time, and when the observer is asked about one without an answer.
+/// Timeout of a probe, and delay until the observer's state is read for an unanswered one.
 const TIMEOUT: Duration = ms(200);
 const TOLD_AFTER: Duration = ms(5);
-/// Flags of the observer that end a probe before its time.
+/// Observer flags that end a probe early.
 const TOLD: u32 = state::LEAKED | state::MISROUTED | state::STALE | state::REFUSED;
 
-/// Lanes of a family, as `agent`'s prober has them: the host's socket is found by its SYN alone.
+/// Lanes of a family as in `agent`'s prober, which finds the host's socket only by its SYN.
 const LANES: [(ProbePath, Transport); 7] = [
     (ProbePath::Pod, Transport::Tcp),
     (ProbePath::Pod, Transport::Udp),
@@ -55,7 +55,7 @@ pub(super) struct Probers {
 /// The prober of a family.
 #[derive(Debug, Default)]
 struct Prober {
-    /// Rounds that were planned before the last plan are not held.
+    /// Number of the current plan. Rounds of earlier plans are skipped.
     plan: u32,
     began: Mono,
     doubted: u32,
@@ -65,7 +65,7 @@ struct Prober {
 }
 
 impl Probers {
-    /// The next agent's, which do not run yet.
+    /// Stopped probers for the next agent.
     pub(super) fn anew(&self) -> Self {
         let of = Family::ALL.map(|family| Prober {
             plan: self.of[family as usize].plan + 1,
@@ -76,7 +76,7 @@ impl Probers {
 }
 
 impl SimNode {
-    /// The probers dial what the node found of the sentinel, from now on.
+    /// Makes the probers dial the sentinel that the node found.
     pub(super) fn retarget(&mut self, now: Mono) {
         let Some(agent) = &self.agent else { return };
         let watched = agent.node.sentinel().filter(|of| of.off().is_none());
@@ -149,7 +149,7 @@ impl SimNode {
         self.plan_round(family, now.plus(gap));
     }
 
-    /// Notes how a probe fared: a change is a reason to hurry.
+    /// Records the result of a probe. A change makes the pace faster.
     pub(super) fn note(&mut self, trace: &ProbeTrace, now: Mono) {
         let own = trace.echo_saw.map(|saw| saw.ip()) == Some(trace.client.ip());
         let returned = trace.data[Stage::Collected as usize].is_some();
@@ -164,7 +164,7 @@ impl SimNode {
         self.plan_round(trace.lane.family, began.plus(gap).max(now));
     }
 
-    /// One probe, and what the datapath does with it.
+    /// Sends a probe through the datapath.
     fn probe(&mut self, lane: Lane, due: Mono, now: Mono) -> Option<ProbeTrace> {
         let family = lane.family;
         let client: IpAddr = match lane.path {
@@ -192,7 +192,7 @@ impl SimNode {
         let isn = self.dice.word() as u32;
         let lost = self.datapath.has(Fault::ConntrackFull, family);
         self.dropped_by_table += u64::from(lost);
-        // A damaged pair lets nothing in.
+        // Nothing enters by a damaged veth pair.
         if !self.damaged(now) || lane.path == ProbePath::Host {
             match lane.transport {
                 Transport::Tcp => self.follow_connection(&mut trace, isn, now),
@@ -212,7 +212,7 @@ impl SimNode {
         self.datapath.way_of_probe(lane, &trace.frontend)
     }
 
-    /// Source that the echo is shown.
+    /// Source address that the echo sees.
     fn shown_source(&self, trace: &ProbeTrace) -> SocketAddr {
         let family = trace.lane.family;
         let is_masqueraded = matches!(trace.lane.path, ProbePath::OffCluster | ProbePath::NodePort);
@@ -247,7 +247,7 @@ impl SimNode {
                 trip.leaves(PROBE_CLIENT, &back(Kind::Unreachable));
                 rejected = true;
             }
-            // Another's endpoint: it knows nothing of tokens.
+            // A foreign endpoint ignores tokens.
             (Way::To(pod), None) => {
                 let device = self.datapath.devices.get(&pod.ip(family)).copied();
                 let to = SocketAddr::new(pod.ip(family), PORT);
@@ -262,7 +262,7 @@ impl SimNode {
         self.note_sightings(trace, isn, rejected, now);
     }
 
-    /// A handshake and data that the echo answers.
+    /// Completes a handshake and an exchange of data with the echo.
     fn follow_to_echo(
         &self,
         trace: &mut ProbeTrace,
@@ -308,7 +308,7 @@ impl SimNode {
         }
     }
 
-    /// The observer follows no probe's datagrams: stamps and refusals are all there is.
+    /// The observer does not track datagrams of probes, so only stamps and refusals exist.
     fn follow_datagram(&self, trace: &mut ProbeTrace, now: Mono) {
         let hop = |hops: u32| Some(now.plus(super::traffic::HOP * hops));
         trace.data[Stage::Arrived as usize] = hop(1);
@@ -326,7 +326,7 @@ impl SimNode {
     }
 }
 
-/// The data take the way of the handshake, a moment later.
+/// The data takes the way of the handshake, a moment later.
 fn later(stamps: &Stamps, by: Duration) -> Stamps {
     stamps.map(|stamp| stamp.map(|at| at.plus(by)))
 }

@@ -1,4 +1,4 @@
-//! Tasks that are due at a simulated node, in the order of their time.
+//! Pending tasks of a simulated node, in order of time.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use super::traffic::Dialled;
 use crate::time::Mono;
 use crate::trace::ProbeTrace;
 
-/// Something that is due at a simulated node.
+/// A pending task.
 #[derive(Debug)]
 pub(super) enum Task {
-    /// An act of the world, by its place.
+    /// An act of the world, by its index.
     Act(usize),
-    /// A state that an act began ends.
+    /// A temporary state ends.
     Ended(Passing),
     /// A client of this stream dials.
     Dial(usize),
-    /// A SYN is sent again.
+    /// A SYN is repeated.
     Again(Dialled),
     /// The sentinel's endpoint moves.
     Rotate,
@@ -25,11 +25,11 @@ pub(super) enum Task {
     Proxy,
     /// The agent starts.
     Start,
-    /// The API delivers what changed.
+    /// The API delivers changes.
     Deliver,
-    /// Those below are the agent's own: they wait while it is not scheduled, and end with it.
+    /// A task of this agent. Such tasks wait while the agent is not scheduled and end with it.
     Agent(u32, Own),
-    /// A round of a family's probes, by its plan and when it was due.
+    /// A round of a family's probes, with its plan and due time.
     Round {
         family: Family,
         plan: u32,
@@ -39,14 +39,14 @@ pub(super) enum Task {
     Traces(u32, Vec<ProbeTrace>),
 }
 
-/// Tasks that an agent does by timers of its own.
+/// Tasks that an agent does on timers.
 #[derive(Debug)]
 pub(super) enum Own {
     Sample,
     Check,
-    /// The keeper looks at the sentinel's devices.
+    /// The keeper checks the sentinel's devices.
     Look,
-    /// An uncached reading that began then is answered.
+    /// The answer to an uncached reading that began at this time.
     Reread(Mono),
     /// A new watch lists everything.
     List,
@@ -54,14 +54,14 @@ pub(super) enum Own {
     Silent,
 }
 
-/// A state of the world that passes.
+/// A temporary state of the world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passing {
     Silence,
     LoseSightings,
 }
 
-/// Tasks by their times; those of one time in the order in which they came.
+/// Tasks by time; simultaneous ones in order of insertion.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     due: BTreeMap<(Mono, u64), Task>,
@@ -74,7 +74,7 @@ impl Queue {
         self.due.insert((at, self.pushed), task);
     }
 
-    /// The next that is due by then.
+    /// The next task that is due by `until`.
     pub(super) fn pop(&mut self, until: Mono) -> Option<(Mono, Task)> {
         let next = self.due.first_entry()?;
         let (at, _) = *next.key();

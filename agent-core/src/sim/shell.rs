@@ -1,5 +1,5 @@
-//! The shell around a simulated node's agent: timers, view, the sentinel's keeper, and every effect.
-//! It decides nothing, as the real one.
+//! The shell around a simulated node's agent: timers, view, the sentinel's keeper, and all effects. Like
+//! the real shell it decides nothing.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,28 +27,28 @@ use crate::trace::ProbeTrace;
 use crate::verdict::CountedFamilies;
 
 const CHECK: Duration = Duration::from_secs(5);
-/// The keeper looks at the devices this often, and at most this often where it is asked to.
+/// Interval of the keeper's checks, and minimum interval of requested ones.
 const LOOK: Duration = Duration::from_millis(5_100);
 const PAUSE: Duration = ms(100);
-/// Duration of a look, duration of an uncached reading, and timeout of a reading.
+/// Duration of a check, duration of an uncached reading, and its timeout.
 const LOOKED: Duration = ms(3);
 const READ: Duration = ms(5);
 const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that a new watch takes to list everything.
 const LISTED: Duration = ms(100);
 
-/// An agent that runs.
+/// A running agent.
 pub(super) struct Agent {
     pub(super) node: Node,
-    /// The sentinel's devices are made.
+    /// Whether the sentinel's devices were created.
     made: bool,
-    /// When the keeper last looked.
+    /// Time of the keeper's last check.
     looked: Mono,
-    /// A look is due then.
+    /// Time of the next check.
     next_look: Option<Mono>,
-    /// The view was listed.
+    /// Whether the view was listed.
     listed: bool,
-    /// The watches failed, as far as the agent has noticed.
+    /// Whether the agent has noticed that the watches failed.
     knows_silence: bool,
     next_sample: Duration,
 }
@@ -72,7 +72,7 @@ impl SimNode {
         }
     }
 
-    /// An agent starts, and goes on from what the last one wrote down.
+    /// Starts an agent from the state that the last one stored.
     pub(super) fn start(&mut self, now: Mono) {
         self.epoch += 1;
         let start = Start {
@@ -108,7 +108,7 @@ impl SimNode {
         self.push_own(now.plus(LISTED), Own::List);
     }
 
-    /// The agent ends, with all that is its own.
+    /// Ends the agent and its tasks.
     pub(super) fn stop(&mut self) {
         self.agent = None;
         self.probers = self.probers.anew();
@@ -170,7 +170,7 @@ impl SimNode {
         );
     }
 
-    /// The API delivers what changed, if it is there and the agent runs.
+    /// Delivers changes, if the API server is reachable and an agent runs.
     pub(super) fn deliver_view(&mut self, now: Mono) {
         if now < self.starved_until {
             return self.push(self.starved_until, Task::Deliver);
@@ -187,7 +187,7 @@ impl SimNode {
         self.feed(view_of(changes), now);
     }
 
-    /// Probes ended; those of a starved agent are seen to end late.
+    /// Feeds ended probes. A starved agent notices them late.
     pub(super) fn traces(&mut self, traces: Vec<ProbeTrace>, now: Mono) {
         if !self.probers.runs {
             return;
@@ -199,7 +199,7 @@ impl SimNode {
         }
     }
 
-    /// The keeper looks at the sentinel's devices.
+    /// Checks the sentinel's devices.
     fn look(&mut self, now: Mono) {
         let damaged = self.damaged(now);
         let Some(agent) = &mut self.agent else { return };
@@ -230,7 +230,7 @@ impl SimNode {
         if agent.next_look.is_some_and(|next| next <= at) {
             return;
         }
-        // The one that was planned for later is not held.
+        // A later check that was planned is skipped.
         agent.next_look = Some(at);
         self.push_own(at, Own::Look);
     }
@@ -246,7 +246,7 @@ impl SimNode {
         })
     }
 
-    /// The kernel's table of tracked connections.
+    /// The kernel's connection table.
     fn table(&self) -> Table {
         let full = |family| self.datapath.has(super::Fault::ConntrackFull, family);
         let limit = 65_536;
@@ -300,7 +300,7 @@ impl SimNode {
         }
     }
 
-    /// Steps the agent's node, and on with what its effects bring.
+    /// Steps the agent's node with an event and with all events that its effects cause.
     pub(super) fn feed(&mut self, event: Event, now: Mono) {
         let mut events = VecDeque::from([event]);
         while let Some(event) = events.pop_front() {

@@ -1,5 +1,5 @@
-//! Connections of clients: the packets of each, at every device that they cross, and whether it was
-//! answered in truth.
+//! Client connections: their packets at every device that they cross, and whether they were really
+//! answered.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,20 +15,21 @@ use super::{SimNode, Task, Unanswered, family_of};
 use crate::expect::node::address;
 use crate::time::Mono;
 
-/// Time that a packet takes from one device to the next.
+/// Time of a packet from one device to the next.
 pub(super) const HOP: Duration = Duration::from_micros(40);
-/// Bytes of a client's first data, of a size that no two connections' numbers lie apart by chance.
+/// Size of a client's first data, in bytes: sequence numbers of two connections differ by this only by rare
+/// chance.
 const REQUEST: u32 = 0x0bad_0001;
-/// Connections that are remembered as unanswered.
+/// Maximum number of unanswered connections that are recorded.
 const KEPT: usize = 4_000;
-/// When a SYN is sent again, after the one before.
+/// Pauses before a SYN is repeated.
 const RETRIES: [Duration; 3] = [
     Duration::from_secs(1),
     Duration::from_secs(2),
     Duration::from_secs(4),
 ];
 
-/// A connection that was not answered yet.
+/// A connection without an answer so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dialled {
     client: Client,
@@ -36,9 +37,9 @@ pub(super) struct Dialled {
     dialled: (FrontendKind, Family),
     ends: (SocketAddr, SocketAddr),
     isn: u32,
-    /// Way that it was given: the content of conntrack.
+    /// Its way as stored in conntrack.
     way: Option<Way>,
-    /// A tenant had taken the address when the way was given.
+    /// Whether a tenant had taken the address when the way was chosen.
     taken: bool,
     tried: usize,
 }
@@ -46,17 +47,16 @@ pub(super) struct Dialled {
 /// True outcomes of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Truth {
-    /// Dialled.
     pub dialled: u64,
-    /// Answered, at whichever try.
+    /// Answered at any attempt.
     pub answered: u64,
-    /// Dialled connections that a policy denies, or whose address a tenant took.
+    /// Not answered, because a policy denied it or a tenant had taken the address.
     pub denied: u64,
-    /// Neither answered nor denied, and given up.
+    /// Not answered for any other reason, and abandoned.
     pub failed: u64,
 }
 
-/// A packet of a connection. `ends` are source and destination.
+/// Creates a packet of a connection from its source and destination.
 pub(super) fn packet(kind: Kind, (from, to): (SocketAddr, SocketAddr), isn: u32) -> Segment {
     let port = |at: SocketAddr| match kind {
         Kind::Unreachable => [0; 2],
@@ -75,7 +75,7 @@ pub(super) fn packet(kind: Kind, (from, to): (SocketAddr, SocketAddr), isn: u32)
     }
 }
 
-/// The way of one packet through the node: each device a hop after the one before.
+/// The trip of one packet through the node, with one hop per device.
 pub(super) struct Trip<'a> {
     pub(super) kernel: &'a Kernel,
     pub(super) now: Mono,
@@ -96,7 +96,7 @@ impl Trip<'_> {
 }
 
 impl SimNode {
-    /// A client dials, unless the Service is not there yet.
+    /// Dials for a client, if the Service exists.
     pub(super) fn dial(&mut self, stream: usize, now: Mono) {
         let place = stream;
         let stream = &self.world.streams[place];
@@ -128,15 +128,15 @@ impl SimNode {
             tried: 0,
         };
         let way = self.try_dial(dialled, now);
-        // A connection that was closed is opened anew by the next SYN; one that was never answered
-        // goes on for as long as SYNs come.
+        // After a closed connection the next SYN starts a new one in conntrack. An unanswered one continues
+        // as long as SYNs come.
         match way {
             Some(way @ Way::To(_)) if keeps_port => drop(self.kept.insert(place, (port, way))),
             _ => drop(self.kept.remove(&place)),
         }
     }
 
-    /// Connections of a tenant's pods, and connections to a tenant's Services, are counted apart.
+    /// Outcomes that this connection counts for. The tenant's pods and Services are counted separately.
     fn truth_of(&mut self, client: Client, service: usize) -> &mut Truth {
         let is_his = |pod: u8| pod >= TENANT_PODS;
         if matches!(client, Client::Pod(pod) if is_his(pod))
@@ -151,12 +151,11 @@ impl SimNode {
         }
     }
 
-    /// Sends a SYN, for the first time or again. Gives the way that it took, if it was not
-    /// answered.
+    /// Sends a SYN for the first time or again. Returns its way if it was not answered.
     pub(super) fn try_dial(&mut self, mut dialled: Dialled, now: Mono) -> Option<Way> {
         let (client, service) = (dialled.client, dialled.service);
         let way = match dialled.way {
-            // Nothing is kept of what was dropped or refused.
+            // conntrack keeps nothing about dropped and refused SYNs.
             Some(way @ (Way::To(_) | Way::Untranslated)) => way,
             _ => {
                 let to = dialled.dialled;
@@ -205,7 +204,7 @@ impl SimNode {
         });
     }
 
-    /// Device by which a client's packets come in; the pod probe's depends on its pod.
+    /// Device by which a client's packets enter; `None` for the pod probe, whose device depends on its pod.
     pub(super) fn door_of(client: Client) -> Option<Device> {
         match client {
             Client::Pod(pod) => Some(FIRST_POD + 10_000 + u32::from(pod)),
@@ -225,8 +224,7 @@ impl SimNode {
         }
     }
 
-    /// Device by which an answer leaves for a client: the uplink, if the routes to this node's pods are
-    /// gone.
+    /// Device by which answers to a client leave: the uplink if the routes to this node's pods are gone.
     fn way_back(&self, dialled: &Dialled) -> Option<Device> {
         let is_pod = matches!(dialled.client, Client::Pod(_) | Client::PodProbe);
         let door = self.device_of(dialled.client)?;
@@ -235,7 +233,7 @@ impl SimNode {
             false => Some(door),
         }
     }
-    /// One SYN and what follows it. Whether it was answered.
+    /// Sends one SYN and everything that follows. Returns whether it was answered.
     fn send(&self, dialled: &Dialled, way: Way, now: Mono) -> bool {
         let (source, frontend) = dialled.ends;
         let door = self.device_of(dialled.client);
@@ -275,12 +273,12 @@ impl SimNode {
         false
     }
 
-    /// To an endpoint and back.
+    /// Delivers a SYN to an endpoint, and its answer.
     fn deliver(&self, dialled: &Dialled, pod: Pod, trip: &mut Trip<'_>) -> bool {
         let (source, _) = dialled.ends;
         let family = dialled.dialled.1;
         let from_outside = matches!(dialled.client, Client::Outsider(_));
-        // A pod that reaches itself is masqueraded as well: it would take no answer from itself.
+        // A pod that reaches itself is masqueraded too, since it would not accept an answer from itself.
         let is_own = pod.ip(family) == source.ip();
         let masqueraded = (from_outside || is_own) && self.datapath.masquerades(family);
         let seen_as = match masqueraded {
@@ -298,8 +296,8 @@ impl SimNode {
                 false => UPLINK,
             };
             trip.leaves(by, &syn);
-            // Another node's endpoint answers whom it saw: a client that dialled this node takes no
-            // answer from it.
+            // Another node's endpoint answers the source that it saw. A client that dialled this node does
+            // not accept an answer from there.
             let reached = routed && !pod.local && (masqueraded || !from_outside);
             return reached && self.answered(dialled, pod, (by, endpoint, seen_as), trip);
         };
@@ -310,7 +308,7 @@ impl SimNode {
         self.answered(dialled, pod, (device, endpoint, seen_as), trip)
     }
 
-    /// An endpoint that was reached accepts, refuses or is silent. Whether the client got its answer.
+    /// Lets an endpoint accept, refuse or ignore a SYN. Returns whether the client got an answer.
     fn answered(
         &self,
         dialled: &Dialled,
@@ -335,7 +333,7 @@ impl SimNode {
         kind == Kind::Reset || self.exchange(dialled, (device, endpoint, seen_as), trip)
     }
 
-    /// Data of a client and the answer to it. Whether the client got the answer.
+    /// Exchanges a client's data and the answer. Returns whether the client got the answer.
     fn exchange(
         &self,
         dialled: &Dialled,
@@ -356,7 +354,7 @@ impl SimNode {
             .datapath
             .has(super::Fault::DataDropped, dialled.dialled.1)
         {
-            // It comes again and again; nothing else happens meanwhile to this connection.
+            // The client repeats its data, and nothing else happens on this connection.
             trip.enters(door, &request((source, frontend)));
             trip.enters(door, &request((source, frontend)));
             return false;

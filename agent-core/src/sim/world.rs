@@ -1,5 +1,5 @@
-//! Description of a simulated node: its Services, their clients and rates, and acts at given times.
-//! Plain data; a test draws it from a seed or writes it down.
+//! Description of a simulated node: Services, clients with their rates, and acts at given times. It is
+//! plain data; a test writes it or draws it from a seed.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::datapath::PORT;
 use crate::expect::node::ECHO_SERVICE;
 use crate::peers::ECHO_PORT;
 
-/// A least and a most, both included.
+/// Minimum and maximum, both inclusive.
 pub type Span = (Duration, Duration);
 
 /// Families of a cluster.
@@ -26,7 +26,6 @@ pub enum Stack {
 }
 
 impl Stack {
-    /// Whether it has this family.
     pub fn has(self, family: Family) -> bool {
         match self {
             Stack::V4 => family == Family::V4,
@@ -35,14 +34,12 @@ impl Stack {
         }
     }
 
-    /// Its families.
     pub fn families(self) -> impl Iterator<Item = Family> {
         Family::ALL
             .into_iter()
             .filter(move |family| self.has(*family))
     }
 
-    /// The addresses of its families.
     pub(super) fn of(self, both: [IpAddr; FAMILIES]) -> Vec<IpAddr> {
         self.families()
             .map(|family| both[family as usize])
@@ -53,40 +50,39 @@ impl Stack {
 /// A node's world.
 #[derive(Clone, Debug)]
 pub struct World {
-    /// Its Services, beside the sentinel's.
+    /// Services in addition to the sentinel's.
     pub services: Vec<ServiceSpec>,
     /// Connections of clients to them.
     pub streams: Vec<Stream>,
-    /// Acts with their times, counted from the agent's start.
+    /// Acts with their times after the agent's start.
     pub acts: Vec<(Duration, Act)>,
-    /// Delay of the agent's view after the API.
+    /// Delay of the agent's view behind the API.
     pub view_delay: Span,
-    /// Delay of the rules after the API.
+    /// Delay of the rules behind the API.
     pub proxy_delay: Span,
-    /// The sentinel's endpoint moves this often. By default once a minute, as in a large cluster.
+    /// Interval of the sentinel's rotation. The default is that of a large cluster.
     pub rotation: Option<Duration>,
-    /// An address of pods is reserved for the sentinel.
+    /// Whether an address of the pods' range is reserved for the sentinel.
     pub pod_lane: bool,
-    /// Packets of pods cross a bridge and its port: each is seen twice.
+    /// Whether packets of pods cross a bridge and its port, so that each is seen twice.
     pub bridged: bool,
-    /// Pods are bridged to the uplink: packets for them leave by it.
+    /// Whether pods are bridged to the uplink, so that packets to them leave by it.
     pub flat: bool,
-    /// Every SYN that comes in is copied, untranslated, to a device of its own.
+    /// Whether every SYN that enters is copied, untranslated, to a separate device.
     pub mirrored: bool,
-    /// Only cluster IPs, no node ports: the sentinel has one lane less.
+    /// Whether there are no node ports, so that the sentinel has one lane less.
     pub no_node_ports: bool,
-    /// Of Services that claim one frontend the last one's rules apply, not the first one's.
+    /// Whether the last Service that claims a frontend gets it, rather than the first.
     pub claims_win: bool,
-    /// Families of the cluster.
     pub stack: Stack,
-    /// Pods of other nodes are reached by a tunnel's device, not by the uplink.
+    /// Whether a tunnel's device leads to pods of other nodes, rather than the uplink.
     pub overlay: bool,
-    /// kube-proxy runs in its iptables mode, not in its nftables mode.
+    /// Whether kube-proxy runs in iptables mode rather than nftables mode.
     pub iptables: bool,
 }
 
 impl Default for World {
-    /// An idle node beside a quick proxy.
+    /// An idle node with a fast proxy.
     fn default() -> Self {
         let ms = Duration::from_millis;
         Self {
@@ -110,8 +106,8 @@ impl Default for World {
 }
 
 impl World {
-    /// A node with three Services of two namespaces and both kinds of endpoints, which two pods and
-    /// an outsider dial twice a second.
+    /// A node with three Services in two namespaces and both kinds of endpoints. Two pods and a client
+    /// outside dial each twice a second.
     pub fn busy() -> Self {
         let every = Duration::from_millis(500);
         let mut streams = Vec::new();
@@ -132,7 +128,7 @@ impl World {
         }
     }
 
-    /// With this happening then.
+    /// Adds an act at this time.
     #[must_use]
     pub fn with(mut self, at: Duration, act: Act) -> Self {
         self.acts.push((at, act));
@@ -140,41 +136,37 @@ impl World {
     }
 }
 
-/// Namespace of the tenant, whose objects and pods do as he likes.
+/// Namespace of the tenant, who controls its objects and pods.
 pub const TENANT: &str = "tenant";
-/// Pods of a node from this number on are the tenant's.
+/// First number of the tenant's pods on a node.
 pub const TENANT_PODS: u8 = 10;
 
 /// A Service with TCP ports and node ports.
 #[derive(Clone, Debug)]
 pub struct ServiceSpec {
-    /// Its namespace.
     pub namespace: String,
-    /// Its name; one that is made of its place where there is none.
+    /// Its name; by default derived from its index.
     pub name: Option<String>,
-    /// Its first port has a node port too.
+    /// Whether its first port also has a node port.
     pub has_node_port: bool,
     /// Endpoints on this node.
     pub local: usize,
-    /// Endpoints on others.
+    /// Endpoints on other nodes.
     pub remote: usize,
-    /// It is made by [`Act::Create`], not there from the start.
+    /// Whether [`Act::Create`] creates it, rather than the start.
     pub later: bool,
-    /// Its external IPs.
     pub claims: Vec<Claim>,
-    /// Its first port; others follow it.
+    /// Its first port; the others follow.
     pub port: u16,
-    /// Number of its ports.
     pub ports: u16,
-    /// Endpoints of its slice that are no pods of its own, and whether the slice places them on this
-    /// node.
+    /// Endpoints in its slice that are not its pods, each with whether the slice places it on this node.
     pub foreign: Vec<(Foreign, bool)>,
 }
 
 /// An address that a Service claims as an external IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The cluster IP of another Service, by its place.
+    /// The cluster IP of another Service, by index.
     ClusterIp(usize),
     /// The sentinel's cluster IP.
     Sentinel,
@@ -182,16 +174,16 @@ pub enum Claim {
     Echo,
     /// The node's address.
     Node,
-    /// An address that nobody else has.
+    /// An otherwise unused address.
     Own(u16),
 }
 
-/// An endpoint that is no pod of the Service.
+/// An endpoint that is not a pod of the Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Foreign {
-    /// A pod of another Service, by its place.
+    /// A pod of another Service, by index.
     PodOf(usize),
-    /// Somebody outside, who answers nothing.
+    /// A silent host outside.
     Outsider(u8),
     /// The sentinel's endpoint.
     Echo,
@@ -200,7 +192,7 @@ pub enum Foreign {
 }
 
 impl ServiceSpec {
-    /// There from the start.
+    /// A Service that exists from the start.
     pub fn new(namespace: &str, local: usize, remote: usize) -> Self {
         Self {
             namespace: namespace.to_owned(),
@@ -226,12 +218,10 @@ impl ServiceSpec {
         }
     }
 
-    /// It is the pod probe's.
     pub fn is_pod_probe(&self) -> bool {
         self.name.as_deref() == Some(ECHO_SERVICE)
     }
 
-    /// It is the tenant's.
     pub fn is_tenants(&self) -> bool {
         self.namespace == TENANT
     }
@@ -246,33 +236,32 @@ pub enum Client {
     PodProbe,
     /// The node itself.
     Host,
-    /// Somebody outside; dials node ports.
+    /// A client outside, which dials node ports.
     Outsider(u8),
 }
 
-/// New connections at a rate.
+/// A stream of new connections.
 #[derive(Clone, Debug)]
 pub struct Stream {
     pub client: Client,
-    /// Place of the Service in [`World::services`].
+    /// Index of the Service in [`World::services`].
     pub service: usize,
     /// Kind of the address that is dialled.
     pub kind: FrontendKind,
-    /// Its family.
     pub family: Family,
-    /// Time between two, a fifth more or less.
+    /// Interval between connections, plus or minus a fifth.
     pub every: Duration,
-    /// Not before then, and not after.
+    /// Start and end.
     pub during: Span,
-    /// Every connection has the same source port: until one is answered, they go to the endpoint of the
-    /// first one.
+    /// Whether all connections use one source port: until one is answered, conntrack sends them to the
+    /// endpoint of the first.
     pub keeps_port: bool,
 }
 
 impl Stream {
     const ALWAYS: Span = (Duration::ZERO, Duration::MAX);
 
-    /// A pod dials the cluster IP.
+    /// A pod that dials the cluster IP.
     pub fn of_pod(pod: u8, service: usize, every: Duration) -> Self {
         Self {
             client: Client::Pod(pod),
@@ -285,7 +274,7 @@ impl Stream {
         }
     }
 
-    /// The pod probe dials its Service, once a second as the real one.
+    /// The pod probe, which dials its Service once a second like the real one.
     pub fn of_pod_probe(service: usize) -> Self {
         Self {
             client: Client::PodProbe,
@@ -293,7 +282,7 @@ impl Stream {
         }
     }
 
-    /// The node itself dials the cluster IP.
+    /// The node itself, which dials the cluster IP.
     pub fn of_host(service: usize, every: Duration) -> Self {
         Self {
             client: Client::Host,
@@ -301,13 +290,12 @@ impl Stream {
         }
     }
 
-    /// The same in another family.
     #[must_use]
     pub fn over(self, family: Family) -> Self {
         Self { family, ..self }
     }
 
-    /// Somebody outside dials the node port.
+    /// A client outside that dials the node port.
     pub fn of_outsider(outsider: u8, service: usize, every: Duration) -> Self {
         Self {
             client: Client::Outsider(outsider),
@@ -317,46 +305,46 @@ impl Stream {
     }
 }
 
-/// Something that is wrong with the node's datapath.
+/// A fault of the node's datapath.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// The Service chains are empty; tables and owner are still there.
+    /// The Service chains are empty, but the tables and their owner remain.
     Flushed,
-    /// The tables are gone, and with them every sign of an owner.
+    /// The tables are gone, and with them all signs of an owner.
     TablesGone,
     /// One Service's chain is empty.
     Emptied(usize),
-    /// The routes to this node's pods are gone: what is for them leaves by the uplink.
+    /// The routes to this node's pods are gone, so packets to them leave by the uplink.
     PodRoutesGone,
     /// The routes to the pods of other nodes are gone, with the same effect.
     RemoteRoutesGone,
     /// The kernel does not forward.
     ForwardingOff,
-    /// The table of tracked connections is full: new ones are dropped. One table serves both families.
+    /// The connection table, which both families share, is full, so new connections are dropped.
     ConntrackFull,
     /// A rule drops everything that is forwarded.
     ForwardDropped,
     /// A rule rejects everything that is forwarded, by ICMP.
     ForwardRejected,
-    /// The FORWARD chain has the policy DROP, as Docker sets it: connections that kube-proxy masquerades
-    /// pass, those with pods' own addresses are dropped.
+    /// The FORWARD chain has the policy DROP, as Docker sets it. Connections that kube-proxy masquerades
+    /// pass, and those with pods' addresses are dropped.
     ForwardPolicy,
-    /// Traffic that has to be masqueraded keeps its source.
+    /// Traffic that must be masqueraded keeps its source.
     NotMasqueraded,
     /// The rules of all Services but the sentinel's are gone.
     OthersGone,
-    /// A rule drops the data of connections and not their handshakes. The sentinel's data passes.
+    /// A rule drops the data of connections but not their handshakes. The sentinel's data passes.
     DataDropped,
-    /// The rules of all Services but the sentinel's lead to addresses that were never endpoints.
+    /// The rules of all Services but the sentinel's point to addresses that were never endpoints.
     Astray,
 }
 
 /// Effect of a network policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denial {
-    /// Nothing comes back.
+    /// Drops silently.
     Drop,
-    /// An ICMP error comes back.
+    /// Sends an ICMP error.
     Reject,
 }
 
@@ -369,48 +357,47 @@ pub enum Sickness {
     Refuses,
 }
 
-/// Something that happens to a node.
+/// An event on a node.
 #[derive(Clone, Debug)]
 pub enum Act {
     /// The datapath gets a fault.
     Break(Fault),
-    /// It gets the fault in one family alone.
+    /// The datapath gets a fault in one family.
     BreakIn(Family, Fault),
-    /// It is repaired; the rules are as the API has them then.
+    /// A fault is repaired; the rules then match the API.
     Repair(Fault),
     /// The proxy stops following the API.
     FreezeProxy,
-    /// It goes on, and catches up.
+    /// The proxy continues and catches up.
     ThawProxy,
-    /// The Service comes into being.
+    /// The Service is created.
     Create(usize),
     /// The Service and its slice are deleted.
     Delete(usize),
-    /// Every endpoint of a Service leaves its slice, and others take their places. Those that left go
-    /// on answering for the time given.
+    /// All endpoints of a Service leave its slice and are replaced. The old ones continue to answer for
+    /// this long.
     Roll(usize, Duration),
-    /// The same of one endpoint, by its place in the Service.
+    /// One endpoint is replaced in this way, by its index in the Service.
     Replace(usize, usize, Duration),
     /// The current endpoints of a Service stop serving and stay in its slice.
     Sicken(usize, Sickness),
-    /// From now on these connections are denied: of this client or all, to this Service or all.
+    /// Connections of this client or all, to this Service or all, are denied from now on.
     Deny(Option<Client>, Option<usize>, Denial),
     /// The sentinel's range is filtered, as bogon filters do.
     FilterSentinel,
-    /// The same, by a rule that rejects with ICMP.
+    /// The same with an ICMP error.
     RejectSentinel,
-    /// An inline filter drops the data of the sentinel's connections, which it does not know, and not their
-    /// handshakes.
+    /// An inline filter drops the data of the sentinel's connections, whose protocol is unknown to it, but
+    /// not their handshakes.
     InspectSentinel,
-    /// The agent ends, and another starts after this time.
+    /// The agent ends, and another starts after this pause.
     Restart(Duration),
     /// The agent is not scheduled for this long.
     Starve(Duration),
-    /// The API server is away for `span`; the agent notices after `noticed`.
+    /// The API server is away for `span`, and the agent notices it after `noticed`.
     Silence {
-        /// Duration of the outage.
         span: Duration,
-        /// When the watches fail; a black hole takes long.
+        /// Time until the watches fail, which is long for a black hole.
         noticed: Duration,
     },
     /// The kernel's maps cannot be read for this long.

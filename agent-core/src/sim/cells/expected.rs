@@ -1,6 +1,6 @@
-//! Expectations of a fault in a use, by who can feel it and which scopes it fails in. It follows the
-//! decision of docs/internal/judgement.md: two scopes that no innocent explanation covers, or a signature
-//! that has none. No result of a run is used here.
+//! Expected result of each fault in each use, derived from the clients that it affects and their scopes. It
+//! follows docs/internal/judgement.md: two scopes without a common innocent explanation, or a signature
+//! without any. Results of runs must not be used here.
 
 use std::time::Duration;
 
@@ -10,44 +10,43 @@ use super::uses::Use;
 /// Connections that a fault affects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Felt {
-    /// The sentinel's probes fail without an innocent explanation, also on an idle node.
+    /// The sentinel's probes fail without an innocent explanation, even on an idle node.
     ByProbes,
-    /// Everything that the node forwards.
+    /// All forwarded connections.
     Forwarded,
-    /// Pods, whose connections keep their own addresses. Masqueraded ones pass.
+    /// Connections that keep a pod's address. Masqueraded ones succeed.
     PodsAddresses,
     /// Connections to endpoints whose route is gone.
     Routes,
-    /// Clients outside, to endpoints on other nodes.
+    /// Connections of clients outside to endpoints on other nodes.
     Masqueraded,
     /// Connections to an endpoint that was removed.
     Stale,
-    /// Data of all connections but the sentinel's.
+    /// Data of all connections except the sentinel's.
     Data,
-    /// Every Service but the sentinel's. Without rules connections leave untranslated.
+    /// Connections to all Services except the sentinel's. Without rules they leave untranslated.
     Services { leaks: bool },
 }
 
 /// Expectation of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// 503 within this time of the fault; of the first connection to a removed endpoint if that is what is
-    /// felt.
+    /// 503 within this time after the fault, or after the first connection to a removed endpoint if such
+    /// connections fail.
     Fails(Duration),
-    /// One innocent explanation covers all that fails: no 503, and not Proven.
+    /// No 503, but not Proven either: one innocent explanation covers all failures.
     Suspect,
-    /// The same, but a 503 is right as well: the node is broken.
+    /// Not Proven. A 503 is right as well, since the node is broken.
     Noticed,
-    /// Felt, but by connections that no hook sees whole: nothing is expected.
+    /// Nothing: connections fail, but no hook sees them completely.
     Unseen,
-    /// Nobody's connection fails: nothing is expected.
+    /// Nothing: no connection fails.
     NotFelt,
 }
 
-/// Time to 503 where the pod probe, once a second, is the second witness.
+/// Time to 503 if the pod probe, which dials once a second, is the second witness.
 const BY_POD_PROBE: Duration = Duration::from_secs(6);
 
-/// Expectation of a fault in a use.
 pub(super) fn expected(row: &FaultRow, used: &Use) -> Expected {
     let fails = Expected::Fails(row.within);
     // Connections of the host itself are not forwarded, and are visible only at an uplink.
@@ -65,14 +64,14 @@ pub(super) fn expected(row: &FaultRow, used: &Use) -> Expected {
         Felt::Data if by_host_alone => Expected::NotFelt,
         _ if by_host_alone => Expected::Unseen,
         Felt::Stale => fails,
-        // A single Service, or a single local endpoint, may have a problem that is not the node's.
+        // One Service, or one local endpoint, may have a problem of which the node is innocent.
         Felt::Routes if used.is_idle() => Expected::Noticed,
         Felt::Services { .. } | Felt::Data if used.dialled() < 2 => Expected::Noticed,
         Felt::Routes | Felt::Services { .. } | Felt::Data => fails,
     }
 }
 
-/// A policy may deny all pods but the pod probe; only both together are two scopes.
+/// Policies may deny all pods except the pod probe, so only both together are two scopes.
 fn pods_addresses(used: &Use, fails: Expected) -> Expected {
     match (used.pod_probe, used.has_pods()) {
         (true, true) => fails,

@@ -1,4 +1,4 @@
-//! Faults of a node, and who can feel each. Which of them is 503 in which use is in `expected`.
+//! Faults of a node and the connections that they affect. `expected` derives which of them must cause 503.
 
 use std::time::Duration;
 
@@ -12,9 +12,8 @@ use crate::sim::world::{Act, Fault, World};
 pub struct FaultRow {
     pub name: &'static str,
     breaks: Breaks,
-    /// Connections that it affects.
     pub felt: Felt,
-    /// Time to 503 where it must be 503.
+    /// Maximum time to 503 if there must be one.
     pub within: Duration,
 }
 
@@ -22,10 +21,10 @@ pub struct FaultRow {
 #[derive(Clone, Copy, Debug)]
 enum Breaks {
     By(&'static [Fault]),
-    /// The same beside a kube-proxy in iptables mode.
+    /// The same with kube-proxy in iptables mode.
     BesideIptables(&'static [Fault]),
-    /// The proxy stops following the API, and an endpoint of the first Service is replaced: the former one
-    /// is dead.
+    /// The proxy stops following the API, and an endpoint of the first Service is replaced by another and
+    /// dies.
     Frozen,
 }
 
@@ -65,7 +64,7 @@ pub const FAULTS: [FaultRow; 15] = [
 ];
 
 impl FaultRow {
-    /// Whether one family alone can have it.
+    /// Whether it can affect one family alone.
     pub fn is_of_family(&self) -> bool {
         match self.breaks {
             Breaks::By(faults) => !faults.contains(&Fault::ConntrackFull),
@@ -74,7 +73,7 @@ impl FaultRow {
         }
     }
 
-    /// The world, with the fault at that time.
+    /// Adds the fault to a world.
     pub(super) fn begin(&self, mut world: World, at: Duration, only: Option<Family>) -> World {
         let faults = match self.breaks {
             Breaks::By(faults) => faults,
@@ -95,7 +94,7 @@ impl FaultRow {
     }
 }
 
-/// The endpoint that is replaced is on another node, as the first Service may be the pod probe's.
+/// Replaces an endpoint on another node, since the first Service may be the pod probe's.
 fn frozen(world: World, at: Duration) -> World {
     let first = world.services.first().map(|service| service.local);
     let world = world.with(at, Act::FreezeProxy);

@@ -1,5 +1,5 @@
-//! Plays one cell with one seed, and compares the answers of the node with the truth. It must not know
-//! how the judge decides.
+//! Plays one cell with one seed and compares the node's answers with the truth. It must not know how the
+//! judge decides.
 
 use std::time::Duration;
 
@@ -10,32 +10,32 @@ use crate::limits::Limits;
 use crate::sim::{BEGIN, Dice, SimNode, ms};
 use crate::time::Mono;
 
-/// Time before anything happens: long enough for every lane and Service to have worked.
+/// Time before the event, which is long enough for every lane and Service to work.
 const WARM: (Duration, Duration) = (ms(20_000), ms(22_000));
-/// Time for which an innocent world lasts.
+/// Duration of an innocent world.
 const INNOCENT: Duration = Duration::from_secs(60);
-/// Time for which a fault lasts that need not be 503.
+/// Duration of a fault that need not cause 503.
 const WATCHED: Duration = Duration::from_secs(12);
-/// Time for which a 503 has to stay.
+/// Time for which a 503 must last.
 const STAYS: Duration = Duration::from_secs(5);
-/// Time until somebody is sent to a removed endpoint, at most.
+/// Maximum time until a connection is sent to a removed endpoint.
 const MET: Duration = Duration::from_secs(30);
-/// Time to 503 from the connection that completes the evidence, where clients dial too rarely for the limit.
+/// Time to 503 after the connection that completes the evidence, if clients dial too rarely for the limit.
 const FROM_COMPLETE: Duration = Duration::from_secs(3);
 const STEP: Duration = ms(250);
 
 /// Result of one run of a cell.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// Expectation of a fault.
+    /// Expected result, for a fault.
     pub expected: Option<Expected>,
-    /// Connections failed that nobody meant to fail.
+    /// Whether connections failed that should have succeeded.
     pub felt: bool,
-    /// Time to 503: from the fault, or from the first connection to a removed endpoint.
+    /// Time to 503 after the fault, or after the first connection to a removed endpoint.
     pub failed: Option<Duration>,
-    /// The worst state from the beginning of the fault or world on.
+    /// The worst state after the event.
     pub worst: State,
-    /// In what way it is not as expected.
+    /// Difference from the expected result.
     pub wrong: Option<String>,
 }
 
@@ -57,7 +57,7 @@ pub fn play(run: &Run) -> Outcome {
     }
 }
 
-/// A node that is watched from a time on.
+/// A node that is watched from some time on.
 struct Watch {
     node: SimNode,
     at: Mono,
@@ -127,7 +127,7 @@ impl Watch {
         }
     }
 
-    /// Runs until somebody is sent to a removed endpoint.
+    /// Runs until a connection is sent to a removed endpoint.
     fn first_stale(&mut self, expected: Expected) -> Option<Mono> {
         if matches!(expected, Expected::NotFelt) {
             return None;
@@ -142,7 +142,8 @@ impl Watch {
         None
     }
 
-    /// When three connections, to two endpoints, had met no route: clients may dial too rarely for the limit.
+    /// When three connections, to two endpoints, had found no route. Clients may dial too rarely for the
+    /// limit.
     fn routes_are_met(&self) -> Option<Mono> {
         let astray = || {
             let later = self.node.unanswered().iter().filter(|of| of.at >= self.at);
@@ -154,7 +155,7 @@ impl Watch {
         Some(third.max(second))
     }
 
-    /// When three connections had met an endpoint that had been removed for long.
+    /// When three connections had reached an endpoint that was removed long before.
     fn removed_is_met(&self, first: Mono) -> Option<Mono> {
         let old = first.plus(Limits::default().stale_after);
         let mut met = (self.node.unanswered().iter()).filter(|of| of.stale && of.at >= old);
@@ -194,7 +195,7 @@ impl Watch {
         cause.map_or_else(String::new, |cause| format!(" ({cause:?})"))
     }
 
-    /// /livez has been 503 since it first was.
+    /// Whether the last answer of /livez is 503.
     fn stays(&self) -> bool {
         self.node.answer().is_some_and(|of| of.livez == 503)
     }

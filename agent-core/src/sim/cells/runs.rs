@@ -1,5 +1,5 @@
-//! Runs of cells: the families and seeds that each cell is played with, and many runs on all processors. The
-//! meaning of a run is defined in `play`.
+//! Runs of cells: the families and seeds of each cell, and many runs on all processors. `play` defines what
+//! a run does.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,6 @@ use std::thread;
 
 use super::{Cell, Families, Outcome, fault_cells, play, world_cells};
 
-/// One run of a cell.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     pub cell: Cell,
@@ -15,7 +14,7 @@ pub struct Run {
     pub seed: u64,
 }
 
-/// A cell and all its runs, with their outcomes.
+/// A cell with the outcomes of all its runs.
 #[derive(Clone, Debug)]
 pub struct Played {
     pub cell: Cell,
@@ -23,7 +22,7 @@ pub struct Played {
 }
 
 impl Played {
-    /// Description of the first run that is not as expected.
+    /// Description of the first unexpected run.
     pub fn wrong(&self) -> Option<String> {
         let mut runs = self.runs.iter();
         runs.find_map(|(run, outcome)| {
@@ -34,7 +33,7 @@ impl Played {
     }
 }
 
-/// Every cell with every choice of families, once for each of `seeds` seeds.
+/// Every cell with every choice of families, once per seed.
 pub fn all(seeds: u64) -> Vec<Run> {
     let cells = fault_cells().chain(world_cells());
     let runs = cells.flat_map(|cell| {
@@ -49,7 +48,7 @@ pub fn all(seeds: u64) -> Vec<Run> {
     runs.collect()
 }
 
-/// A part of them that takes half a minute: every cell with five seeds, which go round its choices of families.
+/// A subset that takes half a minute: every cell with five seeds, each with another choice of families.
 pub fn dealt() -> Vec<Run> {
     let cells = fault_cells().chain(world_cells());
     let runs = cells.flat_map(|cell| {
@@ -65,7 +64,7 @@ pub fn dealt() -> Vec<Run> {
     runs.collect()
 }
 
-/// Plays all of these on `threads` threads, and returns the outcomes grouped by cell.
+/// Plays runs on `threads` threads and returns the outcomes grouped by cell.
 pub fn play_all(runs: &[Run], threads: usize) -> Vec<Played> {
     let next = AtomicUsize::new(0);
     let outcomes: Vec<OnceLock<Outcome>> = runs.iter().map(|_| OnceLock::new()).collect();

@@ -1,5 +1,4 @@
-//! Uses of a node: who opens connections to which Services, and how many a second. Nothing happens here
-//! to a node; faults and worlds are other tables.
+//! Uses of a node: which clients dial which Services, and how often. Events are in other tables.
 
 use std::time::Duration;
 
@@ -8,18 +7,17 @@ use agent_common::service::Family;
 use crate::fleet::rotation::INTERVAL;
 use crate::sim::world::{ServiceSpec, Stack, Stream, World};
 
-/// Endpoints of each Service on this node and on others.
+/// Endpoints of each Service on this node and on other nodes.
 const LOCAL: usize = 2;
 const REMOTE: usize = 2;
 /// Pods of the pod probe on other nodes.
 const OTHERS: usize = 3;
-/// A use of a node.
 #[derive(Clone, Copy, Debug)]
 pub struct Use {
     pub name: &'static str,
-    /// Namespaces of its Services, one entry for each Service.
+    /// Namespace of each Service.
     pub services: &'static [&'static str],
-    /// The pod probe runs, as the chart installs it.
+    /// Whether the pod probe runs as the chart installs it.
     pub pod_probe: bool,
     users: &'static [Users],
 }
@@ -29,7 +27,7 @@ pub struct Use {
 struct Users {
     who: Who,
     number: u8,
-    /// New connections a second of all these clients together, divided among the families.
+    /// New connections per second of all these clients together, divided among the families.
     per_second: u32,
 }
 
@@ -93,17 +91,15 @@ pub const USES: [Use; 10] = [
 ];
 
 impl Use {
-    /// Clients outside use the node.
     pub(super) fn has_outsiders(&self) -> bool {
         self.has(Who::Outside)
     }
 
-    /// Pods use the node, beside the pod probe.
+    /// Whether pods other than the pod probe use the node.
     pub(super) fn has_pods(&self) -> bool {
         self.has(Who::Pods)
     }
 
-    /// Processes of the host use the node.
     pub(super) fn has_host(&self) -> bool {
         self.has(Who::Host)
     }
@@ -112,17 +108,17 @@ impl Use {
         self.users.iter().any(|users| users.who == who)
     }
 
-    /// Nobody uses the node, but perhaps the pod probe.
+    /// Whether at most the pod probe uses the node.
     pub(super) fn is_idle(&self) -> bool {
         self.users.is_empty()
     }
 
-    /// Services that are dialled, the pod probe's included.
+    /// Number of dialled Services, including the pod probe's.
     pub(super) fn dialled(&self) -> usize {
         self.services.len() + usize::from(self.pod_probe)
     }
 
-    /// The node in this use, with nothing happening to it.
+    /// World with this use and without events.
     pub(super) fn world(&self, stack: Stack) -> World {
         let named = self.services.iter();
         let mut services: Vec<_> = named
@@ -149,7 +145,7 @@ impl Use {
         }
     }
 
-    /// Streams in one family, out of `families` that share the rate.
+    /// Streams in one of `families` families that share the rate.
     fn streams(&self, family: Family, families: u32) -> Vec<Stream> {
         let mut streams = Vec::new();
         for users in self.users {

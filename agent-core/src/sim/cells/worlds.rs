@@ -1,5 +1,5 @@
-//! Innocent worlds: everything that fails in them has an explanation that is not the node's fault. Each
-//! row names that explanation. No fault of a node may be added here, unless nobody can feel it.
+//! Innocent worlds, in which the node is not at fault. Each row names the explanation of all its failures.
+//! Do not add a fault of a node here, unless it affects nobody.
 
 use std::time::Duration;
 
@@ -12,11 +12,10 @@ use crate::sim::world::{
     TENANT_PODS, World,
 };
 
-/// An innocent world.
 #[derive(Clone, Copy, Debug)]
 pub struct WorldRow {
     pub name: &'static str,
-    /// The explanation that covers everything that fails in it.
+    /// Explanation of all failures in it.
     pub covered_by: &'static str,
     begin: fn(World, Duration) -> World,
 }
@@ -34,9 +33,9 @@ const fn row(
 }
 
 const S: Duration = Duration::from_secs(1);
-/// Time between two filters or policies that begin at different times.
+/// Time between the start of two filters or policies without a common onset.
 const APART: Duration = Duration::from_secs(10);
-/// Time for which an endpoint goes on serving after it left.
+/// Time for which an endpoint keeps serving after it left.
 const GRACE: Duration = Duration::from_secs(40);
 const POLICY: &str = "a NetworkPolicy";
 const BOTH: &str = "a filter and a policy, without a common onset";
@@ -94,21 +93,21 @@ pub const WORLDS: [WorldRow; 41] = [
 ];
 
 impl WorldRow {
-    /// Whether it changes anything for this use. Policies deny nothing on an idle node and nothing to processes of
-    /// the host, and a default deny spares the pod probe. Only data of real connections shows that an inline filter
-    /// drops nothing else. On an idle node, and beside processes of the host alone, every family counts.
+    /// Whether it affects this use. Policies deny nothing on an idle node and for processes of the host,
+    /// and a default deny spares the pod probe. Only the data of real connections shows that an inline
+    /// filter drops nothing else. On an idle node, or with processes of the host alone, every family
+    /// counts.
     pub(super) fn touches(&self, used: &Use) -> bool {
         let needs_users = [POLICY, BOTH, INSPECTED, UNUSED].contains(&self.covered_by);
         !needs_users || used.has_pods() || used.has_outsiders()
     }
 
-    /// The world, with this happening from that time on.
+    /// Adds the event to a world.
     pub(super) fn begin(&self, world: World, at: Duration) -> World {
         (self.begin)(world, at)
     }
 }
 
-/// Connections that a policy denies.
 #[derive(Clone, Copy)]
 enum Scope {
     Pod,
@@ -130,7 +129,7 @@ fn denied(mut world: World, at: Duration, scope: Scope, denial: Denial) -> World
     world
 }
 
-/// The Services of the first one's namespace.
+/// Services in the namespace of the first one.
 fn first_namespace(world: &World) -> Vec<Option<usize>> {
     let first = world.services.first().map(|of| of.namespace.clone());
     let all = world.services.iter().enumerate();
@@ -148,7 +147,7 @@ fn denied_first(world: World, at: Duration, scope: Scope) -> World {
     world.with(at + APART, Act::FilterSentinel)
 }
 
-/// Adds clients from outside, each in every family.
+/// Adds clients outside, each in every family.
 fn with_outsiders(
     mut world: World,
     clients: std::ops::Range<u8>,
@@ -167,7 +166,7 @@ fn with_outsiders(
 const SCANNERS: std::ops::Range<u8> = 200..205;
 const FORGED: std::ops::Range<u8> = 100..110;
 
-/// A Service that nobody outside ever reached: its node port is filtered, or has no rules.
+/// A Service that no client outside ever reached: its node port is filtered or has no rules.
 fn scanned(mut world: World, ruleless: Option<()>) -> World {
     let service = world.services.len();
     world.services.push(ServiceSpec::new("internal", 1, 1));
@@ -179,7 +178,7 @@ fn scanned(mut world: World, ruleless: Option<()>) -> World {
     with_outsiders(world, SCANNERS, service, ms(500))
 }
 
-/// SYNs whose sources the kernel does not accept from the uplink.
+/// SYNs from sources that the kernel does not accept on the uplink.
 fn forged(mut world: World) -> World {
     for client in FORGED {
         let denied = Act::Deny(Some(Client::Outsider(client)), None, Denial::Drop);
@@ -218,11 +217,11 @@ fn mischief(mut world: World, at: Duration) -> World {
     world.with(at, Act::Deny(Some(Client::Pod(pod)), None, Denial::Drop))
 }
 
-/// The Services' endpoints move in turns, and the proxy follows late.
+/// The Services' endpoints move in turn, and the proxy follows late.
 fn late(mut world: World, at: Duration, delay: Duration, grace: Duration) -> World {
     let services = world.services.len();
     for turn in 0..10 {
-        // The pod probe's pods are not replaced that often.
+        // The pod probe's pods are not replaced so often.
         let service = turn as usize % services.max(1);
         let is_users = (world.services.get(service)).is_some_and(|of| !of.is_pod_probe());
         if is_users {
@@ -252,7 +251,7 @@ fn new_service(mut world: World, at: Duration) -> World {
     with_outsiders(world, SCANNERS, service, ms(500)).with(at, Act::Create(service))
 }
 
-/// Clients keep their source port for as long as they are not answered.
+/// Clients keep their source port until they are answered.
 fn reused(mut world: World, at: Duration) -> World {
     if world.services.is_empty() {
         world.services.push(ServiceSpec::new("shop", 2, 2));
@@ -267,8 +266,8 @@ fn reused(mut world: World, at: Duration) -> World {
     world.with(at, Act::Replace(0, place, Duration::ZERO))
 }
 
-/// A Service whose only clients keep their source ports, while nothing else is there that could show that the
-/// proxy follows: no rotation, and no change of another Service.
+/// A Service whose only clients keep their source ports. Nothing else could show that the proxy follows:
+/// there is no rotation and no change of another Service.
 fn reused_alone(mut world: World, at: Duration) -> World {
     let service = world.services.len();
     world.services.push(ServiceSpec::new("kept", 1, 1));
@@ -295,7 +294,7 @@ fn sick(mut world: World, at: Duration, sickness: Sickness) -> World {
     world
 }
 
-/// On a node with both families nobody uses this one, and its rules are gone.
+/// The rules of this family are gone on a node with both, and nobody uses it.
 fn unused(mut world: World, at: Duration, family: Family) -> World {
     if world.stack != Stack::Dual {
         return world;

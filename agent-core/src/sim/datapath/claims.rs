@@ -1,4 +1,4 @@
-//! Claims of Services on addresses of others: external IPs, and endpoints that are no pods of theirs.
+//! Claims of Services on foreign addresses: external IPs, and endpoints that are not their pods.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ impl Datapath {
             Foreign::Node => self.address,
         };
         if !matches!(of, Foreign::PodOf(_)) {
-            // It never answered.
+            // It never answers.
             self.graves.insert(ips[0], Mono(0));
         }
         Some(Pod {
@@ -52,7 +52,7 @@ impl Datapath {
         claims.collect()
     }
 
-    /// Whether a tenant has taken the address that is dialled at a Service.
+    /// Whether a tenant has taken this address of a Service.
     pub(in super::super) fn is_taken(
         &self,
         service: usize,
@@ -65,7 +65,7 @@ impl Datapath {
         })
     }
 
-    /// The endpoint that a probe is sent to, if a Service has taken the frontend that it dials.
+    /// The endpoint of a Service that has taken a probe's frontend, if one has.
     pub(super) fn thief(&self, frontend: &SocketAddr) -> Option<Option<Pod>> {
         let rules = self.services[*self.taken.get(frontend)?].rules.as_ref()?;
         Some(rules.first().copied())

@@ -1,5 +1,5 @@
-//! The API's objects of a simulated node: its Node, Services and EndpointSlices, one slice of each family.
-//! It holds no state and applies no rule.
+//! API objects of a simulated node: its Node, Services and EndpointSlices, one slice per family. No state
+//! and no rule is here.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::expect::sentinel::SentinelRule;
 use crate::sim::world::{ServiceSpec, Stack};
 
 const SENTINEL_NODE_PORT: u16 = 32_767;
-/// Other nodes that the agent distinguishes.
+/// Number of other nodes that the agent distinguishes.
 pub(super) const PEERS: u16 = 3;
 
-/// The sentinel as every simulated node is configured.
+/// Configuration of the sentinel on every simulated node.
 pub(in crate::sim) fn sentinel_rule() -> SentinelRule {
     SentinelRule {
         service: ObjectName::new("pathproof", "pathproof-sentinel"),
@@ -30,7 +30,7 @@ pub(in crate::sim) fn sentinel_rule() -> SentinelRule {
     }
 }
 
-/// The sentinel's Service: one port for each transport.
+/// The sentinel's Service, with one port per transport.
 pub(super) fn sentinel(stack: Stack, has_node_port: bool) -> ServiceFacts {
     let port = |(name, protocol): (&str, Protocol)| ServicePort {
         name: name.into(),
@@ -48,7 +48,6 @@ pub(super) fn sentinel(stack: Stack, has_node_port: bool) -> ServiceFacts {
     }
 }
 
-/// A Service of the world.
 pub(super) fn service(
     place: usize,
     spec: &ServiceSpec,
@@ -75,7 +74,7 @@ pub(super) fn service(
     }
 }
 
-/// This node's object.
+/// The Node object.
 pub(super) fn node(number: u32, stack: Stack) -> NodeFacts {
     NodeFacts {
         name: format!("node-{number}").into(),
@@ -88,13 +87,11 @@ pub(super) fn node(number: u32, stack: Stack) -> NodeFacts {
     }
 }
 
-/// Numbers of the other nodes.
 pub(super) fn peers() -> Change {
     let named = |number| (number, format!("other-{number}").into());
     Change::Peers((1..=PEERS).map(named).collect())
 }
 
-/// Address at which a Service is dialled.
 pub(super) fn dialled(
     facts: &ServiceFacts,
     node: &Both,
@@ -111,7 +108,6 @@ pub(super) fn dialled(
     }
 }
 
-/// Slices of a Service.
 pub(super) fn slices_of(service: &Service, stack: Stack) -> impl Iterator<Item = Change> {
     let pods: Vec<Pod> = service.api_pods().collect();
     let facts = Arc::clone(&service.facts);
@@ -121,7 +117,7 @@ pub(super) fn slices_of(service: &Service, stack: Stack) -> impl Iterator<Item =
         .map(move |family| slice(&facts, port, &pods, family))
 }
 
-/// Slices of the sentinel: its endpoint's port is the generation.
+/// Slices of the sentinel. The port of its endpoint is the generation.
 pub(super) fn sentinel_slices(
     sentinel: &Arc<ServiceFacts>,
     generation: u16,
@@ -137,7 +133,7 @@ pub(super) fn sentinel_slices(
     slices.map(move |family| slice(&facts, generation, &[echo], family))
 }
 
-/// Name of a Service's slice of a family.
+/// Name of a Service's slice in a family.
 pub(super) fn slice_name(service: &ObjectName, family: Family) -> ObjectName {
     let suffix = ["v4", "v6"][family as usize];
     ObjectName::new(&service.namespace, &format!("{}-{suffix}", service.name))

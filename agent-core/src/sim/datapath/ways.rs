@@ -1,5 +1,5 @@
-//! Where the rules of a simulated node take a new connection, with the faults and policies of that moment.
-//! It changes nothing and sends no packet.
+//! The way of a new connection through the current rules, faults and policies of a simulated node. Nothing
+//! is changed or sent here.
 
 use agent_common::service::{Family, FrontendKind};
 
@@ -10,22 +10,18 @@ use crate::sim::world::{Client, Denial, Fault};
 use crate::time::Mono;
 use crate::trace::{ProbePath, Transport};
 
-/// Way that a connection takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) enum Way {
-    /// It leaves by the uplink as it came.
+    /// It leaves by the uplink unchanged.
     Untranslated,
-    /// The network stack of the node refuses it.
+    /// The node's network stack refuses it.
     Reset,
     /// A rule refuses it by ICMP.
     Rejected,
-    /// It is dropped.
     Dropped,
-    /// To an endpoint.
     To(Pod),
 }
 
-/// Response of an endpoint to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::sim) enum Reply {
     Accepts,
@@ -38,7 +34,7 @@ impl Datapath {
         self.faults.contains(&(fault, family))
     }
 
-    /// No rule takes what is dialled.
+    /// Whether there are no rules.
     fn is_flushed(&self, family: Family) -> bool {
         self.has(Fault::Flushed, family) || self.has(Fault::TablesGone, family)
     }
@@ -51,7 +47,7 @@ impl Datapath {
         !self.has(Fault::NotMasqueraded, family)
     }
 
-    /// Whether the routes to this node's pods, or to those of other nodes, are there.
+    /// Whether routes to this node's pods, or to those of other nodes, exist.
     pub(in crate::sim) fn routes_pods(&self, local: bool, family: Family) -> bool {
         !match local {
             true => self.has(Fault::PodRoutesGone, family),
@@ -59,7 +55,6 @@ impl Datapath {
         }
     }
 
-    /// Reply of an endpoint to a connection that reaches it.
     pub(in crate::sim) fn reply(&self, pod: Pod, now: Mono) -> Reply {
         if self.is_dead(pod, now) {
             return Reply::Nothing;
@@ -70,7 +65,7 @@ impl Datapath {
             .unwrap_or(Reply::Accepts)
     }
 
-    /// Whether an endpoint has left and is gone by now, or never was there.
+    /// Whether an endpoint has left and stopped answering, or never existed.
     pub(in crate::sim) fn is_dead(&self, pod: Pod, now: Mono) -> bool {
         let ip = &pod.ips[0];
         match self.graves.get(ip) {
@@ -79,13 +74,13 @@ impl Datapath {
         }
     }
 
-    /// Whether an endpoint has left its slice and is gone by now.
+    /// Whether an endpoint has left its slice and stopped answering.
     pub(in crate::sim) fn has_left(&self, pod: Pod, now: Mono) -> bool {
         let until = self.graves.get(&pod.ips[0]);
         until.is_some_and(|until| *until > Mono(0) && now >= *until)
     }
 
-    /// Whether a policy means this connection to fail. A rule for everybody spares the pod probe, which has a
+    /// Policy that denies this connection, if any. A rule for all clients spares the pod probe, which has a
     /// separate NetworkPolicy.
     pub(in crate::sim) fn denial(&self, client: Client, service: usize) -> Option<Denial> {
         let spared = client == Client::PodProbe;
@@ -95,7 +90,7 @@ impl Datapath {
         self.denials.iter().find(meant).map(|(.., denial)| *denial)
     }
 
-    /// Way that the rules give a connection.
+    /// Way of a connection through the rules.
     pub(in crate::sim) fn way(
         &self,
         client: Client,
@@ -125,7 +120,7 @@ impl Datapath {
         }
         let chosen = dice.below(pods.len());
         match self.has(Fault::Astray, family) {
-            // A restored snapshot leads to addresses of long ago.
+            // A restored snapshot points to addresses that were endpoints long ago.
             true => Way::To(Pod {
                 ips: addresses::long_ago((service * 8 + chosen) as u32),
                 local: false,
@@ -150,7 +145,7 @@ impl Datapath {
         rules.filter(|_| !gone)
     }
 
-    /// Way of a connection that the rules have translated and that is not forwarded for a fault.
+    /// Way of a translated connection that a fault stops.
     fn stopped(&self, masqueraded: bool, family: Family) -> Option<Way> {
         if !self.forwards(family) || self.has(Fault::ForwardDropped, family) {
             return Some(Way::Dropped);
@@ -162,7 +157,7 @@ impl Datapath {
         denied.then_some(Way::Dropped)
     }
 
-    /// Way of a connection that no rule takes.
+    /// Way of a connection without rules.
     fn unruled(&self, client: Client, (kind, family): (FrontendKind, Family)) -> Way {
         let stopped = self.stopped(false, family);
         match kind {
@@ -172,7 +167,7 @@ impl Datapath {
         }
     }
 
-    /// Way of a probe, and the generation that it meets.
+    /// Way of a probe, and the generation that it reaches.
     pub(in crate::sim) fn way_of_probe(
         &self,
         (path, transport, family): (ProbePath, Transport, Family),
@@ -201,7 +196,7 @@ impl Datapath {
                 None => {}
             }
         }
-        // Services of the simulation have TCP ports alone.
+        // Simulated Services have only TCP ports.
         let thief = self.thief(frontend).filter(|_| transport == Transport::Tcp);
         match thief {
             Some(Some(pod)) => return (Way::To(pod), None),

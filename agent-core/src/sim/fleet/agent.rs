@@ -1,5 +1,4 @@
-//! Agents of a simulated fleet: evidence that comes and goes, the real brake, the real schedule of the
-//! condition.
+//! Agents of a simulated fleet: modelled evidence, the real brake, and the real schedule of the condition.
 
 use std::time::Duration;
 
@@ -11,10 +10,10 @@ use crate::condition::{Pace, Reason, Refusal, Schedule, Standing, Status, Writte
 use crate::sim::{BEGIN, ms};
 use crate::time::{Mono, Wall};
 
-/// Time between two verdicts of a node that fails.
+/// Interval between verdicts of a failing node.
 const VERDICTS: Duration = ms(500);
 
-/// A condition as the API server has it, as far as it is counted.
+/// The counted part of a condition at the API server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Told {
     pub(super) status: Status,
@@ -30,7 +29,7 @@ impl Told {
     }
 }
 
-/// A write of a condition, and whether the API server took it.
+/// A written condition, and whether the API server accepted it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     standing: Standing,
@@ -43,20 +42,20 @@ pub(super) struct Sent {
 pub(super) struct Agent {
     brake: Brake,
     schedule: Schedule,
-    /// The datapath fails by evidence, of a cause that is certain or not.
+    /// Whether the evidence fails, and if so with a certain cause.
     pub(super) fails: Option<bool>,
-    /// The watches broke with the API server.
+    /// Whether the watches broke with the API server.
     pub(super) is_deaf: bool,
-    /// Pending verdict and pending write of the condition.
+    /// Time of the pending verdict.
     pub(super) judged_next: Option<Mono>,
     written_next: Option<Mono>,
     is_writing: bool,
-    /// From when on /livez is 503 (true) or 200 again.
+    /// Times from which /livez is 503 (true) or 200 again.
     pub(super) answers: Vec<(Mono, bool)>,
 }
 
 impl Agent {
-    /// One that is healthy, and received this slice.
+    /// A healthy agent that received this slice.
     pub(super) fn new(number: u32, percent: Option<u32>, slice: &Slice) -> Self {
         let name = format!("node-{number}");
         let mut brake = Brake::restore(percent, &name, BrakeMemory::default());
@@ -179,7 +178,7 @@ impl Run {
         self.hear(node, &slice);
     }
 
-    /// The sentinel's slice as the watch reports it. Events of one watch keep their order.
+    /// The watch delivers the sentinel's slice. Events of one watch keep their order.
     pub(super) fn hear(&mut self, node: usize, slice: &Slice) {
         let now = self.now;
         let agent = &mut self.agents[node];

@@ -1,4 +1,4 @@
-//! Load balancers of a simulated fleet: each asks every node at a phase of its own.
+//! Load balancers of a simulated fleet, each with a separate phase for every node.
 
 use std::time::Duration;
 
@@ -6,16 +6,16 @@ use super::Curve;
 use crate::sim::Dice;
 use crate::time::Mono;
 
-/// How a load balancer asks `GET :10256/healthz`; docs/load-balancers.md has the sources.
+/// How a load balancer checks `GET :10256/healthz`; docs/load-balancers.md has the sources.
 #[derive(Clone, Copy, Debug)]
 pub struct Balancer {
-    /// Its name in tables.
+    /// Name in tables.
     pub name: &'static str,
-    /// Interval of its checks, in seconds.
+    /// Check interval in seconds.
     pub every: u64,
-    /// Failed checks in a row that take a node out of service, and passed ones that bring it back.
+    /// Number of consecutive failed checks that remove a node.
     pub down: u32,
-    /// See `down`.
+    /// Number of consecutive passed checks that restore it.
     pub up: u32,
 }
 
@@ -28,7 +28,7 @@ const fn balancer(name: &'static str, every: u64, down: u32, up: u32) -> Balance
     }
 }
 
-/// MetalLB is not among them: it asks nobody.
+/// Load balancers with health checks, which excludes MetalLB.
 pub const BALANCERS: [Balancer; 5] = [
     balancer("DigitalOcean", 3, 3, 5),
     balancer("Azure", 5, 2, 2),
@@ -38,7 +38,7 @@ pub const BALANCERS: [Balancer; 5] = [
 ];
 
 impl Balancer {
-    /// Number of nodes that it has out of service, given the answers of each.
+    /// Number of nodes out of service, given the answers of each.
     pub(super) fn out(&self, nodes: &[Vec<(Mono, bool)>], begin: Mono, end: Mono) -> Curve {
         let mut dice = Dice::new(self.every);
         let every = Duration::from_secs(self.every);
@@ -46,7 +46,7 @@ impl Balancer {
             .iter()
             .map(|answers| {
                 let phase = dice.between((Duration::ZERO, every));
-                // Nothing happens before the first 503, but the phase is the node's.
+                // Nothing happens before the first 503, but each node has a different phase.
                 let first = answers.first().map_or(end, |answer| answer.0);
                 let passed = (first.since(begin).as_secs() / self.every).saturating_sub(1);
                 let from = begin.plus(every * u32::try_from(passed).unwrap_or(0) + phase);
@@ -56,7 +56,7 @@ impl Balancer {
         Curve::of(&out)
     }
 
-    /// When it takes one node out, and back in.
+    /// When it removes one node and restores it.
     fn follow(&self, answers: &[(Mono, bool)], from: Mono, end: Mono) -> Vec<(Mono, bool)> {
         let (mut out, mut is_out, mut row) = (Vec::new(), false, 0);
         let mut at = from;

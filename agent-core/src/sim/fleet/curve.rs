@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use crate::time::Mono;
 
-/// Number of nodes of which something holds, from each moment on.
+/// Number of nodes with some property over time.
 #[derive(Clone, Debug, Default)]
 pub struct Curve {
     steps: Vec<(Mono, u32)>,
 }
 
 impl Curve {
-    /// From what begins (true) and ends (false) on each node.
+    /// From the start (true) and end (false) of the property on each node.
     pub(super) fn of(nodes: &[Vec<(Mono, bool)>]) -> Self {
         let mut changes: Vec<(Mono, bool)> = nodes.iter().flatten().copied().collect();
         changes.sort_unstable();
@@ -28,20 +28,19 @@ impl Curve {
         }
     }
 
-    /// The number at a moment.
     pub fn at(&self, at: Mono) -> u32 {
         let before = self.steps.partition_point(|step| step.0 <= at);
         before.checked_sub(1).map_or(0, |last| self.steps[last].1)
     }
 
-    /// The largest number between two moments.
+    /// Maximum between two times.
     pub fn peak(&self, from: Mono, to: Mono) -> u32 {
         let within = |step: &&(Mono, u32)| from <= step.0 && step.0 <= to;
         let steps = self.steps.iter().filter(within).map(|step| step.1);
         steps.fold(self.at(from), u32::max)
     }
 
-    /// Total time for which the number is larger than this.
+    /// Total time above a limit.
     pub(super) fn above(&self, limit: u32, end: Mono) -> Duration {
         let ends = self.steps.iter().skip(1).map(|step| step.0).chain([end]);
         let spans = self.steps.iter().zip(ends);

@@ -1,5 +1,5 @@
 //! Rotators of a simulated fleet: the real count and the real plan of writes, at the pace of
-//! agent/src/rotate.rs. Who leads is a matter of the scenario.
+//! agent/src/rotate.rs. The scenario decides who leads.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const LIST: (Duration, Duration) = (ms(100), ms(1_000));
 const SENTINEL: &str = "sentinel";
 const ECHO: &str = "198.18.0.2";
 
-/// The sentinel's slice as the API server has it.
+/// The sentinel's slice at the API server.
 #[derive(Clone, Debug)]
 pub(super) struct Slice {
     version: u32,
@@ -37,7 +37,7 @@ pub(super) struct Slice {
 }
 
 impl Slice {
-    /// One that says that all are healthy.
+    /// A slice on which all nodes are healthy.
     pub(super) fn of(nodes: u32) -> Self {
         let healthy = FleetReport {
             nodes,
@@ -76,7 +76,7 @@ impl Slice {
     }
 }
 
-/// The result of a look: the slice as it is to be, if it is still at this version.
+/// Result of an evaluation: the slice to write if it still has this version.
 #[derive(Debug)]
 pub(super) struct Plan {
     version: u32,
@@ -86,16 +86,16 @@ pub(super) struct Plan {
 
 #[derive(Debug)]
 pub(super) struct Rotator {
-    /// Its watch of the nodes is so late.
+    /// Delay of its watch of the nodes.
     pub(super) behind: Duration,
     leads: bool,
     census: Census,
     rotation: Rotation,
-    /// Its watch broke with the API server.
+    /// Whether its watch broke with the API server.
     is_deaf: bool,
-    /// A node began or ceased to fail since the last look.
+    /// Whether a node started or stopped failing since the last evaluation.
     news: bool,
-    /// Number of the next look, and when it may come early; none while it looks.
+    /// Number of the next evaluation, and the earliest time of an early one; `None` during an evaluation.
     turn: u32,
     early: Option<Mono>,
 }
@@ -126,7 +126,7 @@ impl Run {
         self.rest(number);
     }
 
-    /// A rotator ends without a word; the next one leads once the lease has run out.
+    /// Ends a rotator without notice. The next one leads after the lease has expired.
     pub(super) fn kill(&mut self, number: usize) {
         self.rotators[number].leads = false;
         self.push(self.now.plus(LEASE + LOOK), Task::Lead(number + 1));
@@ -145,7 +145,7 @@ impl Run {
 
     pub(super) fn report(&mut self, number: usize, node: usize, told: Told) {
         let rotator = &mut self.rotators[number];
-        // One that is deaf reads the same with its next list.
+        // A rotator with a broken watch reads the same with its next list.
         if !rotator.is_deaf && put(&mut rotator.census, node, told, self.now) {
             self.news(number);
         }
@@ -162,7 +162,7 @@ impl Run {
         }
     }
 
-    /// Plans the next look: soon where something changed, later where nothing does.
+    /// Plans the next evaluation: early after a change, otherwise later.
     fn rest(&mut self, number: usize) {
         let early = self.now.plus(EARLY);
         let rotator = &mut self.rotators[number];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::sim::ms;
 
-/// Delay from a fault to the verdict, for causes that are certain and for others.
+/// Delay from a fault to the verdict, for certain and for other causes.
 const CERTAIN: (Duration, Duration) = (ms(900), ms(1_400));
 const UNCERTAIN: (Duration, Duration) = (ms(3_000), ms(3_500));
 /// Delay from a repair to the verdict.
@@ -14,9 +14,9 @@ pub(super) const REPAIR: (Duration, Duration) = (ms(1_000), ms(1_700));
 /// Nodes of a fleet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
-    /// The first one.
+    /// The first node.
     One,
-    /// Those between two shares, in percent.
+    /// Nodes between two shares in percent.
     Percent(u32, u32),
 }
 
@@ -32,28 +32,27 @@ impl Whom {
     }
 }
 
-/// Nodes that fail by their evidence, whether it is right or wrong. Times are in seconds.
+/// Nodes whose evidence shows a failure, rightly or wrongly. Times are in seconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Wave {
-    /// Beginning, counted from the first one's.
+    /// Start after the first fault.
     pub at: u64,
-    /// Which nodes.
     pub whom: Whom,
-    /// The nodes fail one by one within this time.
+    /// Time within which the nodes fail one by one.
     pub spread: u64,
-    /// Only the datapath has such a cause.
+    /// Whether only the datapath can have the cause.
     pub certain: bool,
-    /// It ends so long after the last one failed; or never.
+    /// Time from the last node's failure to the end; `None` for no end.
     pub lasts: Option<u64>,
 }
 
 impl Wave {
-    /// Begins so many seconds after the first one.
+    /// Starts this many seconds after the first fault.
     const fn after(self, at: u64) -> Self {
         Self { at, ..self }
     }
 
-    /// Fails one node after the other within so many seconds.
+    /// Makes the nodes fail one by one within this many seconds.
     const fn over(self, spread: u64) -> Self {
         Self { spread, ..self }
     }
@@ -71,46 +70,41 @@ impl Wave {
     }
 }
 
-/// The part that counts failing nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rotators {
-    /// Nobody.
     None,
     /// One rotator.
     One,
-    /// It is killed as the first fault begins; the next one waits for its lease to run out.
+    /// It is killed when the first fault begins. The next one waits for the lease to expire.
     Killed,
-    /// It is killed with its first count of the fault, in which most nodes are missing.
+    /// It is killed with its first count of the fault, which lacks most nodes.
     KilledCounting,
-    /// Two write at once, of which the second receives conditions so many seconds late.
+    /// Two write at the same time. The second one receives conditions late.
     Two {
-        /// Seconds.
+        /// Delay in seconds.
         behind: u64,
     },
 }
 
-/// An event, and its duration.
 #[derive(Clone, Copy, Debug)]
 pub struct Scenario {
-    /// Its name in tables.
+    /// Name in tables.
     pub name: &'static str,
-    /// The nodes that fail.
     pub waves: &'static [Wave],
-    /// The part that counts failing nodes.
     pub rotators: Rotators,
-    /// The API server is away between these seconds, counted from the first fault.
+    /// Start and end of an outage of the API server, in seconds after the first fault.
     pub away: Option<(i32, i32)>,
-    /// Limit of the brake, in percent; nothing turns it off.
+    /// Limit of the brake in percent; `None` turns it off.
     pub percent: Option<u32>,
     /// Time before the first fault.
     pub calm: Duration,
-    /// Time after it.
+    /// Time after the first fault.
     pub lasts: Duration,
 }
 
 const ALL: Whom = Whom::Percent(0, 100);
 
-/// Nodes that fail in one moment for good.
+/// Nodes that fail at the same time, without an end.
 const fn wave(whom: Whom, certain: bool) -> Wave {
     Wave {
         at: 0,
@@ -148,7 +142,7 @@ impl Scenario {
         Self { lasts, ..self }
     }
 
-    /// The API server is away from then until then.
+    /// Adds an outage of the API server between these times.
     const fn away(self, from: i32, to: i32) -> Self {
         let away = Some((from, to));
         let calm = Duration::from_secs(1_500);
@@ -175,7 +169,7 @@ const MENDED: &[Wave] = &[
     wave(Whom::Percent(10, 100), true).lasting(60),
 ];
 
-/// All that is played.
+/// All scenarios.
 pub const SCENARIOS: [Scenario; 26] = [
     scenario("one node, certain", ONE_CERTAIN),
     scenario("one node, uncertain", ONE_UNCERTAIN),
